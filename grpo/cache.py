@@ -1,0 +1,42 @@
+"""The key-value cache: one contiguous slot per sequence, positions from 0, no padding and no pages.
+
+The sequences that are alive always occupy slots 0 ... B-1, so that attention reads plain views. When one ends, the last
+live slot is copied into its place: a single copy per finished sequence, as much memory traffic as one decode step of that
+sequence, where gathering the live slots by index would copy the whole cache at every step.
+"""
+
+import torch
+
+
+class KVCache:
+    """Keys and values for `num_slots` sequences of at most `num_positions` tokens: kv_L2BKSE.
+
+    Bytes: 2 · L · slots · K · S · E · bytes of the dtype (56 KiB per token for a 7B Qwen2 in bf16).
+    """
+
+    def __init__(self, num_layers: int, num_slots: int, num_kv_heads: int, num_positions: int, head_dim: int,
+                 dtype: torch.dtype, device: torch.device | str):
+        self.kv_L2BKSE = torch.zeros(num_layers, 2, num_slots, num_kv_heads, num_positions, head_dim, dtype=dtype, device=device)
+
+    @property
+    def num_slots(self) -> int:
+        return self.kv_L2BKSE.shape[2]
+
+    @property
+    def num_positions(self) -> int:
+        return self.kv_L2BKSE.shape[4]
+
+    def write(self, layer: int, slot_X: torch.Tensor, position_X: torch.Tensor, k_XKE: torch.Tensor, v_XKE: torch.Tensor) -> None:
+        """Stores token x at (slot_X[x], position_X[x])."""
+        k_BKSE, v_BKSE = self.kv_L2BKSE[layer]
+        k_BKSE[slot_X, :, position_X] = k_XKE
+        v_BKSE[slot_X, :, position_X] = v_XKE
+
+    def read(self, layer: int, num_rows: int, num_positions: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Views k_BKSE, v_BKSE of the first `num_rows` slots and `num_positions` positions."""
+        k_BKSE, v_BKSE = self.kv_L2BKSE[layer, :, :num_rows, :, :num_positions]
+        return k_BKSE, v_BKSE
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copies the first `length` positions of slot `source` over slot `target`, in all layers."""
+        self.kv_L2BKSE[:, :, target, :, :length] = self.kv_L2BKSE[:, :, source, :, :length]

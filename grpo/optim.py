@@ -1,0 +1,76 @@
+"""AdamW over one flat float32 buffer, its learning-rate schedule, and gradient clipping.
+
+All trainable masters become views of one tensor, and so do their gradients: one fused update, one norm, one all-reduce.
+"""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+
+class Optimizer:
+    """AdamW (1711.05101) on `parameters`, which are moved into a flat buffer. Norm weights and biases (fewer than two axes)
+    do not decay."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], betas: tuple[float, float], eps: float, weight_decay: float):
+        parameters = sorted(parameters, key=lambda parameter: parameter.ndim < 2)       # stable: matrices, then vectors
+        if not parameters:
+            raise ValueError("nothing to train: no parameter requires a gradient")
+        sizes = [parameter.numel() for parameter in parameters]
+        self.flat = torch.cat([parameter.data.flatten() for parameter in parameters])
+        self.grad = torch.zeros_like(self.flat)
+        for parameter, value, grad in zip(parameters, self.flat.split(sizes), self.grad.split(sizes), strict=True):
+            parameter.data, parameter.grad = value.view(parameter.shape), grad.view(parameter.shape)
+        decayed = sum(size for parameter, size in zip(parameters, sizes, strict=True) if parameter.ndim >= 2)
+        groups = []
+        for rows, decay in ((slice(0, decayed), weight_decay), (slice(decayed, None), 0.0)):
+            if self.flat[rows].numel():
+                leaf = nn.Parameter(self.flat[rows])
+                leaf.grad = self.grad[rows]
+                groups.append({"params": [leaf], "weight_decay": decay})
+        self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
+
+    def step(self, learning_rate: float, max_grad_norm: float) -> float:
+        """Clips the accumulated gradient to `max_grad_norm` (0 for no clipping), applies it, clears it; returns its norm
+        before clipping. A norm that is not finite changes nothing but clears the gradient: the caller must look."""
+        norm = float(torch.linalg.vector_norm(self.grad))
+        if math.isfinite(norm):
+            if max_grad_norm and norm > max_grad_norm:
+                self.grad.mul_(max_grad_norm / (norm + 1e-6))
+            for group in self.adamw.param_groups:
+                group["lr"] = learning_rate
+            self.adamw.step()
+        self.grad.zero_()
+        return norm
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Everything a resumed run needs to go on bit for bit."""
+        tensors = {"master": self.flat}
+        for number, group in enumerate(self.adamw.param_groups):
+            for name, value in self.adamw.state.get(group["params"][0], {}).items():
+                tensors[f"{number}.{name}"] = value
+        return tensors
+
+    @torch.no_grad()
+    def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
+        self.flat.copy_(tensors["master"])
+        for number, group in enumerate(self.adamw.param_groups):
+            leaf = group["params"][0]
+            found = {name.partition(".")[2]: value.clone() for name, value in tensors.items() if name.startswith(f"{number}.")}
+            if found:
+                self.adamw.state[leaf] = {name: value.to(leaf.device) for name, value in found.items()}
+
+
+def learning_rate(step: int, peak: float, schedule: str, warmup_steps: int, total_steps: int) -> float:
+    """The rate of optimizer step `step` (from 0): a linear warm-up, then "constant", "linear" or "cosine" decay to 0.
+
+    As in transformers: step s of w warm-up steps has rate peak · s / w, so the very first step of a warm-up has rate 0.
+    """
+    if step < warmup_steps:
+        return peak * step / warmup_steps
+    done = (step - warmup_steps) / max(total_steps - warmup_steps, 1)
+    decay = {"constant": 1.0, "constant_with_warmup": 1.0, "linear": max(1 - done, 0.0),
+             "cosine": max(0.5 * (1 + math.cos(math.pi * min(done, 1.0))), 0.0)}
+    return peak * decay[schedule]

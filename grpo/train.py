@@ -1,0 +1,222 @@
+"""Stage 2: GRPO.  python -m grpo.train CONFIG [key=value ...]
+
+`Trainer.train_step` is the whole algorithm on one screen; everything it calls is one hop away.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from math import ceil, isfinite
+
+import torch
+
+from grpo import memory, metrics
+from grpo.attention import PackedAttention
+from grpo.config import parse_arguments
+from grpo.draw import row_seed
+from grpo.errors import NON_FINITE, UserError, run_main
+from grpo.evaluate import Evaluation
+from grpo.logprobs import token_logprobs
+from grpo.lora import POLICY, REFERENCE, Mode
+from grpo.loss import LossConfig, policy_loss
+from grpo.model import Decoder
+from grpo.optim import Optimizer, learning_rate
+from grpo.options import TrainConfig
+from grpo.packing import Denominators, counts, pack, plan, row_weights, with_advantages
+from grpo.policy import load_policy, load_reference
+from grpo.rollout import Rollout
+from grpo.run import Run
+from grpo.schema import Group, PackedBatch
+from grpo.sft import cold_start
+from grpo.toy import make_world
+from rewards.registry import build_rewards
+
+MAX_SKIPPED_IN_A_ROW = 3
+
+
+class Trainer:
+    """Policy, rollouts and optimizer of one run; `train_step` makes one step."""
+
+    def __init__(self, config: TrainConfig, run: Run):
+        self.config, self.run, self.ranks = config, run, run.ranks
+        self.policy = load_policy(config, run.device)
+        self.model = self.policy.model
+        self.reference = load_reference(config, self.policy) if config.beta else None
+        self.optimizer = Optimizer(self.model.parameters(), (config.adam_beta1, config.adam_beta2), config.adam_epsilon, config.weight_decay)
+        self.rollout = Rollout(config, run, self.policy, build_rewards(config.reward_funcs, asdict(config)))
+        self.loss = LossConfig(config.epsilon, config.epsilon_high or config.epsilon, config.delta, config.beta, config.importance_sampling_level,
+                               config.sampler_importance_sampling_cap if config.sampler_importance_sampling_correction else None,
+                               config.use_bias_correction_kl)
+        self.budget = memory.choose_budget(self.model, self.rollout.longest, memory.free_bytes(run.device), config.max_tokens_per_micro_batch,
+                                           config.gradient_checkpointing)
+        self.model.recompute = self.budget.recompute
+        groups_per_step = self.rollout.groups_per_rank * self.ranks.world
+        per_epoch = len(self.rollout.prompts) / groups_per_step
+        self.total_steps = config.max_steps if config.max_steps > 0 else ceil(config.num_train_epochs * per_epoch)
+        self.step, self.num_tokens, self.skipped, self.skipped_in_a_row = 0, 0, 0, 0
+
+    def train_step(self) -> tuple[dict[str, float], list[Group]]:
+        """One generated batch and its updates; returns the step's metrics and its groups."""
+        clock, meter, old_logps = Clock(), metrics.TokenMeter(), {}
+        groups, generated = self.rollout.sample(self.step)                         # rewards start as each completion ends
+        clock.lap("time/generate")
+        batches = self.pack(groups)                                                # rows of tokens; weights: Eq. 8
+        reference_logps = [self.reference_logprobs(batch) for batch in batches]    # Eq. 3, while rewards are pending
+        clock.lap("time/reference")
+        for iteration in range(self.config.num_iterations):
+            for index, batch in self.as_rewards_arrive(batches, groups, clock):    # advantages: Eq. 1, 2
+                logp_C, entropy_C = self.logprobs(batch, self.model, self.policy_mode(index))                # Eq. 3
+                old_logp_C = old_logps.setdefault(index, logp_C.detach())          # first pass: the policy that sampled
+                loss, stats = policy_loss(logp_C, old_logp_C, reference_logps[index], batch.advantage_C, batch.weight_C,
+                                          batch.row_C, self.loss, batch.sampler_logp_C)                      # Eq. 4 to 8
+                loss.backward()
+                if iteration == 0:
+                    meter.add(batch, loss.detach(), logp_C.detach(), entropy_C, stats)
+            update = self.update(iteration)
+        clock.lap("time/train")
+        self.step += 1
+        kept = {"sampling/kept_groups": len(groups) / len(generated)} if self.config.dynamic_sampling else {}
+        return self.measure(generated, meter, clock, update | kept | {"micro_batches": len(batches)})
+
+    def pack(self, groups: Sequence[Group]) -> list[PackedBatch]:
+        """Micro-batches within the token budget; their weights share the denominators of the whole step."""
+        c = self.config
+        used = [len(m.ids) for group in groups for m in group.completions if counts(m, c.mask_truncated_completions)]
+        total = Denominators(*map(int, self.ranks.sum([len(used), sum(used)])))
+        weights = row_weights(groups, c.loss_type, total, c.max_completion_length, c.per_device_train_batch_size,
+                              c.gradient_accumulation_steps * self.ranks.world, c.mask_truncated_completions)
+        return [pack(groups, rows, weights, self.run.device) for rows in plan(groups, weights, self.budget.tokens)]
+
+    def logprobs(self, batch: PackedBatch, model: Decoder, mode: Mode) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-prob and entropy of every completion token, [C] each."""
+        attend = PackedAttention(batch.layout, model.build.dtype, self.run.device)
+        hidden_TD = model(batch.ids_T, batch.positions_T, attend, mode)
+        return token_logprobs(hidden_TD.index_select(0, batch.source_C), model.head(), batch.targets_C, self.config.temperature,
+                              batch.cut_C if self.rollout.sampling.cuts else None, self.budget.logits_rows)
+
+    @torch.no_grad()
+    def reference_logprobs(self, batch: PackedBatch) -> torch.Tensor | None:
+        return self.logprobs(batch, self.reference, REFERENCE)[0] if self.reference else None
+
+    def policy_mode(self, index: int) -> Mode:
+        """With dropout, the same masks in every iteration over a batch: the ratio measures the policy's change alone."""
+        return replace(POLICY, dropout_seed=row_seed(self.config.seed, self.step, index)) if self.config.lora_dropout else POLICY
+
+    def as_rewards_arrive(self, batches: list[PackedBatch], groups: list[Group], clock: "Clock") -> Iterator[tuple[int, PackedBatch]]:
+        """The micro-batches with their advantages; with slow rewards, those first whose rewards have arrived."""
+        waiting = [(index, sorted({group for group, _ in batch.rows})) for index, batch in enumerate(batches)]
+        while waiting:
+            started = time.perf_counter()
+            index, numbers = waiting.pop(self.rollout.first_ready([numbers for _, numbers in waiting], groups))
+            self.rollout.finish(groups, numbers)
+            clock.exclude("time/reward", time.perf_counter() - started)
+            yield index, with_advantages(batches[index], groups)
+        self.rollout.finish(groups, [n for n, group in enumerate(groups) if not group.advantages])     # in no micro-batch
+
+    def update(self, iteration: int) -> dict[str, float]:
+        """Sums the gradient over ranks, clips it, applies it. A gradient that is not finite changes nothing."""
+        c = self.config
+        self.ranks.sum_(self.optimizer.grad)
+        updates = self.total_steps * c.num_iterations
+        warmup = c.warmup_steps or ceil(c.warmup_ratio * updates)
+        rate = learning_rate(self.step * c.num_iterations + iteration, c.learning_rate, c.lr_scheduler_type, warmup, updates)
+        norm = self.optimizer.step(rate, c.max_grad_norm)
+        self.skipped_in_a_row = 0 if isfinite(norm) else self.skipped_in_a_row + 1
+        self.skipped += not isfinite(norm)
+        self.model.refresh()
+        return {"grad_norm": norm, "learning_rate": rate}
+
+    def measure(self, generated: list[Group], meter: metrics.TokenMeter, clock: "Clock", update: dict[str, float]) -> tuple[dict[str, float], list[Group]]:
+        """The step's metrics over all ranks, and all ranks' groups."""
+        groups = [group for rank in self.ranks.gather(generated) for group in rank]
+        tokens = sum(len(m.ids) for group in groups for m in group.completions)
+        self.num_tokens += tokens + sum(len(group.prompt.ids) * len(group.completions) for group in groups)
+        seconds = clock.total()
+        order = self.rollout.order
+        return {
+            "epoch": order.position / order.num_rows, "num_tokens": self.num_tokens, "skipped_steps": self.skipped, **update,
+            **metrics.completion_metrics(groups, [reward.name for reward in self.rollout.scorer.rewards]), **meter.result(self.ranks),
+            **clock.laps, "step_time": seconds, "tokens_per_second": tokens / seconds,
+            "peak_memory_gb": self.ranks.max(memory.peak_bytes(self.run.device)) / 1e9,
+        }, groups
+
+    def check_finite(self) -> None:
+        if self.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+            raise UserError(f"training is not finite: {self.skipped_in_a_row} steps in a row had no finite gradient", "see the last steps of metrics.jsonl "
+                            "and completions/", "lower learning_rate or max_grad_norm, or use torch_dtype: bfloat16 instead of float16", NON_FINITE)
+
+    # --- what a checkpoint holds besides weights and optimizer ----------------------------------------------------------
+
+    def counters(self) -> dict:
+        return {"position": self.rollout.order.position, "data_hash": self.rollout.data_hash, "num_tokens": self.num_tokens, "skipped": self.skipped}
+
+    def restore(self) -> None:
+        """Goes on where the checkpoint to resume from stopped, if there is one."""
+        counters = self.run.restore(self.policy, self.optimizer)
+        if not counters:
+            return
+        if counters["data_hash"] != self.rollout.data_hash:
+            raise UserError("the data set is not the one that this run was made with", f"the content of {self.config.dataset_id_or_path} has changed",
+                            "put the old file back, or start anew in another output_dir")
+        self.step, self.num_tokens, self.skipped = counters["step"], counters["num_tokens"], counters["skipped"]
+        self.rollout.order.position = counters["position"]
+
+    def save(self) -> None:
+        self.run.save_checkpoint(self.step, self.policy, self.optimizer, self.counters())
+
+
+class Clock:
+    """Seconds of a step by phase; time that a phase spent on something else is excluded from it."""
+
+    def __init__(self):
+        self.laps: dict[str, float] = {"time/reward": 0.0}
+        self.started = self.last = time.perf_counter()
+        self.elsewhere = 0.0
+
+    def lap(self, name: str) -> None:
+        """The time since the last lap was `name`."""
+        now = time.perf_counter()
+        self.laps[name] = now - self.last - self.elsewhere
+        self.last, self.elsewhere = now, 0.0
+
+    def exclude(self, name: str, seconds: float) -> None:
+        self.laps[name] = self.laps.get(name, 0.0) + seconds
+        self.elsewhere += seconds
+
+    def total(self) -> float:
+        return time.perf_counter() - self.started
+
+
+def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, float]:
+    """A whole run: cold start if one is due, GRPO, evaluation before and after; returns the last evaluation."""
+    with Run(config, list(notices)) as run:
+        run.config = config = cold_start(make_world(config, run), run)
+        trainer = Trainer(config, run)
+        evaluation = Evaluation(config, run, trainer.policy, trainer.rollout)
+        trainer.restore()
+        before = evaluation.measure()
+        run.start_log(trainer.total_steps, trainer.step)
+        while trainer.step < trainer.total_steps:
+            step_metrics, groups = trainer.train_step()
+            run.report(trainer.step, step_metrics, groups)
+            if config.eval_steps and trainer.step % config.eval_steps == 0 and trainer.step < trainer.total_steps:
+                run.report(trainer.step, evaluation.metrics(evaluation.measure()))
+            trainer.check_finite()
+            if config.save_steps and trainer.step % config.save_steps == 0:
+                trainer.save()
+            run.stop_if_asked(trainer.save)
+        trainer.save()
+        run.save_final(trainer.policy)
+        after = evaluation.measure()
+        if run.ranks.is_main:
+            run.log.close()
+            print(evaluation.comparison(before, after))
+        return after
+
+
+def main(argv: list[str]) -> None:
+    train(*parse_arguments(argv, TrainConfig, __doc__))
+
+
+if __name__ == "__main__":
+    run_main(main)

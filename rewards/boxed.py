@@ -1,0 +1,120 @@
+r"""The rule-based verifier for mathematics: the answer in the last `\boxed{}` of a completion against the ground truth.
+
+Only the last `\boxed{}` or `\fbox{}` counts; one that is cut off or blank is no answer. Comparison is exact: 0.5 is \frac12 and
+0.33 is not 1/3. Nothing is evaluated as code, and every comparison ends within a fraction of a second whatever the model wrote.
+The reading and comparing is done in mathematics/.
+"""
+
+import re
+from collections import deque
+from typing import Final, Literal
+
+from rewards.mathematics.algebra import Algebra, Unreadable
+from rewards.mathematics.read import read_answer
+from rewards.mathematics.text import clean, has_content, same_word, text_key, tokenize
+from rewards.mathematics.value import same
+
+MAX_ANSWER_CHARS: Final = 2000      # longer answers are compared as text
+
+Verdict = Literal["correct", "wrong", "no_answer", "unscorable"]
+
+_BOX: Final = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
+_BRACE: Final = re.compile(r"\\.|[{}]", re.DOTALL)
+_UNBRACED: Final = re.compile(r"[-+−]?[0-9][0-9.,]*|\\[A-Za-z]+|[A-Za-z]")
+
+
+def last_boxed(text: str) -> str | None:
+    r"""The content of the last `\boxed{}` or `\fbox{}`, stripped; None if there is none, or it is cut off or blank.
+
+    >>> last_boxed(r"First \boxed{1}, no: \boxed{\frac{1}{2}}.")
+    '\\frac{1}{2}'
+    >>> last_boxed(r"\boxed 7")
+    '7'
+    """
+    return _find_box(text)[0]
+
+
+def gold_answer(text: str) -> str:
+    r"""The ground truth in a bare answer, a solution with a box, or a GSM8K solution that ends in `#### x`; "" if blank.
+
+    >>> gold_answer("6 * 7 = <<6*7=42>>42\n#### 42")
+    '42'
+    """
+    last_line = text.rstrip().rpartition("\n")[2]
+    bare = last_line.rpartition("####")[2] if "####" in last_line else text
+    return (last_boxed(bare) or "" if _BOX.search(bare) else bare).strip()
+
+
+def equivalent(answer: str, truth: str) -> bool:
+    """Whether a careful reader would take the answer for the truth. Both are contents of boxes; never raises."""
+    if max(len(answer), len(truth)) > MAX_ANSWER_CHARS:
+        return "".join(answer.split()) == "".join(truth.split()) != ""
+    answer_tokens, truth_tokens = tokenize(clean(answer)), tokenize(clean(truth))
+    if not has_content(answer_tokens) or not has_content(truth_tokens):
+        return False
+    if text_key(answer_tokens) == text_key(truth_tokens) or same_word(answer_tokens, truth_tokens):
+        return True
+    algebra = Algebra()
+    try:
+        return same(read_answer(answer_tokens, algebra), read_answer(truth_tokens, algebra), algebra)
+    except Unreadable:          # the comparison itself grew beyond the limits
+        return False
+
+
+def verdict(completion: str, truth: str) -> tuple[Verdict, str]:
+    """(verdict, reason) for a completion; "unscorable" if the ground truth holds nothing to compare with."""
+    gold = gold_answer(truth)
+    if not _is_readable(gold):
+        return "unscorable", f"the ground truth holds no answer: {_excerpt(truth)}"
+    answer, problem = _find_box(completion)
+    if answer is None:
+        return "no_answer", problem
+    if equivalent(answer, gold):
+        return "correct", f"{_excerpt(answer)} is {_excerpt(gold)}"
+    return "wrong", f"{_excerpt(answer)} is not {_excerpt(gold)}"
+
+
+def _find_box(text: str) -> tuple[str | None, str]:
+    """(content of the last box, "") or (None, why there is none)."""
+    boxes = deque(_BOX.finditer(text), maxlen=1)
+    if not boxes:
+        return None, r"no \boxed{} in the completion"
+    last = boxes[0]
+    if text[last.end():last.end() + 1] == "{":
+        end = _end_of_group(text, last.end())
+        content = text[last.end() + 1:end - 1]
+    else:
+        unbraced = _UNBRACED.match(text, last.end())
+        end = unbraced.end() if unbraced else 0
+        while unbraced and text[end:end + 1] == "{":
+            end = _end_of_group(text, end) or len(text)
+        content = text[last.end():end].rstrip(".,")
+    if not end:
+        return None, r"the last \boxed{} is cut off"
+    if not _is_visible(content):
+        return None, r"the last \boxed{} is blank"
+    return content.strip(), ""
+
+
+def _end_of_group(text: str, start: int) -> int:
+    r"""The index after the brace that closes the one at `start`, 0 if none does; `\{` and `\}` are not braces."""
+    depth = 0
+    for brace in _BRACE.finditer(text, start):
+        depth += (brace[0] == "{") - (brace[0] == "}")
+        if depth == 0:
+            return brace.end()
+    return 0
+
+
+def _is_visible(content: str) -> bool:
+    r"""Whether anything would be printed: `\,`, `{}` and `\text{ }` are blank."""
+    return len(content.strip()) > MAX_ANSWER_CHARS or any(token.text not in "{}" for token in tokenize(clean(content)))
+
+
+def _is_readable(gold: str) -> bool:
+    return len(gold) > MAX_ANSWER_CHARS or has_content(tokenize(clean(gold)))
+
+
+def _excerpt(text: str) -> str:
+    """A short printable form of untrusted text, control characters and lone surrogates escaped."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in (text if len(text) <= 80 else text[:77] + "..."))

@@ -1,0 +1,292 @@
+r"""Exact algebra on quotients of polynomials: enough to see that \frac{\sqrt3}{3} = \frac{1}{\sqrt3} and (x+1)^2 = 1+2x+x^2.
+
+A monomial is a product of atoms with rational exponents, a polynomial a sum of monomials with Fraction coefficients, and two
+quotients are equal when their cross products are the same polynomial. Atoms are strings:
+
+    "x", "π", "ln(#2)"   free: any rational exponent
+    "#3"                 the prime 3: (#3)^1 = 3, so √12 is 2·(#3)^(1/2)
+    "i"                  i^2 = -1
+    "(1+x)"              a sum under a root: (1+x)^1 is multiplied out
+    "abs(x)"             abs(x)^2 = x^2, and √(x^2) = abs(x); otherwise √(xy) = √x·√y, as if variables were positive
+
+Nothing is rounded. All work is limited: beyond the limits `Unreadable` is raised and the caller compares texts instead.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from math import gcd, isqrt, lcm
+from typing import Final
+
+Monomial = tuple[tuple[str, Fraction], ...]      # sorted by atom, no exponent 0
+Polynomial = dict[Monomial, Fraction]            # no coefficient 0
+
+MAX_BITS: Final = 2048          # of a coefficient's numerator or denominator: 616 digits
+MAX_EXPONENT_BITS: Final = 64   # of an exponent that stays symbolic
+MAX_TERMS: Final = 400
+MAX_WORK: Final = 20_000        # coefficient products in one comparison, about 0.1 s
+TRIAL_PRIMES: Final = [n for n in range(2, 3000) if all(n % p for p in range(2, isqrt(n) + 1))]
+
+
+class Unreadable(Exception):
+    """The text has no exact value, or one beyond the limits."""
+
+
+@dataclass(frozen=True)
+class Quotient:
+    top: Polynomial
+    bottom: Polynomial
+
+    @property
+    def number(self) -> Fraction | None:
+        """The value if this is a rational number."""
+        if self.bottom == ONE and self.top.keys() <= {()}:
+            return self.top.get((), Fraction(0))
+        return None
+
+    @property
+    def lone_atom(self) -> str | None:
+        """The atom if this is nothing but one: "x" for x, None for 2x, x^2 and x + y."""
+        if self.bottom == ONE and list(self.top.values()) == [1]:
+            monomial, = self.top
+            return monomial[0][0] if len(monomial) == 1 and monomial[0][1] == 1 else None
+        return None
+
+
+ONE: Final[Polynomial] = {(): Fraction(1)}
+
+
+def prime_powers(n: int) -> Iterator[tuple[int, int]]:
+    """(prime, exponent) of n >= 1. A cofactor without small primes stays whole, or as the square it is: an equality
+    found with it is still exact, one may only be missed."""
+    for p in TRIAL_PRIMES:
+        if p * p > n:
+            break
+        power = 0
+        while n % p == 0:
+            n, power = n // p, power + 1
+        if power:
+            yield p, power
+    if n > 1:
+        root = isqrt(n)
+        yield (root, 2) if root * root == n else (n, 1)
+
+
+class Algebra:
+    """The operations, for the lifetime of one comparison: it holds the budget of work and what the composite atoms stand for."""
+
+    def __init__(self, max_work: int = MAX_WORK) -> None:
+        self.work_left = max_work
+        self.rules: dict[str, tuple[int, Polynomial]] = {"i": (2, {(): Fraction(-1)})}     # atom -> (n, what atom^n is)
+        self.variables_in: dict[str, frozenset[str]] = {}      # atom -> variables that it depends on; absent: none
+
+    # ---- making ------------------------------------------------------------------------------------------------------
+    def number(self, value: Fraction | int) -> Quotient:
+        value = self._checked(Fraction(value))
+        return Quotient({(): value} if value else {}, ONE)
+
+    def atom(self, name: str, *depends_on: Quotient, exponent: Fraction = Fraction(1)) -> Quotient:
+        """A free atom: a variable of that name, or (with `depends_on`) a function of these arguments."""
+        if name not in ("π", "e", "i"):
+            names = frozenset().union(*map(self.variables, depends_on)) if depends_on else frozenset((name,))
+            if names:
+                self.variables_in[name] = names
+        return Quotient({((name, exponent),): Fraction(1)}, ONE)
+
+    def prime(self, prime: int, exponent: Fraction) -> Quotient:
+        atom = f"#{prime}"
+        self.rules[atom] = 1, {(): Fraction(prime)}
+        return self._atom_power(atom, exponent)
+
+    def absolute(self, a: Quotient) -> Quotient:
+        """|a|: the number, or an atom that |-a| shares."""
+        if a.number is not None:
+            return self.number(abs(a.number))
+        a = self.negate(a) if self.leading(a) < 0 else a
+        atom = f"abs({self.key(a)})"
+        if a.bottom == ONE:
+            self.rules[atom] = 2, self._product(a.top, a.top)
+        return self.atom(atom, a)
+
+    # ---- arithmetic --------------------------------------------------------------------------------------------------
+    def add(self, a: Quotient, b: Quotient) -> Quotient:
+        if a.bottom == b.bottom:
+            return Quotient(self._sum(a.top, b.top), a.bottom)
+        return Quotient(self._sum(self._product(a.top, b.bottom), self._product(b.top, a.bottom)),
+                        self._product(a.bottom, b.bottom))
+
+    def negate(self, a: Quotient) -> Quotient:
+        return Quotient({monomial: -c for monomial, c in a.top.items()}, a.bottom)
+
+    def multiply(self, a: Quotient, b: Quotient) -> Quotient:
+        return Quotient(self._product(a.top, b.top), self._product(a.bottom, b.bottom))
+
+    def divide(self, a: Quotient, b: Quotient) -> Quotient:
+        if not b.top:
+            raise Unreadable("division by zero")
+        if len(b.top) > 1:
+            return self.multiply(a, Quotient(b.bottom, b.top))
+        (monomial, coefficient), = b.top.items()
+        inverse = self.monomial_power(monomial, coefficient, Fraction(-1))
+        return self.multiply(self.multiply(a, Quotient(b.bottom, ONE)), inverse)
+
+    def equal(self, a: Quotient, b: Quotient) -> bool:
+        return a == b or self._product(a.top, b.bottom) == self._product(b.top, a.bottom)
+
+    def whole_power(self, a: Quotient, n: int) -> Quotient:
+        """a^n for an integer n, by repeated squaring."""
+        if n < 0:
+            return self.divide(self.number(1), self.whole_power(a, -n))
+        if len(a.top) > 1 and n > MAX_TERMS:
+            raise Unreadable("too large a power of a sum")
+        result = self.number(1)
+        while n:
+            if n & 1:
+                result = self.multiply(result, a)
+            n >>= 1
+            if n:
+                a = self.multiply(a, a)
+        return result
+
+    def monomial_power(self, monomial: Monomial, coefficient: Fraction, exponent: Fraction) -> Quotient:
+        """(coefficient · monomial)^exponent, the principal root where the exponent is a fraction."""
+        result = self._number_power(coefficient, exponent)
+        for atom, power in monomial:
+            if atom in self.variables_in and atom not in self.rules and power % 2 == 0 == exponent.denominator % 2:
+                atom = self.absolute(self._atom_power(atom, Fraction(1))).lone_atom       # √(x^2) = |x|
+            result = self.multiply(result, self._atom_power(atom, power * exponent))
+        return result
+
+    def sum_power(self, a: Polynomial, exponent: Fraction) -> Quotient:
+        """(a sum)^exponent: the whole part multiplied out, the rest one atom, its common factor before the root."""
+        whole, rest = divmod(exponent, 1)
+        result = self.whole_power(Quotient(a, ONE), whole)
+        if not rest:
+            return result
+        content = Fraction(gcd(*(c.numerator for c in a.values())), lcm(*(c.denominator for c in a.values())))
+        primitive = {monomial: c / content for monomial, c in a.items()}
+        atom = f"({self.key(Quotient(primitive, ONE))})"
+        self.rules[atom] = 1, primitive
+        root = self.atom(atom, Quotient(primitive, ONE), exponent=rest)
+        return self.multiply(result, self.multiply(root, self._number_power(content, rest)))
+
+    # ---- looking -----------------------------------------------------------------------------------------------------
+    def variables(self, a: Quotient) -> frozenset[str]:
+        """The names that the value depends on; none for √2 + π."""
+        atoms = {atom for polynomial in (a.top, a.bottom) for monomial in polynomial for atom, _ in monomial}
+        return frozenset().union(*(self.variables_in.get(atom, frozenset()) for atom in atoms))
+
+    def key(self, a: Quotient) -> str:
+        """A text that determines the value; equal values share it unless they are quotients of sums."""
+        if a.bottom != ONE:
+            lead = a.bottom[min(a.bottom)]
+            return f"{self._print(a.top, lead)}/({self._print(a.bottom, lead)})"
+        return self._print(a.top, Fraction(1))
+
+    def leading(self, a: Quotient) -> Fraction:
+        """The coefficient that decides the sign under which `f(-x)` and `f(x)` meet; 0 for zero."""
+        return a.top[min(a.top)] / a.bottom[min(a.bottom)] if a.top else Fraction(0)
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+    def _print(self, polynomial: Polynomial, lead: Fraction) -> str:
+        return "+".join(f"{c / lead}" + "".join(f"*{atom}^{power}" for atom, power in monomial)
+                        for monomial, c in sorted(polynomial.items())) or "0"
+
+    def _checked(self, value: Fraction) -> Fraction:
+        if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+            raise Unreadable("too large a number")
+        return value
+
+    def _sum(self, p: Polynomial, q: Polynomial) -> Polynomial:
+        total = dict(p)
+        for monomial, c in q.items():
+            self._spend(c)
+            c = self._checked(total.get(monomial, Fraction(0)) + c)
+            if c:
+                total[monomial] = c
+            else:
+                total.pop(monomial, None)
+        if len(total) > MAX_TERMS:
+            raise Unreadable("too many terms")
+        return total
+
+    def _product(self, p: Polynomial, q: Polynomial) -> Polynomial:
+        if p == ONE or q == ONE:
+            return q if p == ONE else p
+        total: Polynomial = {}
+        for left, c in p.items():
+            row: Polynomial = {}
+            for right, d in q.items():
+                self._spend(c, d)
+                for monomial, e in self._merge(left, right, self._checked(c * d)).items():
+                    row[monomial] = row.get(monomial, Fraction(0)) + e
+            total = self._sum(total, {monomial: e for monomial, e in row.items() if e})
+        return total
+
+    def _merge(self, left: Monomial, right: Monomial, coefficient: Fraction) -> Polynomial:
+        """coefficient · left · right, with the whole powers of atoms that have a rule replaced by what they are."""
+        if not left or not right:
+            return {left or right: coefficient}
+        powers, replaced = dict(left), []
+        for atom, power in right:
+            power += powers.pop(atom, 0)
+            period, polynomial = self.rules.get(atom, (None, ONE))
+            if period and power >= period:
+                replaced.append(polynomial)
+                power -= period
+            if power:
+                powers[atom] = power
+        product: Polynomial = {tuple(sorted(powers.items())): coefficient}
+        for polynomial in replaced:
+            product = self._product(product, polynomial)
+        return product
+
+    def _atom_power(self, atom: str, power: Fraction) -> Quotient:
+        if max(power.numerator.bit_length(), power.denominator.bit_length()) > MAX_EXPONENT_BITS:
+            raise Unreadable("too large an exponent")
+        if atom == "i" and power.denominator != 1:
+            raise Unreadable("a root of i")
+        if atom not in self.rules:
+            return Quotient({((atom, power),): Fraction(1)}, ONE)
+        period, polynomial = self.rules[atom]
+        whole, rest = divmod(power, period)
+        alone = Quotient({((atom, rest),) if rest else (): Fraction(1)}, ONE)
+        number = Quotient(polynomial, ONE).number
+        known = self.number(self._rational_power(number, whole)) if number else self.whole_power(Quotient(polynomial, ONE), whole)
+        return self.multiply(alone, known)
+
+    def _rational_power(self, base: Fraction, n: int) -> Fraction:
+        if abs(base) == 1:
+            return base ** (n % 2)
+        bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+        if abs(n) * (bits - 1) > MAX_BITS:
+            raise Unreadable("too large a power")
+        return self._checked(base**n)
+
+    def _number_power(self, base: Fraction, exponent: Fraction) -> Quotient:
+        if not base and exponent <= 0:
+            raise Unreadable("zero to a power that is not positive")
+        if exponent.denominator == 1:
+            return self.number(self._rational_power(base, int(exponent)))
+        if max(base.numerator.bit_length(), base.denominator.bit_length(), exponent.denominator) > 256:
+            raise Unreadable("too large a root")
+        if not base:
+            return self.number(0)
+        if base < 0:                                     # the real root if there is one: (-8)^(1/3) = -2, √-4 = 2i
+            if exponent.denominator % 2:
+                sign = self.number((-1) ** exponent.numerator)
+            elif exponent.denominator == 2:
+                sign = self._atom_power("i", Fraction(exponent.numerator))
+            else:
+                raise Unreadable("an even root of a negative number")
+            return self.multiply(sign, self._number_power(-base, exponent))
+        result = self.number(1)
+        for part, direction in ((base.numerator, 1), (base.denominator, -1)):
+            for prime, power in prime_powers(part):
+                result = self.multiply(result, self.prime(prime, direction * power * exponent))
+        return result
+
+    def _spend(self, *coefficients: Fraction) -> None:
+        self.work_left -= 1 + sum(c.numerator.bit_length() + c.denominator.bit_length() for c in coefficients) // 256
+        if self.work_left < 0:
+            raise Unreadable("too much work")

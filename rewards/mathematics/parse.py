@@ -1,0 +1,260 @@
+r"""Tokens of one expression -> its exact value, by recursive descent with a limit on the depth. Nothing is ever evaluated as code.
+
+    expression = term { (+|-) term }        term = { + | - } factor { [*|/] factor }        factor = primary { ^ exponent | ! | ° }
+
+`1/2x` is (1/2)·x, as in programming languages; two numbers side by side have no value unless they are a mixed number (`3 1/2`,
+`3\frac12`); a letter before a bracket is a product.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Final
+
+from rewards.mathematics import symbols
+from rewards.mathematics.algebra import MAX_BITS, Algebra, Quotient, Unreadable
+from rewards.mathematics.functions import call, logarithm, power, root
+from rewards.mathematics.text import Token, is_letter, is_mark, text_key
+
+MAX_DEPTH: Final = 30               # of nested groups; each costs about six Python frames
+MAX_DIGITS: Final = MAX_BITS // 4   # of a literal or of its power of ten
+CLOSERS: Final = {"{": "}", "(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
+
+_END: Final = Token("end of text", "")
+_GROUPS: Final = frozenset(("{", "(", "["))
+_OPERATORS: Final = frozenset((r"\frac", r"\sqrt", r"\binom")) | symbols.ACCENTS
+
+
+def read_expression(tokens: Sequence[Token], algebra: Algebra) -> Quotient:
+    """The value of all the tokens together; `Unreadable` if they are not one expression or exceed a limit."""
+    reader = _Reader(tokens, algebra)
+    value = reader.expression()
+    if reader.peek() is not _END:
+        raise Unreadable(f"something follows the expression: {reader.peek().text}")
+    return value
+
+
+def exact(literal: str) -> Fraction:
+    """The value of a number token: `1234.50`, `1.5e3`, `0.1(6)` for 0.1666…"""
+    if len(literal) > MAX_DIGITS:
+        raise Unreadable("too many digits")
+    if literal.endswith(")"):
+        fixed, _, repeated = literal[:-1].partition("(")
+        shift = 10 ** len(fixed.partition(".")[2])
+        return Fraction(fixed if fixed != "." else 0) + Fraction(int(repeated), (10 ** len(repeated) - 1) * shift)
+    mantissa, _, exponent = literal.replace("E", "e").partition("e")
+    if len(exponent) > 5 or abs(int(exponent or 0)) > MAX_DIGITS:
+        raise Unreadable("too large an exponent")
+    return Fraction(mantissa) * Fraction(10) ** int(exponent or 0)
+
+
+class _Reader:
+    """A position in the tokens of one expression."""
+
+    def __init__(self, tokens: Sequence[Token], algebra: Algebra) -> None:
+        self.tokens, self.algebra = list(tokens), algebra
+        self.at, self.depth, self.open_bars = 0, 0, 0
+
+    def peek(self, ahead: int = 0) -> Token:
+        return self.tokens[self.at + ahead] if self.at + ahead < len(self.tokens) else _END
+
+    def take(self) -> Token:
+        token = self.peek()
+        self.at += 1
+        return token
+
+    def expect(self, text: str) -> None:
+        if self.take().text != text:
+            raise Unreadable(f"{text} expected")
+
+    # ---- the grammar -------------------------------------------------------------------------------------------------
+    def expression(self) -> Quotient:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Unreadable("too deeply nested")
+        total = self.term()
+        while is_mark(self.peek(), "+-"):
+            total = self.algebra.add(total, self.term())      # the sign is the term's
+        self.depth -= 1
+        return total
+
+    def term(self) -> Quotient:
+        negative = self.signs()
+        value = self.factor()
+        while True:
+            if is_mark(self.peek(), "*/"):
+                operation = self.algebra.multiply if self.take().text == "*" else self.algebra.divide
+                negative ^= self.signs()
+                value = operation(value, self.factor())
+            elif self.starts_factor():
+                value = self.algebra.multiply(value, self.factor())
+            else:
+                return self.algebra.negate(value) if negative else value
+
+    def signs(self) -> bool:
+        negative = False
+        while is_mark(self.peek(), "+-"):
+            negative ^= self.take().text == "-"
+        return negative
+
+    def starts_factor(self) -> bool:
+        """Whether the next token multiplies what stands before it. A number does not: `x 2`, `\\frac12 3` have no value."""
+        token = self.peek()
+        return is_letter(token) or token.kind == "function" \
+            or (token.kind == "open" and token.text in _GROUPS | {r"\lfloor", r"\lceil"}) \
+            or (token.kind == "command" and token.text in _OPERATORS) or (is_mark(token, "|") and not self.open_bars)
+
+    def factor(self) -> Quotient:
+        value = self.primary()
+        while True:
+            if is_mark(self.peek(), "^"):
+                self.take()
+                value = power(self.algebra, value, self.exponent())
+            elif is_mark(self.peek(), "!"):
+                self.take()
+                value = call(self.algebra, "factorial", value)
+            elif is_mark(self.peek(), "°"):
+                self.take()
+                value = self.algebra.multiply(value, self.algebra.atom("°"))
+            else:
+                return value
+
+    def exponent(self) -> Quotient:
+        """`^2`, `^{-1}`, `^-1`, `^\\pi`, and to the right first: 2^3^2 = 2^9."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Unreadable("too deeply nested")
+        negative = self.signs()
+        value = self.algebra.number(exact(self.take().text)) if self.peek().kind == "number" else self.primary()
+        if is_mark(self.peek(), "^"):
+            self.take()
+            value = power(self.algebra, value, self.exponent())
+        self.depth -= 1
+        return self.algebra.negate(value) if negative else value
+
+    def primary(self) -> Quotient:
+        token = self.take()
+        if token.kind == "number":
+            return self.number(token)
+        if is_letter(token):
+            return self.name(token)
+        if token.kind == "function":
+            return self.function(token.text)
+        if token.kind == "open" and token.text in CLOSERS:
+            return self.group(token.text)
+        if is_mark(token, "|"):
+            return self.absolute_value()
+        if token.text == r"\frac":
+            numerator = self.argument()
+            return self.algebra.divide(numerator, self.argument())
+        if token.text == r"\binom":
+            return call(self.algebra, "binom", self.argument(), self.argument())
+        if token.text == r"\sqrt":
+            return self.radical()
+        if token.text in symbols.ACCENTS:
+            return self.algebra.atom(f"{token.text} {self.label()}")
+        raise Unreadable(f"no value starts with {token.text!r}")
+
+    # ---- its leaves --------------------------------------------------------------------------------------------------
+    def number(self, token: Token) -> Quotient:
+        """A literal, or the mixed number that starts with it: `3\\frac12`, `3 1/2`."""
+        value = self.algebra.number(exact(token.text))
+        if not token.text.isdigit():
+            return value
+        if self.peek().text == r"\frac":
+            self.take()
+            above, below = self.argument(), self.argument()
+            fraction = self.algebra.divide(above, below)
+            part, top = fraction.number, above.number
+            mixed = part is not None and top is not None and top.denominator == 1 and 0 < part < 1
+            return (self.algebra.add if mixed else self.algebra.multiply)(value, fraction)
+        above, slash, below = self.peek(), self.peek(1), self.peek(2)
+        if above.spaced and is_mark(slash, "/") and above.text.isdigit() and below.text.isdigit() \
+                and 0 < exact(above.text) < exact(below.text):
+            self.at += 3
+            return self.algebra.add(value, self.algebra.number(exact(above.text) / exact(below.text)))
+        return value
+
+    def name(self, token: Token) -> Quotient:
+        label = token.text
+        while is_mark(self.peek(), "'"):
+            label += self.take().text
+        if is_mark(self.peek(), "_"):
+            self.take()
+            label += f"_{self.label()}"
+        return self.algebra.atom(label)
+
+    def label(self) -> str:
+        """The text of a subscript or of what stands under an accent: one braced group, or a run of letters."""
+        start = self.at
+        if self.peek().text == "{":
+            open_braces = 0
+            while True:
+                token = self.take()
+                open_braces += (token.text == "{") - (token.text == "}")
+                if token is _END:
+                    raise Unreadable("unbalanced braces")
+                if not open_braces:
+                    return text_key(self.tokens[start:self.at])
+        if self.peek().kind not in ("name", "word", "number"):
+            raise Unreadable("a label expected")
+        kind = self.take().kind
+        while kind == "name" and self.peek().kind == "name" and self.tokens[start - 1].text in symbols.ACCENTS:
+            self.take()
+        return text_key(self.tokens[start:self.at])
+
+    def group(self, opener: str) -> Quotient:
+        bars, self.open_bars = self.open_bars, 0
+        value = self.expression()
+        self.expect(CLOSERS[opener])
+        self.open_bars = bars
+        if opener in (r"\lfloor", r"\lceil"):
+            return call(self.algebra, opener.removeprefix("\\l"), value)
+        if opener not in _GROUPS:
+            raise Unreadable("a set or a vector, not a value")
+        return value
+
+    def absolute_value(self) -> Quotient:
+        self.open_bars += 1
+        value = self.expression()
+        self.expect("|")
+        self.open_bars -= 1
+        return call(self.algebra, "abs", value)
+
+    def argument(self) -> Quotient:
+        """What `\\frac` takes: a group or one token, of a number one digit (`\\frac12`)."""
+        token = self.peek()
+        if token.kind == "number" and token.text.isdigit() and len(token.text) > 1:
+            self.tokens[self.at:self.at + 1] = [Token("number", token.text[0]), Token("number", token.text[1:])]
+        if self.peek().kind == "number":
+            return self.algebra.number(exact(self.take().text))
+        return self.primary()
+
+    def radical(self) -> Quotient:
+        """`\\sqrt[3]{2}`, and `\\sqrt12` for √12, as those who write it mean."""
+        degree = self.algebra.number(2)
+        if self.peek().text == "[":
+            self.take()
+            degree = self.group("[")
+        radicand = self.algebra.number(exact(self.take().text)) if self.peek().kind == "number" else self.primary()
+        return root(self.algebra, radicand, degree)
+
+    def function(self, name: str) -> Quotient:
+        """`\\sin^2 2x`, `\\log_2(8)`, `\\tan^{-1} x`: without brackets the argument is the product up to the next function."""
+        base = times = None
+        while is_mark(self.peek(), "^_"):
+            if self.take().text == "^":
+                times = self.exponent()
+            elif name in ("log", "lg"):
+                base = self.exponent()
+            else:
+                raise Unreadable(f"{name} with a subscript")
+        if self.peek().text in _GROUPS:
+            argument = self.group(self.take().text)
+        else:
+            argument = self.factor()
+            while self.starts_factor() and self.peek().kind != "function":
+                argument = self.algebra.multiply(argument, self.factor())
+        if times is not None and times.number == -1 and f"arc{name}" in symbols.FUNCTIONS:
+            name, times = f"arc{name}", None
+        value = logarithm(self.algebra, argument, base) if base else call(self.algebra, name, argument)
+        return value if times is None else power(self.algebra, value, times)

@@ -1,0 +1,214 @@
+r"""Untrusted LaTeX, Unicode or plain text -> tokens of one small vocabulary, and -> the key by which texts are compared.
+
+Nothing here knows mathematics: `\frac{1}{2}` is seven tokens. Reading them is the work of `parse.py` and `read.py`.
+Time is linear in the text.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from rewards.mathematics import symbols, units
+
+
+class Token(NamedTuple):
+    kind: str              # number | name | word | function | command | mark | open | close | begin | end
+    text: str              # one spelling per meaning: `\times`, `×` and `*` are all "*"
+    spaced: bool = False   # white space stood before it
+
+
+_SUPERSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUPERSCRIPTS)}]+")
+_SUBSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUBSCRIPTS)}]+")
+_REWRITES: Final = [(re.compile(pattern), new) for pattern, new in (
+    (r"\^ ?(?:\{ ?\\(?:circ|degree) ?\}|\\(?:circ|degree)(?![A-Za-z]))", "°"),
+    (r"\^ ?(?:\{ ?\\prime ?\}|\\prime(?![A-Za-z]))", "'"),
+    (r"\.\.\.+", r"\\dots "),
+    (r"(?<=[0-9])(?:\\[,;: ]|~)(?=[0-9])", " "),
+    (r"\\! ?", ""),                                                                  # a negative space: 1,\! 234
+    (r"(?<![0-9])0\{,\}(?=[0-9])", "0."),                                            # `{,}` before three digits groups thousands,
+    (r"(?<=[0-9])\{,\}(?=[0-9]{3}(?![0-9]))", ""), (r"(?<=[0-9])\{,\}(?=[0-9])", "."),   # anywhere else it is a decimal comma
+    (r"\\(left|right) ?\.", ""), (r"(?<=[0-9])_ ?(?:10|\{ ?10 ?\})(?![0-9])", ""),       # base ten is no other notation
+    (r"\\(?:text)?color ?\{[A-Za-z]*\}|\\[hv]space\*? ?\{[^{}]*\}|\\(?:label|tag) ?\{[^{}]*\}", " "),
+    (r"(\\begin ?\{array\}) ?\{[^{}]*\}", r"\1"), (r"(\\\\) ?\[[0-9.]+ ?[a-z]{2}\]", r"\1"),
+    (r"\\mathbb ?\{? ?([A-Z]) ?\}?", r"\\mathbb\1 "),
+)]
+
+_THOUSANDS: Final = r"(?<![0-9],)[1-9][0-9]{0,2}(?:(?: [0-9]{3})+(?![0-9/])|(?:,[0-9]{3})+(?![0-9]|,[0-9]))(?:\.[0-9]+)?"
+_NUMBER: Final = re.compile(r"[0-9]*\.[0-9]*\\(?:overline|bar|dot) ?(?:\{ ?[0-9]+ ?\}|[0-9])"      # 0.1\overline{6}
+                            r"|(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+(?![A-Za-z0-9.]))?")
+_GROUPED_NUMBER: Final = re.compile(f"{_THOUSANDS}|{_NUMBER.pattern}")
+_PIECE: Final = re.compile(r"(?P<space>\s+|~)|(?P<environment>\\(?:begin|end) ?\{[A-Za-z]+\*?\})|(?P<command>\\(?:[A-Za-z]+|.)|\\$)"
+                           r"|(?P<letters>[^\W\d_]+)|(?P<other>.)", re.DOTALL)
+_GREEK_LETTER: Final = re.compile(f"([{''.join(sorted(set(symbols.GREEK.values())))}])")
+_PUNCTUATION: Final = frozenset((r"\{", r"\}", r"\\", *"\\()[]{}.,:;?!…'\"|-_*&~@#\ufffd"))
+
+
+def clean(text: str) -> str:
+    """One spelling for Unicode's many: no control characters or lone surrogates, ASCII digits and operators, single spaces."""
+    text = text.translate(symbols.CHARACTERS)
+    text = _SUPERSCRIPT_RUN.sub(lambda run: "^{" + "".join(symbols.SUPERSCRIPTS[c] for c in run[0]) + "}", text)
+    text = _SUBSCRIPT_RUN.sub(lambda run: "_{" + "".join(symbols.SUBSCRIPTS[c] for c in run[0]) + "}", text)
+    text = " ".join(text.split())
+    if r"\begin" not in text:                       # escaped twice: \\frac; in a matrix \\ ends a row
+        text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
+    for pattern, new in _REWRITES:
+        text = pattern.sub(new, text)
+    # an even number of dollars delimits formulas; an odd one holds a price
+    return re.sub(r"(?<!\\)\$", "" if len(re.findall(r"(?<!\\)\$", text)) % 2 == 0 else r"\\$", text).strip()
+
+
+def tokenize(text: str) -> list[Token]:
+    """Tokens of `clean`ed text, in order. Any text has some reading: an unknown character becomes a mark."""
+    tokens: list[Token] = []
+    modes, text_next = ["math"], False       # one mode for each open brace; \text{ opens "text", whose braces leave no token
+    depth, spaced, at = 0, False, 0          # depth: brackets in which a comma separates and never groups thousands
+    while at < len(text):
+        number = (_NUMBER if depth else _GROUPED_NUMBER).match(text, at)
+        piece = number or _PIECE.match(text, at)
+        kind, found, at = ("number" if number else piece.lastgroup), piece[0], piece.end()
+        if kind == "space" or found in symbols.BLANKS:
+            spaced = True
+            continue
+        if kind == "number":
+            new = [Token("number", _one_spelling(found))]
+        elif kind == "letters":
+            new = _letters(found, in_text="text" in modes[-1], roman=modes[-1] == "text roman")
+        elif found == "{":
+            modes.append(text_next or modes[-1].removeprefix("switched "))
+            new = [] if "text" in modes[-1] else [Token("open", "{")]
+        elif found == "}":
+            mode = modes.pop() if len(modes) > 1 else "math"
+            new = [] if "text" in mode and not mode.startswith("switched") else [Token("close", "}")]
+        elif found in symbols.TEXT_FONTS:
+            text_next = "text roman" if found in (r"\mathrm", r"\operatorname") else "text"
+            continue
+        elif found in symbols.FONT_SWITCHES:
+            modes[-1] = "switched text"
+            continue
+        else:
+            new = _symbol(kind, found)
+        depth += sum((token.kind == "open") - (token.kind == "close") for token in new if token.text not in "{}")
+        tokens += [token._replace(spaced=spaced) if i == 0 else token for i, token in enumerate(new)]
+        spaced, text_next = spaced and not new, False
+    return tokens
+
+
+def _one_spelling(number: str) -> str:
+    """`1,234` and `1 234` -> 1234; `0.1\\overline{6}` -> 0.1(6); scientific notation stays."""
+    if "\\" in number:
+        fixed, _, repeated = number.partition("\\")
+        return f"{fixed}({''.join(filter(str.isdigit, repeated))})"
+    return number.replace(",", "").replace(" ", "")
+
+
+def _symbol(kind: str, found: str) -> list[Token]:
+    if kind == "environment":
+        return [Token("begin" if found.startswith(r"\begin") else "end", found[found.index("{") + 1:-1].rstrip("*"))]
+    if found in symbols.IGNORED:
+        return []
+    if kind == "command":
+        if found[1:] in symbols.FUNCTIONS:
+            return [Token("function", found[1:])]
+        if found.startswith(r"\mathbb"):
+            return [Token("name", found)]
+        return [Token(*symbols.COMMANDS.get(found, ("command", found)))]
+    if found in "([":
+        return [Token("open", found)]
+    return [Token("close" if found in ")]" else "mark", found)]
+
+
+def _letters(run: str, *, in_text: bool, roman: bool) -> list[Token]:
+    """A run of letters is a function, a word, or (in mathematics) one variable per letter."""
+    if run in symbols.FUNCTIONS and run != "sec":          # "sec" without its backslash is a second
+        return [Token("function", run)]
+    if run in symbols.GREEK.values() or (roman and run in ("e", "i")):
+        return [Token("name", run)]
+    if not in_text:
+        if not run.isascii() and _GREEK_LETTER.search(run):
+            return [token for part in _GREEK_LETTER.split(run) if part for token in _letters(part, in_text=False, roman=False)]
+        if run == "sqrt":
+            return [Token("command", r"\sqrt")]
+        if run in symbols.GREEK and len(run) > 1:
+            return [Token("name", symbols.GREEK[run])]
+        if run.casefold() in ("infinity", "inf", "oo"):
+            return [Token("mark", "∞")]
+        if len(run) == 1 and run.isascii():
+            return [Token("name", run)]
+        if run.isascii() and not _is_word(run):
+            return [Token("name", letter) for letter in run]
+    return [Token("word", run)]
+
+
+def _is_word(run: str) -> bool:
+    """Whether a bare run of letters is a word (`even`, `cm`, `no`, `ABC`) and not a product (`xy`, `abc`, `nRT`)."""
+    lower = run.casefold()
+    if lower in units.SHORT_WORDS:
+        return True
+    if len(run) == 2 or set(run) <= set("abcd"):
+        return False
+    return run.isupper() or len(run) > 4 or bool(set("aeiou") & set(lower))
+
+
+def is_mark(token: Token, texts: str) -> bool:
+    """Whether the token is one of these one-character marks."""
+    return token.kind == "mark" and token.text in texts
+
+
+def is_letter(token: Token) -> bool:
+    """Whether the token can be a variable; `\\text{x}` can, too."""
+    return token.kind == "name" or (token.kind == "word" and len(token.text) == 1 and token.text.isascii())
+
+
+def stripped(tokens: Sequence[Token]) -> list[Token]:
+    """Without the punctuation around; French ]1, 2[ in the brackets of everyone else."""
+    start, end = 0, len(tokens)
+    while start < end and is_mark(tokens[start], ',.;:"'):
+        start += 1
+    while end > start and is_mark(tokens[end - 1], ',.;:"'):
+        end -= 1
+    kept = list(tokens[start:end])
+    if kept and kept[0].text == "]":
+        kept[0] = Token("open", "(")
+    if kept and kept[-1].text == "[":
+        kept[-1] = Token("close", ")")
+    return kept
+
+
+def unwrapped(tokens: Sequence[Token]) -> list[Token]:
+    """The tokens without the braces around a single one: `x^{2}` reads as `x^2`, `\\frac{12}{3}` keeps what it needs."""
+    kept: list[Token] = []
+    for token in tokens:
+        if token.text == "}" and token.kind == "close" and len(kept) > 1 and kept[-2].text == "{" and kept[-2].kind == "open":
+            kept[-2:] = [kept[-1]]
+        else:
+            kept.append(token)
+    return kept
+
+
+def text_key(tokens: Iterable[Token]) -> str:
+    """The normal form of something that has no value: words without case and articles, numbers without idle zeros."""
+    kept = unwrapped([token for token in tokens if not (token.kind == "mark" and token.text in ('"', "."))])
+    prose = any(token.kind == "word" for token in kept)
+    parts = []
+    for token in kept:
+        lower = token.text.casefold()
+        if token.kind == "number" and token.text.replace(".", "", 1).isdigit():
+            whole, _, decimals = token.text.partition(".")
+            parts.append((whole.lstrip("0") or "0") + ("." + decimals.rstrip("0") if decimals.strip("0") else ""))
+        elif token.kind == "word" and lower in ("the", "a", "an") and len(kept) > 1:
+            continue
+        else:
+            parts.append(str(units.NUMBER_WORDS.get(lower, lower)) if token.kind == "word" else lower if prose else token.text)
+    return " ".join(parts)
+
+
+def same_word(one: Sequence[Token], other: Sequence[Token]) -> bool:
+    r"""Whether both are letters alone and spell the same, \text{AC} and AC; two products, AC and ac, are left to algebra."""
+    both = [*one, *other]
+    return all(token.kind in ("word", "name") for token in both) and any(token.kind == "word" for token in both) \
+        and "".join(token.text for token in one).casefold() == "".join(token.text for token in other).casefold()
+
+
+def has_content(tokens: Sequence[Token]) -> bool:
+    """False for an answer of nothing but punctuation, dots and brackets: "…", ":", "?"; but {} is the empty set."""
+    return any(token.text not in _PUNCTUATION for token in tokens) or [token.text for token in tokens] == [r"\{", r"\}"]

@@ -1,0 +1,64 @@
+"""Grades a file of completions with any rewards, as training would.
+
+python -m rewards.score --reward NAME[,NAME] IN.jsonl [--output OUT.jsonl] [key=value ...]
+
+Rows are {completion, question?, answer?, title?, ...}; each comes back with `rewards: {name: number or null}` and
+`reasons: {name: text}`. key=value sets what a reward takes from a training config, such as math_reward_wrong=0.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from grpo.config import load_config
+from grpo.data import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS, read_records
+from grpo.errors import PREFLIGHT, UserError, run_main
+from grpo.schema import Completion, Group, Prompt
+from rewards.registry import build_rewards
+from rewards.scorer import Scorer
+
+
+def score_rows(rows: list[dict[str, Any]], scorer: Scorer) -> list[dict[str, Any]]:
+    """The rows with `rewards` and `reasons`. Each row is a group of its own."""
+    groups = []
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row.get("completion"), str):
+            raise UserError(f"row {number} has no completion", f"its columns are {', '.join(row)}", "each row needs the text of a completion", PREFLIGHT)
+        columns = {key: value for key, value in row.items() if key != "completion"}
+        for name, fields in (("question", QUESTION_FIELDS), ("answer", ANSWER_FIELDS), ("title", TITLE_FIELDS)):
+            columns.setdefault(name, next((row[field] for field in fields if field in row), None))
+        prompt = Prompt(number, str(columns["question"] or ""), (), columns)
+        groups.append(Group(prompt, [Completion([], [], [], "stop", row["completion"])]))
+    scorer.grade(groups)
+    return [{**row, "rewards": {name: score.value for name, score in group.scores[0].items()},
+             "reasons": {name: score.reason for name, score in group.scores[0].items()}} for row, group in zip(rows, groups, strict=True)]
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m rewards.score", description=__doc__.splitlines()[0])
+    parser.add_argument("--reward", required=True, help="names of built-in rewards, or package.module:function, separated by commas")
+    parser.add_argument("input", type=Path, help="JSONL or JSON array of {completion, question?, answer?, title?}")
+    parser.add_argument("--output", type=Path, help="where the graded rows go; stdout if not given")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="reward settings of a training config")
+    arguments = parser.parse_intermixed_args(argv)
+    needed = ["model_name_or_path=unused", "dataset_id_or_path=unused", "output_dir=unused"]
+    config, _ = load_config(None, [*needed, f"reward_funcs={arguments.reward}", *arguments.overrides])
+    scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)))
+    rows = score_rows(read_records(arguments.input), scorer)
+    scorer.close()
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    if arguments.output:
+        arguments.output.write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(text)
+    for name in config.reward_funcs:
+        values = [row["rewards"][name] for row in rows if row["rewards"][name] is not None]
+        mean = f"mean {sum(values) / len(values):+.3f}" if values else "no scorable row"
+        print(f"{name}: {len(values)} of {len(rows)} rows scored, {mean}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run_main(main)

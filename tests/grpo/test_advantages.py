@@ -1,0 +1,50 @@
+"""Advantages against hand-worked numbers, and the rules for what cannot be scored."""
+
+import math
+
+import pytest
+
+from grpo.advantages import group_advantages
+
+
+def test_hand_worked_group():
+    """Rewards 1, 0, 0, 3: mean 1, deviations 0 -1 -1 2, std with n - 1: sqrt(6 / 3) = 1.41421."""
+    got = group_advantages([[1, 0, 0, 3]])[0]
+    divisor = math.sqrt(2) + 1e-4
+    assert got == pytest.approx([0, -1 / divisor, -1 / divisor, 2 / divisor], abs=1e-12)
+
+
+def test_batch_scale_uses_the_deviation_of_all_rewards():
+    """Rewards 0 2 | 4 6: all together have mean 4 - 1 = 3 and std sqrt((9 + 1 + 1 + 9) / 3)."""
+    got = group_advantages([[0, 2], [4, 6]], "batch")
+    divisor = math.sqrt(20 / 3) + 1e-4
+    assert got == [pytest.approx([-1 / divisor, 1 / divisor])] * 2
+
+
+def test_none_scale_is_the_plain_difference():
+    assert group_advantages([[1.0, 0.0, 5.0]], "none") == [[-1.0, -2.0, 3.0]]
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_unscorable_rows_leave_mean_and_deviation(scale):
+    with_gap = group_advantages([[1.0, None, 0.0, 2.0]], scale)[0]
+    without = group_advantages([[1.0, 0.0, 2.0]], scale)[0]
+    assert [with_gap[0], *with_gap[2:]] == without and with_gap[1] == 0.0
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@pytest.mark.parametrize("group", [[0.3] * 7, [None, 2.0], [None, None], [5.0], [0.1 + 0.2, 0.1 + 0.2, None]])
+def test_no_signal_is_exactly_zero(scale, group):
+    assert group_advantages([group, [1.0, 2.0]], scale)[0] == [0.0] * len(group)
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_a_constant_added_to_one_group_changes_nothing_within_it(scale):
+    moved = group_advantages([[11.0, 10.0, 13.0]], "group" if scale == "batch" else scale)[0]
+    assert moved == pytest.approx(group_advantages([[1.0, 0.0, 3.0]], "group" if scale == "batch" else scale)[0], abs=1e-12)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_reward_that_is_not_finite_poisons_its_group_and_no_other(bad):
+    poisoned, other = group_advantages([[1.0, bad, 0.0], [1.0, 0.0]])
+    assert all(math.isnan(a) for a in poisoned) and other == group_advantages([[1.0, 0.0]])[0]

@@ -1,0 +1,121 @@
+"""The commands as a user types them, in processes of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from making import load, randomise_adapter, write_rows
+
+from grpo.adapter import save_adapter, trained_adapter
+from grpo.evaluate import summary
+from grpo.schema import Completion, Group, Prompt, Score
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def command(*arguments, stdin=None, code=0):
+    run = subprocess.run([sys.executable, "-m", *map(str, arguments)], capture_output=True, text=True, input=stdin, cwd=ROOT,
+                         env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert run.returncode == code, run.stderr
+    assert "Traceback" not in run.stderr
+    return run
+
+
+@pytest.fixture(scope="module")
+def adapter(chat_checkpoint, tmp_path_factory):
+    from transformers import AutoTokenizer
+    folder = tmp_path_factory.mktemp("adapter")
+    model = load(chat_checkpoint, rank=4)
+    randomise_adapter(model)
+    save_adapter(trained_adapter(model, None, str(chat_checkpoint)), folder, lora_alpha=8)
+    AutoTokenizer.from_pretrained(chat_checkpoint).save_pretrained(folder)
+    return folder
+
+
+def test_export_merges_and_copies(adapter, tmp_path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    peft = pytest.importorskip("peft")
+    command("grpo.export", adapter, tmp_path / "merged", "--merge")
+    command("grpo.export", adapter, tmp_path / "adapter")
+    ids = torch.arange(5, 25)[None]
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")(ids).logits
+    base = json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"]
+    for folder in (adapter, tmp_path / "adapter"):
+        theirs = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder)(ids).logits
+        assert (merged - theirs).abs().max() <= 2e-5
+    assert AutoTokenizer.from_pretrained(tmp_path / "merged").chat_template
+    run = command("grpo.export", adapter, tmp_path / "merged", "--merge", code=2)
+    assert run.stderr.startswith("error: ") and "not empty" in run.stderr
+
+
+def test_export_of_a_training_checkpoint_with_full_fine_tuning(chat_checkpoint, tmp_path):
+    from safetensors.torch import load_file
+    data = write_rows(tmp_path / "q.jsonl", [{"question": f"{i}?", "answer": str(i)} for i in range(8)])
+    command("grpo.train", ROOT / "configs/tiny_math.yaml", "toy_world=null", "cold_start=null", f"model_name_or_path={chat_checkpoint}", f"dataset_id_or_path={data}",
+            f"output_dir={tmp_path / 'run'}", "max_steps=1", "lora_r=0", "reward_funcs=exact,format", "per_device_train_batch_size=8", "max_completion_length=8",
+            "disable_tqdm=true", "report_to=none")
+    command("grpo.export", tmp_path / "run" / "checkpoint-1", tmp_path / "out", "--merge")
+    exported, final = (load_file(path / "model.safetensors") for path in (tmp_path / "out", tmp_path / "run" / "final"))
+    assert exported.keys() == final.keys() and all(torch.equal(exported[k], final[k]) for k in final)
+
+
+def test_generate(adapter):
+    one = command("grpo.generate", adapter, "--prompt", "What is 1 + 2?", "--max-new-tokens", 8, "--temperature", 0)
+    piped = command("grpo.generate", adapter, "--max-new-tokens", 8, "--temperature", 0, stdin="What is 1 + 2?\n\n")
+    assert one.stdout == piped.stdout and len(one.stdout) > 1
+    several = command("grpo.generate", adapter, "--prompt", "a", "--prompt", "b", "--n", 2, "--max-new-tokens", 4)
+    assert several.stdout.count("> ") >= 2
+    assert all(c.isprintable() or c == "\n" for c in several.stdout)
+
+
+def test_evaluate(adapter, tmp_path):
+    data = write_rows(tmp_path / "q.jsonl", [{"question": f"{i}?", "answer": str(i)} for i in range(5)])
+    run = command("grpo.evaluate", adapter, "--data", data, "--reward", "exact", "--n", 4, "--temperature", 1.0, "--output", tmp_path / "out.json", "max_completion_length=6")
+    result = json.loads(run.stdout)
+    assert result == json.loads((tmp_path / "out.json").read_text())
+    assert (result["num_questions"], result["num_answers"]) == (5, 20) and {"pass@1", "pass@2", "pass@4", "accuracy_low"} <= result.keys()
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
+
+
+def test_summary_by_hand():
+    """Three questions, two answers each: right right | right wrong | refused wrong."""
+    def group(*outcomes):
+        members = [Completion([1, 2], [], [], "stop") for _ in outcomes]
+        return Group(Prompt(0, "", (), {}), members, scores=[{"r": Score(1.0, "", outcome)} for outcome in outcomes], rewards=[1.0] * len(outcomes))
+    result = summary([group("correct", "correct"), group("correct", "wrong"), group("refused", "wrong")])
+    assert result["accuracy"] == pytest.approx(0.5) and result["attempted_accuracy"] == pytest.approx(3 / 5)
+    assert result["hallucination_rate"] == pytest.approx(2 / 5) and result["refusal_rate"] == pytest.approx(1 / 6)
+    assert result["pass@1"] == pytest.approx(0.5) and result["pass@2"] == pytest.approx(2 / 3)
+    assert result["accuracy_low"] < 0.5 < result["accuracy_high"]
+
+
+def test_score(tmp_path):
+    rows = [{"completion": r"so \boxed{4}", "answer": 4}, {"completion": "<think>a</think><answer>b</answer>", "answer": ["c", "B"]}, {"completion": "none", "solution": "#### 4"},
+            {"completion": r"\boxed{0}", "answer": 0}, {"completion": "x"}]
+    path = write_rows(tmp_path / "in.jsonl", rows)
+    run = command("rewards.score", "--reward", "math,format,exact", path, "math_reward_no_answer=-0.25")
+    graded = [json.loads(line) for line in run.stdout.splitlines()]
+    assert [row["rewards"]["math"] for row in graded] == [1.0, -0.25, -0.25, 1.0, None]
+    assert [row["rewards"]["format"] for row in graded] == [-1.0, 1.0, -1.0, -1.0, -1.0]
+    assert [row["rewards"]["exact"] for row in graded] == [0.0, 1.0, 0.0, 0.0, None]
+    assert all(row["reasons"][name] for row in graded for name in row["rewards"])
+    assert "math: 4 of 5 rows scored" in run.stderr
+    command("rewards.score", "--reward", "math", path, "--output", tmp_path / "out.jsonl")
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize(("arguments", "code", "part"), [
+    (["grpo.train", "no.yaml"], 2, "error: cannot read the config no.yaml"),
+    (["grpo.train", "configs/tiny_math.yaml", "beta=x", "nonsense=1"], 2, "2 problems"),
+    (["grpo.train", "configs/tiny_math.yaml", "toy_world=null", "model_name_or_path=/no/model", "dataset_id_or_path=x", "cold_start=null", "output_dir={tmp}"], 3, "does not exist"),
+    (["rewards.score", "--reward", "nope", "{tmp}/in.jsonl"], 2, "unknown reward nope"),
+    (["grpo.generate", "/no/model", "--prompt", "x"], 3, "does not exist"),
+])
+def test_mistakes_end_in_three_lines_and_the_right_code(tmp_path, arguments, code, part):
+    write_rows(tmp_path / "in.jsonl", [{"completion": "x"}])
+    run = command(*[a.replace("{tmp}", str(tmp_path)) for a in arguments], code=code)
+    assert part in run.stderr and "fix: " in run.stderr

@@ -1,0 +1,171 @@
+"""The configuration: strict, complete in its complaints, and readable for files of other tools."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from grpo.config import coerce, load_config, to_yaml
+from grpo.errors import UserError
+from grpo.options import SftConfig, TrainConfig
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+MINIMAL = "model_name_or_path: m\ndataset_id_or_path: d\noutput_dir: o\nreward_funcs: [exact]\n"
+
+
+def load(tmp_path, text, *overrides, kind=TrainConfig):
+    path = tmp_path / "c.yaml"
+    path.write_text(MINIMAL + text, encoding="utf-8")
+    return load_config(path, overrides, kind)
+
+
+def why(tmp_path, text, *overrides):
+    with pytest.raises(UserError) as error:
+        load(tmp_path, text, *overrides)
+    assert error.value.exit_code == 2
+    return error.value.why
+
+
+@pytest.mark.parametrize("text", ["5e-6", "5E-6", "0.000005", "'5e-6'", "5.0e-6"])
+def test_exponents_are_numbers(tmp_path, text):
+    """YAML 1.1 reads 5e-6 as text."""
+    assert load(tmp_path, f"learning_rate: {text}")[0].learning_rate == 5e-6
+
+
+def test_all_problems_at_once_with_their_lines(tmp_path):
+    text = why(tmp_path, "learnig_rate: 1\nbeta: high\nnum_generations: 1\ntop_p: 2\nmax_steps: 1.5\n", "loss_type=grop")
+    for part in ("c.yaml:5: unknown key learnig_rate; did you mean learning_rate?", "c.yaml:6: beta: wants a number, got 'high'",
+                 "c.yaml:7: num_generations: must be at least 2; got 1", "c.yaml:8: top_p: must be above 0 and at most 1; got 2",
+                 "c.yaml:9: max_steps: wants a whole number", "command line: loss_type: must be one of grpo, dapo, dr_grpo, bnpo; got 'grop'; did you mean grpo?"):
+        assert part in text
+
+
+def test_duplicate_keys_and_aliases_of_the_same_key(tmp_path):
+    assert "beta was set at" in why(tmp_path, "beta: 0.1\nbeta: 0.1\n")
+    assert "kl_coef was set at" in why(tmp_path, "beta: 0.1\nkl_coef: 0.2\n")
+    assert load(tmp_path, "bf16: true\ntorch_dtype: bfloat16\n")[0].torch_dtype == "bfloat16"
+
+
+def test_the_command_line_wins(tmp_path):
+    config, _ = load(tmp_path, "beta: 0.1\nlora_target_modules: [q_proj]\n", "beta=0.2", "--lora_r=4", "lora_target_modules=q_proj,v_proj")
+    assert (config.beta, config.lora_r, config.lora_target_modules) == (0.2, 4, ("q_proj", "v_proj"))
+
+
+def test_environment_variables(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOME_MODEL", "path/to/model")
+    config, _ = load(tmp_path, "run_name: ${SOME_MODEL}-x\nlearning_rate: ${NO_SUCH:-1e-5}\n")
+    assert (config.run_name, config.learning_rate) == ("path/to/model-x", 1e-5)
+    assert "NO_SUCH is not set" in why(tmp_path, "run_name: ${NO_SUCH}\n")
+
+
+@pytest.mark.parametrize(("text", "part"), [
+    ("num_generations: 8\nper_device_train_batch_size: 12\n", "do not make whole groups"),
+    ("reward_weights: [1, 2]\n", "reward_weights has 2 entries"),
+    ("top_p: 0.9\nnum_iterations: 2\n", "top_p and top_k need num_iterations: 1"),
+    ("prompt_template: hello\n", "does not contain {question}"),
+    ("report_to: [tensorbord]\n", "unknown tensorbord"),
+    ("max_steps: 0\n", "nothing to do"),
+    ("gradient_checkpointing: maybe\n", "must be one of"),
+    ("temperature: 0\n", "must be above 0"),
+    ("beta: .nan\n", "wants a number"),
+    ("reward_funcs: [exact, exact]\n", "reward_funcs was set at"),
+])
+def test_impossible_values_and_combinations(tmp_path, text, part):
+    assert part in why(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", ["a: [1, 2", "- just\n- a list\n", "a: b: c\n", "\tx: 1\n"])
+def test_broken_yaml_names_the_place(tmp_path, text):
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(UserError) as error:
+        load_config(tmp_path / "c.yaml")
+    assert "not valid YAML" in error.value.why and "c.yaml" in error.value.why
+
+
+def test_a_missing_file_and_missing_keys(tmp_path):
+    with pytest.raises(UserError, match="cannot read the config"):
+        load_config(tmp_path / "none.yaml")
+    (tmp_path / "c.yaml").write_text("")
+    with pytest.raises(UserError) as error:
+        load_config(tmp_path / "c.yaml")
+    assert "model_name_or_path is not set" in error.value.why and "reward_funcs is not set" in error.value.why
+
+
+def test_nothing_in_a_config_is_run(tmp_path):
+    (tmp_path / "c.yaml").write_text(MINIMAL + "run_name: !!python/object/apply:os.system ['touch pwned']\n")
+    with pytest.raises(UserError):
+        load_config(tmp_path / "c.yaml")
+    assert not Path("pwned").exists()
+
+
+KNOWRL_GRPO = """
+model_name_or_path: "your_model_path/model_name" # a path
+model_revision: main
+torch_dtype: bfloat16
+lora_r: 128
+lora_alpha: 256
+attn_implementation: flash_attention_2
+bf16: true
+tf32: true
+output_dir: "output/dir"
+dataset_id_or_path: ../data/rl/knowrl_RLdata.json
+report_to: swanlab
+swanlab_project: "project"
+swanlab_experiment_name:: "experiment"
+max_steps: 150
+per_device_train_batch_size: 20
+gradient_accumulation_steps: 4
+gradient_checkpointing: true
+gradient_checkpointing_kwargs:
+  use_reentrant: false
+learning_rate: 1.0e-5
+lr_scheduler_type: cosine
+warmup_ratio: 0.03
+seed: 42
+beta: 0.001
+optim: adamw_8bit
+max_prompt_length: 256
+max_completion_length: 1024
+num_generations: 10
+use_vllm: true
+vllm_gpu_memory_utilization: 0.5
+logging_strategy: steps
+logging_steps: 1
+save_strategy: "steps"
+save_steps: 50
+resume_from_checkpoint: false
+"""
+
+
+def test_knowrls_own_file_loads_with_a_notice_per_unused_key(tmp_path):
+    """With its typo `swanlab_experiment_name::` and the keys of engines that are not used here."""
+    (tmp_path / "grpo.yaml").write_text(KNOWRL_GRPO)
+    config, notices = load_config(tmp_path / "grpo.yaml", ["reward_funcs=format,exact"])
+    assert (config.lora_r, config.per_device_train_batch_size, config.run_name, config.tf32) == (128, 20, "experiment", True)
+    for name in ("attn_implementation", "optim", "use_vllm", "vllm_gpu_memory_utilization", "gradient_checkpointing_kwargs", "logging_strategy"):
+        assert sum(f" {name} is not used" in notice for notice in notices) == 1
+    assert any("swanlab_experiment_name: is read as" in notice for notice in notices)
+
+
+def test_the_guides_words_are_understood(tmp_path):
+    config, _ = load(tmp_path, "kl_coef: 0.05\nnum_return_sequences: 2\nmax_new_tokens: 2048\nnum_epochs: 3\nlora_rank: 16\nlora_target: q_proj,v_proj\n")
+    assert (config.beta, config.num_generations, config.max_completion_length, config.num_train_epochs, config.lora_r) == (0.05, 2, 2048, 3, 16)
+    assert config.lora_target_modules == ("q_proj", "v_proj")
+    config, _ = load_config(None, ["model_name_or_path=m", "output_dir=o", "dataset=d", "cutoff_len=3072"], SftConfig)
+    assert config.max_length == 3072
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_config_of_the_project_loads_and_survives_a_round_trip(path, tmp_path):
+    kind = SftConfig if "reward_funcs" not in yaml.safe_load(path.read_text()) else TrainConfig
+    config, _ = load_config(path, kind=kind)
+    (tmp_path / "resolved.yaml").write_text(to_yaml(config))
+    again, notices = load_config(tmp_path / "resolved.yaml", [f"overwrite_output_dir={config.overwrite_output_dir}"], kind)
+    assert again == config and not notices
+
+
+def test_coercion_refuses_what_only_looks_right():
+    for value, hint in ((True, int), (True, float), (1, bool), ("yes", bool), ([1], int), ({}, str), ("1_000x", int)):
+        with pytest.raises(ValueError):
+            coerce(value, hint)
+    assert coerce("true", bool) is True and coerce(3.0, int) == 3 and coerce(None, str | None) is None

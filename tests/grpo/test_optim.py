@@ -1,0 +1,81 @@
+"""AdamW on the flat buffer against torch's own on separate parameters; the schedules against transformers'."""
+
+import math
+
+import pytest
+import torch
+
+from grpo.optim import Optimizer, learning_rate
+
+
+def parameters(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((4, 3), (5,), (2, 2), (3,))]
+
+
+def test_equals_torch_with_clipping_and_decay():
+    ours, theirs = parameters(), parameters()
+    optimizer = Optimizer(ours, (0.9, 0.99), 1e-8, 0.1)
+    reference = torch.optim.AdamW([{"params": [theirs[0], theirs[2]], "weight_decay": 0.1}, {"params": [theirs[1], theirs[3]], "weight_decay": 0.0}], betas=(0.9, 0.99))
+    for step in range(5):
+        for group in (ours, theirs):
+            (sum((p * (i + 1) * (step - 2)).square().sum() for i, p in enumerate(group))).backward()
+        for g in reference.param_groups:
+            g["lr"] = 0.01 * (step + 1)
+        wanted = float(torch.nn.utils.clip_grad_norm_(theirs, 1.0))
+        reference.step()
+        reference.zero_grad()
+        assert optimizer.step(0.01 * (step + 1), 1.0) == pytest.approx(wanted, rel=1e-5)
+    assert all((a - b).abs().max() < 1e-6 for a, b in zip(ours, theirs, strict=True))
+    assert all(p.grad is not None and p.grad.abs().max() == 0 for p in ours)
+
+
+def test_parameters_stay_views_of_the_flat_buffer():
+    ours = parameters()
+    optimizer = Optimizer(ours, (0.9, 0.99), 1e-8, 0.0)
+    ours[0].square().sum().backward()
+    assert optimizer.grad.abs().max() > 0
+    optimizer.flat.zero_()
+    assert all(p.abs().max() == 0 for p in ours)
+
+
+def test_gradients_that_are_not_finite_change_nothing():
+    ours = parameters()
+    optimizer = Optimizer(ours, (0.9, 0.99), 1e-8, 0.0)
+    before = optimizer.flat.clone()
+    ours[1].grad[2] = float("inf")
+    assert not math.isfinite(optimizer.step(0.1, 1.0))
+    assert torch.equal(optimizer.flat, before) and optimizer.grad.abs().max() == 0 and not optimizer.adamw.state
+
+
+def test_state_round_trip_continues_bit_for_bit():
+    def run(interrupt):
+        ours = parameters()
+        optimizer = Optimizer(ours, (0.9, 0.99), 1e-8, 0.1)
+        for step in range(6):
+            if interrupt and step == 3:
+                saved = {k: v.clone() for k, v in optimizer.state().items()}
+                ours = parameters(seed=9)
+                optimizer = Optimizer(ours, (0.9, 0.99), 1e-8, 0.1)
+                optimizer.load_state(saved)
+            sum((p * p.detach().sin()).sum() for p in ours).backward()
+            optimizer.step(0.01, 1.0)
+        return optimizer.flat
+    assert torch.equal(run(False), run(True))
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant_with_warmup", "constant"])
+def test_schedules_equal_transformers(schedule):
+    from transformers import get_scheduler
+    dummy = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=3e-4)
+    warmup = 0 if schedule == "constant" else 4
+    theirs = get_scheduler(schedule, dummy, num_warmup_steps=warmup, num_training_steps=25)
+    for step in range(25):
+        assert learning_rate(step, 3e-4, schedule, warmup, 25) == pytest.approx(theirs.get_last_lr()[0], abs=1e-12)
+        dummy.step()
+        theirs.step()
+
+
+def test_nothing_to_train_is_refused():
+    with pytest.raises(ValueError, match="nothing to train"):
+        Optimizer([], (0.9, 0.99), 1e-8, 0.0)

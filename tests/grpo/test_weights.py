@@ -1,0 +1,234 @@
+"""Checkpoints and adapters, in and out, with transformers and PEFT as judges."""
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+import zlib
+
+import pytest
+import torch
+from making import load, randomise_adapter, write_checkpoint
+from safetensors.torch import load_file, save_file
+
+from grpo.adapter import load_adapter, merge_adapter, save_adapter, trained_adapter
+from grpo.attention import PackedAttention
+from grpo.errors import UserError
+from grpo.hub import fetch_data, fetch_model
+from grpo.schema import Layout
+from grpo.weights import save_checkpoint
+
+IDS = torch.tensor([5, 9, 6, 40, 41, 2, 7, 7, 80, 3])
+
+
+def logits(model):
+    with torch.no_grad():
+        attend = PackedAttention(Layout(((len(IDS), ()),)), model.build.dtype, "cpu")
+        return (model(IDS, torch.arange(len(IDS)), attend) @ model.head().T).float()
+
+
+def hf_logits(model):
+    with torch.no_grad():
+        return model(IDS[None]).logits[0].float()
+
+
+def from_transformers(folder, **options):
+    from transformers import AutoModelForCausalLM
+    return AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_sharded_and_single_files_round_trip(tmp_path, family, tied):
+    write_checkpoint(tmp_path / "a", family, tie_word_embeddings=tied)
+    model = load(tmp_path / "a")
+    save_checkpoint(model, tmp_path / "single")
+    save_checkpoint(model, tmp_path / "shards", shard_bytes=8000)
+    assert (tmp_path / "shards" / "model.safetensors.index.json").exists() and len(list((tmp_path / "shards").glob("*.safetensors"))) > 3
+    for folder in ("single", "shards"):
+        assert torch.equal(logits(load(tmp_path / folder)), logits(model))
+        assert (hf_logits(from_transformers(tmp_path / folder)) - logits(model)).abs().max() <= 2e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_loads_and_saves(tmp_path, dtype):
+    write_checkpoint(tmp_path / "a", dtype=dtype)
+    model = load(tmp_path / "a", dtype=dtype)
+    assert (logits(model) - hf_logits(from_transformers(tmp_path / "a", dtype=dtype))).abs().max() < 0.05
+    save_checkpoint(model, tmp_path / "b")
+    assert json.loads((tmp_path / "b" / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
+    saved, original = (load_file(tmp_path / name / "model.safetensors") for name in "ba")
+    assert saved.keys() == original.keys() and all(torch.equal(saved[k], original[k]) and saved[k].dtype == dtype for k in saved)
+
+
+def test_missing_unexpected_and_misshapen_tensors_are_listed(tmp_path):
+    write_checkpoint(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.extra"] = torch.zeros(2)
+    del tensors["model.norm.weight"]
+    tensors["lm_head.weight"] = torch.zeros(3, 32)
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(UserError) as error:
+        load(tmp_path)
+    assert error.value.exit_code == 3
+    for part in ("unexpected model.extra", "missing model.norm.weight", "lm_head.weight has shape (3, 32), wanted (96, 32)"):
+        assert part in error.value.why
+
+
+def test_folders_that_are_no_checkpoints(tmp_path):
+    with pytest.raises(UserError, match="not a checkpoint"):
+        load(tmp_path)
+    write_checkpoint(tmp_path / "a")
+    (tmp_path / "a" / "model.safetensors").rename(tmp_path / "a" / "pytorch_model.bin")
+    with pytest.raises(UserError, match="no safetensors") as error:
+        load(tmp_path / "a")
+    assert "pytorch_model.bin" in error.value.why
+    (tmp_path / "a" / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{broken}")
+    with pytest.raises(UserError, match="cannot be read"):
+        load(tmp_path / "a")
+    (tmp_path / "a" / "config.json").write_text("{")
+    with pytest.raises(UserError, match="cannot be read"):
+        load(tmp_path / "a")
+
+
+# --- adapters ---------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+@pytest.mark.parametrize("lora", [{}, {"targets": ("q_proj", "down_proj")}], ids=["all", "two"])
+def test_peft_reads_our_adapter_and_computes_the_same(tmp_path, family, lora):
+    """By logits, since PEFT only warns about names that do not fit."""
+    peft = pytest.importorskip("peft")
+    write_checkpoint(tmp_path / "base", family)
+    model = load(tmp_path / "base", rank=4, alpha=6, **lora)
+    randomise_adapter(model)
+    save_adapter(trained_adapter(model, None, str(tmp_path / "base")), tmp_path / "adapter", lora_alpha=6)
+    theirs = peft.PeftModel.from_pretrained(from_transformers(tmp_path / "base"), tmp_path / "adapter")
+    assert (logits(load(tmp_path / "base")) - logits(model)).abs().max() > 0.01
+    assert (hf_logits(theirs) - logits(model)).abs().max() <= 2e-5
+
+
+def test_we_read_pefts_adapter(tmp_path):
+    peft = pytest.importorskip("peft")
+    write_checkpoint(tmp_path / "base")
+    options = {"r": 4, "lora_alpha": 12, "target_modules": ["q_proj", "up_proj", "o_proj"], "rank_pattern": {"up_proj": 2}, "alpha_pattern": {"up_proj": 3},
+               "init_lora_weights": False}
+    theirs = peft.get_peft_model(from_transformers(tmp_path / "base"), peft.LoraConfig(**options))
+    theirs.save_pretrained(tmp_path / "adapter")
+    model = load(tmp_path / "base")
+    merge_adapter(model, load_adapter(tmp_path / "adapter"))
+    assert (hf_logits(theirs) - logits(model)).abs().max() <= 2e-5
+
+
+def test_stacked_adapter_applies_to_the_checkpoint_on_disk(tmp_path):
+    """Stage 2 starts from stage 1's adapter, merged. What it saves is both, so that it fits the original checkpoint."""
+    peft = pytest.importorskip("peft")
+    write_checkpoint(tmp_path / "base")
+    first = load(tmp_path / "base", rank=3, targets=("q_proj", "v_proj"))
+    randomise_adapter(first, seed=1)
+    save_adapter(trained_adapter(first, None, str(tmp_path / "base")), tmp_path / "first", lora_alpha=6)
+    start = load_adapter(tmp_path / "first")
+    second = load(tmp_path / "base", rank=4)
+    merge_adapter(second, start)
+    randomise_adapter(second, seed=2)
+    save_adapter(trained_adapter(second, start, str(tmp_path / "base")), tmp_path / "both")
+    theirs = peft.PeftModel.from_pretrained(from_transformers(tmp_path / "base"), tmp_path / "both")
+    assert (hf_logits(theirs) - logits(second)).abs().max() <= 2e-5
+    assert (logits(first) - logits(second)).abs().max() > 0.01
+
+
+def test_merged_export_loads_in_transformers(tmp_path):
+    write_checkpoint(tmp_path / "base")
+    model = load(tmp_path / "base", rank=4)
+    randomise_adapter(model)
+    save_checkpoint(model, tmp_path / "merged")
+    assert (hf_logits(from_transformers(tmp_path / "merged")) - logits(model)).abs().max() <= 2e-5
+
+
+def test_adapters_that_do_not_fit_are_refused(tmp_path):
+    write_checkpoint(tmp_path / "base")
+    write_checkpoint(tmp_path / "other", hidden_size=64)
+    model = load(tmp_path / "base", rank=4)
+    save_adapter(trained_adapter(model, None, "base"), tmp_path / "adapter")
+    with pytest.raises(UserError, match="belongs to another model"):
+        merge_adapter(load(tmp_path / "other"), load_adapter(tmp_path / "adapter"))
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps({**config, "use_dora": True}))
+    with pytest.raises(UserError, match="not a plain LoRA adapter"):
+        load_adapter(tmp_path / "adapter")
+    with pytest.raises(UserError, match="not a readable adapter"):
+        load_adapter(tmp_path)
+
+
+# --- where files come from --------------------------------------------------------------------------------------------
+
+COMMIT = "c" * 40
+
+
+@pytest.fixture
+def hub():
+    """A server that speaks as much of the hub's protocol as downloading a repository needs: name -> {file: bytes}."""
+    repositories: dict[str, dict[str, bytes]] = {}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            for name, files in repositories.items():
+                if path.startswith(f"/api/{name}/tree/"):
+                    return self.answer(json.dumps([{"type": "file", "path": f, "size": len(b), "oid": "0" * 40} for f, b in files.items()]).encode())
+                if path.startswith(f"/api/{name}"):
+                    return self.answer(json.dumps({"id": name, "sha": COMMIT, "siblings": [{"rfilename": f} for f in files]}).encode())
+                for file, body in files.items():
+                    if path == f"/{name.removeprefix('models/')}/resolve/{COMMIT}/{file}":
+                        return self.answer(body)
+            self.answer(b'{"error": "Repository not found"}', 404)
+
+        do_HEAD = do_GET
+
+        def answer(self, body: bytes, status: int = 200) -> None:
+            self.send_response(status)
+            headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), "X-Repo-Commit": COMMIT, "ETag": f'"{zlib.crc32(body)}"'}
+            for name, value in headers.items() | ({("X-Error-Code", "RepoNotFound")} if status == 404 else set()):
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        def log_message(self, *arguments) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", repositories
+    server.shutdown()
+    server.server_close()
+
+
+def test_hub_ids_are_fetched_through_the_endpoint(tmp_path, hub):
+    """Model and data set by id, in a fresh process; a second look needs no server; what does not exist is said in three lines."""
+    endpoint, repositories = hub
+    write_checkpoint(tmp_path / "model")
+    repositories["models/someone/tiny"] = {p.name: p.read_bytes() for p in (tmp_path / "model").iterdir()} | {"pytorch_model.bin": b"never fetched"}
+    repositories["datasets/someone/sums"] = {"data/train.jsonl": b'{"question": "1+1?", "answer": "2"}\n', "data/test.jsonl": b"{}", "README.md": b"x"}
+    code = ("from grpo.hub import fetch_data, fetch_model\nfrom grpo.data import read_rows\nfrom grpo.weights import read_config\n"
+            "folder = fetch_model('someone/tiny')\n"
+            "print(read_config(folder).hidden_size, sorted(p.name for p in folder.iterdir()), read_rows(fetch_data('someone/sums'))[0].question)")
+    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert run.stdout.strip() == "32 ['config.json', 'generation_config.json', 'model.safetensors'] 1+1?", run.stderr
+    repositories.clear()
+    again = subprocess.run([sys.executable, "-c", code], env={**environment, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True)
+    assert again.stdout == run.stdout, again.stderr
+    absent = "from grpo.errors import run_main\nfrom grpo.hub import fetch_model\nrun_main(lambda argv: fetch_model('someone/absent') and 0)"
+    failed = subprocess.run([sys.executable, "-c", absent], env=environment, capture_output=True, text=True)
+    assert failed.returncode == 3 and "error: cannot fetch the model someone/absent" in failed.stderr and "Traceback" not in failed.stderr
+
+
+def test_paths_are_used_as_they_are_and_nonsense_is_refused(tmp_path):
+    (tmp_path / "d.json").write_text("[]")
+    assert fetch_model(str(tmp_path)) == tmp_path and fetch_data(str(tmp_path / "d.json")) == tmp_path / "d.json"
+    for name in ("no/such/path", "../x", "justaname", "/abs/path", "a/b/c"):
+        with pytest.raises(UserError, match="does not exist") as error:
+            fetch_model(name)
+        assert error.value.exit_code == 3

@@ -1,0 +1,106 @@
+"""Small knowledge bases of every kind that must be served: ours, KnowRL's and FActScore's."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from knowledge.build import SkipLog, build
+from knowledge.index import CONTENT
+from knowledge.passages import SEPARATOR
+from knowledge.source import Source
+
+ROOT = Path(__file__).resolve().parents[2]
+
+DOCUMENTS = {
+    "Alex": "Alex Weber was born in 1962 in Kassel. He studied law. In 1990 he founded a bakery in Hamburg.",
+    "AleX": "AleX is a band from Oslo. Its first album sold 1,234 copies.",
+    "Ż": "Ż is a letter of the Polish alphabet.",
+    "Ź": "Ź is another letter of the Polish alphabet, and of Sorbian.",
+    "Alex;Ż": "A document whose title holds a semicolon.",
+    "Mahatma Gandhi": "Gandhi led the Salt March in 1930. He wrote about satyagraha.",
+    "黑豹队": "黑豹队的防守只丢了308分，在联赛中排名第六。唐朝建立于618年。",
+    "Empty words": "The who and the what of it are not to be.",
+}
+
+
+@pytest.fixture(scope="session")
+def make_base(tmp_path_factory):
+    """Builds a knowledge base of {title: text or list of texts} and returns its path."""
+    def make(documents: dict, name: str = "base.db", **options) -> Path:
+        folder = tmp_path_factory.mktemp("base")
+        source = folder / "source.jsonl"
+        source.write_text("".join(json.dumps({"title": title, "text": text}) + "\n" for title, text in documents.items()))
+        build(Source(source), folder / name, SkipLog(source, strict=True), **options)
+        return folder / name
+    return make
+
+
+@pytest.fixture(scope="session")
+def documents() -> dict[str, str]:
+    return DOCUMENTS
+
+
+@pytest.fixture(scope="session")
+def content():
+    """A function: path -> every row of the file that a search can touch."""
+    return read_content
+
+
+@pytest.fixture(scope="session")
+def ours(make_base) -> Path:
+    return make_base(DOCUMENTS)
+
+
+def write_ready_made(path: Path, documents: dict[str, str]) -> Path:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE documents (title PRIMARY KEY, text)")
+    connection.executemany("INSERT INTO documents VALUES (?, ?)", documents.items())
+    connection.commit()
+    connection.close()
+    return path
+
+
+def read_content(path: Path) -> dict[str, list[tuple]]:
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        return {name: connection.execute(sql).fetchall()
+                for name, sql in {**CONTENT, "meta": "SELECT key, value FROM knowledge_meta ORDER BY key"}.items()}
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="session")
+def ready_made():
+    """A function: path, {title: text} -> the file with a table documents(title, text), and nothing else."""
+    return write_ready_made
+
+
+@pytest.fixture
+def knowrl(tmp_path) -> Path:
+    """KnowRL's layout: passages of whole sentences, joined by the separator, keyed by the joined titles."""
+    return write_ready_made(tmp_path / "knowrl.db", {
+        "Alex;AleX": f"Alex Weber was born in 1962 in Kassel.{SEPARATOR}AleX is a band from Oslo.",
+        "Ż": "Ż is a letter of the Polish alphabet.",
+        "Mahatma Gandhi": f"Gandhi led the Salt March in 1930.{SEPARATOR}He wrote about satyagraha."})
+
+
+@pytest.fixture
+def factscore(tmp_path) -> Path:
+    """FActScore's layout: passages cut anywhere by a tokenizer whose markers are still there."""
+    return write_ready_made(tmp_path / "factscore.db", {
+        "Alex": f"<s>Alex Weber was born in 1962 in</s>{SEPARATOR}<s>Kassel. He studied law.</s><s>In 1990 he founded a bakery.</s>",
+        "Mahatma Gandhi": "<s>Gandhi led the Salt March in 1930.</s>"})
+
+
+@pytest.fixture
+def run():
+    """Runs `python -m module arguments` and returns the completed process."""
+    def run_module(module: str, *arguments, **options) -> subprocess.CompletedProcess:
+        return subprocess.run([sys.executable, "-m", module, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True,
+                              timeout=120, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}, **options)
+    return run_module

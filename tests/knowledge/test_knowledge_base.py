@@ -1,0 +1,226 @@
+"""The surface: look-up, search within titles and over everything, ready-made files, threads, forks."""
+
+import os
+import shutil
+import sqlite3
+import threading
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from knowledge.base import KnowledgeBase
+from knowledge.side_index import side_index_path
+
+
+@pytest.fixture(scope="module")
+def base(ours):
+    with KnowledgeBase.open(ours) as opened:
+        yield opened
+
+
+# Look-up
+
+@pytest.mark.parametrize("title, titles, how, missing", [
+    ("Alex", ("Alex",), "exact", ()),
+    ("Alex;Ż", ("Alex;Ż",), "exact", ()),
+    ("Alex;AleX", ("Alex", "AleX"), "parts", ()),
+    ("AleX;Alex", ("AleX", "Alex"), "parts", ()),
+    ("Ż;Ź", ("Ż", "Ź"), "parts", ()),
+    (" Alex ;; AleX;Alex ", ("Alex", "AleX"), "parts", ()),
+    ("Alex;alex;Nobody", ("Alex",), "parts", ("alex", "Nobody")),
+    ("黑豹队", ("黑豹队",), "exact", ()),
+    ("Z", (), "missing", ("Z",)),
+    ("", (), "missing", ()),
+    (";", (), "missing", ()),
+    ("Alex\0", (), "missing", ("Alex\0",)),
+    ("\ud800", (), "missing", ("\ud800",)),
+    ("x' OR '1'='1", (), "missing", ("x' OR '1'='1",)),
+])
+def test_lookup(base, title, titles, how, missing):
+    found = base.lookup(title)
+    if how == "missing" and found.how == "search":      # a guess is no title
+        assert found.missing == missing
+    else:
+        assert (found.titles, found.how, found.missing) == (titles, how, missing)
+
+
+def test_lookup_guesses_by_search_last_and_says_so(base):
+    found = base.lookup("Mahatma Gandhi (politician);Salt March")
+    assert found.how == "search" and found.titles[0] == "Mahatma Gandhi"
+    assert found.missing == ("Mahatma Gandhi (politician)", "Salt March")
+
+
+def test_coverage_counts_each_title_once(base):
+    coverage = base.coverage(["Alex", "Alex", "Alex;AleX", "Salt March of Gandhi", "qqq"])
+    assert (coverage.total, coverage.exact, coverage.parts, coverage.search, coverage.missing) == (4, 1, 1, 1, 1)
+    assert coverage.found == 0.5 and coverage.examples_missing == ("Salt March of Gandhi", "qqq")
+    assert str(coverage).startswith("50.0% of 4 titles found")
+    assert base.coverage([]).found == 1.0
+
+
+# Search
+
+def test_search_within_titles_sees_only_their_documents(base):
+    found = base.search("Alex was born in 1962 in Kassel", k=5, titles=["Alex", "AleX"])
+    assert found[0].title == "Alex" and {passage.title for passage in found} <= {"Alex", "AleX"}
+    assert found[0].id == "Alex#0" and "1962" in found[0].text and found[0].score > 0
+    assert base.search("Gandhi", titles=["Alex"]) == base.search("Gandhi", titles=[]) == base.search("born", titles=["Nobody"]) == []
+
+
+@pytest.mark.parametrize("query, title", [
+    ("Who led the Salt March?", "Mahatma Gandhi"), ("GANDHI'S MARCHES", "Mahatma Gandhi"), ("Ghandi", "Mahatma Gandhi"),
+    ("band from Oslo", "AleX"), ("1234 copies", "AleX"), ("唐朝", "黑豹队"), ("防守", "黑豹队"), ("bakeries in Hamburg", "Alex")])
+def test_search_over_everything(base, query, title):
+    assert base.search(query)[0].title == title
+
+
+def test_results_are_ordered_limited_and_stable(base):
+    found = base.search("letter of the Polish alphabet in Oslo", k=3)
+    assert len(found) == 3 and [passage.score for passage in found] == sorted((passage.score for passage in found), reverse=True)
+    assert found == base.search("letter of the Polish alphabet in Oslo", k=3)
+    with pytest.raises(ValueError, match="k must be"):
+        base.search("x", k=0)
+
+
+NASTY = ["", " ", "title:Alex", "tokens:alex", "C++", '"', '""', '"Alex" "', "Alex AND", "AND", "OR NOT", "NEAR(Alex Oslo, 5)", "Alex*",
+         "^Alex",
+         "-Alex", "{tokens}: x", "alex + oslo", "(", "'; DROP TABLE documents; --", "\0", "Alex\0Oslo", "\ud800", "a\udfffb", "😀", "…",
+         "%", "_", "\\", "$x", "?1", ":x", "@x", "the of and", "a" * 100_000, "word " * 5000, "唐", "\u200b"]
+
+
+@pytest.mark.parametrize("query", NASTY, ids=lambda query: ascii(query[:12]))
+def test_any_text_is_a_safe_query(base, documents, query):
+    for titles in (None, ["Alex", query], [query]):
+        for passage in base.search(query, titles=titles):
+            assert passage.title in documents
+    base.lookup(query)
+
+
+@pytest.mark.parametrize("query, same_as", [("Alex AND Oslo", "Alex Oslo"), ("NEAR(Alex Oslo, 5)", "near Alex Oslo 5"), ("Alex*", "Alex"),
+                                            ("tokens:alex", "tokens alex"), ('"Alex Oslo"', "Alex Oslo"), ("alex -oslo", "alex oslo")])
+def test_operators_have_no_other_meaning_than_their_words(base, query, same_as):
+    assert base.search(query) == base.search(same_as)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
+@given(st.text())
+def test_every_text_is_a_safe_query(base, query):
+    assert all(passage.score > 0 for passage in base.search(query) + base.search(query, titles=["Alex"]))
+
+
+# Files that are not ours
+
+@pytest.mark.parametrize("layout, owner", [("knowrl", "KnowRL's"), ("factscore", "FActScore's")])
+def test_ready_made_files_are_served_as_they_are(request, layout, owner):
+    path = request.getfixturevalue(layout)
+    before = path.read_bytes()
+    with KnowledgeBase.open(path) as base:
+        assert base.kind.owner == owner and not base.can_search_everything
+        assert base.lookup("Mahatma Gandhi").how == "exact" and base.lookup("nobody").how == "missing"
+        found = base.search("he was born in 1962 in Kassel", titles=base.lookup("Alex;AleX").titles)
+        assert "1962" in found[0].text and not any(marker in passage.text for passage in found for marker in ("<s>", "</s>", "SEPARATOR"))
+        assert not side_index_path(path).exists()
+        assert base.search("Who led the march?")[0].title == "Mahatma Gandhi"
+        assert base.can_search_everything and base.lookup("Salt March").how == "search"
+    assert path.read_bytes() == before and side_index_path(path).exists()
+    with KnowledgeBase.open(path) as base:
+        assert base.can_search_everything
+
+
+def test_the_ids_are_the_same_with_and_without_an_index(knowrl):
+    with KnowledgeBase.open(knowrl) as base:
+        everything = {passage.id for passage in base.search("Alex Gandhi satyagraha band march", k=10)}
+        within = {passage.id for passage in base.search("Alex Gandhi satyagraha band march", 10, ["Alex;AleX", "Mahatma Gandhi"])}
+    assert everything == within == {"Alex;AleX#0", "Alex;AleX#1", "Mahatma Gandhi#0", "Mahatma Gandhi#1"}
+
+
+def test_a_side_index_of_another_content_does_not_count(knowrl, caplog):
+    with KnowledgeBase.open(knowrl) as base:
+        base.prepare_search()
+    connection = sqlite3.connect(knowrl)
+    connection.execute("INSERT INTO documents VALUES ('New', 'Zanzibar is an island.')")
+    connection.commit()
+    connection.close()
+    with KnowledgeBase.open(knowrl) as base:
+        assert not base.can_search_everything and "has changed" in caplog.text
+        assert base.search("Zanzibar")[0].title == "New"
+
+
+def test_the_side_index_goes_where_it_can_be_written(knowrl, tmp_path, monkeypatch):
+    with KnowledgeBase.open(knowrl, side_index=tmp_path / "folder" / "mine.db") as base:
+        assert base.search("satyagraha") and (tmp_path / "folder" / "mine.db").exists()
+    monkeypatch.setattr("os.access", lambda *_: False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with KnowledgeBase.open(knowrl) as base:
+        assert base.search("satyagraha")
+    assert len(list((tmp_path / "cache").rglob("*.search-index"))) == 1
+
+
+def test_several_threads_that_need_a_side_index_build_it_once(knowrl, caplog):
+    with KnowledgeBase.open(knowrl) as base:
+        found = run_threads(6, lambda _: base.search("satyagraha")[0].id)
+    assert found == ["Mahatma Gandhi#1"] * 6
+    assert sum("building" in record.message for record in caplog.records) == 1
+
+
+# Threads and processes
+
+def run_threads(number: int, work) -> list:
+    results: list = [None] * number
+
+    def call(place: int) -> None:
+        try:
+            results[place] = work(place)
+        except Exception as error:
+            results[place] = error
+    threads = [threading.Thread(target=call, args=(place,)) for place in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def test_threads_get_the_same_answers(base):
+    queries = ["Salt March", "band from Oslo", "唐朝", "Polish alphabet"]
+    expected = [(base.search(query), base.search(query, titles=["AleX", "Ż"]), base.lookup(query)) for query in queries]
+
+    def work(place: int):
+        got = [[(base.search(query), base.search(query, titles=["AleX", "Ż"]), base.lookup(query)) for query in queries] for _ in range(20)]
+        return got == [expected] * 20
+    assert run_threads(12, work) == [True] * 12
+
+
+def test_it_works_in_a_forked_child_while_threads_are_searching(base):
+    expected = base.search("Salt March")
+    stop = threading.Event()
+
+    def search_on():
+        while not stop.is_set():
+            base.search("band from Oslo")
+    threads = [threading.Thread(target=search_on) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if base.search("Salt March") == expected else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert base.search("Salt March") == expected
+
+
+def test_nothing_is_ever_written(ours, tmp_path):
+    path = tmp_path / "copy.db"
+    shutil.copy(ours, path)
+    before = path.read_bytes()
+    with KnowledgeBase.open(path) as base:
+        base.search("Salt March")
+        base.lookup("nobody")
+        base.search("Alex", titles=["Alex"])
+    assert path.read_bytes() == before and os.listdir(tmp_path) == ["copy.db"]

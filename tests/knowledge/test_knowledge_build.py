@@ -1,0 +1,184 @@
+"""Builds: what comes out, and that an older file stays whatever happens on the way."""
+
+import gzip
+import json
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from grpo.errors import UserError
+from knowledge.base import KnowledgeBase
+from knowledge.build import SkipLog, build
+from knowledge.passages import SEPARATOR
+from knowledge.source import Source
+from knowledge.verify import verify
+from knowledge.whole_file import build_lock
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def write_rows(path, number: int, words: int = 100):
+    with open(path, "w", encoding="utf-8") as file:
+        for row in range(number):
+            text = " ".join(f"Word{(row * 31 + place * 7) % 9973}" + "." * (place % 10 == 9) for place in range(words))
+            print(json.dumps({"title": f"Title {row}", "text": text}), file=file)
+    return path
+
+
+def leftovers(out) -> set[str]:
+    return {name for name in os.listdir(out.parent) if name.startswith(out.name)} - {out.name}
+
+
+def test_the_command_reports_and_the_file_is_in_knowrls_layout(run, tmp_path):
+    source, out = tmp_path / "source.jsonl.gz", tmp_path / "out.db"
+    rows = [json.dumps({"title": "Alex", "text": "One. " * 300}), "{broken", "", json.dumps({"title": "Alex", "text": "again"}),
+            json.dumps({"title": "Ż", "text": ["Two.", "Three."]})]
+    source.write_bytes(gzip.compress("\n".join(rows).encode()))
+    done = run("knowledge.build", source, out, "--skipped", tmp_path / "skipped.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert "2 documents, 3 passages" in done.stdout and "3 rows skipped" in done.stdout and "1 duplicate title" in done.stdout
+    assert f"{source}:2: skipped: not JSON" in done.stderr and f"{source}:4: skipped: duplicate title: 'Alex'" in done.stderr
+    assert [json.loads(line)["line"] for line in (tmp_path / "skipped.jsonl").read_text().splitlines()] == [2, 3, 4]
+    texts = dict(sqlite3.connect(out).execute("SELECT title, text FROM documents"))
+    assert set(texts) == {"Alex", "Ż"} and texts["Ż"] == "Two.\nThree."
+    assert texts["Alex"].count(SEPARATOR) == 1 and all(len(part) <= 1024 for part in texts["Alex"].split(SEPARATOR))
+    assert not leftovers(out)
+
+
+def test_the_same_source_gives_the_same_content(make_base, content):
+    documents = {f"Title {row}": f"Text number {row}. 第{row}句。" for row in range(300)}
+    assert content(make_base(documents)) == content(make_base(documents))
+
+
+def test_strict_stops_at_the_first_bad_row(run, tmp_path):
+    source, out = tmp_path / "source.jsonl", tmp_path / "out.db"
+    source.write_text('{"title": "a", "text": "b"}\n{broken\n')
+    done = run("knowledge.build", source, out, "--strict")
+    assert done.returncode == 3 and f"error: {source}:2: not JSON" in done.stderr and "fix:" in done.stderr
+    assert not out.exists() and not leftovers(out)
+
+
+@pytest.mark.parametrize("content, what", [("", "no usable row"), ("{broken", "no usable row"), ("[]", "no usable row")])
+def test_a_source_without_rows_leaves_the_old_file(run, tmp_path, content, what):
+    source, out = tmp_path / "source.jsonl", tmp_path / "out.db"
+    source.write_text(content)
+    out.write_bytes(b"old")
+    done = run("knowledge.build", source, out)
+    assert done.returncode == 3 and what in done.stderr and out.read_bytes() == b"old" and not leftovers(out)
+
+
+def test_command_line_mistakes(run, tmp_path):
+    assert run("knowledge.build", tmp_path / "none.jsonl", tmp_path / "out.db").returncode == 3
+    assert run("knowledge.build").returncode == 2
+    source = write_rows(tmp_path / "source.jsonl", 1)
+    assert run("knowledge.build", source, tmp_path / "no" / "folder" / "out.db").returncode == 6
+    assert run("knowledge.build", source, tmp_path).returncode == 6
+    assert run("knowledge.build", source, tmp_path / "out.db", "--max-tokens", "0").returncode == 2
+
+
+def test_duplicates_over_many_batches_keep_the_first(tmp_path):
+    source, out = tmp_path / "source.jsonl", tmp_path / "out.db"
+    with open(source, "w") as file:
+        for row in range(5000):
+            print(json.dumps({"title": f"Title {row % 1500}", "text": f"Text {row}."}), file=file)
+    report = build(Source(source), out, SkipLog(source, strict=False))
+    assert (report.documents, dict(report.skipped)) == (1500, {"duplicate title": 3500})
+    with KnowledgeBase.open(out) as base:
+        assert base.search("text", titles=["Title 7"])[0].text == "Text 7."
+        assert [passage.title for passage in base.search("Title 1499 text 1499", k=1)] == ["Title 1499"]
+    assert verify(out).problems == []
+
+
+# Faults
+
+KILL_AT = {
+    "after some rows": "index.IndexWriter.add = at_call(300, index.IndexWriter.add)",
+    "before the index is merged": "index.IndexWriter.finish = at_call(1, index.IndexWriter.finish)",
+    "while statistics are written": "index.checksum = at_call(1, index.checksum)",
+    "before the file is flushed": "whole_file._flush_to_disk = at_call(1, whole_file._flush_to_disk)",
+    "before it is renamed": "os.replace = at_call(1, os.replace)",
+    "after it is renamed": "whole_file._flush_to_disk = at_call(2, whole_file._flush_to_disk)",
+}
+KILLED_BUILD = """
+import os, signal, sys
+from knowledge import build, index, whole_file
+def at_call(number, function):
+    calls = []
+    def call(*arguments, **options):
+        calls.append(1)
+        if len(calls) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **options)
+    return call
+{patch}
+build.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("moment", KILL_AT)
+def test_a_killed_build_leaves_the_old_file_or_the_whole_new_one(run, tmp_path, moment):
+    source, out = write_rows(tmp_path / "source.jsonl", 600), tmp_path / "out.db"
+    out.write_bytes(b"old")
+    killed = subprocess.run([sys.executable, "-c", KILLED_BUILD.format(patch=KILL_AT[moment]), source, out], cwd=ROOT, check=False,
+                            capture_output=True, timeout=60)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    if moment == "after it is renamed":
+        assert verify(out).problems == [] and verify(out).documents == 600
+    else:
+        assert out.read_bytes() == b"old"
+    assert run("knowledge.build", source, out).returncode == 0          # the next build takes over what was left
+    assert verify(out).problems == [] and not leftovers(out)
+
+
+def test_kills_at_any_moment(tmp_path):
+    source, out = write_rows(tmp_path / "source.jsonl", 4000), tmp_path / "out.db"
+    for delay in (0.1, 0.4, 0.7, 1.0):
+        out.write_bytes(b"old")
+        process = subprocess.Popen([sys.executable, "-m", "knowledge.build", source, out], cwd=ROOT, stderr=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL)
+        begun = time.monotonic()
+        while not leftovers(out) and time.monotonic() - begun < 20:
+            time.sleep(0.01)
+        time.sleep(delay)
+        process.kill()
+        process.wait()
+        assert out.read_bytes() == b"old" or verify(out).problems == []
+
+
+@pytest.mark.parametrize("limit_bytes", [20_000, 400_000, 1_500_000])
+def test_a_full_disk_leaves_the_old_file(run, tmp_path, limit_bytes):
+    """A limit on the size of files: while rows are written, while the index is merged, while the file is compacted."""
+    source, out = write_rows(tmp_path / "source.jsonl", 2000), tmp_path / "out.db"
+    out.write_bytes(b"old")
+    done = run("knowledge.build", source, out, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes)))
+    assert done.returncode == 6, done.stderr
+    assert f"error: could not write {out}" in done.stderr and "fix: free some space" in done.stderr
+    assert out.read_bytes() == b"old" and not leftovers(out)
+
+
+def test_one_build_at_a_time(run, tmp_path):
+    source, out = write_rows(tmp_path / "source.jsonl", 10), tmp_path / "out.db"
+    with build_lock(out):
+        done = run("knowledge.build", source, out)
+    assert done.returncode == 7 and "being built by another process" in done.stderr
+    assert run("knowledge.build", source, out).returncode == 0
+
+
+def test_an_open_base_survives_a_rebuild(tmp_path):
+    source, out = write_rows(tmp_path / "source.jsonl", 20), tmp_path / "out.db"
+    build(Source(source), out, SkipLog(source, strict=True))
+    with KnowledgeBase.open(out) as base:
+        before = base.search("Word7")
+        build(Source(write_rows(source, 5)), out, SkipLog(source, strict=True))
+        assert base.search("Word7") == before
+        base.close()
+        with pytest.raises(UserError, match="replaced") as error:
+            base.search("Word7")
+        assert error.value.exit_code == 3

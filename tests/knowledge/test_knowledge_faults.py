@@ -1,0 +1,200 @@
+"""Files that are not what they should be, and the two commands that look at files: each fault with its promise."""
+
+import json
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+
+import pytest
+
+from grpo.errors import UserError
+from knowledge import recognise
+from knowledge.base import KnowledgeBase
+from knowledge.errors import KnowledgeBusy
+from knowledge.verify import verify
+
+
+def opening(path) -> UserError:
+    """The error that opening this file gives."""
+    with pytest.raises(UserError) as error:
+        KnowledgeBase.open(path).close()
+    assert error.value.exit_code == 3 and error.value.why.startswith("wanted ") and error.value.fix
+    return error.value
+
+
+def database(path, *statements: str):
+    connection = sqlite3.connect(path)
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+    return path
+
+
+def test_a_missing_file_is_not_created(tmp_path):
+    error = opening(tmp_path / "none.db")
+    assert "no such file" in error.what and "python -m knowledge.build" in error.fix
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("content, found", [
+    (b"", "an empty file"), (b"hello, world", "not an SQLite database"), (b"SQLite format 3\0", "truncated"),
+    (b'{"title": "a", "text": "b"}', "not an SQLite database"), (b"\x1f\x8b\x08", "not an SQLite database")])
+def test_files_that_are_no_databases(tmp_path, content, found):
+    path = tmp_path / "file.db"
+    path.write_bytes(content)
+    assert found in opening(path).what
+
+
+def test_the_fix_fits_what_was_found(tmp_path):
+    (tmp_path / "source.json").write_text('[{"title": "a", "text": "b"}]')
+    assert "knowledge.build" in opening(tmp_path / "source.json").fix
+    (tmp_path / "base.db.gz").write_bytes(b"\x1f\x8b\x08")
+    assert "gunzip" in opening(tmp_path / "base.db.gz").fix
+    assert "a directory" in opening(tmp_path).what
+
+
+@pytest.mark.parametrize("statements, found", [
+    ([], "no table at all"),
+    (["CREATE TABLE pages (id, body)"], "pages(body, id)"),
+    (["CREATE TABLE documents (title PRIMARY KEY, body)"], "documents(body, title)"),
+    (["CREATE TABLE documents (title, text)"], "no index"),
+    (["CREATE TABLE documents (title PRIMARY KEY, text)"], "is empty"),
+    (["CREATE TABLE documents (title PRIMARY KEY, text)", "CREATE TABLE knowledge_meta (key, value)"], "no table knowledge_documents"),
+])
+def test_wrong_schemas(tmp_path, statements, found):
+    path = database(tmp_path / "file.db", "PRAGMA user_version = 1", *statements)
+    assert found in opening(path).what
+
+
+def test_an_index_of_another_version_or_half_an_index(ours, tmp_path):
+    path = tmp_path / "copy.db"
+    shutil.copy(ours, path)
+    database(path, "UPDATE knowledge_meta SET value = '99' WHERE key = 'tokens_version'")
+    assert "version (1, 99)" in opening(path).what
+    database(path, "DROP TABLE knowledge_terms")
+    assert "knowledge_terms" in opening(path).what
+
+
+def test_no_fts5(ours, knowrl, monkeypatch):
+    assert recognise.has_fts5()
+    monkeypatch.setattr(recognise, "has_fts5", lambda: False)
+    assert "has no FTS5" in opening(ours).what
+    with KnowledgeBase.open(knowrl) as base:            # within titles it is not needed
+        assert base.search("Salt March", titles=["Mahatma Gandhi"])
+        with pytest.raises(UserError, match="FTS5"):
+            base.search("Salt March")
+
+
+def test_truncated_files_are_refused(ours, tmp_path):
+    whole = ours.read_bytes()
+    path = tmp_path / "cut.db"
+    for share in (0.001, 0.01, 0.3, 0.5, 0.9, 0.999):
+        path.write_bytes(whole[:int(len(whole) * share)])
+        assert "truncated" in opening(path).what
+        with pytest.raises(UserError):
+            verify(path)
+
+
+def problems_of(path) -> list[str]:
+    try:
+        return verify(path).problems
+    except UserError as error:
+        return [error.what]
+
+
+def test_verify_notices_every_flipped_bit(make_base, content, tmp_path):
+    """Of 60 random bits each is found, or the content is the same: it lay in the unused part of a page."""
+    sound = make_base({f"Title {number}": " ".join(f"word{number * place % 997}" for place in range(150)) for number in range(300)})
+    whole, path, rng, num_found = sound.read_bytes(), tmp_path / "flipped.db", random.Random(0), 0
+    for _ in range(60):
+        flipped = bytearray(whole)
+        flipped[rng.randrange(100, len(whole))] ^= 1 << rng.randrange(8)
+        path.write_bytes(flipped)
+        if problems_of(path):
+            num_found += 1
+        else:
+            assert content(path) == content(sound)
+    assert num_found >= 30
+
+
+def test_a_zeroed_page_is_found_and_never_crashes_a_search(ours, tmp_path):
+    whole, path = ours.read_bytes(), tmp_path / "zeroed.db"
+    for page in range(1, len(whole) // 4096):
+        path.write_bytes(whole[:page * 4096] + bytes(4096) + whole[(page + 1) * 4096:])
+        assert problems_of(path), page
+        try:
+            with KnowledgeBase.open(path) as base:
+                base.search("Salt March band Oslo alphabet")
+                base.search("born", titles=["Alex"])
+                base.lookup("nobody at all")
+        except UserError as error:
+            assert error.exit_code == 3
+
+
+LOCKER = """
+import sqlite3, sys, time
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN EXCLUSIVE")
+print("locked", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_locked_file_is_waited_for_and_then_that_look_up_alone_fails(ours, tmp_path):
+    path = tmp_path / "locked.db"
+    shutil.copy(ours, path)
+    with KnowledgeBase.open(path) as base, KnowledgeBase.open(path, busy_timeout_s=0.2) as hasty:
+        locker = subprocess.Popen([sys.executable, "-c", LOCKER, path], stdout=subprocess.PIPE, text=True)
+        try:
+            assert locker.stdout.readline() == "locked\n"
+            begun = time.monotonic()
+            with pytest.raises(KnowledgeBusy):
+                base.lookup("Alex")
+            assert 4.5 < time.monotonic() - begun < 8
+            for call in (lambda: hasty.search("Salt"), lambda: hasty.search("born", titles=["Alex"]), lambda: hasty.coverage(["Alex"])):
+                with pytest.raises(KnowledgeBusy):
+                    call()
+            with pytest.raises(KnowledgeBusy) as error:
+                KnowledgeBase.open(path, busy_timeout_s=0.2)
+            assert error.value.exit_code == 3
+        finally:
+            locker.kill()
+            locker.wait()
+        assert base.lookup("Alex").how == "exact" and hasty.search("Salt March")
+
+
+# The commands
+
+def test_search_command(run, ours, tmp_path):
+    done = run("knowledge.search", ours, "Who led the Salt March?", "-k", "2")
+    assert done.returncode == 0 and "Mahatma Gandhi#0" in done.stdout
+    done = run("knowledge.search", ours, "born in Kassel", "--title", "Alex;AleX;Nobody", "--json")
+    answer = json.loads(done.stdout)
+    assert answer["lookup"] == {"wanted": "Alex;AleX;Nobody", "titles": ["Alex", "AleX"], "how": "parts", "missing": ["Nobody"]}
+    assert answer["passages"][0]["id"] == "Alex#0"
+    assert "no passage found" in run("knowledge.search", ours, "…").stdout
+    missing = run("knowledge.search", tmp_path / "none.db", "x")
+    assert missing.returncode == 3 and missing.stderr.startswith("error:") and "fix: build it: python -m knowledge.build" in missing.stderr
+    assert run("knowledge.search", ours, "x", "-k", "0").returncode == 2
+
+
+def test_search_command_escapes_control_characters(run, ready_made, tmp_path):
+    path = ready_made(tmp_path / "base.db", {"Evil \x1b[2J": "red \x1b[31m text\x07 is here"})
+    done = run("knowledge.search", path, "red text")
+    assert "red" in done.stdout and "\x1b" not in done.stdout and "\x07" not in done.stdout
+
+
+def test_verify_command(run, ours, knowrl, tmp_path):
+    done = run("knowledge.verify", ours)
+    assert done.returncode == 0 and done.stdout.endswith("sound\n") and "8 documents" in done.stdout
+    assert json.loads(run("knowledge.verify", knowrl, "--json").stdout)["owner"] == "KnowRL's"
+    path = tmp_path / "copy.db"
+    shutil.copy(ours, path)
+    database(path, "UPDATE documents SET text = 'Alex was born in 1963.' WHERE title = 'Alex'")
+    done = run("knowledge.verify", path)
+    assert done.returncode == 3 and "the content of the table documents has changed" in done.stderr

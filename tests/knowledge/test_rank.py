@@ -1,0 +1,74 @@
+"""BM25: the formula by hand, SQLite's bm25() as an oracle, and the index against its slow twin."""
+
+import math
+import random
+import sqlite3
+
+import pytest
+
+from knowledge import rank
+from knowledge.base import KnowledgeBase
+from knowledge.rank import Bag, idf
+from knowledge.tokens import tokens
+
+VOWELS = ("ake", "oru", "imo", "ulu", "aro", "eni", "odu", "ipa")
+WORDS = [f"{letter}{vowel}{end}" for vowel in VOWELS for letter in "bcdfglmnprst" for end in "ntxk"]
+
+
+def random_documents(number: int, seed: int = 0) -> dict[str, str]:
+    """Texts with a few common and many rare words, as in a language."""
+    rng = random.Random(seed)
+    weights = [1 / (place + 5) for place in range(len(WORDS))]
+    return {f"doc{place}": " ".join(rng.choices(WORDS, weights, k=rng.randint(40, 60))) for place in range(number)}
+
+
+def test_the_formula_by_hand():
+    bags = [Bag.of(["a", "a", "b"]), Bag.of(["b"]), Bag.of(["c", "c"])]
+    weight, norm = math.log(1 + 2.5 / 1.5), 0.9 * (0.6 + 0.4 * 3 / 2)
+    assert idf(3, 1) == pytest.approx(weight)
+    assert rank.rank(["a", "a", "x"], bags) == [(pytest.approx(weight * 2 * 1.9 / (2 + norm)), 0)]
+    assert [position for _, position in rank.rank(["b"], bags)] == [1, 0]
+    assert rank.rank(["x"], bags) == rank.rank([], bags) == rank.rank(["a"], []) == []
+
+
+def test_scores_agree_with_sqlites_bm25(monkeypatch):
+    """With SQLite's constants, the score is SQLite's up to the idf: its has no "1 +" in the logarithm."""
+    monkeypatch.setattr(rank, "K1", 1.2)
+    monkeypatch.setattr(rank, "B", 0.75)
+    texts = [tokens(text) for text in random_documents(200).values()]
+    bags = [Bag.of(text) for text in texts]
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE VIRTUAL TABLE indexed USING fts5(text, content='', tokenize='ascii')")
+    connection.executemany("INSERT INTO indexed(rowid, text) VALUES (?, ?)", ((row, " ".join(text)) for row, text in enumerate(texts)))
+    mean_length = sum(map(len, texts)) / len(texts)
+    for query in (WORDS[30:33], WORDS[50:52], WORDS[90:95]):
+        query = list(dict.fromkeys(token for word in query for token in tokens(word)))
+        weights = {}
+        for token in query:
+            number = sum(token in bag.counts for bag in bags)
+            weights[token] = math.log((len(bags) - number + 0.5) / (number + 0.5))
+        theirs = connection.execute("SELECT rowid, -bm25(indexed) FROM indexed WHERE indexed MATCH ?", (" OR ".join(query),)).fetchall()
+        assert theirs
+        for row, score in theirs:
+            assert rank.bm25(weights, bags[row], mean_length) == pytest.approx(score)
+
+
+@pytest.mark.parametrize("max_rows, least_shared, least_best", [(10**9, 0.98, 100), (60, 0.5, 80)])
+def test_the_index_finds_what_its_slow_twin_finds(make_base, max_rows, least_shared, least_best):
+    """All tokens seen by FTS5: the same passages. Only the rarest seen: still most of them, and the best one."""
+    documents = random_documents(400, seed=1)
+    rng, shared, best, total = random.Random(2), 0, 0, 0
+    bags = [Bag.of(tokens(title) + tokens(text)) for title, text in documents.items()]
+    titles = list(documents)
+    with KnowledgeBase.open(make_base(documents)) as base:
+        base._index.max_rows = max_rows
+        for _ in range(100):
+            query = " ".join(rng.sample(documents[rng.choice(titles)].split(), 5))
+            ours = base.search(query, 5)
+            twin = {titles[place]: score for score, place in rank.rank(tokens(query), bags)}
+            assert [passage.score for passage in ours] == [pytest.approx(twin[passage.title]) for passage in ours]
+            fifth = sorted(twin.values())[-5]
+            shared += sum(passage.score > fifth - 1e-9 for passage in ours)
+            best += ours[0].score == pytest.approx(max(twin.values()))
+            total += len(ours)
+    assert total == 500 and shared / total >= least_shared and best >= least_best

@@ -1,0 +1,129 @@
+"""Sources: every shape that is accepted, and every kind of bad row skipped with its line and reason, in constant memory."""
+
+import gzip
+import json
+import tracemalloc
+
+import pytest
+
+from grpo.errors import UserError
+from knowledge.source import Row, Skip, Source
+
+TRICKY = 'Three {["\\"]}, \\'
+GOOD = [{"title": "Alex", "text": "One."}, {"title": "Ż", "text": ["Two.", TRICKY]},
+        {"title": "黑豹队", "text": "四。", "other": {"a": [1]}}]
+ROWS = [("Alex", ["One."]), ("Ż", ["Two.", TRICKY]), ("黑豹队", ["四。"])]
+
+
+def read(tmp_path, content: bytes, **options) -> list:
+    path = tmp_path / "source"
+    path.write_bytes(content)
+    return list(Source(path, **options))
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+@pytest.mark.parametrize("content", [
+    "\n".join(map(json.dumps, GOOD)),
+    "\n".join(json.dumps(row, ensure_ascii=False) for row in GOOD) + "\n",
+    "\r\n".join(map(json.dumps, GOOD)) + "\r\n",
+    "\ufeff" + "\n".join(map(json.dumps, GOOD)),
+    json.dumps(GOOD),
+    "\ufeff  \n" + json.dumps(GOOD, indent=2, ensure_ascii=False) + "\n",
+    "[" + ",\n".join(map(json.dumps, GOOD)) + "]",
+], ids=["lines", "unicode", "crlf", "bom", "array", "indented", "array of lines"])
+def test_shapes_that_are_accepted(tmp_path, content, compress):
+    rows = read(tmp_path, compress(content.encode()))
+    assert [(row.title, row.texts) for row in rows] == ROWS
+
+
+BAD_LINES = [
+    (b'{"title": "first", "text": "fine"}', None),
+    (b"", "blank"),
+    (b"   \t", "blank"),
+    (b'{"title": "x", "text": "y"', "not JSON: Expecting ',' delimiter at character 28"),
+    (b"{title: 1}", "not JSON: Expecting property name"),
+    (b'["title", "text"]', "not an object: list"),
+    (b'{"title": "x"}', 'no "text"; it has title'),
+    (b'{"text": "y", "name": "x"}', 'no "title"; it has text, name'),
+    (b'{"title": 5, "text": "y"}', '"title" must be a string'),
+    (b'{"title": "x", "text": ["y", null]}', '"text" a string or a list of strings'),
+    (b'{"title": " ", "text": "y"}', "empty title"),
+    (b'{"title": "x", "text": ["", " "]}', "empty text"),
+    (b'{"title": "x", "text": "a \\u0000"}', "a NUL character"),
+    (b'{"title": "x", "text": "a \0"}', "not JSON: Invalid control character"),
+    (b'{"title": "x", "text": "\\ud83d"}', "a lone surrogate"),
+    (b'{"title": "x", "text": "\xff"}', "invalid UTF-8 at byte 25"),
+    (b'{"title": "x", "text": "' + b"y" * 10_000_000 + b'"}', "10.0 MB, over the limit of 8.4 MB"),
+    (b"[" * 100_000, "not JSON: nested too deeply"),
+    (b'{"title": "x", "text": "y", "n": ' + b"9" * 5000 + b"}", "not JSON"),
+    (b'{"title": "last", "text": "fine"}', None),
+]
+
+
+def test_each_bad_line_is_skipped_with_its_number_and_reason(tmp_path):
+    rows = read(tmp_path, b"\n".join(line for line, _ in BAD_LINES))
+    assert [row.line for row in rows] == list(range(1, len(BAD_LINES) + 1))
+    for row, (_, reason) in zip(rows, BAD_LINES, strict=True):
+        assert isinstance(row, Row) if reason is None else isinstance(row, Skip) and reason in row.reason, row
+    assert [row.title for row in rows if isinstance(row, Row)] == ["first", "last"]
+
+
+def test_a_bad_element_of_an_array_loses_only_itself(tmp_path):
+    bad = [b'{"title": "a" "text": "no comma"}', b'{"title": "b, "text": "no quote"}', b'{"title": "c", "text": "no brace"', b"5",
+           b'{"title": "d", "text": "line\nbreak"}', b'{"title": "\xff", "text": "x"}']
+    for separator in (b",\n", b", "):
+        for fault in bad:
+            good = [json.dumps(row).encode() for row in GOOD]
+            content = b"[" + separator.join([good[0], fault, good[1], good[2]]) + b"]"
+            rows = read(tmp_path, content)
+            assert [row.title for row in rows if isinstance(row, Row)] == ["Alex", "Ż", "黑豹队"], (separator, fault)
+            skips = [row for row in rows if isinstance(row, Skip)]
+            assert skips and skips[0].line == (2 if separator == b",\n" else 1), (fault, skips)
+            if separator == b",\n":
+                assert [row.line for row in rows if isinstance(row, Row)][1:] == [3 + fault.count(b"\n"), 4 + fault.count(b"\n")]
+
+
+@pytest.mark.parametrize("content, num_rows, num_skips", [
+    (b"[]", 0, 0), (b"[\n]\n", 0, 0), (b"", 0, 0), (b'[{"title": "a", "text": "b"}', 1, 1), (b'[{"title": "a", "text": "b"},', 1, 1),
+    (b'[{"title": "a", "text": "b"},{"title": "c", "te', 1, 1), (b'[{"title": "a", "text": "b"},]', 1, 0), (b"[,]", 0, 1), (b"]]][", 0, 1),
+    (b'[{"title": "a", "text": "b"}] rubbish', 1, 0)])
+def test_broken_arrays(tmp_path, content, num_rows, num_skips):
+    rows = read(tmp_path, content)
+    assert (sum(isinstance(row, Row) for row in rows), sum(isinstance(row, Skip) for row in rows)) == (num_rows, num_skips)
+
+
+def test_a_row_over_the_limit_is_skipped_in_an_array_too(tmp_path):
+    content = json.dumps([{"title": "a", "text": "b"}, {"title": "big", "text": "x" * 5_000_000}, {"title": "c", "text": "d"}]).encode()
+    rows = read(tmp_path, content, max_row_bytes=1_000_000)
+    assert [row.title for row in rows if isinstance(row, Row)] == ["a", "c"]
+    assert [row for row in rows if isinstance(row, Skip)]
+
+
+@pytest.mark.parametrize("content, what", [(gzip.compress(b'{"title": "a", "text": "b"}\n' * 9999)[:-20], "damaged"),
+                                           (b"\x1f\x8bnothing", "damaged"), ("[]".encode("utf-16"), "UTF-16")])
+def test_an_unreadable_file_is_an_error(tmp_path, content, what):
+    with pytest.raises(UserError, match=what) as error:
+        read(tmp_path, content)
+    assert error.value.exit_code == 3 and error.value.fix
+
+
+def test_a_missing_file_or_a_folder_is_an_error(tmp_path):
+    for path in (tmp_path / "none.json", tmp_path):
+        with pytest.raises(UserError, match="cannot read the source"):
+            Source(path)
+
+
+@pytest.mark.parametrize("layout", ["array in one line", "lines", "gzip"])
+def test_memory_does_not_grow_with_the_file(tmp_path, layout):
+    row = json.dumps({"title": "a", "text": "word " * 2000}).encode()
+    content = (b"[" + b",".join([row] * 3000) + b"]") if layout.startswith("array") else b"\n".join([row] * 3000)
+    path = tmp_path / "source"
+    path.write_bytes(gzip.compress(content, 1) if layout == "gzip" else content)
+    assert len(content) > 30e6
+    del content
+    source = Source(path)
+    tracemalloc.start()
+    assert sum(isinstance(row, Row) for row in source) == 3000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8e6 and source.bytes_read == source.size_bytes

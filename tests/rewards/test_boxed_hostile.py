@@ -1,0 +1,108 @@
+"""Answers written to hang or crash a verifier: each ends in well under a second, with a verdict."""
+
+import time
+
+import pytest
+
+from rewards.boxed import equivalent, gold_answer, verdict
+
+MAX_SECONDS = 2.0       # the slowest takes about 0.2 s on an idle core; the rest is for a busy machine
+N = 100_000
+
+
+def nested(opening: str, closing: str, times: int) -> str:
+    return opening * times + "1" + closing * times
+
+
+# as long as they like: beyond the limit on length only texts are compared
+HUGE = {
+    "digits": "1" * 10**6,
+    "blanks inside": "1" + " " * 10**6 + "2",
+    "braces": nested("{", "}", N),
+    "brackets": nested("(", ")", N),
+    "fractions": nested(r"\frac{1}{", "}", N),
+    "roots": nested(r"\sqrt{", "}", N),
+    "tower": nested("9^{", "}", N),
+    "backslashes": "\\" * 10**6,
+    "boxes": nested(r"\boxed{", "}", N),
+}
+# short enough to be parsed
+SHORT = {
+    "tower": "9^{9^{9^9}}",
+    "tower without braces": "9^" * 600 + "9",
+    "power of ten": "1e999999999",
+    "powers of powers": "((x^{9^{600}})^{9^{600}})^{9^{600}}",
+    "powers of sums": "(a+b+c+d)^{20}(e+f)^{20}",
+    "nested powers of sums": "(((x+1)^{19})^{19})^{19}",
+    "sum of quotients": "+".join(rf"\frac{{1}}{{x+{i}}}" for i in range(100)),
+    "product of surds": "".join(rf"(1+\sqrt{{{p}}})" for p in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)),
+    "power of roots of sums": r"(\sqrt{x+1}+\sqrt{x+2})^{50}",
+    "large coefficients": f"({'9' * 500}x+{'7' * 500})^{{5}}",
+    "symbolic powers": r"(6x)^{a+b+c+d+e+f}" * 100,
+    "factorials": "((300!)!)!",
+    "many factorials": "300!" * 400,
+    "binomials": r"\binom{1000}{500}" * 100,
+    "root of a large semiprime": rf"\sqrt{{{(2**107 - 1) * (2**89 - 1)}}}",
+    "brackets": nested("(", ")", 900),
+    "fractions": nested(r"\frac{1}{", "}", 200),
+    "roots": r"\sqrt" * 600 + "2",
+    "functions": r"\sin " * 300 + "x",
+    "bars": "|" * 1500,
+    "signs": "-" * 1999 + "1",
+    "equations": "x=" * 900 + "1",
+    "equations in brackets": "(" * 12 + "a" + "=1)" * 12,
+    "sets in sets": nested(r"\{1,", r"\}", 200),
+    "set builders": nested(r"\{x|", r"\}", 200),
+    "tuples in tuples": nested("(1,", ")", 300),
+    "long list": ",".join("1" * 900),
+    "list of powers": ",".join(rf"(x+{i})^{{9}}" for i in range(64)),
+    "matrix": r"\begin{pmatrix}" + r"\\".join("&".join(["x+1"] * 20) for _ in range(20)) + r"\end{pmatrix}",
+    "signs both ways": r"\pm x" * 400,
+    "repeating decimal": rf"0.\overline{{{'37' * 900}}}",
+    "choices": "A) " * 600,
+    "unclosed": r"\frac{1}{" * 200,
+    "only closed": "}" * 1999,
+    "text": nested(r"\text{", "}", 200),
+    "surrogates and zeros": "\ud800\x00" * 500,
+}
+
+
+@pytest.mark.parametrize("answer", HUGE.values(), ids=HUGE)
+def test_huge_answers(answer):
+    start = time.perf_counter()
+    assert verdict(rf"\boxed{{{answer}}}", "5")[0] in ("wrong", "no_answer")
+    assert verdict(r"\boxed{5}", answer)[0] in ("wrong", "unscorable")
+    assert time.perf_counter() - start < MAX_SECONDS
+
+
+@pytest.mark.parametrize("answer", SHORT.values(), ids=SHORT)
+@pytest.mark.parametrize("other", ["5", "x", None], ids=["against 5", "against x", "against its like"])
+def test_short_answers(answer, other):
+    start = time.perf_counter()
+    assert not equivalent(answer, answer + "+1" if other is None else other)
+    assert time.perf_counter() - start < MAX_SECONDS
+
+
+@pytest.mark.parametrize("answer", SHORT.values(), ids=SHORT)
+def test_beyond_the_limits_the_same_text_is_still_the_same(answer):
+    if any(character not in "\ud800\x00|-}" for character in answer):
+        assert equivalent(answer, answer)
+
+
+@pytest.mark.parametrize("text", [
+    r"\boxed{" * N, r"\boxed" + " " * 10**6, r"\boxed " * N, r"\boxed{" + " " * 10**6 + "}", r"\boxed\frac" + "{1}" * N,
+    r"\boxed 1" + "1," * N, "#### " * N + "\nend", "####\n" * N, "####" + " " * 10**6, r"\boxed{" + r"\}" * N,
+], ids=range(10))
+def test_finding_the_box_and_the_truth_is_linear(text):
+    start = time.perf_counter()
+    verdict(text, "5")
+    gold_answer(text)
+    assert time.perf_counter() - start < MAX_SECONDS
+
+
+def test_nothing_is_evaluated(tmp_path):
+    target = tmp_path / "touched"
+    for text in (f"__import__('os').system('touch {target}')", f"open('{target}','w')", "lambda: 5", "(5).__class__", "exit()"):
+        assert verdict(rf"\boxed{{{text}}}", "5")[0] == "wrong"
+        assert verdict(r"\boxed{5}", text)[0] == "wrong"
+    assert not target.exists()

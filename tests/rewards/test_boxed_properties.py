@@ -1,0 +1,146 @@
+"""Laws of the verifier on random text and random numbers."""
+
+import time
+from fractions import Fraction
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rewards.boxed import equivalent, gold_answer, last_boxed, verdict
+from rewards.mathematics.text import clean, has_content, tokenize
+
+PIECES = (r"\frac", r"\sqrt", r"\text{", r"\mathrm{", r"\left", r"\right", r"\pi", r"\sin", r"\log_", r"\binom", r"\infty", r"\cup", r"\in",
+          r"\pm", r"\le", r"\{", r"\}", r"\begin{pmatrix}", r"\end{pmatrix}", r"\\", "\\", r"\boxed{", r"\$", r"\overline{3}", "^\\circ",
+          *"{}{}()[]^_!|&%$°=<>,;:.+-*/'½²－…\x00\ud800", "1", "2", "12", "0.5", "1,234", "1e9", "9^{9", "x", "y", "n", "e", "i", "A",
+          "(B)", " ", " cm", " or ", " and ", "is", "million", "five", "sqrt", "√", "é", "元")
+latex_like = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
+any_text = st.text(st.characters(codec=None), max_size=60) | latex_like
+fractions = st.fractions(max_denominator=10**6).filter(lambda f: abs(f) < 10**12)
+MAX_SECONDS = 2.0       # ten times what the slowest known input takes, for a busy machine
+
+
+def boxed(text: str) -> str:
+    return rf"so \boxed{{{text}}}."
+
+
+@settings(max_examples=400, deadline=None)
+@given(any_text, any_text)
+def test_any_text_gets_a_verdict_in_time(answer, truth):
+    start = time.perf_counter()
+    kind, reason = verdict(boxed(answer), truth)
+    equivalent(answer, truth)
+    last_boxed(answer)
+    gold_answer(answer)
+    assert time.perf_counter() - start < MAX_SECONDS
+    assert kind in ("correct", "wrong", "no_answer", "unscorable")
+    reason.encode("utf-8")
+
+
+@settings(max_examples=400, deadline=None)
+@given(any_text)
+def test_a_text_equals_itself_if_it_says_anything(text):
+    assert equivalent(text, text) is has_content(tokenize(clean(text)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(any_text)
+def test_nothing_equals_a_number_and_the_next(text):
+    """Whatever is written, it is at most one number."""
+    assert not (equivalent(text, "7") and equivalent(text, "8"))
+
+
+@settings(max_examples=300, deadline=None)
+@given(any_text.filter(lambda text: "=" not in text and "is" not in text and ":" not in text and "∈" not in text), fractions)
+def test_comparison_with_a_number_is_symmetric(text, number):
+    assert equivalent(text, str(number)) == equivalent(str(number), text)
+
+
+def decimal_of(value: Fraction) -> str | None:
+    """The finite decimal expansion, None if there is none."""
+    digits = 0
+    while (value * 10**digits).denominator != 1:
+        digits += 1
+        if digits > 40:
+            return None
+    sign, whole = "-" if value < 0 else "", f"{abs(int(value * 10**digits)):0{digits + 1}d}"
+    return sign + (whole[:-digits] + "." + whole[-digits:] if digits else whole)
+
+
+def notations(value: Fraction) -> list[str]:
+    """Many ways to write one rational number."""
+    sign, size = "-" if value < 0 else "", abs(value)
+    n, d = size.numerator, size.denominator
+    written = [rf"{sign}\frac{{{n}}}{{{d}}}", rf"\dfrac{{{sign}{n}}}{{{d}}}", rf"\frac{{{n}}}{{{sign}{d}}}", f"{sign}{n}/{d}",
+               rf"{sign}\tfrac{{{3 * n}}}{{{3 * d}}}", f"({value})", rf"${value}$", f"x = {value}", rf"\text{{{value}}}", rf"{value}\%",
+               f"{value}".replace("-", "−"), rf"{value}\text{{ cm}}", f"{value} apples", rf"\left({value}\right)",
+               rf"{sign}{n}\cdot{d}^{{-1}}", rf"{sign}{n}\div {d}", "".join(chr(ord(c) + 0xFEE0) if c.isdigit() else c for c in str(value)),
+               rf"\sqrt{{{n * n}}}\cdot\frac{{{sign}1}}{{{d}}}" if n < 10**9 else f"{value}"]
+    if d > 1 and n > d:
+        whole, rest = divmod(n, d)
+        written += [rf"{sign}{whole}\frac{{{rest}}}{{{d}}}", f"{sign}{whole} {rest}/{d}"]
+    if d == 1:
+        written += [f"{sign}{n:,}", f"{sign}{n:,}".replace(",", "{,}"), f"{sign}{n:,}".replace(",", r"\,"), f"{sign}0{n}", f"{sign}{n}.00",
+                    f"{sign}{n}.", rf"{sign}\${n}", rf"{sign}{n}\times10^{{0}}", f"{sign}{n}e0", rf"{sign}{n}^\circ"]
+    decimal = decimal_of(value)
+    if decimal:
+        written += [decimal, decimal + "0" if "." in decimal else decimal, decimal.replace("0.", ".", 1) if size < 1 else decimal,
+                    decimal + "e0", rf"{decimal}\times 10^{{0}}", rf"{decimal_of(value * 100)}\times 10^{{-2}}"]
+    return written
+
+
+@settings(max_examples=150, deadline=None)
+@given(fractions)
+def test_a_rational_number_equals_itself_in_every_notation(value):
+    for written in notations(value):
+        assert equivalent(written, str(value)), written
+        assert equivalent(str(value), written), written
+
+
+@settings(max_examples=150, deadline=None)
+@given(fractions, fractions.filter(bool))
+def test_a_rational_number_never_equals_another(value, difference):
+    for written in notations(value):
+        for other in (value + difference, -value or Fraction(1), value / 10 or Fraction(1), value * 100 or Fraction(1)):
+            assert equivalent(written, str(other)) is (other == value), (written, other)
+
+
+@settings(max_examples=100, deadline=None)
+@given(fractions.filter(lambda f: decimal_of(f) is None), st.integers(1, 30))
+def test_a_rounded_decimal_is_not_the_fraction(value, digits):
+    rounded = decimal_of(Fraction(round(value * 10**digits), 10**digits))
+    assert not equivalent(rounded, str(value))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(-20, 20), min_size=2, max_size=5), st.randoms(use_true_random=False))
+def test_lists_have_no_order_and_tuples_have(numbers, random):
+    shuffled = random.sample(numbers, len(numbers))
+    listed, turned = ", ".join(map(str, numbers)), ", ".join(map(str, shuffled))
+    assert equivalent(listed, turned)
+    assert equivalent(rf"\{{{listed}\}}", turned) is equivalent(turned, rf"\{{{listed}\}}") is True
+    assert equivalent(f"({listed})", f"({turned})") is (numbers == shuffled)
+    assert not equivalent(listed, str(numbers[0]))
+    assert not equivalent(f"({listed})", listed)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(-9, 9), min_size=2, max_size=4), st.lists(st.integers(-9, 9), min_size=2, max_size=4))
+def test_a_product_of_polynomials_equals_its_expansion(p, q):
+    def written(coefficients):
+        return "+".join(f"({c})x^{{{i}}}" for i, c in enumerate(coefficients))
+    product = [0] * (len(p) + len(q) - 1)
+    for i, a in enumerate(p):
+        for j, b in enumerate(q):
+            product[i + j] += a * b
+    assert equivalent(f"({written(p)})({written(q)})", written(product))
+    product[-1] += 1
+    assert not equivalent(f"({written(p)})({written(q)})", written(product))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(2, 400), st.integers(2, 400))
+def test_square_roots(a, b):
+    assert equivalent(rf"\sqrt{{{a * a * b}}}", rf"{a}\sqrt{{{b}}}")
+    assert equivalent(rf"\frac{{1}}{{\sqrt{{{b}}}}}", rf"\frac{{\sqrt{{{b}}}}}{{{b}}}")
+    assert equivalent(rf"\sqrt{{{a}}}\sqrt{{{b}}}", rf"\sqrt{{{a * b}}}")
+    assert not equivalent(rf"\sqrt{{{a}}}", rf"\sqrt{{{a + b}}}")
