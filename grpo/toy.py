@@ -1,14 +1,15 @@
 """Toy worlds: a model, a tokenizer and data made from scratch, so that the whole program runs without a download.
 
-`arithmetic`: what remains when a sum of six numbers is divided by three. The cold-start data answers most questions at once and
+`arithmetic`: what remains when a sum of six numbers is divided by two. The cold-start data answers most questions at once and
 works some of them out, as data from people does. A model of this size cannot do six numbers in its head (it guesses, one in
-three is right), but it can do two at a time: GRPO has to find out that working it out pays.
+two is right), but it can do them one after the other: GRPO has to find out that working it out pays.
 """
 
 import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from grpo.config import AnyConfig
@@ -18,8 +19,8 @@ from grpo.run_dir import write_atomically
 CHAT_TEMPLATE = ("{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
                  "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 END, TURN, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-VERSION = 1     # of what is generated: a world of another version is made again
-MODULUS, MIN_TERMS, NUM_TERMS, SHARE_WORKED_OUT = 3, 6, 6, 0.4
+VERSION = 2     # of what is generated: a world of another version is made again
+MODULUS, NUM_TERMS, SHARE_WORKED_OUT = 2, 6, 0.4
 
 
 def make_world(config: AnyConfig, run: Run) -> AnyConfig:
@@ -47,8 +48,7 @@ def make_arithmetic(folder: Path, seed: int, num_cold_start: int = 6000, num_que
     while len(sums) < num_cold_start + num_questions + num_held_out:
         sums[tuple(rng.randint(1, 9) for _ in range(NUM_TERMS))] = None
     terms = iter(sums)
-    shown = [next(terms)[:rng.randint(MIN_TERMS, NUM_TERMS)] for _ in range(num_cold_start)]
-    conversations = [(_question(t), _worked_out(t) if rng.random() < SHARE_WORKED_OUT else _at_once(t)) for t in shown]
+    conversations = [(_question(t), _worked_out(t) if rng.random() < SHARE_WORKED_OUT else _at_once(t)) for t in islice(terms, num_cold_start)]
     rows = [{"question": _question(t), "answer": str(sum(t) % MODULUS)} for t in terms]
     folder.mkdir(parents=True, exist_ok=True)
     _write_lines(folder / "cold_start.jsonl", ({"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]} for q, a in conversations))
