@@ -11,10 +11,8 @@ stop words first, and 1.6 beyond. Queries are 12 successive words of a passage, 
 The last line of stdout is JSON.
 """
 
-import argparse
 import json
 import os
-import platform
 import random
 import resource
 import sqlite3
@@ -29,13 +27,13 @@ from pathlib import Path
 
 import numpy as np
 
+from bench import timing
 from knowledge import fulltext, rank, tokens
 from knowledge.base import KnowledgeBase
 from knowledge.build import SkipLog, build
 from knowledge.passages import SEPARATOR
 from knowledge.source import Source
 
-ROOT = Path(__file__).resolve().parents[1]
 NUM_WORDS, FREQUENT, QUERY_WORDS, K = 300_000, 8000, 12, 5
 
 
@@ -147,7 +145,7 @@ def scale(megabytes: float, folder: Path) -> dict:
     source, out = folder / "generated.jsonl", folder / "generated.db"
     write_source(source, documents(megabytes))
     start = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "knowledge.build", source, out], cwd=ROOT, stdout=sys.stderr)
+    process = subprocess.Popen([sys.executable, "-m", "knowledge.build", source, out], cwd=timing.ROOT, stdout=sys.stderr)
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"the build failed with status {os.waitstatus_to_exitcode(status)}")
@@ -198,7 +196,7 @@ def sample_queries(path: Path, number: int) -> list[tuple[str, str, str]]:
 
 # Peer
 
-def peer(num_documents: int, folder: Path, repeats: int = 5, num_queries: int = 40) -> dict:
+def peer(num_documents: int, folder: Path, repeats: int, num_queries: int = 40) -> dict:
     """rank_bm25 and ours on the same passages: medians over interleaved repeats, and whether both find the right passage."""
     from rank_bm25 import BM25Okapi
     rows = []
@@ -228,10 +226,8 @@ def peer(num_documents: int, folder: Path, repeats: int = 5, num_queries: int = 
                     shared += len(found & set(ours))
                 for side in (0, 1):
                     times[side].append(1e3 * statistics.median(medians[side]))
-            ratios = sorted(b / a for a, b in zip(*times, strict=True))
             searches = repeats * len(queries)
-            result[name] = {"ours_ms": statistics.median(times[0]), "rank_bm25_ms": statistics.median(times[1]),
-                            "ratio": statistics.median(ratios), "ratio_range": [ratios[0], ratios[-1]],
+            result[name] = {"ours_ms": statistics.median(times[0]), "rank_bm25_ms": statistics.median(times[1]), **timing.ratio(*times),
                             "ours_recall@5": hits[0] / searches, "rank_bm25_recall@5": hits[1] / searches,
                             "shared_of_top_5": shared / searches / K}
             print(f"{len(rows)} documents, {name}: {json.dumps(result[name])}", flush=True)
@@ -239,32 +235,35 @@ def peer(num_documents: int, folder: Path, repeats: int = 5, num_queries: int = 
     return result
 
 
-def machine() -> dict:
-    """What the figures depend on."""
-    cpu = next((line.partition(":")[2].strip() for line in open("/proc/cpuinfo", encoding="utf-8") if line.startswith("model name")), "")
-    return {"cpu": cpu or platform.processor(), "cores": os.cpu_count(), "load": os.getloadavg()[0], "python": platform.python_version(),
-            "sqlite": sqlite3.sqlite_version, "peak_rss_mb_of_this_process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+def cases(peers: list[dict]) -> list[dict]:
+    """The comparisons, as report.py reads them."""
+    targets = {7500: 8.0, 60000: 15.0}
+    return [{"name": f"search, {row['documents']} documents, {name}", "peer": "rank_bm25",
+             "ratio": row[name]["ratio"], "ratio_range": row[name]["ratio_range"],
+             "seconds": {side: {"median": row[name][f"{side}_ms"] / 1e3} for side in ("ours", "rank_bm25")}}
+            | ({"target": targets[row["documents"]]} if row["documents"] in targets else {})
+            for row in peers for name in row if name != "documents"]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.knowledge", description=__doc__.split("\n\n", 1)[1],
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=float, default=20, help="generated text for the scale part; 0: leave it out")
-    parser.add_argument("--peer", choices=("rank_bm25", "none"), default="none")
-    parser.add_argument("--peer-documents", type=int, nargs="+", default=[7500])
-    parser.add_argument("--xquad", type=Path, default=ROOT.parent / "shared" / "data" / "xquad",
-                        help="folder of xquad.en.json and xquad.zh.json")
-    parser.add_argument("--folder", type=Path, help="where the generated files go (default: the system's folder for temporary files)")
-    options = parser.parse_args()
-    report = {"bench": "knowledge", "recall@5": None, "scale": None, "peer": []}
+def main(argv: list[str] | None = None) -> dict:
+    arguments = timing.parser("bench.knowledge", __doc__, ("none", "rank_bm25"), ())
+    arguments.add_argument("--megabytes", type=float, default=20, help="generated text for the scale part; 0: leave it out")
+    arguments.add_argument("--peer-documents", type=int, nargs="+", default=[7500])
+    arguments.add_argument("--xquad", type=Path, default=timing.ROOT.parent / "shared" / "data" / "xquad",
+                           help="folder of xquad.en.json and xquad.zh.json")
+    arguments.add_argument("--folder", type=Path, help="where the generated files go (default: the system's folder for temporary files)")
+    options = timing.parse(arguments, argv)
+    report = {"recall@5": None, "scale": None, "peer": []}
+    megabytes, documents_of_peer = (0.5, [200]) if options.smoke else (options.megabytes, options.peer_documents)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        if (options.xquad / "xquad.en.json").exists():
+        if (options.xquad / "xquad.en.json").exists() and not options.smoke:
             report["recall@5"] = recall(options.xquad, Path(folder))
-        if options.megabytes:
-            report["scale"] = scale(options.megabytes, Path(folder))
+        if megabytes:
+            report["scale"] = scale(megabytes, Path(folder))
         if options.peer == "rank_bm25":
-            report["peer"] = [peer(number, Path(folder)) for number in options.peer_documents]
-    print(json.dumps(report | {"machine": machine()}))
+            report["peer"] = [peer(number, Path(folder), options.repeats) for number in documents_of_peer]
+    return timing.finish("knowledge", options, cases(report["peer"]), {}, **report, sqlite=sqlite3.sqlite_version,
+                         peak_rss_mb_of_this_process=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 if __name__ == "__main__":

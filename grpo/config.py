@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from grpo.errors import CONFIG, UserError
+from rewards.registry import expand
 from grpo.options import ALIASES, IGNORED, MADE_BY_TOY_WORLD, REQUIRED, UNREPEATABLE, SftConfig, TrainConfig
 
 AnyConfig = TrainConfig | SftConfig
@@ -67,9 +68,10 @@ def check(c: AnyConfig) -> list[str]:
         if rows % c.num_generations:
             problems.append(f"per_device_train_batch_size x gradient_accumulation_steps = {rows} completions do not make whole groups of "
                             f"num_generations = {c.num_generations}")
-        if c.reward_weights and len(c.reward_weights) != len(c.reward_funcs):
-            problems.append(f"reward_weights has {len(c.reward_weights)} entries, reward_funcs has {len(c.reward_funcs)}")
-        if len(set(c.reward_funcs)) != len(c.reward_funcs):
+        rewards = expand(c.reward_funcs)
+        if c.reward_weights and len(c.reward_weights) != len(rewards):
+            problems.append(f"reward_weights has {len(c.reward_weights)} entries, reward_funcs stands for {len(rewards)}: {', '.join(rewards)}")
+        if len(set(rewards)) != len(rewards):
             problems.append("reward_funcs names a reward twice")
         if (c.top_p < 1 or c.top_k) and c.num_iterations > 1:
             problems.append("top_p and top_k need num_iterations: 1, since what they keep is only known for the policy that sampled")

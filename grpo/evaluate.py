@@ -47,7 +47,8 @@ def summary(groups: Sequence[Group]) -> dict[str, float]:
     """Rates over all completions whose outcome is known.
 
     accuracy: right among all, with its 95 % interval; attempted_accuracy: right among answered; hallucination_rate: wrong
-    among answered; refusal_rate: refused among all; pass@k: the chance that k draws hold a right one (2107.03374).
+    among answered; wrong_rate: wrong among all; refusal_rate: refused among all; supported_frac: supported among the facts stated (if a
+    reward checked them); pass@k: the chance that k draws hold a right one (2107.03374).
     """
     outcomes = [[outcome_of(scores) for scores in group.scores] for group in groups]
     known = [[o for o in group if o] for group in outcomes]
@@ -57,9 +58,12 @@ def summary(groups: Sequence[Group]) -> dict[str, float]:
     rewards = [r for group in groups for r in group.rewards if r is not None]
     result = {"num_questions": len(groups), "num_answers": sum(map(len, outcomes)), "unscored_frac": 1 - total / max(sum(map(len, outcomes)), 1),
               "accuracy": right / max(total, 1), "attempted_accuracy": right / max(right + wrong, 1),
-              "hallucination_rate": wrong / max(right + wrong, 1), "refusal_rate": flat.count("refused") / max(total, 1),
+              "hallucination_rate": wrong / max(right + wrong, 1), "wrong_rate": wrong / max(total, 1), "refusal_rate": flat.count("refused") / max(total, 1),
               "mean_length": statistics.fmean(lengths), "reward": statistics.fmean(rewards) if rewards else float("nan")}
     result["accuracy_low"], result["accuracy_high"] = _interval([group for group in known if group])
+    details = [score.details for group in groups for scores in group.scores for score in scores.values() if "facts" in score.details]
+    if details:
+        result["supported_frac"] = sum(d["supported"] for d in details) / max(sum(d["facts"] for d in details), 1)
     n = min(map(len, known), default=0)
     for k in [2**i for i in range(n.bit_length()) if 2**i <= n]:
         result[f"pass@{k}"] = statistics.fmean(1 - math.comb(len(g) - g.count("correct"), k) / math.comb(len(g), k) for g in known)
@@ -82,34 +86,48 @@ def _interval(groups: Sequence[Sequence[str]]) -> tuple[float, float]:
 class Evaluation:
     """The held-out questions of a training run, answered greedily; without any, every call does nothing."""
 
-    SHOWN = ("accuracy", "hallucination_rate", "refusal_rate", "reward", "mean_length")
+    SHOWN = ("accuracy", "hallucination_rate", "refusal_rate", "supported_frac", "reward", "mean_length")
 
     def __init__(self, config: TrainConfig, run: Run, policy: Policy, rollout: Rollout):
         self.config, self.run, self.policy, self.rollout = config, run, policy, rollout
         self.prompts: list[Prompt] = []
         if config.eval_dataset_id_or_path:
-            self.prompts, _ = load_prompts(config, policy, rollout.scorer.rewards, config.eval_dataset_id_or_path, config.eval_max_samples, run.say)
+            self.scorer = Scorer(build_rewards(config.eval_reward_funcs, asdict(config))) if config.eval_reward_funcs else rollout.scorer
+            self.prompts, _ = load_prompts(config, policy, self.scorer.rewards, config.eval_dataset_id_or_path, config.eval_max_samples, run.say)
 
-    def measure(self) -> dict[str, float]:
+    def measure(self) -> dict[str, dict[str, float]]:
+        """`summary` of all held-out answers under "", and of each value of eval_group_field."""
         if not self.prompts:
             return {}
         ranks, sampling = self.run.ranks, Sampling(self.config.max_completion_length, temperature=0.0)
-        groups = generate_groups(self.policy, self.rollout.sampler, self.prompts[ranks.rank::ranks.world], 1, sampling, self.config.seed)
-        self.rollout.scorer.grade(groups)
-        return summary([group for rank in ranks.gather(groups) for group in rank])
+        mine = generate_groups(self.policy, self.rollout.sampler, self.prompts[ranks.rank::ranks.world], 1, sampling, self.config.seed)
+        self.scorer.grade(mine)
+        groups = [group for rank in ranks.gather(mine) for group in rank]
+        parts: dict[str, list[Group]] = {"": groups}
+        if self.config.eval_group_field:
+            for group in groups:
+                parts.setdefault(str(group.prompt.columns.get(self.config.eval_group_field)), []).append(group)
+        return {name: summary(part) for name, part in parts.items()}
 
-    def metrics(self, measured: Mapping[str, float]) -> dict[str, float]:
-        return {f"eval/{name}": measured[name] for name in (*self.SHOWN, "unscored_frac") if name in measured}
+    def metrics(self, measured: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+        return {f"eval/{name}": measured[""][name] for name in (*self.SHOWN, "unscored_frac") if name in measured.get("", {})}
 
-    def comparison(self, before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    def comparison(self, before: Mapping[str, Mapping[str, float]], after: Mapping[str, Mapping[str, float]]) -> str:
         """The table that ends a run."""
         if not after:
             return "done (set eval_dataset_id_or_path to see accuracy before and after)"
-        lines = [f"{'held-out questions: ' + str(int(after['num_questions'])):<32}{'before':>10}{'after':>10}"]
-        for name in self.SHOWN:
-            scale, unit = (100, " %") if name not in ("reward", "mean_length") else (1, "")
-            lines.append(f"{name:<32}{before[name] * scale:>8.1f}{unit:<2}{after[name] * scale:>8.1f}{unit:<2}")
+        lines = [f"{'':<34}{'before':>8}{'after':>10}"]
+        for part, last in after.items():
+            lines.append(f"{part or 'held-out questions'}: {int(last['num_questions'])}")
+            names = [name for name in (self.SHOWN if not part else ("accuracy", "wrong_rate", "refusal_rate", "supported_frac")) if name in last]
+            for name in names:
+                scale, unit = (100, " %") if name not in ("reward", "mean_length") else (1, "")
+                lines.append(f"  {name:<30}{before[part][name] * scale:>8.1f}{unit:<2}{last[name] * scale:>8.1f}{unit:<2}".rstrip())
         return "\n".join(lines)
+
+    def close(self) -> None:
+        if self.prompts and self.scorer is not self.rollout.scorer:
+            self.scorer.close()
 
 
 def evaluate(config: TrainConfig, n: int, temperature: float) -> tuple[dict[str, float], list[Group]]:

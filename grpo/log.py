@@ -60,11 +60,31 @@ GLOSSARY = {   # <name> stands for a reward's name
     "eval/reward": "mean reward on held-out questions",
     "eval/unscored_frac": "share of held-out answers that could not be scored",
     "eval/mean_length": "tokens of held-out answers",
+    "eval/supported_frac": "share of the facts stated in held-out answers that the knowledge base supports",
+    "kb/lookups_exact": "titles of this step found as they are",
+    "kb/lookups_parts": "titles found by their parts between semicolons",
+    "kb/lookups_search": "titles not found, for which full-text search guessed documents",
+    "kb/lookups_missing": "titles not found at all",
+    "kb/unscored": "completions whose factuality could not be told",
+    "kb/facts_per_completion": "facts per completion whose factuality was asked for",
+    "kb/supported_frac": "share of their facts that the knowledge base supports",
+    "kb/refuted_frac": "share that it contradicts",
+    "kb/unknown_frac": "share of which it says nothing",
+    "judge/calls": "requests to the judge so far; the other judge/* and decomposer/* count likewise",
+    "judge/retries": "requests that were tries after the first",
+    "judge/failures": "requests that failed",
+    "judge/unscorable": "items without a usable answer",
+    "judge/cache_hits": "items answered from the cache",
+    "judge/prompt_tokens": "tokens sent", "judge/completion_tokens": "tokens received",
+    "judge/cost": "US dollars, by judge_prices",
+    "decomposer/calls": "as judge/calls", "decomposer/retries": "as judge/retries", "decomposer/failures": "as judge/failures",
+    "decomposer/unscorable": "as judge/unscorable", "decomposer/cache_hits": "as judge/cache_hits", "decomposer/prompt_tokens": "tokens sent",
+    "decomposer/completion_tokens": "tokens received", "decomposer/cost": "US dollars, by decomposer_prices",
     "tokens": "stage 1: answer tokens trained on in this step",
 }
 SHOWN = {   # on the progress bar
     "loss": ("loss", ".4f"), "reward": ("reward", "+.2f"), "accuracy": ("accuracy", ".0%"), "completions/mean_length": ("length", ".0f"),
-    "kl": ("kl", ".4f"), "grad_norm": ("grad", ".3f"), "frac_reward_zero_std": ("no signal", ".0%"), "tokens_per_second": ("tok/s", ",.0f"),
+    "refusal_rate": ("refused", ".0%"), "kl": ("kl", ".4f"), "grad_norm": ("grad", ".3f"), "frac_reward_zero_std": ("no signal", ".0%"), "tokens_per_second": ("tok/s", ",.0f"),
 }
 _PATTERNS = [re.compile(re.escape(name).replace("<name>", r"[^/]+")) for name in GLOSSARY]
 
@@ -121,7 +141,8 @@ def completion_row(group: Group, index: int) -> dict[str, Any]:
     completion, scores = group.completions[index], group.scores[index]
     return {"row": group.prompt.row, "prompt": group.prompt.text, "completion": completion.text, "finish_reason": completion.finish_reason,
             "num_tokens": len(completion.ids), "reward": group.rewards[index], "advantage": group.advantages[index] if group.advantages else None,
-            "rewards": {name: score.value for name, score in scores.items()}, "reasons": {name: score.reason for name, score in scores.items()}}
+            "rewards": {name: score.value for name, score in scores.items()}, "reasons": {name: score.reason for name, score in scores.items()},
+            "details": {name: score.details for name, score in scores.items() if score.details}}
 
 
 def escape(text: str) -> str:

@@ -67,7 +67,7 @@ class RunKeys:
     report_to: list[str] = key(("tensorboard",), "where metrics go besides metrics.jsonl: tensorboard, swanlab, wandb, none")
     run_name: str | None = key(None, "the run's name for swanlab and wandb")
     disable_tqdm: bool = key(False, "no progress bar")
-    toy_world: str | None = key(None, "make this toy world's model, tokenizer and data first, and use what is not set otherwise", choices=(None, "arithmetic"))
+    toy_world: str | None = key(None, "make this toy world's model, tokenizer and data first, and use what is not set otherwise", choices=(None, "arithmetic", "encyclopedia"))
     toy_dir: str | None = key(None, "where the toy world lies; output_dir/world if unset")
 
 
@@ -86,6 +86,7 @@ class DataKeys:
     eval_dataset_id_or_path: str | None = key(None, "held-out questions: accuracy before and after training, and every eval_steps")
     eval_steps: int = key(0, "steps between two evaluations; 0: only before and after", low=0)
     eval_max_samples: int = key(0, "held-out questions used; 0: all", low=0)
+    eval_group_field: str | None = key(None, "column by whose values the comparison before and after is split")
     cold_start: str | None = key(None, "a config of stage 1; it runs first if its output is missing, and its result is the start")
 
 
@@ -120,12 +121,44 @@ class LossKeys:
 
 @dataclass(frozen=True)
 class RewardKeys:
-    reward_funcs: list[str] = key(None, "built-in names or package.module:function")
+    reward_funcs: list[str] = key(None, "built-in names or package.module:function; presets: knowrl, knowrl_v1, knowrl_v2 (rewards/registry.py)")
     reward_weights: list[float] | None = key(None, "one per reward; all 1 if unset")
     math_reward_correct: float = key(1.0, "of the reward math: the last boxed answer equals the truth")
     math_reward_wrong: float = key(-1.0, "it does not")
     math_reward_no_answer: float = key(-0.5, "nothing is boxed")
     soft_punish_cache: int = key(0, "of the reward soft_overlong_punishment: tokens before the limit where the penalty starts", low=0)
+    eval_reward_funcs: list[str] | None = key(None, "rewards that grade the held-out questions; reward_funcs if unset")
+
+
+@dataclass(frozen=True)
+class KnowledgeKeys:
+    knowledge_base: str | None = key(None, "database of python -m knowledge.build, or KnowRL's or FActScore's; else FACTSCORE_DB_PATH")
+    missing_title_policy: str = key("unscored", "a completion whose title is not in the base: factuality zero, unscored, or by full-text search",
+                                    choices=("zero", "unscored", "search"))
+    decomposer: str = key("api", "who takes reasoning apart into facts: a model (decomposer_*), or rules (offline)", choices=("api", "rules"))
+    verifier: str = key("nli", "who holds a fact against the base: an entailment model, or lexical (offline)", choices=("nli", "lexical"))
+    nli_model: str = key("MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli", "entailment model: a folder or hub id")
+    entailment_threshold: float = key(0.3, "probability of entailment from which a fact counts as supported", above=0, high=1)
+    verdict_cache: str | None = key(None, "SQLite file that keeps verdicts; none if unset")
+
+
+@dataclass(frozen=True)
+class ApiKeys:
+    judge: str = key("api", "who compares an answer with the truth: a model (judge_*), or offline rules", choices=("api", "offline"))
+    judge_model: str | None = key(None, "else LLM_EVAL_MODEL")
+    judge_base_url: str | None = key(None, "else OPENAI_API_BASE_JUDGE")
+    judge_api_key_env: str = key("OPENAI_API_KEY_JUDGE", "name of the environment variable that holds the key")
+    judge_prices: list[float] | None = key(None, "dollars per million prompt and completion tokens, for the metric judge/cost")
+    decomposer_model: str | None = key(None, "else FACTSCORE_MODEL")
+    decomposer_base_url: str | None = key(None, "else OPENAI_BASE_URL_FACTSCORE")
+    decomposer_api_key_env: str = key("OPENAI_API_KEY_FACTSCORE", "name of the environment variable that holds the key")
+    decomposer_prices: list[float] | None = key(None, "dollars per million prompt and completion tokens, for the metric decomposer/cost")
+    api_max_concurrency: int = key(128, "requests under way at once, per endpoint", low=1)
+    api_deadline_s: float = key(120.0, "seconds for one item with all its tries; then it is unscorable", above=0)
+    api_requests_per_minute: int = key(0, "per endpoint; 0: no limit", low=0)
+    api_tokens_per_minute: int = key(0, "per endpoint; 0: no limit", low=0)
+    api_cache: str | None = key(None, "SQLite file that keeps replies; none if unset")
+    max_unscored: float = key(0.2, "share of unscorable completions above which, for 3 steps, the run saves and stops", above=0, high=1)
 
 
 @dataclass(frozen=True)
@@ -135,7 +168,7 @@ class LogKeys:
 
 
 @dataclass(frozen=True)
-class TrainConfig(ModelKeys, LoraKeys, DataKeys, SamplingKeys, LossKeys, RewardKeys, OptimKeys, RunKeys, LogKeys):
+class TrainConfig(ModelKeys, LoraKeys, DataKeys, SamplingKeys, LossKeys, RewardKeys, KnowledgeKeys, ApiKeys, OptimKeys, RunKeys, LogKeys):
     """Stage 2: GRPO."""
 
 

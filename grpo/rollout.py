@@ -28,6 +28,7 @@ class Rollout:
         self.config, self.run, self.policy = config, run, policy
         self.scorer = Scorer(rewards, config.reward_weights)
         self.prompts, self.data_hash = load_prompts(config, policy, rewards, config.dataset_id_or_path, config.max_samples, run.say)
+        self.scorer.prepare([prompt.columns for prompt in self.prompts], run.say)
         self.order = Order(len(self.prompts), config.seed, config.shuffle_dataset)
         self.groups_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps // config.num_generations
         self.sampling = Sampling(config.max_completion_length, config.temperature, config.top_p, config.top_k)

@@ -3,11 +3,14 @@
 `arithmetic`: what remains when a sum of six numbers is divided by two. The cold-start data answers most questions at once and
 works some of them out, as data from people does. A model of this size cannot do six numbers in its head (it guesses, one in
 two is right), but it can do them one after the other: GRPO has to find out that working it out pays.
+
+`encyclopedia`: people who do not exist (knowledge/world.py). The cold start teaches some of them well, some hardly; GRPO with KnowRL's
+reward has to find out where the model's knowledge ends.
 """
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -15,6 +18,9 @@ from pathlib import Path
 from grpo.config import AnyConfig
 from grpo.run import Run
 from grpo.run_dir import write_atomically
+from knowledge.build import SkipLog, build
+from knowledge.source import Source
+from knowledge.world import make_world as encyclopedia
 
 CHAT_TEMPLATE = ("{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
                  "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
@@ -37,6 +43,8 @@ def make_world(config: AnyConfig, run: Run) -> AnyConfig:
     run.ranks.barrier()
     paths = {"model_name_or_path": "model", "dataset_id_or_path": "questions.jsonl" if hasattr(config, "reward_funcs") else "cold_start.jsonl",
              "eval_dataset_id_or_path": "held_out.jsonl", "tokenizer_name_or_path": "model"}
+    if config.toy_world == "encyclopedia":
+        paths["knowledge_base"] = "knowledge.db"
     unset = {name: str(folder / file) for name, file in paths.items() if name in config.__dataclass_fields__ and getattr(config, name) is None}
     return replace(config, toy_dir=str(folder), **unset)
 
@@ -51,10 +59,23 @@ def make_arithmetic(folder: Path, seed: int, num_cold_start: int = 6000, num_que
     conversations = [(_question(t), _worked_out(t) if rng.random() < SHARE_WORKED_OUT else _at_once(t)) for t in islice(terms, num_cold_start)]
     rows = [{"question": _question(t), "answer": str(sum(t) % MODULUS)} for t in terms]
     folder.mkdir(parents=True, exist_ok=True)
-    _write_lines(folder / "cold_start.jsonl", ({"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]} for q, a in conversations))
+    _write_conversations(folder / "cold_start.jsonl", conversations)
     _write_lines(folder / "questions.jsonl", rows[num_held_out:])
     _write_lines(folder / "held_out.jsonl", rows[:num_held_out])
     make_model(folder / "model", [text for pair in conversations for text in pair], seed)
+
+
+def make_encyclopedia(folder: Path, seed: int) -> None:
+    """The people of knowledge/world.py: conversations for the cold start, questions, and the knowledge base with all articles."""
+    world = encyclopedia(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_lines(folder / "articles.jsonl", world.articles)      # the source of its knowledge base
+    _write_conversations(folder / "cold_start.jsonl", world.conversations)
+    _write_lines(folder / "questions.jsonl", world.questions)
+    _write_lines(folder / "held_out.jsonl", world.held_out)
+    articles = folder / "articles.jsonl"
+    build(Source(articles), folder / "knowledge.db", SkipLog(articles, strict=True))
+    make_model(folder / "model", [text for pair in world.conversations for text in pair], seed, vocab_size=768, num_layers=4, max_positions=128)
 
 
 def _question(terms: tuple[int, ...]) -> str:
@@ -71,7 +92,8 @@ def _worked_out(terms: tuple[int, ...]) -> str:
     return ", ".join(steps) + f". \\boxed{{{left[-1]}}}"
 
 
-def make_model(folder: Path, texts: list[str], seed: int, hidden_size: int = 128, num_layers: int = 3, max_positions: int = 256) -> None:
+def make_model(folder: Path, texts: list[str], seed: int, hidden_size: int = 128, num_layers: int = 3, max_positions: int = 256,
+               vocab_size: int = 512) -> None:
     """A byte-level BPE tokenizer trained on the texts, and a Qwen2 checkpoint with random weights: normal with standard
     deviation 0.7 / sqrt(width), since the usual 0.02 makes a model this narrow learn at half the speed."""
     import torch
@@ -81,7 +103,7 @@ def make_model(folder: Path, texts: list[str], seed: int, hidden_size: int = 128
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=512, special_tokens=[END, TURN, TURN_END], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=[END, TURN, TURN_END], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
     tokenizer.train_from_iterator(["user\nassistant\n", *texts], trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=TURN_END, pad_token=END, additional_special_tokens=[TURN])
     fast.chat_template = CHAT_TEMPLATE
@@ -110,8 +132,12 @@ def _random_weights(config: dict, generator) -> dict:
     return {name: tensor.clone() for name, tensor in slots.items()}
 
 
-def _write_lines(path: Path, rows: Iterator[dict] | list[dict]) -> None:
+def _write_conversations(path: Path, pairs: Iterable[tuple[str, str]]) -> None:
+    _write_lines(path, ({"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]} for q, a in pairs))
+
+
+def _write_lines(path: Path, rows: Iterable[dict]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-_WORLDS = {"arithmetic": make_arithmetic}
+_WORLDS = {"arithmetic": make_arithmetic, "encyclopedia": make_encyclopedia}

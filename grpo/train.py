@@ -14,7 +14,7 @@ from grpo import memory, metrics
 from grpo.attention import PackedAttention
 from grpo.config import parse_arguments
 from grpo.draw import row_seed
-from grpo.errors import NON_FINITE, UserError, run_main
+from grpo.errors import SERVICE, UserError, run_main
 from grpo.evaluate import Evaluation
 from grpo.logprobs import token_logprobs
 from grpo.lora import POLICY, REFERENCE, Mode
@@ -29,9 +29,8 @@ from grpo.run import Run
 from grpo.schema import Group, PackedBatch
 from grpo.sft import cold_start
 from grpo.toy import make_world
+from grpo.watch import Watch
 from rewards.registry import build_rewards
-
-MAX_SKIPPED_IN_A_ROW = 3
 
 
 class Trainer:
@@ -53,7 +52,8 @@ class Trainer:
         groups_per_step = self.rollout.groups_per_rank * self.ranks.world
         per_epoch = len(self.rollout.prompts) / groups_per_step
         self.total_steps = config.max_steps if config.max_steps > 0 else ceil(config.num_train_epochs * per_epoch)
-        self.step, self.num_tokens, self.skipped, self.skipped_in_a_row = 0, 0, 0, 0
+        self.step, self.num_tokens, self.skipped = 0, 0, 0
+        self.watch = Watch(config.max_unscored, run.say)
 
     def train_step(self) -> tuple[dict[str, float], list[Group]]:
         """One generated batch and its updates; returns the step's metrics and its groups."""
@@ -77,6 +77,26 @@ class Trainer:
         self.step += 1
         kept = {"sampling/kept_groups": len(groups) / len(generated)} if self.config.dynamic_sampling else {}
         return self.measure(generated, meter, clock, update | kept | {"micro_batches": len(batches)})
+
+    def step_or_save(self) -> tuple[dict[str, float], list[Group]]:
+        """`train_step`; if a service that a reward needs fails for good, the run is saved as it was before the step."""
+        position = self.rollout.order.position
+        try:
+            return self.train_step()
+        except UserError as error:
+            if error.exit_code == SERVICE and self.config.num_iterations == 1:
+                self.rollout.order.position = position
+                self.save()
+            raise
+
+    def check(self, step_metrics: dict[str, float]) -> None:
+        """Ends a run that has gone wrong, after saving it."""
+        try:
+            self.watch.check(self.step, step_metrics)
+        except UserError as error:
+            if error.exit_code == SERVICE:
+                self.save()
+            raise
 
     def pack(self, groups: Sequence[Group]) -> list[PackedBatch]:
         """Micro-batches within the token budget; their weights share the denominators of the whole step."""
@@ -121,7 +141,7 @@ class Trainer:
         warmup = c.warmup_steps or ceil(c.warmup_ratio * updates)
         rate = learning_rate(self.step * c.num_iterations + iteration, c.learning_rate, c.lr_scheduler_type, warmup, updates)
         norm = self.optimizer.step(rate, c.max_grad_norm)
-        self.skipped_in_a_row = 0 if isfinite(norm) else self.skipped_in_a_row + 1
+        self.watch.updated(norm)
         self.skipped += not isfinite(norm)
         self.model.refresh()
         return {"grad_norm": norm, "learning_rate": rate}
@@ -136,14 +156,9 @@ class Trainer:
         return {
             "epoch": order.position / order.num_rows, "num_tokens": self.num_tokens, "skipped_steps": self.skipped, **update,
             **metrics.completion_metrics(groups, [reward.name for reward in self.rollout.scorer.rewards]), **meter.result(self.ranks),
-            **clock.laps, "step_time": seconds, "tokens_per_second": tokens / seconds,
+            **self.rollout.scorer.metrics(), **clock.laps, "step_time": seconds, "tokens_per_second": tokens / seconds,
             "peak_memory_gb": self.ranks.max(memory.peak_bytes(self.run.device)) / 1e9,
         }, groups
-
-    def check_finite(self) -> None:
-        if self.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
-            raise UserError(f"training is not finite: {self.skipped_in_a_row} steps in a row had no finite gradient", "see the last steps of metrics.jsonl "
-                            "and completions/", "lower learning_rate or max_grad_norm, or use torch_dtype: bfloat16 instead of float16", NON_FINITE)
 
     # --- what a checkpoint holds besides weights and optimizer ----------------------------------------------------------
 
@@ -197,11 +212,11 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, float]:
         before = evaluation.measure()
         run.start_log(trainer.total_steps, trainer.step)
         while trainer.step < trainer.total_steps:
-            step_metrics, groups = trainer.train_step()
+            step_metrics, groups = trainer.step_or_save()
             run.report(trainer.step, step_metrics, groups)
             if config.eval_steps and trainer.step % config.eval_steps == 0 and trainer.step < trainer.total_steps:
                 run.report(trainer.step, evaluation.metrics(evaluation.measure()))
-            trainer.check_finite()
+            trainer.check(step_metrics)
             if config.save_steps and trainer.step % config.save_steps == 0:
                 trainer.save()
             run.stop_if_asked(trainer.save)
@@ -211,6 +226,8 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, float]:
         if run.ranks.is_main:
             run.log.close()
             print(evaluation.comparison(before, after))
+        evaluation.close()
+        trainer.rollout.scorer.close()
         return after
 
 

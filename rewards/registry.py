@@ -1,5 +1,6 @@
 """Names to rewards. A reward grades one completion, or is a user's function with TRL's signature for a whole group."""
 
+import asyncio
 import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,6 +22,8 @@ class Reward:
 
     needs: columns without which it cannot work. tells_outcome: whether its scores say if an answer is right.
     slow: it waits for something (an API), so that micro-batches are trained in the order in which rewards arrive.
+    prepare: called once with the data set's rows before the first step, to find out what would fail later; it may `say` something.
+    metrics: counts since the last call, under their names in log.GLOSSARY. close: frees what the reward holds.
     """
 
     name: str
@@ -29,13 +32,21 @@ class Reward:
     needs: tuple[str, ...] = ()
     tells_outcome: bool = False
     slow: bool = False
+    prepare: Callable[[Sequence[Mapping[str, Any]], Callable[[str], None]], None] | None = None
+    metrics: Callable[[], dict[str, float]] | None = None
+    close: Callable[[], None] | None = None
 
     def __call__(self, prompts: Sequence[str], completions: Sequence[str], **columns: Sequence[Any]) -> list[float | None]:
         """TRL's signature: one number, or None, per completion; each column holds one value per completion."""
         if self.function is not None:
             return [score.value for score in self.grade_group(prompts, completions, columns)]
         rows = [{name: values[i] for name, values in columns.items()} | {"prompt": prompts[i]} for i in range(len(completions))]
+        if inspect.iscoroutinefunction(self.grade):
+            return asyncio.run(self._grade_all(completions, rows))
         return [self.grade(completion, row).value for completion, row in zip(completions, rows, strict=True)]
+
+    async def _grade_all(self, completions: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
+        return [score.value for score in await asyncio.gather(*map(self.grade, completions, rows))]
 
     def grade_group(self, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, Sequence[Any]]) -> list[Score]:
         """A user function's values for a group, checked: as many as completions, each a number or None."""
@@ -64,24 +75,40 @@ def _math(options: Mapping[str, Any]) -> Reward:
     return Reward("math", grade, needs=("answer",), tells_outcome=True)
 
 
+def _knowrl(name: str) -> Callable[[Mapping[str, Any]], Reward]:
+    """A reward of combined.py, imported when it is used: it needs SQLAlchemy and may need the NLI model's library."""
+    def build(options: Mapping[str, Any]) -> Reward:
+        from rewards import combined
+        alone = {"correctness": combined.correctness_alone, "factuality": combined.factuality_alone}
+        return alone[name](options) if name in alone else combined.combined(name, options)
+    return build
+
+
 BUILT_IN: dict[str, Callable[[Mapping[str, Any]], Reward]] = {
     "format": lambda options: Reward("format", format.grade),
     "exact": lambda options: Reward("exact", exact.grade, needs=("answer",), tells_outcome=True),
     "math": _math,
     "soft_overlong_punishment": lambda options: Reward("soft_overlong_punishment",
                                                        overlong.from_columns(options["max_completion_length"], options["soft_punish_cache"])),
+    **{name: _knowrl(name) for name in ("correctness", "factuality", "combined", "combined_v1", "combined_v2")},
 }
+PRESETS = {"knowrl": ("format", "combined"), "knowrl_v1": ("format", "combined_v1"), "knowrl_v2": ("format", "combined_v2")}
+
+
+def expand(names: Sequence[str]) -> list[str]:
+    """Presets replaced by the rewards that they stand for."""
+    return [reward for name in names for reward in PRESETS.get(name, (name,))]
 
 
 def build_rewards(names: Sequence[str], options: Mapping[str, Any]) -> list[Reward]:
     """The rewards of these names, in order. options: the configuration's keys, of which each reward takes its own."""
-    return [BUILT_IN[name](options) if name in BUILT_IN else Reward(name, function=_user_function(name)) for name in names]
+    return [BUILT_IN[name](options) if name in BUILT_IN else Reward(name, function=_user_function(name)) for name in expand(names)]
 
 
 def _user_function(name: str) -> UserFunction:
     module_name, colon, function_name = name.partition(":")
     if not colon:
-        raise UserError(f"unknown reward {name}", f"built in: {', '.join(BUILT_IN)}", "use one of these, or package.module:function for your own", CONFIG)
+        raise UserError(f"unknown reward {name}", f"built in: {', '.join([*BUILT_IN, *PRESETS])}", "use one of these, or package.module:function for your own", CONFIG)
     try:
         function = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError) as error:

@@ -7,7 +7,7 @@ small thread pool, coroutines (API calls) on one event loop. User functions see 
 import asyncio
 import inspect
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -67,7 +67,20 @@ class Scorer:
         for number, group in enumerate(groups):
             self.collect(number, group)
 
+    def prepare(self, rows: Sequence[dict[str, Any]], say: Callable[[str], None]) -> None:
+        """Before the first step: whatever can be found out now does not fail later."""
+        for reward in self.rewards:
+            if reward.prepare:
+                reward.prepare(rows, say)
+
+    def metrics(self) -> dict[str, float]:
+        """What the rewards count: calls, look-ups, costs."""
+        return {name: value for reward in self.rewards if reward.metrics for name, value in reward.metrics().items()}
+
     def close(self) -> None:
+        for reward in self.rewards:
+            if reward.close:
+                reward.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
         if self.loop is not None:
             self.loop.call_soon_threadsafe(self.loop.stop)

@@ -1,0 +1,103 @@
+"""A judge without any model: refusal, equality, numbers, words. For runs without a network, and for answers that are names or dates.
+
+It errs towards "wrong": what it cannot match earns nothing (a surname for a full name, other words for the same thing), so that no
+answer is worth trying but the right one. An answer may be a sentence around the truth, but must not offer other candidates beside it.
+"""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+
+from rewards.exact import normalise
+from rewards.judge import Verdict
+from rewards.refusal import is_refusal
+
+MAX_CHARS = 1000            # a longer answer is wrong
+MAX_OTHER_WORDS = 3         # in a sentence around the truth, beside those of the question and common ones
+_NUMBER = re.compile(r"\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?")
+_PART_END = re.compile(r"[,;/&|\n、，；]|\b(?:and|or|nor|versus|vs)\b|[和或与]", re.IGNORECASE)
+_NEGATIONS = {"not", "never", "no", "isnt", "wasnt", "arent", "neither", "nor", "without", "except", "不是", "没有"}
+_COMMON = set("it its is was are were be been being this that these those there here he she they his her their i we you my our in on at "
+              "to of for from by with as about into and or but if so then than also which who whom whose what when where why how has have "
+              "had do does did will would can could answer think believe correct called named known name sure probably perhaps maybe "
+              "likely".split())
+_WORD_NUMBERS = {word: str(value) for value, word in enumerate(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen "
+    "twenty".split())}
+_SPACELESS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+
+
+class OfflineJudge:
+    """Compares an answer with the truths; see the module. It has nothing to reach, to check or to close."""
+
+    async def verdict(self, question: str, answer: str, truths: Sequence[str]) -> Verdict:
+        """Always an outcome, never unscorable."""
+        said = normalise(answer[:MAX_CHARS])
+        if said and len(answer) <= MAX_CHARS and any(said == normalise(truth) for truth in truths):
+            return Verdict("correct", "equals the truth")
+        if is_refusal(answer):
+            return Verdict("refused", "declines to answer")
+        if len(answer) > MAX_CHARS:
+            return Verdict("wrong", f"longer than {MAX_CHARS} characters")
+        problems = [_mismatch(question, answer, truth) for truth in truths]
+        return Verdict("correct", "states the truth") if "" in problems else Verdict("wrong", problems[0])
+
+    def check_sync(self) -> None:
+        pass
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+
+def words(text: str) -> list[str]:
+    """The words of a text: lower case, no apostrophes and genitives; a number is a word in digits (three, 3 and 3rd are one)."""
+    text = re.sub(r"['’]s\b|['’]", "", unicodedata.normalize("NFKC", text).lower())
+    found = re.findall(r"\d+(?:\.\d+)?|[^\W\d_]+", _without_thousands(text))
+    return [_WORD_NUMBERS.get(word, word) for word in found if word not in ("a", "an", "the", "st", "nd", "rd", "th")]
+
+
+def _without_thousands(text: str) -> str:
+    """12,000 as 12000, and set apart from what it touches."""
+    return _NUMBER.sub(lambda match: f" {match[0].replace(',', '')} ", text)
+
+
+def has_number(text: str) -> bool:
+    """Whether a text holds a digit."""
+    return any(char.isdigit() for char in text)
+
+
+def _mismatch(question: str, answer: str, truth: str) -> str:
+    """Why an answer does not state a truth; "" if it does: same numbers, all its words, no other candidate, no denial."""
+    said, gold, asked = Counter(words(answer)), Counter(words(truth)), set(words(question))
+    allowed = asked | set(gold)
+    if not gold:
+        return "the truth holds no word"
+    numbers = {word for word in said if word[0].isdigit()}
+    if extra := numbers - allowed:
+        return f"states other numbers: {', '.join(sorted(extra)[:3])}"
+    is_counted = any(word[0].isdigit() for word in gold)         # "How many seasons?" is answered by "three", too
+    if missing := [word for word in gold if word not in said and not _within(word, answer) and not (is_counted and word in asked)]:
+        return f"does not say {', '.join(missing[:3])}"
+    if denied := (set(said) - allowed) & _NEGATIONS:
+        return f"denies something: {min(denied)}"
+    if spaceless(truth):
+        return "" if len(answer.strip()) <= 3 * len(truth) + len(question) else "says much beside the truth"
+    others = {word for word in said if word not in allowed | _COMMON}
+    if len(others) > MAX_OTHER_WORDS:
+        return f"says much beside the truth: {', '.join(sorted(others)[:3])}"
+    beside = [part.strip() for part in _PART_END.split(_without_thousands(answer))
+              if (found := set(words(part)) - _COMMON) and not found & allowed]
+    return f"offers something else too: {beside[0][:40]}" if beside else ""
+
+
+def spaceless(text: str) -> bool:
+    """Whether a text is written without spaces between its words, as Chinese is: such words are looked for as characters."""
+    return bool(_SPACELESS.search(text))
+
+
+def _within(word: str, answer: str) -> bool:
+    return spaceless(word) and word in answer.lower()

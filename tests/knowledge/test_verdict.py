@@ -1,0 +1,131 @@
+"""The verdict cache: what it keeps, what it tells apart, and what happens when its file gives trouble."""
+
+import json
+import logging
+import sqlite3
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from grpo.errors import UserError
+from knowledge.lexical import LexicalVerifier
+from knowledge.result import Passage
+from knowledge.verdict import CachedVerifier, Verdict
+
+ROOT = Path(__file__).resolve().parents[2]
+PASSAGE = Passage("doc#0", "doc", "Mira Tolan was born in Velda.", 1.0)
+OTHER = Passage("doc#1", "doc", "Jon Orn was born in Orun.", 1.0)
+
+
+class Counting:
+    """Supports every fact by its last passage, and counts the facts it was asked."""
+
+    def __init__(self, name: str = "counting/1"):
+        self.name, self.asked = name, []
+
+    def verify(self, questions):
+        self.asked += [fact for fact, _ in questions]
+        return [Verdict("supported", passages[-1].id if passages else None, 0.75, 0.25, f"says {fact}") for fact, passages in questions]
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "deep" / "verdicts.db"
+
+
+def test_a_fact_is_judged_once_per_evidence_also_after_a_restart(path):
+    first = Counting()
+    cached = CachedVerifier(first, path)
+    questions = [("a fact", [PASSAGE, OTHER]), ("another", [PASSAGE]), ("a fact", [PASSAGE, OTHER]), ("none", [])]
+    found = cached.verify(questions)
+    assert first.asked == ["a fact", "another", "none"] and found == Counting().verify(questions)
+    assert cached.verify(questions) == found and len(first.asked) == 3
+    assert (cached.num_hits, cached.num_misses) == (5, 3)
+    cached.close()
+    again = Counting()
+    reopened = CachedVerifier(again, path)
+    assert reopened.verify(questions) == found and again.asked == []
+    reopened.close()
+
+
+def test_it_survives_in_another_process(path):
+    code = ("import sys; from knowledge.lexical import LexicalVerifier; from knowledge.result import Passage\n"
+            "from knowledge.verdict import CachedVerifier; v = CachedVerifier(LexicalVerifier(), sys.argv[1])\n"
+            "v.verify([(sys.argv[2], [Passage('x#7', 'doc', sys.argv[3], 1.0)])]); print(v.num_hits)")
+    hits = [subprocess.run([sys.executable, "-c", code, path, "Mira Tolan was born in Velda", PASSAGE.text], cwd=ROOT, capture_output=True,
+                           text=True, check=True).stdout.strip() for _ in range(2)]
+    assert hits == ["0", "1"]
+    cached = CachedVerifier(LexicalVerifier(), path)
+    assert cached.verify([("Mira Tolan was born in Velda", [PASSAGE])])[0].evidence == "doc#0"      # the id of this base, not of that one
+    assert cached.num_hits == 1
+
+
+def test_what_a_verdict_depends_on_is_in_the_key(path):
+    CachedVerifier(Counting(), path).verify([("a fact", [PASSAGE])])
+    for name, fact, passages in [("counting/2", "a fact", [PASSAGE]), ("counting/1", "A fact", [PASSAGE]),
+                                 ("counting/1", "a fact", [OTHER]), ("counting/1", "a fact", [PASSAGE, OTHER]),
+                                 ("counting/1", "a fact", []),
+                                 ("counting/1", "a fact", [replace(PASSAGE, title="x")])]:
+        verifier = Counting(name)
+        CachedVerifier(verifier, path).verify([(fact, passages)])
+        assert verifier.asked == [fact]
+    same = Counting()
+    CachedVerifier(same, path).verify([("a fact", [replace(PASSAGE, id="elsewhere#9", score=7.0)])])
+    assert same.asked == []
+
+
+def test_threads_and_several_caches_on_one_file(path):
+    caches = [CachedVerifier(Counting(), path) for _ in range(2)]
+    failures = []
+
+    def work(number: int) -> None:
+        for i in range(50):
+            [found] = caches[number % 2].verify([(f"fact {(number + i) % 40}", [PASSAGE])])
+            if (found.label, found.evidence) != ("supported", "doc#0"):
+                failures.append(found)
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures and sqlite3.connect(path).execute("SELECT count(*) FROM verdicts").fetchone() == (40,)
+
+
+@pytest.mark.parametrize("text", ["\0", "\ud800 lone", "'; DROP TABLE verdicts; --", "x" * 100_000, "🙂"])
+def test_hostile_texts(path, text):
+    questions = [(text, [replace(PASSAGE, text=text, title=text), OTHER])]
+    found = CachedVerifier(Counting(), path).verify(questions)
+    again = CachedVerifier(Counting(), path)
+    assert replace(again.verify(questions)[0], reason="") == replace(found[0], reason="") and again.num_hits == 1
+
+
+@pytest.mark.parametrize("content", [b"hello, world", json.dumps({"a": 1}).encode() * 100])
+def test_a_file_that_is_no_cache_is_refused(tmp_path, content):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(UserError) as error:
+        CachedVerifier(Counting(), tmp_path / "file")
+    assert error.value.exit_code == 3 and "delete" in error.value.fix and (tmp_path / "file").read_bytes() == content
+
+
+def test_another_table_of_that_name_is_refused(tmp_path):
+    sqlite3.connect(tmp_path / "file").execute("CREATE TABLE verdicts (a)")
+    with pytest.raises(UserError):
+        CachedVerifier(Counting(), tmp_path / "file")
+
+
+def test_a_locked_file_stops_nothing(path, monkeypatch, caplog):
+    monkeypatch.setattr("knowledge.verdict.BUSY_TIMEOUT_S", 0.05)
+    cached = CachedVerifier(Counting(), path)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with caplog.at_level(logging.WARNING, "knowledge"):
+        for _ in range(3):
+            assert cached.verify([("a fact", [PASSAGE])])[0].label == "supported"
+    assert len(caplog.records) == 1 and "verdict cache" in caplog.text
+    other.execute("ROLLBACK")
+    cached.verify([("a fact", [PASSAGE])])
+    assert cached.verify([("a fact", [PASSAGE])]) and cached.num_hits == 1

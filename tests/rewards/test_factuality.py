@@ -1,0 +1,293 @@
+"""Factuality: the formulas, the judge on a real knowledge base, and the bugs of the original that must not come along."""
+
+import asyncio
+import json
+import math
+import sqlite3
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from grpo.errors import UserError
+from knowledge.base import KnowledgeBase
+from knowledge.build import SkipLog, build
+from knowledge.claims import Claims, by_model, by_rules
+from knowledge.lexical import LexicalVerifier
+from knowledge.result import Passage
+from knowledge.source import Source
+from knowledge.verdict import CachedVerifier, Verdict
+from rewards.factuality import FORMULAS, FactualityJudge, hardened, knowrl_v1, knowrl_v2
+
+DOCUMENTS = {"Mira Tolan": "Mira Tolan was born in Velda. She works as a baker. She lived in Orun.",
+             "Jon Orn": "Jon Orn was born in Orun. He works as a smith.",
+             "米拉": "米拉出生于维尔达。"}
+GOOD, BAD = "Mira Tolan was born in Velda.", "Mira Tolan was born in Tane."
+S, R, U = "supported", "refuted", "unknown"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("base")
+    (folder / "source.jsonl").write_text("".join(json.dumps({"title": t, "text": x}) + "\n" for t, x in DOCUMENTS.items()))
+    build(Source(folder / "source.jsonl"), folder / "base.db", SkipLog(folder / "source.jsonl", strict=True))
+    return folder / "base.db"
+
+
+@pytest.fixture
+def make(path):
+    """make(**options) -> a judge on the documents above, closed at the end."""
+    made = []
+
+    def make_judge(decompose=by_rules, verifier=None, base_path=path, busy_timeout_s=5.0, **options) -> FactualityJudge:
+        base = KnowledgeBase.open(base_path, busy_timeout_s=busy_timeout_s)
+        made.append((FactualityJudge(base, decompose, verifier or LexicalVerifier(), **options), base))
+        return made[-1][0]
+    yield make_judge
+    for judge, base in made:
+        judge.close()
+        base.close()
+
+
+def judge_all(judge: FactualityJudge, *rows: tuple):
+    """The judge's answers to rows (think, question, titles), all at once."""
+    async def run():
+        return await asyncio.gather(*(judge.judge(*row) for row in rows))
+    return asyncio.run(run())
+
+
+def test_the_formula_of_version_1():
+    for n in range(40):
+        assert knowrl_v1([S] * n + [R, U]) == min(n / 15, 1)
+    assert knowrl_v1([]) == 0
+
+
+def test_the_formula_of_version_2():
+    assert knowrl_v2([]) == 0
+    for n in range(1, 40):
+        penalty = 1.0 if n > 10 else math.exp(1 - 10 / n)
+        for supported in range(n + 1):
+            assert knowrl_v2([S] * supported + [U] * (n - supported)) == pytest.approx(supported / n * penalty)
+    assert knowrl_v2([S] * 10) == 1 and knowrl_v2([S]) == pytest.approx(math.exp(-9))
+
+
+def test_the_hardened_formula_as_its_docstring_tells_it():
+    assert [hardened([S] * n) for n in (0, 1, 3, 10)] == [0, 1 / 4, 1 / 2, 10 / 13]
+    for s in range(8):
+        for r in range(8):
+            for u in range(8):
+                labels = [S] * s + [R] * r + [U] * u
+                value = hardened(labels)
+                assert 0 <= value < 1 and value <= hardened([*labels, S])
+                if value > 0:
+                    assert hardened([*labels, S]) > value > hardened([*labels, U]) > hardened([*labels, R])
+    assert set(FORMULAS) == {"hardened", "knowrl_v1", "knowrl_v2"}
+
+
+def test_a_supported_and_a_refuted_text(make):
+    good, bad, mixed = judge_all(make(), (GOOD, "Who is Mira Tolan?", "Mira Tolan"), (BAD, "Who is Mira Tolan?", "Mira Tolan"),
+                                 (GOOD + " She works as a cook. She likes tea.", "", "Mira Tolan"))
+    assert good.value == 1 / 4 and good.reason == "1 of 1 facts supported, 0 refuted"
+    assert [(fact.fact, fact.verdict.label, fact.verdict.evidence) for fact in good.facts] == [(GOOD.rstrip("."), S, "Mira Tolan#0")]
+    assert bad.value == 0 and bad.count(R) == 1
+    assert [fact.verdict.label for fact in mixed.facts] == [S, R, U] and mixed.value == 0
+    assert [mixed.count(label) for label in (S, R, U)] == [1, 1, 1]
+
+
+def test_chinese(make):
+    [found] = judge_all(make(), ("她出生于维尔达。我不确定她的职业。", "米拉是谁？", "米拉"))
+    assert found.value == 1 / 4 and found.facts[0].fact == "米拉出生于维尔达"
+
+
+def test_a_batch_of_one_scores_as_in_company(make):
+    """In the original a batch of one scores 0."""
+    row = (GOOD, "", "Mira Tolan")
+    assert judge_all(make(), row)[0] == judge_all(make(), row, row, (BAD, "", "Jon Orn"))[0]
+    assert judge_all(make(), row)[0].value == 1 / 4
+
+
+def test_a_missing_title_concerns_its_sample_alone(make):
+    """In the original one missing title zeroes the factuality of the whole batch."""
+    rows = [(GOOD, "", "Mira Tolan"), (GOOD, "", "Nobody Known"), (GOOD, "", "Mira Tolan"), (GOOD, "", None), (GOOD, "", "")]
+    found = judge_all(make(missing_title="zero"), *rows)
+    assert [one.value for one in found] == [1 / 4, 0, 1 / 4, 0, 0] and "'Nobody Known'" in found[1].reason
+    found = judge_all(make(missing_title="unscored"), *rows)
+    assert [one.value for one in found] == [1 / 4, None, 1 / 4, None, None] and "no title" in found[3].reason
+
+
+def test_search_as_the_policy_for_missing_titles(make):
+    found = judge_all(make(missing_title="search"), (GOOD, "", "Mira of Tolan"), (GOOD, "", "Zzz Qqq"))
+    assert found[0].value == 1 / 4 and "search guessed Mira Tolan" in found[0].reason
+    assert found[1].value is None
+
+
+def test_titles_by_parts(make):
+    """Nothing in the original ever splits the joined titles."""
+    judge = make()
+    text = "Mira Tolan was born in Velda. Jon Orn works as a smith."
+    titles = ("Mira Tolan;Jon Orn", ["Mira Tolan", "Jon Orn"], "Nobody;Jon Orn")
+    joined, several, some = judge_all(judge, *((text, "", title) for title in titles))
+    assert joined.value == several.value == 2 / 5 and some.value == 1 / 5
+    assert judge.counters["lookups_parts"] == 3
+
+
+def test_a_wrong_path_never_runs_silently(tmp_path):
+    """In the original a wrong default path runs 150 steps with factuality 0."""
+    with pytest.raises(UserError) as error:
+        KnowledgeBase.open(tmp_path / "wrong.db")
+    assert error.value.exit_code == 3 and not (tmp_path / "wrong.db").exists()
+
+
+def test_a_base_that_is_damaged_while_in_use_stops_the_run(make, path, tmp_path):
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(path.read_bytes())
+    judge = make(base_path=copy)
+    copy.write_bytes(b"x" * len(path.read_bytes()))
+    with pytest.raises(UserError):
+        judge_all(judge, (GOOD, "", "Mira Tolan"))
+
+
+def test_a_locked_base_makes_the_sample_unscorable(make, path, tmp_path):
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(path.read_bytes())
+    judge = make(base_path=copy, busy_timeout_s=0.05)
+    lock = sqlite3.connect(copy, isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+    [found] = judge_all(judge, (GOOD, "", "Mira Tolan"))
+    assert found.value is None and "locked" in found.reason and judge.counters["unscored"] == 1
+    lock.execute("ROLLBACK")
+    assert judge_all(judge, (GOOD, "", "Mira Tolan"))[0].value == 1 / 4
+
+
+def test_a_decomposer_that_fails_makes_the_sample_unscorable(make):
+    class Reply:
+        text, reason = None, "the server answered 503 four times"
+
+    async def complete(messages, *, max_tokens, prompt_version):
+        return Reply()
+    [found] = judge_all(make(by_model(complete)), (GOOD, "", "Mira Tolan"))
+    assert found.value is None and "503" in found.reason
+
+
+def test_a_text_without_facts_scores_zero(make):
+    found = judge_all(make(), ("I am not sure.", "", "Mira Tolan"), ("", "", "Mira Tolan"))
+    assert [(one.value, one.facts, one.reason) for one in found] == [(0.0, (), "no facts stated")] * 2
+
+
+def test_repeating_the_question_or_a_fact_does_not_pay(make):
+    question = "Was Mira Tolan born in Velda?"
+    found = judge_all(make(), (GOOD * 5, "", "Mira Tolan"), (GOOD, question, "Mira Tolan"))
+    assert [len(one.facts) for one in found] == [1, 0]
+
+
+def test_evidence_comes_from_the_titles_documents_alone(make):
+    [found] = judge_all(make(), ("Jon Orn was born in Orun.", "", "Mira Tolan"))
+    assert found.facts[0].verdict.label == U
+
+
+def test_contradiction_counts(make):
+    """The original pays for what the base entails a little and contradicts a lot; here a refuted fact costs more than it adds."""
+    assert judge_all(make(), (GOOD + " " + BAD, "", "Mira Tolan"))[0].value == 0
+
+
+class Slow:
+    """A verifier that takes 50 ms a call, and notes the size of each and the thread."""
+    name = "slow/1"
+
+    def __init__(self):
+        self.sizes, self.threads = [], set()
+
+    def verify(self, questions):
+        self.sizes.append(len(questions))
+        self.threads.add(threading.current_thread().name)
+        time.sleep(0.05)
+        return [Verdict(S, None, 1.0, 0.0, fact) for fact, _ in questions]
+
+
+def test_completions_share_the_verifiers_calls_and_never_block_the_loop(make):
+    verifier = Slow()
+    judge = make(verifier=verifier)
+
+    async def run():
+        longest, last = 0.0, time.perf_counter()
+
+        async def watch():
+            nonlocal longest, last
+            while True:
+                await asyncio.sleep(0.001)
+                longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
+        watching = asyncio.create_task(watch())
+        found = await asyncio.gather(*(judge.judge(GOOD + f" She has {i} cats.", "", "Mira Tolan") for i in range(40)))
+        watching.cancel()
+        return found, longest
+    found, longest = asyncio.run(run())
+    for i, one in enumerate(found):                                 # each got its own verdicts
+        assert [fact.verdict.reason for fact in one.facts] == ["Mira Tolan was born in Velda", f"Mira Tolan has {i} cats"]
+    assert sum(verifier.sizes) == 80 and len(verifier.sizes) <= 10 and len(verifier.threads) == 1
+    assert longest < 0.045                                          # less than one call of the verifier
+
+
+def test_several_loops_may_use_one_judge(make):
+    judge, found = make(), []
+    threads = [threading.Thread(target=lambda: found.extend(judge_all(judge, (GOOD, "", "Mira Tolan")))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [one.value for one in found] == [1 / 4] * 4
+
+
+def test_metrics_are_of_the_completions_since_the_last_call(make):
+    judge = make()
+    judge_all(judge, (GOOD + " She works as a cook.", "", "Mira Tolan"), ("I am not sure.", "", "Jon Orn"), (GOOD, "", "Nobody Known"),
+              (GOOD, "", "Nobody;Mira Tolan"), (GOOD, "", "Mira of Tolan"))
+    metrics = judge.metrics()
+    assert metrics == {"kb/lookups_exact": 2, "kb/lookups_parts": 1, "kb/lookups_search": 1, "kb/lookups_missing": 1, "kb/unscored": 2,
+                       "kb/facts_per_completion": 1.0, "kb/supported_frac": pytest.approx(2 / 3), "kb/refuted_frac": pytest.approx(1 / 3),
+                       "kb/unknown_frac": 0.0}
+    assert set(judge.metrics().values()) == {0} and judge.metrics().keys() == metrics.keys()
+
+
+def test_with_a_verdict_cache(make, tmp_path):
+    for hits in (0, 1):
+        cached = CachedVerifier(LexicalVerifier(), tmp_path / "verdicts.db")
+        assert judge_all(make(verifier=cached), (GOOD, "", "Mira Tolan"))[0].value == 1 / 4
+        assert cached.num_hits == hits
+        cached.close()
+
+
+async def _hostile(text: str, question: str, subject: str) -> Claims:
+    """A decomposer that hands the text on as facts, whole."""
+    return Claims((text, GOOD), "")
+
+
+@pytest.mark.parametrize("text", ["\0", "\ud800 lone", 'title:x AND NEAR("a" OR b*) C++ "', "x" * 100_000, "born in Velda " * 8_000, "; ;",
+                                  "🙂"])
+@pytest.mark.parametrize("decompose", [by_rules, _hostile])
+def test_hostile_texts(make, tmp_path, text, decompose):
+    judge = make(decompose, CachedVerifier(LexicalVerifier(), tmp_path / "verdicts.db"), missing_title="search")
+    found = judge_all(judge, (text, text, "Mira Tolan"), (GOOD, text, text), (GOOD, "", "Mira Tolan"))
+    assert all(one.value is None or 0 <= one.value <= 1 for one in found) and found[2].count(S) >= 1
+    assert all(isinstance(one.reason, str) for one in found)
+
+
+def test_the_five_best_passages_are_asked_for_with_title_and_fact(make):
+    seen = []
+
+    class Notes:
+        name = "notes/1"
+
+        def verify(self, questions):
+            seen.extend(questions)
+            return [Verdict(U, None, 0.0, 0.0, "") for _ in questions]
+    judge = make(verifier=Notes())
+    asked = []
+
+    def search(query, k, titles):
+        asked.append((query, k, titles))
+        return [Passage("a#0", "a", "text", 1.0)]
+    judge.base.search = search
+    judge_all(judge, (GOOD, "", "Mira Tolan"))
+    assert asked == [("Mira Tolan Mira Tolan was born in Velda", 5, ("Mira Tolan",))]
+    assert [fact for fact, _ in seen] == ["Mira Tolan was born in Velda"]

@@ -1,0 +1,44 @@
+"""The queue in front of a verifier: failures reach whoever waits, and nobody else is disturbed."""
+
+import threading
+
+import pytest
+
+from knowledge.verdict import Verdict
+from rewards.factuality import VerdictQueue
+
+
+def test_a_verifier_that_fails_is_heard_of_and_the_next_call_works():
+    class Fails:
+        name, broken = "fails/1", True
+
+        def verify(self, questions):
+            if self.broken:
+                raise RuntimeError("out of memory")
+            return [Verdict("unknown", None, 0.0, 0.0, fact) for fact, _ in questions]
+    queue = VerdictQueue(Fails())
+    with pytest.raises(RuntimeError, match="out of memory"):
+        queue.submit([("a fact", [])]).result(5)
+    queue.verifier.broken = False
+    assert queue.submit([("a fact", [])]).result(5)[0].label == "unknown"
+    queue.close()
+
+
+def test_a_cancelled_completion_disturbs_no_other():
+    started, go = threading.Event(), threading.Event()
+
+    class Waits:
+        name = "waits/1"
+
+        def verify(self, questions):
+            started.set()
+            go.wait(5)
+            return [Verdict("unknown", None, 0.0, 0.0, fact) for fact, _ in questions]
+    queue = VerdictQueue(Waits())
+    first = queue.submit([("a", [])])
+    started.wait(5)
+    cancelled, last = queue.submit([("b", [])]), queue.submit([("c", []), ("d", [])])
+    assert cancelled.cancel()
+    go.set()
+    assert [verdict.reason for verdict in first.result(5) + last.result(5)] == ["a", "c", "d"]
+    queue.close()

@@ -1,0 +1,89 @@
+"""Every benchmark runs at a tiny size, against its peer where that is installed, and ends in one line of JSON; the report reads it."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+NEEDS = {"hf": "transformers", "torch": "torch", "peft": "peft", "trl": "trl", "rank_bm25": "rank_bm25", "none": "torch"}
+RUNS = [("sampler", "hf"), ("sampler", "none"), ("logprob", "torch"), ("logprob", "none"), ("train_step", "peft"),
+        ("train_step", "none"), ("end_to_end", "trl"), ("end_to_end", "none"), ("rewards", "none"), ("growth", "none"),
+        ("knowledge", "rank_bm25"), ("knowledge", "none")]
+
+
+@pytest.fixture
+def bench(monkeypatch, tmp_path):
+    """Imports a benchmark, whose rows then go to a folder of the test."""
+    monkeypatch.syspath_prepend(ROOT)
+    timing = importlib.import_module("bench.timing")
+    monkeypatch.setattr(timing, "RESULTS", tmp_path / "results")
+    return lambda name: importlib.import_module(f"bench.{name}")
+
+
+def last_line(capfd) -> dict:
+    return json.loads(capfd.readouterr().out.splitlines()[-1])
+
+
+@pytest.mark.parametrize(("name", "peer"), RUNS, ids=map("-".join, RUNS))
+def test_a_benchmark_runs_and_ends_in_json(bench, capfd, name, peer):
+    pytest.importorskip(NEEDS[peer], reason=f"the peer {peer} is not installed")
+    bench(name).main(["--smoke", "--peer", peer])
+    row = last_line(capfd)
+    assert row["bench"] == name and row["options"]["peer"] == peer
+    assert {"cpu", "cores", "gpu", "commit", "versions"} <= row["machine"].keys()
+    assert len(row["load"]["before"]) == len(row["load"]["after"]) == 3
+    for case in row["cases"]:
+        assert (case.get("ratio") is not None) == (peer != "none"), "a ratio stands for a comparison"
+    checks = row["checks"]
+    assert all(value == 1.0 for check, value in checks.items() if "greedy_equal" in check or check == "judged once")
+    assert all(abs(value) < 4 for check, value in checks.items() if "chi_squared" in check)
+    assert all(value < 1e-4 for check, value in checks.items() if "logp_difference_max" in check or "gradient difference" in check)
+    assert len({value for check, value in checks.items() if check.endswith(": tokens")}) <= 1, "as many tokens on both sides"
+
+
+def test_every_benchmark_is_tested():
+    silent = {"__init__", "timing", "ceilings", "models", "steps", "report"}
+    assert {path.stem for path in (ROOT / "bench").glob("*.py")} - silent == {name for name, _ in RUNS}
+
+
+@pytest.mark.parametrize("name", [*dict.fromkeys(name for name, _ in RUNS), "report"])
+def test_help_says_what_is_measured(bench, capfd, name):
+    with pytest.raises(SystemExit) as stopped:
+        bench(name).main(["-h"])
+    assert stopped.value.code == 0 and f"python -m bench.{name}" in capfd.readouterr().out
+
+
+def test_the_report_makes_table_and_plots_of_stored_rows(bench, capfd, tmp_path):
+    for name in ("logprob", "growth"):
+        bench(name).main(["--smoke", "--save"])
+    rows = tmp_path / "results"
+    for path in rows.glob("*.jsonl"):      # rows of tiny sizes do not count unless they say that they are none
+        path.write_text(path.read_text().replace('"smoke": true', '"smoke": false') * 2)
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- bench -->\nold\n<!-- /bench -->\nafter\n")
+    capfd.readouterr()
+    bench("report").main(["--results", str(rows), "--readme", str(readme)])
+    assert last_line(capfd)["rows"] == 2
+    text = readme.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert text.count("| logprob, cpu |") == 2 and "growth, cpu" not in text
+    assert {path.name for path in rows.glob("*.png")} == {f"growth_{axis}.png" for axis in ("batch", "length", "group", "model")} | {
+        "logprob_memory_1.png", "logprob_memory_2.png"}
+
+
+def test_repeats_take_turns_and_ratios_are_paired(bench):
+    timing, order = bench("timing"), []
+    seconds = timing.interleave({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 3)
+    assert order == [*"ab", *"ab", *"ba", *"ab"]
+    assert {name: len(values) for name, values in seconds.items()} == {"a": 3, "b": 3}
+    assert timing.ratio([1.0, 2.0, 1.0], [3.0, 4.0, 5.0]) == {"ratio": 3.0, "ratio_range": [2.0, 5.0]}
+
+
+def test_the_knowledge_benchmark_does_without_torch(bench):
+    """Its figures of memory are those of a search, not of a library that it does not use."""
+    import subprocess
+    code = "import sys, bench.knowledge; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
