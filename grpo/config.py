@@ -18,8 +18,8 @@ from typing import Any
 import yaml
 
 from grpo.errors import CONFIG, UserError
-from rewards.registry import expand
 from grpo.options import ALIASES, IGNORED, MADE_BY_TOY_WORLD, REQUIRED, UNREPEATABLE, SftConfig, TrainConfig
+from rewards.registry import expand
 
 AnyConfig = TrainConfig | SftConfig
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -236,8 +236,8 @@ def _check_bounds(value: Any, bounds: typing.Mapping[str, Any]) -> None:
         raise ValueError(f"must be one of {', '.join(str(c) for c in bounds['choices'])}; got {value!r}" + (f"; did you mean {close[0]}?" if close else ""))
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, (int, float)) and not isinstance(number, bool):
-            if bounds["low"] is not None and number < bounds["low"] or bounds["high"] is not None and number > bounds["high"] or \
-                    bounds["above"] is not None and number <= bounds["above"]:
+            if (bounds["low"] is not None and number < bounds["low"]) or (bounds["high"] is not None and number > bounds["high"]) or \
+                    (bounds["above"] is not None and number <= bounds["above"]):
                 limits = [f"at least {bounds['low']}" if bounds["low"] is not None else "", f"above {bounds['above']}" if bounds["above"] is not None else "",
                           f"at most {bounds['high']}" if bounds["high"] is not None else ""]
                 raise ValueError(f"must be {' and '.join(filter(None, limits))}; got {number}")

@@ -11,6 +11,7 @@
     recognise.py    ours, KnowRL's, FActScore's, or what is wrong with it   (side_index.py: an index for files that are not ours)
     search.py, verify.py   the commands
 
-What a text claims and whether a passage supports it is decided elsewhere in this folder: claims.py, entailment.py, lexical.py.
+    claims.py       a text to atomic facts, by a model or by rules           (clauses.py: sentences and clauses)
+    verdict.py      a fact and its evidence: supported, refuted, unknown     (entailment.py: by an NLI model; lexical.py: offline)
 world.py makes the fictional encyclopedia of the tiny run.
 """

@@ -87,7 +87,7 @@ class Facts:
     def _decomposer(self, options: Mapping[str, Any]) -> Decompose:
         if options["decomposer"] == "rules":
             return by_rules
-        from rewards.api import decomposer_client         # the SDK takes a second to import: only runs that use it pay for it
+        from rewards.api import decomposer_client  # the SDK takes a second to import: only runs that use it pay for it
         self.client = decomposer_client(options)
         return by_model(self.client.complete)
 

@@ -28,7 +28,7 @@ class Connections:
 
     def __init__(self, base_url: str, key: str, limits: Limits):
         self.loop, self.slots = asyncio.get_running_loop(), asyncio.Semaphore(limits.max_concurrency)
-        self.running: dict[str, asyncio.Task["Reply"]] = {}
+        self.running: dict[str, asyncio.Task[Reply]] = {}
         self._base_url, self._key, self._timeout_s = base_url, key, limits.deadline_s / 2
         self._busy: dict[openai.AsyncOpenAI, int] = {}       # requests under way
 

@@ -22,7 +22,8 @@ from rewards.exact import normalise, truths
 from rewards.format import TAGS, parse
 from rewards.judge import Judge, Verdict, model_judge
 from rewards.offline_judge import OfflineJudge, has_number, spaceless
-from rewards.refusal import is_refusal, knowrl_v1 as is_v1_refusal
+from rewards.refusal import is_refusal
+from rewards.refusal import knowrl_v1 as is_v1_refusal
 
 CORRECT, REFUSED, WRONG = 2.0, 1.0, -1.0
 Grade = Callable[[str, Mapping[str, Any]], Awaitable[Score]]

@@ -129,5 +129,5 @@ class ModelJudge:
 
 def model_judge(options: Mapping[str, Any]) -> ModelJudge:
     """The judge that the configuration describes."""
-    from rewards.api import judge_client             # the SDK takes a second to import: only runs that use it pay for it
+    from rewards.api import judge_client  # the SDK takes a second to import: only runs that use it pay for it
     return ModelJudge(judge_client(options))

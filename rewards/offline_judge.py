@@ -17,7 +17,9 @@ MAX_CHARS = 1000            # a longer answer is wrong
 MAX_OTHER_WORDS = 3         # in a sentence around the truth, beside those of the question and common ones
 _NUMBER = re.compile(r"\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?")
 _PART_END = re.compile(r"[,;/&|\n、，；]|\b(?:and|or|nor|versus|vs)\b|[和或与]", re.IGNORECASE)
-_NEGATIONS = {"not", "never", "no", "isnt", "wasnt", "arent", "neither", "nor", "without", "except", "不是", "没有"}
+_NEGATIONS = {"not", "never", "no", "isnt", "wasnt", "arent", "neither", "nor", "without", "except"}
+_SPACELESS_NEGATIONS = ("不是", "没有", "并非", "ではな", "아니")
+_SPACELESS_COMMON = "是的在了位于叫做答案为我认想可能它他她个名です은는이가입니다"
 _COMMON = set("it its is was are were be been being this that these those there here he she they his her their i we you my our in on at "
               "to of for from by with as about into and or but if so then than also which who whom whose what when where why how has have "
               "had do does did will would can could answer think believe correct called named known name sure probably perhaps maybe "
@@ -60,6 +62,14 @@ def words(text: str) -> list[str]:
     return [_WORD_NUMBERS.get(word, word) for word in found if word not in ("a", "an", "the", "st", "nd", "rd", "th")]
 
 
+def _beside_spaceless(question: str, answer: str, truth: str) -> str:
+    """What a text without word boundaries says beside the truth: at most one character more than common ones and the question's."""
+    if denied := [word for word in _SPACELESS_NEGATIONS if word in answer and word not in question + truth]:
+        return f"denies something: {denied[0]}"
+    others = [char for char in answer.replace(truth, "") if char.isalnum() and char not in question + truth + _SPACELESS_COMMON]
+    return f"says something beside the truth: {''.join(others[:10])}" if len(others) > 1 else ""
+
+
 def _without_thousands(text: str) -> str:
     """12,000 as 12000, and set apart from what it touches."""
     return _NUMBER.sub(lambda match: f" {match[0].replace(',', '')} ", text)
@@ -85,7 +95,7 @@ def _mismatch(question: str, answer: str, truth: str) -> str:
     if denied := (set(said) - allowed) & _NEGATIONS:
         return f"denies something: {min(denied)}"
     if spaceless(truth):
-        return "" if len(answer.strip()) <= 3 * len(truth) + len(question) else "says much beside the truth"
+        return _beside_spaceless(question, answer, truth)
     others = {word for word in said if word not in allowed | _COMMON}
     if len(others) > MAX_OTHER_WORDS:
         return f"says much beside the truth: {', '.join(sorted(others)[:3])}"

@@ -65,7 +65,7 @@ _REFUSAL = re.compile(_LEAD + "(?:" + "|".join((
     r"(?:it is |its |this is )?(?:unknown|not known|unanswerable|unavailable|not available|idk|dunno|not sure|unsure|no idea|no clue"
     r"|no answer|n a)(?: to me)?",
     r"(?:dont know|do not know|cannot answer|cant answer|unable to answer)",
-    rf"(?:the|this|that) (?:answer|question|information|exact \w+)(?: to this(?: question)?)? (?:is|are|cannot be|can not be|remains) "
+    r"(?:the|this|that) (?:answer|question|information|exact \w+)(?: to this(?: question)?)? (?:is|are|cannot be|can not be|remains) "
     r"(?:unknown|not known|unavailable|not available|unclear|uncertain|determined|answered|unanswerable)\b.*",
     rf"(?:there is |i have )?(?:not enough|insufficient|no(?: reliable)?) {_KNOWLEDGE}(?: (?:available|to|on|about|for)\b.*)?",
     rf"{_MORE} (?:information|context|details) (?:is|are|would be) (?:needed|required|necessary)\b.*",

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -105,7 +105,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float:
             seconds = float(headers["retry-after-ms"]) / 1000
         else:
             value = headers.get("retry-after", "0")
-            seconds = float(value) if re.match(r"\s*[\d.+-]", value) else (_date(value) - datetime.now(timezone.utc)).total_seconds()
+            seconds = float(value) if re.match(r"\s*[\d.+-]", value) else (_date(value) - datetime.now(UTC)).total_seconds()
     except (ValueError, TypeError, OverflowError):
         return 0.0
     return max(seconds, 0.0) if math.isfinite(seconds) else 0.0
@@ -135,7 +135,7 @@ def _permanent_code(body: Any) -> Permanent | None:
 
 def _date(value: str) -> datetime:
     date = parsedate_to_datetime(value)
-    return date if date.tzinfo else date.replace(tzinfo=timezone.utc)
+    return date if date.tzinfo else date.replace(tzinfo=UTC)
 
 
 def _usage(data: Mapping[str, Any]) -> Usage:

@@ -11,6 +11,7 @@ import pytest
 
 from grpo.log import GLOSSARY
 from grpo.options import SftConfig, TrainConfig
+from rewards.api import COUNTS
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("grpo", "rewards", "knowledge", "kernels", "bench")
@@ -49,6 +50,8 @@ def _is_made(name: str, code: str) -> bool:
         return f'"{name.removeprefix("eval/")}"' in code
     if "<name>" in name:
         return "rewards/{name}" + name.removeprefix("rewards/<name>") in code
+    if name.startswith(("judge/", "decomposer/")):
+        return name.partition("/")[2] in (*COUNTS, "cost")
     return f'"{name}"' in code or name == "step"
 
 

@@ -1,0 +1,48 @@
+"""The watch over a run: collapse is named, failing rewards and steps that are not finite end it."""
+
+import math
+
+import pytest
+
+from grpo.errors import NON_FINITE, SERVICE, UserError
+from grpo.watch import Watch
+
+
+def metrics(refused=0.1, unscored=0.0):
+    return {"refusal_rate": refused, "rewards/a/unscored_frac": 0.0, "rewards/b/unscored_frac": unscored}
+
+
+def test_a_collapse_into_refusing_is_named_once():
+    said = []
+    watch = Watch(0.2, said.append)
+    for step, refused in enumerate([0.1, 0.3, 0.8, 0.97, 1.0, 1.0], 1):
+        watch.check(step, metrics(refused))
+    assert len(said) == 1 and "step 4" in said[0] and "97%" in said[0]
+
+
+def test_a_policy_that_refuses_from_the_start_has_not_collapsed():
+    said = []
+    watch = Watch(0.2, said.append)
+    for step in range(5):
+        watch.check(step, metrics(1.0))
+    assert not said
+
+
+def test_unscorable_rewards_end_the_run_after_three_steps_in_a_row():
+    watch = Watch(0.2, print)
+    for step, share in enumerate([0.5, 0.5, 0.1, 0.3, 0.3]):
+        watch.check(step, metrics(unscored=share))
+    with pytest.raises(UserError) as caught:
+        watch.check(6, metrics(unscored=0.21))
+    assert caught.value.exit_code == SERVICE and "rewards/b" in caught.value.what
+
+
+def test_three_gradients_in_a_row_that_are_not_finite_end_the_run():
+    watch = Watch(0.2, print)
+    for norm in (math.nan, math.inf, 1.0, math.nan, math.nan):
+        watch.updated(norm)
+        watch.check(1, metrics())
+    watch.updated(math.inf)
+    with pytest.raises(UserError) as caught:
+        watch.check(2, metrics())
+    assert caught.value.exit_code == NON_FINITE

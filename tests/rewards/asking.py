@@ -1,0 +1,31 @@
+"""How the tests ask an endpoint: a client for a server, with short pauses, and questions all at once."""
+
+import asyncio
+
+from api_server import ApiServer
+
+from rewards.api import ApiClient
+from rewards.endpoint import Endpoint, Limits
+from rewards.reply import Reply
+
+KEY = "canary-5e2b-key"
+KEY_NAME = "OPENAI_API_KEY_JUDGE"
+FAST = Limits(backoff_s=0.005, max_backoff_s=0.02, deadline_s=2.0, cool_down_s=0.05)
+
+
+def client_of(server: ApiServer, limits: Limits = FAST, **more) -> ApiClient:
+    return ApiClient(Endpoint("judge", server.url, KEY_NAME, "m", more.pop("prices", (0.0, 0.0))), limits, **more)
+
+
+async def complete(client: ApiClient, text: str, **more) -> Reply:
+    return await client.complete([{"role": "user", "content": text}], **{"max_tokens": 4, "prompt_version": "1"} | more)
+
+
+def ask(client: ApiClient, *texts: str) -> list[Reply]:
+    """All texts at once, then closes the client."""
+    async def run():
+        try:
+            return await asyncio.gather(*[complete(client, text) for text in texts])
+        finally:
+            await client.aclose()
+    return asyncio.run(run())

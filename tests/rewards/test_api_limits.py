@@ -1,0 +1,267 @@
+"""What the API client does for calm, speed and money: retries, limits, breaker, order, cache, costs."""
+
+import asyncio
+import multiprocessing
+import subprocess
+import sys
+import threading
+import time
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+from api_server import ApiServer, fails, replies_with, says
+from asking import KEY, KEY_NAME, ask, client_of, complete
+
+from grpo.errors import PREFLIGHT, UserError
+from rewards.connections import Connections
+from rewards.endpoint import Limits
+from rewards.limits import Breaker, RateLimit, RetryBudget
+from rewards.reply import Reply, retry_after_s
+from rewards.reply_cache import ReplyCache, cache_key
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv(KEY_NAME, KEY)
+
+
+def test_retry_after_is_obeyed_within_the_deadline():
+    with ApiServer(fails(429, retry_after="0.3")) as server:
+        start = time.monotonic()
+        assert ask(client_of(server), "question") == [Reply("A")]
+        assert 0.3 <= time.monotonic() - start < 1.5
+    with ApiServer(fails(503, retry_after="60")) as server:
+        start = time.monotonic()
+        reply, = ask(client_of(server), "question")
+        assert "after the deadline" in reply.reason and time.monotonic() - start < 1
+
+
+def test_retry_after_is_read_in_all_its_forms():
+    assert retry_after_s({"retry-after": "7"}) == 7
+    assert retry_after_s({"retry-after-ms": "1500"}) == 1.5
+    assert 3 < retry_after_s({"retry-after": formatdate(time.time() + 5, usegmt=True)}) <= 5
+    for odd in ("-4", "nan", "inf", "soon", "", "9e999", "99999999999999999999:", "Wed, 99 Foo"):
+        assert retry_after_s({"retry-after": odd}) == 0
+
+
+def test_backoff_has_full_jitter_and_doubles_up_to_its_limit():
+    pauses = []
+
+    async def sleep(seconds):
+        pauses.append(seconds)
+    with ApiServer(default=fails(500)) as server:
+        for _ in range(30):
+            ask(client_of(server, Limits(max_tries=7, breaker_failures=100), sleep=sleep), "question")
+    by_number = [pauses[i::6] for i in range(6)]
+    for number, found in enumerate(by_number):
+        longest = min(0.5 * 2 ** number, 8.0)
+        assert longest / 2 < max(found) <= longest and min(found) < longest / 2       # false alarms: 12 * 0.5 ** 30
+
+
+def test_the_retry_budget_bounds_the_traffic_of_an_outage():
+    with ApiServer(default=fails(500)) as server:
+        client = client_of(server, Limits(backoff_s=0.001, retry_budget=5, breaker_failures=1000))
+        replies = ask(client, *[f"question {i}" for i in range(40)])
+        assert len(server.requests) == 45 and any("budget" in reply.reason for reply in replies)
+
+
+def test_the_retry_budget_is_earned_back_by_successes():
+    budget = RetryBudget(1)
+    assert budget.spend() and not budget.spend()
+    budget.succeed()
+    assert not budget.spend()
+    budget.succeed()
+    assert budget.spend()
+
+
+def test_the_breaker_lets_one_probe_through_and_closes_when_it_succeeds():
+    now = [0.0]
+    breaker = Breaker(3, 10.0, lambda: now[0])
+    for _ in range(3):
+        assert breaker.wait_s() == 0
+        breaker.fail(False)
+    assert breaker.wait_s() > 0
+    now[0] = 10.0
+    assert breaker.wait_s() == 0 and breaker.probing and breaker.wait_s() > 0          # one probe, the others wait
+    breaker.fail(True)
+    assert breaker.wait_s() > 0 and breaker.open_for_s == 10
+    now[0] = 20.0
+    assert breaker.wait_s() == 0
+    breaker.release(True)                                                              # given up: somebody else may probe
+    assert breaker.wait_s() == 0
+    breaker.succeed()
+    assert breaker.wait_s() == breaker.wait_s() == 0 and breaker.open_for_s == 0
+
+
+def test_in_an_outage_few_requests_go_out_and_after_it_waiting_items_are_answered():
+    with ApiServer(*[fails(500)] * 12) as server:
+        client = client_of(server,
+                           Limits(backoff_s=0.001, max_backoff_s=0.002, breaker_failures=8, cool_down_s=0.05, max_concurrency=4,
+                                  deadline_s=5))
+        replies = ask(client, *[f"question {i}" for i in range(12)])
+        assert sum(reply.text == "A" for reply in replies) >= 9
+        assert len(server.requests) <= 12 + 12
+
+
+def test_a_long_outage_makes_further_items_fail_at_once():
+    with ApiServer(default=fails(500)) as server:
+        client = client_of(server, Limits(backoff_s=0.001, breaker_failures=4, cool_down_s=30, deadline_s=0.3, max_concurrency=1))
+        start = time.monotonic()
+        replies = ask(client, *[f"question {i}" for i in range(20)])
+        assert all(reply.text is None for reply in replies) and len(server.requests) == 4
+        assert time.monotonic() - start < 2
+
+
+def test_a_window_of_a_minute_never_holds_more_than_the_limit():
+    now = [100.0]
+    rate = RateLimit(3, 0, lambda: now[0])
+    starts = [now[0] + rate.reserve(1).wait_s for _ in range(7)]
+    assert starts == [100, 100, 100, 160, 160, 160, 220]
+    now[0] = 300.0
+    assert rate.reserve(1).wait_s == 0
+
+
+def test_tokens_per_minute_count_the_estimate_and_then_what_was_really_used():
+    rate = RateLimit(0, 100, lambda: 0.0)
+    first = rate.reserve(60)
+    rate.settle(first, 10)
+    assert rate.reserve(90).wait_s == 0 and rate.reserve(1).wait_s == 60
+    assert rate.reserve(5000).wait_s == 120                        # above the limit by itself: an empty window, not a wait for ever
+    rate.settle(first, 1000)                                       # long gone
+    assert rate.reserve(1).wait_s == 180
+
+
+def test_the_client_keeps_to_requests_per_minute():
+    now = [0.0]
+
+    async def sleep(seconds):
+        now[0] += seconds
+    with ApiServer() as server:
+        client = client_of(server, Limits(requests_per_minute=2, deadline_s=5, max_concurrency=1), sleep=sleep, clock=lambda: now[0])
+        assert ask(client, "a", "b", "c", "d", "e") == [Reply("A")] * 5 and now[0] == 120
+
+
+def test_concurrency_is_bounded():
+    with ApiServer(default=says("A", after_s=0.05)) as server:
+        start = time.monotonic()
+        ask(client_of(server, Limits(max_concurrency=3)), *[f"question {i}" for i in range(12)])
+        assert server.connections <= 3 and time.monotonic() - start >= 0.2
+
+
+def test_results_keep_the_order_of_the_questions_whatever_comes_first():
+    def delayed(number: int):
+        return replies_with(lambda request: request.text, after_s=0.01 * (20 - number))
+    with ApiServer(*[delayed(i) for i in range(20)]) as server:
+        replies = ask(client_of(server), *[f"question {i}" for i in range(20)])
+        assert [reply.text for reply in replies] == [f"question {i}" for i in range(20)]
+
+
+def test_96_calls_take_hardly_longer_than_the_slowest_of_them(monkeypatch):
+    """A slow machine slows the calls too, so the bound is relative to the slowest single request; the best of four rounds counts."""
+    took: list[float] = []
+    post = Connections.post
+
+    async def timed(self, request):
+        start = time.perf_counter()
+        body = await post(self, request)
+        took.append(time.perf_counter() - start)
+        return body
+    monkeypatch.setattr(Connections, "post", timed)
+    program = subprocess.Popen([sys.executable, str(Path(__file__).with_name("api_server.py")), "0.5"], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True)
+    with program:
+        server = ApiServer()
+        server.port = int(program.stdout.readline())
+
+        async def run():
+            client, rounds = client_of(server, Limits()), []
+            for number in range(4):
+                took.clear()
+                start = time.perf_counter()
+                replies = await asyncio.gather(*[complete(client, f"question {number} {i}") for i in range(96)])
+                assert replies == [Reply("A")] * 96
+                rounds.append((time.perf_counter() - start, max(took)))
+            await client.aclose()
+            return rounds
+        total, slowest = min(asyncio.run(run()))
+        program.stdin.close()
+    assert total <= 1.2 * slowest and total < 0.5 * 3
+
+
+def test_equal_questions_under_way_are_asked_once():
+    with ApiServer(default=says("A", after_s=0.1)) as server:
+        client = client_of(server)
+        assert ask(client, *["same"] * 8) == [Reply("A")] * 8
+        assert len(server.requests) == 1 and client.metrics()["judge/cache_hits"] == 7
+
+
+def test_the_cache_survives_a_restart_and_holds_successes_alone(tmp_path):
+    with ApiServer(says("A"), says(None), says("B")) as server:
+        assert ask(client_of(server, cache=ReplyCache(tmp_path / "sub" / "cache.sqlite")), "one") == [Reply("A")]
+        assert ask(client_of(server, cache=ReplyCache(tmp_path / "sub" / "cache.sqlite")), "two")[0].text is None
+    second = ApiServer(says("C"))
+    with second:
+        client = client_of(second, cache=ReplyCache(tmp_path / "sub" / "cache.sqlite"))
+        assert [reply.text for reply in ask(client, "one", "two")] == ["A", "C"]
+        assert len(second.requests) == 1 and client.metrics()["judge/cache_hits"] == 1
+
+
+def test_the_cache_key_holds_model_parameters_prompt_version_and_text_but_not_the_nonce():
+    def key(model="m", tokens=4.0, version="1", text="hello", nonce=""):
+        return cache_key(model, {"max_tokens": tokens}, version, [{"role": "user", "content": text}], nonce)
+    assert len({key(), key(model="n"), key(tokens=5.0), key(version="2"), key(text="hullo")}) == 5
+    assert key(text="<abc>hello</abc>", nonce="abc") == key(text="<xyz>hello</xyz>", nonce="xyz")
+
+
+def test_replies_that_the_caller_cannot_use_are_not_cached(tmp_path):
+    with ApiServer(says("nonsense"), says("A")) as server:
+        client = client_of(server, cache=ReplyCache(tmp_path / "c"))
+
+        async def run():
+            found = [await complete(client, "q", accept=lambda text: text == "A") for _ in range(3)]
+            await client.aclose()
+            return found
+        assert [reply.text for reply in asyncio.run(run())] == ["nonsense", "A", "A"] and len(server.requests) == 2
+
+
+def _fill(path: str, start: int) -> None:
+    cache = ReplyCache(path)
+    for i in range(start, start + 200):
+        cache.put(str(i % 300), f"text {i % 300}")
+        assert cache.get(str(i % 300)) == f"text {i % 300}"
+    cache.close()
+
+
+def test_threads_and_processes_share_a_cache(tmp_path):
+    path = str(tmp_path / "cache.sqlite")
+    processes = [multiprocessing.get_context("spawn").Process(target=_fill, args=(path, 100 * i)) for i in range(2)]
+    for process in processes:
+        process.start()
+    cache = ReplyCache(path)
+    threads = [threading.Thread(target=lambda i=i: [cache.put(f"{i} {k}", "x") for k in range(100)]) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for worker in [*threads, *processes]:
+        worker.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert all(cache.get(f"{i} {k}") == "x" for i in range(4) for k in range(100)) and cache.get("299") == "text 299"
+
+
+def test_a_cache_that_cannot_be_opened_is_an_error_and_one_that_breaks_is_switched_off(tmp_path, caplog):
+    (tmp_path / "notes.txt").write_text("no database" * 100)
+    with pytest.raises(UserError) as caught:
+        ReplyCache(tmp_path / "notes.txt")
+    assert caught.value.exit_code == PREFLIGHT
+    cache = ReplyCache(tmp_path / "cache.sqlite")
+    cache._connection.execute("DROP TABLE replies")
+    assert cache.get("x") is None and cache.get("x") is None and len(caplog.records) == 1
+
+
+def test_costs_and_counts_are_metrics():
+    with ApiServer(fails(500)) as server:
+        client = client_of(server, prices=(2.0, 10.0))
+        ask(client, "one", "two", "two")
+        assert client.metrics() == {"judge/calls": 3, "judge/retries": 1, "judge/failures": 1, "judge/unscorable": 0, "judge/cache_hits": 1,
+                                    "judge/prompt_tokens": 20, "judge/completion_tokens": 4,
+                                    "judge/cost": pytest.approx((20 * 2 + 4 * 10) / 1e6)}

@@ -1,0 +1,158 @@
+"""KnowRL's reward: the truth tables of its versions, and what each of the original's bugs would have answered here."""
+
+import asyncio
+import json
+import math
+from dataclasses import asdict
+
+import pytest
+
+from grpo.config import load_config
+from grpo.errors import UserError
+from grpo.schema import Completion, Group, Prompt
+from knowledge.build import SkipLog, build
+from knowledge.source import Source
+from rewards import correctness
+from rewards.judge import Verdict
+from rewards.registry import build_rewards
+from rewards.scorer import Scorer
+
+ROW = {"question": "Where was Mira Tolan born?", "answer": "Velda", "title": "Mira Tolan"}
+SUPPORTED, REFUTED, UNKNOWN = "Mira Tolan was born in Velda.", "Mira Tolan worked as a baker.", "Mira Tolan met many friends."
+
+
+class FixedJudge:
+    """A judge whose verdict is known."""
+
+    def __init__(self, outcome):
+        self.outcome, self.asked = outcome, []
+
+    async def verdict(self, question, answer, truths):
+        self.asked.append(question)
+        return Verdict(self.outcome, "as told")
+
+    def check_sync(self):
+        pass
+
+    def metrics(self):
+        return {}
+
+    close = check_sync
+
+
+@pytest.fixture
+def base(tmp_path):
+    articles = tmp_path / "articles.jsonl"
+    rows = [{"title": "Mira Tolan", "text": "Mira Tolan was born in Velda. Mira Tolan worked as a weaver."}, {"title": "Oriel Vance", "text": "Oriel Vance was born in Quent."}]
+    articles.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    build(Source(articles), tmp_path / "kb.db", SkipLog(articles, strict=True))
+    return tmp_path / "kb.db"
+
+
+def options(base, *overrides):
+    given = ["model_name_or_path=x", "dataset_id_or_path=x", "output_dir=x", "decomposer=rules", "verifier=lexical", "judge=offline", "reward_funcs=knowrl",
+             f"knowledge_base={base}", *overrides]
+    return asdict(load_config(None, given)[0])
+
+
+@pytest.fixture
+def grade(base, monkeypatch):
+    """grade(version, judge's outcome, thoughts, answer, **row) -> (score, judge)."""
+    def run(version, outcome, thoughts, answer, settings=(), **row):
+        judge = FixedJudge(outcome)
+        monkeypatch.setattr(correctness, "build_judge", lambda _: judge)
+        reward = build_rewards([version], options(base, *settings))[0]
+        score = asyncio.run(reward.grade(f"<think>{thoughts}</think><answer>{answer}</answer>", ROW | row))
+        reward.close()
+        return score, judge
+    return run
+
+
+def v2(supported, n):
+    return supported / n * math.exp(1 - 10 / n)
+
+
+@pytest.mark.parametrize(("version", "outcome", "thoughts", "answer", "value"), [
+    ("combined", "correct", REFUTED, "Velda", 2.0),
+    ("combined", "wrong", SUPPORTED, "Quent", -1 + 1 / 4),
+    ("combined", "wrong", f"{SUPPORTED} {REFUTED}", "Quent", -1.0),
+    ("combined", "wrong", f"{SUPPORTED} {UNKNOWN}", "Quent", -1 + 1 / 5),
+    ("combined", None, SUPPORTED, "I don't know", 1.0),
+    ("combined", "refused", SUPPORTED, "that escapes me", 1.0),
+    ("combined", None, SUPPORTED, "Quent", None),
+    ("combined_v1", "correct", REFUTED, "Velda", 2.0),
+    ("combined_v1", "wrong", SUPPORTED, "Velda or so", -1 + 1 / 15),
+    ("combined_v1", "refused", SUPPORTED, "I cannot tell Velda from Quent", -1 + 1 / 15),
+    ("combined_v1", "correct", SUPPORTED, "Quent", -1 + 1 / 15),                     # no keyword of the truth: the judge is not asked
+    ("combined_v2", "correct", REFUTED, "Quent", 2.0),
+    ("combined_v2", "wrong", SUPPORTED, "Quent", -1 + v2(1, 1)),
+    ("combined_v2", "wrong", f"{SUPPORTED} {REFUTED}", "Quent", -1 + v2(1, 2)),
+    ("combined_v2", "refused", SUPPORTED, "no idea", 1.0),
+    ("combined_v2", None, SUPPORTED, "Quent", None),
+])
+def test_the_truth_table(grade, version, outcome, thoughts, answer, value):
+    score, _ = grade(version, outcome, thoughts, answer)
+    assert score.value == (None if value is None else pytest.approx(value, abs=1e-12)), score.reason
+
+
+def test_a_wrong_answer_never_beats_a_refusal(grade):
+    facts = " ".join([SUPPORTED, "Mira Tolan worked as a weaver."] * 20)
+    assert grade("combined", "wrong", facts, "Quent")[0].value < 0 < grade("combined", None, facts, "I don't know")[0].value
+
+
+def test_facts_are_looked_up_only_where_they_matter(base, monkeypatch):
+    monkeypatch.setattr(correctness, "build_judge", lambda _: FixedJudge("correct"))
+    reward = build_rewards(["combined"], options(base))[0]
+    asyncio.run(reward.grade(f"<think>{SUPPORTED}</think><answer>Velda</answer>", ROW))
+    assert reward.metrics()["kb/lookups_exact"] == 0
+    reward.close()
+
+
+def test_the_judge_sees_the_question_and_not_the_rendered_prompt(grade):
+    _, judge = grade("combined_v2", "correct", SUPPORTED, "Velda", prompt="<|im_start|>user\nWhere was Mira Tolan born?<|im_end|>")
+    assert judge.asked == ["Where was Mira Tolan born?"]
+
+
+def test_a_missing_title_concerns_its_own_completion_alone_and_a_batch_of_one_scores(base):
+    scorer = Scorer(build_rewards(["knowrl"], options(base)))
+    text = f"<think>{SUPPORTED}</think><answer>Quent</answer>"
+    groups = [Group(Prompt(i, "", (), ROW | {"title": title}), [Completion([], [], [], "stop", text)]) for i, title in enumerate(("Mira Tolan", "Nobody At All"))]
+    scorer.grade(groups)
+    assert groups[0].rewards == [pytest.approx(1 - 1 + 1 / 4)]                       # a batch of one completion
+    assert groups[1].rewards == [None] and "not in the knowledge base" in groups[1].scores[0]["combined"].reason
+    scorer.close()
+
+
+@pytest.mark.parametrize(("policy", "value"), [("zero", -1.0), ("unscored", None)])
+def test_the_policy_for_missing_titles(grade, policy, value):
+    score, _ = grade("combined", "wrong", SUPPORTED, "Quent", (f"missing_title_policy={policy}",), title="Nobody At All")
+    assert score.value == value
+
+
+def test_factuality_without_a_knowledge_base_is_refused(base, monkeypatch):
+    monkeypatch.delenv("FACTSCORE_DB_PATH", raising=False)
+    with pytest.raises(UserError, match="knowledge base"):
+        build_rewards(["knowrl"], options("null"))
+    monkeypatch.setenv("FACTSCORE_DB_PATH", str(base.parent / "absent.db"))
+    with pytest.raises(UserError) as caught:                                         # the original trains on with factuality 0
+        build_rewards(["knowrl_v2"], options("null"))
+    assert caught.value.exit_code == 3 and not (base.parent / "absent.db").exists()
+
+
+def test_titles_joined_by_semicolons_are_split(grade):
+    score, _ = grade("combined", "wrong", SUPPORTED, "Quent", title="Mira Tolan;Oriel Vance")
+    assert score.value == pytest.approx(-1 + 1 / 4)
+
+
+def test_presets_stand_for_two_rewards_and_weights_count_both(base):
+    assert [reward.name for reward in build_rewards(["knowrl_v2"], options(base))] == ["format", "combined_v2"]
+    with pytest.raises(UserError, match="reward_weights"):
+        options(base, "reward_weights=[1]")
+
+
+def test_the_coverage_of_titles_is_told_before_the_first_step(base):
+    said = []
+    reward = build_rewards(["combined"], options(base))[0]
+    reward.prepare([ROW, ROW | {"title": "Nobody At All"}, ROW | {"title": "No One"}], said.append)
+    reward.close()
+    assert "33.3% of 3 titles" in said[0] and said[1].startswith("warning:")

@@ -1,0 +1,269 @@
+"""The correctness rewards: truth tables of both presets and of the hardened default, the offline judge, and the original's bugs."""
+
+import asyncio
+import inspect
+import json
+import time
+from collections.abc import Sequence
+
+import pytest
+from api_server import ApiServer, fails, hangs, replies_with, says
+
+from grpo.errors import SERVICE, UserError
+from grpo.schema import Score
+from rewards.api import ApiClient
+from rewards.correctness import build_judge, correctness, knowrl_v1, knowrl_v2, lists_alternatives, shares_keyword
+from rewards.endpoint import Endpoint, Limits
+from rewards.judge import ModelJudge, Verdict
+from rewards.offline_judge import OfflineJudge, words
+from rewards.registry import Reward
+from rewards.scorer import Scorer
+
+ROW = {"question": "What is the capital of France?", "answer": "Paris", "title": "France",
+       "prompt": "<system>rules</system><user>What is ...?"}
+
+
+class Scripted:
+    """A judge that gives one verdict and remembers what it was asked."""
+
+    def __init__(self, outcome):
+        self.outcome, self.asked = outcome, []
+
+    async def verdict(self, question: str, answer: str, truths: Sequence[str]) -> Verdict:
+        self.asked.append((question, answer, list(truths)))
+        return Verdict(self.outcome, "scripted")
+
+
+def block(answer: str) -> str:
+    return f"<think>Let me see.</think>\n<answer>{answer}</answer>"
+
+
+def grade(make, outcome, completion: str, row=ROW) -> tuple[Score, int]:
+    judge = Scripted(outcome)
+    return asyncio.run(make(judge)(completion, row)), len(judge.asked)
+
+
+# completion, truth, what the judge says -> (value, outcome, was the judge asked) under v1, v2 and the hardened default
+WRONG, NOT_ASKED = (-1.0, "wrong", False), False
+TABLE = {
+    "judge: correct": ("The city of Paris", "Paris", "correct", (2.0, "correct", True), (2.0, "correct", True), (2.0, "correct", True)),
+    "judge: wrong": ("Paris, Texas", "Paris", "wrong", (-1.0, "wrong", True), (-1.0, "wrong", True), (-1.0, "wrong", True)),
+    "judge: no attempt": ("Paris hm", "Paris", "refused", (-1.0, "refused", True), (1.0, "refused", True), (1.0, "refused", True)),
+    "judge: out of reach": ("Paris", "Paris", None, (None, None, True), (None, None, True), (None, None, True)),
+    "refusal of v1": ("I cannot answer Paris", "Paris", "correct", (-1.0, "refused", False), (2.0, "correct", True),
+                      (2.0, "correct", True)),
+    "refusal v1 misses": ("I don't know", "Paris", "refused", (-1.0, "refused", False), (1.0, "refused", True), (1.0, "refused", False)),
+    "refusal and a digit": ("I don't know", "1998", "refused", (-1.0, "refused", True), (1.0, "refused", True), (1.0, "refused", False)),
+    "song v1 hits": ("I can't help falling in love", "Love", "wrong", (-1.0, "refused", False), (-1.0, "wrong", True),
+                     (-1.0, "wrong", True)),
+    "no keyword": ("London", "Paris", "correct", WRONG, (2.0, "correct", True), (2.0, "correct", True)),
+    "no keyword, a digit": ("May", "4 May 1998", "wrong", (-1.0, "wrong", True), (-1.0, "wrong", True), (-1.0, "wrong", True)),
+    "digit in the truth": ("the nineties", "1990s", "correct", (2.0, "correct", True), (2.0, "correct", True), (2.0, "correct", True)),
+    "substring": ("He was scared", "red", "correct", WRONG, (2.0, "correct", True), (2.0, "correct", True)),
+    "stop word alone": ("The end", "The Beatles", "correct", WRONG, (2.0, "correct", True), (2.0, "correct", True)),
+    "blank": (" \n", "Paris", "correct", WRONG, WRONG, WRONG),
+    "dots": ("…", "Paris", "correct", WRONG, (2.0, "correct", True), WRONG),
+    "colon": (":", "4", "correct", (2.0, "correct", True), (2.0, "correct", True), WRONG),
+    "alternatives": ("Paris or London", "Paris", "correct", (2.0, "correct", True), (2.0, "correct", True), WRONG),
+    "the truth says or": ("Trick or Treat", "Trick or Treat", "correct", (2.0, "correct", True), (2.0, "correct", True),
+                          (2.0, "correct", True)),
+    "the truth is unknown": ("Unknown", "Unknown", "correct", (2.0, "correct", True), (2.0, "correct", True), (2.0, "correct", True))}
+
+
+@pytest.mark.parametrize("version", range(3), ids=["knowrl_v1", "knowrl_v2", "correctness"])
+@pytest.mark.parametrize("name", TABLE)
+def test_truth_table(name, version):
+    answer, truth, outcome, *wanted = TABLE[name]
+    score, asked = grade((knowrl_v1, knowrl_v2, correctness)[version], outcome, block(answer), ROW | {"answer": truth})
+    assert (score.value, score.outcome, bool(asked)) == wanted[version]
+    assert score.reason
+
+
+@pytest.mark.parametrize("make", [knowrl_v1, knowrl_v2, correctness])
+@pytest.mark.parametrize("completion",
+                         ["Paris", "", "<answer></answer>", "<answer> \n </answer>", "<answer>Paris", "</answer>Paris<answer>"])
+def test_without_an_answer_it_is_wrong_and_the_judge_is_not_asked(make, completion):
+    score, asked = grade(make, "correct", completion)
+    assert (score.value, score.outcome, asked) == (-1.0, "wrong", 0)
+
+
+@pytest.mark.parametrize("completion", [
+    "<answer>Paris</answer><answer>London</answer>", "<think>a</think><think>b</think><answer>Paris</answer>",
+    "<answer>Paris</answer></answer>",
+    "<answer>Paris</answer><think>a</think>", "<think><think>a</think><answer>Paris</answer>"])
+def test_tags_that_are_not_one_pair_of_each_get_no_credit_in_the_hardened_default_alone(completion):
+    assert grade(correctness, "correct", completion) == (Score(-1.0, "not exactly one think block and one answer block", "wrong"), 0)
+    assert grade(knowrl_v2, "correct", completion)[0].value == 2
+
+
+def test_the_first_answer_block_counts():
+    judge = Scripted("correct")
+    asyncio.run(knowrl_v2(judge)("<answer> Paris </answer><answer>London</answer>", ROW))
+    assert judge.asked[0][1] == "Paris"
+
+
+@pytest.mark.parametrize("make", [knowrl_v1, knowrl_v2, correctness])
+def test_the_judge_sees_the_rows_question_and_not_the_rendered_prompt(make):
+    """The original misspells a parameter, and shows the judge the whole templated prompt."""
+    judge = Scripted("correct")
+    asyncio.run(make(judge)(block("Paris"), ROW | {"answer": ["Paris", "City of Light"]}))
+    assert judge.asked == [("What is the capital of France?", "Paris", ["Paris", "City of Light"])]
+
+
+@pytest.mark.parametrize("make", [knowrl_v1, knowrl_v2, correctness])
+def test_a_row_without_question_or_answer_is_unscorable(make):
+    for row in (ROW | {"question": " "}, ROW | {"answer": None}, ROW | {"answer": []}, {}):
+        score, asked = grade(make, "correct", block("Paris"), row)
+        assert score.value is None and score.outcome is None and not asked
+
+
+def test_what_a_refusal_is_worth_can_be_chosen():
+    assert asyncio.run(correctness(Scripted("refused"), refused=0.25)(block("I don't know"), ROW)).value == 0.25
+
+
+def test_they_are_coroutine_functions_as_the_scorer_needs_them():
+    assert all(inspect.iscoroutinefunction(make(Scripted("correct"))) for make in (knowrl_v1, knowrl_v2, correctness))
+
+
+def test_keywords_are_words():
+    assert shares_keyword("the RED one", "Red") and not shares_keyword("he was scared", "red") and not shares_keyword("a I", "a I")
+    assert shares_keyword("是北京市", "北京") and not shares_keyword("上海", "北京")
+
+
+ALTERNATIVES = ["Paris or London", "Either Paris or London", "Paris / London", "Paris/London", "Paris; London", "1. Paris\n2. London",
+                "- Paris\n- London",
+                "Paris | London", "北京或者上海"]
+
+
+@pytest.mark.parametrize("answer", ALTERNATIVES)
+def test_an_answer_that_lists_alternatives(answer):
+    assert lists_alternatives(answer, ["Paris"]) and not lists_alternatives(answer, ["Paris", answer])
+
+
+@pytest.mark.parametrize("answer",
+                         ["Paris", "AC/DC", "120 km/h", "1/2/2003", "Oregon", "March 13, 2018", "Simon & Garfunkel", "- Paris", "n/a"])
+def test_an_answer_that_lists_none(answer):
+    assert not lists_alternatives(answer, ["something"])
+
+
+# ---- offline --------------------------------------------------------------------------------------------------------------------
+
+OFFLINE = [     # question, answer, truths, outcome
+    ("What is the capital of France?", "Paris", ["Paris"], "correct"), ("What is the capital of France?", "paris.", ["Paris"], "correct"),
+    ("What is the capital of France?", "The capital of France is Paris.", ["Paris"], "correct"),
+    ("?", "I think it is Paris", ["Paris"], "correct"),
+    ("What is the capital of France?", "Paris, France", ["Paris"], "correct"), ("?", "Paris", ["London", "Paris"], "correct"),
+    ("?", "London", ["Paris"], "wrong"), ("?", "Paris and London", ["Paris"], "wrong"), ("?", "Paris, London", ["Paris"], "wrong"),
+    ("?", "Paris or London", ["Paris"], "wrong"), ("?", "It is not Paris", ["Paris"], "wrong"),
+    ("?", "Paris London Berlin Rome Oslo", ["Paris"], "wrong"),
+    ("?", "scared", ["red"], "wrong"), ("?", "Canonero", ["Milena Canonero"], "wrong"), ("?", "...", ["Paris"], "wrong"),
+    ("?", "the", ["The"], "wrong"),
+    ("When?", "13 March 2018", ["March 13, 2018"], "correct"), ("When?", "2018", ["March 13, 2018"], "wrong"),
+    ("When?", "March 13th, 2018", ["March 13, 2018"], "correct"),
+    ("When?", "March 13 or 14, 2018", ["March 13, 2018"], "wrong"), ("When?", "1998", ["1999"], "wrong"),
+    ("When?", "In 1998.", ["1998"], "correct"),
+    ("How many seasons are there?", "3", ["three seasons"], "correct"), ("How many?", "12,000 people", ["12000"], "correct"),
+    ("?", "4.5", ["4.50"], "wrong"),
+    ("When?", "1990 1991 1992", ["1991"], "wrong"), ("Netflix or Hulu?", "Netflix", ["Hulu"], "wrong"),
+    ("?", "Lennon and McCartney", ["Lennon"], "wrong"),
+    ("?", "Lennon and McCartney", ["Lennon and McCartney"], "correct"), ("?", "I don’t know", ["Paris"], "refused"),
+    ("?", "Unknown", ["Unknown"], "correct"),
+    ("?", "I don't know, perhaps Paris", ["Paris"], "wrong"), ("中国的首都是哪里？", "是北京市", ["北京"], "correct"),
+    ("中国的首都是哪里？", "不是北京", ["北京"], "wrong"),
+    ("?", "北京上海", ["北京"], "wrong"),
+    ("?", "答案是北京。", ["北京"], "correct"), ("?", "Paris " * 500, ["Paris"], "wrong"),
+    ("?", "Schindler’s List", ["Schindler's List"], "correct")]
+
+
+@pytest.mark.parametrize("number", range(len(OFFLINE)))
+def test_offline_judge(number):
+    question, answer, truths, outcome = OFFLINE[number]
+    verdict = asyncio.run(OfflineJudge().verdict(question, answer, truths))
+    assert verdict.outcome == outcome, verdict.reason
+    assert verdict.reason
+
+
+def test_offline_the_presets_pay_the_same_values():
+    for answer, wanted in (("Paris", 2.0), ("London", -1.0), ("I don't know", 1.0)):
+        assert asyncio.run(correctness(OfflineJudge())(block(answer), ROW)).value == wanted
+        assert asyncio.run(knowrl_v2(OfflineJudge())(block(answer), ROW)).value == wanted
+    assert asyncio.run(knowrl_v1(OfflineJudge())(block("I don't know"), ROW)).value == -1
+
+
+def test_words_are_compared_in_one_spelling():
+    assert words("The three men's 3rd, 1,200.5 – ２") == ["3", "men", "3", "1200.5", "2"]
+
+
+@pytest.mark.parametrize("piece", ["a ", "1,", ", ", "Paris ", "or ", "-\n", "'", "1,234"])
+def test_the_rules_take_linear_time(piece):
+    start = time.perf_counter()
+    for answer in (piece * 100_000, piece * (1000 // len(piece))):
+        asyncio.run(correctness(OfflineJudge())(block(answer), ROW))
+        asyncio.run(knowrl_v1(OfflineJudge())(block(answer), ROW))
+    assert time.perf_counter() - start < 3
+
+
+def test_the_configuration_chooses_the_judge():
+    assert isinstance(build_judge({"judge": "offline"}), OfflineJudge)
+
+
+# ---- with a real client ---------------------------------------------------------------------------------------------------------
+
+def model_judge(server: ApiServer, monkeypatch, limits=Limits(backoff_s=0.001, max_backoff_s=0.002)) -> ModelJudge:
+    monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "canary-key")
+    return ModelJudge(ApiClient(Endpoint("judge", server.url, "OPENAI_API_KEY_JUDGE", "m"), limits))
+
+
+def run_in_scorer(judge: ModelJudge, make, completions: Sequence[str]) -> list[Score]:
+    """As in training: each completion is handed to the scorer, whose event loop lives in a daemon thread."""
+    from grpo.schema import Completion, Group, Prompt
+    scorer = Scorer([Reward("correctness", make(judge), slow=True)])
+    group = Group(Prompt(0, "the rendered prompt", (1,), ROW), [Completion([1], [0.0], [0.0], "stop", text) for text in completions])
+    try:
+        scorer.grade([group])
+    finally:
+        judge.close()
+        scorer.close()
+    return [scores["correctness"] for scores in group.scores]
+
+
+def test_an_outage_pays_nothing_to_anybody_where_the_original_paid_more_than_for_a_wrong_answer(monkeypatch):
+    with ApiServer(default=fails(503)) as server:
+        scores = run_in_scorer(model_judge(server, monkeypatch), knowrl_v2, [block("Paris"), block("London"), "no answer"])
+        assert [score.value for score in scores] == [None, None, -1.0]
+
+
+def test_a_reply_with_the_article_a_pays_nothing_where_the_original_paid_two(monkeypatch):
+    for reply in ("NOT CORRECT", "That is a wrong answer", "A correct answer would be Paris"):
+        with ApiServer(default=says(reply)) as server:
+            score, = run_in_scorer(model_judge(server, monkeypatch), knowrl_v2, [block("London")])
+            assert score.value is None and "no verdict" in score.reason
+
+
+def test_a_key_that_is_refused_ends_the_run_where_the_original_retried_for_ever(monkeypatch):
+    with ApiServer(default=fails(401)) as server, pytest.raises(UserError) as caught:
+        run_in_scorer(model_judge(server, monkeypatch), knowrl_v2, [block("Paris")])
+    assert caught.value.exit_code == SERVICE and len(server.requests) == 1
+
+
+def test_grades_belong_to_their_completions_where_the_original_took_them_as_they_came(monkeypatch):
+    def verdict(request) -> str:
+        return "ABC"[int(json.loads(request.text.split("\n")[-4]).split()[-1]) % 3]
+    slow_first = [replies_with(verdict, after_s=0.02 * (12 - i)) for i in range(12)]
+    with ApiServer(*slow_first) as server:
+        scores = run_in_scorer(model_judge(server, monkeypatch), knowrl_v2, [block(f"Paris {i}") for i in range(12)])
+        assert [score.value for score in scores] == [2.0, -1.0, 1.0] * 4
+
+
+def test_judge_calls_run_together_where_the_original_made_one_after_the_other(monkeypatch):
+    with ApiServer(default=says("A", after_s=0.3)) as server:
+        start = time.perf_counter()
+        run_in_scorer(model_judge(server, monkeypatch), knowrl_v2, [block(f"Paris {i}") for i in range(24)])
+        assert time.perf_counter() - start < 24 * 0.3 / 4
+
+
+def test_a_judge_that_hangs_ends_as_unscorable_by_the_deadline(monkeypatch):
+    with ApiServer(default=hangs) as server:
+        judge = model_judge(server, monkeypatch, Limits(backoff_s=0.001, deadline_s=0.4))
+        score, = run_in_scorer(judge, correctness, [block("Paris")])
+        assert score.value is None and "no answer within" in score.reason
