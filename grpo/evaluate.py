@@ -23,6 +23,7 @@ from grpo.options import TrainConfig
 from grpo.policy import Policy, load_for_inference
 from grpo.rollout import Rollout, load_prompts
 from grpo.run import Run
+from grpo.run_dir import write_atomically
 from grpo.sampler import Sampler
 from grpo.schema import Group, Prompt
 from rewards.registry import build_rewards
@@ -124,6 +125,12 @@ class Evaluation:
                 scale, unit = (100, " %") if name not in ("reward", "mean_length") else (1, "")
                 lines.append(f"  {name:<30}{before[part][name] * scale:>8.1f}{unit:<2}{last[name] * scale:>8.1f}{unit:<2}".rstrip())
         return "\n".join(lines)
+
+    def write(self, before: Mapping[str, Mapping[str, float]], after: Mapping[str, Mapping[str, float]]) -> None:
+        """evaluation.json: both summaries, of all held-out questions and of each part."""
+        if after:
+            text = json.dumps({"before": before, "after": after}, indent=2)
+            write_atomically(self.run.path / "evaluation.json", text + "\n")
 
     def close(self) -> None:
         if self.prompts and self.scorer is not self.rollout.scorer:

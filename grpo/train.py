@@ -202,7 +202,7 @@ class Clock:
         return time.perf_counter() - self.started
 
 
-def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, float]:
+def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[str, float]]:
     """A whole run: cold start if one is due, GRPO, evaluation before and after; returns the last evaluation."""
     with Run(config, list(notices)) as run:
         run.config = config = cold_start(make_world(config, run), run)
@@ -225,6 +225,7 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, float]:
         after = evaluation.measure()
         if run.ranks.is_main:
             run.log.close()
+            evaluation.write(before, after)
             print(evaluation.comparison(before, after))
         evaluation.close()
         trainer.rollout.scorer.close()

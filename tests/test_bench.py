@@ -27,6 +27,13 @@ def last_line(capfd) -> dict:
     return json.loads(capfd.readouterr().out.splitlines()[-1])
 
 
+def test_the_experiment_runs_and_shows_every_arm(bench, capfd, tmp_path):
+    bench("knowrl_effect").main(["--smoke", "--folder", str(tmp_path / "runs")])
+    results = last_line(capfd)["results"]
+    assert list(results["1"]) == ["cold start", "outcome", "knowrl"] and (tmp_path / "runs" / "refusals.png").exists()
+    assert all({"", "well known", "unseen"} == arm.keys() for arm in results["1"].values())
+
+
 @pytest.mark.parametrize(("name", "peer"), RUNS, ids=map("-".join, RUNS))
 def test_a_benchmark_runs_and_ends_in_json(bench, capfd, name, peer):
     pytest.importorskip(NEEDS[peer], reason=f"the peer {peer} is not installed")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 
 import pytest
 from api_server import ApiServer, fails, sends
@@ -19,7 +20,10 @@ OPTIONS = {"judge_base_url": None, "judge_api_key_env": "OPENAI_API_KEY_JUDGE", 
 
 
 @pytest.fixture(autouse=True)
-def key(monkeypatch):
+def environment(monkeypatch):
+    """No settings but the judge's key."""
+    for name in [name for name in os.environ if name.startswith("OPENAI_")] + ["FACTSCORE_MODEL", "LLM_EVAL_MODEL", "REWARD_MODEL_NAME"]:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(KEY_NAME, KEY)
 
 
