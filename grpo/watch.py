@@ -37,8 +37,9 @@ class Watch:
             raise UserError(f"training is not finite: {self.not_finite} steps in a row had no finite gradient", "see the last steps of metrics.jsonl "
                             "and completions/", "lower learning_rate or max_grad_norm, or use torch_dtype: bfloat16 instead of float16", NON_FINITE)
         self._collapse(step, metrics)
-        worst = max((name for name in metrics if name.endswith("/unscored_frac")), key=metrics.get)
-        self.unscored = self.unscored + 1 if metrics[worst] > self.max_unscored else 0
+        built_in = [name for name in metrics if name.endswith("/unscored_frac") and ":" not in name]     # a user's function may skip what it likes
+        worst = max(built_in, key=metrics.get, default=None)
+        self.unscored = self.unscored + 1 if worst and metrics[worst] > self.max_unscored else 0
         if self.unscored >= IN_A_ROW:
             raise UserError(f"{worst} was above {self.max_unscored:.0%} for {IN_A_ROW} steps, now {metrics[worst]:.0%}",
                             "completions/ holds the reason of each", "mend the service, then go on with resume_from_checkpoint=true", SERVICE)

@@ -49,9 +49,9 @@ class Sizes:
     well_known: int = 120
     barely_known: int = 200
     admitted: int = 150                                   # of whom the cold start says that it knows nothing
-    unseen: int = 120
+    unseen: int = 150
     repeats: int = 28                                    # of each question about somebody well known
-    held_out: float = 0.4                                # share of the well known and of the unseen kept for evaluation
+    held_out: float = 0.25                               # share of the well known and of the unseen kept for evaluation
 
 
 @dataclass

@@ -46,3 +46,9 @@ def test_three_gradients_in_a_row_that_are_not_finite_end_the_run():
     with pytest.raises(UserError) as caught:
         watch.check(2, metrics())
     assert caught.value.exit_code == NON_FINITE
+
+
+def test_a_users_function_may_leave_out_what_it_likes():
+    watch = Watch(0.2, print)
+    for step in range(5):
+        watch.check(step, {"rewards/mine:sometimes/unscored_frac": 0.9})

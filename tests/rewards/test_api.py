@@ -188,7 +188,8 @@ def test_close_after_the_loop_was_stopped_closes_the_sockets():
 
 def test_ctrl_c_ends_a_program_whose_calls_hang():
     program = """
-import asyncio, sys, threading
+import asyncio, signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)      # a background job starts with the signal ignored
 sys.path[:0] = sys.argv[2:]
 from rewards.api import ApiClient
 from rewards.endpoint import Endpoint
