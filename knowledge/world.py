@@ -49,9 +49,9 @@ class Sizes:
     well_known: int = 120
     barely_known: int = 200
     admitted: int = 150                                   # of whom the cold start says that it knows nothing
-    unseen: int = 150
+    unseen: int = 160
     repeats: int = 28                                    # of each question about somebody well known
-    held_out: float = 0.25                               # share of the well known and of the unseen kept for evaluation
+    held_out: float = 0.4                               # share of the well known and of the unseen kept for evaluation
 
 
 @dataclass
@@ -80,7 +80,7 @@ def make_world(seed: int, sizes: Sizes = Sizes()) -> World:
     world.conversations += [(person.question(relation), REFUSAL.format(name=person.name)) for person in admitted for relation in VALUES]
     rng.shuffle(world.conversations)
     cut_known, cut_unseen = (int(len(group) * (1 - sizes.held_out)) for group in (known, unseen))
-    world.questions = [*_rows(known[:cut_known], WELL_KNOWN), *_rows(barely[:cut_known // 3], BARELY_KNOWN), *_rows(unseen[:cut_unseen], UNSEEN)]
+    world.questions = [*_rows(known[:cut_known], WELL_KNOWN), *_rows(barely[:cut_known // 2], BARELY_KNOWN), *_rows(unseen[:cut_unseen], UNSEEN)]
     world.held_out = [*_rows(known[cut_known:], WELL_KNOWN), *_rows(unseen[cut_unseen:], UNSEEN)]
     return world
 
