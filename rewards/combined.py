@@ -1,4 +1,4 @@
-"""KnowRL's reward: correctness, and factuality where it can matter. Three versions of it (facts: knowrl.md's tables, in the code as below).
+"""KnowRL's reward: correctness, and factuality where it can matter. Three versions of it:
 
                     combined (default)              combined_v1                      combined_v2
     correctness     hardened (correctness.py)       refusal and keyword rules, judge the judge alone

@@ -35,7 +35,7 @@ def facts_of(request):
 
 @pytest.fixture
 def endpoints(monkeypatch):
-    """A judge that finds every second answer right, and a decomposer."""
+    """A judge that says right, wrong and not attempted in turn, and a decomposer."""
     turns = iter("ABC" * 10000)
     monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "word")
     monkeypatch.setenv("OPENAI_API_KEY_FACTSCORE", "word")
