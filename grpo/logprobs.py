@@ -8,11 +8,17 @@ For a scored token with hidden state h, temperature τ and logits z = h Wᵀ / �
 K is everything, unless the sampler cut the distribution off (top-k, top-p): then a token belongs to K if its log-prob in
 the full distribution reaches the threshold `cut_C` that was recorded when it was drawn. Scoring what was sampled from
 keeps the ratio of Eq. 4 at 1 on-policy; it is the sampling mask of DeepSeek-V3.2 (2512.02556) in one number per token.
+
+dℓ/dh does not depend on the loss: the forward pass computes it while the logits are there, the backward pass multiplies it by
+dL/dℓ. So a token costs two products with W, where recomputing costs three. Only a gradient of W itself needs the logits again.
 """
+
+from collections.abc import Iterator
 
 import torch
 
 NO_CUT = float("-inf")
+CACHE_BYTES = 8 << 20    # of float32 logits that a CPU works on at a time, so that they stay in its cache
 
 
 def token_logprobs(hidden_CD: torch.Tensor, head_VD: torch.Tensor, targets_C: torch.Tensor, temperature: float,
@@ -31,45 +37,62 @@ class _TokenLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden_CD, head_VD, targets_C, temperature, cut_C, chunk):
-        ctx.save_for_backward(hidden_CD, head_VD, targets_C)
-        ctx.temperature, ctx.cut_C, ctx.chunk = temperature, cut_C, chunk
         exact = torch.promote_types(hidden_CD.dtype, torch.float32)
         logp_C, entropy_C = (torch.empty(len(targets_C), dtype=exact, device=hidden_CD.device) for _ in range(2))
-        for rows in _chunks(len(targets_C), chunk):
-            logp_XV = _log_softmax(hidden_CD[rows], head_VD, temperature, targets_C[rows], _part(cut_C, rows))
-            logp_C[rows] = logp_XV.gather(1, targets_C[rows, None])[:, 0]
-            entropy_C[rows] = -(logp_XV.exp() * logp_XV.clamp_min(torch.finfo(exact).min)).sum(dim=-1)
+        slope_CD = torch.empty_like(hidden_CD) if ctx.needs_input_grad[0] else None
+        for rows, logp_X, entropy_X, slope_XV in _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk):
+            logp_C[rows], entropy_C[rows] = logp_X, entropy_X
+            if slope_CD is not None:
+                torch.mm(slope_XV, head_VD, out=slope_CD[rows])                                # τ dℓ/dh
+        again = (hidden_CD, head_VD, targets_C, cut_C) if ctx.needs_input_grad[1] else ()
+        ctx.save_for_backward(slope_CD, *again)
+        ctx.temperature, ctx.chunk = temperature, chunk
         ctx.mark_non_differentiable(entropy_C)
         return logp_C, entropy_C
 
     @staticmethod
     def backward(ctx, grad_C, _):
-        hidden_CD, head_VD, targets_C = ctx.saved_tensors
-        dhidden_CD = torch.empty_like(hidden_CD)
-        dhead_VD = torch.zeros(head_VD.shape, dtype=grad_C.dtype, device=head_VD.device) if ctx.needs_input_grad[1] else None
-        for rows in _chunks(len(targets_C), ctx.chunk):
-            dlogits_XV = _log_softmax(hidden_CD[rows], head_VD, ctx.temperature, targets_C[rows], _part(ctx.cut_C, rows))
-            scale_X1 = grad_C[rows, None] / ctx.temperature
-            dlogits_XV = dlogits_XV.exp_().mul_(-scale_X1).scatter_add_(1, targets_C[rows, None], scale_X1).to(head_VD.dtype)
-            dhidden_CD[rows] = dlogits_XV @ head_VD
-            if dhead_VD is not None:
-                dhead_VD += (dlogits_XV.T @ hidden_CD[rows]).to(dhead_VD.dtype)
-        return dhidden_CD, None if dhead_VD is None else dhead_VD.to(head_VD.dtype), None, None, None, None
+        slope_CD, *again = ctx.saved_tensors
+        scale_C1 = (grad_C / ctx.temperature)[:, None]
+        dhidden_CD = None if slope_CD is None else slope_CD * scale_C1.to(slope_CD.dtype)
+        return dhidden_CD, _head_gradient(scale_C1, *again, ctx.temperature, ctx.chunk) if again else None, None, None, None, None
 
 
-def _log_softmax(hidden_XD: torch.Tensor, head_VD: torch.Tensor, temperature: float, targets_X: torch.Tensor,
-                 cut_X: torch.Tensor | None) -> torch.Tensor:
-    exact = torch.promote_types(hidden_XD.dtype, torch.float32)
-    logp_XV = ((hidden_XD @ head_VD.T).to(exact) / temperature).log_softmax(dim=-1)
-    if cut_X is None:
-        return logp_XV
-    dropped_XV = (logp_XV < cut_X[:, None]).scatter_(1, targets_X[:, None], False)     # a drawn token was kept
-    return logp_XV.masked_fill_(dropped_XV, NO_CUT).log_softmax(dim=-1)
+def _head_gradient(scale_C1, hidden_CD, head_VD, targets_C, cut_C, temperature, chunk) -> torch.Tensor:
+    dhead_VD = torch.zeros(head_VD.shape, dtype=scale_C1.dtype, device=head_VD.device)
+    for rows, _, _, slope_XV in _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk):
+        dhead_VD += slope_XV.T @ (hidden_CD[rows] * scale_C1[rows].to(hidden_CD.dtype))
+    return dhead_VD.to(head_VD.dtype)
 
 
-def _chunks(length: int, size: int) -> list[slice]:
-    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+def _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Of each chunk: its rows, log-probs, entropies, and onehot - softmax [X, V] in a buffer that the next chunk overwrites."""
+    buffer_XV = hidden_CD.new_empty(min(chunk, len(targets_C)), len(head_VD))
+    for start in range(0, len(targets_C), chunk):
+        rows = slice(start, min(start + chunk, len(targets_C)))
+        logits_XV = torch.mm(hidden_CD[rows], head_VD.T, out=buffer_XV[:rows.stop - start])
+        logp_X, entropy_X = row_epilogue(logits_XV, targets_C[rows], temperature, None if cut_C is None else cut_C[rows])
+        yield rows, logp_X, entropy_X, logits_XV
 
 
-def _part(values: torch.Tensor | None, rows: slice) -> torch.Tensor | None:
-    return None if values is None else values[rows]
+def row_epilogue(logits_XV: torch.Tensor, targets_X: torch.Tensor, temperature: float, cut_X: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-prob of the target and entropy of each row; overwrites the logits (before the temperature) with onehot - softmax."""
+    exact = torch.promote_types(logits_XV.dtype, torch.float32)
+    logp_X, entropy_X = (torch.empty(len(targets_X), dtype=exact, device=logits_XV.device) for _ in range(2))
+    size = max(1, CACHE_BYTES // (logits_XV.shape[1] * exact.itemsize)) if logits_XV.device.type == "cpu" else len(targets_X)
+    for part in (slice(start, start + size) for start in range(0, len(targets_X), size)):
+        logp_RV = _log_softmax(logits_XV[part].to(exact) / temperature, targets_X[part, None], None if cut_X is None else cut_X[part, None])
+        logp_X[part] = logp_RV.gather(1, targets_X[part, None])[:, 0]
+        p_RV = logp_RV.exp()
+        entropy_X[part] = -logp_RV.clamp_min_(torch.finfo(exact).min).mul_(p_RV).sum(dim=-1)
+        logits_XV[part] = p_RV.neg_().scatter_add_(1, targets_X[part, None], torch.ones_like(p_RV[:, :1]))
+    return logp_X, entropy_X
+
+
+def _log_softmax(logits_RV: torch.Tensor, targets_R1: torch.Tensor, cut_R1: torch.Tensor | None) -> torch.Tensor:
+    """Over the whole vocabulary, or over what is left of it after the cut."""
+    logp_RV = logits_RV.log_softmax(dim=-1)
+    if cut_R1 is None:
+        return logp_RV
+    dropped_RV = (logp_RV < cut_R1).scatter_(1, targets_R1, False)     # a drawn token was kept
+    return logp_RV.masked_fill_(dropped_RV, NO_CUT).log_softmax(dim=-1)
