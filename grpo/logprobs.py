@@ -17,6 +17,8 @@ from collections.abc import Iterator
 
 import torch
 
+from grpo.products import linear
+
 NO_CUT = float("-inf")
 CACHE_BYTES = 8 << 20    # of float32 logits that a CPU works on at a time, so that they stay in its cache
 
@@ -43,7 +45,7 @@ class _TokenLogprobs(torch.autograd.Function):
         for rows, logp_X, entropy_X, slope_XV in _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk):
             logp_C[rows], entropy_C[rows] = logp_X, entropy_X
             if slope_CD is not None:
-                torch.mm(slope_XV, head_VD, out=slope_CD[rows])                                # τ dℓ/dh
+                slope_CD[rows] = linear(slope_XV, head_VD.T)                                   # τ dℓ/dh
         again = (hidden_CD, head_VD, targets_C, cut_C) if ctx.needs_input_grad[1] else ()
         ctx.save_for_backward(slope_CD, *again)
         ctx.temperature, ctx.chunk = temperature, chunk
@@ -61,16 +63,15 @@ class _TokenLogprobs(torch.autograd.Function):
 def _head_gradient(scale_C1, hidden_CD, head_VD, targets_C, cut_C, temperature, chunk) -> torch.Tensor:
     dhead_VD = torch.zeros(head_VD.shape, dtype=scale_C1.dtype, device=head_VD.device)
     for rows, _, _, slope_XV in _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk):
-        dhead_VD += slope_XV.T @ (hidden_CD[rows] * scale_C1[rows].to(hidden_CD.dtype))
+        dhead_VD += linear(slope_XV.T, (hidden_CD[rows] * scale_C1[rows].to(hidden_CD.dtype)).T)
     return dhead_VD.to(head_VD.dtype)
 
 
 def _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Of each chunk: its rows, log-probs, entropies, and onehot - softmax [X, V] in a buffer that the next chunk overwrites."""
-    buffer_XV = hidden_CD.new_empty(min(chunk, len(targets_C)), len(head_VD))
+    """Of each chunk: its rows, log-probs, entropies, and onehot - softmax [X, V]."""
     for start in range(0, len(targets_C), chunk):
         rows = slice(start, min(start + chunk, len(targets_C)))
-        logits_XV = torch.mm(hidden_CD[rows], head_VD.T, out=buffer_XV[:rows.stop - start])
+        logits_XV = linear(hidden_CD[rows], head_VD)
         logp_X, entropy_X = row_epilogue(logits_XV, targets_C[rows], temperature, None if cut_C is None else cut_C[rows])
         yield rows, logp_X, entropy_X, logits_XV
 

@@ -11,10 +11,10 @@ policy is a view, `weight[:, :I]`.
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from grpo.masters import Weight, master_dtype
+from grpo.products import Product, linear, pack
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 MAX_ZERO_SHARE = 0.04   # of a joint weight that may be zeros off the diagonal of s B; above it projections stay apart
@@ -70,6 +70,7 @@ class Linear(nn.Module):
         self.out_slices = _slices(parts)
         self.weight = build.weight(sum(parts.values()), in_features)
         self.bias = build.weight(sum(parts.values())) if bias else None
+        self.packed: torch.Tensor | None = None    # see Decoder.packed
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Views of a projection's own weight [O, I] and bias [O], to read and write."""
@@ -77,7 +78,11 @@ class Linear(nn.Module):
         return self.weight.source[rows], None if self.bias is None else self.bias.source[rows]
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
-        return F.linear(x_TI, self.weight(), None if self.bias is None else self.bias())
+        bias = None if self.bias is None else self.bias()
+        return Product.apply(x_TI, self.weight(), bias) if self.packed is None else linear(x_TI, self.packed, bias)
+
+    def pack(self) -> None:
+        self.packed = pack(self.weight.value)
 
 
 class LoraLinear(nn.Module):
@@ -99,6 +104,7 @@ class LoraLinear(nn.Module):
         self.B = nn.ParameterDict({name: nn.Parameter(torch.zeros(parts[name], build.lora.rank, dtype=master_dtype(build.dtype),
                                                                   device=build.device)) for name in adapted})
         self.number = 0   # among the model's adapted layers: makes dropout masks differ; set by the model
+        self.packed: torch.Tensor | None = None    # see Decoder.packed
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Views of a projection's own weight [O, I] and bias [O], to read and write."""
@@ -111,9 +117,14 @@ class LoraLinear(nn.Module):
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
         if not mode.use_adapter:
-            return F.linear(x_TI, self.weight[:, :self.in_features], self.bias)
+            return linear(x_TI, self.weight[:, :self.in_features], self.bias)
+        if self.packed is not None:
+            return linear(torch.cat([x_TI, linear(x_TI, self.A.value)], dim=-1), self.packed, self.bias)
         seed = None if mode.dropout_seed is None or not self.lora.dropout else mode.dropout_seed * 1_000_003 + self.number
         return _AugmentedLinear.apply(x_TI, self.A.master, self, seed, *(self.B[part] for part in self.rank_slices))
+
+    def pack(self) -> None:
+        self.packed = pack(self.weight)
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -140,22 +151,22 @@ class _AugmentedLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x_TI, A_master, layer, seed, *B_masters):
         dropped_TI = x_TI if seed is None else x_TI * _dropout_mask(x_TI, layer.lora.dropout, seed)
-        x_aug = torch.cat([x_TI, dropped_TI @ layer.A.value.T], dim=-1)
+        x_aug = torch.cat([x_TI, linear(dropped_TI, layer.A.value)], dim=-1)
         ctx.save_for_backward(x_aug)
         ctx.layer, ctx.seed = layer, seed
-        return F.linear(x_aug, layer.weight, layer.bias)
+        return linear(x_aug, layer.weight, layer.bias)
 
     @staticmethod
     def backward(ctx, g_TO):
         (x_aug,), layer = ctx.saved_tensors, ctx.layer
         sizes, exact = [layer.in_features, x_aug.shape[-1] - layer.in_features], layer.A.master.dtype
         x_TI, h_TR = x_aug.split(sizes, dim=-1)
-        dx_TI, dh_TR = (g_TO @ layer.weight).split(sizes, dim=-1)
+        dx_TI, dh_TR = linear(g_TO, layer.weight.T).split(sizes, dim=-1)
         mask = None if ctx.seed is None else _dropout_mask(x_TI, layer.lora.dropout, ctx.seed)
-        dA_RI = dh_TR.T @ (x_TI if mask is None else x_TI * mask)
-        dB = [layer.lora.scale * (g_TO[:, layer.out_slices[part]].T @ h_TR[:, columns]).to(exact)
+        dA_RI = linear(dh_TR.T, (x_TI if mask is None else x_TI * mask).T)
+        dB = [layer.lora.scale * linear(g_TO[:, layer.out_slices[part]].T, h_TR[:, columns].T).to(exact)
               for part, columns in layer.rank_slices.items()]
-        dx_adapter = dh_TR @ layer.A.value
+        dx_adapter = linear(dh_TR, layer.A.value.T)
         dx_TI = dx_TI + (dx_adapter if mask is None else dx_adapter * mask)
         return dx_TI, dA_RI.to(exact), None, None, *dB
 

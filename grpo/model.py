@@ -5,6 +5,7 @@ row, or one new token per cache slot). The head is not applied here, since hidde
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from grpo.errors import PREFLIGHT, UserError
 from grpo.lora import POLICY, Build, JointLinear, Linear, LoraLinear, Mode, make_linear
+from grpo.products import pack
 from grpo.rope import read_rope, rope_tables, rotate
 
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -153,6 +155,17 @@ class Decoder(nn.Module):
 
     def linears(self) -> Iterator[Linear | LoraLinear]:
         return (module for module in self.modules() if isinstance(module, (Linear, LoraLinear)))
+
+    @contextmanager
+    def packed(self) -> Iterator[torch.Tensor]:
+        """For many forward passes with weights that do not change: gives the head, packed like all other weights meanwhile."""
+        try:
+            for layer in self.linears():
+                layer.pack()
+            yield pack(self.head())
+        finally:
+            for layer in self.linears():
+                layer.packed = None
 
     def lora_layers(self) -> Iterator[LoraLinear]:
         return (module for module in self.modules() if isinstance(module, LoraLinear))

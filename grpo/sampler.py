@@ -15,6 +15,7 @@ from grpo.attention import DecodeAttention, PackedAttention
 from grpo.cache import KVCache
 from grpo.draw import Sampling, draw, uniforms
 from grpo.model import Decoder
+from grpo.products import linear
 from grpo.schema import Completion, Layout
 
 OnFinish = Callable[[int, Completion], None]
@@ -57,40 +58,42 @@ class Sampler:
         limits = limits or [sampling.max_new_tokens] * total
         waiting = deque(_Sequence(number, number // num_generations, limits[number], seeds[number]) for number in range(total))
         done: list[Completion | None] = [None] * total
-        batch = _Batch(self, prompts, sampling, min(self.max_slots, total))
-        while waiting or batch.live:
-            batch.admit(waiting)
-            for _ in range(self.check_every):
-                batch.step()
-            for sequence, completion in batch.collect():
-                done[sequence.number] = completion
-                if on_finish:
-                    on_finish(sequence.number, completion)
+        with self.model.packed() as head_VD:
+            batch = _Batch(self, prompts, sampling, min(self.max_slots, total), head_VD)
+            while waiting or batch.live:
+                batch.admit(waiting)
+                for _ in range(self.check_every):
+                    batch.step()
+                for sequence, completion in batch.collect():
+                    done[sequence.number] = completion
+                    if on_finish:
+                        on_finish(sequence.number, completion)
         return [done[start:start + num_generations] for start in range(0, total, num_generations)]
 
     @torch.inference_mode()
     def stream(self, prompt: Sequence[int], sampling: Sampling, seed: int) -> Iterator[int]:
         """The tokens of one completion, one by one, without its end token."""
-        batch = _Batch(self, [prompt], sampling, 1)
-        batch.admit(deque([_Sequence(0, 0, sampling.max_new_tokens, seed)]))
-        for count in range(sampling.max_new_tokens):
-            batch.step()
-            token = int(batch.ids_B[0, count])
-            if token in self.eos_ids:
-                return
-            yield token
+        with self.model.packed() as head_VD:
+            batch = _Batch(self, [prompt], sampling, 1, head_VD)
+            batch.admit(deque([_Sequence(0, 0, sampling.max_new_tokens, seed)]))
+            for count in range(sampling.max_new_tokens):
+                batch.step()
+                token = int(batch.ids_B[0, count])
+                if token in self.eos_ids:
+                    return
+                yield token
 
 
 class _Batch:
     """The live sequences, in slots 0 ... B-1; the tensors named *_B have one row per slot."""
 
-    def __init__(self, sampler: Sampler, prompts: Sequence[Sequence[int]], sampling: Sampling, num_slots: int):
+    def __init__(self, sampler: Sampler, prompts: Sequence[Sequence[int]], sampling: Sampling, num_slots: int, head_VD: torch.Tensor):
         self.sampler, self.model, self.prompts, self.sampling = sampler, sampler.model, prompts, sampling
         self.device = sampler.model.build.device
         c, integers = sampler.model.config, {"dtype": torch.int64, "device": self.device}
         positions = max(map(len, prompts), default=0) + sampling.max_new_tokens
         self.cache = KVCache(c.num_layers, num_slots, c.num_kv_heads, positions, c.head_dim, sampler.model.build.dtype, self.device)
-        self.head_VD, self.eos = sampler.model.head(), torch.tensor(sampler.eos_ids, **integers)
+        self.head_VD, self.eos = head_VD, torch.tensor(sampler.eos_ids, **integers)
         self.live: list[_Sequence] = []
         self.used: list[int] = []                                                # positions in use per slot, an upper bound
         self.prefilled: dict[int, torch.Tensor] = {}                             # prompt -> its keys and values [L, 2, K, S, E]
@@ -151,7 +154,7 @@ class _Batch:
         attend = DecodeAttention(self.cache, position_B, min(max(self.used), self.cache.num_positions))
         hidden_BD = self.model(self.last_id_B[live], position_B, attend)
         uniform_B = uniforms(self.seed_B[live], count_B1[:, 0])
-        id_B, logp_B, cut_B = draw(hidden_BD @ self.head_VD.T, uniform_B, self.sampling)
+        id_B, logp_B, cut_B = draw(linear(hidden_BD, self.head_VD), uniform_B, self.sampling)
         for buffer_B, value_B in ((self.ids_B, id_B), (self.logps_B, logp_B), (self.cuts_B, cut_B)):
             buffer_B[live].scatter_(1, count_B1, value_B[:, None].to(buffer_B.dtype))
         self.last_id_B[live] = id_B

@@ -1,0 +1,59 @@
+"""Products with a weight matrix, y = x Wᵀ + b: on a CPU by oneDNN, elsewhere by torch.
+
+torch gives float32 products on a CPU to MKL, whose rounding of a row depends on how many rows there are. oneDNN's does not (from
+two rows on), so a completion is the same in any batch; and on CPUs that are not Intel's it is up to twice as fast. oneDNN works
+on blocks: a weight that stays as it is for many products is packed into them once (`pack`), with the same result bit for bit.
+bench/LOG.md has the figures. What a build or a dtype lacks is computed by torch.
+"""
+
+import torch
+import torch.nn.functional as F
+
+_DTYPES = (torch.float32, torch.bfloat16)
+
+
+def _has_onednn() -> bool:
+    """Whether this build of torch has the two operations, and they work on this CPU in both dtypes."""
+    try:
+        for dtype in _DTYPES:
+            weight = torch.ones(16, 16, dtype=dtype)
+            torch.ops.mkldnn._linear_pointwise(weight, torch.ops.mkldnn._reorder_linear_weight(weight), None, "none", [], "")
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
+ONEDNN = _has_onednn()
+
+
+def _by_onednn(x: torch.Tensor) -> bool:
+    return ONEDNN and x.device.type == "cpu" and x.dtype in _DTYPES
+
+
+def pack(weight_OI: torch.Tensor) -> torch.Tensor:
+    """The weight in the layout that `linear` is fastest with: a copy that only `linear` can read, or the weight itself."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight_OI) if _by_onednn(weight_OI) else weight_OI
+
+
+def linear(x_TI: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> torch.Tensor:
+    """x Wᵀ + b, outside autograd; `weight_OI` may be packed."""
+    if not _by_onednn(x_TI):
+        return F.linear(x_TI, weight_OI, bias_O)
+    if len(x_TI) == 1:      # one row alone would be rounded differently
+        return linear(x_TI.expand(2, -1), weight_OI, bias_O)[:1]
+    return torch.ops.mkldnn._linear_pointwise(x_TI, weight_OI, bias_O, "none", [], "")
+
+
+class Product(torch.autograd.Function):
+    """`linear` with the gradients that are asked for: dx = g W, dW = gᵀ x, db = Σ g."""
+
+    @staticmethod
+    def forward(ctx, x_TI, weight_OI, bias_O):
+        ctx.save_for_backward(x_TI if ctx.needs_input_grad[1] else None, weight_OI)
+        return linear(x_TI, weight_OI, bias_O)
+
+    @staticmethod
+    def backward(ctx, g_TO):
+        (x_TI, weight_OI), (for_x, for_weight, for_bias) = ctx.saved_tensors, ctx.needs_input_grad
+        return (linear(g_TO, weight_OI.T) if for_x else None, linear(g_TO.T, x_TI.T) if for_weight else None,
+                g_TO.sum(dim=0) if for_bias else None)
