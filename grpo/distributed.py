@@ -5,13 +5,29 @@ there is one rank and every function here does nothing.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
+from grpo.errors import INTERNAL, UserError
+
 TIMEOUT = timedelta(minutes=30)   # a rank that is gone ends the others after this; rewards must answer well within it
+
+
+@contextmanager
+def _peers() -> Iterator[None]:
+    """A peer that has died shows as a broken connection, or after TIMEOUT."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
+            raise
+        raise UserError("another process of this run has ended", str(error).splitlines()[0][:200],
+                        "its own message is on stderr and in run_state.rank*.json of the output directory; go on with resume_from_checkpoint=true",
+                        INTERNAL) from error
 
 
 class Ranks:
@@ -31,7 +47,8 @@ class Ranks:
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Adds up a tensor over all ranks, in place."""
         if self.world > 1:
-            dist.all_reduce(tensor)
+            with _peers():
+                dist.all_reduce(tensor)
         return tensor
 
     def sum(self, values: Sequence[float]) -> list[float]:
@@ -44,7 +61,8 @@ class Ranks:
         if self.world == 1:
             return value
         tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        with _peers():
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return float(tensor)
 
     def gather(self, value: object) -> list:
@@ -52,12 +70,14 @@ class Ranks:
         if self.world == 1:
             return [value]
         values: list = [None] * self.world
-        dist.all_gather_object(values, value)
+        with _peers():
+            dist.all_gather_object(values, value)
         return values
 
     def barrier(self) -> None:
         if self.world > 1:
-            dist.barrier()
+            with _peers():
+                dist.barrier()
 
     def close(self) -> None:
         if self.world > 1 and dist.is_initialized():

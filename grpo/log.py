@@ -5,15 +5,19 @@ GLOSSARY defines every metric once, under TRL's names where TRL has one; logging
 
 import json
 import math
+import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from grpo.errors import CONFIG, UserError
+from grpo.errors import CONFIG, UserError, escape, is_storage_error
+from grpo.failpoint import failpoint
+from grpo.run_dir import write_atomically
 from grpo.schema import Group
 
 GLOSSARY = {   # <name> stands for a reward's name
@@ -90,14 +94,18 @@ _PATTERNS = [re.compile(re.escape(name).replace("<name>", r"[^/]+")) for name in
 
 
 class Log:
-    """Writes one run's metrics. Only rank 0 has one."""
+    """Writes one run's metrics. Only rank 0 has one. A full disk costs lines, told once per file, and never stops the training."""
 
     def __init__(self, run_dir: Path, config_text: str, total_steps: int, first_step: int, report_to: Sequence[str], run_name: str | None,
                  show_bar: bool):
         self.completions = run_dir / "completions"
-        self.metrics = _continue_lines(run_dir / "metrics.jsonl", first_step)
-        self.trackers = [_TRACKERS[name](run_dir, run_name, config_text, first_step) for name in report_to if name != "none"]
+        self.warned: set[str] = set()
+        self.metrics: int | None = _continue_lines(run_dir / "metrics.jsonl", first_step)
         self.bar = tqdm(total=total_steps, initial=first_step, disable=not show_bar, dynamic_ncols=True, unit="step")
+        self.trackers: list[Any] = []
+        for name in report_to:
+            if name != "none":
+                self._attempt(name, lambda name=name: self.trackers.append(_TRACKERS[name](run_dir, run_name, config_text, first_step)))
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """A line of metrics.jsonl, and the trackers."""
@@ -105,10 +113,11 @@ class Log:
         if unknown:
             raise KeyError(f"metrics without an entry in the glossary: {unknown}")
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}      # JSON has no NaN
-        self.metrics.write(json.dumps({"step": step, **finite}) + "\n")
-        self.metrics.flush()
+        failpoint("log-append")
+        self._attempt("metrics.jsonl", _append, self.metrics, json.dumps({"step": step, **finite}) + "\n")
+        failpoint("log-appended")
         for tracker in self.trackers:
-            tracker.scalars(step, metrics)
+            self._attempt(type(tracker).__name__.strip("_"), tracker.scalars, step, metrics)
 
     def advance(self, metrics: Mapping[str, float]) -> None:
         """Moves the progress bar by a step."""
@@ -121,52 +130,77 @@ class Log:
 
     def write_completions(self, step: int, groups: Sequence[Group], num_to_show: int) -> None:
         """completions/step-N.jsonl: each completion with its rewards, reasons and advantage."""
-        self.completions.mkdir(exist_ok=True)
         rows = [completion_row(group, index) for group in groups for index in range(len(group.completions))]
-        with open(self.completions / f"step-{step:06d}.jsonl", "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        self._attempt("completions/", self._write_rows, self.completions / f"step-{step:06d}.jsonl", rows)
         for row in rows[:num_to_show]:
             self.say(f"--- step {step}, reward {row['reward']}\n{row['prompt']}\n>>> {row['completion']}")
         for tracker in self.trackers:
-            tracker.text(step, "completions", "\n\n".join(f"reward {row['reward']}: {row['completion']}" for row in rows[:4]))
+            self._attempt(type(tracker).__name__.strip("_"), tracker.text, step, "completions",
+                          "\n\n".join(f"reward {row['reward']}: {row['completion']}" for row in rows[:4]))
 
     def close(self) -> None:
         self.bar.close()
-        self.metrics.close()
+        if self.metrics is not None:
+            os.close(self.metrics)
+            self.metrics = None
         for tracker in self.trackers:
-            tracker.close()
+            self._attempt(type(tracker).__name__.strip("_"), tracker.close)
+
+    def _write_rows(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.completions.mkdir(exist_ok=True)
+        write_atomically(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+    def _attempt(self, name: str, write: Callable[..., None], *values: Any) -> None:
+        try:
+            write(*values)
+        except OSError as error:
+            if name not in self.warned:
+                self.warned.add(name)
+                self.say(f"warning: {name} cannot be written ({error}); the training goes on")
 
 
 def completion_row(group: Group, index: int) -> dict[str, Any]:
     completion, scores = group.completions[index], group.scores[index]
     return {"row": group.prompt.row, "prompt": group.prompt.text, "completion": completion.text, "finish_reason": completion.finish_reason,
-            "num_tokens": len(completion.ids), "reward": group.rewards[index], "advantage": group.advantages[index] if group.advantages else None,
-            "rewards": {name: score.value for name, score in scores.items()}, "reasons": {name: score.reason for name, score in scores.items()},
+            "num_tokens": len(completion.ids), "reward": _json(group.rewards[index]), "advantage": _json(group.advantages[index]) if group.advantages else None,
+            "rewards": {name: _json(score.value) for name, score in scores.items()}, "reasons": {name: score.reason for name, score in scores.items()},
             "details": {name: score.details for name, score in scores.items() if score.details}}
 
 
-def escape(text: str) -> str:
-    """Model text with control characters made visible: a completion must not be able to steer the terminal."""
-    return "".join(c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+def _json(value: float | None) -> float | str | None:
+    """JSON has no NaN: what is not finite is written as text; null is kept for what could not be scored."""
+    return value if value is None or math.isfinite(value) else str(value)
 
 
-def _continue_lines(path: Path, first_step: int):
-    """Opens metrics.jsonl for appending; lines of steps that a resumed run does again are dropped."""
+def _continue_lines(path: Path, first_step: int) -> int:
+    """A descriptor to append to metrics.jsonl; lines of steps that a resumed run does again are dropped."""
     if path.exists():
         kept = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 if json.loads(line)["step"] <= first_step:
                     kept.append(line + "\n")
-            except (json.JSONDecodeError, KeyError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue                                        # the last line of a killed run may be cut off
-        path.write_text("".join(kept), encoding="utf-8")
-    return open(path, "a", encoding="utf-8")
+        write_atomically(path, "".join(kept))
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+
+def _append(descriptor: int, line: str) -> None:
+    """A whole line or nothing."""
+    size, data = os.fstat(descriptor).st_size, line.encode()
+    try:
+        while data:
+            data = data[os.write(descriptor, data):]
+    except OSError:
+        os.truncate(descriptor, size)
+        raise
 
 
 class _TensorBoard:
     def __init__(self, run_dir: Path, run_name: str | None, config_text: str, first_step: int):
         from torch.utils.tensorboard import SummaryWriter
+        threading.excepthook = _pass_over_full_disks
         self.writer = SummaryWriter(str(run_dir / "tb"), purge_step=first_step + 1)
         self.writer.add_text("config", f"```\n{config_text}\n```")
 
@@ -179,6 +213,12 @@ class _TensorBoard:
 
     def close(self) -> None:
         self.writer.close()
+
+
+def _pass_over_full_disks(failure: threading.ExceptHookArgs) -> None:
+    """TensorBoard writes in a thread and raises its failure again in the next call: it is no news there."""
+    if not is_storage_error(failure.exc_value):
+        threading.__excepthook__(failure)
 
 
 class _Online:

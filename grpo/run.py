@@ -1,11 +1,15 @@
 """One invocation of stage 1 or 2: its output directory, signals, checkpoints and end, whatever the end is."""
 
+import hashlib
+import json
 import logging
 import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +19,12 @@ import yaml
 from grpo import checkpoint
 from grpo.config import AnyConfig, load_config, to_yaml
 from grpo.distributed import Ranks, choose_device
-from grpo.errors import CONFIG, SIGINT, SIGTERM, Interrupted, UserError, describe
-from grpo.log import Log, escape
+from grpo.errors import CONFIG, SIGINT, SIGTERM, STORAGE, Interrupted, UserError, describe, escape, redact
+from grpo.failpoint import failpoint
+from grpo.log import Log
 from grpo.optim import Optimizer
 from grpo.policy import Policy
-from grpo.run_dir import RunDir, open_debug_log, write_atomically
+from grpo.run_dir import RunDir, close_debug_log, open_debug_log, write_atomically
 from grpo.schema import Group
 
 # What a resumed run may change: these freely, the next ones with a notice, anything else not at all.
@@ -28,12 +33,14 @@ FREE = {"output_dir", "overwrite_output_dir", "resume_from_checkpoint", "max_ste
         "eval_max_samples", "eval_dataset_id_or_path", "max_num_seqs", "max_tokens_per_micro_batch", "gradient_checkpointing", "device", "cold_start"}
 WARNED = {"learning_rate", "beta", "epsilon", "epsilon_high", "delta", "warmup_ratio", "warmup_steps", "lr_scheduler_type", "weight_decay",
           "max_grad_norm", "tf32", "full_determinism"}
+GRACE_S = 20.0       # after a signal a step has so long to end; then its rollout is dropped
 
 
 class Run:
     """Holds the output directory while in use; on leaving, records how it ended.
 
-    notices: lines to show at the start. `stop_code` is 0, or the exit code that a signal asks for.
+    notices: lines to show at the start. `stop_code` is 0, or the exit code that a signal asks for. A signal ends the run at once
+    before the first step and after the last checkpoint; else at the end of the step, or where `may_drop` allows it after GRACE_S.
     """
 
     def __init__(self, config: AnyConfig, notices: Sequence[str] = (), ranks: Ranks | None = None):
@@ -43,7 +50,8 @@ class Run:
         self.ranks, self.owns_ranks = ranks, ranks is None
         self.dir: RunDir | None = None
         self.log: Log | None = None
-        self.stop_code = 0
+        self.stop_code, self.is_training, self.is_droppable = 0, False, False
+        self.saved_step: int | None = None
         self.debug = logging.getLogger(f"grpo.{id(self)}")
 
     def __enter__(self) -> "Run":
@@ -54,6 +62,7 @@ class Run:
             checkpoint.clean(self.path, keep=0)
         self.ranks.barrier()
         self._handlers = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._on_alarm)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.config.tf32
         torch.use_deterministic_algorithms(self.config.full_determinism, warn_only=True)
         torch.manual_seed(self.config.seed)
@@ -64,6 +73,7 @@ class Run:
     def __exit__(self, kind, error, trace) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         code, reason = (0, "") if error is None else describe(error)
         if error is not None:
             self.debug.error("".join(traceback.format_exception(error)))
@@ -71,24 +81,61 @@ class Run:
             self.log.close()
         if self.dir is not None:
             self.dir.close(code, reason)
+        elif error is not None and not self.ranks.is_main:
+            self._leave_a_note(code, reason)
+        close_debug_log(self.debug)
         if self.owns_ranks:
             self.ranks.close()
+
+    def _leave_a_note(self, code: int, reason: str) -> None:
+        """What became of a rank other than 0, which owns run_state.json."""
+        try:
+            write_atomically(self.path / f"run_state.rank{self.ranks.rank}.json", json.dumps({"exit_code": code, "reason": reason}, indent=2) + "\n")
+        except OSError:
+            pass                                                   # the same text is on stderr
 
     def _on_signal(self, number: int, frame: Any) -> None:
         if self.stop_code == SIGINT and number == signal.SIGINT:
             raise KeyboardInterrupt                                # a second Ctrl-C does not wait
         self.stop_code = SIGINT if number == signal.SIGINT else SIGTERM
+        if not self.is_training:
+            raise Interrupted(self.stop_code)
+        signal.setitimer(signal.ITIMER_REAL, GRACE_S, 0.5)
+
+    def _on_alarm(self, number: int, frame: Any) -> None:
+        if self.is_droppable:
+            self.is_droppable = False
+            raise Interrupted(self.stop_code)
+
+    @contextmanager
+    def may_drop(self, together: bool = False) -> Iterator[None]:
+        """What runs inside is given up when a signal's grace is over. together: every rank comes by here, so that all give up as soon as
+        one does; elsewhere a rank that has peers, who count on it, waits for the end of the step."""
+        if self.ranks.world > 1 and not together:
+            yield
+            return
+        dropped, self.is_droppable = 0, True
+        try:
+            yield
+        except Interrupted as stop:
+            dropped = stop.exit_code
+        finally:
+            self.is_droppable = False
+        dropped = int(self.ranks.max(dropped))
+        if dropped:
+            raise Interrupted(dropped)
 
     def say(self, text: str) -> None:
         """A line for the user, from rank 0."""
         if self.ranks.is_main:
             self.debug.info(text)
             if self.log is not None:
-                self.log.say(text)
+                self.log.say(redact(text))
             else:
-                print(escape(text), file=sys.stderr)
+                print(escape(redact(text)), file=sys.stderr)
 
     def start_log(self, total_steps: int, first_step: int) -> None:
+        self.is_training = True
         if self.ranks.is_main:
             c = self.config
             write_atomically(self.path / "config.resolved.yaml", to_yaml(c))
@@ -101,20 +148,29 @@ class Run:
         if "step_time" in metrics:
             self.log.advance(metrics)
             self.dir.update(step=step)
-        if "step_time" not in metrics or step % self.config.logging_steps == 0:
+        is_bad = not isfinite(metrics.get("grad_norm", 0.0))       # such a step is always on record
+        if "step_time" not in metrics or step % self.config.logging_steps == 0 or is_bad:
             self.log.write(step, metrics)
-            if groups and self.config.log_completions:
+            if groups and (self.config.log_completions or is_bad):
                 self.log.write_completions(step, groups, self.config.num_completions_to_print)
 
     def save_final(self, policy: Policy) -> None:
         """final/: the adapter (or checkpoint) and the tokenizer. It appears whole."""
+        self.is_training = False                                   # all is saved
         if self.ranks.is_main:
             aside = self.path / "final.tmp"
             shutil.rmtree(aside, ignore_errors=True)
-            policy.save(aside)
+            try:
+                policy.save(aside)
+            except BaseException:
+                shutil.rmtree(aside, ignore_errors=True)
+                raise
+            failpoint("final-written")
             shutil.rmtree(self.path / "final", ignore_errors=True)
             aside.rename(self.path / "final")
-        self.ranks.barrier()
+        code = int(self.ranks.max(self.stop_code))                 # a signal during the last checkpoint
+        if code:
+            raise Interrupted(code)
 
     def stop_if_asked(self, save: Callable[[], None]) -> None:
         """At a step boundary: if any rank has got a signal, all save and end."""
@@ -124,15 +180,22 @@ class Run:
             raise Interrupted(code)
 
     def save_checkpoint(self, step: int, policy: Policy, optimizer: Optimizer, counters: dict[str, Any]) -> None:
-        """checkpoint-N, by rank 0; then retention."""
-        if self.ranks.is_main and not (self.path / f"checkpoint-{step}").exists():
-            with checkpoint.CheckpointWriter(self.path, step) as folder:
-                checkpoint.write_state(folder, optimizer.state(), {"step": step, **counters})
-                (folder / "config.resolved.yaml").write_text(to_yaml(self.config), encoding="utf-8")
+        """checkpoint-N, by rank 0 with every rank's random generators; then retention. All ranks call it.
+
+        A checkpoint of this step that this run has not made itself is replaced: it was not resumed from, or it is of another branch."""
+        random_states = self.ranks.gather(checkpoint.random_state())
+        if self.ranks.is_main and self.saved_step != step:
+            text, state = to_yaml(self.config), optimizer.state()
+            about = {"world_size": self.ranks.world, "config_sha256": hashlib.sha256(text.encode()).hexdigest()}
+            needed = sum(tensor.numel() * tensor.itemsize for tensor in state.values())
+            with checkpoint.CheckpointWriter(self.path, step, about, needed) as folder:
+                checkpoint.write_state(folder, state, {"step": step, **counters}, random_states)
+                (folder / "config.resolved.yaml").write_text(text, encoding="utf-8")
                 if policy.model.build.lora is not None:
                     policy.save(folder)
-            checkpoint.clean(self.path, self.config.save_total_limit)
+            checkpoint.clean(self.path, self.config.save_total_limit, step)
             self.dir.update(step=step, last_checkpoint=f"checkpoint-{step}")
+        self.saved_step = step
         self.ranks.barrier()
 
     def restore(self, policy: Policy, optimizer: Optimizer) -> dict[str, Any]:
@@ -145,13 +208,25 @@ class Run:
         if folder is None:
             return {}
         self._check_changes(folder)
-        tensors, counters = checkpoint.read_state(folder)
-        optimizer.load_state(tensors)
+        tensors, counters = checkpoint.read_state(folder, self.ranks.rank)
+        try:
+            optimizer.load_state(tensors)
+        except (KeyError, RuntimeError) as error:
+            raise UserError(f"the checkpoint {folder} does not fit the model", f"{type(error).__name__}: {error}",
+                            "name a checkpoint of this run", STORAGE) from None
         policy.model.refresh()
+        if folder.resolve().parent == self.path.resolve():
+            self.saved_step = counters["step"]
+            if self.ranks.is_main:
+                self.dir.update(step=counters["step"], last_checkpoint=folder.name)
         self.say(f"resuming from {folder} at step {counters['step']}")
         return counters
 
     def _check_changes(self, folder: Path) -> None:
+        before = json.loads((folder / checkpoint.MANIFEST_FILE).read_text(encoding="utf-8")).get("world_size", 1)
+        if before != self.ranks.world:
+            raise UserError(f"the run in {self.path} was made by {before} processes, this is one of {self.ranks.world}",
+                            "their number decides the batch", f"start it with torchrun --nproc-per-node {before}, or anew in another output_dir", CONFIG)
         saved, _ = load_config(folder / "config.resolved.yaml", kind=type(self.config))
         before, now = (yaml.safe_load(to_yaml(c)) for c in (saved, self.config))
         changed = {name: (before.get(name), now.get(name)) for name in {*before, *now} if before.get(name) != now.get(name)}

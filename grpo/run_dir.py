@@ -9,13 +9,17 @@ import logging
 import os
 import shutil
 import socket
+import sys
 import time
+import weakref
 from pathlib import Path
 
-from grpo.errors import BUSY, CONFIG, UserError
+from grpo.errors import BUSY, CONFIG, STORAGE, UserError, redact
+from grpo.failpoint import failpoint
 
-OWN_FILES = ("config.resolved.yaml", "run_state.json", "metrics.jsonl", "debug.log", "loss.png")
+OWN_FILES = ("config.resolved.yaml", "run_state.json", "metrics.jsonl", "debug.log", "loss.png", "evaluation.json")
 OWN_FOLDERS = ("tb", "completions", "final", "world", "cold_start")
+_locks: "weakref.WeakSet[RunDir]" = weakref.WeakSet()
 
 
 class RunDir:
@@ -27,8 +31,12 @@ class RunDir:
 
     def __init__(self, path: str | Path, resume: bool, overwrite: bool):
         self.path = Path(path)
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.lock = open(self.path / ".lock", "a+")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock = open(self.path / ".lock", "a+")
+        except OSError as error:
+            raise UserError(f"cannot use the output directory {path}", str(error), "set output_dir to a folder that can be written", STORAGE) from None
+        _locks.add(self)
         try:
             self._take_lock()
             if not resume:
@@ -36,6 +44,7 @@ class RunDir:
         except UserError:
             self.lock.close()
             raise
+        self.is_warned = False
         self.state = {"status": "running", "exit_code": None, "reason": "", "step": 0, "last_checkpoint": None, "pid": os.getpid(),
                       "host": socket.gethostname(), "started": _now(), "updated": _now()}
         self.update()
@@ -59,35 +68,78 @@ class RunDir:
             raise UserError(f"the output directory {self.path} is not empty", f"it holds {', '.join(sorted(p.name for p in found)[:6])}",
                             "resume_from_checkpoint=true goes on with that run, overwrite_output_dir=true starts anew, or set another output_dir", CONFIG)
         for path in found:
-            if path.is_dir() and (path.name in OWN_FOLDERS or path.name.startswith("checkpoint-")):
+            if path.is_dir() and not path.is_symlink() and (path.name in OWN_FOLDERS or path.name.startswith("checkpoint-")):
                 shutil.rmtree(path)
-            elif path.name in OWN_FILES:
+            elif path.name in OWN_FILES or path.name.startswith("run_state."):
                 path.unlink()
 
     def update(self, **changes) -> None:
-        """Changes run_state.json, atomically."""
+        """Changes run_state.json, atomically. A full disk leaves it as it was: the run matters more than its record."""
         self.state.update(changes, updated=_now())
-        write_atomically(self.path / "run_state.json", json.dumps(self.state, indent=2) + "\n")
+        try:
+            write_atomically(self.path / "run_state.json", json.dumps(self.state, indent=2) + "\n")
+        except OSError as error:
+            if not self.is_warned:
+                self.is_warned = True
+                print(f"warning: run_state.json cannot be written ({error}); the run goes on", file=sys.stderr)
 
     def close(self, exit_code: int, reason: str) -> None:
         self.update(status="done" if exit_code == 0 else "failed", exit_code=exit_code, reason=reason)
         self.lock.close()
 
 
+def _close_locks_in_child() -> None:
+    """A forked child (a user's data loader) must not hold the lock on after its parent has been killed."""
+    for run_dir in list(_locks):
+        run_dir.lock.close()
+
+
+os.register_at_fork(after_in_child=_close_locks_in_child)
+
+
 def write_atomically(path: Path, text: str) -> None:
     """The file appears whole or not at all."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")      # in JSON, what UTF-8 cannot hold becomes its escape
+        failpoint(f"write-{path.name}")
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def open_debug_log(logger: logging.Logger, path: Path) -> None:
-    """Sends a logger's records, tracebacks among them, to debug.log and nowhere else."""
+    """Sends a logger's records, tracebacks among them, to debug.log and nowhere else; secrets are left out."""
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger.addHandler(handler)
+    logger.addHandler(_DebugLog(path, encoding="utf-8", errors="backslashreplace"))
+
+
+def close_debug_log(logger: logging.Logger) -> None:
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+        handler.close()
+
+
+class _DebugLog(logging.FileHandler):
+    """A full disk under it is told once and stops nothing."""
+
+    is_warned = False
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{_now()} {record.levelname} {redact(record.getMessage())}"
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not self.is_warned:
+            self.is_warned = True
+            print(f"warning: debug.log cannot be written ({sys.exception()}); the run goes on", file=sys.stderr)
+
+    def close(self) -> None:
+        try:
+            super().close()
+        except OSError:
+            pass                                # what it could not write has been told
 
 
 def _now() -> str:

@@ -14,8 +14,9 @@ from grpo import memory, metrics
 from grpo.attention import PackedAttention
 from grpo.config import parse_arguments
 from grpo.draw import row_seed
-from grpo.errors import SERVICE, UserError, run_main
+from grpo.errors import SERVICE, Interrupted, UserError, run_main
 from grpo.evaluate import Evaluation
+from grpo.failpoint import failpoint
 from grpo.logprobs import token_logprobs
 from grpo.lora import POLICY, REFERENCE, Mode
 from grpo.loss import LossConfig, policy_loss
@@ -58,7 +59,9 @@ class Trainer:
     def train_step(self) -> tuple[dict[str, float], list[Group]]:
         """One generated batch and its updates; returns the step's metrics and its groups."""
         clock, meter, old_logps = Clock(), metrics.TokenMeter(), {}
-        groups, generated = self.rollout.sample(self.step)                         # rewards start as each completion ends
+        with self.run.may_drop(together=not self.config.dynamic_sampling):
+            groups, generated = self.rollout.sample(self.step)                     # rewards start as each completion ends
+        failpoint("step-sampled")
         clock.lap("time/generate")
         batches = self.pack(groups)                                                # rows of tokens; weights: Eq. 8
         reference_logps = [self.reference_logprobs(batch) for batch in batches]    # Eq. 3, while rewards are pending
@@ -72,19 +75,23 @@ class Trainer:
                 loss.backward()
                 if iteration == 0:
                     meter.add(batch, loss.detach(), logp_C.detach(), entropy_C, stats)
+            failpoint("step-graded")
             update = self.update(iteration)
+            failpoint("step-updated")
         clock.lap("time/train")
         self.step += 1
         kept = {"sampling/kept_groups": len(groups) / len(generated)} if self.config.dynamic_sampling else {}
         return self.measure(generated, meter, clock, update | kept | {"micro_batches": len(batches)})
 
     def step_or_save(self) -> tuple[dict[str, float], list[Group]]:
-        """`train_step`; if a service that a reward needs fails for good, the run is saved as it was before the step."""
+        """`train_step`; if it is dropped after a signal, or a service that a reward needs fails for good (where there are no other ranks
+        to wait for), the run is saved as it was before the step."""
         position = self.rollout.order.position
         try:
             return self.train_step()
-        except UserError as error:
-            if error.exit_code == SERVICE and self.config.num_iterations == 1:
+        except (UserError, Interrupted) as error:
+            fails_alone = error.exit_code == SERVICE and self.config.num_iterations == 1 and self.ranks.world == 1
+            if fails_alone or isinstance(error, Interrupted):
                 self.rollout.order.position = position
                 self.save()
             raise
@@ -127,8 +134,9 @@ class Trainer:
         waiting = [(index, sorted({group for group, _ in batch.rows})) for index, batch in enumerate(batches)]
         while waiting:
             started = time.perf_counter()
-            index, numbers = waiting.pop(self.rollout.first_ready([numbers for _, numbers in waiting], groups))
-            self.rollout.finish(groups, numbers)
+            with self.run.may_drop():
+                index, numbers = waiting.pop(self.rollout.first_ready([numbers for _, numbers in waiting], groups))
+                self.rollout.finish(groups, numbers)
             clock.exclude("time/reward", time.perf_counter() - started)
             yield index, with_advantages(batches[index], groups)
         self.rollout.finish(groups, [n for n, group in enumerate(groups) if not group.advantages])     # in no micro-batch
