@@ -7,11 +7,14 @@ sequence, where gathering the live slots by index would copy the whole cache at 
 
 import torch
 
+GROWTH = 32     # positions; the cache has a multiple of it after it has grown
+
 
 class KVCache:
-    """Keys and values for `num_slots` sequences of at most `num_positions` tokens: kv_L2BKSE.
+    """Keys and values for `num_slots` sequences of `num_positions` tokens: kv_L2BKSE.
 
-    Bytes: 2 · L · slots · K · S · E · bytes of the dtype (56 KiB per token for a 7B Qwen2 in bf16).
+    Bytes: 2 · L · slots · K · S · E · bytes of the dtype (56 KiB per token for a 7B Qwen2 in bf16). On a GPU it is made for the
+    longest sequence at once; on a CPU it starts with none and grows, since products over all its positions are the fastest.
     """
 
     def __init__(self, num_layers: int, num_slots: int, num_kv_heads: int, num_positions: int, head_dim: int,
@@ -25,6 +28,12 @@ class KVCache:
     @property
     def num_positions(self) -> int:
         return self.kv_L2BKSE.shape[4]
+
+    def reserve(self, num_positions: int) -> None:
+        """Makes room for `num_positions`, and a little more: growing copies everything."""
+        if num_positions > self.num_positions:
+            old_L2BKSE, more = self.kv_L2BKSE, -num_positions % GROWTH + num_positions - self.num_positions
+            self.kv_L2BKSE = torch.cat([old_L2BKSE, old_L2BKSE.new_zeros(*old_L2BKSE.shape[:4], more, old_L2BKSE.shape[5])], dim=4)
 
     def write(self, layer: int, slot_X: torch.Tensor, position_X: torch.Tensor, k_XKE: torch.Tensor, v_XKE: torch.Tensor) -> None:
         """Stores token x at (slot_X[x], position_X[x])."""

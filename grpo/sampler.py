@@ -91,8 +91,9 @@ class _Batch:
         self.sampler, self.model, self.prompts, self.sampling = sampler, sampler.model, prompts, sampling
         self.device = sampler.model.build.device
         c, integers = sampler.model.config, {"dtype": torch.int64, "device": self.device}
-        positions = max(map(len, prompts), default=0) + sampling.max_new_tokens
-        self.cache = KVCache(c.num_layers, num_slots, c.num_kv_heads, positions, c.head_dim, sampler.model.build.dtype, self.device)
+        self.longest = max(map(len, prompts), default=0) + sampling.max_new_tokens
+        at_once = self.longest if torch.device(self.device).type == "cuda" else 0
+        self.cache = KVCache(c.num_layers, num_slots, c.num_kv_heads, at_once, c.head_dim, sampler.model.build.dtype, self.device)
         self.head_VD, self.eos = head_VD, torch.tensor(sampler.eos_ids, **integers)
         self.live: list[_Sequence] = []
         self.used: list[int] = []                                                # positions in use per slot, an upper bound
@@ -138,6 +139,7 @@ class _Batch:
     def _enter(self, prompt: int, run: list[_Sequence]) -> None:
         """Gives the next slots to completions of one prompt: its keys and values are copied to each."""
         ids, slots = self.prompts[prompt], slice(len(self.live), len(self.live) + len(run))
+        self.cache.reserve(len(ids))
         self.cache.kv_L2BKSE[:, :, slots, :, :len(ids) - 1] = self.prefilled[prompt][:, :, None]
         self.last_id_B[slots], self.position_B[slots], self.count_B[slots], self.ended_B[slots] = ids[-1], len(ids) - 1, 0, False
         self.limit_B[slots] = torch.tensor([sequence.limit for sequence in run], device=self.device)
@@ -151,7 +153,8 @@ class _Batch:
             return
         live = slice(len(self.live))
         position_B, count_B1, running_B = self.position_B[live], self.count_B[live, None], ~self.ended_B[live]
-        attend = DecodeAttention(self.cache, position_B, min(max(self.used), self.cache.num_positions))
+        self.cache.reserve(min(max(self.used), self.longest))
+        attend = DecodeAttention(self.cache, position_B, min(max(self.used), self.longest))
         hidden_BD = self.model(self.last_id_B[live], position_B, attend)
         uniform_B = uniforms(self.seed_B[live], count_B1[:, 0])
         id_B, logp_B, cut_B = draw(linear(hidden_BD, self.head_VD), uniform_B, self.sampling)
@@ -170,7 +173,7 @@ class _Batch:
             finished.append((self.live[slot], self._completion(slot)))
             last = len(self.live) - 1
             if slot != last:
-                self.cache.move(last, slot, min(self.used[last], self.cache.num_positions))
+                self.cache.move(last, slot, min(self.used[last], self.longest))
                 for tensor_B in (self.last_id_B, self.position_B, self.count_B, self.limit_B, self.seed_B, self.ended_B,
                                  self.ids_B, self.logps_B, self.cuts_B):
                     tensor_B[slot] = tensor_B[last]
