@@ -63,6 +63,56 @@ def attention(q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, vis
     return torch.stack(heads, dim=1)
 
 
+def log_softmax_rows(logits_XV: torch.Tensor, targets_X: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Eq. 3 from logits: log-prob, entropy, and onehot - softmax. Twin of log_softmax_rows.log_softmax_rows."""
+    logps, entropies, slopes = [], [], []
+    for logits_V, target in zip(logits_XV.double(), targets_X.tolist(), strict=True):
+        logp_V = logits_V / temperature - torch.logsumexp(logits_V / temperature, 0)
+        logps.append(logp_V[target])
+        entropies.append(-torch.where(logp_V > float("-inf"), logp_V.exp() * logp_V, 0.0).sum())
+        slopes.append(torch.nn.functional.one_hot(torch.tensor(target), len(logp_V)).to(logp_V.device) - logp_V.exp())
+    return torch.stack(logps), torch.stack(entropies), torch.stack(slopes)
+
+
+def uniform(seed: int, position: int) -> float:
+    """SplitMix64 of (seed, position) in Python's integers. Twin of draw.uniforms and of what inverse_cdf.draw_rows draws with."""
+    x = (seed + position * 0x9E3779B97F4A7C15) % 2**64
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+    return ((x ^ x >> 31) >> 11) / 2**53
+
+
+def rms_norm(x_TD: torch.Tensor, weight_D: torch.Tensor, eps: float, residual_TD: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Twin of model.RMSNorm and rms_norm.rms_norm; differentiable by autograd."""
+    h_TD = x_TD.double() if residual_TD is None else x_TD.double() + residual_TD.double()
+    return h_TD / (h_TD.square().mean(-1, keepdim=True) + eps).sqrt() * weight_D.double(), h_TD
+
+
+def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor) -> torch.Tensor:
+    """Twin of swiglu.swiglu; differentiable by autograd."""
+    return gate_TF.double() / (1 + (-gate_TF.double()).exp()) * up_TF.double()
+
+
+def rotate(x_THE: torch.Tensor, cos_T1E: torch.Tensor, sin_T1E: torch.Tensor) -> torch.Tensor:
+    """Each pair (e, e + E/2) as a complex number times that of its angle. Twin of rope.rotate and rotary.rotate; differentiable by autograd."""
+    half = x_THE.shape[-1] // 2
+    turned = torch.complex(x_THE[..., :half].double(), x_THE[..., half:].double()) * \
+        torch.complex(cos_T1E[..., :half].double(), sin_T1E[..., :half].double())
+    return torch.cat([turned.real, turned.imag], -1)
+
+
+def decode_attention(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
+    """One new token per row over the first lengths_B[b] positions of its slot, row by row; nothing visible gives zeros. Twin of
+    decode_attention.decode_attention and of every backend in backends.py."""
+    rows = []
+    for q_HE, k_KSE, v_KSE, length in zip(q_BHE, k_BKSE, v_BKSE, lengths_B.tolist(), strict=True):
+        group = len(q_HE) // len(k_KSE)
+        k_HSE, v_HSE = (x_KSE[:, :length].double().repeat_interleave(group, 0) for x_KSE in (k_KSE, v_KSE))
+        p_HS = torch.softmax((k_HSE @ q_HE.double()[..., None])[..., 0] / math.sqrt(q_HE.shape[1]), -1)
+        rows.append((p_HS[:, None] @ v_HSE)[:, 0])
+    return torch.stack(rows)
+
+
 def policy_loss(logp: list[list[float]], old: list[list[float]], ref: list[list[float]], advantages: list[float], counts: list[bool], *,
                 loss_type: str = "grpo", epsilon: float = 0.2, epsilon_high: float = 0.2, delta: float | None = None, beta: float = 0.0,
                 use_bias_correction_kl: bool = False, sequence_level: bool = False, max_length: int = 1, rows_per_micro_batch: int = 1) -> float:

@@ -1,0 +1,28 @@
+"""Each kernel test runs on a CPU in Triton's interpreter, and, marked `gpu`, on a GPU. Fresh memory is filled with NaN in all of them."""
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton")
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request) -> str:
+    if request.param == "cuda" and triton.knobs.runtime.interpret:
+        pytest.fail("the interpreter would run instead of the GPU: set TRITON_INTERPRET=0")
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory():
+    """torch.empty gives NaN, and integers at their largest: an output that is not written shows."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def bf16_step(device) -> float:
+    """Largest relative error of a rounding to bfloat16: half a step on a GPU; the interpreter cuts off, which costs a whole one."""
+    return 2**-7 if device == "cpu" else 2**-8

@@ -1,0 +1,106 @@
+"""Compiles every kernel for sm_80 and sm_90 without a GPU, at the shapes of a 1.5B and a 7B model, and prints what came out as JSON.
+
+The program's own launch code runs, on CPU tensors; a driver that only knows a target takes the place of the GPU's, and each
+launch compiles and stops. So what is compiled is what will be launched: warps, stages, and the divisibility of strides and pointers.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+warnings.simplefilter("ignore")
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+BF16 = torch.bfloat16
+
+
+class Target:
+    """As much of a driver as compiling asks for."""
+
+    def __init__(self, capability: int):
+        self.capability = capability
+
+    def get_current_device(self) -> int:
+        return self.capability
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.capability, 32)
+
+
+def launches() -> None:
+    """One call of everything that trains or decodes."""
+    from grpo.kernels.decode_attention import decode_attention
+    from grpo.kernels.inverse_cdf import draw_rows
+    from grpo.kernels.log_softmax_rows import log_softmax_rows
+    from grpo.kernels.rms_norm import rms_norm
+    from grpo.kernels.rotary import rotate, rotate_into_cache
+    from grpo.kernels.swiglu import swiglu
+    B, V = 2, 4096 * 3
+    targets = torch.zeros(B, dtype=torch.int64)
+    for dtype, slope in ((BF16, BF16), (torch.float32, BF16), (torch.float32, torch.float32)):
+        log_softmax_rows(torch.zeros(B, V, dtype=dtype), targets, 1.0, slope)
+    for temperature in (1.0, 0.0):
+        draw_rows(torch.zeros(B, V), targets, targets, temperature)
+    for heads, kv_heads, width in ((28, 4, 3584), (12, 2, 1536)):
+        cache = torch.zeros(2, B, kv_heads, 1280, 128, dtype=BF16)
+        joint = torch.zeros(B, (heads + 2 * kv_heads) * 128, dtype=BF16)
+        q, k, v = (x.unflatten(-1, (-1, 128)) for x in joint.split([heads * 128, kv_heads * 128, kv_heads * 128], -1))
+        cos = torch.zeros(B, 1, 128, dtype=BF16)
+        q = rotate_into_cache(q, k, v, cos, cos, *cache, targets)
+        for splits in (1, 5):
+            decode_attention(q, *cache, targets, 1280, splits)
+        x, w = torch.zeros(B, width, dtype=BF16, requires_grad=True), torch.ones(width, dtype=BF16)
+        rms_norm(x, w, 1e-6)[0].sum().backward()
+        sum(y.sum() for y in rms_norm(x, w.requires_grad_(), 1e-6, x)).backward()
+    rotate(q.requires_grad_(), cos, cos).sum().backward()
+    swiglu(*(torch.zeros(B, 18944, dtype=BF16, requires_grad=True) for _ in range(2))).sum().backward()
+
+
+def describe(kernel, capability: int) -> dict:
+    """Registers, bytes spilled to the stack, shared memory, and counts of instructions."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        usage, sass = (subprocess.run([TOOLS / "cuobjdump", option, file.name], capture_output=True, text=True, check=True).stdout
+                       for option in ("--dump-resource-usage", "--dump-sass"))
+    found = {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
+    counts = {"spills": len(re.findall(r"\b(?:LDL|STL)\b", sass)), "mma": len(re.findall(r"\b(?:HMMA|HGMMA|WGMMA)\b", sass)),
+              "async": len(re.findall(r"\b(?:LDGSTS|UBLKCP|UTMALDG)\b", sass)),
+              "wide_loads": len(re.findall(r"\bLDG\.E\S*\.128\b", sass)) + len(re.findall(r"\bLDGSTS\.E\S*\.128\b", sass)),
+              "loads": len(re.findall(r"\b(?:LDG|LDGSTS)\.", sass)), "wide_stores": len(re.findall(r"\bSTG\.E\S*\.128\b", sass)),
+              "doubles": len(re.findall(r"\b(?:DADD|DMUL|DFMA)\b", sass))}
+    module = kernel.src.fn.fn.__module__.rpartition(".")[2]
+    return {"kernel": f"{module}.{kernel.src.fn.fn.__name__}", "capability": capability, "shared": kernel.metadata.shared,
+            "warps": kernel.metadata.num_warps, "dtypes": list(kernel.src.signature.values())[:6], **found, **counts}
+
+
+def main() -> None:
+    compiled, original = [], JITFunction.run
+
+    def compile_only(self, *arguments, grid, warmup, **options):
+        compiled.append(original(self, *arguments, grid=grid, warmup=True, **options))
+
+    JITFunction.run = compile_only
+    rows = []
+    for capability in (80, 90):
+        driver.set_active(Target(capability))
+        compiled.clear()
+        launches()
+        rows += [describe(kernel, capability) for kernel in {id(kernel): kernel for kernel in compiled}.values()]
+    json.dump(rows, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

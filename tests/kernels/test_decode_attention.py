@@ -1,0 +1,75 @@
+"""Split-KV attention over the slot cache, against float64; everything beyond a row's length is NaN."""
+
+import pytest
+import torch
+from grpo.kernels.decode_attention import POSITIONS, choose_splits, decode_attention
+from grpo.kernels.reference import decode_attention as slow
+
+LENGTHS = [1, 2, POSITIONS - 1, POSITIONS, POSITIONS + 1, 200, 0, 131]
+
+
+def problem(heads, kv_heads, width, lengths=LENGTHS, dtype=torch.float32, device="cpu", positions=210):
+    """Views of a larger cache, as grpo/cache.py gives them."""
+    generator = torch.Generator().manual_seed(heads * width)
+    kv = torch.full((2, len(lengths) + 2, kv_heads, positions + 30, width), float("nan"))
+    for slot, length in enumerate(lengths):
+        kv[:, slot, :, :length] = torch.randn(2, kv_heads, length, width, generator=generator)
+    q = torch.randn(len(lengths), heads, width, generator=generator).to(dtype).to(device)
+    k, v = kv.to(dtype).to(device)[:, :len(lengths), :, :positions]
+    return q, k, v, torch.tensor(lengths, device=device)
+
+
+@pytest.mark.parametrize("splits", [1, 2, 4])
+@pytest.mark.parametrize(("heads", "kv_heads", "width"), [(4, 2, 16), (7, 1, 64), (12, 2, 128), (3, 3, 8), (20, 1, 24)])
+def test_equals_the_twin(device, heads, kv_heads, width, splits):
+    """GQA groups of 1 to 20, head widths that are and are not powers of two."""
+    q, k, v, lengths = problem(heads, kv_heads, width, device=device)
+    wanted = slow(q, k.nan_to_num(), v.nan_to_num(), lengths)
+    assert (decode_attention(q, k, v, lengths, 210, splits) - wanted).abs().max() <= 2e-6
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(device, dtype, splits):
+    if device == "cpu" and dtype == torch.bfloat16:
+        pytest.skip("the interpreter multiplies bfloat16's bits as integers")
+    q, k, v, lengths = problem(14, 2, 64, dtype=dtype, device=device)
+    wanted = slow(q, k.nan_to_num(), v.nan_to_num(), lengths)
+    error = (decode_attention(q, k, v, lengths, 210, splits).double() - wanted).norm() / wanted.norm()
+    assert error <= (6e-3 if dtype == torch.bfloat16 else 1e-3)
+
+
+def test_nothing_visible_gives_zeros(device):
+    q, k, v, lengths = problem(4, 2, 16, [0, 0], device=device)
+    for splits in (1, 3):
+        assert (decode_attention(q, k, v, lengths, 210, splits) == 0).all()
+
+
+def test_large_scores(device):
+    """Scores of ±1e4: a softmax without its maximum subtracted would overflow."""
+    q, k, v, lengths = problem(4, 2, 16, [200, 65], device=device)
+    q = q * 1e4
+    wanted = slow(q, k.nan_to_num(), v.nan_to_num(), lengths)
+    assert (decode_attention(q, k, v, lengths, 210, 3) - wanted).abs().max() <= 1e-2
+
+
+def test_same_bits_again_and_in_other_company(device):
+    q, k, v, lengths = problem(12, 2, 64, device=device)
+    first = decode_attention(q, k, v, lengths, 210, 3)
+    assert torch.equal(first, decode_attention(q, k, v, lengths, 210, 3))
+    assert torch.equal(first[5:6], decode_attention(q[5:6], k[5:6], v[5:6], lengths[5:6], 210, 3))
+
+
+def test_queries_may_be_a_view(device):
+    q, k, v, lengths = problem(4, 2, 16, device=device)
+    wide = torch.full((len(q), 6, 16), float("nan"), device=device)
+    wide[:, 1:5] = q
+    assert torch.equal(decode_attention(wide[:, 1:5], k, v, lengths, 210, 2), decode_attention(q, k, v, lengths, 210, 2))
+
+
+def test_number_of_stretches():
+    """On 132 multiprocessors: many for one sequence, one when the rows fill the device, none shorter than four tiles."""
+    assert choose_splits(4, 4096, 132) == 16
+    assert choose_splits(96 * 4, 1280, 132) == 2
+    assert choose_splits(288 * 4, 1280, 132) == 1
+    assert choose_splits(4, 100, 132) == 1

@@ -1,0 +1,84 @@
+"""Tokens drawn by the kernel against the plain path with the same uniforms, and against the running sum in float64."""
+
+import pytest
+import torch
+from grpo.kernels.inverse_cdf import PIECE, draw_rows
+from grpo.kernels.reference import draw as slow
+from grpo.kernels.reference import uniform
+
+from grpo.draw import Sampling, draw, uniforms
+
+
+def rows(width, number=6, device="cpu", dtype=torch.float32):
+    generator = torch.Generator().manual_seed(width)
+    logits = (torch.randn(number, width, generator=generator) * 3).to(dtype)
+    seeds = torch.randint(2**62, (number,), generator=generator)
+    return logits.to(device), seeds.to(device), torch.arange(number, device=device)
+
+
+@pytest.mark.parametrize("width", [1, 5, 1000, PIECE, PIECE + 1, 3 * PIECE + 77])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_tokens_and_logprobs_equal_the_twin(device, width, temperature):
+    logits, seeds, positions = rows(width, device=device)
+    ids, logps = draw_rows(logits, seeds, positions, temperature)
+    for row in range(len(ids)):
+        token, logp = slow(logits[row].cpu(), uniform(int(seeds[row]), int(positions[row])), temperature, 1.0, 0)
+        assert int(ids[row]) == token and abs(float(logps[row]) - logp) <= 5e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_equals_the_plain_path(device, dtype):
+    logits, seeds, positions = rows(2 * PIECE + 5, 20, device, dtype)
+    ids, logps = draw_rows(logits, seeds, positions, 1.3)
+    wanted, wanted_logps, _ = draw(logits, uniforms(seeds, positions), Sampling(1, 1.3))
+    assert torch.equal(ids, wanted) and (logps - wanted_logps).abs().max() <= 5e-6
+
+
+def test_greedy_takes_the_first_of_equals(device):
+    logits, seeds, positions = rows(3 * PIECE, device=device)
+    logits[0, [7, PIECE + 3, 2 * PIECE]] = 50.0
+    ids, logps = draw_rows(logits, seeds, positions, 0.0)
+    assert int(ids[0]) == 7 and torch.equal(ids[1:], logits[1:].argmax(-1)) and (logps == 0).all()
+
+
+@pytest.mark.parametrize("kept", [0, PIECE - 1, PIECE, 2 * PIECE + 76], ids=str)
+def test_what_has_no_probability_is_never_drawn(device, kept):
+    """All logits but one are -inf: whole pieces are empty."""
+    logits, seeds, positions = rows(2 * PIECE + 77, device=device)
+    logits[:, :kept], logits[:, kept + 1:] = float("-inf"), float("-inf")
+    ids, logps = draw_rows(logits, seeds, positions, 1.0)
+    assert (ids == kept).all() and (logps == 0).all()
+
+
+def test_an_offset_changes_nothing(device):
+    logits, seeds, positions = rows(PIECE + 50, device=device)
+    logits = (logits * 64).round() / 64                              # exact under the offset
+    ids, logps = draw_rows(logits, seeds, positions, 1.0)
+    moved, moved_logps = draw_rows(logits + 1e4, seeds, positions, 1.0)
+    assert torch.equal(ids, moved) and (logps - moved_logps).abs().max() <= 2e-3
+
+
+def test_frequencies(device):
+    """Chi-squared over 400 draws from 9 tokens spread over three pieces: z < 4 (a false alarm once in 30,000)."""
+    logits = torch.full((400, 2 * PIECE + 9), float("-inf"), device=device)
+    places = torch.tensor([0, 1, 77, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE - 1, 2 * PIECE, 2 * PIECE + 8], device=device)
+    weights = torch.arange(1.0, 10.0, device=device)
+    logits[:, places] = weights.log()
+    ids, _ = draw_rows(logits, torch.full((400,), 5, device=device), torch.arange(400, device=device), 1.0)
+    counts = torch.stack([(ids == place).sum() for place in places]).double()
+    expected = 400 * weights / weights.sum()
+    z = (float(((counts - expected) ** 2 / expected).sum()) - 8) / 16**0.5
+    assert counts.sum() == 400 and abs(z) < 4
+
+
+def test_same_bits_in_any_company(device):
+    logits, seeds, positions = rows(PIECE + 3, device=device)
+    together, alone = draw_rows(logits, seeds, positions, 0.9), draw_rows(logits[5:6], seeds[5:6], positions[5:6], 0.9)
+    assert all(torch.equal(a[5:6], b) for a, b in zip(together, alone, strict=True))
+
+
+def test_a_strided_matrix_of_logits(device):
+    logits, seeds, positions = rows(2000, device=device)
+    wide = torch.full((6, 2048), float("nan"), device=device)
+    wide[:, :2000] = logits
+    assert torch.equal(draw_rows(wide[:, :2000], seeds, positions, 1.0)[0], draw_rows(logits, seeds, positions, 1.0)[0])

@@ -1,0 +1,57 @@
+"""Every kernel compiled for sm_80 and sm_90 without a GPU: registers, spills, tensor-core instructions, wide and asynchronous loads."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import triton
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+STREAMING = {"log_softmax_rows._rows", "inverse_cdf._masses", "rms_norm._forward", "rms_norm._backward", "rotary._heads", "swiglu._forward",
+             "swiglu._backward", "decode_attention._stretches"}      # bound by memory traffic
+SCALARS = 2                                                          # loads of one number per program: a target, a length
+
+
+@pytest.fixture(scope="module")
+def compiled() -> list[dict]:
+    missing = [tool for tool in ("ptxas", "cuobjdump") if not (TOOLS / tool).exists()]
+    if missing:
+        pytest.skip(f"this build of Triton has no {' and no '.join(missing)}")
+    done = subprocess.run([sys.executable, Path(__file__).with_name("offline.py")], env={**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)},
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def test_every_kernel_is_compiled_for_both(compiled):
+    files = {path.stem for path in (ROOT / "kernels").glob("*.py")} - {"reference"}
+    for capability in (80, 90):
+        names = {kernel["kernel"] for kernel in compiled if kernel["capability"] == capability}
+        assert {name.partition(".")[0] for name in names} == files and names >= STREAMING
+
+
+def test_nothing_is_spilled(compiled):
+    """No stack frame, no local memory; and at least two programs fit on a multiprocessor (65,536 registers, 160 KB shared)."""
+    for kernel in compiled:
+        assert kernel["STACK"] == kernel["LOCAL"] == kernel["spills"] == 0, kernel
+        assert kernel["REG"] * kernel["warps"] * 32 <= 65536 and kernel["shared"] <= 80 << 10, kernel
+        assert kernel["kernel"].startswith("log_softmax_rows") or 2 * kernel["REG"] * kernel["warps"] * 32 <= 65536 * 1.1, kernel
+
+
+def test_loads_are_16_bytes_wide(compiled):
+    for kernel in compiled:
+        if kernel["kernel"] in STREAMING:
+            assert kernel["wide_loads"] >= kernel["loads"] - SCALARS, kernel
+
+
+def test_tensor_cores_and_asynchronous_copies(compiled):
+    """Attention multiplies on tensor cores; it and the rows of logits load the next tiles while they compute."""
+    for kernel in compiled:
+        if kernel["kernel"] == "decode_attention._stretches":
+            assert kernel["mma"] >= 16 and kernel["async"] >= 16, kernel
+        if kernel["kernel"] == "log_softmax_rows._rows":
+            assert kernel["async"] >= 12, kernel
