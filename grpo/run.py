@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import random
 import shutil
 import signal
 import sys
@@ -13,6 +14,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import yaml
 
@@ -65,6 +67,8 @@ class Run:
         self._handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._on_alarm)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.config.tf32
         torch.use_deterministic_algorithms(self.config.full_determinism, warn_only=True)
+        random.seed(self.config.seed)
+        np.random.seed(self.config.seed % 2**32)
         torch.manual_seed(self.config.seed)
         for notice in self.notices:
             self.say(f"note: {notice}")

@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 from tqdm import tqdm
 
 from grpo.errors import PREFLIGHT, UserError, run_main
+from grpo.failpoint import failpoint
 from knowledge.index import DOCUMENTS_TABLE, IndexWriter
 from knowledge.passages import MAX_TOKENS, MIN_TOKENS, SEPARATOR, passages_of
 from knowledge.recognise import require_fts5
@@ -89,6 +90,7 @@ def _write_rows(source: Source, connection: Connection, writer: IndexWriter, ski
     """Every row of the source as a document with its passages."""
     for row in source:
         bar.update(source.bytes_read - bar.n)
+        failpoint("build-rows")
         if isinstance(row, Skip):
             skips.add(row)
             continue

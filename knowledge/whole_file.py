@@ -15,6 +15,7 @@ from pathlib import Path
 import sqlalchemy
 
 from grpo.errors import BUSY, UserError
+from grpo.failpoint import failpoint
 from knowledge.connect import file_uri
 from knowledge.errors import no_room
 
@@ -77,9 +78,12 @@ def whole_file(out: Path) -> Iterator[sqlalchemy.Connection]:
             connection.exec_driver_sql("BEGIN")
             yield connection
             connection.exec_driver_sql("COMMIT")
+            failpoint("build-filled")
             connection.exec_driver_sql("VACUUM INTO ?", (str(compacted),))
         _flush_to_disk(compacted)
+        failpoint("build-compacted")
         os.replace(compacted, out)
+        failpoint("build-renamed")
         _flush_to_disk(out.absolute().parent)
     except (sqlalchemy.exc.DatabaseError, OSError) as error:
         cause = getattr(error, "orig", error)

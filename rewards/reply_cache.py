@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from grpo.errors import PREFLIGHT, UserError
+from grpo.failpoint import failpoint
 
 BUSY_TIMEOUT_S = 5.0
 _log = logging.getLogger("rewards")
@@ -42,7 +43,9 @@ class ReplyCache:
         return rows[0][0] if rows else None
 
     def put(self, key: str, text: str) -> None:
+        failpoint("cache-write")
         self._run("INSERT OR REPLACE INTO replies VALUES (?, ?)", key, text)
+        failpoint("cache-written")
 
     def close(self) -> None:
         with self._lock:

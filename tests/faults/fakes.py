@@ -1,0 +1,144 @@
+"""What children of the fault tests are made to do: rewards that tests name `fakes:NAME`, and changes to a child's program."""
+
+import json
+import os
+import signal
+import time
+
+
+def early_letters(prompts, completions, **columns):
+    """Share of a completion's tokens with an id below 150: easy to learn for a random model."""
+    return [sum(token < 150 for token in ids) / len(ids) for ids in columns["completion_ids"]]
+
+
+def hanging(prompts, completions, **columns):
+    """A reward that never comes back after its third group."""
+    hanging.calls += 1
+    if hanging.calls > 3:
+        time.sleep(3600)
+    return early_letters(prompts, completions, **columns)
+
+
+hanging.calls = 0
+
+
+def forgetful(prompts, completions, **columns):
+    """Tells a secret, as the message of some library's error may."""
+    raise RuntimeError(f"401 for the key {os.environ['SOME_API_KEY']}")
+
+
+def drawn(prompts, completions, **columns):
+    """Uses every random generator of its process."""
+    import random
+
+    import numpy
+    import torch
+    return [random.random() + numpy.random.rand() + float(torch.rand(())) for _ in completions]
+
+
+def not_finite(prompts, completions, **columns):
+    """NaN or Inf for the groups that the environment numbers."""
+    not_finite.calls += 1
+    bad = {int(n) for n in os.environ["BAD_GROUPS"].split(",")}
+    return [float(os.environ["BAD_VALUE"])] * len(completions) if not_finite.calls in bad else early_letters(prompts, completions, **columns)
+
+
+not_finite.calls = 0
+
+
+def gauge(prompts, completions, **columns):
+    """Writes down what this process holds: resident memory, threads, open files and sockets."""
+    with open("/proc/self/status") as file:
+        found = dict(line.split(":", 1) for line in file)
+    files = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{name}")]
+    with open(os.environ["GAUGE"], "a") as file:
+        file.write(json.dumps({"rss_mb": int(found["VmRSS"].split()[0]) / 1024, "threads": int(found["Threads"]), "files": len(files),
+                               "sockets": sum(name.startswith("socket") for name in files)}) + "\n")
+    return [0.0] * len(completions)
+
+
+# --- setups --------------------------------------------------------------------------------------------------------------
+
+def short_grace() -> None:
+    """A second instead of 20 after a signal."""
+    import grpo.run
+    grpo.run.GRACE_S = 1.0
+
+
+def endless_generation() -> None:
+    """From its 4th batch on, the sampler takes an hour; a signal's grace is a second."""
+    from grpo.sampler import Sampler
+    sample, calls = Sampler.sample, []
+
+    def slow(self, *arguments, **options):
+        calls.append(1)
+        if len(calls) > 3:
+            open("generating", "w").close()
+            for _ in range(360_000):
+                time.sleep(0.01)
+        return sample(self, *arguments, **options)
+    Sampler.sample = slow
+    short_grace()
+
+
+def slow_save() -> None:
+    """Each checkpoint takes a second and says when it begins."""
+    from grpo import checkpoint
+    write = checkpoint.write_state
+
+    def slow(folder, *arguments):
+        write(folder, *arguments)
+        open(folder.parent / "saving", "w").close()
+        time.sleep(1.0)
+    checkpoint.write_state = slow
+
+
+def talkative() -> None:
+    """Completions of a random model, framed as a trained one would: otherwise there is nothing to judge."""
+    from grpo.policy import Policy
+    decode = Policy.decode
+    Policy.decode = lambda self, completion: f"<think>So.</think><answer>{completion.ids[0]} {decode(self, completion)}</answer>"
+    short_grace()
+
+
+def bad_logits() -> None:
+    """The logits of two training steps are not finite."""
+    import torch
+
+    import grpo.train
+    score, calls = grpo.train.token_logprobs, []
+
+    def broken(*arguments, **options):
+        calls.append(1)
+        logp_C, entropy_C = score(*arguments, **options)
+        return (logp_C * torch.nan if len(calls) in (2, 3) else logp_C), entropy_C
+    grpo.train.token_logprobs = broken
+
+
+def bad_gradient() -> None:
+    """One number of the gradient of the second step is infinite."""
+    from grpo.optim import Optimizer
+    step, calls = Optimizer.step, []
+
+    def broken(self, *arguments):
+        calls.append(1)
+        if len(calls) == 2:
+            self.grad[3] = float("inf")
+        return step(self, *arguments)
+    Optimizer.step = broken
+
+
+def dies_in_a_step() -> None:
+    """Rank 1 is killed in its third step; the process group notices a silent rank after 20 s."""
+    from datetime import timedelta
+
+    import grpo.distributed
+    from grpo.rollout import Rollout
+    grpo.distributed.TIMEOUT = timedelta(seconds=20)
+    sample = Rollout.sample
+
+    def deadly(self, step):
+        if step == 2 and os.environ.get("RANK") == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sample(self, step)
+    Rollout.sample = deadly
