@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 import torch
 
+from grpo.backends import exact_logits, fused
 from grpo.products import linear
 
 NO_CUT = float("-inf")
@@ -71,9 +72,14 @@ def _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk) -> Iterato
     """Of each chunk: its rows, log-probs, entropies, and onehot - softmax [X, V]."""
     for start in range(0, len(targets_C), chunk):
         rows = slice(start, min(start + chunk, len(targets_C)))
-        logits_XV = linear(hidden_CD[rows], head_VD)
-        logp_X, entropy_X = row_epilogue(logits_XV, targets_C[rows], temperature, None if cut_C is None else cut_C[rows])
-        yield rows, logp_X, entropy_X, logits_XV
+        logits_XV = exact_logits(hidden_CD[rows], head_VD)
+        if fused(logits_XV) and cut_C is None:
+            from grpo.kernels.log_softmax_rows import log_softmax_rows
+            logp_X, entropy_X, slope_XV = log_softmax_rows(logits_XV, targets_C[rows], temperature, hidden_CD.dtype)
+        else:
+            logp_X, entropy_X = row_epilogue(logits_XV, targets_C[rows], temperature, None if cut_C is None else cut_C[rows])
+            slope_XV = logits_XV.to(hidden_CD.dtype)
+        yield rows, logp_X, entropy_X, slope_XV
 
 
 def row_epilogue(logits_XV: torch.Tensor, targets_X: torch.Tensor, temperature: float, cut_X: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from grpo.backends import fused
 from grpo.errors import PREFLIGHT, UserError
 from grpo.lora import POLICY, Build, JointLinear, Linear, LoraLinear, Mode, make_linear
 from grpo.products import pack
@@ -73,9 +74,17 @@ class RMSNorm(nn.Module):
         self.weight, self.eps = build.weight(width), eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.after_adding(x)[0]
+
+    def after_adding(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The norm of x + residual, and that sum."""
+        if fused(x):
+            from grpo.kernels.rms_norm import rms_norm
+            return rms_norm(x, self.weight(), self.eps, residual)
+        x = x if residual is None else residual + x
         exact = x.to(torch.promote_types(x.dtype, torch.float32))
         exact = exact * torch.rsqrt(exact.square().mean(dim=-1, keepdim=True) + self.eps)
-        return exact.to(x.dtype) * self.weight()
+        return exact.to(x.dtype) * self.weight(), x
 
 
 class Attention(nn.Module):
@@ -90,7 +99,10 @@ class Attention(nn.Module):
 
     def forward(self, x_TD: torch.Tensor, layer: int, rope: tuple[torch.Tensor, torch.Tensor], attend: Attend, mode: Mode) -> torch.Tensor:
         q_THE, k_TKE, v_TKE = (y.unflatten(-1, (-1, self.head_dim)) for y in self.qkv(x_TD, mode))
-        q_THE, k_TKE = rotate(self.q_norm(q_THE), *rope), rotate(self.k_norm(k_TKE), *rope)
+        q_THE, k_TKE = self.q_norm(q_THE), self.k_norm(k_TKE)
+        if hasattr(attend, "unrotated"):      # rotation and the write into the cache are one kernel there
+            return self.o(attend.unrotated(layer, q_THE, k_TKE, v_TKE, rope).flatten(1), mode)
+        q_THE, k_TKE = rotate(q_THE, *rope), rotate(k_TKE, *rope)
         return self.o(attend(layer, q_THE, k_TKE, v_TKE).flatten(1), mode)
 
 
@@ -104,6 +116,9 @@ class MLP(nn.Module):
 
     def forward(self, x_TD: torch.Tensor, mode: Mode) -> torch.Tensor:
         gate_TF, up_TF = self.gate_up(x_TD, mode)
+        if fused(gate_TF):
+            from grpo.kernels.swiglu import swiglu
+            return self.down(swiglu(gate_TF, up_TF), mode)
         return self.down(F.silu(gate_TF) * up_TF, mode)
 
 
@@ -115,10 +130,12 @@ class Block(nn.Module):
 
     def forward(self, x_TD: torch.Tensor, layer: int, rope: tuple[torch.Tensor, torch.Tensor], attend: Attend, mode: Mode,
                 recompute: str) -> torch.Tensor:
-        x_TD = x_TD + self.attention(self.attention_norm(x_TD), layer, rope, attend, mode)
+        attended_TD = self.attention(self.attention_norm(x_TD), layer, rope, attend, mode)
         if recompute == "mlp":
+            x_TD = x_TD + attended_TD
             return x_TD + checkpoint(lambda x: self.mlp(self.mlp_norm(x), mode), x_TD, use_reentrant=False, preserve_rng_state=False)
-        return x_TD + self.mlp(self.mlp_norm(x_TD), mode)
+        normed_TD, x_TD = self.mlp_norm.after_adding(attended_TD, x_TD)
+        return x_TD + self.mlp(normed_TD, mode)
 
 
 class Decoder(nn.Module):

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from grpo.backends import fused
 from grpo.errors import PREFLIGHT, UserError
 
 
@@ -40,6 +41,9 @@ def rope_tables(rope: dict[str, Any], head_dim: int, num_positions: int, dtype: 
 
 def rotate(x_THE: torch.Tensor, cos_T1E: torch.Tensor, sin_T1E: torch.Tensor) -> torch.Tensor:
     """Turns each pair (e, e + E/2) by its position's angle."""
+    if fused(x_THE):
+        from grpo.kernels.rotary import rotate as rotate_fused
+        return rotate_fused(x_THE, cos_T1E, sin_T1E)
     first, second = x_THE.chunk(2, dim=-1)
     return x_THE * cos_T1E + torch.cat([-second, first], dim=-1) * sin_T1E
 

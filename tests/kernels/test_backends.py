@@ -1,0 +1,104 @@
+"""Which implementation is chosen: what is missing, wrong or slow is not; and on a GPU, each is right."""
+
+import pytest
+import torch
+
+from grpo import backends
+from grpo.backends import choose, choose_decoder, choose_packed
+
+WANTED = torch.linspace(1, 2, 7, dtype=torch.float64)
+
+
+def missing():
+    raise ImportError("No module named 'somewhere'\nsecond line")
+
+
+def refusing():
+    raise RuntimeError("head dimension 96 is not supported")
+
+
+CANDIDATES = {"missing": missing, "refusing": refusing, "wrong": lambda: WANTED * 1.1, "not a number": lambda: WANTED * float("nan"),
+              "right": lambda: WANTED + 0, "faster": lambda: WANTED * (1 + 1e-9), "fallback": lambda: WANTED.float()}
+SECONDS = {"right": 3e-5, "faster": 2e-5, "fallback": 9e-5}
+
+
+def clock(run):
+    return SECONDS[next(name for name, candidate in CANDIDATES.items() if candidate is run)]     # only what is right may be timed
+
+
+def test_the_fastest_of_those_that_are_right():
+    choice = choose(CANDIDATES, WANTED, 1e-6, clock)
+    assert choice.name == "faster"
+    assert str(choice) == ("faster (faster 20 µs, missing: ImportError: No module named 'somewhere', refusing: RuntimeError: head dimension 96 is not "
+                           "supported, wrong: wrong by 1.0e-01, not a number: wrong by nan, right 30 µs, fallback 90 µs)")
+
+
+def test_the_first_that_is_right_where_bits_must_repeat():
+    assert choose(CANDIDATES, WANTED, 1e-6, clock, repeatable=True).name == "right"
+
+
+def test_nothing_right_is_an_error():
+    with pytest.raises(RuntimeError, match="no implementation passed.*wrong by 1.0e-01"):
+        choose({"wrong": CANDIDATES["wrong"]}, WANTED, 1e-6, clock)
+
+
+def test_an_unexpected_exception_is_not_swallowed():
+    def broken():
+        raise KeyError("a mistake of ours")
+    with pytest.raises(KeyError):
+        choose({"broken": broken, "fallback": CANDIDATES["fallback"]}, WANTED, 1e-6, clock)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_a_cpu_everything_is_torchs_own(dtype):
+    assert choose_decoder(4, 2, 16, 3, 50, dtype, "cpu").name == "sdpa"
+    assert choose_packed(4, 2, 16, dtype, "cpu").name == "sdpa"
+    assert not backends.fused(torch.ones(3)) and backends.describe("cpu") == "torch's own operations"
+
+
+def test_reading_beyond_a_length_is_noticed():
+    """A decoder that ignores the lengths is wrong in the trial."""
+    def careless(lengths, num_positions):
+        return backends.sdpa_decode(torch.full_like(lengths, num_positions), num_positions)
+    with pytest.raises(RuntimeError, match="no implementation passed"):
+        choose_decoder(4, 2, 16, 3, 50, torch.float32, "cpu", decoders={"sdpa": careless})
+
+
+def test_torch_flash_sees_the_cache_as_one_run_of_tokens(monkeypatch):
+    """Its arguments, by a stand-in that computes from them alone what FlashAttention would."""
+    def forward(q, k, v, q_starts, k_starts, max_q, max_k, dropout, causal, debug, *, seqused_k):
+        assert k.is_contiguous() and k.shape[1] == 1 and max_q == 1 and not causal and seqused_k.dtype == q_starts.dtype == torch.int32
+        out = torch.empty_like(q)
+        for row in range(len(q)):
+            keys = slice(int(k_starts[row]), int(k_starts[row]) + int(seqused_k[row]))
+            p = torch.softmax(q[row] @ k[keys, 0].T / q.shape[2] ** 0.5, -1)
+            out[row] = p @ v[keys, 0]
+        assert k_starts[-1] == len(k) and int(seqused_k.max()) <= max_k
+        return out, None, None, None, None
+
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", forward)
+    generator = torch.Generator().manual_seed(0)
+    cache = torch.randn(3, 2, 5, 2, 40, 8, generator=generator)                      # L2BKSE, of which 4 rows and 30 positions are read
+    k, v = cache[1, :, :4, :, :30]
+    q, lengths = torch.randn(4, 6, 8, generator=generator), torch.tensor([1, 30, 17, 2])
+    wanted = backends.sdpa_decode(lengths, 30)(q, k, v)
+    assert torch.allclose(backends.torch_flash_decode(lengths, 30)(q, k, v), wanted, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("heads", "kv_heads", "width"), [(28, 4, 128), (12, 2, 128), (14, 2, 64), (16, 8, 128)])
+@pytest.mark.parametrize("rows", [1, 96])
+def test_every_decoder_is_right_on_a_gpu(heads, kv_heads, width, rows):
+    choice = choose_decoder(heads, kv_heads, width, rows, 1280, torch.bfloat16, "cuda")
+    wrong = [trial for trial in choice.trials if trial.problem and trial.name != "flash-attn"]
+    assert not wrong, str(choice)
+
+
+@pytest.mark.gpu
+def test_the_packed_attention_of_a_gpu_is_torchs_flash():
+    assert not [trial for trial in choose_packed(28, 4, 128, torch.bfloat16, "cuda").trials if trial.problem]
+
+
+@pytest.mark.gpu
+def test_the_kernels_are_in_use_on_a_gpu():
+    assert backends.fused(torch.ones(3, device="cuda", dtype=torch.bfloat16)), backends.triton_problem()

@@ -1,0 +1,101 @@
+"""The decode step over static buffers: the same tokens as the sampler's, whatever the bucket, and with the kernels in the interpreter."""
+
+import pytest
+import torch
+from making import load, randomise_adapter, write_checkpoint
+
+from grpo.cache import KVCache
+from grpo.decode_graph import WARM_UPS, DecodeGraphs, Slots, bucket
+from grpo.draw import Sampling
+from grpo.sampler import Sampler
+
+
+@pytest.fixture(scope="module", params=["qwen2", "qwen3"])
+def model(request, tmp_path_factory):
+    made = load(write_checkpoint(tmp_path_factory.mktemp("graph"), request.param, spread=0.3), rank=4)
+    randomise_adapter(made)
+    return made
+
+
+def generate(model, first_ids, seeds, limits, sampling, eos, steps=3, spare=4, decoder="sdpa", capture=None):
+    """One-token prompts, so that there is nothing to prefill; `spare` slots stay free."""
+    c, longest = model.config, max(limits)
+    slots = Slots.make(KVCache(c.num_layers, len(first_ids) + spare, c.num_kv_heads, longest + 1, c.head_dim, torch.float32, "cpu"), longest)
+    for tensor in slots.rows()[:5]:
+        tensor.fill_(2)                                               # what was there before does not matter
+    live = slice(len(first_ids))
+    for tensor, value in ((slots.last_id_B, first_ids), (slots.position_B, 0), (slots.count_B, 0), (slots.limit_B, limits), (slots.seed_B, seeds)):
+        tensor[live] = torch.as_tensor(value)
+    slots.ended_B[live] = False
+    graphs = DecodeGraphs(model, slots, eos, decoder, capture)
+    with torch.inference_mode(), model.packed() as head:
+        while not bool(slots.ended_B[live].all()):
+            graphs.run(len(first_ids), steps, sampling, head)
+    return [(slots.ids_BX[row, :n].tolist(), slots.logps_BX[row, :n].tolist()) for row, n in enumerate(slots.count_B[live].tolist())]
+
+
+FIRST, SEEDS, LIMITS = [5, 40, 3, 20, 60], [11, 12, 13, 14, 15], [20, 1, 7, 20, 13]
+
+
+@pytest.mark.parametrize("steps", [1, 4, 9])
+@pytest.mark.parametrize("sampling", [Sampling(20), Sampling(20, 0.0), Sampling(20, 0.8, 0.9)], ids=str)
+def test_same_tokens_as_the_sampler(model, sampling, steps):
+    ours = generate(model, FIRST, SEEDS, LIMITS, sampling, [2, 7, 30], steps)
+    wanted = [c for (c,) in Sampler(model, [2, 7, 30]).sample([[i] for i in FIRST], 1, sampling, SEEDS, limits=LIMITS)]
+    assert [ids for ids, _ in ours] == [c.ids for c in wanted]
+    assert all(abs(a - b) <= 1e-5 for (_, logps), c in zip(ours, wanted, strict=True) for a, b in zip(logps, c.logps, strict=True))
+
+
+@pytest.mark.parametrize("sampling", [Sampling(6), Sampling(6, 0.0)], ids=str)
+def test_the_kernels_give_the_same_tokens(model, sampling, monkeypatch):
+    """RMSNorm, rotation into the cache, split-KV attention, SwiGLU and drawing, all in the interpreter."""
+    wanted = generate(model, FIRST[:3], SEEDS[:3], [6, 3, 5], sampling, [2])
+    used = []
+    monkeypatch.setattr("grpo.backends.fused", lambda x: used.append(1) or True)
+    for module in ("decode_graph", "model"):
+        monkeypatch.setattr(f"grpo.{module}.fused", lambda x: used.append(1) or True)
+    ours = generate(model, FIRST[:3], SEEDS[:3], [6, 3, 5], sampling, [2], decoder="triton")
+    assert used and [ids for ids, _ in ours] == [ids for ids, _ in wanted]
+    assert all(abs(a - b) <= 2e-5 for (_, mine), (_, theirs) in zip(ours, wanted, strict=True) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_buckets():
+    """Few sizes, none smaller than what is needed, at most 7 rows or a fifth too many."""
+    sizes = [bucket(n, 288) for n in range(1, 289)]
+    assert len(set(sizes)) <= 26 and all(n <= size <= max(n + 7, 1.25 * n) for n, size in enumerate(sizes, 1))
+    assert bucket(90, 92) == 92 and bucket(300, 512) == 320
+
+
+class Recorder:
+    """A capture that warms up as CudaCapture does, and replays by calling the step again."""
+
+    def __init__(self):
+        self.recorded = self.replayed = 0
+
+    def __call__(self, step):
+        self.recorded += 1
+        for _ in range(WARM_UPS):
+            step()
+        return self.Graph(self, step)
+
+    class Graph:
+        def __init__(self, recorder, step):
+            self.recorder, self.step = recorder, step
+
+        def replay(self):
+            self.recorder.replayed += 1
+            self.step()
+
+
+@pytest.mark.parametrize("sampling", [Sampling(20), Sampling(20, 0.0)], ids=str)
+def test_capturing_leaves_no_trace(model, sampling):
+    wanted, recorder = generate(model, FIRST, SEEDS, LIMITS, sampling, [2]), Recorder()
+    assert generate(model, FIRST, SEEDS, LIMITS, sampling, [2], capture=recorder) == wanted
+    assert recorder.recorded == 1 and recorder.replayed % 3 == 0 and recorder.replayed >= max(len(ids) for ids, _ in wanted)
+
+
+def test_cuts_are_not_captured(model):
+    """Their thresholds are looked at by the host."""
+    recorder = Recorder()
+    generate(model, FIRST, SEEDS, LIMITS, Sampling(20, 0.8, 0.9), [2], capture=recorder)
+    assert recorder.recorded == 0

@@ -1,0 +1,107 @@
+"""Packed attention from FlashAttention's pieces: with a plain float64 stand-in for torch's operations on a CPU, with themselves on a GPU."""
+
+import math
+
+import pytest
+import torch
+from grpo.kernels.reference import attention as slow
+
+from grpo.attention import PackedAttention
+from grpo.flash import FlashPackedAttention
+from grpo.schema import Layout
+
+LAYOUTS = {"shared": ((5, (3, 1, 4)), (2, (2,)), (7, (6, 6))), "prompts alone": ((4, ()), (9, ())), "mixed": ((3, ()), (1, (5,)), (0, (4, 2)), (6, (0, 1)))}
+
+
+def spans(starts):
+    return [slice(a, b) for a, b in zip(starts.tolist(), starts.tolist()[1:], strict=False)]
+
+
+def visible(q_rows, k_rows, causal):
+    """FlashAttention aligns the last query with the last key."""
+    queries, keys = torch.arange(q_rows.stop - q_rows.start)[:, None], torch.arange(k_rows.stop - k_rows.start)
+    return keys - len(keys) <= queries - len(queries) if causal else torch.ones(len(queries), len(keys), dtype=torch.bool)
+
+
+def scores(q_THE, k_TKE, q_rows, k_rows, causal):
+    k_THE = k_TKE[k_rows].repeat_interleave(q_THE.shape[1] // k_TKE.shape[1], 1)
+    found_HTT = torch.einsum("qhe,khe->hqk", q_THE[q_rows], k_THE) / math.sqrt(q_THE.shape[2])
+    return found_HTT.masked_fill(~visible(q_rows, k_rows, causal), float("-inf"))
+
+
+def plain_forward(q, k, v, q_starts, k_starts, max_q, max_k, dropout, causal, debug):
+    assert dropout == 0 and not debug and q_starts.dtype == k_starts.dtype == torch.int32
+    assert max(s.stop - s.start for s in spans(q_starts)) == max_q and max(s.stop - s.start for s in spans(k_starts)) == max_k
+    out, lse = torch.empty_like(q), torch.empty(q.shape[1], q.shape[0], dtype=q.dtype)
+    for q_rows, k_rows in zip(spans(q_starts), spans(k_starts), strict=True):
+        s_HTT = scores(q, k, q_rows, k_rows, causal)
+        lse[:, q_rows] = s_HTT.logsumexp(-1)
+        out[q_rows] = torch.einsum("hqk,khe->qhe", s_HTT.softmax(-1), v[k_rows].repeat_interleave(q.shape[1] // v.shape[1], 1))
+    return out, lse, torch.zeros(2, dtype=torch.uint64), torch.zeros((), dtype=torch.uint64), torch.empty(0)
+
+
+def plain_backward(dout, q, k, v, out, lse, q_starts, k_starts, max_q, max_k, dropout, causal, state, unused):
+    """From the probabilities exp(score - lse) and the row sums of dout out, as FlashAttention's own backward pass has it."""
+    assert all(x.is_contiguous() for x in (dout, lse)) and state.dtype == torch.uint64
+    dq, dk, dv, group = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v), q.shape[1] // k.shape[1]
+    for q_rows, k_rows in zip(spans(q_starts), spans(k_starts), strict=True):
+        p_HTT = (scores(q, k, q_rows, k_rows, causal) - lse[:, q_rows, None]).exp()
+        k_THE, v_THE = (x[k_rows].repeat_interleave(group, 1) for x in (k, v))
+        dp_HTT = torch.einsum("qhe,khe->hqk", dout[q_rows], v_THE) - (dout * out)[q_rows].sum(-1).T[:, :, None]
+        ds_HTT = p_HTT * dp_HTT / math.sqrt(q.shape[2])
+        dq[q_rows] = torch.einsum("hqk,khe->qhe", ds_HTT, k_THE)
+        dk[k_rows] = torch.einsum("hqk,qhe->khe", ds_HTT, q[q_rows]).unflatten(1, (-1, group)).sum(2)
+        dv[k_rows] = torch.einsum("hqk,qhe->khe", p_HTT, dout[q_rows]).unflatten(1, (-1, group)).sum(2)
+    return dq, dk, dv
+
+
+def visible_in(layout):
+    """Who sees whom in a packed row."""
+    seen, start = torch.zeros(layout.num_tokens, layout.num_tokens, dtype=torch.bool), 0
+    for prompt, completions in layout.groups:
+        pieces, at = [(start, prompt)], start + prompt
+        for length in completions:
+            pieces.append((at, length))
+            at += length
+        for first, length in pieces:
+            seen[first:first + length, first:first + length] = torch.ones(length, length, dtype=torch.bool).tril()
+            if first != start or not prompt:
+                seen[first:first + length, start:start + prompt] = True
+        start = at
+    return seen
+
+
+def inputs(layout, heads=4, kv_heads=2, width=8, dtype=torch.float64, device="cpu"):
+    generator = torch.Generator().manual_seed(layout.num_tokens)
+    return [torch.randn(layout.num_tokens, h, width, generator=generator, dtype=torch.float64).to(dtype).to(device).requires_grad_()
+            for h in (heads, kv_heads, kv_heads, heads)]
+
+
+def run(attend, tensors):
+    *leaves, dout = tensors
+    out = attend(0, *leaves)
+    return out.detach(), *torch.autograd.grad(out, leaves, dout.detach())
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_equals_the_padded_attention_with_gradients(name):
+    layout = Layout(LAYOUTS[name])
+    tensors = inputs(layout)
+    ours = run(FlashPackedAttention(layout, "cpu", plain_forward, plain_backward), tensors)
+    assert torch.allclose(ours[0], slow(*tensors[:3], visible_in(layout)).detach(), atol=1e-12)
+    padded = run(PackedAttention(layout, torch.float64, "cpu"), tensors)
+    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(ours, padded, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize(("heads", "kv_heads", "width"), [(28, 4, 128), (14, 2, 64)])
+def test_torchs_operations_on_a_gpu(name, heads, kv_heads, width):
+    layout = Layout(tuple((17 * prompt, tuple(31 * n for n in completions)) for prompt, completions in LAYOUTS[name]))
+    tensors = inputs(layout, heads, kv_heads, width, torch.bfloat16, "cuda")
+    ours = run(FlashPackedAttention(layout, "cuda"), tensors)
+    exact = run(PackedAttention(layout, torch.float64, "cuda"), [x.detach().double().requires_grad_() for x in tensors])
+    padded = run(PackedAttention(layout, torch.bfloat16, "cuda"), tensors)
+    for mine, theirs, wanted in zip(ours, padded, exact, strict=True):
+        error, peer = (float((x.double() - wanted).norm() / wanted.norm()) for x in (mine, theirs))
+        assert error <= max(1.5 * peer, 8e-3)

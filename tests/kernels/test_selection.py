@@ -1,0 +1,63 @@
+"""With the kernels in use (in the interpreter on a CPU), the log-probs and a training pass give what they give without."""
+
+import sys
+
+import pytest
+import torch
+from making import load, randomise_adapter, write_checkpoint
+
+from grpo import logprobs
+from grpo.attention import PackedAttention
+from grpo.logprobs import token_logprobs
+from grpo.schema import Layout
+
+LAYOUT = Layout(((5, (3, 4)), (2, (6,))))
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """Switches the kernels on and counts how often each place asks."""
+    asked = dict.fromkeys(("logprobs", "model", "rope"), 0)
+
+    def switch_on():
+        for module in asked:
+            def fused(x, module=module):
+                asked[module] += 1
+                return True
+            monkeypatch.setattr(f"grpo.{module}.fused", fused)
+        return asked
+
+    return switch_on
+
+
+def training_pass(decoder, recompute):
+    decoder.zero_grad()
+    decoder.recompute = recompute
+    ids, positions = torch.arange(20), torch.cat([torch.arange(n) + s for n, s in ((5, 0), (3, 5), (4, 5), (2, 0), (6, 2))])
+    hidden = decoder(ids, positions, PackedAttention(LAYOUT, torch.float32, "cpu"))
+    logp, entropy = token_logprobs(hidden, decoder.head(), ids + 7, 0.9, chunk=8)
+    (logp * torch.linspace(-1, 1, 20)).sum().backward()
+    return [logp.detach(), entropy, *(p.grad.clone() for p in decoder.parameters() if p.grad is not None)]
+
+
+@pytest.mark.parametrize("recompute", ["none", "mlp", "all"])
+@pytest.mark.parametrize(("family", "rank"), [("qwen2", 4), ("qwen3", 4), ("llama", 0)])
+def test_a_training_pass(tmp_path, kernels, family, rank, recompute):
+    """Rank 0 trains all weights, norms included."""
+    decoder = load(write_checkpoint(tmp_path, family), rank=rank, train_weights=not rank)
+    randomise_adapter(decoder)
+    plain = training_pass(decoder, recompute)
+    asked = kernels()
+    ours = training_pass(decoder, recompute)
+    assert all(asked.values()) and len(ours) == len(plain) > 3
+    assert all((a - b).norm() <= 3e-6 * b.norm() + 1e-7 for a, b in zip(ours, plain, strict=True))
+
+
+def test_a_cut_takes_the_plain_path(monkeypatch):
+    """The kernel has no cuts: with them its rows must not be asked for."""
+    monkeypatch.setattr(logprobs, "fused", lambda x: True)
+    monkeypatch.setitem(sys.modules, "grpo.kernels.log_softmax_rows", None)
+    hidden, head, targets = torch.randn(4, 8), torch.randn(50, 8), torch.arange(4)
+    token_logprobs(hidden, head, targets, 1.0, torch.full((4,), -3.0))
+    with pytest.raises(ImportError):
+        token_logprobs(hidden, head, targets, 1.0)
