@@ -24,7 +24,7 @@ import torch
 from bench import ceilings, models, sampler, timing
 from grpo import memory
 from grpo.adapter import save_adapter, trained_adapter
-from grpo.attention import PackedAttention
+from grpo.backends import packed_attention
 from grpo.logprobs import token_logprobs
 from grpo.lora import LoraLinear
 from grpo.loss import LossConfig, policy_loss
@@ -60,7 +60,7 @@ def make_batches(groups: list[Group], model: Decoder, device: str) -> list[Packe
 
 def our_pass(model: Decoder, batches: list[PackedBatch], chunk: int) -> None:
     for batch in batches:
-        hidden_TD = model(batch.ids_T, batch.positions_T, PackedAttention(batch.layout, model.build.dtype, batch.ids_T.device))
+        hidden_TD = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout))
         logp_C, _ = token_logprobs(hidden_TD.index_select(0, batch.source_C), model.head(), batch.targets_C, 1.0, None, chunk)
         loss, _ = policy_loss(logp_C, logp_C.detach(), None, batch.advantage_C, batch.weight_C, batch.row_C, LossConfig())
         loss.backward()

@@ -22,7 +22,8 @@ from grpo.schema import Layout
 
 HALF = (torch.bfloat16, torch.float16)
 TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-5, torch.float64: 1e-10}     # relative, against float64
-REPEATS = 5
+REPEATS, CALLS_PER_GRAPH = 5, 20
+TRIAL_ROWS, TRIAL_POSITIONS = 96, 2048     # at most: the trial's reference is in float64
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]     # q_BHE, k_BKSE, v_BKSE -> out_BHE
 
@@ -48,7 +49,7 @@ class Choice:
     trials: tuple[Trial, ...]
 
     def __str__(self) -> str:
-        return f"{self.name} ({', '.join(map(str, self.trials))})"
+        return f"{self.name} ({', '.join(map(str, self.trials))})" if self.trials else self.name
 
 
 def choose(candidates: Mapping[str, Callable[[], torch.Tensor]], wanted: torch.Tensor, tolerance: float, clock: Callable[[Callable], float],
@@ -59,11 +60,10 @@ def choose(candidates: Mapping[str, Callable[[], torch.Tensor]], wanted: torch.T
     for name, run in candidates.items():
         try:
             error = float((run().double() - wanted).norm() / wanted.norm())
+            right = error <= tolerance                                    # False for NaN
+            trials.append(Trial(name, error, clock(run)) if right else Trial(name, error, problem=f"wrong by {error:.1e}"))
         except (ImportError, RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError) as problem:
             trials.append(Trial(name, problem=f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0][:120]}"))
-            continue
-        right = error <= tolerance                                        # False for NaN
-        trials.append(Trial(name, error, clock(run)) if right else Trial(name, error, problem=f"wrong by {error:.1e}"))
     usable = [trial for trial in trials if not trial.problem]
     if not usable:
         raise RuntimeError(f"no implementation passed its self-test: {', '.join(map(str, trials))}")
@@ -168,7 +168,8 @@ DECODERS = {"triton": triton_decode, "torch flash": torch_flash_decode, "flash-a
 def choose_decoder(heads: int, kv_heads: int, head_dim: int, rows: int, num_positions: int, dtype: torch.dtype, device: torch.device | str,
                    decoders: Mapping[str, Callable] = DECODERS) -> Choice:
     """The decode attention for `rows` sequences of up to `num_positions` tokens. The lengths of the trial are ragged, and what lies
-    beyond them is as large as the dtype allows, so that reading it shows."""
+    beyond them is large, so that attending to it shows."""
+    rows, num_positions = min(rows, TRIAL_ROWS), min(num_positions, TRIAL_POSITIONS)
     if torch.device(device).type != "cuda":
         decoders = {"sdpa": decoders["sdpa"]}
     elif not Settings.kernels or triton_problem():
@@ -179,9 +180,9 @@ def choose_decoder(heads: int, kv_heads: int, head_dim: int, rows: int, num_posi
     lengths_B = torch.linspace(1, num_positions, rows, device=device).long()
     beyond_BS = torch.arange(num_positions, device=device) >= lengths_B[:, None]
     wanted = sdpa_decode(lengths_B, num_positions)(q_BHE.double(), *kv.double())
-    kv.masked_fill_(beyond_BS[None, :, None, :, None], torch.finfo(dtype).max ** 0.25)
+    kv.masked_fill_(beyond_BS[None, :, None, :, None], 10.0)
     candidates = {name: (lambda make=make: make(lengths_B, num_positions)(q_BHE, *kv)) for name, make in decoders.items()}
-    return choose(candidates, wanted, TOLERANCE[dtype], seconds, Settings.repeatable)
+    return choose(candidates, wanted, TOLERANCE[dtype], replay_seconds, Settings.repeatable)
 
 
 # --- attention over a packed row --------------------------------------------------------------------------------------
@@ -198,9 +199,8 @@ TRIAL_LAYOUT = Layout(((70, (40, 1, 129)), (1, (65,)), (33, ())))
 @cache
 def choose_packed(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device | str) -> Choice:
     """The packed attention, judged by its output and all its gradients."""
-    names = tuple(PACKED) if torch.device(device).type == "cuda" and dtype in HALF else ("sdpa",)
-    generator = torch.Generator(device).manual_seed(0)
-    inputs = [torch.randn(TRIAL_LAYOUT.num_tokens, h, head_dim, generator=generator, device=device) for h in (heads, kv_heads, kv_heads, heads)]
+    if torch.device(device).type != "cuda" or dtype not in HALF:
+        return Choice("sdpa", ())
 
     def run(name: str, kind: torch.dtype) -> torch.Tensor:
         *leaves, dout = (x.to(dtype).to(kind).requires_grad_() for x in inputs)
@@ -208,15 +208,21 @@ def choose_packed(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, 
         grads = torch.autograd.grad(out, leaves, dout)
         return torch.cat([x.detach().flatten() for x in (out, *grads)])
 
-    with torch.enable_grad(), torch.inference_mode(False):
-        return choose({name: lambda name=name: run(name, dtype) for name in names}, run("sdpa", torch.float64), 2 * TOLERANCE[dtype], seconds,
+    with torch.inference_mode(False), torch.enable_grad():
+        generator = torch.Generator(device).manual_seed(0)
+        inputs = [torch.randn(TRIAL_LAYOUT.num_tokens, h, head_dim, generator=generator, device=device) for h in (heads, kv_heads, kv_heads, heads)]
+        return choose({name: lambda name=name: run(name, dtype) for name in PACKED}, run("sdpa", torch.float64), 2 * TOLERANCE[dtype], seconds,
                       Settings.repeatable)
 
 
-def packed_attention(heads: int, kv_heads: int, head_dim: int, layout: Layout, dtype: torch.dtype,
-                     device: torch.device | str) -> PackedAttention | FlashPackedAttention:
-    """The chosen attention for a packed row."""
-    return PACKED[choose_packed(heads, kv_heads, head_dim, dtype, device).name](layout, dtype, device)
+def packed_choice(model) -> Choice:
+    """What a packed row of the decoder `model` is attended to with."""
+    c, build = model.config, model.build
+    return choose_packed(c.num_heads, c.num_kv_heads, c.head_dim, build.dtype, build.device)
+
+
+def packed_attention(model, layout: Layout) -> PackedAttention | FlashPackedAttention:
+    return PACKED[packed_choice(model).name](layout, model.build.dtype, model.build.device)
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -227,6 +233,17 @@ def seconds(run: Callable[[], object]) -> float:
         run()
         taken.append(_now() - started)
     return statistics.median(taken[1:])
+
+
+def replay_seconds(run: Callable[[], object]) -> float:
+    """Of one call inside a CUDA graph, as decoding makes it: without the host's share. What cannot be captured is out."""
+    if not torch.cuda.is_available():
+        return seconds(run)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS_PER_GRAPH):
+            run()
+    return seconds(graph.replay) / CALLS_PER_GRAPH
 
 
 def _now() -> float:

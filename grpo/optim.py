@@ -10,11 +10,18 @@ import torch
 from torch import nn
 
 
+FIRST_SCALE, SCALE_GROWS_AFTER = 2.0**10, 50     # of the loss in float16; finite steps until it is doubled
+
+
 class Optimizer:
     """AdamW (1711.05101) on `parameters`, which are moved into a flat buffer. Norm weights and biases (fewer than two axes)
-    do not decay."""
+    do not decay.
 
-    def __init__(self, parameters: Iterable[nn.Parameter], betas: tuple[float, float], eps: float, weight_decay: float):
+    guarded: for a float16 model, whose smallest gradients would vanish and whose largest overflow. `backward` multiplies the loss by
+    `scale`; a step whose gradient overflowed changes nothing and halves it, and a run of finite steps doubles it (1710.03740).
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], betas: tuple[float, float], eps: float, weight_decay: float, guarded: bool = False):
         parameters = sorted(parameters, key=lambda parameter: parameter.ndim < 2)       # stable: matrices, then vectors
         if not parameters:
             raise ValueError("nothing to train: no parameter requires a gradient")
@@ -31,23 +38,41 @@ class Optimizer:
                 leaf.grad = self.grad[rows]
                 groups.append({"params": [leaf], "weight_decay": decay})
         self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
+        self.guarded, self.scale, self.finite_steps = guarded, FIRST_SCALE if guarded else 1.0, 0
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Adds the gradient of the loss, times `scale`."""
+        (loss * self.scale).backward()
 
     def step(self, learning_rate: float, max_grad_norm: float) -> float:
         """Clips the accumulated gradient to `max_grad_norm` (0 for no clipping), applies it, clears it; returns its norm
         before clipping. A norm that is not finite changes nothing but clears the gradient: the caller must look."""
-        norm = float(torch.linalg.vector_norm(self.grad))
+        norm = float(torch.linalg.vector_norm(self.grad)) / self.scale
         if math.isfinite(norm):
             if max_grad_norm and norm > max_grad_norm:
-                self.grad.mul_(max_grad_norm / (norm + 1e-6))
+                self.grad.mul_(max_grad_norm / (norm + 1e-6) / self.scale)
+            elif self.guarded:
+                self.grad.div_(self.scale)
             for group in self.adamw.param_groups:
                 group["lr"] = learning_rate
             self.adamw.step()
         self.grad.zero_()
+        if self.guarded:
+            self._rescale(math.isfinite(norm))
         return norm
+
+    def _rescale(self, finite: bool) -> None:
+        self.finite_steps = self.finite_steps + 1 if finite else 0
+        if not finite:
+            self.scale = max(self.scale / 2, 1.0)
+        elif self.finite_steps % SCALE_GROWS_AFTER == 0:
+            self.scale *= 2
 
     def state(self) -> dict[str, torch.Tensor]:
         """Everything a resumed run needs to go on bit for bit."""
         tensors = {"master": self.flat}
+        if self.guarded:
+            tensors["scale"] = torch.tensor([self.scale, self.finite_steps], dtype=torch.float64)
         for number, group in enumerate(self.adamw.param_groups):
             for name, value in self.adamw.state.get(group["params"][0], {}).items():
                 tensors[f"{number}.{name}"] = value
@@ -56,6 +81,8 @@ class Optimizer:
     @torch.no_grad()
     def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
         self.flat.copy_(tensors["master"])
+        if self.guarded and "scale" in tensors:
+            self.scale, self.finite_steps = float(tensors["scale"][0]), int(tensors["scale"][1])
         for number, group in enumerate(self.adamw.param_groups):
             leaf = group["params"][0]
             found = {name.partition(".")[2]: value.clone() for name, value in tensors.items() if name.startswith(f"{number}.")}

@@ -23,6 +23,7 @@ class ModelKeys:
     torch_dtype: str = key("auto", "dtype of the frozen weights and of all products; auto: bfloat16 on a GPU, float32 on a CPU",
                            choices=("auto", "bfloat16", "float16", "float32", "float64"))
     device: str = key("auto", "auto: cuda if there is one, else cpu", choices=("auto", "cpu", "cuda"))
+    kernels: str = key("auto", "fused kernels on a GPU: auto (if they pass their self-test), none (torch's own operations)", choices=("auto", "none"))
     tf32: bool = key(False, "let float32 products on a GPU round their inputs to TF32")
 
 

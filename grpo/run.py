@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import os
 import random
 import shutil
 import signal
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 import yaml
 
-from grpo import checkpoint
+from grpo import backends, checkpoint
 from grpo.config import AnyConfig, load_config, to_yaml
 from grpo.distributed import Ranks, choose_device
 from grpo.errors import CONFIG, SIGINT, SIGTERM, STORAGE, Interrupted, UserError, describe, escape, redact
@@ -34,7 +35,7 @@ FREE = {"output_dir", "overwrite_output_dir", "resume_from_checkpoint", "max_ste
         "save_total_limit", "report_to", "run_name", "disable_tqdm", "log_completions", "num_completions_to_print", "eval_steps",
         "eval_max_samples", "eval_dataset_id_or_path", "max_num_seqs", "max_tokens_per_micro_batch", "gradient_checkpointing", "device", "cold_start"}
 WARNED = {"learning_rate", "beta", "epsilon", "epsilon_high", "delta", "warmup_ratio", "warmup_steps", "lr_scheduler_type", "weight_decay",
-          "max_grad_norm", "tf32", "full_determinism"}
+          "max_grad_norm", "tf32", "full_determinism", "kernels"}
 GRACE_S = 20.0       # after a signal a step has so long to end; then its rollout is dropped
 
 
@@ -66,7 +67,11 @@ class Run:
         self._handlers = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         self._handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._on_alarm)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.config.tf32
+        if self.config.full_determinism:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")            # what cuBLAS needs for it, before its first product
         torch.use_deterministic_algorithms(self.config.full_determinism, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False                # of new tensors: a help in debugging, at the price of time
+        backends.configure(self.config.kernels == "auto", self.config.full_determinism)
         random.seed(self.config.seed)
         np.random.seed(self.config.seed % 2**32)
         torch.manual_seed(self.config.seed)

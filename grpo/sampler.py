@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import torch
 
-from grpo.attention import DecodeAttention, PackedAttention
+from grpo.attention import DecodeAttention
+from grpo.backends import Choice, choose_decoder, packed_attention
 from grpo.cache import KVCache
+from grpo.decode_graph import CudaCapture, DecodeGraphs, Slots
 from grpo.draw import Sampling, draw, uniforms
-from grpo.model import Decoder
+from grpo.model import Attend, Decoder
 from grpo.products import linear
 from grpo.schema import Completion, Layout
 
@@ -35,12 +37,30 @@ class Sampler:
     """Generates with `model` (its current adapter) until one of `eos_ids` or the length limit.
 
     max_slots: sequences decoded together; prefill_tokens: prompt tokens per prefill pass; check_every: decode steps between
-    two looks at what has ended (on a GPU each look waits for the device).
+    two looks at what has ended (on a GPU each look waits for the device). graphs: decode over static slots that are kept from one
+    call to the next, by CUDA graphs where there is CUDA; None: on a GPU.
     """
 
-    def __init__(self, model: Decoder, eos_ids: Sequence[int], max_slots: int = 256, prefill_tokens: int = 16384, check_every: int = 1):
+    def __init__(self, model: Decoder, eos_ids: Sequence[int], max_slots: int = 256, prefill_tokens: int = 16384, check_every: int = 1,
+                 graphs: bool | None = None):
         self.model, self.eos_ids = model, tuple(eos_ids)
         self.max_slots, self.prefill_tokens, self.check_every = max_slots, prefill_tokens, check_every
+        self.on_cuda = torch.device(model.build.device).type == "cuda"
+        self.uses_graphs = self.on_cuda if graphs is None else graphs
+        self.graphs: DecodeGraphs | None = None
+        self.decoder: Choice | None = None     # of decode attention, once there are graphs
+
+    @torch.inference_mode()
+    def prepare(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeGraphs | None:
+        """With graphs: makes sure that there are slots for so many sequences of such lengths. Their memory stays taken."""
+        if not self.uses_graphs or (self.graphs and self.graphs.slots.holds(num_slots, num_positions, max_new_tokens)):
+            return self.graphs
+        c, build = self.model.config, self.model.build
+        self.graphs = None                     # its memory first
+        self.decoder = choose_decoder(c.num_heads, c.num_kv_heads, c.head_dim, num_slots, num_positions, build.dtype, build.device)
+        cache = KVCache(c.num_layers, num_slots, c.num_kv_heads, num_positions, c.head_dim, build.dtype, build.device)
+        self.graphs = DecodeGraphs(self.model, Slots.make(cache, max_new_tokens), self.eos_ids, self.decoder.name, CudaCapture() if self.on_cuda else None)
+        return self.graphs
 
     @torch.inference_mode()
     def sample(self, prompts: Sequence[Sequence[int]], num_generations: int, sampling: Sampling, seeds: Sequence[int],
@@ -60,14 +80,15 @@ class Sampler:
         done: list[Completion | None] = [None] * total
         with self.model.packed() as head_VD:
             batch = _Batch(self, prompts, sampling, min(self.max_slots, total), head_VD)
-            while waiting or batch.live:
+            finished: list[tuple[_Sequence, Completion]] = []
+            while waiting or batch.live or finished:
                 batch.admit(waiting)
-                for _ in range(self.check_every):
-                    batch.step()
-                for sequence, completion in batch.collect():
+                batch.run(self.check_every)                                      # a GPU is at work now, beside the callbacks
+                for sequence, completion in finished:
                     done[sequence.number] = completion
                     if on_finish:
                         on_finish(sequence.number, completion)
+                finished = batch.collect()
         return [done[start:start + num_generations] for start in range(0, total, num_generations)]
 
     @torch.inference_mode()
@@ -77,7 +98,7 @@ class Sampler:
             batch = _Batch(self, [prompt], sampling, 1, head_VD)
             batch.admit(deque([_Sequence(0, 0, sampling.max_new_tokens, seed)]))
             for count in range(sampling.max_new_tokens):
-                batch.step()
+                batch.run(1)
                 token = int(batch.ids_B[0, count])
                 if token in self.eos_ids:
                     return
@@ -90,20 +111,18 @@ class _Batch:
     def __init__(self, sampler: Sampler, prompts: Sequence[Sequence[int]], sampling: Sampling, num_slots: int, head_VD: torch.Tensor):
         self.sampler, self.model, self.prompts, self.sampling = sampler, sampler.model, prompts, sampling
         self.device = sampler.model.build.device
-        c, integers = sampler.model.config, {"dtype": torch.int64, "device": self.device}
+        c = sampler.model.config
         self.longest = max(map(len, prompts), default=0) + sampling.max_new_tokens
-        at_once = self.longest if torch.device(self.device).type == "cuda" else 0
-        self.cache = KVCache(c.num_layers, num_slots, c.num_kv_heads, at_once, c.head_dim, sampler.model.build.dtype, self.device)
-        self.head_VD, self.eos = head_VD, torch.tensor(sampler.eos_ids, **integers)
+        self.graphs = sampler.prepare(num_slots, self.longest, sampling.max_new_tokens)
+        slots = self.graphs.slots if self.graphs else Slots.make(KVCache(c.num_layers, num_slots, c.num_kv_heads, 0, c.head_dim, sampler.model.build.dtype,
+                                                                         self.device), sampling.max_new_tokens)
+        self.cache = slots.cache
+        (self.last_id_B, self.position_B, self.count_B, self.limit_B, self.seed_B, self.ended_B, self.ids_B, self.logps_B,
+         self.cuts_B) = slots.rows()
+        self.head_VD, self.eos = head_VD, torch.tensor(sampler.eos_ids, dtype=torch.int64, device=self.device)
         self.live: list[_Sequence] = []
         self.used: list[int] = []                                                # positions in use per slot, an upper bound
         self.prefilled: dict[int, torch.Tensor] = {}                             # prompt -> its keys and values [L, 2, K, S, E]
-        self.last_id_B, self.position_B = torch.zeros(num_slots, **integers), torch.zeros(num_slots, **integers)   # next input
-        self.count_B, self.limit_B, self.seed_B = (torch.zeros(num_slots, **integers) for _ in range(3))
-        self.ended_B = torch.zeros(num_slots, dtype=torch.bool, device=self.device)
-        width = sampling.max_new_tokens + 1                                      # an ended row goes on writing, in the last column
-        self.ids_B = torch.zeros(num_slots, width, **integers)
-        self.logps_B, self.cuts_B = (torch.zeros(num_slots, width, device=self.device) for _ in range(2))
 
     def admit(self, waiting: deque[_Sequence]) -> None:
         """Fills free slots from the queue, whole groups at a time where they fit."""
@@ -127,7 +146,7 @@ class _Batch:
             chosen.append(prompt)
         lengths = [len(self.prompts[prompt]) - 1 for prompt in chosen]
         layout = Layout(tuple((length, ()) for length in lengths))
-        record = _Recording(PackedAttention(layout, self.model.build.dtype, self.device))
+        record = _Recording(packed_attention(self.model, layout))
         if layout.num_tokens:
             ids = [token for prompt in chosen for token in self.prompts[prompt][:-1]]
             positions = [position for length in lengths for position in range(length)]
@@ -147,10 +166,17 @@ class _Batch:
         self.live += run
         self.used += [len(ids)] * len(run)
 
+    def run(self, steps: int) -> None:
+        """So many tokens for every live sequence that does not end before."""
+        if self.graphs is None:
+            for _ in range(steps if self.live else 0):
+                self.step()
+        elif self.live:
+            self.graphs.run(len(self.live), steps, self.sampling, self.head_VD)
+            self.used = [positions + steps for positions in self.used]
+
     def step(self) -> None:
         """One token for every live sequence."""
-        if not self.live:
-            return
         live = slice(len(self.live))
         position_B, count_B1, running_B = self.position_B[live], self.count_B[live, None], ~self.ended_B[live]
         self.cache.reserve(min(max(self.used), self.longest))
@@ -192,7 +218,7 @@ class _Batch:
 class _Recording:
     """Attention that also keeps the keys and values of each layer."""
 
-    def __init__(self, attend: PackedAttention):
+    def __init__(self, attend: Attend):
         self.attend, self.layers = attend, []
 
     def __call__(self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor) -> torch.Tensor:

@@ -10,8 +10,10 @@ from dataclasses import replace
 from math import ceil, isfinite
 from pathlib import Path
 
+import torch
+
 from grpo import memory
-from grpo.attention import PackedAttention
+from grpo.backends import packed_attention
 from grpo.config import load_config, parse_arguments
 from grpo.conversations import make_examples
 from grpo.data import Order, read_records
@@ -38,7 +40,8 @@ class SftTrainer:
         self.config, self.run, self.ranks = config, run, run.ranks
         self.policy = load_policy(config, run.device)
         self.model = self.policy.model
-        self.optimizer = Optimizer(self.model.parameters(), (config.adam_beta1, config.adam_beta2), config.adam_epsilon, config.weight_decay)
+        self.optimizer = Optimizer(self.model.parameters(), (config.adam_beta1, config.adam_beta2), config.adam_epsilon, config.weight_decay,
+                                   guarded=self.model.build.dtype == torch.float16)
         path = fetch_data(config.dataset_id_or_path, config.dataset_split)
         records = read_records(path)[:config.max_samples or None]
         max_length = min(config.max_length, self.model.config.max_positions)
@@ -63,15 +66,15 @@ class SftTrainer:
         for index, rows in enumerate(batches):
             batch = pack(groups, rows, weights, self.run.device)
             mode = replace(POLICY, dropout_seed=row_seed(c.seed, self.step, index)) if c.lora_dropout else POLICY
-            hidden_TD = self.model(batch.ids_T, batch.positions_T, PackedAttention(batch.layout, self.model.build.dtype, self.run.device), mode)
+            hidden_TD = self.model(batch.ids_T, batch.positions_T, packed_attention(self.model, batch.layout), mode)
             logp_C, _ = token_logprobs(hidden_TD.index_select(0, batch.source_C), self.model.head(), batch.targets_C, 1.0, chunk=self.budget.logits_rows)
             loss = -(logp_C * batch.weight_C).sum()
-            loss.backward()
+            self.optimizer.backward(loss)
             total += loss.item()
         self.ranks.sum_(self.optimizer.grad)
         rate = learning_rate(self.step, c.learning_rate, c.lr_scheduler_type, c.warmup_steps or ceil(c.warmup_ratio * self.total_steps), self.total_steps)
         norm = self.optimizer.step(rate, c.max_grad_norm)
-        if not isfinite(norm):
+        if not isfinite(norm) and self.optimizer.scale == 1:      # else the next step has half the scale
             raise UserError(f"the gradient of step {self.step} is not finite", f"the loss was {total}", "lower learning_rate", NON_FINITE)
         self.model.refresh()
         self.step, self.num_tokens = self.step + 1, self.num_tokens + tokens

@@ -10,8 +10,7 @@ from math import ceil, isfinite
 
 import torch
 
-from grpo import memory, metrics
-from grpo.attention import PackedAttention
+from grpo import backends, memory, metrics
 from grpo.config import parse_arguments
 from grpo.draw import row_seed
 from grpo.errors import SERVICE, Interrupted, UserError, run_main
@@ -42,8 +41,12 @@ class Trainer:
         self.policy = load_policy(config, run.device)
         self.model = self.policy.model
         self.reference = load_reference(config, self.policy) if config.beta else None
-        self.optimizer = Optimizer(self.model.parameters(), (config.adam_beta1, config.adam_beta2), config.adam_epsilon, config.weight_decay)
+        self.optimizer = Optimizer(self.model.parameters(), (config.adam_beta1, config.adam_beta2), config.adam_epsilon, config.weight_decay,
+                                   guarded=self.model.build.dtype == torch.float16)
         self.rollout = Rollout(config, run, self.policy, build_rewards(config.reward_funcs, asdict(config)))
+        if run.device.type == "cuda":
+            run.say(f"on this GPU: {backends.describe(run.device)}; decode attention {self.rollout.sampler.decoder}; packed attention "
+                    f"{backends.packed_choice(self.model)}")
         self.loss = LossConfig(config.epsilon, config.epsilon_high or config.epsilon, config.delta, config.beta, config.importance_sampling_level,
                                config.sampler_importance_sampling_cap if config.sampler_importance_sampling_correction else None,
                                config.use_bias_correction_kl)
@@ -72,7 +75,7 @@ class Trainer:
                 old_logp_C = old_logps.setdefault(index, logp_C.detach())          # first pass: the policy that sampled
                 loss, stats = policy_loss(logp_C, old_logp_C, reference_logps[index], batch.advantage_C, batch.weight_C,
                                           batch.row_C, self.loss, batch.sampler_logp_C)                      # Eq. 4 to 8
-                loss.backward()
+                self.optimizer.backward(loss)
                 if iteration == 0:
                     meter.add(batch, loss.detach(), logp_C.detach(), entropy_C, stats)
             failpoint("step-graded")
@@ -116,8 +119,7 @@ class Trainer:
 
     def logprobs(self, batch: PackedBatch, model: Decoder, mode: Mode) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-prob and entropy of every completion token, [C] each."""
-        attend = PackedAttention(batch.layout, model.build.dtype, self.run.device)
-        hidden_TD = model(batch.ids_T, batch.positions_T, attend, mode)
+        hidden_TD = model(batch.ids_T, batch.positions_T, backends.packed_attention(model, batch.layout), mode)
         return token_logprobs(hidden_TD.index_select(0, batch.source_C), model.head(), batch.targets_C, self.config.temperature,
                               batch.cut_C if self.rollout.sampling.cuts else None, self.budget.logits_rows)
 

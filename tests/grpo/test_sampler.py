@@ -39,7 +39,8 @@ def test_same_tokens_in_any_company(checkpoint, sampling):
     """A completion depends on its prompt, its seed and the weights: not on slots, order, refill or prefill batches."""
     model, seeds = policy(checkpoint), list(range(100, 120))
     together = Sampler(model, [2, 7]).sample(PROMPTS, 4, sampling, seeds)
-    for options in ({"max_slots": 1}, {"max_slots": 3}, {"max_slots": 7, "prefill_tokens": 4}, {"check_every": 5}, {"max_slots": 6, "check_every": 4}):
+    for options in ({"max_slots": 1}, {"max_slots": 3}, {"max_slots": 7, "prefill_tokens": 4}, {"check_every": 5}, {"max_slots": 6, "check_every": 4}, {"graphs": True},
+                    {"graphs": True, "max_slots": 7, "check_every": 3}):
         again = Sampler(model, [2, 7], **options).sample(PROMPTS, 4, sampling, seeds)
         assert [[c.ids for c in group] for group in again] == [[c.ids for c in group] for group in together]
     alone = Sampler(model, [2, 7]).sample([PROMPTS[2]], 4, sampling, seeds[8:12])

@@ -17,6 +17,7 @@ def device(request) -> str:
 def poisoned_memory():
     """torch.empty gives NaN, and integers at their largest: an output that is not written shows."""
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
     assert torch.empty(3).isnan().all()
     yield
     torch.use_deterministic_algorithms(False)

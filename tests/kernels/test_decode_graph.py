@@ -99,3 +99,49 @@ def test_cuts_are_not_captured(model):
     recorder = Recorder()
     generate(model, FIRST, SEEDS, LIMITS, Sampling(20, 0.8, 0.9), [2], capture=recorder)
     assert recorder.recorded == 0
+
+
+def test_the_samplers_slots_are_kept_and_grow(model):
+    """One sampler over static slots, call after call: prompts of several tokens, refilled slots, other lengths, what was there before."""
+    prompts, sampler = [[5, 9, 6], [40], [3, 3, 3, 7, 8]], Sampler(model, [2, 7], max_slots=4, check_every=3, graphs=True)
+    for sampling, count in ((Sampling(9), 3), (Sampling(5, 0.0), 1), (Sampling(9, 0.7), 2), (Sampling(25), 3)):
+        before = sampler.graphs
+        ours = sampler.sample(prompts, count, sampling, list(range(3 * count)))
+        wanted = Sampler(model, [2, 7]).sample(prompts, count, sampling, list(range(3 * count)))
+        assert [[c.ids for c in group] for group in ours] == [[c.ids for c in group] for group in wanted]
+        assert (sampler.graphs is before) == (before is not None and sampling.max_new_tokens <= 9)
+
+
+def test_streaming_over_static_slots(model):
+    tokens = list(Sampler(model, [2], graphs=True).stream([5, 9, 6], Sampling(12), 3))
+    assert tokens == list(Sampler(model, [2]).stream([5, 9, 6], Sampling(12), 3))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sampling", [Sampling(40), Sampling(40, 0.0), Sampling(40, 0.7, 0.9)], ids=str)
+def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
+    """Graphs against the same steps without; the log-probs against the trainer's."""
+    from grpo.backends import packed_attention
+    from grpo.logprobs import token_logprobs
+    from grpo.lora import Build, LoraSpec
+    from grpo.packing import pack
+    from grpo.schema import Group, Prompt
+    from grpo.weights import load_decoder
+    model = load_decoder(checkpoint, Build(LoraSpec(4, 8), False, dtype, "cuda"))
+    randomise_adapter(model)
+    prompts = [[5, 9, 6], [40], [3, 3, 3, 7, 8, 1]]
+    sampler = Sampler(model, [2], max_slots=9, check_every=4)
+    done = sampler.sample(prompts, 4, sampling, list(range(12)))
+    assert bool(sampler.graphs.graphs) != sampling.cuts
+    sampler.graphs.capture = None
+    again = sampler.sample(prompts, 4, sampling, list(range(12)))
+    assert [[c.ids for c in group] for group in again] == [[c.ids for c in group] for group in done]
+    groups = [Group(Prompt(i, "", tuple(prompt), {}), members) for i, (prompt, members) in enumerate(zip(prompts, done, strict=True))]
+    batch = pack(groups, [(g, i) for g in range(3) for i in range(4)], [[1.0] * 4] * 3, "cuda")
+    if sampling.temperature:
+        with torch.no_grad():
+            hidden = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout))
+            logp, _ = token_logprobs(hidden[batch.source_C], model.head(), batch.targets_C, sampling.temperature, batch.cut_C if sampling.cuts else None)
+        difference = logp - batch.sampler_logp_C
+        assert difference.abs().mean() <= (1e-5 if dtype == torch.float32 else 3e-2)

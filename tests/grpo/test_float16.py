@@ -1,0 +1,70 @@
+"""float16: gradients too small for it survive, an overflow costs one step and not the run."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from grpo.optim import FIRST_SCALE, SCALE_GROWS_AFTER, Optimizer
+
+
+def make(guarded=True):
+    parameter = nn.Parameter(torch.ones(4, 4))
+    return parameter, Optimizer([parameter], (0.9, 0.999), 1e-8, 0.0, guarded)
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_gradient_below_float16s_smallest_number(guarded):
+    parameter, optimizer = make(guarded)
+    optimizer.backward((parameter.half().float() * 1e-8).sum())         # 1e-8 rounds to 0 in float16
+    norm = optimizer.step(0.1, 0.0)
+    assert norm == (pytest.approx(4e-8, rel=1e-2) if guarded else 0.0)
+    assert (bool((parameter < 0.95).all()) if guarded else bool((parameter == 1).all()))
+
+
+@pytest.mark.parametrize("max_norm", [0.0, 1.0])
+def test_the_scale_does_not_change_an_update(max_norm):
+    updates = []
+    for guarded in (True, False):
+        parameter, optimizer = make(guarded)
+        for _ in range(3):
+            optimizer.backward((parameter**2 * torch.arange(16.0).view(4, 4)).sum())
+            norm = optimizer.step(0.1, max_norm)
+        updates.append((parameter.detach().clone(), norm))
+    assert torch.allclose(updates[0][0], updates[1][0], rtol=1e-6) and updates[0][1] == pytest.approx(updates[1][1], rel=1e-6)
+
+
+def test_an_overflow_changes_nothing_and_halves_the_scale():
+    parameter, optimizer = make()
+    optimizer.backward((parameter.half().float() * 1e3).sum())          # 1e3 · 1024 is beyond 65504
+    assert optimizer.step(0.1, 0.0) == float("inf") and (parameter == 1).all() and optimizer.scale == FIRST_SCALE / 2
+    optimizer.backward((parameter.half().float() * 10).sum())
+    assert optimizer.step(0.1, 0.0) == pytest.approx(40) and (parameter < 1).all()
+    for _ in range(SCALE_GROWS_AFTER - 1):
+        optimizer.step(0.1, 0.0)
+    assert optimizer.scale == FIRST_SCALE
+
+
+def test_the_scale_is_part_of_a_checkpoint():
+    _, optimizer = make()
+    optimizer.scale, optimizer.finite_steps = 64.0, 17
+    _, other = make()
+    other.load_state(optimizer.state())
+    assert (other.scale, other.finite_steps) == (64.0, 17)
+
+
+def test_a_run_in_float16(tmp_path, chat_checkpoint):
+    """Two whole steps with finite gradients, and the log-probs of sampler and trainer closer than bfloat16's."""
+    from grpo.train import main
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"question": f"What is {n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(8)))
+    config = tmp_path / "c.yaml"
+    config.write_text(json.dumps({"model_name_or_path": str(chat_checkpoint), "dataset_id_or_path": str(rows), "output_dir": str(tmp_path / "run"),
+                                  "reward_funcs": ["reward_functions:early_letters"], "max_steps": 2, "num_generations": 4, "per_device_train_batch_size": 8,
+                                  "max_completion_length": 8, "torch_dtype": "float16", "learning_rate": 1e-3, "report_to": ["none"], "disable_tqdm": True}))
+    main([str(config)])
+    steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    norms = [step["grad_norm"] for step in steps if "grad_norm" in step]
+    assert len(norms) == 2 and all(0 < norm < 1e3 for norm in norms)
+    assert max(step["sampler/logp_diff_mean"] for step in steps if "sampler/logp_diff_mean" in step) <= 5e-3
