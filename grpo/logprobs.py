@@ -64,7 +64,7 @@ class _TokenLogprobs(torch.autograd.Function):
 def _head_gradient(scale_C1, hidden_CD, head_VD, targets_C, cut_C, temperature, chunk) -> torch.Tensor:
     dhead_VD = torch.zeros(head_VD.shape, dtype=scale_C1.dtype, device=head_VD.device)
     for rows, _, _, slope_XV in _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk):
-        dhead_VD += linear(slope_XV.T, (hidden_CD[rows] * scale_C1[rows].to(hidden_CD.dtype)).T)
+        dhead_VD += slope_XV.T @ (hidden_CD[rows] * scale_C1[rows].to(hidden_CD.dtype))
     return dhead_VD.to(head_VD.dtype)
 
 

@@ -163,8 +163,8 @@ class _AugmentedLinear(torch.autograd.Function):
         x_TI, h_TR = x_aug.split(sizes, dim=-1)
         dx_TI, dh_TR = linear(g_TO, layer.weight.T).split(sizes, dim=-1)
         mask = None if ctx.seed is None else _dropout_mask(x_TI, layer.lora.dropout, ctx.seed)
-        dA_RI = linear(dh_TR.T, (x_TI if mask is None else x_TI * mask).T)
-        dB = [layer.lora.scale * linear(g_TO[:, layer.out_slices[part]].T, h_TR[:, columns].T).to(exact)
+        dA_RI = dh_TR.T @ (x_TI if mask is None else x_TI * mask)
+        dB = [layer.lora.scale * (g_TO[:, layer.out_slices[part]].T @ h_TR[:, columns]).to(exact)
               for part, columns in layer.rank_slices.items()]
         dx_adapter = linear(dh_TR, layer.A.value.T)
         dx_TI = dx_TI + (dx_adapter if mask is None else dx_adapter * mask)

@@ -1,9 +1,9 @@
 """Products with a weight matrix, y = x Wᵀ + b: on a CPU by oneDNN, elsewhere by torch.
 
 torch gives float32 products on a CPU to MKL, whose rounding of a row depends on how many rows there are. oneDNN's does not (from
-two rows on), so a completion is the same in any batch; and on CPUs that are not Intel's it is up to twice as fast. oneDNN works
-on blocks: a weight that stays as it is for many products is packed into them once (`pack`), with the same result bit for bit.
-bench/LOG.md has the figures. What a build or a dtype lacks is computed by torch.
+two rows on), so a completion is the same in any batch; where both were measured it was never slower, and up to twice as fast. oneDNN
+works on blocks: a weight that stays as it is for many products is packed into them once (`pack`), with the same result bit for
+bit. bench/LOG.md has the figures. What a build, a dtype or a layout lacks is computed by torch.
 """
 
 import torch
@@ -26,8 +26,10 @@ def _has_onednn() -> bool:
 ONEDNN = _has_onednn()
 
 
-def _by_onednn(x: torch.Tensor) -> bool:
-    return ONEDNN and x.device.type == "cpu" and x.dtype in _DTYPES
+def _by_onednn(weight_OI: torch.Tensor) -> bool:
+    """A matrix with gaps between its rows would be multiplied by oneDNN's slow general code."""
+    return (ONEDNN and weight_OI.device.type == "cpu" and weight_OI.dtype in _DTYPES
+            and (weight_OI.is_mkldnn or weight_OI.is_contiguous() or weight_OI.T.is_contiguous()))
 
 
 def pack(weight_OI: torch.Tensor) -> torch.Tensor:
@@ -37,7 +39,7 @@ def pack(weight_OI: torch.Tensor) -> torch.Tensor:
 
 def linear(x_TI: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> torch.Tensor:
     """x Wᵀ + b, outside autograd; `weight_OI` may be packed."""
-    if not _by_onednn(x_TI):
+    if not _by_onednn(weight_OI):
         return F.linear(x_TI, weight_OI, bias_O)
     if len(x_TI) == 1:      # one row alone would be rounded differently
         return linear(x_TI.expand(2, -1), weight_OI, bias_O)[:1]
@@ -55,5 +57,5 @@ class Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g_TO):
         (x_TI, weight_OI), (for_x, for_weight, for_bias) = ctx.saved_tensors, ctx.needs_input_grad
-        return (linear(g_TO, weight_OI.T) if for_x else None, linear(g_TO.T, x_TI.T) if for_weight else None,
+        return (linear(g_TO, weight_OI.T) if for_x else None, g_TO.T @ x_TI if for_weight else None,
                 g_TO.sum(dim=0) if for_bias else None)
