@@ -102,10 +102,10 @@ class Log:
         self.warned: set[str] = set()
         self.metrics: int | None = _continue_lines(run_dir / "metrics.jsonl", first_step)
         self.bar = tqdm(total=total_steps, initial=first_step, disable=not show_bar, dynamic_ncols=True, unit="step")
-        self.trackers: list[Any] = []
+        self.trackers: dict[str, Any] = {}
         for name in report_to:
             if name != "none":
-                self._attempt(name, lambda name=name: self.trackers.append(_TRACKERS[name](run_dir, run_name, config_text, first_step)))
+                self._attempt(name, self._open_tracker, name, run_dir, run_name, config_text, first_step)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """A line of metrics.jsonl, and the trackers."""
@@ -116,8 +116,8 @@ class Log:
         failpoint("log-append")
         self._attempt("metrics.jsonl", _append, self.metrics, json.dumps({"step": step, **finite}) + "\n")
         failpoint("log-appended")
-        for tracker in self.trackers:
-            self._attempt(type(tracker).__name__.strip("_"), tracker.scalars, step, metrics)
+        for name, tracker in self.trackers.items():
+            self._attempt(name, tracker.scalars, step, metrics)
 
     def advance(self, metrics: Mapping[str, float]) -> None:
         """Moves the progress bar by a step."""
@@ -134,8 +134,8 @@ class Log:
         self._attempt("completions/", self._write_rows, self.completions / f"step-{step:06d}.jsonl", rows)
         for row in rows[:num_to_show]:
             self.say(f"--- step {step}, reward {row['reward']}\n{row['prompt']}\n>>> {row['completion']}")
-        for tracker in self.trackers:
-            self._attempt(type(tracker).__name__.strip("_"), tracker.text, step, "completions",
+        for name, tracker in self.trackers.items():
+            self._attempt(name, tracker.text, step, "completions",
                           "\n\n".join(f"reward {row['reward']}: {row['completion']}" for row in rows[:4]))
 
     def close(self) -> None:
@@ -143,8 +143,11 @@ class Log:
         if self.metrics is not None:
             os.close(self.metrics)
             self.metrics = None
-        for tracker in self.trackers:
-            self._attempt(type(tracker).__name__.strip("_"), tracker.close)
+        for name, tracker in self.trackers.items():
+            self._attempt(name, tracker.close)
+
+    def _open_tracker(self, name: str, *about: Any) -> None:
+        self.trackers[name] = _TRACKERS[name](*about)
 
     def _write_rows(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         self.completions.mkdir(exist_ok=True)

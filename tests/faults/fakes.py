@@ -73,7 +73,7 @@ def endless_generation() -> None:
     def slow(self, *arguments, **options):
         calls.append(1)
         if len(calls) > 3:
-            open("generating", "w").close()
+            open(os.environ["GENERATING"], "w").close()
             for _ in range(360_000):
                 time.sleep(0.01)
         return sample(self, *arguments, **options)
@@ -142,3 +142,18 @@ def dies_in_a_step() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return sample(self, step)
     Rollout.sample = deadly
+
+
+def full_logs() -> None:
+    """Resumed logs are as large as the disk allows, and TensorBoard's file is, too."""
+    import tensorboard.summary.writer.record_writer as record_writer
+
+    import grpo.log
+    grpo.log._continue_lines = lambda path, first_step: os.open(path, os.O_WRONLY | os.O_APPEND)
+    write = record_writer.RecordWriter.write
+
+    def heavy(self, data):
+        write(self, data)
+        self._writer.write(b"\0" * 25_000_000)
+        self._writer.flush()
+    record_writer.RecordWriter.write = heavy

@@ -123,7 +123,7 @@ def weights(run_dir: Path) -> dict:
 
 
 def lines(run_dir: Path) -> list[dict]:
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines() if line]
 
 
 def is_message(text: str) -> bool:

@@ -1,0 +1,226 @@
+"""Full disks (a limit on the size of files, which the kernel enforces) and damaged checkpoints."""
+
+import json
+import random
+import shutil
+import signal
+
+import pytest
+import torch
+from running import is_message, lines, state, weights, write_config
+from safetensors.torch import save_file
+
+from grpo import checkpoint
+
+
+@pytest.fixture(scope="module")
+def finished(processes, chat_checkpoint, tmp_path_factory):
+    """A run with all its checkpoints."""
+    folder = tmp_path_factory.mktemp("finished")
+    assert processes.train(write_config(folder, chat_checkpoint, save_total_limit=0)).code == 0
+    return folder
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """(config, run directory) of a copy that may be damaged."""
+    shutil.copytree(finished / "run", tmp_path / "run")
+    text = (finished / "run.yaml").read_text().replace(str(finished / "run"), str(tmp_path / "run"))
+    (tmp_path / "run.yaml").write_text(text)
+    return tmp_path / "run.yaml", tmp_path / "run"
+
+
+def size_of(folder, name):
+    return (folder / name).stat().st_size
+
+
+@pytest.mark.parametrize("part", ["state.safetensors", "adapter_model.safetensors", "tokenizer.json", "trainer_state.json"])
+def test_a_full_disk_during_a_save(processes, chat_checkpoint, finished, tmp_path, part):
+    """The first save passes; the second meets the limit somewhere within one of its files."""
+    config, room = write_config(tmp_path, chat_checkpoint), size_of(finished / "run" / "checkpoint-2", part) - 100
+    assert processes.train(config, "max_steps=1").code == 0
+    before = sorted(path.name for path in (tmp_path / "run").iterdir())
+    full = processes.train(config, "resume_from_checkpoint=true", limit_bytes=room)
+    assert full.code == 6 and is_message(full.stderr), full.stderr
+    assert "GB free" in full.stderr and "needs" in full.stderr and "checkpoint-2" in full.stderr
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before and not checkpoint.problem_with(tmp_path / "run" / "checkpoint-1")
+    assert state(tmp_path / "run")["exit_code"] == 6 and state(tmp_path / "run")["last_checkpoint"] == "checkpoint-1"
+    assert processes.train(config, "resume_from_checkpoint=true").code == 0
+    saved, wanted = weights(tmp_path / "run"), weights(finished / "run")
+    assert all(torch.equal(saved[name], wanted[name]) for name in wanted)
+
+
+def test_a_full_disk_under_the_final_weights(processes, copy, tmp_path):
+    config, run_dir = copy
+    shutil.rmtree(run_dir / "final")
+    full = processes.train(config, "resume_from_checkpoint=true", limit_bytes=size_of(run_dir / "checkpoint-4", "adapter_model.safetensors") // 2)
+    assert full.code == 6 and is_message(full.stderr) and not (run_dir / "final").exists() and not (run_dir / "final.tmp").exists()
+
+
+def test_a_full_disk_under_the_logs_warns_once_and_training_goes_on(processes, chat_checkpoint, finished, tmp_path):
+    """metrics.jsonl, debug.log, completions/ and TensorBoard are all full; every step is trained."""
+    keys = {"report_to": ["tensorboard"], "save_steps": 0, "max_steps": 4}
+    config = write_config(tmp_path, chat_checkpoint, **keys)
+    assert processes.train(config, "max_steps=1").code == 0
+    for name in ("metrics.jsonl", "debug.log"):
+        with open(tmp_path / "run" / name, "ab") as file:
+            file.write(b"\n" * 20_000_000)
+    size = size_of(tmp_path / "run", "debug.log")
+    for path in (tmp_path / "run" / "completions").iterdir():
+        path.unlink()
+    (tmp_path / "run" / "completions").rmdir()
+    (tmp_path / "run" / "completions").write_text("a file is in the way")
+    child = processes.train(config, "resume_from_checkpoint=true", setup="full_logs", limit_bytes=20_000_000)
+    assert child.code == 0, child.stderr
+    assert state(tmp_path / "run")["step"] == 4 and size_of(tmp_path / "run", "debug.log") == size
+    warnings = [line for line in child.stderr.splitlines() if line.startswith("warning:")]
+    for name in ("metrics.jsonl", "debug.log", "completions/", "tensorboard"):
+        assert sum(name in line for line in warnings) == 1, (name, child.stderr)
+    assert "Traceback" not in child.stderr
+    saved, wanted = weights(tmp_path / "run"), weights(finished / "run")
+    assert all(torch.equal(saved[name], wanted[name]) for name in wanted)
+    assert [line["step"] for line in lines(tmp_path / "run")] == [1]         # whole lines or none
+
+
+def test_a_full_disk_under_run_state_does_not_stop_training(processes, chat_checkpoint, tmp_path):
+    config = write_config(tmp_path, chat_checkpoint, save_steps=0)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run_state.json.tmp").mkdir()                        # cannot be written
+    child = processes.train(config, "resume_from_checkpoint=true")
+    assert child.code == 0 and child.stderr.count("warning: run_state.json") == 1 and (tmp_path / "run" / "final").exists()
+
+
+# --- damaged checkpoints -------------------------------------------------------------------------------------------------
+
+def damages(rng: random.Random, data: bytes):
+    """(kind, damaged bytes): 20 truncations, 20 flipped bits, 5 zeroed tails."""
+    for number in range(20):
+        yield "cut", data[:len(data) * number // 20]
+    for _ in range(20):
+        place = rng.randrange(len(data))
+        yield "flip", data[:place] + bytes([data[place] ^ (1 << rng.randrange(8))]) + data[place + 1:]
+    for number in range(1, 6):
+        yield "zeros", data[:-(len(data) * number // 6)] + bytes(len(data) * number // 6)
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "adapter_model.safetensors", "trainer_state.json", "config.resolved.yaml", "tokenizer.json"])
+def test_every_damage_to_a_real_checkpoint_is_named(copy, name):
+    """45 damages to each file; each is rejected by file and reason, and the next older checkpoint is taken."""
+    _, run_dir = copy
+    path, rng, tried = run_dir / "checkpoint-4" / name, random.Random(name), 0
+    original = path.read_bytes()
+    for _, damaged in damages(rng, original):
+        if damaged == original:
+            continue
+        path.write_bytes(damaged)
+        found, notices = checkpoint.find_checkpoint(run_dir, True)
+        assert found.name == "checkpoint-3" and notices[0].startswith(f"checkpoint-4 is not used: {name} ")
+        tried += 1
+    assert tried >= 44
+
+
+def test_every_damage_to_the_manifest_is_noticed_or_harmless(copy):
+    """A flipped bit may hit a space; then nothing is lost."""
+    _, run_dir = copy
+    path, tried = run_dir / "checkpoint-4" / "manifest.json", 0
+    original = path.read_bytes()
+    for kind, damaged in damages(random.Random(0), original):
+        path.write_bytes(damaged)
+        problem = checkpoint.problem_with(path.parent)
+        assert problem or (kind == "flip" and same_promises(damaged, original)), damaged
+        tried += 1
+    assert tried == 45
+
+
+def same_promises(damaged: bytes, original: bytes) -> bool:
+    """Whether the manifest says the same of the files; what else it says is checked on resuming or is a remark."""
+    first, second = json.loads(damaged), json.loads(original)
+    return first["files"] == second["files"] and first["format"] == second["format"]
+
+
+def test_automatic_resume_falls_back_says_so_and_ends_in_the_same_weights(processes, copy, finished):
+    config, run_dir = copy
+    shutil.rmtree(run_dir / "final")
+    (run_dir / "checkpoint-4" / "state.safetensors").write_bytes(b"")
+    (run_dir / "checkpoint-3" / "manifest.json").unlink()
+    child = processes.train(config, "resume_from_checkpoint=true", "save_total_limit=1")
+    assert child.code == 0, child.stderr
+    assert "checkpoint-4 is not used: state.safetensors has 0 bytes" in child.stderr and "checkpoint-3 is not used: manifest.json is missing" in child.stderr
+    assert "resuming from" in child.stderr and "checkpoint-2 at step 2" in child.stderr
+    saved, wanted = weights(run_dir), weights(finished / "run")
+    assert all(torch.equal(saved[name], wanted[name]) for name in wanted)
+    found = checkpoint.checkpoints(run_dir)
+    assert [folder.name for folder in found] == ["checkpoint-4"] and not checkpoint.problem_with(found[0])     # the damaged one was replaced
+
+
+def test_retention_never_removes_the_newest_valid_one(processes, copy):
+    """Damaged checkpoints of later steps do not count among those that are kept."""
+    config, run_dir = copy
+    for number in (2, 3, 4):
+        (run_dir / f"checkpoint-{number}" / "state.safetensors").write_bytes(b"x")
+    killed = processes.train(config, "resume_from_checkpoint=true", "save_total_limit=1", FAILPOINT="step-sampled:2")
+    assert killed.code == -signal.SIGKILL
+    found, _ = checkpoint.find_checkpoint(run_dir, True)
+    assert found is not None and found.name == "checkpoint-2"
+
+
+def test_an_explicit_path_never_falls_back(processes, copy):
+    config, run_dir = copy
+    (run_dir / "checkpoint-4" / "trainer_state.json").write_text("{}")
+    child = processes.train(config, f"resume_from_checkpoint={run_dir / 'checkpoint-4'}")
+    assert child.code == 6 and is_message(child.stderr) and "trainer_state.json has 2 bytes" in child.stderr
+    child = processes.train(config, f"resume_from_checkpoint={run_dir / 'absent'}")
+    assert child.code == 6 and "manifest.json is missing" in child.stderr
+
+
+FOREIGN = {
+    "tensors of another model": lambda folder: save_file({"optimizer.master": torch.zeros(7)}, folder / "state.safetensors"),
+    "no tensors": lambda folder: save_file({}, folder / "state.safetensors"),
+    "a pickle by that name": lambda folder: torch.save({"optimizer.master": torch.zeros(7)}, folder / "state.safetensors"),
+    "no counters": lambda folder: (folder / "trainer_state.json").write_text("[]"),
+    "counters without generators": lambda folder: (folder / "trainer_state.json").write_text('{"step": 4, "rng": []}'),
+    "broken generators": lambda folder: (folder / "trainer_state.json").write_text('{"step": 4, "rng": [{"python": [3, [], null]}]}'),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_foreign_checkpoint_with_a_manifest_that_fits_is_an_error_and_not_a_crash(processes, copy, kind):
+    """Its sha256 are right, its content is not: exit 6."""
+    config, run_dir = copy
+    folder = run_dir / "checkpoint-4"
+    FOREIGN[kind](folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"] = {path.name: {"bytes": path.stat().st_size, "sha256": checkpoint.sha256(path)} for path in folder.iterdir() if path.name != "manifest.json"}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert not checkpoint.problem_with(folder)
+    child = processes.train(config, "resume_from_checkpoint=true")
+    assert child.code == 6 and is_message(child.stderr) and "checkpoint-4" in child.stderr, child.stderr
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/etc/passwd", "sub/file", "./state.safetensors"])
+def test_a_manifest_cannot_name_files_elsewhere(copy, name):
+    _, run_dir = copy
+    path = run_dir / "checkpoint-4" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["files"][name] = {"bytes": 1, "sha256": "0" * 64}
+    path.write_text(json.dumps(manifest))
+    assert checkpoint.problem_with(path.parent) == f"{name} is not a plain file of this folder"
+
+
+def test_another_number_of_processes_or_another_data_set_does_not_resume(processes, copy, tmp_path):
+    config, run_dir = copy
+    path = run_dir / "checkpoint-4" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "world_size": 4}))
+    child = processes.train(config, "resume_from_checkpoint=true")
+    assert child.code == 2 and is_message(child.stderr) and "4 processes" in child.stderr
+    path.write_text(json.dumps(manifest))
+    data = json.loads(config.read_text())["dataset_id_or_path"]
+    other = tmp_path / "other.jsonl"
+    with open(data) as file:
+        other.write_text(file.read().replace("What is 1", "What was 1"))
+    with open(config) as file:
+        text = file.read()
+    config.write_text(text.replace(data, str(other)))
+    child = processes.train(config, "resume_from_checkpoint=true")
+    assert child.code == 2 and is_message(child.stderr) and "dataset_id_or_path" in child.stderr
