@@ -64,7 +64,8 @@ class Rollout:
         """This rank's share of the next prompts, num_generations completions each; each goes to the scorer as it ends."""
         G, ranks = self.config.num_generations, self.run.ranks
         prompts = [self.prompts[row] for row in self.order.take(self.groups_per_rank * ranks.world)[ranks.rank::ranks.world]]
-        seeds = [row_seed(self.config.seed, step, batch, ranks.rank, number) for number in range(len(prompts) * G)]
+        places = [(ranks.rank + group * ranks.world) * G + member for group in range(len(prompts)) for member in range(G)]    # over all ranks
+        seeds = [row_seed(self.config.seed, step, batch, 0, place) for place in places]
 
         def submit(number: int, completion: Completion) -> None:
             prompt = prompts[number // G]

@@ -57,6 +57,27 @@ def gauge(prompts, completions, **columns):
     return [0.0] * len(completions)
 
 
+def mixed(prompts, completions, **columns):
+    """Differs within each group, and from question to question, even if all completions are equal."""
+    return [(place + len(columns["answer"][0])) % 3 + 0.1 * int(columns["answer"][0]) * place for place in range(len(completions))]
+
+
+def fails_on_rank_1(prompts, completions, **columns):
+    if os.environ.get("RANK") == "1":
+        raise RuntimeError("boom on rank 1")
+    return early_letters(prompts, completions, **columns)
+
+
+def not_finite_on_rank_1(prompts, completions, **columns):
+    """NaN for one group of rank 1 in the second step; each rank has two groups a step."""
+    not_finite_on_rank_1.calls += 1
+    is_bad = os.environ.get("RANK") == "1" and not_finite_on_rank_1.calls == 3
+    return [float("nan")] * len(completions) if is_bad else early_letters(prompts, completions, **columns)
+
+
+not_finite_on_rank_1.calls = 0
+
+
 # --- setups --------------------------------------------------------------------------------------------------------------
 
 def short_grace() -> None:
@@ -79,6 +100,10 @@ def endless_generation() -> None:
         return sample(self, *arguments, **options)
     Sampler.sample = slow
     short_grace()
+
+
+def endless_generation_on_rank_1() -> None:
+    endless_generation() if os.environ["RANK"] == "1" else short_grace()
 
 
 def slow_save() -> None:
