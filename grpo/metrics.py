@@ -36,7 +36,7 @@ class TokenMeter:
 
 
 def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> dict[str, float]:
-    """Rewards, advantages and lengths of a step's completions (of all ranks)."""
+    """Rewards, advantages and lengths of a step's completions (of all ranks). A mean over nothing scorable is no number."""
     completions = [completion for group in groups for completion in group.completions]
     scores = [score for group in groups for score in group.scores]
     rewards = [[reward for reward in group.rewards if reward is not None] for group in groups]
@@ -44,7 +44,7 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
     lengths = [len(completion.ids) for completion in completions]
     ended = [len(completion.ids) for completion in completions if completion.finish_reason == "stop"]
     metrics = {
-        "reward": _mean(scorable), "reward_std": _mean([_std(group) for group in rewards]),
+        "reward": _mean(scorable) if scorable else math.nan, "reward_std": _mean([_std(group) for group in rewards]),
         "frac_reward_zero_std": _mean([float(len(group) < 2 or min(group) == max(group)) for group in rewards]),
         "advantage_abs_mean": _mean([abs(a) for group in groups for a in group.advantages]),
         "completions/mean_length": _mean(lengths), "completions/min_length": min(lengths), "completions/max_length": max(lengths),
@@ -52,7 +52,7 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
     }
     for name in reward_names:
         values = [score[name].value for score in scores if score[name].value is not None]
-        metrics |= {f"rewards/{name}/mean": _mean(values), f"rewards/{name}/std": _std(values),
+        metrics |= {f"rewards/{name}/mean": _mean(values) if values else math.nan, f"rewards/{name}/std": _std(values),
                     f"rewards/{name}/unscored_frac": 1 - len(values) / len(scores)}
     outcomes = [outcome for score in scores if (outcome := outcome_of(score))]
     if outcomes:

@@ -33,7 +33,9 @@ from grpo.schema import Group
 # What a resumed run may change: these freely, the next ones with a notice, anything else not at all.
 FREE = {"output_dir", "overwrite_output_dir", "resume_from_checkpoint", "max_steps", "num_train_epochs", "logging_steps", "save_steps",
         "save_total_limit", "report_to", "run_name", "disable_tqdm", "log_completions", "num_completions_to_print", "eval_steps",
-        "eval_max_samples", "eval_dataset_id_or_path", "max_num_seqs", "max_tokens_per_micro_batch", "gradient_checkpointing", "device", "cold_start"}
+        "eval_max_samples", "eval_dataset_id_or_path", "max_num_seqs", "max_tokens_per_micro_batch", "gradient_checkpointing", "device", "cold_start",
+        *(f"{name}_{key}" for name in ("judge", "decomposer") for key in ("base_url", "api_key_env", "prices")), "api_max_concurrency",
+        "api_deadline_s", "api_requests_per_minute", "api_tokens_per_minute", "api_cache", "verdict_cache", "max_unscored"}
 WARNED = {"learning_rate", "beta", "epsilon", "epsilon_high", "delta", "warmup_ratio", "warmup_steps", "lr_scheduler_type", "weight_decay",
           "max_grad_norm", "tf32", "full_determinism", "kernels"}
 GRACE_S = 20.0       # after a signal a step has so long to end; then its rollout is dropped

@@ -127,17 +127,17 @@ def talkative() -> None:
 
 
 def bad_logits() -> None:
-    """The logits of two training steps are not finite."""
+    """The log-probs of the second training step (one micro-batch, no reference) are not finite."""
     import torch
 
-    import grpo.train
-    score, calls = grpo.train.token_logprobs, []
+    import grpo.logprobs
+    score, calls = grpo.logprobs.token_logprobs, []
 
     def broken(*arguments, **options):
         calls.append(1)
         logp_C, entropy_C = score(*arguments, **options)
-        return (logp_C * torch.nan if len(calls) in (2, 3) else logp_C), entropy_C
-    grpo.train.token_logprobs = broken
+        return (logp_C * torch.nan if len(calls) == 2 else logp_C), entropy_C
+    grpo.logprobs.token_logprobs = broken
 
 
 def bad_gradient() -> None:

@@ -1,0 +1,105 @@
+"""Steps that are not finite, and services that end for good."""
+
+import json
+import signal
+
+import pytest
+import torch
+from api_server import ApiServer, fails, says
+from running import is_message, lines, state, write_config
+from safetensors.torch import load_file
+
+from grpo import checkpoint
+
+
+def master(run_dir, step):
+    return load_file(run_dir / f"checkpoint-{step}" / "state.safetensors")
+
+
+def rows_of(run_dir, step):
+    return [json.loads(line) for line in (run_dir / "completions" / f"step-{step:06d}.jsonl").read_text().splitlines()]
+
+
+INJECTED = {"NaN reward": ({"reward_funcs": ["fakes:not_finite"]}, {"BAD_GROUPS": "3", "BAD_VALUE": "nan"}),
+            "infinite reward": ({"reward_funcs": ["fakes:not_finite"]}, {"BAD_GROUPS": "4", "BAD_VALUE": "inf"}),
+            "NaN logits": ({"beta": 0.0}, {"setup": "bad_logits"}), "infinite gradient": ({}, {"setup": "bad_gradient"})}
+
+
+@pytest.mark.parametrize("kind", INJECTED)
+def test_a_step_that_is_not_finite_is_skipped_whole_and_put_on_record(processes, chat_checkpoint, tmp_path, kind):
+    """In step 2 of 4. Its batch is written down although completions are not logged."""
+    keys, environment = INJECTED[kind]
+    config = write_config(tmp_path, chat_checkpoint, save_total_limit=0, log_completions=False, **keys)
+    child = processes.train(config, **environment)
+    assert child.code == 0, child.stderr
+    found, run_dir = lines(tmp_path / "run"), tmp_path / "run"
+    assert [row["skipped_steps"] for row in found] == [0, 1, 1, 1] and found[1]["grad_norm"] is None
+    for name, value in master(run_dir, 1).items():                         # weights and both moments
+        assert torch.equal(value, master(run_dir, 2)[name]), name
+    assert not torch.equal(master(run_dir, 2)["optimizer.master"], master(run_dir, 3)["optimizer.master"])
+    assert all(bool(value.isfinite().all()) for value in master(run_dir, 4).values())
+    assert [path.name for path in (run_dir / "completions").iterdir()] == ["step-000002.jsonl"] and len(rows_of(run_dir, 2)) == 8
+    if "reward" in kind:
+        assert {row["reward"] for row in rows_of(run_dir, 2)} & {"nan", "inf"}
+
+
+def test_three_such_steps_in_a_row_end_the_run_with_exit_5(processes, chat_checkpoint, tmp_path):
+    config = write_config(tmp_path, chat_checkpoint, reward_funcs=["fakes:not_finite"], max_steps=8)
+    child = processes.train(config, BAD_GROUPS="3,5,6,9,12,13,15,17", BAD_VALUE="nan")       # steps 2, 3, 5, 6(12), 7, 8, 9
+    assert child.code == 5 and is_message(child.stderr) and state(tmp_path / "run")["exit_code"] == 5
+    found = lines(tmp_path / "run")
+    assert [row["grad_norm"] is None for row in found] == [False, True, True, False, True, True, True]
+
+
+def framed(server, chat_checkpoint, tmp_path, **keys):
+    return write_config(tmp_path, chat_checkpoint, **{"reward_funcs": ["correctness"], "judge_model": "m", "judge_base_url": server.url, "save_steps": 0, **keys})
+
+
+QUOTA = fails(429, code="insufficient_quota")
+
+
+@pytest.mark.parametrize(("failure", "word"), [(fails(401), "401"), (fails(403), "403"), (fails(404), "404"), (QUOTA, "quota")], ids=["401", "403", "404", "quota"])
+def test_what_only_the_user_can_mend_saves_and_ends_with_exit_4(processes, chat_checkpoint, tmp_path, failure, word):
+    """In the third step, after the preflight and 20 good replies; mended, the run goes on from where it was."""
+    key = {"OPENAI_API_KEY_JUDGE": "canary-key", "setup": "talkative"}
+    with ApiServer(*[says("A")] * 5, *[says("B")] * 15, default=failure) as server:
+        child = processes.train(framed(server, chat_checkpoint, tmp_path), **key)
+    assert child.code == 4 and is_message(child.stderr) and word in child.stderr, child.stderr
+    found = state(tmp_path / "run")
+    assert found["last_checkpoint"] == f"checkpoint-{found['step']}" and 1 <= found["step"] < 4
+    assert not checkpoint.problem_with(tmp_path / "run" / found["last_checkpoint"])
+    with ApiServer(default=says("A")) as server:
+        assert processes.train(tmp_path / "run.yaml", "resume_from_checkpoint=true", f"judge_base_url={server.url}", **key).code == 0
+    assert [row["step"] for row in lines(tmp_path / "run")] == [1, 2, 3, 4]
+
+
+def test_an_outage_is_no_reward_and_ends_the_run_after_three_steps(processes, chat_checkpoint, tmp_path):
+    """The service fails for good after step 1: every later row is unscorable with the reason, has advantage 0, and is in no mean."""
+    with ApiServer(*[says("A")] * 9, default=fails(400)) as server:
+        child = processes.train(framed(server, chat_checkpoint, tmp_path, max_steps=9, beta=0.0), OPENAI_API_KEY_JUDGE="canary-key", setup="talkative")
+    assert child.code == 4 and is_message(child.stderr) and "unscored_frac was above 20%" in child.stderr
+    rows = [row for step in (2, 3, 4) for row in rows_of(tmp_path / "run", step)]
+    assert len(rows) == 24 and all(row["reward"] is None and row["advantage"] == 0 and "400" in row["reasons"]["correctness"] for row in rows)
+    found = lines(tmp_path / "run")
+    assert [row["step"] for row in found] == [1, 2, 3, 4] and all(row["grad_norm"] == row["advantage_abs_mean"] == 0 for row in found[1:])
+    assert all(row[name] is None for row in found[1:] for name in ("reward", "rewards/correctness/mean"))
+    assert state(tmp_path / "run")["last_checkpoint"] == "checkpoint-4"
+
+
+def test_a_row_without_a_part_leaves_its_group_and_a_lonely_row_teaches_nothing():
+    """From the API's Reply to the advantage: mean and standard deviation over the scorable rows alone."""
+    from grpo.advantages import group_advantages
+    first, second, third = group_advantages([[2.0, None, -1.0, 2.0], [None, None, 2.0, None], [None] * 4], "group")
+    without, = group_advantages([[2.0, -1.0, 2.0]], "group")
+    assert first == [without[0], 0.0, without[1], without[2]] and second == third == [0.0] * 4
+
+
+def test_wait_policy(processes, chat_checkpoint, tmp_path):
+    """max_unscored: 1 goes on through an outage instead of stopping; what is killed meanwhile resumes."""
+    with ApiServer(*[says("A")] * 9, default=fails(400)) as server:
+        config = framed(server, chat_checkpoint, tmp_path, max_steps=6, max_unscored=1.0, save_steps=1)
+        key = {"OPENAI_API_KEY_JUDGE": "canary-key", "setup": "talkative"}
+        assert processes.train(config, FAILPOINT="step-graded:5", **key).code == -signal.SIGKILL
+        server.script[:] = [says("A")]
+        assert processes.train(config, "resume_from_checkpoint=true", **key).code == 0
+    assert state(tmp_path / "run")["step"] == 6
