@@ -18,8 +18,8 @@ HEADER = "| benchmark | case | ours | peer | times faster (range) | target | sha
 
 
 def newest(rows: Sequence[Mapping]) -> list[Mapping]:
-    """One row per benchmark, device and dtype; smoke rows do not count."""
-    found = {(row["bench"], device(row), row["options"].get("dtype", "")): row for row in rows if not row["options"]["smoke"]}
+    """One row per benchmark, part of it, device and dtype; smoke rows do not count."""
+    found = {(row["bench"], row.get("part", ""), device(row), row["options"].get("dtype", "")): row for row in rows if not row["options"]["smoke"]}
     return [found[key] for key in sorted(found)]
 
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NEEDS = {"hf": "transformers", "torch": "torch", "peft": "peft", "trl": "trl", "rank_bm25": "rank_bm25", "none": "torch"}
 RUNS = [("sampler", "hf"), ("sampler", "none"), ("logprob", "torch"), ("logprob", "none"), ("train_step", "peft"),
         ("train_step", "none"), ("end_to_end", "trl"), ("end_to_end", "none"), ("rewards", "none"), ("growth", "none"),
-        ("knowledge", "rank_bm25"), ("knowledge", "none")]
+        ("decode", "none"), ("whole_steps", "none"), ("knowledge", "rank_bm25"), ("knowledge", "none")]
 
 
 @pytest.fixture

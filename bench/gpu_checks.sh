@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Everything that only a GPU can tell, in one call of under 9 minutes. Needs CUDA, torch >= 2.11, Triton and transformers;
+# downloads nothing, installs nothing.
+#
+#   bash bench/gpu_checks.sh [RESULTS]        rows and logs go to RESULTS (default bench/results), a table ends the output
+#   DEVICE=cpu SMOKE=1 bash bench/gpu_checks.sh /tmp/rows     does the script itself run? tiny sizes, no GPU
+#   PARTS="tests decode" bash bench/gpu_checks.sh             only these
+#
+# Each part has a time limit of its own, and one that fails or is late does not stop the others: the list before the table says which.
+# What is compared with transformers or PEFT is so only where they are installed; Liger is used by no part.
+set -u
+cd "$(dirname "$0")/.."
+RESULTS=${1:-bench/results}
+DEVICE=${DEVICE:-cuda}
+PARTS=${PARTS:-tests decode decode7b math knowrl logprob sampler train}
+LIMIT=${LIMIT:-530}              # seconds for all parts together; what is left is a part's limit if that is less than its own
+SMALL=${SMOKE:+tiny}
+PYTHON=${PYTHON:-python3}
+mkdir -p "$RESULTS"
+LOGS=$(mktemp -d)
+export TRITON_INTERPRET=0 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+SUMMARY=()
+
+# Libraries that no part calls, but that are imported on the way, are stood in for where they are missing.
+cat >"$LOGS/sitecustomize.py" <<'PY'
+import importlib.util
+import sys
+from unittest.mock import MagicMock
+for name, inner in (("sqlalchemy", ["pool", "exc", "engine"]), ("openai", ["types"])):
+    if importlib.util.find_spec(name) is None:
+        sys.modules[name] = MagicMock()
+        sys.modules.update({f"{name}.{part}": MagicMock() for part in inner})
+PY
+export PYTHONPATH="$LOGS:$PWD:${PYTHONPATH:-}"
+
+part() {        # part NAME SECONDS COMMAND...: runs it, keeps its log, notes how it ended
+    local name=$1 limit=$2 begun=$SECONDS code
+    shift 2
+    case " $PARTS " in *" $name "*) ;; *) return ;; esac
+    [ "$limit" -lt $((LIMIT - SECONDS)) ] || limit=$((LIMIT - SECONDS))
+    if [ "$limit" -lt 10 ]; then SUMMARY+=("$(printf '%-10s          not begun: no time left' "$name")"); return; fi
+    echo "=== $name (${*: -8})"
+    timeout -k 5 "$limit" "$@" >"$LOGS/$name.log" 2>&1
+    code=$?
+    grep -v '^{"bench"' "$LOGS/$name.log" | tail -n "${LINES_SHOWN:-45}" | cut -c1-220
+    SUMMARY+=("$(printf '%-10s %4d s   %s' "$name" $((SECONDS - begun)) "$([ $code = 0 ] && echo done || echo "ended with $code (124: out of time)")")")
+}
+
+bench() {       # bench PART SECONDS MODULE OPTIONS...: its rows go to $RESULTS
+    local name=$1 limit=$2 module=$3
+    shift 3
+    part "$name" "$limit" "$PYTHON" -c "
+import sys
+from pathlib import Path
+from bench import timing, $module
+timing.RESULTS = Path('$RESULTS').resolve()
+$module.main(sys.argv[1:])" --device "$DEVICE" --save ${SMOKE:+--smoke} "$@"
+}
+
+hf=none; "$PYTHON" -c 'import transformers' 2>/dev/null && hf=hf
+peft=none; "$PYTHON" -c 'import peft' 2>/dev/null && peft=peft
+"$PYTHON" - <<'PY'
+import torch, triton
+print("torch", torch.__version__, "triton", triton.__version__, torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU")
+PY
+
+part  tests    100 "$PYTHON" -m pytest -m gpu -q --maxfail=30 -p no:cacheprovider tests/kernels
+bench decode    70 decode --models ${SMALL:-1.5b} --repeats 3 --profile
+bench decode7b  90 decode --models ${SMALL:-7b} --repeats 3 --profile
+bench math      60 whole_steps --shapes math --repeats 1 --delays 0 5 15 --profile
+bench knowrl   200 whole_steps --shapes knowrl --repeats 1 --delays 0 5 15 --profile
+bench logprob   50 logprob --peer torch --width 3584 --vocabularies 152064 --dtype bfloat16 --repeats 3 --growth 4096 16384
+bench sampler   80 sampler --models ${SMALL:-1.5b} --batches 96 --tokens 256 --repeats 2 --peer $hf
+bench train     70 train_step --models ${SMALL:-1.5b} --tokens 512 --repeats 3 --peer $peft
+
+echo; echo "=== how the parts ended ($SECONDS s in all)"
+printf '%s\n' "${SUMMARY[@]}"
+echo; echo "=== results in $RESULTS"
+"$PYTHON" -m bench.report --results "$RESULTS" | grep -v '^{"bench"'
+cp "$LOGS"/*.log "$RESULTS"/ 2>/dev/null
+rm -rf "$LOGS"
