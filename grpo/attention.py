@@ -1,16 +1,18 @@
 """Attention over the two layouts of this program: a packed row of tokens, and one new token per cache slot.
 
 The decoder calls `attend(layer, q, k, v)` and does not know which of them it is. Both use torch's
-scaled_dot_product_attention, which scales by 1/sqrt(E) and shares key-value heads among grouped queries.
+scaled_dot_product_attention, which scales by 1/sqrt(E) and shares key-value heads among grouped queries; in bfloat16 on a CPU
+dense_attention.py computes the same faster.
 """
 
 import torch
 import torch.nn.functional as F
 
+from grpo import dense_attention
 from grpo.cache import KVCache
 from grpo.schema import Layout
 
-MANY_ROWS = 8
+MANY_ROWS = 8     # from which on a decode step is faster by dense_attention.py
 
 
 class PackedAttention:
@@ -47,11 +49,11 @@ class PackedAttention:
 
     def __call__(self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor) -> torch.Tensor:
         (q_P, q_N), (k_P, k_N), (v_P, v_N) = (self._pad(x) for x in (q_THE, k_TKE, v_TKE))
-        out = _sdpa(q_P, k_P, v_P, is_causal=True)                       # right padding is never attended to
+        out = _attend(q_P, k_P, v_P, None)                               # right padding is never attended to
         if self.completion_width:
             k_N = torch.cat([k_P.index_select(0, self.prompt_of_row_N), k_N], dim=1)
             v_N = torch.cat([v_P.index_select(0, self.prompt_of_row_N), v_N], dim=1)
-            out_N = _sdpa(q_N, k_N, v_N, attn_mask=self.mask)
+            out_N = _attend(q_N, k_N, v_N, self.mask)
             out = torch.cat([out.flatten(0, 1), out_N.flatten(0, 1)])
         return _Unpad.apply(out.reshape(self.num_slots, *q_THE.shape[1:]), self.slot_T)
 
@@ -71,8 +73,8 @@ class DecodeAttention:
 
     def __init__(self, cache: KVCache, positions_B: torch.Tensor, num_positions: int):
         self.cache, self.positions_B = cache, positions_B
-        self.by_products = cache.kv_L2BKSE.device.type == "cpu" and cache.kv_L2BKSE.dtype == torch.bfloat16 and len(positions_B) >= MANY_ROWS
-        self.num_positions = cache.num_positions if self.by_products else num_positions
+        self.dense = dense_attention.usable(cache.kv_L2BKSE) and len(positions_B) >= MANY_ROWS
+        self.num_positions = cache.num_positions if self.dense else num_positions
         self.rows_B = torch.arange(len(positions_B), device=positions_B.device)
         reachable_BS = torch.arange(self.num_positions, device=positions_B.device) <= positions_B[:, None]
         self.mask_B11S = _additive(reachable_BS, cache.kv_L2BKSE.dtype)[:, None, None]
@@ -81,14 +83,8 @@ class DecodeAttention:
         self.cache.write(layer, self.rows_B, self.positions_B, k_BKE, v_BKE)
         k_BKSE, v_BKSE = self.cache.read(layer, len(q_BHE), self.num_positions)
         q_BKGE = q_BHE.unflatten(1, (k_BKE.shape[1], -1))
-        attend = _products if self.by_products else F.scaled_dot_product_attention
-        return attend(q_BKGE, k_BKSE, v_BKSE, attn_mask=self.mask_B11S).flatten(1, 2)
-
-
-def _products(q_BKGE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor, attn_mask: torch.Tensor) -> torch.Tensor:
-    """Two batched products, over memory without gaps: for many rows in bf16, torch's CPU kernel takes twice as long."""
-    scores_BKGS = torch.matmul(q_BKGE * q_BKGE.shape[-1] ** -0.5, k_BKSE.transpose(-1, -2))
-    return torch.matmul((scores_BKGS + attn_mask).softmax(dim=-1), v_BKSE)
+        attend = dense_attention.decode if self.dense else F.scaled_dot_product_attention
+        return attend(q_BKGE, k_BKSE, v_BKSE, self.mask_B11S).flatten(1, 2)
 
 
 class _Unpad(torch.autograd.Function):
@@ -106,10 +102,15 @@ class _Unpad(torch.autograd.Function):
         return grad_T.new_zeros(ctx.num_slots, *grad_T.shape[1:]).index_copy_(0, slot_T, grad_T), None
 
 
-def _sdpa(q_BSHE, k_BSKE, v_BSKE, **kwargs) -> torch.Tensor:
-    out_BHSE = F.scaled_dot_product_attention(q_BSHE.transpose(1, 2), k_BSKE.transpose(1, 2), v_BSKE.transpose(1, 2),
-                                              enable_gqa=q_BSHE.shape[2] != k_BSKE.shape[2], **kwargs)
-    return out_BHSE.transpose(1, 2)
+def _attend(q_NSHE: torch.Tensor, k_NTKE: torch.Tensor, v_NTKE: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Causal, if there is no mask."""
+    if dense_attention.usable(q_NSHE):
+        if mask is None:
+            mask = _completion_mask([0], 0, q_NSHE.shape[1], q_NSHE.dtype, q_NSHE.device)
+        return dense_attention.DenseAttention.apply(q_NSHE, k_NTKE, v_NTKE, mask)
+    out_NHSE = F.scaled_dot_product_attention(q_NSHE.transpose(1, 2), k_NTKE.transpose(1, 2), v_NTKE.transpose(1, 2), mask,
+                                              is_causal=mask is None, enable_gqa=q_NSHE.shape[2] != k_NTKE.shape[2])
+    return out_NHSE.transpose(1, 2)
 
 
 def _completion_mask(prompt_lengths: list[int], prompt_width: int, completion_width: int, dtype: torch.dtype,

@@ -88,7 +88,9 @@ def row_epilogue(logits_XV: torch.Tensor, targets_X: torch.Tensor, temperature: 
     logp_X, entropy_X = (torch.empty(len(targets_X), dtype=exact, device=logits_XV.device) for _ in range(2))
     size = max(1, CACHE_BYTES // (logits_XV.shape[1] * exact.itemsize)) if logits_XV.device.type == "cpu" else len(targets_X)
     for part in (slice(start, start + size) for start in range(0, len(targets_X), size)):
-        logp_RV = _log_softmax(logits_XV[part].to(exact) / temperature, targets_X[part, None], None if cut_X is None else cut_X[part, None])
+        logits_RV = logits_XV[part].to(exact)
+        logits_RV = logits_RV if temperature == 1 else logits_RV / temperature
+        logp_RV = _log_softmax(logits_RV, targets_X[part, None], None if cut_X is None else cut_X[part, None])
         logp_X[part] = logp_RV.gather(1, targets_X[part, None])[:, 0]
         p_RV = logp_RV.exp()
         entropy_X[part] = -logp_RV.clamp_min_(torch.finfo(exact).min).mul_(p_RV).sum(dim=-1)

@@ -1,0 +1,74 @@
+"""Attention by two products, forward and backward, against the formula in float64 and against torch's kernel in the same dtype."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from grpo import dense_attention
+from grpo.dense_attention import DenseAttention
+from grpo.kernels.reference import attention as slow
+
+
+def tensors(N, S, T, H, K, E):
+    torch.manual_seed(0)
+    q, k, v, g = torch.randn(N, S, H, E), torch.randn(N, T, K, E), torch.randn(N, T, K, E), torch.randn(N, S, H, E)
+    visible_ST = torch.ones(S, T, dtype=torch.bool).tril(T - S)
+    return (q.bfloat16(), k.bfloat16(), v.bfloat16(), g.bfloat16()), visible_ST
+
+
+def additive(visible_ST):
+    return torch.zeros(visible_ST.shape, dtype=torch.bfloat16).masked_fill(~visible_ST, float("-inf"))[None, None]
+
+
+def run(attend, inputs, g):
+    inputs = [x.clone().requires_grad_() for x in inputs]
+    out = attend(*inputs)
+    out.backward(g.to(out.dtype))
+    return [out.detach(), *(x.grad for x in inputs)]
+
+
+def error(got, wanted):
+    return float((got.double() - wanted).abs().mean() / wanted.abs().mean())
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 9, 4, 2, 8), (2, 7, 7, 6, 1, 16), (5, 1, 13, 3, 3, 8)])
+@pytest.mark.parametrize("bytes_at_a_time", [1, 1 << 22])
+def test_equals_the_formula_with_gradients(shape, bytes_at_a_time, monkeypatch):
+    monkeypatch.setattr(dense_attention, "SCORES_BYTES", bytes_at_a_time)      # one row at a time, and all at once
+    (*inputs, g), visible = tensors(*shape)
+
+    def formula(q, k, v):
+        S, T = visible.shape                                                   # the twin wants as many queries as keys
+        square = torch.ones(T, T, dtype=torch.bool).tril()
+        square[T - S:] = visible
+        return torch.stack([slow(F.pad(q[n], (0, 0, 0, 0, T - S, 0)), k[n], v[n], square)[T - S:] for n in range(len(q))])
+
+    wanted = run(formula, [x.double() for x in inputs], g)
+    got = run(lambda q, k, v: DenseAttention.apply(q, k, v, additive(visible)), inputs, g)
+    theirs = run(lambda q, k, v: F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), additive(visible),
+                                                                enable_gqa=True).transpose(1, 2), inputs, g)
+    for ours, torchs, exact in zip(got, theirs, wanted, strict=True):
+        assert error(ours, exact) < max(3 * error(torchs, exact), 0.01)
+
+
+def test_a_mask_per_row_hides_what_it_hides():
+    (q, k, v, _), visible = tensors(4, 3, 6, 2, 1, 8)
+    masks = additive(visible).repeat(4, 1, 1, 1)
+    masks[1, :, :, 0] = float("-inf")
+    out = DenseAttention.apply(q, k, v, masks)
+    k[1, 0], v[1, 0] = 100.0, -100.0
+    assert torch.equal(DenseAttention.apply(q, k, v, masks), out)
+    k[2, 0] = 100.0
+    assert not torch.equal(DenseAttention.apply(q, k, v, masks)[2], out[2])
+
+
+def test_one_query_position_per_row():
+    (q, k, v, _), _ = tensors(9, 1, 12, 4, 2, 8)
+    mask = torch.zeros(9, 1, 1, 12, dtype=torch.bfloat16)
+    mask[3, ..., 5:] = float("-inf")
+    got = dense_attention.decode(q[:, 0].unflatten(1, (2, 2)), k.transpose(1, 2), v.transpose(1, 2), mask).flatten(1, 2)
+    for row in range(9):
+        visible = torch.ones(12, 12, dtype=torch.bool)
+        if row == 3:
+            visible[:, 5:] = False
+        assert error(got[row], slow(q[row].expand(12, -1, -1), k[row], v[row], visible)[0]) < 0.01

@@ -1,0 +1,65 @@
+"""y = x Wᵀ + b, packed and not, against float64; what oneDNN promises here and torch's own products do not."""
+
+import pytest
+import torch
+
+from grpo import products
+from grpo.products import Product, linear, pack
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float64]
+needs_onednn = pytest.mark.skipif(not products.ONEDNN, reason="this build of torch has no oneDNN products")
+
+
+def case(dtype, rows=20, inputs=48, outputs=72):
+    torch.manual_seed(0)
+    return torch.randn(rows, inputs).to(dtype), torch.randn(outputs, inputs).to(dtype), torch.randn(outputs).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [0, 1, 20])
+@pytest.mark.parametrize("layout", ["plain", "transposed", "gaps", "packed"])
+def test_equals_float64(dtype, rows, layout):
+    x, weight, bias = case(dtype, rows)
+    stored = {"plain": weight, "transposed": weight.T.contiguous().T, "gaps": torch.cat([weight, weight], dim=1)[:, :48], "packed": pack(weight)}[layout]
+    wanted = x.double() @ weight.double().T + bias.double()
+    tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(linear(x, stored, bias).double(), wanted, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(linear(x, stored).double(), wanted - bias.double(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_are_those_of_autograd(dtype):
+    inputs = [x.requires_grad_() for x in case(dtype)]
+    g = torch.randn(20, 72).to(dtype)
+    got = torch.autograd.grad(Product.apply(*inputs), inputs, g)
+    wanted = torch.autograd.grad(torch.nn.functional.linear(*inputs), inputs, g)
+    for ours, theirs in zip(got, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-2 if dtype == torch.bfloat16 else 1e-5, atol=5e-2 if dtype == torch.bfloat16 else 1e-5)
+
+
+def test_a_frozen_weight_gets_no_gradient_and_keeps_no_input():
+    x, weight, bias = case(torch.float32)
+    y = Product.apply(x.requires_grad_(), weight, bias)
+    assert y.grad_fn.saved_tensors[0] is None
+    y.sum().backward()
+    assert weight.grad is None
+    torch.testing.assert_close(x.grad, weight.sum(dim=0).expand(20, -1))
+
+
+@needs_onednn
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packing_and_the_other_rows_change_no_bit(dtype):
+    x, weight, bias = case(dtype, rows=100, inputs=528, outputs=704)
+    packed = pack(weight)
+    assert packed is not weight
+    whole = linear(x, weight, bias)
+    for rows in (1, 2, 3, 17, 48, 99):
+        assert torch.equal(linear(x[:rows], packed, bias), whole[:rows])
+        assert torch.equal(linear(x[:rows], weight, bias), whole[:rows])
+
+
+def test_without_onednn_torch_computes_it(monkeypatch):
+    monkeypatch.setattr(products, "ONEDNN", False)
+    x, weight, bias = case(torch.float32)
+    assert pack(weight) is weight
+    assert torch.equal(linear(x, pack(weight), bias), torch.nn.functional.linear(x, weight, bias))
