@@ -17,11 +17,13 @@ from typing import Any
 
 import yaml
 
-from grpo.errors import CONFIG, UserError
+from grpo.errors import CONFIG, UserError, is_secret_name
 from grpo.options import ALIASES, IGNORED, MADE_BY_TOY_WORLD, REQUIRED, UNREPEATABLE, SftConfig, TrainConfig
 from rewards.registry import expand
 
 AnyConfig = TrainConfig | SftConfig
+NOT_YAML = (yaml.YAMLError, ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError)     # what PyYAML raises, on a bad date or tag
+MAX_SHOWN = 200              # characters of a wrong value in a message
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
@@ -113,6 +115,8 @@ def _read_file(path: Path, problems: list[str]) -> list[_Entry]:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the config {path}", str(error), "give the path of a YAML file, such as configs/tiny_math.yaml", CONFIG) from None
     try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
+            raise yaml.YAMLError("aliases (*name) are not used here")        # nested, nine lines of them stand for a billion values
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if root is None:
             return []
@@ -124,7 +128,7 @@ def _read_file(path: Path, problems: list[str]) -> list[_Entry]:
             loader = yaml.SafeLoader("")
             entries.append(_Entry(str(loader.construct_object(key_node, deep=True)), loader.construct_object(value_node, deep=True), where))
         return entries
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except NOT_YAML as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         problems.append(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}")
@@ -139,8 +143,8 @@ def _read_overrides(overrides: Sequence[str], problems: list[str]) -> list[_Entr
             problems.append(f"command line: {argument!r} is not key=value")
             continue
         try:
-            entries.append(_Entry(name, yaml.safe_load(text), "command line"))
-        except yaml.YAMLError:
+            entries.append(_Entry(name, text if "*" in text else yaml.safe_load(text), "command line"))
+        except NOT_YAML:
             entries.append(_Entry(name, text, "command line"))
     return entries
 
@@ -169,7 +173,7 @@ def _resolve(entries: list[_Entry], kind: type, problems: list[str]) -> tuple[di
         try:
             value = coerce(_expand(entry.value), hints[name])
             _check_bounds(value, known[name].metadata)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             problems.append(f"{entry.where}: {name}: {error}")
             continue
         if name in seen and entry.where != "command line" and (values[name] != value or seen[name].name == entry.name):
@@ -186,6 +190,8 @@ def _expand(value: Any) -> Any:
         return value
 
     def substitute(match: re.Match) -> str:
+        if is_secret_name(match[1]):
+            raise ValueError(f"{match[1]} holds a secret, which would be written to config.resolved.yaml; name the variable (judge_api_key_env) instead")
         found = os.environ.get(match[1], match[2])
         if found is None:
             raise ValueError(f"the environment variable {match[1]} is not set (write ${{{match[1]}:-default}} to allow that)")
@@ -200,11 +206,20 @@ def coerce(value: Any, hint: Any) -> Any:
     for option in options:
         try:
             return _coerce_one(value, option)
-        except ValueError:
+        except (ValueError, OverflowError):
             continue
     wanted = " or ".join({type(None): "null", list[str]: "a list of names", list[float]: "a list of numbers", bool: "true or false", str: "text",
                           int: "a whole number", float: "a number"}.get(option, str(option)) for option in options)
-    raise ValueError(f"wants {wanted}, got {value!r}")
+    raise ValueError(f"wants {wanted}, got {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    """A value in a message: an integer of more digits than Python prints has none to show."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
 
 
 def _coerce_one(value: Any, wanted: Any) -> Any:
@@ -233,7 +248,7 @@ def _coerce_one(value: Any, wanted: Any) -> Any:
 def _check_bounds(value: Any, bounds: typing.Mapping[str, Any]) -> None:
     if bounds["choices"] and not any(value is choice or (value == choice and type(value) is type(choice)) for choice in bounds["choices"]):
         close = difflib.get_close_matches(str(value), [c for c in bounds["choices"] if isinstance(c, str)], n=1)
-        raise ValueError(f"must be one of {', '.join(str(c) for c in bounds['choices'])}; got {value!r}" + (f"; did you mean {close[0]}?" if close else ""))
+        raise ValueError(f"must be one of {', '.join(str(c) for c in bounds['choices'])}; got {_shown(value)}" + (f"; did you mean {close[0]}?" if close else ""))
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, (int, float)) and not isinstance(number, bool):
             if (bounds["low"] is not None and number < bounds["low"]) or (bounds["high"] is not None and number > bounds["high"]) or \

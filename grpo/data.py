@@ -37,9 +37,9 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     if start == "[":
         records = _parse(text, path, 1)
     elif start == "{":
-        records = [_parse(line, path, number) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        records = [_parse(line, path, number) for number, line in enumerate(text.split("\n"), 1) if line.strip()]    # U+2028 ends no line of JSON
     else:
-        records = list(csv.DictReader(io.StringIO(text)))
+        records = _read_table(text, path)
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict):
             raise UserError(f"{path}: row {number} is not an object", f"it is {json.dumps(record)[:80]}", "each row must be {\"question\": …}", PREFLIGHT)
@@ -48,10 +48,23 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     return records
 
 
+def _read_table(text: str, path: Path) -> list[dict[str, Any]]:
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        records = list(reader)
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num} is not valid CSV", str(error), "correct or remove that line", PREFLIGHT) from None
+    for number, record in enumerate(records, 1):
+        if None in record:
+            raise UserError(f"{path}: row {number} has more fields than the header", f"the header is {', '.join(reader.fieldnames)}"[:200],
+                            "put quotes around fields that hold a comma", PREFLIGHT)
+    return records
+
+
 def _parse(text: str, path: Path, line: int) -> Any:
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:         # a plain ValueError: a number of thousands of digits
         where = line + getattr(error, "lineno", 1) - 1
         raise UserError(f"{path}:{where} is not valid JSON", str(error), "correct or remove that line", PREFLIGHT) from None
 
@@ -73,12 +86,23 @@ def read_rows(path: Path, question_field: str | None = None, answer_field: str |
         if not isinstance(question, str) or not question.strip():
             raise UserError(f"{path}: row {index + 1} has no question", f"its {names['question']} is {json.dumps(question)[:80]}",
                             "correct the row, or set question_field", PREFLIGHT)
+        if not _is_text(question):
+            raise UserError(f"{path}: row {index + 1} holds half a character", f"its {names['question']} has a lone surrogate", "correct or remove the row", PREFLIGHT)
         columns = dict(record)
         for wanted, name in names.items():
             if name is not None:
                 columns[wanted] = record.get(name)
         rows.append(Row(index, question.strip(), columns))
     return rows
+
+
+def _is_text(text: str) -> bool:
+    """Whether UTF-8 can hold it: JSON can write half of a character, which no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _field(records: list[dict[str, Any]], chosen: str | None, candidates: tuple[str, ...]) -> str | None:

@@ -1,0 +1,289 @@
+"""Hostile input, property-based: each reader either answers or refuses in three lines, whatever it is given.
+
+`corpus/` keeps what once broke a reader or looks likely to; every test replays it first. TRIED counts the inputs of each reader, and
+the last test prints and checks the figures that stand in tests/README.md.
+"""
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from grpo import checkpoint
+from grpo.config import load_config
+from grpo.data import fingerprint, read_rows
+from grpo.errors import UserError
+from grpo.options import TrainConfig
+from knowledge.base import KnowledgeBase
+from knowledge.build import SkipLog, build
+from knowledge.source import Row, Skip, Source
+from rewards.boxed import verdict
+from rewards.format import TAGS, grade, parse
+from rewards.judge import VERDICTS, parse_verdict
+from rewards.reply import read_body
+
+CORPUS = Path(__file__).parent / "corpus"
+TRIED: Counter[str] = Counter()
+FEWEST = 10 if os.environ.get("FUZZ_EXAMPLES") else 200
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", 250))
+quick = settings(max_examples=EXAMPLES, deadline=None, database=None, derandomize="FUZZ_EXAMPLES" not in os.environ,
+                 suppress_health_check=list(HealthCheck))
+
+nasty = st.sampled_from(["\0", "\ud800", "\u2028", "\x85", "\ufeff", "\u202e", "\x1b[2J", "<think>", "</think>", "<answer>", "</answer>", "\\boxed{", "}",
+                         "{", "[", "]", '"', "'", "\\", "\n", "\r\n", "AND", "NEAR(", "title:", "*", "^", "--", "1e999", "9" * 5000, "nan", "null", "true",
+                         "&a", "*a", "!!python/object/apply:os.system", "${HOME}", "${", "2024-13-45", "0x", "1_000", "~", "|", ">", "%", "@", "`"])
+texts = st.lists(st.one_of(st.text(st.characters(exclude_categories=()), max_size=8), nasty), max_size=12).map("".join)
+json_values = st.recursive(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), texts),
+                           lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)), max_leaves=8)
+
+
+def corpus(name: str) -> list[bytes]:
+    """The kept inputs for a reader."""
+    return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
+
+
+def to_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def damaged(data: bytes):
+    """Strategy: the bytes with pieces cut out, flipped or put in."""
+    edits = st.lists(st.tuples(st.integers(0, len(data)), st.integers(0, 20), st.binary(max_size=6)), min_size=1, max_size=4)
+
+    def apply(changes):
+        out = data
+        for place, length, piece in changes:
+            out = out[:place] + piece + out[place + length:]
+        return out
+    return edits.map(apply)
+
+
+def refuses_or(read, codes):
+    """The value, or None where it refuses as it should: three lines and one of these exit codes."""
+    try:
+        return read()
+    except UserError as error:
+        assert error.exit_code in codes and error.what and len(str(error)) < 100_000
+        str(error).encode("utf-8", "backslashreplace")
+        return None
+
+
+# --- the configuration ---------------------------------------------------------------------------------------------------
+
+CONFIG = b"model_name_or_path: m\ndataset_id_or_path: d\noutput_dir: o\nreward_funcs: [exact]\nbeta: 0.1\nlora_target_modules: [q_proj, v_proj]\nrun_name: ${HOME}\n"
+keys = st.one_of(st.sampled_from(sorted(TrainConfig.__dataclass_fields__)), texts)
+configs = st.one_of(damaged(CONFIG), st.binary(max_size=200), texts.map(to_bytes),
+                    st.dictionaries(keys, json_values, max_size=6).map(lambda found: to_bytes(json.dumps(found, ensure_ascii=False))),
+                    st.lists(st.tuples(keys, texts), max_size=6).map(lambda pairs: CONFIG + to_bytes("".join(f"{k}: {v}\n" for k, v in pairs))))
+
+
+def read_config(tmp, data: bytes) -> None:
+    TRIED["config loader"] += 1
+    (tmp / "c.yaml").write_bytes(data)
+    refuses_or(lambda: load_config(tmp / "c.yaml"), {2})
+
+
+@pytest.fixture(scope="module")
+def tmp(tmp_path_factory):
+    return tmp_path_factory.mktemp("fuzz")
+
+
+@pytest.mark.parametrize("data", corpus("config"), ids=range(len(corpus("config"))))
+def test_kept_configurations(tmp, data):
+    read_config(tmp, data)
+
+
+@quick
+@given(data=configs)
+def test_configurations(tmp, data):
+    read_config(tmp, data)
+
+
+@quick
+@given(overrides=st.lists(st.one_of(texts, st.builds("{}={}".format, keys, texts)), max_size=4))
+@example(overrides=["max_steps=2024-13-45", "beta=1e999"])
+def test_overrides(overrides):
+    TRIED["config loader"] += 1
+    refuses_or(lambda: load_config(None, ["model_name_or_path=m", "dataset_id_or_path=d", "output_dir=o", "reward_funcs=exact", *overrides]), {2})
+
+
+# --- model text ----------------------------------------------------------------------------------------------------------
+
+@quick
+@given(text=st.one_of(texts, st.lists(st.one_of(st.sampled_from(TAGS), texts), max_size=9).map("".join)))
+def test_tag_scanner(text):
+    """Full marks mean one pair of each tag, in order, with something inside, and nothing around them."""
+    TRIED["tag scanner"] += 1
+    parsed, score = parse(text), grade(text, {})
+    assert (score.value == 1.0) == (parsed.problem == "")
+    whole = text if "<think>" in text else "<think>" + text
+    if score.value == 1.0:
+        assert [whole.count(tag) for tag in TAGS] == [1] * 4 and parsed.think and parsed.answer
+        assert sorted(whole.index(tag) for tag in TAGS) == [whole.index(tag) for tag in TAGS]
+        assert not whole[:whole.index("<think>")].strip() and whole.endswith(("</answer>", "</answer>\n"))
+    for part in (parsed.think, parsed.answer):
+        assert part is None or part in text
+
+
+mathematics = st.lists(st.one_of(st.sampled_from(["\\frac", "{1}", "{2}", "\\sqrt", "^", "_", "\\boxed{", "\\text{", "}", "\\pm", "\\infty", "!", "%", "\\left(", "\\right]", ",", "10**10**10",
+                                                  "9" * 400, "__import__('os')", "=", "x", "\\cdot", "-", "1.5", "1e400", "\\begin{pmatrix}", "&", "\\\\"]), texts), max_size=10).map("".join)
+
+
+@quick
+@given(answer=mathematics, truth=mathematics)
+def test_math_verifier(answer, truth):
+    TRIED["math verifier"] += 1
+    kind, reason = verdict("\\boxed{" + answer + "}", truth)
+    assert kind in ("correct", "wrong", "no_answer", "unscorable") and isinstance(reason, str)
+
+
+@quick
+@given(reply=st.one_of(texts, st.builds("{}{}{}".format, texts, st.sampled_from(sorted(VERDICTS)), texts)))
+def test_judge_reply_parser(reply):
+    """A verdict is a whole reply: stripped of white space and one full stop it is one of the words."""
+    TRIED["judge-reply parser"] += 1
+    outcome = parse_verdict(reply)
+    assert (outcome is None) or reply.strip().removesuffix(".").upper() in VERDICTS
+
+
+@quick
+@given(body=st.one_of(st.binary(max_size=80), json_values.map(lambda v: to_bytes(json.dumps(v))),
+                      damaged(b'{"choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": "A"}}], "usage": {"prompt_tokens": 3}}')))
+def test_api_body_reader(body):
+    TRIED["judge-reply parser"] += 1
+    outcome, usage = read_body(body)
+    assert not isinstance(outcome, (int, float)) and usage.prompt_tokens >= 0 and getattr(outcome, "text", "") is not False
+
+
+# --- the knowledge base --------------------------------------------------------------------------------------------------
+
+@pytest.fixture(scope="module")
+def base(tmp):
+    source = tmp / "articles.jsonl"
+    source.write_text("".join(json.dumps({"title": t, "text": f"{t} was born in 1962. AND OR NOT NEAR title."}) + "\n" for t in ("Alex", "NEAR", "C++", "Ż")))
+    build(Source(source), tmp / "kb.db", SkipLog(source, strict=True))
+    with KnowledgeBase.open(tmp / "kb.db") as opened:
+        yield opened
+
+
+@quick
+@given(query=texts, title=texts)
+@example(query='title:x AND NEAR("a" b, 3) * ^ -- "', title="'; DROP TABLE documents; --")
+def test_knowledge_query_builder(base, query, title):
+    """Never an error; never another meaning: what is found shares a token with the query, and the titles are the ones asked for."""
+    TRIED["knowledge query builder"] += 1
+    from knowledge.tokens import tokens
+    found = base.search(query, k=3)
+    assert all(set(tokens(query)) & set(tokens(f"{passage.title} {passage.text}")) for passage in found)
+    assert base.lookup(title).how in ("exact", "parts", "search", "missing")
+    assert all(passage.title == "Alex" for passage in base.search(query, k=3, titles=["Alex"]))
+    assert base.lookup("Alex").how == "exact"                      # nothing was dropped
+
+
+SOURCE = b'{"title": "Alex", "text": "Born in 1962."}\r\n{"title": "B", "text": ["a", "b"]}\n'
+ARRAY = b'[{"title": "Alex", "text": "x"},\n {"title": "B", "text": "y"}]'
+
+
+def read_source(tmp, data: bytes) -> None:
+    TRIED["knowledge source reader"] += 1
+    (tmp / "source").write_bytes(data)
+    found = refuses_or(lambda: list(Source(tmp / "source", max_row_bytes=2000)), {3})
+    for row in found or []:
+        assert isinstance(row, (Row, Skip)) and row.line >= 1
+        if isinstance(row, Row):
+            assert row.title.strip() and "\0" not in row.title + "".join(row.texts)
+            (row.title + "".join(row.texts)).encode()
+        else:
+            assert row.reason
+
+
+@pytest.mark.parametrize("data", corpus("source"), ids=range(len(corpus("source"))))
+def test_kept_sources(tmp, data):
+    read_source(tmp, data)
+
+
+@quick
+@given(data=st.one_of(damaged(SOURCE), damaged(ARRAY), st.binary(max_size=100), st.lists(json_values, max_size=3).map(lambda v: to_bytes(json.dumps(v))),
+                      st.lists(json_values, max_size=3).map(lambda v: b"\n".join(to_bytes(json.dumps(x, ensure_ascii=False)) for x in v))))
+def test_knowledge_source_reader(tmp, data):
+    read_source(tmp, data)
+
+
+# --- data sets and checkpoints -------------------------------------------------------------------------------------------
+
+DATA = b'{"question": "What is 1 + 1?", "answer": "2"}\n{"question": "And 2 + 2?", "answer": ["4", "four"]}\n'
+TABLE = b'question,answer,title\nWhat?,2,"a ""b"", c"\nWho?,me,x\n'
+
+
+def read_data(tmp, data: bytes) -> None:
+    TRIED["data-set reader"] += 1
+    (tmp / "data").write_bytes(data)
+    rows = refuses_or(lambda: read_rows(tmp / "data"), {3})
+    for row in rows or []:
+        assert row.question.strip() and all(isinstance(name, str) for name in row.columns)
+        row.question.encode()
+    assert rows is None or len(fingerprint(rows)) == 64
+
+
+@pytest.mark.parametrize("data", corpus("data"), ids=range(len(corpus("data"))))
+def test_kept_data_sets(tmp, data):
+    read_data(tmp, data)
+
+
+records = st.dictionaries(st.one_of(st.sampled_from(["question", "answer", "title"]), texts), json_values, max_size=4)
+
+
+@quick
+@given(data=st.one_of(damaged(DATA), damaged(TABLE), damaged(b"[" + DATA.replace(b"\n", b",", 1) + b"]"), st.binary(max_size=100), texts.map(to_bytes),
+                      st.lists(records, max_size=3).map(lambda v: to_bytes(json.dumps(v, ensure_ascii=False))),
+                      st.lists(records, max_size=3).map(lambda v: b"\n".join(to_bytes(json.dumps(x, ensure_ascii=False)) for x in v))))
+def test_data_set_reader(tmp, data):
+    read_data(tmp, data)
+
+
+def test_a_line_of_jsonl_ends_where_json_says_and_not_where_unicode_does(tmp):
+    """U+2028, U+0085 and vertical tabs are no line ends inside a JSON string."""
+    for char in "\u2028\u2029\x85\x0b\x0c\x1c\x1e":
+        (tmp / "data").write_text(json.dumps({"question": f"a{char}b"}, ensure_ascii=False).replace("\\u000b", "\x7f") + "\n", encoding="utf-8")
+        assert len(read_rows(tmp / "data")) == 1
+
+
+@pytest.fixture(scope="module")
+def saved(tmp):
+    import torch
+    with checkpoint.CheckpointWriter(tmp, 3) as folder:
+        checkpoint.write_state(folder, {"master": torch.arange(20.0)}, {"step": 3})
+    return tmp / "checkpoint-3"
+
+
+@quick
+@given(data=st.data(), name=st.sampled_from(["manifest.json", "state.safetensors", "trainer_state.json"]), blind=st.booleans())
+def test_checkpoint_loader(saved, data, name, blind):
+    """Damage is named; damage that the manifest vouches for (blind) is refused by the reader."""
+    TRIED["checkpoint loader"] += 1
+    path, original = saved / name, (saved / name).read_bytes()
+    change = data.draw(st.one_of(damaged(original), st.binary(max_size=50), json_values.map(lambda v: to_bytes(json.dumps(v)))))
+    manifest = (saved / "manifest.json").read_bytes()
+    try:
+        path.write_bytes(change)
+        if blind and name != "manifest.json":
+            if refuses_or(lambda: checkpoint.read_state(saved), {6}) is not None:
+                return
+        problem = checkpoint.problem_with(saved)
+        assert problem or change == original or (name == "manifest.json" and json.loads(change)["files"] == json.loads(manifest)["files"])
+        assert not problem or name in problem or name == "manifest.json"
+    finally:
+        path.write_bytes(original)
+        (saved / "manifest.json").write_bytes(manifest)
+
+
+def test_how_many_inputs_were_tried():
+    """At least so many for each reader; `-s` shows the figures, FUZZ_EXAMPLES=100000 tries more, with other seeds."""
+    print("\n" + "\n".join(f"{name}: {number:,}" for name, number in sorted(TRIED.items())))
+    if len(TRIED) < 8:
+        pytest.skip("runs after the other tests of this file")
+    assert min(TRIED.values()) >= FEWEST
