@@ -15,7 +15,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from grpo.errors import CONFIG, UserError, escape, is_storage_error
+from grpo.errors import CONFIG, UserError, escape, is_storage_error, redact
 from grpo.failpoint import failpoint
 from grpo.run_dir import write_atomically
 from grpo.schema import Group
@@ -151,7 +151,7 @@ class Log:
 
     def _write_rows(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         self.completions.mkdir(exist_ok=True)
-        write_atomically(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        write_atomically(path, redact("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)))
 
     def _attempt(self, name: str, write: Callable[..., None], *values: Any) -> None:
         try:
@@ -212,7 +212,7 @@ class _TensorBoard:
             self.writer.add_scalar(name, value, step)
 
     def text(self, step: int, name: str, text: str) -> None:
-        self.writer.add_text(name, "    " + escape(text).replace("\n", "\n    "), step)      # an indented block is not rendered
+        self.writer.add_text(name, "    " + escape(redact(text)).replace("\n", "\n    "), step)      # an indented block is not rendered
 
     def close(self) -> None:
         self.writer.close()

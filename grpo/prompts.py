@@ -19,7 +19,7 @@ def load_tokenizer(folder: Path, chat_template: str | None = None):
     """The Hugging Face tokenizer of a folder; exit 3 if it cannot be read or has no chat template."""
     from transformers import AutoTokenizer
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)     # else it would ask on the terminal
     except Exception as error:      # many kinds, depending on which file is missing or broken
         raise UserError(f"cannot read the tokenizer in {folder}", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
                         "set tokenizer_name_or_path to a folder with tokenizer.json", PREFLIGHT) from None

@@ -26,7 +26,7 @@ def read_config(folder: Path) -> ModelConfig:
         found = ", ".join(sorted(p.name for p in folder.iterdir())[:NAMES_SHOWN]) if folder.is_dir() else "no such folder"
         raise UserError(f"{folder} is not a checkpoint", f"it has no config.json (found: {found})",
                         "set model_name_or_path to a Hugging Face checkpoint folder or hub id", PREFLIGHT) from None
-    except (json.JSONDecodeError, KeyError, UnicodeDecodeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} cannot be read", f"{type(error).__name__}: {error}", "download the checkpoint again", PREFLIGHT) from None
 
 
@@ -126,7 +126,7 @@ def _read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
     """All tensors of a checkpoint, one at a time."""
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        files = _indexed_files(index)
     else:
         files = ["model.safetensors"] if (folder / "model.safetensors").exists() else []
     if not files:
@@ -135,11 +135,23 @@ def _read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
                         "convert them with transformers: model.save_pretrained(folder)", PREFLIGHT)
     for file in files:
         try:
-            with safe_open(folder / Path(file).name, framework="pt") as tensors:
+            with safe_open(folder / file, framework="pt") as tensors:
                 for name in tensors.keys():
                     yield name, tensors.get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise UserError(f"{folder / file} cannot be read", str(error), "download the checkpoint again", PREFLIGHT) from None
+
+
+def _indexed_files(index: Path) -> list[str]:
+    """The shards of an index, which must lie beside it; exit 3 otherwise."""
+    try:
+        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        outside = [file for file in files if file != Path(file).name]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{index} cannot be read", f"{type(error).__name__}: {error}", "download the checkpoint again", PREFLIGHT) from None
+    if outside:
+        raise UserError(f"{index} names a file outside of its folder", f"{outside[0]!r}", "do not use this checkpoint", PREFLIGHT)
+    return files
 
 
 def _derived(name: str, config: ModelConfig) -> bool:

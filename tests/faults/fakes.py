@@ -182,3 +182,10 @@ def full_logs() -> None:
         self._writer.write(b"\0" * 25_000_000)
         self._writer.flush()
     record_writer.RecordWriter.write = heavy
+
+
+def steers_the_terminal() -> None:
+    """Completions full of escape sequences."""
+    from grpo.policy import Policy
+    decode = Policy.decode
+    Policy.decode = lambda self, completion: f"\x1b]0;pwned\x07\x1b[2J\u202e\x9b{decode(self, completion)}\r"
