@@ -1,0 +1,101 @@
+"""A run against a judge that fails one call in ten, in every way there is, killed twice on the way.
+
+The failures are a function of the text that is graded, so they can be replayed: the killed runs must end in the weights of one that
+nobody killed. The short version is part of the suite; `python -m pytest -m soak` makes 300 steps.
+"""
+
+import hashlib
+import json
+import signal
+from collections import Counter
+
+import pytest
+import torch
+from api_server import ApiServer, dies_midway, drips, fails, hangs, resets, says, sends
+from running import lines, state, weights, write_config
+
+PASSING = {"429": fails(429, code="rate_limit"), "500": fails(500), "502": fails(502), "503": fails(503, retry_after="0.1"), "reset": resets, "dies midway": dies_midway,
+           "broken JSON": sends(b'{"choices": ['), "HTML": sends(b"<html>busy</html>", kind="text/html"), "error body": sends(b'{"error": {"message": "x"}}'),
+           "no choices": sends(b'{"choices": []}'), "hang": hangs, "drip": drips}
+LASTING = {"null": says(None), "cut": says("A", "length"), "filter": says("", "content_filter"), "prose": says("It is correct."), "bad request": fails(400)}
+KINDS = [*PASSING, *LASTING]
+
+
+class Replayable(ApiServer):
+    """Each text has its fate: a grade, a failure at its first try, or a failure that lasts. one_in: of how many texts one fails."""
+
+    def __init__(self, one_in: int, slow: bool):
+        super().__init__(default=self.reply)
+        self.one_in, self.seen, self.kinds = one_in, set(), Counter()
+        self.fates = [kind for kind in KINDS if slow or kind not in ("hang", "drip")]
+
+    async def reply(self, server, request, writer) -> None:
+        text = request.body["messages"][1]["content"]
+        candidate = text.split("<candidate")[1].split("\n")[1]
+        number = int.from_bytes(hashlib.sha256(candidate.encode()).digest()[:6], "big")
+        kind = self.fates[number // self.one_in % len(self.fates)] if number % self.one_in == 0 and candidate != '"Paris"' else ""
+        if kind in LASTING or (kind and candidate not in self.seen):
+            self.seen.add(candidate)
+            self.kinds[kind] += 1
+            await (PASSING | LASTING)[kind](server, request, writer)
+        else:
+            await says("ABC"[number // 7 % 3] if candidate != '"Paris"' else "A")(server, request, writer)
+
+
+def config_of(tmp_path, chat_checkpoint, server, name, steps, save_steps, **keys):
+    keys = {"reward_funcs": ["correctness", "fakes:gauge"], "reward_weights": [1.0, 0.0], "judge_model": "m", "judge_base_url": server.url,
+            "api_deadline_s": 6.0, "max_unscored": 1.0, "per_device_train_batch_size": 16, "max_steps": steps, "save_steps": save_steps, **keys}
+    return write_config(tmp_path, chat_checkpoint, name, **keys)
+
+
+def soak(processes, chat_checkpoint, tmp_path, steps: int, save_steps: int, one_in: int, kills: list[str], slow: bool) -> tuple[Counter, list[dict]]:
+    """One undisturbed run, one that is killed; the failures seen, and what the process of the first held at each group."""
+    key = {"OPENAI_API_KEY_JUDGE": "canary-key", "setup": "talkative"}
+    with Replayable(one_in, slow) as server:
+        child = processes.start("grpo.train", config_of(tmp_path, chat_checkpoint, server, "whole", steps, save_steps), GAUGE=str(tmp_path / "gauge"), **key)
+        assert child.wait(1500) == 0, child.stderr
+        kinds = server.kinds
+    with Replayable(one_in, slow) as server:
+        config = config_of(tmp_path, chat_checkpoint, server, "parts", steps, save_steps, api_cache=str(tmp_path / "cache.db"))
+        for place in kills:
+            child = processes.start("grpo.train", config, "resume_from_checkpoint=true", GAUGE=str(tmp_path / "other"), FAILPOINT=place, **key)
+            assert child.wait(1500) == -signal.SIGKILL
+        child = processes.start("grpo.train", config, "resume_from_checkpoint=true", GAUGE=str(tmp_path / "other"), **key)
+        assert child.wait(1500) == 0, child.stderr
+    assert state(tmp_path / "parts")["step"] == steps and [row["step"] for row in lines(tmp_path / "parts")] == list(range(1, steps + 1))
+    first, second = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert any(bool((value != 0).any()) for name, value in first.items() if "lora_B" in name)
+    return kinds, [json.loads(line) for line in (tmp_path / "gauge").read_text().splitlines()]
+
+
+def no_row_was_paid_for_an_outage(run_dir) -> int:
+    """Every reward is one of the three grades or None with a reason that names the failure; returns how many were unscored."""
+    unscored = 0
+    for path in sorted((run_dir / "completions").iterdir()):
+        for row in map(json.loads, path.read_text().splitlines()):
+            reason = row["reasons"]["correctness"]
+            if row["rewards"]["correctness"] is None:
+                assert row["reward"] is None and row["advantage"] == 0 and reason.startswith("the judge"), row
+                unscored += 1
+            else:
+                assert {"correct": 2.0, "wrong": -1.0, "refused": 1.0}[reason.split()[-1]] == row["reward"] if reason.startswith("the judge says") else row["reward"] in (-1, 1), row
+    return unscored
+
+
+def test_twelve_steps_with_two_kills(processes, chat_checkpoint, tmp_path):
+    """Failures of every kind that does not take seconds, three times as often."""
+    kinds, held = soak(processes, chat_checkpoint, tmp_path, 12, 3, 3, ["step-graded:5", "save-renamed:2"], slow=False)
+    assert len(kinds) >= 12 and no_row_was_paid_for_an_outage(tmp_path / "whole") > 0
+    assert held[-1]["threads"] <= held[12]["threads"] + 1 and held[-1]["files"] <= held[12]["files"] + 4
+
+
+@pytest.mark.soak
+def test_three_hundred_steps_with_two_kills(processes, chat_checkpoint, tmp_path):
+    kinds, held = soak(processes, chat_checkpoint, tmp_path, 300, 20, 10, ["step-graded:95", "save-renamed:6"], slow=True)
+    assert set(kinds) == set(KINDS), kinds
+    unscored = no_row_was_paid_for_an_outage(tmp_path / "whole")
+    early, late = held[200], held[-1]
+    print(f"\n{sum(kinds.values())} failures of {len(kinds)} kinds, {unscored} rows unscored; held after 50 steps {early}, at the end {late}")
+    assert unscored > 0 and late["threads"] <= early["threads"] and late["files"] <= early["files"] + 4 and late["sockets"] <= early["sockets"] + 4
+    assert late["rss_mb"] < early["rss_mb"] + 30
