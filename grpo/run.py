@@ -10,7 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -100,10 +100,8 @@ class Run:
 
     def _leave_a_note(self, code: int, reason: str) -> None:
         """What became of a rank other than 0, which owns run_state.json."""
-        try:
+        with suppress(OSError):                                    # the same text is on stderr
             write_atomically(self.path / f"run_state.rank{self.ranks.rank}.json", json.dumps({"exit_code": code, "reason": reason}, indent=2) + "\n")
-        except OSError:
-            pass                                                   # the same text is on stderr
 
     def _on_signal(self, number: int, frame: Any) -> None:
         if self.stop_code == SIGINT and number == signal.SIGINT:

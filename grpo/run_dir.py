@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 from grpo.errors import BUSY, CONFIG, STORAGE, UserError, redact
@@ -136,10 +137,8 @@ class _DebugLog(logging.FileHandler):
             print(f"warning: debug.log cannot be written ({sys.exception()}); the run goes on", file=sys.stderr)
 
     def close(self) -> None:
-        try:
+        with suppress(OSError):                 # what it could not write has been told
             super().close()
-        except OSError:
-            pass                                # what it could not write has been told
 
 
 def _now() -> str:

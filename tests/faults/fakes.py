@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from contextlib import suppress
 
 
 def early_letters(prompts, completions, **columns):
@@ -50,7 +51,10 @@ def gauge(prompts, completions, **columns):
     """Writes down what this process holds: resident memory, threads, open files and sockets."""
     with open("/proc/self/status") as file:
         found = dict(line.split(":", 1) for line in file)
-    files = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{name}")]
+    files = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):               # another thread may close one meanwhile
+            files.append(os.readlink(f"/proc/self/fd/{name}"))
     with open(os.environ["GAUGE"], "a") as file:
         file.write(json.dumps({"rss_mb": int(found["VmRSS"].split()[0]) / 1024, "threads": int(found["Threads"]), "files": len(files),
                                "sockets": sum(name.startswith("socket") for name in files)}) + "\n")

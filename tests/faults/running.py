@@ -154,10 +154,10 @@ def _become(request: dict) -> None:
 def serve() -> None:
     import torch
     import torch.utils.tensorboard
-    import transformers.models.auto.tokenization_auto
+    import transformers.models.auto.tokenization_auto  # noqa: F401
 
     import grpo.train
-    import knowledge.build
+    import knowledge.build  # noqa: F401
     import rewards.api  # noqa: F401
     torch.set_num_threads(1)
     answers = os.fdopen(os.dup(1), "w")
