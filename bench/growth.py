@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from bench import ceilings, models, sampler, timing, train_step
+from grpo.memory import LOGITS_ROWS
 from grpo.plot import line_plot
 
 
@@ -56,7 +57,7 @@ def measure(point: Point, path: Path, options) -> dict:
     model = models.ours(path, dtype, device, train_step.RANK)
     groups = train_step.make_groups(work, model.config.vocab_size)
     batches, tokens = train_step.make_batches(groups, model, device), sum(work.lengths)
-    chunk = 2048 if device == "cuda" else 256
+    chunk = LOGITS_ROWS[device]
     sides = {"generate": lambda: sampler.sample(model, work),
              "train": lambda: train_step.clear_and_run(model, lambda: train_step.our_pass(model, batches, chunk))}
     seconds = timing.interleave(sides, options.repeats, device)

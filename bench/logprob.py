@@ -21,9 +21,9 @@ import torch
 
 from bench import ceilings, timing
 from grpo.logprobs import token_logprobs
+from grpo.memory import LOGITS_ROWS
 
 CHECKED_ROWS = 64
-CHUNK = {"cpu": 256, "cuda": 2048}     # memory.choose_budget where memory is plenty
 
 
 class Problem:
@@ -38,7 +38,7 @@ class Problem:
 
     def logprobs(self, side: str) -> torch.Tensor:
         if side == "ours":
-            return token_logprobs(self.hidden_CD, self.head_VD, self.targets_C, 1.0, chunk=CHUNK[self.head_VD.device.type])[0]
+            return token_logprobs(self.hidden_CD, self.head_VD, self.targets_C, 1.0, chunk=LOGITS_ROWS[self.head_VD.device.type])[0]
         logits_CV = (self.hidden_CD @ self.head_VD.T).to(torch.float32 if side == "torch" else torch.bfloat16)
         return logits_CV.log_softmax(-1).gather(1, self.targets_C[:, None])[:, 0]
 

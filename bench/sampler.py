@@ -26,7 +26,7 @@ from pathlib import Path
 import torch
 
 from bench import ceilings, models, timing
-from grpo.draw import Sampling, _inverse_cdf, draw, uniforms
+from grpo.draw import Sampling, draw, inverse_cdf, uniforms
 from grpo.sampler import Sampler
 from grpo.schema import Completion
 
@@ -143,7 +143,7 @@ def drawing(rows: int, vocab: int, options) -> list[dict]:
     weight_BV, seed_B = logits_BV.softmax(-1), torch.arange(rows, device=options.device)
     uniform_B, sampling = uniforms(seed_B, torch.zeros_like(seed_B)), Sampling(1)
     peers = options.peer != "none"
-    pairs = {"operation": (lambda: _inverse_cdf(weight_BV, uniform_B), lambda: torch.multinomial(weight_BV, 1)),
+    pairs = {"operation": (lambda: inverse_cdf(weight_BV, uniform_B), lambda: torch.multinomial(weight_BV, 1)),
              "from logits": (lambda: draw(logits_BV, uniforms(seed_B, seed_B), sampling),
                              lambda: torch.multinomial(logits_BV.softmax(-1), 1))}
     cases = []

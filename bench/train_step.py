@@ -120,7 +120,7 @@ def largest_difference(model: Decoder, peer: Padded) -> float:
 
 def measure(path: Path, work: sampler.Work, name: str, options) -> tuple[dict, dict]:
     """The timed case, and the gradients' agreement in float32."""
-    dtype, device, chunk = getattr(torch, options.dtype), options.device, 2048 if options.device == "cuda" else 256
+    dtype, device, chunk = getattr(torch, options.dtype), options.device, memory.LOGITS_ROWS[options.device]
     model = models.ours(path, dtype, device, RANK)
     groups = make_groups(work, model.config.vocab_size)
     batches = make_batches(groups, model, device)

@@ -39,16 +39,16 @@ def draw(logits_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: Sampling) -
     logits_BV = logits_BV.to(exact) / sampling.temperature
     if not sampling.cuts:
         weight_BV = (logits_BV - logits_BV.amax(dim=-1, keepdim=True)).exp_()
-        ids_B, total_B = _inverse_cdf(weight_BV, uniform_B)
+        ids_B, total_B = inverse_cdf(weight_BV, uniform_B)
         return ids_B, (weight_BV.gather(1, ids_B[:, None])[:, 0] / total_B).log(), no_cut_B
     logp_BV = logits_BV.log_softmax(dim=-1)
     cut_B = _cut(logp_BV, sampling.top_k, sampling.top_p)
     weight_BV = torch.where(logp_BV >= cut_B[:, None], logp_BV, float("-inf")).exp_()
-    ids_B, total_B = _inverse_cdf(weight_BV, uniform_B)
+    ids_B, total_B = inverse_cdf(weight_BV, uniform_B)
     return ids_B, logp_BV.gather(1, ids_B[:, None])[:, 0] - total_B.log(), cut_B
 
 
-def _inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The first entry at which the running sum of the weights exceeds uniform · total; and the total.
 
     Two levels: find the block, then the entry in it, so that long running sums are over V / 128 numbers in float64.

@@ -150,25 +150,22 @@ class _AugmentedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x_TI, A_master, layer, seed, *B_masters):
-        dropped_TI = x_TI if seed is None else x_TI * _dropout_mask(x_TI, layer.lora.dropout, seed)
-        x_aug = torch.cat([x_TI, linear(dropped_TI, layer.A.value)], dim=-1)
-        ctx.save_for_backward(x_aug)
+        h_TR = linear(x_TI if seed is None else x_TI * _dropout_mask(x_TI, layer.lora.dropout, seed), layer.A.value)
+        ctx.save_for_backward(x_TI, h_TR)       # x is shared by all projections of one input
         ctx.layer, ctx.seed = layer, seed
-        return linear(x_aug, layer.weight, layer.bias)
+        return linear(torch.cat([x_TI, h_TR], dim=-1), layer.weight, layer.bias)
 
     @staticmethod
     def backward(ctx, g_TO):
-        (x_aug,), layer = ctx.saved_tensors, ctx.layer
-        sizes, exact = [layer.in_features, x_aug.shape[-1] - layer.in_features], layer.A.master.dtype
-        x_TI, h_TR = x_aug.split(sizes, dim=-1)
-        dx_TI, dh_TR = linear(g_TO, layer.weight.T).split(sizes, dim=-1)
+        (x_TI, h_TR), layer = ctx.saved_tensors, ctx.layer
+        dx_TI, dh_TR = linear(g_TO, layer.weight.T).split([layer.in_features, h_TR.shape[-1]], dim=-1)
         mask = None if ctx.seed is None else _dropout_mask(x_TI, layer.lora.dropout, ctx.seed)
         dA_RI = dh_TR.T @ (x_TI if mask is None else x_TI * mask)
-        dB = [layer.lora.scale * (g_TO[:, layer.out_slices[part]].T @ h_TR[:, columns]).to(exact)
+        dB = [layer.lora.scale * (g_TO[:, layer.out_slices[part]].T @ h_TR[:, columns]).to(layer.A.master.dtype)
               for part, columns in layer.rank_slices.items()]
         dx_adapter = linear(dh_TR, layer.A.value.T)
         dx_TI = dx_TI + (dx_adapter if mask is None else dx_adapter * mask)
-        return dx_TI, dA_RI.to(exact), None, None, *dB
+        return dx_TI, dA_RI.to(layer.A.master.dtype), None, None, *dB
 
 
 def make_linear(in_features: int, parts: dict[str, int], bias: bool, build: Build) -> Linear | LoraLinear:

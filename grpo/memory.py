@@ -5,15 +5,16 @@ with what is really saved.
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from grpo.lora import LoraSpec
 from grpo.model import Decoder, ModelConfig
 
-RESERVE = 0.1                        # of the device's memory, left alone: fragmentation, other libraries
+RESERVE = {"cuda": 0.1, "cpu": 0.25}                   # of the device's memory, left alone: gaps between tensors, other programs
 LARGEST_MICRO_BATCH = {"cuda": 32768, "cpu": 4096}     # more tokens per pass than this gain nothing
+LOGITS_ROWS = {"cuda": 2048, "cpu": 256}               # of logits at a time, where memory is plenty
 RECOMPUTE_LEVELS = ("none", "mlp", "all")
 
 
@@ -26,17 +27,58 @@ class Budget:
     logits_rows: int
 
 
-def activation_bytes_per_token(c: ModelConfig, lora: LoraSpec | None, dtype: torch.dtype, recompute: str) -> float:
-    """What the backward pass keeps for each packed token."""
+@dataclass(frozen=True)
+class Account:
+    """Bytes that a run needs on a device at the height of a step, by what holds them."""
+
+    weights: int          # frozen, or the copies in the model's dtype that products use; the reference, if it is a model of its own
+    training: int         # float32 masters, their gradient, AdamW's two moments
+    cache: int            # keys and values of the sequences decoded together
+    activations: int      # of the largest micro-batch
+    logits: int           # of one chunk
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.training + self.cache + self.activations + self.logits
+
+    def __str__(self) -> str:
+        parts = [f"{name} {getattr(self, name) / 1e9:.2f}" for name in ("weights", "training", "cache", "activations", "logits")]
+        return f"{' + '.join(parts)} = {self.total / 1e9:.2f} GB"
+
+
+def account(model: Decoder, num_sequences: int, num_positions: int, budget: Budget, reference: Decoder | None = None) -> Account:
+    """What a run with this budget needs. The model may be one without memory (Build(device="meta")): only shapes count."""
+    c, build = model.config, model.build
+    extra = sum(tensor.nbytes for tensor in reference.buffers()) if reference is not None and reference is not model else 0
+    return Account(sum(tensor.nbytes for tensor in model.buffers()) + extra, 4 * sum(master.nbytes for master in model.parameters()),
+                   num_sequences * num_positions * kv_bytes_per_token(c, build.dtype),
+                   int(budget.tokens * activation_bytes_per_token(c, build.lora, build.dtype, budget.recompute)),
+                   budget.logits_rows * logits_bytes_per_row(c, build.dtype))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Of a GPU, or of this machine: torch has an error of its own for the first only."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+
+
+def kept_bytes_per_token(c: ModelConfig, lora: LoraSpec | None, dtype: torch.dtype) -> tuple[float, float, float]:
+    """What autograd keeps of a layer's attention and MLP for each packed token, and what it keeps once."""
     item, exact = dtype.itemsize, max(dtype.itemsize, 4)
     rank = lora.rank if lora else 0
     queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
     norm = exact * c.hidden_size                                                     # the normalised input, before the weight
     attention = norm + item * (c.hidden_size + 3 * rank + 3 * queries + 4 * keys + queries + rank)   # qkv's and o's inputs, q, k, v, padded k and v, out
     mlp = norm + item * (c.hidden_size + 2 * rank + 4 * c.intermediate_size + rank)  # gate-up's input, gate, up, silu(gate), down's input
+    return attention, mlp, 3 * exact * c.hidden_size
+
+
+def activation_bytes_per_token(c: ModelConfig, lora: LoraSpec | None, dtype: torch.dtype, recompute: str) -> float:
+    """Each packed token's share of the peak: what is kept, what one layer computes again, and the gradients inside an MLP."""
+    attention, mlp, once = kept_bytes_per_token(c, lora, dtype)
+    item = dtype.itemsize
     per_layer = {"none": attention + mlp, "mlp": attention + item * c.hidden_size, "all": item * c.hidden_size}[recompute]
-    one_layer_again = {"none": 0, "mlp": mlp, "all": attention + mlp}[recompute]     # while that layer's backward runs
-    return c.num_layers * per_layer + one_layer_again + 3 * exact * c.hidden_size
+    again = {"none": 0, "mlp": mlp, "all": attention + mlp}[recompute]
+    return c.num_layers * per_layer + once + again + 5 * item * c.intermediate_size
 
 
 def logits_bytes_per_row(c: ModelConfig, dtype: torch.dtype) -> int:
@@ -60,16 +102,16 @@ def free_bytes(device: torch.device) -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def choose_budget(model: Decoder, longest: int, free: int, max_tokens: int = 0, checkpointing: bool | str = "auto") -> Budget:
+def choose_budget(model: Decoder, longest: int, free: int, max_tokens: int = 0, checkpointing: bool | str = "auto", kind: str = "") -> Budget:
     """The largest micro-batch that fits into `free` bytes, with as little recomputation as that allows.
 
     longest: packed tokens of the longest single prompt and completion, which must fit. max_tokens and checkpointing: the
-    user's choice, if there is one.
+    user's choice, if there is one. kind: "cuda" or "cpu", if not that of the model.
     """
     c, build = model.config, model.build
-    kind = torch.device(build.device).type
-    rows = max(128, min(2048 if kind == "cuda" else 256, int(0.1 * free / logits_bytes_per_row(c, build.dtype))))
-    room = (1 - RESERVE) * free - rows * logits_bytes_per_row(c, build.dtype)
+    kind = kind or torch.device(build.device).type
+    rows = max(128, min(LOGITS_ROWS[kind], int(0.1 * free / logits_bytes_per_row(c, build.dtype))))
+    room = (1 - RESERVE[kind]) * free - rows * logits_bytes_per_row(c, build.dtype)
     levels = {"auto": RECOMPUTE_LEVELS, "mlp": ("mlp",), True: ("all",), False: ("none",)}[checkpointing]
     target = max_tokens or max(longest, LARGEST_MICRO_BATCH[kind])
     for level in levels:
@@ -83,6 +125,18 @@ def choose_num_sequences(model: Decoder, wanted: int, positions: int, free: int)
     """Sequences decoded together: as many as wanted, or as the cache has room for in half of `free`."""
     per_sequence = positions * kv_bytes_per_token(model.config, model.build.dtype)
     return max(1, min(wanted, int(0.5 * free / per_sequence)))
+
+
+def halve(budget: Budget, longest: int) -> Budget | None:
+    """A budget with half the tokens, or None where a single completion would not fit into it. Micro-batches are a matter of memory alone:
+    the gradient stays the same."""
+    return replace(budget, tokens=budget.tokens // 2) if budget.tokens // 2 >= longest else None
+
+
+def release() -> None:
+    """Gives cached memory of the GPU back to whatever is allocated next."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def peak_bytes(device: torch.device) -> int:

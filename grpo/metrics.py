@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -78,3 +79,25 @@ def _mean(values: Sequence[float]) -> float:
 def _std(values: Sequence[float]) -> float:
     mean = _mean(values)
     return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1)) if len(values) > 1 else 0.0
+
+
+class Clock:
+    """Seconds of a step by phase; time that a phase spent on something else is excluded from it."""
+
+    def __init__(self):
+        self.laps: dict[str, float] = {"time/reward": 0.0}
+        self.started = self.last = time.perf_counter()
+        self.elsewhere = 0.0
+
+    def lap(self, name: str) -> None:
+        """The time since the last lap was `name`."""
+        now = time.perf_counter()
+        self.laps[name] = now - self.last - self.elsewhere
+        self.last, self.elsewhere = now, 0.0
+
+    def exclude(self, name: str, seconds: float) -> None:
+        self.laps[name] = self.laps.get(name, 0.0) + seconds
+        self.elsewhere += seconds
+
+    def total(self) -> float:
+        return time.perf_counter() - self.started

@@ -87,8 +87,9 @@ class Rollout:
                     return index
             time.sleep(POLL_SECONDS)
 
-    def finish(self, groups: Sequence[Group], numbers: Sequence[int]) -> None:
-        """Waits for the rewards of these groups and fills in their advantages (Eq. 1, 2)."""
+    def finish(self, groups: Sequence[Group], numbers: Sequence[int]) -> Sequence[int]:
+        """Waits for the rewards of these groups and fills in their advantages (Eq. 1, 2); all groups', where they depend on one another.
+        Returns which."""
         scale = {True: "group", False: "none"}.get(self.config.scale_rewards, self.config.scale_rewards)
         wanted = range(len(groups)) if scale == "batch" else numbers
         for number in wanted:
@@ -102,6 +103,7 @@ class Rollout:
             advantages, start = group_advantages([groups[number].rewards for number in numbers], scale), 0
         for offset, number in enumerate(wanted):
             groups[number].advantages = advantages[start + offset]
+        return wanted
 
 
 def load_prompts(config: TrainConfig, policy: Policy, rewards: Sequence[Reward], name: str, max_samples: int,

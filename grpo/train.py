@@ -1,22 +1,23 @@
 """Stage 2: GRPO.  python -m grpo.train CONFIG [key=value ...]
 
-`Trainer.train_step` is the whole algorithm on one screen; everything it calls is one hop away.
+`Trainer.train_step` and `learn` are the whole algorithm on one screen; everything they call is one hop away.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from math import ceil, isfinite
+from typing import Any
 
 import torch
 
 from grpo import backends, memory, metrics
 from grpo.config import parse_arguments
 from grpo.draw import row_seed
-from grpo.errors import SERVICE, Interrupted, UserError, run_main
+from grpo.errors import MEMORY, SERVICE, Interrupted, UserError, run_main
 from grpo.evaluate import Evaluation
 from grpo.failpoint import failpoint
-from grpo.logprobs import token_logprobs
+from grpo.logprobs import NO_CUT, token_logprobs
 from grpo.lora import POLICY, REFERENCE, Mode
 from grpo.loss import LossConfig, policy_loss
 from grpo.model import Decoder
@@ -26,7 +27,7 @@ from grpo.packing import Denominators, counts, pack, plan, row_weights, with_adv
 from grpo.policy import load_policy, load_reference
 from grpo.rollout import Rollout
 from grpo.run import Run
-from grpo.schema import Group, PackedBatch
+from grpo.schema import Completion, Group, PackedBatch
 from grpo.sft import cold_start
 from grpo.toy import make_world
 from grpo.watch import Watch
@@ -57,20 +58,31 @@ class Trainer:
         per_epoch = len(self.rollout.prompts) / groups_per_step
         self.total_steps = config.max_steps if config.max_steps > 0 else ceil(config.num_train_epochs * per_epoch)
         self.step, self.num_tokens, self.skipped = 0, 0, 0
+        self.updated = False             # whether the policy has changed since a piece of work began
         self.watch = Watch(config.max_unscored, run.say)
 
     def train_step(self) -> tuple[dict[str, float], list[Group]]:
         """One generated batch and its updates; returns the step's metrics and its groups."""
-        clock, meter, old_logps = Clock(), metrics.TokenMeter(), {}
+        clock, graded = metrics.Clock(), set()
         with self.run.may_drop(together=not self.config.dynamic_sampling):
-            groups, generated = self.rollout.sample(self.step)                     # rewards start as each completion ends
+            groups, generated = self.within_memory("generating", lambda: self.rollout.sample(self.step))     # rewards start as each ends
         failpoint("step-sampled")
         clock.lap("time/generate")
-        batches = self.pack(groups)                                                # rows of tokens; weights: Eq. 8
+        weights = self.weights(groups)                                                                       # Eq. 8
+        meter, update = self.within_memory("training", lambda: self.learn(groups, weights, graded, clock))
+        clock.lap("time/train")
+        self.step += 1
+        kept = {"sampling/kept_groups": len(groups) / len(generated)} if self.config.dynamic_sampling else {}
+        return self.measure(generated, meter, clock, update | kept)
+
+    def learn(self, groups: list[Group], weights: list[list[float]], graded: set[int], clock: metrics.Clock) -> tuple[metrics.TokenMeter, dict[str, float]]:
+        """The updates of a step on its groups; `graded`: the groups that have their advantages."""
+        meter, old_logps = metrics.TokenMeter(), {}
+        batches = [pack(groups, rows, weights, self.run.device) for rows in plan(groups, weights, self.budget.tokens)]
         reference_logps = [self.reference_logprobs(batch) for batch in batches]    # Eq. 3, while rewards are pending
         clock.lap("time/reference")
         for iteration in range(self.config.num_iterations):
-            for index, batch in self.as_rewards_arrive(batches, groups, clock):    # advantages: Eq. 1, 2
+            for index, batch in self.as_rewards_arrive(batches, groups, graded, clock):                      # advantages: Eq. 1, 2
                 logp_C, entropy_C = self.logprobs(batch, self.model, self.policy_mode(index))                # Eq. 3
                 old_logp_C = old_logps.setdefault(index, logp_C.detach())          # first pass: the policy that sampled
                 loss, stats = policy_loss(logp_C, old_logp_C, reference_logps[index], batch.advantage_C, batch.weight_C,
@@ -81,10 +93,54 @@ class Trainer:
             failpoint("step-graded")
             update = self.update(iteration)
             failpoint("step-updated")
-        clock.lap("time/train")
-        self.step += 1
-        kept = {"sampling/kept_groups": len(groups) / len(generated)} if self.config.dynamic_sampling else {}
-        return self.measure(generated, meter, clock, update | kept | {"micro_batches": len(batches)})
+        return meter, update | {"micro_batches": len(batches)}
+
+    def within_memory(self, phase: str, work: Callable[[], Any]) -> Any:
+        """`work()`; where it runs out of memory before it has changed the policy, again with smaller micro-batches."""
+        while True:
+            self.updated = False
+            try:
+                return work()
+            except Exception as error:
+                if not memory.is_out_of_memory(error):
+                    raise
+                reason = str(error).partition("\n")[0]           # the error itself holds on to the tensors of its traceback
+            smaller = memory.halve(self.budget, self.rollout.longest) if phase != "generating" and not self.updated else None
+            if smaller is None:
+                raise UserError(f"out of memory while {phase}, at step {self.step}",
+                                f"{reason}. Counted: {self.account()}; {self.rollout.sampler.max_slots} sequences of up to {self.rollout.longest} "
+                                f"tokens, micro-batches of {self.budget.tokens} packed tokens",
+                                "lower " + ("max_num_seqs" if phase == "generating" else "max_tokens_per_micro_batch, or set gradient_checkpointing=true")
+                                + ", max_completion_length or max_prompt_length", MEMORY)
+            self.budget = smaller
+            self.optimizer.grad.zero_()
+            memory.release()
+            self.run.say(f"note: out of memory while {phase} ({reason}); from now on micro-batches have {smaller.tokens} packed tokens")
+
+    def account(self) -> memory.Account:
+        return memory.account(self.model, self.rollout.sampler.max_slots, self.rollout.longest, self.budget, self.reference)
+
+    def rehearse(self) -> None:
+        """The largest micro-batch that can come, before the first step: what does not fit shows now, and not at step 120."""
+        prompt = max((prompt for prompt in self.rollout.prompts), key=lambda prompt: len(prompt.ids))
+        length = self.config.max_completion_length
+        completion = Completion(list(prompt.ids[:1]) * length, [0.0] * length, [NO_CUT] * length, "length")
+        size = self.config.num_generations
+        number = ceil(self.budget.tokens / (len(prompt.ids) + size * (length - 1)))
+        groups = [Group(prompt, [completion] * size, advantages=[1.0] * size) for _ in range(number)]
+        weights = [[1.0] * size] * number
+
+        def work() -> None:
+            batch = with_advantages(pack(groups, plan(groups, weights, self.budget.tokens)[0], weights, self.run.device), groups)
+            reference_logp_C = self.reference_logprobs(batch)
+            logp_C, _ = self.logprobs(batch, self.model, self.policy_mode(0))
+            loss, _ = policy_loss(logp_C, logp_C.detach(), reference_logp_C, batch.advantage_C, batch.weight_C, batch.row_C, self.loss, logp_C.detach())
+            self.optimizer.backward(loss)
+
+        self.within_memory("rehearsing the longest step", work)
+        self.optimizer.grad.zero_()
+        memory.release()
+        self.run.say(f"the longest step fits: peak {memory.peak_bytes(self.run.device) / 1e9:.2f} GB, counted {self.account()}")
 
     def step_or_save(self) -> tuple[dict[str, float], list[Group]]:
         """`train_step`; if it is dropped after a signal, or a service that a reward needs fails for good (where there are no other ranks
@@ -108,14 +164,13 @@ class Trainer:
                 self.save()
             raise
 
-    def pack(self, groups: Sequence[Group]) -> list[PackedBatch]:
-        """Micro-batches within the token budget; their weights share the denominators of the whole step."""
+    def weights(self, groups: Sequence[Group]) -> list[list[float]]:
+        """Each completion's weight per token; micro-batches share the denominators of the whole step over all ranks."""
         c = self.config
         used = [len(m.ids) for group in groups for m in group.completions if counts(m, c.mask_truncated_completions)]
         total = Denominators(*map(int, self.ranks.sum([len(used), sum(used)])))
-        weights = row_weights(groups, c.loss_type, total, c.max_completion_length, c.per_device_train_batch_size,
-                              c.gradient_accumulation_steps * self.ranks.world, c.mask_truncated_completions)
-        return [pack(groups, rows, weights, self.run.device) for rows in plan(groups, weights, self.budget.tokens)]
+        return row_weights(groups, c.loss_type, total, c.max_completion_length, c.per_device_train_batch_size,
+                           c.gradient_accumulation_steps * self.ranks.world, c.mask_truncated_completions)
 
     def logprobs(self, batch: PackedBatch, model: Decoder, mode: Mode) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-prob and entropy of every completion token, [C] each."""
@@ -131,17 +186,21 @@ class Trainer:
         """With dropout, the same masks in every iteration over a batch: the ratio measures the policy's change alone."""
         return replace(POLICY, dropout_seed=row_seed(self.config.seed, self.step, index)) if self.config.lora_dropout else POLICY
 
-    def as_rewards_arrive(self, batches: list[PackedBatch], groups: list[Group], clock: "Clock") -> Iterator[tuple[int, PackedBatch]]:
+    def as_rewards_arrive(self, batches: list[PackedBatch], groups: list[Group], graded: set[int], clock: metrics.Clock) -> Iterator[tuple[int, PackedBatch]]:
         """The micro-batches with their advantages; with slow rewards, those first whose rewards have arrived."""
         waiting = [(index, sorted({group for group, _ in batch.rows})) for index, batch in enumerate(batches)]
         while waiting:
             started = time.perf_counter()
             with self.run.may_drop():
                 index, numbers = waiting.pop(self.rollout.first_ready([numbers for _, numbers in waiting], groups))
-                self.rollout.finish(groups, numbers)
+                self.grade(groups, numbers, graded)
             clock.exclude("time/reward", time.perf_counter() - started)
             yield index, with_advantages(batches[index], groups)
-        self.rollout.finish(groups, [n for n, group in enumerate(groups) if not group.advantages])     # in no micro-batch
+        self.grade(groups, range(len(groups)), graded)                             # those in no micro-batch, too
+
+    def grade(self, groups: list[Group], numbers: Iterable[int], graded: set[int]) -> None:
+        if missing := [number for number in numbers if number not in graded]:
+            graded.update(self.rollout.finish(groups, missing))
 
     def update(self, iteration: int) -> dict[str, float]:
         """Sums the gradient over ranks, clips it, applies it. A gradient that is not finite changes nothing."""
@@ -154,9 +213,10 @@ class Trainer:
         self.watch.updated(norm)
         self.skipped += not isfinite(norm)
         self.model.refresh()
+        self.updated = True
         return {"grad_norm": norm, "learning_rate": rate}
 
-    def measure(self, generated: list[Group], meter: metrics.TokenMeter, clock: "Clock", update: dict[str, float]) -> tuple[dict[str, float], list[Group]]:
+    def measure(self, generated: list[Group], meter: metrics.TokenMeter, clock: metrics.Clock, update: dict[str, float]) -> tuple[dict[str, float], list[Group]]:
         """The step's metrics over all ranks, and all ranks' groups."""
         groups = [group for rank in self.ranks.gather(generated) for group in rank]
         tokens = sum(len(m.ids) for group in groups for m in group.completions)
@@ -190,28 +250,6 @@ class Trainer:
         self.run.save_checkpoint(self.step, self.policy, self.optimizer, self.counters())
 
 
-class Clock:
-    """Seconds of a step by phase; time that a phase spent on something else is excluded from it."""
-
-    def __init__(self):
-        self.laps: dict[str, float] = {"time/reward": 0.0}
-        self.started = self.last = time.perf_counter()
-        self.elsewhere = 0.0
-
-    def lap(self, name: str) -> None:
-        """The time since the last lap was `name`."""
-        now = time.perf_counter()
-        self.laps[name] = now - self.last - self.elsewhere
-        self.last, self.elsewhere = now, 0.0
-
-    def exclude(self, name: str, seconds: float) -> None:
-        self.laps[name] = self.laps.get(name, 0.0) + seconds
-        self.elsewhere += seconds
-
-    def total(self) -> float:
-        return time.perf_counter() - self.started
-
-
 def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[str, float]]:
     """A whole run: cold start if one is due, GRPO, evaluation before and after; returns the last evaluation."""
     with Run(config, list(notices)) as run:
@@ -219,6 +257,8 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[st
         trainer = Trainer(config, run)
         evaluation = Evaluation(config, run, trainer.policy, trainer.rollout)
         trainer.restore()
+        if run.device.type == "cuda":
+            trainer.rehearse()
         before = evaluation.measure()
         run.start_log(trainer.total_steps, trainer.step)
         while trainer.step < trainer.total_steps:

@@ -1,0 +1,228 @@
+"""Memory: what is counted against what autograd really keeps and a process really takes; and what happens when it runs out."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from making import write_chat_checkpoint, write_rows
+
+from grpo import memory
+from grpo.config import load_config
+from grpo.errors import MEMORY, UserError, describe
+from grpo.lora import Build, LoraSpec
+from grpo.model import Decoder, ModelConfig
+from grpo.run import Run
+from grpo.schema import Layout
+from grpo.train import Trainer
+
+QWEN_7B = {"model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+           "num_attention_heads": 28, "num_key_value_heads": 4, "max_position_embeddings": 32768}
+QWEN_MATH = {"model_type": "qwen2", "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
+             "num_attention_heads": 12, "num_key_value_heads": 2, "max_position_embeddings": 4096, "tie_word_embeddings": True}
+SMALL = {"model_type": "qwen2", "vocab_size": 2048, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096}
+ROOT = Path(__file__).parents[2]
+
+
+def decoder(raw, rank, dtype, device="cpu"):
+    return Decoder(ModelConfig.from_hf(raw), Build(LoraSpec(rank, rank) if rank else None, False, dtype, device))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("recompute", ["none", "mlp", "all"])
+def test_what_is_kept_is_what_autograd_keeps(dtype, recompute):
+    from grpo.attention import PackedAttention
+    model, layout = decoder(SMALL, 16, dtype), Layout(((40, (60, 60, 60)),))
+    model.recompute, kept, weights = recompute, {}, {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = tensor, storage.nbytes()      # the tensor, so that its address is not used twice
+        return tensor
+
+    attend = PackedAttention(layout, dtype, "cpu")
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        hidden = model(torch.zeros(220, dtype=torch.int64), torch.arange(220), attend)
+    attention, mlp, once = memory.kept_bytes_per_token(model.config, model.build.lora, dtype)
+    per_layer = {"none": attention + mlp, "mlp": attention + dtype.itemsize * 256, "all": dtype.itemsize * 256}[recompute]
+    measured = sum(size for _, size in kept.values()) / 220
+    assert measured == pytest.approx(4 * per_layer + once, rel={"none": 0.05, "mlp": 0.1, "all": 0.5}[recompute])     # `all` keeps next to nothing
+    assert hidden.requires_grad
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("recompute", ["none", "mlp", "all"])
+def test_a_process_takes_what_is_counted(dtype, recompute):
+    """Growth of the resident peak through one training pass, in a process of its own whose allocator gives freed memory back."""
+    script = f"""
+import torch
+from grpo import memory
+from grpo.attention import PackedAttention
+from grpo.logprobs import token_logprobs
+from grpo.lora import Build, LoraSpec
+from grpo.model import Decoder, ModelConfig
+from grpo.schema import Layout
+torch.set_num_threads(1)
+def status(key):
+    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(key + ":"))
+model = Decoder(ModelConfig.from_hf({SMALL!r}), Build(LoraSpec(16, 16), False, torch.{dtype}, "cpu"))
+model.recompute = "{recompute}"
+def run(prompt, completion, rows):
+    layout = Layout(((prompt, (completion,) * rows),))
+    T = layout.num_tokens
+    hidden = model(torch.zeros(T, dtype=torch.int64), torch.arange(T) % 4096, PackedAttention(layout, torch.{dtype}, "cpu"))
+    token_logprobs(hidden, model.head(), torch.zeros(T, dtype=torch.int64), 1.0, chunk=256)[0].sum().backward()
+    return T
+run(8, 8, 2)
+before = status("VmRSS")
+tokens = run(96, 100, 39)
+budget = memory.Budget(tokens, "{recompute}", 256)
+counted = memory.account(model, 0, 0, budget)
+print((status("VmHWM") - before) / (counted.activations + counted.logits))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT,
+                          env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"})
+    assert done.returncode == 0, done.stderr
+    assert 0.8 < float(done.stdout) < 1.15, f"measured / counted = {done.stdout}"
+
+
+@pytest.mark.parametrize(("raw", "rank", "device_gb", "sequences", "positions"), [(QWEN_7B, 256, 80, 96, 1280), (QWEN_MATH, 16, 24, 32, 1536)],
+                         ids=["KnowRL 7B, r=256, 80 GB", "math 1.5B, 24 GB"])
+def test_the_large_configs_fit_by_this_account(raw, rank, device_gb, sequences, positions):
+    model = decoder(raw, rank, torch.bfloat16, "meta")
+    nothing = memory.account(model, sequences, positions, memory.Budget(0, "none", 0))
+    budget = memory.choose_budget(model, positions, int(device_gb * 1e9) - nothing.total, kind="cuda")
+    needed = memory.account(model, sequences, positions, budget)
+    assert needed.total < 0.95 * device_gb * 1e9, str(needed)
+    assert budget.tokens >= 8192, str(budget)
+
+
+def test_a_7b_model_is_counted_as_what_it_weighs():
+    needed = memory.account(decoder(QWEN_7B, 0, torch.bfloat16, "meta"), 1, 1000, memory.Budget(0, "none", 0))
+    assert needed.weights == pytest.approx(2 * 7.6156e9, rel=1e-3)            # Qwen2.5-7B has 7,615,616,512 parameters
+    assert needed.cache == 1000 * 56 * 1024
+    assert needed.training == 0
+
+
+# --- when it runs out ------------------------------------------------------------------------------------------------
+
+
+def trainer(run_folder, checkpoint, folder, **keys):
+    data = write_rows(folder / "questions.jsonl", [{"question": f"What is {a} + 1?", "answer": str(a + 1)} for a in range(8)])
+    keys = {"model_name_or_path": str(checkpoint), "dataset_id_or_path": str(data), "output_dir": str(run_folder), "report_to": "[none]",
+            "reward_funcs": "[reward_functions:early_letters]", "num_generations": 4, "per_device_train_batch_size": 16, "beta": 0.04,
+            "max_completion_length": 10, "learning_rate": 5e-3, "lr_scheduler_type": "constant", "max_steps": 3, **keys}
+    config, _ = load_config(None, [f"{name}={value}" for name, value in keys.items()])
+    run = Run(config)
+    return run, lambda: Trainer(config, run)
+
+
+@pytest.fixture()
+def made(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    checkpoint = write_chat_checkpoint(tmp_path / "model")
+    opened = []
+
+    def make(name, **keys):
+        run, build = trainer(tmp_path / name, checkpoint, tmp_path, **keys)
+        run.__enter__()
+        opened.append((run, build()))
+        return opened[-1][1]
+
+    yield make
+    for run, built in opened:
+        built.rollout.scorer.close()
+        run.__exit__(None, None, None)
+
+
+def runs_out_above(trainer, tokens, phase):
+    """The pass of a micro-batch with more than so many packed tokens fails, before or after its forward."""
+    original = trainer.logprobs
+
+    def limited(batch, model, mode):
+        if phase == "forward" and batch.layout.num_tokens > tokens:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        logp_C, entropy_C = original(batch, model, mode)
+        if phase == "backward" and logp_C.requires_grad and batch.layout.num_tokens > tokens:
+            logp_C.register_hook(lambda grad: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory.")))
+        return logp_C, entropy_C
+
+    trainer.logprobs = limited
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_smaller_micro_batches_end_at_the_same_weights(made, phase, capsys):
+    whole, halved = made("whole"), made("halved")
+    runs_out_above(halved, 120, phase)
+    whole.train_step(), whole.train_step()
+    halved.train_step(), halved.train_step()
+    assert halved.budget.tokens <= 240 < whole.budget.tokens
+    assert "out of memory while training" in capsys.readouterr().err
+    torch.testing.assert_close(halved.optimizer.flat, whole.optimizer.flat, rtol=1e-4, atol=1e-6)
+    assert not torch.equal(whole.optimizer.flat, made("untrained").optimizer.flat)
+
+
+def test_what_cannot_be_halved_ends_with_exit_8_and_says_what_to_lower(made):
+    small = made("small")
+    runs_out_above(small, 0, "forward")
+    before = small.optimizer.flat.clone()
+    with pytest.raises(UserError) as failed:
+        small.train_step()
+    code, text = describe(failed.value)
+    assert code == MEMORY
+    for word in ("while training", "step 0", "2.00 GiB", "packed tokens", "activations", "max_tokens_per_micro_batch", "max_completion_length"):
+        assert word in text
+    assert torch.equal(small.optimizer.flat, before)
+
+
+def test_no_second_try_after_an_update(made):
+    """The second pass over a batch fails: half of the step is done, so it cannot be done again."""
+    twice = made("twice", num_iterations=2)
+    original, calls = twice.logprobs, []
+
+    def fails_later(batch, model, mode):
+        calls.append(1)
+        if len(calls) == 3:                                    # reference, first pass, second pass
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return original(batch, model, mode)
+
+    twice.logprobs = fails_later
+    with pytest.raises(UserError) as failed:
+        twice.train_step()
+    assert failed.value.exit_code == MEMORY and len(calls) == 3
+
+
+def test_generation_that_runs_out_names_its_own_keys(made, monkeypatch):
+    full = made("full")
+    monkeypatch.setattr(full.rollout.sampler, "sample", lambda *a, **k: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory.")))
+    with pytest.raises(UserError) as failed:
+        full.train_step()
+    assert failed.value.exit_code == MEMORY and "while generating" in failed.value.what and "max_num_seqs" in failed.value.fix
+
+
+def test_any_other_error_is_not_taken_for_memory(made):
+    broken = made("broken")
+    broken.logprobs = lambda *a: (_ for _ in ()).throw(RuntimeError("shapes differ"))
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        broken.train_step()
+    assert describe(MemoryError())[0] == describe(torch.OutOfMemoryError("full"))[0] == MEMORY
+
+
+def test_the_rehearsal_finds_the_size_that_fits_and_leaves_no_trace(made, capsys):
+    first, second = made("rehearsed"), made("not_rehearsed")
+    runs_out_above(first, 200, "backward")
+    seen = []
+    original = first.logprobs
+    first.logprobs = lambda batch, model, mode: (seen.append(batch.layout.num_tokens), original(batch, model, mode))[1]
+    first.rehearse()
+    assert max(seen) > 200 >= seen[-1] > 100                    # it tried the largest, and what fits fills its budget
+    assert "the longest step fits" in capsys.readouterr().err
+    assert not first.optimizer.grad.any()
+    runs_out_above(second, 200, "backward")
+    metrics = first.train_step()[0], second.train_step()[0]
+    assert metrics[0]["loss"] == pytest.approx(metrics[1]["loss"], abs=1e-6)
+    torch.testing.assert_close(first.optimizer.flat, second.optimizer.flat, rtol=1e-4, atol=1e-6)
