@@ -1,0 +1,74 @@
+"""The doctor finds what would fail later, names it, changes nothing, and counts memory for a GPU that is not there."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from making import write_chat_checkpoint, write_rows
+
+from grpo.doctor import main
+from grpo.errors import CONFIG, PREFLIGHT
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.fixture()
+def config(tmp_path, chat_checkpoint):
+    shutil.copytree(chat_checkpoint, tmp_path / "model")
+    data = write_rows(tmp_path / "data.jsonl", [{"question": "What is 1 + 1?", "answer": "2"}] * 4)
+    path = tmp_path / "run.yaml"
+    path.write_text(json.dumps({"model_name_or_path": str(tmp_path / "model"), "dataset_id_or_path": str(data), "output_dir": str(tmp_path / "run"),
+                                "reward_funcs": ["math"], "num_generations": 4, "max_completion_length": 16}))
+    return path
+
+
+def examine(capsys, *argv):
+    code = main([*map(str, argv), "--json"])
+    return code, {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)}
+
+
+def test_a_healthy_config(config, capsys, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    code, found = examine(capsys, config)
+    assert code == 0 and all(finding["ok"] for finding in found.values())
+    assert list(found) == ["config", "machine", "output", "model", "data", "rewards", "memory"]
+    assert "4 prompts" in found["data"]["text"] and "GB" in found["memory"]["text"]
+    assert sorted(tmp_path.rglob("*")) == before
+    assert main([str(config)]) == 0
+    assert capsys.readouterr().out.count("ok    ") == 7
+
+
+def test_each_fault_is_found(config, capsys, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "old").write_text("")
+    code, found = examine(capsys, config, "reward_funcs=[correctness]", "judge=offline", "answer_field=reply")
+    assert code == CONFIG and not found["output"]["ok"] and "not empty" in found["output"]["text"]
+    assert not found["data"]["ok"] and "reply" in found["data"]["text"]
+    assert found["model"]["ok"]
+
+    weights = next((tmp_path / "model").glob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:1000])
+    code, found = examine(capsys, config, "overwrite_output_dir=true")
+    assert code != 0 and not found["model"]["ok"]
+    assert not found["memory"]["ok"] and "could not be" in found["memory"]["text"]
+
+    shutil.rmtree(tmp_path / "model")
+    write_chat_checkpoint(tmp_path / "model")
+    raw = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps(raw | {"intermediate_size": raw["intermediate_size"] * 2}))
+    code, found = examine(capsys, config, "overwrite_output_dir=true")
+    assert code == PREFLIGHT and "mlp" in found["model"]["text"] and "wanted" in found["model"]["text"]
+
+
+def test_memory_of_a_gpu_that_is_not_there(config, capsys):
+    code, found = examine(capsys, config, "--memory-gb", 80)
+    assert code == 0 and "of 80.0 GB" in found["memory"]["text"]
+    code, found = examine(capsys, config, "--memory-gb", 0.00001)
+    assert code == PREFLIGHT and "does not fit" in found["memory"]["text"]
+
+
+def test_the_tiny_config_is_well(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(CONFIGS.parent)
+    code, found = examine(capsys, CONFIGS / "tiny.yaml", f"output_dir={tmp_path / 'run'}")
+    assert code == 0 and "stage 1" in found
