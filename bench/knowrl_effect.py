@@ -6,7 +6,9 @@ the fictional encyclopedia of configs/tiny.yaml. For each seed: the cold start; 
 taught well and of people whom it never mentioned. All keys but reward_funcs are those of configs/tiny.yaml.
 
 Printed: mean and range over seeds. supported: share of the facts in the think blocks that the knowledge base supports; hallucination:
-wrong among answered. The last line of stdout is JSON; refusals.png in the folder shows the share of refusals in training.
+wrong among answered. told apart: in how many wrong answers of training factuality added something, and in how many groups it ranked
+wrong answers differently. The last line of stdout is JSON; knowrl_refusals.png (in the folder, or with --save in bench/results) shows the
+share of refusals in training.
 """
 
 import json
@@ -63,6 +65,21 @@ def refusals(folder: Path, seeds: Sequence[int]) -> dict[str, list[float]]:
     return curves
 
 
+def told_apart(folder: Path, seeds: Sequence[int]) -> dict[str, float]:
+    """What factuality could change: shares of the wrong answers it paid for, and of the groups in which it paid for some more than others."""
+    paid, wrong, ranked, groups = 0, 0, 0, 0
+    for path in (path for seed in seeds for path in sorted((folder / f"seed-{seed}" / "knowrl" / "completions").glob("*.jsonl"))):
+        facts: dict[int, list[float]] = {}
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            details = row["details"].get("combined", row["details"])
+            if "factuality" in details:
+                facts.setdefault(row["row"], []).append(details["factuality"])
+        wrong, paid = wrong + sum(map(len, facts.values())), paid + sum(value > 0 for values in facts.values() for value in values)
+        groups, ranked = groups + len(facts), ranked + sum(len(set(values)) > 1 for values in facts.values())
+    return {"wrong answers with a fact paid": paid / max(wrong, 1), "groups ranked by facts": ranked / max(groups, 1)}
+
+
 def main(argv: list[str] | None = None) -> dict:
     parser = timing.parser("bench.knowrl_effect", __doc__, dtypes=())
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
@@ -71,9 +88,12 @@ def main(argv: list[str] | None = None) -> dict:
     seeds = options.seeds[:1] if options.smoke else options.seeds
     results = [run_seed(options.folder / f"seed-{seed}", seed, SMOKE if options.smoke else []) for seed in seeds]
     print("\n".join(table(results)))
-    line_plot(options.folder / "refusals.png", refusals(options.folder, seeds), "step", "share of completions that decline")
+    plots = timing.RESULTS if options.save else options.folder
+    plots.mkdir(parents=True, exist_ok=True)
+    line_plot(plots / "knowrl_refusals.png", refusals(options.folder, seeds), "step", "share of completions that decline")
+    checks = told_apart(options.folder, seeds)
     options.folder = str(options.folder)
-    return timing.finish("knowrl_effect", options, [], {}, results={str(seed): result for seed, result in zip(seeds, results, strict=True)})
+    return timing.finish("knowrl_effect", options, [], checks, results={str(seed): result for seed, result in zip(seeds, results, strict=True)})
 
 
 if __name__ == "__main__":
