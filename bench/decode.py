@@ -1,4 +1,4 @@
-"""python -m bench.decode [--models 1.5b 7b] [--batches 1 24 96 288] [--context 512] [--rank R] [--profile]
+"""python -m bench.decode [--models 1.5b 7b] [--batches 1 24 96 288] [--context 512] [--rank R] [--top-p P] [--profile]
 
 How close is a decode step (embed to end flags, as CUDA graphs on a GPU) to what memory and arithmetic allow?
 Weights are random and made on the device: nothing is read or downloaded. Every row has --context tokens behind it.
@@ -60,9 +60,9 @@ def fill(model: Decoder) -> Decoder:
 class Steps:
     """Decode steps of `rows` sequences with `context` tokens each; `run` makes STEPS of them from the same state."""
 
-    def __init__(self, model: Decoder, rows: int, context: int, decoder: str):
+    def __init__(self, model: Decoder, rows: int, context: int, decoder: str, top_p: float):
         c, build = model.config, model.build
-        self.model, self.rows, self.context = model, rows, context
+        self.model, self.rows, self.context, self.sampling = model, rows, context, Sampling(STEPS, top_p=top_p)
         cache = KVCache(c.num_layers, rows, c.num_kv_heads, context + STEPS + 1, c.head_dim, build.dtype, build.device)
         cache.kv_L2BKSE.normal_()
         self.slots = Slots.make(cache, STEPS)
@@ -75,7 +75,7 @@ class Steps:
         for tensor, value in ((slots.position_B, self.context), (slots.count_B, 0), (slots.limit_B, STEPS + 1), (slots.ended_B, False)):
             tensor.fill_(value)
         with self.model.packed() as head_VD:
-            self.graphs.run(self.rows, STEPS, Sampling(STEPS), head_VD)
+            self.graphs.run(self.rows, STEPS, self.sampling, head_VD)
 
 
 def floor_seconds(model: Decoder, rows: int, context: int, peak: dict[str, float], dtype: torch.dtype) -> float:
@@ -89,10 +89,11 @@ def floor_seconds(model: Decoder, rows: int, context: int, peak: dict[str, float
 def measure(name: str, model: Decoder, rows: int, options, peak: dict[str, float]) -> dict:
     c, dtype = model.config, model.build.dtype
     choice = choose_decoder(c.num_heads, c.num_kv_heads, c.head_dim, rows, options.context + STEPS + 1, dtype, options.device)
-    steps = Steps(model, rows, options.context, choice.name)
+    steps = Steps(model, rows, options.context, choice.name, options.top_p)
     seconds = [taken / STEPS for taken in timing.interleave({"ours": steps.run}, options.repeats, options.device)["ours"]]
     median, floor = statistics.median(seconds), floor_seconds(model, rows, options.context, peak, dtype)
-    case = {"name": f"{name}, {rows} rows, context {options.context}" + (", LoRA" if model.build.lora else ""), "seconds": {"ours": timing.spread(seconds)},
+    case = {"name": f"{name}, {rows} rows, context {options.context}" + (", LoRA" if model.build.lora else "")
+                    + (f", top_p {options.top_p:g}" if options.top_p < 1 else ""), "seconds": {"ours": timing.spread(seconds)},
             "tokens_per_s": rows / median, "ceiling_share": floor / median, "target": TARGETS.get(rows, 0.7), "attention": str(choice)}
     timing.show(case)
     print(f"  attention: {choice}", flush=True)
@@ -122,6 +123,7 @@ def main(argv: list[str] | None = None) -> dict:
     arguments.add_argument("--batches", type=int, nargs="+", default=[1, 24, 96, 288])
     arguments.add_argument("--context", type=int, default=512)
     arguments.add_argument("--rank", type=int, help="of the adapter; default: the model's usual one")
+    arguments.add_argument("--top-p", type=float, default=1.0)
     arguments.add_argument("--profile", action="store_true")
     options = timing.parse(arguments, argv)
     batches = [1, 5] if options.smoke else options.batches
@@ -138,7 +140,7 @@ def main(argv: list[str] | None = None) -> dict:
         adapted = measure(name, random_decoder(name, dtype, options.device, options.rank or RANKS.get(name, 16)), rows, options, peak)
         checks[f"{name}: LoRA against without, {rows} rows"] = adapted["seconds"]["ours"]["median"] / plain[rows]["seconds"]["ours"]["median"]
         cases += [*plain.values(), adapted]
-    return timing.finish("decode", options, cases, checks, ceilings=peak, kernels=describe(options.device), part=" ".join(names))
+    return timing.finish("decode", options, cases, checks, ceilings=peak, kernels=describe(options.device), part=" ".join([*names, f"top_p {options.top_p:g}"]))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ set -u
 cd "$(dirname "$0")/.."
 RESULTS=${1:-bench/results}
 DEVICE=${DEVICE:-cuda}
-PARTS=${PARTS:-tests decode decode7b math knowrl logprob sampler train}
+PARTS=${PARTS:-tests decode decode7b top_p math knowrl logprob sampler train}
 LIMIT=${LIMIT:-530}              # seconds for all parts together; what is left is a part's limit if that is less than its own
 SMALL=${SMOKE:+tiny}
 PYTHON=${PYTHON:-python3}
@@ -67,6 +67,7 @@ PY
 part  tests    100 "$PYTHON" -m pytest -m gpu -q --maxfail=30 -p no:cacheprovider tests/kernels
 bench decode    70 decode --models ${SMALL:-1.5b} --repeats 3 --profile
 bench decode7b  90 decode --models ${SMALL:-7b} --repeats 3 --profile
+bench top_p     40 decode --models ${SMALL:-1.5b} --batches 32 --top-p 0.9 --repeats 3
 bench math      60 whole_steps --shapes math --repeats 1 --delays 0 5 15 --profile
 bench knowrl   200 whole_steps --shapes knowrl --repeats 1 --delays 0 5 15 --profile
 bench logprob   50 logprob --peer torch --width 3584 --vocabularies 152064 --dtype bfloat16 --repeats 3 --growth 4096 16384

@@ -89,17 +89,18 @@ class DecodeGraphs:
     def __init__(self, model: Decoder, slots: Slots, eos_ids: Sequence[int], decoder: str = "sdpa", capture: Callable[..., Recorded] | None = None):
         self.model, self.slots, self.decoder, self.capture = model, slots, decoder, capture
         self.eos = torch.tensor(eos_ids, dtype=torch.int64, device=slots.ended_B.device)
-        self.graphs: dict[tuple[int, float], Recorded] = {}             # by rows and temperature
+        self.graphs: dict[tuple, Recorded] = {}                        # by rows and what is sampled
 
     def run(self, live: int, steps: int, sampling: Sampling, head_VD: torch.Tensor) -> None:
         """`steps` tokens for the first `live` slots; those that end on the way stay as they are."""
         rows = bucket(live, self.slots.cache.num_slots)
         self.slots.ended_B[live:rows] = True
-        if self.capture is None or sampling.cuts:                       # the thresholds of top-k and top-p are looked at on the way
+        kernels = fused(self.slots.cache.kv_L2BKSE)
+        if self.capture is None or (sampling.cuts and not kernels):    # without kernels, the host looks at the thresholds of top-k and top-p
             for _ in range(steps):
                 self.step(rows, sampling, head_VD)
             return
-        key = rows, sampling.temperature
+        key = rows, sampling.temperature, sampling.top_k, sampling.top_p
         if key not in self.graphs:
             self.graphs[key] = self._captured(rows, sampling, head_VD)
         for _ in range(steps):
@@ -156,9 +157,11 @@ def bucket(live: int, num_slots: int) -> int:
 
 def draw_tokens(logits_BV: torch.Tensor, seed_B: torch.Tensor, count_B: torch.Tensor,
                 sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """draw.draw with the uniforms of (seed, tokens so far): on a GPU in two launches."""
-    if not fused(logits_BV) or sampling.cuts:
+    """draw.draw with the uniforms of (seed, tokens so far): on a GPU in two launches, three with top-k or top-p."""
+    if not fused(logits_BV):
         return draw(logits_BV, uniforms(seed_B, count_B), sampling)
     from grpo.kernels.inverse_cdf import draw_rows
-    id_B, logp_B = draw_rows(logits_BV, seed_B, count_B, sampling.temperature)
-    return id_B, logp_B, torch.full_like(logp_B, float("-inf"))
+    from grpo.kernels.nucleus import thresholds
+    least_B, cut_B = thresholds(logits_BV, sampling.temperature, sampling.top_k, sampling.top_p) if sampling.cuts else (None, None)
+    id_B, logp_B = draw_rows(logits_BV, seed_B, count_B, sampling.temperature, least_B)
+    return id_B, logp_B, torch.full_like(logp_B, float("-inf")) if cut_B is None else cut_B

@@ -73,11 +73,12 @@ def _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk) -> Iterato
     for start in range(0, len(targets_C), chunk):
         rows = slice(start, min(start + chunk, len(targets_C)))
         logits_XV = exact_logits(hidden_CD[rows], head_VD)
-        if fused(logits_XV) and cut_C is None:
+        cut_X = None if cut_C is None else cut_C[rows]
+        if fused(logits_XV):
             from grpo.kernels.log_softmax_rows import log_softmax_rows
-            logp_X, entropy_X, slope_XV = log_softmax_rows(logits_XV, targets_C[rows], temperature, hidden_CD.dtype)
+            logp_X, entropy_X, slope_XV = log_softmax_rows(logits_XV, targets_C[rows], temperature, hidden_CD.dtype, cut_X)
         else:
-            logp_X, entropy_X = row_epilogue(logits_XV, targets_C[rows], temperature, None if cut_C is None else cut_C[rows])
+            logp_X, entropy_X = row_epilogue(logits_XV, targets_C[rows], temperature, cut_X)
             slope_XV = logits_XV.to(hidden_CD.dtype)
         yield rows, logp_X, entropy_X, slope_XV
 

@@ -63,11 +63,15 @@ def attention(q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, vis
     return torch.stack(heads, dim=1)
 
 
-def log_softmax_rows(logits_XV: torch.Tensor, targets_X: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def log_softmax_rows(logits_XV: torch.Tensor, targets_X: torch.Tensor, temperature: float,
+                     cut_X: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Eq. 3 from logits: log-prob, entropy, and onehot - softmax. Twin of log_softmax_rows.log_softmax_rows."""
     logps, entropies, slopes = [], [], []
-    for logits_V, target in zip(logits_XV.double(), targets_X.tolist(), strict=True):
+    for row, (logits_V, target) in enumerate(zip(logits_XV.double(), targets_X.tolist(), strict=True)):
         logp_V = logits_V / temperature - torch.logsumexp(logits_V / temperature, 0)
+        if cut_X is not None:
+            kept_V = (logp_V >= cut_X[row]).index_fill(0, targets_X[row], True)
+            logp_V = logp_V.masked_fill(~kept_V, float("-inf")) - torch.logsumexp(logp_V[kept_V], 0)
         logps.append(logp_V[target])
         entropies.append(-torch.where(logp_V > float("-inf"), logp_V.exp() * logp_V, 0.0).sum())
         slopes.append(torch.nn.functional.one_hot(torch.tensor(target), len(logp_V)).to(logp_V.device) - logp_V.exp())

@@ -44,6 +44,7 @@ def launches() -> None:
     from grpo.kernels.decode_attention import decode_attention
     from grpo.kernels.inverse_cdf import draw_rows
     from grpo.kernels.log_softmax_rows import log_softmax_rows
+    from grpo.kernels.nucleus import thresholds
     from grpo.kernels.rms_norm import rms_norm
     from grpo.kernels.rotary import rotate, rotate_into_cache
     from grpo.kernels.swiglu import swiglu
@@ -51,8 +52,10 @@ def launches() -> None:
     targets = torch.zeros(B, dtype=torch.int64)
     for dtype, slope in ((BF16, BF16), (torch.float32, BF16), (torch.float32, torch.float32)):
         log_softmax_rows(torch.zeros(B, V, dtype=dtype), targets, 1.0, slope)
+        log_softmax_rows(torch.zeros(B, V, dtype=dtype), targets, 1.0, slope, torch.zeros(B))
     for temperature in (1.0, 0.0):
         draw_rows(torch.zeros(B, V), targets, targets, temperature)
+    draw_rows(torch.zeros(B, V), targets, targets, 0.7, thresholds(torch.zeros(B, V), 0.7, 20, 0.9)[0])
     for heads, kv_heads, width in ((28, 4, 3584), (12, 2, 1536)):
         cache = torch.zeros(2, B, kv_heads, 1280, 128, dtype=BF16)
         joint = torch.zeros(B, (heads + 2 * kv_heads) * 128, dtype=BF16)

@@ -63,6 +63,19 @@ def test_masked_logits(device, masked):
     assert (slope - wanted[2]).abs().max() <= 1e-6 and (slope[:, masked] == 0).all()
 
 
+@pytest.mark.parametrize("cut", [-3.0, -6.0, -1e-3, float("-inf")])
+@pytest.mark.parametrize("width", [9, TILE + 77])
+def test_a_cut(device, width, cut):
+    """The distribution over what is left; the target stays even where it lies below the cut."""
+    logits, targets = rows(width, device=device)
+    cuts = torch.full((5,), cut, device=device)
+    wanted = slow(logits, targets, 0.9, cuts)
+    logp, entropy, slope = log_softmax_rows(logits, targets, 0.9, cut_X=cuts)
+    assert (logp - wanted[0]).abs().max() <= 5e-6 and (entropy - wanted[1]).abs().max() <= 1e-5
+    dropped = (wanted[2] == 0).scatter(1, targets[:, None], False)
+    assert (slope - wanted[2]).abs().max() <= 1e-6 and (slope[dropped] == 0).all()
+
+
 def test_growing_maximum(device):
     """Every tile has a larger maximum than the one before: all that was summed is rescaled each time."""
     logits, targets = rows(4 * TILE, device=device)

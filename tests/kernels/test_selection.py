@@ -1,7 +1,5 @@
 """With the kernels in use (in the interpreter on a CPU), the log-probs and a training pass give what they give without."""
 
-import sys
-
 import pytest
 import torch
 from making import load, randomise_adapter, write_checkpoint
@@ -53,11 +51,14 @@ def test_a_training_pass(tmp_path, kernels, family, rank, recompute):
     assert all((a - b).norm() <= 3e-6 * b.norm() + 1e-7 for a, b in zip(ours, plain, strict=True))
 
 
-def test_a_cut_takes_the_plain_path(monkeypatch):
-    """The kernel has no cuts: with them its rows must not be asked for."""
+@pytest.mark.parametrize("cut", [-4.0, -1.0, float("-inf")])
+def test_logprobs_of_what_a_cut_leaves(monkeypatch, cut):
+    hidden, head, targets = torch.randn(9, 8), torch.randn(50, 8), torch.arange(9)
+    cuts = torch.full((9,), cut)
+    cuts[0] = -3.0
+    plain = token_logprobs(hidden.requires_grad_(), head, targets, 0.8, cuts)
+    plain_grad = torch.autograd.grad(plain[0].sum(), hidden)[0]
     monkeypatch.setattr(logprobs, "fused", lambda x: True)
-    monkeypatch.setitem(sys.modules, "grpo.kernels.log_softmax_rows", None)
-    hidden, head, targets = torch.randn(4, 8), torch.randn(50, 8), torch.arange(4)
-    token_logprobs(hidden, head, targets, 1.0, torch.full((4,), -3.0))
-    with pytest.raises(ImportError):
-        token_logprobs(hidden, head, targets, 1.0)
+    ours = token_logprobs(hidden, head, targets, 0.8, cuts)
+    for got, wanted in ((*zip(ours, plain, strict=True), (torch.autograd.grad(ours[0].sum(), hidden)[0], plain_grad))):
+        assert torch.allclose(got, wanted, atol=2e-6)

@@ -1,0 +1,60 @@
+"""The thresholds of top-k and top-p against the plain path's, and draws within them against the twin."""
+
+import pytest
+import torch
+from grpo.kernels.inverse_cdf import draw_rows
+from grpo.kernels.nucleus import TILE, thresholds
+from grpo.kernels.reference import draw as slow
+from grpo.kernels.reference import uniform
+
+from grpo.draw import Sampling, _cut
+
+CUTS = [(0, 0.9), (0, 0.3), (5, 1.0), (1, 1.0), (40, 0.8), (0, 1.0), (10**6, 0.5)]
+
+
+def rows(width, number=3, spread=3.0, device="cpu"):
+    generator = torch.Generator().manual_seed(width)
+    return (torch.randn(number, width, generator=generator) * spread).to(device)
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), CUTS)
+@pytest.mark.parametrize("width", [1, 6, 1000, TILE + 9])
+def test_equals_the_plain_path(device, width, top_k, top_p):
+    logits = rows(width, device=device)
+    least, cut = thresholds(logits, 0.8, top_k, top_p)
+    wanted = _cut((logits.double() / 0.8).log_softmax(-1), top_k, top_p)
+    dropped = wanted > float("-inf")
+    assert torch.equal(cut > float("-inf"), dropped) and torch.equal(least > float("-inf"), dropped)
+    assert ((cut - wanted)[dropped].abs() <= 1e-5).all()
+    kept = (logits / 0.8).double().log_softmax(-1) >= wanted[:, None]
+    assert torch.equal(logits >= least[:, None], kept)
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), CUTS)
+def test_draws_within_them_equal_the_twin(device, top_k, top_p):
+    logits = rows(700, 8, device=device)
+    seeds, positions = torch.arange(8, device=device) * 77, torch.arange(8, device=device)
+    ids, logps = draw_rows(logits, seeds, positions, 0.7, thresholds(logits, 0.7, top_k, top_p)[0])
+    for row in range(8):
+        token, logp = slow(logits[row].cpu(), uniform(int(seeds[row]), int(positions[row])), 0.7, top_p, top_k)
+        assert int(ids[row]) == token and abs(float(logps[row]) - logp) <= 5e-6
+
+
+def test_negative_and_masked_logits(device):
+    """All logits below zero, some -inf; the order of the keys must hold across signs."""
+    logits = torch.tensor([[-5.0, -1.0, float("-inf"), -3.0], [1.0, -1.0, 0.0, -0.0], [-1e30, 1e30, 0.0, -2.0]], device=device)
+    least, _ = thresholds(logits, 1.0, 2, 1.0)
+    assert (logits >= least[:, None]).tolist() == [[False, True, False, True], [True, False, True, True], [False, True, True, False]]
+
+
+def test_cut_tokens_in_the_sampling_path(device):
+    """What decode_graph draws with cuts: the cut that is recorded is the one that the plain path records."""
+    from grpo import decode_graph
+    from grpo.draw import draw, uniforms
+    logits, seeds = rows(300, 6, device=device), torch.arange(6, device=device)
+    sampling = Sampling(1, 0.7, 0.9, 50)
+    wanted = draw(logits, uniforms(seeds, seeds), sampling)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode_graph, "fused", lambda x: True)
+        ours = decode_graph.draw_tokens(logits, seeds, seeds, sampling)
+    assert torch.equal(ours[0], wanted[0]) and (ours[1] - wanted[1]).abs().max() <= 5e-6 and (ours[2] - wanted[2]).abs().max() <= 1e-5
