@@ -50,6 +50,9 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = (), kind: ty
     problems: list[str] = []
     entries = (_read_file(Path(path), problems) if path else []) + _read_overrides(overrides, problems)
     values, notices = _resolve(entries, kind, problems)
+    if kind is TrainConfig and values.get("reward_funcs") is None and (values.get("knowledge_base") or os.environ.get("FACTSCORE_DB_PATH")):
+        values["reward_funcs"] = ["knowrl_v2"]       # KnowRL's files name no rewards: its program has only these
+        notices.append("reward_funcs is not set, but a knowledge base is, as for KnowRL: knowrl_v2")
     if not problems:
         made = MADE_BY_TOY_WORLD if values.get("toy_world") else ()
         problems += [f"{name} is not set" for name in REQUIRED if name in kind.__dataclass_fields__ and values.get(name) is None and name not in made]

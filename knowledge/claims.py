@@ -44,7 +44,7 @@ class Reply(Protocol):
     reason: str
 
 
-Complete = Callable[..., Awaitable[Reply]]      # complete(messages, *, max_tokens, prompt_version)
+Complete = Callable[..., Awaitable[Reply]]      # complete(messages, *, max_tokens, prompt_version, accept)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ def by_model(complete: Complete) -> Decompose:
     async def decompose(text: str, question: str = "", subject: str = "") -> Claims:
         if not text.strip():
             return Claims((), "the text is empty")
-        reply = await complete(prompt(text, question, subject), max_tokens=MAX_REPLY_TOKENS, prompt_version=PROMPT_VERSION)
+        reply = await complete(prompt(text, question, subject), max_tokens=MAX_REPLY_TOKENS, prompt_version=PROMPT_VERSION,
+                               accept=lambda text: parse_reply(text) is not None)      # what is no list is not kept, but asked for again
         if reply.text is None:
             return Claims(None, f"no facts from the model: {reply.reason}")
         facts = parse_reply(reply.text)

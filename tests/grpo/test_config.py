@@ -147,6 +147,17 @@ def test_knowrls_own_file_loads_with_a_notice_per_unused_key(tmp_path):
     assert any("swanlab_experiment_name: is read as" in notice for notice in notices)
 
 
+def test_knowrls_own_file_names_no_rewards_but_a_knowledge_base(tmp_path, monkeypatch):
+    (tmp_path / "grpo.yaml").write_text(KNOWRL_GRPO)
+    monkeypatch.delenv("FACTSCORE_DB_PATH", raising=False)
+    with pytest.raises(UserError, match="1 problem"):
+        load_config(tmp_path / "grpo.yaml")
+    monkeypatch.setenv("FACTSCORE_DB_PATH", "knowledge.db")
+    config, notices = load_config(tmp_path / "grpo.yaml")
+    assert list(config.reward_funcs) == ["knowrl_v2"]
+    assert any("knowrl_v2" in notice for notice in notices)
+
+
 def test_the_guides_words_are_understood(tmp_path):
     config, _ = load(tmp_path, "kl_coef: 0.05\nnum_return_sequences: 2\nmax_new_tokens: 2048\nnum_epochs: 3\nlora_rank: 16\nlora_target: q_proj,v_proj\n")
     assert (config.beta, config.num_generations, config.max_completion_length, config.num_train_epochs, config.lora_r) == (0.05, 2, 2048, 3, 16)

@@ -25,7 +25,7 @@ def model_saying(text: str | None, reason: str = ""):
     """A decomposer whose model gives this reply, and the list of what that model was asked."""
     calls: list = []
 
-    async def complete(messages, *, max_tokens, prompt_version):
+    async def complete(messages, *, max_tokens, prompt_version, accept):
         calls.append((messages, max_tokens, prompt_version))
         return FakeReply(text, reason)
     decompose = by_model(complete)
@@ -167,3 +167,14 @@ def test_hostile_texts(text):
     parse_reply(text)
     "".join(message["content"] for message in prompt(text, text, text)).encode()
     assert time.perf_counter() - start < 2                                      # linear: 20 ms on a quiet machine
+
+
+def test_only_a_list_of_facts_is_worth_keeping():
+    """A reply that is none would come from the cache for ever."""
+    seen = []
+
+    async def complete(messages, *, accept, **_):
+        seen.append(accept)
+        return FakeReply("- Mira Tolan was born in Velda.")
+    asyncio.run(by_model(complete)("She was born in Velda.", "", "Mira Tolan"))
+    assert [seen[0](text) for text in ("- Mira was born.", "NON_FACTUAL: thanks", "I am sorry, I cannot do that.", "")] == [True, True, False, False]
