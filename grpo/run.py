@@ -21,7 +21,7 @@ import yaml
 
 from grpo import backends, checkpoint
 from grpo.config import AnyConfig, load_config, to_yaml
-from grpo.distributed import Ranks, choose_device
+from grpo.distributed import TIMEOUT, Ranks, choose_device
 from grpo.errors import CONFIG, SIGINT, SIGTERM, STORAGE, Interrupted, UserError, describe, escape, redact
 from grpo.failpoint import failpoint
 from grpo.log import Log
@@ -60,6 +60,9 @@ class Run:
         self.debug = logging.getLogger(f"grpo.{id(self)}")
 
     def __enter__(self) -> "Run":
+        if getattr(self.config, "api_deadline_s", 0) >= TIMEOUT.total_seconds():
+            raise UserError(f"api_deadline_s is {self.config.api_deadline_s:g}", f"after {TIMEOUT.total_seconds():g} s the other processes give a silent one up",
+                            "lower api_deadline_s", CONFIG)
         self.ranks = self.ranks or Ranks(self.device)
         if self.ranks.is_main:
             self.dir = RunDir(self.path, bool(self.config.resume_from_checkpoint), self.config.overwrite_output_dir)

@@ -173,6 +173,8 @@ def test_an_output_directory_that_cannot_be_used(processes, chat_checkpoint, tmp
 def test_every_error_is_three_lines_and_its_traceback_in_debug_log(processes, chat_checkpoint, tmp_path):
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "thesis.txt").write_text("")
+    late = processes.train(write_config(tmp_path, chat_checkpoint, "late"), "api_deadline_s=1800")
+    assert late.code == 2 and is_message(late.stderr) and "api_deadline_s" in late.stderr
     cases = {2: ["learning_rate=x"], 3: ["dataset_id_or_path=/none.jsonl"], 1: ["reward_funcs=fakes:forgetful"]}
     for code, overrides in cases.items():
         child = processes.train(write_config(tmp_path, chat_checkpoint, f"case{code}"), *overrides, SOME_API_KEY="canary-1f9c")
