@@ -94,7 +94,8 @@ def row_epilogue(logits_XV: torch.Tensor, targets_X: torch.Tensor, temperature: 
         logp_RV = _log_softmax(logits_RV, targets_X[part, None], None if cut_X is None else cut_X[part, None])
         logp_X[part] = logp_RV.gather(1, targets_X[part, None])[:, 0]
         p_RV = logp_RV.exp()
-        entropy_X[part] = -logp_RV.clamp_min_(torch.finfo(exact).min).mul_(p_RV).sum(dim=-1)
+        kept_RV = logp_RV if cut_X is None else logp_RV.clamp_min_(torch.finfo(exact).min)      # 0 · -inf
+        entropy_X[part] = -torch.bmm(p_RV[:, None], kept_RV[:, :, None])[:, 0, 0]
         logits_XV[part] = p_RV.neg_().scatter_add_(1, targets_X[part, None], torch.ones_like(p_RV[:, :1]))
     return logp_X, entropy_X
 
