@@ -42,7 +42,9 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         records = _read_table(text, path)
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict):
-            raise UserError(f"{path}: row {number} is not an object", f"it is {json.dumps(record)[:80]}", "each row must be {\"question\": …}", PREFLIGHT)
+            raise UserError(
+                f"{path}: row {number} is not an object", f"it is {json.dumps(record)[:80]}", 'each row must be {"question": …}', PREFLIGHT
+            )
     if not records:
         raise UserError(f"{path} holds no rows", "", "give a JSON array, JSONL or CSV file of questions", PREFLIGHT)
     return records
@@ -87,7 +89,12 @@ def read_rows(path: Path, question_field: str | None = None, answer_field: str |
             raise UserError(f"{path}: row {index + 1} has no question", f"its {names['question']} is {json.dumps(question)[:80]}",
                             "correct the row, or set question_field", PREFLIGHT)
         if not _is_text(question):
-            raise UserError(f"{path}: row {index + 1} holds half a character", f"its {names['question']} has a lone surrogate", "correct or remove the row", PREFLIGHT)
+            raise UserError(
+                f"{path}: row {index + 1} holds half a character",
+                f"its {names['question']} has a lone surrogate",
+                "correct or remove the row",
+                PREFLIGHT,
+            )
         columns = dict(record)
         for wanted, name in names.items():
             if name is not None:

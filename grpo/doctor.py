@@ -72,7 +72,9 @@ class Doctor:
     def output(self) -> str:
         path = Path(self.config.output_dir)
         if path.is_dir() and any(path.iterdir()) and not (self.config.resume_from_checkpoint or self.config.overwrite_output_dir):
-            raise UserError(f"{path} is not empty", "it holds another run", "set resume_from_checkpoint=true, overwrite_output_dir=true or another output_dir")
+            raise UserError(
+                f"{path} is not empty", "it holds another run", "set resume_from_checkpoint=true, overwrite_output_dir=true or another output_dir"
+            )
         existing = next(parent for parent in (path, *path.resolve().parents) if parent.exists())
         return f"{path}: {shutil.disk_usage(existing).free / 1e9:.1f} GB free"
 
@@ -91,7 +93,9 @@ class Doctor:
         model = Decoder(read_config(folder), Build(lora, lora is None, choose_dtype(self.config.torch_dtype, self.device), "meta"))
         problems = list(misfits(model, folder))
         if problems:
-            raise UserError(f"the weights in {folder} do not fit its config.json", "; ".join(problems[:8]), "download the checkpoint again", PREFLIGHT)
+            raise UserError(
+                f"the weights in {folder} do not fit its config.json", "; ".join(problems[:8]), "download the checkpoint again", PREFLIGHT
+            )
         source = self.start.tokenizer_name_or_path or folder
         tokenizer = load_tokenizer(Path(source), self.config.chat_template)
         check_vocabulary(tokenizer, model)
@@ -136,7 +140,9 @@ class Doctor:
         free = size - memory.account(model, sequences, self.longest, memory.Budget(0, "none", 0), reference).total
         budget = memory.choose_budget(model, self.longest, free, c.max_tokens_per_micro_batch, c.gradient_checkpointing, self.device.type)
         needed = memory.account(model, sequences, self.longest, budget, reference)
-        plan = f"{needed} of {size / 1e9:.1f} GB: {sequences} sequences at once, micro-batches of {budget.tokens} tokens, recomputing {budget.recompute}"
+        plan = (
+            f"{needed} of {size / 1e9:.1f} GB: {sequences} sequences at once, micro-batches of {budget.tokens} tokens, recomputing {budget.recompute}"
+        )
         if needed.total > size:
             raise UserError("the run does not fit into memory", plan, "lower max_completion_length, max_num_seqs or lora_r", PREFLIGHT)
         return plan

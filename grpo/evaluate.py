@@ -57,10 +57,18 @@ def summary(groups: Sequence[Group]) -> dict[str, float]:
     total, right, wrong = len(flat), flat.count("correct"), flat.count("wrong")
     lengths = [len(c.ids) for group in groups for c in group.completions]
     rewards = [r for group in groups for r in group.rewards if r is not None]
-    result = {"num_questions": len(groups), "num_answers": sum(map(len, outcomes)), "unscored_frac": 1 - total / max(sum(map(len, outcomes)), 1),
-              "accuracy": right / max(total, 1), "attempted_accuracy": right / max(right + wrong, 1),
-              "hallucination_rate": wrong / max(right + wrong, 1), "wrong_rate": wrong / max(total, 1), "refusal_rate": flat.count("refused") / max(total, 1),
-              "mean_length": statistics.fmean(lengths), "reward": statistics.fmean(rewards) if rewards else float("nan")}
+    result = {
+        "num_questions": len(groups),
+        "num_answers": sum(map(len, outcomes)),
+        "unscored_frac": 1 - total / max(sum(map(len, outcomes)), 1),
+        "accuracy": right / max(total, 1),
+        "attempted_accuracy": right / max(right + wrong, 1),
+        "hallucination_rate": wrong / max(right + wrong, 1),
+        "wrong_rate": wrong / max(total, 1),
+        "refusal_rate": flat.count("refused") / max(total, 1),
+        "mean_length": statistics.fmean(lengths),
+        "reward": statistics.fmean(rewards) if rewards else float("nan"),
+    }
     result["accuracy_low"], result["accuracy_high"] = _interval([group for group in known if group])
     details = [score.details for group in groups for scores in group.scores for score in scores.values() if "facts" in score.details]
     if details:
@@ -142,7 +150,9 @@ def evaluate(config: TrainConfig, n: int, temperature: float) -> tuple[dict[str,
     device = choose_device(config.device)
     policy = load_for_inference(config, device)
     scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
-    prompts, _ = load_prompts(config, policy, scorer.rewards, config.dataset_id_or_path, config.max_samples, lambda text: print(text, file=sys.stderr))
+    prompts, _ = load_prompts(
+        config, policy, scorer.rewards, config.dataset_id_or_path, config.max_samples, lambda text: print(text, file=sys.stderr)
+    )
     positions = max(len(prompt.ids) for prompt in prompts) + config.max_completion_length
     slots = memory.choose_num_sequences(policy.model, MAX_SEQUENCES, positions, memory.free_bytes(device))
     sampling = Sampling(config.max_completion_length, temperature, config.top_p, config.top_k)

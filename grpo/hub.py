@@ -25,8 +25,12 @@ def fetch_data(name_or_path: str, split: str = "train") -> Path:
     files = sorted(path for pattern in DATA_FILES for path in folder.rglob(pattern) if path.name != "dataset_infos.json")
     chosen = files if len(files) == 1 else [path for path in files if split in path.stem]
     if len(chosen) != 1:
-        raise UserError(f"the hub data set {name_or_path} has no single {split} file", f"found: {', '.join(path.name for path in files) or 'none'} (JSON, JSONL or CSV)",
-                        "set dataset_split to a word of the file's name, or download the file and give its path", PREFLIGHT)
+        raise UserError(
+            f"the hub data set {name_or_path} has no single {split} file",
+            f"found: {', '.join(path.name for path in files) or 'none'} (JSON, JSONL or CSV)",
+            "set dataset_split to a word of the file's name, or download the file and give its path",
+            PREFLIGHT,
+        )
     return chosen[0]
 
 
@@ -38,5 +42,9 @@ def _download(name: str, revision: str, kind: str, patterns: list[str]) -> Path:
     try:
         return Path(snapshot_download(name, repo_type=kind, revision=revision, allow_patterns=patterns))
     except Exception as error:      # the library raises many kinds: not found, gated, offline, timeouts, full disk
-        raise UserError(f"cannot fetch the {kind} {name} (revision {revision})", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
-                        "there is no such local path; check the id, your network, HF_ENDPOINT and HF_TOKEN", PREFLIGHT) from None
+        raise UserError(
+            f"cannot fetch the {kind} {name} (revision {revision})",
+            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+            "there is no such local path; check the id, your network, HF_ENDPOINT and HF_TOKEN",
+            PREFLIGHT,
+        ) from None

@@ -36,7 +36,7 @@ class Rollout:
         slots = config.max_num_seqs or memory.choose_num_sequences(policy.model, self.groups_per_rank * config.num_generations, self.longest,
                                                                    memory.free_bytes(run.device))
         self.sampler = Sampler(policy.model, policy.eos_ids, slots, check_every=16 if run.device.type == "cuda" else 1)
-        self.sampler.prepare(slots, self.longest, config.max_completion_length)     # on a GPU its memory is taken now, before what is left is shared out
+        self.sampler.prepare(slots, self.longest, config.max_completion_length)  # on a GPU its memory is taken now, before what is left is shared out
 
     def sample(self, step: int) -> tuple[list[Group], list[Group]]:
         """The groups to train on, and all that were generated.
@@ -118,7 +118,9 @@ def load_prompts(config: TrainConfig, policy: Policy, rewards: Sequence[Reward],
     positions = policy.model.config.max_positions
     limit = min(config.max_prompt_length, positions - config.max_completion_length)
     if limit < 1:
-        raise UserError("max_completion_length leaves no room for a prompt", f"the model has {positions} positions", "lower max_completion_length", PREFLIGHT)
+        raise UserError(
+            "max_completion_length leaves no room for a prompt", f"the model has {positions} positions", "lower max_completion_length", PREFLIGHT
+        )
     prompts, too_long = make_prompts(rows, ChatEncoder(policy.tokenizer), config.system_prompt, config.prompt_template, limit)
     if too_long:
         say(f"note: {too_long} of {len(rows)} prompts of {name} are longer than {limit} tokens and left out")

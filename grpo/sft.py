@@ -47,7 +47,9 @@ class SftTrainer:
         max_length = min(config.max_length, self.model.config.max_positions)
         self.examples, cut, left_out = make_examples(records, path, ChatEncoder(self.policy.tokenizer), config.system_prompt, max_length)
         if cut or left_out:
-            run.say(f"note: of {len(self.examples)} answers {cut} are cut at {max_length} tokens; {left_out} more are left out, their prompts being longer")
+            run.say(
+                f"note: of {len(self.examples)} answers {cut} are cut at {max_length} tokens; {left_out} more are left out, their prompts being longer"
+            )
         self.order = Order(len(self.examples), config.seed, shuffle=True)
         self.examples_per_step = config.per_device_train_batch_size * config.gradient_accumulation_steps * self.ranks.world
         self.total_steps = config.max_steps if config.max_steps > 0 else ceil(config.num_train_epochs * len(self.examples) / self.examples_per_step)
@@ -67,12 +69,16 @@ class SftTrainer:
             batch = pack(groups, rows, weights, self.run.device)
             mode = replace(POLICY, dropout_seed=row_seed(c.seed, self.step, index)) if c.lora_dropout else POLICY
             hidden_TD = self.model(batch.ids_T, batch.positions_T, packed_attention(self.model, batch.layout), mode)
-            logp_C, _ = token_logprobs(hidden_TD.index_select(0, batch.source_C), self.model.head(), batch.targets_C, 1.0, chunk=self.budget.logits_rows)
+            logp_C, _ = token_logprobs(
+                hidden_TD.index_select(0, batch.source_C), self.model.head(), batch.targets_C, 1.0, chunk=self.budget.logits_rows
+            )
             loss = -(logp_C * batch.weight_C).sum()
             self.optimizer.backward(loss)
             total += loss.item()
         self.ranks.sum_(self.optimizer.grad)
-        rate = learning_rate(self.step, c.learning_rate, c.lr_scheduler_type, c.warmup_steps or ceil(c.warmup_ratio * self.total_steps), self.total_steps)
+        rate = learning_rate(
+            self.step, c.learning_rate, c.lr_scheduler_type, c.warmup_steps or ceil(c.warmup_ratio * self.total_steps), self.total_steps
+        )
         norm = self.optimizer.step(rate, c.max_grad_norm)
         if not isfinite(norm) and self.optimizer.scale == 1:      # else the next step has half the scale
             raise UserError(f"the gradient of step {self.step} is not finite", f"the loss was {total}", "lower learning_rate", NON_FINITE)

@@ -75,7 +75,9 @@ class Trainer:
         kept = {"sampling/kept_groups": len(groups) / len(generated)} if self.config.dynamic_sampling else {}
         return self.measure(generated, meter, clock, update | kept)
 
-    def learn(self, groups: list[Group], weights: list[list[float]], graded: set[int], clock: metrics.Clock) -> tuple[metrics.TokenMeter, dict[str, float]]:
+    def learn(
+        self, groups: list[Group], weights: list[list[float]], graded: set[int], clock: metrics.Clock
+    ) -> tuple[metrics.TokenMeter, dict[str, float]]:
         """The updates of a step on its groups; `graded`: the groups that have their advantages."""
         meter, old_logps = metrics.TokenMeter(), {}
         batches = [pack(groups, rows, weights, self.run.device) for rows in plan(groups, weights, self.budget.tokens)]
@@ -107,11 +109,15 @@ class Trainer:
                 reason = str(error).partition("\n")[0]           # the error itself holds on to the tensors of its traceback
             smaller = memory.halve(self.budget, self.rollout.longest) if phase != "generating" and not self.updated else None
             if smaller is None:
-                raise UserError(f"out of memory while {phase}, at step {self.step}",
-                                f"{reason}. Counted: {self.account()}; {self.rollout.sampler.max_slots} sequences of up to {self.rollout.longest} "
-                                f"tokens, micro-batches of {self.budget.tokens} packed tokens",
-                                "lower " + ("max_num_seqs" if phase == "generating" else "max_tokens_per_micro_batch, or set gradient_checkpointing=true")
-                                + ", max_completion_length or max_prompt_length", MEMORY)
+                raise UserError(
+                    f"out of memory while {phase}, at step {self.step}",
+                    f"{reason}. Counted: {self.account()}; {self.rollout.sampler.max_slots} sequences of up to {self.rollout.longest} "
+                    f"tokens, micro-batches of {self.budget.tokens} packed tokens",
+                    "lower "
+                    + ("max_num_seqs" if phase == "generating" else "max_tokens_per_micro_batch, or set gradient_checkpointing=true")
+                    + ", max_completion_length or max_prompt_length",
+                    MEMORY,
+                )
             self.budget = smaller
             self.optimizer.grad.zero_()
             memory.release()
@@ -134,7 +140,9 @@ class Trainer:
             batch = with_advantages(pack(groups, plan(groups, weights, self.budget.tokens)[0], weights, self.run.device), groups)
             reference_logp_C = self.reference_logprobs(batch)
             logp_C, _ = self.logprobs(batch, self.model, self.policy_mode(0))
-            loss, _ = policy_loss(logp_C, logp_C.detach(), reference_logp_C, batch.advantage_C, batch.weight_C, batch.row_C, self.loss, logp_C.detach())
+            loss, _ = policy_loss(
+                logp_C, logp_C.detach(), reference_logp_C, batch.advantage_C, batch.weight_C, batch.row_C, self.loss, logp_C.detach()
+            )
             self.optimizer.backward(loss)
 
         self.within_memory("rehearsing the longest step", work)
@@ -186,7 +194,9 @@ class Trainer:
         """With dropout, the same masks in every iteration over a batch: the ratio measures the policy's change alone."""
         return replace(POLICY, dropout_seed=row_seed(self.config.seed, self.step, index)) if self.config.lora_dropout else POLICY
 
-    def as_rewards_arrive(self, batches: list[PackedBatch], groups: list[Group], graded: set[int], clock: metrics.Clock) -> Iterator[tuple[int, PackedBatch]]:
+    def as_rewards_arrive(
+        self, batches: list[PackedBatch], groups: list[Group], graded: set[int], clock: metrics.Clock
+    ) -> Iterator[tuple[int, PackedBatch]]:
         """The micro-batches with their advantages; with slow rewards, those first whose rewards have arrived."""
         waiting = [(index, sorted({group for group, _ in batch.rows})) for index, batch in enumerate(batches)]
         while waiting:
@@ -216,7 +226,9 @@ class Trainer:
         self.updated = True
         return {"grad_norm": norm, "learning_rate": rate}
 
-    def measure(self, generated: list[Group], meter: metrics.TokenMeter, clock: metrics.Clock, update: dict[str, float]) -> tuple[dict[str, float], list[Group]]:
+    def measure(
+        self, generated: list[Group], meter: metrics.TokenMeter, clock: metrics.Clock, update: dict[str, float]
+    ) -> tuple[dict[str, float], list[Group]]:
         """The step's metrics over all ranks, and all ranks' groups."""
         groups = [group for rank in self.ranks.gather(generated) for group in rank]
         tokens = sum(len(m.ids) for group in groups for m in group.completions)

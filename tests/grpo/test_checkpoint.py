@@ -51,7 +51,18 @@ def test_every_truncation_and_bit_flip_is_noticed(tmp_path):
     assert tried > 60 and checkpoint.problem_with(folder) == ""
 
 
-@pytest.mark.parametrize("manifest", ["", "{", "[]", "null", '{"format": 99, "files": {}}', '{"format": 1, "files": {"a": 3}}', '{"format": 1, "files": {"../../x": {"bytes": 1, "sha256": ""}}}'])
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"format": 99, "files": {}}',
+        '{"format": 1, "files": {"a": 3}}',
+        '{"format": 1, "files": {"../../x": {"bytes": 1, "sha256": ""}}}',
+    ],
+)
 def test_broken_manifests_are_no_checkpoints(tmp_path, manifest):
     folder = write(tmp_path, 1)
     (folder / checkpoint.MANIFEST_FILE).write_text(manifest)

@@ -55,9 +55,22 @@ def test_export_merges_and_copies(adapter, tmp_path):
 def test_export_of_a_training_checkpoint_with_full_fine_tuning(chat_checkpoint, tmp_path):
     from safetensors.torch import load_file
     data = write_rows(tmp_path / "q.jsonl", [{"question": f"{i}?", "answer": str(i)} for i in range(8)])
-    command("grpo.train", ROOT / "configs/tiny_math.yaml", "toy_world=null", "cold_start=null", f"model_name_or_path={chat_checkpoint}", f"dataset_id_or_path={data}",
-            f"output_dir={tmp_path / 'run'}", "max_steps=1", "lora_r=0", "reward_funcs=exact,format", "per_device_train_batch_size=8", "max_completion_length=8",
-            "disable_tqdm=true", "report_to=none")
+    command(
+        "grpo.train",
+        ROOT / "configs/tiny_math.yaml",
+        "toy_world=null",
+        "cold_start=null",
+        f"model_name_or_path={chat_checkpoint}",
+        f"dataset_id_or_path={data}",
+        f"output_dir={tmp_path / 'run'}",
+        "max_steps=1",
+        "lora_r=0",
+        "reward_funcs=exact,format",
+        "per_device_train_batch_size=8",
+        "max_completion_length=8",
+        "disable_tqdm=true",
+        "report_to=none",
+    )
     command("grpo.export", tmp_path / "run" / "checkpoint-1", tmp_path / "out", "--merge")
     exported, final = (load_file(path / "model.safetensors") for path in (tmp_path / "out", tmp_path / "run" / "final"))
     assert exported.keys() == final.keys() and all(torch.equal(exported[k], final[k]) for k in final)
@@ -74,7 +87,21 @@ def test_generate(adapter):
 
 def test_evaluate(adapter, tmp_path):
     data = write_rows(tmp_path / "q.jsonl", [{"question": f"{i}?", "answer": str(i)} for i in range(5)])
-    run = command("grpo.evaluate", adapter, "--data", data, "--reward", "exact", "--n", 4, "--temperature", 1.0, "--output", tmp_path / "out.json", "max_completion_length=6")
+    run = command(
+        "grpo.evaluate",
+        adapter,
+        "--data",
+        data,
+        "--reward",
+        "exact",
+        "--n",
+        4,
+        "--temperature",
+        1.0,
+        "--output",
+        tmp_path / "out.json",
+        "max_completion_length=6",
+    )
     result = json.loads(run.stdout)
     assert result == json.loads((tmp_path / "out.json").read_text())
     assert (result["num_questions"], result["num_answers"]) == (5, 20) and {"pass@1", "pass@2", "pass@4", "accuracy_low"} <= result.keys()
@@ -94,8 +121,13 @@ def test_summary_by_hand():
 
 
 def test_score(tmp_path):
-    rows = [{"completion": r"so \boxed{4}", "answer": 4}, {"completion": "<think>a</think><answer>b</answer>", "answer": ["c", "B"]}, {"completion": "none", "solution": "#### 4"},
-            {"completion": r"\boxed{0}", "answer": 0}, {"completion": "x"}]
+    rows = [
+        {"completion": r"so \boxed{4}", "answer": 4},
+        {"completion": "<think>a</think><answer>b</answer>", "answer": ["c", "B"]},
+        {"completion": "none", "solution": "#### 4"},
+        {"completion": r"\boxed{0}", "answer": 0},
+        {"completion": "x"},
+    ]
     path = write_rows(tmp_path / "in.jsonl", rows)
     run = command("rewards.score", "--reward", "math,format,exact", path, "math_reward_no_answer=-0.25")
     graded = [json.loads(line) for line in run.stdout.splitlines()]
@@ -108,13 +140,28 @@ def test_score(tmp_path):
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 5
 
 
-@pytest.mark.parametrize(("arguments", "code", "part"), [
-    (["grpo.train", "no.yaml"], 2, "error: cannot read the config no.yaml"),
-    (["grpo.train", "configs/tiny_math.yaml", "beta=x", "nonsense=1"], 2, "2 problems"),
-    (["grpo.train", "configs/tiny_math.yaml", "toy_world=null", "model_name_or_path=/no/model", "dataset_id_or_path=x", "cold_start=null", "output_dir={tmp}"], 3, "does not exist"),
-    (["rewards.score", "--reward", "nope", "{tmp}/in.jsonl"], 2, "unknown reward nope"),
-    (["grpo.generate", "/no/model", "--prompt", "x"], 3, "does not exist"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"),
+    [
+        (["grpo.train", "no.yaml"], 2, "error: cannot read the config no.yaml"),
+        (["grpo.train", "configs/tiny_math.yaml", "beta=x", "nonsense=1"], 2, "2 problems"),
+        (
+            [
+                "grpo.train",
+                "configs/tiny_math.yaml",
+                "toy_world=null",
+                "model_name_or_path=/no/model",
+                "dataset_id_or_path=x",
+                "cold_start=null",
+                "output_dir={tmp}",
+            ],
+            3,
+            "does not exist",
+        ),
+        (["rewards.score", "--reward", "nope", "{tmp}/in.jsonl"], 2, "unknown reward nope"),
+        (["grpo.generate", "/no/model", "--prompt", "x"], 3, "does not exist"),
+    ],
+)
 def test_mistakes_end_in_three_lines_and_the_right_code(tmp_path, arguments, code, part):
     write_rows(tmp_path / "in.jsonl", [{"completion": "x"}])
     run = command(*[a.replace("{tmp}", str(tmp_path)) for a in arguments], code=code)

@@ -34,9 +34,14 @@ def test_exponents_are_numbers(tmp_path, text):
 
 def test_all_problems_at_once_with_their_lines(tmp_path):
     text = why(tmp_path, "learnig_rate: 1\nbeta: high\nnum_generations: 1\ntop_p: 2\nmax_steps: 1.5\n", "loss_type=grop")
-    for part in ("c.yaml:5: unknown key learnig_rate; did you mean learning_rate?", "c.yaml:6: beta: wants a number, got 'high'",
-                 "c.yaml:7: num_generations: must be at least 2; got 1", "c.yaml:8: top_p: must be above 0 and at most 1; got 2",
-                 "c.yaml:9: max_steps: wants a whole number", "command line: loss_type: must be one of grpo, dapo, dr_grpo, bnpo; got 'grop'; did you mean grpo?"):
+    for part in (
+        "c.yaml:5: unknown key learnig_rate; did you mean learning_rate?",
+        "c.yaml:6: beta: wants a number, got 'high'",
+        "c.yaml:7: num_generations: must be at least 2; got 1",
+        "c.yaml:8: top_p: must be above 0 and at most 1; got 2",
+        "c.yaml:9: max_steps: wants a whole number",
+        "command line: loss_type: must be one of grpo, dapo, dr_grpo, bnpo; got 'grop'; did you mean grpo?",
+    ):
         assert part in text
 
 
@@ -159,7 +164,9 @@ def test_knowrls_own_file_names_no_rewards_but_a_knowledge_base(tmp_path, monkey
 
 
 def test_the_guides_words_are_understood(tmp_path):
-    config, _ = load(tmp_path, "kl_coef: 0.05\nnum_return_sequences: 2\nmax_new_tokens: 2048\nnum_epochs: 3\nlora_rank: 16\nlora_target: q_proj,v_proj\n")
+    config, _ = load(
+        tmp_path, "kl_coef: 0.05\nnum_return_sequences: 2\nmax_new_tokens: 2048\nnum_epochs: 3\nlora_rank: 16\nlora_target: q_proj,v_proj\n"
+    )
     assert (config.beta, config.num_generations, config.max_completion_length, config.num_train_epochs, config.lora_r) == (0.05, 2, 2048, 3, 16)
     assert config.lora_target_modules == ("q_proj", "v_proj")
     config, _ = load_config(None, ["model_name_or_path=m", "output_dir=o", "dataset=d", "cutoff_len=3072"], SftConfig)

@@ -36,10 +36,18 @@ def test_fields_are_found_or_named(tmp_path):
     refused(lambda: read_rows(path, "q", "b"), "no column b", "answer_field")
 
 
-@pytest.mark.parametrize(("content", "parts"), [
-    ("", ["no rows"]), ("[]", ["no rows"]), ("[1]", ["row 1 is not an object"]), ('{"question": "a"}\n{"question": ', ["x.jsonl:2 is not valid JSON"]),
-    ('{"question": "a"}\n{"question": null}', ["row 2 has no question"]), ('{"question": ["a"]}', ["row 1 has no question"]), ("[{]", ["x.jsonl:1 is not valid JSON"]),
-])
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ("", ["no rows"]),
+        ("[]", ["no rows"]),
+        ("[1]", ["row 1 is not an object"]),
+        ('{"question": "a"}\n{"question": ', ["x.jsonl:2 is not valid JSON"]),
+        ('{"question": "a"}\n{"question": null}', ["row 2 has no question"]),
+        ('{"question": ["a"]}', ["row 1 has no question"]),
+        ("[{]", ["x.jsonl:1 is not valid JSON"]),
+    ],
+)
 def test_bad_files_are_refused_with_the_place(tmp_path, content, parts):
     (tmp_path / "x.jsonl").write_text(content)
     refused(lambda: read_rows(tmp_path / "x.jsonl"), *parts)
@@ -101,7 +109,9 @@ def test_templates_that_cannot_work_are_refused(tokenizer, tmp_path):
     plain.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     refused(lambda: ChatEncoder(plain), "ignores add_generation_prompt")
     strict = make_tokenizer(["hello"], tmp_path / "b")
-    strict.chat_template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}x{% if add_generation_prompt %}>{% endif %}"
+    strict.chat_template = (
+        "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}x{% if add_generation_prompt %}>{% endif %}"
+    )
     refused(lambda: ChatEncoder(strict).prompt([{"role": "system", "content": "s"}]), "no system role", "prompt_template")
     bare = make_tokenizer(["hello"], tmp_path / "c")
     bare.chat_template = None

@@ -60,9 +60,24 @@ def test_a_run_in_float16(tmp_path, chat_checkpoint):
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"question": f"What is {n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(8)))
     config = tmp_path / "c.yaml"
-    config.write_text(json.dumps({"model_name_or_path": str(chat_checkpoint), "dataset_id_or_path": str(rows), "output_dir": str(tmp_path / "run"),
-                                  "reward_funcs": ["reward_functions:early_letters"], "max_steps": 2, "num_generations": 4, "per_device_train_batch_size": 8,
-                                  "max_completion_length": 8, "torch_dtype": "float16", "learning_rate": 1e-3, "report_to": ["none"], "disable_tqdm": True}))
+    config.write_text(
+        json.dumps(
+            {
+                "model_name_or_path": str(chat_checkpoint),
+                "dataset_id_or_path": str(rows),
+                "output_dir": str(tmp_path / "run"),
+                "reward_funcs": ["reward_functions:early_letters"],
+                "max_steps": 2,
+                "num_generations": 4,
+                "per_device_train_batch_size": 8,
+                "max_completion_length": 8,
+                "torch_dtype": "float16",
+                "learning_rate": 1e-3,
+                "report_to": ["none"],
+                "disable_tqdm": True,
+            }
+        )
+    )
     main([str(config)])
     steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     norms = [step["grad_norm"] for step in steps if "grad_norm" in step]

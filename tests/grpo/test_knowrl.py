@@ -51,23 +51,49 @@ def endpoints(monkeypatch):
 def talkative(monkeypatch):
     """Completions of a random model, framed as a trained one would: otherwise there is nothing to judge."""
     decode = Policy.decode
-    monkeypatch.setattr(Policy, "decode", lambda self, completion: f"<think>Paris. {decode(self, completion)}</think><answer>{completion.ids[0]}</answer>"
-                        .replace("\x00", ""))
+    monkeypatch.setattr(
+        Policy,
+        "decode",
+        lambda self, completion: f"<think>Paris. {decode(self, completion)}</think><answer>{completion.ids[0]}</answer>".replace("\x00", ""),
+    )
 
 
 def stage2(tmp_path, chat_checkpoint, base, **keys):
-    keys = {**QUIET, "model_name_or_path": str(chat_checkpoint), "dataset_id_or_path": str(real_data("knowrl/knowrl_RLdata.json")), "max_samples": 40,
-            "reward_funcs": ["knowrl_v2"], "knowledge_base": str(base), "verifier": "lexical", "missing_title_policy": "search", "max_prompt_length": 600,
-            "num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": 12, "max_steps": 3, "learning_rate": 1e-3,
-            "output_dir": str(tmp_path / "rl"), **keys}
+    keys = {
+        **QUIET,
+        "model_name_or_path": str(chat_checkpoint),
+        "dataset_id_or_path": str(real_data("knowrl/knowrl_RLdata.json")),
+        "max_samples": 40,
+        "reward_funcs": ["knowrl_v2"],
+        "knowledge_base": str(base),
+        "verifier": "lexical",
+        "missing_title_policy": "search",
+        "max_prompt_length": 600,
+        "num_generations": 4,
+        "per_device_train_batch_size": 8,
+        "max_completion_length": 12,
+        "max_steps": 3,
+        "learning_rate": 1e-3,
+        "output_dir": str(tmp_path / "rl"),
+        **keys,
+    }
     (tmp_path / "rl.yaml").write_text(json.dumps(keys))
     train(*load_config(tmp_path / "rl.yaml"))
     return [json.loads(line) for line in (tmp_path / "rl" / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_both_stages_on_real_data_with_every_reward_explained(tmp_path, chat_checkpoint, xquad_base, endpoints, talkative):
-    cold = {**QUIET, "model_name_or_path": str(chat_checkpoint), "dataset_id_or_path": str(real_data("knowrl/knowrl_coldstart.json")), "max_samples": 40,
-            "max_length": 1500, "per_device_train_batch_size": 2, "max_steps": 2, "lora_target_modules": ["q_proj", "v_proj"], "output_dir": str(tmp_path / "cold")}
+    cold = {
+        **QUIET,
+        "model_name_or_path": str(chat_checkpoint),
+        "dataset_id_or_path": str(real_data("knowrl/knowrl_coldstart.json")),
+        "max_samples": 40,
+        "max_length": 1500,
+        "per_device_train_batch_size": 2,
+        "max_steps": 2,
+        "lora_target_modules": ["q_proj", "v_proj"],
+        "output_dir": str(tmp_path / "cold"),
+    }
     (tmp_path / "cold.yaml").write_text(json.dumps(cold))
     sft(*load_config(tmp_path / "cold.yaml", kind=SftConfig))
     lines = stage2(tmp_path, chat_checkpoint, xquad_base, cold_start=str(tmp_path / "cold.yaml"))

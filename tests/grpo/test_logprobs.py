@@ -76,5 +76,7 @@ head, targets = torch.randn(32000, 64), torch.randint(0, 32000, (rows,))
 token_logprobs(hidden, head, targets, 1.0, chunk=128)[0].sum().backward()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
-    peaks = [int(subprocess.run([sys.executable, "-c", code, str(rows)], capture_output=True, text=True, check=True).stdout) for rows in (4096, 16384)]
+    peaks = [
+        int(subprocess.run([sys.executable, "-c", code, str(rows)], capture_output=True, text=True, check=True).stdout) for rows in (4096, 16384)
+    ]
     assert peaks[1] - peaks[0] < 300

@@ -108,11 +108,15 @@ def test_small_updates_survive_bf16():
     A, B = layer.adapter("o_proj")
     exact = layer.lora.scale * (x.double() @ A.double().T) @ B.double().T
     # rounding of the output hides changes below its own step, but not on average: rounding is unbiased
-    many = torch.stack([(layer((x.double() * s).bfloat16()).double() / s - _without(layer, (x.double() * s).bfloat16()) / s) for s in (1, 1.17, 1.31, 1.43, 1.59)])
+    many = torch.stack(
+        [(layer((x.double() * s).bfloat16()).double() / s - _without(layer, (x.double() * s).bfloat16()) / s) for s in (1, 1.17, 1.31, 1.43, 1.59)]
+    )
     slope = (many.mean(0) * exact).sum() / exact.square().sum()
     assert before.isfinite().all() and 0.95 <= slope <= 1.05
     merged = (layer.weight[:, :512].double() + layer.lora.scale * B.double() @ A.double()).bfloat16()
-    kept = ((merged.double() - layer.weight[:, :512].double()) * (B.double() @ A.double())).sum() / (layer.lora.scale * (B.double() @ A.double()).square().sum())
+    kept = ((merged.double() - layer.weight[:, :512].double()) * (B.double() @ A.double())).sum() / (
+        layer.lora.scale * (B.double() @ A.double()).square().sum()
+    )
     assert kept < 0.9
 
 

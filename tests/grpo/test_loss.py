@@ -50,7 +50,9 @@ def test_hand_worked_grpo():
     """Two completions of 1 and 2 tokens, ratios 1.5 (clipped to 1.2, A = 1) and 0.5, 1 (A = -1): the first contributes
     -1.2 / (2 * 1), the second -(min(-0.5, -0.8) - 1) / (2 * 2) = 1.8 / 4. Loss = -0.6 + 0.45 = -0.15."""
     log = torch.log(torch.tensor([1.5, 0.5, 1.0]))
-    loss, stats = policy_loss(log, torch.zeros(3), None, torch.tensor([1.0, -1.0, -1.0]), torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0, 1, 1]), LossConfig())
+    loss, stats = policy_loss(
+        log, torch.zeros(3), None, torch.tensor([1.0, -1.0, -1.0]), torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0, 1, 1]), LossConfig()
+    )
     assert float(loss) == pytest.approx(-0.15, abs=1e-6)
     assert stats["clipped_high"].tolist() == [True, False, False] and stats["clipped_low"].tolist() == [False, True, False]
 

@@ -84,13 +84,23 @@ def test_rope_old_config_layout_means_the_same():
     base = {"model_type": "qwen2", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
             "max_position_embeddings": 512}
     old = ModelConfig.from_hf({**base, "rope_theta": 1e6, "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}})
-    new = ModelConfig.from_hf({**base, "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 128}})
+    new = ModelConfig.from_hf(
+        {**base, "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 128}}
+    )
     assert old.rope == new.rope
     assert ModelConfig.from_hf({**base, "rope_theta": 1e6, "rope_scaling": None}).rope == {"rope_type": "default", "rope_theta": 1e6}
 
 
-@pytest.mark.parametrize("change", [{"use_sliding_window": True}, {"hidden_act": "gelu"}, {"model_type": "gemma"}, {"quantization_config": {"bits": 4}},
-                                    {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"use_sliding_window": True},
+        {"hidden_act": "gelu"},
+        {"model_type": "gemma"},
+        {"quantization_config": {"bits": 4}},
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}},
+    ],
+)
 def test_what_would_be_computed_wrongly_is_refused(change):
     base = {"model_type": "qwen2", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     with pytest.raises(UserError) as error:

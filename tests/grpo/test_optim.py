@@ -16,7 +16,9 @@ def parameters(seed=0):
 def test_equals_torch_with_clipping_and_decay():
     ours, theirs = parameters(), parameters()
     optimizer = Optimizer(ours, (0.9, 0.99), 1e-8, 0.1)
-    reference = torch.optim.AdamW([{"params": [theirs[0], theirs[2]], "weight_decay": 0.1}, {"params": [theirs[1], theirs[3]], "weight_decay": 0.0}], betas=(0.9, 0.99))
+    reference = torch.optim.AdamW(
+        [{"params": [theirs[0], theirs[2]], "weight_decay": 0.1}, {"params": [theirs[1], theirs[3]], "weight_decay": 0.0}], betas=(0.9, 0.99)
+    )
     for step in range(5):
         for group in (ours, theirs):
             (sum((p * (i + 1) * (step - 2)).square().sum() for i, p in enumerate(group))).backward()

@@ -20,7 +20,9 @@ def case(dtype, rows=20, inputs=48, outputs=72):
 @pytest.mark.parametrize("layout", ["plain", "transposed", "gaps", "packed"])
 def test_equals_float64(dtype, rows, layout):
     x, weight, bias = case(dtype, rows)
-    stored = {"plain": weight, "transposed": weight.T.contiguous().T, "gaps": torch.cat([weight, weight], dim=1)[:, :48], "packed": pack(weight)}[layout]
+    stored = {"plain": weight, "transposed": weight.T.contiguous().T, "gaps": torch.cat([weight, weight], dim=1)[:, :48], "packed": pack(weight)}[
+        layout
+    ]
     wanted = x.double() @ weight.double().T + bias.double()
     tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-5
     torch.testing.assert_close(linear(x, stored, bias).double(), wanted, rtol=tolerance, atol=tolerance)

@@ -39,15 +39,24 @@ def test_same_tokens_in_any_company(checkpoint, sampling):
     """A completion depends on its prompt, its seed and the weights: not on slots, order, refill or prefill batches."""
     model, seeds = policy(checkpoint), list(range(100, 120))
     together = Sampler(model, [2, 7]).sample(PROMPTS, 4, sampling, seeds)
-    for options in ({"max_slots": 1}, {"max_slots": 3}, {"max_slots": 7, "prefill_tokens": 4}, {"check_every": 5}, {"max_slots": 6, "check_every": 4}, {"graphs": True},
-                    {"graphs": True, "max_slots": 7, "check_every": 3}):
+    for options in (
+        {"max_slots": 1},
+        {"max_slots": 3},
+        {"max_slots": 7, "prefill_tokens": 4},
+        {"check_every": 5},
+        {"max_slots": 6, "check_every": 4},
+        {"graphs": True},
+        {"graphs": True, "max_slots": 7, "check_every": 3},
+    ):
         again = Sampler(model, [2, 7], **options).sample(PROMPTS, 4, sampling, seeds)
         assert [[c.ids for c in group] for group in again] == [[c.ids for c in group] for group in together]
     alone = Sampler(model, [2, 7]).sample([PROMPTS[2]], 4, sampling, seeds[8:12])
     assert [c.ids for c in alone[0]] == [c.ids for c in together[2]]
 
 
-@pytest.mark.parametrize("sampling", [Sampling(25), Sampling(25, 0.7), Sampling(25, 0.7, 0.9), Sampling(25, 1.0, 1.0, 10), Sampling(25, 0.8, 0.95, 30)], ids=str)
+@pytest.mark.parametrize(
+    "sampling", [Sampling(25), Sampling(25, 0.7), Sampling(25, 0.7, 0.9), Sampling(25, 1.0, 1.0, 10), Sampling(25, 0.8, 0.95, 30)], ids=str
+)
 def test_logprobs_equal_the_trainers(checkpoint, sampling):
     """To 1e-5 in float32, with temperature, top-p and top-k: what is scored is the distribution that was sampled from."""
     model = policy(checkpoint)

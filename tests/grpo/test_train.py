@@ -60,7 +60,9 @@ def test_grpo_with_a_flipped_sign_does_not(tmp_path, monkeypatch):
     assert learned(tmp_path) < -0.1
 
 
-@pytest.mark.parametrize("keys", [{"lora_dropout": 0.1, "temperature": 0.8, "top_p": 0.9}, {"lora_r": 0, "learning_rate": 1e-3, "num_iterations": 2}], ids=["lora", "full"])
+@pytest.mark.parametrize(
+    "keys", [{"lora_dropout": 0.1, "temperature": 0.8, "top_p": 0.9}, {"lora_r": 0, "learning_rate": 1e-3, "num_iterations": 2}], ids=["lora", "full"]
+)
 def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, chat_checkpoint, monkeypatch, keys):
     import reward_functions
     keys = {**keys, "reward_funcs": ["reward_functions:stops_the_run"], "max_steps": 6, "lr_scheduler_type": "cosine", "warmup_steps": 2}
@@ -92,7 +94,11 @@ def test_micro_batches_change_nothing_but_memory(tmp_path, chat_checkpoint):
     assert max(finals[0][k].abs().max() for k in finals[0] if "lora_B" in k) > 1e-3
 
 
-@pytest.mark.parametrize("keys", [{}, {"lora_r": 0, "learning_rate": 1e-4}, {"lora_dropout": 0.3}, {"top_p": 0.8, "temperature": 0.7}], ids=["lora", "full", "dropout", "top_p"])
+@pytest.mark.parametrize(
+    "keys",
+    [{}, {"lora_r": 0, "learning_rate": 1e-4}, {"lora_dropout": 0.3}, {"top_p": 0.8, "temperature": 0.7}],
+    ids=["lora", "full", "dropout", "top_p"],
+)
 def test_kl_is_zero_at_step_0_and_positive_later(tmp_path, chat_checkpoint, keys):
     """Trap 5: the reference is the policy at step 0. With dropout the policy is perturbed; with B = 0 that has no effect yet."""
     lines = run(tmp_path, chat_checkpoint, **keys, max_steps=4)
@@ -115,10 +121,24 @@ def test_reference_of_a_run_that_starts_from_an_adapter_includes_it(tmp_path, ch
     assert next(v for k, v in tensors.items() if k.endswith("q_proj.lora_A.weight")).shape[0] == 16
 
 
-@pytest.mark.parametrize("keys", [{"loss_type": "grpo"}, {"loss_type": "dr_grpo", "scale_rewards": False}, {"loss_type": "bnpo"}, {"epsilon_high": 0.28, "scale_rewards": "batch"},
-                                  {"importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4, "num_iterations": 2}, {"delta": 1.5, "num_iterations": 3},
-                                  {"mask_truncated_completions": True}, {"sampler_importance_sampling_correction": True}, {"torch_dtype": "bfloat16"},
-                                  {"lora_target_modules": ["q_proj", "v_proj"]}, {"beta": 0.0, "use_bias_correction_kl": True}, {"gradient_checkpointing": True}], ids=str)
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"loss_type": "grpo"},
+        {"loss_type": "dr_grpo", "scale_rewards": False},
+        {"loss_type": "bnpo"},
+        {"epsilon_high": 0.28, "scale_rewards": "batch"},
+        {"importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4, "num_iterations": 2},
+        {"delta": 1.5, "num_iterations": 3},
+        {"mask_truncated_completions": True},
+        {"sampler_importance_sampling_correction": True},
+        {"torch_dtype": "bfloat16"},
+        {"lora_target_modules": ["q_proj", "v_proj"]},
+        {"beta": 0.0, "use_bias_correction_kl": True},
+        {"gradient_checkpointing": True},
+    ],
+    ids=str,
+)
 def test_every_option_trains(tmp_path, chat_checkpoint, keys):
     lines = run(tmp_path, chat_checkpoint, **keys)
     assert len(lines) == 3 and all(line["grad_norm"] > 0 or keys.get("mask_truncated_completions") for line in lines)
@@ -140,8 +160,16 @@ def test_unscorable_completions_are_left_out_and_counted(tmp_path, chat_checkpoi
     assert all(row["advantage"] == 0 for row in rows if row["reward"] is None) and any(row["advantage"] for row in rows)
 
 
-@pytest.mark.parametrize(("name", "code", "part"), [("wrong_length", 1, "must return a list of 4"), ("raises", 1, "boom"), ("not_a_number", 5, "not finite"),
-                                                    ("no_kwargs", 2, "takes no **kwargs"), ("absent", 2, "cannot import")])
+@pytest.mark.parametrize(
+    ("name", "code", "part"),
+    [
+        ("wrong_length", 1, "must return a list of 4"),
+        ("raises", 1, "boom"),
+        ("not_a_number", 5, "not finite"),
+        ("no_kwargs", 2, "takes no **kwargs"),
+        ("absent", 2, "cannot import"),
+    ],
+)
 def test_bad_user_rewards_end_in_a_clear_error(tmp_path, chat_checkpoint, name, code, part):
     with pytest.raises(UserError) as error:
         run(tmp_path, chat_checkpoint, reward_funcs=[f"reward_functions:{name}"], max_steps=5)
@@ -151,10 +179,29 @@ def test_bad_user_rewards_end_in_a_clear_error(tmp_path, chat_checkpoint, name, 
 
 def test_the_output_directory(tmp_path, chat_checkpoint):
     held_out = write_rows(tmp_path / "held_out.jsonl", QUESTIONS[:6])
-    lines = run(tmp_path, chat_checkpoint, reward_funcs=["reward_functions:early_letters", "format"], reward_weights=[2.0, 0.5], save_steps=1, save_total_limit=2,
-                report_to=["tensorboard"], eval_dataset_id_or_path=str(held_out), eval_steps=2)
+    lines = run(
+        tmp_path,
+        chat_checkpoint,
+        reward_funcs=["reward_functions:early_letters", "format"],
+        reward_weights=[2.0, 0.5],
+        save_steps=1,
+        save_total_limit=2,
+        report_to=["tensorboard"],
+        eval_dataset_id_or_path=str(held_out),
+        eval_steps=2,
+    )
     folder = tmp_path / "run"
-    assert {p.name for p in folder.iterdir()} >= {"config.resolved.yaml", "run_state.json", "metrics.jsonl", "tb", "completions", "debug.log", "checkpoint-2", "checkpoint-3", "final"}
+    assert {p.name for p in folder.iterdir()} >= {
+        "config.resolved.yaml",
+        "run_state.json",
+        "metrics.jsonl",
+        "tb",
+        "completions",
+        "debug.log",
+        "checkpoint-2",
+        "checkpoint-3",
+        "final",
+    }
     assert not (folder / "checkpoint-1").exists()
     state = json.loads((folder / "run_state.json").read_text())
     assert (state["status"], state["exit_code"], state["step"]) == ("done", 0, 3)

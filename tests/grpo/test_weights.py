@@ -112,8 +112,14 @@ def test_peft_reads_our_adapter_and_computes_the_same(tmp_path, family, lora):
 def test_we_read_pefts_adapter(tmp_path):
     peft = pytest.importorskip("peft")
     write_checkpoint(tmp_path / "base")
-    options = {"r": 4, "lora_alpha": 12, "target_modules": ["q_proj", "up_proj", "o_proj"], "rank_pattern": {"up_proj": 2}, "alpha_pattern": {"up_proj": 3},
-               "init_lora_weights": False}
+    options = {
+        "r": 4,
+        "lora_alpha": 12,
+        "target_modules": ["q_proj", "up_proj", "o_proj"],
+        "rank_pattern": {"up_proj": 2},
+        "alpha_pattern": {"up_proj": 3},
+        "init_lora_weights": False,
+    }
     theirs = peft.get_peft_model(from_transformers(tmp_path / "base"), peft.LoraConfig(**options))
     theirs.save_pretrained(tmp_path / "adapter")
     model = load(tmp_path / "base")
@@ -210,7 +216,11 @@ def test_hub_ids_are_fetched_through_the_endpoint(tmp_path, hub):
     endpoint, repositories = hub
     write_checkpoint(tmp_path / "model")
     repositories["models/someone/tiny"] = {p.name: p.read_bytes() for p in (tmp_path / "model").iterdir()} | {"pytorch_model.bin": b"never fetched"}
-    repositories["datasets/someone/sums"] = {"data/train.jsonl": b'{"question": "1+1?", "answer": "2"}\n', "data/test.jsonl": b"{}", "README.md": b"x"}
+    repositories["datasets/someone/sums"] = {
+        "data/train.jsonl": b'{"question": "1+1?", "answer": "2"}\n',
+        "data/test.jsonl": b"{}",
+        "README.md": b"x",
+    }
     code = ("from grpo.hub import fetch_data, fetch_model\nfrom grpo.data import read_rows\nfrom grpo.weights import read_config\n"
             "folder = fetch_model('someone/tiny')\n"
             "print(read_config(folder).hidden_size, sorted(p.name for p in folder.iterdir()), read_rows(fetch_data('someone/sums'))[0].question)")

@@ -43,15 +43,27 @@ class FixedJudge:
 @pytest.fixture
 def base(tmp_path):
     articles = tmp_path / "articles.jsonl"
-    rows = [{"title": "Mira Tolan", "text": "Mira Tolan was born in Velda. Mira Tolan worked as a weaver."}, {"title": "Oriel Vance", "text": "Oriel Vance was born in Quent."}]
+    rows = [
+        {"title": "Mira Tolan", "text": "Mira Tolan was born in Velda. Mira Tolan worked as a weaver."},
+        {"title": "Oriel Vance", "text": "Oriel Vance was born in Quent."},
+    ]
     articles.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     build(Source(articles), tmp_path / "kb.db", SkipLog(articles, strict=True))
     return tmp_path / "kb.db"
 
 
 def options(base, *overrides):
-    given = ["model_name_or_path=x", "dataset_id_or_path=x", "output_dir=x", "decomposer=rules", "verifier=lexical", "judge=offline", "reward_funcs=knowrl",
-             f"knowledge_base={base}", *overrides]
+    given = [
+        "model_name_or_path=x",
+        "dataset_id_or_path=x",
+        "output_dir=x",
+        "decomposer=rules",
+        "verifier=lexical",
+        "judge=offline",
+        "reward_funcs=knowrl",
+        f"knowledge_base={base}",
+        *overrides,
+    ]
     return asdict(load_config(None, given)[0])
 
 
@@ -116,7 +128,10 @@ def test_the_judge_sees_the_question_and_not_the_rendered_prompt(grade):
 def test_a_missing_title_concerns_its_own_completion_alone_and_a_batch_of_one_scores(base):
     scorer = Scorer(build_rewards(["knowrl"], options(base)))
     text = f"<think>{SUPPORTED}</think><answer>Quent</answer>"
-    groups = [Group(Prompt(i, "", (), ROW | {"title": title}), [Completion([], [], [], "stop", text)]) for i, title in enumerate(("Mira Tolan", "Nobody At All"))]
+    groups = [
+        Group(Prompt(i, "", (), ROW | {"title": title}), [Completion([], [], [], "stop", text)])
+        for i, title in enumerate(("Mira Tolan", "Nobody At All"))
+    ]
     scorer.grade(groups)
     assert groups[0].rewards == [pytest.approx(1 - 1 + 1 / 4)]                       # a batch of one completion
     assert groups[1].rewards == [None] and "not in the knowledge base" in groups[1].scores[0]["combined"].reason

@@ -15,17 +15,38 @@ from rewards.scorer import Scorer, combine
 GOOD = "<think>a</think><answer>b</answer>"
 
 
-@pytest.mark.parametrize("text", [GOOD, "a</think><answer>b</answer>", "<think>\na\n</think>\n\n<answer>\nb\n</answer>\n", "\n<think>a</think> <answer>b</answer>"])
+@pytest.mark.parametrize(
+    "text", [GOOD, "a</think><answer>b</answer>", "<think>\na\n</think>\n\n<answer>\nb\n</answer>\n", "\n<think>a</think> <answer>b</answer>"]
+)
 def test_format_is_right(text):
     assert format.grade(text, {}).value == 1.0
 
 
-@pytest.mark.parametrize("text", [
-    "", "b", "<answer>b</answer>", "<think>a</think>", "<think></think><answer>b</answer>", "<think> \n</think><answer>b</answer>",
-    "<think>a</think><answer> </answer>", GOOD + "x", GOOD + "\n\n", "x" + GOOD, "<think>a</think>x<answer>b</answer>", GOOD * 2,
-    "<think><think>a</think><answer>b</answer>", "<think>a</think></think><answer>b</answer>", "<think>a</think><answer>b</answer> junk </answer>",
-    "<answer>b</answer><think>a</think>", "<think>a<answer>b</think></answer>", GOOD.upper(), "<think>a</think><answer>b", "<Think>a</Think><answer>b</answer>",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "b",
+        "<answer>b</answer>",
+        "<think>a</think>",
+        "<think></think><answer>b</answer>",
+        "<think> \n</think><answer>b</answer>",
+        "<think>a</think><answer> </answer>",
+        GOOD + "x",
+        GOOD + "\n\n",
+        "x" + GOOD,
+        "<think>a</think>x<answer>b</answer>",
+        GOOD * 2,
+        "<think><think>a</think><answer>b</answer>",
+        "<think>a</think></think><answer>b</answer>",
+        "<think>a</think><answer>b</answer> junk </answer>",
+        "<answer>b</answer><think>a</think>",
+        "<think>a<answer>b</think></answer>",
+        GOOD.upper(),
+        "<think>a</think><answer>b",
+        "<Think>a</Think><answer>b</answer>",
+    ],
+)
 def test_format_is_wrong(text):
     score = format.grade(text, {})
     assert score.value == -1.0 and score.reason
@@ -45,10 +66,23 @@ def test_parse_finds_blocks_even_in_a_bad_format():
     assert format.parse("nothing").answer is None
 
 
-@pytest.mark.parametrize(("said", "truth", "value"), [
-    ("The Eiffel Tower.", "eiffel tower", 1), ("eiffel", "Eiffel Tower", 0), ("<think>x</think><answer>Paris</answer>", ["London", "Paris"], 1),
-    ("４２", "42", 1), ("", "x", 0), ("the", "a", 0), ("北京。", "北京", 1), ("3", "so it is\n#### 3", 1), ("x", None, None), ("x", "", None), ("x", [], None), ("0", 0, 1),
-])
+@pytest.mark.parametrize(
+    ("said", "truth", "value"),
+    [
+        ("The Eiffel Tower.", "eiffel tower", 1),
+        ("eiffel", "Eiffel Tower", 0),
+        ("<think>x</think><answer>Paris</answer>", ["London", "Paris"], 1),
+        ("４２", "42", 1),
+        ("", "x", 0),
+        ("the", "a", 0),
+        ("北京。", "北京", 1),
+        ("3", "so it is\n#### 3", 1),
+        ("x", None, None),
+        ("x", "", None),
+        ("x", [], None),
+        ("0", 0, 1),
+    ],
+)
 def test_exact(said, truth, value):
     score = exact.grade(said, {"answer": truth})
     assert score.value == value and (score.outcome is None) == (value is None) and score.reason
@@ -60,8 +94,14 @@ def test_overlong_is_daposs_ramp():
 
 def test_math_reward_has_three_values_and_a_reason():
     (reward,) = build_rewards(["math"], {"math_reward_correct": 1, "math_reward_wrong": -1, "math_reward_no_answer": -0.5})
-    for text, answer, value, outcome in ((r"\boxed{4}", "4", 1, "correct"), (r"\boxed{5}", "4", -1, "wrong"), ("4", "4", -0.5, "wrong"), (r"\boxed{4}", None, None, None),
-                                         (r"\boxed{0}", 0, 1, "correct"), (r"\boxed{b}", ["a", "b"], 1, "correct")):
+    for text, answer, value, outcome in (
+        (r"\boxed{4}", "4", 1, "correct"),
+        (r"\boxed{5}", "4", -1, "wrong"),
+        ("4", "4", -0.5, "wrong"),
+        (r"\boxed{4}", None, None, None),
+        (r"\boxed{0}", 0, 1, "correct"),
+        (r"\boxed{b}", ["a", "b"], 1, "correct"),
+    ):
         score = reward.grade(text, {"answer": answer})
         assert (score.value, score.outcome) == (value, outcome) and score.reason
 
@@ -98,7 +138,10 @@ def test_scorer_grades_one_by_one_groups_and_coroutines():
         assert prompts == ["p"] * 3 and answer == ["x"] * 3 and len(columns["completion_ids"]) == 3
         return [float(i) for i in range(len(completions))]
 
-    scorer = Scorer([Reward("one", grade=lambda text, row: Score(1.0, row["answer"])), Reward("all", function=whole), Reward("api", grade=slow, slow=True)], [1, 10, 100])
+    scorer = Scorer(
+        [Reward("one", grade=lambda text, row: Score(1.0, row["answer"])), Reward("all", function=whole), Reward("api", grade=slow, slow=True)],
+        [1, 10, 100],
+    )
     groups, started = [_group("a", "bb", "ccc") for _ in range(20)], time.perf_counter()
     scorer.grade(groups)
     assert time.perf_counter() - started < 1.0                     # 60 calls of 0.2 s, all at once
