@@ -23,6 +23,8 @@ def generate(model, first_ids, seeds, limits, sampling, eos, steps=3, spare=4, d
     slots = Slots.make(KVCache(c.num_layers, len(first_ids) + spare, c.num_kv_heads, longest + 1, c.head_dim, torch.float32, "cpu"), longest)
     for tensor in slots.rows()[:5]:
         tensor.fill_(2)                                               # what was there before does not matter
+    slots.limit_B.fill_(10**6)
+    slots.ended_B.fill_(False)                                        # a free slot's last sequence may not even have ended
     live = slice(len(first_ids))
     for tensor, value in ((slots.last_id_B, first_ids), (slots.position_B, 0), (slots.count_B, 0), (slots.limit_B, limits), (slots.seed_B, seeds)):
         tensor[live] = torch.as_tensor(value)

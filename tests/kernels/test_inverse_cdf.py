@@ -2,7 +2,9 @@
 
 import pytest
 import torch
-from grpo.kernels.inverse_cdf import PIECE, draw_rows
+import triton
+import triton.language as tl
+from grpo.kernels.inverse_cdf import PIECE, _first, draw_rows
 from grpo.kernels.reference import draw as slow
 from grpo.kernels.reference import uniform
 
@@ -48,6 +50,20 @@ def test_what_has_no_probability_is_never_drawn(device, kept):
     logits[:, :kept], logits[:, kept + 1:] = float("-inf"), float("-inf")
     ids, logps = draw_rows(logits, seeds, positions, 1.0)
     assert (ids == kept).all() and (logps == 0).all()
+
+
+@triton.jit
+def _first_of(passed, possible, out, size: tl.constexpr):
+    index = tl.arange(0, size)
+    tl.store(out, _first(tl.load(passed + index) > 0, tl.load(possible + index) > 0, index, size))
+
+
+@pytest.mark.parametrize(("passed", "possible", "wanted"), [([0, 1, 1, 1], [1, 0, 1, 1], 2), ([0, 0, 0, 0], [1, 1, 1, 0], 2), ([0, 0, 1, 0], [0, 1, 1, 1], 2)])
+def test_rounding_never_picks_the_impossible(device, passed, possible, wanted):
+    """A running sum made as a tree may pass the target on an entry of weight 0, or nowhere."""
+    out = torch.empty(1, dtype=torch.int32, device=device)
+    _first_of[(1,)](*(torch.tensor(x, device=device, dtype=torch.int32) for x in (passed, possible)), out, size=4)
+    assert int(out) == wanted
 
 
 def test_an_offset_changes_nothing(device):
