@@ -34,6 +34,7 @@ def drawn(prompts, completions, **columns):
 
     import numpy
     import torch
+
     return [random.random() + numpy.random.rand() + float(torch.rand(())) for _ in completions]
 
 
@@ -41,7 +42,9 @@ def not_finite(prompts, completions, **columns):
     """NaN or Inf for the groups that the environment numbers."""
     not_finite.calls += 1
     bad = {int(n) for n in os.environ["BAD_GROUPS"].split(",")}
-    return [float(os.environ["BAD_VALUE"])] * len(completions) if not_finite.calls in bad else early_letters(prompts, completions, **columns)
+    return (
+        [float(os.environ["BAD_VALUE"])] * len(completions) if not_finite.calls in bad else early_letters(prompts, completions, **columns)
+    )
 
 
 not_finite.calls = 0
@@ -53,11 +56,20 @@ def gauge(prompts, completions, **columns):
         found = dict(line.split(":", 1) for line in file)
     files = []
     for name in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):               # another thread may close one meanwhile
+        with suppress(FileNotFoundError):  # another thread may close one meanwhile
             files.append(os.readlink(f"/proc/self/fd/{name}"))
     with open(os.environ["GAUGE"], "a") as file:
-        file.write(json.dumps({"rss_mb": int(found["VmRSS"].split()[0]) / 1024, "threads": int(found["Threads"]), "files": len(files),
-                               "sockets": sum(name.startswith("socket") for name in files)}) + "\n")
+        file.write(
+            json.dumps(
+                {
+                    "rss_mb": int(found["VmRSS"].split()[0]) / 1024,
+                    "threads": int(found["Threads"]),
+                    "files": len(files),
+                    "sockets": sum(name.startswith("socket") for name in files),
+                }
+            )
+            + "\n"
+        )
     return [0.0] * len(completions)
 
 
@@ -84,15 +96,18 @@ not_finite_on_rank_1.calls = 0
 
 # --- setups --------------------------------------------------------------------------------------------------------------
 
+
 def short_grace() -> None:
     """A second instead of 20 after a signal."""
     import grpo.run
+
     grpo.run.GRACE_S = 1.0
 
 
 def endless_generation() -> None:
     """From its 4th batch on, the sampler takes an hour; a signal's grace is a second."""
     from grpo.sampler import Sampler
+
     sample, calls = Sampler.sample, []
 
     def slow(self, *arguments, **options):
@@ -102,6 +117,7 @@ def endless_generation() -> None:
             for _ in range(360_000):
                 time.sleep(0.01)
         return sample(self, *arguments, **options)
+
     Sampler.sample = slow
     short_grace()
 
@@ -113,18 +129,21 @@ def endless_generation_on_rank_1() -> None:
 def slow_save() -> None:
     """Each checkpoint takes a second and says when it begins."""
     from grpo import checkpoint
+
     write = checkpoint.write_state
 
     def slow(folder, *arguments):
         write(folder, *arguments)
         open(folder.parent / "saving", "w").close()
         time.sleep(1.0)
+
     checkpoint.write_state = slow
 
 
 def talkative() -> None:
     """Completions of a random model, framed as a trained one would: otherwise there is nothing to judge."""
     from grpo.policy import Policy
+
     decode = Policy.decode
     Policy.decode = lambda self, completion: f"<think>So.</think><answer>{completion.ids[0]} {decode(self, completion)}</answer>"
     short_grace()
@@ -135,18 +154,21 @@ def bad_logits() -> None:
     import torch
 
     import grpo.logprobs
+
     score, calls = grpo.logprobs.token_logprobs, []
 
     def broken(*arguments, **options):
         calls.append(1)
         logp_C, entropy_C = score(*arguments, **options)
         return (logp_C * torch.nan if len(calls) == 2 else logp_C), entropy_C
+
     grpo.logprobs.token_logprobs = broken
 
 
 def bad_gradient() -> None:
     """One number of the gradient of the second step is infinite."""
     from grpo.optim import Optimizer
+
     step, calls = Optimizer.step, []
 
     def broken(self, *arguments):
@@ -154,6 +176,7 @@ def bad_gradient() -> None:
         if len(calls) == 2:
             self.grad[3] = float("inf")
         return step(self, *arguments)
+
     Optimizer.step = broken
 
 
@@ -163,6 +186,7 @@ def dies_in_a_step() -> None:
 
     import grpo.distributed
     from grpo.rollout import Rollout
+
     grpo.distributed.TIMEOUT = timedelta(seconds=20)
     sample = Rollout.sample
 
@@ -170,6 +194,7 @@ def dies_in_a_step() -> None:
         if step == 2 and os.environ.get("RANK") == "1":
             os.kill(os.getpid(), signal.SIGKILL)
         return sample(self, step)
+
     Rollout.sample = deadly
 
 
@@ -178,6 +203,7 @@ def full_logs() -> None:
     import tensorboard.summary.writer.record_writer as record_writer
 
     import grpo.log
+
     grpo.log._continue_lines = lambda path, first_step: os.open(path, os.O_WRONLY | os.O_APPEND)
     write = record_writer.RecordWriter.write
 
@@ -185,11 +211,13 @@ def full_logs() -> None:
         write(self, data)
         self._writer.write(b"\0" * 25_000_000)
         self._writer.flush()
+
     record_writer.RecordWriter.write = heavy
 
 
 def steers_the_terminal() -> None:
     """Completions full of escape sequences."""
     from grpo.policy import Policy
+
     decode = Policy.decode
     Policy.decode = lambda self, completion: f"\x1b]0;pwned\x07\x1b[2J\u202e\x9b{decode(self, completion)}\r"

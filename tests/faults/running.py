@@ -22,9 +22,22 @@ ROOT = HERE.parents[1]
 PATHS = [str(ROOT), str(HERE), str(HERE.parent), str(HERE.parent / "rewards")]
 TIMEOUT_S = 120
 QUESTIONS = [{"question": f"What is {a} + {b}?", "answer": str(a + b), "title": f"Title {a}"} for a in range(8) for b in range(4)]
-KEYS = {"reward_funcs": ["fakes:early_letters"], "num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": 8, "lora_r": 4,
-        "learning_rate": 5e-3, "max_steps": 4, "save_steps": 1, "save_total_limit": 2, "lr_scheduler_type": "constant", "beta": 0.01,
-        "report_to": ["none"], "disable_tqdm": True, "full_determinism": True}
+KEYS = {
+    "reward_funcs": ["fakes:early_letters"],
+    "num_generations": 4,
+    "per_device_train_batch_size": 8,
+    "max_completion_length": 8,
+    "lora_r": 4,
+    "learning_rate": 5e-3,
+    "max_steps": 4,
+    "save_steps": 1,
+    "save_total_limit": 2,
+    "lr_scheduler_type": "constant",
+    "beta": 0.01,
+    "report_to": ["none"],
+    "disable_tqdm": True,
+    "full_determinism": True,
+}
 
 
 class Child:
@@ -74,7 +87,13 @@ class Processes:
         self.folder, self.count = folder, 0
         warm_up = write_config(folder, checkpoint, "warm_up", max_steps=1)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        self.parent = subprocess.Popen([sys.executable, str(HERE / "running.py"), str(warm_up)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        self.parent = subprocess.Popen(
+            [sys.executable, str(HERE / "running.py"), str(warm_up)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
 
     def __enter__(self) -> "Processes":
         return self
@@ -92,8 +111,17 @@ class Processes:
         """`python -m module arguments`. limit_bytes: no file may grow beyond it, as on a full disk."""
         self.count += 1
         out, err = (self.folder / f"{self.count}.{name}" for name in ("out", "err"))
-        pid = self.ask({"module": module, "arguments": [str(a) for a in arguments], "setup": setup, "environment": environment, "stdout": str(out),
-                        "stderr": str(err), "limit_bytes": limit_bytes})
+        pid = self.ask(
+            {
+                "module": module,
+                "arguments": [str(a) for a in arguments],
+                "setup": setup,
+                "environment": environment,
+                "stdout": str(out),
+                "stderr": str(err),
+                "limit_bytes": limit_bytes,
+            }
+        )
         return Child(self, pid, out, err)
 
     def train(self, config: Path, *overrides: str, **more) -> Child:
@@ -136,6 +164,7 @@ def _become(request: dict) -> None:
     """In the child: the program that was asked for."""
     import resource
     import runpy
+
     os.setsid()
     os.environ.update(request["environment"])
     for number, name in ((1, "stdout"), (2, "stderr")):
@@ -145,6 +174,7 @@ def _become(request: dict) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["limit_bytes"], request["limit_bytes"]))
     if request["setup"]:
         import fakes
+
         getattr(fakes, request["setup"])()
     sys.argv = [request["module"], *request["arguments"]]
     sys.modules.pop(request["module"], None)
@@ -159,10 +189,11 @@ def serve() -> None:
     import grpo.train
     import knowledge.build  # noqa: F401
     import rewards.api  # noqa: F401
+
     torch.set_num_threads(1)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    grpo.train.main(sys.argv[1:])           # products are compiled for their shapes once, and not in every child
+    grpo.train.main(sys.argv[1:])  # products are compiled for their shapes once, and not in every child
     for line in sys.stdin:
         request, answer = json.loads(line), None
         if "poll" in request:
@@ -177,10 +208,12 @@ def serve() -> None:
                     sys.stdout.flush()
                     sys.stderr.flush()
                     import threading
-                    threading._shutdown()           # as an interpreter that ends: it waits for threads
+
+                    threading._shutdown()  # as an interpreter that ends: it waits for threads
                     os._exit(stop.code if isinstance(stop.code, int) else 0)
                 except BaseException:
                     import traceback
+
                     traceback.print_exc()
                     os._exit(99)
                 os._exit(0)

@@ -20,9 +20,12 @@ def rows_of(run_dir, step):
     return [json.loads(line) for line in (run_dir / "completions" / f"step-{step:06d}.jsonl").read_text().splitlines()]
 
 
-INJECTED = {"NaN reward": ({"reward_funcs": ["fakes:not_finite"]}, {"BAD_GROUPS": "3", "BAD_VALUE": "nan"}),
-            "infinite reward": ({"reward_funcs": ["fakes:not_finite"]}, {"BAD_GROUPS": "4", "BAD_VALUE": "inf"}),
-            "NaN logits": ({"beta": 0.0}, {"setup": "bad_logits"}), "infinite gradient": ({}, {"setup": "bad_gradient"})}
+INJECTED = {
+    "NaN reward": ({"reward_funcs": ["fakes:not_finite"]}, {"BAD_GROUPS": "3", "BAD_VALUE": "nan"}),
+    "infinite reward": ({"reward_funcs": ["fakes:not_finite"]}, {"BAD_GROUPS": "4", "BAD_VALUE": "inf"}),
+    "NaN logits": ({"beta": 0.0}, {"setup": "bad_logits"}),
+    "infinite gradient": ({}, {"setup": "bad_gradient"}),
+}
 
 
 @pytest.mark.parametrize("kind", INJECTED)
@@ -34,7 +37,7 @@ def test_a_step_that_is_not_finite_is_skipped_whole_and_put_on_record(processes,
     assert child.code == 0, child.stderr
     found, run_dir = lines(tmp_path / "run"), tmp_path / "run"
     assert [row["skipped_steps"] for row in found] == [0, 1, 1, 1] and found[1]["grad_norm"] is None
-    for name, value in master(run_dir, 1).items():                         # weights and both moments
+    for name, value in master(run_dir, 1).items():  # weights and both moments
         assert torch.equal(value, master(run_dir, 2)[name]), name
     assert not torch.equal(master(run_dir, 2)["optimizer.master"], master(run_dir, 3)["optimizer.master"])
     assert all(bool(value.isfinite().all()) for value in master(run_dir, 4).values())
@@ -45,20 +48,28 @@ def test_a_step_that_is_not_finite_is_skipped_whole_and_put_on_record(processes,
 
 def test_three_such_steps_in_a_row_end_the_run_with_exit_5(processes, chat_checkpoint, tmp_path):
     config = write_config(tmp_path, chat_checkpoint, reward_funcs=["fakes:not_finite"], max_steps=8)
-    child = processes.train(config, BAD_GROUPS="3,5,6,9,12,13,15,17", BAD_VALUE="nan")       # steps 2, 3, 5, 6(12), 7, 8, 9
+    child = processes.train(config, BAD_GROUPS="3,5,6,9,12,13,15,17", BAD_VALUE="nan")  # steps 2, 3, 5, 6(12), 7, 8, 9
     assert child.code == 5 and is_message(child.stderr) and state(tmp_path / "run")["exit_code"] == 5
     found = lines(tmp_path / "run")
     assert [row["grad_norm"] is None for row in found] == [False, True, True, False, True, True, True]
 
 
 def framed(server, chat_checkpoint, tmp_path, **keys):
-    return write_config(tmp_path, chat_checkpoint, **{"reward_funcs": ["correctness"], "judge_model": "m", "judge_base_url": server.url, "save_steps": 0, **keys})
+    return write_config(
+        tmp_path,
+        chat_checkpoint,
+        **{"reward_funcs": ["correctness"], "judge_model": "m", "judge_base_url": server.url, "save_steps": 0, **keys},
+    )
 
 
 QUOTA = fails(429, code="insufficient_quota")
 
 
-@pytest.mark.parametrize(("failure", "word"), [(fails(401), "401"), (fails(403), "403"), (fails(404), "404"), (QUOTA, "quota")], ids=["401", "403", "404", "quota"])
+@pytest.mark.parametrize(
+    ("failure", "word"),
+    [(fails(401), "401"), (fails(403), "403"), (fails(404), "404"), (QUOTA, "quota")],
+    ids=["401", "403", "404", "quota"],
+)
 def test_what_only_the_user_can_mend_saves_and_ends_with_exit_4(processes, chat_checkpoint, tmp_path, failure, word):
     """In the third step, after the preflight and 20 good replies; mended, the run goes on from where it was."""
     key = {"OPENAI_API_KEY_JUDGE": "canary-key", "setup": "talkative"}
@@ -76,10 +87,14 @@ def test_what_only_the_user_can_mend_saves_and_ends_with_exit_4(processes, chat_
 def test_an_outage_is_no_reward_and_ends_the_run_after_three_steps(processes, chat_checkpoint, tmp_path):
     """The service fails for good after step 1: every later row is unscorable with the reason, has advantage 0, and is in no mean."""
     with ApiServer(*[says("A")] * 9, default=fails(400)) as server:
-        child = processes.train(framed(server, chat_checkpoint, tmp_path, max_steps=9, beta=0.0), OPENAI_API_KEY_JUDGE="canary-key", setup="talkative")
+        child = processes.train(
+            framed(server, chat_checkpoint, tmp_path, max_steps=9, beta=0.0), OPENAI_API_KEY_JUDGE="canary-key", setup="talkative"
+        )
     assert child.code == 4 and is_message(child.stderr) and "unscored_frac was above 20%" in child.stderr
     rows = [row for step in (2, 3, 4) for row in rows_of(tmp_path / "run", step)]
-    assert len(rows) == 24 and all(row["reward"] is None and row["advantage"] == 0 and "400" in row["reasons"]["correctness"] for row in rows)
+    assert len(rows) == 24 and all(
+        row["reward"] is None and row["advantage"] == 0 and "400" in row["reasons"]["correctness"] for row in rows
+    )
     found = lines(tmp_path / "run")
     assert [row["step"] for row in found] == [1, 2, 3, 4] and all(row["grad_norm"] == row["advantage_abs_mean"] == 0 for row in found[1:])
     assert all(row[name] is None for row in found[1:] for name in ("reward", "rewards/correctness/mean"))
@@ -89,8 +104,9 @@ def test_an_outage_is_no_reward_and_ends_the_run_after_three_steps(processes, ch
 def test_a_row_without_a_part_leaves_its_group_and_a_lonely_row_teaches_nothing():
     """From the API's Reply to the advantage: mean and standard deviation over the scorable rows alone."""
     from grpo.advantages import group_advantages
+
     first, second, third = group_advantages([[2.0, None, -1.0, 2.0], [None, None, 2.0, None], [None] * 4], "group")
-    without, = group_advantages([[2.0, -1.0, 2.0]], "group")
+    (without,) = group_advantages([[2.0, -1.0, 2.0]], "group")
     assert first == [without[0], 0.0, without[1], without[2]] and second == third == [0.0] * 4
 
 

@@ -43,7 +43,9 @@ def test_a_full_disk_during_a_save(processes, chat_checkpoint, finished, tmp_pat
     full = processes.train(config, "resume_from_checkpoint=true", limit_bytes=room)
     assert full.code == 6 and is_message(full.stderr), full.stderr
     assert "GB free" in full.stderr and "needs" in full.stderr and "checkpoint-2" in full.stderr
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before and not checkpoint.problem_with(tmp_path / "run" / "checkpoint-1")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before and not checkpoint.problem_with(
+        tmp_path / "run" / "checkpoint-1"
+    )
     assert state(tmp_path / "run")["exit_code"] == 6 and state(tmp_path / "run")["last_checkpoint"] == "checkpoint-1"
     assert processes.train(config, "resume_from_checkpoint=true").code == 0
     saved, wanted = weights(tmp_path / "run"), weights(finished / "run")
@@ -53,7 +55,9 @@ def test_a_full_disk_during_a_save(processes, chat_checkpoint, finished, tmp_pat
 def test_a_full_disk_under_the_final_weights(processes, copy, tmp_path):
     config, run_dir = copy
     shutil.rmtree(run_dir / "final")
-    full = processes.train(config, "resume_from_checkpoint=true", limit_bytes=size_of(run_dir / "checkpoint-4", "adapter_model.safetensors") // 2)
+    full = processes.train(
+        config, "resume_from_checkpoint=true", limit_bytes=size_of(run_dir / "checkpoint-4", "adapter_model.safetensors") // 2
+    )
     assert full.code == 6 and is_message(full.stderr) and not (run_dir / "final").exists() and not (run_dir / "final.tmp").exists()
 
 
@@ -79,31 +83,34 @@ def test_a_full_disk_under_the_logs_warns_once_and_training_goes_on(processes, c
     assert "Traceback" not in child.stderr
     saved, wanted = weights(tmp_path / "run"), weights(finished / "run")
     assert all(torch.equal(saved[name], wanted[name]) for name in wanted)
-    assert [line["step"] for line in lines(tmp_path / "run")] == [1]         # whole lines or none
+    assert [line["step"] for line in lines(tmp_path / "run")] == [1]  # whole lines or none
 
 
 def test_a_full_disk_under_run_state_does_not_stop_training(processes, chat_checkpoint, tmp_path):
     config = write_config(tmp_path, chat_checkpoint, save_steps=0)
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "run_state.json.tmp").mkdir()                        # cannot be written
+    (tmp_path / "run" / "run_state.json.tmp").mkdir()  # cannot be written
     child = processes.train(config, "resume_from_checkpoint=true")
     assert child.code == 0 and child.stderr.count("warning: run_state.json") == 1 and (tmp_path / "run" / "final").exists()
 
 
 # --- damaged checkpoints -------------------------------------------------------------------------------------------------
 
+
 def damages(rng: random.Random, data: bytes):
     """(kind, damaged bytes): 20 truncations, 20 flipped bits, 5 zeroed tails."""
     for number in range(20):
-        yield "cut", data[:len(data) * number // 20]
+        yield "cut", data[: len(data) * number // 20]
     for _ in range(20):
         place = rng.randrange(len(data))
-        yield "flip", data[:place] + bytes([data[place] ^ (1 << rng.randrange(8))]) + data[place + 1:]
+        yield "flip", data[:place] + bytes([data[place] ^ (1 << rng.randrange(8))]) + data[place + 1 :]
     for number in range(1, 6):
-        yield "zeros", data[:-(len(data) * number // 6)] + bytes(len(data) * number // 6)
+        yield "zeros", data[: -(len(data) * number // 6)] + bytes(len(data) * number // 6)
 
 
-@pytest.mark.parametrize("name", ["state.safetensors", "adapter_model.safetensors", "trainer_state.json", "config.resolved.yaml", "tokenizer.json"])
+@pytest.mark.parametrize(
+    "name", ["state.safetensors", "adapter_model.safetensors", "trainer_state.json", "config.resolved.yaml", "tokenizer.json"]
+)
 def test_every_damage_to_a_real_checkpoint_is_named(copy, name):
     """45 damages to each file; each is rejected by file and reason, and the next older checkpoint is taken."""
     _, run_dir = copy
@@ -145,12 +152,15 @@ def test_automatic_resume_falls_back_says_so_and_ends_in_the_same_weights(proces
     (run_dir / "checkpoint-3" / "manifest.json").unlink()
     child = processes.train(config, "resume_from_checkpoint=true", "save_total_limit=1")
     assert child.code == 0, child.stderr
-    assert "checkpoint-4 is not used: state.safetensors has 0 bytes" in child.stderr and "checkpoint-3 is not used: manifest.json is missing" in child.stderr
+    assert (
+        "checkpoint-4 is not used: state.safetensors has 0 bytes" in child.stderr
+        and "checkpoint-3 is not used: manifest.json is missing" in child.stderr
+    )
     assert "resuming from" in child.stderr and "checkpoint-2 at step 2" in child.stderr
     saved, wanted = weights(run_dir), weights(finished / "run")
     assert all(torch.equal(saved[name], wanted[name]) for name in wanted)
     found = checkpoint.checkpoints(run_dir)
-    assert [folder.name for folder in found] == ["checkpoint-4"] and not checkpoint.problem_with(found[0])     # the damaged one was replaced
+    assert [folder.name for folder in found] == ["checkpoint-4"] and not checkpoint.problem_with(found[0])  # the damaged one was replaced
 
 
 def test_retention_never_removes_the_newest_valid_one(processes, copy):
@@ -190,7 +200,11 @@ def test_a_foreign_checkpoint_with_a_manifest_that_fits_is_an_error_and_not_a_cr
     folder = run_dir / "checkpoint-4"
     FOREIGN[kind](folder)
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"] = {path.name: {"bytes": path.stat().st_size, "sha256": checkpoint.sha256(path)} for path in folder.iterdir() if path.name != "manifest.json"}
+    manifest["files"] = {
+        path.name: {"bytes": path.stat().st_size, "sha256": checkpoint.sha256(path)}
+        for path in folder.iterdir()
+        if path.name != "manifest.json"
+    }
     (folder / "manifest.json").write_text(json.dumps(manifest))
     assert not checkpoint.problem_with(folder)
     child = processes.train(config, "resume_from_checkpoint=true")

@@ -30,15 +30,70 @@ CORPUS = Path(__file__).parent / "corpus"
 TRIED: Counter[str] = Counter()
 FEWEST = 10 if os.environ.get("FUZZ_EXAMPLES") else 200
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", 250))
-quick = settings(max_examples=EXAMPLES, deadline=None, database=None, derandomize="FUZZ_EXAMPLES" not in os.environ,
-                 suppress_health_check=list(HealthCheck))
+quick = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    database=None,
+    derandomize="FUZZ_EXAMPLES" not in os.environ,
+    suppress_health_check=list(HealthCheck),
+)
 
-nasty = st.sampled_from(["\0", "\ud800", "\u2028", "\x85", "\ufeff", "\u202e", "\x1b[2J", "<think>", "</think>", "<answer>", "</answer>", "\\boxed{", "}",
-                         "{", "[", "]", '"', "'", "\\", "\n", "\r\n", "AND", "NEAR(", "title:", "*", "^", "--", "1e999", "9" * 5000, "nan", "null", "true",
-                         "&a", "*a", "!!python/object/apply:os.system", "${HOME}", "${", "2024-13-45", "0x", "1_000", "~", "|", ">", "%", "@", "`"])
+nasty = st.sampled_from(
+    [
+        "\0",
+        "\ud800",
+        "\u2028",
+        "\x85",
+        "\ufeff",
+        "\u202e",
+        "\x1b[2J",
+        "<think>",
+        "</think>",
+        "<answer>",
+        "</answer>",
+        "\\boxed{",
+        "}",
+        "{",
+        "[",
+        "]",
+        '"',
+        "'",
+        "\\",
+        "\n",
+        "\r\n",
+        "AND",
+        "NEAR(",
+        "title:",
+        "*",
+        "^",
+        "--",
+        "1e999",
+        "9" * 5000,
+        "nan",
+        "null",
+        "true",
+        "&a",
+        "*a",
+        "!!python/object/apply:os.system",
+        "${HOME}",
+        "${",
+        "2024-13-45",
+        "0x",
+        "1_000",
+        "~",
+        "|",
+        ">",
+        "%",
+        "@",
+        "`",
+    ]
+)
 texts = st.lists(st.one_of(st.text(st.characters(exclude_categories=()), max_size=8), nasty), max_size=12).map("".join)
-json_values = st.recursive(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), texts),
-                           lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)), max_leaves=8)
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), texts),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
+    max_leaves=8,
+)
 
 
 def corpus(name: str) -> list[bytes]:
@@ -57,8 +112,9 @@ def damaged(data: bytes):
     def apply(changes):
         out = data
         for place, length, piece in changes:
-            out = out[:place] + piece + out[place + length:]
+            out = out[:place] + piece + out[place + length :]
         return out
+
     return edits.map(apply)
 
 
@@ -74,11 +130,18 @@ def refuses_or(read, codes):
 
 # --- the configuration ---------------------------------------------------------------------------------------------------
 
-CONFIG = b"model_name_or_path: m\ndataset_id_or_path: d\noutput_dir: o\nreward_funcs: [exact]\nbeta: 0.1\nlora_target_modules: [q_proj, v_proj]\nrun_name: ${HOME}\n"
+CONFIG = (
+    b"model_name_or_path: m\ndataset_id_or_path: d\n"
+    b"output_dir: o\nreward_funcs: [exact]\nbeta: 0.1\nlora_target_modules: [q_proj, v_proj]\nrun_name: ${HOME}\n"
+)
 keys = st.one_of(st.sampled_from(sorted(TrainConfig.__dataclass_fields__)), texts)
-configs = st.one_of(damaged(CONFIG), st.binary(max_size=200), texts.map(to_bytes),
-                    st.dictionaries(keys, json_values, max_size=6).map(lambda found: to_bytes(json.dumps(found, ensure_ascii=False))),
-                    st.lists(st.tuples(keys, texts), max_size=6).map(lambda pairs: CONFIG + to_bytes("".join(f"{k}: {v}\n" for k, v in pairs))))
+configs = st.one_of(
+    damaged(CONFIG),
+    st.binary(max_size=200),
+    texts.map(to_bytes),
+    st.dictionaries(keys, json_values, max_size=6).map(lambda found: to_bytes(json.dumps(found, ensure_ascii=False))),
+    st.lists(st.tuples(keys, texts), max_size=6).map(lambda pairs: CONFIG + to_bytes("".join(f"{k}: {v}\n" for k, v in pairs))),
+)
 
 
 def read_config(tmp, data: bytes) -> None:
@@ -108,10 +171,13 @@ def test_configurations(tmp, data):
 @example(overrides=["max_steps=2024-13-45", "beta=1e999"])
 def test_overrides(overrides):
     TRIED["config loader"] += 1
-    refuses_or(lambda: load_config(None, ["model_name_or_path=m", "dataset_id_or_path=d", "output_dir=o", "reward_funcs=exact", *overrides]), {2})
+    refuses_or(
+        lambda: load_config(None, ["model_name_or_path=m", "dataset_id_or_path=d", "output_dir=o", "reward_funcs=exact", *overrides]), {2}
+    )
 
 
 # --- model text ----------------------------------------------------------------------------------------------------------
+
 
 @quick
 @given(text=st.one_of(texts, st.lists(st.one_of(st.sampled_from(TAGS), texts), max_size=9).map("".join)))
@@ -124,13 +190,49 @@ def test_tag_scanner(text):
     if score.value == 1.0:
         assert [whole.count(tag) for tag in TAGS] == [1] * 4 and parsed.think and parsed.answer
         assert sorted(whole.index(tag) for tag in TAGS) == [whole.index(tag) for tag in TAGS]
-        assert not whole[:whole.index("<think>")].strip() and whole.endswith(("</answer>", "</answer>\n"))
+        assert not whole[: whole.index("<think>")].strip() and whole.endswith(("</answer>", "</answer>\n"))
     for part in (parsed.think, parsed.answer):
         assert part is None or part in text
 
 
-mathematics = st.lists(st.one_of(st.sampled_from(["\\frac", "{1}", "{2}", "\\sqrt", "^", "_", "\\boxed{", "\\text{", "}", "\\pm", "\\infty", "!", "%", "\\left(", "\\right]", ",", "10**10**10",
-                                                  "9" * 400, "__import__('os')", "=", "x", "\\cdot", "-", "1.5", "1e400", "\\begin{pmatrix}", "&", "\\\\"]), texts), max_size=10).map("".join)
+mathematics = st.lists(
+    st.one_of(
+        st.sampled_from(
+            [
+                "\\frac",
+                "{1}",
+                "{2}",
+                "\\sqrt",
+                "^",
+                "_",
+                "\\boxed{",
+                "\\text{",
+                "}",
+                "\\pm",
+                "\\infty",
+                "!",
+                "%",
+                "\\left(",
+                "\\right]",
+                ",",
+                "10**10**10",
+                "9" * 400,
+                "__import__('os')",
+                "=",
+                "x",
+                "\\cdot",
+                "-",
+                "1.5",
+                "1e400",
+                "\\begin{pmatrix}",
+                "&",
+                "\\\\",
+            ]
+        ),
+        texts,
+    ),
+    max_size=10,
+).map("".join)
 
 
 @quick
@@ -151,8 +253,15 @@ def test_judge_reply_parser(reply):
 
 
 @quick
-@given(body=st.one_of(st.binary(max_size=80), json_values.map(lambda v: to_bytes(json.dumps(v))),
-                      damaged(b'{"choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": "A"}}], "usage": {"prompt_tokens": 3}}')))
+@given(
+    body=st.one_of(
+        st.binary(max_size=80),
+        json_values.map(lambda v: to_bytes(json.dumps(v))),
+        damaged(
+            b'{"choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": "A"}}], "usage": {"prompt_tokens": 3}}'
+        ),
+    )
+)
 def test_api_body_reader(body):
     TRIED["judge-reply parser"] += 1
     outcome, usage = read_body(body)
@@ -161,10 +270,15 @@ def test_api_body_reader(body):
 
 # --- the knowledge base --------------------------------------------------------------------------------------------------
 
+
 @pytest.fixture(scope="module")
 def base(tmp):
     source = tmp / "articles.jsonl"
-    source.write_text("".join(json.dumps({"title": t, "text": f"{t} was born in 1962. AND OR NOT NEAR title."}) + "\n" for t in ("Alex", "NEAR", "C++", "Ż")))
+    source.write_text(
+        "".join(
+            json.dumps({"title": t, "text": f"{t} was born in 1962. AND OR NOT NEAR title."}) + "\n" for t in ("Alex", "NEAR", "C++", "Ż")
+        )
+    )
     build(Source(source), tmp / "kb.db", SkipLog(source, strict=True))
     with KnowledgeBase.open(tmp / "kb.db") as opened:
         yield opened
@@ -177,11 +291,12 @@ def test_knowledge_query_builder(base, query, title):
     """Never an error; never another meaning: what is found shares a token with the query, and the titles are the ones asked for."""
     TRIED["knowledge query builder"] += 1
     from knowledge.tokens import tokens
+
     found = base.search(query, k=3)
     assert all(set(tokens(query)) & set(tokens(f"{passage.title} {passage.text}")) for passage in found)
     assert base.lookup(title).how in ("exact", "parts", "search", "missing")
     assert all(passage.title == "Alex" for passage in base.search(query, k=3, titles=["Alex"]))
-    assert base.lookup("Alex").how == "exact"                      # nothing was dropped
+    assert base.lookup("Alex").how == "exact"  # nothing was dropped
 
 
 SOURCE = b'{"title": "Alex", "text": "Born in 1962."}\r\n{"title": "B", "text": ["a", "b"]}\n'
@@ -207,8 +322,15 @@ def test_kept_sources(tmp, data):
 
 
 @quick
-@given(data=st.one_of(damaged(SOURCE), damaged(ARRAY), st.binary(max_size=100), st.lists(json_values, max_size=3).map(lambda v: to_bytes(json.dumps(v))),
-                      st.lists(json_values, max_size=3).map(lambda v: b"\n".join(to_bytes(json.dumps(x, ensure_ascii=False)) for x in v))))
+@given(
+    data=st.one_of(
+        damaged(SOURCE),
+        damaged(ARRAY),
+        st.binary(max_size=100),
+        st.lists(json_values, max_size=3).map(lambda v: to_bytes(json.dumps(v))),
+        st.lists(json_values, max_size=3).map(lambda v: b"\n".join(to_bytes(json.dumps(x, ensure_ascii=False)) for x in v)),
+    )
+)
 def test_knowledge_source_reader(tmp, data):
     read_source(tmp, data)
 
@@ -238,9 +360,17 @@ records = st.dictionaries(st.one_of(st.sampled_from(["question", "answer", "titl
 
 
 @quick
-@given(data=st.one_of(damaged(DATA), damaged(TABLE), damaged(b"[" + DATA.replace(b"\n", b",", 1) + b"]"), st.binary(max_size=100), texts.map(to_bytes),
-                      st.lists(records, max_size=3).map(lambda v: to_bytes(json.dumps(v, ensure_ascii=False))),
-                      st.lists(records, max_size=3).map(lambda v: b"\n".join(to_bytes(json.dumps(x, ensure_ascii=False)) for x in v))))
+@given(
+    data=st.one_of(
+        damaged(DATA),
+        damaged(TABLE),
+        damaged(b"[" + DATA.replace(b"\n", b",", 1) + b"]"),
+        st.binary(max_size=100),
+        texts.map(to_bytes),
+        st.lists(records, max_size=3).map(lambda v: to_bytes(json.dumps(v, ensure_ascii=False))),
+        st.lists(records, max_size=3).map(lambda v: b"\n".join(to_bytes(json.dumps(x, ensure_ascii=False)) for x in v)),
+    )
+)
 def test_data_set_reader(tmp, data):
     read_data(tmp, data)
 
@@ -248,13 +378,16 @@ def test_data_set_reader(tmp, data):
 def test_a_line_of_jsonl_ends_where_json_says_and_not_where_unicode_does(tmp):
     """U+2028, U+0085 and vertical tabs are no line ends inside a JSON string."""
     for char in "\u2028\u2029\x85\x0b\x0c\x1c\x1e":
-        (tmp / "data").write_text(json.dumps({"question": f"a{char}b"}, ensure_ascii=False).replace("\\u000b", "\x7f") + "\n", encoding="utf-8")
+        (tmp / "data").write_text(
+            json.dumps({"question": f"a{char}b"}, ensure_ascii=False).replace("\\u000b", "\x7f") + "\n", encoding="utf-8"
+        )
         assert len(read_rows(tmp / "data")) == 1
 
 
 @pytest.fixture(scope="module")
 def saved(tmp):
     import torch
+
     with checkpoint.CheckpointWriter(tmp, 3) as folder:
         checkpoint.write_state(folder, {"master": torch.arange(20.0)}, {"step": 3})
     return tmp / "checkpoint-3"

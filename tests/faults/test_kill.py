@@ -13,9 +13,27 @@ from running import ROOT, lines, state, weights, write_config
 from grpo import checkpoint
 from grpo.run_dir import RunDir
 
-KILLS = ["step-sampled:3", "step-graded:2", "step-updated:3", "log-append:1", "log-append:3", "log-appended:2", "save-begun:1", "save-begun:3", "save-tensors:2",
-         "save-written:2", "save-complete:1", "save-complete:3", "save-renamed:2", "save-retiring:1", "write-run_state.json:1", "write-run_state.json:4",
-         "write-config.resolved.yaml:1", "write-step-000002.jsonl:1", "final-written:1"]
+KILLS = [
+    "step-sampled:3",
+    "step-graded:2",
+    "step-updated:3",
+    "log-append:1",
+    "log-append:3",
+    "log-appended:2",
+    "save-begun:1",
+    "save-begun:3",
+    "save-tensors:2",
+    "save-written:2",
+    "save-complete:1",
+    "save-complete:3",
+    "save-renamed:2",
+    "save-retiring:1",
+    "write-run_state.json:1",
+    "write-run_state.json:4",
+    "write-config.resolved.yaml:1",
+    "write-step-000002.jsonl:1",
+    "final-written:1",
+]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +45,9 @@ def undisturbed(processes, chat_checkpoint, tmp_path_factory):
 
 
 def without_times(rows):
-    return [{name: value for name, value in row.items() if not any(part in name for part in ("time", "per_second", "memory"))} for row in rows]
+    return [
+        {name: value for name, value in row.items() if not any(part in name for part in ("time", "per_second", "memory"))} for row in rows
+    ]
 
 
 def same(first, second) -> bool:
@@ -39,7 +59,7 @@ def test_killed_and_resumed_equals_undisturbed(processes, chat_checkpoint, undis
     config = write_config(tmp_path, chat_checkpoint)
     killed = processes.train(config, FAILPOINT=place)
     assert killed.code == -signal.SIGKILL, f"{place} was never passed: {killed.stderr}"
-    for folder in checkpoint.checkpoints(tmp_path / "run"):          # at most the one that was being removed is no longer whole
+    for folder in checkpoint.checkpoints(tmp_path / "run"):  # at most the one that was being removed is no longer whole
         assert not checkpoint.problem_with(folder) or place.startswith("save-retiring")
     assert not (tmp_path / "run" / "final").exists()
     resumed = processes.train(config, "resume_from_checkpoint=true")
@@ -47,7 +67,7 @@ def test_killed_and_resumed_equals_undisturbed(processes, chat_checkpoint, undis
     saved, logged = undisturbed
     assert same(weights(tmp_path / "run"), saved) and without_times(lines(tmp_path / "run")) == without_times(logged)
     assert not [path.name for path in (tmp_path / "run").rglob("*tmp*")]
-    RunDir(tmp_path / "run", resume=True, overwrite=False).close(0, "")       # the lock is free
+    RunDir(tmp_path / "run", resume=True, overwrite=False).close(0, "")  # the lock is free
 
 
 def test_every_failpoint_of_the_program_is_killed_at():
@@ -93,6 +113,7 @@ def test_a_torn_line_of_metrics_is_dropped(processes, chat_checkpoint, undisturb
 def test_a_cache_killed_while_it_is_written_is_sound_and_pays_for_nothing_twice(processes, chat_checkpoint, tmp_path, place):
     def grade(request) -> str:
         return "ABC"[len(request.text) % 3]
+
     keys = {"reward_funcs": ["correctness"], "judge_model": "m", "api_cache": str(tmp_path / "cache.db"), "max_steps": 2}
     with ApiServer(default=replies_with(grade)) as server:
         environment = {"OPENAI_API_KEY_JUDGE": "canary-key", "setup": "talkative"}
@@ -103,7 +124,9 @@ def test_a_cache_killed_while_it_is_written_is_sound_and_pays_for_nothing_twice(
         assert processes.train(config, "resume_from_checkpoint=true", **environment).code == 0
         asked = [candidate(request) for request in server.requests]
     again = {text for text in before if asked.count(text) > 1}
-    assert len(before) >= 3 and len(again) <= len(before) - (2 if place.startswith("cache-write:") else 7) + 1     # + the preflight's own question
+    assert (
+        len(before) >= 3 and len(again) <= len(before) - (2 if place.startswith("cache-write:") else 7) + 1
+    )  # + the preflight's own question
     whole = write_config(tmp_path, chat_checkpoint, "whole", **{**keys, "api_cache": None})
     with ApiServer(default=replies_with(grade)) as server:
         assert processes.train(whole, f"judge_base_url={server.url}", **environment).code == 0
@@ -118,6 +141,7 @@ def candidate(request) -> str:
 @pytest.mark.parametrize("place", ["build-rows:50", "build-filled:1", "build-compacted:1", "build-renamed:1"])
 def test_a_killed_knowledge_build_leaves_the_old_file_or_the_whole_new_one(processes, tmp_path, place):
     from knowledge.base import KnowledgeBase
+
     source, out = tmp_path / "source.jsonl", tmp_path / "out.db"
     source.write_text("".join(json.dumps({"title": f"Title {n}", "text": f"Text number {n}."}) + "\n" for n in range(100)))
     out.write_bytes(b"old")

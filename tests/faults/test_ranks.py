@@ -24,7 +24,9 @@ def port() -> str:
 def start(processes, config, *overrides, setup="", **environment):
     """Both ranks of a run."""
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port(), "GLOO_SOCKET_IFNAME": "lo", **environment}
-    return [processes.start("grpo.train", config, *overrides, setup=setup, RANK=str(rank), LOCAL_RANK=str(rank), **shared) for rank in range(2)]
+    return [
+        processes.start("grpo.train", config, *overrides, setup=setup, RANK=str(rank), LOCAL_RANK=str(rank), **shared) for rank in range(2)
+    ]
 
 
 def ends(children, timeout_s=60.0) -> list[int]:
@@ -46,7 +48,9 @@ def test_two_ranks_train_what_one_trains(processes, chat_checkpoint, tmp_path):
         for a, b in zip(lines(tmp_path / f"one_{name}"), lines(tmp_path / f"two_{name}"), strict=True):
             for key in ("loss", "grad_norm", "reward", "reward_std", "entropy", "kl", "num_tokens", "completions/mean_length"):
                 assert a[key] == pytest.approx(b[key], rel=1e-4, abs=1e-6), key
-        rows = [sorted((tmp_path / f"{kind}_{name}" / "completions" / "step-000003.jsonl").read_text().splitlines()) for kind in ("one", "two")]
+        rows = [
+            sorted((tmp_path / f"{kind}_{name}" / "completions" / "step-000003.jsonl").read_text().splitlines()) for kind in ("one", "two")
+        ]
         assert [json.loads(row)["completion"] for row in rows[0]] == [json.loads(row)["completion"] for row in rows[1]]
 
 
@@ -54,7 +58,7 @@ def test_a_signal_to_one_rank_stops_both_at_the_same_step(processes, chat_checkp
     config = write_config(tmp_path, chat_checkpoint, max_steps=100_000, save_steps=0)
     children = start(processes, config)
     children[0].until(lambda: (tmp_path / "run" / "metrics.jsonl").exists() and lines(tmp_path / "run"))
-    children[1].signal(signal.SIGTERM)                       # not to rank 0, which owns the checkpoint
+    children[1].signal(signal.SIGTERM)  # not to rank 0, which owns the checkpoint
     assert ends(children) == [143, 143]
     found = state(tmp_path / "run")
     assert found["exit_code"] == 143 and found["last_checkpoint"] == f"checkpoint-{found['step']}" and found["step"] > 0
@@ -99,7 +103,11 @@ def test_when_a_rank_is_killed_the_other_ends_and_says_so(processes, chat_checkp
     assert children[0].wait(40) == 1 and time.monotonic() - started < 30
     assert "error: another process of this run has ended" in children[0].stderr and "Traceback" not in children[0].stderr
     found = state(tmp_path / "run")
-    assert found["exit_code"] == 1 and found["last_checkpoint"] == "checkpoint-2" and not checkpoint.problem_with(tmp_path / "run" / "checkpoint-2")
+    assert (
+        found["exit_code"] == 1
+        and found["last_checkpoint"] == "checkpoint-2"
+        and not checkpoint.problem_with(tmp_path / "run" / "checkpoint-2")
+    )
     children = start(processes, tmp_path / "run.yaml", "resume_from_checkpoint=true")
     assert ends(children) == [0, 0]
 
@@ -114,7 +122,9 @@ def test_a_rank_that_fails_alone_leaves_its_reason(processes, chat_checkpoint, t
 
 
 def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_on_both(processes, chat_checkpoint, tmp_path):
-    children = start(processes, write_config(tmp_path, chat_checkpoint, reward_funcs=["fakes:not_finite_on_rank_1"], max_steps=3, save_total_limit=0))
+    children = start(
+        processes, write_config(tmp_path, chat_checkpoint, reward_funcs=["fakes:not_finite_on_rank_1"], max_steps=3, save_total_limit=0)
+    )
     assert ends(children) == [0, 0]
     rows = lines(tmp_path / "run")
     assert [row["grad_norm"] is None for row in rows] == [False, True, False] and [row["skipped_steps"] for row in rows] == [0, 1, 1]
@@ -127,9 +137,23 @@ def test_torchrun_ends_all_ranks_on_sigterm(processes, chat_checkpoint, tmp_path
     import subprocess
 
     from running import PATHS
+
     config = write_config(tmp_path, chat_checkpoint, max_steps=100_000, save_steps=0)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", port(), "-m", "grpo.train", config]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-addr",
+        "127.0.0.1",
+        "--master-port",
+        port(),
+        "-m",
+        "grpo.train",
+        config,
+    ]
     with open(tmp_path / "stderr", "w") as stderr:
         child = subprocess.Popen(command, env=environment, stdout=stderr, stderr=stderr)
     deadline = time.monotonic() + 90

@@ -25,8 +25,14 @@ from rewards.judge import Verdict, build_messages
 
 # --- secrets -------------------------------------------------------------------------------------------------------------
 
-CANARIES = {"OPENAI_API_KEY_JUDGE": "canary-judge-7c1e", "OPENAI_API_KEY": "canary-openai-55d0", "HF_TOKEN": "canary-hf-9a3b", "WANDB_API_KEY": "canary-wandb-21aa",
-            "SOME_API_KEY": "canary-some-1f9c", "DATABASE_PASSWORD": "canary-pass-8e8e"}
+CANARIES = {
+    "OPENAI_API_KEY_JUDGE": "canary-judge-7c1e",
+    "OPENAI_API_KEY": "canary-openai-55d0",
+    "HF_TOKEN": "canary-hf-9a3b",
+    "WANDB_API_KEY": "canary-wandb-21aa",
+    "SOME_API_KEY": "canary-some-1f9c",
+    "DATABASE_PASSWORD": "canary-pass-8e8e",
+}
 
 
 def leaks(child, *folders: Path) -> list[str]:
@@ -41,8 +47,17 @@ def test_no_output_of_a_run_holds_a_key(processes, chat_checkpoint, tmp_path):
     """A whole run with TensorBoard, a cache and completions; the judge repeats its key in every failure."""
     echo = fails(400, message=f"bad request with {CANARIES['OPENAI_API_KEY_JUDGE']} and {CANARIES['HF_TOKEN']}")
     with ApiServer(*[says("A"), says("B"), echo] * 4, default=replies_with(lambda request: "AB"[len(request.text) % 2])) as server:
-        config = write_config(tmp_path, chat_checkpoint, reward_funcs=["correctness"], judge_model="m", judge_base_url=server.url, max_unscored=1.0,
-                              report_to=["tensorboard"], api_cache=str(tmp_path / "run" / "cache.db"), num_completions_to_print=4)
+        config = write_config(
+            tmp_path,
+            chat_checkpoint,
+            reward_funcs=["correctness"],
+            judge_model="m",
+            judge_base_url=server.url,
+            max_unscored=1.0,
+            report_to=["tensorboard"],
+            api_cache=str(tmp_path / "run" / "cache.db"),
+            num_completions_to_print=4,
+        )
         child = processes.train(config, "resume_from_checkpoint=true", setup="talkative", **CANARIES)
         assert child.code == 0, child.stderr
         sent = {request.headers["authorization"] for request in server.requests}
@@ -64,13 +79,26 @@ def test_a_secret_does_not_get_into_the_configuration(processes, chat_checkpoint
     for value in ("${SOME_API_KEY}", "${DATABASE_PASSWORD:-x}"):
         child = processes.train(write_config(tmp_path, chat_checkpoint, run_name=value), **CANARIES)
         assert child.code == 2 and "holds a secret" in child.stderr and leaks(child, tmp_path) == []
-    child = processes.train(write_config(tmp_path, chat_checkpoint, reward_funcs=["correctness"], judge_model="m", judge_api_key_env="canary-judge-7c1e"))
+    child = processes.train(
+        write_config(tmp_path, chat_checkpoint, reward_funcs=["correctness"], judge_model="m", judge_api_key_env="canary-judge-7c1e")
+    )
     assert child.code == 2 and leaks(child, tmp_path / "run") == []
 
 
 def test_what_counts_as_a_secret(monkeypatch):
-    names = {"OPENAI_API_KEY": True, "HF_TOKEN": True, "AWS_SECRET_ACCESS_KEY": True, "MY_PASSWORD": True, "TOKENS": True, "OPENAI_API_KEY_JUDGE": True,
-             "PATH": False, "KEYBOARD": False, "TOKENIZERS_PARALLELISM": False, "MONKEY": True, "HOME": False}
+    names = {
+        "OPENAI_API_KEY": True,
+        "HF_TOKEN": True,
+        "AWS_SECRET_ACCESS_KEY": True,
+        "MY_PASSWORD": True,
+        "TOKENS": True,
+        "OPENAI_API_KEY_JUDGE": True,
+        "PATH": False,
+        "KEYBOARD": False,
+        "TOKENIZERS_PARALLELISM": False,
+        "MONKEY": True,
+        "HOME": False,
+    }
     assert {name: is_secret_name(name) for name in names} == names
     monkeypatch.setenv("SHORT_KEY", "abc")
     monkeypatch.setenv("LONG_KEY", " abcdefgh ")
@@ -78,6 +106,7 @@ def test_what_counts_as_a_secret(monkeypatch):
 
 
 # --- checkpoints and tokenizers that are traps ---------------------------------------------------------------------------
+
 
 class Trap:
     def __reduce__(self):
@@ -108,10 +137,12 @@ TRAPS = {
     "an index of absent files": lambda folder: index_of(folder, {"weight_map": {"a": "b.safetensors"}}),
     "a header of 2**60 bytes": lambda folder: (folder / "model.safetensors").write_bytes((2**60).to_bytes(8, "little") + b"{}"),
     "offsets beyond the file": lambda folder: (folder / "model.safetensors").write_bytes(
-        (lambda head: len(head).to_bytes(8, "little") + head)(b'{"model.norm.weight":{"dtype":"F32","shape":[32],"data_offsets":[0,128]}}')),
+        (lambda head: len(head).to_bytes(8, "little") + head)(b'{"model.norm.weight":{"dtype":"F32","shape":[32],"data_offsets":[0,128]}}')
+    ),
     "config.json is a list": lambda folder: (folder / "config.json").write_text("[]"),
     "config.json with text for numbers": lambda folder: (folder / "config.json").write_text(
-        (folder / "config.json").read_text().replace('"hidden_size": 32', '"hidden_size": "big"')),
+        (folder / "config.json").read_text().replace('"hidden_size": 32', '"hidden_size": "big"')
+    ),
 }
 
 
@@ -125,19 +156,29 @@ def test_a_checkpoint_that_is_a_trap_is_refused_and_nothing_runs(model, name, tm
 
 def test_a_tokenizer_with_code_of_its_own_is_refused(model, tmp_path):
     path = model / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "auto_map": {"AutoTokenizer": ["evil.Evil", None]}, "tokenizer_class": "Evil"}))
+    path.write_text(
+        json.dumps({**json.loads(path.read_text()), "auto_map": {"AutoTokenizer": ["evil.Evil", None]}, "tokenizer_class": "Evil"})
+    )
     (model / "evil.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')\n")
     try:
-        load_tokenizer(model)                   # the class that is built in may be used in its place
+        load_tokenizer(model)  # the class that is built in may be used in its place
     except UserError as error:
         assert error.exit_code == 3
     assert not (tmp_path / "pwned").exists()
 
 
-@pytest.mark.parametrize("attack", ["{{ ''.__class__.__mro__[1].__subclasses__() }}", "{% set x = cycler.__init__.__globals__.os.system('touch pwned') %}",
-                                    "{{ lipsum.__globals__['os'].popen('touch pwned').read() }}", "{% for i in range(10**9) %}x{% endfor %}"])
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{% set x = cycler.__init__.__globals__.os.system('touch pwned') %}",
+        "{{ lipsum.__globals__['os'].popen('touch pwned').read() }}",
+        "{% for i in range(10**9) %}x{% endfor %}",
+    ],
+)
 def test_a_chat_template_cannot_run_code(model, attack, tmp_path):
     from grpo.prompts import ChatEncoder
+
     (tmp_path / "template.jinja").write_text(attack + TEMPLATE)
     with pytest.raises(UserError) as caught:
         ChatEncoder(load_tokenizer(model, str(tmp_path / "template.jinja")))
@@ -147,18 +188,26 @@ def test_a_chat_template_cannot_run_code(model, attack, tmp_path):
 def test_a_run_name_is_no_path(processes, chat_checkpoint, tmp_path):
     """It only goes to trackers: what a run writes lies in output_dir, whatever its name."""
     (tmp_path / "inside").mkdir()
-    child = processes.train(write_config(tmp_path / "inside", chat_checkpoint, run_name="../../../outside", max_steps=1, report_to=["tensorboard"]))
+    child = processes.train(
+        write_config(tmp_path / "inside", chat_checkpoint, run_name="../../../outside", max_steps=1, report_to=["tensorboard"])
+    )
     assert child.code == 0 and sorted(path.name for path in tmp_path.iterdir()) == ["inside"]
     assert sorted(path.name for path in (tmp_path / "inside").iterdir()) == ["questions.jsonl", "run", "run.yaml"]
 
 
-@pytest.mark.parametrize("url", ["http://169.254.169.254/v1", "http://user:pw@127.0.0.1/v1", "file:///etc/passwd", "http://example.org/v1", "ftp://127.0.0.1/"])
+@pytest.mark.parametrize(
+    "url", ["http://169.254.169.254/v1", "http://user:pw@127.0.0.1/v1", "file:///etc/passwd", "http://example.org/v1", "ftp://127.0.0.1/"]
+)
 def test_a_url_that_is_not_allowed_ends_a_run_before_it_begins(processes, chat_checkpoint, tmp_path, url):
-    child = processes.train(write_config(tmp_path, chat_checkpoint, reward_funcs=["correctness"], judge_model="m", judge_base_url=url), OPENAI_API_KEY_JUDGE="canary-key")
+    child = processes.train(
+        write_config(tmp_path, chat_checkpoint, reward_funcs=["correctness"], judge_model="m", judge_base_url=url),
+        OPENAI_API_KEY_JUDGE="canary-key",
+    )
     assert child.code == 2 and is_message(child.stderr) and "judge_base_url" in child.stderr
 
 
 # --- answers that must not pay -------------------------------------------------------------------------------------------
+
 
 class Generous:
     """A judge that falls for everything."""
@@ -171,8 +220,25 @@ class Generous:
         return Verdict("correct", "generous")
 
 
-HACKS = ["…", ":", "", " ", "?!", "。", "\u200b", "—", "*", "\n\n", "Paris or London", "Paris / London / Rome", "Paris; London", "Paris | London", "1. Paris\n2. London", "- Paris\n- London",
-         "Paris或者London"]
+HACKS = [
+    "…",
+    ":",
+    "",
+    " ",
+    "?!",
+    "。",
+    "\u200b",
+    "—",
+    "*",
+    "\n\n",
+    "Paris or London",
+    "Paris / London / Rome",
+    "Paris; London",
+    "Paris | London",
+    "1. Paris\n2. London",
+    "- Paris\n- London",
+    "Paris或者London",
+]
 
 
 @pytest.mark.parametrize("answer", HACKS)
@@ -182,9 +248,19 @@ def test_an_empty_or_hedging_answer_earns_nothing_even_from_a_generous_judge(ans
     assert score.value == -1.0 and judge.asked == 0
 
 
-SHAPES = ["<think>x</think><answer>Paris</answer><answer>London</answer>", "<think>x</think><think>y</think><answer>Paris</answer>", "<answer>Paris</answer><think>x</think>",
-          "<think>x<answer>Paris</answer></think>", "Paris", "<answer>Paris", "<think>x</think>Paris", "<think><think>x</think></think><answer>Paris</answer>",
-          "<think>x</think><answer><answer>Paris</answer></answer>", "<think>x</think></think><answer>Paris</answer>", "<think>x</think><answer>Paris</answer></answer>"]
+SHAPES = [
+    "<think>x</think><answer>Paris</answer><answer>London</answer>",
+    "<think>x</think><think>y</think><answer>Paris</answer>",
+    "<answer>Paris</answer><think>x</think>",
+    "<think>x<answer>Paris</answer></think>",
+    "Paris",
+    "<answer>Paris",
+    "<think>x</think>Paris",
+    "<think><think>x</think></think><answer>Paris</answer>",
+    "<think>x</think><answer><answer>Paris</answer></answer>",
+    "<think>x</think></think><answer>Paris</answer>",
+    "<think>x</think><answer>Paris</answer></answer>",
+]
 
 
 @pytest.mark.parametrize("completion", SHAPES)
@@ -193,8 +269,27 @@ def test_anything_but_one_pair_of_each_tag_earns_nothing(completion):
     assert score.value == -1.0 and grade(completion, {}).value == -1.0
 
 
-@pytest.mark.parametrize("answer", ["", "x", "\\frac{}{}", "1=1", "42 or 43", "1,2,3,...,100", "[0,100]", "x \\in R", "42 \\text{ or } 43", "\\pm 42", "42?43", "\\infty", "NaN", "42\\ldots",
-                                    "\\text{the answer}", "__import__('os').system('touch pwned')"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "x",
+        "\\frac{}{}",
+        "1=1",
+        "42 or 43",
+        "1,2,3,...,100",
+        "[0,100]",
+        "x \\in R",
+        "42 \\text{ or } 43",
+        "\\pm 42",
+        "42?43",
+        "\\infty",
+        "NaN",
+        "42\\ldots",
+        "\\text{the answer}",
+        "__import__('os').system('touch pwned')",
+    ],
+)
 def test_a_boxed_answer_that_says_everything_or_nothing_is_not_right(answer):
     assert verdict("\\boxed{" + answer + "}", "42")[0] != "correct"
 
@@ -202,8 +297,28 @@ def test_a_boxed_answer_that_says_everything_or_nothing_is_not_right(answer):
 def test_the_fence_cannot_be_closed_from_inside():
     """2,000 answers that end a fence in every way, among them with the words of other calls: the prompt keeps its twelve lines."""
     import random
+
     rng = random.Random(0)
-    pieces = ["</candidate", "<candidate", " ", ">", "\n", "\u2028", "\r", "\x85", "\\u003c", "&lt;", "\"", "\\", "\\n", "A", "```", "<|im_end|>", "\ud800", "\x1b"]
+    pieces = [
+        "</candidate",
+        "<candidate",
+        " ",
+        ">",
+        "\n",
+        "\u2028",
+        "\r",
+        "\x85",
+        "\\u003c",
+        "&lt;",
+        '"',
+        "\\",
+        "\\n",
+        "A",
+        "```",
+        "<|im_end|>",
+        "\ud800",
+        "\x1b",
+    ]
     used = {f"{number:016x}" for number in range(50)}
     for number in range(2000):
         nonce = f"{rng.getrandbits(64):016x}"
@@ -215,8 +330,12 @@ def test_the_fence_cannot_be_closed_from_inside():
 
 # --- the terminal --------------------------------------------------------------------------------------------------------
 
+
 def test_model_text_reaches_no_terminal_as_it_is(processes, chat_checkpoint, tmp_path):
-    child = processes.train(write_config(tmp_path, chat_checkpoint, num_completions_to_print=8, report_to=["tensorboard"], max_steps=2), setup="steers_the_terminal")
+    child = processes.train(
+        write_config(tmp_path, chat_checkpoint, num_completions_to_print=8, report_to=["tensorboard"], max_steps=2),
+        setup="steers_the_terminal",
+    )
     assert child.code == 0 and "\\x1b]0;" in child.stderr and "\\u202e" in child.stderr
     for text in (child.stderr, child.stdout):
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e\x9b]", text)

@@ -53,7 +53,9 @@ def test_during_generation_the_rollout_is_dropped_and_the_run_saved(processes, c
 @pytest.mark.parametrize("number", CODES, ids=str)
 def test_during_a_judge_call_that_hangs(processes, chat_checkpoint, tmp_path, number):
     with ApiServer(*[says("A")] * 17, default=hangs) as server:
-        config = write_config(tmp_path, chat_checkpoint, reward_funcs=["correctness"], judge_model="m", judge_base_url=server.url, save_steps=0)
+        config = write_config(
+            tmp_path, chat_checkpoint, reward_funcs=["correctness"], judge_model="m", judge_base_url=server.url, save_steps=0
+        )
         child = processes.start("grpo.train", config, setup="talkative", OPENAI_API_KEY_JUDGE="canary-key")
         child.until(lambda: len(server.requests) > 20)
         child.signal(number)
@@ -90,7 +92,7 @@ def test_a_second_sigint_does_not_wait_for_the_save(processes, chat_checkpoint, 
     time.sleep(0.1)
     child.signal(signal.SIGINT)
     started = time.monotonic()
-    assert child.wait(20) == 130 and time.monotonic() - started < 0.8          # the save would take a second
+    assert child.wait(20) == 130 and time.monotonic() - started < 0.8  # the save would take a second
     assert not list((tmp_path / "run").glob("checkpoint-*")) and state(tmp_path / "run")["exit_code"] == 130
     assert resumed_equals(processes, config, undisturbed)
 
@@ -121,6 +123,7 @@ def test_the_command_itself_stops(chat_checkpoint, tmp_path):
 
 
 # --- two runs in one directory -------------------------------------------------------------------------------------------
+
 
 def test_the_second_run_in_a_directory_is_told_who_has_it(processes, chat_checkpoint, tmp_path):
     config = write_config(tmp_path, chat_checkpoint, max_steps=100_000)
@@ -156,7 +159,7 @@ def test_a_child_does_not_inherit_the_lock(tmp_path):
             RunDir(tmp_path / "run", resume=True, overwrite=False)
         parent.kill()
         parent.wait()
-        os.kill(child, 0)                                   # it lives
+        os.kill(child, 0)  # it lives
         RunDir(tmp_path / "run", resume=True, overwrite=False).close(0, "")
     finally:
         os.kill(child, signal.SIGKILL)
@@ -180,7 +183,9 @@ def test_every_error_is_three_lines_and_its_traceback_in_debug_log(processes, ch
         child = processes.train(write_config(tmp_path, chat_checkpoint, f"case{code}"), *overrides, SOME_API_KEY="canary-1f9c")
         assert child.code == code and is_message(child.stderr), child.stderr
         if code != 2:
-            assert "Traceback" in (tmp_path / f"case{code}" / "debug.log").read_text() and state(tmp_path / f"case{code}")["exit_code"] == code
+            assert (
+                "Traceback" in (tmp_path / f"case{code}" / "debug.log").read_text() and state(tmp_path / f"case{code}")["exit_code"] == code
+            )
     child = processes.train(write_config(tmp_path, chat_checkpoint, "kept"))
     assert child.code == 2 and "overwrite_output_dir=true" in child.stderr and (tmp_path / "kept" / "thesis.txt").exists()
     assert json.dumps(sorted(path.name for path in (tmp_path / "kept").iterdir())) == '[".lock", "thesis.txt"]'

@@ -14,10 +14,27 @@ import torch
 from api_server import ApiServer, dies_midway, drips, fails, hangs, resets, says, sends
 from running import lines, state, weights, write_config
 
-PASSING = {"429": fails(429, code="rate_limit"), "500": fails(500), "502": fails(502), "503": fails(503, retry_after="0.1"), "reset": resets, "dies midway": dies_midway,
-           "broken JSON": sends(b'{"choices": ['), "HTML": sends(b"<html>busy</html>", kind="text/html"), "error body": sends(b'{"error": {"message": "x"}}'),
-           "no choices": sends(b'{"choices": []}'), "hang": hangs, "drip": drips}
-LASTING = {"null": says(None), "cut": says("A", "length"), "filter": says("", "content_filter"), "prose": says("It is correct."), "bad request": fails(400)}
+PASSING = {
+    "429": fails(429, code="rate_limit"),
+    "500": fails(500),
+    "502": fails(502),
+    "503": fails(503, retry_after="0.1"),
+    "reset": resets,
+    "dies midway": dies_midway,
+    "broken JSON": sends(b'{"choices": ['),
+    "HTML": sends(b"<html>busy</html>", kind="text/html"),
+    "error body": sends(b'{"error": {"message": "x"}}'),
+    "no choices": sends(b'{"choices": []}'),
+    "hang": hangs,
+    "drip": drips,
+}
+LASTING = {
+    "null": says(None),
+    "cut": says("A", "length"),
+    "filter": says("", "content_filter"),
+    "prose": says("It is correct."),
+    "bad request": fails(400),
+}
 KINDS = [*PASSING, *LASTING]
 
 
@@ -43,22 +60,38 @@ class Replayable(ApiServer):
 
 
 def config_of(tmp_path, chat_checkpoint, server, name, steps, save_steps, **keys):
-    keys = {"reward_funcs": ["correctness", "fakes:gauge"], "reward_weights": [1.0, 0.0], "judge_model": "m", "judge_base_url": server.url,
-            "api_deadline_s": 6.0, "max_unscored": 1.0, "per_device_train_batch_size": 16, "max_steps": steps, "save_steps": save_steps, **keys}
+    keys = {
+        "reward_funcs": ["correctness", "fakes:gauge"],
+        "reward_weights": [1.0, 0.0],
+        "judge_model": "m",
+        "judge_base_url": server.url,
+        "api_deadline_s": 6.0,
+        "max_unscored": 1.0,
+        "per_device_train_batch_size": 16,
+        "max_steps": steps,
+        "save_steps": save_steps,
+        **keys,
+    }
     return write_config(tmp_path, chat_checkpoint, name, **keys)
 
 
-def soak(processes, chat_checkpoint, tmp_path, steps: int, save_steps: int, one_in: int, kills: list[str], slow: bool) -> tuple[Counter, list[dict]]:
+def soak(
+    processes, chat_checkpoint, tmp_path, steps: int, save_steps: int, one_in: int, kills: list[str], slow: bool
+) -> tuple[Counter, list[dict]]:
     """One undisturbed run, one that is killed; the failures seen, and what the process of the first held at each group."""
     key = {"OPENAI_API_KEY_JUDGE": "canary-key", "setup": "talkative"}
     with Replayable(one_in, slow) as server:
-        child = processes.start("grpo.train", config_of(tmp_path, chat_checkpoint, server, "whole", steps, save_steps), GAUGE=str(tmp_path / "gauge"), **key)
+        child = processes.start(
+            "grpo.train", config_of(tmp_path, chat_checkpoint, server, "whole", steps, save_steps), GAUGE=str(tmp_path / "gauge"), **key
+        )
         assert child.wait(1500) == 0, child.stderr
         kinds = server.kinds
     with Replayable(one_in, slow) as server:
         config = config_of(tmp_path, chat_checkpoint, server, "parts", steps, save_steps, api_cache=str(tmp_path / "cache.db"))
         for place in kills:
-            child = processes.start("grpo.train", config, "resume_from_checkpoint=true", GAUGE=str(tmp_path / "other"), FAILPOINT=place, **key)
+            child = processes.start(
+                "grpo.train", config, "resume_from_checkpoint=true", GAUGE=str(tmp_path / "other"), FAILPOINT=place, **key
+            )
             assert child.wait(1500) == -signal.SIGKILL
         child = processes.start("grpo.train", config, "resume_from_checkpoint=true", GAUGE=str(tmp_path / "other"), **key)
         assert child.wait(1500) == 0, child.stderr
@@ -79,7 +112,11 @@ def no_row_was_paid_for_an_outage(run_dir) -> int:
                 assert row["reward"] is None and row["advantage"] == 0 and reason.startswith("the judge"), row
                 unscored += 1
             else:
-                assert {"correct": 2.0, "wrong": -1.0, "refused": 1.0}[reason.split()[-1]] == row["reward"] if reason.startswith("the judge says") else row["reward"] in (-1, 1), row
+                assert (
+                    {"correct": 2.0, "wrong": -1.0, "refused": 1.0}[reason.split()[-1]] == row["reward"]
+                    if reason.startswith("the judge says")
+                    else row["reward"] in (-1, 1)
+                ), row
     return unscored
 
 
@@ -96,6 +133,13 @@ def test_three_hundred_steps_with_two_kills(processes, chat_checkpoint, tmp_path
     assert set(kinds) == set(KINDS), kinds
     unscored = no_row_was_paid_for_an_outage(tmp_path / "whole")
     early, late = held[200], held[-1]
-    print(f"\n{sum(kinds.values())} failures of {len(kinds)} kinds, {unscored} rows unscored; held after 50 steps {early}, at the end {late}")
-    assert unscored > 0 and late["threads"] <= early["threads"] and late["files"] <= early["files"] + 4 and late["sockets"] <= early["sockets"] + 4
+    print(
+        f"\n{sum(kinds.values())} failures of {len(kinds)} kinds, {unscored} rows unscored; held after 50 steps {early}, at the end {late}"
+    )
+    assert (
+        unscored > 0
+        and late["threads"] <= early["threads"]
+        and late["files"] <= early["files"] + 4
+        and late["sockets"] <= early["sockets"] + 4
+    )
     assert late["rss_mb"] < early["rss_mb"] + 30
