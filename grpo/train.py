@@ -109,15 +109,11 @@ class Trainer:
                 reason = str(error).partition("\n")[0]           # the error itself holds on to the tensors of its traceback
             smaller = memory.halve(self.budget, self.rollout.longest) if phase != "generating" and not self.updated else None
             if smaller is None:
-                raise UserError(
-                    f"out of memory while {phase}, at step {self.step}",
-                    f"{reason}. Counted: {self.account()}; {self.rollout.sampler.max_slots} sequences of up to {self.rollout.longest} "
-                    f"tokens, micro-batches of {self.budget.tokens} packed tokens",
-                    "lower "
-                    + ("max_num_seqs" if phase == "generating" else "max_tokens_per_micro_batch, or set gradient_checkpointing=true")
-                    + ", max_completion_length or max_prompt_length",
-                    MEMORY,
-                )
+                key = "max_num_seqs" if phase == "generating" else "max_tokens_per_micro_batch, or set gradient_checkpointing=true"
+                raise UserError(f"out of memory while {phase}, at step {self.step}",
+                                f"{reason}. Counted: {self.account()}; {self.rollout.sampler.max_slots} sequences of up to "
+                                f"{self.rollout.longest} tokens, micro-batches of {self.budget.tokens} packed tokens",
+                                f"lower {key}, max_completion_length or max_prompt_length", MEMORY)
             self.budget = smaller
             self.optimizer.grad.zero_()
             memory.release()
