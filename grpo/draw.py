@@ -88,12 +88,13 @@ def _cut(logp_BV: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
 
 
 def uniforms(seed_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
-    """A number in [0, 1) for each (seed, position), int64 each: SplitMix64 (Steele, Lea, Flood 2014), float64."""
+    """A number in (0, 1) for each (seed, position), int64 each: SplitMix64 (Steele, Lea, Flood 2014), float64. The middle of its
+    interval: a 0 would draw an entry of any probability, such as 1e-45."""
     x = seed_B + position_B * _GOLDEN
     x = (x ^ _shift_right(x, 30)) * _MIX1
     x = (x ^ _shift_right(x, 27)) * _MIX2
     x = x ^ _shift_right(x, 31)
-    return _shift_right(x, 11).double() * 2.0**-53
+    return (_shift_right(x, 12).double() + 0.5) * 2.0**-52
 
 
 def row_seed(*parts: int) -> int:

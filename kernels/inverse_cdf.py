@@ -92,9 +92,9 @@ def _first(passed, possible, index, size: tl.constexpr):
 
 @triton.jit
 def _uniform(seed, position):
-    """SplitMix64 of (seed, position) as a float64 in [0, 1): draw.uniforms."""
+    """SplitMix64 of (seed, position) as a float64 in (0, 1): draw.uniforms."""
     x = seed.to(tl.uint64, bitcast=True) + position.to(tl.uint64, bitcast=True) * 0x9E3779B97F4A7C15
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB
     x = x ^ (x >> 31)
-    return (x >> 11).to(tl.int64).to(tl.float64) * (1.0 / 9007199254740992.0)
+    return ((x >> 12).to(tl.int64).to(tl.float64) + 0.5) * (1.0 / 4503599627370496.0)

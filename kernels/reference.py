@@ -83,7 +83,7 @@ def uniform(seed: int, position: int) -> float:
     x = (seed + position * 0x9E3779B97F4A7C15) % 2**64
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
     x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
-    return ((x ^ x >> 31) >> 11) / 2**53
+    return (((x ^ x >> 31) >> 12) + 0.5) / 2**52
 
 
 def rms_norm(x_TD: torch.Tensor, weight_D: torch.Tensor, eps: float, residual_TD: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:

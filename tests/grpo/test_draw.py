@@ -77,3 +77,14 @@ def test_uniforms_are_uniform_and_uncorrelated():
 def test_row_seeds_differ():
     seeds = {row_seed(42, step, row) for step in range(200) for row in range(200)}
     assert len(seeds) == 40_000 and all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_no_uniform_is_0_or_1():
+    """SplitMix64 takes (0, 0) to 0, and a uniform of 0 would draw the first entry, however improbable."""
+    seeds = torch.cat([torch.zeros(1, dtype=torch.int64), torch.randint(-2**62, 2**62, (100_000,), generator=torch.Generator().manual_seed(0))])
+    uniform_B = uniforms(seeds, torch.zeros_like(seeds))
+    assert 0 < float(uniform_B.min()) and float(uniform_B.max()) < 1
+    logits_BV = torch.zeros(1, 300)
+    logits_BV[0, 0] = -103.0                                     # e^-103 is the smallest float32 above 0
+    ids_B, _, _ = draw(logits_BV, uniform_B[:1], Sampling(1))
+    assert int(ids_B) == 1
