@@ -140,7 +140,9 @@ def main(argv: list[str] | None = None) -> dict:
         adapted = measure(name, random_decoder(name, dtype, options.device, options.rank or RANKS.get(name, 16)), rows, options, peak)
         checks[f"{name}: LoRA against without, {rows} rows"] = adapted["seconds"]["ours"]["median"] / plain[rows]["seconds"]["ours"]["median"]
         cases += [*plain.values(), adapted]
-    return timing.finish("decode", options, cases, checks, ceilings=peak, kernels=describe(options.device), part=" ".join([*names, f"top_p {options.top_p:g}"]))
+    return timing.finish(
+        "decode", options, cases, checks, ceilings=peak, kernels=describe(options.device), part=" ".join([*names, f"top_p {options.top_p:g}"])
+    )
 
 
 if __name__ == "__main__":

@@ -60,7 +60,10 @@ def refusals(folder: Path, seeds: Sequence[int]) -> dict[str, list[float]]:
     """Share of refusals among a step's completions, mean over seeds, per arm."""
     curves = {}
     for arm in ARMS:
-        runs = [[json.loads(line)["refusal_rate"] for line in (folder / f"seed-{seed}" / arm / "metrics.jsonl").read_text().splitlines()] for seed in seeds]
+        runs = [
+            [json.loads(line)["refusal_rate"] for line in (folder / f"seed-{seed}" / arm / "metrics.jsonl").read_text().splitlines()]
+            for seed in seeds
+        ]
         curves[arm] = [statistics.fmean(step) for step in zip(*runs, strict=True)]
     return curves
 

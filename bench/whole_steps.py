@@ -72,9 +72,18 @@ def predicted_peak(trainer: Trainer, resident: int, tokens: int) -> float:
 def measure(name: str, options, peak) -> tuple[list[dict], dict]:
     shape = SHAPES[name] if not options.smoke else {**SHAPES[name], "model": "tiny", "prompts": 2, "group": 2, "tokens": 8, "lora_r": 4}
     dtype, total, rng = getattr(torch, options.dtype), shape["prompts"] * shape["group"], random.Random(0)
-    keys = {"num_generations": shape["group"], "per_device_train_batch_size": total, "max_completion_length": shape["tokens"], "beta": shape["beta"],
-            "lora_r": shape["lora_r"], "lora_alpha": 2 * shape["lora_r"], "torch_dtype": options.dtype, "device": options.device, "learning_rate": 1e-6,
-            "system_prompt": "" if options.smoke else "Think step by step. " * 8}
+    keys = {
+        "num_generations": shape["group"],
+        "per_device_train_batch_size": total,
+        "max_completion_length": shape["tokens"],
+        "beta": shape["beta"],
+        "lora_r": shape["lora_r"],
+        "lora_alpha": 2 * shape["lora_r"],
+        "torch_dtype": options.dtype,
+        "device": options.device,
+        "learning_rate": 1e-6,
+        "system_prompt": "" if options.smoke else "Think step by step. " * 8,
+    }
     cases, checks, original = [], {}, policy.load_decoder
     policy.load_decoder = made_on_device
     try:

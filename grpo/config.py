@@ -22,7 +22,15 @@ from grpo.options import ALIASES, IGNORED, MADE_BY_TOY_WORLD, REQUIRED, UNREPEAT
 from rewards.registry import expand
 
 AnyConfig = TrainConfig | SftConfig
-NOT_YAML = (yaml.YAMLError, ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError)     # what PyYAML raises, on a bad date or tag
+NOT_YAML = (
+    yaml.YAMLError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    KeyError,
+    OverflowError,
+    RecursionError,
+)  # what PyYAML raises, on a bad date or tag
 MAX_SHOWN = 200              # characters of a wrong value in a message
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
@@ -116,7 +124,9 @@ def _read_file(path: Path, problems: list[str]) -> list[_Entry]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the config {path}", str(error), "give the path of a YAML file, such as configs/tiny_math.yaml", CONFIG) from None
+        raise UserError(
+            f"cannot read the config {path}", str(error), "give the path of a YAML file, such as configs/tiny_math.yaml", CONFIG
+        ) from None
     try:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
             raise yaml.YAMLError("aliases (*name) are not used here")        # nested, nine lines of them stand for a billion values
@@ -194,7 +204,9 @@ def _expand(value: Any) -> Any:
 
     def substitute(match: re.Match) -> str:
         if is_secret_name(match[1]):
-            raise ValueError(f"{match[1]} holds a secret, which would be written to config.resolved.yaml; name the variable (judge_api_key_env) instead")
+            raise ValueError(
+                f"{match[1]} holds a secret, which would be written to config.resolved.yaml; name the variable (judge_api_key_env) instead"
+            )
         found = os.environ.get(match[1], match[2])
         if found is None:
             raise ValueError(f"the environment variable {match[1]} is not set (write ${{{match[1]}:-default}} to allow that)")
@@ -233,7 +245,9 @@ def _coerce_one(value: Any, wanted: Any) -> Any:
         if isinstance(value, bool) or (isinstance(value, str) and value.lower() in ("true", "false")):
             return value if isinstance(value, bool) else value.lower() == "true"
     elif wanted is int:
-        if not isinstance(value, bool) and (isinstance(value, int) or re.fullmatch(r"[+-]?\d+", str(value)) or (isinstance(value, float) and value.is_integer())):
+        if not isinstance(value, bool) and (
+            isinstance(value, int) or re.fullmatch(r"[+-]?\d+", str(value)) or (isinstance(value, float) and value.is_integer())
+        ):
             return int(value)
     elif wanted is float:
         number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else float("nan")
@@ -251,11 +265,16 @@ def _coerce_one(value: Any, wanted: Any) -> Any:
 def _check_bounds(value: Any, bounds: typing.Mapping[str, Any]) -> None:
     if bounds["choices"] and not any(value is choice or (value == choice and type(value) is type(choice)) for choice in bounds["choices"]):
         close = difflib.get_close_matches(str(value), [c for c in bounds["choices"] if isinstance(c, str)], n=1)
-        raise ValueError(f"must be one of {', '.join(str(c) for c in bounds['choices'])}; got {_shown(value)}" + (f"; did you mean {close[0]}?" if close else ""))
+        raise ValueError(
+            f"must be one of {', '.join(str(c) for c in bounds['choices'])}; got {_shown(value)}" + (f"; did you mean {close[0]}?" if close else "")
+        )
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, (int, float)) and not isinstance(number, bool):
             if (bounds["low"] is not None and number < bounds["low"]) or (bounds["high"] is not None and number > bounds["high"]) or \
                     (bounds["above"] is not None and number <= bounds["above"]):
-                limits = [f"at least {bounds['low']}" if bounds["low"] is not None else "", f"above {bounds['above']}" if bounds["above"] is not None else "",
-                          f"at most {bounds['high']}" if bounds["high"] is not None else ""]
+                limits = [
+                    f"at least {bounds['low']}" if bounds["low"] is not None else "",
+                    f"above {bounds['above']}" if bounds["above"] is not None else "",
+                    f"at most {bounds['high']}" if bounds["high"] is not None else "",
+                ]
                 raise ValueError(f"must be {' and '.join(filter(None, limits))}; got {number}")

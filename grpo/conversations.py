@@ -20,7 +20,9 @@ def read_messages(record: dict[str, Any]) -> list[Message]:
     """
     if "conversations" in record or "messages" in record:
         turns = record.get("conversations") or record.get("messages")
-        messages = [{"role": ROLES.get(turn.get("from") or turn.get("role"), ""), "content": turn.get("value", turn.get("content"))} for turn in turns]
+        messages = [
+            {"role": ROLES.get(turn.get("from") or turn.get("role"), ""), "content": turn.get("value", turn.get("content"))} for turn in turns
+        ]
     elif "instruction" in record:
         asked = "\n".join(filter(None, (record["instruction"], record.get("input"))))
         turns = [*(record.get("history") or []), [asked, record.get("output")]]

@@ -55,10 +55,17 @@ def _describe(error: BaseException) -> tuple[int, str]:
         return SIGINT, "stopped by SIGINT"
     what = f"{type(error).__name__}: {error}".strip()
     if is_storage_error(error):
-        return STORAGE, str(UserError("the disk does not take what is written", what, "free some space; a run goes on with resume_from_checkpoint=true"))
+        return STORAGE, str(
+            UserError("the disk does not take what is written", what, "free some space; a run goes on with resume_from_checkpoint=true")
+        )
     if "OutOfMemory" in type(error).__name__ or isinstance(error, MemoryError) or "can't allocate memory" in what:
-        return MEMORY, str(UserError("out of memory", what.partition("\n")[0], "lower max_num_seqs, max_tokens_per_micro_batch, max_completion_length or "
-                                     "max_prompt_length, or set gradient_checkpointing=true"))
+        return MEMORY, str(
+            UserError(
+                "out of memory",
+                what.partition("\n")[0],
+                "lower max_num_seqs, max_tokens_per_micro_batch, max_completion_length or " "max_prompt_length, or set gradient_checkpointing=true",
+            )
+        )
     where = traceback.extract_tb(error.__traceback__)[-1]
     return INTERNAL, str(UserError(what, f"an internal error at {where.filename}:{where.lineno} in {where.name}",
                                    "the traceback is in debug.log of the output directory; without one, set GRPO_TRACEBACK=1 to see it here"))

@@ -86,9 +86,16 @@ GLOSSARY = {   # <name> stands for a reward's name
     "decomposer/completion_tokens": "tokens received", "decomposer/cost": "US dollars, by decomposer_prices",
     "tokens": "stage 1: answer tokens trained on in this step",
 }
-SHOWN = {   # on the progress bar
-    "loss": ("loss", ".4f"), "reward": ("reward", "+.2f"), "accuracy": ("accuracy", ".0%"), "completions/mean_length": ("length", ".0f"),
-    "refusal_rate": ("refused", ".0%"), "kl": ("kl", ".4f"), "grad_norm": ("grad", ".3f"), "frac_reward_zero_std": ("no signal", ".0%"), "tokens_per_second": ("tok/s", ",.0f"),
+SHOWN = {  # on the progress bar
+    "loss": ("loss", ".4f"),
+    "reward": ("reward", "+.2f"),
+    "accuracy": ("accuracy", ".0%"),
+    "completions/mean_length": ("length", ".0f"),
+    "refusal_rate": ("refused", ".0%"),
+    "kl": ("kl", ".4f"),
+    "grad_norm": ("grad", ".3f"),
+    "frac_reward_zero_std": ("no signal", ".0%"),
+    "tokens_per_second": ("tok/s", ",.0f"),
 }
 _PATTERNS = [re.compile(re.escape(name).replace("<name>", r"[^/]+")) for name in GLOSSARY]
 
@@ -121,7 +128,9 @@ class Log:
 
     def advance(self, metrics: Mapping[str, float]) -> None:
         """Moves the progress bar by a step."""
-        self.bar.set_postfix_str("  ".join(f"{label} {metrics[name]:{style}}" for name, (label, style) in SHOWN.items() if name in metrics), refresh=False)
+        self.bar.set_postfix_str(
+            "  ".join(f"{label} {metrics[name]:{style}}" for name, (label, style) in SHOWN.items() if name in metrics), refresh=False
+        )
         self.bar.update()
 
     def say(self, text: str) -> None:
@@ -164,10 +173,18 @@ class Log:
 
 def completion_row(group: Group, index: int) -> dict[str, Any]:
     completion, scores = group.completions[index], group.scores[index]
-    return {"row": group.prompt.row, "prompt": group.prompt.text, "completion": completion.text, "finish_reason": completion.finish_reason,
-            "num_tokens": len(completion.ids), "reward": _json(group.rewards[index]), "advantage": _json(group.advantages[index]) if group.advantages else None,
-            "rewards": {name: _json(score.value) for name, score in scores.items()}, "reasons": {name: score.reason for name, score in scores.items()},
-            "details": {name: score.details for name, score in scores.items() if score.details}}
+    return {
+        "row": group.prompt.row,
+        "prompt": group.prompt.text,
+        "completion": completion.text,
+        "finish_reason": completion.finish_reason,
+        "num_tokens": len(completion.ids),
+        "reward": _json(group.rewards[index]),
+        "advantage": _json(group.advantages[index]) if group.advantages else None,
+        "rewards": {name: _json(score.value) for name, score in scores.items()},
+        "reasons": {name: score.reason for name, score in scores.items()},
+        "details": {name: score.details for name, score in scores.items() if score.details},
+    }
 
 
 def _json(value: float | None) -> float | str | None:
@@ -234,7 +251,9 @@ class _Online:
         try:
             self.module = importlib.import_module(module_name)
         except ImportError:
-            raise UserError(f"report_to names {module_name}, which is not installed", "", f"pip install {module_name}, or remove it from report_to", CONFIG) from None
+            raise UserError(
+                f"report_to names {module_name}, which is not installed", "", f"pip install {module_name}, or remove it from report_to", CONFIG
+            ) from None
         self.run = self.module.init(project="grpo", name=run_name or run_dir.name, config=yaml.safe_load(config_text))
 
     def scalars(self, step: int, metrics: Mapping[str, float]) -> None:

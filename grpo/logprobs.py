@@ -83,7 +83,9 @@ def _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk) -> Iterato
         yield rows, logp_X, entropy_X, slope_XV
 
 
-def row_epilogue(logits_XV: torch.Tensor, targets_X: torch.Tensor, temperature: float, cut_X: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+def row_epilogue(
+    logits_XV: torch.Tensor, targets_X: torch.Tensor, temperature: float, cut_X: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-prob of the target and entropy of each row; overwrites the logits (before the temperature) with onehot - softmax."""
     exact = torch.promote_types(logits_XV.dtype, torch.float32)
     logp_X, entropy_X = (torch.empty(len(targets_X), dtype=exact, device=logits_XV.device) for _ in range(2))

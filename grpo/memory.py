@@ -67,7 +67,9 @@ def kept_bytes_per_token(c: ModelConfig, lora: LoraSpec | None, dtype: torch.dty
     rank = lora.rank if lora else 0
     queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
     norm = exact * c.hidden_size                                                     # the normalised input, before the weight
-    attention = norm + item * (c.hidden_size + 3 * rank + 3 * queries + 4 * keys + queries + rank)   # qkv's and o's inputs, q, k, v, padded k and v, out
+    attention = norm + item * (
+        c.hidden_size + 3 * rank + 3 * queries + 4 * keys + queries + rank
+    )  # qkv's and o's inputs, q, k, v, padded k and v, out
     mlp = norm + item * (c.hidden_size + 2 * rank + 4 * c.intermediate_size + rank)  # gate-up's input, gate, up, silu(gate), down's input
     return attention, mlp, 3 * exact * c.hidden_size
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-
 FIRST_SCALE, SCALE_GROWS_AFTER = 2.0**10, 50     # of the loss in float16; finite steps until it is doubled
 
 

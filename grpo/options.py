@@ -68,7 +68,9 @@ class RunKeys:
     report_to: list[str] = key(("tensorboard",), "where metrics go besides metrics.jsonl: tensorboard, swanlab, wandb, none")
     run_name: str | None = key(None, "the run's name for swanlab and wandb")
     disable_tqdm: bool = key(False, "no progress bar")
-    toy_world: str | None = key(None, "make this toy world's model, tokenizer and data first, and use what is not set otherwise", choices=(None, "arithmetic", "encyclopedia"))
+    toy_world: str | None = key(
+        None, "make this toy world's model, tokenizer and data first, and use what is not set otherwise", choices=(None, "arithmetic", "encyclopedia")
+    )
     toy_dir: str | None = key(None, "where the toy world lies; output_dir/world if unset")
 
 

@@ -61,8 +61,12 @@ class Run:
 
     def __enter__(self) -> "Run":
         if getattr(self.config, "api_deadline_s", 0) >= TIMEOUT.total_seconds():
-            raise UserError(f"api_deadline_s is {self.config.api_deadline_s:g}", f"after {TIMEOUT.total_seconds():g} s the other processes give a silent one up",
-                            "lower api_deadline_s", CONFIG)
+            raise UserError(
+                f"api_deadline_s is {self.config.api_deadline_s:g}",
+                f"after {TIMEOUT.total_seconds():g} s the other processes give a silent one up",
+                "lower api_deadline_s",
+                CONFIG,
+            )
         self.ranks = self.ranks or Ranks(self.device)
         if self.ranks.is_main:
             self.dir = RunDir(self.path, bool(self.config.resume_from_checkpoint), self.config.overwrite_output_dir)
@@ -237,8 +241,12 @@ class Run:
     def _check_changes(self, folder: Path) -> None:
         before = json.loads((folder / checkpoint.MANIFEST_FILE).read_text(encoding="utf-8")).get("world_size", 1)
         if before != self.ranks.world:
-            raise UserError(f"the run in {self.path} was made by {before} processes, this is one of {self.ranks.world}",
-                            "their number decides the batch", f"start it with torchrun --nproc-per-node {before}, or anew in another output_dir", CONFIG)
+            raise UserError(
+                f"the run in {self.path} was made by {before} processes, this is one of {self.ranks.world}",
+                "their number decides the batch",
+                f"start it with torchrun --nproc-per-node {before}, or anew in another output_dir",
+                CONFIG,
+            )
         saved, _ = load_config(folder / "config.resolved.yaml", kind=type(self.config))
         before, now = (yaml.safe_load(to_yaml(c)) for c in (saved, self.config))
         changed = {name: (before.get(name), now.get(name)) for name in {*before, *now} if before.get(name) != now.get(name)}
@@ -246,5 +254,9 @@ class Run:
             self.say(f"note: {name} was {changed[name][0]}, is now {changed[name][1]}")
         frozen = sorted(changed.keys() - FREE - WARNED)
         if frozen:
-            raise UserError(f"the run in {self.path} was made with another configuration", "; ".join(f"{n}: {changed[n][0]} -> {changed[n][1]}" for n in frozen),
-                            "set these back, or start anew in another output_dir", CONFIG)
+            raise UserError(
+                f"the run in {self.path} was made with another configuration",
+                "; ".join(f"{n}: {changed[n][0]} -> {changed[n][1]}" for n in frozen),
+                "set these back, or start anew in another output_dir",
+                CONFIG,
+            )

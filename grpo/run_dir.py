@@ -36,7 +36,9 @@ class RunDir:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock = open(self.path / ".lock", "a+")
         except OSError as error:
-            raise UserError(f"cannot use the output directory {path}", str(error), "set output_dir to a folder that can be written", STORAGE) from None
+            raise UserError(
+                f"cannot use the output directory {path}", str(error), "set output_dir to a folder that can be written", STORAGE
+            ) from None
         _locks.add(self)
         try:
             self._take_lock()
@@ -66,8 +68,12 @@ class RunDir:
         if not found:
             return
         if not overwrite:
-            raise UserError(f"the output directory {self.path} is not empty", f"it holds {', '.join(sorted(p.name for p in found)[:6])}",
-                            "resume_from_checkpoint=true goes on with that run, overwrite_output_dir=true starts anew, or set another output_dir", CONFIG)
+            raise UserError(
+                f"the output directory {self.path} is not empty",
+                f"it holds {', '.join(sorted(p.name for p in found)[:6])}",
+                "resume_from_checkpoint=true goes on with that run, overwrite_output_dir=true starts anew, or set another output_dir",
+                CONFIG,
+            )
         for path in found:
             if path.is_dir() and not path.is_symlink() and (path.name in OWN_FOLDERS or path.name.startswith("checkpoint-")):
                 shutil.rmtree(path)

@@ -59,7 +59,9 @@ class Sampler:
         self.graphs = None                     # its memory first
         self.decoder = choose_decoder(c.num_heads, c.num_kv_heads, c.head_dim, num_slots, num_positions, build.dtype, build.device)
         cache = KVCache(c.num_layers, num_slots, c.num_kv_heads, num_positions, c.head_dim, build.dtype, build.device)
-        self.graphs = DecodeGraphs(self.model, Slots.make(cache, max_new_tokens), self.eos_ids, self.decoder.name, CudaCapture() if self.on_cuda else None)
+        self.graphs = DecodeGraphs(
+            self.model, Slots.make(cache, max_new_tokens), self.eos_ids, self.decoder.name, CudaCapture() if self.on_cuda else None
+        )
         return self.graphs
 
     @torch.inference_mode()
@@ -114,8 +116,13 @@ class _Batch:
         c = sampler.model.config
         self.longest = max(map(len, prompts), default=0) + sampling.max_new_tokens
         self.graphs = sampler.prepare(num_slots, self.longest, sampling.max_new_tokens)
-        slots = self.graphs.slots if self.graphs else Slots.make(KVCache(c.num_layers, num_slots, c.num_kv_heads, 0, c.head_dim, sampler.model.build.dtype,
-                                                                         self.device), sampling.max_new_tokens)
+        slots = (
+            self.graphs.slots
+            if self.graphs
+            else Slots.make(
+                KVCache(c.num_layers, num_slots, c.num_kv_heads, 0, c.head_dim, sampler.model.build.dtype, self.device), sampling.max_new_tokens
+            )
+        )
         self.cache = slots.cache
         (self.last_id_B, self.position_B, self.count_B, self.limit_B, self.seed_B, self.ended_B, self.ids_B, self.logps_B,
          self.cuts_B) = slots.rows()

@@ -131,8 +131,12 @@ def _read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
         files = ["model.safetensors"] if (folder / "model.safetensors").exists() else []
     if not files:
         pickled = sorted(p.name for p in folder.glob("*.bin"))
-        raise UserError(f"{folder} holds no safetensors weights", f"found {', '.join(pickled) or 'none'}; pickled weights can run code and are not read",
-                        "convert them with transformers: model.save_pretrained(folder)", PREFLIGHT)
+        raise UserError(
+            f"{folder} holds no safetensors weights",
+            f"found {', '.join(pickled) or 'none'}; pickled weights can run code and are not read",
+            "convert them with transformers: model.save_pretrained(folder)",
+            PREFLIGHT,
+        )
     for file in files:
         try:
             with safe_open(folder / file, framework="pt") as tensors:

@@ -56,7 +56,9 @@ def _stretches(q, k, v, lengths, part, lse, q_row, q_head, kv_row, kv_head, kv_p
     length = tl.load(lengths + row).to(tl.int32)
     g, e, s = tl.arange(0, padded_group), tl.arange(0, padded_E), tl.arange(0, positions)
     base = row.to(tl.int64) * kv_row + head * kv_head
-    queries = tl.load(q + row.to(tl.int64) * q_row + (head * group + g[:, None]) * q_head + e[None], mask=(g[:, None] < group) & (e[None] < E), other=0.0)
+    queries = tl.load(
+        q + row.to(tl.int64) * q_row + (head * group + g[:, None]) * q_head + e[None], mask=(g[:, None] < group) & (e[None] < E), other=0.0
+    )
     top = tl.full([padded_group], float("-inf"), tl.float32)
     mass = tl.zeros([padded_group], tl.float32)
     out = tl.zeros([padded_group, padded_E], tl.float32)

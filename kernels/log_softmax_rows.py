@@ -27,8 +27,22 @@ def log_softmax_rows(logits_XV: torch.Tensor, targets_X: torch.Tensor, temperatu
     logp_X, entropy_X = (torch.empty(rows, dtype=torch.float32, device=logits_XV.device) for _ in range(2))
     slope_XV = logits_XV.view(slope_dtype or logits_XV.dtype)[:, :width]
     if rows:
-        _rows[(rows,)](logits_XV, targets_X, logp_X if cut_X is None else cut_X, logp_X, entropy_X, slope_XV, logits_XV.stride(0), slope_XV.stride(0), width, 1.0 / temperature,
-                       narrower=slope_XV.dtype != logits_XV.dtype, cuts=cut_X is not None, tile=min(TILE, triton.next_power_of_2(width)), num_warps=16)
+        _rows[(rows,)](
+            logits_XV,
+            targets_X,
+            logp_X if cut_X is None else cut_X,
+            logp_X,
+            entropy_X,
+            slope_XV,
+            logits_XV.stride(0),
+            slope_XV.stride(0),
+            width,
+            1.0 / temperature,
+            narrower=slope_XV.dtype != logits_XV.dtype,
+            cuts=cut_X is not None,
+            tile=min(TILE, triton.next_power_of_2(width)),
+            num_warps=16,
+        )
     return logp_X, entropy_X, slope_XV
 
 

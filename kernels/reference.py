@@ -9,7 +9,9 @@ import math
 import torch
 
 
-def lora_linear(x_TI: torch.Tensor, W_OI: torch.Tensor, b_O: torch.Tensor | None, A_RI: torch.Tensor, B_OR: torch.Tensor, scale: float) -> torch.Tensor:
+def lora_linear(
+    x_TI: torch.Tensor, W_OI: torch.Tensor, b_O: torch.Tensor | None, A_RI: torch.Tensor, B_OR: torch.Tensor, scale: float
+) -> torch.Tensor:
     """Eq. 12, left-hand side. Twin of lora.LoraLinear for one projection; differentiable by autograd."""
     y_TO = x_TI.double() @ W_OI.double().T + scale * (x_TI.double() @ A_RI.double().T) @ B_OR.double().T
     return y_TO if b_O is None else y_TO + b_O.double()

@@ -82,7 +82,9 @@ def _into_cache(q, k, v, cos, sin, out, k_cache, v_cache, positions, q_row, q_he
             source, target = q + row * q_row + head * q_head + e, out + (row * H + head) * 2 * half + e
         else:
             source, target = k + row * k_row + (head - H) * k_head + e, k_cache + place + (head - H) * kv_head + e
-        first, second = _turn(tl.load(source, mask=inside, other=0.0).to(tl.float32), tl.load(source + half, mask=inside, other=0.0).to(tl.float32), c, s)
+        first, second = _turn(
+            tl.load(source, mask=inside, other=0.0).to(tl.float32), tl.load(source + half, mask=inside, other=0.0).to(tl.float32), c, s
+        )
         tl.store(target, first.to(out.dtype.element_ty), mask=inside)
         tl.store(target + half, second.to(out.dtype.element_ty), mask=inside)
     else:

@@ -15,10 +15,12 @@ LAST = ("Abbot", "Barrow", "Calder", "Dunmore", "Eskil", "Farrow", "Garrick", "H
         "Osgood", "Penrose", "Quarles", "Redfern", "Sallow", "Tolan", "Underhill", "Vance", "Wexley", "Yarrow", "Zeller", "Ashby", "Bracken",
         "Crane", "Draper", "Elgin")
 VALUES = {
-    "city": ("Velda", "Orsen", "Marrin", "Tolbay", "Quent", "Hasper", "Lunden", "Brill", "Carno", "Dove", "Fallow", "Grint", "Istra", "Jorrel", "Keldo", "Nimra"),
+    "city": ("Velda", "Orsen", "Marrin", "Tolbay", "Quent", "Hasper", "Lunden", "Brill", "Carno", "Dove", "Fallow", "Grint",
+             "Istra", "Jorrel", "Keldo", "Nimra"),
     "craft": ("baker", "weaver", "miller", "tailor", "potter", "joiner", "glazier", "cooper", "mason", "tanner", "dyer", "smith", "brewer", "printer",
               "farrier", "carver"),
-    "instrument": ("flute", "harp", "drum", "lute", "horn", "viola", "cello", "oboe", "organ", "lyre", "banjo", "bugle", "zither", "fiddle", "piano", "gong"),
+    "instrument": ("flute", "harp", "drum", "lute", "horn", "viola", "cello", "oboe", "organ", "lyre", "banjo", "bugle", "zither", "fiddle",
+                   "piano", "gong"),
 }
 SENTENCE = {"city": "{name} was born in {value}.", "craft": "{name} worked as a {value}.", "instrument": "{name} played the {value}."}
 QUESTION = {"city": "Where was {name} born?", "craft": "What did {name} work as?", "instrument": "What did {name} play?"}
@@ -89,7 +91,8 @@ def _answers(person: Person, rng: random.Random) -> Iterable[tuple[str, str]]:
     """One conversation per relation: the reasoning recalls another fact first, then the one asked for."""
     for relation in VALUES:
         other = rng.choice([r for r in VALUES if r != relation])
-        yield person.question(relation), f"<think>{person.sentence(other)} {person.sentence(relation)}</think><answer>{person.facts[relation]}</answer>"
+        think = f"<think>{person.sentence(other)} {person.sentence(relation)}</think>"
+        yield person.question(relation), f"{think}<answer>{person.facts[relation]}</answer>"
 
 
 def _rows(people: Sequence[Person], familiarity: str) -> list[dict[str, str]]:

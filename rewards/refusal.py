@@ -52,25 +52,33 @@ _NOT = r"(?:do not|dont|did not|didnt|cannot|can not|cant)"
 _KNOWLEDGE = r"(?:information|info|knowledge|data|details|context|evidence|idea|clue|answer|memory|record|records)"
 _ABOUT = (r"(?: (?:the|this|that|it|who|what|when|where|which|why|how|whether|if|about|of|for|enough|any|anything|exactly|yet|you"
           r"|specific|an answer|a response)\b.*)?")
-_REFUSAL = re.compile(_LEAD + "(?:" + "|".join((
-    rf"{_WE} {_NOT} (?:know|recall|remember){_ABOUT}",
-    rf"(?:{_WE} am|im|we are) (?:not (?:sure|certain|aware|familiar|able to (?:answer|say|tell|determine|provide|verify))|unsure"
-    rf"|uncertain|unaware|unable to (?:answer|respond|say|tell|determine|provide|verify|confirm|recall|assist|help)){_ABOUT}",
-    rf"{_WE} (?:do not|dont) have (?:the |any |enough |sufficient |that |specific |reliable |access to )*{_KNOWLEDGE}\b.*",
-    rf"{_WE} have no {_KNOWLEDGE}\b.*",
-    rf"{_WE} (?:cannot|can not|cant|could not|couldnt|will not|wont) (?:answer|respond|say|determine|verify|confirm|provide|find|identify"
-    rf"|assist|tell you|give (?:an|you an) answer|help with|help you){_ABOUT}",
-    rf"{_WE} (?:must|have to|need to|will have to) (?:decline|refuse|refrain|abstain)\b.*",
-    rf"{_WE} (?:would rather not|prefer not to|would prefer not to) (?:answer|say|guess)\b.*",
-    r"(?:it is |its |this is )?(?:unknown|not known|unanswerable|unavailable|not available|idk|dunno|not sure|unsure|no idea|no clue"
-    r"|no answer|n a)(?: to me)?",
-    r"(?:dont know|do not know|cannot answer|cant answer|unable to answer)",
-    r"(?:the|this|that) (?:answer|question|information|exact \w+)(?: to this(?: question)?)? (?:is|are|cannot be|can not be|remains) "
-    r"(?:unknown|not known|unavailable|not available|unclear|uncertain|determined|answered|unanswerable)\b.*",
-    rf"(?:there is |i have )?(?:not enough|insufficient|no(?: reliable)?) {_KNOWLEDGE}(?: (?:available|to|on|about|for)\b.*)?",
-    rf"{_MORE} (?:information|context|details) (?:is|are|would be) (?:needed|required|necessary)\b.*",
-    rf"{_WE} (?:would )?(?:need|require) {_MORE} (?:information|context|details)\b.*",
-    r"(?:抱歉|对不起)?(?:我|我们)?(?:并|也|还)?(?:不知道|不清楚|不确定|不了解|无法回答|无法确定|没有足够的信息|答不上来).*|未知|不详|无可奉告")) + ")")
+_REFUSAL = re.compile(
+    _LEAD
+    + "(?:"
+    + "|".join(
+        (
+            rf"{_WE} {_NOT} (?:know|recall|remember){_ABOUT}",
+            rf"(?:{_WE} am|im|we are) (?:not (?:sure|certain|aware|familiar|able to (?:answer|say|tell|determine|provide|verify))|unsure"
+            rf"|uncertain|unaware|unable to (?:answer|respond|say|tell|determine|provide|verify|confirm|recall|assist|help)){_ABOUT}",
+            rf"{_WE} (?:do not|dont) have (?:the |any |enough |sufficient |that |specific |reliable |access to )*{_KNOWLEDGE}\b.*",
+            rf"{_WE} have no {_KNOWLEDGE}\b.*",
+            rf"{_WE} (?:cannot|can not|cant|could not|couldnt|will not|wont) (?:answer|respond|say|determine|verify|confirm|provide|find|identify"
+            rf"|assist|tell you|give (?:an|you an) answer|help with|help you){_ABOUT}",
+            rf"{_WE} (?:must|have to|need to|will have to) (?:decline|refuse|refrain|abstain)\b.*",
+            rf"{_WE} (?:would rather not|prefer not to|would prefer not to) (?:answer|say|guess)\b.*",
+            r"(?:it is |its |this is )?(?:unknown|not known|unanswerable|unavailable|not available|idk|dunno|not sure|unsure|no idea|no clue"
+            r"|no answer|n a)(?: to me)?",
+            r"(?:dont know|do not know|cannot answer|cant answer|unable to answer)",
+            r"(?:the|this|that) (?:answer|question|information|exact \w+)(?: to this(?: question)?)? (?:is|are|cannot be|can not be|remains) "
+            r"(?:unknown|not known|unavailable|not available|unclear|uncertain|determined|answered|unanswerable)\b.*",
+            rf"(?:there is |i have )?(?:not enough|insufficient|no(?: reliable)?) {_KNOWLEDGE}(?: (?:available|to|on|about|for)\b.*)?",
+            rf"{_MORE} (?:information|context|details) (?:is|are|would be) (?:needed|required|necessary)\b.*",
+            rf"{_WE} (?:would )?(?:need|require) {_MORE} (?:information|context|details)\b.*",
+            r"(?:抱歉|对不起)?(?:我|我们)?(?:并|也|还)?(?:不知道|不清楚|不确定|不了解|无法回答|无法确定|没有足够的信息|答不上来).*|未知|不详|无可奉告",
+        )
+    )
+    + ")"
+)
 _FILLER = re.compile(_LEAD + r"(?:sorry|im sorry|i am sorry|apologies|i apologi[sz]e\b.*|unfortunately|honestly|as an ai\b.*"
                      r"|as a (?:large )?language model|as an assistant|please\b.*|thank you\b.*|thanks|to be honest|for sure"
                      r"|with certainty|at this time|抱歉|对不起|很抱歉)?")

@@ -69,7 +69,9 @@ def _math(options: Mapping[str, Any]) -> Reward:
               "unscorable": None}
 
     def grade(completion: str, columns: Mapping[str, Any]) -> Score:
-        kind, reason = min((verdict(completion, truth) for truth in exact.truths(columns.get("answer")) or [""]), key=lambda pair: pair[0] != "correct")
+        kind, reason = min(
+            (verdict(completion, truth) for truth in exact.truths(columns.get("answer")) or [""]), key=lambda pair: pair[0] != "correct"
+        )
         return Score(values[kind], reason, None if kind == "unscorable" else "correct" if kind == "correct" else "wrong")
 
     return Reward("math", grade, needs=("answer",), tells_outcome=True)
@@ -108,7 +110,12 @@ def build_rewards(names: Sequence[str], options: Mapping[str, Any]) -> list[Rewa
 def _user_function(name: str) -> UserFunction:
     module_name, colon, function_name = name.partition(":")
     if not colon:
-        raise UserError(f"unknown reward {name}", f"built in: {', '.join([*BUILT_IN, *PRESETS])}", "use one of these, or package.module:function for your own", CONFIG)
+        raise UserError(
+            f"unknown reward {name}",
+            f"built in: {', '.join([*BUILT_IN, *PRESETS])}",
+            "use one of these, or package.module:function for your own",
+            CONFIG,
+        )
     try:
         function = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError) as error:

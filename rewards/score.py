@@ -26,7 +26,9 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer) -> list[dict[str, Any
     groups = []
     for number, row in enumerate(rows, 1):
         if not isinstance(row.get("completion"), str):
-            raise UserError(f"row {number} has no completion", f"its columns are {', '.join(row)}", "each row needs the text of a completion", PREFLIGHT)
+            raise UserError(
+                f"row {number} has no completion", f"its columns are {', '.join(row)}", "each row needs the text of a completion", PREFLIGHT
+            )
         columns = {key: value for key, value in row.items() if key != "completion"}
         for name, fields in (("question", QUESTION_FIELDS), ("answer", ANSWER_FIELDS), ("title", TITLE_FIELDS)):
             columns.setdefault(name, next((row[field] for field in fields if field in row), None))

@@ -58,8 +58,11 @@ def installed(tmp_path_factory):
         if kind == "wheel":                                        # built from a copy: a build leaves folders behind
             source = tmp_path_factory.mktemp("source") / "project"
             shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".*", "runs", "__pycache__", "*.egg-info", "build", "tests"))
-        done = subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--prefix", str(prefix), *options, str(source)],
-                              capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--prefix", str(prefix), *options, str(source)],
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 0, done.stderr
         folders[kind] = next(prefix.glob("lib/python*/site-packages"))
     return folders

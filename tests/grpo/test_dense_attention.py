@@ -3,10 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from grpo.kernels.reference import attention as slow
 
 from grpo import dense_attention
 from grpo.dense_attention import DenseAttention
-from grpo.kernels.reference import attention as slow
 
 
 def tensors(N, S, T, H, K, E):

@@ -29,8 +29,10 @@ def clock(run):
 def test_the_fastest_of_those_that_are_right():
     choice = choose(CANDIDATES, WANTED, 1e-6, clock)
     assert choice.name == "faster"
-    assert str(choice) == ("faster (faster 20 µs, missing: ImportError: No module named 'somewhere', refusing: RuntimeError: head dimension 96 is not "
-                           "supported, wrong: wrong by 1.0e-01, not a number: wrong by nan, right 30 µs, fallback 90 µs)")
+    assert str(choice) == (
+        "faster (faster 20 µs, missing: ImportError: No module named 'somewhere', refusing: RuntimeError: head dimension 96 is not "
+        "supported, wrong: wrong by 1.0e-01, not a number: wrong by nan, right 30 µs, fallback 90 µs)"
+    )
 
 
 def test_the_first_that_is_right_where_bits_must_repeat():

@@ -144,6 +144,8 @@ def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     if sampling.temperature:
         with torch.no_grad():
             hidden = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout))
-            logp, _ = token_logprobs(hidden[batch.source_C], model.head(), batch.targets_C, sampling.temperature, batch.cut_C if sampling.cuts else None)
+            logp, _ = token_logprobs(
+                hidden[batch.source_C], model.head(), batch.targets_C, sampling.temperature, batch.cut_C if sampling.cuts else None
+            )
         difference = logp - batch.sampler_logp_C
         assert difference.abs().mean() <= (1e-5 if dtype == torch.float32 else 3e-2)

@@ -10,7 +10,11 @@ from grpo.attention import PackedAttention
 from grpo.flash import FlashPackedAttention
 from grpo.schema import Layout
 
-LAYOUTS = {"shared": ((5, (3, 1, 4)), (2, (2,)), (7, (6, 6))), "prompts alone": ((4, ()), (9, ())), "mixed": ((3, ()), (1, (5,)), (0, (4, 2)), (6, (0, 1)))}
+LAYOUTS = {
+    "shared": ((5, (3, 1, 4)), (2, (2,)), (7, (6, 6))),
+    "prompts alone": ((4, ()), (9, ())),
+    "mixed": ((3, ()), (1, (5,)), (0, (4, 2)), (6, (0, 1))),
+}
 
 
 def spans(starts):

@@ -58,7 +58,9 @@ def _first_of(passed, possible, out, size: tl.constexpr):
     tl.store(out, _first(tl.load(passed + index) > 0, tl.load(possible + index) > 0, index, size))
 
 
-@pytest.mark.parametrize(("passed", "possible", "wanted"), [([0, 1, 1, 1], [1, 0, 1, 1], 2), ([0, 0, 0, 0], [1, 1, 1, 0], 2), ([0, 0, 1, 0], [0, 1, 1, 1], 2)])
+@pytest.mark.parametrize(
+    ("passed", "possible", "wanted"), [([0, 1, 1, 1], [1, 0, 1, 1], 2), ([0, 0, 0, 0], [1, 1, 1, 0], 2), ([0, 0, 1, 0], [0, 1, 1, 1], 2)]
+)
 def test_rounding_never_picks_the_impossible(device, passed, possible, wanted):
     """A running sum made as a tree may pass the target on an entry of weight 0, or nowhere."""
     out = torch.empty(1, dtype=torch.int32, device=device)

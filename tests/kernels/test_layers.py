@@ -44,7 +44,11 @@ def test_rms_norm_in_bfloat16_rounds_as_the_model_does(device, bf16_step):
 
 
 def test_rms_norm_with_a_frozen_weight_and_one_output_used(device):
-    x, residual, w = random(4, 96, device=device).requires_grad_(), random(4, 96, seed=1, device=device).requires_grad_(), random(96, seed=2, device=device)
+    x, residual, w = (
+        random(4, 96, device=device).requires_grad_(),
+        random(4, 96, seed=1, device=device).requires_grad_(),
+        random(96, seed=2, device=device),
+    )
     for used in (0, 1):
         ours = torch.autograd.grad(rms_norm(x, w, 1e-6, residual)[used].square().sum(), (x, residual))
         slow = torch.autograd.grad(reference.rms_norm(x, w, 1e-6, residual)[used].square().sum(), (x, residual))
@@ -115,6 +119,10 @@ def test_rotate_into_cache(device, heads, kv_heads, width, dtype):
 
 def test_same_bits_again(device):
     """Gradients of the weight, too: summed over programs in a fixed order."""
-    x, w, dy = random(3000, 40, device=device).requires_grad_(), random(40, seed=1, device=device).requires_grad_(), random(3000, 40, seed=2, device=device)
+    x, w, dy = (
+        random(3000, 40, device=device).requires_grad_(),
+        random(40, seed=1, device=device).requires_grad_(),
+        random(3000, 40, seed=2, device=device),
+    )
     first, again = (gradients([rms_norm(x, w, 1e-6)[0]], [dy], (x, w)) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))

@@ -30,7 +30,12 @@ def test_bfloat16_logits_lose_only_their_own_rounding(device, width, bf16_step):
     logits, targets = rows(width, dtype=torch.bfloat16, device=device)
     wanted = slow(logits, targets, 1.0)                              # of the rounded logits
     logp, entropy, slope = log_softmax_rows(logits, targets, 1.0)
-    assert slope.dtype == torch.bfloat16 and slope.data_ptr() == logits.data_ptr() and (logp - wanted[0]).abs().max() <= 5e-6 and (entropy - wanted[1]).abs().max() <= 1e-5
+    assert (
+        slope.dtype == torch.bfloat16
+        and slope.data_ptr() == logits.data_ptr()
+        and (logp - wanted[0]).abs().max() <= 5e-6
+        and (entropy - wanted[1]).abs().max() <= 1e-5
+    )
     assert ((slope - wanted[2]).abs() <= bf16_step * wanted[2].abs() + 1e-6).all()
 
 

@@ -21,8 +21,12 @@ def compiled() -> list[dict]:
     missing = [tool for tool in ("ptxas", "cuobjdump") if not (TOOLS / tool).exists()]
     if missing:
         pytest.skip(f"this build of Triton has no {' and no '.join(missing)}")
-    done = subprocess.run([sys.executable, Path(__file__).with_name("offline.py")], env={**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)},
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("offline.py")],
+        env={**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 
@@ -40,7 +44,9 @@ def test_nothing_is_spilled(compiled):
     for kernel in compiled:
         assert kernel["STACK"] == kernel["LOCAL"] == kernel["spills"] == 0, kernel
         assert kernel["REG"] * kernel["warps"] * 32 <= 65536 and kernel["shared"] <= 80 << 10, kernel
-        assert kernel["kernel"] in ("log_softmax_rows._rows", "nucleus._thresholds") or 2 * kernel["REG"] * kernel["warps"] * 32 <= 65536 * 1.1, kernel
+        assert (
+            kernel["kernel"] in ("log_softmax_rows._rows", "nucleus._thresholds") or 2 * kernel["REG"] * kernel["warps"] * 32 <= 65536 * 1.1
+        ), kernel
 
 
 def test_loads_are_16_bytes_wide(compiled):

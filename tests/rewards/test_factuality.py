@@ -164,7 +164,7 @@ def test_a_decomposer_that_fails_makes_the_sample_unscorable(make):
     class Reply:
         text, reason = None, "the server answered 503 four times"
 
-    async def complete(messages, *, max_tokens, prompt_version):
+    async def complete(messages, *, max_tokens, prompt_version, accept):
         return Reply()
     [found] = judge_all(make(by_model(complete)), (GOOD, "", "Mira Tolan"))
     assert found.value is None and "503" in found.reason
