@@ -95,7 +95,6 @@ def main(argv: list[str] | None = None) -> dict:
     plots.mkdir(parents=True, exist_ok=True)
     line_plot(plots / "knowrl_refusals.png", refusals(options.folder, seeds), "step", "share of completions that decline")
     checks = told_apart(options.folder, seeds)
-    options.folder = str(options.folder)
     return timing.finish("knowrl_effect", options, [], checks, results={str(seed): result for seed, result in zip(seeds, results, strict=True)})
 
 

@@ -140,7 +140,7 @@ def finish(name: str, options: argparse.Namespace, cases: Sequence[Mapping], che
     """Prints the row as the last line, keeps it if asked to, and returns it."""
     for check, value in checks.items():
         print(f"check  {check}: {value}")
-    settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items() if key != "load_before"}
+    settings = {key: value.name if isinstance(value, Path) else value for key, value in vars(options).items() if key != "load_before"}
     row = {"bench": name, "date": time.strftime("%Y-%m-%d"), "options": settings, "cases": list(cases), "checks": dict(checks), **more,
            "load": {"before": list(options.load_before), "after": list(os.getloadavg())},
            "machine": machine(getattr(options, "device", "cpu"))}
