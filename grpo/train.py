@@ -124,7 +124,7 @@ class Trainer:
 
     def rehearse(self) -> None:
         """The largest micro-batch that can come, before the first step: what does not fit shows now, and not at step 120."""
-        prompt = max((prompt for prompt in self.rollout.prompts), key=lambda prompt: len(prompt.ids))
+        prompt = max(self.rollout.prompts, key=lambda prompt: len(prompt.ids))
         length = self.config.max_completion_length
         completion = Completion(list(prompt.ids[:1]) * length, [0.0] * length, [NO_CUT] * length, "length")
         size = self.config.num_generations
