@@ -30,7 +30,7 @@ def last_line(capfd) -> dict:
 def test_the_experiment_runs_and_shows_every_arm(bench, capfd, tmp_path):
     bench("knowrl_effect").main(["--smoke", "--folder", str(tmp_path / "runs")])
     results = last_line(capfd)["results"]
-    assert list(results["1"]) == ["cold start", "outcome", "knowrl"] and (tmp_path / "runs" / "refusals.png").exists()
+    assert list(results["1"]) == ["cold start", "outcome", "knowrl"] and (tmp_path / "runs" / "knowrl_refusals.png").exists()
     assert all({"", "well known", "unseen"} == arm.keys() for arm in results["1"].values())
 
 
