@@ -7,16 +7,15 @@ the last test prints and checks the figures that stand in tests/README.md.
 import json
 import os
 from collections import Counter
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from fuzzing import corpus, damaged, json_values, quick, refuses_or, texts, to_bytes
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from grpo import checkpoint
 from grpo.config import load_config
 from grpo.data import fingerprint, read_rows
-from grpo.errors import UserError
 from grpo.options import TrainConfig
 from knowledge.base import KnowledgeBase
 from knowledge.build import SkipLog, build
@@ -26,106 +25,8 @@ from rewards.format import TAGS, grade, parse
 from rewards.judge import VERDICTS, parse_verdict
 from rewards.reply import read_body
 
-CORPUS = Path(__file__).parent / "corpus"
 TRIED: Counter[str] = Counter()
 FEWEST = 10 if os.environ.get("FUZZ_EXAMPLES") else 200
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", 250))
-quick = settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    database=None,
-    derandomize="FUZZ_EXAMPLES" not in os.environ,
-    suppress_health_check=list(HealthCheck),
-)
-
-nasty = st.sampled_from(
-    [
-        "\0",
-        "\ud800",
-        "\u2028",
-        "\x85",
-        "\ufeff",
-        "\u202e",
-        "\x1b[2J",
-        "<think>",
-        "</think>",
-        "<answer>",
-        "</answer>",
-        "\\boxed{",
-        "}",
-        "{",
-        "[",
-        "]",
-        '"',
-        "'",
-        "\\",
-        "\n",
-        "\r\n",
-        "AND",
-        "NEAR(",
-        "title:",
-        "*",
-        "^",
-        "--",
-        "1e999",
-        "9" * 5000,
-        "nan",
-        "null",
-        "true",
-        "&a",
-        "*a",
-        "!!python/object/apply:os.system",
-        "${HOME}",
-        "${",
-        "2024-13-45",
-        "0x",
-        "1_000",
-        "~",
-        "|",
-        ">",
-        "%",
-        "@",
-        "`",
-    ]
-)
-texts = st.lists(st.one_of(st.text(st.characters(exclude_categories=()), max_size=8), nasty), max_size=12).map("".join)
-json_values = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), texts),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
-    max_leaves=8,
-)
-
-
-def corpus(name: str) -> list[bytes]:
-    """The kept inputs for a reader."""
-    return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
-
-
-def to_bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
-def damaged(data: bytes):
-    """Strategy: the bytes with pieces cut out, flipped or put in."""
-    edits = st.lists(st.tuples(st.integers(0, len(data)), st.integers(0, 20), st.binary(max_size=6)), min_size=1, max_size=4)
-
-    def apply(changes):
-        out = data
-        for place, length, piece in changes:
-            out = out[:place] + piece + out[place + length :]
-        return out
-
-    return edits.map(apply)
-
-
-def refuses_or(read, codes):
-    """The value, or None where it refuses as it should: three lines and one of these exit codes."""
-    try:
-        return read()
-    except UserError as error:
-        assert error.exit_code in codes and error.what and len(str(error)) < 100_000
-        str(error).encode("utf-8", "backslashreplace")
-        return None
 
 
 # --- the configuration ---------------------------------------------------------------------------------------------------
@@ -195,44 +96,12 @@ def test_tag_scanner(text):
         assert part is None or part in text
 
 
-mathematics = st.lists(
-    st.one_of(
-        st.sampled_from(
-            [
-                "\\frac",
-                "{1}",
-                "{2}",
-                "\\sqrt",
-                "^",
-                "_",
-                "\\boxed{",
-                "\\text{",
-                "}",
-                "\\pm",
-                "\\infty",
-                "!",
-                "%",
-                "\\left(",
-                "\\right]",
-                ",",
-                "10**10**10",
-                "9" * 400,
-                "__import__('os')",
-                "=",
-                "x",
-                "\\cdot",
-                "-",
-                "1.5",
-                "1e400",
-                "\\begin{pmatrix}",
-                "&",
-                "\\\\",
-            ]
-        ),
-        texts,
-    ),
-    max_size=10,
-).map("".join)
+symbols = st.sampled_from([
+    "\\frac", "{1}", "{2}", "\\sqrt", "^", "_", "\\boxed{", "\\text{", "}", "\\pm", "\\infty", "!", "%", "\\left(",
+    "\\right]", ",", "10**10**10", "9" * 400, "__import__('os')", "=", "x", "\\cdot", "-", "1.5", "1e400",
+    "\\begin{pmatrix}", "&", "\\\\",
+])
+mathematics = st.lists(st.one_of(symbols, texts), max_size=10).map("".join)
 
 
 @quick
