@@ -7,7 +7,7 @@
 #   PARTS="tests decode" bash bench/gpu_checks.sh             only these
 #
 # Each part has a time limit of its own, and one that fails or is late does not stop the others: the list before the table says which.
-# What is compared with transformers or PEFT is so only where they are installed; Liger is used by no part.
+# What is compared with transformers, PEFT or Liger is so only where they are installed.
 set -u
 cd "$(dirname "$0")/.."
 RESULTS=${1:-bench/results}

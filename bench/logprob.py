@@ -4,6 +4,7 @@ How fast, and in how much memory, do hidden states become log-probs of given tok
 The head is frozen, as with LoRA.
   torch            logits, then log_softmax in float32, then gather: what has our precision
   torch, bfloat16  log_softmax in the logits' own dtype: faster, and as wrong as `error` says
+  liger            Liger's fused linear cross-entropy, which is the mean of the log-probs: on a GPU, where it is installed
 Ours computes the entropy too, and divides by a temperature, which is 1 here so that the peer need not. Its chunk is the
 trainer's.
 
@@ -16,6 +17,7 @@ The last line of stdout is JSON.
 import argparse
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import torch
 
@@ -27,14 +29,13 @@ CHECKED_ROWS = 64
 
 
 class Problem:
-    """Hidden states, head and targets; `run(side)` computes log-probs and the gradient of their weighted sum."""
+    """Hidden states, head and targets; `run(side)` computes log-probs and the gradient of their mean."""
 
     def __init__(self, tokens: int, width: int, vocab: int, dtype: torch.dtype, device: str):
         torch.manual_seed(0)
         self.hidden_CD = torch.empty(tokens, width, dtype=dtype, device=device).normal_().requires_grad_()
         self.head_VD = torch.empty(vocab, width, dtype=dtype, device=device).normal_(0, width**-0.5)
         self.targets_C = torch.randint(vocab, (tokens,), device=device)
-        self.grad_C = torch.randn(tokens, device=device) / tokens
 
     def logprobs(self, side: str) -> torch.Tensor:
         if side == "ours":
@@ -42,33 +43,45 @@ class Problem:
         logits_CV = (self.hidden_CD @ self.head_VD.T).to(torch.float32 if side == "torch" else torch.bfloat16)
         return logits_CV.log_softmax(-1).gather(1, self.targets_C[:, None])[:, 0]
 
-    def run(self, side: str) -> tuple[torch.Tensor, torch.Tensor]:
+    def run(self, side: str) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """Log-probs, which Liger keeps to itself, and the gradient."""
         self.hidden_CD.grad = None
+        if side == "liger":
+            from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
+            LigerFusedLinearCrossEntropyLoss()(self.head_VD, self.hidden_CD, self.targets_C).neg().backward()
+            return None, self.hidden_CD.grad
         logp_C = self.logprobs(side)
-        logp_C.backward(self.grad_C.to(logp_C.dtype))
+        logp_C.mean().backward()
         return logp_C.detach(), self.hidden_CD.grad
 
     def errors(self, side: str) -> dict[str, float]:
-        """Against float64: largest of the log-probs, and of the gradient relative to its largest entry."""
+        """Against float64: largest of the gradient relative to its largest entry, and of the log-probs."""
         rows = slice(0, CHECKED_ROWS)
         hidden_CD = self.hidden_CD.detach()[rows].double().requires_grad_()
         logits_CV = hidden_CD @ self.head_VD.double().T
         wanted_C = logits_CV.log_softmax(-1).gather(1, self.targets_C[rows, None])[:, 0]
-        wanted_C.backward(self.grad_C[rows].double())
+        (wanted_C.sum() / len(self.targets_C)).backward()
         logp_C, grad_CD = self.run(side)
-        return {"logp": float((logp_C[rows] - wanted_C.detach()).abs().max()),
-                "gradient": float((grad_CD[rows] - hidden_CD.grad).abs().max() / hidden_CD.grad.abs().max())}
+        errors = {"gradient": float((grad_CD[rows] - hidden_CD.grad).abs().max() / hidden_CD.grad.abs().max())}
+        return errors if logp_C is None else errors | {"logp": float((logp_C[rows] - wanted_C.detach()).abs().max())}
+
+
+def peers(name: str, options) -> tuple[str, ...]:
+    if options.peer == "none":
+        return ()
+    liger = ("liger",) if options.device == "cuda" and find_spec("liger_kernel") else ()
+    return ("torch", *(() if name == "float32" else ("torch, bfloat16",)), *liger)
 
 
 def speed(vocab: int, name: str, tokens: int, options) -> dict:
     problem = Problem(tokens, options.width, vocab, getattr(torch, name), options.device)
-    peers = () if options.peer == "none" else ("torch",) if name == "float32" else ("torch", "torch, bfloat16")
-    sides = {side: lambda side=side: problem.run(side) for side in ("ours", *peers)}
+    others = peers(name, options)
+    sides = {side: lambda side=side: problem.run(side) for side in ("ours", *others)}
     seconds = timing.interleave(sides, options.repeats, options.device)
     shape = (tokens, options.width, vocab)
     alone = ceilings.products_seconds([shape, *ceilings.backward([shape])], getattr(torch, name), options.device)
     case = {"name": f"vocabulary {vocab}, {name}", **timing.compare(seconds), "target": 1.3 if name == "float32" else 2.0}
-    if peers:      # the ratio is against the side of equal precision
+    if others:      # the ratio is against the side of equal precision
         case |= {"peer": "torch", **timing.ratio(seconds["ours"], seconds["torch"])}
     median = case["seconds"]["ours"]["median"]
     case |= {"tokens": tokens, "tokens_per_s": tokens / median, "ceiling_share": alone / median,
@@ -79,7 +92,7 @@ def speed(vocab: int, name: str, tokens: int, options) -> dict:
 
 def memory(vocab: int, name: str, counts: list[int], options) -> dict:
     """MB of each side at growing numbers of tokens."""
-    sides = ["ours", "torch"] if options.peer == "torch" else ["ours"]
+    sides = ["ours", *(side for side in peers(name, options) if side != "torch, bfloat16")]
     row = {"name": f"vocabulary {vocab}, {name}", "tokens": counts}
     for side in sides:
         row[side] = [peak_megabytes(side, count, options.width, vocab, name, options.device) for count in counts]

@@ -17,7 +17,7 @@ from grpo.masters import Weight, master_dtype
 from grpo.products import Product, linear, pack
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-MAX_ZERO_SHARE = 0.04   # of a joint weight that may be zeros off the diagonal of s B; above it projections stay apart
+MAX_ZERO_SHARE = 0.07   # of a joint weight that may be zeros off the diagonal of s B; above it projections stay apart
 
 
 @dataclass(frozen=True)
