@@ -2,12 +2,12 @@
 
 Does KnowRL's reward teach a model where its knowledge ends, and what does its factuality term add? The paper's claim in miniature, on
 the fictional encyclopedia of configs/tiny.yaml. For each seed: the cold start; GRPO from it with format and correctness alone
-("outcome"); GRPO from it with KnowRL's whole reward ("knowrl"). Held-out questions, greedy answers, of people whom the cold start
+("outcome"); GRPO from it with factuality beside them, by our formula ("knowrl") and by KnowRL's ("knowrl_v2"). Held-out questions, greedy answers, of people whom the cold start
 taught well and of people whom it never mentioned. All keys but reward_funcs are those of configs/tiny.yaml.
 
 Printed: mean and range over seeds. supported: share of the facts in the think blocks that the knowledge base supports; hallucination:
-wrong among answered. told apart: in how many wrong answers of training factuality added something, and in how many groups it ranked
-wrong answers differently. The last line of stdout is JSON; knowrl_refusals.png (in the folder, or with --save in bench/results) shows the
+wrong among answered. In training, of the wrong answers: how many state a fact that the knowledge base supports, how many were paid for
+that, how much at most; and in how many groups factuality ranked wrong answers differently. The last line of stdout is JSON; knowrl_refusals.png (in the folder, or with --save in bench/results) shows the
 share of refusals in training.
 """
 
@@ -23,7 +23,7 @@ from grpo.plot import line_plot
 from grpo.sft import sft
 from grpo.train import train
 
-ARMS = {"outcome": "[format, correctness]", "knowrl": "[knowrl]"}
+ARMS = {"outcome": "[format, correctness]", "knowrl": "[knowrl]", "knowrl_v2": "[knowrl_v2]"}
 KNOWN, UNSEEN = "well known", "unseen"
 COLUMNS = {"accuracy, known": (KNOWN, "accuracy"), "refused, known": (KNOWN, "refusal_rate"), "wrong, unseen": (UNSEEN, "wrong_rate"),
            "refused, unseen": (UNSEEN, "refusal_rate"), "hallucination": ("", "hallucination_rate"), "supported": ("", "supported_frac")}
@@ -32,7 +32,7 @@ SMOKE = ["max_steps=2"]
 
 
 def run_seed(folder: Path, seed: int, smoke: Sequence[str]) -> dict[str, dict]:
-    """Evaluations {"cold start", "outcome", "knowrl"} of one seed."""
+    """The evaluations of one seed: the cold start's, and each arm's."""
     shared = [f"seed={seed}", f"toy_dir={folder / 'world'}", "disable_tqdm=true", *smoke]
     sft(*load_config(CONFIGS / "tiny_sft.yaml", [*shared, f"output_dir={folder / 'cold_start'}"], SftConfig))
     found = {}
@@ -68,19 +68,26 @@ def refusals(folder: Path, seeds: Sequence[int]) -> dict[str, list[float]]:
     return curves
 
 
-def told_apart(folder: Path, seeds: Sequence[int]) -> dict[str, float]:
-    """What factuality could change: shares of the wrong answers it paid for, and of the groups in which it paid for some more than others."""
-    paid, wrong, ranked, groups = 0, 0, 0, 0
-    for path in (path for seed in seeds for path in sorted((folder / f"seed-{seed}" / "knowrl" / "completions").glob("*.jsonl"))):
-        facts: dict[int, list[float]] = {}
+def told_apart(folder: Path, seeds: Sequence[int], arm: str) -> dict[str, float]:
+    """What factuality could change in an arm: shares of the wrong answers and of the groups that have one."""
+    groups: list[list[dict]] = []       # of each group with wrong answers, their details
+    for path in (path for seed in seeds for path in sorted((folder / f"seed-{seed}" / arm / "completions").glob("*.jsonl"))):
+        rows: dict[int, list[dict]] = {}
         for line in path.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
-            details = row["details"].get("combined", row["details"])
-            if "factuality" in details:
-                facts.setdefault(row["row"], []).append(details["factuality"])
-        wrong, paid = wrong + sum(map(len, facts.values())), paid + sum(value > 0 for values in facts.values() for value in values)
-        groups, ranked = groups + len(facts), ranked + sum(len(set(values)) > 1 for values in facts.values())
-    return {"wrong answers with a fact paid": paid / max(wrong, 1), "groups ranked by facts": ranked / max(groups, 1)}
+            found = next((details for details in row["details"].values() if "factuality" in details), None)
+            if found:
+                rows.setdefault(row["row"], []).append(found)
+        groups += rows.values()
+    wrong = [details for group in groups for details in group]
+    shares = {
+        "wrong answers that state a supported fact": [details["supported"] > 0 for details in wrong],
+        "wrong answers paid for facts": [details["factuality"] > 0 for details in wrong],
+        "groups with different numbers of supported facts": [len({details["supported"] for details in group}) > 1 for group in groups],
+        "groups ranked by factuality": [len({details["factuality"] for details in group}) > 1 for group in groups],
+    }
+    return {f"{arm}: {name}": sum(values) / max(len(values), 1) for name, values in shares.items()} | {
+        f"{arm}: highest pay for facts": max((details["factuality"] for details in wrong), default=0.0)}
 
 
 def main(argv: list[str] | None = None) -> dict:
@@ -94,7 +101,7 @@ def main(argv: list[str] | None = None) -> dict:
     plots = timing.RESULTS if options.save else options.folder
     plots.mkdir(parents=True, exist_ok=True)
     line_plot(plots / "knowrl_refusals.png", refusals(options.folder, seeds), "step", "share of completions that decline")
-    checks = told_apart(options.folder, seeds)
+    checks = {name: value for arm in list(ARMS)[1:] for name, value in told_apart(options.folder, seeds, arm).items()}
     return timing.finish("knowrl_effect", options, [], checks, results={str(seed): result for seed, result in zip(seeds, results, strict=True)})
 
 

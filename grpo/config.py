@@ -19,7 +19,7 @@ import yaml
 
 from grpo.errors import CONFIG, UserError, is_secret_name
 from grpo.options import ALIASES, IGNORED, MADE_BY_TOY_WORLD, REQUIRED, UNREPEATABLE, SftConfig, TrainConfig
-from rewards.registry import expand
+from rewards.registry import NEED_KNOWLEDGE, expand
 
 AnyConfig = TrainConfig | SftConfig
 NOT_YAML = (
@@ -90,6 +90,10 @@ def check(c: AnyConfig) -> list[str]:
             problems.append("top_p and top_k need num_iterations: 1, since what they keep is only known for the policy that sampled")
         if "{question}" not in c.prompt_template:
             problems.append("prompt_template does not contain {question}")
+        if any(name in NEED_KNOWLEDGE for name in expand([*c.reward_funcs, *(c.eval_reward_funcs or ())])) and not (
+                c.knowledge_base or os.environ.get("FACTSCORE_DB_PATH") or c.toy_world == "encyclopedia"):
+            problems.append("factuality without a knowledge base: neither knowledge_base nor FACTSCORE_DB_PATH is set; build one with "
+                            "`python -m knowledge.build SOURCE OUT.db` and set knowledge_base: OUT.db")
         if "soft_overlong_punishment" in c.reward_funcs and not 0 < c.soft_punish_cache <= c.max_completion_length:
             problems.append("soft_overlong_punishment needs 0 < soft_punish_cache <= max_completion_length")
     if c.max_steps == 0:

@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,10 +120,14 @@ def _field(records: list[dict[str, Any]], chosen: str | None, candidates: tuple[
 
 def fingerprint(rows: list[Row]) -> str:
     """A hash of a data set's content: a resumed run must see the same."""
-    digest = hashlib.sha256()
-    for row in rows:
-        digest.update(json.dumps([row.question, row.columns], sort_keys=True, default=str).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+    return digest([row.question, row.columns] for row in rows)
+
+
+def digest(values: Iterable[Any]) -> str:
+    found = hashlib.sha256()
+    for value in values:
+        found.update(json.dumps(value, sort_keys=True, default=str).encode("utf-8", "surrogatepass"))
+    return found.hexdigest()
 
 
 @dataclass

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 from grpo import memory, metrics
 from grpo.advantages import group_advantages
-from grpo.data import Order, fingerprint, read_rows
+from grpo.data import Order, Row, fingerprint, read_rows
 from grpo.draw import Sampling, row_seed
 from grpo.errors import PREFLIGHT, UserError
 from grpo.hub import fetch_data
@@ -15,7 +16,7 @@ from grpo.prompts import ChatEncoder, make_prompts
 from grpo.run import Run
 from grpo.sampler import Sampler
 from grpo.schema import Completion, Group, Prompt
-from rewards.registry import Reward
+from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
 
 POLL_SECONDS = 0.005
@@ -106,15 +107,31 @@ class Rollout:
         return wanted
 
 
-def load_prompts(config: TrainConfig, policy: Policy, rewards: Sequence[Reward], name: str, max_samples: int,
-                 say: Callable[[str], None]) -> tuple[list[Prompt], str]:
-    """The prompts of a data set and a hash of its content; exit 3 if a reward lacks its column or nothing fits."""
+def load_rows(config: TrainConfig, rewards: Sequence[Reward], name: str, max_samples: int) -> list[Row]:
+    """A data set; exit 3 if a reward lacks its column."""
     rows = read_rows(fetch_data(name, config.dataset_split), config.question_field, config.answer_field, config.title_field, max_samples)
     for reward in rewards:
         missing = [column for column in reward.needs if rows[0].columns.get(column) is None]
         if missing:
             raise UserError(f"the reward {reward.name} needs the column {missing[0]}", f"the columns of {name} are {', '.join(rows[0].columns)}",
                             f"set {missing[0]}_field", PREFLIGHT)
+    return rows
+
+
+def check_rewards(config: TrainConfig) -> None:
+    """Data, rewards, their services and knowledge base, without a model: raises what would end a run at its start."""
+    scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
+    try:
+        rows = load_rows(config, scorer.rewards, config.dataset_id_or_path, config.max_samples)
+        scorer.prepare([row.columns for row in rows], lambda note: None)     # the run itself will say it
+    finally:
+        scorer.close()
+
+
+def load_prompts(config: TrainConfig, policy: Policy, rewards: Sequence[Reward], name: str, max_samples: int,
+                 say: Callable[[str], None]) -> tuple[list[Prompt], str]:
+    """The prompts of a data set and a hash of its content; exit 3 if a reward lacks its column or nothing fits."""
+    rows = load_rows(config, rewards, name, max_samples)
     positions = policy.model.config.max_positions
     limit = min(config.max_prompt_length, positions - config.max_completion_length)
     if limit < 1:

@@ -7,7 +7,7 @@ negative log-prob of the answer tokens of the whole step.
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from math import ceil, isfinite
+from math import ceil
 from pathlib import Path
 
 import torch
@@ -16,10 +16,10 @@ from grpo import memory
 from grpo.backends import packed_attention
 from grpo.config import load_config, parse_arguments
 from grpo.conversations import make_examples
-from grpo.data import Order, read_records
+from grpo.data import Order, digest, read_records
 from grpo.distributed import Ranks
 from grpo.draw import row_seed
-from grpo.errors import NON_FINITE, UserError, run_main
+from grpo.errors import UserError, run_main
 from grpo.hub import fetch_data
 from grpo.logprobs import token_logprobs
 from grpo.lora import POLICY
@@ -29,8 +29,10 @@ from grpo.packing import pack, plan
 from grpo.plot import line_plot
 from grpo.policy import load_policy
 from grpo.prompts import ChatEncoder
+from grpo.rollout import check_rewards
 from grpo.run import Run
 from grpo.toy import make_world
+from grpo.watch import Watch
 
 
 class SftTrainer:
@@ -50,6 +52,7 @@ class SftTrainer:
             run.say(
                 f"note: of {len(self.examples)} answers {cut} are cut at {max_length} tokens; {left_out} more are left out, their prompts being longer"
             )
+        self.data_hash = digest([group.prompt.ids, group.completions[0].ids] for group in self.examples)
         self.order = Order(len(self.examples), config.seed, shuffle=True)
         self.examples_per_step = config.per_device_train_batch_size * config.gradient_accumulation_steps * self.ranks.world
         self.total_steps = config.max_steps if config.max_steps > 0 else ceil(config.num_train_epochs * len(self.examples) / self.examples_per_step)
@@ -58,6 +61,7 @@ class SftTrainer:
                                            config.gradient_checkpointing)
         self.model.recompute = self.budget.recompute
         self.step, self.num_tokens, self.losses = 0, 0, []
+        self.watch = Watch(1.0, run.say)
 
     def train_step(self) -> dict[str, float]:
         c, started = self.config, time.perf_counter()
@@ -80,8 +84,7 @@ class SftTrainer:
             self.step, c.learning_rate, c.lr_scheduler_type, c.warmup_steps or ceil(c.warmup_ratio * self.total_steps), self.total_steps
         )
         norm = self.optimizer.step(rate, c.max_grad_norm)
-        if not isfinite(norm) and self.optimizer.scale == 1:      # else the next step has half the scale
-            raise UserError(f"the gradient of step {self.step} is not finite", f"the loss was {total}", "lower learning_rate", NON_FINITE)
+        self.watch.updated(self.optimizer, norm)
         self.model.refresh()
         self.step, self.num_tokens = self.step + 1, self.num_tokens + tokens
         loss, seconds = self.ranks.sum([total])[0], time.perf_counter() - started
@@ -92,12 +95,16 @@ class SftTrainer:
 
     def restore(self) -> None:
         counters = self.run.restore(self.policy, self.optimizer)
-        if counters:
-            self.step, self.num_tokens, self.losses = counters["step"], counters["num_tokens"], counters["losses"]
-            self.order.position = counters["position"]
+        if not counters:
+            return
+        if counters["data_hash"] != self.data_hash:
+            raise UserError("the data set is not the one that this run was made with", f"the examples of {self.config.dataset_id_or_path} have changed",
+                            "put the old file back, or start anew in another output_dir")
+        self.step, self.num_tokens, self.losses = counters["step"], counters["num_tokens"], counters["losses"]
+        self.order.position = counters["position"]
 
     def save(self) -> None:
-        counters = {"position": self.order.position, "num_tokens": self.num_tokens, "losses": self.losses}
+        counters = {"position": self.order.position, "data_hash": self.data_hash, "num_tokens": self.num_tokens, "losses": self.losses}
         self.run.save_checkpoint(self.step, self.policy, self.optimizer, counters)
 
 
@@ -110,6 +117,7 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
         run.start_log(trainer.total_steps, trainer.step)
         while trainer.step < trainer.total_steps:
             run.report(trainer.step, trainer.train_step())
+            trainer.watch.check(trainer.step, {})
             if config.save_steps and trainer.step % config.save_steps == 0:
                 trainer.save()
             run.stop_if_asked(trainer.save)
@@ -120,7 +128,8 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
 
 
 def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
-    """Runs the stage 1 that a stage 2 config names, if its output is missing; its result is the policy at step 0.
+    """Runs the stage 1 that a stage 2 config names, if its output is missing; its result is the policy at step 0. What would end stage 2
+    at its start, ends the run before stage 1.
 
     In a toy world it belongs to the run: it lies in the run's directory and shares its seed.
     """
@@ -132,6 +141,7 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
     stage1, notices = load_config(config.cold_start, overrides, SftConfig)
     final = Path(stage1.output_dir) / "final"
     if not final.exists():
+        check_rewards(config)
         run.say(f"cold start: {config.cold_start} into {stage1.output_dir}")
         sft(stage1, notices, run.ranks)
     return replace(config, model_name_or_path=str(final), cold_start=None)

@@ -216,7 +216,7 @@ class Trainer:
         warmup = c.warmup_steps or ceil(c.warmup_ratio * updates)
         rate = learning_rate(self.step * c.num_iterations + iteration, c.learning_rate, c.lr_scheduler_type, warmup, updates)
         norm = self.optimizer.step(rate, c.max_grad_norm)
-        self.watch.updated(norm)
+        self.watch.updated(self.optimizer, norm)
         self.skipped += not isfinite(norm)
         self.model.refresh()
         self.updated = True

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from grpo.errors import NON_FINITE, SERVICE, UserError
+from grpo.optim import Optimizer
 
 IN_A_ROW = 3                 # steps before a run ends
 REFUSES_ALL = 0.95           # refusal rate that is called a collapse
@@ -27,9 +28,9 @@ class Watch:
     answered: float = 0.0        # running mean of 1 - refusal rate
     has_collapsed: bool = False
 
-    def updated(self, grad_norm: float) -> None:
-        """After each optimizer step."""
-        self.not_finite = 0 if isfinite(grad_norm) else self.not_finite + 1
+    def updated(self, optimizer: Optimizer, grad_norm: float) -> None:
+        """After each optimizer step. An overflow in float16 is no fault while the next step's scale is smaller."""
+        self.not_finite = 0 if isfinite(grad_norm) or optimizer.scale > 1 else self.not_finite + 1
 
     def check(self, step: int, metrics: Mapping[str, float]) -> None:
         """After each training step."""
@@ -42,7 +43,8 @@ class Watch:
         self.unscored = self.unscored + 1 if worst and metrics[worst] > self.max_unscored else 0
         if self.unscored >= IN_A_ROW:
             raise UserError(f"{worst} was above {self.max_unscored:.0%} for {IN_A_ROW} steps, now {metrics[worst]:.0%}",
-                            "completions/ holds the reason of each", "mend the service, then go on with resume_from_checkpoint=true", SERVICE)
+                            "completions/ holds the reason of each", "mend the service, or set max_unscored (missing titles: missing_title_policy "
+                            "in another run); then go on with resume_from_checkpoint=true", SERVICE)
 
     def _collapse(self, step: int, metrics: Mapping[str, float]) -> None:
         if "refusal_rate" not in metrics:

@@ -86,13 +86,15 @@ def _knowrl(name: str) -> Callable[[Mapping[str, Any]], Reward]:
     return build
 
 
+NEED_KNOWLEDGE = ("factuality", "combined", "combined_v1", "combined_v2")
 BUILT_IN: dict[str, Callable[[Mapping[str, Any]], Reward]] = {
     "format": lambda options: Reward("format", format.grade),
     "exact": lambda options: Reward("exact", exact.grade, needs=("answer",), tells_outcome=True),
     "math": _math,
     "soft_overlong_punishment": lambda options: Reward("soft_overlong_punishment",
                                                        overlong.from_columns(options["max_completion_length"], options["soft_punish_cache"])),
-    **{name: _knowrl(name) for name in ("correctness", "factuality", "combined", "combined_v1", "combined_v2")},
+    "correctness": _knowrl("correctness"),
+    **{name: _knowrl(name) for name in NEED_KNOWLEDGE},
 }
 PRESETS = {"knowrl": ("format", "combined"), "knowrl_v1": ("format", "combined_v1"), "knowrl_v2": ("format", "combined_v2")}
 

@@ -30,7 +30,7 @@ def last_line(capfd) -> dict:
 def test_the_experiment_runs_and_shows_every_arm(bench, capfd, tmp_path):
     bench("knowrl_effect").main(["--smoke", "--folder", str(tmp_path / "runs")])
     results = last_line(capfd)["results"]
-    assert list(results["1"]) == ["cold start", "outcome", "knowrl"] and (tmp_path / "runs" / "knowrl_refusals.png").exists()
+    assert list(results["1"]) == ["cold start", "outcome", "knowrl", "knowrl_v2"] and (tmp_path / "runs" / "knowrl_refusals.png").exists()
     assert all({"", "well known", "unseen"} == arm.keys() for arm in results["1"].values())
 
 
@@ -49,6 +49,12 @@ def test_a_benchmark_runs_and_ends_in_json(bench, capfd, name, peer):
     assert all(abs(value) < 4 for check, value in checks.items() if "chi_squared" in check)
     assert all(value < 1e-4 for check, value in checks.items() if "logp_difference_max" in check or "gradient difference" in check)
     assert len({value for check, value in checks.items() if check.endswith(": tokens")}) <= 1, "as many tokens on both sides"
+
+
+@pytest.mark.parametrize("name", ["decode", "whole_steps"])
+def test_profiles_name_the_kernels(bench, capfd, name):
+    bench(name).main(["--smoke", "--profile"])
+    assert last_line(capfd)["cases"][-1]["kernels"]
 
 
 def test_every_benchmark_is_tested():

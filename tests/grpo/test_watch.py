@@ -1,6 +1,7 @@
 """The watch over a run: collapse is named, failing rewards and steps that are not finite end it."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,10 +40,15 @@ def test_unscorable_rewards_end_the_run_after_three_steps_in_a_row():
 
 def test_three_gradients_in_a_row_that_are_not_finite_end_the_run():
     watch = Watch(0.2, print)
+    plain, guarded = SimpleNamespace(scale=1), SimpleNamespace(scale=2)
     for norm in (math.nan, math.inf, 1.0, math.nan, math.nan):
-        watch.updated(norm)
+        watch.updated(plain, norm)
         watch.check(1, metrics())
-    watch.updated(math.inf)
+    for _ in range(5):
+        watch.updated(guarded, math.inf)                   # float16: the scale is still being found
+        watch.check(1, metrics())
+    for _ in range(3):
+        watch.updated(plain, math.inf)
     with pytest.raises(UserError) as caught:
         watch.check(2, metrics())
     assert caught.value.exit_code == NON_FINITE
