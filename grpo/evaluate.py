@@ -111,6 +111,7 @@ class Evaluation:
         ranks, sampling = self.run.ranks, Sampling(self.config.max_completion_length, temperature=0.0)
         mine = generate_groups(self.policy, self.rollout.sampler, self.prompts[ranks.rank::ranks.world], 1, sampling, self.config.seed)
         self.scorer.grade(mine)
+        self.scorer.metrics()                    # its look-ups belong to no step
         groups = [group for rank in ranks.gather(mine) for group in rank]
         parts: dict[str, list[Group]] = {"": groups}
         if self.config.eval_group_field:

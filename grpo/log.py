@@ -65,7 +65,7 @@ GLOSSARY = {   # <name> stands for a reward's name
     "eval/unscored_frac": "share of held-out answers that could not be scored",
     "eval/mean_length": "tokens of held-out answers",
     "eval/supported_frac": "share of the facts stated in held-out answers that the knowledge base supports",
-    "kb/lookups_exact": "titles of this step found as they are",
+    "kb/lookups_exact": "titles of this step found as they are (several processes: kb/*, judge/*, decomposer/* are those of the first)",
     "kb/lookups_parts": "titles found by their parts between semicolons",
     "kb/lookups_search": "titles not found, for which full-text search guessed documents",
     "kb/lookups_missing": "titles not found at all",

@@ -38,6 +38,7 @@ def make_world(config: AnyConfig, run: Run) -> AnyConfig:
     wanted = json.dumps({"world": config.toy_world, "version": VERSION, "seed": config.seed})
     if run.ranks.is_main and not (mark.exists() and mark.read_text(encoding="utf-8") == wanted):
         run.say(f"making the toy world {config.toy_world} in {folder}")
+        mark.unlink(missing_ok=True)
         _WORLDS[config.toy_world](folder, config.seed)
         write_atomically(mark, wanted)
     run.ranks.barrier()
