@@ -104,14 +104,15 @@ def measure(name: str, model: Decoder, rows: int, options, peak: dict[str, float
 
 def profile(run, device: str, count: int = 12) -> list[dict]:
     """The operations that take longest, on the device where there is one; printed, and as [name, calls, microseconds]."""
+    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity
     on_gpu = device == "cuda"
     with torch.profiler.profile(activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu) as recorded:
         run()
         timing.now(device)
-    key = "self_device_time_total" if on_gpu else "self_cpu_time_total"
-    events = sorted((e for e in recorded.key_averages() if getattr(e, key) > 0), key=lambda e: -getattr(e, key))[:count]
-    total = sum(getattr(e, key) for e in recorded.key_averages()) or 1
+    key, kind = ("self_device_time_total", DeviceType.CUDA) if on_gpu else ("self_cpu_time_total", DeviceType.CPU)
+    spent = sorted((e for e in recorded.key_averages() if e.device_type == kind and getattr(e, key) > 0), key=lambda e: -getattr(e, key))
+    total, events = sum(getattr(e, key) for e in spent) or 1, spent[:count]
     for e in events:
         print(f"    {100 * getattr(e, key) / total:5.1f} %  {getattr(e, key):10.0f} µs  {e.count:6} calls  {e.key[:90]}", flush=True)
     return [{"name": e.key[:120], "calls": e.count, "microseconds": getattr(e, key)} for e in events]

@@ -19,6 +19,7 @@ import torch
 from bench import ceilings, models, sampler, timing, train_step
 from grpo.memory import LOGITS_ROWS
 from grpo.plot import line_plot
+from grpo.sampler import Sampler
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ def measure(point: Point, path: Path, options) -> dict:
     model = models.ours(path, dtype, device, train_step.RANK)
     groups = train_step.make_groups(work, model.config.vocab_size)
     batches, tokens = train_step.make_batches(groups, model, device), sum(work.lengths)
-    chunk = LOGITS_ROWS[device]
-    sides = {"generate": lambda: sampler.sample(model, work),
+    chunk, made = LOGITS_ROWS[device], Sampler(model, (), max_slots=len(work.lengths))
+    sides = {"generate": lambda: sampler.sample(made, work),
              "train": lambda: train_step.clear_and_run(model, lambda: train_step.our_pass(model, batches, chunk))}
     seconds = timing.interleave(sides, options.repeats, device)
     forward = ceilings.products(model.config, sum(batch.layout.num_tokens for batch in batches), tokens)

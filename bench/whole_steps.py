@@ -59,7 +59,7 @@ def floor_seconds(trainer: Trainer, groups, dtype: torch.dtype, device: str) -> 
     packed = sum(len(group.prompt.ids) + sum(len(m.ids) - 1 for m in group.completions) for group in groups)
     parts = -(-packed // trainer.budget.tokens)
     forward = ceilings.products(config, packed // parts, sum(lengths) // parts)
-    passes = ceilings.products_seconds([*forward, *forward, *ceilings.backward(forward)], dtype, device, 1)
+    passes = 2 * ceilings.products_seconds(forward, dtype, device, 1) + ceilings.products_seconds(ceilings.backward(forward), dtype, device, 1)
     return sampler.ceiling_seconds(config, work, dtype, device) + parts * passes
 
 

@@ -22,6 +22,7 @@ from grpo.schema import Layout
 
 HALF = (torch.bfloat16, torch.float16)
 TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-5, torch.float64: 1e-10}     # relative, against float64
+UNUSABLE = (ImportError, RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError)     # and what Triton's compiler raises
 REPEATS, CALLS_PER_GRAPH = 5, 20
 TRIAL_ROWS, TRIAL_POSITIONS = 96, 2048     # at most: the trial's reference is in float64
 
@@ -62,7 +63,9 @@ def choose(candidates: Mapping[str, Callable[[], torch.Tensor]], wanted: torch.T
             error = float((run().double() - wanted).norm() / wanted.norm())
             right = error <= tolerance                                    # False for NaN
             trials.append(Trial(name, error, clock(run)) if right else Trial(name, error, problem=f"wrong by {error:.1e}"))
-        except (ImportError, RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError) as problem:
+        except Exception as problem:
+            if not isinstance(problem, UNUSABLE) and not type(problem).__module__.startswith("triton"):
+                raise
             trials.append(Trial(name, problem=f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0][:120]}"))
     usable = [trial for trial in trials if not trial.problem]
     if not usable:

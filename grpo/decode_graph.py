@@ -130,21 +130,22 @@ class DecodeGraphs:
 
 
 class CudaCapture:
-    """Functions to CUDA graphs, which share one pool of memory since they never run at the same time."""
+    """Functions to CUDA graphs, which share one pool of memory since they never run at the same time, and one stream, for which cuBLAS
+    keeps one workspace. Other threads (a verifier at work on rewards) may use the GPU during a capture."""
 
     def __init__(self):
-        self.pool = torch.cuda.graph_pool_handle()
+        self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
 
     def __call__(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
         """Runs `step` some times, then records it; recording does not run it."""
-        side, current = torch.cuda.Stream(), torch.cuda.current_stream()
-        side.wait_stream(current)
-        with torch.cuda.stream(side):
+        current = torch.cuda.current_stream()
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
             for _ in range(WARM_UPS):
                 step()
-        current.wait_stream(side)
+        current.wait_stream(self.stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
             step()
         return graph
 

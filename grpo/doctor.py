@@ -106,7 +106,8 @@ class Doctor:
         if free < copies * state:
             raise UserError("the disk is too small for the checkpoints", f"{copies} of {state / 1e9:.2f} GB, {free / 1e9:.2f} GB free",
                             "lower save_total_limit, or set output_dir to another disk", STORAGE)
-        return f"{model.config.family}, {sum(t.numel() for t in tensor_slots(model).values()) / 1e9:.3f}B weights; a checkpoint takes {state / 1e9:.2f} GB"
+        weights = sum(tensor.numel() for tensor in tensor_slots(model).values())
+        return f"{model.config.family}, {weights / 1e9:.3f}B weights; a checkpoint takes {state / 1e9:.2f} GB"
 
     def data(self) -> str:
         self._needs_policy()

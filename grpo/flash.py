@@ -11,7 +11,8 @@ probabilities are exp(score - l) and its row sums ⟨dout, out⟩. No key is cop
 prompt's gradient is summed over its group in float32. Slow twin: kernels/reference.py `attention`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import accumulate
 
 import torch
@@ -76,12 +77,27 @@ class _SharedPrompts(torch.autograd.Function):
         (q_THE, k_TKE, v_TKE, out_THE, lse_HT, *random), attend = ctx.saved_tensors, ctx.attend
         own, rows, prompt_rows = attend.pieces, attend.completion_rows, attend.prompt_rows
         dout_THE = dout_THE.contiguous()
-        dq, dk, dv = attend.backward(dout_THE, q_THE, k_TKE, v_TKE, out_THE, lse_HT, own.starts, own.starts, own.longest, own.longest,
-                                     0.0, True, *random)
+        with _repeatable():
+            dq, dk, dv = attend.backward(dout_THE, q_THE, k_TKE, v_TKE, out_THE, lse_HT, own.starts, own.starts, own.longest, own.longest,
+                                         0.0, True, *random)
         if len(rows):
-            parts = attend.backward(dout_THE[rows], q_THE[rows], k_TKE[prompt_rows], v_TKE[prompt_rows], out_THE[rows], lse_HT[:, rows].contiguous(),
-                                    attend.completions.starts, attend.prompts.starts, attend.completions.longest, attend.prompts.longest,
-                                    0.0, False, *random)
+            inputs = (dout_THE[rows], q_THE[rows], k_TKE[prompt_rows], v_TKE[prompt_rows], out_THE[rows], lse_HT[:, rows].contiguous())
+            with _repeatable():
+                parts = attend.backward(*inputs, attend.completions.starts, attend.prompts.starts, attend.completions.longest,
+                                        attend.prompts.longest, 0.0, False, *random)
             dq, dk, dv = (whole.index_copy(0, where, whole[where] + part)
                           for whole, where, part in zip((dq, dk, dv), (rows, prompt_rows, prompt_rows), parts, strict=True))
         return dq, dk, dv, None
+
+
+@contextmanager
+def _repeatable() -> Iterator[None]:
+    """FlashAttention's backward pass adds in a fixed order where deterministic algorithms are demanded, not where one is only warned."""
+    if not torch.is_deterministic_algorithms_warn_only_enabled():
+        yield
+        return
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=True)

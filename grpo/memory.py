@@ -13,7 +13,8 @@ from grpo.lora import LoraSpec
 from grpo.model import Decoder, ModelConfig
 
 RESERVE = {"cuda": 0.1, "cpu": 0.25}                   # of the device's memory, left alone: gaps between tensors, other programs
-LARGEST_MICRO_BATCH = {"cuda": 32768, "cpu": 4096}     # more tokens per pass than this gain nothing
+ENOUGH = {"cuda": 4096, "cpu": 1024}                   # tokens per pass that keep products busy: fewer are not worth more recomputation
+LARGEST_MICRO_BATCH = {"cuda": 32768, "cpu": 4096}     # more than this gain nothing
 LOGITS_ROWS = {"cuda": 2048, "cpu": 256}               # of logits at a time, where memory is plenty
 RECOMPUTE_LEVELS = ("none", "mlp", "all")
 
@@ -105,7 +106,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def choose_budget(model: Decoder, longest: int, free: int, max_tokens: int = 0, checkpointing: bool | str = "auto", kind: str = "") -> Budget:
-    """The largest micro-batch that fits into `free` bytes, with as little recomputation as that allows.
+    """The micro-batch for `free` bytes: as little recomputation as leaves room for ENOUGH tokens, and then as many as fit.
 
     longest: packed tokens of the longest single prompt and completion, which must fit. max_tokens and checkpointing: the
     user's choice, if there is one. kind: "cuda" or "cpu", if not that of the model.
@@ -115,11 +116,11 @@ def choose_budget(model: Decoder, longest: int, free: int, max_tokens: int = 0, 
     rows = max(128, min(LOGITS_ROWS[kind], int(0.1 * free / logits_bytes_per_row(c, build.dtype))))
     room = (1 - RESERVE[kind]) * free - rows * logits_bytes_per_row(c, build.dtype)
     levels = {"auto": RECOMPUTE_LEVELS, "mlp": ("mlp",), True: ("all",), False: ("none",)}[checkpointing]
-    target = max_tokens or max(longest, LARGEST_MICRO_BATCH[kind])
+    needed = max_tokens or max(longest, ENOUGH[kind])
     for level in levels:
         fits = int(room / activation_bytes_per_token(c, build.lora, build.dtype, level))
-        if fits >= target:
-            return Budget(target, level, rows)
+        if fits >= needed:
+            return Budget(max_tokens or min(fits, max(longest, LARGEST_MICRO_BATCH[kind])), level, rows)
     return Budget(max_tokens or max(fits, longest), level, rows)
 
 

@@ -36,7 +36,7 @@ class Rollout:
         self.longest = max(len(prompt.ids) for prompt in self.prompts) + config.max_completion_length
         slots = config.max_num_seqs or memory.choose_num_sequences(policy.model, self.groups_per_rank * config.num_generations, self.longest,
                                                                    memory.free_bytes(run.device))
-        self.sampler = Sampler(policy.model, policy.eos_ids, slots, check_every=16 if run.device.type == "cuda" else 1)
+        self.sampler = Sampler(policy.model, policy.eos_ids, slots)
         self.sampler.prepare(slots, self.longest, config.max_completion_length)  # on a GPU its memory is taken now, before what is left is shared out
 
     def sample(self, step: int) -> tuple[list[Group], list[Group]]:

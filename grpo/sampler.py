@@ -36,16 +36,16 @@ class _Sequence:
 class Sampler:
     """Generates with `model` (its current adapter) until one of `eos_ids` or the length limit.
 
-    max_slots: sequences decoded together; prefill_tokens: prompt tokens per prefill pass; check_every: decode steps between
-    two looks at what has ended (on a GPU each look waits for the device). graphs: decode over static slots that are kept from one
-    call to the next, by CUDA graphs where there is CUDA; None: on a GPU.
+    max_slots: sequences decoded together; prefill_tokens: prompt tokens per prefill pass; check_every: decode steps between two looks at
+    what has ended (None: 16 on a GPU, where each look waits for the device, else 1). graphs: decode over static slots that are kept
+    from one call to the next, by CUDA graphs where there is CUDA; None: on a GPU.
     """
 
-    def __init__(self, model: Decoder, eos_ids: Sequence[int], max_slots: int = 256, prefill_tokens: int = 16384, check_every: int = 1,
-                 graphs: bool | None = None):
+    def __init__(self, model: Decoder, eos_ids: Sequence[int], max_slots: int = 256, prefill_tokens: int = 16384,
+                 check_every: int | None = None, graphs: bool | None = None):
         self.model, self.eos_ids = model, tuple(eos_ids)
-        self.max_slots, self.prefill_tokens, self.check_every = max_slots, prefill_tokens, check_every
         self.on_cuda = torch.device(model.build.device).type == "cuda"
+        self.max_slots, self.prefill_tokens, self.check_every = max_slots, prefill_tokens, check_every or (16 if self.on_cuda else 1)
         self.uses_graphs = self.on_cuda if graphs is None else graphs
         self.graphs: DecodeGraphs | None = None
         self.decoder: Choice | None = None     # of decode attention, once there are graphs

@@ -50,7 +50,7 @@ class SftTrainer:
         self.examples, cut, left_out = make_examples(records, path, ChatEncoder(self.policy.tokenizer), config.system_prompt, max_length)
         if cut or left_out:
             run.say(
-                f"note: of {len(self.examples)} answers {cut} are cut at {max_length} tokens; {left_out} more are left out, their prompts being longer"
+                f"note: of {len(self.examples)} answers {cut} are cut at {max_length} tokens; {left_out} more, whose prompts are longer, are left out"
             )
         self.data_hash = digest([group.prompt.ids, group.completions[0].ids] for group in self.examples)
         self.order = Order(len(self.examples), config.seed, shuffle=True)
@@ -98,7 +98,7 @@ class SftTrainer:
         if not counters:
             return
         if counters["data_hash"] != self.data_hash:
-            raise UserError("the data set is not the one that this run was made with", f"the examples of {self.config.dataset_id_or_path} have changed",
+            raise UserError("the data set is not the one that this run was made with", f"the content of {self.config.dataset_id_or_path} has changed",
                             "put the old file back, or start anew in another output_dir")
         self.step, self.num_tokens, self.losses = counters["step"], counters["num_tokens"], counters["losses"]
         self.order.position = counters["position"]

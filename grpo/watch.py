@@ -52,7 +52,7 @@ class Watch:
         if metrics["refusal_rate"] >= REFUSES_ALL and self.answered > 1 - REFUSES_ALL and not self.has_collapsed:
             self.has_collapsed = True
             self.say(
-                f"warning: step {step}: collapse into refusing: {metrics['refusal_rate']:.0%} of the completions decline to answer, and groups that all "
-                "decline teach nothing. Go back to an earlier checkpoint; lower learning_rate, raise beta, or ask more of what the model knows"
+                f"warning: step {step}: collapse into refusing: {metrics['refusal_rate']:.0%} of the completions decline to answer, and groups that "
+                "all decline teach nothing. Go back to an earlier checkpoint; lower learning_rate, raise beta, or ask more of what the model knows"
             )
         self.answered = MEMORY * self.answered + (1 - MEMORY) * (1 - metrics["refusal_rate"])

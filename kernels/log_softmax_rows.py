@@ -20,8 +20,8 @@ def log_softmax_rows(logits_XV: torch.Tensor, targets_X: torch.Tensor, temperatu
     """Log-prob of the target and entropy of each row, float32 [X], in nats; and onehot - softmax [X, V] in the logits' memory.
 
     cut_X: tokens whose log-prob in the full distribution lies below it are dropped (the target never), and all results are those of the
-    distribution over what is left. slope_dtype: of that last result, the logits' own if not given; a narrower one fills the front half of each row's bytes.
-    Slow twin: kernels/reference.py `log_softmax_rows`.
+    distribution over what is left. slope_dtype: of that last result, the logits' own if not given; a narrower one fills the front half of
+    each row's bytes. Slow twin: kernels/reference.py `log_softmax_rows`.
     """
     rows, width = logits_XV.shape
     logp_X, entropy_X = (torch.empty(rows, dtype=torch.float32, device=logits_XV.device) for _ in range(2))

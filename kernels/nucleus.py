@@ -19,13 +19,13 @@ def thresholds(logits_BV: torch.Tensor, temperature: float, top_k: int, top_p: f
     rows, width = logits_BV.shape
     least_B, cut_B = (torch.empty(rows, dtype=torch.float32, device=logits_BV.device) for _ in range(2))
     if rows:
-        _thresholds[(rows,)](logits_BV, least_B, cut_B, logits_BV.stride(0), width, 1.0 / temperature, min(top_k, width), top_p,
+        _thresholds[(rows,)](logits_BV, least_B, cut_B, logits_BV.stride(0), width, 1.0 / temperature, float(min(top_k, width)), top_p,
                              tile=min(TILE, triton.next_power_of_2(width)), num_warps=32)
     return least_B, cut_B
 
 
 @triton.jit
-def _thresholds(logits, least_out, cut_out, stride, width, inverse_temperature, top_k, top_p: tl.float32, tile: tl.constexpr):
+def _thresholds(logits, least_out, cut_out, stride, width, inverse_temperature, top_k: tl.float32, top_p: tl.float32, tile: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
     entries = tl.arange(0, tile)
@@ -36,7 +36,7 @@ def _thresholds(logits, least_out, cut_out, stride, width, inverse_temperature, 
     mass, _ = _from(logits, -2147483648, top, width, inverse_temperature, entries, tile)
     wanted, key = mass, tl.full([], -2147483648, tl.int32)
     if top_k > 0:
-        key = _largest(logits, top, width, inverse_temperature, entries, 0.0, top_k.to(tl.float32), tile)
+        key = _largest(logits, top, width, inverse_temperature, entries, 0.0, top_k, tile)
         wanted, _ = _from(logits, key, top, width, inverse_temperature, entries, tile)
     if top_p < 1:
         key = tl.maximum(key, _largest(logits, top, width, inverse_temperature, entries, wanted * top_p, 0.0, tile))

@@ -98,7 +98,16 @@ def test_the_large_configs_fit_by_this_account(raw, rank, device_gb, sequences, 
     budget = memory.choose_budget(model, positions, int(device_gb * 1e9) - nothing.total, kind="cuda")
     needed = memory.account(model, sequences, positions, budget)
     assert needed.total < 0.95 * device_gb * 1e9, str(needed)
-    assert budget.tokens >= 8192, str(budget)
+    assert budget.tokens >= memory.ENOUGH["cuda"] and budget.recompute == "none", str(budget)
+
+
+def test_recomputation_buys_room_only_up_to_what_keeps_products_busy():
+    model = decoder(QWEN_7B, 256, torch.bfloat16, "meta")
+    needed = memory.ENOUGH["cuda"] * memory.activation_bytes_per_token(model.config, model.build.lora, torch.bfloat16, "none") / 0.9
+    plenty, scarce = (memory.choose_budget(model, 1280, int(factor * needed), kind="cuda") for factor in (1.5, 0.7))
+    assert plenty.recompute == "none" and memory.ENOUGH["cuda"] <= plenty.tokens < 2 * memory.ENOUGH["cuda"]
+    assert scarce.recompute == "mlp" and scarce.tokens >= memory.ENOUGH["cuda"]
+    assert memory.choose_budget(model, 1280, int(100 * needed), kind="cuda").tokens == memory.LARGEST_MICRO_BATCH["cuda"]
 
 
 def test_a_7b_model_is_counted_as_what_it_weighs():

@@ -51,6 +51,15 @@ def test_an_unexpected_exception_is_not_swallowed():
         choose({"broken": broken, "fallback": CANDIDATES["fallback"]}, WANTED, 1e-6, clock)
 
 
+def test_what_tritons_compiler_raises_is_the_end_of_that_candidate():
+    OutOfResources = pytest.importorskip("triton.runtime.errors").OutOfResources
+
+    def too_large():
+        raise OutOfResources(282688, 232448, "shared memory")
+    choice = choose({"too large": too_large, "fallback": CANDIDATES["fallback"]}, WANTED, 1e-6, clock)
+    assert choice.name == "fallback" and "OutOfResources" in str(choice)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_on_a_cpu_everything_is_torchs_own(dtype):
     assert choose_decoder(4, 2, 16, 3, 50, dtype, "cpu").name == "sdpa"

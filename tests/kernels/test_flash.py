@@ -109,3 +109,29 @@ def test_torchs_operations_on_a_gpu(name, heads, kv_heads, width):
     for mine, theirs, wanted in zip(ours, padded, exact, strict=True):
         error, peer = (float((x.double() - wanted).norm() / wanted.norm()) for x in (mine, theirs))
         assert error <= max(1.5 * peer, 8e-3)
+
+
+@pytest.fixture
+def warned():
+    """As full_determinism sets it."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_the_backward_pass_is_demanded_to_repeat_where_others_are_only_warned(warned):
+    layout, seen = Layout(LAYOUTS["shared"]), []
+
+    def backward(*arguments):
+        seen.append(torch.is_deterministic_algorithms_warn_only_enabled())
+        return plain_backward(*arguments)
+
+    run(FlashPackedAttention(layout, "cpu", plain_forward, backward), inputs(layout))
+    assert seen == [False, False] and torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+@pytest.mark.gpu
+def test_the_same_bits_twice_on_a_gpu(warned):
+    layout = Layout(((300, (700, 20, 512)), (64, (900,))))
+    one, other = (run(FlashPackedAttention(layout, "cuda"), inputs(layout, 28, 4, 128, torch.bfloat16, "cuda")) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
