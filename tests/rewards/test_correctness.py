@@ -1,4 +1,4 @@
-"""The correctness rewards: truth tables of both presets and of the hardened default, the offline judge, and the original's bugs."""
+"""The correctness rewards: truth tables of both presets and of the hardened default, and the original's bugs."""
 
 import asyncio
 import inspect
@@ -15,7 +15,7 @@ from rewards.api import ApiClient
 from rewards.correctness import build_judge, correctness, knowrl_v1, knowrl_v2, lists_alternatives, shares_keyword
 from rewards.endpoint import Endpoint, Limits
 from rewards.judge import ModelJudge, Verdict
-from rewards.offline_judge import OfflineJudge, words
+from rewards.offline_judge import OfflineJudge
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 
@@ -148,50 +148,11 @@ def test_an_answer_that_lists_none(answer):
 
 # ---- offline --------------------------------------------------------------------------------------------------------------------
 
-OFFLINE = [     # question, answer, truths, outcome
-    ("What is the capital of France?", "Paris", ["Paris"], "correct"), ("What is the capital of France?", "paris.", ["Paris"], "correct"),
-    ("What is the capital of France?", "The capital of France is Paris.", ["Paris"], "correct"),
-    ("?", "I think it is Paris", ["Paris"], "correct"),
-    ("What is the capital of France?", "Paris, France", ["Paris"], "correct"), ("?", "Paris", ["London", "Paris"], "correct"),
-    ("?", "London", ["Paris"], "wrong"), ("?", "Paris and London", ["Paris"], "wrong"), ("?", "Paris, London", ["Paris"], "wrong"),
-    ("?", "Paris or London", ["Paris"], "wrong"), ("?", "It is not Paris", ["Paris"], "wrong"),
-    ("?", "Paris London Berlin Rome Oslo", ["Paris"], "wrong"),
-    ("?", "scared", ["red"], "wrong"), ("?", "Canonero", ["Milena Canonero"], "wrong"), ("?", "...", ["Paris"], "wrong"),
-    ("?", "the", ["The"], "wrong"),
-    ("When?", "13 March 2018", ["March 13, 2018"], "correct"), ("When?", "2018", ["March 13, 2018"], "wrong"),
-    ("When?", "March 13th, 2018", ["March 13, 2018"], "correct"),
-    ("When?", "March 13 or 14, 2018", ["March 13, 2018"], "wrong"), ("When?", "1998", ["1999"], "wrong"),
-    ("When?", "In 1998.", ["1998"], "correct"),
-    ("How many seasons are there?", "3", ["three seasons"], "correct"), ("How many?", "12,000 people", ["12000"], "correct"),
-    ("?", "4.5", ["4.50"], "wrong"),
-    ("When?", "1990 1991 1992", ["1991"], "wrong"), ("Netflix or Hulu?", "Netflix", ["Hulu"], "wrong"),
-    ("?", "Lennon and McCartney", ["Lennon"], "wrong"),
-    ("?", "Lennon and McCartney", ["Lennon and McCartney"], "correct"), ("?", "I don’t know", ["Paris"], "refused"),
-    ("?", "Unknown", ["Unknown"], "correct"),
-    ("?", "I don't know, perhaps Paris", ["Paris"], "wrong"), ("中国的首都是哪里？", "是北京市", ["北京"], "correct"),
-    ("中国的首都是哪里？", "不是北京", ["北京"], "wrong"),
-    ("?", "北京上海", ["北京"], "wrong"),
-    ("?", "答案是北京。", ["北京"], "correct"), ("?", "Paris " * 500, ["Paris"], "wrong"),
-    ("?", "Schindler’s List", ["Schindler's List"], "correct")]
-
-
-@pytest.mark.parametrize("number", range(len(OFFLINE)))
-def test_offline_judge(number):
-    question, answer, truths, outcome = OFFLINE[number]
-    verdict = asyncio.run(OfflineJudge().verdict(question, answer, truths))
-    assert verdict.outcome == outcome, verdict.reason
-    assert verdict.reason
-
-
 def test_offline_the_presets_pay_the_same_values():
     for answer, wanted in (("Paris", 2.0), ("London", -1.0), ("I don't know", 1.0)):
         assert asyncio.run(correctness(OfflineJudge())(block(answer), ROW)).value == wanted
         assert asyncio.run(knowrl_v2(OfflineJudge())(block(answer), ROW)).value == wanted
     assert asyncio.run(knowrl_v1(OfflineJudge())(block("I don't know"), ROW)).value == -1
-
-
-def test_words_are_compared_in_one_spelling():
-    assert words("The three men's 3rd, 1,200.5 – ２") == ["3", "men", "3", "1200.5", "2"]
 
 
 @pytest.mark.parametrize("piece", ["a ", "1,", ", ", "Paris ", "or ", "-\n", "'", "1,234"])
