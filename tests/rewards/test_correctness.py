@@ -8,12 +8,14 @@ from collections.abc import Sequence
 
 import pytest
 from api_server import ApiServer, fails, hangs, replies_with, says
+from making import real_data
 
 from grpo.errors import SERVICE, UserError
 from grpo.schema import Score
 from rewards.api import ApiClient
 from rewards.correctness import build_judge, correctness, knowrl_v1, knowrl_v2, lists_alternatives, shares_keyword
 from rewards.endpoint import Endpoint, Limits
+from rewards.format import parse
 from rewards.judge import ModelJudge, Verdict
 from rewards.offline_judge import OfflineJudge
 from rewards.registry import Reward
@@ -117,10 +119,6 @@ def test_a_row_without_question_or_answer_is_unscorable(make):
         assert score.value is None and score.outcome is None and not asked
 
 
-def test_what_a_refusal_is_worth_can_be_chosen():
-    assert asyncio.run(correctness(Scripted("refused"), refused=0.25)(block("I don't know"), ROW)).value == 0.25
-
-
 def test_they_are_coroutine_functions_as_the_scorer_needs_them():
     assert all(inspect.iscoroutinefunction(make(Scripted("correct"))) for make in (knowrl_v1, knowrl_v2, correctness))
 
@@ -128,11 +126,13 @@ def test_they_are_coroutine_functions_as_the_scorer_needs_them():
 def test_keywords_are_words():
     assert shares_keyword("the RED one", "Red") and not shares_keyword("he was scared", "red") and not shares_keyword("a I", "a I")
     assert shares_keyword("是北京市", "北京") and not shares_keyword("上海", "北京")
+    assert shares_keyword("他赢得了NBA总决赛冠军", "NBA总决赛") and shares_keyword("คือกรุงเทพมหานคร", "กรุงเทพ")
 
 
 ALTERNATIVES = ["Paris or London", "Either Paris or London", "Paris / London", "Paris/London", "Paris; London", "1. Paris\n2. London",
                 "- Paris\n- London",
-                "Paris | London", "北京或者上海"]
+                "Paris | London", "北京或者上海", "Paris / London / Rome", "1. Paris 2. London", "1) Paris 2) London",
+                "I believe that the capital is Paris, or else it may well be London", " or ".join(["Paris", "London", "Rome"] * 20)]
 
 
 @pytest.mark.parametrize("answer", ALTERNATIVES)
@@ -144,6 +144,20 @@ def test_an_answer_that_lists_alternatives(answer):
                          ["Paris", "AC/DC", "120 km/h", "1/2/2003", "Oregon", "March 13, 2018", "Simon & Garfunkel", "- Paris", "n/a"])
 def test_an_answer_that_lists_none(answer):
     assert not lists_alternatives(answer, ["something"])
+
+
+def test_an_or_or_a_list_in_a_longer_text_is_left_to_the_judge():
+    long = ("The city hosts the court, which hears cases about taxes or fees from all over the country; it has sat there since the war. "
+            "Its rooms are open on Mondays and/or Tuesdays, and it sits in Paris.")
+    judge = Scripted("correct")
+    assert asyncio.run(correctness(judge)(block(long), ROW)).value == 2 and judge.asked
+
+
+def test_hardly_any_real_answer_lists_alternatives():
+    """KnowRL's own 1,798 cold-start answers, 115 of which hold an "or", a semicolon, a slash or a list, nearly all in passing."""
+    rows = json.loads(real_data("knowrl/knowrl_coldstart.json").read_text(encoding="utf-8"))
+    answers = [answer for row in rows if (answer := parse(row["conversations"][-1]["value"]).answer)]
+    assert len(answers) > 1700 and sum(bool(lists_alternatives(answer, [])) for answer in answers) < len(answers) / 200
 
 
 # ---- offline --------------------------------------------------------------------------------------------------------------------
