@@ -39,10 +39,10 @@ class Version:
     correctness: Callable[..., correctness.Grade]
     formula: str
     weigh_contradiction: bool
-    checks_refusals: bool = False
 
 
-VERSIONS = {"combined": Version(correctness.correctness, "hardened", True), "combined_v1": Version(correctness.knowrl_v1, "knowrl_v1", False, True),
+VERSIONS = {"combined": Version(correctness.correctness, "hardened", True),
+            "combined_v1": Version(correctness.knowrl_v1, "knowrl_v1", False),
             "combined_v2": Version(correctness.knowrl_v2, "knowrl_v2", False)}
 
 
@@ -101,7 +101,7 @@ def combined(name: str, options: Mapping[str, Any]) -> Reward:
 
     async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
         answer = await grade_answer(completion, columns)
-        if answer.value != correctness.WRONG or (answer.outcome == "refused" and not version.checks_refusals):
+        if answer.value != correctness.WRONG:       # right, unscorable, or a refusal that is paid
             return answer
         found = await facts.of(completion, columns)
         value = None if found.value is None else answer.value + found.value
