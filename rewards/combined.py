@@ -25,7 +25,7 @@ from knowledge.claims import Decompose, by_model, by_rules
 from knowledge.lexical import LexicalVerifier
 from knowledge.verdict import CachedVerifier, Verifier
 from rewards import correctness
-from rewards.factuality import FORMULAS, Factuality, FactualityJudge
+from rewards.factuality import FORMULAS, Factuality, FactualityJudge, titles_of
 from rewards.format import parse
 from rewards.registry import Reward
 
@@ -65,7 +65,7 @@ class Facts:
 
     def prepare(self, rows: Sequence[Mapping[str, Any]], say: Callable[[str], None]) -> None:
         """Before the first step: which titles the base knows, and whether the decomposer answers."""
-        coverage = self.base.coverage([str(row.get("title") or "") for row in rows])
+        coverage = self.base.coverage([titles_of(row.get("title")) for row in rows])
         say(f"knowledge base {self.base.path}: {coverage}")
         if coverage.found < LOWEST_COVERAGE:
             say(f"warning: most titles are not in the knowledge base (such as {', '.join(coverage.examples_missing[:3])}): "

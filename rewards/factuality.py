@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 from knowledge.base import KnowledgeBase
 from knowledge.claims import Decompose
@@ -78,6 +78,14 @@ class Factuality:
         return sum(fact.verdict.label == label for fact in self.facts)
 
 
+def titles_of(value: Any) -> str:
+    """What a row's title column names, as one string joined by semicolons: a string is that already, a list holds several; the novel
+    1984 may be a number. "" if it names nothing."""
+    if isinstance(value, list | tuple):
+        return ";".join(str(title) for title in value if title is not None)
+    return "" if value is None else str(value)
+
+
 class FactualityJudge:
     """Holds the thread pool, the verdict thread and the counters; not the knowledge base, the verifier or its cache. May be used from
     several event loops. `close` it.
@@ -98,9 +106,9 @@ class FactualityJudge:
         if missing_title == "search":
             base.prepare_search()
 
-    async def judge(self, think: str, question: str, titles: str | Sequence[str] | None) -> Factuality:
-        """The factuality of one text. titles: as in the data, one string (joined by semicolons) or several. Any strings are safe."""
-        title = titles if isinstance(titles, str) else ";".join(map(str, titles or ()))
+    async def judge(self, think: str, question: str, titles: Any) -> Factuality:
+        """The factuality of one text. titles: as in the data (see `titles_of`). Any strings are safe."""
+        title = titles_of(titles)
         try:
             found = await self._run(self.base.lookup, title) if title.strip() else Lookup(title, (), "missing")
             self._count({f"lookups_{found.how}": 1})

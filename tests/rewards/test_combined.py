@@ -171,3 +171,11 @@ def test_the_coverage_of_titles_is_told_before_the_first_step(base):
     reward.prepare([ROW, ROW | {"title": "Nobody At All"}, ROW | {"title": "No One"}], said.append)
     reward.close()
     assert "33.3% of 3 titles" in said[0] and said[1].startswith("warning:")
+
+
+def test_titles_in_lists_count_in_the_coverage_as_they_do_in_the_look_up(base):
+    said = []
+    reward = build_rewards(["combined"], options(base))[0]
+    reward.prepare([ROW | {"title": ["Mira Tolan", "Oriel Vance"]}, ROW | {"title": ["Mira Tolan"]}, ROW | {"title": 1984}], said.append)
+    reward.close()
+    assert "66.7% of 3 titles found (1 exact, 1 by parts)" in said[0]

@@ -18,11 +18,11 @@ from knowledge.lexical import LexicalVerifier
 from knowledge.result import Passage
 from knowledge.source import Source
 from knowledge.verdict import CachedVerifier, Verdict
-from rewards.factuality import FORMULAS, FactualityJudge, hardened, knowrl_v1, knowrl_v2
+from rewards.factuality import FORMULAS, FactualityJudge, hardened, knowrl_v1, knowrl_v2, titles_of
 
 DOCUMENTS = {"Mira Tolan": "Mira Tolan was born in Velda. She works as a baker. She lived in Orun.",
              "Jon Orn": "Jon Orn was born in Orun. He works as a smith.",
-             "米拉": "米拉出生于维尔达。"}
+             "米拉": "米拉出生于维尔达。", "1984": "1984 was written by Jon Orn."}
 GOOD, BAD = "Mira Tolan was born in Velda.", "Mira Tolan was born in Tane."
 S, R, U = "supported", "refuted", "unknown"
 
@@ -130,6 +130,14 @@ def test_titles_by_parts(make):
     joined, several, some = judge_all(judge, *((text, "", title) for title in titles))
     assert joined.value == several.value == 2 / 5 and some.value == 1 / 5
     assert judge.counters["lookups_parts"] == 3
+
+
+def test_a_title_may_be_a_number_a_list_or_nonsense(make):
+    values = (1984, ["1984", None], "1984", True, 0, {"a": 1}, [None], [], None)
+    assert [titles_of(value) for value in values] == ["1984", "1984", "1984", "True", "0", "{'a': 1}", "", "", ""]
+    found = judge_all(make(missing_title="zero"), *(("Jon Orn wrote 1984. It was written by Jon Orn.", "", value) for value in values))
+    assert found[0].count(S) and found[0] == found[1] == found[2]
+    assert [one.value for one in found[3:]] == [0.0] * 6
 
 
 def test_a_wrong_path_never_runs_silently(tmp_path):
