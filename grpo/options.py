@@ -136,7 +136,8 @@ class RewardKeys:
 @dataclass(frozen=True)
 class KnowledgeKeys:
     knowledge_base: str | None = key(None, "database of python -m knowledge.build, or KnowRL's or FActScore's; else FACTSCORE_DB_PATH")
-    missing_title_policy: str = key("unscored", "a completion whose title is not in the base: factuality zero, unscored, or by full-text search",
+    missing_title_policy: str = key("zero", "a completion whose title is not in the base: factuality zero; by full-text search; or unscored, which "
+                                    "takes only a prompt's wrong answers out of its group, so that refusing looks worst there",
                                     choices=("zero", "unscored", "search"))
     decomposer: str = key("api", "who takes reasoning apart into facts: a model (decomposer_*), or rules (offline)", choices=("api", "rules"))
     verifier: str = key("nli", "who holds a fact against the base: an entailment model, or lexical (offline)", choices=("nli", "lexical"))

@@ -90,13 +90,15 @@ class FactualityJudge:
     """Holds the thread pool, the verdict thread and the counters; not the knowledge base, the verifier or its cache. May be used from
     several event loops. `close` it.
 
-    missing_title: what a completion is worth whose title is not in the base. "zero", "unscored" (None), or "search": evidence is taken
-    from the documents that full-text search guesses, and the reason says so; unscored if it guesses none. It concerns that completion
-    alone. A locked base makes it unscored too; any other failure of the base (UserError) or the verifier ends the run.
+    missing_title: what a completion is worth whose title is not in the base. "zero": the base supports nothing of it. "unscored": None,
+    so that only the wrong answers leave their group (right ones and refusals are never looked up), and refusing is the worst in it.
+    "search": evidence is taken from the documents that full-text search guesses, and the reason says so; unscored if it guesses none.
+    It concerns that completion alone. A locked base makes it unscored too; any other failure of the base (UserError) or the verifier
+    ends the run.
     """
 
     def __init__(self, base: KnowledgeBase, decompose: Decompose, verifier: Verifier, *, formula: Formula = hardened,
-                 missing_title: MissingTitle = "unscored", num_passages: int = NUM_PASSAGES):
+                 missing_title: MissingTitle = "zero", num_passages: int = NUM_PASSAGES):
         self.base, self.decompose, self.formula = base, decompose, formula
         self.missing_title, self.num_passages = missing_title, num_passages
         self.counters: Counter[str] = Counter()

@@ -134,8 +134,17 @@ def test_a_missing_title_concerns_its_own_completion_alone_and_a_batch_of_one_sc
     ]
     scorer.grade(groups)
     assert groups[0].rewards == [pytest.approx(1 - 1 + 1 / 4)]                       # a batch of one completion
-    assert groups[1].rewards == [None] and "not in the knowledge base" in groups[1].scores[0]["combined"].reason
+    assert groups[1].rewards == [0.0] and "not in the knowledge base" in groups[1].scores[0]["combined"].reason
     scorer.close()
+
+
+def test_without_its_title_a_wrong_answer_still_counts_in_its_group_so_that_refusing_is_not_the_worst(base):
+    scorer = Scorer(build_rewards(["combined"], options(base)))
+    texts = [f"<think>{SUPPORTED}</think><answer>{answer}</answer>" for answer in ("Velda", "I don't know", "Quent")]
+    group = Group(Prompt(0, "", (), ROW | {"title": "Nobody At All"}), [Completion([], [], [], "stop", text) for text in texts])
+    scorer.grade([group])
+    scorer.close()
+    assert group.rewards == [2.0, 1.0, -1.0]
 
 
 @pytest.mark.parametrize(("policy", "value"), [("zero", -1.0), ("unscored", None)])

@@ -110,7 +110,7 @@ def test_a_batch_of_one_scores_as_in_company(make):
 def test_a_missing_title_concerns_its_sample_alone(make):
     """In the original one missing title zeroes the factuality of the whole batch."""
     rows = [(GOOD, "", "Mira Tolan"), (GOOD, "", "Nobody Known"), (GOOD, "", "Mira Tolan"), (GOOD, "", None), (GOOD, "", "")]
-    found = judge_all(make(missing_title="zero"), *rows)
+    found = judge_all(make(), *rows)
     assert [one.value for one in found] == [1 / 4, 0, 1 / 4, 0, 0] and "'Nobody Known'" in found[1].reason
     found = judge_all(make(missing_title="unscored"), *rows)
     assert [one.value for one in found] == [1 / 4, None, 1 / 4, None, None] and "no title" in found[3].reason
@@ -135,7 +135,7 @@ def test_titles_by_parts(make):
 def test_a_title_may_be_a_number_a_list_or_nonsense(make):
     values = (1984, ["1984", None], "1984", True, 0, {"a": 1}, [None], [], None)
     assert [titles_of(value) for value in values] == ["1984", "1984", "1984", "True", "0", "{'a': 1}", "", "", ""]
-    found = judge_all(make(missing_title="zero"), *(("Jon Orn wrote 1984. It was written by Jon Orn.", "", value) for value in values))
+    found = judge_all(make(), *(("Jon Orn wrote 1984. It was written by Jon Orn.", "", value) for value in values))
     assert found[0].count(S) and found[0] == found[1] == found[2]
     assert [one.value for one in found[3:]] == [0.0] * 6
 
@@ -247,7 +247,7 @@ def test_several_loops_may_use_one_judge(make):
 
 
 def test_metrics_are_of_the_completions_since_the_last_call(make):
-    judge = make()
+    judge = make(missing_title="unscored")
     judge_all(judge, (GOOD + " She works as a cook.", "", "Mira Tolan"), ("I am not sure.", "", "Jon Orn"), (GOOD, "", "Nobody Known"),
               (GOOD, "", "Nobody;Mira Tolan"), (GOOD, "", "Mira of Tolan"))
     metrics = judge.metrics()
