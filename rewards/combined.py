@@ -105,7 +105,7 @@ def combined(name: str, options: Mapping[str, Any]) -> Reward:
             return answer
         found = await facts.of(completion, columns)
         value = None if found.value is None else answer.value + found.value
-        return Score(value, f"{answer.reason}; {found.reason}", answer.outcome, counts(found))
+        return Score(value, f"{answer.reason}; {found}", answer.outcome, counts(found))
 
     def prepare(rows: Sequence[Mapping[str, Any]], say: Callable[[str], None]) -> None:
         judge.check_sync()
@@ -132,7 +132,7 @@ def factuality_alone(options: Mapping[str, Any]) -> Reward:
 
     async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
         found = await facts.of(completion, columns)
-        return Score(found.value, found.reason, None, counts(found))
+        return Score(found.value, str(found), None, counts(found))
 
     return Reward("factuality", grade, needs=("title",), slow=_is_slow(options), prepare=facts.prepare, metrics=facts.metrics, close=facts.close)
 

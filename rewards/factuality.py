@@ -3,6 +3,7 @@
     judge = FactualityJudge(base, by_rules, LexicalVerifier())
     found = await judge.judge(think, "Where was Mira Tolan born?", "Mira Tolan")
     found.value, found.reason, found.facts          # 0.5, "3 of 3 facts supported, 0 refuted", (FactVerdict(fact, verdict), ...)
+    str(found)                                      # "3 of 3 ..., 0 refuted; Mira Tolan was born in Velda → supported [Mira Tolan#0]; ..."
 
 The facts of the text (knowledge/claims.py) are each held against the five best passages for title and fact, in the documents of the
 title. The event loop never waits for work: look-ups and searches run on a thread pool, and verdicts on one thread that takes up all
@@ -28,6 +29,7 @@ from knowledge.verdict import LABELS, Label, Question, Verdict, Verifier
 
 NUM_PASSAGES = 5                # evidence per fact, as in KnowRL
 NUM_THREADS = 4                 # look-ups and searches at once
+MAX_FACT_CHARS = 120            # of a fact, where a score is explained
 PRIOR_FACTS = 3                 # of `hardened`: half of the credit is reached at this number of supported facts
 MissingTitle = Literal["zero", "unscored", "search"]
 
@@ -65,6 +67,10 @@ class FactVerdict:
     fact: str
     verdict: Verdict
 
+    def __str__(self) -> str:
+        fact = self.fact if len(self.fact) <= MAX_FACT_CHARS else self.fact[:MAX_FACT_CHARS] + "…"
+        return f"{fact} → {self.verdict.label}" + (f" [{self.verdict.evidence}]" if self.verdict.evidence else "")
+
 
 @dataclass(frozen=True)
 class Factuality:
@@ -76,6 +82,10 @@ class Factuality:
     def count(self, label: Label) -> int:
         """How many facts have this verdict."""
         return sum(fact.verdict.label == label for fact in self.facts)
+
+    def __str__(self) -> str:
+        """The reason with every fact, its verdict and the passage that decided."""
+        return "; ".join([self.reason, *map(str, self.facts)])
 
 
 def titles_of(value: Any) -> str:

@@ -107,6 +107,14 @@ def test_the_truth_table(grade, version, outcome, thoughts, answer, value):
     assert score.value == (None if value is None else pytest.approx(value, abs=1e-12)), score.reason
 
 
+def test_the_reason_of_a_score_names_the_facts_and_their_evidence(grade, base):
+    told = "Mira Tolan was born in Velda → supported [Mira Tolan#0]; Mira Tolan worked as a baker → refuted [Mira Tolan#0]"
+    assert grade("combined", "wrong", f"{SUPPORTED} {REFUTED}", "Quent")[0].reason == f"as told; 1 of 2 facts supported, 1 refuted; {told}"
+    reward = build_rewards(["factuality"], options(base))[0]
+    assert asyncio.run(reward.grade(f"<think>{SUPPORTED} {REFUTED}</think><answer>Quent</answer>", ROW)).reason.endswith(told)
+    reward.close()
+
+
 def test_a_wrong_answer_never_beats_a_refusal(grade):
     facts = " ".join([SUPPORTED, "Mira Tolan worked as a weaver."] * 20)
     assert grade("combined", "wrong", facts, "Quent")[0].value < 0 < grade("combined", None, facts, "I don't know")[0].value

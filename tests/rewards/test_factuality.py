@@ -18,7 +18,7 @@ from knowledge.lexical import LexicalVerifier
 from knowledge.result import Passage
 from knowledge.source import Source
 from knowledge.verdict import CachedVerifier, Verdict
-from rewards.factuality import FORMULAS, FactualityJudge, hardened, knowrl_v1, knowrl_v2, titles_of
+from rewards.factuality import FORMULAS, FactualityJudge, FactVerdict, hardened, knowrl_v1, knowrl_v2, titles_of
 
 DOCUMENTS = {"Mira Tolan": "Mira Tolan was born in Velda. She works as a baker. She lived in Orun.",
              "Jon Orn": "Jon Orn was born in Orun. He works as a smith.",
@@ -93,6 +93,14 @@ def test_a_supported_and_a_refuted_text(make):
     assert bad.value == 0 and bad.count(R) == 1
     assert [fact.verdict.label for fact in mixed.facts] == [S, R, U] and mixed.value == 0
     assert [mixed.count(label) for label in (S, R, U)] == [1, 1, 1]
+
+
+def test_the_explanation_names_every_fact_its_verdict_and_its_evidence(make):
+    [found] = judge_all(make(), (GOOD + " She works as a cook. She likes tea.", "", "Mira Tolan"))
+    assert str(found) == ("1 of 3 facts supported, 1 refuted; Mira Tolan was born in Velda → supported [Mira Tolan#0]; "
+                          "Mira Tolan works as a cook → refuted [Mira Tolan#0]; Mira Tolan likes tea → unknown")
+    long = str(FactVerdict("x" * 1000, Verdict(U, None, 0.0, 0.0, "")))
+    assert len(long) < 150 and long.endswith("x… → unknown")
 
 
 def test_chinese(make):
