@@ -149,11 +149,11 @@ class KnowledgeKeys:
 @dataclass(frozen=True)
 class ApiKeys:
     judge: str = key("api", "who compares an answer with the truth: a model (judge_*), or offline rules", choices=("api", "offline"))
-    judge_model: str | None = key(None, "else LLM_EVAL_MODEL")
+    judge_model: str | None = key(None, "else LLM_EVAL_MODEL or REWARD_MODEL_NAME")
     judge_base_url: str | None = key(None, "else OPENAI_API_BASE_JUDGE")
     judge_api_key_env: str = key("OPENAI_API_KEY_JUDGE", "name of the environment variable that holds the key")
     judge_prices: list[float] | None = key(None, "dollars per million prompt and completion tokens, for the metric judge/cost")
-    decomposer_model: str | None = key(None, "else FACTSCORE_MODEL")
+    decomposer_model: str | None = key(None, "else FACTSCORE_MODEL or REWARD_MODEL_NAME")
     decomposer_base_url: str | None = key(None, "else OPENAI_BASE_URL_FACTSCORE")
     decomposer_api_key_env: str = key("OPENAI_API_KEY_FACTSCORE", "name of the environment variable that holds the key")
     decomposer_prices: list[float] | None = key(None, "dollars per million prompt and completion tokens, for the metric decomposer/cost")
