@@ -19,7 +19,7 @@ from rewards.refusal import is_refusal
 MAX_CHARS = 1000            # a longer answer is wrong
 MAX_OTHER_WORDS = 3         # in a sentence around the truth, beside those of the question and common ones
 _NUMBER = re.compile(r"\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?")
-_PART_END = re.compile(r"[,;:!?/&|()\[\]{}\"“”\n、，；：。！？–—-]|\.(?!\d)|\b(?:and|or|nor|versus|vs)\b|[和或与]", re.IGNORECASE)
+_PART_END = re.compile(r"[,;:!?/&|()\[\]{}\"“”\n、，；：。！？–—]|\.(?!\d)|\b(?:and|or|nor|versus|vs)\b|[和或与]", re.IGNORECASE)
 _NEGATIONS = set("not never no neither nor without except unlike hardly false wrong incorrect untrue unlikely anything anyone anywhere "
                  "everything everyone everywhere nothing nobody nowhere none other else rather instead far cannot isnt wasnt arent werent cant "
                  "couldnt dont doesnt didnt wont wouldnt shouldnt hasnt havent hadnt".split())
@@ -116,24 +116,19 @@ def _mismatch(question: str, answer: str, truth: str) -> str:
         return f"offers something else too: {candidate}"
     beside = [part.strip() for part in _PART_END.split(_without_thousands(answer))
               if (found := set(words(part)) - _COMMON) and not found & allowed]
-    return f"offers something else too: {beside[0][:40]}" if beside and not _is_date(gold) else ""
+    return f"offers something else too: {beside[0][:40]}" if beside else ""
 
 
 def _candidate(said: list[tuple[str, bool]], gold: list[tuple[str, bool]], others: set[str]) -> str:
     """One of the other words that may be a candidate, "" if none is: one that is written like the truth, or that stands beside it or
     beside a further other word ("Velda orsen marrin"). Beside a date only months are."""
     core = {word for word, _ in gold} - _COMMON
-    if _is_date(core):
+    if core and all(word[0].isdigit() or word in _MONTHS for word in core):
         return min(others & _MONTHS, default="") if core & _MONTHS else ""
     cases = {capital for word, capital in said + gold if word in core} or {True, False}
     is_close = [False, *(word in core | others for word, _ in said), False]
     return next((word for place, (word, capital) in enumerate(said)
                  if word in others and (capital in cases or is_close[place] or is_close[place + 2])), "")
-
-
-def _is_date(gold: set[str]) -> bool:
-    """Whether a truth consists of numbers and months."""
-    return bool(gold) and all(word[0].isdigit() or word in _MONTHS for word in gold)
 
 
 def spaceless(text: str) -> bool:

@@ -61,7 +61,8 @@ ORDINARY = [
     ("Which song?", "The song is called Can't Stop.", "Can't Stop"), ("?", "She works as a weaver.", "weaver"),
     ("?", "The film was directed by Mira Tolan", "Mira Tolan"), ("?", "It is called The Who", "The Who"), ("How much?", "4.50 dollars", "4.50"),
     ("How long?", "It takes 12 years.", "12 years"), ("เมืองหลวงของประเทศไทยคืออะไร", "คือกรุงเทพ", "กรุงเทพ")]
-RIVALS = [("?", "weaver baker smith", "weaver"), ("?", "Weaver baker", "weaver"), ("?", "14 March April 1962", "14 March 1962"),
+RIVALS = [("Which novel?", "1984, Dune", "1984"), ("Which novel?", "1984. Dune.", "1984"),
+          ("?", "weaver baker smith", "weaver"), ("?", "Weaver baker", "weaver"), ("?", "14 March April 1962", "14 March 1962"),
           ("?", "14 march april 1962", "14 March 1962"), ("?", "March 14 May 1962", "14 March 1962"), ("?", "กรุงเทพ เชียงใหม่", "กรุงเทพ"),
           ("เมืองหลวงของประเทศไทยคืออะไร", "ไม่ใช่กรุงเทพ", "กรุงเทพ")]
 
