@@ -136,7 +136,8 @@ class RewardKeys:
 @dataclass(frozen=True)
 class KnowledgeKeys:
     knowledge_base: str | None = key(None, "database of python -m knowledge.build, or KnowRL's or FActScore's; else FACTSCORE_DB_PATH")
-    missing_title_policy: str = key("unscored", "a completion whose title is not in the base: factuality zero, unscored, or by full-text search",
+    missing_title_policy: str = key("zero", "a completion whose title is not in the base: factuality zero; by full-text search; or unscored, which "
+                                    "takes only a prompt's wrong answers out of its group, so that refusing looks worst there",
                                     choices=("zero", "unscored", "search"))
     decomposer: str = key("api", "who takes reasoning apart into facts: a model (decomposer_*), or rules (offline)", choices=("api", "rules"))
     verifier: str = key("nli", "who holds a fact against the base: an entailment model, or lexical (offline)", choices=("nli", "lexical"))
@@ -148,11 +149,11 @@ class KnowledgeKeys:
 @dataclass(frozen=True)
 class ApiKeys:
     judge: str = key("api", "who compares an answer with the truth: a model (judge_*), or offline rules", choices=("api", "offline"))
-    judge_model: str | None = key(None, "else LLM_EVAL_MODEL")
+    judge_model: str | None = key(None, "else LLM_EVAL_MODEL or REWARD_MODEL_NAME")
     judge_base_url: str | None = key(None, "else OPENAI_API_BASE_JUDGE")
     judge_api_key_env: str = key("OPENAI_API_KEY_JUDGE", "name of the environment variable that holds the key")
     judge_prices: list[float] | None = key(None, "dollars per million prompt and completion tokens, for the metric judge/cost")
-    decomposer_model: str | None = key(None, "else FACTSCORE_MODEL")
+    decomposer_model: str | None = key(None, "else FACTSCORE_MODEL or REWARD_MODEL_NAME")
     decomposer_base_url: str | None = key(None, "else OPENAI_BASE_URL_FACTSCORE")
     decomposer_api_key_env: str = key("OPENAI_API_KEY_FACTSCORE", "name of the environment variable that holds the key")
     decomposer_prices: list[float] | None = key(None, "dollars per million prompt and completion tokens, for the metric decomposer/cost")

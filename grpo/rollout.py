@@ -110,10 +110,10 @@ class Rollout:
 def load_rows(config: TrainConfig, rewards: Sequence[Reward], name: str, max_samples: int) -> list[Row]:
     """A data set; exit 3 if a reward lacks its column."""
     rows = read_rows(fetch_data(name, config.dataset_split), config.question_field, config.answer_field, config.title_field, max_samples)
+    held = dict.fromkeys(column for row in rows for column, value in row.columns.items() if value is not None)
     for reward in rewards:
-        missing = [column for column in reward.needs if rows[0].columns.get(column) is None]
-        if missing:
-            raise UserError(f"the reward {reward.name} needs the column {missing[0]}", f"the columns of {name} are {', '.join(rows[0].columns)}",
+        if missing := [column for column in reward.needs if column not in held]:
+            raise UserError(f"the reward {reward.name} needs the column {missing[0]}", f"the columns of {name} are {', '.join(held)}",
                             f"set {missing[0]}_field", PREFLIGHT)
     return rows
 

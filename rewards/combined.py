@@ -25,7 +25,7 @@ from knowledge.claims import Decompose, by_model, by_rules
 from knowledge.lexical import LexicalVerifier
 from knowledge.verdict import CachedVerifier, Verifier
 from rewards import correctness
-from rewards.factuality import FORMULAS, Factuality, FactualityJudge
+from rewards.factuality import FORMULAS, Factuality, FactualityJudge, titles_of
 from rewards.format import parse
 from rewards.registry import Reward
 
@@ -39,10 +39,10 @@ class Version:
     correctness: Callable[..., correctness.Grade]
     formula: str
     weigh_contradiction: bool
-    checks_refusals: bool = False
 
 
-VERSIONS = {"combined": Version(correctness.correctness, "hardened", True), "combined_v1": Version(correctness.knowrl_v1, "knowrl_v1", False, True),
+VERSIONS = {"combined": Version(correctness.correctness, "hardened", True),
+            "combined_v1": Version(correctness.knowrl_v1, "knowrl_v1", False),
             "combined_v2": Version(correctness.knowrl_v2, "knowrl_v2", False)}
 
 
@@ -65,7 +65,7 @@ class Facts:
 
     def prepare(self, rows: Sequence[Mapping[str, Any]], say: Callable[[str], None]) -> None:
         """Before the first step: which titles the base knows, and whether the decomposer answers."""
-        coverage = self.base.coverage([str(row.get("title") or "") for row in rows])
+        coverage = self.base.coverage([titles_of(row.get("title")) for row in rows])
         say(f"knowledge base {self.base.path}: {coverage}")
         if coverage.found < LOWEST_COVERAGE:
             say(f"warning: most titles are not in the knowledge base (such as {', '.join(coverage.examples_missing[:3])}): "
@@ -101,11 +101,11 @@ def combined(name: str, options: Mapping[str, Any]) -> Reward:
 
     async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
         answer = await grade_answer(completion, columns)
-        if answer.value != correctness.WRONG or (answer.outcome == "refused" and not version.checks_refusals):
+        if answer.value != correctness.WRONG:       # right, unscorable, or a refusal that is paid
             return answer
         found = await facts.of(completion, columns)
         value = None if found.value is None else answer.value + found.value
-        return Score(value, f"{answer.reason}; {found.reason}", answer.outcome, counts(found))
+        return Score(value, f"{answer.reason}; {found}", answer.outcome, counts(found))
 
     def prepare(rows: Sequence[Mapping[str, Any]], say: Callable[[str], None]) -> None:
         judge.check_sync()
@@ -132,7 +132,7 @@ def factuality_alone(options: Mapping[str, Any]) -> Reward:
 
     async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
         found = await facts.of(completion, columns)
-        return Score(found.value, found.reason, None, counts(found))
+        return Score(found.value, str(found), None, counts(found))
 
     return Reward("factuality", grade, needs=("title",), slow=_is_slow(options), prepare=facts.prepare, metrics=facts.metrics, close=facts.close)
 

@@ -3,7 +3,7 @@
                         knowrl_v1                                knowrl_v2        correctness
     no answer block     -1                                       -1               -1 (and for anything but one tag pair of each kind)
     before the judge    refusal pattern: -1; gold without a      nothing          no letter or digit: -1; a refusal: 1;
-                        digit and no word in common: -1                           alternatives: -1
+                        digit and no word in common: -1                           nothing but alternatives: -1
     judge: correct      2                                        2                2
     judge: wrong        -1                                       -1               -1
     judge: no attempt   -1                                       1                1
@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from grpo.schema import Score
+from knowledge.tokens import UNSPACED
 from rewards.exact import normalise, truths
 from rewards.format import TAGS, parse
 from rewards.judge import Judge, Verdict, model_judge
@@ -29,11 +30,13 @@ CORRECT, REFUSED, WRONG = 2.0, 1.0, -1.0
 Grade = Callable[[str, Mapping[str, Any]], Awaitable[Score]]
 STOP_WORDS = set("the a an and or but is are was were in on at to for with by about like from of that this these those it they he she we "
                  "you i me my your our their".split())
-_ALTERNATIVES = {        # how answers list alternatives -> a pattern; "km/h" and "AC/DC" list none
-    "or": re.compile(r"\bor\b|或者|还是", re.IGNORECASE),
-    "slash": re.compile(r"\s/\s|[^\W\d_]{3}/[^\W\d_]{3}"),
-    "semicolon": re.compile(r"[;；|]\s*\w"),
-    "list": re.compile(r"^[ \t]*(?:[-*•]|\d{1,2}[.)])[ \t]+\S[^\n]*\n\s*(?:[-*•]|\d{1,2}[.)])[ \t]+\S", re.MULTILINE)}
+MAX_ALTERNATIVE_WORDS = 12
+_ALTERNATIVES = {        # how answers list alternatives -> what separates them, and how often at least; "km/h" and "AC/DC" list none
+    "or": (re.compile(r"\bor\b|或者|还是", re.IGNORECASE), 1),
+    "slash": (re.compile(r"\s/\s|(?<=[^\W\d_]{3})/(?=[^\W\d_]{3})"), 1),
+    "semicolon": (re.compile(r"[;；|](?=\s*\w)"), 1),
+    "list": (re.compile(r"^[ \t]*[-*•][ \t]+(?=\S)|(?<!\S)\d{1,2}[.)]\s+(?=\S)", re.MULTILINE), 2)}
+_WORD = re.compile(f"[{UNSPACED}]|[^\\W{UNSPACED}]+")
 
 
 def build_judge(options: Mapping[str, Any]) -> Judge:
@@ -63,8 +66,8 @@ def knowrl_v2(judge: Judge) -> Grade:
     return grade
 
 
-def correctness(judge: Judge, refused: float = REFUSED) -> Grade:
-    """The hardened default; see the table. refused: what a refusal is worth; it should lie between -1 and 2."""
+def correctness(judge: Judge) -> Grade:
+    """The hardened default; see the table."""
     async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
         case = _Case.read(completion, columns)
         if case.score is not None:
@@ -75,10 +78,10 @@ def correctness(judge: Judge, refused: float = REFUSED) -> Grade:
             return Score(WRONG, "the answer holds neither letter nor digit", "wrong")
         if normalise(case.answer) not in {normalise(truth) for truth in case.truths}:
             if is_refusal(case.answer):
-                return Score(refused, "declines to answer", "refused")
+                return Score(REFUSED, "declines to answer", "refused")
             if kind := lists_alternatives(case.answer, case.truths):
                 return Score(WRONG, f"lists alternatives ({kind})", "wrong")
-        return _score(await case.ask(judge), refused)
+        return _score(await case.ask(judge), refused=REFUSED)
     return grade
 
 
@@ -86,7 +89,7 @@ def shares_keyword(answer: str, truth: str) -> bool:
     """Whether one of the truth's words (longer than one character, no stop word) is a word of the answer."""
     keywords = {word for word in re.findall(r"\w+", truth.lower()) if len(word) > 1 and word not in STOP_WORDS}
     said = set(re.findall(r"\w+", answer.lower()))
-    return bool(keywords & said) or any(spaceless(word) and word in answer for word in keywords)
+    return bool(keywords & said) or any(spaceless(word) and word in answer.lower() for word in keywords)
 
 
 def has_one_pair_of_each_tag(completion: str) -> bool:
@@ -97,9 +100,16 @@ def has_one_pair_of_each_tag(completion: str) -> bool:
 
 
 def lists_alternatives(answer: str, accepted: Sequence[str]) -> str:
-    """In which way an answer lists alternatives that no truth lists in that way; "" if it names one thing."""
-    return next((kind for kind, pattern in _ALTERNATIVES.items()
-                 if pattern.search(answer) and not any(pattern.search(truth) for truth in accepted)), "")
+    """In which way an answer consists of alternatives, while no truth lists any in that way; "" if it does not.
+
+    It does if every part is short: in a longer text an "or" or a list is nearly always incidental, and the judge grades alternatives.
+    """
+    for kind, (separator, least) in _ALTERNATIVES.items():
+        parts = separator.split(answer)
+        if len(parts) > least and all(len(_WORD.findall(part)) <= MAX_ALTERNATIVE_WORDS for part in parts) \
+                and not any(separator.search(truth) for truth in accepted):
+            return kind
+    return ""
 
 
 class _Case:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from grpo.errors import CONFIG, PREFLIGHT, UserError
 
 OPENAI_URL = "https://api.openai.com/v1"
+MODEL_VARIABLES = {"judge": ("LLM_EVAL_MODEL", "REWARD_MODEL_NAME"), "decomposer": ("FACTSCORE_MODEL", "REWARD_MODEL_NAME")}    # first to last
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Endpoint:
             raise UserError(f"{self.name}_api_key_env is no environment variable's name", "a name consists of A-Z, 0-9 and _",
                             "put the key into a variable, and the variable's name here", CONFIG)
         if not self.model:
-            raise UserError(f"no model is set for the {self.name}", f"neither {self.name}_model nor its environment variable says one",
+            variables = " or ".join(MODEL_VARIABLES[self.name])
+            raise UserError(f"no model is set for the {self.name}", f"neither {self.name}_model nor the environment variable {variables} says one",
                             f"set {self.name}_model", CONFIG)
         check_url(f"{self.name}_base_url", self.base_url)
 
@@ -76,14 +78,14 @@ class Limits:
 
 def judge_endpoint(options: Mapping[str, Any]) -> Endpoint:
     """The judge of the configuration, else of OPENAI_API_BASE_JUDGE and LLM_EVAL_MODEL (or REWARD_MODEL_NAME)."""
-    url, model = _environment("OPENAI_API_BASE_JUDGE"), _environment("LLM_EVAL_MODEL", "REWARD_MODEL_NAME")
+    url, model = _environment("OPENAI_API_BASE_JUDGE"), _environment(*MODEL_VARIABLES["judge"])
     return Endpoint("judge", options["judge_base_url"] or url or OPENAI_URL, options["judge_api_key_env"],
                     options["judge_model"] or model, _prices("judge_prices", options["judge_prices"]))
 
 
 def decomposer_endpoint(options: Mapping[str, Any]) -> Endpoint:
-    """The decomposer of the configuration, else of OPENAI_BASE_URL_FACTSCORE and FACTSCORE_MODEL."""
-    url, model = _environment("OPENAI_BASE_URL_FACTSCORE"), _environment("FACTSCORE_MODEL")
+    """The decomposer of the configuration, else of OPENAI_BASE_URL_FACTSCORE and FACTSCORE_MODEL (or REWARD_MODEL_NAME)."""
+    url, model = _environment("OPENAI_BASE_URL_FACTSCORE"), _environment(*MODEL_VARIABLES["decomposer"])
     return Endpoint("decomposer", options["decomposer_base_url"] or url or OPENAI_URL, options["decomposer_api_key_env"],
                     options["decomposer_model"] or model, _prices("decomposer_prices", options["decomposer_prices"]))
 

@@ -3,6 +3,7 @@
     judge = FactualityJudge(base, by_rules, LexicalVerifier())
     found = await judge.judge(think, "Where was Mira Tolan born?", "Mira Tolan")
     found.value, found.reason, found.facts          # 0.5, "3 of 3 facts supported, 0 refuted", (FactVerdict(fact, verdict), ...)
+    str(found)                                      # "3 of 3 ..., 0 refuted; Mira Tolan was born in Velda → supported [Mira Tolan#0]; ..."
 
 The facts of the text (knowledge/claims.py) are each held against the five best passages for title and fact, in the documents of the
 title. The event loop never waits for work: look-ups and searches run on a thread pool, and verdicts on one thread that takes up all
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 from knowledge.base import KnowledgeBase
 from knowledge.claims import Decompose
@@ -28,6 +29,7 @@ from knowledge.verdict import LABELS, Label, Question, Verdict, Verifier
 
 NUM_PASSAGES = 5                # evidence per fact, as in KnowRL
 NUM_THREADS = 4                 # look-ups and searches at once
+MAX_FACT_CHARS = 120            # of a fact, where a score is explained
 PRIOR_FACTS = 3                 # of `hardened`: half of the credit is reached at this number of supported facts
 MissingTitle = Literal["zero", "unscored", "search"]
 
@@ -65,6 +67,10 @@ class FactVerdict:
     fact: str
     verdict: Verdict
 
+    def __str__(self) -> str:
+        fact = self.fact if len(self.fact) <= MAX_FACT_CHARS else self.fact[:MAX_FACT_CHARS] + "…"
+        return f"{fact} → {self.verdict.label}" + (f" [{self.verdict.evidence}]" if self.verdict.evidence else "")
+
 
 @dataclass(frozen=True)
 class Factuality:
@@ -77,18 +83,32 @@ class Factuality:
         """How many facts have this verdict."""
         return sum(fact.verdict.label == label for fact in self.facts)
 
+    def __str__(self) -> str:
+        """The reason with every fact, its verdict and the passage that decided."""
+        return "; ".join([self.reason, *map(str, self.facts)])
+
+
+def titles_of(value: Any) -> str:
+    """What a row's title column names, as one string joined by semicolons: a string is that already, a list holds several; the novel
+    1984 may be a number. "" if it names nothing."""
+    if isinstance(value, list | tuple):
+        return ";".join(str(title) for title in value if title is not None)
+    return "" if value is None else str(value)
+
 
 class FactualityJudge:
     """Holds the thread pool, the verdict thread and the counters; not the knowledge base, the verifier or its cache. May be used from
     several event loops. `close` it.
 
-    missing_title: what a completion is worth whose title is not in the base. "zero", "unscored" (None), or "search": evidence is taken
-    from the documents that full-text search guesses, and the reason says so; unscored if it guesses none. It concerns that completion
-    alone. A locked base makes it unscored too; any other failure of the base (UserError) or the verifier ends the run.
+    missing_title: what a completion is worth whose title is not in the base. "zero": the base supports nothing of it. "unscored": None,
+    so that only the wrong answers leave their group (right ones and refusals are never looked up), and refusing is the worst in it.
+    "search": evidence is taken from the documents that full-text search guesses, and the reason says so; unscored if it guesses none.
+    It concerns that completion alone. A locked base makes it unscored too; any other failure of the base (UserError) or the verifier
+    ends the run.
     """
 
     def __init__(self, base: KnowledgeBase, decompose: Decompose, verifier: Verifier, *, formula: Formula = hardened,
-                 missing_title: MissingTitle = "unscored", num_passages: int = NUM_PASSAGES):
+                 missing_title: MissingTitle = "zero", num_passages: int = NUM_PASSAGES):
         self.base, self.decompose, self.formula = base, decompose, formula
         self.missing_title, self.num_passages = missing_title, num_passages
         self.counters: Counter[str] = Counter()
@@ -98,9 +118,9 @@ class FactualityJudge:
         if missing_title == "search":
             base.prepare_search()
 
-    async def judge(self, think: str, question: str, titles: str | Sequence[str] | None) -> Factuality:
-        """The factuality of one text. titles: as in the data, one string (joined by semicolons) or several. Any strings are safe."""
-        title = titles if isinstance(titles, str) else ";".join(map(str, titles or ()))
+    async def judge(self, think: str, question: str, titles: Any) -> Factuality:
+        """The factuality of one text. titles: as in the data (see `titles_of`). Any strings are safe."""
+        title = titles_of(titles)
         try:
             found = await self._run(self.base.lookup, title) if title.strip() else Lookup(title, (), "missing")
             self._count({f"lookups_{found.how}": 1})

@@ -82,16 +82,20 @@ _REFUSAL = re.compile(
 _FILLER = re.compile(_LEAD + r"(?:sorry|im sorry|i am sorry|apologies|i apologi[sz]e\b.*|unfortunately|honestly|as an ai\b.*"
                      r"|as a (?:large )?language model|as an assistant|please\b.*|thank you\b.*|thanks|to be honest|for sure"
                      r"|with certainty|at this time|抱歉|对不起|很抱歉)?")
+_OFFER = re.compile(      # an answer in the same clause: "I don't know the answer it is Paris"
+    r"\b(?:answer|question|this|that|know|sure|certain) (?:and )?(?:it|he|she|they) (?:is|was|are|were|(?:could|may|might|must|should) be) "
+    r"|\b(?:maybe|perhaps|probably|possibly|i (?:think|guess|believe)|my guess is) "
+    r"|(?:可能|应该|大概|也许|或许|估计)(?!.*(?:谁|什么|哪|几|多少|怎|何|是否))")
 
 
 def is_refusal(answer: str) -> bool:
     """Whether an answer says that it gives none, and nothing else: every clause declines, apologises or fills, and one declines.
 
-    "I don't know, but perhaps Paris" is an attempt. Nothing is assumed about a question whose right answer is "Unknown".
+    "I don't know, but perhaps Paris" is an attempt, without the comma as well. Nothing is assumed about a question whose right answer is "Unknown".
     """
     if len(answer) > MAX_CHARS:
         return False
     text = unicodedata.normalize("NFKC", answer).lower().translate(_APOSTROPHES)
     clauses = [" ".join(re.sub(r"[^\w]+|_", " ", clause).split()) for clause in _CLAUSE_END.split(text)]
     declines = [bool(_REFUSAL.fullmatch(clause)) for clause in clauses]
-    return any(declines) and all(found or _FILLER.fullmatch(clause) for found, clause in zip(declines, clauses, strict=True))
+    return any(declines) and not any(map(_OFFER.search, clauses)) and all(found or _FILLER.fullmatch(clause) for found, clause in zip(declines, clauses, strict=True))

@@ -250,6 +250,11 @@ def test_a_reward_that_needs_a_column_says_so(tmp_path, chat_checkpoint):
     assert error.value.exit_code == 3 and "needs the column answer" in str(error.value) and "set answer_field" in error.value.fix
 
 
+def test_a_column_is_there_even_if_the_first_row_leaves_it_out(tmp_path, chat_checkpoint):
+    data = write_rows(tmp_path / "gap.jsonl", [{"question": "x?", "answer": None}, {"question": "y?", "answer": "y"}])
+    assert run(tmp_path, chat_checkpoint, dataset_id_or_path=str(data), reward_funcs=["format", "exact"], max_steps=1, max_unscored=1.0)
+
+
 def test_two_runs_in_one_directory(tmp_path, chat_checkpoint):
     from grpo.run_dir import RunDir
     held = RunDir(tmp_path / "run", resume=False, overwrite=False)

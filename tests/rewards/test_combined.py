@@ -107,6 +107,14 @@ def test_the_truth_table(grade, version, outcome, thoughts, answer, value):
     assert score.value == (None if value is None else pytest.approx(value, abs=1e-12)), score.reason
 
 
+def test_the_reason_of_a_score_names_the_facts_and_their_evidence(grade, base):
+    told = "Mira Tolan was born in Velda → supported [Mira Tolan#0]; Mira Tolan worked as a baker → refuted [Mira Tolan#0]"
+    assert grade("combined", "wrong", f"{SUPPORTED} {REFUTED}", "Quent")[0].reason == f"as told; 1 of 2 facts supported, 1 refuted; {told}"
+    reward = build_rewards(["factuality"], options(base))[0]
+    assert asyncio.run(reward.grade(f"<think>{SUPPORTED} {REFUTED}</think><answer>Quent</answer>", ROW)).reason.endswith(told)
+    reward.close()
+
+
 def test_a_wrong_answer_never_beats_a_refusal(grade):
     facts = " ".join([SUPPORTED, "Mira Tolan worked as a weaver."] * 20)
     assert grade("combined", "wrong", facts, "Quent")[0].value < 0 < grade("combined", None, facts, "I don't know")[0].value
@@ -134,8 +142,17 @@ def test_a_missing_title_concerns_its_own_completion_alone_and_a_batch_of_one_sc
     ]
     scorer.grade(groups)
     assert groups[0].rewards == [pytest.approx(1 - 1 + 1 / 4)]                       # a batch of one completion
-    assert groups[1].rewards == [None] and "not in the knowledge base" in groups[1].scores[0]["combined"].reason
+    assert groups[1].rewards == [0.0] and "not in the knowledge base" in groups[1].scores[0]["combined"].reason
     scorer.close()
+
+
+def test_without_its_title_a_wrong_answer_still_counts_in_its_group_so_that_refusing_is_not_the_worst(base):
+    scorer = Scorer(build_rewards(["combined"], options(base)))
+    texts = [f"<think>{SUPPORTED}</think><answer>{answer}</answer>" for answer in ("Velda", "I don't know", "Quent")]
+    group = Group(Prompt(0, "", (), ROW | {"title": "Nobody At All"}), [Completion([], [], [], "stop", text) for text in texts])
+    scorer.grade([group])
+    scorer.close()
+    assert group.rewards == [2.0, 1.0, -1.0]
 
 
 @pytest.mark.parametrize(("policy", "value"), [("zero", -1.0), ("unscored", None)])
@@ -171,3 +188,11 @@ def test_the_coverage_of_titles_is_told_before_the_first_step(base):
     reward.prepare([ROW, ROW | {"title": "Nobody At All"}, ROW | {"title": "No One"}], said.append)
     reward.close()
     assert "33.3% of 3 titles" in said[0] and said[1].startswith("warning:")
+
+
+def test_titles_in_lists_count_in_the_coverage_as_they_do_in_the_look_up(base):
+    said = []
+    reward = build_rewards(["combined"], options(base))[0]
+    reward.prepare([ROW | {"title": ["Mira Tolan", "Oriel Vance"]}, ROW | {"title": ["Mira Tolan"]}, ROW | {"title": 1984}], said.append)
+    reward.close()
+    assert "66.7% of 3 titles found (1 exact, 1 by parts)" in said[0]

@@ -1,4 +1,4 @@
-"""The correctness rewards: truth tables of both presets and of the hardened default, the offline judge, and the original's bugs."""
+"""The correctness rewards: truth tables of both presets and of the hardened default, and the original's bugs."""
 
 import asyncio
 import inspect
@@ -8,14 +8,16 @@ from collections.abc import Sequence
 
 import pytest
 from api_server import ApiServer, fails, hangs, replies_with, says
+from making import real_data
 
 from grpo.errors import SERVICE, UserError
 from grpo.schema import Score
 from rewards.api import ApiClient
 from rewards.correctness import build_judge, correctness, knowrl_v1, knowrl_v2, lists_alternatives, shares_keyword
 from rewards.endpoint import Endpoint, Limits
+from rewards.format import parse
 from rewards.judge import ModelJudge, Verdict
-from rewards.offline_judge import OfflineJudge, words
+from rewards.offline_judge import OfflineJudge
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 
@@ -117,10 +119,6 @@ def test_a_row_without_question_or_answer_is_unscorable(make):
         assert score.value is None and score.outcome is None and not asked
 
 
-def test_what_a_refusal_is_worth_can_be_chosen():
-    assert asyncio.run(correctness(Scripted("refused"), refused=0.25)(block("I don't know"), ROW)).value == 0.25
-
-
 def test_they_are_coroutine_functions_as_the_scorer_needs_them():
     assert all(inspect.iscoroutinefunction(make(Scripted("correct"))) for make in (knowrl_v1, knowrl_v2, correctness))
 
@@ -128,11 +126,13 @@ def test_they_are_coroutine_functions_as_the_scorer_needs_them():
 def test_keywords_are_words():
     assert shares_keyword("the RED one", "Red") and not shares_keyword("he was scared", "red") and not shares_keyword("a I", "a I")
     assert shares_keyword("是北京市", "北京") and not shares_keyword("上海", "北京")
+    assert shares_keyword("他赢得了NBA总决赛冠军", "NBA总决赛") and shares_keyword("คือกรุงเทพมหานคร", "กรุงเทพ")
 
 
 ALTERNATIVES = ["Paris or London", "Either Paris or London", "Paris / London", "Paris/London", "Paris; London", "1. Paris\n2. London",
                 "- Paris\n- London",
-                "Paris | London", "北京或者上海"]
+                "Paris | London", "北京或者上海", "Paris / London / Rome", "1. Paris 2. London", "1) Paris 2) London",
+                "I believe that the capital is Paris, or else it may well be London", " or ".join(["Paris", "London", "Rome"] * 20)]
 
 
 @pytest.mark.parametrize("answer", ALTERNATIVES)
@@ -146,52 +146,27 @@ def test_an_answer_that_lists_none(answer):
     assert not lists_alternatives(answer, ["something"])
 
 
+def test_an_or_or_a_list_in_a_longer_text_is_left_to_the_judge():
+    long = ("The city hosts the court, which hears cases about taxes or fees from all over the country; it has sat there since the war. "
+            "Its rooms are open on Mondays and/or Tuesdays, and it sits in Paris.")
+    judge = Scripted("correct")
+    assert asyncio.run(correctness(judge)(block(long), ROW)).value == 2 and judge.asked
+
+
+def test_hardly_any_real_answer_lists_alternatives():
+    """KnowRL's own 1,798 cold-start answers, 115 of which hold an "or", a semicolon, a slash or a list, nearly all in passing."""
+    rows = json.loads(real_data("knowrl/knowrl_coldstart.json").read_text(encoding="utf-8"))
+    answers = [answer for row in rows if (answer := parse(row["conversations"][-1]["value"]).answer)]
+    assert len(answers) > 1700 and sum(bool(lists_alternatives(answer, [])) for answer in answers) < len(answers) / 200
+
+
 # ---- offline --------------------------------------------------------------------------------------------------------------------
-
-OFFLINE = [     # question, answer, truths, outcome
-    ("What is the capital of France?", "Paris", ["Paris"], "correct"), ("What is the capital of France?", "paris.", ["Paris"], "correct"),
-    ("What is the capital of France?", "The capital of France is Paris.", ["Paris"], "correct"),
-    ("?", "I think it is Paris", ["Paris"], "correct"),
-    ("What is the capital of France?", "Paris, France", ["Paris"], "correct"), ("?", "Paris", ["London", "Paris"], "correct"),
-    ("?", "London", ["Paris"], "wrong"), ("?", "Paris and London", ["Paris"], "wrong"), ("?", "Paris, London", ["Paris"], "wrong"),
-    ("?", "Paris or London", ["Paris"], "wrong"), ("?", "It is not Paris", ["Paris"], "wrong"),
-    ("?", "Paris London Berlin Rome Oslo", ["Paris"], "wrong"),
-    ("?", "scared", ["red"], "wrong"), ("?", "Canonero", ["Milena Canonero"], "wrong"), ("?", "...", ["Paris"], "wrong"),
-    ("?", "the", ["The"], "wrong"),
-    ("When?", "13 March 2018", ["March 13, 2018"], "correct"), ("When?", "2018", ["March 13, 2018"], "wrong"),
-    ("When?", "March 13th, 2018", ["March 13, 2018"], "correct"),
-    ("When?", "March 13 or 14, 2018", ["March 13, 2018"], "wrong"), ("When?", "1998", ["1999"], "wrong"),
-    ("When?", "In 1998.", ["1998"], "correct"),
-    ("How many seasons are there?", "3", ["three seasons"], "correct"), ("How many?", "12,000 people", ["12000"], "correct"),
-    ("?", "4.5", ["4.50"], "wrong"),
-    ("When?", "1990 1991 1992", ["1991"], "wrong"), ("Netflix or Hulu?", "Netflix", ["Hulu"], "wrong"),
-    ("?", "Lennon and McCartney", ["Lennon"], "wrong"),
-    ("?", "Lennon and McCartney", ["Lennon and McCartney"], "correct"), ("?", "I don’t know", ["Paris"], "refused"),
-    ("?", "Unknown", ["Unknown"], "correct"),
-    ("?", "I don't know, perhaps Paris", ["Paris"], "wrong"), ("中国的首都是哪里？", "是北京市", ["北京"], "correct"),
-    ("中国的首都是哪里？", "不是北京", ["北京"], "wrong"),
-    ("?", "北京上海", ["北京"], "wrong"),
-    ("?", "答案是北京。", ["北京"], "correct"), ("?", "Paris " * 500, ["Paris"], "wrong"),
-    ("?", "Schindler’s List", ["Schindler's List"], "correct")]
-
-
-@pytest.mark.parametrize("number", range(len(OFFLINE)))
-def test_offline_judge(number):
-    question, answer, truths, outcome = OFFLINE[number]
-    verdict = asyncio.run(OfflineJudge().verdict(question, answer, truths))
-    assert verdict.outcome == outcome, verdict.reason
-    assert verdict.reason
-
 
 def test_offline_the_presets_pay_the_same_values():
     for answer, wanted in (("Paris", 2.0), ("London", -1.0), ("I don't know", 1.0)):
         assert asyncio.run(correctness(OfflineJudge())(block(answer), ROW)).value == wanted
         assert asyncio.run(knowrl_v2(OfflineJudge())(block(answer), ROW)).value == wanted
     assert asyncio.run(knowrl_v1(OfflineJudge())(block("I don't know"), ROW)).value == -1
-
-
-def test_words_are_compared_in_one_spelling():
-    assert words("The three men's 3rd, 1,200.5 – ２") == ["3", "men", "3", "1200.5", "2"]
 
 
 @pytest.mark.parametrize("piece", ["a ", "1,", ", ", "Paris ", "or ", "-\n", "'", "1,234"])

@@ -123,6 +123,18 @@ def test_knowrls_environment_variables_are_read_and_the_configuration_goes_first
     assert decomposer_client(OPTIONS).metrics()["decomposer/calls"] == 0
 
 
+def test_both_models_fall_back_to_reward_model_name_and_without_one_the_error_names_the_variables(monkeypatch):
+    for read, name, variable in ((judge_endpoint, "judge", "LLM_EVAL_MODEL"), (decomposer_endpoint, "decomposer", "FACTSCORE_MODEL")):
+        with pytest.raises(UserError) as caught:
+            read(OPTIONS)
+        assert caught.value.exit_code == CONFIG and f"{name}_model" in str(caught.value) and f"{variable} or REWARD_MODEL_NAME" in str(caught.value)
+        with monkeypatch.context() as patch:
+            patch.setenv("REWARD_MODEL_NAME", "common")
+            assert read(OPTIONS).model == "common"
+            patch.setenv(variable, "own")
+            assert read(OPTIONS).model == "own"
+
+
 def test_a_judge_without_a_model_or_with_odd_prices_is_an_error_of_the_configuration():
     for change in ({}, {"judge_model": "m", "judge_prices": [1.0]}, {"judge_model": "m", "judge_prices": [1.0, -1.0]}):
         with pytest.raises(UserError) as caught:

@@ -18,11 +18,11 @@ from knowledge.lexical import LexicalVerifier
 from knowledge.result import Passage
 from knowledge.source import Source
 from knowledge.verdict import CachedVerifier, Verdict
-from rewards.factuality import FORMULAS, FactualityJudge, hardened, knowrl_v1, knowrl_v2
+from rewards.factuality import FORMULAS, FactualityJudge, FactVerdict, hardened, knowrl_v1, knowrl_v2, titles_of
 
 DOCUMENTS = {"Mira Tolan": "Mira Tolan was born in Velda. She works as a baker. She lived in Orun.",
              "Jon Orn": "Jon Orn was born in Orun. He works as a smith.",
-             "米拉": "米拉出生于维尔达。"}
+             "米拉": "米拉出生于维尔达。", "1984": "1984 was written by Jon Orn."}
 GOOD, BAD = "Mira Tolan was born in Velda.", "Mira Tolan was born in Tane."
 S, R, U = "supported", "refuted", "unknown"
 
@@ -95,6 +95,14 @@ def test_a_supported_and_a_refuted_text(make):
     assert [mixed.count(label) for label in (S, R, U)] == [1, 1, 1]
 
 
+def test_the_explanation_names_every_fact_its_verdict_and_its_evidence(make):
+    [found] = judge_all(make(), (GOOD + " She works as a cook. She likes tea.", "", "Mira Tolan"))
+    assert str(found) == ("1 of 3 facts supported, 1 refuted; Mira Tolan was born in Velda → supported [Mira Tolan#0]; "
+                          "Mira Tolan works as a cook → refuted [Mira Tolan#0]; Mira Tolan likes tea → unknown")
+    long = str(FactVerdict("x" * 1000, Verdict(U, None, 0.0, 0.0, "")))
+    assert len(long) < 150 and long.endswith("x… → unknown")
+
+
 def test_chinese(make):
     [found] = judge_all(make(), ("她出生于维尔达。我不确定她的职业。", "米拉是谁？", "米拉"))
     assert found.value == 1 / 4 and found.facts[0].fact == "米拉出生于维尔达"
@@ -110,7 +118,7 @@ def test_a_batch_of_one_scores_as_in_company(make):
 def test_a_missing_title_concerns_its_sample_alone(make):
     """In the original one missing title zeroes the factuality of the whole batch."""
     rows = [(GOOD, "", "Mira Tolan"), (GOOD, "", "Nobody Known"), (GOOD, "", "Mira Tolan"), (GOOD, "", None), (GOOD, "", "")]
-    found = judge_all(make(missing_title="zero"), *rows)
+    found = judge_all(make(), *rows)
     assert [one.value for one in found] == [1 / 4, 0, 1 / 4, 0, 0] and "'Nobody Known'" in found[1].reason
     found = judge_all(make(missing_title="unscored"), *rows)
     assert [one.value for one in found] == [1 / 4, None, 1 / 4, None, None] and "no title" in found[3].reason
@@ -130,6 +138,14 @@ def test_titles_by_parts(make):
     joined, several, some = judge_all(judge, *((text, "", title) for title in titles))
     assert joined.value == several.value == 2 / 5 and some.value == 1 / 5
     assert judge.counters["lookups_parts"] == 3
+
+
+def test_a_title_may_be_a_number_a_list_or_nonsense(make):
+    values = (1984, ["1984", None], "1984", True, 0, {"a": 1}, [None], [], None)
+    assert [titles_of(value) for value in values] == ["1984", "1984", "1984", "True", "0", "{'a': 1}", "", "", ""]
+    found = judge_all(make(), *(("Jon Orn wrote 1984. It was written by Jon Orn.", "", value) for value in values))
+    assert found[0].count(S) and found[0] == found[1] == found[2]
+    assert [one.value for one in found[3:]] == [0.0] * 6
 
 
 def test_a_wrong_path_never_runs_silently(tmp_path):
@@ -239,7 +255,7 @@ def test_several_loops_may_use_one_judge(make):
 
 
 def test_metrics_are_of_the_completions_since_the_last_call(make):
-    judge = make()
+    judge = make(missing_title="unscored")
     judge_all(judge, (GOOD + " She works as a cook.", "", "Mira Tolan"), ("I am not sure.", "", "Jon Orn"), (GOOD, "", "Nobody Known"),
               (GOOD, "", "Nobody;Mira Tolan"), (GOOD, "", "Mira of Tolan"))
     metrics = judge.metrics()

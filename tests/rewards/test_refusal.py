@@ -18,13 +18,18 @@ REFUSALS = [
     "抱歉，我不知道。",
     "There is not enough information available.", "I don't know who directed it. Please check official sources.",
     "I must decline to answer.",
-    "I would rather not say.", "More context is needed.", "  I DON'T KNOW  ", "I really don't know."]
+    "I would rather not say.", "More context is needed.", "  I DON'T KNOW  ", "I really don't know.",
+    "I don't know who he was.", "I don't know what it is called", "I don't know the year it was released in", "I do not know where she was born",
+    "I don't know if it is Paris", "I am not sure what that is", "我不知道答案是什么", "我不知道他可能是谁"]
 ATTEMPTS = [
     "I can't help falling in love", "Can't Help Falling in Love", "I don't know, but perhaps Paris", "I don't know. Paris.", "Paris",
     "I don't know Paris",
     "The Unknown Soldier", "Unknown Pleasures", "Nobody", "Mr. Nobody", "None", "No", "", "...", "I'm not sure, but I think it's 1998",
     "Not Afraid",
     "sorry", "I'm Sorry by Brenda Lee", "It is not known as Constantinople; it is Istanbul", "我不知道，可能是北京", "Parliament is not in session",
+    "I don't know the answer it is Paris", "I don't know this and it was Paris", "I'm not sure about this it could be Paris or London",
+    "I am not certain it is Paris", "I don't know exactly who perhaps Paris", "I cannot say for sure it is Paris",
+    "我不知道可能是北京", "不知道可能是北京", "我不确定应该是北京吧", "我不知道答案大概是北京",
     "I don't know" + " x" * 1000]
 
 
