@@ -19,6 +19,7 @@ import yaml
 
 from grpo.errors import CONFIG, UserError, is_secret_name
 from grpo.options import ALIASES, IGNORED, MADE_BY_TOY_WORLD, REQUIRED, UNREPEATABLE, SftConfig, TrainConfig
+from rewards.endpoint import MODEL_VARIABLES
 from rewards.registry import NEED_KNOWLEDGE, expand
 
 AnyConfig = TrainConfig | SftConfig
@@ -61,6 +62,10 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = (), kind: ty
     if kind is TrainConfig and values.get("reward_funcs") is None and (values.get("knowledge_base") or os.environ.get("FACTSCORE_DB_PATH")):
         values["reward_funcs"] = ["knowrl_v2"]       # KnowRL's files name no rewards: its program has only these
         notices.append("reward_funcs is not set, but a knowledge base is, as for KnowRL: knowrl_v2")
+    if {"correctness", *NEED_KNOWLEDGE} & set(expand(values.get("reward_funcs") or ())):       # so that a resumed run has the same
+        for name, variables in MODEL_VARIABLES.items():
+            if values.get(f"{name}_model") is None:
+                values[f"{name}_model"] = next(filter(None, map(os.environ.get, variables)), None)
     if not problems:
         made = MADE_BY_TOY_WORLD if values.get("toy_world") else ()
         problems += [f"{name} is not set" for name in REQUIRED if name in kind.__dataclass_fields__ and values.get(name) is None and name not in made]

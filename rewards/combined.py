@@ -57,6 +57,8 @@ class Facts:
             self.verifier = CachedVerifier(self.verifier, options["verdict_cache"])
         self.judge = FactualityJudge(self.base, self._decomposer(options), self.verifier, formula=FORMULAS[formula],
                                      missing_title=options["missing_title_policy"])
+        self.drops = options["missing_title_policy"] != "zero"       # completions without their title are left out
+        self.lowest_coverage = max(LOWEST_COVERAGE, 1 - options["max_unscored"]) if self.drops else LOWEST_COVERAGE
 
     async def of(self, completion: str, columns: Mapping[str, Any]) -> Factuality:
         """Of the think block's body, or of the whole completion if there is none."""
@@ -67,9 +69,9 @@ class Facts:
         """Before the first step: which titles the base knows, and whether the decomposer answers."""
         coverage = self.base.coverage([titles_of(row.get("title")) for row in rows])
         say(f"knowledge base {self.base.path}: {coverage}")
-        if coverage.found < LOWEST_COVERAGE:
-            say(f"warning: most titles are not in the knowledge base (such as {', '.join(coverage.examples_missing[:3])}): "
-                f"their facts are treated as missing_title_policy says")
+        if coverage.found < self.lowest_coverage:
+            say(f"warning: {1 - coverage.found:.0%} of the titles are not in the knowledge base (such as {', '.join(coverage.examples_missing[:3])}): "
+                f"missing_title_policy is {self.judge.missing_title}" + (", which ends a run above max_unscored" if self.drops else ""))
         if self.client:
             self.client.check_sync()
 

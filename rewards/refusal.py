@@ -98,4 +98,6 @@ def is_refusal(answer: str) -> bool:
     text = unicodedata.normalize("NFKC", answer).lower().translate(_APOSTROPHES)
     clauses = [" ".join(re.sub(r"[^\w]+|_", " ", clause).split()) for clause in _CLAUSE_END.split(text)]
     declines = [bool(_REFUSAL.fullmatch(clause)) for clause in clauses]
-    return any(declines) and not any(map(_OFFER.search, clauses)) and all(found or _FILLER.fullmatch(clause) for found, clause in zip(declines, clauses, strict=True))
+    if not any(declines) or any(map(_OFFER.search, clauses)):
+        return False
+    return all(found or _FILLER.fullmatch(clause) for found, clause in zip(declines, clauses, strict=True))
