@@ -50,8 +50,12 @@ class KnowledgeBase:
         path = Path(path)
         check_header(path)
         database = ReadOnlyDatabase(path, busy_timeout_s=busy_timeout_s)
-        base = cls(database, recognise(database), Path(side_index) if side_index else side_index_path(path))
-        base._use_side_index()
+        try:
+            base = cls(database, recognise(database), Path(side_index) if side_index else side_index_path(path))
+            base._use_side_index()
+        except BaseException:
+            database.close()
+            raise
         return base
 
     @property
@@ -124,8 +128,9 @@ class KnowledgeBase:
         """Attaches the side index, if there is one that fits; our own files hold their index themselves."""
         meta = None if self._index else read_side_index(self.path, self._side_index)
         if meta:
-            self._database = ReadOnlyDatabase(self.path, self._side_index, self._database.busy_timeout_s)
+            alone, self._database = self._database, ReadOnlyDatabase(self.path, self._side_index, self._database.busy_timeout_s)
             self._index = FullTextIndex(self._database, meta, self.kind.markers)
+            alone.close()
 
     def _stored(self, titles: list[str]) -> set[str]:
         """Those of the titles that are documents. A title that no file can hold (NUL, a lone surrogate) is none."""
