@@ -81,12 +81,14 @@ class KnowledgeBase:
         return Lookup(title, titles, "search" if titles else "missing", missing)
 
     def search(self, query: str, k: int = 5, titles: Iterable[str] | None = None) -> list[Passage]:
-        """The k best passages by BM25 for a text, best first; any string is safe. [] if it shares no token with any passage.
+        """The k best passages by BM25 for a text, best first; any string is safe.
 
         KnowRL's query for a fact is its title and the fact, k = 5, in the documents of the title.
 
         titles: search in the passages of these documents only (exact titles; unknown ones have none), with statistics of just these
-        passages, as KnowRL does; needs no index. None: over everything, where a document's title counts as part of its passages.
+        passages, as KnowRL does; needs no index. Also as there, passages that share no token with the text come last, in their order,
+        with score 0: k passages if the documents have as many. None: over everything, where a document's title counts as part of its
+        passages, and all results share a token with the text.
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
