@@ -88,7 +88,7 @@ def test_the_last_statement_wins_where_the_text_corrects_itself(text, facts):
     ("If I Were a Boy", "I think I know it. If I Were a Boy was released in 2008.", ["If I Were a Boy was released in 2008"]),
     ("It Happened One Night", "It Happened One Night was made in 1934 and won five prizes.",
      ["It Happened One Night was made in 1934", "It Happened One Night won five prizes"]),
-    ("Who Framed Roger Rabbit?", "Who Framed Roger Rabbit? was made in 1988.", ["Who Framed Roger Rabbit? was made in 1988"]),
+    ("Who Framed Roger Rabbit?", "Bob Hoskins starred in Who Framed Roger Rabbit?", ["Bob Hoskins starred in Who Framed Roger Rabbit?"]),
     ("我不是药神", "我不是药神于2018年上映。", ["我不是药神于2018年上映"]),
     ("Will Smith", "Will Smith could be an actor. Perhaps Will Smith was born in 1968. If Will Smith was born there, he lived there.", []),
     ("We Will Rock You", "We will see. I guess We Will Rock You was released in 1977. You asked me about We Will Rock You.", []),
@@ -131,7 +131,7 @@ def test_by_rules_does_all_of_it():
 @pytest.mark.parametrize("reply, facts", [
     ("- Mira was born.\n- Velda is old.", ["Mira was born.", "Velda is old."]),
     ("Here are the facts:\n\n- Mira was born.\n* Velda is old.\nThanks", ["Mira was born."]),
-    ("- A bb cc\n- X yy zz\n- a bb cc\n- x YY zz\n- Last one here", ["A bb cc", "X yy zz", "Last one here"]),
+    ("- A bb cc\n- X yy zz\n- a bb cc\n- Last one here", ["A bb cc", "X yy zz", "Last one here"]),
     ("- ナポレオンはパリにいた\n- กรุงเทพเป็นเมืองหลวง\n- はい", ["ナポレオンはパリにいた", "กรุงเทพเป็นเมืองหลวง"]),
     ("- Mira was born.\n- mira WAS born.\n- Too short\n-No space here\n- Velda is old.", ["Mira was born.", "Velda is old."]),
     ("  - Mira was born.  ", ["Mira was born."]),
