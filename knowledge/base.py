@@ -50,8 +50,12 @@ class KnowledgeBase:
         path = Path(path)
         check_header(path)
         database = ReadOnlyDatabase(path, busy_timeout_s=busy_timeout_s)
-        base = cls(database, recognise(database), Path(side_index) if side_index else side_index_path(path))
-        base._use_side_index()
+        try:
+            base = cls(database, recognise(database), Path(side_index) if side_index else side_index_path(path))
+            base._use_side_index()
+        except BaseException:
+            database.close()
+            raise
         return base
 
     @property
@@ -77,12 +81,14 @@ class KnowledgeBase:
         return Lookup(title, titles, "search" if titles else "missing", missing)
 
     def search(self, query: str, k: int = 5, titles: Iterable[str] | None = None) -> list[Passage]:
-        """The k best passages by BM25 for a text, best first; any string is safe. [] if it shares no token with any passage.
+        """The k best passages by BM25 for a text, best first; any string is safe.
 
         KnowRL's query for a fact is its title and the fact, k = 5, in the documents of the title.
 
         titles: search in the passages of these documents only (exact titles; unknown ones have none), with statistics of just these
-        passages, as KnowRL does; needs no index. None: over everything, where a document's title counts as part of its passages.
+        passages, as KnowRL does; needs no index. Also as there, passages that share no token with the text come last, in their order,
+        with score 0: k passages if the documents have as many. None: over everything, where a document's title counts as part of its
+        passages, and all results share a token with the text.
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
@@ -124,8 +130,9 @@ class KnowledgeBase:
         """Attaches the side index, if there is one that fits; our own files hold their index themselves."""
         meta = None if self._index else read_side_index(self.path, self._side_index)
         if meta:
-            self._database = ReadOnlyDatabase(self.path, self._side_index, self._database.busy_timeout_s)
+            alone, self._database = self._database, ReadOnlyDatabase(self.path, self._side_index, self._database.busy_timeout_s)
             self._index = FullTextIndex(self._database, meta, self.kind.markers)
+            alone.close()
 
     def _stored(self, titles: list[str]) -> set[str]:
         """Those of the titles that are documents. A title that no file can hold (NUL, a lone surrogate) is none."""

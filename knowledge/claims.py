@@ -15,15 +15,15 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from knowledge.clauses import HAN, ZH_VERB, clauses, is_chinese, is_negative, may_be_verb, subject_of
+from knowledge.clauses import ZH_VERB, clauses, is_chinese, is_negative, may_be_verb, subject_of
 from knowledge.passages import sentences
-from knowledge.tokens import tokens
+from knowledge.tokens import UNSPACED, tokens
 
 PROMPT_VERSION = "facts-1"
 MAX_TEXT_CHARS = 20_000         # of a text that are read
 MAX_FACTS = 64                  # of a text that are kept, the first ones
 MAX_FACT_CHARS = 400            # a longer one is no atomic fact
-MIN_WORDS = 3                   # of a fact; Chinese characters count as words
+MIN_WORDS = 3                   # of a fact, as num_words counts them
 MAX_REPLY_TOKENS = 2048
 
 REPLY_RULES = """\
@@ -90,15 +90,19 @@ def prompt(text: str, question: str, subject: str) -> list[dict[str, str]]:
 
 
 def parse_reply(reply: str) -> list[str] | None:
-    """The facts of a reply, as KnowRL reads it: lines that start with "- ", three words at least, repetitions dropped whatever their
-    case. [] if its sole line starts with NON_FACTUAL:, None if it is neither."""
+    """The facts of a reply, as KnowRL reads it: lines that start with "- ", three words at least, later repetitions dropped whatever
+    their case. [] if its sole line starts with NON_FACTUAL:, None if it is neither."""
     lines = [line.strip() for line in reply.splitlines() if line.strip()]
     if len(lines) == 1 and lines[0].startswith("NON_FACTUAL:"):
         return []
     listed = [line[2:].strip() for line in lines if line.startswith("- ")]
     if not listed:
         return None
-    return list({fact.casefold(): fact for fact in reversed(listed) if num_words(fact) >= MIN_WORDS}.values())[::-1]
+    kept: dict[str, str] = {}
+    for fact in listed:
+        if num_words(fact) >= MIN_WORDS:
+            kept.setdefault(fact.casefold(), fact)
+    return list(kept.values())
 
 
 def admissible(facts: Iterable[str], text: str, question: str) -> tuple[str, ...]:
@@ -117,8 +121,8 @@ def admissible(facts: Iterable[str], text: str, question: str) -> tuple[str, ...
 
 
 def num_words(text: str) -> int:
-    """Words between spaces; each Chinese character is one."""
-    return len(re.sub(f"([{HAN}])", r" \1 ", text).split())
+    """Words between spaces; each character of a script without spaces (Han, kana, Thai, ...) is one."""
+    return len(re.sub(f"([{UNSPACED}])", r" \1 ", text).split())
 
 
 # "I remember that Velda is a city": what is remembered is stated
@@ -139,21 +143,28 @@ _CORRECTION = re.compile(r"(?:(?:no|wait|actually|sorry|correction|rather|i mean
                          r"不对|错了|不|更正|其实|实际上|等等|等一下)[,，.:：!！—\- ]+)+", re.I)
 _DENIAL = re.compile(r"\bno\b|sorry|correction|scratch|wrong|not right|不对|错了|更正|不[,，]", re.I)
 _LIST_MARK = re.compile(r"(?:[-•]|\d+[.)]) +")
+_TITLE = "\U00010400\U00010400"  # a capitalised word that no text holds
 _MARKUP = str.maketrans({"*": None, "`": None, "#": None, "\0": " "})
 
 
 def stated_facts(text: str, subject: str = "") -> list[str]:
-    """The explicit statements of a text by rules, in order. Linear in the text's length; any string is safe."""
+    """The explicit statements of a text by rules, in order. Linear in the text's length; any string is safe.
+
+    A subject of several words is out of the rules' sight, or "We Will Rock You", "Who Framed Roger Rabbit?" and "It Happened One Night"
+    would be read as a speaker, a question and a pronoun.
+    """
     facts: list[str] = []
-    is_denied, known = False, subject
-    for sentence in sentences(text[:MAX_TEXT_CHARS].translate(_MARKUP)):
+    is_denied, known, title, text = False, subject, subject, text[:MAX_TEXT_CHARS]
+    if num_words(title) > 1:
+        text, subject = text.replace(title, _TITLE), _TITLE
+    for sentence in sentences(text.translate(_MARKUP)):
         sentence = _LIST_MARK.sub("", sentence.strip(), count=1)
         correction = _CORRECTION.match(sentence + " ")
         body = sentence[correction.end():] if correction else sentence
         is_denied |= bool(correction and _DENIAL.search(correction[0]))
         if not body.strip():
             continue            # "No, that's wrong." by itself: the next sentence tells what is right
-        found = _statements(body, subject)
+        found = [fact for stated in _statements(body, subject) if num_words(fact := stated.replace(_TITLE, title)) >= MIN_WORDS]
         if correction or is_denied:
             facts = _withdraw(facts, found, is_denied)
         facts += found
@@ -174,7 +185,7 @@ def _statements(sentence: str, subject: str) -> list[str]:
 
 
 def _is_statement(clause: str) -> bool:
-    if num_words(clause) < MIN_WORDS or _NO_STATEMENT.search(clause) or _PRONOUN_FIRST.match(clause):
+    if _NO_STATEMENT.search(clause) or _PRONOUN_FIRST.match(clause):
         return False
     return bool(ZH_VERB.search(clause)) if is_chinese(clause) else any(map(may_be_verb, clause.split()[1:]))
 

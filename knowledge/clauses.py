@@ -9,6 +9,7 @@ coordination is taken apart (and, but, while, semicolons; commas in Chinese); ap
 
 import re
 
+CLAUSES_VERSION = 1             # change anything here and raise it: kept verdicts of other rules do not count
 MAX_SENTENCE_CHARS = 1000       # a longer one is no plain statement and has no clauses
 
 _VERB_TEXT = """
@@ -110,7 +111,7 @@ def _named(clause: str, subject: str) -> str:
     """The clause with its subject named, if it begins with a pronoun or a verb."""
     clause = _CONTRACTION.sub(lambda found: f"{found[1]} {'is' if found[2] == 's' else 'are'}", clause, count=1)
     first, space, rest = clause.partition(" ")
-    if not (subject and space):
+    if not (subject and space) or clause.startswith(f"{subject} "):        # "It Happened One Night was made": no pronoun
         return clause
     if first.lower() in PRONOUNS:
         return f"{subject} {rest}"

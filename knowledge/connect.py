@@ -1,6 +1,7 @@
 """A read-only SQLite file behind SQLAlchemy: safe in threads, after a fork, and when somebody locks or replaces the file."""
 
 import os
+import shlex
 import sqlite3
 import threading
 import weakref
@@ -21,8 +22,25 @@ CACHE_KIB = 16 << 10            # SQLite's page cache of each connection; the sy
 
 
 def file_uri(path: Path, mode: str) -> str:
-    """SQLite's URI of a file; mode: ro (never creates or writes) or rw."""
+    """SQLite's URI of a file; mode: ro or rw, neither creates it."""
     return f"file:{quote(str(path.absolute()))}?mode={mode}"
+
+
+def read_only_uri(path: Path) -> str:
+    """SQLite's URI to read a file by. One in WAL mode, as KnowRL leaves its own, is read as immutable: SQLite would create two files
+    beside it otherwise, and fail where it cannot. UserError (exit 3) if part of its content is still in the -wal file."""
+    try:
+        with open(path, "rb") as file:
+            is_wal = 2 in file.read(20)[18:]
+    except OSError as error:
+        raise bad_file(path, f"cannot be read ({error.strerror})", "a file that this user may read", "check its permissions") from error
+    if not is_wal:
+        return file_uri(path, "ro")
+    log = Path(f"{path.resolve()}-wal")
+    if log.exists() and log.stat().st_size:
+        raise bad_file(path, f"in SQLite's WAL mode, and not all of it is in it: {log.name} holds the rest", "a file that is complete by itself",
+                       f"end the processes that write to it, then: sqlite3 {shlex.quote(str(path))} 'PRAGMA journal_mode=DELETE'")
+    return file_uri(path, "ro") + "&immutable=1"
 
 
 class _ForkGate:
@@ -108,10 +126,10 @@ class ReadOnlyDatabase:
             if not file.exists() or os.stat(file).st_ino != inode:
                 raise UserError(f"{file} was replaced or removed while it was open", "its old and new content must not be mixed",
                                 "open the knowledge base again", PREFLIGHT)
-        connection = sqlite3.connect(file_uri(self.path, "ro"), uri=True, timeout=self.busy_timeout_s, check_same_thread=False)
+        connection = sqlite3.connect(read_only_uri(self.path), uri=True, timeout=self.busy_timeout_s, check_same_thread=False)
         connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         if self.attached:
-            connection.execute("ATTACH DATABASE ? AS side", (file_uri(self.attached, "ro"),))
+            connection.execute("ATTACH DATABASE ? AS side", (read_only_uri(self.attached),))
         return connection
 
     def _explain(self, error: Exception) -> UserError:

@@ -64,7 +64,7 @@ class EntailmentVerifier:
         except (RuntimeError, AssertionError) as error:
             raise UserError(f"cannot put the entailment model on {device}", str(error).splitlines()[0],
                             "name a device of this machine, or cpu", PREFLIGHT) from error
-        name = f"entailment/1 {_weights_digest(folder)} {threshold:g} {'weighed' if weigh_contradiction else 'knowrl'}"
+        name = f"entailment/1 {_checkpoint_digest(folder)} {threshold:g} {'weighed' if weigh_contradiction else 'knowrl'}"
         verifier = cls(network, tokenizer, columns, name, threshold, weigh_contradiction)
         verifier.check_labels(model)
         return verifier
@@ -164,10 +164,16 @@ def _read(model: str, folder: Path) -> tuple[torch.nn.Module, Any]:
     return network, tokenizer
 
 
-def _weights_digest(folder: Path) -> str:
-    """Tells models apart for the verdict cache: the fingerprints of the weight files, and the config with the label order."""
-    files = [fingerprint(path) for path in sorted(folder.glob("*.safetensors"))]
-    return hashlib.sha256("".join([*files, (folder / "config.json").read_text()]).encode()).hexdigest()[:16]
+def _checkpoint_digest(folder: Path) -> str:
+    """Tells models apart for the verdict cache: the fingerprints of the weight files, and all of the config, which holds the label order,
+    and of the tokenizer's files."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix == ".safetensors":
+            digest.update(f"{path.name} {fingerprint(path)}\n".encode())
+        elif path.suffix in (".json", ".txt", ".model") and path.is_file():
+            digest.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def _storable(text: str) -> str:

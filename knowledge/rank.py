@@ -44,7 +44,7 @@ def bm25(weights: Mapping[str, float], bag: Bag, mean_length: float) -> float:
 
 
 def rank(query: Iterable[str], bags: Sequence[Bag]) -> list[tuple[float, int]]:
-    """(score, position) of every passage that shares a token with the query, best first, ties in order of position.
+    """(score, position) of every passage, best first, ties in order of position: last, with 0, those that share no token with the query.
 
     Statistics are those of the passages given: the corpus is what is searched. O(passages * query).
     """
@@ -52,4 +52,4 @@ def rank(query: Iterable[str], bags: Sequence[Bag]) -> list[tuple[float, int]]:
     weights = {token: idf(len(bags), sum(token in bag.counts for bag in bags)) for token in query}
     mean_length = sum(bag.length for bag in bags) / max(len(bags), 1)
     scored = [(bm25(weights, bag, mean_length), position) for position, bag in enumerate(bags)]
-    return sorted((pair for pair in scored if pair[0] > 0), key=lambda pair: (-pair[0], pair[1]))
+    return sorted(scored, key=lambda pair: (-pair[0], pair[1]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Passage:
     """A passage found. id: title#number, the same whether or not there is an index; score: BM25, higher is better, comparable only
-    within one result."""
+    within one result; 0 shares no word with the query (within titles only)."""
     id: str
     title: str
     text: str

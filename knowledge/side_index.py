@@ -8,6 +8,7 @@ import hashlib
 import logging
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 
 from grpo.errors import UserError
@@ -46,7 +47,8 @@ def read_side_index(path: Path, out: Path) -> dict[str, object] | None:
     if not out.exists():
         return None
     try:
-        meta = check_index(ReadOnlyDatabase(out))
+        with closing(ReadOnlyDatabase(out)) as database:
+            meta = check_index(database)
     except UserError as error:
         _log.warning("the side index %s is of no use: %s", out, error.what)
         return None
@@ -66,10 +68,9 @@ def build_side_index(path: Path, out: Path, markers: bool) -> None:
         if read_side_index(path, out):
             return
         start = shown = time.perf_counter()
-        source = ReadOnlyDatabase(path)
-        num_documents = source.rows("SELECT count(*) FROM documents")[0][0]
-        _log.warning("%s has no full-text index: building %s from its %d documents, once", path, out, num_documents)
-        with whole_file(out) as connection:
+        with closing(ReadOnlyDatabase(path)) as source, whole_file(out) as connection:
+            num_documents = source.rows("SELECT count(*) FROM documents")[0][0]
+            _log.warning("%s has no full-text index: building %s from its %d documents, once", path, out, num_documents)
             writer = IndexWriter(connection)
             for title, text in source.stream("SELECT title, text FROM documents"):
                 writer.add(str(title), split_stored(str(text or ""), markers))
@@ -77,5 +78,4 @@ def build_side_index(path: Path, out: Path, markers: bool) -> None:
                     shown = time.perf_counter()
                     _log.warning("%s: %d of %d documents", out.name, writer.num_documents, num_documents)
             writer.finish(fingerprint=fingerprint(path))
-        source.close()
         _log.warning("%s: %d passages in %.1f s", out, writer.num_passages, time.perf_counter() - start)

@@ -37,6 +37,7 @@ def model_saying(text: str | None, reason: str = ""):
     ("She was born in Velda and works as a baker.", ["Mira Tolan was born in Velda", "Mira Tolan works as a baker"]),
     ("Mira Tolan was born in Velda, and she lives in Orun; her father was a smith.",
      ["Mira Tolan was born in Velda", "Mira Tolan lives in Orun", "Mira Tolan's father was a smith"]),
+    ("She works.", ["Mira Tolan works"]), ("Mira Tolan worked.", ["Mira Tolan worked"]), ("Jon works.", []),
     ("She's a baker from Velda.", ["Mira Tolan is a baker from Velda"]),
     ("Mira Tolan and Jon Orn were born in Velda.", ["Mira Tolan and Jon Orn were born in Velda"]),
     ("Let me think. I am not sure. Was she born in Velda? The user is asking about Mira Tolan.", []),
@@ -80,6 +81,24 @@ def test_the_last_statement_wins_where_the_text_corrects_itself(text, facts):
     assert stated_facts(text, MIRA) == facts
 
 
+@pytest.mark.parametrize("title, text, facts", [
+    ("We Will Rock You", "We Will Rock You was released in 1977.", ["We Will Rock You was released in 1977"]),
+    ("I Robot", "I Robot was published in 1950. It is a book of nine stories.",
+     ["I Robot was published in 1950", "I Robot is a book of nine stories"]),
+    ("If I Were a Boy", "I think I know it. If I Were a Boy was released in 2008.", ["If I Were a Boy was released in 2008"]),
+    ("It Happened One Night", "It Happened One Night was made in 1934 and won five prizes.",
+     ["It Happened One Night was made in 1934", "It Happened One Night won five prizes"]),
+    ("Who Framed Roger Rabbit?", "Bob Hoskins starred in Who Framed Roger Rabbit?", ["Bob Hoskins starred in Who Framed Roger Rabbit?"]),
+    ("我不是药神", "我不是药神于2018年上映。", ["我不是药神于2018年上映"]),
+    ("Will Smith", "Will Smith could be an actor. Perhaps Will Smith was born in 1968. If Will Smith was born there, he lived there.", []),
+    ("We Will Rock You", "We will see. I guess We Will Rock You was released in 1977. You asked me about We Will Rock You.", []),
+    ("I", "I was born in Velda.", []),
+])
+def test_the_words_of_the_title_are_no_doubts(title, text, facts):
+    """A title of one word stays as suspect as that word."""
+    assert stated_facts(text, title) == facts
+
+
 def test_pronouns_without_a_title_stand_for_the_last_subject():
     assert stated_facts("It is old. Velda is a city. It lies on the Tane.") == ["Velda is a city", "Velda lies on the Tane"]
 
@@ -112,6 +131,8 @@ def test_by_rules_does_all_of_it():
 @pytest.mark.parametrize("reply, facts", [
     ("- Mira was born.\n- Velda is old.", ["Mira was born.", "Velda is old."]),
     ("Here are the facts:\n\n- Mira was born.\n* Velda is old.\nThanks", ["Mira was born."]),
+    ("- A bb cc\n- X yy zz\n- a bb cc\n- Last one here", ["A bb cc", "X yy zz", "Last one here"]),
+    ("- ナポレオンはパリにいた\n- กรุงเทพเป็นเมืองหลวง\n- はい", ["ナポレオンはパリにいた", "กรุงเทพเป็นเมืองหลวง"]),
     ("- Mira was born.\n- mira WAS born.\n- Too short\n-No space here\n- Velda is old.", ["Mira was born.", "Velda is old."]),
     ("  - Mira was born.  ", ["Mira was born."]),
     ("- 唐朝建立于618年\n- 唐", ["唐朝建立于618年"]),
@@ -155,7 +176,7 @@ def test_the_text_cannot_end_its_quotation():
 
 
 def test_words():
-    assert [num_words(text) for text in ("", "a b c", "唐朝建立", "NFL 球队")] == [0, 3, 4, 3]
+    assert [num_words(text) for text in ("", "a b c", "唐朝建立", "NFL 球队", "パリ", "ไทย")] == [0, 3, 4, 3, 2, 3]
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))

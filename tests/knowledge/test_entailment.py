@@ -213,6 +213,16 @@ def test_the_name_tells_weights_threshold_and_rule(entailment_model, verifier, c
     assert load(str(entailment_model), device="cpu").name == verifier.name
 
 
+def test_the_name_tells_the_tokenizer(verifier, copy):
+    """Another tokenizer gives other verdicts, and a kept cache must not serve the old ones."""
+    assert EntailmentVerifier.load(str(copy), device="cpu").name == verifier.name
+    tokenizer = json.loads((copy / "tokenizer.json").read_text())
+    words = tokenizer["model"]["vocab"]
+    words["Jon"], words["Mira"] = words["Mira"], words["Jon"]
+    (copy / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert EntailmentVerifier.load(str(copy), device="cpu").name != verifier.name
+
+
 def test_batches_change_nothing(verifier, monkeypatch):
     rng = random.Random(2)
     pairs = [example(rng)[:2] for _ in range(30)] + [("Velda " * 200, "Orun"), ("Paris", "Tane " * 90)]

@@ -65,7 +65,23 @@ def test_search_within_titles_sees_only_their_documents(base):
     found = base.search("Alex was born in 1962 in Kassel", k=5, titles=["Alex", "AleX"])
     assert found[0].title == "Alex" and {passage.title for passage in found} <= {"Alex", "AleX"}
     assert found[0].id == "Alex#0" and "1962" in found[0].text and found[0].score > 0
-    assert base.search("Gandhi", titles=["Alex"]) == base.search("Gandhi", titles=[]) == base.search("born", titles=["Nobody"]) == []
+    assert base.search("Gandhi", titles=[]) == base.search("born", titles=["Nobody"]) == []
+
+
+def test_a_short_document_is_evidence_as_a_whole(make_base):
+    """KnowRL takes the k best passages whatever their score, so what is said in other words is evidence too."""
+    texts = [f"The word{letter} stood alone in that old valley.\n" * 8 for letter in "abcdefg"]
+    texts[4] = "A smith forges iron in Orun and sells it to all. \n" * 8
+    with KnowledgeBase.open(make_base({"Jon Orn": texts, "Other": "Jon Orn"}, max_tokens=64)) as base:
+        def found(query: str, k: int, titles: tuple[str, ...] = ("Jon Orn",)) -> list[str]:
+            return [passage.id for passage in base.search(query, k, titles)]
+        number = len(found("x", 100))
+        assert number >= 7 and found("x", 100) == [f"Jon Orn#{place}" for place in range(number)]       # in the document's order
+        assert found("x", 5) == [f"Jon Orn#{place}" for place in range(5)]
+        best = base.search("the iron of Jon Orn", 5, ["Jon Orn"])
+        assert len(best) == 5 and "iron" in best[0].text and best[0].score > 0 and best[-1].score == 0
+        assert found("the iron of Jon Orn", 3, ("Jon Orn", "Other"))[0] == "Other#0"
+        assert base.search("nowhere", 5) == []                                                          # everything: as before
 
 
 @pytest.mark.parametrize("query, title", [
@@ -106,7 +122,8 @@ def test_operators_have_no_other_meaning_than_their_words(base, query, same_as):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
 @given(st.text())
 def test_every_text_is_a_safe_query(base, query):
-    assert all(passage.score > 0 for passage in base.search(query) + base.search(query, titles=["Alex"]))
+    assert all(passage.score > 0 for passage in base.search(query))
+    assert all(passage.score >= 0 for passage in base.search(query, titles=["Alex"]))
 
 
 # Files that are not ours

@@ -168,6 +168,67 @@ def test_a_locked_file_is_waited_for_and_then_that_look_up_alone_fails(ours, tmp
         assert base.lookup("Alex").how == "exact" and hasty.search("Salt March")
 
 
+# KnowRL's own file is in WAL mode, as its DocDB leaves it
+
+@pytest.fixture
+def wal(knowrl):
+    """KnowRL's file in WAL mode, complete, alone in its folder."""
+    folder = knowrl.parent / "folder"
+    folder.mkdir()
+    connection = sqlite3.connect(shutil.move(knowrl, folder / "wal.db"))
+    assert connection.execute("PRAGMA journal_mode=WAL").fetchone() == ("wal",)
+    connection.close()
+    assert os.listdir(folder) == ["wal.db"]
+    return folder / "wal.db"
+
+
+def test_a_file_in_wal_mode_is_read_and_nothing_appears_beside_it(wal):
+    before = wal.read_bytes()
+    with KnowledgeBase.open(wal) as base:
+        assert base.search("Salt March", titles=base.lookup("Mahatma Gandhi").titles)[0].title == "Mahatma Gandhi"
+        assert os.listdir(wal.parent) == ["wal.db"]
+    assert not verify(wal).problems and os.listdir(wal.parent) == ["wal.db"] and wal.read_bytes() == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_file_in_wal_mode_is_read_where_nothing_can_be_written(wal):
+    wal.chmod(0o444)
+    wal.parent.chmod(0o555)
+    try:
+        with KnowledgeBase.open(wal) as base:
+            assert base.lookup("Mahatma Gandhi").how == "exact"
+    finally:
+        wal.parent.chmod(0o755)
+
+
+def test_a_file_in_wal_mode_whose_last_changes_are_not_in_it_is_refused(wal):
+    writer = sqlite3.connect(wal)
+    writer.execute("INSERT INTO documents VALUES ('New', 'Zanzibar is an island.')")
+    writer.commit()
+    found = opening(wal)
+    assert "WAL mode" in found.what and "wal.db-wal" in found.what and f"sqlite3 {wal} 'PRAGMA journal_mode=DELETE'" in found.fix
+    writer.execute("PRAGMA journal_mode=DELETE")
+    writer.close()
+    with KnowledgeBase.open(wal) as base:
+        assert base.lookup("New").how == "exact"
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="no /proc")
+def test_a_closed_base_holds_no_file_open(knowrl):
+    def held() -> int:
+        return sum(os.path.realpath(f"/proc/self/fd/{name}").startswith(str(knowrl)) for name in os.listdir("/proc/self/fd"))
+    kept = []                       # garbage collection must not be what closes them
+    for _ in range(3):
+        with KnowledgeBase.open(knowrl) as base:
+            kept += [base, base._database]
+            assert base.search("satyagraha") and held()         # builds the side index the first time
+            kept += [base._database]
+        assert held() == 0
+    database(knowrl, "DELETE FROM documents")
+    opening(knowrl)
+    assert held() == 0
+
+
 # The commands
 
 def test_search_command(run, ours, tmp_path):

@@ -6,8 +6,11 @@ import time
 import pytest
 
 from knowledge.claims import stated_facts
+from knowledge.clauses import CLAUSES_VERSION
 from knowledge.lexical import LexicalVerifier
 from knowledge.result import Passage
+from knowledge.tokens import TOKENS_VERSION
+from knowledge.world import SENTENCE, VALUES, make_people
 
 MIRA = "Mira Tolan was born in Velda. She works as a baker. She lived in Orun and died in 1962. It is said that she was not rich."
 ZH = "米拉·托兰出生于维尔达。她的职业是面包师。她于1962年去世。"
@@ -40,6 +43,83 @@ def test_english(fact, label):
 ])
 def test_chinese(fact, label):
     assert verdict(fact, ZH, title="米拉·托兰").label == label
+
+
+@pytest.mark.parametrize("said, claims", [
+    ("Mira Tolan died after Jon Orn.", {
+        "Mira Tolan died after Jon Orn": "supported", "Mira Tolan died before Jon Orn": "unknown", "Mira Tolan died after Orn": "supported"}),
+    ("Mira Tolan was born before 1962.", {
+        "Mira Tolan was born before 1962": "supported", "Mira Tolan was born after 1962": "unknown", "Mira Tolan was born in 1962": "unknown",
+        "Mira Tolan was born before 1963": "unknown", "Mira Tolan was born in 1963": "unknown"}),
+    ("Mira Tolan was under 60 years old.", {
+        "Mira Tolan was under 60 years old": "supported", "Mira Tolan was over 60 years old": "unknown",
+        "Mira Tolan was 60 years old": "unknown"}),
+    ("Mira Tolan was born in Velda in 1962 and won more than 60 prizes.", {
+        "Mira Tolan was born in Velda": "supported", "Mira Tolan won more than 60 prizes": "supported",
+        "Mira Tolan won less than 60 prizes": "unknown", "Mira Tolan won 60 prizes": "unknown", "Mira Tolan won more than 50 prizes": "unknown"}),
+    ("Mira Tolan lived in Orun until 1962.", {
+        "Mira Tolan lived in Orun since 1962": "unknown", "Mira Tolan lived in Orun": "supported"}),
+    ("Mira Tolan taught Jon Orn.", {"Mira Tolan was taught by Jon Orn": "unknown", "Mira Tolan taught Jon Orn": "supported"}),
+    ("Mira Tolan was taught by Jon Orn.", {
+        "Mira Tolan taught Jon Orn": "unknown", "Mira Tolan was taught by Orn": "supported", "Mira Tolan was taught by Tess Kesh": "refuted"}),
+    ("Mira Tolan moved from Velda to Orun.", {
+        "Mira Tolan moved from Orun to Velda": "refuted", "Mira Tolan moved to Orun": "supported", "Mira Tolan moved to Velda": "refuted"}),
+    ("Mira Tolan died ten years before.", {"Mira Tolan died ten years after": "unknown", "Mira Tolan died ten years before": "supported"}),
+])
+def test_words_of_order_and_measure_count(said, claims):
+    """Most are stop words for a search."""
+    assert {claim: verdict(claim, said).label for claim in claims} == claims
+
+
+@pytest.mark.parametrize("said, claims", [
+    ("米拉的年龄超过60岁。", {"米拉的年龄超过60岁": "supported", "米拉的年龄不到60岁": "unknown", "米拉的年龄是60岁": "unknown"}),
+    ("米拉于1962年之前去世。", {"米拉于1962年之前去世": "supported", "米拉于1962年之后去世": "unknown", "米拉于1963年之前去世": "unknown"}),
+    ("米拉于1962年前去世。", {"米拉于1962年前去世": "supported", "米拉于1962年后去世": "unknown"}),
+    ("米拉有60本以上。", {"米拉有60本以上": "supported", "米拉有60本以下": "unknown"}),
+    ("米拉的儿子出生于维尔达。", {"米拉出生于维尔达": "unknown", "米拉出生于奥伦": "unknown", "米拉的儿子出生于维尔达": "supported"}),
+    ("米拉1962年去世。", {"米拉1962年去世": "supported", "米拉去世": "supported", "米拉1963年去世": "unknown"}),
+    ("米拉1962年出生于维尔达。", {"米拉出生于维尔达": "supported", "米拉出生于奥伦": "refuted"}),
+])
+def test_words_of_order_and_subjects_in_chinese(said, claims):
+    assert {claim: verdict(claim, said, title="米拉").label for claim in claims} == claims
+
+
+@pytest.mark.parametrize("said, claims", [
+    ("Mira Tolan's son was born in Velda.", {"Mira Tolan was born in Velda": "unknown", "Mira Tolan was born in Orun": "unknown",
+                                             "Mira Tolan's son was born in Velda": "supported"}),
+    ("Jon Orn, the teacher of Mira Tolan, was born in Velda.", {
+        "Mira Tolan was born in Velda": "unknown", "Jon Orn was born in Velda": "supported", "Jon Orn was born in Orun": "refuted"}),
+    ("In Velda the teacher of Mira Tolan was born.", {"Mira Tolan was born in Velda": "unknown"}),
+    ("The son of the actor Mira Tolan was born in Velda.", {"Mira Tolan was born in Velda": "unknown"}),
+    ("In 1962, Mira Tolan moved to Orun.", {"Mira Tolan moved to Orun": "supported", "Mira Tolan moved to Orun in 1962": "supported"}),
+    ("Mira Tolan (born 1900) was a baker.", {"Mira Tolan was a baker": "supported"}),
+    ("The tall baker Mira Tolan lived in Orun.", {"Mira Tolan lived in Orun": "supported", "Mira Tolan lived in Velda": "refuted"}),
+    ("Mira Tolan taught Jon Orn, who was born in Velda.", {
+        "Mira Tolan was born in Velda": "unknown", "Mira Tolan was born in Tane": "unknown", "Mira Tolan taught Jon Orn": "supported"}),
+    ("Mira Tolan, whose son was a smith, was a baker.", {"Mira Tolan was a smith": "unknown", "Mira Tolan was a baker": "supported"}),
+    ("Mira Tolan, who was born in Velda, was a baker.", {
+        "Mira Tolan was born in Velda": "supported", "Mira Tolan was a baker": "supported", "Mira Tolan was born in Orun": "refuted"}),
+    ("New York is a city.", {"York is a city": "unknown"}),
+    ("Mira Tolan was beaten by Jon Orn.", {"Jon Orn was beaten by Mira Tolan": "unknown"}),
+])
+def test_only_a_clause_about_the_same_subject_counts(said, claims):
+    assert {claim: verdict(claim, said).label for claim in claims} == claims
+
+
+@pytest.mark.parametrize("said, claims", [
+    ("Mira Tolan was born in Velda and never left.", {"Mira Tolan was born in Velda": "unknown"}),
+    ("Mira Tolan was not rich and lived in Velda.", {"Mira Tolan was rich": "refuted", "Mira Tolan was not rich": "supported",
+                                                     "Mira Tolan lived in Velda": "supported"}),
+    ("Mira Tolan was not rich when she came to Velda.", {"Mira Tolan was rich": "unknown", "Mira Tolan came not to Velda": "unknown"}),
+])
+def test_what_a_negation_negates(said, claims):
+    assert {claim: verdict(claim, said).label for claim in claims} == claims
+
+
+def test_the_name_tells_the_rules_it_depends_on():
+    """A kept verdict of other rules must not be served."""
+    assert VERIFIER.name.startswith("lexical/") and VERIFIER.name != "lexical/1"
+    assert f"tokens/{TOKENS_VERSION}" in VERIFIER.name and f"clauses/{CLAUSES_VERSION}" in VERIFIER.name
 
 
 def test_evidence_and_scores():
@@ -80,6 +160,20 @@ def test_exact_on_a_whole_world_of_templates():
         for stranger, *_ in people:
             if stranger != name:
                 assert verdict(f"{stranger} was born in {city}", document, title=name).label == "unknown"
+
+
+def test_exact_on_the_world_of_the_tiny_run():
+    for person in make_people(20, random.Random(3)):
+        article = person.article()
+        for relation, values in VALUES.items():
+            for value in values:
+                found = verdict(SENTENCE[relation].format(name=person.name, value=value), article["text"], title=article["title"])
+                assert found.label == ("supported" if value == person.facts[relation] else "refuted")
+
+
+def test_a_title_that_begins_like_a_pronoun():
+    said = "It Happened One Night was made in 1934."
+    assert verdict("It Happened One Night was made in 1934", said, title="It Happened One Night").label == "supported"
 
 
 def test_what_the_rules_decomposer_says_can_be_judged():

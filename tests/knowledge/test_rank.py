@@ -26,9 +26,9 @@ def test_the_formula_by_hand():
     bags = [Bag.of(["a", "a", "b"]), Bag.of(["b"]), Bag.of(["c", "c"])]
     weight, norm = math.log(1 + 2.5 / 1.5), 0.9 * (0.6 + 0.4 * 3 / 2)
     assert idf(3, 1) == pytest.approx(weight)
-    assert rank.rank(["a", "a", "x"], bags) == [(pytest.approx(weight * 2 * 1.9 / (2 + norm)), 0)]
-    assert [position for _, position in rank.rank(["b"], bags)] == [1, 0]
-    assert rank.rank(["x"], bags) == rank.rank([], bags) == rank.rank(["a"], []) == []
+    assert rank.rank(["a", "a", "x"], bags) == [(pytest.approx(weight * 2 * 1.9 / (2 + norm)), 0), (0, 1), (0, 2)]
+    assert [position for _, position in rank.rank(["b"], bags)] == [1, 0, 2]
+    assert rank.rank(["x"], bags) == rank.rank([], bags) == [(0, 0), (0, 1), (0, 2)] and rank.rank(["a"], []) == []
 
 
 def test_scores_agree_with_sqlites_bm25(monkeypatch):
