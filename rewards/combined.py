@@ -70,7 +70,7 @@ class Facts:
         coverage = self.base.coverage([titles_of(row.get("title")) for row in rows])
         say(f"knowledge base {self.base.path}: {coverage}")
         if coverage.found < self.lowest_coverage:
-            say(f"warning: {1 - coverage.found:.0%} of the titles are not in the knowledge base (such as {', '.join(coverage.examples_missing[:3])}): "
+            say(f"warning: {1 - coverage.found:.0%} of the titles are not in the knowledge base, such as {', '.join(coverage.examples_missing[:3])}; "
                 f"missing_title_policy is {self.judge.missing_title}" + (", which ends a run above max_unscored" if self.drops else ""))
         if self.client:
             self.client.check_sync()
