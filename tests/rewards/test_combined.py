@@ -190,6 +190,17 @@ def test_the_coverage_of_titles_is_told_before_the_first_step(base):
     assert "33.3% of 3 titles" in said[0] and said[1].startswith("warning:")
 
 
+def test_titles_that_would_end_the_run_are_announced(base):
+    rows = [ROW, ROW, ROW | {"title": "Nobody At All"}]         # of two titles one is missing: more than max_unscored
+    for policy, count in (("zero", 1), ("unscored", 2)):
+        said = []
+        reward = build_rewards(["combined"], options(base, f"missing_title_policy={policy}"))[0]
+        reward.prepare(rows, said.append)
+        reward.close()
+        assert len(said) == count
+    assert "ends a run above max_unscored" in said[1]
+
+
 def test_titles_in_lists_count_in_the_coverage_as_they_do_in_the_look_up(base):
     said = []
     reward = build_rewards(["combined"], options(base))[0]
