@@ -66,7 +66,7 @@ def floor_seconds(trainer: Trainer, groups, dtype: torch.dtype, device: str) -> 
 def predicted_peak(trainer: Trainer, resident: int, tokens: int) -> float:
     """Bytes at the height of the largest micro-batch, as memory.py counts them."""
     build, config = trainer.model.build, trainer.model.config
-    per_token = memory.activation_bytes_per_token(config, build.lora, build.dtype, trainer.budget.recompute)
+    per_token = memory.activation_bytes_per_token(config, build.lora, build.dtype, trainer.budget.recompute, trainer.budget.fused)
     return resident + per_token * min(tokens, trainer.budget.tokens) + trainer.budget.logits_rows * memory.logits_bytes_per_row(config, build.dtype)
 
 

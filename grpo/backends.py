@@ -111,6 +111,11 @@ def fused(x: torch.Tensor) -> bool:
     return x.is_cuda and x.dtype in (*HALF, torch.float32) and Settings.kernels and not triton_problem()
 
 
+def will_fuse(dtype: torch.dtype) -> bool:
+    """Whether a GPU's training pass uses kernels/ and FlashAttention; for a GPU that is not here (grpo.doctor) that is taken for granted."""
+    return dtype in HALF and Settings.kernels and not (torch.cuda.is_available() and triton_problem())
+
+
 def describe(device: torch.device | str) -> str:
     """For the log."""
     if torch.device(device).type != "cuda":

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from grpo.backends import will_fuse
 from grpo.lora import LoraSpec
 from grpo.model import Decoder, ModelConfig
 
@@ -21,11 +22,13 @@ RECOMPUTE_LEVELS = ("none", "mlp", "all")
 
 @dataclass(frozen=True)
 class Budget:
-    """What the trainer will use: packed tokens per micro-batch, which activations are recomputed, rows per logits chunk."""
+    """What the trainer will use: packed tokens per micro-batch, which activations are recomputed, rows per logits chunk; and whether
+    kernels/ and FlashAttention are at work, which keep less for the backward pass."""
 
     tokens: int
     recompute: str
     logits_rows: int
+    fused: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def account(model: Decoder, num_sequences: int, num_positions: int, budget: Budg
     extra = sum(tensor.nbytes for tensor in reference.buffers()) if reference is not None and reference is not model else 0
     return Account(sum(tensor.nbytes for tensor in model.buffers()) + extra, 4 * sum(master.nbytes for master in model.parameters()),
                    num_sequences * num_positions * kv_bytes_per_token(c, build.dtype),
-                   int(budget.tokens * activation_bytes_per_token(c, build.lora, build.dtype, budget.recompute)),
+                   int(budget.tokens * activation_bytes_per_token(c, build.lora, build.dtype, budget.recompute, budget.fused)),
                    budget.logits_rows * logits_bytes_per_row(c, build.dtype))
 
 
@@ -62,22 +65,22 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
 
 
-def kept_bytes_per_token(c: ModelConfig, lora: LoraSpec | None, dtype: torch.dtype) -> tuple[float, float, float]:
+def kept_bytes_per_token(c: ModelConfig, lora: LoraSpec | None, dtype: torch.dtype, fused: bool = False) -> tuple[float, float, float]:
     """What autograd keeps of a layer's attention and MLP for each packed token, and what it keeps once."""
     item, exact = dtype.itemsize, max(dtype.itemsize, 4)
-    rank = lora.rank if lora else 0
-    queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-    norm = exact * c.hidden_size                                                     # the normalised input, before the weight
-    attention = norm + item * (
-        c.hidden_size + 3 * rank + 3 * queries + 4 * keys + queries + rank
-    )  # qkv's and o's inputs, q, k, v, padded k and v, out
-    mlp = norm + item * (c.hidden_size + 2 * rank + 4 * c.intermediate_size + rank)  # gate-up's input, gate, up, silu(gate), down's input
-    return attention, mlp, 3 * exact * c.hidden_size
+    D, F, R, Q, K = c.hidden_size, c.intermediate_size, lora.rank if lora else 0, c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+    if fused:
+        norm = item * D + 4                                                          # the sum that is normalised, and its scale
+        attention = norm + item * (D + 3 * R + 3 * Q + 3 * K + R) + 4 * c.num_heads  # qkv's input and (joint) output, q, k, out; log-sum-exp
+        return attention, norm + item * (D + 2 * R + 3 * F + R), item * D            # gate-up's input, gate, up, down's input
+    norm = exact * D                                                                 # the normalised input, before the weight
+    attention = norm + item * (D + 3 * R + 4 * Q + 4 * K + R)                        # qkv's and o's inputs, q, k, v, padded k and v, out
+    return attention, norm + item * (D + 2 * R + 4 * F + R), 3 * exact * D           # gate-up's input, gate, up, silu(gate), down's input
 
 
-def activation_bytes_per_token(c: ModelConfig, lora: LoraSpec | None, dtype: torch.dtype, recompute: str) -> float:
+def activation_bytes_per_token(c: ModelConfig, lora: LoraSpec | None, dtype: torch.dtype, recompute: str, fused: bool = False) -> float:
     """Each packed token's share of the peak: what is kept, what one layer computes again, and the gradients inside an MLP."""
-    attention, mlp, once = kept_bytes_per_token(c, lora, dtype)
+    attention, mlp, once = kept_bytes_per_token(c, lora, dtype, fused)
     item = dtype.itemsize
     per_layer = {"none": attention + mlp, "mlp": attention + item * c.hidden_size, "all": item * c.hidden_size}[recompute]
     again = {"none": 0, "mlp": mlp, "all": attention + mlp}[recompute]
@@ -115,13 +118,14 @@ def choose_budget(model: Decoder, longest: int, free: int, max_tokens: int = 0, 
     kind = kind or torch.device(build.device).type
     rows = max(128, min(LOGITS_ROWS[kind], int(0.1 * free / logits_bytes_per_row(c, build.dtype))))
     room = (1 - RESERVE[kind]) * free - rows * logits_bytes_per_row(c, build.dtype)
+    fused = kind == "cuda" and will_fuse(build.dtype)
     levels = {"auto": RECOMPUTE_LEVELS, "mlp": ("mlp",), True: ("all",), False: ("none",)}[checkpointing]
     needed = max_tokens or max(longest, ENOUGH[kind])
     for level in levels:
-        fits = int(room / activation_bytes_per_token(c, build.lora, build.dtype, level))
+        fits = int(room / activation_bytes_per_token(c, build.lora, build.dtype, level, fused))
         if fits >= needed:
-            return Budget(max_tokens or min(fits, max(longest, LARGEST_MICRO_BATCH[kind])), level, rows)
-    return Budget(max_tokens or max(fits, longest), level, rows)
+            return Budget(max_tokens or min(fits, max(longest, LARGEST_MICRO_BATCH[kind])), level, rows, fused)
+    return Budget(max_tokens or max(fits, longest), level, rows, fused)
 
 
 def choose_num_sequences(model: Decoder, wanted: int, positions: int, free: int) -> int:

@@ -48,6 +48,22 @@ def load(folder: Path, rank: int = 0, dtype=torch.float32, train_weights: bool =
     return load_decoder(folder, Build(spec, train_weights, dtype, "cpu"))
 
 
+def kept_by_autograd(model, attend, num_tokens: int) -> float:
+    """Bytes per token of one packed row, weights apart."""
+    kept, weights = {}, {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = tensor, storage.nbytes()      # the tensor, so that its address is not used twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        hidden = model(torch.zeros(num_tokens, dtype=torch.int64), torch.arange(num_tokens), attend)
+    assert hidden.requires_grad
+    return sum(size for _, size in kept.values()) / num_tokens
+
+
 def randomise_adapter(model, seed: int = 0, spread: float = 0.1) -> None:
     """An adapter that is not zero, so that it matters."""
     generator = torch.Generator().manual_seed(seed)

@@ -5,9 +5,13 @@ import math
 import pytest
 import torch
 from grpo.kernels.reference import attention as slow
+from making import kept_by_autograd
 
+from grpo import memory
 from grpo.attention import PackedAttention
 from grpo.flash import FlashPackedAttention
+from grpo.lora import Build, LoraSpec
+from grpo.model import Decoder, ModelConfig
 from grpo.schema import Layout
 
 LAYOUTS = {
@@ -135,3 +139,16 @@ def test_the_same_bits_twice_on_a_gpu(warned):
     layout = Layout(((300, (700, 20, 512)), (64, (900,))))
     one, other = (run(FlashPackedAttention(layout, "cuda"), inputs(layout, 28, 4, 128, torch.bfloat16, "cuda")) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_with_the_kernels_less_is_kept_and_memory_counts_it(monkeypatch):
+    raw = {"model_type": "qwen2", "vocab_size": 256, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 3, "num_attention_heads": 4,
+           "num_key_value_heads": 2, "max_position_embeddings": 512}
+    model = Decoder(ModelConfig.from_hf(raw), Build(LoraSpec(2, 2), False, torch.bfloat16, "cpu"))
+    layout = Layout(((40, (60, 60, 60)),))
+    plain = kept_by_autograd(model, PackedAttention(layout, torch.bfloat16, "cpu"), layout.num_tokens)
+    for module in ("model", "rope"):
+        monkeypatch.setattr(f"grpo.{module}.fused", lambda x: True)
+    kept = kept_by_autograd(model, FlashPackedAttention(layout, "cpu", plain_forward, plain_backward), layout.num_tokens)
+    attention, mlp, once = memory.kept_bytes_per_token(model.config, model.build.lora, torch.bfloat16, fused=True)
+    assert kept == pytest.approx(3 * (attention + mlp) + once, rel=0.05) and kept < 0.8 * plain
