@@ -23,7 +23,7 @@ from bench import rewards as judged
 from bench.decode import fill, profile
 from grpo import memory, policy
 from grpo.model import Decoder, ModelConfig
-from grpo.packing import pack, plan
+from grpo.packing import pack, plan, step_weights
 from grpo.train import Trainer
 from rewards.registry import Reward
 from rewards.scorer import Scorer
@@ -138,7 +138,7 @@ def checks_of(name: str, trainer: Trainer, options, seen: list[dict], cases: lis
         found[f"{name}: peak GB"] = torch.cuda.max_memory_allocated() / 1e9
         print(f"  attention: decode {trainer.rollout.sampler.decoder}", flush=True)
     if options.profile:
-        weights = trainer.weights(groups)
+        weights = step_weights(groups, trainer.config, trainer.ranks)
         batch = pack(groups, plan(groups, weights, trainer.budget.tokens)[0], weights, trainer.run.device)
         mode = trainer.policy_mode(0)
         cases[-1]["kernels"] = profile(lambda: trainer.logprobs(batch, trainer.model, mode)[0].sum().backward(), options.device)

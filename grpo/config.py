@@ -99,7 +99,7 @@ def check(c: AnyConfig) -> list[str]:
                 c.knowledge_base or os.environ.get("FACTSCORE_DB_PATH") or c.toy_world == "encyclopedia"):
             problems.append("factuality without a knowledge base: neither knowledge_base nor FACTSCORE_DB_PATH is set; build one with "
                             "`python -m knowledge.build SOURCE OUT.db` and set knowledge_base: OUT.db")
-        if "soft_overlong_punishment" in c.reward_funcs and not 0 < c.soft_punish_cache <= c.max_completion_length:
+        if "soft_overlong_punishment" in (*c.reward_funcs, *(c.eval_reward_funcs or ())) and not 0 < c.soft_punish_cache <= c.max_completion_length:
             problems.append("soft_overlong_punishment needs 0 < soft_punish_cache <= max_completion_length")
     if c.max_steps == 0:
         problems.append("max_steps is 0: nothing to do")

@@ -38,7 +38,8 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     if start == "[":
         records = _parse(text, path, 1)
     elif start == "{":
-        records = [_parse(line, path, number) for number, line in enumerate(text.split("\n"), 1) if line.strip()]    # U+2028 ends no line of JSON
+        # one object over several lines, or one per line; U+2028 ends no line of JSON
+        records = _one_object(text) or [_parse(line, path, number) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     else:
         records = _read_table(text, path)
     for number, record in enumerate(records, 1):
@@ -70,6 +71,14 @@ def _parse(text: str, path: Path, line: int) -> Any:
     except (ValueError, RecursionError) as error:         # a plain ValueError: a number of thousands of digits
         where = line + getattr(error, "lineno", 1) - 1
         raise UserError(f"{path}:{where} is not valid JSON", str(error), "correct or remove that line", PREFLIGHT) from None
+
+
+def _one_object(text: str) -> list[Any]:
+    """The only object of a file, which may go over several lines; nothing if there are more."""
+    try:
+        return [json.loads(text)]
+    except (ValueError, RecursionError):
+        return []
 
 
 def read_rows(path: Path, question_field: str | None = None, answer_field: str | None = None, title_field: str | None = None,

@@ -119,6 +119,15 @@ class Evaluation:
                 parts.setdefault(str(group.prompt.columns.get(self.config.eval_group_field)), []).append(group)
         return {name: summary(part) for name, part in parts.items()}
 
+    def before(self, step: int) -> dict[str, dict[str, float]]:
+        """`measure` of the policy that training begins with: a resumed run reads what was written then."""
+        path, ranks = self.run.path / "evaluation.json", self.run.ranks
+        written = json.loads(path.read_text(encoding="utf-8"))["before"] if ranks.is_main and step and path.exists() else None
+        found = ranks.gather(written)[0] or self.measure()
+        if ranks.is_main:
+            self.write(found, None)
+        return found
+
     def metrics(self, measured: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         return {f"eval/{name}": measured[""][name] for name in (*self.SHOWN, "unscored_frac") if name in measured.get("", {})}
 
@@ -135,9 +144,9 @@ class Evaluation:
                 lines.append(f"  {name:<30}{before[part][name] * scale:>8.1f}{unit:<2}{last[name] * scale:>8.1f}{unit:<2}".rstrip())
         return "\n".join(lines)
 
-    def write(self, before: Mapping[str, Mapping[str, float]], after: Mapping[str, Mapping[str, float]]) -> None:
-        """evaluation.json: both summaries, of all held-out questions and of each part."""
-        if after:
+    def write(self, before: Mapping[str, Mapping[str, float]], after: Mapping[str, Mapping[str, float]] | None) -> None:
+        """evaluation.json: both summaries, of all held-out questions and of each part; after: None while there is none."""
+        if before:
             text = json.dumps({"before": before, "after": after}, indent=2)
             write_atomically(self.run.path / "evaluation.json", text + "\n")
 
@@ -175,6 +184,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--output", help="summary as JSON; the answers go beside it as .jsonl")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="any key of a training config")
     arguments = parser.parse_intermixed_args(argv)
+    if arguments.n > 1 and arguments.temperature == 0:
+        parser.error(f"--n {arguments.n} at temperature 0 gives the same answer {arguments.n} times: add --temperature 0.7, say")
     keys = {"model_name_or_path": arguments.model, "dataset_id_or_path": arguments.data, "reward_funcs": arguments.reward, "reward_weights": "null",
             "max_samples": arguments.max_samples, "output_dir": "."}
     config, _ = load_config(arguments.config, [f"{name}={value}" for name, value in keys.items()] + arguments.overrides)

@@ -33,7 +33,7 @@ def policy_loss(logp_C: torch.Tensor, old_logp_C: torch.Tensor, ref_logp_C: torc
 
     logp_C under the policy being trained (with gradient), old_logp_C under the one that sampled, ref_logp_C under the frozen
     reference (None if beta is 0), all in nats. weight_C = mask / denominator, row_C = completion of each token.
-    A token with weight 0 has no influence, whatever its values.
+    A token with weight 0 has no influence, whatever its log-probs.
     """
     used_C = weight_C != 0
     log_ratio_C = _masked(logp_C - old_logp_C, used_C)                                            # Eq. 4

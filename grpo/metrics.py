@@ -12,28 +12,35 @@ from grpo.schema import Group, Outcome, PackedBatch, Score
 
 
 class TokenMeter:
-    """Means over all completion tokens that count, of a whole step: sums are kept, and divided at the end."""
+    """Means over all completion tokens that count, of a whole step: sums are kept, and divided at the end.
 
-    NAMES = ("kl", "entropy", "clip_ratio/low_mean", "clip_ratio/high_mean", "sampler/logp_diff_mean")
+    With several iterations over a batch they are means over all of them (only then can a ratio be clipped), but for the noise between
+    sampler and trainer, which the first tells alone: after it the policy has changed.
+    """
+
+    NAMES = ("kl", "entropy", "clip_ratio/low_mean", "clip_ratio/high_mean")
 
     def __init__(self):
-        self.sums = [0.0] * (len(self.NAMES) + 1)      # the last one counts tokens
+        self.sums = [0.0] * (len(self.NAMES) + 4)      # then: tokens, loss, and of the first iteration |difference| and tokens
         self.largest = 0.0
-        self.loss = 0.0
 
-    def add(self, batch: PackedBatch, loss: torch.Tensor, logp_C: torch.Tensor, entropy_C: torch.Tensor, stats: dict[str, torch.Tensor]) -> None:
+    def add(self, batch: PackedBatch, loss: torch.Tensor, logp_C: torch.Tensor, entropy_C: torch.Tensor, stats: dict[str, torch.Tensor],
+            is_first: bool) -> None:
         used_C = batch.weight_C != 0
-        diff_C = torch.where(used_C, (logp_C - batch.sampler_logp_C).abs(), 0.0)
-        values = (stats["kl"], entropy_C, stats["clipped_low"].float(), stats["clipped_high"].float(), diff_C)
-        sums = torch.stack([torch.where(used_C, value, 0.0).sum() for value in values] + [used_C.sum().float(), diff_C.max(), loss]).tolist()
-        self.sums = [a + b for a, b in zip(self.sums, sums[:-2], strict=True)]
-        self.largest, self.loss = max(self.largest, sums[-2]), self.loss + sums[-1]
+        diff_C = torch.where(used_C, (logp_C - batch.sampler_logp_C).abs() * is_first, 0.0)
+        values = (stats["kl"], entropy_C, stats["clipped_low"].float(), stats["clipped_high"].float())
+        count = used_C.sum().float()
+        sums = [torch.where(used_C, value, 0.0).sum() for value in values] + [count, loss, diff_C.sum(), count * is_first, diff_C.max()]
+        *sums, largest = torch.stack(sums).tolist()
+        self.sums = [a + b for a, b in zip(self.sums, sums, strict=True)]
+        self.largest = max(self.largest, largest)
 
     def result(self, ranks: Ranks) -> dict[str, float]:
-        *sums, count, loss = ranks.sum([*self.sums, self.loss])
+        *sums, count, loss, difference, first = ranks.sum(self.sums)
         means = {name: value / max(count, 1) for name, value in zip(self.NAMES, sums, strict=True)}
         means["clip_ratio/region_mean"] = means["clip_ratio/low_mean"] + means["clip_ratio/high_mean"]
-        return means | {"sampler/logp_diff_max": ranks.max(self.largest), "loss": loss}
+        return means | {"sampler/logp_diff_mean": difference / max(first, 1), "sampler/logp_diff_max": ranks.max(self.largest),
+                        "loss": loss * first / max(count, 1)}
 
 
 def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> dict[str, float]:
@@ -45,7 +52,7 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
     lengths = [len(completion.ids) for completion in completions]
     ended = [len(completion.ids) for completion in completions if completion.finish_reason == "stop"]
     metrics = {
-        "reward": _mean(scorable) if scorable else math.nan, "reward_std": _mean([_std(group) for group in rewards]),
+        "reward": _mean(scorable) if scorable else math.nan, "reward_std": _std(scorable),
         "frac_reward_zero_std": _mean([float(len(group) < 2 or min(group) == max(group)) for group in rewards]),
         "advantage_abs_mean": _mean([abs(a) for group in groups for a in group.advantages]),
         "completions/mean_length": _mean(lengths), "completions/min_length": min(lengths), "completions/max_length": max(lengths),
@@ -67,9 +74,11 @@ def outcome_of(scores: Mapping[str, Score]) -> Outcome | None:
 
 
 def is_mixed(group: Group) -> bool:
-    """0 < right answers < G: what dynamic sampling keeps. Goes by the outcome, not by the reward's value."""
-    right = [outcome_of(scores) == "correct" for scores in group.scores]
-    return any(right) and not all(right)
+    """0 < right answers < G: what dynamic sampling keeps. Goes by the outcome, not by the reward's value, unless no reward knows one."""
+    outcomes = [outcome_of(scores) for scores in group.scores]
+    if not any(outcomes):
+        return len({reward for reward in group.rewards if reward is not None}) > 1
+    return 0 < outcomes.count("correct") < len(outcomes)
 
 
 def _mean(values: Sequence[float]) -> float:

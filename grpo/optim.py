@@ -92,9 +92,10 @@ class Optimizer:
 def learning_rate(step: int, peak: float, schedule: str, warmup_steps: int, total_steps: int) -> float:
     """The rate of optimizer step `step` (from 0): a linear warm-up, then "constant", "linear" or "cosine" decay to 0.
 
-    As in transformers: step s of w warm-up steps has rate peak · s / w, so the very first step of a warm-up has rate 0.
+    As in transformers: step s of w warm-up steps has rate peak · s / w, so the very first step of a warm-up has rate 0; "constant" has
+    no warm-up, "constant_with_warmup" has.
     """
-    if step < warmup_steps:
+    if step < warmup_steps and schedule != "constant":
         return peak * step / warmup_steps
     done = (step - warmup_steps) / max(total_steps - warmup_steps, 1)
     decay = {"constant": 1.0, "constant_with_warmup": 1.0, "linear": max(1 - done, 0.0),

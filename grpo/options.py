@@ -40,14 +40,15 @@ class OptimKeys:
     per_device_train_batch_size: int = key(8, "completions (stage 2) or conversations (stage 1) per device and accumulation step", low=1)
     gradient_accumulation_steps: int = key(1, "a step has this many times per_device_train_batch_size", low=1)
     learning_rate: float = key(1e-6, "peak learning rate", low=0)
-    lr_scheduler_type: str = key("linear", "decay after the warm-up", choices=("linear", "cosine", "constant", "constant_with_warmup"))
+    lr_scheduler_type: str = key("linear", "decay after the warm-up, which constant has not",
+                                 choices=("linear", "cosine", "constant", "constant_with_warmup"))
     warmup_ratio: float = key(0.0, "share of the steps that the warm-up takes", low=0, high=1)
     warmup_steps: int = key(0, "steps of the warm-up; overrides warmup_ratio", low=0)
     num_train_epochs: float = key(3.0, "passes over the data, if max_steps is not set", above=0)
-    max_steps: int = key(-1, "optimizer steps; -1: as many as num_train_epochs needs", low=-1)
+    max_steps: int = key(-1, "steps, each a generated batch (stage 2) or an update (stage 1); -1: as many as num_train_epochs needs", low=-1)
     weight_decay: float = key(0.0, "of AdamW, on matrices", low=0)
-    adam_beta1: float = key(0.9, "of AdamW", low=0, high=1)
-    adam_beta2: float = key(0.999, "of AdamW", low=0, high=1)
+    adam_beta1: float = key(0.9, "of AdamW", low=0, high=0.9999999)
+    adam_beta2: float = key(0.999, "of AdamW", low=0, high=0.9999999)
     adam_epsilon: float = key(1e-8, "of AdamW", above=0)
     max_grad_norm: float = key(1.0, "gradient norm to clip to; 0: no clipping", low=0)
     gradient_checkpointing: bool | str = key("auto", "compute activations again in the backward pass: auto (by memory), true (all), mlp, false",
@@ -116,9 +117,9 @@ class LossKeys:
     sampler_importance_sampling_cap: float = key(2.0, "the cap of that weight", above=0)
     scale_rewards: bool | str = key("group", "divide advantages by the standard deviation of: group, batch, none (true and false: group and none)",
                                     choices=("group", "batch", "none", True, False))
-    num_iterations: int = key(1, "optimizer steps per generated batch", low=1)
+    num_iterations: int = key(1, "updates per generated batch; TRL counts each of them as a step", low=1)
     mask_truncated_completions: bool = key(False, "leave completions that hit max_completion_length out of the loss")
-    dynamic_sampling: bool = key(False, "replace groups that are all right or all wrong by new prompts (DAPO)")
+    dynamic_sampling: bool = key(False, "replace groups that are all right or all wrong (or rewarded alike, if no reward tells) by new ones (DAPO)")
     dynamic_sampling_max_rollouts: int = key(3, "batches generated per step at most, then the step takes what there is", low=1)
 
 

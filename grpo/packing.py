@@ -1,15 +1,18 @@
 """Groups to micro-batches: one row of tokens each, no padding, prompts shared, the loss weights filled once.
 
-Micro-batches are a matter of memory: any split gives the same gradient, because the denominators of Eq. 8 are those of the
-whole optimizer step over all ranks.
+Micro-batches are a matter of memory: any split gives the same gradient (dropout aside, whose masks go by them), because the
+denominators of Eq. 8 are those of the whole optimizer step over all ranks.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import ceil
 
 import torch
 
+from grpo.distributed import Ranks
+from grpo.options import TrainConfig
 from grpo.schema import Completion, Group, Layout, PackedBatch
 
 
@@ -19,6 +22,15 @@ class Denominators:
 
     num_rows: int
     num_tokens: int
+
+
+def step_weights(groups: Sequence[Group], c: TrainConfig, ranks: Ranks) -> list[list[float]]:
+    """Each completion's weight per token (Eq. 8); micro-batches and ranks share the denominators of the whole step."""
+    used = [len(m.ids) for group in groups for m in group.completions if counts(m, c.mask_truncated_completions)]
+    micro_batches = ceil(sum(len(group.completions) for group in groups) / c.per_device_train_batch_size)
+    rows, tokens, micro_batches = map(int, ranks.sum([len(used), sum(used), micro_batches]))
+    return row_weights(groups, c.loss_type, Denominators(rows, tokens), c.max_completion_length, c.per_device_train_batch_size, micro_batches,
+                       c.mask_truncated_completions)
 
 
 def row_weights(groups: Sequence[Group], loss_type: str, total: Denominators, max_completion_length: int,

@@ -25,11 +25,9 @@ POLL_SECONDS = 0.005
 class Rollout:
     """The prompts of a run, their order, the sampler and the scorer."""
 
-    def __init__(self, config: TrainConfig, run: Run, policy: Policy, rewards: Sequence[Reward]):
-        self.config, self.run, self.policy = config, run, policy
-        self.scorer = Scorer(rewards, config.reward_weights)
-        self.prompts, self.data_hash = load_prompts(config, policy, rewards, config.dataset_id_or_path, config.max_samples, run.say)
-        self.scorer.prepare([prompt.columns for prompt in self.prompts], run.say)
+    def __init__(self, config: TrainConfig, run: Run, policy: Policy, scorer: Scorer):
+        self.config, self.run, self.policy, self.scorer = config, run, policy, scorer
+        self.prompts, self.data_hash = load_prompts(config, policy, scorer.rewards, config.dataset_id_or_path, config.max_samples, run.say)
         self.order = Order(len(self.prompts), config.seed, config.shuffle_dataset)
         self.groups_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps // config.num_generations
         self.sampling = Sampling(config.max_completion_length, config.temperature, config.top_p, config.top_k)
@@ -118,14 +116,15 @@ def load_rows(config: TrainConfig, rewards: Sequence[Reward], name: str, max_sam
     return rows
 
 
-def check_rewards(config: TrainConfig) -> None:
-    """Data, rewards, their services and knowledge base, without a model: raises what would end a run at its start."""
+def prepare_rewards(config: TrainConfig, say: Callable[[str], None]) -> Scorer:
+    """The rewards, ready to grade: their data, services and knowledge base are there."""
     scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
     try:
-        rows = load_rows(config, scorer.rewards, config.dataset_id_or_path, config.max_samples)
-        scorer.prepare([row.columns for row in rows], lambda note: None)     # the run itself will say it
-    finally:
+        scorer.prepare([row.columns for row in load_rows(config, scorer.rewards, config.dataset_id_or_path, config.max_samples)], say)
+    except BaseException:
         scorer.close()
+        raise
+    return scorer
 
 
 def load_prompts(config: TrainConfig, policy: Policy, rewards: Sequence[Reward], name: str, max_samples: int,

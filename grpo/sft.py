@@ -29,7 +29,6 @@ from grpo.packing import pack, plan
 from grpo.plot import line_plot
 from grpo.policy import load_policy
 from grpo.prompts import ChatEncoder
-from grpo.rollout import check_rewards
 from grpo.run import Run
 from grpo.toy import make_world
 from grpo.watch import Watch
@@ -71,7 +70,7 @@ class SftTrainer:
         batches = plan(groups, weights, self.budget.tokens)
         for index, rows in enumerate(batches):
             batch = pack(groups, rows, weights, self.run.device)
-            mode = replace(POLICY, dropout_seed=row_seed(c.seed, self.step, index)) if c.lora_dropout else POLICY
+            mode = replace(POLICY, dropout_seed=row_seed(c.seed, self.step, self.ranks.rank, index)) if c.lora_dropout else POLICY
             hidden_TD = self.model(batch.ids_T, batch.positions_T, packed_attention(self.model, batch.layout), mode)
             logp_C, _ = token_logprobs(
                 hidden_TD.index_select(0, batch.source_C), self.model.head(), batch.targets_C, 1.0, chunk=self.budget.logits_rows
@@ -128,8 +127,7 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
 
 
 def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
-    """Runs the stage 1 that a stage 2 config names, if its output is missing; its result is the policy at step 0. What would end stage 2
-    at its start, ends the run before stage 1.
+    """Runs the stage 1 that a stage 2 config names, if its output is missing; its result is the policy at step 0.
 
     In a toy world it belongs to the run: it lies in the run's directory and shares its seed.
     """
@@ -141,7 +139,6 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
     stage1, notices = load_config(config.cold_start, overrides, SftConfig)
     final = Path(stage1.output_dir) / "final"
     if not final.exists():
-        check_rewards(config)
         run.say(f"cold start: {config.cold_start} into {stage1.output_dir}")
         sft(stage1, notices, run.ranks)
     return replace(config, model_name_or_path=str(final), cold_start=None)

@@ -5,7 +5,8 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from math import ceil, isfinite
 from typing import Any
 
@@ -23,28 +24,30 @@ from grpo.loss import LossConfig, policy_loss
 from grpo.model import Decoder
 from grpo.optim import Optimizer, learning_rate
 from grpo.options import TrainConfig
-from grpo.packing import Denominators, counts, pack, plan, row_weights, with_advantages
+from grpo.packing import pack, plan, step_weights, with_advantages
 from grpo.policy import load_policy, load_reference
-from grpo.rollout import Rollout
+from grpo.rollout import Rollout, prepare_rewards
 from grpo.run import Run
 from grpo.schema import Completion, Group, PackedBatch
 from grpo.sft import cold_start
 from grpo.toy import make_world
 from grpo.watch import Watch
-from rewards.registry import build_rewards
+from rewards.scorer import Scorer
+
+TOGETHER = -1       # beside the numbers of graded groups: whether the ranks have shared their rewards, which scale_rewards: batch needs
 
 
 class Trainer:
-    """Policy, rollouts and optimizer of one run; `train_step` makes one step."""
+    """Policy, rollouts and optimizer of one run; `train_step` makes one step. scorer: the rewards, if they are prepared already."""
 
-    def __init__(self, config: TrainConfig, run: Run):
+    def __init__(self, config: TrainConfig, run: Run, scorer: Scorer | None = None):
         self.config, self.run, self.ranks = config, run, run.ranks
         self.policy = load_policy(config, run.device)
         self.model = self.policy.model
         self.reference = load_reference(config, self.policy) if config.beta else None
         self.optimizer = Optimizer(self.model.parameters(), (config.adam_beta1, config.adam_beta2), config.adam_epsilon, config.weight_decay,
                                    guarded=self.model.build.dtype == torch.float16)
-        self.rollout = Rollout(config, run, self.policy, build_rewards(config.reward_funcs, asdict(config)))
+        self.rollout = Rollout(config, run, self.policy, scorer or prepare_rewards(config, run.say))
         if run.device.type == "cuda":
             run.say(f"on this GPU: {backends.describe(run.device)}; decode attention {self.rollout.sampler.decoder}; packed attention "
                     f"{backends.packed_choice(self.model)}")
@@ -68,16 +71,17 @@ class Trainer:
             groups, generated = self.within_memory("generating", lambda: self.rollout.sample(self.step))     # rewards start as each ends
         failpoint("step-sampled")
         clock.lap("time/generate")
-        weights = self.weights(groups)                                                                       # Eq. 8
+        weights = step_weights(groups, self.config, self.ranks)                                              # Eq. 8
         meter, update = self.within_memory("training", lambda: self.learn(groups, weights, graded, clock))
         clock.lap("time/train")
         self.step += 1
-        kept = {"sampling/kept_groups": len(groups) / len(generated)} if self.config.dynamic_sampling else {}
-        return self.measure(generated, meter, clock, update | kept)
+        if self.config.dynamic_sampling:
+            kept, all_groups = self.ranks.sum([len(groups), len(generated)])
+            update["sampling/kept_groups"] = kept / all_groups
+        return self.measure(generated, meter, clock, update)
 
-    def learn(
-        self, groups: list[Group], weights: list[list[float]], graded: set[int], clock: metrics.Clock
-    ) -> tuple[metrics.TokenMeter, dict[str, float]]:
+    def learn(self, groups: list[Group], weights: list[list[float]], graded: set[int],
+              clock: metrics.Clock) -> tuple[metrics.TokenMeter, dict[str, float]]:
         """The updates of a step on its groups; `graded`: the groups that have their advantages."""
         meter, old_logps = metrics.TokenMeter(), {}
         batches = [pack(groups, rows, weights, self.run.device) for rows in plan(groups, weights, self.budget.tokens)]
@@ -90,10 +94,9 @@ class Trainer:
                 loss, stats = policy_loss(logp_C, old_logp_C, reference_logps[index], batch.advantage_C, batch.weight_C,
                                           batch.row_C, self.loss, batch.sampler_logp_C)                      # Eq. 4 to 8
                 self.optimizer.backward(loss)
-                if iteration == 0:
-                    meter.add(batch, loss.detach(), logp_C.detach(), entropy_C, stats)
+                meter.add(batch, loss.detach(), logp_C.detach(), entropy_C, stats, is_first=iteration == 0)
             failpoint("step-graded")
-            update = self.update(iteration)
+            update = self.update(iteration, bool(batches))
             failpoint("step-updated")
         return meter, update | {"micro_batches": len(batches)}
 
@@ -136,9 +139,8 @@ class Trainer:
             batch = with_advantages(pack(groups, plan(groups, weights, self.budget.tokens)[0], weights, self.run.device), groups)
             reference_logp_C = self.reference_logprobs(batch)
             logp_C, _ = self.logprobs(batch, self.model, self.policy_mode(0))
-            loss, _ = policy_loss(
-                logp_C, logp_C.detach(), reference_logp_C, batch.advantage_C, batch.weight_C, batch.row_C, self.loss, logp_C.detach()
-            )
+            loss, _ = policy_loss(logp_C, logp_C.detach(), reference_logp_C, batch.advantage_C, batch.weight_C, batch.row_C, self.loss,
+                                  logp_C.detach())
             self.optimizer.backward(loss)
 
         self.within_memory("rehearsing the longest step", work)
@@ -168,14 +170,6 @@ class Trainer:
                 self.save()
             raise
 
-    def weights(self, groups: Sequence[Group]) -> list[list[float]]:
-        """Each completion's weight per token; micro-batches share the denominators of the whole step over all ranks."""
-        c = self.config
-        used = [len(m.ids) for group in groups for m in group.completions if counts(m, c.mask_truncated_completions)]
-        total = Denominators(*map(int, self.ranks.sum([len(used), sum(used)])))
-        return row_weights(groups, c.loss_type, total, c.max_completion_length, c.per_device_train_batch_size,
-                           c.gradient_accumulation_steps * self.ranks.world, c.mask_truncated_completions)
-
     def logprobs(self, batch: PackedBatch, model: Decoder, mode: Mode) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-prob and entropy of every completion token, [C] each."""
         hidden_TD = model(batch.ids_T, batch.positions_T, backends.packed_attention(model, batch.layout), mode)
@@ -188,16 +182,16 @@ class Trainer:
 
     def policy_mode(self, index: int) -> Mode:
         """With dropout, the same masks in every iteration over a batch: the ratio measures the policy's change alone."""
-        return replace(POLICY, dropout_seed=row_seed(self.config.seed, self.step, index)) if self.config.lora_dropout else POLICY
+        seed = row_seed(self.config.seed, self.step, self.ranks.rank, index)
+        return replace(POLICY, dropout_seed=seed) if self.config.lora_dropout else POLICY
 
-    def as_rewards_arrive(
-        self, batches: list[PackedBatch], groups: list[Group], graded: set[int], clock: metrics.Clock
-    ) -> Iterator[tuple[int, PackedBatch]]:
+    def as_rewards_arrive(self, batches: list[PackedBatch], groups: list[Group], graded: set[int],
+                          clock: metrics.Clock) -> Iterator[tuple[int, PackedBatch]]:
         """The micro-batches with their advantages; with slow rewards, those first whose rewards have arrived."""
         waiting = [(index, sorted({group for group, _ in batch.rows})) for index, batch in enumerate(batches)]
         while waiting:
             started = time.perf_counter()
-            with self.run.may_drop():
+            with nullcontext() if self.updated else self.run.may_drop():           # half an update is no state to go back to
                 index, numbers = waiting.pop(self.rollout.first_ready([numbers for _, numbers in waiting], groups))
                 self.grade(groups, numbers, graded)
             clock.exclude("time/reward", time.perf_counter() - started)
@@ -205,16 +199,20 @@ class Trainer:
         self.grade(groups, range(len(groups)), graded)                             # those in no micro-batch, too
 
     def grade(self, groups: list[Group], numbers: Iterable[int], graded: set[int]) -> None:
-        if missing := [number for number in numbers if number not in graded]:
-            graded.update(self.rollout.finish(groups, missing))
+        missing = [number for number in numbers if number not in graded]
+        together = self.config.scale_rewards == "batch" and TOGETHER not in graded     # every rank takes part once, also one without groups
+        if missing or together:
+            graded.update(self.rollout.finish(groups, missing), [TOGETHER])
 
-    def update(self, iteration: int) -> dict[str, float]:
-        """Sums the gradient over ranks, clips it, applies it. A gradient that is not finite changes nothing."""
+    def update(self, iteration: int, has_batches: bool) -> dict[str, float]:
+        """Sums the gradient over ranks, clips it, applies it. A gradient that is not finite changes nothing, nor do steps without tokens."""
         c = self.config
         self.ranks.sum_(self.optimizer.grad)
         updates = self.total_steps * c.num_iterations
-        warmup = c.warmup_steps or ceil(c.warmup_ratio * updates)
+        warmup = c.warmup_steps * c.num_iterations or ceil(c.warmup_ratio * updates)
         rate = learning_rate(self.step * c.num_iterations + iteration, c.learning_rate, c.lr_scheduler_type, warmup, updates)
+        if not self.ranks.max(has_batches):
+            return {"grad_norm": 0.0, "learning_rate": rate}
         norm = self.optimizer.step(rate, c.max_grad_norm)
         self.watch.updated(self.optimizer, norm)
         self.skipped += not isfinite(norm)
@@ -222,9 +220,8 @@ class Trainer:
         self.updated = True
         return {"grad_norm": norm, "learning_rate": rate}
 
-    def measure(
-        self, generated: list[Group], meter: metrics.TokenMeter, clock: metrics.Clock, update: dict[str, float]
-    ) -> tuple[dict[str, float], list[Group]]:
+    def measure(self, generated: list[Group], meter: metrics.TokenMeter, clock: metrics.Clock,
+                update: dict[str, float]) -> tuple[dict[str, float], list[Group]]:
         """The step's metrics over all ranks, and all ranks' groups."""
         groups = [group for rank in self.ranks.gather(generated) for group in rank]
         tokens = sum(len(m.ids) for group in groups for m in group.completions)
@@ -241,7 +238,8 @@ class Trainer:
     # --- what a checkpoint holds besides weights and optimizer ----------------------------------------------------------
 
     def counters(self) -> dict:
-        return {"position": self.rollout.order.position, "data_hash": self.rollout.data_hash, "num_tokens": self.num_tokens, "skipped": self.skipped}
+        return {"position": self.rollout.order.position, "data_hash": self.rollout.data_hash, "num_tokens": self.num_tokens, "skipped": self.skipped,
+                "micro_batch_tokens": self.budget.tokens}
 
     def restore(self) -> None:
         """Goes on where the checkpoint to resume from stopped, if there is one."""
@@ -253,6 +251,8 @@ class Trainer:
                             "put the old file back, or start anew in another output_dir")
         self.step, self.num_tokens, self.skipped = counters["step"], counters["num_tokens"], counters["skipped"]
         self.rollout.order.position = counters["position"]
+        if not self.config.max_tokens_per_micro_batch:                             # sums and dropout masks go by micro-batches
+            self.budget = replace(self.budget, tokens=counters["micro_batch_tokens"])
 
     def save(self) -> None:
         self.run.save_checkpoint(self.step, self.policy, self.optimizer, self.counters())
@@ -261,13 +261,15 @@ class Trainer:
 def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[str, float]]:
     """A whole run: cold start if one is due, GRPO, evaluation before and after; returns the last evaluation."""
     with Run(config, list(notices)) as run:
-        run.config = config = cold_start(make_world(config, run), run)
-        trainer = Trainer(config, run)
+        config = make_world(config, run)
+        scorer = prepare_rewards(config, run.say)           # what is missing there shows now, and not after stage 1
+        run.config = config = cold_start(config, run)
+        trainer = Trainer(config, run, scorer)
         evaluation = Evaluation(config, run, trainer.policy, trainer.rollout)
         trainer.restore()
         if run.device.type == "cuda":
             trainer.rehearse()
-        before = evaluation.measure()
+        before = evaluation.before(trainer.step)
         run.start_log(trainer.total_steps, trainer.step)
         while trainer.step < trainer.total_steps:
             step_metrics, groups = trainer.step_or_save()

@@ -35,8 +35,10 @@ class Watch:
     def check(self, step: int, metrics: Mapping[str, float]) -> None:
         """After each training step."""
         if self.not_finite >= IN_A_ROW:
-            raise UserError(f"training is not finite: {self.not_finite} steps in a row had no finite gradient", "see the last steps of metrics.jsonl "
-                            "and completions/", "lower learning_rate or max_grad_norm, or use torch_dtype: bfloat16 instead of float16", NON_FINITE)
+            raise UserError(f"training is not finite: {self.not_finite} steps in a row had no finite gradient",
+                            "see the last steps of metrics.jsonl, and completions/ for a reward that is not a number",
+                            "correct such a reward; else lower learning_rate or max_grad_norm, or use torch_dtype: bfloat16 instead of float16",
+                            NON_FINITE)
         self._collapse(step, metrics)
         built_in = [name for name in metrics if name.endswith("/unscored_frac") and ":" not in name]     # a user's function may skip what it likes
         worst = max(built_in, key=metrics.get, default=None)

@@ -117,14 +117,14 @@ def combined(name: str, options: Mapping[str, Any]) -> Reward:
         judge.close()
         facts.close()
 
-    return Reward(name, grade, needs=("answer", "title"), tells_outcome=True, slow=_is_slow(options), prepare=prepare,
+    return Reward(name, grade, needs=("answer", "title"), slow=_is_slow(options), prepare=prepare,
                   metrics=lambda: judge.metrics() | facts.metrics(), close=close)
 
 
 def correctness_alone(options: Mapping[str, Any]) -> Reward:
     """The hardened correctness: 2 right, 1 refused, -1 wrong."""
     judge = correctness.build_judge(options)
-    return Reward("correctness", correctness.correctness(judge), needs=("answer",), tells_outcome=True, slow=options["judge"] == "api",
+    return Reward("correctness", correctness.correctness(judge), needs=("answer",), slow=options["judge"] == "api",
                   prepare=lambda rows, say: judge.check_sync(), metrics=judge.metrics, close=judge.close)
 
 

@@ -20,7 +20,7 @@ UserFunction = Callable[..., Sequence[float | None]]
 class Reward:
     """A named reward: exactly one of `grade` (one completion and its row's columns) and `function` (a whole group).
 
-    needs: columns without which it cannot work. tells_outcome: whether its scores say if an answer is right.
+    needs: columns without which it cannot work.
     slow: it waits for something (an API), so that micro-batches are trained in the order in which rewards arrive.
     prepare: called once with the data set's rows before the first step, to find out what would fail later; it may `say` something.
     metrics: counts since the last call, under their names in log.GLOSSARY. close: frees what the reward holds.
@@ -30,7 +30,6 @@ class Reward:
     grade: Grade | None = None
     function: UserFunction | None = None
     needs: tuple[str, ...] = ()
-    tells_outcome: bool = False
     slow: bool = False
     prepare: Callable[[Sequence[Mapping[str, Any]], Callable[[str], None]], None] | None = None
     metrics: Callable[[], dict[str, float]] | None = None
@@ -74,7 +73,7 @@ def _math(options: Mapping[str, Any]) -> Reward:
         )
         return Score(values[kind], reason, None if kind == "unscorable" else "correct" if kind == "correct" else "wrong")
 
-    return Reward("math", grade, needs=("answer",), tells_outcome=True)
+    return Reward("math", grade, needs=("answer",))
 
 
 def _knowrl(name: str) -> Callable[[Mapping[str, Any]], Reward]:
@@ -89,7 +88,7 @@ def _knowrl(name: str) -> Callable[[Mapping[str, Any]], Reward]:
 NEED_KNOWLEDGE = ("factuality", "combined", "combined_v1", "combined_v2")
 BUILT_IN: dict[str, Callable[[Mapping[str, Any]], Reward]] = {
     "format": lambda options: Reward("format", format.grade),
-    "exact": lambda options: Reward("exact", exact.grade, needs=("answer",), tells_outcome=True),
+    "exact": lambda options: Reward("exact", exact.grade, needs=("answer",)),
     "math": _math,
     "soft_overlong_punishment": lambda options: Reward("soft_overlong_punishment",
                                                        overlong.from_columns(options["max_completion_length"], options["soft_punish_cache"])),

@@ -73,6 +73,11 @@ def gauge(prompts, completions, **columns):
     return [0.0] * len(completions)
 
 
+def mixed_on_rank_0(prompts, completions, **columns):
+    """Groups of rank 1 are all alike, so that dynamic sampling keeps none of them."""
+    return mixed(prompts, completions, **columns) if os.environ["RANK"] == "0" else [0.0] * len(completions)
+
+
 def mixed(prompts, completions, **columns):
     """Differs within each group, and from question to question, even if all completions are equal."""
     return [(place + len(columns["answer"][0])) % 3 + 0.1 * int(columns["answer"][0]) * place for place in range(len(completions))]

@@ -54,6 +54,15 @@ def test_two_ranks_train_what_one_trains(processes, chat_checkpoint, tmp_path):
         assert [json.loads(row)["completion"] for row in rows[0]] == [json.loads(row)["completion"] for row in rows[1]]
 
 
+def test_a_rank_without_groups_does_not_hold_up_the_other(processes, chat_checkpoint, tmp_path):
+    """Dynamic sampling keeps nothing of rank 1, whose rewards the scale of the whole batch waits for all the same."""
+    keys = {"scale_rewards": "batch", "dynamic_sampling": True, "dynamic_sampling_max_rollouts": 1, "num_iterations": 2}
+    config = write_config(tmp_path, chat_checkpoint, reward_funcs=["fakes:mixed_on_rank_0"], save_steps=0, max_steps=2, **keys)
+    assert ends(start(processes, config)) == [0, 0]
+    assert [line["sampling/kept_groups"] for line in lines(tmp_path / "run")] == [0.5, 0.5]
+    assert all(line["grad_norm"] > 0 for line in lines(tmp_path / "run"))
+
+
 def test_a_signal_to_one_rank_stops_both_at_the_same_step(processes, chat_checkpoint, tmp_path):
     config = write_config(tmp_path, chat_checkpoint, max_steps=100_000, save_steps=0)
     children = start(processes, config)

@@ -13,6 +13,15 @@ def late_letters(prompts, completions, **columns):
     return [-value for value in early_letters(prompts, completions, **columns)]
 
 
+def first_batch_only(prompts, completions, **columns):
+    """Tells completions apart in the first step of EASY's four groups, and never again."""
+    first_batch_only.calls += 1
+    return early_letters(prompts, completions, **columns) if first_batch_only.calls <= 4 else [0.0] * len(completions)
+
+
+first_batch_only.calls = 0
+
+
 def half_unscorable(prompts, completions, **columns):
     return [None if len(text) % 2 else 1.0 + index for index, text in enumerate(completions)]
 

@@ -138,3 +138,8 @@ def test_real_question_files():
     assert len(rows) == 1319 and all("####" in row.columns["answer"] for row in rows)
     rows = read_rows(real_data("knowrl/knowrl_RLdata.json"))
     assert len(rows) == 3177 and all(row.columns["title"] and row.columns["answer"] for row in rows)
+
+
+def test_one_object_may_go_over_several_lines(tmp_path):
+    (tmp_path / "one.json").write_text(json.dumps({"question": "What?", "answer": "That"}, indent=2))
+    assert [row.question for row in read_rows(tmp_path / "one.json")] == ["What?"]

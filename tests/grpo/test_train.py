@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from making import real_data, write_chat_checkpoint, write_rows
 from safetensors.torch import load_file
 
+import grpo.memory
 import grpo.rollout
 from grpo.config import load_config
 from grpo.errors import Interrupted, UserError
@@ -83,6 +85,30 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, chat
         assert {k: v for k, v in a.items() if not any(t in k for t in timings)} == {k: v for k, v in b.items() if not any(t in k for t in timings)}
 
 
+def test_the_table_of_a_resumed_run_begins_where_the_run_began(tmp_path, chat_checkpoint):
+    held_out = write_rows(tmp_path / "held_out.jsonl", QUESTIONS[:6])
+    keys = {"eval_dataset_id_or_path": str(held_out), "save_steps": 1, "learning_rate": 3e-2}
+    evaluations = []
+    for more in ({"max_steps": 2}, {"max_steps": 4, "resume_from_checkpoint": True}):
+        run(tmp_path, chat_checkpoint, **keys, **more)
+        evaluations.append(json.loads((tmp_path / "run" / "evaluation.json").read_text()))
+    (first, early), (second, _) = ((json.dumps(e["before"]), json.dumps(e["after"])) for e in evaluations)     # as texts: NaN is not itself
+    assert first == second != early
+
+
+def test_a_resumed_run_keeps_its_micro_batches(tmp_path, chat_checkpoint, monkeypatch):
+    """However much memory is free then: dropout's masks go by them."""
+    keys = {"lora_dropout": 0.3, "save_steps": 1}
+    tokens = iter((70, 70, 10_000))
+    choose = grpo.memory.choose_budget
+    monkeypatch.setattr(grpo.memory, "choose_budget", lambda *a, **k: replace(choose(*a, **k), tokens=next(tokens)))
+    whole = run(tmp_path, chat_checkpoint, "whole", **keys)
+    run(tmp_path, chat_checkpoint, max_steps=2, **keys)
+    resumed = run(tmp_path, chat_checkpoint, resume_from_checkpoint=True, **keys)
+    assert [line["micro_batches"] for line in resumed] == [line["micro_batches"] for line in whole]
+    assert all(torch.equal(a, b) for a, b in zip(adapter(tmp_path / "whole").values(), adapter(tmp_path / "run").values(), strict=True))
+
+
 def test_micro_batches_change_nothing_but_memory(tmp_path, chat_checkpoint):
     """Trap 1, through the whole trainer. At a constant rate without momentum noise: the weights agree to rounding."""
     finals = []
@@ -134,15 +160,23 @@ def test_reference_of_a_run_that_starts_from_an_adapter_includes_it(tmp_path, ch
         {"sampler_importance_sampling_correction": True},
         {"torch_dtype": "bfloat16"},
         {"lora_target_modules": ["q_proj", "v_proj"]},
-        {"beta": 0.0, "use_bias_correction_kl": True},
+        {"use_bias_correction_kl": True, "num_iterations": 2},
         {"gradient_checkpointing": True},
     ],
     ids=str,
 )
 def test_every_option_trains(tmp_path, chat_checkpoint, keys):
     lines = run(tmp_path, chat_checkpoint, **keys)
-    assert len(lines) == 3 and all(line["grad_norm"] > 0 or keys.get("mask_truncated_completions") for line in lines)
-    assert lines[-1]["skipped_steps"] == 0
+    assert len(lines) == 3 and lines[-1]["skipped_steps"] == 0
+    masked = [line for line in lines if keys.get("mask_truncated_completions") and line["completions/clipped_ratio"] == 1]
+    assert all((line["grad_norm"] > 0) == (line not in masked) for line in lines)
+
+
+def test_clipping_is_seen_where_it_happens(tmp_path, chat_checkpoint):
+    """A first pass has ratio 1; those after it are in the means, too."""
+    once, often = (run(tmp_path, chat_checkpoint, f"{n}", num_iterations=n, learning_rate=2e-2, max_steps=2) for n in (1, 3))
+    assert once[0]["clip_ratio/region_mean"] == 0 and often[0]["clip_ratio/region_mean"] > 0.05
+    assert often[0]["kl"] > 1e-4 > abs(once[0]["kl"]) and often[0]["sampler/logp_diff_max"] <= 1e-5
 
 
 def test_dynamic_sampling_replaces_groups_without_signal(tmp_path, chat_checkpoint):
@@ -150,6 +184,17 @@ def test_dynamic_sampling_replaces_groups_without_signal(tmp_path, chat_checkpoi
     lines = run(tmp_path, chat_checkpoint, reward_funcs=["exact"], dynamic_sampling=True, dynamic_sampling_max_rollouts=3, max_steps=1)
     rows = (tmp_path / "run" / "completions" / "step-000001.jsonl").read_text().splitlines()
     assert len(rows) == 3 * 16 and lines[0]["frac_reward_zero_std"] == 1.0
+
+
+def test_dynamic_sampling_keeps_groups_that_differ_and_moves_nothing_for_none(tmp_path, chat_checkpoint):
+    """By the outcome where a reward tells one; else by the rewards. A step that keeps nothing leaves the weights alone, momentum or not."""
+    keys = {"reward_funcs": ["reward_functions:first_batch_only"], "dynamic_sampling": True, "dynamic_sampling_max_rollouts": 1, "save_steps": 1,
+            "save_total_limit": 0}
+    lines = run(tmp_path, chat_checkpoint, **keys)
+    assert [line["sampling/kept_groups"] for line in lines] == [1.0, 0.0, 0.0]
+    assert lines[0]["grad_norm"] > 0 and lines[1]["grad_norm"] == lines[2]["grad_norm"] == 0
+    first, last = (load_file(tmp_path / "run" / f"checkpoint-{step}" / "state.safetensors") for step in (1, 3))
+    assert all(torch.equal(first[name], last[name]) for name in first)
 
 
 def test_unscorable_completions_are_left_out_and_counted(tmp_path, chat_checkpoint):
