@@ -99,11 +99,12 @@ def main(argv: list[str] | None = None) -> dict:
     seeds = options.seeds[:1] if options.smoke else options.seeds
     results = [run_seed(options.folder / f"seed-{seed}", seed, SMOKE if options.smoke else []) for seed in seeds]
     print("\n".join(table(results)))
+    checks = {name: value for arm in list(ARMS)[1:] for name, value in told_apart(options.folder, seeds, arm).items()}
+    row = timing.finish("knowrl_effect", options, [], checks, results={str(seed): result for seed, result in zip(seeds, results, strict=True)})
     plots = timing.RESULTS if options.save else options.folder
     plots.mkdir(parents=True, exist_ok=True)
     line_plot(plots / "knowrl_refusals.png", refusals(options.folder, seeds), "step", "share of completions that decline")
-    checks = {name: value for arm in list(ARMS)[1:] for name, value in told_apart(options.folder, seeds, arm).items()}
-    return timing.finish("knowrl_effect", options, [], checks, results={str(seed): result for seed, result in zip(seeds, results, strict=True)})
+    return row
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def machine(device: str = "cpu") -> dict:
     """What the figures depend on."""
     cpu = next((line.partition(":")[2].strip() for line in open("/proc/cpuinfo", encoding="utf-8") if line.startswith("model name")), "")
     found = {"cpu": cpu or platform.processor(), "cores": len(os.sched_getaffinity(0)), "gpu": None, "python": platform.python_version(),
-             "commit": _git("rev-parse", "--short", "HEAD"), "changed": bool(_git("status", "--porcelain", "--untracked-files=no"))}
+             "commit": _git("rev-parse", "--short", "HEAD"), "changed": bool(_git("status", "--porcelain", "--untracked-files=no", ".", ":!bench/results"))}
     if "torch" in sys.modules:
         import torch
         found |= {"threads": torch.get_num_threads(), "gpu": torch.cuda.get_device_name() if device == "cuda" else None}
