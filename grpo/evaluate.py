@@ -16,7 +16,7 @@ from grpo import memory
 from grpo.config import load_config
 from grpo.distributed import choose_device
 from grpo.draw import Sampling, row_seed
-from grpo.errors import run_main
+from grpo.errors import UserError, run_main
 from grpo.log import completion_row
 from grpo.metrics import outcome_of
 from grpo.options import TrainConfig
@@ -185,7 +185,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="any key of a training config")
     arguments = parser.parse_intermixed_args(argv)
     if arguments.n > 1 and arguments.temperature == 0:
-        parser.error(f"--n {arguments.n} at temperature 0 gives the same answer {arguments.n} times: add --temperature 0.7, say")
+        raise UserError(f"--n {arguments.n} at temperature 0", "greedy answers to a question are all the same", "add --temperature 0.7, for example")
     keys = {"model_name_or_path": arguments.model, "dataset_id_or_path": arguments.data, "reward_funcs": arguments.reward, "reward_weights": "null",
             "max_samples": arguments.max_samples, "output_dir": "."}
     config, _ = load_config(arguments.config, [f"{name}={value}" for name, value in keys.items()] + arguments.overrides)

@@ -160,6 +160,7 @@ def test_score(tmp_path):
         ),
         (["rewards.score", "--reward", "nope", "{tmp}/in.jsonl"], 2, "unknown reward nope"),
         (["grpo.generate", "/no/model", "--prompt", "x"], 3, "does not exist"),
+        (["grpo.evaluate", "/no/model", "--data", "x", "--reward", "math", "--n", "8"], 2, "--n 8 at temperature 0"),
     ],
 )
 def test_mistakes_end_in_three_lines_and_the_right_code(tmp_path, arguments, code, part):
