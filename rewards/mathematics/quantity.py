@@ -18,7 +18,7 @@ MAX_UNIT_WORDS: Final = 8
 _PLAIN_UNITS: Final = frozenset(("square", "sq", "cubic", "unit", "units", "degree", "degrees"))
 # tokens as characters, see _shape: what may follow a number, and what letters alone may be (`20 m/s^2`)
 _POWER: Final = r"\^\{?-?n\}?"
-_TAIL: Final = re.compile(rf"(?:u|-(?=u)|[/*(){{}}.]|{_POWER}|(?<=[/*u])c)*")
+_TAIL: Final = re.compile(rf"(?:\^(?=\{{?u))?(?:u|-(?=u)|[/*](?=[({{]*[uc])|[(){{}}.]|{_POWER}|(?<=[/*u])c)*")
 _LETTERS: Final = re.compile(rf"c(?:{_POWER})?(?:[/*]?c(?:{_POWER})?)*")
 
 
@@ -27,6 +27,14 @@ class Scalar:
     value: Quotient
     unit: str | None = None                 # the one spelling of a unit that both sides must share if both have one
     if_unit: "Scalar | None" = None         # of `5 m`: the 5 in metres, should the m be no variable
+    direction: str | None = None            # "up" of a gain, "down" of a loss, "north": like the unit
+
+    def contradicts(self, other: "Scalar") -> bool:
+        """Whether both have a unit or a direction, and not the same; 5° may be 5°C."""
+        units_differ = bool(self.unit and other.unit) and self.unit != other.unit
+        is_temperature = "degree" in (self.unit, other.unit) and not units.TEMPERATURES.isdisjoint((self.unit, other.unit))
+        directions_differ = bool(self.direction and other.direction) and self.direction != other.direction
+        return (units_differ and not is_temperature) or directions_differ
 
 
 def read_quantity(tokens: Sequence[Token], algebra: Algebra) -> Scalar:
@@ -43,7 +51,8 @@ def read_quantity(tokens: Sequence[Token], algebra: Algebra) -> Scalar:
     unit = _unit_of(tail)
     if tail and not unit and not _counts(number, tail):
         raise Unreadable("a noun after something that counts nothing")
-    return Scalar(value, unit_before or unit)
+    direction = next((units.DIRECTIONS[word] for word in (token.text.casefold() for token in tail) if word in units.DIRECTIONS), None)
+    return Scalar(value, unit_before or unit, direction=direction)
 
 
 def is_range_or_code(tokens: Sequence[Token]) -> bool:
@@ -77,15 +86,16 @@ def _without_lead(tokens: Sequence[Token]) -> tuple[list[Token], str | None]:
 
 def _split_tail(tokens: list[Token]) -> tuple[list[Token], list[Token]]:
     """(expression, what follows it from the first unit or noun on); no tail if something in it carries meaning."""
-    start = next((at for at, token in enumerate(tokens) if at and _is_unit(token)), len(tokens))
-    tail = tokens[start:]
-    in_function = bool(tail) and tail[0].text == "°" and any(token.kind == "function" for token in tokens)      # sin 30°
-    if in_function or not _is_harmless(tail):
+    first = start = next((at for at, token in enumerate(tokens) if at and _is_unit(token)), len(tokens))
+    if start == len(tokens) or (tokens[start].text == "°" and any(token.kind == "function" for token in tokens)):       # sin 30°
         return tokens, []
-    joints = "({/*^" if tail and tail[0].text.casefold() in units.ORDINAL_ENDINGS else "({/*"
+    joints = "({/*^" if tokens[start].text.casefold() in units.ORDINAL_ENDINGS else "({/*"
     while start > 1 and tokens[start - 1].text in joints:
         start -= 1
-    return tokens[:start], tail
+    tail = [token for token in tokens[start:first] if token.text == "/"] + tokens[first:]
+    shape = _shape(tokens[start:])
+    is_whole = _TAIL.fullmatch(shape) and shape.count("(") == shape.count(")") and shape.count("{") == shape.count("}")
+    return (tokens[:start], tail) if is_whole and _is_harmless(tail) else (tokens, [])
 
 
 def _is_unit(token: Token) -> bool:
@@ -106,7 +116,7 @@ def _is_harmless(tail: Sequence[Token]) -> bool:
     words = [token.text.casefold() for token in tail if token.kind == "word"]
     while words and tail[0].text.casefold() == words[0] and units.magnitude_named(words[0]):
         words, tail = words[1:], tail[1:]
-    return _TAIL.fullmatch(_shape(tail)) is not None and len(words) <= MAX_UNIT_WORDS and units.MEANING_AFTER.isdisjoint(words) \
+    return len(words) <= MAX_UNIT_WORDS and units.MEANING_AFTER.isdisjoint(words) \
         and units.MEANING_CHARACTERS.isdisjoint("".join(words))
 
 
@@ -143,4 +153,4 @@ def _unit_of(tail: Sequence[Token]) -> str | None:
             return None
         else:
             parts.append("/" if word == "per" else word)
-    return " ".join(parts) if parts and parts != ["degree"] else None
+    return " ".join(parts) or None

@@ -122,7 +122,7 @@ def _plain(value: Value) -> Value:
 
 
 def _same_scalar(answer: Scalar, truth: Scalar, algebra: Algebra) -> bool:
-    if answer.unit and truth.unit and answer.unit != truth.unit:
+    if answer.contradicts(truth):
         return False
     if algebra.equal(answer.value, truth.value):
         return True
