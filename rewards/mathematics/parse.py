@@ -93,9 +93,9 @@ class _Reader:
         return negative
 
     def starts_factor(self) -> bool:
-        """Whether the next token multiplies what stands before it. A number does not: `x 2`, `\\frac12 3` have no value."""
+        """Whether the next token multiplies what stands before it. A number does only in `3!4!`: `x 2`, `\\frac12 3` have no value."""
         token = self.peek()
-        return is_letter(token) or token.kind == "function" \
+        return is_letter(token) or token.kind == "function" or (token.kind == "number" and is_mark(self.peek(-1), "!")) \
             or (token.kind == "open" and token.text in _GROUPS | {r"\lfloor", r"\lceil"}) \
             or (token.kind == "command" and token.text in _OPERATORS) or (is_mark(token, "|") and not self.open_bars)
 

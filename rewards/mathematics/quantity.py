@@ -19,7 +19,7 @@ _PLAIN_UNITS: Final = frozenset(("square", "sq", "cubic", "unit", "units", "degr
 # tokens as characters, see _shape: what may follow a number, and what letters alone may be (`20 m/s^2`)
 _POWER: Final = r"\^\{?-?n\}?"
 _TAIL: Final = re.compile(rf"(?:\^(?=\{{?u))?(?:u|-(?=u)|[/*](?=[({{]*[uc])|[(){{}}.]|{_POWER}|(?<=[/*u])c)*")
-_LETTERS: Final = re.compile(rf"c(?:{_POWER})?(?:[/*]?c(?:{_POWER})?)*")
+_LETTERS: Final = re.compile(rf"c(?:{_POWER})?(?:[/*]c(?:{_POWER})?|c\^\{{?-n\}}?)*")
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,11 @@ def read_quantity(tokens: Sequence[Token], algebra: Algebra) -> Scalar:
     value = read_expression(number, algebra)
     while tail and units.magnitude_named(tail[0].text):
         value = algebra.multiply(value, algebra.number(units.magnitude_named(tail.pop(0).text)))
-    if not tail and _may_end_in_a_unit(number):
-        return Scalar(value, unit_before, Scalar(read_expression(number[:1], algebra), _unit_of(number[1:])))
+    letters = None if tail else _start_of_unit_letters(number)
+    if letters:
+        without = read_expression(number[:letters], algebra)
+        if not algebra.variables(without):
+            return Scalar(value, unit_before, Scalar(without, _unit_of(number[letters:])))
     unit = _unit_of(tail)
     if tail and not unit and not _counts(number, tail):
         raise Unreadable("a noun after something that counts nothing")
@@ -120,10 +123,19 @@ def _is_harmless(tail: Sequence[Token]) -> bool:
         and units.MEANING_CHARACTERS.isdisjoint("".join(words))
 
 
-def _may_end_in_a_unit(tokens: Sequence[Token]) -> bool:
-    """Whether the letters after a number can be a unit: `5 m`, `20 m/s`; `5m` is taken for a product."""
-    return len(tokens) > 1 and tokens[0].kind == "number" and (tokens[1].spaced or any(is_mark(token, "/") for token in tokens)) \
-        and _LETTERS.fullmatch(_shape(tokens[1:])) is not None
+def _start_of_unit_letters(tokens: Sequence[Token]) -> int | None:
+    """Where the letters that can be the unit of the one term before them start: `-5 m`, `\\frac12 s`, `20 m/s`; None if there are
+    none: `5m` is taken for a product, `2 + 3 m` for a sum, \\sin 2 m for the sine of one."""
+    shape, after_sign = _shape(tokens), int(bool(tokens) and is_mark(tokens[0], "+-"))
+    at = next((at for at in range(after_sign + 1, len(tokens)) if _LETTERS.fullmatch(shape, at)), None)
+    if at is None or not (tokens[at].spaced or (at == after_sign + 1 and "/" in shape)):
+        return None
+    depth = 0
+    for i, token in enumerate(tokens[:at]):
+        depth += (token.kind == "open") - (token.kind == "close")
+        if token.kind == "function" or (depth == 0 and i and is_mark(token, "+-") and not is_mark(tokens[i - 1], "^")):
+            return None
+    return at if "n" in shape[:at] else None
 
 
 def _counts(number: Sequence[Token], tail: Sequence[Token]) -> bool:

@@ -126,7 +126,7 @@ def _same_scalar(answer: Scalar, truth: Scalar, algebra: Algebra) -> bool:
         return False
     if algebra.equal(answer.value, truth.value):
         return True
-    return any(one.if_unit is not None and other.value.number is not None and _same_scalar(one.if_unit, other, algebra)
+    return any(one.if_unit is not None and not algebra.variables(other.value) and _same_scalar(one.if_unit, other, algebra)
                for one, other in ((answer, truth), (truth, answer)))
 
 
