@@ -80,6 +80,8 @@ def _without_lead(tokens: Sequence[Token]) -> tuple[list[Token], str | None]:
             unit = currency
         elif is_mark(token, "+-") and not kept:
             kept.append(token)
+        elif token.kind == "word" and token.text.casefold() in ("negative", "minus") and not kept:
+            kept.append(Token("mark", "-"))
         elif not (is_mark(token, "≈~") or (unit and is_mark(token, "."))
                   or (token.kind == "word" and token.text.casefold() in units.HARMLESS_BEFORE)):
             break

@@ -175,6 +175,13 @@ def _as_row(value: Value) -> Value:
     return value
 
 
+def scaled(grid: Grid, factor: Quotient, algebra: Algebra) -> Grid | None:
+    """The matrix times a number, None if not all its entries are plain values."""
+    if grid.is_determinant or not all(isinstance(entry, Scalar) and entry.unit is None for row in grid.rows for entry in row):
+        return None
+    return Grid(tuple(tuple(Scalar(algebra.multiply(factor, entry.value)) for entry in row) for row in grid.rows))
+
+
 def _assigned(value: Value) -> list[Value]:
     """The values of x = 1, y = 2 by the order of their names; none of x = 1, x = 2."""
     named = [item for item in value.items if isinstance(item, Named)] if isinstance(value, Bag) else []
