@@ -2,7 +2,7 @@ r"""Tokens of one expression -> its exact value, by recursive descent with a lim
 
     expression = term { (+|-) term }        term = { + | - } factor { [*|/] factor }        factor = primary { ^ exponent | ! | ° }
 
-`1/2x` is (1/2)·x, as in programming languages; two numbers side by side have no value unless they are a mixed number (`3 1/2`,
+`1/2x` is (1/2)·x, as in programming languages; two numbers side by side have no value but `3!4!` and mixed numbers (`3 1/2`,
 `3\frac12`); a letter before a bracket is a product.
 """
 
