@@ -57,7 +57,7 @@ def equivalent(answer: str, truth: str) -> bool:
     algebra = Algebra()
     try:
         return same(read_answer(answer_tokens, algebra), read_answer(truth_tokens, algebra), algebra)
-    except Unreadable:          # the comparison itself grew beyond the limits
+    except (Unreadable, RecursionError):        # the comparison itself grew beyond the limits
         return False
 
 

@@ -2,7 +2,7 @@ r"""Tokens of one expression -> its exact value, by recursive descent with a lim
 
     expression = term { (+|-) term }        term = { + | - } factor { [*|/] factor }        factor = primary { ^ exponent | ! | ° }
 
-`1/2x` is (1/2)·x, as in programming languages; two numbers side by side have no value unless they are a mixed number (`3 1/2`,
+`1/2x` is (1/2)·x, as in programming languages; two numbers side by side have no value but `3!4!` and mixed numbers (`3 1/2`,
 `3\frac12`); a letter before a bracket is a product.
 """
 
@@ -15,7 +15,7 @@ from rewards.mathematics.algebra import MAX_BITS, Algebra, Quotient, Unreadable
 from rewards.mathematics.functions import call, logarithm, power, root
 from rewards.mathematics.text import Token, is_letter, is_mark, text_key
 
-MAX_DEPTH: Final = 30               # of nested groups; each costs about six Python frames
+MAX_DEPTH: Final = 60               # of nested groups, fractions, roots, functions and exponents; each costs up to six Python frames
 MAX_DIGITS: Final = MAX_BITS // 4   # of a literal or of its power of ten
 CLOSERS: Final = {"{": "}", "(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 
@@ -68,13 +68,9 @@ class _Reader:
 
     # ---- the grammar -------------------------------------------------------------------------------------------------
     def expression(self) -> Quotient:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise Unreadable("too deeply nested")
         total = self.term()
         while is_mark(self.peek(), "+-"):
             total = self.algebra.add(total, self.term())      # the sign is the term's
-        self.depth -= 1
         return total
 
     def term(self) -> Quotient:
@@ -97,9 +93,9 @@ class _Reader:
         return negative
 
     def starts_factor(self) -> bool:
-        """Whether the next token multiplies what stands before it. A number does not: `x 2`, `\\frac12 3` have no value."""
+        """Whether the next token multiplies what stands before it. A number does only in `3!4!`: `x 2`, `\\frac12 3` have no value."""
         token = self.peek()
-        return is_letter(token) or token.kind == "function" \
+        return is_letter(token) or token.kind == "function" or (token.kind == "number" and is_mark(self.peek(-1), "!")) \
             or (token.kind == "open" and token.text in _GROUPS | {r"\lfloor", r"\lceil"}) \
             or (token.kind == "command" and token.text in _OPERATORS) or (is_mark(token, "|") and not self.open_bars)
 
@@ -120,9 +116,7 @@ class _Reader:
 
     def exponent(self) -> Quotient:
         """`^2`, `^{-1}`, `^-1`, `^\\pi`, and to the right first: 2^3^2 = 2^9."""
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise Unreadable("too deeply nested")
+        self.descend()
         negative = self.signs()
         value = self.algebra.number(exact(self.take().text)) if self.peek().kind == "number" else self.primary()
         if is_mark(self.peek(), "^"):
@@ -131,7 +125,19 @@ class _Reader:
         self.depth -= 1
         return self.algebra.negate(value) if negative else value
 
+    def descend(self) -> None:
+        """Counts a level of nesting: whatever contains itself does so through `primary` or `exponent`."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Unreadable("too deeply nested")
+
     def primary(self) -> Quotient:
+        self.descend()
+        value = self.operand()
+        self.depth -= 1
+        return value
+
+    def operand(self) -> Quotient:
         token = self.take()
         if token.kind == "number":
             return self.number(token)

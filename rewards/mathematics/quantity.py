@@ -18,8 +18,8 @@ MAX_UNIT_WORDS: Final = 8
 _PLAIN_UNITS: Final = frozenset(("square", "sq", "cubic", "unit", "units", "degree", "degrees"))
 # tokens as characters, see _shape: what may follow a number, and what letters alone may be (`20 m/s^2`)
 _POWER: Final = r"\^\{?-?n\}?"
-_TAIL: Final = re.compile(rf"(?:u|-(?=u)|[/*(){{}}.]|{_POWER}|(?<=[/*u])c)*")
-_LETTERS: Final = re.compile(rf"c(?:{_POWER})?(?:[/*]?c(?:{_POWER})?)*")
+_TAIL: Final = re.compile(rf"(?:\^(?=\{{?u))?(?:u|-(?=u)|[/*](?=[({{]*[uc])|[(){{}}.]|{_POWER}|(?<=[/*u])c)*")
+_LETTERS: Final = re.compile(rf"c(?:{_POWER})?(?:[/*]c(?:{_POWER})?|c\^\{{?-n\}}?)*")
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,14 @@ class Scalar:
     value: Quotient
     unit: str | None = None                 # the one spelling of a unit that both sides must share if both have one
     if_unit: "Scalar | None" = None         # of `5 m`: the 5 in metres, should the m be no variable
+    direction: str | None = None            # "up" of a gain, "down" of a loss, "north": like the unit
+
+    def contradicts(self, other: "Scalar") -> bool:
+        """Whether both have a unit or a direction, and not the same; 5° may be 5°C."""
+        units_differ = bool(self.unit and other.unit) and self.unit != other.unit
+        is_temperature = "degree" in (self.unit, other.unit) and not units.TEMPERATURES.isdisjoint((self.unit, other.unit))
+        directions_differ = bool(self.direction and other.direction) and self.direction != other.direction
+        return (units_differ and not is_temperature) or directions_differ
 
 
 def read_quantity(tokens: Sequence[Token], algebra: Algebra) -> Scalar:
@@ -38,12 +46,16 @@ def read_quantity(tokens: Sequence[Token], algebra: Algebra) -> Scalar:
     value = read_expression(number, algebra)
     while tail and units.magnitude_named(tail[0].text):
         value = algebra.multiply(value, algebra.number(units.magnitude_named(tail.pop(0).text)))
-    if not tail and _may_end_in_a_unit(number):
-        return Scalar(value, unit_before, Scalar(read_expression(number[:1], algebra), _unit_of(number[1:])))
+    letters = None if tail else _start_of_unit_letters(number)
+    if letters:
+        without = read_expression(number[:letters], algebra)
+        if not algebra.variables(without):
+            return Scalar(value, unit_before, Scalar(without, _unit_of(number[letters:])))
     unit = _unit_of(tail)
     if tail and not unit and not _counts(number, tail):
         raise Unreadable("a noun after something that counts nothing")
-    return Scalar(value, unit_before or unit)
+    direction = next((units.DIRECTIONS[word] for word in (token.text.casefold() for token in tail) if word in units.DIRECTIONS), None)
+    return Scalar(value, unit_before or unit, direction=direction)
 
 
 def is_range_or_code(tokens: Sequence[Token]) -> bool:
@@ -68,6 +80,8 @@ def _without_lead(tokens: Sequence[Token]) -> tuple[list[Token], str | None]:
             unit = currency
         elif is_mark(token, "+-") and not kept:
             kept.append(token)
+        elif token.kind == "word" and token.text.casefold() in ("negative", "minus") and not kept:
+            kept.append(Token("mark", "-"))
         elif not (is_mark(token, "≈~") or (unit and is_mark(token, "."))
                   or (token.kind == "word" and token.text.casefold() in units.HARMLESS_BEFORE)):
             break
@@ -77,15 +91,16 @@ def _without_lead(tokens: Sequence[Token]) -> tuple[list[Token], str | None]:
 
 def _split_tail(tokens: list[Token]) -> tuple[list[Token], list[Token]]:
     """(expression, what follows it from the first unit or noun on); no tail if something in it carries meaning."""
-    start = next((at for at, token in enumerate(tokens) if at and _is_unit(token)), len(tokens))
-    tail = tokens[start:]
-    in_function = bool(tail) and tail[0].text == "°" and any(token.kind == "function" for token in tokens)      # sin 30°
-    if in_function or not _is_harmless(tail):
+    first = start = next((at for at, token in enumerate(tokens) if at and _is_unit(token)), len(tokens))
+    if start == len(tokens) or (tokens[start].text == "°" and any(token.kind == "function" for token in tokens)):       # sin 30°
         return tokens, []
-    joints = "({/*^" if tail and tail[0].text.casefold() in units.ORDINAL_ENDINGS else "({/*"
+    joints = "({/*^" if tokens[start].text.casefold() in units.ORDINAL_ENDINGS else "({/*"
     while start > 1 and tokens[start - 1].text in joints:
         start -= 1
-    return tokens[:start], tail
+    tail = [token for token in tokens[start:first] if token.text == "/"] + tokens[first:]
+    shape = _shape(tokens[start:])
+    is_whole = _TAIL.fullmatch(shape) and shape.count("(") == shape.count(")") and shape.count("{") == shape.count("}")
+    return (tokens[:start], tail) if is_whole and _is_harmless(tail) else (tokens, [])
 
 
 def _is_unit(token: Token) -> bool:
@@ -106,14 +121,23 @@ def _is_harmless(tail: Sequence[Token]) -> bool:
     words = [token.text.casefold() for token in tail if token.kind == "word"]
     while words and tail[0].text.casefold() == words[0] and units.magnitude_named(words[0]):
         words, tail = words[1:], tail[1:]
-    return _TAIL.fullmatch(_shape(tail)) is not None and len(words) <= MAX_UNIT_WORDS and units.MEANING_AFTER.isdisjoint(words) \
+    return len(words) <= MAX_UNIT_WORDS and units.MEANING_AFTER.isdisjoint(words) \
         and units.MEANING_CHARACTERS.isdisjoint("".join(words))
 
 
-def _may_end_in_a_unit(tokens: Sequence[Token]) -> bool:
-    """Whether the letters after a number can be a unit: `5 m`, `20 m/s`; `5m` is taken for a product."""
-    return len(tokens) > 1 and tokens[0].kind == "number" and (tokens[1].spaced or any(is_mark(token, "/") for token in tokens)) \
-        and _LETTERS.fullmatch(_shape(tokens[1:])) is not None
+def _start_of_unit_letters(tokens: Sequence[Token]) -> int | None:
+    """Where the letters that can be the unit of the one term before them start: `-5 m`, `\\frac12 s`, `20 m/s`; None if there are
+    none: `5m` is taken for a product, `2 + 3 m` for a sum, \\sin 2 m for the sine of one."""
+    shape, after_sign = _shape(tokens), int(bool(tokens) and is_mark(tokens[0], "+-"))
+    at = next((at for at in range(after_sign + 1, len(tokens)) if _LETTERS.fullmatch(shape, at)), None)
+    if at is None or not (tokens[at].spaced or (at == after_sign + 1 and "/" in shape)):
+        return None
+    depth = 0
+    for i, token in enumerate(tokens[:at]):
+        depth += (token.kind == "open") - (token.kind == "close")
+        if token.kind == "function" or (depth == 0 and i and is_mark(token, "+-") and not is_mark(tokens[i - 1], "^")):
+            return None
+    return at if "n" in shape[:at] else None
 
 
 def _counts(number: Sequence[Token], tail: Sequence[Token]) -> bool:
@@ -143,4 +167,4 @@ def _unit_of(tail: Sequence[Token]) -> str | None:
             return None
         else:
             parts.append("/" if word == "per" else word)
-    return " ".join(parts) if parts and parts != ["degree"] else None
+    return " ".join(parts) or None

@@ -3,7 +3,7 @@ r"""Tokens of a whole answer -> its shape: `x \in [0,1)`, `3 \text{ or } -5`, `\
 Every text has a shape. What cannot be read as mathematics, or exceeds a limit, is `Text` and equals only the same text.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from rewards.mathematics import units
@@ -11,8 +11,8 @@ from rewards.mathematics.algebra import Algebra, Quotient, Unreadable
 from rewards.mathematics.choice import split_choice
 from rewards.mathematics.parse import CLOSERS, read_expression
 from rewards.mathematics.quantity import read_quantity
-from rewards.mathematics.text import Token, is_letter, is_mark, stripped, text_key
-from rewards.mathematics.value import INFINITY, MINUS_INFINITY, REALS, Bag, Chain, Choice, Grid, Named, Relation, Row, Scalar, Text, Value
+from rewards.mathematics.text import Token, enclosed, is_letter, is_mark, split, stripped, text_key
+from rewards.mathematics.value import INFINITY, MINUS_INFINITY, REALS, Bag, Chain, Choice, Grid, Named, Relation, Row, Scalar, Text, Value, scaled
 
 MAX_NESTING: Final = 12         # of brackets in brackets that are tuples, sets or intervals
 MAX_ITEMS: Final = 64           # of a list: comparing without order is quadratic
@@ -35,31 +35,6 @@ def read_answer(tokens: Sequence[Token], algebra: Algebra) -> Value:
     return _Reader(algebra).answer(stripped(tokens))
 
 
-def _split(tokens: Sequence[Token], separates: Collection[str]) -> tuple[list[list[Token]], list[str]]:
-    """(the parts between separators outside all brackets, the separators found there): marks and words in lower case."""
-    parts: list[list[Token]] = [[]]
-    found, depth = [], 0
-    for token in tokens:
-        depth += (token.kind in ("open", "begin")) - (token.kind in ("close", "end"))
-        text = token.text.casefold() if token.kind == "word" else token.text
-        if depth == 0 and token.kind in ("mark", "word") and text in separates:
-            found.append(text)
-            parts.append([])
-        else:
-            parts[-1].append(token)
-    return parts, found
-
-
-def _enclosed(tokens: Sequence[Token]) -> bool:
-    """Whether the first token is a bracket that the last one closes."""
-    depth = 0
-    for at, token in enumerate(tokens):
-        depth += (token.kind in ("open", "begin")) - (token.kind in ("close", "end"))
-        if depth <= 0:
-            return depth == 0 and 0 < at == len(tokens) - 1
-    return False
-
-
 class _Reader:
     def __init__(self, algebra: Algebra) -> None:
         self.algebra, self.nesting = algebra, 0
@@ -70,11 +45,12 @@ class _Reader:
         if choice:
             letter, body = choice
             return Choice(letter, self.answer(body) if body else None)
-        parts, _ = _split(tokens, (";",))
+        parts, _ = split(tokens, (";",))
         if len(parts) > 1:
             items = [self.answer(stripped(part)) for part in parts if part]
             return self.bag(items, tokens)
-        parts, separators = _split(tokens, (",", "and", "or"))
+        parts, separators = split(tokens, (",", "and", "or"))
+        parts = _without_integers(parts)
         items = [item for part in map(stripped, parts) if part for item in self.both_signs(part)]
         if len(items) > 1 and isinstance(items[0], Named):       # x = 3, 5 says x twice
             items[1:] = [Named(items[0].name, item) if isinstance(item, Scalar) else item for item in items[1:]]
@@ -90,7 +66,7 @@ class _Reader:
 
     def both_signs(self, tokens: list[Token]) -> list[Value]:
         """`2 ± √3` is two values, and `∓` goes along with `±`; inside a set they are two of its members."""
-        parts, _ = _split([token for token in tokens if token.text not in ("(", ")", "{", "}")], "±∓")
+        parts, _ = split([token for token in tokens if token.text not in ("(", ")", "{", "}")], "±∓")
         if len(parts) == 1:
             return [self.item(tokens)]
         upper, lower = ([token._replace(text=signs[token.text]) if is_mark(token, "±∓") else token for token in tokens]
@@ -105,7 +81,7 @@ class _Reader:
         label, colon, rest = self.labelled(tokens)
         if colon:
             return self.named(label, self.item(stripped(rest)))
-        sides, signs = _split(tokens, (*_RELATIONS, "is", "are", "equals"))
+        sides, signs = split(tokens, (*_RELATIONS, "is", "are", "equals"))
         signs = ["=" if sign in ("is", "are", "equals") else sign for sign in signs]
         if signs and not sides[0] and signs[0] in "=≈":
             sides, signs = sides[1:], signs[1:]
@@ -119,7 +95,7 @@ class _Reader:
 
     def labelled(self, tokens: list[Token]) -> tuple[list[Token], bool, list[Token]]:
         """"Answer: 5" as (Answer, True, 5); a time or ratio has no words before its colon."""
-        parts, found = _split(tokens, (":",))
+        parts, found = split(tokens, (":",))
         before = parts[0]
         is_label = len(parts) == 2 and all(parts) and _is_phrase(before) and all(t.kind in ("word", "name") for t in before)
         return before, bool(found) and is_label, parts[-1]
@@ -141,7 +117,7 @@ class _Reader:
             if self.is_label(left, values[0]) and values[1] is not None and values[1].number is not None:
                 return self.named(left, Row("∖", "∖", (REALS, Scalar(values[1]))))
             return Relation(sign, difference) if difference else self.chain([left, right], [sign])
-        named = self.side(left) if _enclosed(left) else None         # (x, y) = (1, 2)
+        named = self.side(left) if enclosed(left) else None         # (x, y) = (1, 2)
         is_label = self.is_label(left, values[0]) if named is None else self.is_point(named)
         if is_label or (values[0] is not None and len(self.algebra.variables(values[0])) > 1):
             return self.named(left, self.side(right), is_label, difference)
@@ -193,13 +169,13 @@ class _Reader:
         try:
             if self.nesting > MAX_NESTING or not tokens:
                 return Text(text_key(tokens))
-            if _enclosed(tokens):
+            if enclosed(tokens):
                 return self.brackets(tokens) or self.quantity(tokens)
             if not any(token.text in "∪∖:U" for token in tokens):
-                return self.quantity(tokens)
+                return (self.multiple(tokens) if tokens[-1].kind == "end" else None) or self.quantity(tokens)
             unions = [token._replace(kind="mark", text="∪") if _is_union(tokens, at) else token for at, token in enumerate(tokens)]
             for sign in "∪∖:":
-                parts, found = _split(unions, (sign,))
+                parts, found = split(unions, (sign,))
                 if found and all(parts):
                     items = tuple(self.side(part) for part in parts)
                     return Bag(items) if sign == "∪" else Row(sign, sign, items)
@@ -211,15 +187,15 @@ class _Reader:
         """What the brackets around all the tokens make of their content; None if they only group."""
         opener, inner, closer = tokens[0].text, list(tokens[1:-1]), tokens[-1].text
         if tokens[0].kind == "begin":
-            return self.matrix(opener, inner) if opener in _MATRICES else None
+            return self.matrix(opener, inner) if opener in _MATRICES else self.system(inner) if opener == "cases" else None
         if opener == r"\{":
             return self.braces(inner) if closer == r"\}" else None
         if opener == "{":
             value = self.answer(inner)
             return None if isinstance(value, Text) else value
-        parts, _ = _split(inner, (";",))
+        parts, _ = split(inner, (";",))
         if len(parts) == 1:
-            parts, _ = _split(inner, (",",))
+            parts, _ = split(inner, (",",))
         if len(parts) > 1 and all(parts) and opener in ("(", "[", r"\langle") and closer in (")", "]", r"\rangle"):
             row = Row(opener, closer, tuple(self.answer_within(part) for part in parts))
             widths = {len(item.items) for item in row.items if isinstance(item, Row) and item.opener == "["}
@@ -238,8 +214,9 @@ class _Reader:
 
     def braces(self, inner: list[Token]) -> Value:
         """A set, by its members or by a condition on one variable: {x | x > 3}."""
-        parts, found = _split(inner, "|:")
-        if found and len(parts) == 2 and len(parts[0]) == 1 and is_letter(parts[0][0]):
+        parts, found = split(inner, "|:")
+        is_real = [token.text for token in parts[0][1:]] in ([], ["∈", r"\mathbbR"])
+        if found and len(parts) == 2 and parts[0] and is_letter(parts[0][0]) and is_real:
             condition = self.item(parts[1])
             is_about_it = isinstance(condition, Named) and condition.name == parts[0][0].text
             return condition.value if is_about_it else Text(text_key(inner))
@@ -249,9 +226,24 @@ class _Reader:
         return Bag(listed.items, is_set=True) if isinstance(listed, Bag) and not listed.is_set else Bag((listed,), is_set=True)
 
     def matrix(self, environment: str, inner: list[Token]) -> Value:
-        rows, _ = _split(inner, (r"\\",))
-        entries = tuple(tuple(self.side(entry) for entry in _split(row, "&")[0]) for row in rows if row)
+        rows, _ = split(inner, (r"\\",))
+        entries = tuple(tuple(self.side(entry) for entry in split(row, "&")[0]) for row in rows if row)
         return Grid(entries, is_determinant=environment in ("vmatrix", "Vmatrix"))
+
+    def system(self, inner: list[Token]) -> Bag | None:
+        """x = 1, y = 2 one below the other; None if this is anything but one value for each of several names."""
+        if any(token.text == "&" for token in inner):
+            return None
+        items = [self.item(row) for row in map(stripped, split(inner, (r"\\",))[0]) if row]
+        names = {item.name for item in items if isinstance(item, Named)}
+        return Bag(tuple(items)) if 1 < len(items) == len(names) else None
+
+    def multiple(self, tokens: Sequence[Token]) -> Value | None:
+        """A number times a matrix; None if this is anything else."""
+        start = next(at for at, token in enumerate(tokens) if token.kind in ("begin", "end"))
+        factor = self.expression(tokens[:start])
+        grid = self.side(tokens[start:]) if factor and enclosed(tokens[start:]) else None
+        return scaled(grid, factor, self.algebra) if isinstance(grid, Grid) else None
 
     def quantity(self, tokens: Sequence[Token]) -> Value:
         key = text_key(tokens)
@@ -265,6 +257,15 @@ class _Reader:
             return Text(key)
 
 
+def _without_integers(parts: list[list[Token]]) -> list[list[Token]]:
+    """`k\\pi, k \\in \\mathbb{Z}` without its last part, which only says what a k in an answer means; not so with x > 1, x \\in \\mathbb{Z}."""
+    *answers, last = parts
+    texts = [[token.text for token in part] for part in answers]
+    says_it = [token.text for token in last[1:]] == ["∈", r"\mathbbZ"] and last[0].text in ("k", "m", "n")
+    is_used = any(last[0].text in text[text.index("=") + 1 if "=" in text else 0:] for text in texts) if says_it else False
+    return answers if is_used and not any(sign in text for text in texts for sign in "<>≤≥≠∈≈") else parts
+
+
 def _is_phrase(tokens: Sequence[Token]) -> bool:
     """Whether there are words, and none that negates what follows."""
     words = [token.text.casefold() for token in tokens if token.kind == "word" and len(token.text) > 1]
@@ -274,7 +275,7 @@ def _is_phrase(tokens: Sequence[Token]) -> bool:
 def _is_application(tokens: Sequence[Token]) -> bool:
     """Whether f, f', f_1 or f^{-1} stands before one pair of brackets that ends the tokens."""
     opening = next((at for at, token in enumerate(tokens) if token.text == "("), 0)
-    return opening > 0 and _enclosed(tokens[opening:]) and all(
+    return opening > 0 and enclosed(tokens[opening:]) and all(
         token.text in ("'", "_", "^", "{", "}", "-") or token.kind == "number" for token in tokens[1:opening])
 
 

@@ -5,7 +5,7 @@ Time is linear in the text.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from rewards.mathematics import symbols, units
@@ -22,7 +22,7 @@ _SUBSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUBSCRIPTS)}]+")
 _REWRITES: Final = [(re.compile(pattern), new) for pattern, new in (
     (r"\^ ?(?:\{ ?\\(?:circ|degree) ?\}|\\(?:circ|degree)(?![A-Za-z]))", "°"),
     (r"\^ ?(?:\{ ?\\prime ?\}|\\prime(?![A-Za-z]))", "'"),
-    (r"\.\.\.+", r"\\dots "),
+    (r"\.\.\.+", r"\\dots "), (r"(?<![A-Za-z\\])([AaPp])\. ?[Mm]\.(?![A-Za-z])", r"\1m"),
     (r"(?<=[0-9])(?:\\[,;: ]|~)(?=[0-9])", " "),
     (r"\\! ?", ""),                                                                  # a negative space: 1,\! 234
     (r"(?<![0-9])0\{,\}(?=[0-9])", "0."),                                            # `{,}` before three digits groups thousands,
@@ -164,7 +164,7 @@ def stripped(tokens: Sequence[Token]) -> list[Token]:
     start, end = 0, len(tokens)
     while start < end and is_mark(tokens[start], ',.;:"'):
         start += 1
-    while end > start and is_mark(tokens[end - 1], ',.;:"'):
+    while end > start and (is_mark(tokens[end - 1], ',.;:"') or tokens[end - 1].text == r"\\"):
         end -= 1
     kept = list(tokens[start:end])
     if kept and kept[0].text == "]":
@@ -172,6 +172,31 @@ def stripped(tokens: Sequence[Token]) -> list[Token]:
     if kept and kept[-1].text == "[":
         kept[-1] = Token("close", ")")
     return kept
+
+
+def split(tokens: Sequence[Token], separates: Collection[str]) -> tuple[list[list[Token]], list[str]]:
+    """(the parts between separators outside all brackets, the separators found there): marks and words in lower case."""
+    parts: list[list[Token]] = [[]]
+    found, depth = [], 0
+    for token in tokens:
+        depth += (token.kind in ("open", "begin")) - (token.kind in ("close", "end"))
+        text = token.text.casefold() if token.kind == "word" else token.text
+        if depth == 0 and token.kind in ("mark", "word") and text in separates:
+            found.append(text)
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts, found
+
+
+def enclosed(tokens: Sequence[Token]) -> bool:
+    """Whether the first token is a bracket that the last one closes."""
+    depth = 0
+    for at, token in enumerate(tokens):
+        depth += (token.kind in ("open", "begin")) - (token.kind in ("close", "end"))
+        if depth <= 0:
+            return depth == 0 and 0 < at == len(tokens) - 1
+    return False
 
 
 def unwrapped(tokens: Sequence[Token]) -> list[Token]:
@@ -190,16 +215,25 @@ def text_key(tokens: Iterable[Token]) -> str:
     kept = unwrapped([token for token in tokens if not (token.kind == "mark" and token.text in ('"', "."))])
     prose = any(token.kind == "word" for token in kept)
     parts = []
-    for token in kept:
+    for at, token in enumerate(kept):
         lower = token.text.casefold()
         if token.kind == "number" and token.text.replace(".", "", 1).isdigit():
             whole, _, decimals = token.text.partition(".")
             parts.append((whole.lstrip("0") or "0") + ("." + decimals.rstrip("0") if decimals.strip("0") else ""))
-        elif token.kind == "word" and lower in ("the", "a", "an") and len(kept) > 1:
+        elif _is_article(kept, at):
             continue
         else:
             parts.append(str(units.NUMBER_WORDS.get(lower, lower)) if token.kind == "word" else lower if prose else token.text)
     return " ".join(parts)
+
+
+def _is_article(tokens: Sequence[Token], at: int) -> bool:
+    """Whether the word is a mere article; a bare "a" (a name) is one only where a noun follows it and nothing stands before it."""
+    if len(tokens) == 1 or tokens[at].text.casefold() not in ("the", "a", "an"):
+        return False
+    after = tokens[1]
+    return tokens[at].kind == "word" or (at == 0 and after.kind == "word" and len(after.text) > 2 and after.spaced
+                                         and after.text.casefold() not in units.MEANING_AFTER | units.SHORT_WORDS)
 
 
 def same_word(one: Sequence[Token], other: Sequence[Token]) -> bool:

@@ -11,9 +11,10 @@ _AFTER: Final = (
     "fifth fifths sixth sixths seventh sevenths eighth eighths ninth ninths tenth tenths twelfth twelfths sixteenth sixteenths hundredth "
     "hundredths thousandth thousandths mil lakh lakhs crore crores between from if when where with at most least below negative minus "
     "plus squared cubed factorial over under is are was wrong incorrect maybe either both except unless until through but instead "
-    "thirty forty fifty sixty seventy eighty ninety")
+    "thirty forty fifty sixty seventy eighty ninety repeating repeated recurring periodic googol")
 _SHORT: Final = "and or no yes not is the to of per all any are am pm an by at if sq st nd rd th us"
 _NEGATIONS: Final = "not no never neither isn aren least most than except wrong incorrect"
+_THOUSANDS: Final = "thousand million billion trillion quadrillion quintillion sextillion septillion octillion nonillion decillion"
 _CURRENCIES: Final = "dollar euro pound_sterling cent yen yuan rupee"
 _SPELLINGS: Final = {
     "mm": "millimeter millimetre", "cm": "centimeter centimetre", "dm": "decimeter decimetre", "m": "meter metre",
@@ -25,14 +26,19 @@ _SPELLINGS: Final = {
     "khz": "", "mhz": "", "pa": "pascal", "kpa": "", "mol": "mole", "ha": "hectare", "acre": "", "percent": "percentage pct",
     "dollar": "usd buck", "euro": "eur", "pound_sterling": "gbp", "cent": "", "yen": "jpy", "yuan": "rmb cny", "rupee": "rs inr",
     "celsius": "", "fahrenheit": "", "kelvin": ""}
+_DIRECTIONS: Final = {
+    "up": "profit profits gain gains increase rise", "down": "loss losses decrease drop fall", "left": "", "right": "", "north": "",
+    "south": "", "east": "", "west": "", "clockwise": "", "counterclockwise": "anticlockwise"}
 UNITS: Final = {spelling: unit for unit, others in _SPELLINGS.items() for spelling in (unit, *others.split())}
 UNIT_MARKS: Final = {"%": "percent", "°": "degree", "$": "dollar", "€": "euro", "£": "pound_sterling", "¢": "cent", "¥": "yen",
                      "₹": "rupee"}
 CURRENCIES: Final = frozenset(_CURRENCIES.split())
 ORDINAL_ENDINGS: Final = frozenset(("st", "nd", "rd", "th"))
+TEMPERATURES: Final = frozenset(("celsius", "fahrenheit"))
+DIRECTIONS: Final = {word: direction for direction, others in _DIRECTIONS.items() for word in (direction, *others.split())}
 UNIT_LETTERS: Final = frozenset("mghsJNWVL")       # a letter after a number and a space may be one of these units
 
-MAGNITUDES: Final = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+MAGNITUDES: Final = {"dozen": 12, "hundred": 10**2, **{name: 1000**n for n, name in enumerate(_THOUSANDS.split(), 1)}}
 NUMBER_WORDS: Final = {word: value for value, word in enumerate(_NUMBERS.split())}
 
 # before a number these say nothing more about it ("about 5"; "at most 5" is another matter)

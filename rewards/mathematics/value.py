@@ -122,11 +122,11 @@ def _plain(value: Value) -> Value:
 
 
 def _same_scalar(answer: Scalar, truth: Scalar, algebra: Algebra) -> bool:
-    if answer.unit and truth.unit and answer.unit != truth.unit:
+    if answer.contradicts(truth):
         return False
     if algebra.equal(answer.value, truth.value):
         return True
-    return any(one.if_unit is not None and other.value.number is not None and _same_scalar(one.if_unit, other, algebra)
+    return any(one.if_unit is not None and not algebra.variables(other.value) and _same_scalar(one.if_unit, other, algebra)
                for one, other in ((answer, truth), (truth, answer)))
 
 
@@ -173,6 +173,13 @@ def _as_row(value: Value) -> Value:
         if all(len(row) == 1 for row in value.rows):
             return Row("(", ")", tuple(row[0] for row in value.rows))
     return value
+
+
+def scaled(grid: Grid, factor: Quotient, algebra: Algebra) -> Grid | None:
+    """The matrix times a number, None if not all its entries are plain values."""
+    if grid.is_determinant or not all(isinstance(entry, Scalar) and entry.unit is None for row in grid.rows for entry in row):
+        return None
+    return Grid(tuple(tuple(Scalar(algebra.multiply(factor, entry.value)) for entry in row) for row in grid.rows))
 
 
 def _assigned(value: Value) -> list[Value]:

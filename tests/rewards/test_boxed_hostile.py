@@ -4,7 +4,11 @@ import time
 
 import pytest
 
-from rewards.boxed import equivalent, gold_answer, verdict
+from rewards import boxed
+from rewards.boxed import MAX_ANSWER_CHARS, equivalent, gold_answer, verdict
+from rewards.mathematics.algebra import Algebra, Unreadable
+from rewards.mathematics.parse import MAX_DEPTH, read_expression
+from rewards.mathematics.text import tokenize
 
 MAX_SECONDS = 2.0       # the slowest takes about 0.2 s on an idle core; the rest is for a busy machine
 N = 100_000
@@ -46,7 +50,9 @@ SHORT = {
     "brackets": nested("(", ")", 900),
     "fractions": nested(r"\frac{1}{", "}", 200),
     "roots": r"\sqrt" * 600 + "2",
-    "functions": r"\sin " * 300 + "x",
+    **{f"nothing but {piece}": piece * (MAX_ANSWER_CHARS // len(piece) - 1) + "x" for piece in (
+        r"\ln", r"\sin ", r"\sin^2", r"\cos\sin", r"\log_2", r"\exp", r"\ln\sqrt", r"\ln\frac1", "ln ", r"\sqrt", r"\sqrt[", r"\frac",
+        r"\binom", "(", "(-", "|-", "^", "2^", "2^{", "!", "-", r"\lfloor", "{", r"\{", "(1,", r"\overline", r"\begin{pmatrix}")},
     "bars": "|" * 1500,
     "signs": "-" * 1999 + "1",
     "equations": "x=" * 900 + "1",
@@ -87,6 +93,20 @@ def test_short_answers(answer, other):
 def test_beyond_the_limits_the_same_text_is_still_the_same(answer):
     if any(character not in "\ud800\x00|-}" for character in answer):
         assert equivalent(answer, answer)
+
+
+@pytest.mark.parametrize("piece", [r"\ln", r"\sin^2", r"\cos\sin", r"\log_", r"\sqrt", r"\frac", r"\frac1", "(", "(-", "2^", r"\ln\sqrt"])
+def test_every_way_to_nest_counts_its_depth(piece):
+    """One level more than the limit: Python's own limit, which the caller's frames count towards, is far away."""
+    with pytest.raises(Unreadable, match="nested"):
+        read_expression(tokenize(piece * (MAX_DEPTH + 1) + "x"), Algebra())
+
+
+def test_pythons_own_limit_is_a_verdict_too(monkeypatch):
+    def too_deep(*_):
+        raise RecursionError
+    monkeypatch.setattr(boxed, "read_answer", too_deep)
+    assert not equivalent("1", "x")
 
 
 @pytest.mark.parametrize("text", [
