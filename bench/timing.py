@@ -104,8 +104,9 @@ def compare(seconds: Mapping[str, Sequence[float]], ours: str = "ours") -> dict:
 def machine(device: str = "cpu") -> dict:
     """What the figures depend on."""
     cpu = next((line.partition(":")[2].strip() for line in open("/proc/cpuinfo", encoding="utf-8") if line.startswith("model name")), "")
+    changed = _git("status", "--porcelain", "--untracked-files=no", ".", ":!bench/results")
     found = {"cpu": cpu or platform.processor(), "cores": len(os.sched_getaffinity(0)), "gpu": None, "python": platform.python_version(),
-             "commit": _git("rev-parse", "--short", "HEAD"), "changed": bool(_git("status", "--porcelain", "--untracked-files=no", ".", ":!bench/results"))}
+             "commit": _git("rev-parse", "--short", "HEAD"), "changed": bool(changed)}
     if "torch" in sys.modules:
         import torch
         found |= {"threads": torch.get_num_threads(), "gpu": torch.cuda.get_device_name() if device == "cuda" else None}
