@@ -101,9 +101,12 @@ class SftTrainer:
                             "put the old file back, or start anew in another output_dir")
         self.step, self.num_tokens, self.losses = counters["step"], counters["num_tokens"], counters["losses"]
         self.order.position = counters["position"]
+        if not self.config.max_tokens_per_micro_batch:
+            self.budget = replace(self.budget, tokens=counters["micro_batch_tokens"])
 
     def save(self) -> None:
-        counters = {"position": self.order.position, "data_hash": self.data_hash, "num_tokens": self.num_tokens, "losses": self.losses}
+        counters = {"position": self.order.position, "data_hash": self.data_hash, "num_tokens": self.num_tokens, "losses": self.losses,
+                    "micro_batch_tokens": self.budget.tokens}
         self.run.save_checkpoint(self.step, self.policy, self.optimizer, counters)
 
 
