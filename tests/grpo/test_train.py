@@ -224,29 +224,11 @@ def test_bad_user_rewards_end_in_a_clear_error(tmp_path, chat_checkpoint, name, 
 
 def test_the_output_directory(tmp_path, chat_checkpoint):
     held_out = write_rows(tmp_path / "held_out.jsonl", QUESTIONS[:6])
-    lines = run(
-        tmp_path,
-        chat_checkpoint,
-        reward_funcs=["reward_functions:early_letters", "format"],
-        reward_weights=[2.0, 0.5],
-        save_steps=1,
-        save_total_limit=2,
-        report_to=["tensorboard"],
-        eval_dataset_id_or_path=str(held_out),
-        eval_steps=2,
-    )
+    lines = run(tmp_path, chat_checkpoint, reward_funcs=["reward_functions:early_letters", "format"], reward_weights=[2.0, 0.5], save_steps=1,
+                save_total_limit=2, report_to=["tensorboard"], eval_dataset_id_or_path=str(held_out), eval_steps=2)
     folder = tmp_path / "run"
-    assert {p.name for p in folder.iterdir()} >= {
-        "config.resolved.yaml",
-        "run_state.json",
-        "metrics.jsonl",
-        "tb",
-        "completions",
-        "debug.log",
-        "checkpoint-2",
-        "checkpoint-3",
-        "final",
-    }
+    assert {p.name for p in folder.iterdir()} >= {"config.resolved.yaml", "run_state.json", "metrics.jsonl", "tb", "completions", "debug.log",
+                                                  "checkpoint-2", "checkpoint-3", "final"}
     assert not (folder / "checkpoint-1").exists()
     state = json.loads((folder / "run_state.json").read_text())
     assert (state["status"], state["exit_code"], state["step"]) == ("done", 0, 3)

@@ -1,8 +1,7 @@
-"""Factuality: the formulas, the judge on a real knowledge base, and the bugs of the original that must not come along."""
+"""Factuality (the formulas: test_formulas.py): the judge on a real knowledge base, and the bugs of the original that must not come along."""
 
 import asyncio
 import json
-import math
 import sqlite3
 import threading
 import time
@@ -18,7 +17,7 @@ from knowledge.lexical import LexicalVerifier
 from knowledge.result import Passage
 from knowledge.source import Source
 from knowledge.verdict import CachedVerifier, Verdict
-from rewards.factuality import FORMULAS, FactualityJudge, FactVerdict, hardened, knowrl_v1, knowrl_v2, titles_of
+from rewards.factuality import FactualityJudge, FactVerdict, titles_of
 
 DOCUMENTS = {"Mira Tolan": "Mira Tolan was born in Velda. She works as a baker. She lived in Orun.",
              "Jon Orn": "Jon Orn was born in Orun. He works as a smith.",
@@ -55,34 +54,6 @@ def judge_all(judge: FactualityJudge, *rows: tuple):
     async def run():
         return await asyncio.gather(*(judge.judge(*row) for row in rows))
     return asyncio.run(run())
-
-
-def test_the_formula_of_version_1():
-    for n in range(40):
-        assert knowrl_v1([S] * n + [R, U]) == min(n / 15, 1)
-    assert knowrl_v1([]) == 0
-
-
-def test_the_formula_of_version_2():
-    assert knowrl_v2([]) == 0
-    for n in range(1, 40):
-        penalty = 1.0 if n > 10 else math.exp(1 - 10 / n)
-        for supported in range(n + 1):
-            assert knowrl_v2([S] * supported + [U] * (n - supported)) == pytest.approx(supported / n * penalty)
-    assert knowrl_v2([S] * 10) == 1 and knowrl_v2([S]) == pytest.approx(math.exp(-9))
-
-
-def test_the_hardened_formula_as_its_docstring_tells_it():
-    assert [hardened([S] * n) for n in (0, 1, 3, 10)] == [0, 1 / 4, 1 / 2, 10 / 13]
-    for s in range(8):
-        for r in range(8):
-            for u in range(8):
-                labels = [S] * s + [R] * r + [U] * u
-                value = hardened(labels)
-                assert 0 <= value < 1 and value <= hardened([*labels, S])
-                if value > 0:
-                    assert hardened([*labels, S]) > value > hardened([*labels, U]) > hardened([*labels, R])
-    assert set(FORMULAS) == {"hardened", "knowrl_v1", "knowrl_v2"}
 
 
 def test_a_supported_and_a_refuted_text(make):
