@@ -7,9 +7,18 @@ setup(
     license="MIT",
     python_requires=">=3.11",
     packages=["grpo", "grpo.kernels", "rewards", "rewards.mathematics", "knowledge"],
-    package_dir={"grpo.kernels": "kernels"},      # its own name belongs to another library: see grpo/__init__.py
-    install_requires=["torch>=2.11,<2.14", "transformers>=5.0", "safetensors>=0.5", "numpy>=1.26", "openai>=1.60", "sqlalchemy>=2.0",
-                      "pyyaml>=6.0", "tqdm>=4.66", "tensorboard>=2.16"],
+    package_dir={"grpo.kernels": "kernels"},  # its own name belongs to another library: see grpo/__init__.py
+    install_requires=[
+        "torch>=2.11,<2.14",
+        "transformers>=5.0",
+        "safetensors>=0.5",
+        "numpy>=1.26",
+        "openai>=1.60",
+        "sqlalchemy>=2.0",
+        "pyyaml>=6.0",
+        "tqdm>=4.66",
+        "tensorboard>=2.16",
+    ],
     extras_require={
         "flash": ["flash-attn>=2.7"],
         "test": ["pytest>=8.0", "hypothesis>=6.100", "triton>=3.5", "peft>=0.18"],

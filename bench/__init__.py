@@ -10,7 +10,7 @@
     growth       how cost grows with batch, length, group and model
     knowledge    building and searching the knowledge base
 
-Read timing.py (repeats, statistics, the JSON line), ceilings.py (what the hardware reaches) and models.py first; report.py turns the
-rows of results/ into the README's table. Run each as `python -m bench.NAME` with nothing else running; on a GPU
-`bash bench/gpu_checks.sh` runs what concerns it.
+Read timing.py (repeats, statistics, the JSON line), ceilings.py (what the hardware reaches) and models.py first;
+report.py turns the rows of results/ into the README's table. Run each as `python -m bench.NAME` with nothing else
+running; on a GPU `bash bench/gpu_checks.sh` runs what concerns it.
 """

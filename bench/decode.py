@@ -5,9 +5,9 @@ Weights are random and made on the device: nothing is read or downloaded. Every 
   lora      the same at 96 rows with an adapter of the model's usual rank (1.5b 16, 7b 256), against without: what the adapter costs
   backends  the decode attentions of grpo/backends.py at that shape, each with its error and time
 
-The floor of a step is the larger of: bytes (all weights but the embedding once, keys and values of the context) at the copy bandwidth
-measured in the same run; operations of the matrix products at the measured rate of a large product. Its share is the ceiling's.
---profile prints the kernels that take longest. The last line of stdout is JSON.
+The floor of a step is the larger of: bytes (all weights but the embedding once, keys and values of the context) at the
+copy bandwidth measured in the same run; operations of the matrix products at the measured rate of a large product. Its
+share is the ceiling's. --profile prints the kernels that take longest. The last line of stdout is JSON.
 """
 
 import statistics
@@ -31,10 +31,21 @@ STEPS = 32
 def random_decoder(name: str, dtype: torch.dtype, device: str, rank: int = 0) -> Decoder:
     """A decoder of that shape with random weights, made where it will be used."""
     shape = models.SHAPES[name]
-    raw = {"model_type": "qwen2", "vocab_size": shape.vocab, "hidden_size": shape.hidden, "intermediate_size": shape.mlp,
-           "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
-           "tie_word_embeddings": shape.tied, "max_position_embeddings": 4096, "rope_theta": 1e6}
-    return fill(Decoder(ModelConfig.from_hf(raw), Build(LoraSpec(rank, 2 * rank) if rank else None, False, dtype, device)))
+    raw = {
+        "model_type": "qwen2",
+        "vocab_size": shape.vocab,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.mlp,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "tie_word_embeddings": shape.tied,
+        "max_position_embeddings": 4096,
+        "rope_theta": 1e6,
+    }
+    return fill(
+        Decoder(ModelConfig.from_hf(raw), Build(LoraSpec(rank, 2 * rank) if rank else None, False, dtype, device))
+    )
 
 
 @torch.no_grad()
@@ -67,12 +78,19 @@ class Steps:
         cache.kv_L2BKSE.normal_()
         self.slots = Slots.make(cache, STEPS)
         self.slots.seed_B.copy_(torch.arange(rows))
-        self.graphs = DecodeGraphs(model, self.slots, (), decoder, CudaCapture() if str(build.device) == "cuda" else None)
+        self.graphs = DecodeGraphs(
+            model, self.slots, (), decoder, CudaCapture() if str(build.device) == "cuda" else None
+        )
 
     @torch.inference_mode()
     def run(self) -> None:
         slots = self.slots
-        for tensor, value in ((slots.position_B, self.context), (slots.count_B, 0), (slots.limit_B, STEPS + 1), (slots.ended_B, False)):
+        for tensor, value in (
+            (slots.position_B, self.context),
+            (slots.count_B, 0),
+            (slots.limit_B, STEPS + 1),
+            (slots.ended_B, False),
+        ):
             tensor.fill_(value)
         with self.model.packed() as head_VD:
             self.graphs.run(self.rows, STEPS, self.sampling, head_VD)
@@ -88,13 +106,24 @@ def floor_seconds(model: Decoder, rows: int, context: int, peak: dict[str, float
 
 def measure(name: str, model: Decoder, rows: int, options, peak: dict[str, float]) -> dict:
     c, dtype = model.config, model.build.dtype
-    choice = choose_decoder(c.num_heads, c.num_kv_heads, c.head_dim, rows, options.context + STEPS + 1, dtype, options.device)
+    choice = choose_decoder(
+        c.num_heads, c.num_kv_heads, c.head_dim, rows, options.context + STEPS + 1, dtype, options.device
+    )
     steps = Steps(model, rows, options.context, choice.name, options.top_p)
-    seconds = [taken / STEPS for taken in timing.interleave({"ours": steps.run}, options.repeats, options.device)["ours"]]
+    seconds = [
+        taken / STEPS for taken in timing.interleave({"ours": steps.run}, options.repeats, options.device)["ours"]
+    ]
     median, floor = statistics.median(seconds), floor_seconds(model, rows, options.context, peak, dtype)
-    case = {"name": f"{name}, {rows} rows, context {options.context}" + (", LoRA" if model.build.lora else "")
-                    + (f", top_p {options.top_p:g}" if options.top_p < 1 else ""), "seconds": {"ours": timing.spread(seconds)},
-            "tokens_per_s": rows / median, "ceiling_share": floor / median, "target": TARGETS.get(rows, 0.7), "attention": str(choice)}
+    case = {
+        "name": f"{name}, {rows} rows, context {options.context}"
+        + (", LoRA" if model.build.lora else "")
+        + (f", top_p {options.top_p:g}" if options.top_p < 1 else ""),
+        "seconds": {"ours": timing.spread(seconds)},
+        "tokens_per_s": rows / median,
+        "ceiling_share": floor / median,
+        "target": TARGETS.get(rows, 0.7),
+        "attention": str(choice),
+    }
     timing.show(case)
     print(f"  attention: {choice}", flush=True)
     if options.profile:
@@ -103,18 +132,26 @@ def measure(name: str, model: Decoder, rows: int, options, peak: dict[str, float
 
 
 def profile(run, device: str, count: int = 12) -> list[dict]:
-    """The operations that take longest, on the device where there is one; printed, and as [name, calls, microseconds]."""
+    """The operations that take longest, on the device where there is one; printed, and as [name, calls,
+    microseconds]."""
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity
+
     on_gpu = device == "cuda"
     with torch.profiler.profile(activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu) as recorded:
         run()
         timing.now(device)
     key, kind = ("self_device_time_total", DeviceType.CUDA) if on_gpu else ("self_cpu_time_total", DeviceType.CPU)
-    spent = sorted((e for e in recorded.key_averages() if e.device_type == kind and getattr(e, key) > 0), key=lambda e: -getattr(e, key))
+    spent = sorted(
+        (e for e in recorded.key_averages() if e.device_type == kind and getattr(e, key) > 0),
+        key=lambda e: -getattr(e, key),
+    )
     total, events = sum(getattr(e, key) for e in spent) or 1, spent[:count]
     for e in events:
-        print(f"    {100 * getattr(e, key) / total:5.1f} %  {getattr(e, key):10.0f} µs  {e.count:6} calls  {e.key[:90]}", flush=True)
+        print(
+            f"    {100 * getattr(e, key) / total:5.1f} %  {getattr(e, key):10.0f} µs  {e.count:6} calls  {e.key[:90]}",
+            flush=True,
+        )
     return [{"name": e.key[:120], "calls": e.count, "microseconds": getattr(e, key)} for e in events]
 
 
@@ -138,11 +175,21 @@ def main(argv: list[str] | None = None) -> dict:
         plain = {rows: measure(name, model, rows, options, peak) for rows in batches}
         del model
         options.profile, rows = wanted_profile, 96 if 96 in batches else batches[-1]
-        adapted = measure(name, random_decoder(name, dtype, options.device, options.rank or RANKS.get(name, 16)), rows, options, peak)
-        checks[f"{name}: LoRA against without, {rows} rows"] = adapted["seconds"]["ours"]["median"] / plain[rows]["seconds"]["ours"]["median"]
+        adapted = measure(
+            name, random_decoder(name, dtype, options.device, options.rank or RANKS.get(name, 16)), rows, options, peak
+        )
+        checks[f"{name}: LoRA against without, {rows} rows"] = (
+            adapted["seconds"]["ours"]["median"] / plain[rows]["seconds"]["ours"]["median"]
+        )
         cases += [*plain.values(), adapted]
     return timing.finish(
-        "decode", options, cases, checks, ceilings=peak, kernels=describe(options.device), part=" ".join([*names, f"top_p {options.top_p:g}"])
+        "decode",
+        options,
+        cases,
+        checks,
+        ceilings=peak,
+        kernels=describe(options.device),
+        part=" ".join([*names, f"top_p {options.top_p:g}"]),
     )
 
 

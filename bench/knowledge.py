@@ -1,4 +1,5 @@
-"""python -m bench.knowledge [--megabytes 20] [--peer rank_bm25|none] [--peer-documents 7500 60000] [--xquad DIR] [--folder DIR]
+"""python -m bench.knowledge [--megabytes 20] [--peer rank_bm25|none] [--peer-documents 7500 60000] [--xquad DIR]
+[--folder DIR]
 
 How well and how fast is the knowledge base?
   recall   the gold paragraph among the first 5 results for XQuAD's questions, English and Chinese from one file, and what each
@@ -6,9 +7,9 @@ How well and how fast is the knowledge base?
   scale    a build of generated text in a process of its own: MB/s, peak memory, size; then the latency of searches
   peer     rank_bm25 on the same passages and queries, alternately: as KnowRL uses it (lower-case words), and given our tokens
 
-Generated text has two-regime Zipf word frequencies (Ferrer i Cancho and Sole 2001): exponent 1 for the 8,000 most frequent words, real
-stop words first, and 1.6 beyond. Queries are 12 successive words of a passage, so the passage itself is the right answer.
-The last line of stdout is JSON.
+Generated text has two-regime Zipf word frequencies (Ferrer i Cancho and Sole 2001): exponent 1 for the 8,000 most
+frequent words, real stop words first, and 1.6 beyond. Queries are 12 successive words of a passage, so the passage
+itself is the right answer. The last line of stdout is JSON.
 """
 
 import json
@@ -39,6 +40,7 @@ NUM_WORDS, FREQUENT, QUERY_WORDS, K = 300_000, 8000, 12, 5
 
 # Generated text
 
+
 def vocabulary(rng: np.random.Generator) -> np.ndarray:
     """The stop words, then made-up words, short ones first."""
     onsets = [*"bcdfghjklmnprstvwz", "br", "ch", "cl", "dr", "gr", "pl", "sh", "st", "th", "tr"]
@@ -47,7 +49,10 @@ def vocabulary(rng: np.random.Generator) -> np.ndarray:
     while len(made) < NUM_WORDS:
         parts = rng.integers(len(syllables), size=int(rng.integers(2, 5)))
         made["".join(syllables[part] for part in parts) + "nrsl "[int(rng.integers(5))].strip()] = None
-    return np.array([*sorted(tokens.STOP_WORDS), *sorted(set(made) - tokens.STOP_WORDS, key=lambda word: (len(word), word))], dtype=object)
+    return np.array(
+        [*sorted(tokens.STOP_WORDS), *sorted(set(made) - tokens.STOP_WORDS, key=lambda word: (len(word), word))],
+        dtype=object,
+    )
 
 
 def documents(megabytes: float, seed: int = 0, sentences: int = 48) -> Iterator[tuple[str, str]]:
@@ -63,7 +68,7 @@ def documents(megabytes: float, seed: int = 0, sentences: int = 48) -> Iterator[
         while position < len(drawn) - 2 * sentences * 25 and num_bytes < megabytes * 1e6:
             text = []
             for length in rng.integers(8, 26, size=int(rng.integers(sentences // 2, sentences * 3 // 2 + 1))):
-                text.append(" ".join(drawn[position:position + length]).capitalize() + ".")
+                text.append(" ".join(drawn[position : position + length]).capitalize() + ".")
                 position += length
             title = " ".join(words[rng.integers(1000, len(words), 2)]).title() + f" {number}"
             number, num_bytes = number + 1, num_bytes + sum(map(len, text)) + len(text)
@@ -85,6 +90,7 @@ def build_here(rows: list[tuple[str, str]], folder: Path, **options) -> Path:
 
 # Recall
 
+
 def recall(xquad: Path, folder: Path) -> dict:
     """Share of questions whose paragraph is among the first 5 passages, per language and variant."""
     paragraphs, questions = [], []
@@ -102,10 +108,12 @@ def recall(xquad: Path, folder: Path) -> dict:
         "passages of 256 tokens": _recall_of(bare, questions, folder),
         "passages of 256 tokens, titles": _recall_of(titled, questions, folder),
     }
-    for name, owner, attribute, value in (("without spelling", fulltext, "spelling_key", lambda token: None),
-                                          ("with k1 1.2, b 0.75", rank, "K1", 1.2),
-                                          ("without stop words", tokens, "STOP_WORDS", frozenset()),
-                                          ("without stems", tokens, "stem", lambda word: word)):
+    for name, owner, attribute, value in (
+        ("without spelling", fulltext, "spelling_key", lambda token: None),
+        ("with k1 1.2, b 0.75", rank, "K1", 1.2),
+        ("without stop words", tokens, "STOP_WORDS", frozenset()),
+        ("without stems", tokens, "stem", lambda word: word),
+    ):
         with patched(owner, attribute, value), patched(rank, "B", 0.75 if attribute == "K1" else rank.B):
             results[f"whole paragraphs, {name}"] = _recall_of(bare, questions, folder, **whole)
     for name, row in results.items():
@@ -140,17 +148,24 @@ def patched(owner, attribute: str, value: object) -> Iterator[None]:
 
 # Scale
 
+
 def scale(megabytes: float, folder: Path) -> dict:
     """One build from a file in a fresh process, then searches."""
     source, out = folder / "generated.jsonl", folder / "generated.db"
     write_source(source, documents(megabytes))
     start = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "knowledge.build", source, out], cwd=timing.ROOT, stdout=sys.stderr)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "knowledge.build", source, out], cwd=timing.ROOT, stdout=sys.stderr
+    )
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"the build failed with status {os.waitstatus_to_exitcode(status)}")
-    result = {"megabytes": megabytes, "build_s": time.perf_counter() - start, "peak_rss_mb": usage.ru_maxrss / 1024,
-              "file_mb": out.stat().st_size / 1e6}
+    result = {
+        "megabytes": megabytes,
+        "build_s": time.perf_counter() - start,
+        "peak_rss_mb": usage.ru_maxrss / 1024,
+        "file_mb": out.stat().st_size / 1e6,
+    }
     result["build_mb_per_s"] = megabytes / result["build_s"]
     with KnowledgeBase.open(out) as base:
         queries = sample_queries(out, 300)
@@ -162,10 +177,14 @@ def scale(megabytes: float, folder: Path) -> dict:
                 found = base.search(query, K, None if name == "everything" else [title])
                 times.append(1e3 * (time.perf_counter() - began))
                 hits += wanted in [passage.id for passage in found]
-            result[name] = {"p50_ms": statistics.median(times), "p99_ms": statistics.quantiles(times, n=100)[98], "max_ms": max(times),
-                            "recall@5": hits / len(queries)}
+            result[name] = {
+                "p50_ms": statistics.median(times),
+                "p99_ms": statistics.quantiles(times, n=100)[98],
+                "max_ms": max(times),
+                "recall@5": hits / len(queries),
+            }
         times = []
-        for word, in read(out, "SELECT term FROM knowledge_terms ORDER BY passages DESC LIMIT 20"):
+        for (word,) in read(out, "SELECT term FROM knowledge_terms ORDER BY passages DESC LIMIT 20"):
             began = time.perf_counter()
             base.search(word, K)
             times.append(1e3 * (time.perf_counter() - began))
@@ -182,23 +201,28 @@ def read(path: Path, sql: str, *values: object) -> list[tuple]:
 def sample_queries(path: Path, number: int) -> list[tuple[str, str, str]]:
     """(title, id of the passage, words of it), from documents all over the file."""
     rng, queries = random.Random(0), []
-    (last,), = read(path, "SELECT max(rowid) FROM documents")
+    ((last,),) = read(path, "SELECT max(rowid) FROM documents")
     while len(queries) < number:
-        (title, text), = read(path, "SELECT title, text FROM documents WHERE rowid >= ? LIMIT 1", rng.randint(1, last))
+        ((title, text),) = read(
+            path, "SELECT title, text FROM documents WHERE rowid >= ? LIMIT 1", rng.randint(1, last)
+        )
         passages = text.split(SEPARATOR)
         place = rng.randrange(len(passages))
         words = passages[place].split()
         if len(words) > 2 * QUERY_WORDS:
             begin = rng.randrange(len(words) - QUERY_WORDS)
-            queries.append((title, f"{title}#{place}", " ".join(words[begin:begin + QUERY_WORDS])))
+            queries.append((title, f"{title}#{place}", " ".join(words[begin : begin + QUERY_WORDS])))
     return queries
 
 
 # Peer
 
+
 def peer(num_documents: int, folder: Path, repeats: int, num_queries: int = 40) -> dict:
-    """rank_bm25 and ours on the same passages: medians over interleaved repeats, and whether both find the right passage."""
+    """rank_bm25 and ours on the same passages: medians over interleaved repeats, and whether both find the right
+    passage."""
     from rank_bm25 import BM25Okapi
+
     rows = []
     for title, text in documents(num_documents * 1.2e-3, sentences=10):
         rows.append((title, text))
@@ -208,7 +232,10 @@ def peer(num_documents: int, folder: Path, repeats: int, num_queries: int = 40) 
     path = build_here(rows, folder, max_tokens=4096)
     queries = sample_queries(path, num_queries)
     with KnowledgeBase.open(path) as base:
-        for name, cut in (("lower-case words, as KnowRL", lambda text: text.lower().split()), ("our tokens", tokens.tokens)):
+        for name, cut in (
+            ("lower-case words, as KnowRL", lambda text: text.lower().split()),
+            ("our tokens", tokens.tokens),
+        ):
             theirs = BM25Okapi([cut(f"{title} {text}") for title, text in rows])
             times, hits, shared = ([], []), [0, 0], 0
             for _ in range(repeats):
@@ -227,9 +254,14 @@ def peer(num_documents: int, folder: Path, repeats: int, num_queries: int = 40) 
                 for side in (0, 1):
                     times[side].append(1e3 * statistics.median(medians[side]))
             searches = repeats * len(queries)
-            result[name] = {"ours_ms": statistics.median(times[0]), "rank_bm25_ms": statistics.median(times[1]), **timing.ratio(*times),
-                            "ours_recall@5": hits[0] / searches, "rank_bm25_recall@5": hits[1] / searches,
-                            "shared_of_top_5": shared / searches / K}
+            result[name] = {
+                "ours_ms": statistics.median(times[0]),
+                "rank_bm25_ms": statistics.median(times[1]),
+                **timing.ratio(*times),
+                "ours_recall@5": hits[0] / searches,
+                "rank_bm25_recall@5": hits[1] / searches,
+                "shared_of_top_5": shared / searches / K,
+            }
             print(f"{len(rows)} documents, {name}: {json.dumps(result[name])}", flush=True)
             del theirs
     return result
@@ -238,20 +270,36 @@ def peer(num_documents: int, folder: Path, repeats: int, num_queries: int = 40) 
 def cases(peers: list[dict]) -> list[dict]:
     """The comparisons, as report.py reads them."""
     targets = {7500: 8.0, 60000: 15.0}
-    return [{"name": f"search, {row['documents']} documents, {name}", "peer": "rank_bm25",
-             "ratio": row[name]["ratio"], "ratio_range": row[name]["ratio_range"],
-             "seconds": {side: {"median": row[name][f"{side}_ms"] / 1e3} for side in ("ours", "rank_bm25")}}
-            | ({"target": targets[row["documents"]]} if row["documents"] in targets else {})
-            for row in peers for name in row if name != "documents"]
+    return [
+        {
+            "name": f"search, {row['documents']} documents, {name}",
+            "peer": "rank_bm25",
+            "ratio": row[name]["ratio"],
+            "ratio_range": row[name]["ratio_range"],
+            "seconds": {side: {"median": row[name][f"{side}_ms"] / 1e3} for side in ("ours", "rank_bm25")},
+        }
+        | ({"target": targets[row["documents"]]} if row["documents"] in targets else {})
+        for row in peers
+        for name in row
+        if name != "documents"
+    ]
 
 
 def main(argv: list[str] | None = None) -> dict:
     arguments = timing.parser("bench.knowledge", __doc__, ("none", "rank_bm25"), ())
-    arguments.add_argument("--megabytes", type=float, default=20, help="generated text for the scale part; 0: leave it out")
+    arguments.add_argument(
+        "--megabytes", type=float, default=20, help="generated text for the scale part; 0: leave it out"
+    )
     arguments.add_argument("--peer-documents", type=int, nargs="+", default=[7500])
-    arguments.add_argument("--xquad", type=Path, default=timing.ROOT.parent / "shared" / "data" / "xquad",
-                           help="folder of xquad.en.json and xquad.zh.json")
-    arguments.add_argument("--folder", type=Path, help="where the generated files go (default: the system's folder for temporary files)")
+    arguments.add_argument(
+        "--xquad",
+        type=Path,
+        default=timing.ROOT.parent / "shared" / "data" / "xquad",
+        help="folder of xquad.en.json and xquad.zh.json",
+    )
+    arguments.add_argument(
+        "--folder", type=Path, help="where the generated files go (default: the system's folder for temporary files)"
+    )
     options = timing.parse(arguments, argv)
     report = {"recall@5": None, "scale": None, "peer": []}
     megabytes, documents_of_peer = (0.5, [200]) if options.smoke else (options.megabytes, options.peer_documents)
@@ -262,8 +310,15 @@ def main(argv: list[str] | None = None) -> dict:
             report["scale"] = scale(megabytes, Path(folder))
         if options.peer == "rank_bm25":
             report["peer"] = [peer(number, Path(folder), options.repeats) for number in documents_of_peer]
-    return timing.finish("knowledge", options, cases(report["peer"]), {}, **report, sqlite=sqlite3.sqlite_version,
-                         peak_rss_mb_of_this_process=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    return timing.finish(
+        "knowledge",
+        options,
+        cases(report["peer"]),
+        {},
+        **report,
+        sqlite=sqlite3.sqlite_version,
+        peak_rss_mb_of_this_process=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    )
 
 
 if __name__ == "__main__":

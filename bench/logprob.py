@@ -1,16 +1,16 @@
 """python -m bench.logprob [--peer torch|none] [--vocabularies 32000 152064] [--tokens 1024] [--width 1024]
 
-How fast, and in how much memory, do hidden states become log-probs of given tokens and the gradient comes back to the hidden states?
-The head is frozen, as with LoRA.
+How fast, and in how much memory, do hidden states become log-probs of given tokens and the gradient comes back to the
+hidden states? The head is frozen, as with LoRA.
   torch            logits, then log_softmax in float32, then gather: what has our precision
   torch, bfloat16  log_softmax in the logits' own dtype: faster, and as wrong as `error` says
   liger            Liger's fused linear cross-entropy, which is the mean of the log-probs: on a GPU, where it is installed
 Ours computes the entropy too, and divides by a temperature, which is 1 here so that the peer need not. Its chunk is the
 trainer's.
 
-Memory is the growth of the peak over what was there before: of the process (VmHWM; one process per point) or of the GPU's allocator.
-Checked in the same run: errors of log-prob and gradient against float64, on 64 rows of the same tensors.
-Ceiling: the matrix products alone, as many as are needed: logits once, gradient once.
+Memory is the growth of the peak over what was there before: of the process (VmHWM; one process per point) or of the
+GPU's allocator. Checked in the same run: errors of log-prob and gradient against float64, on 64 rows of the same
+tensors. Ceiling: the matrix products alone, as many as are needed: logits once, gradient once.
 The last line of stdout is JSON.
 """
 
@@ -39,7 +39,9 @@ class Problem:
 
     def logprobs(self, side: str) -> torch.Tensor:
         if side == "ours":
-            return token_logprobs(self.hidden_CD, self.head_VD, self.targets_C, 1.0, chunk=LOGITS_ROWS[self.head_VD.device.type])[0]
+            return token_logprobs(
+                self.hidden_CD, self.head_VD, self.targets_C, 1.0, chunk=LOGITS_ROWS[self.head_VD.device.type]
+            )[0]
         logits_CV = (self.hidden_CD @ self.head_VD.T).to(torch.float32 if side == "torch" else torch.bfloat16)
         return logits_CV.log_softmax(-1).gather(1, self.targets_C[:, None])[:, 0]
 
@@ -48,6 +50,7 @@ class Problem:
         self.hidden_CD.grad = None
         if side == "liger":
             from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
+
             LigerFusedLinearCrossEntropyLoss()(self.head_VD, self.hidden_CD, self.targets_C).neg().backward()
             return None, self.hidden_CD.grad
         logp_C = self.logprobs(side)
@@ -80,12 +83,20 @@ def speed(vocab: int, name: str, tokens: int, options) -> dict:
     seconds = timing.interleave(sides, options.repeats, options.device)
     shape = (tokens, options.width, vocab)
     alone = ceilings.products_seconds([shape, *ceilings.backward([shape])], getattr(torch, name), options.device)
-    case = {"name": f"vocabulary {vocab}, {name}", **timing.compare(seconds), "target": 1.3 if name == "float32" else 2.0}
-    if others:      # the ratio is against the side of equal precision
+    case = {
+        "name": f"vocabulary {vocab}, {name}",
+        **timing.compare(seconds),
+        "target": 1.3 if name == "float32" else 2.0,
+    }
+    if others:  # the ratio is against the side of equal precision
         case |= {"peer": "torch", **timing.ratio(seconds["ours"], seconds["torch"])}
     median = case["seconds"]["ours"]["median"]
-    case |= {"tokens": tokens, "tokens_per_s": tokens / median, "ceiling_share": alone / median,
-             "error": {side: problem.errors(side) for side in sides}}
+    case |= {
+        "tokens": tokens,
+        "tokens_per_s": tokens / median,
+        "ceiling_share": alone / median,
+        "error": {side: problem.errors(side) for side in sides},
+    }
     timing.show(case)
     return case
 
@@ -96,7 +107,9 @@ def memory(vocab: int, name: str, counts: list[int], options) -> dict:
     row = {"name": f"vocabulary {vocab}, {name}", "tokens": counts}
     for side in sides:
         row[side] = [peak_megabytes(side, count, options.width, vocab, name, options.device) for count in counts]
-        figures = "  ".join(f"{count} tokens {megabytes:.0f} MB" for count, megabytes in zip(counts, row[side], strict=True))
+        figures = "  ".join(
+            f"{count} tokens {megabytes:.0f} MB" for count, megabytes in zip(counts, row[side], strict=True)
+        )
         print(f"peak memory, {row['name']:28} {side:6} {figures}", flush=True)
     return row
 
@@ -109,7 +122,8 @@ def peak_megabytes(side: str, tokens: int, width: int, vocab: int, name: str, de
 
 
 def growth_of_peak(side: str, tokens: int, width: int, vocab: int, name: str, device: str) -> float:
-    """MB that one run needs beyond its inputs. A run on a few rows comes before it, so that libraries have their buffers."""
+    """MB that one run needs beyond its inputs. A run on a few rows comes before it, so that libraries have their
+    buffers."""
     Problem(8, width, vocab, getattr(torch, name), device).run(side)
     problem = Problem(tokens, width, vocab, getattr(torch, name), device)
     if device == "cuda":
@@ -133,14 +147,20 @@ def main(argv: list[str] | None = None) -> dict:
     arguments.add_argument("--vocabularies", type=int, nargs="+", default=[32000, 152064])
     arguments.add_argument("--tokens", type=int, help="default 1024, on a GPU 8192")
     arguments.add_argument("--width", type=int, default=1024, help="of the hidden states")
-    arguments.add_argument("--growth", type=int, nargs="+", default=[512, 1024, 2048, 4096], help="tokens at which memory is measured")
+    arguments.add_argument(
+        "--growth", type=int, nargs="+", default=[512, 1024, 2048, 4096], help="tokens at which memory is measured"
+    )
     arguments.add_argument("--one-peak", nargs=5, help=argparse.SUPPRESS)
     options = timing.parse(arguments, argv)
     if options.one_peak:
         side, *sizes, name = options.one_peak
         print(growth_of_peak(side, *map(int, sizes), name, "cpu"))
         return {}
-    tokens, vocabularies, growth = options.tokens or (8192 if options.device == "cuda" else 1024), options.vocabularies, options.growth
+    tokens, vocabularies, growth = (
+        options.tokens or (8192 if options.device == "cuda" else 1024),
+        options.vocabularies,
+        options.growth,
+    )
     if options.smoke:
         tokens, vocabularies, growth, options.width = CHECKED_ROWS, [1000], [CHECKED_ROWS], 64
     peak, cases, peaks = ceilings.peaks(options.device, options.smoke), [], []
@@ -149,7 +169,10 @@ def main(argv: list[str] | None = None) -> dict:
             cases.append(speed(vocab, name, tokens, options))
             peaks.append(memory(vocab, name, growth, options))
     checks = {f"{case['name']} {kind} error": error for case in cases for kind, error in case["error"]["ours"].items()}
-    checks |= {f"{row['name']} peak at {growth[-1]} / {growth[0]} tokens": row["ours"][-1] / max(row["ours"][0], 1) for row in peaks}
+    checks |= {
+        f"{row['name']} peak at {growth[-1]} / {growth[0]} tokens": row["ours"][-1] / max(row["ours"][0], 1)
+        for row in peaks
+    }
     return timing.finish("logprob", options, cases, checks, peak_megabytes=peaks, ceilings=peak)
 
 

@@ -1,9 +1,10 @@
-"""Qwen2 checkpoints with random weights, written by transformers itself, so that every side of a comparison loads the same files.
+"""Qwen2 checkpoints with random weights, written by transformers itself, so that every side of a comparison loads the
+same files.
 
-They come with a tokenizer whose vocabulary has the model's size, and they never end by themselves: one component of the residual
-stream is kept constant, and the end token alone has a large opposite weight there, which puts its probability below e^-50. So all
-completions have the length that was asked for, on any engine, without a change to how it generates. With a `mean_length` that weight
-is set so that the end token comes after about so many tokens.
+They come with a tokenizer whose vocabulary has the model's size, and they never end by themselves: one component of the
+residual stream is kept constant, and the end token alone has a large opposite weight there, which puts its probability
+below e^-50. So all completions have the length that was asked for, on any engine, without a change to how it generates.
+With a `mean_length` that weight is set so that the end token comes after about so many tokens.
 """
 
 import math
@@ -18,9 +19,11 @@ from grpo.model import Decoder
 from grpo.weights import load_decoder
 
 END, PAD, TURN, TURN_END = "<|end|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-            "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
-CONSTANT, NEVER = 0.2, -1000.0     # the constant component, and the end token's weight on it
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CONSTANT, NEVER = 0.2, -1000.0  # the constant component, and the end token's weight on it
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Shape:
 
 
 SHAPES = {
-    "tiny": Shape(64, 128, 2, 4, 2, 512),                      # for --smoke
+    "tiny": Shape(64, 128, 2, 4, 2, 512),  # for --smoke
     "4m": Shape(256, 688, 4, 4, 2, 4096),
     "27m": Shape(512, 1408, 8, 8, 2, 8192),
     "31m": Shape(512, 1408, 8, 8, 2, 16384),
@@ -59,18 +62,36 @@ def default_sizes(options, cpu: tuple[str, ...], cuda: tuple[str, ...]) -> list[
     return ["tiny"] if options.smoke else list(cuda if options.device == "cuda" else cpu)
 
 
-def write_model(name: str, folder: Path, dtype: torch.dtype = torch.float32, device: str = "cpu",
-                mean_length: float | None = None, max_positions: int = 4096) -> Path:
+def write_model(
+    name: str,
+    folder: Path,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    mean_length: float | None = None,
+    max_positions: int = 4096,
+) -> Path:
     """A checkpoint of that shape with its tokenizer."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
     from transformers.utils.logging import disable_progress_bar
+
     disable_progress_bar()
     shape, path = SHAPES[name], folder / name
     tokenizer = write_tokenizer(shape.vocab, path)
-    config = Qwen2Config(vocab_size=shape.vocab, hidden_size=shape.hidden, intermediate_size=shape.mlp, num_hidden_layers=shape.layers,
-                         num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, max_position_embeddings=max_positions,
-                         tie_word_embeddings=shape.tied, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
-                         pad_token_id=tokenizer.pad_token_id, initializer_range=0.8 / shape.hidden**0.5, dtype=dtype)
+    config = Qwen2Config(
+        vocab_size=shape.vocab,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.mlp,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        max_position_embeddings=max_positions,
+        tie_word_embeddings=shape.tied,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        initializer_range=0.8 / shape.hidden**0.5,
+        dtype=dtype,
+    )
     torch.manual_seed(0)
     with torch.device(device):
         model = Qwen2ForCausalLM(config).to(dtype)
@@ -84,21 +105,29 @@ def write_model(name: str, folder: Path, dtype: torch.dtype = torch.float32, dev
             hidden_TD = model.model(torch.arange(4, 132, device=device)[None]).last_hidden_state[0]
             mass = model.lm_head(hidden_TD).float().logsumexp(-1).mean()
             model.lm_head.weight[tokenizer.eos_token_id] = 0.0
-            model.lm_head.weight[tokenizer.eos_token_id, 0] = (mass - math.log(mean_length)) / hidden_TD[:, 0].float().mean()
+            model.lm_head.weight[tokenizer.eos_token_id, 0] = (mass - math.log(mean_length)) / hidden_TD[
+                :, 0
+            ].float().mean()
     model.save_pretrained(path)
     return path
 
 
 def write_tokenizer(vocab_size: int, folder: Path):
-    """Byte-level BPE without merges; the rest of the vocabulary are words that text is never split into but that decode."""
+    """Byte-level BPE without merges; the rest of the vocabulary are words that text is never split into but that
+    decode."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
+
     special = [END, PAD, TURN, TURN_END]
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = [f"w{number}" for number in range(vocab_size - len(special) - len(letters))]
-    tokenizer = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate([*special, *letters, *words])}, merges=[]))
+    tokenizer = Tokenizer(
+        models.BPE(vocab={token: number for number, token in enumerate([*special, *letters, *words])}, merges=[])
+    )
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=PAD, additional_special_tokens=[TURN, TURN_END])
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=END, pad_token=PAD, additional_special_tokens=[TURN, TURN_END]
+    )
     fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)
     return fast
@@ -120,6 +149,7 @@ def ours(path: Path, dtype: torch.dtype, device: str, rank: int = 0) -> Decoder:
 def theirs(path: Path, dtype: torch.dtype, device: str):
     """transformers' model of the same checkpoint, with its fastest attention."""
     from transformers import AutoModelForCausalLM
+
     return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa").to(device).eval()
 
 

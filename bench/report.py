@@ -19,7 +19,11 @@ HEADER = "| benchmark | case | ours | peer | times faster (range) | target | sha
 
 def newest(rows: Sequence[Mapping]) -> list[Mapping]:
     """One row per benchmark, part of it, device and dtype; smoke rows do not count."""
-    found = {(row["bench"], row.get("part", ""), device(row), row["options"].get("dtype", "")): row for row in rows if not row["options"]["smoke"]}
+    found = {
+        (row["bench"], row.get("part", ""), device(row), row["options"].get("dtype", "")): row
+        for row in rows
+        if not row["options"]["smoke"]
+    }
     return [found[key] for key in sorted(found)]
 
 
@@ -38,11 +42,15 @@ def lines(row: Mapping) -> Iterator[str]:
             continue
         peer = case.get("peer")
         low, high = case.get("ratio_range", (0, 0))
-        cells = [f"{row['bench']}, {device(row)}", case["name"], duration(case["seconds"]["ours"]["median"]),
-                 f"{peer}: {duration(case['seconds'][peer]['median'])}" if peer else "",
-                 f"**{case['ratio']:.1f}** ({low:.1f} to {high:.1f})" if peer else "",
-                 f"{case['target']:g}" if "target" in case else "",
-                 f"{100 * case['ceiling_share']:.0f} %" if "ceiling_share" in case else ""]
+        cells = [
+            f"{row['bench']}, {device(row)}",
+            case["name"],
+            duration(case["seconds"]["ours"]["median"]),
+            f"{peer}: {duration(case['seconds'][peer]['median'])}" if peer else "",
+            f"**{case['ratio']:.1f}** ({low:.1f} to {high:.1f})" if peer else "",
+            f"{case['target']:g}" if "target" in case else "",
+            f"{100 * case['ceiling_share']:.0f} %" if "ceiling_share" in case else "",
+        ]
         yield "| " + " | ".join(cells) + " |"
 
 
@@ -52,16 +60,26 @@ def duration(seconds: float) -> str:
 
 def footing(rows: Sequence[Mapping]) -> str:
     """What the figures were measured on."""
-    return "\n".join(sorted({f"Measured on {row['machine']['gpu'] or row['machine']['cpu']}, {row['machine']['cores']} cores, torch "
-                             f"{row['machine']['versions'].get('torch')}; {row['bench']}: {row['date']}, commit {row['machine']['commit']}."
-                             for row in rows}))
+    return "\n".join(
+        sorted(
+            {
+                f"Measured on {row['machine']['gpu'] or row['machine']['cpu']}, {row['machine']['cores']} cores, torch "
+                f"{row['machine']['versions'].get('torch')}; {row['bench']}: {row['date']}, commit {row['machine']['commit']}."
+                for row in rows
+            }
+        )
+    )
 
 
 def plot_memory(folder: Path, row: Mapping) -> list[str]:
     """Peak memory of log-probs against tokens."""
     names = []
     for number, measured in enumerate(row["peak_megabytes"], 1):
-        curves = {side: list(zip(measured["tokens"], measured[side], strict=True)) for side in ("ours", "torch") if side in measured}
+        curves = {
+            side: list(zip(measured["tokens"], measured[side], strict=True))
+            for side in ("ours", "torch")
+            if side in measured
+        }
         names.append(f"logprob_memory_{number}.png")
         line_plot(folder / names[-1], curves, f"tokens, {measured['name']}", "peak memory, MB")
     return names
@@ -82,8 +100,11 @@ def replace_block(readme: Path, block: str) -> None:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    arguments = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__.partition("\n\n")[2],
-                                        formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments = argparse.ArgumentParser(
+        prog="python -m bench.report",
+        description=__doc__.partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     arguments.add_argument("--results", type=Path, default=timing.RESULTS)
     arguments.add_argument("--readme", type=Path)
     options = arguments.parse_args(argv)

@@ -1,7 +1,9 @@
-"""What the benchmarks share: their options, interleaved repeats, the statistics of a comparison, the machine, the JSON line.
+"""What the benchmarks share: their options, interleaved repeats, the statistics of a comparison, the machine, the JSON
+line.
 
-A row, the last line of every benchmark, holds `cases` (one dictionary each: name, seconds per side, ratio, share of the ceiling),
-`checks` (what must hold for the comparison to mean anything, measured in the same run), the options and the machine.
+A row, the last line of every benchmark, holds `cases` (one dictionary each: name, seconds per side, ratio, share of the
+ceiling), `checks` (what must hold for the comparison to mean anything, measured in the same run), the options and the
+machine.
 """
 
 import argparse
@@ -21,11 +23,16 @@ RESULTS = Path(__file__).with_name("results")
 PACKAGES = ("torch", "transformers", "trl", "peft")
 
 
-def parser(module: str, doc: str, peers: Sequence[str] = ("none",),
-           dtypes: Sequence[str] = ("bfloat16", "float32")) -> argparse.ArgumentParser:
-    """The options that every benchmark has. The first peer and dtype are the default; a benchmark without dtypes runs on a CPU only."""
-    made = argparse.ArgumentParser(prog=f"python -m {module}", description=doc.partition("\n\n")[2],
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser(
+    module: str, doc: str, peers: Sequence[str] = ("none",), dtypes: Sequence[str] = ("bfloat16", "float32")
+) -> argparse.ArgumentParser:
+    """The options that every benchmark has. The first peer and dtype are the default; a benchmark without dtypes runs
+    on a CPU only."""
+    made = argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=doc.partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     if dtypes:
         made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
         made.add_argument("--dtype", choices=dtypes, default=dtypes[0])
@@ -44,9 +51,11 @@ def parse(arguments: argparse.ArgumentParser, argv: Sequence[str] | None) -> arg
     return options
 
 
-def interleave(sides: Mapping[str, Callable[[], object]], repeats: int, device: str = "cpu", warm_up: int = 1) -> dict[str, list[float]]:
-    """Seconds of each side in each repeat. The sides take turns, and the order turns round in every other repeat, so that a
-    slow moment of the machine meets all of them. On a GPU, time is taken by events on its stream."""
+def interleave(
+    sides: Mapping[str, Callable[[], object]], repeats: int, device: str = "cpu", warm_up: int = 1
+) -> dict[str, list[float]]:
+    """Seconds of each side in each repeat. The sides take turns, and the order turns round in every other repeat, so
+    that a slow moment of the machine meets all of them. On a GPU, time is taken by events on its stream."""
     for _ in range(warm_up):
         for side in sides.values():
             side()
@@ -64,6 +73,7 @@ def once(side: Callable[[], object], device: str = "cpu") -> float:
         side()
         return time.perf_counter() - start
     import torch
+
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     begin.record()
@@ -77,6 +87,7 @@ def now(device: str) -> float:
     """The time when all work handed to the device so far is done."""
     if device == "cuda":
         import torch
+
         torch.cuda.synchronize()
     return time.perf_counter()
 
@@ -103,12 +114,26 @@ def compare(seconds: Mapping[str, Sequence[float]], ours: str = "ours") -> dict:
 
 def machine(device: str = "cpu") -> dict:
     """What the figures depend on."""
-    cpu = next((line.partition(":")[2].strip() for line in open("/proc/cpuinfo", encoding="utf-8") if line.startswith("model name")), "")
+    cpu = next(
+        (
+            line.partition(":")[2].strip()
+            for line in open("/proc/cpuinfo", encoding="utf-8")
+            if line.startswith("model name")
+        ),
+        "",
+    )
     changed = _git("status", "--porcelain", "--untracked-files=no", ".", ":!bench/results")
-    found = {"cpu": cpu or platform.processor(), "cores": len(os.sched_getaffinity(0)), "gpu": None, "python": platform.python_version(),
-             "commit": _git("rev-parse", "--short", "HEAD"), "changed": bool(changed)}
+    found = {
+        "cpu": cpu or platform.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "gpu": None,
+        "python": platform.python_version(),
+        "commit": _git("rev-parse", "--short", "HEAD"),
+        "changed": bool(changed),
+    }
     if "torch" in sys.modules:
         import torch
+
         found |= {"threads": torch.get_num_threads(), "gpu": torch.cuda.get_device_name() if device == "cuda" else None}
     return found | {"versions": dict(_versions())}
 
@@ -141,10 +166,21 @@ def finish(name: str, options: argparse.Namespace, cases: Sequence[Mapping], che
     """Prints the row as the last line, keeps it if asked to, and returns it."""
     for check, value in checks.items():
         print(f"check  {check}: {value}")
-    settings = {key: value.name if isinstance(value, Path) else value for key, value in vars(options).items() if key != "load_before"}
-    row = {"bench": name, "date": time.strftime("%Y-%m-%d"), "options": settings, "cases": list(cases), "checks": dict(checks), **more,
-           "load": {"before": list(options.load_before), "after": list(os.getloadavg())},
-           "machine": machine(getattr(options, "device", "cpu"))}
+    settings = {
+        key: value.name if isinstance(value, Path) else value
+        for key, value in vars(options).items()
+        if key != "load_before"
+    }
+    row = {
+        "bench": name,
+        "date": time.strftime("%Y-%m-%d"),
+        "options": settings,
+        "cases": list(cases),
+        "checks": dict(checks),
+        **more,
+        "load": {"before": list(options.load_before), "after": list(os.getloadavg())},
+        "machine": machine(getattr(options, "device", "cpu")),
+    }
     line = json.dumps(row)
     if options.save:
         RESULTS.mkdir(exist_ok=True)
@@ -156,4 +192,8 @@ def finish(name: str, options: argparse.Namespace, cases: Sequence[Mapping], che
 
 def read_rows(folder: Path) -> list[dict]:
     """All rows of a results folder, oldest first within each file."""
-    return [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for path in sorted(folder.glob("*.jsonl"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]

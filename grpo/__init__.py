@@ -1,15 +1,15 @@
 """GRPO from scratch in PyTorch. Read in the order in which a training step runs:
 
-    train.py        the step on one screen: sample, score, pack, update
-    schema.py       the shape legend; Prompt, Completion, Group, PackedBatch with worked examples
-    sampler.py      completions with the log-probs they were drawn with      (cache.py, draw.py)
-    advantages.py   what a reward is worth within its group                  (rewards/ beside this folder)
-    packing.py      groups to one row of tokens, weights filled once
-    logprobs.py     hidden states to log-probs, never tokens x vocabulary    (kernels/ beside this folder)
-    loss.py         the clipped objective and its relatives                  (MATH.md has the equations)
-    model.py        the decoder                                              (rope.py, attention.py, lora.py)
-    weights.py      Hugging Face checkpoints in and out                      (adapter.py: PEFT's format)
-    optim.py, checkpoint.py, run_dir.py, log.py, config.py, data.py          what surrounds it
+train.py        the step on one screen: sample, score, pack, update
+schema.py       the shape legend; Prompt, Completion, Group, PackedBatch with worked examples
+sampler.py      completions with the log-probs they were drawn with      (cache.py, draw.py)
+advantages.py   what a reward is worth within its group                  (rewards/ beside this folder)
+packing.py      groups to one row of tokens, weights filled once
+logprobs.py     hidden states to log-probs, never tokens x vocabulary    (kernels/ beside this folder)
+loss.py         the clipped objective and its relatives                  (MATH.md has the equations)
+model.py        the decoder                                              (rope.py, attention.py, lora.py)
+weights.py      Hugging Face checkpoints in and out                      (adapter.py: PEFT's format)
+optim.py, checkpoint.py, run_dir.py, log.py, config.py, data.py          what surrounds it
 """
 
 from pathlib import Path

@@ -2,7 +2,7 @@
 
 import math
 
-STD_FLOOR = 1e-4    # added to the standard deviation, as in TRL; the paper (DeepSeekMath, 2402.03300) has none
+STD_FLOOR = 1e-4  # added to the standard deviation, as in TRL; the paper (DeepSeekMath, 2402.03300) has none
 
 
 def group_advantages(rewards: list[list[float | None]], scale_rewards: str = "group") -> list[list[float]]:
@@ -12,14 +12,19 @@ def group_advantages(rewards: list[list[float | None]], scale_rewards: str = "gr
         Â_i = (R_i − mean R) / (std of all rewards of the batch + 1e-4)                          Eq. 2, "batch"
         Â_i =  R_i − mean R                                                                      "none", Dr. GRPO (2503.20783)
 
-    Standard deviations divide by n − 1. None (unscorable) stays out of every mean and deviation and gets 0. A group with
-    fewer than two scorable rewards, or with all of them equal, gets exactly 0. A reward that is not finite makes its group's
-    advantages NaN, so that the gradient is not finite and the step is skipped: a broken reward must not train anything.
+    Standard deviations divide by n − 1. None (unscorable) stays out of every mean and deviation and gets 0. A group
+    with fewer than two scorable rewards, or with all of them equal, gets exactly 0. A reward that is not finite makes
+    its group's advantages NaN, so that the gradient is not finite and the step is skipped: a broken reward must not
+    train anything.
 
     >>> group_advantages([[1.0, 0.0, None], [2.0, 2.0]], "none")
     [[0.5, -0.5, 0.0], [0.0, 0.0]]
     """
-    batch_std = _std([r for group in rewards for r in group if r is not None and math.isfinite(r)]) if scale_rewards == "batch" else None
+    batch_std = (
+        _std([r for group in rewards for r in group if r is not None and math.isfinite(r)])
+        if scale_rewards == "batch"
+        else None
+    )
     return [_one_group(group, scale_rewards, batch_std) for group in rewards]
 
 

@@ -1,8 +1,8 @@
 """Attention over the two layouts of this program: a packed row of tokens, and one new token per cache slot.
 
 The decoder calls `attend(layer, q, k, v)` and does not know which of them it is. Both use torch's
-scaled_dot_product_attention, which scales by 1/sqrt(E) and shares key-value heads among grouped queries; in bfloat16 on a CPU
-dense_attention.py computes the same faster.
+scaled_dot_product_attention, which scales by 1/sqrt(E) and shares key-value heads among grouped queries; in bfloat16 on
+a CPU dense_attention.py computes the same faster.
 """
 
 import torch
@@ -12,7 +12,7 @@ from grpo import dense_attention
 from grpo.cache import KVCache
 from grpo.schema import Layout
 
-MANY_ROWS = 8     # from which on a decode step is faster by dense_attention.py
+MANY_ROWS = 8  # from which on a decode step is faster by dense_attention.py
 
 
 class PackedAttention:
@@ -32,7 +32,11 @@ class PackedAttention:
         self.num_slots = self.num_prompts * self.prompt_width + self.num_rows * self.completion_width
         self.slot_T = torch.tensor(self._slots(layout), dtype=torch.int64, device=device)
         self.prompt_of_row_N = torch.tensor(self.prompt_of_row, dtype=torch.int64, device=device)
-        lengths = sorted(set(prompt_lengths)) if len(set(prompt_lengths)) == 1 else [prompt_lengths[p] for p in self.prompt_of_row]
+        lengths = (
+            sorted(set(prompt_lengths))
+            if len(set(prompt_lengths)) == 1
+            else [prompt_lengths[p] for p in self.prompt_of_row]
+        )
         self.mask = _completion_mask(lengths, self.prompt_width, self.completion_width, dtype, device)
 
     def _slots(self, layout: Layout) -> list[int]:
@@ -49,7 +53,7 @@ class PackedAttention:
 
     def __call__(self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor) -> torch.Tensor:
         (q_P, q_N), (k_P, k_N), (v_P, v_N) = (self._pad(x) for x in (q_THE, k_TKE, v_TKE))
-        out = _attend(q_P, k_P, v_P, None)                               # right padding is never attended to
+        out = _attend(q_P, k_P, v_P, None)  # right padding is never attended to
         if self.completion_width:
             k_N = torch.cat([k_P.index_select(0, self.prompt_of_row_N), k_N], dim=1)
             v_N = torch.cat([v_P.index_select(0, self.prompt_of_row_N), v_N], dim=1)
@@ -59,9 +63,13 @@ class PackedAttention:
 
     def _pad(self, x_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         padded = x_T.new_zeros(self.num_slots, *x_T.shape[1:]).index_copy(0, self.slot_T, x_T)
-        prompts, completions = padded.split([self.num_prompts * self.prompt_width, self.num_rows * self.completion_width])
-        return (prompts.view(self.num_prompts, self.prompt_width, *x_T.shape[1:]),
-                completions.view(self.num_rows, self.completion_width, *x_T.shape[1:]))
+        prompts, completions = padded.split(
+            [self.num_prompts * self.prompt_width, self.num_rows * self.completion_width]
+        )
+        return (
+            prompts.view(self.num_prompts, self.prompt_width, *x_T.shape[1:]),
+            completions.view(self.num_rows, self.completion_width, *x_T.shape[1:]),
+        )
 
 
 class DecodeAttention:
@@ -102,19 +110,28 @@ class _Unpad(torch.autograd.Function):
         return grad_T.new_zeros(ctx.num_slots, *grad_T.shape[1:]).index_copy_(0, slot_T, grad_T), None
 
 
-def _attend(q_NSHE: torch.Tensor, k_NTKE: torch.Tensor, v_NTKE: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+def _attend(
+    q_NSHE: torch.Tensor, k_NTKE: torch.Tensor, v_NTKE: torch.Tensor, mask: torch.Tensor | None
+) -> torch.Tensor:
     """Causal, if there is no mask."""
     if dense_attention.usable(q_NSHE):
         if mask is None:
             mask = _completion_mask([0], 0, q_NSHE.shape[1], q_NSHE.dtype, q_NSHE.device)
         return dense_attention.DenseAttention.apply(q_NSHE, k_NTKE, v_NTKE, mask)
-    out_NHSE = F.scaled_dot_product_attention(q_NSHE.transpose(1, 2), k_NTKE.transpose(1, 2), v_NTKE.transpose(1, 2), mask,
-                                              is_causal=mask is None, enable_gqa=q_NSHE.shape[2] != k_NTKE.shape[2])
+    out_NHSE = F.scaled_dot_product_attention(
+        q_NSHE.transpose(1, 2),
+        k_NTKE.transpose(1, 2),
+        v_NTKE.transpose(1, 2),
+        mask,
+        is_causal=mask is None,
+        enable_gqa=q_NSHE.shape[2] != k_NTKE.shape[2],
+    )
     return out_NHSE.transpose(1, 2)
 
 
-def _completion_mask(prompt_lengths: list[int], prompt_width: int, completion_width: int, dtype: torch.dtype,
-                     device: torch.device | str) -> torch.Tensor:
+def _completion_mask(
+    prompt_lengths: list[int], prompt_width: int, completion_width: int, dtype: torch.dtype, device: torch.device | str
+) -> torch.Tensor:
     """[rows or 1, 1, completion_width, prompt_width + completion_width]: the whole prompt, then causal."""
     prompt = torch.arange(prompt_width, device=device) < torch.tensor(prompt_lengths, device=device)[:, None]
     causal = torch.ones(completion_width, completion_width, dtype=torch.bool, device=device).tril()

@@ -1,8 +1,9 @@
 """Which implementation computes what on this machine: found out by a self-test at start, and named for the log.
 
-`fused(x)` says whether the kernels of kernels/ take the place of torch's operations on x. The attentions have several implementations
-each; `choose` tries them on a small problem of the run's own shape, drops what is missing or wrong, and takes the fastest of
-the rest. On a CPU everything is torch's own. Where bits must be the same in every run, the first that is right is taken.
+`fused(x)` says whether the kernels of kernels/ take the place of torch's operations on x. The attentions have several
+implementations each; `choose` tries them on a small problem of the run's own shape, drops what is missing or wrong, and
+takes the fastest of the rest. On a CPU everything is torch's own. Where bits must be the same in every run, the first
+that is right is taken.
 """
 
 import math
@@ -21,12 +22,24 @@ from grpo.products import linear
 from grpo.schema import Layout
 
 HALF = (torch.bfloat16, torch.float16)
-TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-5, torch.float64: 1e-10}     # relative, against float64
-UNUSABLE = (ImportError, RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError)     # and what Triton's compiler raises
+TOLERANCE = {
+    torch.bfloat16: 1e-2,
+    torch.float16: 2e-3,
+    torch.float32: 1e-5,
+    torch.float64: 1e-10,
+}  # relative, against float64
+UNUSABLE = (
+    ImportError,
+    RuntimeError,
+    NotImplementedError,
+    AttributeError,
+    TypeError,
+    ValueError,
+)  # and what Triton's compiler raises
 REPEATS, CALLS_PER_GRAPH = 5, 20
-TRIAL_ROWS, TRIAL_POSITIONS = 96, 2048     # at most: the trial's reference is in float64
+TRIAL_ROWS, TRIAL_POSITIONS = 96, 2048  # at most: the trial's reference is in float64
 
-Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]     # q_BHE, k_BKSE, v_BKSE -> out_BHE
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # q_BHE, k_BKSE, v_BKSE -> out_BHE
 
 
 @dataclass(frozen=True)
@@ -53,20 +66,29 @@ class Choice:
         return f"{self.name} ({', '.join(map(str, self.trials))})" if self.trials else self.name
 
 
-def choose(candidates: Mapping[str, Callable[[], torch.Tensor]], wanted: torch.Tensor, tolerance: float, clock: Callable[[Callable], float],
-           repeatable: bool = False) -> Choice:
+def choose(
+    candidates: Mapping[str, Callable[[], torch.Tensor]],
+    wanted: torch.Tensor,
+    tolerance: float,
+    clock: Callable[[Callable], float],
+    repeatable: bool = False,
+) -> Choice:
     """Runs each candidate, compares its result with `wanted`, times those that are right, and takes the fastest; with
     `repeatable` the first. The last candidate is the fallback and must be right."""
     trials = []
     for name, run in candidates.items():
         try:
             error = float((run().double() - wanted).norm() / wanted.norm())
-            right = error <= tolerance                                    # False for NaN
-            trials.append(Trial(name, error, clock(run)) if right else Trial(name, error, problem=f"wrong by {error:.1e}"))
+            right = error <= tolerance  # False for NaN
+            trials.append(
+                Trial(name, error, clock(run)) if right else Trial(name, error, problem=f"wrong by {error:.1e}")
+            )
         except Exception as problem:
             if not isinstance(problem, UNUSABLE) and not type(problem).__module__.startswith("triton"):
                 raise
-            trials.append(Trial(name, problem=f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0][:120]}"))
+            trials.append(
+                Trial(name, problem=f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0][:120]}")
+            )
     usable = [trial for trial in trials if not trial.problem]
     if not usable:
         raise RuntimeError(f"no implementation passed its self-test: {', '.join(map(str, trials))}")
@@ -99,9 +121,10 @@ def triton_problem() -> str:
         return "Triton is set to interpret"
     try:
         from grpo.kernels.rms_norm import rms_norm
+
         x, weight = torch.randn(3, 100, device="cuda"), torch.ones(100, device="cuda")
         wrong = float((rms_norm(x, weight, 1e-6)[0] - F.rms_norm(x, (100,), weight, 1e-6)).abs().max())
-    except Exception as problem:      # a compiler has many ways to fail, and torch's own operations do as well
+    except Exception as problem:  # a compiler has many ways to fail, and torch's own operations do as well
         return f"Triton failed: {type(problem).__name__}: {(str(problem).splitlines() or [''])[0][:120]}"
     return "" if wrong < 1e-5 else f"Triton's results are off by {wrong:.1e}"
 
@@ -112,7 +135,8 @@ def fused(x: torch.Tensor) -> bool:
 
 
 def will_fuse(dtype: torch.dtype) -> bool:
-    """Whether a GPU's training pass uses kernels/ and FlashAttention; for a GPU that is not here (grpo.doctor) that is taken for granted."""
+    """Whether a GPU's training pass uses kernels/ and FlashAttention; for a GPU that is not here (grpo.doctor) that is
+    taken for granted."""
     return dtype in HALF and Settings.kernels and not (torch.cuda.is_available() and triton_problem())
 
 
@@ -136,12 +160,14 @@ def exact_logits(hidden_XD: torch.Tensor, head_VD: torch.Tensor) -> torch.Tensor
 
 def triton_decode(lengths_B: torch.Tensor, num_positions: int) -> Attend:
     from grpo.kernels.decode_attention import decode_attention
+
     return lambda q, k, v: decode_attention(q, k, v, lengths_B, num_positions)
 
 
 def torch_flash_decode(lengths_B: torch.Tensor, num_positions: int) -> Attend:
-    """FlashAttention-2 in torch with `seqused_k`. Every (slot, key-value head) is a sequence of its own with one head of keys, which
-    makes the cache one run of tokens; the queries of its group are the heads. So torch splits keys and packs the group."""
+    """FlashAttention-2 in torch with `seqused_k`. Every (slot, key-value head) is a sequence of its own with one head
+    of keys, which makes the cache one run of tokens; the queries of its group are the heads. So torch splits keys and
+    packs the group."""
     starts: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
 
     def attend(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
@@ -151,32 +177,62 @@ def torch_flash_decode(lengths_B: torch.Tensor, num_positions: int) -> Attend:
             starts[K, capacity] = number, number * capacity, lengths_B.to(torch.int32).repeat_interleave(K)
         query_starts, key_starts, lengths = starts[K, capacity]
         k, v = (x.as_strided((B * K * capacity, 1, E), (E, E, 1)) for x in (k_BKSE, v_BKSE))
-        out, *_ = torch.ops.aten._flash_attention_forward(q_BHE.reshape(B * K, H // K, E), k, v, query_starts, key_starts, 1, num_positions,
-                                                          0.0, False, False, seqused_k=lengths)
+        out, *_ = torch.ops.aten._flash_attention_forward(
+            q_BHE.reshape(B * K, H // K, E),
+            k,
+            v,
+            query_starts,
+            key_starts,
+            1,
+            num_positions,
+            0.0,
+            False,
+            False,
+            seqused_k=lengths,
+        )
         return out.view(B, H, E)
+
     return attend
 
 
 def flash_attn_decode(lengths_B: torch.Tensor, num_positions: int) -> Attend:
     """The flash-attn package, where it is installed."""
     from flash_attn import flash_attn_with_kvcache
+
     lengths = lengths_B.to(torch.int32)
-    return lambda q, k, v: flash_attn_with_kvcache(q[:, None], k.transpose(1, 2), v.transpose(1, 2), cache_seqlens=lengths)[:, 0]
+    return lambda q, k, v: flash_attn_with_kvcache(
+        q[:, None], k.transpose(1, 2), v.transpose(1, 2), cache_seqlens=lengths
+    )[:, 0]
 
 
 def sdpa_decode(lengths_B: torch.Tensor, num_positions: int) -> Attend:
     """torch's scaled_dot_product_attention with a mask, the group on the query axis."""
     allowed_B11S = (torch.arange(num_positions, device=lengths_B.device) < lengths_B[:, None])[:, None, None]
-    return lambda q, k, v: F.scaled_dot_product_attention(q.unflatten(1, (k.shape[1], -1)), k, v, attn_mask=allowed_B11S).flatten(1, 2)
+    return lambda q, k, v: F.scaled_dot_product_attention(
+        q.unflatten(1, (k.shape[1], -1)), k, v, attn_mask=allowed_B11S
+    ).flatten(1, 2)
 
 
-DECODERS = {"triton": triton_decode, "torch flash": torch_flash_decode, "flash-attn": flash_attn_decode, "sdpa": sdpa_decode}
+DECODERS = {
+    "triton": triton_decode,
+    "torch flash": torch_flash_decode,
+    "flash-attn": flash_attn_decode,
+    "sdpa": sdpa_decode,
+}
 
 
-def choose_decoder(heads: int, kv_heads: int, head_dim: int, rows: int, num_positions: int, dtype: torch.dtype, device: torch.device | str,
-                   decoders: Mapping[str, Callable] = DECODERS) -> Choice:
-    """The decode attention for `rows` sequences of up to `num_positions` tokens. The lengths of the trial are ragged, and what lies
-    beyond them is large, so that attending to it shows."""
+def choose_decoder(
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    rows: int,
+    num_positions: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    decoders: Mapping[str, Callable] = DECODERS,
+) -> Choice:
+    """The decode attention for `rows` sequences of up to `num_positions` tokens. The lengths of the trial are ragged,
+    and what lies beyond them is large, so that attending to it shows."""
     rows, num_positions = min(rows, TRIAL_ROWS), min(num_positions, TRIAL_POSITIONS)
     if torch.device(device).type != "cuda":
         decoders = {"sdpa": decoders["sdpa"]}
@@ -189,7 +245,9 @@ def choose_decoder(heads: int, kv_heads: int, head_dim: int, rows: int, num_posi
     beyond_BS = torch.arange(num_positions, device=device) >= lengths_B[:, None]
     wanted = sdpa_decode(lengths_B, num_positions)(q_BHE.double(), *kv.double())
     kv.masked_fill_(beyond_BS[None, :, None, :, None], 10.0)
-    candidates = {name: (lambda make=make: make(lengths_B, num_positions)(q_BHE, *kv)) for name, make in decoders.items()}
+    candidates = {
+        name: (lambda make=make: make(lengths_B, num_positions)(q_BHE, *kv)) for name, make in decoders.items()
+    }
     return choose(candidates, wanted, TOLERANCE[dtype], replay_seconds, Settings.repeatable)
 
 
@@ -218,9 +276,17 @@ def choose_packed(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, 
 
     with torch.inference_mode(False), torch.enable_grad():
         generator = torch.Generator(device).manual_seed(0)
-        inputs = [torch.randn(TRIAL_LAYOUT.num_tokens, h, head_dim, generator=generator, device=device) for h in (heads, kv_heads, kv_heads, heads)]
-        return choose({name: lambda name=name: run(name, dtype) for name in PACKED}, run("sdpa", torch.float64), 2 * TOLERANCE[dtype], seconds,
-                      Settings.repeatable)
+        inputs = [
+            torch.randn(TRIAL_LAYOUT.num_tokens, h, head_dim, generator=generator, device=device)
+            for h in (heads, kv_heads, kv_heads, heads)
+        ]
+        return choose(
+            {name: lambda name=name: run(name, dtype) for name in PACKED},
+            run("sdpa", torch.float64),
+            2 * TOLERANCE[dtype],
+            seconds,
+            Settings.repeatable,
+        )
 
 
 def packed_choice(model) -> Choice:
@@ -244,7 +310,8 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def replay_seconds(run: Callable[[], object]) -> float:
-    """Of one call inside a CUDA graph, as decoding makes it: without the host's share. What cannot be captured is out."""
+    """Of one call inside a CUDA graph, as decoding makes it: without the host's share. What cannot be captured is
+    out."""
     if not torch.cuda.is_available():
         return seconds(run)
     graph = torch.cuda.CUDAGraph()

@@ -1,25 +1,36 @@
 """The key-value cache: one contiguous slot per sequence, positions from 0, no padding and no pages.
 
 The sequences that are alive always occupy slots 0 ... B-1, so that attention reads plain views. When one ends, the last
-live slot is copied into its place: a single copy per finished sequence, as much memory traffic as one decode step of that
-sequence, where gathering the live slots by index would copy the whole cache at every step.
+live slot is copied into its place: a single copy per finished sequence, as much memory traffic as one decode step of
+that sequence, where gathering the live slots by index would copy the whole cache at every step.
 """
 
 import torch
 
-GROWTH = 32     # positions; the cache has a multiple of it after it has grown
+GROWTH = 32  # positions; the cache has a multiple of it after it has grown
 
 
 class KVCache:
     """Keys and values for `num_slots` sequences of `num_positions` tokens: kv_L2BKSE.
 
-    Bytes: 2 · L · slots · K · S · E · bytes of the dtype (56 KiB per token for a 7B Qwen2 in bf16). On a GPU it is made for the
-    longest sequence at once; on a CPU it starts with none and grows, since products over all its positions are the fastest.
+    Bytes: 2 · L · slots · K · S · E · bytes of the dtype (56 KiB per token for a 7B Qwen2 in bf16). On a GPU it is made
+    for the longest sequence at once; on a CPU it starts with none and grows, since products over all its positions are
+    the fastest.
     """
 
-    def __init__(self, num_layers: int, num_slots: int, num_kv_heads: int, num_positions: int, head_dim: int,
-                 dtype: torch.dtype, device: torch.device | str):
-        self.kv_L2BKSE = torch.zeros(num_layers, 2, num_slots, num_kv_heads, num_positions, head_dim, dtype=dtype, device=device)
+    def __init__(
+        self,
+        num_layers: int,
+        num_slots: int,
+        num_kv_heads: int,
+        num_positions: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ):
+        self.kv_L2BKSE = torch.zeros(
+            num_layers, 2, num_slots, num_kv_heads, num_positions, head_dim, dtype=dtype, device=device
+        )
 
     @property
     def num_slots(self) -> int:
@@ -33,9 +44,13 @@ class KVCache:
         """Makes room for `num_positions`, and a little more: growing copies everything."""
         if num_positions > self.num_positions:
             old_L2BKSE, more = self.kv_L2BKSE, -num_positions % GROWTH + num_positions - self.num_positions
-            self.kv_L2BKSE = torch.cat([old_L2BKSE, old_L2BKSE.new_zeros(*old_L2BKSE.shape[:4], more, old_L2BKSE.shape[5])], dim=4)
+            self.kv_L2BKSE = torch.cat(
+                [old_L2BKSE, old_L2BKSE.new_zeros(*old_L2BKSE.shape[:4], more, old_L2BKSE.shape[5])], dim=4
+            )
 
-    def write(self, layer: int, slot_X: torch.Tensor, position_X: torch.Tensor, k_XKE: torch.Tensor, v_XKE: torch.Tensor) -> None:
+    def write(
+        self, layer: int, slot_X: torch.Tensor, position_X: torch.Tensor, k_XKE: torch.Tensor, v_XKE: torch.Tensor
+    ) -> None:
         """Stores token x at (slot_X[x], position_X[x])."""
         k_BKSE, v_BKSE = self.kv_L2BKSE[layer]
         k_BKSE[slot_X, :, position_X] = k_XKE

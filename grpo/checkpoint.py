@@ -1,8 +1,8 @@
 """Checkpoints that are whole or absent, and bit-exact to continue from.
 
-A checkpoint is written into a folder of another name, each file flushed to disk; `manifest.json`, with the size and sha256
-of every file, comes last; then one rename. A folder without a manifest that fits it is no checkpoint. Only safetensors
-and JSON, nothing pickled.
+A checkpoint is written into a folder of another name, each file flushed to disk; `manifest.json`, with the size and
+sha256 of every file, comes last; then one rename. A folder without a manifest that fits it is no checkpoint. Only
+safetensors and JSON, nothing pickled.
 """
 
 import hashlib
@@ -56,7 +56,9 @@ class CheckpointWriter:
         except OSError as failure:
             error = failure
         if error is not None:
-            written = sum(p.stat().st_size for p in self.folder.rglob("*") if p.is_file()) if self.folder.exists() else 0
+            written = (
+                sum(p.stat().st_size for p in self.folder.rglob("*") if p.is_file()) if self.folder.exists() else 0
+            )
             shutil.rmtree(self.folder, ignore_errors=True)
             if is_storage_error(error) or (isinstance(error, OSError) and kind is None):
                 raise self._explain(error, written) from error
@@ -64,8 +66,12 @@ class CheckpointWriter:
     def _explain(self, error: BaseException, written: int) -> UserError:
         free = shutil.disk_usage(self.target.parent).free
         size = f"needs {max(self.needed_bytes, written) / 1e9:.2g} GB, {free / 1e9:.2g} GB free"
-        return UserError(f"cannot write {self.target}: {size}", str(error),
-                         "free some space and resume with resume_from_checkpoint=true; older checkpoints are intact", STORAGE)
+        return UserError(
+            f"cannot write {self.target}: {size}",
+            str(error),
+            "free some space and resume with resume_from_checkpoint=true; older checkpoints are intact",
+            STORAGE,
+        )
 
     def _commit(self) -> None:
         failpoint("save-written")
@@ -80,7 +86,7 @@ class CheckpointWriter:
         _sync(self.folder)
         failpoint("save-complete")
         if self.target.exists():
-            shutil.rmtree(self.target)          # damaged, or of a branch that the run has left: see Run.save_checkpoint
+            shutil.rmtree(self.target)  # damaged, or of a branch that the run has left: see Run.save_checkpoint
         os.replace(self.folder, self.target)
         failpoint("save-renamed")
         _sync(self.target.parent)
@@ -114,17 +120,26 @@ def problem_with(folder: Path) -> str:
 
 def checkpoints(run_dir: Path) -> list[Path]:
     """Folders named like checkpoints, newest first; not necessarily valid."""
-    found = [(int(match[1]), path) for path in run_dir.glob("checkpoint-*") if path.is_dir() and (match := _NAME.fullmatch(path.name))]
+    found = [
+        (int(match[1]), path)
+        for path in run_dir.glob("checkpoint-*")
+        if path.is_dir() and (match := _NAME.fullmatch(path.name))
+    ]
     return [path for _, path in sorted(found, reverse=True)]
 
 
 def find_checkpoint(run_dir: Path, wanted: bool | str) -> tuple[Path | None, list[str]]:
-    """The checkpoint to resume from, and notices. True: the newest valid one, or None if there is none. A path: that one, or
-    exit 6; an explicit path never falls back."""
+    """The checkpoint to resume from, and notices. True: the newest valid one, or None if there is none. A path: that
+    one, or exit 6; an explicit path never falls back."""
     if isinstance(wanted, str):
         problem = problem_with(Path(wanted))
         if problem:
-            raise UserError(f"{wanted} is not a valid checkpoint", problem, "name another one, or use resume_from_checkpoint=true", STORAGE)
+            raise UserError(
+                f"{wanted} is not a valid checkpoint",
+                problem,
+                "name another one, or use resume_from_checkpoint=true",
+                STORAGE,
+            )
         return Path(wanted), []
     notices = []
     for folder in checkpoints(run_dir):
@@ -136,14 +151,15 @@ def find_checkpoint(run_dir: Path, wanted: bool | str) -> tuple[Path | None, lis
 
 
 def clean(run_dir: Path, keep: int, newest: int | None = None) -> None:
-    """Removes left-over temporary folders, and of the checkpoints up to step `newest` all but the last `keep` (0: keeps all).
+    """Removes left-over temporary folders, and of the checkpoints up to step `newest` all but the last `keep` (0: keeps
+    all).
 
     newest: the one just written, which is valid. Later ones were not resumed from, being damaged; they do not count."""
     for folder in run_dir.glob("checkpoint-*.tmp-*"):
         shutil.rmtree(folder, ignore_errors=True)
     found = [path for path in checkpoints(run_dir) if newest is None or int(_NAME.fullmatch(path.name)[1]) <= newest]
     for folder in found[keep:] if keep else []:
-        (folder / MANIFEST_FILE).unlink(missing_ok=True)        # first, so that no half of it looks whole
+        (folder / MANIFEST_FILE).unlink(missing_ok=True)  # first, so that no half of it looks whole
         failpoint("save-retiring")
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -152,9 +168,17 @@ def random_state() -> dict[str, Any]:
     """The state of every random generator of this process, as JSON."""
     kind, words, position, has_gauss, gauss = np.random.get_state()
     version, internal, next_gauss = random.getstate()
-    cuda = torch.cuda.get_rng_state().numpy().tobytes().hex() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
-    return {"python": [version, list(internal), next_gauss], "numpy": [kind, words.tolist(), position, has_gauss, gauss],
-            "torch": torch.get_rng_state().numpy().tobytes().hex(), "cuda": cuda}
+    cuda = (
+        torch.cuda.get_rng_state().numpy().tobytes().hex()
+        if torch.cuda.is_available() and torch.cuda.is_initialized()
+        else None
+    )
+    return {
+        "python": [version, list(internal), next_gauss],
+        "numpy": [kind, words.tolist(), position, has_gauss, gauss],
+        "torch": torch.get_rng_state().numpy().tobytes().hex(),
+        "cuda": cuda,
+    }
 
 
 def restore_random_state(state: dict[str, Any]) -> None:
@@ -167,7 +191,12 @@ def restore_random_state(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(_byte_tensor(state["cuda"]))
 
 
-def write_state(folder: Path, tensors: dict[str, torch.Tensor], counters: dict[str, Any], random_states: Sequence[dict[str, Any]] = ()) -> None:
+def write_state(
+    folder: Path,
+    tensors: dict[str, torch.Tensor],
+    counters: dict[str, Any],
+    random_states: Sequence[dict[str, Any]] = (),
+) -> None:
     """Optimizer tensors, counters and the random generators of every rank (by default: of this process)."""
     tensors = {f"optimizer.{name}": value.detach().cpu().contiguous() for name, value in tensors.items()}
     save_file(tensors, folder / STATE_FILE)
@@ -182,9 +211,23 @@ def read_state(folder: Path, rank: int = 0) -> tuple[dict[str, torch.Tensor], di
         tensors = load_file(folder / STATE_FILE)
         counters = json.loads((folder / COUNTERS_FILE).read_text(encoding="utf-8"))
         restore_random_state(counters.pop("rng")[rank])
-    except (OSError, ValueError, SafetensorError, KeyError, IndexError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
-        raise UserError(f"the checkpoint {folder} cannot be read", f"{type(error).__name__}: {error}", "use an older one", STORAGE) from None
-    return {name.removeprefix("optimizer."): value for name, value in tensors.items() if name.startswith("optimizer.")}, counters
+    except (
+        OSError,
+        ValueError,
+        SafetensorError,
+        KeyError,
+        IndexError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        OverflowError,
+    ) as error:
+        raise UserError(
+            f"the checkpoint {folder} cannot be read", f"{type(error).__name__}: {error}", "use an older one", STORAGE
+        ) from None
+    return {
+        name.removeprefix("optimizer."): value for name, value in tensors.items() if name.startswith("optimizer.")
+    }, counters
 
 
 def sha256(path: Path) -> str:

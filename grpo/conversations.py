@@ -21,12 +21,20 @@ def read_messages(record: dict[str, Any]) -> list[Message]:
     if "conversations" in record or "messages" in record:
         turns = record.get("conversations") or record.get("messages")
         messages = [
-            {"role": ROLES.get(turn.get("from") or turn.get("role"), ""), "content": turn.get("value", turn.get("content"))} for turn in turns
+            {
+                "role": ROLES.get(turn.get("from") or turn.get("role"), ""),
+                "content": turn.get("value", turn.get("content")),
+            }
+            for turn in turns
         ]
     elif "instruction" in record:
         asked = "\n".join(filter(None, (record["instruction"], record.get("input"))))
         turns = [*(record.get("history") or []), [asked, record.get("output")]]
-        messages = [{"role": role, "content": text} for pair in turns for role, text in zip(("user", "assistant"), pair, strict=True)]
+        messages = [
+            {"role": role, "content": text}
+            for pair in turns
+            for role, text in zip(("user", "assistant"), pair, strict=True)
+        ]
     else:
         raise ValueError(f"neither conversations, messages nor instruction among its columns: {', '.join(record)}")
     if record.get("system"):
@@ -39,8 +47,9 @@ def read_messages(record: dict[str, Any]) -> list[Message]:
     return messages
 
 
-def make_examples(records: Sequence[dict[str, Any]], path: Path, encoder: ChatEncoder, system_prompt: str | None,
-                  max_length: int) -> tuple[list[Group], int, int]:
+def make_examples(
+    records: Sequence[dict[str, Any]], path: Path, encoder: ChatEncoder, system_prompt: str | None, max_length: int
+) -> tuple[list[Group], int, int]:
     """Examples, how many were cut at max_length, how many were left out because the prompt alone is longer.
 
     Every answer of a conversation is one example, a group of one: its prompt is everything before it, rendered as at
@@ -51,7 +60,9 @@ def make_examples(records: Sequence[dict[str, Any]], path: Path, encoder: ChatEn
         try:
             messages = read_messages(record)
         except (ValueError, TypeError, AttributeError) as error:
-            raise UserError(f"{path}: row {index + 1} is no conversation", str(error), "correct or remove that row", PREFLIGHT) from None
+            raise UserError(
+                f"{path}: row {index + 1} is no conversation", str(error), "correct or remove that row", PREFLIGHT
+            ) from None
         if system_prompt and messages[0]["role"] != "system":
             messages = [{"role": "system", "content": system_prompt}, *messages]
         for number, message in enumerate(messages):
@@ -62,8 +73,19 @@ def make_examples(records: Sequence[dict[str, Any]], path: Path, encoder: ChatEn
             room = max_length - len(prompt_ids)
             cut, left_out = cut + (0 < room < len(answer)), left_out + (room <= 0)
             if room > 0:
-                completion = Completion(answer[:room], [0.0] * len(answer[:room]), [float("-inf")] * len(answer[:room]), "stop", message["content"])
+                completion = Completion(
+                    answer[:room],
+                    [0.0] * len(answer[:room]),
+                    [float("-inf")] * len(answer[:room]),
+                    "stop",
+                    message["content"],
+                )
                 examples.append(Group(Prompt(index, text, tuple(prompt_ids), {}), [completion]))
     if not examples:
-        raise UserError(f"{path} holds no usable example", f"{left_out} are longer than max_length = {max_length}", "raise max_length", PREFLIGHT)
+        raise UserError(
+            f"{path} holds no usable example",
+            f"{left_out} are longer than max_length = {max_length}",
+            "raise max_length",
+            PREFLIGHT,
+        )
     return examples, cut, left_out

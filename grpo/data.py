@@ -27,7 +27,8 @@ class Row:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON array, JSONL or CSV file; which of them is decided by content. Exit 3 names file and line."""
+    """The objects of a JSON array, JSONL or CSV file; which of them is decided by content. Exit 3 names file and
+    line."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -39,13 +40,18 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         records = _parse(text, path, 1)
     elif start == "{":
         # one object over several lines, or one per line; U+2028 ends no line of JSON
-        records = _one_object(text) or [_parse(line, path, number) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+        records = _one_object(text) or [
+            _parse(line, path, number) for number, line in enumerate(text.split("\n"), 1) if line.strip()
+        ]
     else:
         records = _read_table(text, path)
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict):
             raise UserError(
-                f"{path}: row {number} is not an object", f"it is {json.dumps(record)[:80]}", 'each row must be {"question": …}', PREFLIGHT
+                f"{path}: row {number} is not an object",
+                f"it is {json.dumps(record)[:80]}",
+                'each row must be {"question": …}',
+                PREFLIGHT,
             )
     if not records:
         raise UserError(f"{path} holds no rows", "", "give a JSON array, JSONL or CSV file of questions", PREFLIGHT)
@@ -57,20 +63,28 @@ def _read_table(text: str, path: Path) -> list[dict[str, Any]]:
     try:
         records = list(reader)
     except csv.Error as error:
-        raise UserError(f"{path}:{reader.line_num} is not valid CSV", str(error), "correct or remove that line", PREFLIGHT) from None
+        raise UserError(
+            f"{path}:{reader.line_num} is not valid CSV", str(error), "correct or remove that line", PREFLIGHT
+        ) from None
     for number, record in enumerate(records, 1):
         if None in record:
-            raise UserError(f"{path}: row {number} has more fields than the header", f"the header is {', '.join(reader.fieldnames)}"[:200],
-                            "put quotes around fields that hold a comma", PREFLIGHT)
+            raise UserError(
+                f"{path}: row {number} has more fields than the header",
+                f"the header is {', '.join(reader.fieldnames)}"[:200],
+                "put quotes around fields that hold a comma",
+                PREFLIGHT,
+            )
     return records
 
 
 def _parse(text: str, path: Path, line: int) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:         # a plain ValueError: a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # a plain ValueError: a number of thousands of digits
         where = line + getattr(error, "lineno", 1) - 1
-        raise UserError(f"{path}:{where} is not valid JSON", str(error), "correct or remove that line", PREFLIGHT) from None
+        raise UserError(
+            f"{path}:{where} is not valid JSON", str(error), "correct or remove that line", PREFLIGHT
+        ) from None
 
 
 def _one_object(text: str) -> list[Any]:
@@ -81,23 +95,46 @@ def _one_object(text: str) -> list[Any]:
         return []
 
 
-def read_rows(path: Path, question_field: str | None = None, answer_field: str | None = None, title_field: str | None = None,
-              max_samples: int = 0) -> list[Row]:
-    """Rows with their fields found. A missing or mistyped field is an error (exit 3) that names the row and the key to set."""
-    records = read_records(path)[:max_samples or None]
-    names = {"question": _field(records, question_field, QUESTION_FIELDS), "answer": _field(records, answer_field, ANSWER_FIELDS),
-             "title": _field(records, title_field, TITLE_FIELDS)}
+def read_rows(
+    path: Path,
+    question_field: str | None = None,
+    answer_field: str | None = None,
+    title_field: str | None = None,
+    max_samples: int = 0,
+) -> list[Row]:
+    """Rows with their fields found. A missing or mistyped field is an error (exit 3) that names the row and the key to
+    set."""
+    records = read_records(path)[: max_samples or None]
+    names = {
+        "question": _field(records, question_field, QUESTION_FIELDS),
+        "answer": _field(records, answer_field, ANSWER_FIELDS),
+        "title": _field(records, title_field, TITLE_FIELDS),
+    }
     if names["question"] is None:
-        raise UserError(f"{path}: no column holds the question", f"columns: {', '.join(records[0])}", "set question_field", PREFLIGHT)
+        raise UserError(
+            f"{path}: no column holds the question",
+            f"columns: {', '.join(records[0])}",
+            "set question_field",
+            PREFLIGHT,
+        )
     for wanted, chosen in (("answer", answer_field), ("title", title_field)):
         if chosen and names[wanted] is None:
-            raise UserError(f"{path}: there is no column {chosen}", f"columns: {', '.join(records[0])}", f"correct {wanted}_field", PREFLIGHT)
+            raise UserError(
+                f"{path}: there is no column {chosen}",
+                f"columns: {', '.join(records[0])}",
+                f"correct {wanted}_field",
+                PREFLIGHT,
+            )
     rows = []
     for index, record in enumerate(records):
         question = record.get(names["question"])
         if not isinstance(question, str) or not question.strip():
-            raise UserError(f"{path}: row {index + 1} has no question", f"its {names['question']} is {json.dumps(question)[:80]}",
-                            "correct the row, or set question_field", PREFLIGHT)
+            raise UserError(
+                f"{path}: row {index + 1} has no question",
+                f"its {names['question']} is {json.dumps(question)[:80]}",
+                "correct the row, or set question_field",
+                PREFLIGHT,
+            )
         if not _is_text(question):
             raise UserError(
                 f"{path}: row {index + 1} holds half a character",
@@ -124,7 +161,9 @@ def _is_text(text: str) -> bool:
 
 def _field(records: list[dict[str, Any]], chosen: str | None, candidates: tuple[str, ...]) -> str | None:
     """The column to use: the chosen one, else the first candidate that any row has."""
-    return next((name for name in ((chosen,) if chosen else candidates) if any(name in record for record in records)), None)
+    return next(
+        (name for name in ((chosen,) if chosen else candidates) if any(name in record for record in records)), None
+    )
 
 
 def fingerprint(rows: list[Row]) -> str:
@@ -141,8 +180,8 @@ def digest(values: Iterable[Any]) -> str:
 
 @dataclass
 class Order:
-    """Which rows come next: a permutation per epoch, a function of the seed alone. `position` counts rows handed out since
-    the start, over all epochs and ranks, and is all that a checkpoint needs."""
+    """Which rows come next: a permutation per epoch, a function of the seed alone. `position` counts rows handed out
+    since the start, over all epochs and ranks, and is all that a checkpoint needs."""
 
     num_rows: int
     seed: int
@@ -154,7 +193,7 @@ class Order:
         taken = []
         while len(taken) < count:
             epoch, offset = divmod(self.position, self.num_rows)
-            batch = self._epoch(epoch)[offset:offset + count - len(taken)]
+            batch = self._epoch(epoch)[offset : offset + count - len(taken)]
             taken += batch
             self.position += len(batch)
         return taken

@@ -1,9 +1,9 @@
 """One decode step as a function of static buffers, and its CUDA graphs.
 
-`Slots` holds everything a step reads and writes: embed, layers, head, draw, append, end. Nothing in a step waits for the device, so
-on a GPU it is captured once per bucket of rows and replayed: several steps per look of the host at what has ended. Rows of a
-bucket that no sequence occupies count as ended, and an ended row goes on writing where nothing is read: its next position
-in the cache, and the column after its last token. On a CPU the same steps run as they are.
+`Slots` holds everything a step reads and writes: embed, layers, head, draw, append, end. Nothing in a step waits for
+the device, so on a GPU it is captured once per bucket of rows and replayed: several steps per look of the host at what
+has ended. Rows of a bucket that no sequence occupies count as ended, and an ended row goes on writing where nothing is
+read: its next position in the cache, and the column after its last token. On a CPU the same steps run as they are.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from grpo.cache import KVCache
 from grpo.draw import Sampling, draw, uniforms
 from grpo.model import Decoder
 
-WARM_UPS = 2        # runs before a capture: lazily made handles and compiled kernels
+WARM_UPS = 2  # runs before a capture: lazily made handles and compiled kernels
 
 
 class Recorded(Protocol):
@@ -28,7 +28,8 @@ class Recorded(Protocol):
 
 @dataclass
 class Slots:
-    """The state of every slot: next input and its position; tokens so far, the limit, the seed; whether it has ended; results."""
+    """The state of every slot: next input and its position; tokens so far, the limit, the seed; whether it has ended;
+    results."""
 
     cache: KVCache
     last_id_B: torch.Tensor
@@ -37,7 +38,7 @@ class Slots:
     limit_B: torch.Tensor
     seed_B: torch.Tensor
     ended_B: torch.Tensor
-    ids_BX: torch.Tensor        # one column more than tokens: the last takes what ended rows go on writing
+    ids_BX: torch.Tensor  # one column more than tokens: the last takes what ended rows go on writing
     logps_BX: torch.Tensor
     cuts_BX: torch.Tensor
 
@@ -45,7 +46,10 @@ class Slots:
     def make(cls, cache: KVCache, max_new_tokens: int) -> "Slots":
         device, B = cache.kv_L2BKSE.device, cache.num_slots
         integers = [torch.zeros(B, dtype=torch.int64, device=device) for _ in range(5)]
-        results = [torch.zeros(B, max_new_tokens + 1, dtype=dtype, device=device) for dtype in (torch.int64, torch.float32, torch.float32)]
+        results = [
+            torch.zeros(B, max_new_tokens + 1, dtype=dtype, device=device)
+            for dtype in (torch.int64, torch.float32, torch.float32)
+        ]
         return cls(cache, *integers, torch.ones(B, dtype=torch.bool, device=device), *results)
 
     def rows(self) -> list[torch.Tensor]:
@@ -54,11 +58,16 @@ class Slots:
 
     def holds(self, num_slots: int, num_positions: int, max_new_tokens: int) -> bool:
         """Whether there is room for so many sequences of such lengths."""
-        return self.cache.num_slots >= num_slots and self.cache.num_positions >= num_positions and self.ids_BX.shape[1] > max_new_tokens
+        return (
+            self.cache.num_slots >= num_slots
+            and self.cache.num_positions >= num_positions
+            and self.ids_BX.shape[1] > max_new_tokens
+        )
 
 
 class SlotAttention:
-    """Attention of one new token per slot, whose lengths stay on the device: `attention.DecodeAttention` without a look at them.
+    """Attention of one new token per slot, whose lengths stay on the device: `attention.DecodeAttention` without a look
+    at them.
 
     decoder: one of backends.DECODERS.
     """
@@ -74,29 +83,49 @@ class SlotAttention:
 
 
 class RotatingSlotAttention(SlotAttention):
-    """The same with rotation and write in one kernel: the model hands it queries and keys as they leave their projections."""
+    """The same with rotation and write in one kernel: the model hands it queries and keys as they leave their
+    projections."""
 
-    def unrotated(self, layer: int, q_BHE: torch.Tensor, k_BKE: torch.Tensor, v_BKE: torch.Tensor,
-                  rope: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    def unrotated(
+        self,
+        layer: int,
+        q_BHE: torch.Tensor,
+        k_BKE: torch.Tensor,
+        v_BKE: torch.Tensor,
+        rope: tuple[torch.Tensor, torch.Tensor],
+    ) -> torch.Tensor:
         from grpo.kernels.rotary import rotate_into_cache
+
         k_BKSE, v_BKSE = self.cache.read(layer, len(q_BHE), self.cache.num_positions)
-        return self.attend(rotate_into_cache(q_BHE, k_BKE, v_BKE, *rope, k_BKSE, v_BKSE, self.positions_B), k_BKSE, v_BKSE)
+        return self.attend(
+            rotate_into_cache(q_BHE, k_BKE, v_BKE, *rope, k_BKSE, v_BKSE, self.positions_B), k_BKSE, v_BKSE
+        )
 
 
 class DecodeGraphs:
-    """Decode steps over some slots: `run` makes several, as graphs if there is a `capture` (CudaCapture) to make them."""
+    """Decode steps over some slots: `run` makes several, as graphs if there is a `capture` (CudaCapture) to make
+    them."""
 
-    def __init__(self, model: Decoder, slots: Slots, eos_ids: Sequence[int], decoder: str = "sdpa", capture: Callable[..., Recorded] | None = None):
+    def __init__(
+        self,
+        model: Decoder,
+        slots: Slots,
+        eos_ids: Sequence[int],
+        decoder: str = "sdpa",
+        capture: Callable[..., Recorded] | None = None,
+    ):
         self.model, self.slots, self.decoder, self.capture = model, slots, decoder, capture
         self.eos = torch.tensor(eos_ids, dtype=torch.int64, device=slots.ended_B.device)
-        self.graphs: dict[tuple, Recorded] = {}                        # by rows and what is sampled
+        self.graphs: dict[tuple, Recorded] = {}  # by rows and what is sampled
 
     def run(self, live: int, steps: int, sampling: Sampling, head_VD: torch.Tensor) -> None:
         """`steps` tokens for the first `live` slots; those that end on the way stay as they are."""
         rows = bucket(live, self.slots.cache.num_slots)
         self.slots.ended_B[live:rows] = True
         kernels = fused(self.slots.cache.kv_L2BKSE)
-        if self.capture is None or (sampling.cuts and not kernels):    # without kernels, the host looks at the thresholds of top-k and top-p
+        if self.capture is None or (
+            sampling.cuts and not kernels
+        ):  # without kernels, the host looks at the thresholds of top-k and top-p
             for _ in range(steps):
                 self.step(rows, sampling, head_VD)
             return
@@ -110,7 +139,9 @@ class DecodeGraphs:
         """One token for each of the first `rows` slots."""
         slots, live = self.slots, slice(rows)
         position_B, count_B, running_B = slots.position_B[live], slots.count_B[live], ~slots.ended_B[live]
-        attend = (RotatingSlotAttention if fused(slots.cache.kv_L2BKSE) else SlotAttention)(slots.cache, position_B, self.decoder)
+        attend = (RotatingSlotAttention if fused(slots.cache.kv_L2BKSE) else SlotAttention)(
+            slots.cache, position_B, self.decoder
+        )
         hidden_BD = self.model(slots.last_id_B[live], position_B, attend)
         id_B, logp_B, cut_B = draw_tokens(exact_logits(hidden_BD, head_VD), slots.seed_B[live], count_B, sampling)
         for buffer_BX, value_B in ((slots.ids_BX, id_B), (slots.logps_BX, logp_B), (slots.cuts_BX, cut_B)):
@@ -130,8 +161,9 @@ class DecodeGraphs:
 
 
 class CudaCapture:
-    """Functions to CUDA graphs, which share one pool of memory since they never run at the same time, and one stream, for which cuBLAS
-    keeps one workspace. Other threads (a verifier at work on rewards) may use the GPU during a capture."""
+    """Functions to CUDA graphs, which share one pool of memory since they never run at the same time, and one stream,
+    for which cuBLAS keeps one workspace. Other threads (a verifier at work on rewards) may use the GPU during a
+    capture."""
 
     def __init__(self):
         self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
@@ -156,13 +188,17 @@ def bucket(live: int, num_slots: int) -> int:
     return min(-(-live // step) * step, num_slots)
 
 
-def draw_tokens(logits_BV: torch.Tensor, seed_B: torch.Tensor, count_B: torch.Tensor,
-                sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def draw_tokens(
+    logits_BV: torch.Tensor, seed_B: torch.Tensor, count_B: torch.Tensor, sampling: Sampling
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """draw.draw with the uniforms of (seed, tokens so far): on a GPU in two launches, three with top-k or top-p."""
     if not fused(logits_BV):
         return draw(logits_BV, uniforms(seed_B, count_B), sampling)
     from grpo.kernels.inverse_cdf import draw_rows
     from grpo.kernels.nucleus import thresholds
-    least_B, cut_B = thresholds(logits_BV, sampling.temperature, sampling.top_k, sampling.top_p) if sampling.cuts else (None, None)
+
+    least_B, cut_B = (
+        thresholds(logits_BV, sampling.temperature, sampling.top_k, sampling.top_p) if sampling.cuts else (None, None)
+    )
     id_B, logp_B = draw_rows(logits_BV, seed_B, count_B, sampling.temperature, least_B)
     return id_B, logp_B, torch.full_like(logp_B, float("-inf")) if cut_B is None else cut_B

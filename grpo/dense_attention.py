@@ -1,12 +1,12 @@
 """Attention as two products with all scores between them, a few rows of the batch at a time: for bfloat16 on a CPU.
 
-torch's CPU kernel goes through small blocks, each product too small to be fast: in bf16 these products over whole rows take half
-its time. Nothing but q, k, v and the output is kept for the backward pass; scores are computed again there.
+torch's CPU kernel goes through small blocks, each product too small to be fast: in bf16 these products over whole rows
+take half its time. Nothing but q, k, v and the output is kept for the backward pass; scores are computed again there.
 """
 
 import torch
 
-SCORES_BYTES = 4 << 20     # of scores at a time, so that they stay in the cache
+SCORES_BYTES = 4 << 20  # of scores at a time, so that they stay in the cache
 
 
 def usable(x: torch.Tensor) -> bool:
@@ -27,7 +27,9 @@ class DenseAttention(torch.autograd.Function):
         q, k, v = _grouped(q_NSHE, k_NTKE.shape[2]), _heads_first(k_NTKE), _heads_first(v_NTKE)
         out = torch.empty_like(q)
         for rows in _parts(q, k):
-            torch.matmul(_probabilities(q[rows], k[rows], _of(mask, rows)).flatten(2, 3), v[rows], out=out[rows].flatten(2, 3))
+            torch.matmul(
+                _probabilities(q[rows], k[rows], _of(mask, rows)).flatten(2, 3), v[rows], out=out[rows].flatten(2, 3)
+            )
         ctx.save_for_backward(q, k, v, out, mask)
         return _ungrouped(out)
 

@@ -1,7 +1,7 @@
 """Several processes, one model each (data parallel): `torchrun --nproc-per-node N -m grpo.train CONFIG`.
 
-Each rank samples and trains its share of a step's prompts; gradients, denominators and metrics are summed. Without torchrun
-there is one rank and every function here does nothing.
+Each rank samples and trains its share of a step's prompts; gradients, denominators and metrics are summed. Without
+torchrun there is one rank and every function here does nothing.
 """
 
 import os
@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from grpo.errors import INTERNAL, UserError
 
-TIMEOUT = timedelta(minutes=30)   # a rank that is gone ends the others after this; rewards must answer well within it
+TIMEOUT = timedelta(minutes=30)  # a rank that is gone ends the others after this; rewards must answer well within it
 
 
 @contextmanager
@@ -25,9 +25,12 @@ def _peers() -> Iterator[None]:
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
             raise
-        raise UserError("another process of this run has ended", str(error).splitlines()[0][:200],
-                        "its own message is on stderr and in run_state.rank*.json of the output directory; go on with resume_from_checkpoint=true",
-                        INTERNAL) from error
+        raise UserError(
+            "another process of this run has ended",
+            str(error).splitlines()[0][:200],
+            "its own message is on stderr and in run_state.rank*.json of the output directory; go on with resume_from_checkpoint=true",
+            INTERNAL,
+        ) from error
 
 
 class Ranks:
@@ -85,7 +88,7 @@ class Ranks:
 
 
 def choose_device(name: str) -> torch.device:
-    """"auto" is this rank's GPU if there is one."""
+    """ "auto" is this rank's GPU if there is one."""
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))

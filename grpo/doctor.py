@@ -2,9 +2,9 @@
 
 python -m grpo.doctor CONFIG [key=value ...] [--json] [--memory-gb N]
 
-Checks configuration, machine, output directory, checkpoint (its files' headers), tokenizer, data, rewards (with their services and
-knowledge base) and memory; `--memory-gb` counts for a GPU of that size instead of this machine's memory. One line each; the exit code
-is that of the first failure.
+Checks configuration, machine, output directory, checkpoint (its files' headers), tokenizer, data, rewards (with their
+services and knowledge base) and memory; `--memory-gb` counts for a GPU of that size instead of this machine's memory.
+One line each; the exit code is that of the first failure.
 """
 
 import json
@@ -30,7 +30,7 @@ from grpo.rollout import load_prompts
 from grpo.weights import read_config, tensor_slots
 from rewards.registry import build_rewards
 
-CHECKPOINT_COPIES = 3        # of every trained master: itself and AdamW's two moments
+CHECKPOINT_COPIES = 3  # of every trained master: itself and AdamW's two moments
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Doctor:
     def __init__(self, config: TrainConfig, memory_gb: float | None):
         self.config, self.memory_gb = config, memory_gb
         self.device = torch.device("cuda") if memory_gb else choose_device(config.device)
-        self.start = config                      # where model and tokenizer come from: stage 1's config if that has to run first
+        self.start = config  # where model and tokenizer come from: stage 1's config if that has to run first
         self.policy: Policy | None = None
         self.longest = 0
 
@@ -59,27 +59,39 @@ class Doctor:
         if self.config.cold_start:
             yield "stage 1", self.cold_start
         if self.config.toy_world:
-            return                               # model, data and knowledge base are made by the run itself
+            return  # model, data and knowledge base are made by the run itself
         yield "model", self.model
         yield "data", self.data
         yield "rewards", self.rewards
         yield "memory", self.memory
 
     def machine(self) -> str:
-        found = backends.describe(self.device) if self.device.type == "cuda" and not self.memory_gb else f"{torch.get_num_threads()} CPU threads"
+        found = (
+            backends.describe(self.device)
+            if self.device.type == "cuda" and not self.memory_gb
+            else f"{torch.get_num_threads()} CPU threads"
+        )
         return f"Python {sys.version.split()[0]}, torch {torch.__version__}, {found}"
 
     def output(self) -> str:
         path = Path(self.config.output_dir)
-        if path.is_dir() and any(path.iterdir()) and not (self.config.resume_from_checkpoint or self.config.overwrite_output_dir):
+        if (
+            path.is_dir()
+            and any(path.iterdir())
+            and not (self.config.resume_from_checkpoint or self.config.overwrite_output_dir)
+        ):
             raise UserError(
-                f"{path} is not empty", "it holds another run", "set resume_from_checkpoint=true, overwrite_output_dir=true or another output_dir"
+                f"{path} is not empty",
+                "it holds another run",
+                "set resume_from_checkpoint=true, overwrite_output_dir=true or another output_dir",
             )
         existing = next(parent for parent in (path, *path.resolve().parents) if parent.exists())
         return f"{path}: {shutil.disk_usage(existing).free / 1e9:.1f} GB free"
 
     def cold_start(self) -> str:
-        stage1, _ = load_config(self.config.cold_start, [f"toy_dir={self.config.toy_dir}"] if self.config.toy_world else [], SftConfig)
+        stage1, _ = load_config(
+            self.config.cold_start, [f"toy_dir={self.config.toy_dir}"] if self.config.toy_world else [], SftConfig
+        )
         final = Path(stage1.output_dir) / "final"
         if final.exists():
             self.start = replace(self.config, model_name_or_path=str(final))
@@ -88,13 +100,20 @@ class Doctor:
         return f"{self.config.cold_start} runs first, into {stage1.output_dir}"
 
     def model(self) -> str:
-        folder, _, _ = find_parts(self.start.model_name_or_path, self.start.model_revision, self.start.adapter_name_or_path)
+        folder, _, _ = find_parts(
+            self.start.model_name_or_path, self.start.model_revision, self.start.adapter_name_or_path
+        )
         lora = lora_spec(self.config)
-        model = Decoder(read_config(folder), Build(lora, lora is None, choose_dtype(self.config.torch_dtype, self.device), "meta"))
+        model = Decoder(
+            read_config(folder), Build(lora, lora is None, choose_dtype(self.config.torch_dtype, self.device), "meta")
+        )
         problems = list(misfits(model, folder))
         if problems:
             raise UserError(
-                f"the weights in {folder} do not fit its config.json", "; ".join(problems[:8]), "download the checkpoint again", PREFLIGHT
+                f"the weights in {folder} do not fit its config.json",
+                "; ".join(problems[:8]),
+                "download the checkpoint again",
+                PREFLIGHT,
             )
         source = self.start.tokenizer_name_or_path or folder
         tokenizer = load_tokenizer(Path(source), self.config.chat_template)
@@ -104,8 +123,12 @@ class Doctor:
         free = shutil.disk_usage(next(p for p in Path(self.config.output_dir).resolve().parents if p.exists())).free
         copies = (self.config.save_total_limit or 1) + 1
         if free < copies * state:
-            raise UserError("the disk is too small for the checkpoints", f"{copies} of {state / 1e9:.2f} GB, {free / 1e9:.2f} GB free",
-                            "lower save_total_limit, or set output_dir to another disk", STORAGE)
+            raise UserError(
+                "the disk is too small for the checkpoints",
+                f"{copies} of {state / 1e9:.2f} GB, {free / 1e9:.2f} GB free",
+                "lower save_total_limit, or set output_dir to another disk",
+                STORAGE,
+            )
         weights = sum(tensor.numel() for tensor in tensor_slots(model).values())
         return f"{model.config.family}, {weights / 1e9:.3f}B weights; a checkpoint takes {state / 1e9:.2f} GB"
 
@@ -113,11 +136,18 @@ class Doctor:
         self._needs_policy()
         notes: list[str] = []
         self.made = build_rewards(self.config.reward_funcs, asdict(self.config))
-        prompts, _ = load_prompts(self.config, self.policy, self.made, self.config.dataset_id_or_path, self.config.max_samples, notes.append)
+        prompts, _ = load_prompts(
+            self.config, self.policy, self.made, self.config.dataset_id_or_path, self.config.max_samples, notes.append
+        )
         self.prompts = prompts
         self.longest = max(len(prompt.ids) for prompt in prompts) + self.config.max_completion_length
         lengths = sorted(len(prompt.ids) for prompt in prompts)
-        return "; ".join([f"{len(prompts)} prompts of {lengths[0]} to {lengths[-1]} tokens, half of them up to {lengths[len(lengths) // 2]}", *notes])
+        return "; ".join(
+            [
+                f"{len(prompts)} prompts of {lengths[0]} to {lengths[-1]} tokens, half of them up to {lengths[len(lengths) // 2]}",
+                *notes,
+            ]
+        )
 
     def rewards(self) -> str:
         self._needs_policy()
@@ -133,19 +163,26 @@ class Doctor:
     def memory(self) -> str:
         self._needs_policy()
         model, c = self.policy.model, self.config
-        reference = Decoder(model.config, Build(None, False, model.build.dtype, "meta")) if c.beta and not c.lora_r else None
+        reference = (
+            Decoder(model.config, Build(None, False, model.build.dtype, "meta")) if c.beta and not c.lora_r else None
+        )
         size = int(self.memory_gb * 1e9) if self.memory_gb else memory.free_bytes(self.device)
         nothing = memory.account(model, 0, 0, memory.Budget(0, "none", 0), reference)
         wanted = c.max_num_seqs or c.per_device_train_batch_size * c.gradient_accumulation_steps
         sequences = memory.choose_num_sequences(model, wanted, self.longest, size - nothing.total)
         free = size - memory.account(model, sequences, self.longest, memory.Budget(0, "none", 0), reference).total
-        budget = memory.choose_budget(model, self.longest, free, c.max_tokens_per_micro_batch, c.gradient_checkpointing, self.device.type)
-        needed = memory.account(model, sequences, self.longest, budget, reference)
-        plan = (
-            f"{needed} of {size / 1e9:.1f} GB: {sequences} sequences at once, micro-batches of {budget.tokens} tokens, recomputing {budget.recompute}"
+        budget = memory.choose_budget(
+            model, self.longest, free, c.max_tokens_per_micro_batch, c.gradient_checkpointing, self.device.type
         )
+        needed = memory.account(model, sequences, self.longest, budget, reference)
+        plan = f"{needed} of {size / 1e9:.1f} GB: {sequences} sequences at once, micro-batches of {budget.tokens} tokens, recomputing {budget.recompute}"
         if needed.total > size:
-            raise UserError("the run does not fit into memory", plan, "lower max_completion_length, max_num_seqs or lora_r", PREFLIGHT)
+            raise UserError(
+                "the run does not fit into memory",
+                plan,
+                "lower max_completion_length, max_num_seqs or lora_r",
+                PREFLIGHT,
+            )
         return plan
 
     def _needs_policy(self) -> None:
@@ -170,7 +207,7 @@ def examine(config: TrainConfig, memory_gb: float | None = None) -> Iterator[Fin
     for name, check in Doctor(config, memory_gb).checks():
         try:
             yield Finding(name, True, check())
-        except Exception as error:          # whatever a check meets is its finding
+        except Exception as error:  # whatever a check meets is its finding
             code, text = describe(error)
             yield Finding(name, False, text, code)
 
@@ -188,13 +225,21 @@ def main(argv: list[str]) -> int:
             memory_gb = float(argv[place + 1])
         except (IndexError, ValueError):
             raise UserError("--memory-gb needs a number", "", "such as --memory-gb 80") from None
-        del argv[place:place + 2]
+        del argv[place : place + 2]
     config, notices = load_config(argv[0], argv[1:])
     findings = [Finding("config", True, "; ".join([f"{argv[0]} is complete", *notices]))]
     for finding in examine(config, memory_gb):
         findings.append(finding)
     for finding in findings if not as_json else ():
-        print(escape(redact(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.name:8} {finding.text}".replace("\n", "\n               "))))
+        print(
+            escape(
+                redact(
+                    f"{'ok  ' if finding.ok else 'FAIL'}  {finding.name:8} {finding.text}".replace(
+                        "\n", "\n               "
+                    )
+                )
+            )
+        )
     if as_json:
         print(redact(json.dumps([asdict(finding) for finding in findings])))
     return next((finding.exit_code for finding in findings if not finding.ok), 0)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-BLOCK = 128             # entries per block of the two-level search
-CANDIDATES = 1024       # entries that are sorted for top-p before the whole row is
+BLOCK = 128  # entries per block of the two-level search
+CANDIDATES = 1024  # entries that are sorted for top-p before the whole row is
 _GOLDEN, _MIX1, _MIX2 = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 
 
@@ -27,7 +27,9 @@ class Sampling:
         return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
 
 
-def draw(logits_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def draw(
+    logits_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: Sampling
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """A token per row, its log-prob under the distribution drawn from, and that distribution's cut (Completion.cuts).
 
     Greedy puts all mass on one token: log-prob 0. Slow twin: kernels/reference.py `draw`.
@@ -61,7 +63,9 @@ def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch
     block_B1 = torch.searchsorted(running_BK, target_B1, right=True).clamp_(max=running_BK.shape[1] - 1)
     before_B1 = torch.where(block_B1 > 0, running_BK.gather(1, (block_B1 - 1).clamp_min(0)), 0.0)
     inside_BX = padded.gather(1, block_B1[:, :, None].expand(-1, -1, BLOCK))[:, 0].double().cumsum(dim=-1)
-    residual_B1 = torch.minimum(target_B1 - before_B1, inside_BX[:, -1:] * (1 - 1e-12))     # rounding never steps past the block
+    residual_B1 = torch.minimum(
+        target_B1 - before_B1, inside_BX[:, -1:] * (1 - 1e-12)
+    )  # rounding never steps past the block
     entry_B1 = torch.searchsorted(inside_BX, residual_B1, right=True)
     return (block_B1 * BLOCK + entry_B1)[:, 0], total_B.to(weight_BV.dtype)
 
@@ -88,8 +92,8 @@ def _cut(logp_BV: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
 
 
 def uniforms(seed_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
-    """A number in (0, 1) for each (seed, position), int64 each: SplitMix64 (Steele, Lea, Flood 2014), float64. The middle of its
-    interval: a 0 would draw an entry of any probability, such as 1e-45."""
+    """A number in (0, 1) for each (seed, position), int64 each: SplitMix64 (Steele, Lea, Flood 2014), float64. The
+    middle of its interval: a 0 would draw an entry of any probability, such as 1e-45."""
     x = seed_B + position_B * _GOLDEN
     x = (x ^ _shift_right(x, 30)) * _MIX1
     x = (x ^ _shift_right(x, 27)) * _MIX2
@@ -98,7 +102,8 @@ def uniforms(seed_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
 
 
 def row_seed(*parts: int) -> int:
-    """One 63-bit seed from several numbers (run seed, step, row of the data set, completion): FNV-1a over their bytes."""
+    """One 63-bit seed from several numbers (run seed, step, row of the data set, completion): FNV-1a over their
+    bytes."""
     seed = 0xCBF29CE484222325
     for byte in b"".join(part.to_bytes(8, "little", signed=True) for part in parts):
         seed = ((seed ^ byte) * 0x100000001B3) % 2**64

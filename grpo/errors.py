@@ -1,7 +1,8 @@
 """Errors for people: what happened, why, and what to type next; and the exit code of each kind.
 
 Every command wraps its `main` in `run_main`, so that a mistake ends in three lines on stderr, never in a traceback.
-torchrun turns every failure into exit code 1, so a run also writes code and reason to `run_state.json` (see run_dir.py).
+torchrun turns every failure into exit code 1, so a run also writes code and reason to `run_state.json` (see
+run_dir.py).
 """
 
 import errno
@@ -14,7 +15,7 @@ from collections.abc import Callable
 INTERNAL, CONFIG, PREFLIGHT, SERVICE, NON_FINITE, STORAGE, BUSY, MEMORY = 1, 2, 3, 4, 5, 6, 7, 8
 SIGINT, SIGTERM = 130, 143
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-MIN_SECRET = 6               # characters; a shorter value is a placeholder, and perhaps an ordinary word
+MIN_SECRET = 6  # characters; a shorter value is a placeholder, and perhaps an ordinary word
 _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD)(S?$|S?_)")
 
 
@@ -38,7 +39,9 @@ class Interrupted(Exception):
     """The run was asked to stop by a signal; exit_code says which signal."""
 
     def __init__(self, exit_code: int):
-        super().__init__(f"stopped by {'SIGINT' if exit_code == SIGINT else 'SIGTERM'}; resume_from_checkpoint=true goes on with the run")
+        super().__init__(
+            f"stopped by {'SIGINT' if exit_code == SIGINT else 'SIGTERM'}; resume_from_checkpoint=true goes on with the run"
+        )
         self.exit_code = exit_code
 
 
@@ -56,19 +59,29 @@ def _describe(error: BaseException) -> tuple[int, str]:
     what = f"{type(error).__name__}: {error}".strip()
     if is_storage_error(error):
         return STORAGE, str(
-            UserError("the disk does not take what is written", what, "free some space; a run goes on with resume_from_checkpoint=true")
+            UserError(
+                "the disk does not take what is written",
+                what,
+                "free some space; a run goes on with resume_from_checkpoint=true",
+            )
         )
     if "OutOfMemory" in type(error).__name__ or isinstance(error, MemoryError) or "can't allocate memory" in what:
         return MEMORY, str(
             UserError(
                 "out of memory",
                 what.partition("\n")[0],
-                "lower max_num_seqs, max_tokens_per_micro_batch, max_completion_length or " "max_prompt_length, or set gradient_checkpointing=true",
+                "lower max_num_seqs, max_tokens_per_micro_batch, max_completion_length or "
+                "max_prompt_length, or set gradient_checkpointing=true",
             )
         )
     where = traceback.extract_tb(error.__traceback__)[-1]
-    return INTERNAL, str(UserError(what, f"an internal error at {where.filename}:{where.lineno} in {where.name}",
-                                   "the traceback is in debug.log of the output directory; without one, set GRPO_TRACEBACK=1 to see it here"))
+    return INTERNAL, str(
+        UserError(
+            what,
+            f"an internal error at {where.filename}:{where.lineno} in {where.name}",
+            "the traceback is in debug.log of the output directory; without one, set GRPO_TRACEBACK=1 to see it here",
+        )
+    )
 
 
 def is_storage_error(error: BaseException) -> bool:
@@ -77,7 +90,8 @@ def is_storage_error(error: BaseException) -> bool:
         return error.errno in FULL
     text = str(error).lower()
     return type(error).__name__ in ("SafetensorError", "RuntimeError") and any(
-        word in text for word in ("no space", "os error", "file too large", "i/o error"))
+        word in text for word in ("no space", "os error", "file too large", "i/o error")
+    )
 
 
 def is_secret_name(name: str) -> bool:
@@ -95,7 +109,9 @@ def redact(text: str) -> str:
 
 def escape(text: str) -> str:
     """Foreign text with control characters made visible: a completion must not be able to steer the terminal."""
-    return "".join(c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    return "".join(
+        c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
+    )
 
 
 def run_main(main: Callable[[list[str]], int | None]) -> None:
@@ -114,5 +130,5 @@ def run_main(main: Callable[[list[str]], int | None]) -> None:
         print(escape(message), file=sys.stderr)
         if code in (SIGINT, SIGTERM):
             sys.stdout.flush()
-            os._exit(code)              # a thread that hangs (a user's reward) does not hold up a process that was told to stop
+            os._exit(code)  # a thread that hangs (a user's reward) does not hold up a process that was told to stop
     sys.exit(code)

@@ -30,14 +30,20 @@ from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 
 Z95 = 1.959964
-MAX_SEQUENCES = 256    # decoded together
+MAX_SEQUENCES = 256  # decoded together
 
 
-def generate_groups(policy: Policy, sampler: Sampler, prompts: Sequence[Prompt], n: int, sampling: Sampling, seed: int) -> list[Group]:
+def generate_groups(
+    policy: Policy, sampler: Sampler, prompts: Sequence[Prompt], n: int, sampling: Sampling, seed: int
+) -> list[Group]:
     """n completions of each prompt, decoded."""
     seeds = [row_seed(seed, prompt.row, index) for prompt in prompts for index in range(n)]
-    groups = [Group(prompt, members) for prompt, members in
-              zip(prompts, sampler.sample([prompt.ids for prompt in prompts], n, sampling, seeds), strict=True)]
+    groups = [
+        Group(prompt, members)
+        for prompt, members in zip(
+            prompts, sampler.sample([prompt.ids for prompt in prompts], n, sampling, seeds), strict=True
+        )
+    ]
     for group in groups:
         for completion in group.completions:
             completion.text = policy.decode(completion)
@@ -47,9 +53,9 @@ def generate_groups(policy: Policy, sampler: Sampler, prompts: Sequence[Prompt],
 def summary(groups: Sequence[Group]) -> dict[str, float]:
     """Rates over all completions whose outcome is known.
 
-    accuracy: right among all, with its 95 % interval; attempted_accuracy: right among answered; hallucination_rate: wrong
-    among answered; wrong_rate: wrong among all; refusal_rate: refused among all; supported_frac: supported among the facts stated (if a
-    reward checked them); pass@k: the chance that k draws hold a right one (2107.03374).
+    accuracy: right among all, with its 95 % interval; attempted_accuracy: right among answered; hallucination_rate:
+    wrong among answered; wrong_rate: wrong among all; refusal_rate: refused among all; supported_frac: supported among
+    the facts stated (if a reward checked them); pass@k: the chance that k draws hold a right one (2107.03374).
     """
     outcomes = [[outcome_of(scores) for scores in group.scores] for group in groups]
     known = [[o for o in group if o] for group in outcomes]
@@ -70,12 +76,20 @@ def summary(groups: Sequence[Group]) -> dict[str, float]:
         "reward": statistics.fmean(rewards) if rewards else float("nan"),
     }
     result["accuracy_low"], result["accuracy_high"] = _interval([group for group in known if group])
-    details = [score.details for group in groups for scores in group.scores for score in scores.values() if "facts" in score.details]
+    details = [
+        score.details
+        for group in groups
+        for scores in group.scores
+        for score in scores.values()
+        if "facts" in score.details
+    ]
     if details:
         result["supported_frac"] = sum(d["supported"] for d in details) / max(sum(d["facts"] for d in details), 1)
     n = min(map(len, known), default=0)
     for k in [2**i for i in range(n.bit_length()) if 2**i <= n]:
-        result[f"pass@{k}"] = statistics.fmean(1 - math.comb(len(g) - g.count("correct"), k) / math.comb(len(g), k) for g in known)
+        result[f"pass@{k}"] = statistics.fmean(
+            1 - math.comb(len(g) - g.count("correct"), k) / math.comb(len(g), k) for g in known
+        )
     return result
 
 
@@ -101,17 +115,25 @@ class Evaluation:
         self.config, self.run, self.policy, self.rollout = config, run, policy, rollout
         self.prompts: list[Prompt] = []
         if config.eval_dataset_id_or_path:
-            self.scorer = Scorer(build_rewards(config.eval_reward_funcs, asdict(config))) if config.eval_reward_funcs else rollout.scorer
-            self.prompts, _ = load_prompts(config, policy, self.scorer.rewards, config.eval_dataset_id_or_path, config.eval_max_samples, run.say)
+            self.scorer = (
+                Scorer(build_rewards(config.eval_reward_funcs, asdict(config)))
+                if config.eval_reward_funcs
+                else rollout.scorer
+            )
+            self.prompts, _ = load_prompts(
+                config, policy, self.scorer.rewards, config.eval_dataset_id_or_path, config.eval_max_samples, run.say
+            )
 
     def measure(self) -> dict[str, dict[str, float]]:
         """`summary` of all held-out answers under "", and of each value of eval_group_field."""
         if not self.prompts:
             return {}
         ranks, sampling = self.run.ranks, Sampling(self.config.max_completion_length, temperature=0.0)
-        mine = generate_groups(self.policy, self.rollout.sampler, self.prompts[ranks.rank::ranks.world], 1, sampling, self.config.seed)
+        mine = generate_groups(
+            self.policy, self.rollout.sampler, self.prompts[ranks.rank :: ranks.world], 1, sampling, self.config.seed
+        )
         self.scorer.grade(mine)
-        self.scorer.metrics()                    # its look-ups belong to no step
+        self.scorer.metrics()  # its look-ups belong to no step
         groups = [group for rank in ranks.gather(mine) for group in rank]
         parts: dict[str, list[Group]] = {"": groups}
         if self.config.eval_group_field:
@@ -122,14 +144,20 @@ class Evaluation:
     def before(self, step: int) -> dict[str, dict[str, float]]:
         """`measure` of the policy that training begins with: a resumed run reads what was written then."""
         path, ranks = self.run.path / "evaluation.json", self.run.ranks
-        written = json.loads(path.read_text(encoding="utf-8"))["before"] if ranks.is_main and step and path.exists() else None
+        written = (
+            json.loads(path.read_text(encoding="utf-8"))["before"] if ranks.is_main and step and path.exists() else None
+        )
         found = ranks.gather(written)[0] or self.measure()
         if ranks.is_main:
             self.write(found, None)
         return found
 
     def metrics(self, measured: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-        return {f"eval/{name}": measured[""][name] for name in (*self.SHOWN, "unscored_frac") if name in measured.get("", {})}
+        return {
+            f"eval/{name}": measured[""][name]
+            for name in (*self.SHOWN, "unscored_frac")
+            if name in measured.get("", {})
+        }
 
     def comparison(self, before: Mapping[str, Mapping[str, float]], after: Mapping[str, Mapping[str, float]]) -> str:
         """The table that ends a run."""
@@ -138,14 +166,21 @@ class Evaluation:
         lines = [f"{'':<34}{'before':>8}{'after':>10}"]
         for part, last in after.items():
             lines.append(f"{part or 'held-out questions'}: {int(last['num_questions'])}")
-            names = [name for name in (self.SHOWN if not part else ("accuracy", "wrong_rate", "refusal_rate", "supported_frac")) if name in last]
+            names = [
+                name
+                for name in (self.SHOWN if not part else ("accuracy", "wrong_rate", "refusal_rate", "supported_frac"))
+                if name in last
+            ]
             for name in names:
                 scale, unit = (100, " %") if name not in ("reward", "mean_length") else (1, "")
-                lines.append(f"  {name:<30}{before[part][name] * scale:>8.1f}{unit:<2}{last[name] * scale:>8.1f}{unit:<2}".rstrip())
+                lines.append(
+                    f"  {name:<30}{before[part][name] * scale:>8.1f}{unit:<2}{last[name] * scale:>8.1f}{unit:<2}".rstrip()
+                )
         return "\n".join(lines)
 
     def write(self, before: Mapping[str, Mapping[str, float]], after: Mapping[str, Mapping[str, float]] | None) -> None:
-        """evaluation.json: both summaries, of all held-out questions and of each part; after: None while there is none."""
+        """evaluation.json: both summaries, of all held-out questions and of each part; after: None while there is
+        none."""
         if before:
             text = json.dumps({"before": before, "after": after}, indent=2)
             write_atomically(self.run.path / "evaluation.json", text + "\n")
@@ -161,7 +196,12 @@ def evaluate(config: TrainConfig, n: int, temperature: float) -> tuple[dict[str,
     policy = load_for_inference(config, device)
     scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
     prompts, _ = load_prompts(
-        config, policy, scorer.rewards, config.dataset_id_or_path, config.max_samples, lambda text: print(text, file=sys.stderr)
+        config,
+        policy,
+        scorer.rewards,
+        config.dataset_id_or_path,
+        config.max_samples,
+        lambda text: print(text, file=sys.stderr),
     )
     positions = max(len(prompt.ids) for prompt in prompts) + config.max_completion_length
     slots = memory.choose_num_sequences(policy.model, MAX_SEQUENCES, positions, memory.free_bytes(device))
@@ -176,7 +216,9 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m grpo.evaluate", description=__doc__.splitlines()[0])
     parser.add_argument("model", help="a checkpoint, an adapter such as a run's final/, or a hub id")
     parser.add_argument("--data", required=True, help="questions: JSON, JSONL or CSV")
-    parser.add_argument("--reward", required=True, help="a reward that can tell right from wrong, such as math or exact")
+    parser.add_argument(
+        "--reward", required=True, help="a reward that can tell right from wrong, such as math or exact"
+    )
     parser.add_argument("--config", help="take prompt, lengths and reward settings from this training config")
     parser.add_argument("--n", type=int, default=1, help="answers per question")
     parser.add_argument("--temperature", type=float, default=0.0)
@@ -185,9 +227,19 @@ def main(argv: list[str]) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="any key of a training config")
     arguments = parser.parse_intermixed_args(argv)
     if arguments.n > 1 and arguments.temperature == 0:
-        raise UserError(f"--n {arguments.n} at temperature 0", "greedy answers to a question are all the same", "add --temperature 0.7, for example")
-    keys = {"model_name_or_path": arguments.model, "dataset_id_or_path": arguments.data, "reward_funcs": arguments.reward, "reward_weights": "null",
-            "max_samples": arguments.max_samples, "output_dir": "."}
+        raise UserError(
+            f"--n {arguments.n} at temperature 0",
+            "greedy answers to a question are all the same",
+            "add --temperature 0.7, for example",
+        )
+    keys = {
+        "model_name_or_path": arguments.model,
+        "dataset_id_or_path": arguments.data,
+        "reward_funcs": arguments.reward,
+        "reward_weights": "null",
+        "max_samples": arguments.max_samples,
+        "output_dir": ".",
+    }
     config, _ = load_config(arguments.config, [f"{name}={value}" for name, value in keys.items()] + arguments.overrides)
     result, groups = evaluate(config, arguments.n, arguments.temperature)
     print(json.dumps(result, indent=2))
@@ -196,7 +248,9 @@ def main(argv: list[str]) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
         rows = [completion_row(group, index) for group in groups for index in range(len(group.completions))]
-        output.with_suffix(".jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        output.with_suffix(".jsonl").write_text(
+            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 python -m grpo.export CHECKPOINT OUT [--merge] [--dtype bfloat16]
 
-CHECKPOINT is a run's checkpoint-N/ or final/, or any adapter. Without --merge OUT gets a PEFT adapter and the tokenizer; with
-it a whole Hugging Face checkpoint with the adapter merged, in float32 and rounded once.
+CHECKPOINT is a run's checkpoint-N/ or final/, or any adapter. Without --merge OUT gets a PEFT adapter and the
+tokenizer; with it a whole Hugging Face checkpoint with the adapter merged, in float32 and rounded once.
 """
 
 import argparse
@@ -36,16 +36,22 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
         save_adapter(load_adapter(source), target)
         load_tokenizer(source).save_pretrained(target)
     else:
-        raise UserError(f"{source} holds no adapter", "the weights themselves were trained, or it is no result of a run",
-                        "use --merge to write the whole checkpoint", PREFLIGHT)
+        raise UserError(
+            f"{source} holds no adapter",
+            "the weights themselves were trained, or it is no result of a run",
+            "use --merge to write the whole checkpoint",
+            PREFLIGHT,
+        )
 
 
 def _load(source: Path, dtype: str) -> Policy:
-    """The policy of an adapter folder, or of a checkpoint of full fine-tuning, whose weights are in the optimizer's masters."""
+    """The policy of an adapter folder, or of a checkpoint of full fine-tuning, whose weights are in the optimizer's
+    masters."""
     resolved = source / "config.resolved.yaml"
     if is_adapter(source) or not resolved.exists():
         return load_for_inference(TrainConfig(model_name_or_path=str(source), torch_dtype=dtype), torch.device("cpu"))
     from grpo.optim import Optimizer
+
     kind = TrainConfig if "reward_funcs" in resolved.read_text(encoding="utf-8") else SftConfig
     config, _ = load_config(resolved, kind=kind)
     policy = load_policy(replace(config, torch_dtype="float32"), torch.device("cpu"))
@@ -59,7 +65,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--merge", action="store_true", help="write a whole checkpoint with the adapter merged")
-    parser.add_argument("--dtype", default="auto", choices=["auto", *DTYPES], help="of the merged checkpoint; auto: float32 on a CPU")
+    parser.add_argument(
+        "--dtype", default="auto", choices=["auto", *DTYPES], help="of the merged checkpoint; auto: float32 on a CPU"
+    )
     arguments = parser.parse_args(argv)
     export(arguments.checkpoint, arguments.out, arguments.merge, arguments.dtype)
 

@@ -1,12 +1,13 @@
 """Where this program can be made to die, so that tests can prove what survives.
 
-FAILPOINT=name:n in the environment kills the process, as kill -9 does, when it passes `failpoint(name)` for the n-th time.
+FAILPOINT=name:n in the environment kills the process, as kill -9 does, when it passes `failpoint(name)` for the n-th
+time.
 """
 
 import os
 import signal
 
-_left = {}      # name -> passes until the end
+_left = {}  # name -> passes until the end
 
 
 def failpoint(name: str) -> None:

@@ -1,14 +1,14 @@
 """Packed attention by torch's FlashAttention-2, each prompt's keys read once for its whole group.
 
-A completion's token sees its prompt and the tokens before it. Both parts are attended to where they lie: one launch is causal inside
-every piece of the row (prompts and completions alike), another takes a group's completions as one run of queries over their
-prompt's keys. With the log-sum-exps l₁, l₂ of the two parts, l = log(e^l₁ + e^l₂) and
+A completion's token sees its prompt and the tokens before it. Both parts are attended to where they lie: one launch is
+causal inside every piece of the row (prompts and completions alike), another takes a group's completions as one run of
+queries over their prompt's keys. With the log-sum-exps l₁, l₂ of the two parts, l = log(e^l₁ + e^l₂) and
 
     out = e^(l₁ - l) out₁ + e^(l₂ - l) out₂
 
-and the gradient of each part is FlashAttention's own backward pass, given `out` and l of the whole in place of the part's, as its
-probabilities are exp(score - l) and its row sums ⟨dout, out⟩. No key is copied per completion, nothing is padded, and a
-prompt's gradient is summed over its group in float32. Slow twin: kernels/reference.py `attention`.
+and the gradient of each part is FlashAttention's own backward pass, given `out` and l of the whole in place of the
+part's, as its probabilities are exp(score - l) and its row sums ⟨dout, out⟩. No key is copied per completion, nothing
+is padded, and a prompt's gradient is summed over its group in float32. Slow twin: kernels/reference.py `attention`.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,12 +21,20 @@ from grpo.schema import Layout
 
 
 class FlashPackedAttention:
-    """`attention.PackedAttention` for half precision on a GPU. forward, backward: torch's operations; tests put others in their place."""
+    """`attention.PackedAttention` for half precision on a GPU. forward, backward: torch's operations; tests put others
+    in their place."""
 
-    def __init__(self, layout: Layout, device: torch.device | str, forward: Callable = torch.ops.aten._flash_attention_forward,
-                 backward: Callable = torch.ops.aten._flash_attention_backward):
+    def __init__(
+        self,
+        layout: Layout,
+        device: torch.device | str,
+        forward: Callable = torch.ops.aten._flash_attention_forward,
+        backward: Callable = torch.ops.aten._flash_attention_backward,
+    ):
         self.forward, self.backward = forward, backward
-        self.pieces = _Pieces([length for prompt, completions in layout.groups for length in (prompt, *completions)], device)
+        self.pieces = _Pieces(
+            [length for prompt, completions in layout.groups for length in (prompt, *completions)], device
+        )
         shared = [(prompt, sum(completions)) for prompt, completions in layout.groups]
         self.prompts = _Pieces([prompt for prompt, total in shared if prompt and total], device)
         self.completions = _Pieces([total for prompt, total in shared if prompt and total], device)
@@ -36,7 +44,9 @@ class FlashPackedAttention:
                 prompt_rows += range(start, start + prompt)
                 completion_rows += range(start + prompt, start + prompt + total)
             start += prompt + total
-        self.prompt_rows, self.completion_rows = (torch.tensor(rows, dtype=torch.int64, device=device) for rows in (prompt_rows, completion_rows))
+        self.prompt_rows, self.completion_rows = (
+            torch.tensor(rows, dtype=torch.int64, device=device) for rows in (prompt_rows, completion_rows)
+        )
 
     def __call__(self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor) -> torch.Tensor:
         return _SharedPrompts.apply(q_THE, k_TKE, v_TKE, self)
@@ -52,16 +62,27 @@ class _Pieces:
 
 
 class _SharedPrompts(torch.autograd.Function):
-
     @staticmethod
     def forward(ctx, q_THE, k_TKE, v_TKE, attend):
         own = attend.pieces
-        out_THE, lse_HT, *random = attend.forward(q_THE, k_TKE, v_TKE, own.starts, own.starts, own.longest, own.longest, 0.0, True, False)
+        out_THE, lse_HT, *random = attend.forward(
+            q_THE, k_TKE, v_TKE, own.starts, own.starts, own.longest, own.longest, 0.0, True, False
+        )
         rows = attend.completion_rows
         if len(rows):
             q_CHE, (k_PKE, v_PKE) = q_THE[rows], (x[attend.prompt_rows] for x in (k_TKE, v_TKE))
-            cross_CHE, cross_HC, *_ = attend.forward(q_CHE, k_PKE, v_PKE, attend.completions.starts, attend.prompts.starts,
-                                                     attend.completions.longest, attend.prompts.longest, 0.0, False, False)
+            cross_CHE, cross_HC, *_ = attend.forward(
+                q_CHE,
+                k_PKE,
+                v_PKE,
+                attend.completions.starts,
+                attend.prompts.starts,
+                attend.completions.longest,
+                attend.prompts.longest,
+                0.0,
+                False,
+                False,
+            )
             own_HC = lse_HT[:, rows]
             both_HC = torch.logaddexp(own_HC, cross_HC)
             share = ((x - both_HC).exp().T[:, :, None] for x in (own_HC, cross_HC))
@@ -78,21 +99,52 @@ class _SharedPrompts(torch.autograd.Function):
         own, rows, prompt_rows = attend.pieces, attend.completion_rows, attend.prompt_rows
         dout_THE = dout_THE.contiguous()
         with _repeatable():
-            dq, dk, dv = attend.backward(dout_THE, q_THE, k_TKE, v_TKE, out_THE, lse_HT, own.starts, own.starts, own.longest, own.longest,
-                                         0.0, True, *random)
+            dq, dk, dv = attend.backward(
+                dout_THE,
+                q_THE,
+                k_TKE,
+                v_TKE,
+                out_THE,
+                lse_HT,
+                own.starts,
+                own.starts,
+                own.longest,
+                own.longest,
+                0.0,
+                True,
+                *random,
+            )
         if len(rows):
-            inputs = (dout_THE[rows], q_THE[rows], k_TKE[prompt_rows], v_TKE[prompt_rows], out_THE[rows], lse_HT[:, rows].contiguous())
+            inputs = (
+                dout_THE[rows],
+                q_THE[rows],
+                k_TKE[prompt_rows],
+                v_TKE[prompt_rows],
+                out_THE[rows],
+                lse_HT[:, rows].contiguous(),
+            )
             with _repeatable():
-                parts = attend.backward(*inputs, attend.completions.starts, attend.prompts.starts, attend.completions.longest,
-                                        attend.prompts.longest, 0.0, False, *random)
-            dq, dk, dv = (whole.index_copy(0, where, whole[where] + part)
-                          for whole, where, part in zip((dq, dk, dv), (rows, prompt_rows, prompt_rows), parts, strict=True))
+                parts = attend.backward(
+                    *inputs,
+                    attend.completions.starts,
+                    attend.prompts.starts,
+                    attend.completions.longest,
+                    attend.prompts.longest,
+                    0.0,
+                    False,
+                    *random,
+                )
+            dq, dk, dv = (
+                whole.index_copy(0, where, whole[where] + part)
+                for whole, where, part in zip((dq, dk, dv), (rows, prompt_rows, prompt_rows), parts, strict=True)
+            )
         return dq, dk, dv, None
 
 
 @contextmanager
 def _repeatable() -> Iterator[None]:
-    """FlashAttention's backward pass adds in a fixed order where deterministic algorithms are demanded, not where one is only warned."""
+    """FlashAttention's backward pass adds in a fixed order where deterministic algorithms are demanded, not where one
+    is only warned."""
     if not torch.is_deterministic_algorithms_warn_only_enabled():
         yield
         return

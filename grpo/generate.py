@@ -2,8 +2,8 @@
 
 python -m grpo.generate MODEL [--prompt TEXT ...] [--system TEXT] [--n 1] [--temperature 0.7] [--max-new-tokens 512]
 
-MODEL is a checkpoint, an adapter such as a run's final/, or a hub id. Without --prompt it reads questions from the terminal
-until an empty line.
+MODEL is a checkpoint, an adapter such as a run's final/, or a hub id. Without --prompt it reads questions from the
+terminal until an empty line.
 """
 
 import argparse
@@ -29,11 +29,13 @@ class Chat:
     def answer(self, messages: list[Message]) -> str:
         """Prints the reply as it is generated and returns it."""
         ids, shown = [], ""
-        for token in self.sampler.stream(self.encoder.prompt(messages)[1], self.sampling, row_seed(self.seed, len(messages))):
+        for token in self.sampler.stream(
+            self.encoder.prompt(messages)[1], self.sampling, row_seed(self.seed, len(messages))
+        ):
             ids.append(token)
             text = self.policy.tokenizer.decode(ids, skip_special_tokens=True)
-            if not text.endswith("\ufffd"):                      # the bytes of a character may be spread over several tokens
-                print(escape(text[len(shown):]), end="", flush=True)
+            if not text.endswith("\ufffd"):  # the bytes of a character may be spread over several tokens
+                print(escape(text[len(shown) :]), end="", flush=True)
                 shown = text
         print()
         return shown
@@ -52,7 +54,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--dtype", default="auto", choices=["auto", "bfloat16", "float16", "float32"])
     a = parser.parse_args(argv)
-    policy = load_for_inference(TrainConfig(model_name_or_path=a.model, torch_dtype=a.dtype, device=a.device), choose_device(a.device))
+    policy = load_for_inference(
+        TrainConfig(model_name_or_path=a.model, torch_dtype=a.dtype, device=a.device), choose_device(a.device)
+    )
     chat = Chat(policy, Sampling(a.max_new_tokens, a.temperature, a.top_p), a.seed)
     start = [{"role": "system", "content": a.system}] if a.system else []
     if a.prompt:
@@ -70,7 +74,9 @@ def batch(chat: Chat, conversations: list[list[Message]], n: int) -> None:
         chat.answer(conversations[0])
         return
     seeds = [row_seed(chat.seed, number) for number in range(len(conversations) * n)]
-    groups = chat.sampler.sample([chat.encoder.prompt(messages)[1] for messages in conversations], n, chat.sampling, seeds)
+    groups = chat.sampler.sample(
+        [chat.encoder.prompt(messages)[1] for messages in conversations], n, chat.sampling, seeds
+    )
     for messages, completions in zip(conversations, groups, strict=True):
         print(f"> {escape(messages[-1]['content'])}")
         for completion in completions:

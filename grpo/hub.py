@@ -22,7 +22,9 @@ def fetch_data(name_or_path: str, split: str = "train") -> Path:
     if Path(name_or_path).is_file():
         return Path(name_or_path)
     folder = _download(name_or_path, "main", "dataset", DATA_FILES)
-    files = sorted(path for pattern in DATA_FILES for path in folder.rglob(pattern) if path.name != "dataset_infos.json")
+    files = sorted(
+        path for pattern in DATA_FILES for path in folder.rglob(pattern) if path.name != "dataset_infos.json"
+    )
     chosen = files if len(files) == 1 else [path for path in files if split in path.stem]
     if len(chosen) != 1:
         raise UserError(
@@ -36,12 +38,17 @@ def fetch_data(name_or_path: str, split: str = "train") -> Path:
 
 def _download(name: str, revision: str, kind: str, patterns: list[str]) -> Path:
     if not _HUB_ID.fullmatch(name):
-        raise UserError(f"{kind} {name} does not exist", "there is no such file or folder, and it is no hub id (owner/name) either",
-                        f"check the path: it is taken relative to {Path.cwd()}", PREFLIGHT)
+        raise UserError(
+            f"{kind} {name} does not exist",
+            "there is no such file or folder, and it is no hub id (owner/name) either",
+            f"check the path: it is taken relative to {Path.cwd()}",
+            PREFLIGHT,
+        )
     from huggingface_hub import snapshot_download
+
     try:
         return Path(snapshot_download(name, repo_type=kind, revision=revision, allow_patterns=patterns))
-    except Exception as error:      # the library raises many kinds: not found, gated, offline, timeouts, full disk
+    except Exception as error:  # the library raises many kinds: not found, gated, offline, timeouts, full disk
         raise UserError(
             f"cannot fetch the {kind} {name} (revision {revision})",
             f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",

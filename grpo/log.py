@@ -20,7 +20,7 @@ from grpo.failpoint import failpoint
 from grpo.run_dir import write_atomically
 from grpo.schema import Group
 
-GLOSSARY = {   # <name> stands for a reward's name
+GLOSSARY = {  # <name> stands for a reward's name
     "step": "steps done: generated batches that were trained on",
     "epoch": "passes over the data, as a fraction",
     "loss": "Eq. 7 summed over the step, mean over num_iterations; about 0 on-policy, where grad_norm tells whether it learns",
@@ -79,11 +79,17 @@ GLOSSARY = {   # <name> stands for a reward's name
     "judge/failures": "requests that failed",
     "judge/unscorable": "items without a usable answer",
     "judge/cache_hits": "items answered from the cache",
-    "judge/prompt_tokens": "tokens sent", "judge/completion_tokens": "tokens received",
+    "judge/prompt_tokens": "tokens sent",
+    "judge/completion_tokens": "tokens received",
     "judge/cost": "US dollars, by judge_prices",
-    "decomposer/calls": "as judge/calls", "decomposer/retries": "as judge/retries", "decomposer/failures": "as judge/failures",
-    "decomposer/unscorable": "as judge/unscorable", "decomposer/cache_hits": "as judge/cache_hits", "decomposer/prompt_tokens": "tokens sent",
-    "decomposer/completion_tokens": "tokens received", "decomposer/cost": "US dollars, by decomposer_prices",
+    "decomposer/calls": "as judge/calls",
+    "decomposer/retries": "as judge/retries",
+    "decomposer/failures": "as judge/failures",
+    "decomposer/unscorable": "as judge/unscorable",
+    "decomposer/cache_hits": "as judge/cache_hits",
+    "decomposer/prompt_tokens": "tokens sent",
+    "decomposer/completion_tokens": "tokens received",
+    "decomposer/cost": "US dollars, by decomposer_prices",
     "tokens": "stage 1: answer tokens trained on in this step",
 }
 SHOWN = {  # on the progress bar
@@ -101,10 +107,19 @@ _PATTERNS = [re.compile(re.escape(name).replace("<name>", r"[^/]+")) for name in
 
 
 class Log:
-    """Writes one run's metrics. Only rank 0 has one. A full disk costs lines, told once per file, and never stops the training."""
+    """Writes one run's metrics. Only rank 0 has one. A full disk costs lines, told once per file, and never stops the
+    training."""
 
-    def __init__(self, run_dir: Path, config_text: str, total_steps: int, first_step: int, report_to: Sequence[str], run_name: str | None,
-                 show_bar: bool):
+    def __init__(
+        self,
+        run_dir: Path,
+        config_text: str,
+        total_steps: int,
+        first_step: int,
+        report_to: Sequence[str],
+        run_name: str | None,
+        show_bar: bool,
+    ):
         self.completions = run_dir / "completions"
         self.warned: set[str] = set()
         self.metrics: int | None = _continue_lines(run_dir / "metrics.jsonl", first_step)
@@ -119,7 +134,7 @@ class Log:
         unknown = [name for name in metrics if not any(pattern.fullmatch(name) for pattern in _PATTERNS)]
         if unknown:
             raise KeyError(f"metrics without an entry in the glossary: {unknown}")
-        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}      # JSON has no NaN
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no NaN
         failpoint("log-append")
         self._attempt("metrics.jsonl", _append, self.metrics, json.dumps({"step": step, **finite}) + "\n")
         failpoint("log-appended")
@@ -129,7 +144,8 @@ class Log:
     def advance(self, metrics: Mapping[str, float]) -> None:
         """Moves the progress bar by a step."""
         self.bar.set_postfix_str(
-            "  ".join(f"{label} {metrics[name]:{style}}" for name, (label, style) in SHOWN.items() if name in metrics), refresh=False
+            "  ".join(f"{label} {metrics[name]:{style}}" for name, (label, style) in SHOWN.items() if name in metrics),
+            refresh=False,
         )
         self.bar.update()
 
@@ -144,8 +160,13 @@ class Log:
         for row in rows[:num_to_show]:
             self.say(f"--- step {step}, reward {row['reward']}\n{row['prompt']}\n>>> {row['completion']}")
         for name, tracker in self.trackers.items():
-            self._attempt(name, tracker.text, step, "completions",
-                          "\n\n".join(f"reward {row['reward']}: {row['completion']}" for row in rows[:4]))
+            self._attempt(
+                name,
+                tracker.text,
+                step,
+                "completions",
+                "\n\n".join(f"reward {row['reward']}: {row['completion']}" for row in rows[:4]),
+            )
 
     def close(self) -> None:
         self.bar.close()
@@ -201,7 +222,7 @@ def _continue_lines(path: Path, first_step: int) -> int:
                 if json.loads(line)["step"] <= first_step:
                     kept.append(line + "\n")
             except (ValueError, KeyError, TypeError, RecursionError):
-                continue                                        # the last line of a killed run may be cut off
+                continue  # the last line of a killed run may be cut off
         write_atomically(path, "".join(kept))
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
@@ -211,7 +232,7 @@ def _append(descriptor: int, line: str) -> None:
     size, data = os.fstat(descriptor).st_size, line.encode()
     try:
         while data:
-            data = data[os.write(descriptor, data):]
+            data = data[os.write(descriptor, data) :]
     except OSError:
         os.truncate(descriptor, size)
         raise
@@ -220,6 +241,7 @@ def _append(descriptor: int, line: str) -> None:
 class _TensorBoard:
     def __init__(self, run_dir: Path, run_name: str | None, config_text: str, first_step: int):
         from torch.utils.tensorboard import SummaryWriter
+
         threading.excepthook = _pass_over_full_disks
         self.writer = SummaryWriter(str(run_dir / "tb"), purge_step=first_step + 1)
         self.writer.add_text("config", f"```\n{config_text}\n```")
@@ -229,7 +251,9 @@ class _TensorBoard:
             self.writer.add_scalar(name, value, step)
 
     def text(self, step: int, name: str, text: str) -> None:
-        self.writer.add_text(name, "    " + escape(redact(text)).replace("\n", "\n    "), step)      # an indented block is not rendered
+        self.writer.add_text(
+            name, "    " + escape(redact(text)).replace("\n", "\n    "), step
+        )  # an indented block is not rendered
 
     def close(self) -> None:
         self.writer.close()
@@ -248,11 +272,15 @@ class _Online:
         import importlib
 
         import yaml
+
         try:
             self.module = importlib.import_module(module_name)
         except ImportError:
             raise UserError(
-                f"report_to names {module_name}, which is not installed", "", f"pip install {module_name}, or remove it from report_to", CONFIG
+                f"report_to names {module_name}, which is not installed",
+                "",
+                f"pip install {module_name}, or remove it from report_to",
+                CONFIG,
             ) from None
         self.run = self.module.init(project="grpo", name=run_name or run_dir.name, config=yaml.safe_load(config_text))
 
@@ -260,10 +288,14 @@ class _Online:
         self.module.log(dict(metrics), step=step)
 
     def text(self, step: int, name: str, text: str) -> None:
-        pass                                                    # completions stay on this machine
+        pass  # completions stay on this machine
 
     def close(self) -> None:
         self.module.finish()
 
 
-_TRACKERS = {"tensorboard": _TensorBoard, "swanlab": lambda *args: _Online("swanlab", *args), "wandb": lambda *args: _Online("wandb", *args)}
+_TRACKERS = {
+    "tensorboard": _TensorBoard,
+    "swanlab": lambda *args: _Online("swanlab", *args),
+    "wandb": lambda *args: _Online("wandb", *args),
+}

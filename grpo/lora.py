@@ -3,9 +3,9 @@
     y = x Wᵀ + s (x Aᵀ) Bᵀ + b   =   [x | x Aᵀ] [W | s B]ᵀ + b                                    Eq. 12
 
 The right-hand form adds the adapter's small change to the large base term *inside* the product, where sums are float32.
-The usual form rounds both terms to bf16 first, and merging rounds W + sBA: both lose most of an update while it is small.
-The price is R more columns; the gain is that sampling and training run the very same arithmetic, and that the reference
-policy is a view, `weight[:, :I]`.
+The usual form rounds both terms to bf16 first, and merging rounds W + sBA: both lose most of an update while it is
+small. The price is R more columns; the gain is that sampling and training run the very same arithmetic, and that the
+reference policy is a view, `weight[:, :I]`.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from grpo.masters import Weight, master_dtype
 from grpo.products import Product, linear, pack
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-MAX_ZERO_SHARE = 0.07   # of a joint weight that may be zeros off the diagonal of s B; above it projections stay apart
+MAX_ZERO_SHARE = 0.07  # of a joint weight that may be zeros off the diagonal of s B; above it projections stay apart
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class LoraSpec:
 class Mode:
     """How a forward pass treats the adapters.
 
-    use_adapter: False gives the reference policy. dropout_seed: None for no dropout; otherwise the masks are a function of
-    this seed and the layer alone, so that a pass that is recomputed or repeated sees the same masks.
+    use_adapter: False gives the reference policy. dropout_seed: None for no dropout; otherwise the masks are a function
+    of this seed and the layer alone, so that a pass that is recomputed or repeated sees the same masks.
     """
 
     use_adapter: bool = True
@@ -51,7 +51,8 @@ POLICY, REFERENCE = Mode(), Mode(use_adapter=False)
 
 @dataclass(frozen=True)
 class Build:
-    """What every layer needs to know to be built: adapters (if any), whether the weights themselves are trained, where."""
+    """What every layer needs to know to be built: adapters (if any), whether the weights themselves are trained,
+    where."""
 
     lora: LoraSpec | None
     train_weights: bool
@@ -70,7 +71,7 @@ class Linear(nn.Module):
         self.out_slices = _slices(parts)
         self.weight = build.weight(sum(parts.values()), in_features)
         self.bias = build.weight(sum(parts.values())) if bias else None
-        self.packed: torch.Tensor | None = None    # see Decoder.packed
+        self.packed: torch.Tensor | None = None  # see Decoder.packed
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Views of a projection's own weight [O, I] and bias [O], to read and write."""
@@ -101,15 +102,21 @@ class LoraLinear(nn.Module):
         self.register_buffer("weight", torch.zeros(sum(parts.values()), in_features + rank, **where))
         self.register_buffer("bias", torch.zeros(sum(parts.values()), **where) if bias else None)
         self.A = Weight(rank, in_features, trained=True, **where)
-        self.B = nn.ParameterDict({name: nn.Parameter(torch.zeros(parts[name], build.lora.rank, dtype=master_dtype(build.dtype),
-                                                                  device=build.device)) for name in adapted})
-        self.number = 0   # among the model's adapted layers: makes dropout masks differ; set by the model
-        self.packed: torch.Tensor | None = None    # see Decoder.packed
+        self.B = nn.ParameterDict(
+            {
+                name: nn.Parameter(
+                    torch.zeros(parts[name], build.lora.rank, dtype=master_dtype(build.dtype), device=build.device)
+                )
+                for name in adapted
+            }
+        )
+        self.number = 0  # among the model's adapted layers: makes dropout masks differ; set by the model
+        self.packed: torch.Tensor | None = None  # see Decoder.packed
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Views of a projection's own weight [O, I] and bias [O], to read and write."""
         rows = self.out_slices[part]
-        return self.weight[rows, :self.in_features], None if self.bias is None else self.bias[rows]
+        return self.weight[rows, : self.in_features], None if self.bias is None else self.bias[rows]
 
     def adapter(self, part: str) -> tuple[torch.Tensor, torch.Tensor]:
         """Views of a projection's master A [r, I] and B [O, r]; call `refresh` after writing."""
@@ -117,10 +124,12 @@ class LoraLinear(nn.Module):
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
         if not mode.use_adapter:
-            return linear(x_TI, self.weight[:, :self.in_features], self.bias)
+            return linear(x_TI, self.weight[:, : self.in_features], self.bias)
         if self.packed is not None:
             return linear(torch.cat([x_TI, linear(x_TI, self.A.value)], dim=-1), self.packed, self.bias)
-        seed = None if mode.dropout_seed is None or not self.lora.dropout else mode.dropout_seed * 1_000_003 + self.number
+        seed = (
+            None if mode.dropout_seed is None or not self.lora.dropout else mode.dropout_seed * 1_000_003 + self.number
+        )
         return _AugmentedLinear.apply(x_TI, self.A.master, self, seed, *(self.B[part] for part in self.rank_slices))
 
     def pack(self) -> None:
@@ -131,11 +140,12 @@ class LoraLinear(nn.Module):
         """Copies the masters into the tensors the products use; to be called after every change of the masters."""
         self.A.refresh()
         for part, columns in self.rank_slices.items():
-            self.weight[self.out_slices[part], self.in_features:][:, columns] = self.lora.scale * self.B[part]
+            self.weight[self.out_slices[part], self.in_features :][:, columns] = self.lora.scale * self.B[part]
 
     @torch.no_grad()
     def reset(self, generator: torch.Generator) -> None:
-        """A uniform in ±1/sqrt(I) (Kaiming with a = sqrt 5, as in PEFT) and B zero: the policy starts as the reference."""
+        """A uniform in ±1/sqrt(I) (Kaiming with a = sqrt 5, as in PEFT) and B zero: the policy starts as the
+        reference."""
         for part in self.rank_slices:
             A, B = self.adapter(part)
             A.copy_((torch.rand(A.shape, generator=generator, dtype=A.dtype) * 2 - 1) / self.in_features**0.5)
@@ -151,7 +161,7 @@ class _AugmentedLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x_TI, A_master, layer, seed, *B_masters):
         h_TR = linear(x_TI if seed is None else x_TI * _dropout_mask(x_TI, layer.lora.dropout, seed), layer.A.value)
-        ctx.save_for_backward(x_TI, h_TR)       # x is shared by all projections of one input
+        ctx.save_for_backward(x_TI, h_TR)  # x is shared by all projections of one input
         ctx.layer, ctx.seed = layer, seed
         return linear(torch.cat([x_TI, h_TR], dim=-1), layer.weight, layer.bias)
 
@@ -161,8 +171,10 @@ class _AugmentedLinear(torch.autograd.Function):
         dx_TI, dh_TR = linear(g_TO, layer.weight.T).split([layer.in_features, h_TR.shape[-1]], dim=-1)
         mask = None if ctx.seed is None else _dropout_mask(x_TI, layer.lora.dropout, ctx.seed)
         dA_RI = dh_TR.T @ (x_TI if mask is None else x_TI * mask)
-        dB = [layer.lora.scale * (g_TO[:, layer.out_slices[part]].T @ h_TR[:, columns]).to(layer.A.master.dtype)
-              for part, columns in layer.rank_slices.items()]
+        dB = [
+            layer.lora.scale * (g_TO[:, layer.out_slices[part]].T @ h_TR[:, columns]).to(layer.A.master.dtype)
+            for part, columns in layer.rank_slices.items()
+        ]
         dx_adapter = linear(dh_TR, layer.A.value.T)
         dx_TI = dx_TI + (dx_adapter if mask is None else dx_adapter * mask)
         return dx_TI, dA_RI.to(layer.A.master.dtype), None, None, *dB
@@ -174,7 +186,8 @@ def make_linear(in_features: int, parts: dict[str, int], bias: bool, build: Buil
 
 
 class JointLinear(nn.Module):
-    """Several projections of one input: one product if the zeros off the diagonal of s B waste little, else one each."""
+    """Several projections of one input: one product if the zeros off the diagonal of s B waste little, else one
+    each."""
 
     def __init__(self, in_features: int, parts: dict[str, int], bias: bool, build: Build):
         super().__init__()

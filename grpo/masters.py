@@ -14,8 +14,8 @@ def master_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 class Weight(nn.Module):
-    """A tensor of the model. Frozen: only `value`, in `dtype`. Trained: a float32 `master`, and `value` as its copy in `dtype`
-    (the master itself if that is float32 already)."""
+    """A tensor of the model. Frozen: only `value`, in `dtype`. Trained: a float32 `master`, and `value` as its copy in
+    `dtype` (the master itself if that is float32 already)."""
 
     def __init__(self, *shape: int, trained: bool, dtype: torch.dtype, device: torch.device | str):
         super().__init__()

@@ -9,19 +9,27 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-FIRST_SCALE, SCALE_GROWS_AFTER = 2.0**10, 50     # of the loss in float16; finite steps until it is doubled
+FIRST_SCALE, SCALE_GROWS_AFTER = 2.0**10, 50  # of the loss in float16; finite steps until it is doubled
 
 
 class Optimizer:
-    """AdamW (1711.05101) on `parameters`, which are moved into a flat buffer. Norm weights and biases (fewer than two axes)
-    do not decay.
+    """AdamW (1711.05101) on `parameters`, which are moved into a flat buffer. Norm weights and biases (fewer than two
+    axes) do not decay.
 
-    guarded: for a float16 model, whose smallest gradients would vanish and whose largest overflow. `backward` multiplies the loss by
-    `scale`; a step whose gradient overflowed changes nothing and halves it, and a run of finite steps doubles it (1710.03740).
+    guarded: for a float16 model, whose smallest gradients would vanish and whose largest overflow. `backward`
+    multiplies the loss by `scale`; a step whose gradient overflowed changes nothing and halves it, and a run of finite
+    steps doubles it (1710.03740).
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], betas: tuple[float, float], eps: float, weight_decay: float, guarded: bool = False):
-        parameters = sorted(parameters, key=lambda parameter: parameter.ndim < 2)       # stable: matrices, then vectors
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float,
+        guarded: bool = False,
+    ):
+        parameters = sorted(parameters, key=lambda parameter: parameter.ndim < 2)  # stable: matrices, then vectors
         if not parameters:
             raise ValueError("nothing to train: no parameter requires a gradient")
         sizes = [parameter.numel() for parameter in parameters]
@@ -44,8 +52,9 @@ class Optimizer:
         (loss * self.scale).backward()
 
     def step(self, learning_rate: float, max_grad_norm: float) -> float:
-        """Clips the accumulated gradient to `max_grad_norm` (0 for no clipping), applies it, clears it; returns its norm
-        before clipping. A norm that is not finite changes nothing but clears the gradient: the caller must look."""
+        """Clips the accumulated gradient to `max_grad_norm` (0 for no clipping), applies it, clears it; returns its
+        norm before clipping. A norm that is not finite changes nothing but clears the gradient: the caller must
+        look."""
         norm = float(torch.linalg.vector_norm(self.grad)) / self.scale
         if math.isfinite(norm):
             if max_grad_norm and norm > max_grad_norm:
@@ -84,7 +93,11 @@ class Optimizer:
             self.scale, self.finite_steps = float(tensors["scale"][0]), int(tensors["scale"][1])
         for number, group in enumerate(self.adamw.param_groups):
             leaf = group["params"][0]
-            found = {name.partition(".")[2]: value.clone() for name, value in tensors.items() if name.startswith(f"{number}.")}
+            found = {
+                name.partition(".")[2]: value.clone()
+                for name, value in tensors.items()
+                if name.startswith(f"{number}.")
+            }
             if found:
                 self.adamw.state[leaf] = {name: value.to(leaf.device) for name, value in found.items()}
 
@@ -92,12 +105,16 @@ class Optimizer:
 def learning_rate(step: int, peak: float, schedule: str, warmup_steps: int, total_steps: int) -> float:
     """The rate of optimizer step `step` (from 0): a linear warm-up, then "constant", "linear" or "cosine" decay to 0.
 
-    As in transformers: step s of w warm-up steps has rate peak · s / w, so the very first step of a warm-up has rate 0; "constant" has
-    no warm-up, "constant_with_warmup" has.
+    As in transformers: step s of w warm-up steps has rate peak · s / w, so the very first step of a warm-up has rate 0;
+    "constant" has no warm-up, "constant_with_warmup" has.
     """
     if step < warmup_steps and schedule != "constant":
         return peak * step / warmup_steps
     done = (step - warmup_steps) / max(total_steps - warmup_steps, 1)
-    decay = {"constant": 1.0, "constant_with_warmup": 1.0, "linear": max(1 - done, 0.0),
-             "cosine": max(0.5 * (1 + math.cos(math.pi * min(done, 1.0))), 0.0)}
+    decay = {
+        "constant": 1.0,
+        "constant_with_warmup": 1.0,
+        "linear": max(1 - done, 0.0),
+        "cosine": max(0.5 * (1 + math.cos(math.pi * min(done, 1.0))), 0.0),
+    }
     return peak * decay[schedule]

@@ -1,4 +1,5 @@
-"""Small line plots as PNG, drawn with Pillow (which comes with tensorboard): no plotting library is needed for a loss curve."""
+"""Small line plots as PNG, drawn with Pillow (which comes with tensorboard): no plotting library is needed for a loss
+curve."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,10 +9,13 @@ COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#8c564b")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 900, 480, 84, 24, 40, 52
 
 
-def line_plot(path: Path, curves: Mapping[str, Sequence[float] | Sequence[tuple[float, float]]], x_label: str, y_label: str) -> None:
-    """Writes a plot of some curves. A curve is a list of values at 1, 2, 3, … or of (x, y) points; values that are not finite
-    are left out."""
+def line_plot(
+    path: Path, curves: Mapping[str, Sequence[float] | Sequence[tuple[float, float]]], x_label: str, y_label: str
+) -> None:
+    """Writes a plot of some curves. A curve is a list of values at 1, 2, 3, … or of (x, y) points; values that are not
+    finite are left out."""
     from PIL import Image, ImageDraw
+
     points = {name: _points(values) for name, values in curves.items()}
     every = [point for curve in points.values() for point in curve]
     if not every:
@@ -21,8 +25,10 @@ def line_plot(path: Path, curves: Mapping[str, Sequence[float] | Sequence[tuple[
     x_ticks, y_ticks = _ticks([x for x, _ in every]), _ticks([y for _, y in every])
 
     def place(x: float, y: float) -> tuple[float, float]:
-        return (LEFT + (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0]) * (WIDTH - LEFT - RIGHT),
-                HEIGHT - BOTTOM - (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0]) * (HEIGHT - TOP - BOTTOM))
+        return (
+            LEFT + (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0]) * (WIDTH - LEFT - RIGHT),
+            HEIGHT - BOTTOM - (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0]) * (HEIGHT - TOP - BOTTOM),
+        )
 
     for x in x_ticks:
         draw.line([place(x, y_ticks[0]), place(x, y_ticks[-1])], fill="#e5e5e5")
@@ -50,6 +56,10 @@ def _ticks(values: Sequence[float]) -> list[float]:
     if low == high:
         low, high = low - 0.5, high + 0.5
     raw = (high - low) / 6
-    step = next(m * 10 ** math.floor(math.log10(raw)) for m in (1, 2, 2.5, 5, 10) if m * 10 ** math.floor(math.log10(raw)) >= raw)
+    step = next(
+        m * 10 ** math.floor(math.log10(raw))
+        for m in (1, 2, 2.5, 5, 10)
+        if m * 10 ** math.floor(math.log10(raw)) >= raw
+    )
     first, last = math.floor(low / step), math.ceil(high / step)
     return [round(i * step, 12) for i in range(first, last + 1)]

@@ -18,7 +18,8 @@ from grpo.weights import DTYPES, load_decoder, save_checkpoint
 
 @dataclass
 class Policy:
-    """A decoder that is being trained. `start`: the adapter that was merged into it, if any; `base`: the checkpoint's name."""
+    """A decoder that is being trained. `start`: the adapter that was merged into it, if any; `base`: the checkpoint's
+    name."""
 
     model: Decoder
     tokenizer: object
@@ -44,9 +45,11 @@ class Policy:
 
 
 def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_weights: bool = True) -> Policy:
-    """The policy at step 0: with a new adapter, or (lora_r 0) with all weights trained, or none. A model path that holds an
-    adapter stands for the adapter on its base."""
-    model_path, adapter_path, base = find_parts(config.model_name_or_path, config.model_revision, config.adapter_name_or_path)
+    """The policy at step 0: with a new adapter, or (lora_r 0) with all weights trained, or none. A model path that
+    holds an adapter stands for the adapter on its base."""
+    model_path, adapter_path, base = find_parts(
+        config.model_name_or_path, config.model_revision, config.adapter_name_or_path
+    )
     lora = lora_spec(config)
     dtype = choose_dtype(config.torch_dtype, device)
     model = load_decoder(model_path, Build(lora, train_weights and lora is None, dtype, device))
@@ -63,10 +66,13 @@ def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_wei
 
 
 def load_reference(config: TrainConfig, policy: Policy) -> Decoder:
-    """The frozen policy at step 0: the same decoder without its adapter, or a copy of it if the weights themselves are trained."""
+    """The frozen policy at step 0: the same decoder without its adapter, or a copy of it if the weights themselves are
+    trained."""
     if policy.model.build.lora is not None:
         return policy.model
-    model_path, adapter_path, _ = find_parts(config.model_name_or_path, config.model_revision, config.adapter_name_or_path)
+    model_path, adapter_path, _ = find_parts(
+        config.model_name_or_path, config.model_revision, config.adapter_name_or_path
+    )
     reference = load_decoder(model_path, Build(None, False, policy.model.build.dtype, policy.model.build.device))
     if adapter_path:
         merge_adapter(reference, load_adapter(adapter_path))
@@ -84,11 +90,20 @@ def find_parts(name_or_path: str, revision: str, adapter: str | None) -> tuple[P
     if not is_adapter(folder):
         return folder, fetch_model(adapter) if adapter else None, name_or_path
     if adapter:
-        raise UserError("two adapters to start from", f"model_name_or_path is an adapter itself: {folder}", "set only one of them", PREFLIGHT)
+        raise UserError(
+            "two adapters to start from",
+            f"model_name_or_path is an adapter itself: {folder}",
+            "set only one of them",
+            PREFLIGHT,
+        )
     base = load_adapter(folder).base_model
     if not base:
-        raise UserError(f"the adapter {folder} does not name its base model", "adapter_config.json has no base_model_name_or_path",
-                        "set model_name_or_path to the base, and adapter_name_or_path to the adapter", PREFLIGHT)
+        raise UserError(
+            f"the adapter {folder} does not name its base model",
+            "adapter_config.json has no base_model_name_or_path",
+            "set model_name_or_path to the base, and adapter_name_or_path to the adapter",
+            PREFLIGHT,
+        )
     return fetch_model(base), folder, base
 
 
@@ -99,7 +114,11 @@ def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:
     targets = ALL_PROJECTIONS if config.lora_target_modules in everything else tuple(config.lora_target_modules)
     unknown = [name for name in targets if name not in ALL_PROJECTIONS]
     if unknown:
-        raise UserError(f"lora_target_modules: unknown {', '.join(unknown)}", "", f"choose from {', '.join(ALL_PROJECTIONS)}, or all")
+        raise UserError(
+            f"lora_target_modules: unknown {', '.join(unknown)}",
+            "",
+            f"choose from {', '.join(ALL_PROJECTIONS)}, or all",
+        )
     return LoraSpec(config.lora_r, config.lora_alpha, config.lora_dropout, targets)
 
 
@@ -112,5 +131,9 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
 def check_vocabulary(tokenizer, model: Decoder) -> None:
     largest = max(tokenizer.get_vocab().values())
     if largest >= model.config.vocab_size:
-        raise UserError("the tokenizer does not belong to the model", f"it has token id {largest}, the embedding has {model.config.vocab_size} rows",
-                        "set tokenizer_name_or_path to the model's own tokenizer", PREFLIGHT)
+        raise UserError(
+            "the tokenizer does not belong to the model",
+            f"it has token id {largest}, the embedding has {model.config.vocab_size} rows",
+            "set tokenizer_name_or_path to the model's own tokenizer",
+            PREFLIGHT,
+        )

@@ -1,9 +1,10 @@
 """Products with a weight matrix, y = x Wᵀ + b: on a CPU by oneDNN, elsewhere by torch.
 
-torch gives float32 products on a CPU to MKL, whose rounding of a row depends on how many rows there are. oneDNN's does not (from
-two rows on), so a completion is the same in any batch; where both were measured it was never slower, and up to twice as fast. oneDNN
-works on blocks: a weight that stays as it is for many products is packed into them once (`pack`), with the same result bit for
-bit. bench/LOG.md has the figures. What a build, a dtype or a layout lacks is computed by torch.
+torch gives float32 products on a CPU to MKL, whose rounding of a row depends on how many rows there are. oneDNN's does
+not (from two rows on), so a completion is the same in any batch; where both were measured it was never slower, and up
+to twice as fast. oneDNN works on blocks: a weight that stays as it is for many products is packed into them once
+(`pack`), with the same result bit for bit. bench/LOG.md has the figures. What a build, a dtype or a layout lacks is
+computed by torch.
 """
 
 import torch
@@ -17,7 +18,9 @@ def _has_onednn() -> bool:
     try:
         for dtype in _DTYPES:
             weight = torch.ones(16, 16, dtype=dtype)
-            torch.ops.mkldnn._linear_pointwise(weight, torch.ops.mkldnn._reorder_linear_weight(weight), None, "none", [], "")
+            torch.ops.mkldnn._linear_pointwise(
+                weight, torch.ops.mkldnn._reorder_linear_weight(weight), None, "none", [], ""
+            )
     except (AttributeError, RuntimeError, NotImplementedError):
         return False
     return True
@@ -28,12 +31,17 @@ ONEDNN = _has_onednn()
 
 def _by_onednn(weight_OI: torch.Tensor) -> bool:
     """A matrix with gaps between its rows would be multiplied by oneDNN's slow general code."""
-    return (ONEDNN and weight_OI.device.type == "cpu" and weight_OI.dtype in _DTYPES
-            and (weight_OI.is_mkldnn or weight_OI.is_contiguous() or weight_OI.T.is_contiguous()))
+    return (
+        ONEDNN
+        and weight_OI.device.type == "cpu"
+        and weight_OI.dtype in _DTYPES
+        and (weight_OI.is_mkldnn or weight_OI.is_contiguous() or weight_OI.T.is_contiguous())
+    )
 
 
 def pack(weight_OI: torch.Tensor) -> torch.Tensor:
-    """The weight in the layout that `linear` is fastest with: a copy that only `linear` can read, or the weight itself."""
+    """The weight in the layout that `linear` is fastest with: a copy that only `linear` can read, or the weight
+    itself."""
     return torch.ops.mkldnn._reorder_linear_weight(weight_OI) if _by_onednn(weight_OI) else weight_OI
 
 
@@ -41,7 +49,7 @@ def linear(x_TI: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | N
     """x Wᵀ + b, outside autograd; `weight_OI` may be packed."""
     if not _by_onednn(weight_OI):
         return F.linear(x_TI, weight_OI, bias_O)
-    if len(x_TI) == 1:      # one row alone would be rounded differently
+    if len(x_TI) == 1:  # one row alone would be rounded differently
         return linear(x_TI.expand(2, -1), weight_OI, bias_O)[:1]
     return torch.ops.mkldnn._linear_pointwise(x_TI, weight_OI, bias_O, "none", [], "")
 
@@ -57,5 +65,8 @@ class Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g_TO):
         (x_TI, weight_OI), (for_x, for_weight, for_bias) = ctx.saved_tensors, ctx.needs_input_grad
-        return (linear(g_TO, weight_OI.T) if for_x else None, g_TO.T @ x_TI if for_weight else None,
-                g_TO.sum(dim=0) if for_bias else None)
+        return (
+            linear(g_TO, weight_OI.T) if for_x else None,
+            g_TO.T @ x_TI if for_weight else None,
+            g_TO.sum(dim=0) if for_bias else None,
+        )

@@ -20,16 +20,23 @@ def read_rope(config: dict[str, Any]) -> dict[str, Any]:
     rope["rope_type"] = rope.get("rope_type") or rope.pop("type", None) or "default"
     rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
     if rope["rope_type"] in ("yarn", "llama3"):
-        rope.setdefault("original_max_position_embeddings",
-                        config.get("original_max_position_embeddings") or config.get("max_position_embeddings"))
+        rope.setdefault(
+            "original_max_position_embeddings",
+            config.get("original_max_position_embeddings") or config.get("max_position_embeddings"),
+        )
     if rope["rope_type"] not in _FREQUENCIES or rope.get("partial_rotary_factor", 1.0) != 1.0:
-        raise UserError(f"the checkpoint's rope type {rope['rope_type']!r} is not supported",
-                        f"known types: {', '.join(_FREQUENCIES)}, over the whole head", "use another checkpoint", PREFLIGHT)
+        raise UserError(
+            f"the checkpoint's rope type {rope['rope_type']!r} is not supported",
+            f"known types: {', '.join(_FREQUENCIES)}, over the whole head",
+            "use another checkpoint",
+            PREFLIGHT,
+        )
     return rope
 
 
-def rope_tables(rope: dict[str, Any], head_dim: int, num_positions: int, dtype: torch.dtype,
-                device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+def rope_tables(
+    rope: dict[str, Any], head_dim: int, num_positions: int, dtype: torch.dtype, device: torch.device | str
+) -> tuple[torch.Tensor, torch.Tensor]:
     """cos_SE and sin_SE for positions 0 ... num_positions - 1; the second half of E repeats the first."""
     exact = torch.promote_types(dtype, torch.float32)
     exponent = torch.arange(0, head_dim, 2, dtype=torch.int64, device=device).to(exact) / head_dim
@@ -43,6 +50,7 @@ def rotate(x_THE: torch.Tensor, cos_T1E: torch.Tensor, sin_T1E: torch.Tensor) ->
     """Turns each pair (e, e + E/2) by its position's angle."""
     if fused(x_THE):
         from grpo.kernels.rotary import rotate as rotate_fused
+
         return rotate_fused(x_THE, cos_T1E, sin_T1E)
     first, second = x_THE.chunk(2, dim=-1)
     return x_THE * cos_T1E + torch.cat([-second, first], dim=-1) * sin_T1E
@@ -58,7 +66,7 @@ def _linear(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor
 
 def _llama3(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, float]:
     """Llama 3.1: long waves are slowed down by `factor`, short ones kept, those between blended."""
-    turns = rope["original_max_position_embeddings"] * frequency / (2 * math.pi)   # turns within the original context
+    turns = rope["original_max_position_embeddings"] * frequency / (2 * math.pi)  # turns within the original context
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     keep = ((turns - low) / (high - low)).clamp(0, 1)
     return frequency * (keep + (1 - keep) / rope["factor"]), 1.0
@@ -77,7 +85,9 @@ def _yarn(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, 
     if rope.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, 2 * half - 1)
-    slow = ((torch.arange(half, dtype=frequency.dtype, device=frequency.device) - low) / max(high - low, 0.001)).clamp(0, 1)
+    slow = ((torch.arange(half, dtype=frequency.dtype, device=frequency.device) - low) / max(high - low, 0.001)).clamp(
+        0, 1
+    )
     return frequency * (1 - slow + slow / factor), _yarn_amplitude(rope, factor)
 
 

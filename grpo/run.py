@@ -31,21 +31,61 @@ from grpo.run_dir import RunDir, close_debug_log, open_debug_log, write_atomical
 from grpo.schema import Group
 
 # What a resumed run may change: these freely, the next ones with a notice, anything else not at all.
-FREE = {"output_dir", "overwrite_output_dir", "resume_from_checkpoint", "max_steps", "num_train_epochs", "logging_steps", "save_steps",
-        "save_total_limit", "report_to", "run_name", "disable_tqdm", "log_completions", "num_completions_to_print", "eval_steps",
-        "eval_max_samples", "eval_dataset_id_or_path", "max_num_seqs", "max_tokens_per_micro_batch", "gradient_checkpointing", "device", "cold_start",
-        *(f"{name}_{key}" for name in ("judge", "decomposer") for key in ("base_url", "api_key_env", "prices")), "api_max_concurrency",
-        "api_deadline_s", "api_requests_per_minute", "api_tokens_per_minute", "api_cache", "verdict_cache", "max_unscored"}
-WARNED = {"learning_rate", "beta", "epsilon", "epsilon_high", "delta", "warmup_ratio", "warmup_steps", "lr_scheduler_type", "weight_decay",
-          "max_grad_norm", "tf32", "full_determinism", "kernels"}
-GRACE_S = 20.0       # after a signal a step has so long to end; then its rollout is dropped
+FREE = {
+    "output_dir",
+    "overwrite_output_dir",
+    "resume_from_checkpoint",
+    "max_steps",
+    "num_train_epochs",
+    "logging_steps",
+    "save_steps",
+    "save_total_limit",
+    "report_to",
+    "run_name",
+    "disable_tqdm",
+    "log_completions",
+    "num_completions_to_print",
+    "eval_steps",
+    "eval_max_samples",
+    "eval_dataset_id_or_path",
+    "max_num_seqs",
+    "max_tokens_per_micro_batch",
+    "gradient_checkpointing",
+    "device",
+    "cold_start",
+    *(f"{name}_{key}" for name in ("judge", "decomposer") for key in ("base_url", "api_key_env", "prices")),
+    "api_max_concurrency",
+    "api_deadline_s",
+    "api_requests_per_minute",
+    "api_tokens_per_minute",
+    "api_cache",
+    "verdict_cache",
+    "max_unscored",
+}
+WARNED = {
+    "learning_rate",
+    "beta",
+    "epsilon",
+    "epsilon_high",
+    "delta",
+    "warmup_ratio",
+    "warmup_steps",
+    "lr_scheduler_type",
+    "weight_decay",
+    "max_grad_norm",
+    "tf32",
+    "full_determinism",
+    "kernels",
+}
+GRACE_S = 20.0  # after a signal a step has so long to end; then its rollout is dropped
 
 
 class Run:
     """Holds the output directory while in use; on leaving, records how it ended.
 
-    notices: lines to show at the start. `stop_code` is 0, or the exit code that a signal asks for. A signal ends the run at once
-    before the first step and after the last checkpoint; else at the end of the step, or where `may_drop` allows it after GRACE_S.
+    notices: lines to show at the start. `stop_code` is 0, or the exit code that a signal asks for. A signal ends the
+    run at once before the first step and after the last checkpoint; else at the end of the step, or where `may_drop`
+    allows it after GRACE_S.
     """
 
     def __init__(self, config: AnyConfig, notices: Sequence[str] = (), ranks: Ranks | None = None):
@@ -77,9 +117,13 @@ class Run:
         self._handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._on_alarm)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.config.tf32
         if self.config.full_determinism:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")            # what cuBLAS needs for it, before its first product
+            os.environ.setdefault(
+                "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+            )  # what cuBLAS needs for it, before its first product
         torch.use_deterministic_algorithms(self.config.full_determinism, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False                # of new tensors: a help in debugging, at the price of time
+        torch.utils.deterministic.fill_uninitialized_memory = (
+            False  # of new tensors: a help in debugging, at the price of time
+        )
         backends.configure(self.config.kernels == "auto", self.config.full_determinism)
         random.seed(self.config.seed)
         np.random.seed(self.config.seed % 2**32)
@@ -107,12 +151,15 @@ class Run:
 
     def _leave_a_note(self, code: int, reason: str) -> None:
         """What became of a rank other than 0, which owns run_state.json."""
-        with suppress(OSError):                                    # the same text is on stderr
-            write_atomically(self.path / f"run_state.rank{self.ranks.rank}.json", json.dumps({"exit_code": code, "reason": reason}, indent=2) + "\n")
+        with suppress(OSError):  # the same text is on stderr
+            write_atomically(
+                self.path / f"run_state.rank{self.ranks.rank}.json",
+                json.dumps({"exit_code": code, "reason": reason}, indent=2) + "\n",
+            )
 
     def _on_signal(self, number: int, frame: Any) -> None:
         if self.stop_code == SIGINT and number == signal.SIGINT:
-            raise KeyboardInterrupt                                # a second Ctrl-C does not wait
+            raise KeyboardInterrupt  # a second Ctrl-C does not wait
         self.stop_code = SIGINT if number == signal.SIGINT else SIGTERM
         if not self.is_training:
             raise Interrupted(self.stop_code)
@@ -125,8 +172,8 @@ class Run:
 
     @contextmanager
     def may_drop(self, together: bool = False) -> Iterator[None]:
-        """What runs inside is given up when a signal's grace is over. together: every rank comes by here, so that all give up as soon as
-        one does; elsewhere a rank that has peers, who count on it, waits for the end of the step."""
+        """What runs inside is given up when a signal's grace is over. together: every rank comes by here, so that all
+        give up as soon as one does; elsewhere a rank that has peers, who count on it, waits for the end of the step."""
         if self.ranks.world > 1 and not together:
             yield
             return
@@ -164,7 +211,7 @@ class Run:
         if "step_time" in metrics:
             self.log.advance(metrics)
             self.dir.update(step=step)
-        is_bad = not isfinite(metrics.get("grad_norm", 0.0))       # such a step is always on record
+        is_bad = not isfinite(metrics.get("grad_norm", 0.0))  # such a step is always on record
         if "step_time" not in metrics or step % self.config.logging_steps == 0 or is_bad:
             self.log.write(step, metrics)
             if groups and (self.config.log_completions or is_bad):
@@ -172,7 +219,7 @@ class Run:
 
     def save_final(self, policy: Policy) -> None:
         """final/: the adapter (or checkpoint) and the tokenizer. It appears whole."""
-        self.is_training = False                                   # all is saved
+        self.is_training = False  # all is saved
         if self.ranks.is_main:
             aside = self.path / "final.tmp"
             shutil.rmtree(aside, ignore_errors=True)
@@ -184,7 +231,7 @@ class Run:
             failpoint("final-written")
             shutil.rmtree(self.path / "final", ignore_errors=True)
             aside.rename(self.path / "final")
-        code = int(self.ranks.max(self.stop_code))                 # a signal during the last checkpoint
+        code = int(self.ranks.max(self.stop_code))  # a signal during the last checkpoint
         if code:
             raise Interrupted(code)
 
@@ -198,7 +245,8 @@ class Run:
     def save_checkpoint(self, step: int, policy: Policy, optimizer: Optimizer, counters: dict[str, Any]) -> None:
         """checkpoint-N, by rank 0 with every rank's random generators; then retention. All ranks call it.
 
-        A checkpoint of this step that this run has not made itself is replaced: it was not resumed from, or it is of another branch."""
+        A checkpoint of this step that this run has not made itself is replaced: it was not resumed from, or it is of
+        another branch."""
         random_states = self.ranks.gather(checkpoint.random_state())
         if self.ranks.is_main and self.saved_step != step:
             text, state = to_yaml(self.config), optimizer.state()
@@ -215,7 +263,8 @@ class Run:
         self.ranks.barrier()
 
     def restore(self, policy: Policy, optimizer: Optimizer) -> dict[str, Any]:
-        """The counters of the checkpoint to resume from, after putting its state back; {} to start from the beginning."""
+        """The counters of the checkpoint to resume from, after putting its state back; {} to start from the
+        beginning."""
         if not self.config.resume_from_checkpoint:
             return {}
         folder, notices = checkpoint.find_checkpoint(self.path, self.config.resume_from_checkpoint)
@@ -228,8 +277,12 @@ class Run:
         try:
             optimizer.load_state(tensors)
         except (KeyError, RuntimeError) as error:
-            raise UserError(f"the checkpoint {folder} does not fit the model", f"{type(error).__name__}: {error}",
-                            "name a checkpoint of this run", STORAGE) from None
+            raise UserError(
+                f"the checkpoint {folder} does not fit the model",
+                f"{type(error).__name__}: {error}",
+                "name a checkpoint of this run",
+                STORAGE,
+            ) from None
         policy.model.refresh()
         if folder.resolve().parent == self.path.resolve():
             self.saved_step = counters["step"]
@@ -249,7 +302,9 @@ class Run:
             )
         saved, _ = load_config(folder / "config.resolved.yaml", kind=type(self.config))
         before, now = (yaml.safe_load(to_yaml(c)) for c in (saved, self.config))
-        changed = {name: (before.get(name), now.get(name)) for name in {*before, *now} if before.get(name) != now.get(name)}
+        changed = {
+            name: (before.get(name), now.get(name)) for name in {*before, *now} if before.get(name) != now.get(name)
+        }
         for name in sorted(changed.keys() & WARNED):
             self.say(f"note: {name} was {changed[name][0]}, is now {changed[name][1]}")
         frozen = sorted(changed.keys() - FREE - WARNED)

@@ -1,6 +1,6 @@
 """The output directory: one run at a time, and a record of how it stands.
 
-    config.resolved.yaml  run_state.json  metrics.jsonl  tb/  completions/  debug.log  checkpoint-N/  final/
+config.resolved.yaml  run_state.json  metrics.jsonl  tb/  completions/  debug.log  checkpoint-N/  final/
 """
 
 import fcntl
@@ -26,8 +26,8 @@ _locks: "weakref.WeakSet[RunDir]" = weakref.WeakSet()
 class RunDir:
     """An output directory held by this process until it ends.
 
-    Refuses a directory in use by another process (exit 7), and one that holds a run already unless that is to be resumed or
-    overwritten (exit 2).
+    Refuses a directory in use by another process (exit 7), and one that holds a run already unless that is to be
+    resumed or overwritten (exit 2).
     """
 
     def __init__(self, path: str | Path, resume: bool, overwrite: bool):
@@ -37,7 +37,10 @@ class RunDir:
             self.lock = open(self.path / ".lock", "a+")
         except OSError as error:
             raise UserError(
-                f"cannot use the output directory {path}", str(error), "set output_dir to a folder that can be written", STORAGE
+                f"cannot use the output directory {path}",
+                str(error),
+                "set output_dir to a folder that can be written",
+                STORAGE,
             ) from None
         _locks.add(self)
         try:
@@ -48,17 +51,30 @@ class RunDir:
             self.lock.close()
             raise
         self.is_warned = False
-        self.state = {"status": "running", "exit_code": None, "reason": "", "step": 0, "last_checkpoint": None, "pid": os.getpid(),
-                      "host": socket.gethostname(), "started": _now(), "updated": _now()}
+        self.state = {
+            "status": "running",
+            "exit_code": None,
+            "reason": "",
+            "step": 0,
+            "last_checkpoint": None,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "started": _now(),
+            "updated": _now(),
+        }
         self.update()
 
     def _take_lock(self) -> None:
         try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)        # freed by the kernel however the process ends
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # freed by the kernel however the process ends
         except OSError:
             self.lock.seek(0)
-            raise UserError(f"the output directory {self.path} is in use", f"by {self.lock.read().strip() or 'another process'}",
-                            "wait for that run, stop it, or set another output_dir", BUSY) from None
+            raise UserError(
+                f"the output directory {self.path} is in use",
+                f"by {self.lock.read().strip() or 'another process'}",
+                "wait for that run, stop it, or set another output_dir",
+                BUSY,
+            ) from None
         self.lock.truncate(0)
         self.lock.write(f"pid {os.getpid()} on {socket.gethostname()}, started {_now()}\n")
         self.lock.flush()
@@ -75,7 +91,11 @@ class RunDir:
                 CONFIG,
             )
         for path in found:
-            if path.is_dir() and not path.is_symlink() and (path.name in OWN_FOLDERS or path.name.startswith("checkpoint-")):
+            if (
+                path.is_dir()
+                and not path.is_symlink()
+                and (path.name in OWN_FOLDERS or path.name.startswith("checkpoint-"))
+            ):
                 shutil.rmtree(path)
             elif path.name in OWN_FILES or path.name.startswith("run_state."):
                 path.unlink()
@@ -108,7 +128,9 @@ def write_atomically(path: Path, text: str) -> None:
     """The file appears whole or not at all."""
     temporary = path.with_name(path.name + ".tmp")
     try:
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")      # in JSON, what UTF-8 cannot hold becomes its escape
+        temporary.write_text(
+            text, encoding="utf-8", errors="backslashreplace"
+        )  # in JSON, what UTF-8 cannot hold becomes its escape
         failpoint(f"write-{path.name}")
         os.replace(temporary, path)
     except OSError:
@@ -143,7 +165,7 @@ class _DebugLog(logging.FileHandler):
             print(f"warning: debug.log cannot be written ({sys.exception()}); the run goes on", file=sys.stderr)
 
     def close(self) -> None:
-        with suppress(OSError):                 # what it could not write has been told
+        with suppress(OSError):  # what it could not write has been told
             super().close()
 
 

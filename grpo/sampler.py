@@ -1,8 +1,8 @@
 """Batched generation over a slot cache: schedule, run, collect.
 
-Each prompt is prefilled once for its whole group, up to its last token; that token is the first input of every completion's
-decoding, so all sampling happens in one place. Sequences wait in a queue while all slots are taken and enter as others
-end. Log-probs are those of the distribution that was really drawn from.
+Each prompt is prefilled once for its whole group, up to its last token; that token is the first input of every
+completion's decoding, so all sampling happens in one place. Sequences wait in a queue while all slots are taken and
+enter as others end. Log-probs are those of the distribution that was really drawn from.
 """
 
 from collections import deque
@@ -36,41 +36,67 @@ class _Sequence:
 class Sampler:
     """Generates with `model` (its current adapter) until one of `eos_ids` or the length limit.
 
-    max_slots: sequences decoded together; prefill_tokens: prompt tokens per prefill pass; check_every: decode steps between two looks at
-    what has ended (None: 16 on a GPU, where each look waits for the device, else 1). graphs: decode over static slots that are kept
-    from one call to the next, by CUDA graphs where there is CUDA; None: on a GPU.
+    max_slots: sequences decoded together; prefill_tokens: prompt tokens per prefill pass; check_every: decode steps
+    between two looks at what has ended (None: 16 on a GPU, where each look waits for the device, else 1). graphs:
+    decode over static slots that are kept from one call to the next, by CUDA graphs where there is CUDA; None: on a
+    GPU.
     """
 
-    def __init__(self, model: Decoder, eos_ids: Sequence[int], max_slots: int = 256, prefill_tokens: int = 16384,
-                 check_every: int | None = None, graphs: bool | None = None):
+    def __init__(
+        self,
+        model: Decoder,
+        eos_ids: Sequence[int],
+        max_slots: int = 256,
+        prefill_tokens: int = 16384,
+        check_every: int | None = None,
+        graphs: bool | None = None,
+    ):
         self.model, self.eos_ids = model, tuple(eos_ids)
         self.on_cuda = torch.device(model.build.device).type == "cuda"
-        self.max_slots, self.prefill_tokens, self.check_every = max_slots, prefill_tokens, check_every or (16 if self.on_cuda else 1)
+        self.max_slots, self.prefill_tokens, self.check_every = (
+            max_slots,
+            prefill_tokens,
+            check_every or (16 if self.on_cuda else 1),
+        )
         self.uses_graphs = self.on_cuda if graphs is None else graphs
         self.graphs: DecodeGraphs | None = None
-        self.decoder: Choice | None = None     # of decode attention, once there are graphs
+        self.decoder: Choice | None = None  # of decode attention, once there are graphs
 
     @torch.inference_mode()
     def prepare(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeGraphs | None:
-        """With graphs: makes sure that there are slots for so many sequences of such lengths. Their memory stays taken."""
+        """With graphs: makes sure that there are slots for so many sequences of such lengths. Their memory stays
+        taken."""
         if not self.uses_graphs or (self.graphs and self.graphs.slots.holds(num_slots, num_positions, max_new_tokens)):
             return self.graphs
         c, build = self.model.config, self.model.build
-        self.graphs = None                     # its memory first
-        self.decoder = choose_decoder(c.num_heads, c.num_kv_heads, c.head_dim, num_slots, num_positions, build.dtype, build.device)
+        self.graphs = None  # its memory first
+        self.decoder = choose_decoder(
+            c.num_heads, c.num_kv_heads, c.head_dim, num_slots, num_positions, build.dtype, build.device
+        )
         cache = KVCache(c.num_layers, num_slots, c.num_kv_heads, num_positions, c.head_dim, build.dtype, build.device)
         self.graphs = DecodeGraphs(
-            self.model, Slots.make(cache, max_new_tokens), self.eos_ids, self.decoder.name, CudaCapture() if self.on_cuda else None
+            self.model,
+            Slots.make(cache, max_new_tokens),
+            self.eos_ids,
+            self.decoder.name,
+            CudaCapture() if self.on_cuda else None,
         )
         return self.graphs
 
     @torch.inference_mode()
-    def sample(self, prompts: Sequence[Sequence[int]], num_generations: int, sampling: Sampling, seeds: Sequence[int],
-               on_finish: OnFinish | None = None, limits: Sequence[int] | None = None) -> list[list[Completion]]:
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        num_generations: int,
+        sampling: Sampling,
+        seeds: Sequence[int],
+        on_finish: OnFinish | None = None,
+        limits: Sequence[int] | None = None,
+    ) -> list[list[Completion]]:
         """num_generations completions of each prompt.
 
-        seeds: one per completion, prompt by prompt; a completion depends on its prompt, its seed and the weights, not on
-        what else is generated. limits: tokens each completion may have, if fewer than sampling.max_new_tokens.
+        seeds: one per completion, prompt by prompt; a completion depends on its prompt, its seed and the weights, not
+        on what else is generated. limits: tokens each completion may have, if fewer than sampling.max_new_tokens.
         on_finish(number, completion) is called as each one ends, number = prompt * num_generations + index. The
         completions' text is left empty: the tokenizer is the caller's.
         """
@@ -78,20 +104,22 @@ class Sampler:
             raise ValueError("a prompt without tokens cannot be continued: nothing predicts its first token")
         total = len(prompts) * num_generations
         limits = limits or [sampling.max_new_tokens] * total
-        waiting = deque(_Sequence(number, number // num_generations, limits[number], seeds[number]) for number in range(total))
+        waiting = deque(
+            _Sequence(number, number // num_generations, limits[number], seeds[number]) for number in range(total)
+        )
         done: list[Completion | None] = [None] * total
         with self.model.packed() as head_VD:
             batch = _Batch(self, prompts, sampling, min(self.max_slots, total), head_VD)
             finished: list[tuple[_Sequence, Completion]] = []
             while waiting or batch.live or finished:
                 batch.admit(waiting)
-                batch.run(self.check_every)                                      # a GPU is at work now, beside the callbacks
+                batch.run(self.check_every)  # a GPU is at work now, beside the callbacks
                 for sequence, completion in finished:
                     done[sequence.number] = completion
                     if on_finish:
                         on_finish(sequence.number, completion)
                 finished = batch.collect()
-        return [done[start:start + num_generations] for start in range(0, total, num_generations)]
+        return [done[start : start + num_generations] for start in range(0, total, num_generations)]
 
     @torch.inference_mode()
     def stream(self, prompt: Sequence[int], sampling: Sampling, seed: int) -> Iterator[int]:
@@ -110,7 +138,14 @@ class Sampler:
 class _Batch:
     """The live sequences, in slots 0 ... B-1; the tensors named *_B have one row per slot."""
 
-    def __init__(self, sampler: Sampler, prompts: Sequence[Sequence[int]], sampling: Sampling, num_slots: int, head_VD: torch.Tensor):
+    def __init__(
+        self,
+        sampler: Sampler,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        num_slots: int,
+        head_VD: torch.Tensor,
+    ):
         self.sampler, self.model, self.prompts, self.sampling = sampler, sampler.model, prompts, sampling
         self.device = sampler.model.build.device
         c = sampler.model.config
@@ -120,16 +155,26 @@ class _Batch:
             self.graphs.slots
             if self.graphs
             else Slots.make(
-                KVCache(c.num_layers, num_slots, c.num_kv_heads, 0, c.head_dim, sampler.model.build.dtype, self.device), sampling.max_new_tokens
+                KVCache(c.num_layers, num_slots, c.num_kv_heads, 0, c.head_dim, sampler.model.build.dtype, self.device),
+                sampling.max_new_tokens,
             )
         )
         self.cache = slots.cache
-        (self.last_id_B, self.position_B, self.count_B, self.limit_B, self.seed_B, self.ended_B, self.ids_B, self.logps_B,
-         self.cuts_B) = slots.rows()
+        (
+            self.last_id_B,
+            self.position_B,
+            self.count_B,
+            self.limit_B,
+            self.seed_B,
+            self.ended_B,
+            self.ids_B,
+            self.logps_B,
+            self.cuts_B,
+        ) = slots.rows()
         self.head_VD, self.eos = head_VD, torch.tensor(sampler.eos_ids, dtype=torch.int64, device=self.device)
         self.live: list[_Sequence] = []
-        self.used: list[int] = []                                                # positions in use per slot, an upper bound
-        self.prefilled: dict[int, torch.Tensor] = {}                             # prompt -> its keys and values [L, 2, K, S, E]
+        self.used: list[int] = []  # positions in use per slot, an upper bound
+        self.prefilled: dict[int, torch.Tensor] = {}  # prompt -> its keys and values [L, 2, K, S, E]
 
     def admit(self, waiting: deque[_Sequence]) -> None:
         """Fills free slots from the queue, whole groups at a time where they fit."""
@@ -141,7 +186,7 @@ class _Batch:
                 run.append(waiting.popleft())
             self._enter(prompt, run)
             if not waiting or waiting[0].prompt != prompt:
-                del self.prefilled[prompt]                                       # its last completion has entered
+                del self.prefilled[prompt]  # its last completion has entered
 
     def _prefill(self, waiting: deque[_Sequence], free: int) -> None:
         """Runs the next prompts, as many as the free slots ask for, packed, without their last tokens."""
@@ -166,8 +211,13 @@ class _Batch:
         """Gives the next slots to completions of one prompt: its keys and values are copied to each."""
         ids, slots = self.prompts[prompt], slice(len(self.live), len(self.live) + len(run))
         self.cache.reserve(len(ids))
-        self.cache.kv_L2BKSE[:, :, slots, :, :len(ids) - 1] = self.prefilled[prompt][:, :, None]
-        self.last_id_B[slots], self.position_B[slots], self.count_B[slots], self.ended_B[slots] = ids[-1], len(ids) - 1, 0, False
+        self.cache.kv_L2BKSE[:, :, slots, :, : len(ids) - 1] = self.prefilled[prompt][:, :, None]
+        self.last_id_B[slots], self.position_B[slots], self.count_B[slots], self.ended_B[slots] = (
+            ids[-1],
+            len(ids) - 1,
+            0,
+            False,
+        )
         self.limit_B[slots] = torch.tensor([sequence.limit for sequence in run], device=self.device)
         self.seed_B[slots] = torch.tensor([sequence.seed for sequence in run], device=self.device)
         self.live += run
@@ -202,13 +252,22 @@ class _Batch:
     def collect(self) -> list[tuple[_Sequence, Completion]]:
         """Takes out the sequences that have ended; the last live slot moves into each gap."""
         finished = []
-        for slot in reversed(self.ended_B[:len(self.live)].nonzero()[:, 0].tolist()):
+        for slot in reversed(self.ended_B[: len(self.live)].nonzero()[:, 0].tolist()):
             finished.append((self.live[slot], self._completion(slot)))
             last = len(self.live) - 1
             if slot != last:
                 self.cache.move(last, slot, min(self.used[last], self.longest))
-                for tensor_B in (self.last_id_B, self.position_B, self.count_B, self.limit_B, self.seed_B, self.ended_B,
-                                 self.ids_B, self.logps_B, self.cuts_B):
+                for tensor_B in (
+                    self.last_id_B,
+                    self.position_B,
+                    self.count_B,
+                    self.limit_B,
+                    self.seed_B,
+                    self.ended_B,
+                    self.ids_B,
+                    self.logps_B,
+                    self.cuts_B,
+                ):
                     tensor_B[slot] = tensor_B[last]
                 self.live[slot], self.used[slot] = self.live[last], self.used[last]
             self.live.pop()

@@ -26,18 +26,18 @@ class Prompt:
     (5, 9, 6)
     """
 
-    row: int                    # index in the data set, counted before anything was filtered
-    text: str                   # as rendered by the chat template
-    ids: tuple[int, ...]        # its tokens; the last one predicts the first token of every completion
-    columns: dict[str, Any]     # the data row: what the rewards see
+    row: int  # index in the data set, counted before anything was filtered
+    text: str  # as rendered by the chat template
+    ids: tuple[int, ...]  # its tokens; the last one predicts the first token of every completion
+    columns: dict[str, Any]  # the data row: what the rewards see
 
 
 @dataclass
 class Completion:
     """One answer as it was sampled.
 
-    `ids` ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under the
-    distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is that distribution's
+    `ids` ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under
+    the distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is that distribution's
     threshold: tokens whose full log-prob lies below it could not be drawn (-inf where nothing was cut off).
 
     >>> c = Completion(ids=[7, 2], logps=[-0.5, -0.1], cuts=[float("-inf")] * 2, finish_reason="stop", text="4")
@@ -56,8 +56,8 @@ class Completion:
 class Score:
     """What one reward function says of one completion: a number, or None (unscorable), and the reason why.
 
-    outcome: how the answer turned out, from rewards that can tell; accuracy and dynamic sampling go by it, never by the value,
-    which may be shaped. details: numbers to log, such as the share of supported facts.
+    outcome: how the answer turned out, from rewards that can tell; accuracy and dynamic sampling go by it, never by the
+    value, which may be shaped. details: numbers to log, such as the share of supported facts.
 
     >>> Score(None, "the judge could not be reached").value is None
     True
@@ -75,9 +75,9 @@ class Group:
 
     prompt: Prompt
     completions: list[Completion]
-    scores: list[dict[str, Score]] = field(default_factory=list)     # per completion: reward name -> Score
-    rewards: list[float | None] = field(default_factory=list)        # weighted sum; None if any part is None
-    advantages: list[float] = field(default_factory=list)            # 0 for unscorable completions
+    scores: list[dict[str, Score]] = field(default_factory=list)  # per completion: reward name -> Score
+    rewards: list[float | None] = field(default_factory=list)  # weighted sum; None if any part is None
+    advantages: list[float] = field(default_factory=list)  # 0 for unscorable completions
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,13 @@ class PackedBatch:
     """
 
     layout: Layout
-    ids_T: torch.Tensor            # int64
-    positions_T: torch.Tensor      # int64, from 0 in each sequence
-    source_C: torch.Tensor         # int64, index into T
-    targets_C: torch.Tensor        # int64
-    row_C: torch.Tensor            # int64, index into N: which completion a scored token belongs to
-    weight_C: torch.Tensor         # float32, mask / denominator of the step; the loss is a plain weighted sum
-    advantage_C: torch.Tensor      # float32
-    sampler_logp_C: torch.Tensor   # float32, log-probs recorded while sampling
-    cut_C: torch.Tensor            # float32, see Completion.cuts
-    rows: tuple[tuple[int, int], ...]   # N entries (group of the step, completion of the group), in order
+    ids_T: torch.Tensor  # int64
+    positions_T: torch.Tensor  # int64, from 0 in each sequence
+    source_C: torch.Tensor  # int64, index into T
+    targets_C: torch.Tensor  # int64
+    row_C: torch.Tensor  # int64, index into N: which completion a scored token belongs to
+    weight_C: torch.Tensor  # float32, mask / denominator of the step; the loss is a plain weighted sum
+    advantage_C: torch.Tensor  # float32
+    sampler_logp_C: torch.Tensor  # float32, log-probs recorded while sampling
+    cut_C: torch.Tensor  # float32, see Completion.cuts
+    rows: tuple[tuple[int, int], ...]  # N entries (group of the step, completion of the group), in order

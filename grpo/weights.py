@@ -1,4 +1,5 @@
-"""Checkpoints in Hugging Face's layout, in and out: safetensors only (one file or shards with an index), never pickle."""
+"""Checkpoints in Hugging Face's layout, in and out: safetensors only (one file or shards with an index), never
+pickle."""
 
 import json
 from collections.abc import Iterator
@@ -23,16 +24,24 @@ def read_config(folder: Path) -> ModelConfig:
     try:
         return ModelConfig.from_hf(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        found = ", ".join(sorted(p.name for p in folder.iterdir())[:NAMES_SHOWN]) if folder.is_dir() else "no such folder"
-        raise UserError(f"{folder} is not a checkpoint", f"it has no config.json (found: {found})",
-                        "set model_name_or_path to a Hugging Face checkpoint folder or hub id", PREFLIGHT) from None
+        found = (
+            ", ".join(sorted(p.name for p in folder.iterdir())[:NAMES_SHOWN]) if folder.is_dir() else "no such folder"
+        )
+        raise UserError(
+            f"{folder} is not a checkpoint",
+            f"it has no config.json (found: {found})",
+            "set model_name_or_path to a Hugging Face checkpoint folder or hub id",
+            PREFLIGHT,
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read", f"{type(error).__name__}: {error}", "download the checkpoint again", PREFLIGHT) from None
+        raise UserError(
+            f"{path} cannot be read", f"{type(error).__name__}: {error}", "download the checkpoint again", PREFLIGHT
+        ) from None
 
 
 def load_decoder(folder: Path, build: Build) -> Decoder:
-    """The decoder with a checkpoint's weights, converted to build.dtype. Missing, unexpected or misshapen tensors are listed
-    and refused (exit 3)."""
+    """The decoder with a checkpoint's weights, converted to build.dtype. Missing, unexpected or misshapen tensors are
+    listed and refused (exit 3)."""
     model = Decoder(read_config(folder), build)
     slots, seen, problems = tensor_slots(model), set(), []
     for name, tensor in _read_tensors(folder):
@@ -47,8 +56,12 @@ def load_decoder(folder: Path, build: Build) -> Decoder:
     problems += [f"missing {name}" for name in slots if name not in seen]
     if problems:
         more = f" … and {len(problems) - NAMES_SHOWN} more" if len(problems) > NAMES_SHOWN else ""
-        raise UserError(f"the weights in {folder} do not fit its config.json", "; ".join(problems[:NAMES_SHOWN]) + more,
-                        "check that config.json and the safetensors files belong together", PREFLIGHT)
+        raise UserError(
+            f"the weights in {folder} do not fit its config.json",
+            "; ".join(problems[:NAMES_SHOWN]) + more,
+            "check that config.json and the safetensors files belong together",
+            PREFLIGHT,
+        )
     model.refresh()
     return model
 
@@ -80,18 +93,24 @@ def projections(model: Decoder) -> dict[str, tuple[Linear | LoraLinear, str]]:
         for where, module in (("self_attn", block.attention), ("mlp", block.mlp)):
             for linear in module.modules():
                 if isinstance(linear, (Linear, LoraLinear)):
-                    found.update({f"model.layers.{number}.{where}.{part}": (linear, part) for part in linear.out_slices})
+                    found.update(
+                        {f"model.layers.{number}.{where}.{part}": (linear, part) for part in linear.out_slices}
+                    )
     return found
 
 
-def save_checkpoint(model: Decoder, folder: Path, dtype: torch.dtype | None = None, shard_bytes: int = SHARD_BYTES) -> None:
+def save_checkpoint(
+    model: Decoder, folder: Path, dtype: torch.dtype | None = None, shard_bytes: int = SHARD_BYTES
+) -> None:
     """Writes config.json and safetensors with every adapter merged, in `dtype` (the model's by default).
 
     Merging happens in float32 and rounds once. The tokenizer is the caller's to write.
     """
     dtype = dtype or model.build.dtype
     folder.mkdir(parents=True, exist_ok=True)
-    raw = {key: value for key, value in model.config.raw.items() if key != "torch_dtype"} | {"dtype": str(dtype).removeprefix("torch.")}
+    raw = {key: value for key, value in model.config.raw.items() if key != "torch_dtype"} | {
+        "dtype": str(dtype).removeprefix("torch.")
+    }
     (folder / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
     slots, found = tensor_slots(model), projections(model)
     shards, size = [[]], 0
@@ -105,7 +124,11 @@ def save_checkpoint(model: Decoder, folder: Path, dtype: torch.dtype | None = No
     for number, shard in enumerate(shards, 1):
         file = "model.safetensors" if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         tensors = {name: _merged(slots[name], *found.get(name.removesuffix(".weight"), (None, ""))) for name in shard}
-        save_file({name: tensor.to(dtype).contiguous().cpu() for name, tensor in tensors.items()}, folder / file, {"format": "pt"})
+        save_file(
+            {name: tensor.to(dtype).contiguous().cpu() for name, tensor in tensors.items()},
+            folder / file,
+            {"format": "pt"},
+        )
         index.update(dict.fromkeys(shard, file))
     if len(shards) > 1:
         total = sum(slot.numel() * dtype.itemsize for slot in slots.values())
@@ -143,7 +166,9 @@ def _read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
                 for name in tensors.keys():
                     yield name, tensors.get_tensor(name)
         except (SafetensorError, OSError) as error:
-            raise UserError(f"{folder / file} cannot be read", str(error), "download the checkpoint again", PREFLIGHT) from None
+            raise UserError(
+                f"{folder / file} cannot be read", str(error), "download the checkpoint again", PREFLIGHT
+            ) from None
 
 
 def _indexed_files(index: Path) -> list[str]:
@@ -152,9 +177,13 @@ def _indexed_files(index: Path) -> list[str]:
         files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         outside = [file for file in files if file != Path(file).name]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{index} cannot be read", f"{type(error).__name__}: {error}", "download the checkpoint again", PREFLIGHT) from None
+        raise UserError(
+            f"{index} cannot be read", f"{type(error).__name__}: {error}", "download the checkpoint again", PREFLIGHT
+        ) from None
     if outside:
-        raise UserError(f"{index} names a file outside of its folder", f"{outside[0]!r}", "do not use this checkpoint", PREFLIGHT)
+        raise UserError(
+            f"{index} names a file outside of its folder", f"{outside[0]!r}", "do not use this checkpoint", PREFLIGHT
+        )
     return files
 
 

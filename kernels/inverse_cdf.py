@@ -1,8 +1,9 @@
 """Drawing a token per row of logits by inverse CDF, or greedily: grpo/draw.py in two launches.
 
-The first gives every piece of the vocabulary a program: its largest logit and its mass relative to that. The second gives every row
-a program: it scales the masses to the row's largest logit, finds the piece where the running mass (float64) exceeds u · total, and
-then the entry inside that piece, which is all of the logits that is read again. u is a hash of (seed, position).
+The first gives every piece of the vocabulary a program: its largest logit and its mass relative to that. The second
+gives every row a program: it scales the masses to the row's largest logit, finds the piece where the running mass
+(float64) exceeds u · total, and then the entry inside that piece, which is all of the logits that is read again. u is a
+hash of (seed, position).
 """
 
 import torch
@@ -12,9 +13,15 @@ import triton.language as tl
 PIECE = 4096
 
 
-def draw_rows(logits_BV: torch.Tensor, seed_B: torch.Tensor, position_B: torch.Tensor, temperature: float,
-              least_B: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """A token per row (int64) and its log-prob (float32, nats) at that temperature; temperature 0: the likeliest token, log-prob 0.
+def draw_rows(
+    logits_BV: torch.Tensor,
+    seed_B: torch.Tensor,
+    position_B: torch.Tensor,
+    temperature: float,
+    least_B: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A token per row (int64) and its log-prob (float32, nats) at that temperature; temperature 0: the likeliest token,
+    log-prob 0.
 
     least_B: only logits from this one on can be drawn (nucleus.thresholds), and the log-prob is that among them.
     The same tokens as draw.draw(logits_BV, draw.uniforms(seed_B, position_B), ...), but for draws within rounding of an
@@ -28,32 +35,81 @@ def draw_rows(logits_BV: torch.Tensor, seed_B: torch.Tensor, position_B: torch.T
     inverse = 1.0 / temperature if temperature else 0.0
     if rows:
         kind = {"greedy": temperature == 0, "cuts": least_B is not None}
-        least_B = logp_B if least_B is None else least_B                  # not read then
-        _masses[(pieces, rows)](logits_BV, least_B, top_BX, mass_BX, logits_BV.stride(0), width, inverse, piece=PIECE, **kind, num_warps=8)
-        _pick[(rows,)](logits_BV, least_B, top_BX, mass_BX, seed_B, position_B, id_B, logp_B, logits_BV.stride(0), width, pieces, inverse,
-                       **kind, piece=PIECE, padded=triton.next_power_of_2(pieces), num_warps=8)
+        least_B = logp_B if least_B is None else least_B  # not read then
+        _masses[(pieces, rows)](
+            logits_BV, least_B, top_BX, mass_BX, logits_BV.stride(0), width, inverse, piece=PIECE, **kind, num_warps=8
+        )
+        _pick[(rows,)](
+            logits_BV,
+            least_B,
+            top_BX,
+            mass_BX,
+            seed_B,
+            position_B,
+            id_B,
+            logp_B,
+            logits_BV.stride(0),
+            width,
+            pieces,
+            inverse,
+            **kind,
+            piece=PIECE,
+            padded=triton.next_power_of_2(pieces),
+            num_warps=8,
+        )
     return id_B, logp_B
 
 
 @triton.jit
-def _masses(logits, least, top_of, mass_of, stride, width, inverse_temperature, greedy: tl.constexpr, cuts: tl.constexpr, piece: tl.constexpr):
+def _masses(
+    logits,
+    least,
+    top_of,
+    mass_of,
+    stride,
+    width,
+    inverse_temperature,
+    greedy: tl.constexpr,
+    cuts: tl.constexpr,
+    piece: tl.constexpr,
+):
     """Per piece: its largest logit, and its mass; if greedy, the index of the largest instead of the mass."""
     place = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     entries = tl.program_id(0) * piece + tl.arange(0, piece)
-    z = tl.load(logits + tl.program_id(1).to(tl.int64) * stride + entries, mask=entries < width, other=float("-inf")).to(tl.float32)
+    z = tl.load(
+        logits + tl.program_id(1).to(tl.int64) * stride + entries, mask=entries < width, other=float("-inf")
+    ).to(tl.float32)
     if cuts:
         z = tl.where(z >= tl.load(least + tl.program_id(1)), z, float("-inf"))
     top = tl.max(z, 0)
     tl.store(top_of + place, top)
     if greedy:
-        tl.store(mass_of + place, tl.argmax(z, 0).to(tl.float32))        # < 4096: exact
+        tl.store(mass_of + place, tl.argmax(z, 0).to(tl.float32))  # < 4096: exact
     else:
-        tl.store(mass_of + place, tl.sum(tl.exp((z - tl.where(top > float("-inf"), top, 0.0)) * inverse_temperature), 0))
+        tl.store(
+            mass_of + place, tl.sum(tl.exp((z - tl.where(top > float("-inf"), top, 0.0)) * inverse_temperature), 0)
+        )
 
 
 @triton.jit
-def _pick(logits, least, top_of, mass_of, seeds, positions, ids, logps, stride, width, pieces, inverse_temperature,
-          greedy: tl.constexpr, cuts: tl.constexpr, piece: tl.constexpr, padded: tl.constexpr):
+def _pick(
+    logits,
+    least,
+    top_of,
+    mass_of,
+    seeds,
+    positions,
+    ids,
+    logps,
+    stride,
+    width,
+    pieces,
+    inverse_temperature,
+    greedy: tl.constexpr,
+    cuts: tl.constexpr,
+    piece: tl.constexpr,
+    padded: tl.constexpr,
+):
     row = tl.program_id(0)
     x = tl.arange(0, padded)
     tops = tl.load(top_of + row * pieces + x, mask=x < pieces, other=float("-inf"))
@@ -73,7 +129,9 @@ def _pick(logits, least, top_of, mass_of, seeds, positions, ids, logps, stride, 
         residual = wanted - tl.sum(tl.where(x < chosen, weights, 0.0), 0)
         inside = tl.arange(0, piece)
         entries = chosen * piece + inside
-        z = tl.load(logits + row.to(tl.int64) * stride + entries, mask=entries < width, other=float("-inf")).to(tl.float32)
+        z = tl.load(logits + row.to(tl.int64) * stride + entries, mask=entries < width, other=float("-inf")).to(
+            tl.float32
+        )
         if cuts:
             z = tl.where(z >= tl.load(least + row), z, float("-inf"))
         weights = tl.exp((z - top) * inverse_temperature).to(tl.float64)

@@ -1,11 +1,11 @@
 """Rows of logits to log-prob, entropy and gradient in two sweeps, in place: the epilogue of grpo/logprobs.py on a GPU.
 
-Sweep 1 keeps, tile by tile, the largest logit m so far, S = Σ exp((z - m) / τ) and M = Σ exp((z - m) / τ) (z - m) / τ; when the
-maximum grows by d, S becomes S e^(-d/τ) and M becomes (M - S d/τ) e^(-d/τ). Then
+Sweep 1 keeps, tile by tile, the largest logit m so far, S = Σ exp((z - m) / τ) and M = Σ exp((z - m) / τ) (z - m) / τ;
+when the maximum grows by d, S becomes S e^(-d/τ) and M becomes (M - S d/τ) e^(-d/τ). Then
 log-prob = (z_target - m) / τ - log S (Eq. 3) and entropy = log S - M / S.
-Sweep 2 overwrites the row with onehot(target) - softmax. Differences are taken before the division by τ and before any exp, so an
-offset common to all logits costs nothing but the logits' own rounding. Bytes per entry: two reads and one write, the
-second read from the L2 cache where the rows in flight fit into it.
+Sweep 2 overwrites the row with onehot(target) - softmax. Differences are taken before the division by τ and before any
+exp, so an offset common to all logits costs nothing but the logits' own rounding. Bytes per entry: two reads and one
+write, the second read from the L2 cache where the rows in flight fit into it.
 """
 
 import torch
@@ -15,13 +15,19 @@ import triton.language as tl
 TILE = 8192
 
 
-def log_softmax_rows(logits_XV: torch.Tensor, targets_X: torch.Tensor, temperature: float,
-                     slope_dtype: torch.dtype | None = None, cut_X: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Log-prob of the target and entropy of each row, float32 [X], in nats; and onehot - softmax [X, V] in the logits' memory.
+def log_softmax_rows(
+    logits_XV: torch.Tensor,
+    targets_X: torch.Tensor,
+    temperature: float,
+    slope_dtype: torch.dtype | None = None,
+    cut_X: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Log-prob of the target and entropy of each row, float32 [X], in nats; and onehot - softmax [X, V] in the logits'
+    memory.
 
-    cut_X: tokens whose log-prob in the full distribution lies below it are dropped (the target never), and all results are those of the
-    distribution over what is left. slope_dtype: of that last result, the logits' own if not given; a narrower one fills the front half of
-    each row's bytes. Slow twin: kernels/reference.py `log_softmax_rows`.
+    cut_X: tokens whose log-prob in the full distribution lies below it are dropped (the target never), and all results
+    are those of the distribution over what is left. slope_dtype: of that last result, the logits' own if not given; a
+    narrower one fills the front half of each row's bytes. Slow twin: kernels/reference.py `log_softmax_rows`.
     """
     rows, width = logits_XV.shape
     logp_X, entropy_X = (torch.empty(rows, dtype=torch.float32, device=logits_XV.device) for _ in range(2))
@@ -47,15 +53,28 @@ def log_softmax_rows(logits_XV: torch.Tensor, targets_X: torch.Tensor, temperatu
 
 
 @triton.jit
-def _rows(logits, targets, cut, logp, entropy, slope, logits_stride, slope_stride, width, inverse_temperature,
-          narrower: tl.constexpr, cuts: tl.constexpr, tile: tl.constexpr):
+def _rows(
+    logits,
+    targets,
+    cut,
+    logp,
+    entropy,
+    slope,
+    logits_stride,
+    slope_stride,
+    width,
+    inverse_temperature,
+    narrower: tl.constexpr,
+    cuts: tl.constexpr,
+    tile: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64)
     logits += row * logits_stride
     slope += row * slope_stride
     target = tl.load(targets + row)
     target_logit = tl.load(logits + target).to(tl.float32)
     entries = tl.arange(0, tile)
-    top = -3.0e38                                                        # finite, so that a tile of -inf subtracts to -inf, not NaN
+    top = -3.0e38  # finite, so that a tile of -inf subtracts to -inf, not NaN
     mass = 0.0
     moment = 0.0
     for start in tl.range(0, width, tile, num_stages=3):
@@ -70,7 +89,7 @@ def _rows(logits, targets, cut, logp, entropy, slope, logits_stride, slope_strid
         top = higher
     log_mass = tl.log(mass)
     floor = float("-inf")
-    if cuts:                                                             # the same sums over what is kept, by a sweep of their own
+    if cuts:  # the same sums over what is kept, by a sweep of their own
         floor = tl.load(cut + row) + log_mass
         mass = 0.0
         moment = 0.0
@@ -91,5 +110,9 @@ def _rows(logits, targets, cut, logp, entropy, slope, logits_stride, slope_strid
         if cuts:
             p = tl.where((z >= floor) | (start + entries == target), p, 0.0)
         if narrower:
-            tl.debug_barrier()                                           # the first tile's writes land on what other threads still read
-        tl.store(slope + start + entries, (tl.where(start + entries == target, 1.0, 0.0) - p).to(slope.dtype.element_ty), mask=inside)
+            tl.debug_barrier()  # the first tile's writes land on what other threads still read
+        tl.store(
+            slope + start + entries,
+            (tl.where(start + entries == target, 1.0, 0.0) - p).to(slope.dtype.element_ty),
+            mask=inside,
+        )

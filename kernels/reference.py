@@ -1,7 +1,7 @@
 """Slow twins: every fast path of this program, once more, straight from its formula, one row at a time, in float64.
 
-Nothing here is used in training. Each function names the equation (grpo/MATH.md) it transcribes and the fast path it judges.
-They share no code with what they judge.
+Nothing here is used in training. Each function names the equation (grpo/MATH.md) it transcribes and the fast path it
+judges. They share no code with what they judge.
 """
 
 import math
@@ -10,15 +10,25 @@ import torch
 
 
 def lora_linear(
-    x_TI: torch.Tensor, W_OI: torch.Tensor, b_O: torch.Tensor | None, A_RI: torch.Tensor, B_OR: torch.Tensor, scale: float
+    x_TI: torch.Tensor,
+    W_OI: torch.Tensor,
+    b_O: torch.Tensor | None,
+    A_RI: torch.Tensor,
+    B_OR: torch.Tensor,
+    scale: float,
 ) -> torch.Tensor:
     """Eq. 12, left-hand side. Twin of lora.LoraLinear for one projection; differentiable by autograd."""
     y_TO = x_TI.double() @ W_OI.double().T + scale * (x_TI.double() @ A_RI.double().T) @ B_OR.double().T
     return y_TO if b_O is None else y_TO + b_O.double()
 
 
-def token_logprobs(hidden_CD: torch.Tensor, head_VD: torch.Tensor, targets_C: torch.Tensor, temperature: float,
-                   cut_C: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+def token_logprobs(
+    hidden_CD: torch.Tensor,
+    head_VD: torch.Tensor,
+    targets_C: torch.Tensor,
+    temperature: float,
+    cut_C: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Eq. 3, row by row. Twin of logprobs.token_logprobs; differentiable by autograd."""
     logps, entropies = [], []
     for row, target in enumerate(targets_C.tolist()):
@@ -56,17 +66,20 @@ def draw(logits_V: torch.Tensor, uniform: float, temperature: float, top_p: floa
 
 
 def attention(q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, visible_TT: torch.Tensor) -> torch.Tensor:
-    """softmax(q kᵀ / sqrt(E)) v over the visible keys, head by head. Twin of attention.PackedAttention and DecodeAttention.
-    visible_TT[i, j]: whether token i sees token j."""
+    """softmax(q kᵀ / sqrt(E)) v over the visible keys, head by head. Twin of attention.PackedAttention and
+    DecodeAttention. visible_TT[i, j]: whether token i sees token j."""
     heads, group = [], q_THE.shape[1] // k_TKE.shape[1]
     for h in range(q_THE.shape[1]):
         scores_TT = q_THE[:, h].double() @ k_TKE[:, h // group].double().T / math.sqrt(q_THE.shape[2])
-        heads.append(torch.softmax(scores_TT.masked_fill(~visible_TT, float("-inf")), -1) @ v_TKE[:, h // group].double())
+        heads.append(
+            torch.softmax(scores_TT.masked_fill(~visible_TT, float("-inf")), -1) @ v_TKE[:, h // group].double()
+        )
     return torch.stack(heads, dim=1)
 
 
-def log_softmax_rows(logits_XV: torch.Tensor, targets_X: torch.Tensor, temperature: float,
-                     cut_X: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def log_softmax_rows(
+    logits_XV: torch.Tensor, targets_X: torch.Tensor, temperature: float, cut_X: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Eq. 3 from logits: log-prob, entropy, and onehot - softmax. Twin of log_softmax_rows.log_softmax_rows."""
     logps, entropies, slopes = [], [], []
     for row, (logits_V, target) in enumerate(zip(logits_XV.double(), targets_X.tolist(), strict=True)):
@@ -81,14 +94,17 @@ def log_softmax_rows(logits_XV: torch.Tensor, targets_X: torch.Tensor, temperatu
 
 
 def uniform(seed: int, position: int) -> float:
-    """SplitMix64 of (seed, position) in Python's integers. Twin of draw.uniforms and of what inverse_cdf.draw_rows draws with."""
+    """SplitMix64 of (seed, position) in Python's integers. Twin of draw.uniforms and of what inverse_cdf.draw_rows
+    draws with."""
     x = (seed + position * 0x9E3779B97F4A7C15) % 2**64
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
     x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
     return (((x ^ x >> 31) >> 12) + 0.5) / 2**52
 
 
-def rms_norm(x_TD: torch.Tensor, weight_D: torch.Tensor, eps: float, residual_TD: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+def rms_norm(
+    x_TD: torch.Tensor, weight_D: torch.Tensor, eps: float, residual_TD: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Twin of model.RMSNorm and rms_norm.rms_norm; differentiable by autograd."""
     h_TD = x_TD.double() if residual_TD is None else x_TD.double() + residual_TD.double()
     return h_TD / (h_TD.square().mean(-1, keepdim=True) + eps).sqrt() * weight_D.double(), h_TD
@@ -100,16 +116,20 @@ def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor) -> torch.Tensor:
 
 
 def rotate(x_THE: torch.Tensor, cos_T1E: torch.Tensor, sin_T1E: torch.Tensor) -> torch.Tensor:
-    """Each pair (e, e + E/2) as a complex number times that of its angle. Twin of rope.rotate and rotary.rotate; differentiable by autograd."""
+    """Each pair (e, e + E/2) as a complex number times that of its angle. Twin of rope.rotate and rotary.rotate;
+    differentiable by autograd."""
     half = x_THE.shape[-1] // 2
-    turned = torch.complex(x_THE[..., :half].double(), x_THE[..., half:].double()) * \
-        torch.complex(cos_T1E[..., :half].double(), sin_T1E[..., :half].double())
+    turned = torch.complex(x_THE[..., :half].double(), x_THE[..., half:].double()) * torch.complex(
+        cos_T1E[..., :half].double(), sin_T1E[..., :half].double()
+    )
     return torch.cat([turned.real, turned.imag], -1)
 
 
-def decode_attention(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
-    """One new token per row over the first lengths_B[b] positions of its slot, row by row; nothing visible gives zeros. Twin of
-    decode_attention.decode_attention and of every backend in backends.py."""
+def decode_attention(
+    q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor, lengths_B: torch.Tensor
+) -> torch.Tensor:
+    """One new token per row over the first lengths_B[b] positions of its slot, row by row; nothing visible gives zeros.
+    Twin of decode_attention.decode_attention and of every backend in backends.py."""
     rows = []
     for q_HE, k_KSE, v_KSE, length in zip(q_BHE, k_BKSE, v_BKSE, lengths_B.tolist(), strict=True):
         group = len(q_HE) // len(k_KSE)
@@ -119,10 +139,25 @@ def decode_attention(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Te
     return torch.stack(rows)
 
 
-def policy_loss(logp: list[list[float]], old: list[list[float]], ref: list[list[float]], advantages: list[float], counts: list[bool], *,
-                loss_type: str = "grpo", epsilon: float = 0.2, epsilon_high: float = 0.2, delta: float | None = None, beta: float = 0.0,
-                use_bias_correction_kl: bool = False, sequence_level: bool = False, max_length: int = 1, rows_per_micro_batch: int = 1) -> float:
-    """Eq. 4 to 10 over whole completions, with plain floats and loops. Twin of packing.row_weights and loss.policy_loss."""
+def policy_loss(
+    logp: list[list[float]],
+    old: list[list[float]],
+    ref: list[list[float]],
+    advantages: list[float],
+    counts: list[bool],
+    *,
+    loss_type: str = "grpo",
+    epsilon: float = 0.2,
+    epsilon_high: float = 0.2,
+    delta: float | None = None,
+    beta: float = 0.0,
+    use_bias_correction_kl: bool = False,
+    sequence_level: bool = False,
+    max_length: int = 1,
+    rows_per_micro_batch: int = 1,
+) -> float:
+    """Eq. 4 to 10 over whole completions, with plain floats and loops. Twin of packing.row_weights and
+    loss.policy_loss."""
     used = [i for i, counted in enumerate(counts) if counted]
     total = 0.0
     for i in used:
@@ -139,6 +174,13 @@ def policy_loss(logp: list[list[float]], old: list[list[float]], ref: list[list[
         start = i // rows_per_micro_batch * rows_per_micro_batch
         chunk = [j for j in used if start <= j < start + rows_per_micro_batch]
         num_chunks = math.ceil(len(counts) / rows_per_micro_batch)
-        total += row / {"grpo": len(used) * n, "dapo": sum(len(logp[j]) for j in used), "dr_grpo": len(used) * max_length,
-                        "bnpo": num_chunks * sum(len(logp[j]) for j in chunk)}[loss_type]
+        total += (
+            row
+            / {
+                "grpo": len(used) * n,
+                "dapo": sum(len(logp[j]) for j in used),
+                "dr_grpo": len(used) * max_length,
+                "bnpo": num_chunks * sum(len(logp[j]) for j in chunk),
+            }[loss_type]
+        )
     return total

@@ -3,26 +3,28 @@
     h = x (+ residual),   r = 1 / sqrt(mean h² + eps),   ĥ = h r,   y = round(ĥ) w
     dh = r (w dy - ĥ mean(ĥ w dy)) + what arrives at h itself,   dw = Σ rows dy round(ĥ)
 
-Sums are float32; `round` is to x's dtype, as in the checkpoints' own implementation. A tile holds whole rows, so each pass reads its
-inputs once. The backward pass keeps h and r and computes ĥ again. dw is summed per program in a fixed order, then over the
-programs: the same bits at every run.
+Sums are float32; `round` is to x's dtype, as in the checkpoints' own implementation. A tile holds whole rows, so each
+pass reads its inputs once. The backward pass keeps h and r and computes ĥ again. dw is summed per program in a fixed
+order, then over the programs: the same bits at every run.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-TILE = 4096             # entries: whole rows of it
-MAX_PROGRAMS = 256      # that share the rows when dw is wanted
+TILE = 4096  # entries: whole rows of it
+MAX_PROGRAMS = 256  # that share the rows when dw is wanted
 
 
-def rms_norm(x_TD: torch.Tensor, weight_D: torch.Tensor, eps: float, residual_TD: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """y and h, both [..., D] in x's dtype; without a residual h is x. Differentiable. Slow twin: kernels/reference.py `rms_norm`."""
+def rms_norm(
+    x_TD: torch.Tensor, weight_D: torch.Tensor, eps: float, residual_TD: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """y and h, both [..., D] in x's dtype; without a residual h is x. Differentiable. Slow twin: kernels/reference.py
+    `rms_norm`."""
     return _RMSNorm.apply(x_TD, weight_D, eps, residual_TD)
 
 
 class _RMSNorm(torch.autograd.Function):
-
     @staticmethod
     def forward(ctx, x, weight_D, eps, residual):
         width = x.shape[-1]
@@ -33,8 +35,23 @@ class _RMSNorm(torch.autograd.Function):
         added_TD = x_TD if residual is None else residual.reshape(-1, width)
         padded, tile_rows, warps = _shape(width)
         if len(x_TD):
-            _forward[(triton.cdiv(len(x_TD), tile_rows),)](x_TD, added_TD, weight_D, y_TD, h_TD, r_T, len(x_TD), x_TD.stride(0), added_TD.stride(0),
-                                                          eps, adds=residual is not None, D=width, padded_D=padded, rows=tile_rows, num_warps=warps)
+            _forward[(triton.cdiv(len(x_TD), tile_rows),)](
+                x_TD,
+                added_TD,
+                weight_D,
+                y_TD,
+                h_TD,
+                r_T,
+                len(x_TD),
+                x_TD.stride(0),
+                added_TD.stride(0),
+                eps,
+                adds=residual is not None,
+                D=width,
+                padded_D=padded,
+                rows=tile_rows,
+                num_warps=warps,
+            )
         ctx.save_for_backward(h_TD, weight_D, r_T)
         ctx.adds, ctx.shape = residual is not None, x.shape
         ctx.set_materialize_grads(False)
@@ -54,8 +71,23 @@ class _RMSNorm(torch.autograd.Function):
         programs = min(programs, MAX_PROGRAMS) if ctx.needs_input_grad[1] else programs
         dw_PD = torch.empty(programs, width, dtype=torch.float32, device=dy.device) if ctx.needs_input_grad[1] else None
         if rows:
-            _backward[(programs,)](dy_TD, dh_TD, h_TD, weight_D, r_T, dx_TD, dx_TD if dw_PD is None else dw_PD, rows, h_TD.stride(0),
-                                   adds=dh is not None, trains=dw_PD is not None, D=width, padded_D=padded, rows=tile_rows, num_warps=warps)
+            _backward[(programs,)](
+                dy_TD,
+                dh_TD,
+                h_TD,
+                weight_D,
+                r_T,
+                dx_TD,
+                dx_TD if dw_PD is None else dw_PD,
+                rows,
+                h_TD.stride(0),
+                adds=dh is not None,
+                trains=dw_PD is not None,
+                D=width,
+                padded_D=padded,
+                rows=tile_rows,
+                num_warps=warps,
+            )
         dx = dx_TD.view(ctx.shape)
         return dx, None if dw_PD is None else dw_PD.sum(0).to(weight_D.dtype), None, dx if ctx.adds else None
 
@@ -66,8 +98,22 @@ def _shape(width: int) -> tuple[int, int, int]:
 
 
 @triton.jit
-def _forward(x, added, weight, y, h_out, r_out, num_rows, x_stride, added_stride, eps, adds: tl.constexpr,
-             D: tl.constexpr, padded_D: tl.constexpr, rows: tl.constexpr):
+def _forward(
+    x,
+    added,
+    weight,
+    y,
+    h_out,
+    r_out,
+    num_rows,
+    x_stride,
+    added_stride,
+    eps,
+    adds: tl.constexpr,
+    D: tl.constexpr,
+    padded_D: tl.constexpr,
+    rows: tl.constexpr,
+):
     row = (tl.program_id(0) * rows + tl.arange(0, rows)).to(tl.int64)
     d = tl.arange(0, padded_D)
     inside = (row[:, None] < num_rows) & (d[None] < D)
@@ -85,8 +131,22 @@ def _forward(x, added, weight, y, h_out, r_out, num_rows, x_stride, added_stride
 
 
 @triton.jit
-def _backward(dy, dh, h, weight, r_in, dx, dw, num_rows, h_stride, adds: tl.constexpr, trains: tl.constexpr,
-              D: tl.constexpr, padded_D: tl.constexpr, rows: tl.constexpr):
+def _backward(
+    dy,
+    dh,
+    h,
+    weight,
+    r_in,
+    dx,
+    dw,
+    num_rows,
+    h_stride,
+    adds: tl.constexpr,
+    trains: tl.constexpr,
+    D: tl.constexpr,
+    padded_D: tl.constexpr,
+    rows: tl.constexpr,
+):
     d = tl.arange(0, padded_D)
     w = tl.load(weight + d, mask=d < D, other=0.0).to(tl.float32)
     dw_sum = tl.zeros([padded_D], tl.float32)

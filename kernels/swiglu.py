@@ -12,19 +12,21 @@ TILE = 1024
 
 
 def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor) -> torch.Tensor:
-    """[T, F]; the inputs may be views of one product, contiguous along F. Differentiable. Slow twin: kernels/reference.py `swiglu`."""
+    """[T, F]; the inputs may be views of one product, contiguous along F. Differentiable. Slow twin:
+    kernels/reference.py `swiglu`."""
     return _SwiGLU.apply(gate_TF, up_TF)
 
 
 class _SwiGLU(torch.autograd.Function):
-
     @staticmethod
     def forward(ctx, gate_TF, up_TF):
         ctx.save_for_backward(gate_TF, up_TF)
         y_TF = torch.empty(gate_TF.shape, dtype=gate_TF.dtype, device=gate_TF.device)
         rows, width = gate_TF.shape
         if rows:
-            _forward[(rows, triton.cdiv(width, TILE))](gate_TF, up_TF, y_TF, gate_TF.stride(0), up_TF.stride(0), width, tile=TILE, num_warps=4)
+            _forward[(rows, triton.cdiv(width, TILE))](
+                gate_TF, up_TF, y_TF, gate_TF.stride(0), up_TF.stride(0), width, tile=TILE, num_warps=4
+            )
         return y_TF
 
     @staticmethod
@@ -34,8 +36,18 @@ class _SwiGLU(torch.autograd.Function):
         dgate_TF, dup_TF = (torch.empty(rows, width, dtype=dy_TF.dtype, device=dy_TF.device) for _ in range(2))
         dy_TF = dy_TF.contiguous()
         if rows:
-            _backward[(rows, triton.cdiv(width, TILE))](dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, gate_TF.stride(0), up_TF.stride(0), width,
-                                                       tile=TILE, num_warps=4)
+            _backward[(rows, triton.cdiv(width, TILE))](
+                dy_TF,
+                gate_TF,
+                up_TF,
+                dgate_TF,
+                dup_TF,
+                gate_TF.stride(0),
+                up_TF.stride(0),
+                width,
+                tile=TILE,
+                num_warps=4,
+            )
         return dgate_TF, dup_TF
 
 

@@ -1,4 +1,5 @@
-"""The knowledge base: documents under titles, cut into passages, searched by BM25; in one SQLite file. Read in this order:
+"""The knowledge base: documents under titles, cut into passages, searched by BM25; in one SQLite file. Read in this
+order:
 
     base.py         the surface: open, look up a title, search        (result.py: what it answers; errors.py: what can go wrong)
     tokens.py       what a token is, in English, Chinese and the rest (stem.py: Porter's stemmer)

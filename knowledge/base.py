@@ -23,8 +23,8 @@ from knowledge.result import Coverage, Lookup, Passage
 from knowledge.side_index import build_side_index, read_side_index, side_index_path
 from knowledge.tokens import tokens
 
-MAX_CACHED_DOCUMENTS = 512      # searched last, with their token counts: about 10 kB per passage
-NUM_GUESSES = 3                 # titles that a look-up by full-text search may return
+MAX_CACHED_DOCUMENTS = 512  # searched last, with their token counts: about 10 kB per passage
+NUM_GUESSES = 3  # titles that a look-up by full-text search may return
 NUM_EXAMPLES = 5
 
 TITLES = "SELECT title FROM documents WHERE title IN (SELECT value FROM json_each(?))"
@@ -32,8 +32,8 @@ TEXT = "SELECT text FROM documents WHERE title = ?"
 
 
 class KnowledgeBase:
-    """Open it with `KnowledgeBase.open`; a context manager. Every method may raise KnowledgeBusy when the file is locked for 5 s, and
-    UserError (exit 3) when it is damaged, or replaced while in use."""
+    """Open it with `KnowledgeBase.open`; a context manager. Every method may raise KnowledgeBusy when the file is
+    locked for 5 s, and UserError (exit 3) when it is damaged, or replaced while in use."""
 
     def __init__(self, database: ReadOnlyDatabase, kind: Kind, side_index: Path):
         self.path, self.kind = database.path, kind
@@ -42,10 +42,13 @@ class KnowledgeBase:
         self._passages = lru_cache(MAX_CACHED_DOCUMENTS)(self._read_passages)
 
     @classmethod
-    def open(cls, path: str | Path, side_index: str | Path | None = None, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Self:
+    def open(
+        cls, path: str | Path, side_index: str | Path | None = None, busy_timeout_s: float = BUSY_TIMEOUT_S
+    ) -> Self:
         """Our own, KnowRL's or FActScore's file. UserError (exit 3) says what was found instead, and how to build one.
 
-        side_index: where the full-text index of a file that is not ours is or shall be (default: beside it, or in the cache folder).
+        side_index: where the full-text index of a file that is not ours is or shall be (default: beside it, or in the
+        cache folder).
         """
         path = Path(path)
         check_header(path)
@@ -64,7 +67,8 @@ class KnowledgeBase:
         return self._index is not None
 
     def lookup(self, title: str) -> Lookup:
-        """The documents of a title: the exact title; else its parts between semicolons, each exact; else guesses by full-text search.
+        """The documents of a title: the exact title; else its parts between semicolons, each exact; else guesses by
+        full-text search.
 
         Case and diacritics count. Guesses are made only where a full-text index is there already.
         """
@@ -85,10 +89,10 @@ class KnowledgeBase:
 
         KnowRL's query for a fact is its title and the fact, k = 5, in the documents of the title.
 
-        titles: search in the passages of these documents only (exact titles; unknown ones have none), with statistics of just these
-        passages, as KnowRL does; needs no index. Also as there, passages that share no token with the text come last, in their order,
-        with score 0: k passages if the documents have as many. None: over everything, where a document's title counts as part of its
-        passages, and all results share a token with the text.
+        titles: search in the passages of these documents only (exact titles; unknown ones have none), with statistics
+        of just these passages, as KnowRL does; needs no index. Also as there, passages that share no token with the
+        text come last, in their order, with score 0: k passages if the documents have as many. None: over everything,
+        where a document's title counts as part of its passages, and all results share a token with the text.
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
@@ -97,8 +101,11 @@ class KnowledgeBase:
             return self._index.search(query, k)
         passages = [passage for title in dict.fromkeys(titles) for passage in self._passages(title)]
         best = rank(tokens(query), [bag for _, _, _, bag in passages])[:k]
-        return [Passage(f"{title}#{number}", title, text, score)
-                for score, position in best for title, number, text, _ in (passages[position],)]
+        return [
+            Passage(f"{title}#{number}", title, text, score)
+            for score, position in best
+            for title, number, text, _ in (passages[position],)
+        ]
 
     def coverage(self, titles: Iterable[str]) -> Coverage:
         """How many of these titles (a data set's title column, repetitions counted once) are found, and how."""
@@ -108,8 +115,8 @@ class KnowledgeBase:
         return Coverage(len(found), **counts, examples_missing=tuple(examples[:NUM_EXAMPLES]))
 
     def prepare_search(self) -> None:
-        """Makes sure that there is a full-text index: for KnowRL's and FActScore's files the first call builds the side index, once
-        for all processes. UserError: no FTS5 (exit 3), no room for it (exit 6)."""
+        """Makes sure that there is a full-text index: for KnowRL's and FActScore's files the first call builds the side
+        index, once for all processes. UserError: no FTS5 (exit 3), no room for it (exit 6)."""
         if not self._index:
             require_fts5(self.path)
             build_side_index(self.path, self._side_index, self.kind.markers)
@@ -130,7 +137,10 @@ class KnowledgeBase:
         """Attaches the side index, if there is one that fits; our own files hold their index themselves."""
         meta = None if self._index else read_side_index(self.path, self._side_index)
         if meta:
-            alone, self._database = self._database, ReadOnlyDatabase(self.path, self._side_index, self._database.busy_timeout_s)
+            alone, self._database = (
+                self._database,
+                ReadOnlyDatabase(self.path, self._side_index, self._database.busy_timeout_s),
+            )
             self._index = FullTextIndex(self._database, meta, self.kind.markers)
             alone.close()
 
@@ -140,7 +150,8 @@ class KnowledgeBase:
         return {title for (title,) in self._database.rows(TITLES, json.dumps(sound))} if sound else set()
 
     def _read_passages(self, title: str) -> list[tuple[str, int, str, Bag]]:
-        """(title, number, text, bag) of each passage of a document, none if there is no such title; cached as self._passages."""
+        """(title, number, text, bag) of each passage of a document, none if there is no such title; cached as
+        self._passages."""
         rows = self._database.rows(TEXT, title) if is_storable(title) else []
         texts = split_stored(str(rows[0][0] or ""), self.kind.markers) if rows else []
         return [(title, number, text, Bag.of(tokens(text))) for number, text in enumerate(texts)]

@@ -20,10 +20,10 @@ from knowledge.passages import sentences
 from knowledge.tokens import UNSPACED, tokens
 
 PROMPT_VERSION = "facts-1"
-MAX_TEXT_CHARS = 20_000         # of a text that are read
-MAX_FACTS = 64                  # of a text that are kept, the first ones
-MAX_FACT_CHARS = 400            # a longer one is no atomic fact
-MIN_WORDS = 3                   # of a fact, as num_words counts them
+MAX_TEXT_CHARS = 20_000  # of a text that are read
+MAX_FACTS = 64  # of a text that are kept, the first ones
+MAX_FACT_CHARS = 400  # a longer one is no atomic fact
+MIN_WORDS = 3  # of a fact, as num_words counts them
 MAX_REPLY_TOKENS = 2048
 
 REPLY_RULES = """\
@@ -40,21 +40,23 @@ If the text states no fact, write the single line "NON_FACTUAL:" and a short rea
 
 class Reply(Protocol):
     """What a model answered; text is None where it gave no usable answer, and reason says why."""
+
     text: str | None
     reason: str
 
 
-Complete = Callable[..., Awaitable[Reply]]      # complete(messages, *, max_tokens, prompt_version, accept)
+Complete = Callable[..., Awaitable[Reply]]  # complete(messages, *, max_tokens, prompt_version, accept)
 
 
 @dataclass(frozen=True)
 class Claims:
     """facts: None if the text could not be taken apart, and reason says why; () if it states nothing."""
+
     facts: tuple[str, ...] | None
     reason: str = ""
 
 
-Decompose = Callable[[str, str, str], Awaitable[Claims]]        # (text, question, subject), as by_rules takes them
+Decompose = Callable[[str, str, str], Awaitable[Claims]]  # (text, question, subject), as by_rules takes them
 
 
 async def by_rules(text: str, question: str = "", subject: str = "") -> Claims:
@@ -65,28 +67,45 @@ async def by_rules(text: str, question: str = "", subject: str = "") -> Claims:
 
 def by_model(complete: Complete) -> Decompose:
     """By a language model behind `complete`; its failures make the text unscorable (facts None), never an exception or a zero."""
+
     async def decompose(text: str, question: str = "", subject: str = "") -> Claims:
         if not text.strip():
             return Claims((), "the text is empty")
-        reply = await complete(prompt(text, question, subject), max_tokens=MAX_REPLY_TOKENS, prompt_version=PROMPT_VERSION,
-                               accept=lambda text: parse_reply(text) is not None)      # what is no list is not kept, but asked for again
+        reply = await complete(
+            prompt(text, question, subject),
+            max_tokens=MAX_REPLY_TOKENS,
+            prompt_version=PROMPT_VERSION,
+            accept=lambda text: parse_reply(text) is not None,
+        )  # what is no list is not kept, but asked for again
         if reply.text is None:
             return Claims(None, f"no facts from the model: {reply.reason}")
         facts = parse_reply(reply.text)
-        return Claims(None, "the model's reply is no list of facts") if facts is None else Claims(admissible(facts, text, question))
+        return (
+            Claims(None, "the model's reply is no list of facts")
+            if facts is None
+            else Claims(admissible(facts, text, question))
+        )
+
     return decompose
 
 
 def prompt(text: str, question: str, subject: str) -> list[dict[str, str]]:
     """The messages for one text. It stands between two marks made of its own digest: no text can hold its own digest, so none can
     end the quotation early, and the same text always gives the same prompt, so replies can be cached."""
-    text, question, subject = (part[:MAX_TEXT_CHARS].encode("utf-8", "replace").decode().replace("\0", " ")
-                               for part in (text, question, subject))
+    text, question, subject = (
+        part[:MAX_TEXT_CHARS].encode("utf-8", "replace").decode().replace("\0", " ")
+        for part in (text, question, subject)
+    )
     mark = "=== " + hashlib.sha256(text.encode()).hexdigest()[:16] + " ==="
     about = f"The text is about: {subject}\n" if subject else ""
-    return [{"role": "system", "content": REPLY_RULES},
-            {"role": "user", "content": f"The text answers this question: {question}\n{about}"
-                                        f"It stands between the two lines {mark}\n{mark}\n{text}\n{mark}"}]
+    return [
+        {"role": "system", "content": REPLY_RULES},
+        {
+            "role": "user",
+            "content": f"The text answers this question: {question}\n{about}"
+            f"It stands between the two lines {mark}\n{mark}\n{text}\n{mark}",
+        },
+    ]
 
 
 def parse_reply(reply: str) -> list[str] | None:
@@ -126,8 +145,11 @@ def num_words(text: str) -> int:
 
 
 # "I remember that Velda is a city": what is remembered is stated
-_KNOWING = re.compile(r"(?:(?:I|we) (?:also |do |clearly |now )?(?:remember|recall|know)|it is (?:well )?known) (?:that |(?=[A-Z]))|"
-                      r"(?:我记得|我知道|我们知道|众所周知)[，,：: ]*", re.I)
+_KNOWING = re.compile(
+    r"(?:(?:I|we) (?:also |do |clearly |now )?(?:remember|recall|know)|it is (?:well )?known) (?:that |(?=[A-Z]))|"
+    r"(?:我记得|我知道|我们知道|众所周知)[，,：: ]*",
+    re.I,
+)
 # Doubts, and talk about the task
 _NO_STATEMENT = re.compile(
     r"\b(?:I|I['’]\w+|me|my|myself|we|our|you|your|let['’]?s)\b|\b(?:not sure|may be|may have)\b|"
@@ -135,12 +157,19 @@ _NO_STATEMENT = re.compile(
     r"seems?|seemingly|apparently|if|would|should|guess|double-check)\b|"
     r"\b(?:[Tt]he|[Tt]his) (?:user|question|answer|query|task)\b|\b(?:asks|is asking|asked about)\b|"
     r"^(?:check|verify|confirm|consider|recall|remember|think|note|wait|need|nothing|nobody|alternatively|this|that|these|those|there)\b|"
-    r"我|咱|用户|问题|提问|答案|回答|可能|也许|或许|大概|应该|似乎|好像|不确定|不清楚|不知道|如果|想想|想一想|确认|据说|恐怕", re.I)
-_DOUBT = re.compile(r"(?:I|we) (?:think|believe|guess|suppose|assume|am|was)\b|maybe|perhaps|我(?:想|觉得|猜|认为)|也许|可能", re.I)
+    r"我|咱|用户|问题|提问|答案|回答|可能|也许|或许|大概|应该|似乎|好像|不确定|不清楚|不知道|如果|想想|想一想|确认|据说|恐怕",
+    re.I,
+)
+_DOUBT = re.compile(
+    r"(?:I|we) (?:think|believe|guess|suppose|assume|am|was)\b|maybe|perhaps|我(?:想|觉得|猜|认为)|也许|可能", re.I
+)
 _PRONOUN_FIRST = re.compile(r"(?:he|she|it|they|his|her|its|their)\b|[他她它其]", re.I)
 _QUESTION = re.compile(r"(?:[?？][\s\"'”’)）]*|[吗呢][。.]?)$")
-_CORRECTION = re.compile(r"(?:(?:no|wait|actually|sorry|correction|rather|i mean|scratch that|that(?:['’]s| is) (?:wrong|not right)|"
-                         r"不对|错了|不|更正|其实|实际上|等等|等一下)[,，.:：!！—\- ]+)+", re.I)
+_CORRECTION = re.compile(
+    r"(?:(?:no|wait|actually|sorry|correction|rather|i mean|scratch that|that(?:['’]s| is) (?:wrong|not right)|"
+    r"不对|错了|不|更正|其实|实际上|等等|等一下)[,，.:：!！—\- ]+)+",
+    re.I,
+)
 _DENIAL = re.compile(r"\bno\b|sorry|correction|scratch|wrong|not right|不对|错了|更正|不[,，]", re.I)
 _LIST_MARK = re.compile(r"(?:[-•]|\d+[.)]) +")
 _TITLE = "\U00010400\U00010400"  # a capitalised word that no text holds
@@ -160,11 +189,15 @@ def stated_facts(text: str, subject: str = "") -> list[str]:
     for sentence in sentences(text.translate(_MARKUP)):
         sentence = _LIST_MARK.sub("", sentence.strip(), count=1)
         correction = _CORRECTION.match(sentence + " ")
-        body = sentence[correction.end():] if correction else sentence
+        body = sentence[correction.end() :] if correction else sentence
         is_denied |= bool(correction and _DENIAL.search(correction[0]))
         if not body.strip():
-            continue            # "No, that's wrong." by itself: the next sentence tells what is right
-        found = [fact for stated in _statements(body, subject) if num_words(fact := stated.replace(_TITLE, title)) >= MIN_WORDS]
+            continue  # "No, that's wrong." by itself: the next sentence tells what is right
+        found = [
+            fact
+            for stated in _statements(body, subject)
+            if num_words(fact := stated.replace(_TITLE, title)) >= MIN_WORDS
+        ]
         if correction or is_denied:
             facts = _withdraw(facts, found, is_denied)
         facts += found
@@ -178,7 +211,9 @@ def _statements(sentence: str, subject: str) -> list[str]:
     """The clauses of one sentence that state something; none if it is a question, or opens with a doubt."""
     if len(sentence) > MAX_FACT_CHARS * 2 or _QUESTION.search(sentence.strip()):
         return []
-    found = [_KNOWING.sub("", clause, count=1) if _KNOWING.match(clause) else clause for clause in clauses(sentence, subject)]
+    found = [
+        _KNOWING.sub("", clause, count=1) if _KNOWING.match(clause) else clause for clause in clauses(sentence, subject)
+    ]
     if not found or _DOUBT.match(found[0]):
         return []
     return [clause for clause in found if _is_statement(clause)]

@@ -9,8 +9,8 @@ coordination is taken apart (and, but, while, semicolons; commas in Chinese); ap
 
 import re
 
-CLAUSES_VERSION = 1             # change anything here and raise it: kept verdicts of other rules do not count
-MAX_SENTENCE_CHARS = 1000       # a longer one is no plain statement and has no clauses
+CLAUSES_VERSION = 1  # change anything here and raise it: kept verdicts of other rules do not count
+MAX_SENTENCE_CHARS = 1000  # a longer one is no plain statement and has no clauses
 
 _VERB_TEXT = """
     is are was were am be has have had became becomes become did does can
@@ -23,21 +23,31 @@ PRONOUNS = frozenset(("he", "she", "it", "they"))
 POSSESSIVES = frozenset(("his", "her", "its", "their"))
 _OPENERS = PRONOUNS | POSSESSIVES | {"the", "a", "an", "there", "i", "we"}
 _JOINT = re.compile(r"[;,]? (?:and|but|while|whereas) |; ")
-_LEAD = re.compile(r"(?:(?:so|also|and|but|then|okay|ok|hmm|oh|well|wait|yes),? |"
-                   r"(?:however|thus|therefore|indeed|in fact|first|second|finally|moreover|additionally|"
-                   r"right|now|in addition|again), )+", re.I)
+_LEAD = re.compile(
+    r"(?:(?:so|also|and|but|then|okay|ok|hmm|oh|well|wait|yes),? |"
+    r"(?:however|thus|therefore|indeed|in fact|first|second|finally|moreover|additionally|"
+    r"right|now|in addition|again), )+",
+    re.I,
+)
 _VERB_SHAPE = re.compile(r"[a-z]{2,}(?:ed|s)$")
 _CONTRACTION = re.compile(r"(he|she|it|they)['’](s|re)\b", re.I)
 
-_NEGATIVE = re.compile(r"\b(?:not|never|no|nor|neither|cannot|without)\b|n['’]t\b|"
-                       "不是|并非|并不|没|从未|从不|未曾|未能|不在|不会|不能|不曾|不再", re.I)
+_NEGATIVE = re.compile(
+    r"\b(?:not|never|no|nor|neither|cannot|without)\b|n['’]t\b|"
+    "不是|并非|并不|没|从未|从不|未曾|未能|不在|不会|不能|不曾|不再",
+    re.I,
+)
 
 HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _HAN = re.compile(f"[{HAN}]")
-ZH_VERB = re.compile("出生|毕业|担任|任职|职业|从事|居住|住在|创立|创办|创作|成立|获得|位于|死于|逝世|去世|工作|建立|属于|拥有|成为|"
-                     "发明|发现|执导|出版|发行|生于|不是|没有|是|曾|有|在|于|为|获|写")
+ZH_VERB = re.compile(
+    "出生|毕业|担任|任职|职业|从事|居住|住在|创立|创办|创作|成立|获得|位于|死于|逝世|去世|工作|建立|属于|拥有|成为|"
+    "发明|发现|执导|出版|发行|生于|不是|没有|是|曾|有|在|于|为|获|写"
+)
 _ZH_JOINT = re.compile("[，,；;]+")
-_ZH_LEAD = re.compile("(?:并且|而且|但是|因此|所以|后来|随后|之后|同时|此外|另外|不过|首先|其次|并|还|也|而|且|但)+(?!非)")
+_ZH_LEAD = re.compile(
+    "(?:并且|而且|但是|因此|所以|后来|随后|之后|同时|此外|另外|不过|首先|其次|并|还|也|而|且|但)+(?!非)"
+)
 _ZH_PRONOUN = re.compile("他们|她们|它们|他|她|它|该(?:人|国|城市|队)")
 
 
@@ -74,10 +84,14 @@ def subject_of(clause: str) -> str:
     """The words before the first verb, "" if there is no verb, too many words, or no name: only capitalised subjects are taken."""
     if is_chinese(clause):
         verb = ZH_VERB.search(clause)
-        return clause[:verb.start()] if verb and 2 <= verb.start() <= 12 else ""
+        return clause[: verb.start()] if verb and 2 <= verb.start() <= 12 else ""
     words = clause.split()
     at = _first_verb(words)
-    return " ".join(words[:at]) if 0 < at <= 8 and (words[0][0].isupper() or at > 1) and words[0].lower() not in PRONOUNS else ""
+    return (
+        " ".join(words[:at])
+        if 0 < at <= 8 and (words[0][0].isupper() or at > 1) and words[0].lower() not in PRONOUNS
+        else ""
+    )
 
 
 def _first_verb(words: list[str]) -> int:
@@ -88,9 +102,12 @@ def _english(sentence: str, subject: str) -> list[str]:
     found, start = [], 0
     for joint in [*_JOINT.finditer(sentence), None]:
         end = joint.start() if joint else len(sentence)
-        if joint and not (_has_verb(sentence[start:end]) and _begins_clause(sentence[joint.end():joint.end() + 80])):
+        if joint and not (_has_verb(sentence[start:end]) and _begins_clause(sentence[joint.end() : joint.end() + 80])):
             continue
-        clause = _named(_LEAD.sub("", sentence[start:end], count=1) if _LEAD.match(sentence, start, end) else sentence[start:end], subject)
+        clause = _named(
+            _LEAD.sub("", sentence[start:end], count=1) if _LEAD.match(sentence, start, end) else sentence[start:end],
+            subject,
+        )
         subject = subject_of(clause) or subject
         found.append(clause)
         start = joint.end() if joint else end
@@ -111,7 +128,7 @@ def _named(clause: str, subject: str) -> str:
     """The clause with its subject named, if it begins with a pronoun or a verb."""
     clause = _CONTRACTION.sub(lambda found: f"{found[1]} {'is' if found[2] == 's' else 'are'}", clause, count=1)
     first, space, rest = clause.partition(" ")
-    if not (subject and space) or clause.startswith(f"{subject} "):        # "It Happened One Night was made": no pronoun
+    if not (subject and space) or clause.startswith(f"{subject} "):  # "It Happened One Night was made": no pronoun
         return clause
     if first.lower() in PRONOUNS:
         return f"{subject} {rest}"
@@ -125,12 +142,12 @@ def _chinese(sentence: str, subject: str) -> list[str]:
     for piece in _ZH_JOINT.split(sentence):
         clause = _ZH_LEAD.sub("", piece.strip(), count=1) if _ZH_LEAD.match(piece.strip()) else piece.strip()
         if pronoun := _ZH_PRONOUN.match(clause):
-            clause = subject + clause[pronoun.end():] if subject else clause
+            clause = subject + clause[pronoun.end() :] if subject else clause
         elif clause.startswith("其") and subject:
             clause = f"{subject}的{clause[1:]}"
         elif ZH_VERB.match(clause) and subject:
             clause = subject + clause
-        if found and not ZH_VERB.search(clause):        # "北京，上海": no statement by itself
+        if found and not ZH_VERB.search(clause):  # "北京，上海": no statement by itself
             found[-1] += "，" + clause
             continue
         subject = subject_of(clause) or subject

@@ -1,4 +1,5 @@
-"""A read-only SQLite file behind SQLAlchemy: safe in threads, after a fork, and when somebody locks or replaces the file."""
+"""A read-only SQLite file behind SQLAlchemy: safe in threads, after a fork, and when somebody locks or replaces the
+file."""
 
 import os
 import shlex
@@ -17,8 +18,8 @@ from grpo.errors import PREFLIGHT, UserError
 from knowledge.errors import KnowledgeBusy, bad_file
 
 BUSY_TIMEOUT_S = 5.0
-MAX_CONNECTIONS = 32            # threads that search at once; a further one waits
-CACHE_KIB = 16 << 10            # SQLite's page cache of each connection; the system's file cache does the rest
+MAX_CONNECTIONS = 32  # threads that search at once; a further one waits
+CACHE_KIB = 16 << 10  # SQLite's page cache of each connection; the system's file cache does the rest
 
 
 def file_uri(path: Path, mode: str) -> str:
@@ -27,27 +28,35 @@ def file_uri(path: Path, mode: str) -> str:
 
 
 def read_only_uri(path: Path) -> str:
-    """SQLite's URI to read a file by. One in WAL mode, as KnowRL leaves its own, is read as immutable: SQLite would create two files
-    beside it otherwise, and fail where it cannot. UserError (exit 3) if part of its content is still in the -wal file."""
+    """SQLite's URI to read a file by. One in WAL mode, as KnowRL leaves its own, is read as immutable: SQLite would
+    create two files beside it otherwise, and fail where it cannot. UserError (exit 3) if part of its content is still
+    in the -wal file."""
     try:
         with open(path, "rb") as file:
             is_wal = 2 in file.read(20)[18:]
     except OSError as error:
-        raise bad_file(path, f"cannot be read ({error.strerror})", "a file that this user may read", "check its permissions") from error
+        raise bad_file(
+            path, f"cannot be read ({error.strerror})", "a file that this user may read", "check its permissions"
+        ) from error
     if not is_wal:
         return file_uri(path, "ro")
     log = Path(f"{path.resolve()}-wal")
     if log.exists() and log.stat().st_size:
-        raise bad_file(path, f"in SQLite's WAL mode, and not all of it is in it: {log.name} holds the rest", "a file that is complete by itself",
-                       f"end the processes that write to it, then: sqlite3 {shlex.quote(str(path))} 'PRAGMA journal_mode=DELETE'")
+        raise bad_file(
+            path,
+            f"in SQLite's WAL mode, and not all of it is in it: {log.name} holds the rest",
+            "a file that is complete by itself",
+            f"end the processes that write to it, then: sqlite3 {shlex.quote(str(path))} 'PRAGMA journal_mode=DELETE'",
+        )
     return file_uri(path, "ro") + "&immutable=1"
 
 
 class _ForkGate:
     """Lets any number of threads use SQLite at once, but no fork happen meanwhile.
 
-    A fork copies only the thread that forks. A lock that another thread holds just then, in SQLite or SQLAlchemy, would stay locked in
-    the child for ever, so the fork waits for the running calls to end (MAX_WAIT_S at most, in case the forking thread has one itself).
+    A fork copies only the thread that forks. A lock that another thread holds just then, in SQLite or SQLAlchemy, would
+    stay locked in the child for ever, so the fork waits for the running calls to end (MAX_WAIT_S at most, in case the
+    forking thread has one itself).
     """
 
     MAX_WAIT_S = 10.0
@@ -82,9 +91,11 @@ _gate = _ForkGate()
 
 
 class ReadOnlyDatabase:
-    """Runs SELECTs on one file, and on a second one attached to it. No statement ever holds user text: values are bound.
+    """Runs SELECTs on one file, and on a second one attached to it. No statement ever holds user text: values are
+    bound.
 
-    Raises KnowledgeBusy after busy_timeout_s of waiting for a lock, and UserError (exit 3) on a damaged or replaced file.
+    Raises KnowledgeBusy after busy_timeout_s of waiting for a lock, and UserError (exit 3) on a damaged or replaced
+    file.
     """
 
     def __init__(self, path: Path, attached: Path | None = None, busy_timeout_s: float = BUSY_TIMEOUT_S):
@@ -118,15 +129,27 @@ class ReadOnlyDatabase:
             raise self._explain(error) from error
 
     def _new_engine(self) -> sqlalchemy.Engine:
-        return sqlalchemy.create_engine("sqlite://", creator=self._connect, poolclass=QueuePool, pool_size=MAX_CONNECTIONS,
-                                        max_overflow=0, isolation_level="AUTOCOMMIT")
+        return sqlalchemy.create_engine(
+            "sqlite://",
+            creator=self._connect,
+            poolclass=QueuePool,
+            pool_size=MAX_CONNECTIONS,
+            max_overflow=0,
+            isolation_level="AUTOCOMMIT",
+        )
 
     def _connect(self) -> sqlite3.Connection:
         for file, inode in self._inodes.items():
             if not file.exists() or os.stat(file).st_ino != inode:
-                raise UserError(f"{file} was replaced or removed while it was open", "its old and new content must not be mixed",
-                                "open the knowledge base again", PREFLIGHT)
-        connection = sqlite3.connect(read_only_uri(self.path), uri=True, timeout=self.busy_timeout_s, check_same_thread=False)
+                raise UserError(
+                    f"{file} was replaced or removed while it was open",
+                    "its old and new content must not be mixed",
+                    "open the knowledge base again",
+                    PREFLIGHT,
+                )
+        connection = sqlite3.connect(
+            read_only_uri(self.path), uri=True, timeout=self.busy_timeout_s, check_same_thread=False
+        )
         connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         if self.attached:
             connection.execute("ATTACH DATABASE ? AS side", (read_only_uri(self.attached),))
@@ -138,12 +161,16 @@ class ReadOnlyDatabase:
         is_locked = getattr(cause, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
         if is_locked or isinstance(error, sqlalchemy.exc.TimeoutError):
             return KnowledgeBusy(str(self.path), self.busy_timeout_s)
-        return bad_file(self.path, f"SQLite says: {cause}", "a readable SQLite file",
-                        f"python -m knowledge.verify {self.path} tells what is damaged; then fetch or build it again")
+        return bad_file(
+            self.path,
+            f"SQLite says: {cause}",
+            "a readable SQLite file",
+            f"python -m knowledge.verify {self.path} tells what is damaged; then fetch or build it again",
+        )
 
     def _after_fork(self) -> None:
-        """In the child: new connections. The inherited ones belong to the parent (SQLite forbids sharing them), so they are kept
-        alive but never used or closed here."""
+        """In the child: new connections. The inherited ones belong to the parent (SQLite forbids sharing them), so they
+        are kept alive but never used or closed here."""
         _inherited.append(self._engine)
         self._engine = self._new_engine()
 
@@ -153,9 +180,11 @@ _inherited: list[sqlalchemy.Engine] = []
 
 
 def _after_fork_in_child() -> None:
-    _gate.__init__()                # its lock is held by this thread and its count may be another thread's: start afresh
+    _gate.__init__()  # its lock is held by this thread and its count may be another thread's: start afresh
     for database in list(_open_databases):
         database._after_fork()
 
 
-os.register_at_fork(before=_gate.before_fork, after_in_parent=_gate.after_fork_in_parent, after_in_child=_after_fork_in_child)
+os.register_at_fork(
+    before=_gate.before_fork, after_in_parent=_gate.after_fork_in_parent, after_in_child=_after_fork_in_child
+)

@@ -15,9 +15,13 @@ from knowledge.result import Passage
 from knowledge.spelling import is_misspelling, spelling_key
 from knowledge.tokens import tokens
 
-SHARE_OF_ROWS, MIN_ROWS, MAX_ROWS = 0.05, 2000, 60_000      # passages that FTS5 may have to score for one query: 30 ms at most
-MAX_TOKENS = 32                 # rarest tokens of a very long query
-CANDIDATES_PER_RESULT, ROWS_PER_CANDIDATE = 3, 1500         # passages scored again in Python: 3 k, and more where more compete
+SHARE_OF_ROWS, MIN_ROWS, MAX_ROWS = (
+    0.05,
+    2000,
+    60_000,
+)  # passages that FTS5 may have to score for one query: 30 ms at most
+MAX_TOKENS = 32  # rarest tokens of a very long query
+CANDIDATES_PER_RESULT, ROWS_PER_CANDIDATE = 3, 1500  # passages scored again in Python: 3 k, and more where more compete
 
 TERMS = "SELECT term, passages FROM knowledge_terms WHERE term IN (SELECT value FROM json_each(?))"
 SPELLINGS = "SELECT letters, term FROM knowledge_spellings WHERE letters IN (SELECT value FROM json_each(?))"
@@ -43,11 +47,15 @@ class FullTextIndex:
         num_with = self._num_with(dict.fromkeys(tokens(query)))
         weights = {token: idf(self.num_passages, number) for token, number in num_with.items()}
         scored = []
-        for number, title, text in self._candidates(num_with, CANDIDATES_PER_RESULT * k + self.max_rows // ROWS_PER_CANDIDATE):
+        for number, title, text in self._candidates(
+            num_with, CANDIDATES_PER_RESULT * k + self.max_rows // ROWS_PER_CANDIDATE
+        ):
             passage = split_stored(text, self._markers)[number]
             score = bm25(weights, Bag.of(tokens(f"{title}\n{passage}")), self.mean_length)
             scored.append((-score, title, number, passage))
-        return [Passage(f"{title}#{number}", title, passage, -score) for score, title, number, passage in sorted(scored)[:k]]
+        return [
+            Passage(f"{title}#{number}", title, passage, -score) for score, title, number, passage in sorted(scored)[:k]
+        ]
 
     def _num_with(self, wanted: Iterable[str]) -> dict[str, int]:
         """How many passages hold each token, rarest first; likely spellings stand in for tokens that none holds."""
@@ -56,8 +64,16 @@ class FullTextIndex:
         unseen = {token: letters for token in wanted if token not in num_with and (letters := spelling_key(token))}
         if unseen:
             spellings = self._database.rows(SPELLINGS, json.dumps(sorted(set(unseen.values()))))
-            num_with |= self._look_up(sorted({term for token, letters in unseen.items() for same_letters, term in spellings
-                                              if same_letters == letters and is_misspelling(token, term)}))
+            num_with |= self._look_up(
+                sorted(
+                    {
+                        term
+                        for token, letters in unseen.items()
+                        for same_letters, term in spellings
+                        if same_letters == letters and is_misspelling(token, term)
+                    }
+                )
+            )
         return dict(sorted(num_with.items(), key=lambda item: (item[1], item[0])))
 
     def _look_up(self, terms: list[str]) -> dict[str, int]:
@@ -85,7 +101,10 @@ class FullTextIndex:
             every, last = " AND ".join(quote(token) for token, _ in words), self.num_passages
             if len(words) == 1:
                 last = last * self.max_rows // words[0][1]
-            found |= {(number, title): (number, title, text) for number, title, text in self._database.rows(CANDIDATES, every, last, limit)}
+            found |= {
+                (number, title): (number, title, text)
+                for number, title, text in self._database.rows(CANDIDATES, every, last, limit)
+            }
             words = words[:-1]
         return list(found.values())
 

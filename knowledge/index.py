@@ -6,8 +6,8 @@
     knowledge_spellings   letters of a word -> the words written with them (spelling.py)
     knowledge_meta        format version, counts, checksum of the content
 
-In our own files these tables lie beside `documents(title, text)`, which is KnowRL's table: its code can read our files. For KnowRL's
-and FActScore's files, which are never written to, they lie in a side index file of their own.
+In our own files these tables lie beside `documents(title, text)`, which is KnowRL's table: its code can read our files.
+For KnowRL's and FActScore's files, which are never written to, they lie in a side index file of their own.
 """
 
 import hashlib
@@ -21,15 +21,15 @@ from knowledge.spelling import spelling_key
 from knowledge.tokens import TOKENS_VERSION, tokens
 
 FORMAT_VERSION = 1
-BATCH_ROWS = 1000               # rows handed to SQLite at once
-HASH_BYTES = 64 << 20           # FTS5 gathers this much of the index in memory before it writes a segment
-CACHE_KIB = 64 << 10            # SQLite's page cache during the build
+BATCH_ROWS = 1000  # rows handed to SQLite at once
+HASH_BYTES = 64 << 20  # FTS5 gathers this much of the index in memory before it writes a segment
+CACHE_KIB = 64 << 10  # SQLite's page cache during the build
 
 DOCUMENTS_TABLE = "CREATE TABLE documents (title TEXT PRIMARY KEY, text TEXT NOT NULL)"
 INDEX_TABLES = (
-    # The 'ascii' tokenizer takes tokens apart at ASCII separators only, so it returns ours unchanged, in any script and any SQLite
-    # version. Without column sizes bm25() knows no lengths, which passages of like size need little, and takes half the time; it only
-    # proposes candidates. It does need positions (detail=full) to count.
+    # The 'ascii' tokenizer takes tokens apart at ASCII separators only, so it returns ours unchanged, in any script and
+    # any SQLite version. Without column sizes bm25() knows no lengths, which passages of like size need little, and
+    # takes half the time; it only proposes candidates. It does need positions (detail=full) to count.
     "CREATE VIRTUAL TABLE knowledge_index USING fts5(tokens, content='', columnsize=0, tokenize='ascii')",
     "CREATE TABLE knowledge_documents (first INTEGER PRIMARY KEY, title TEXT NOT NULL)",
     "CREATE TABLE knowledge_terms (term TEXT PRIMARY KEY, passages INTEGER NOT NULL) WITHOUT ROWID",
@@ -37,7 +37,7 @@ INDEX_TABLES = (
     "CREATE TABLE knowledge_meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
 )
 INDEX_NAMES = {"knowledge_index", "knowledge_documents", "knowledge_terms", "knowledge_spellings", "knowledge_meta"}
-CONTENT = {                     # every row that a search can touch, for the checksums
+CONTENT = {  # every row that a search can touch, for the checksums
     "documents": "SELECT title, text FROM main.documents ORDER BY rowid",
     "knowledge_index_data": "SELECT id, block FROM main.knowledge_index_data ORDER BY id",
     "knowledge_documents": "SELECT first, title FROM main.knowledge_documents ORDER BY first",
@@ -48,9 +48,11 @@ VOCABULARY = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, knowled
 
 
 class IndexWriter:
-    """Fills the index tables of a fresh database, document by document; `finish` merges the segments and writes the statistics.
+    """Fills the index tables of a fresh database, document by document; `finish` merges the segments and writes the
+    statistics.
 
-    Nothing here sorts, so SQLite needs no temporary files. Memory: HASH_BYTES + CACHE_KIB + one document, whatever the source's size.
+    Nothing here sorts, so SQLite needs no temporary files. Memory: HASH_BYTES + CACHE_KIB + one document, whatever the
+    source's size.
     """
 
     def __init__(self, connection: Connection):
@@ -61,7 +63,9 @@ class IndexWriter:
         for table in INDEX_TABLES:
             connection.exec_driver_sql(table)
         for option, value in (("hashsize", HASH_BYTES), ("automerge", 0), ("crisismerge", 16)):
-            connection.exec_driver_sql("INSERT INTO knowledge_index(knowledge_index, rank) VALUES (?, ?)", (option, value))
+            connection.exec_driver_sql(
+                "INSERT INTO knowledge_index(knowledge_index, rank) VALUES (?, ?)", (option, value)
+            )
 
     def add(self, title: str, passages: list[str]) -> None:
         """One document with its passages, in order; a document without passages is not indexed."""
@@ -79,16 +83,28 @@ class IndexWriter:
             self._flush()
 
     def finish(self, **meta: object) -> None:
-        """Merges the index to one segment; writes the term statistics, the spellings, the counts, and the checksum of each table."""
+        """Merges the index to one segment; writes the term statistics, the spellings, the counts, and the checksum of
+        each table."""
         self._flush()
         self.connection.exec_driver_sql("INSERT INTO knowledge_index(knowledge_index) VALUES ('optimize')")
         num_terms = self._write_terms()
         tables = {name for (name,) in self.connection.exec_driver_sql("SELECT name FROM main.sqlite_master")}
-        checksums = {name: checksum(self.connection.exec_driver_sql(sql)) for name, sql in CONTENT.items() if name in tables}
-        meta |= {"format_version": FORMAT_VERSION, "tokens_version": TOKENS_VERSION, "documents": self.num_documents,
-                 "passages": self.num_passages, "tokens": self.num_tokens, "terms": num_terms, "checksums": checksums}
-        self.connection.exec_driver_sql("INSERT INTO knowledge_meta VALUES (?, ?)",
-                                        [(key, json.dumps(value)) for key, value in sorted(meta.items())])
+        checksums = {
+            name: checksum(self.connection.exec_driver_sql(sql)) for name, sql in CONTENT.items() if name in tables
+        }
+        meta |= {
+            "format_version": FORMAT_VERSION,
+            "tokens_version": TOKENS_VERSION,
+            "documents": self.num_documents,
+            "passages": self.num_passages,
+            "tokens": self.num_tokens,
+            "terms": num_terms,
+            "checksums": checksums,
+        }
+        self.connection.exec_driver_sql(
+            "INSERT INTO knowledge_meta VALUES (?, ?)",
+            [(key, json.dumps(value)) for key, value in sorted(meta.items())],
+        )
 
     def _flush(self) -> None:
         if self._rows:

@@ -20,7 +20,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Literal
 
-from knowledge.clauses import CLAUSES_VERSION, HAN, VERBS, ZH_VERB, clauses, is_chinese, is_negative, may_be_verb, subject_of_title
+from knowledge.clauses import (
+    CLAUSES_VERSION,
+    HAN,
+    VERBS,
+    ZH_VERB,
+    clauses,
+    is_chinese,
+    is_negative,
+    may_be_verb,
+    subject_of_title,
+)
 from knowledge.passages import sentences
 from knowledge.result import Passage
 from knowledge.tokens import TOKENS_VERSION, tokens
@@ -41,7 +51,20 @@ _BOUND_TEXT = """
 BOUNDS = frozenset([*_BOUND_TEXT.split(), *_ZH_BOUND.split("|")[:-1]])
 RELATIONS = BOUNDS | {"by", "from", "with", "against"}
 # What follows these, up to a comma, may be about somebody else: "met Jon Orn, who was born in Velda".
-_SUBORDINATORS = {"who", "whom", "whose", "which", "where", "when", "that", "because", "although", "though", "if", "unless"}
+_SUBORDINATORS = {
+    "who",
+    "whom",
+    "whose",
+    "which",
+    "where",
+    "when",
+    "that",
+    "because",
+    "although",
+    "though",
+    "if",
+    "unless",
+}
 _PREPOSITIONS = RELATIONS | {"in", "on", "at", "as", "during", "for", "to", "of"}
 _ARTICLES = ("a", "an", "the")
 _APPOSITION = re.compile(r"[,，(（]")
@@ -52,6 +75,7 @@ class Word:
     """A word as it is compared. kind: a number has a digit; a name begins with a capital, or is Chinese and no verb; function words
     (stop words, negations, relations, Chinese verbs that only link) have no tokens. Tokens tell the subordinate clause and the relation
     that the word stands in: "who from velda"."""
+
     text: str
     tokens: tuple[str, ...]
     kind: Kind
@@ -60,6 +84,7 @@ class Word:
 @dataclass(frozen=True)
 class Statement:
     """One clause. verb: where its first verb stands, before which is the subject; subject: the words of it, without an apposition."""
+
     words: tuple[Word, ...]
     verb: int
     is_negative: bool
@@ -79,9 +104,13 @@ class Statement:
 
 def statement(clause: str) -> Statement:
     """A clause as words. Any string is safe."""
-    text, is_verb = (_ZH_FUNCTION.sub(r" \1 ", clause), ZH_VERB.fullmatch) if is_chinese(clause) else (clause, VERBS.__contains__)
+    text, is_verb = (
+        (_ZH_FUNCTION.sub(r" \1 ", clause), ZH_VERB.fullmatch) if is_chinese(clause) else (clause, VERBS.__contains__)
+    )
     found = list(_WORD.finditer(text))
-    gaps = [text[end:match.start()] for end, match in zip([0, *(match.end() for match in found)], found, strict=False)]
+    gaps = [
+        text[end : match.start()] for end, match in zip([0, *(match.end() for match in found)], found, strict=False)
+    ]
     words = _related([_word(match[0]) for match in found], gaps)
     verb = _verb_place(words, is_verb)
     return Statement(words, verb, is_negative(clause), words[_subject(text, found[:verb])])
@@ -101,7 +130,9 @@ def _related(words: list[Word], gaps: Sequence[str]) -> tuple[Word, ...]:
             relation, kind = f"{'' if kind else relation} {name}".strip(), None
             word = Word(name, (), "function")
         elif name in _SUBORDINATORS:
-            is_of_subject = name in ("who", "which") and all(before.kind == "name" for before in done)      # "Mira Tolan, who was born"
+            is_of_subject = name in ("who", "which") and all(
+                before.kind == "name" for before in done
+            )  # "Mira Tolan, who was born"
             clause = "" if is_of_subject else name
         elif word.tokens and (relation or clause):
             kind = word.kind if relation else None
@@ -121,37 +152,52 @@ def _subject(text: str, before_verb: Sequence[re.Match]) -> slice:
     comma = text.find(",", 0, end)
     if comma > 0 and before_verb[0][0].lower() in _PREPOSITIONS:
         first = sum(match.start() < comma for match in before_verb)
-    cuts = [i for i in range(first + 1, len(before_verb))
-            if _APPOSITION.search(text, before_verb[i - 1].end(), before_verb[i].start())
-            or (is_chinese(text) and before_verb[i][0][0].isdigit())]
+    cuts = [
+        i
+        for i in range(first + 1, len(before_verb))
+        if _APPOSITION.search(text, before_verb[i - 1].end(), before_verb[i].start())
+        or (is_chinese(text) and before_verb[i][0][0].isdigit())
+    ]
     return slice(first, cuts[0] if cuts else len(before_verb))
 
 
 def _verb_place(words: Sequence[Word], is_verb: Callable[[str], object]) -> int:
     """Where the first verb stands, after one word at least; if no verb is known, the first word that ends like one or is no name.
     One past the end if there is nothing but a name."""
-    tests = (lambda word: is_verb(word.text), lambda word: may_be_verb(word.text),
-             lambda word: word.kind == "word" or is_chinese(word.text))
+    tests = (
+        lambda word: is_verb(word.text),
+        lambda word: may_be_verb(word.text),
+        lambda word: word.kind == "word" or is_chinese(word.text),
+    )
     return next((place for test in tests for place, word in enumerate(words) if place and test(word)), len(words))
 
 
 def _word(text: str) -> Word:
     found = () if _ZH_LINK.fullmatch(text) or is_negative(text) else tuple(tokens(text))
-    kind: Kind = ("function" if not found else "number" if any(letter.isdigit() for letter in text)
-                  else "name" if text[0].isupper() or (is_chinese(text) and not ZH_VERB.fullmatch(text)) else "word")
+    kind: Kind = (
+        "function"
+        if not found
+        else "number"
+        if any(letter.isdigit() for letter in text)
+        else "name"
+        if text[0].isupper() or (is_chinese(text) and not ZH_VERB.fullmatch(text))
+        else "word"
+    )
     return Word(text if text[0].isupper() else text.casefold(), found, kind)
 
 
 @lru_cache(MAX_CACHED_PASSAGES)
 def _statements(title: str, text: str) -> tuple[Statement, ...]:
     """What a passage says; "she" and the like stand for its title."""
-    return tuple(statement(clause) for sentence in sentences(text) for clause in clauses(sentence, subject_of_title(title)))
+    return tuple(
+        statement(clause) for sentence in sentences(text) for clause in clauses(sentence, subject_of_title(title))
+    )
 
 
 class LexicalVerifier:
     """Needs no lock: nothing is changed but a cache that threads may share."""
 
-    name = f"lexical/2 clauses/{CLAUSES_VERSION} tokens/{TOKENS_VERSION}"        # raise the 2 with any change in this file
+    name = f"lexical/2 clauses/{CLAUSES_VERSION} tokens/{TOKENS_VERSION}"  # raise the 2 with any change in this file
 
     def verify(self, questions: Sequence[Question]) -> list[Verdict]:
         """One verdict per fact, in order. entailment is the greatest share of the fact's content words that one clause covers,
@@ -161,7 +207,7 @@ class LexicalVerifier:
     def _judge(self, fact: str, passages: Sequence[Passage]) -> Verdict:
         claim = statement(fact.rstrip(" .。")) if len(fact) <= MAX_FACT_CHARS else Statement((), 1, False)
         content = [word for word in claim.words if word.tokens]
-        if not any(word.tokens for word in claim.words[claim.verb:]):
+        if not any(word.tokens for word in claim.words[claim.verb :]):
             return Verdict("unknown", None, 0.0, 0.0, "the fact says nothing of its subject")
         coverage, refuted = 0.0, None
         for passage in passages:
@@ -174,7 +220,9 @@ class LexicalVerifier:
                     return Verdict("supported", passage.id, 1.0, 0.0, "a sentence states it")
                 if refuted is None and (reason := _refutation(claim, said)):
                     refuted = Verdict("refuted", passage.id, share, 1.0, reason)
-        return refuted or Verdict("unknown", None, coverage, 0.0, f"no sentence states it; the nearest has {coverage:.0%} of its words")
+        return refuted or Verdict(
+            "unknown", None, coverage, 0.0, f"no sentence states it; the nearest has {coverage:.0%} of its words"
+        )
 
 
 def _is_as_negative(claim: Statement, said: Statement) -> bool:
@@ -205,7 +253,11 @@ def _tokens(words: Sequence[Word]) -> tuple[str, ...]:
 def _refutation(claim: Statement, said: Statement) -> str:
     """Why the clause, of the same subject, contradicts the claim; "" if it does not."""
     if claim.tokens == said.tokens:
-        return "a sentence states the opposite" if claim.is_negative != said.is_negative and not _is_swapped(claim, said) else ""
+        return (
+            "a sentence states the opposite"
+            if claim.is_negative != said.is_negative and not _is_swapped(claim, said)
+            else ""
+        )
     missing = [place for place, word in enumerate(claim.words) if not said.covers(word)]
     if not missing or claim.is_negative or said.is_negative or claim.has_bound or said.has_bound:
         return ""
@@ -226,16 +278,29 @@ def _other_value(claim: Statement, said: Statement, missing: list[int]) -> Word 
     agreeing = {word.kind for place, word in enumerate(claim.words) if place not in missing}
     if kind == "word" and not {"name", "word"} <= agreeing:
         return None
-    return next((word for place, word in enumerate(said.words) if place > said.verb and word.kind == kind
-                 and said.words[place - 1].text == before and not claim.covers(word)), None)
+    return next(
+        (
+            word
+            for place, word in enumerate(said.words)
+            if place > said.verb
+            and word.kind == kind
+            and said.words[place - 1].text == before
+            and not claim.covers(word)
+        ),
+        None,
+    )
 
 
 def _is_swapped(claim: Statement, said: Statement) -> bool:
     """The same words but for the order of the names: "Rome beat Athens", "Athens beat Rome"."""
+
     def parts(clause: Statement) -> tuple[list[str], list[str]]:
         is_name = [word.kind in ("name", "number") for word in clause.words]
-        return ([word.text for word, name in zip(clause.words, is_name, strict=True) if name],
-                [word.text for word, name in zip(clause.words, is_name, strict=True) if not name])
+        return (
+            [word.text for word, name in zip(clause.words, is_name, strict=True) if name],
+            [word.text for word, name in zip(clause.words, is_name, strict=True) if not name],
+        )
+
     names, rest = parts(claim)
     other_names, other_rest = parts(said)
     return rest == other_rest and names != other_names and sorted(names) == sorted(other_names)

@@ -3,8 +3,9 @@
     score(q, p) = sum over tokens t of q:  idf(t) * f(t, p) * (k1 + 1) / (f(t, p) + k1 * (1 - b + b * |p| / mean |p|))
     idf(t)      = ln(1 + (N - n(t) + 1/2) / (n(t) + 1/2))
 
-f(t, p) is how often t occurs in p, |p| the passage's number of tokens, n(t) how many of the N passages hold t. A token counts once in
-the query. Over everything, SQLite's own bm25() only proposes candidates (base.py); `rank` over all passages is its slow twin.
+f(t, p) is how often t occurs in p, |p| the passage's number of tokens, n(t) how many of the N passages hold t. A token
+counts once in the query. Over everything, SQLite's own bm25() only proposes candidates (base.py); `rank` over all
+passages is its slow twin.
 """
 
 import math
@@ -12,13 +13,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-# The values of Anserini and Pyserini, which suit passages of like length better than Lucene's 1.2 and 0.75: see bench/knowledge.py.
+# The values of Anserini and Pyserini, which suit passages of like length better than Lucene's 1.2 and 0.75: see
+# bench/knowledge.py.
 K1, B = 0.9, 0.4
 
 
 @dataclass(frozen=True)
 class Bag:
     """A passage as BM25 sees it: how often each token occurs, and how many there are."""
+
     counts: Mapping[str, int]
     length: int
 
@@ -44,7 +47,8 @@ def bm25(weights: Mapping[str, float], bag: Bag, mean_length: float) -> float:
 
 
 def rank(query: Iterable[str], bags: Sequence[Bag]) -> list[tuple[float, int]]:
-    """(score, position) of every passage, best first, ties in order of position: last, with 0, those that share no token with the query.
+    """(score, position) of every passage, best first, ties in order of position: last, with 0, those that share no
+    token with the query.
 
     Statistics are those of the passages given: the corpus is what is searched. O(passages * query).
     """

@@ -11,12 +11,13 @@ from knowledge.tokens import TOKENS_VERSION
 
 OURS, KNOWRL, FACTSCORE = "ours", "KnowRL's", "FActScore's"
 MAGIC = b"SQLite format 3\0"
-NUM_SAMPLES = 50                # documents looked at for FActScore's markers
+NUM_SAMPLES = 50  # documents looked at for FActScore's markers
 
 
 @dataclass(frozen=True)
 class Kind:
     """What a file is. meta: the index's own record, empty without an index; markers: <s> and </s> are in its texts."""
+
     owner: str
     meta: dict = field(default_factory=dict)
 
@@ -37,8 +38,12 @@ def has_fts5() -> bool:
 def require_fts5(path: Path) -> None:
     """UserError (exit 3) if full-text search is not built in."""
     if not has_fts5():
-        raise bad_file(path, f"this Python's SQLite {sqlite3.sqlite_version} has no FTS5", "SQLite with FTS5, its full-text search",
-                       "use a Python whose SQLite has it: python.org's, conda's, and Debian's all do")
+        raise bad_file(
+            path,
+            f"this Python's SQLite {sqlite3.sqlite_version} has no FTS5",
+            "SQLite with FTS5, its full-text search",
+            "use a Python whose SQLite has it: python.org's, conda's, and Debian's all do",
+        )
 
 
 def check_header(path: Path) -> None:
@@ -52,15 +57,19 @@ def check_header(path: Path) -> None:
     size = path.stat().st_size
     if not size:
         raise bad_file(path, "an empty file")
-    if not header.startswith(MAGIC[:len(header)]):
+    if not header.startswith(MAGIC[: len(header)]):
         raise bad_file(path, f"not an SQLite database: it starts with {header[:16]!r}", fix=_fix_for(path, header))
     page_bytes = int.from_bytes(header[16:18], "big")
     page_bytes = 65536 if page_bytes == 1 else page_bytes
     num_pages = int.from_bytes(header[28:32], "big")
-    size_is_valid = header[24:28] == header[92:96]               # else an old SQLite wrote it and the size is not kept
+    size_is_valid = header[24:28] == header[92:96]  # else an old SQLite wrote it and the size is not kept
     if len(header) < 100 or (size_is_valid and size < page_bytes * num_pages):
-        raise bad_file(path, f"truncated: {size:,} bytes of {max(page_bytes * num_pages, 512):,}", "the whole file",
-                       "fetch or build it again")
+        raise bad_file(
+            path,
+            f"truncated: {size:,} bytes of {max(page_bytes * num_pages, 512):,}",
+            "the whole file",
+            "fetch or build it again",
+        )
 
 
 def _fix_for(path: Path, header: bytes) -> str:
@@ -74,15 +83,26 @@ def _fix_for(path: Path, header: bytes) -> str:
 def recognise(database: ReadOnlyDatabase) -> Kind:
     """Whose file it is; UserError (exit 3) if nobody's, or if our index in it is of another version."""
     path = database.path
-    columns = {name: {row[1] for row in database.rows("SELECT cid, name FROM pragma_table_info(?, 'main')", name)}
-               for (name,) in database.rows("SELECT name FROM main.sqlite_master WHERE type IN ('table', 'view')")}
+    columns = {
+        name: {row[1] for row in database.rows("SELECT cid, name FROM pragma_table_info(?, 'main')", name)}
+        for (name,) in database.rows("SELECT name FROM main.sqlite_master WHERE type IN ('table', 'view')")
+    }
     if not {"title", "text"} <= columns.get("documents", set()):
-        found = "; ".join(f"{name}({', '.join(sorted(names))})" for name, names in sorted(columns.items())) or "no table at all"
+        found = (
+            "; ".join(f"{name}({', '.join(sorted(names))})" for name, names in sorted(columns.items()))
+            or "no table at all"
+        )
         raise bad_file(path, f"it holds {found[:300]}")
-    if not database.rows("SELECT 1 FROM pragma_index_list('documents', 'main') AS l, pragma_index_info(l.name, 'main') AS i "
-                         "WHERE i.seqno = 0 AND i.name = 'title'"):
-        raise bad_file(path, "documents.title has no index: each look-up would read the whole file", "documents(title PRIMARY KEY, text)",
-                       "CREATE UNIQUE INDEX by_title ON documents(title), on a copy")
+    if not database.rows(
+        "SELECT 1 FROM pragma_index_list('documents', 'main') AS l, pragma_index_info(l.name, 'main') AS i "
+        "WHERE i.seqno = 0 AND i.name = 'title'"
+    ):
+        raise bad_file(
+            path,
+            "documents.title has no index: each look-up would read the whole file",
+            "documents(title PRIMARY KEY, text)",
+            "CREATE UNIQUE INDEX by_title ON documents(title), on a copy",
+        )
     if "knowledge_meta" in columns:
         require_fts5(path)
         return Kind(OURS, check_index(database))
@@ -100,6 +120,9 @@ def check_index(database: ReadOnlyDatabase) -> dict[str, object]:
     meta = read_meta(database.rows("SELECT key, value FROM main.knowledge_meta"))
     versions = meta.get("format_version"), meta.get("tokens_version")
     if versions != (FORMAT_VERSION, TOKENS_VERSION):
-        raise bad_file(database.path, f"its index has format and token version {versions}",
-                       f"versions {(FORMAT_VERSION, TOKENS_VERSION)}")
+        raise bad_file(
+            database.path,
+            f"its index has format and token version {versions}",
+            f"versions {(FORMAT_VERSION, TOKENS_VERSION)}",
+        )
     return meta

@@ -1,6 +1,7 @@
 """python -m knowledge.search DB QUERY [--title T] [-k 5] [--json]
 
-Searches a knowledge base: over everything, or in the documents of a title (several are joined by semicolons, as in the data sets).
+Searches a knowledge base: over everything, or in the documents of a title (several are joined by semicolons, as in the
+data sets).
 """
 
 import argparse
@@ -24,8 +25,15 @@ def main(argv: list[str]) -> None:
         found = base.lookup(options.title) if options.title is not None else None
         passages = base.search(options.query, options.k, found.titles if found else None)
     if options.json:
-        print(json.dumps({"query": options.query, "lookup": asdict(found) if found else None,
-                          "passages": [asdict(passage) for passage in passages]}))
+        print(
+            json.dumps(
+                {
+                    "query": options.query,
+                    "lookup": asdict(found) if found else None,
+                    "passages": [asdict(passage) for passage in passages],
+                }
+            )
+        )
         return
     if found:
         print(f"title: {found.how}: {printable('; '.join(found.titles)) or 'no document'}")

@@ -1,7 +1,7 @@
 """The full-text index of a file that is not ours and is never written to: a second file, made when it is first needed.
 
-It lies beside the database as NAME.search-index, or in the user's cache folder if that place cannot be written to, and knows the
-database by a fingerprint: for another or changed database it does not count.
+It lies beside the database as NAME.search-index, or in the user's cache folder if that place cannot be written to, and
+knows the database by a fingerprint: for another or changed database it does not count.
 """
 
 import hashlib
@@ -24,7 +24,8 @@ _log = logging.getLogger("knowledge")
 
 
 def fingerprint(path: Path) -> str:
-    """Tells databases apart without reading all of them: length, first and last MB (SQLite's change counter is in the first)."""
+    """Tells databases apart without reading all of them: length, first and last MB (SQLite's change counter is in the
+    first)."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         digest = hashlib.sha256(f"{size}".encode() + file.read(SAMPLE_BYTES))

@@ -1,7 +1,9 @@
-"""Streams the rows of a source file: a JSON array or JSON lines of {"title", "text"}, plain or gzip, told apart by content.
+"""Streams the rows of a source file: a JSON array or JSON lines of {"title", "text"}, plain or gzip, told apart by
+content.
 
-Memory stays constant: a row is held once, and no row is longer than max_row_bytes. What cannot be used is yielded as a Skip with its
-line number and the reason, and reading goes on at the next row. A byte order mark and CRLF line ends are accepted silently.
+Memory stays constant: a row is held once, and no row is longer than max_row_bytes. What cannot be used is yielded as a
+Skip with its line number and the reason, and reading goes on at the next row. A byte order mark and CRLF line ends are
+accepted silently.
 """
 
 import codecs
@@ -18,7 +20,7 @@ from typing import BinaryIO
 
 from grpo.errors import PREFLIGHT, UserError
 
-MAX_ROW_BYTES = 8 << 20         # the longest article of Wikipedia has about 1 MB
+MAX_ROW_BYTES = 8 << 20  # the longest article of Wikipedia has about 1 MB
 CHUNK_BYTES = 1 << 20
 
 _STRUCTURE = re.compile(rb'["\\{}\[\],]')
@@ -28,6 +30,7 @@ _NEXT_ROW = re.compile(rb'[}\]"]\s*,\s*(?=\{\s*")')
 @dataclass(frozen=True)
 class Row:
     """A usable row; text as a list, also where the source has one string. line counts from 1."""
+
     line: int
     title: str
     texts: list[str]
@@ -36,6 +39,7 @@ class Row:
 @dataclass(frozen=True)
 class Skip:
     """A row that cannot be used."""
+
     line: int
     reason: str
 
@@ -51,8 +55,12 @@ class Source:
         try:
             self._file: BinaryIO = open(self.path, "rb")
         except OSError as error:
-            raise UserError(f"cannot read the source {path}", error.strerror or str(error),
-                            "name a JSON array or JSON lines file of {\"title\", \"text\"}, plain or gzip", PREFLIGHT) from error
+            raise UserError(
+                f"cannot read the source {path}",
+                error.strerror or str(error),
+                'name a JSON array or JSON lines file of {"title", "text"}, plain or gzip',
+                PREFLIGHT,
+            ) from error
         self.size_bytes = self.path.stat().st_size
 
     def __iter__(self) -> Iterator[Row | Skip]:
@@ -64,11 +72,19 @@ class Source:
                     self.bytes_read = self._file.tell()
                     yield Skip(line, raw) if isinstance(raw, str) else parse_row(line, raw)
             except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise UserError(f"the gzip file {self.path} is damaged after {self._file.tell():,} bytes", str(error),
-                                "fetch it again", PREFLIGHT) from error
+                raise UserError(
+                    f"the gzip file {self.path} is damaged after {self._file.tell():,} bytes",
+                    str(error),
+                    "fetch it again",
+                    PREFLIGHT,
+                ) from error
             except OSError as error:
-                raise UserError(f"reading {self.path} failed after {self._file.tell():,} bytes", str(error), "check the disk",
-                                PREFLIGHT) from error
+                raise UserError(
+                    f"reading {self.path} failed after {self._file.tell():,} bytes",
+                    str(error),
+                    "check the disk",
+                    PREFLIGHT,
+                ) from error
         self.bytes_read = self.size_bytes
 
     def _open(self) -> io.BufferedReader:
@@ -77,7 +93,9 @@ class Source:
         stream = io.BufferedReader(gzip.GzipFile(fileobj=self._file) if is_gzip else self._file, CHUNK_BYTES)
         start = stream.peek(4)
         if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise UserError(f"{self.path} is UTF-16", "JSON files are UTF-8", f"iconv -f UTF-16 -t UTF-8 {self.path}", PREFLIGHT)
+            raise UserError(
+                f"{self.path} is UTF-16", "JSON files are UTF-8", f"iconv -f UTF-16 -t UTF-8 {self.path}", PREFLIGHT
+            )
         if start.startswith(codecs.BOM_UTF8):
             stream.read(len(codecs.BOM_UTF8))
         return stream
@@ -87,7 +105,9 @@ class Source:
         line = 0
         while raw := stream.readline(self.max_row_bytes + 1):
             line, num_bytes, rest = line + 1, len(raw), raw
-            while not rest.endswith(b"\n") and num_bytes > self.max_row_bytes and (rest := stream.readline(CHUNK_BYTES)):
+            while (
+                not rest.endswith(b"\n") and num_bytes > self.max_row_bytes and (rest := stream.readline(CHUNK_BYTES))
+            ):
                 num_bytes += len(rest)
             yield line, raw if num_bytes <= self.max_row_bytes + 1 else self._too_long(num_bytes)
 
@@ -95,11 +115,15 @@ class Source:
         return f"{num_bytes / 1e6:.1f} MB, over the limit of {self.max_row_bytes / 1e6:.1f} MB for a row"
 
     def _elements(self, stream: io.BufferedReader) -> Iterator[tuple[int, bytes | str]]:
-        """(line, its bytes, or why it is skipped) of each element of a JSON array; lines are those where the element starts."""
+        """(line, its bytes, or why it is skipped) of each element of a JSON array; lines are those where the element
+        starts."""
         scanner = _ArrayScanner(self.max_row_bytes)
         while piece := stream.readline(CHUNK_BYTES):
             for line, raw in scanner.feed(piece):
-                yield line, self._too_long(len(raw)) if isinstance(raw, bytes) and len(raw) > self.max_row_bytes else raw
+                yield (
+                    line,
+                    self._too_long(len(raw)) if isinstance(raw, bytes) and len(raw) > self.max_row_bytes else raw,
+                )
         yield from scanner.end()
 
 
@@ -108,11 +132,13 @@ def _starts_array(stream: io.BufferedReader) -> bool:
 
 
 class _ArrayScanner:
-    """Finds the elements of a JSON array in pieces of it, each a line or a part of one, by counting brackets outside strings.
+    """Finds the elements of a JSON array in pieces of it, each a line or a part of one, by counting brackets outside
+    strings.
 
-    What is between two commas is an element, sound or not. Only two faults upset the count, a missing quote and a missing bracket;
-    they show as a string that goes over a line end, or as an element without end. Then the scan goes back to the second place in that
-    element where a row seems to start, so that the broken row alone is lost (MAX_RETREATS bounds the work on garbage).
+    What is between two commas is an element, sound or not. Only two faults upset the count, a missing quote and a
+    missing bracket; they show as a string that goes over a line end, or as an element without end. Then the scan goes
+    back to the second place in that element where a row seems to start, so that the broken row alone is lost
+    (MAX_RETREATS bounds the work on garbage).
     """
 
     MAX_RETREATS = 100
@@ -138,7 +164,9 @@ class _ArrayScanner:
             if self.in_string and line_ends:
                 yield self._give_up("a string without end: a quote is missing")
             elif len(self.element) > self.max_row_bytes:
-                yield self._give_up(f"no end within {self.max_row_bytes / 1e6:.1f} MB: too long, or a quote or a bracket is missing")
+                yield self._give_up(
+                    f"no end within {self.max_row_bytes / 1e6:.1f} MB: too long, or a quote or a bracket is missing"
+                )
             elif line_ends:
                 self.line += 1
 
@@ -147,7 +175,7 @@ class _ArrayScanner:
         while self.depth > 0 and not self.lost:
             if not self.element.strip():
                 self.start_line = self.line
-            elif isinstance(parse_row(0, self.element), Row):     # whole: only the closing bracket is missing
+            elif isinstance(parse_row(0, self.element), Row):  # whole: only the closing bracket is missing
                 yield self.start_line, bytes(self.element)
                 self.element.clear()
             yield self._give_up("the file ends before the array does")
@@ -165,11 +193,11 @@ class _ArrayScanner:
                 self.escaped = mark == b"\\"
             elif mark in b"{[":
                 self.depth += 1
-                begin = position if self.depth == 1 else begin    # the array's own bracket is no part of an element
+                begin = position if self.depth == 1 else begin  # the array's own bracket is no part of an element
             elif mark in b"}]" or self.depth == 1:
                 self.depth = max(0, self.depth - (mark != b","))
                 if mark == b"," or self.depth == 0:
-                    yield from self._take(piece[begin:position - 1], comma=mark == b",")
+                    yield from self._take(piece[begin : position - 1], comma=mark == b",")
                     begin = position
         self.escaped = self.escaped and position == len(piece)
         if self.depth > 0:
@@ -202,7 +230,8 @@ class _ArrayScanner:
         return self.start_line, reason
 
     def _find_row(self, piece: bytes) -> int:
-        """Where the next row starts: at the first brace of a line, or after a comma between rows; `lost` stays if there is none."""
+        """Where the next row starts: at the first brace of a line, or after a comma between rows; `lost` stays if there
+        is none."""
         match = re.match(rb"\s*(?=\{)", piece) or _NEXT_ROW.search(piece)
         if not match:
             return 0
@@ -227,7 +256,9 @@ def parse_row(line: int, raw: bytes) -> Row | Skip:
         return Skip(line, f"not an object: {type(row).__name__}")
     for key in ("title", "text"):
         if key not in row:
-            return Skip(line, f'no "{key}"; it has {", ".join(list(row)[:8]) or "no keys"}'.encode("ascii", "replace").decode())
+            return Skip(
+                line, f'no "{key}"; it has {", ".join(list(row)[:8]) or "no keys"}'.encode("ascii", "replace").decode()
+            )
     title, texts = row["title"], [row["text"]] if isinstance(row["text"], str) else row["text"]
     if not isinstance(title, str) or not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         return Skip(line, '"title" must be a string, "text" a string or a list of strings')

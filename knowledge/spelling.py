@@ -1,15 +1,16 @@
 """Misspelt names: a query word that no passage holds is looked up by its set of letters.
 
 Doubled, dropped-double and swapped letters are the usual mistakes in names, and all leave the set of letters as it is:
-"Ghandi" and "Gandhi", "parliment" and "parliament". So one key, the word's letters sorted and without repetition, finds the
-candidates in one look-up, and an edit distance keeps the near ones.
+"Ghandi" and "Gandhi", "parliment" and "parliament". So one key, the word's letters sorted and without repetition, finds
+the candidates in one look-up, and an edit distance keeps the near ones.
 """
 
 MIN_LETTERS, MAX_EDITS = 5, 2
 
 
 def spelling_key(token: str) -> str | None:
-    """"gandhi" -> "adghin"; None for tokens that are not corrected: short ones, numbers, and other scripts than Latin."""
+    """ "gandhi" -> "adghin"; None for tokens that are not corrected: short ones, numbers, and other scripts than
+    Latin."""
     return "".join(sorted(set(token))) if len(token) >= MIN_LETTERS and token.isascii() and token.isalpha() else None
 
 

@@ -1,8 +1,9 @@
 """Porter's stemmer for English (M. F. Porter, An algorithm for suffix stripping, 1980).
 
-"published", "publishes" and "publishing" all become "publish", so that a question finds the sentence that answers it in another form.
-The stems are the same as those of SQLite's `porter` tokenizer, which a test holds them against; here they are made in Python because
-the same tokens must also be scored outside SQLite (see rank.py). Words are lower case; a word with other than a to z is left alone.
+"published", "publishes" and "publishing" all become "publish", so that a question finds the sentence that answers it in
+another form. The stems are the same as those of SQLite's `porter` tokenizer, which a test holds them against; here they
+are made in Python because the same tokens must also be scored outside SQLite (see rank.py). Words are lower case; a
+word with other than a to z is left alone.
 """
 
 import re
@@ -12,14 +13,53 @@ def _longest_first(rules: dict[str, str]) -> list[tuple[str, str]]:
     return sorted(rules.items(), key=lambda rule: -len(rule[0]))
 
 
-STEP_2 = _longest_first({
-    "ational": "ate", "tional": "tion", "enci": "ence", "anci": "ance", "izer": "ize", "bli": "ble", "alli": "al", "entli": "ent",
-    "eli": "e", "ousli": "ous", "ization": "ize", "ation": "ate", "ator": "ate", "alism": "al", "iveness": "ive", "fulness": "ful",
-    "ousness": "ous", "aliti": "al", "iviti": "ive", "biliti": "ble", "logi": "log",
-})
+STEP_2 = _longest_first(
+    {
+        "ational": "ate",
+        "tional": "tion",
+        "enci": "ence",
+        "anci": "ance",
+        "izer": "ize",
+        "bli": "ble",
+        "alli": "al",
+        "entli": "ent",
+        "eli": "e",
+        "ousli": "ous",
+        "ization": "ize",
+        "ation": "ate",
+        "ator": "ate",
+        "alism": "al",
+        "iveness": "ive",
+        "fulness": "ful",
+        "ousness": "ous",
+        "aliti": "al",
+        "iviti": "ive",
+        "biliti": "ble",
+        "logi": "log",
+    }
+)
 STEP_3 = _longest_first({"icate": "ic", "ative": "", "alize": "al", "iciti": "ic", "ical": "ic", "ful": "", "ness": ""})
-STEP_4 = ("ement", "able", "ance", "ence", "ible", "ment", "ant", "ate", "ent", "ion", "ism", "iti", "ive", "ize", "ous",
-          "al", "er", "ic", "ou")                                 # longest first
+STEP_4 = (
+    "ement",
+    "able",
+    "ance",
+    "ence",
+    "ible",
+    "ment",
+    "ant",
+    "ate",
+    "ent",
+    "ion",
+    "ism",
+    "iti",
+    "ive",
+    "ize",
+    "ous",
+    "al",
+    "er",
+    "ic",
+    "ou",
+)  # longest first
 ALL_SUFFIXES = tuple(suffix for suffix, _ in STEP_2 + STEP_3) + STEP_4
 
 
@@ -63,7 +103,8 @@ def _plural_and_past(word: str) -> str:
 
 
 def _mend(stem: str) -> str:
-    """What is left of "-ed" or "-ing" becomes a word again: conflat(ed) -> conflate, hopp(ing) -> hop, fil(ing) -> file."""
+    """What is left of "-ed" or "-ing" becomes a word again: conflat(ed) -> conflate, hopp(ing) -> hop, fil(ing) ->
+    file."""
     if stem.endswith(("at", "bl", "iz")):
         return stem + "e"
     if len(stem) > 1 and stem[-1] == stem[-2] and stem[-1] not in "lsz" and _letters(stem).endswith("c"):
@@ -74,7 +115,7 @@ def _mend(stem: str) -> str:
 def _replace(word: str, rules: list[tuple[str, str]]) -> str:
     """The longest suffix that fits is replaced where m > 0 before it; a shorter one is not tried."""
     if not word.endswith(ALL_SUFFIXES):
-        return word                                               # most words: spares twenty tests
+        return word  # most words: spares twenty tests
     for suffix, ending in rules:
         if word.endswith(suffix):
             rest = word[: -len(suffix)]
@@ -94,12 +135,13 @@ def _remove(word: str) -> str:
 
 
 def stem(word: str) -> str:
-    """The stem of a lower-case word. Words of one or two letters, and words with digits or other scripts, are their own stem."""
+    """The stem of a lower-case word. Words of one or two letters, and words with digits or other scripts, are their own
+    stem."""
     if len(word) < 3 or not (word.isascii() and word.isalpha()):
         return word
     word = _plural_and_past(word)
     word = _remove(_replace(_replace(word, STEP_2), STEP_3))
-    if word.endswith("e"):                                        # step 5: the last e, then -ll
+    if word.endswith("e"):  # step 5: the last e, then -ll
         rest = word[:-1]
         if _measure(rest) > 1 or (_measure(rest) == 1 and not _ends_short(rest)):
             word = rest

@@ -15,15 +15,17 @@ from itertools import chain
 from knowledge.stem import stem
 
 TOKENS_VERSION = 1
-MAX_TOKEN_CHARS = 64            # longer words are cut: base64 and URLs must not fill the vocabulary
+MAX_TOKEN_CHARS = 64  # longer words are cut: base64 and URLs must not fill the vocabulary
 
 # Han, kana, Hangul, and the South-East Asian scripts
-UNSPACED = ("\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
-            "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff")
-INDIC = "\u0900-\u0963\u0966-\u0dff"   # vowel signs are no letters to `re`, but belong to the word
+UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+)
+INDIC = "\u0900-\u0963\u0966-\u0dff"  # vowel signs are no letters to `re`, but belong to the word
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)"  # 1,234,567 is one token, 1234567
 _WORD = re.compile(f"{_NUMBER}|[\\w{UNSPACED}{INDIC}]+")
-_RUNS = re.compile(f"[{UNSPACED}]+|[{INDIC}]+|[^_{UNSPACED}{INDIC}]+")   # one script each: 第3章abc -> 第, 3, 章, abc
+_RUNS = re.compile(f"[{UNSPACED}]+|[{INDIC}]+|[^_{UNSPACED}{INDIC}]+")  # one script each: 第3章abc -> 第, 3, 章, abc
 _IS_UNSPACED = re.compile(f"[{UNSPACED}]").match
 _ACCENTS = re.compile("[\u0300-\u036f]")
 # For ASCII text, the bulk of English: lower case, and a space for all but letters, digits and the comma that numbers need.
@@ -53,14 +55,17 @@ class _Tokens(dict):
     Filled as pieces are met: a text is then one split and one look-up per piece, five times faster than searching it for words.
     """
 
-    MAX_PIECES, MAX_CHARS = 1 << 18, 32     # about 70 MB when full; then it starts afresh, so memory stays bounded on any input
+    MAX_PIECES, MAX_CHARS = (
+        1 << 18,
+        32,
+    )  # about 70 MB when full; then it starts afresh, so memory stays bounded on any input
 
     def __missing__(self, piece: str) -> tuple[str, ...]:
         found: list[str] = []
         for word in _WORD.findall(piece):
             for run in (word,) if word.isalnum() and word.isascii() else _RUNS.findall(word):
                 if _IS_UNSPACED(run):
-                    found += [run[i:i + 2] for i in range(len(run) - 1)] or [run]
+                    found += [run[i : i + 2] for i in range(len(run) - 1)] or [run]
                 elif run not in STOP_WORDS:
                     found.append(stem(run.replace(",", "")[:MAX_TOKEN_CHARS]))
         if len(self) >= self.MAX_PIECES:

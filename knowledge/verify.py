@@ -1,7 +1,8 @@
 """python -m knowledge.verify DB [--json]
 
 Is a knowledge base whole? Reads every byte of it and changes nothing: SQLite's own check of all pages, then the
-content of every table against the checksums made when it was built, down to a single flipped bit. Exit code 0 if it is sound, 3 if not.
+content of every table against the checksums made when it was built, down to a single flipped bit. Exit code 0 if it is
+sound, 3 if not.
 """
 
 import argparse
@@ -22,7 +23,9 @@ MAX_PROBLEMS = 20
 
 @dataclass
 class Findings:
-    """What was counted, and what is wrong: no problems means sound. warnings: odd, but it works (documents without any text)."""
+    """What was counted, and what is wrong: no problems means sound. warnings: odd, but it works (documents without any
+    text)."""
+
     owner: str = ""
     documents: int = 0
     passages: int = 0
@@ -63,7 +66,7 @@ def _verify(path: Path, found: Findings, where: str = "") -> None:
     except UserError as error:
         if "SQLite says" not in error.what:
             raise
-        found.problems.append(where + error.what)       # too damaged even for SQLite's check
+        found.problems.append(where + error.what)  # too damaged even for SQLite's check
     finally:
         database.close()
 
@@ -82,7 +85,8 @@ def _read_documents(database: ReadOnlyDatabase, kind: Kind, found: Findings) -> 
 
 
 def _compare_checksums(database: ReadOnlyDatabase, meta: dict, found: Findings, where: str = "") -> None:
-    """The content of every table is what it was when the file was built. KnowRL's and FActScore's files have no such record."""
+    """The content of every table is what it was when the file was built. KnowRL's and FActScore's files have no such
+    record."""
     for table, wanted in meta.get("checksums", {}).items():
         if checksum(database.stream(CONTENT[table])) != wanted:
             found.problems.append(f"{where}the content of the table {table} has changed since it was built")
@@ -97,13 +101,19 @@ def main(argv: list[str]) -> None:
     if options.json:
         print(json.dumps(asdict(found)))
     else:
-        print(f"{options.db}: {found.owner or 'unreadable'} file, {found.documents:,} documents, {found.passages:,} passages, "
-              f"{found.text_bytes / 1e6:,.1f} MB of text, {'with' if found.has_index else 'without'} full-text index")
+        print(
+            f"{options.db}: {found.owner or 'unreadable'} file, {found.documents:,} documents, {found.passages:,} passages, "
+            f"{found.text_bytes / 1e6:,.1f} MB of text, {'with' if found.has_index else 'without'} full-text index"
+        )
         for warning in found.warnings:
             print(f"warning: {warning}")
     if found.problems:
-        raise UserError(f"{options.db} is damaged: {found.problems[0]}", "; ".join(found.problems[1:MAX_PROBLEMS]),
-                        "fetch or build it again", PREFLIGHT)
+        raise UserError(
+            f"{options.db} is damaged: {found.problems[0]}",
+            "; ".join(found.problems[1:MAX_PROBLEMS]),
+            "fetch or build it again",
+            PREFLIGHT,
+        )
     if not options.json:
         print("sound")
 

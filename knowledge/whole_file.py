@@ -1,8 +1,8 @@
 """A database that appears whole or not at all, whatever happens to the process that writes it.
 
-The work file OUT.building is filled, compacted into OUT.compacted, flushed to the disk and renamed to OUT; until that instant an older
-OUT stays as it is. A work file that a killed process left behind is taken over by the next build: a lock on it, which dies with its
-process, says whether it is in use.
+The work file OUT.building is filled, compacted into OUT.compacted, flushed to the disk and renamed to OUT; until that
+instant an older OUT stays as it is. A work file that a killed process left behind is taken over by the next build: a
+lock on it, which dies with its process, says whether it is in use.
 """
 
 import fcntl
@@ -29,14 +29,15 @@ STORAGE_ERRORS = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READ
 def build_lock(out: Path, wait: bool = False) -> Iterator[None]:
     """One build of `out` at a time: UserError (exit 7) while another process is at it, or wait for that one to end.
 
-    The lock is on the work file, dies with its process, and leaves nothing behind. UserError (exit 6) if it cannot be created.
+    The lock is on the work file, dies with its process, and leaves nothing behind. UserError (exit 6) if it cannot be
+    created.
     """
     work = work_file(out)
     descriptor = _lock(work, out, wait)
     try:
         yield
     finally:
-        work.unlink(missing_ok=True)        # while the lock is held: nobody else touches the file of this name
+        work.unlink(missing_ok=True)  # while the lock is held: nobody else touches the file of this name
         os.close(descriptor)
 
 
@@ -53,22 +54,28 @@ def _lock(work: Path, out: Path, wait: bool) -> int:
                 return descriptor
         except BlockingIOError:
             os.close(descriptor)
-            raise UserError(f"{out} is being built by another process", f"it holds the lock of {work}",
-                            "wait for it, or name another output", BUSY) from None
+            raise UserError(
+                f"{out} is being built by another process",
+                f"it holds the lock of {work}",
+                "wait for it, or name another output",
+                BUSY,
+            ) from None
         except FileNotFoundError:
             pass
-        os.close(descriptor)                # its holder finished and removed it meanwhile: try again with a new one
+        os.close(descriptor)  # its holder finished and removed it meanwhile: try again with a new one
 
 
 @contextmanager
 def whole_file(out: Path) -> Iterator[sqlalchemy.Connection]:
-    """Under build_lock: a connection to an empty database which becomes `out` when the block ends well, and vanishes when it does not.
+    """Under build_lock: a connection to an empty database which becomes `out` when the block ends well, and vanishes
+    when it does not.
 
     Raises UserError (exit 6) when there is no room, no permission, or the disk fails.
     """
     work, compacted = work_file(out), Path(f"{out}.compacted")
-    engine = sqlalchemy.create_engine("sqlite://", creator=lambda: _connect(work), poolclass=sqlalchemy.NullPool,
-                                      isolation_level="AUTOCOMMIT")
+    engine = sqlalchemy.create_engine(
+        "sqlite://", creator=lambda: _connect(work), poolclass=sqlalchemy.NullPool, isolation_level="AUTOCOMMIT"
+    )
     try:
         compacted.unlink(missing_ok=True)
         os.truncate(work, 0)

@@ -1,7 +1,9 @@
-"""The one client for judge and decomposer: OpenAI's SDK behind one owner of retries, deadlines, limits, cache and costs.
+"""The one client for judge and decomposer: OpenAI's SDK behind one owner of retries, deadlines, limits, cache and
+costs.
 
-An outage never becomes a number: an item ends as a text or as unscorable with a reason, and what only the user can mend (key, quota,
-model's name) ends the run with exit code 4. One event loop at a time uses a client; `close` may be called from any thread.
+An outage never becomes a number: an item ends as a text or as unscorable with a reason, and what only the user can mend
+(key, quota, model's name) ends the run with exit code 4. One event loop at a time uses a client; `close` may be called
+from any thread.
 """
 
 import asyncio
@@ -27,8 +29,8 @@ Messages = Sequence[Mapping[str, str]]
 PROBE = ({"role": "user", "content": "Reply with the letter A."},)
 CLOSED = Reply(None, "the client was closed")
 COUNTS = ("calls", "retries", "failures", "unscorable", "cache_hits", "prompt_tokens", "completion_tokens")
-MIN_SECRET = 6               # characters; a shorter key is a placeholder for a local server, and perhaps an ordinary word
-CHARS_PER_TOKEN = 3          # an upper estimate of the tokens a prompt will count for; corrected by what the endpoint reports
+MIN_SECRET = 6  # characters; a shorter key is a placeholder for a local server, and perhaps an ordinary word
+CHARS_PER_TOKEN = 3  # an upper estimate of the tokens a prompt will count for; corrected by what the endpoint reports
 
 
 class ApiClient:
@@ -37,8 +39,14 @@ class ApiClient:
     cache: replies on disk; the client closes it. sleep and clock (seconds): for tests.
     """
 
-    def __init__(self, endpoint: Endpoint, limits: Limits = Limits(), cache: ReplyCache | None = None,
-                 sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        limits: Limits = Limits(),
+        cache: ReplyCache | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self.endpoint, self.limits, self.cache, self._sleep, self._clock = endpoint, limits, cache, sleep, clock
         self._key = endpoint.read_key()
         self._rate = RateLimit(limits.requests_per_minute, limits.tokens_per_minute, clock)
@@ -50,16 +58,27 @@ class ApiClient:
         self._permanent: Permanent | None = None
         self._closed = False
 
-    async def complete(self, messages: Messages, *, max_tokens: int, prompt_version: str, temperature: float = 0.0, nonce: str = "",
-                       accept: Callable[[str], bool] = bool) -> Reply:
+    async def complete(
+        self,
+        messages: Messages,
+        *,
+        max_tokens: int,
+        prompt_version: str,
+        temperature: float = 0.0,
+        nonce: str = "",
+        accept: Callable[[str], bool] = bool,
+    ) -> Reply:
         """The model's reply, from the cache if it was given before. Equal questions under way are asked once.
 
-        max_tokens: of the reply. nonce: a random word in the messages, which the cache disregards. accept: which replies may be cached.
-        Raises UserError (exit 4) for failures that concern every request; such a client asks nothing any more.
+        max_tokens: of the reply. nonce: a random word in the messages, which the cache disregards. accept: which
+        replies may be cached. Raises UserError (exit 4) for failures that concern every request; such a client asks
+        nothing any more.
         """
         if self._closed:
             return CLOSED
-        key = cache_key(self.endpoint.model, {"max_tokens": max_tokens, "temperature": temperature}, prompt_version, messages, nonce)
+        key = cache_key(
+            self.endpoint.model, {"max_tokens": max_tokens, "temperature": temperature}, prompt_version, messages, nonce
+        )
         cached = self.cache.get(key) if self.cache else None
         if cached is not None:
             self._counts["cache_hits"] += 1
@@ -72,7 +91,7 @@ class ApiClient:
             task.add_done_callback(lambda done: (connections.running.pop(key), done.cancelled() or done.exception()))
         else:
             self._counts["cache_hits"] += 1
-        await asyncio.wait({task})              # neither cancels the task with its caller, nor the caller with the task
+        await asyncio.wait({task})  # neither cancels the task with its caller, nor the caller with the task
         return CLOSED if task.cancelled() else task.result()
 
     async def check(self, messages: Messages = PROBE, max_tokens: int = 16) -> Reply:
@@ -83,12 +102,17 @@ class ApiClient:
         except UserError as error:
             raise UserError(error.what, error.why, error.fix, PREFLIGHT) from None
         if reply.text is None and reply.reason != CUT:
-            raise UserError(f"the {self.endpoint.name} at {self.endpoint.base_url} gives no answer", reply.reason,
-                            "check its base_url and that the service is up", PREFLIGHT)
+            raise UserError(
+                f"the {self.endpoint.name} at {self.endpoint.base_url} gives no answer",
+                reply.reason,
+                "check its base_url and that the service is up",
+                PREFLIGHT,
+            )
         return reply
 
     def check_sync(self, messages: Messages = PROBE, max_tokens: int = 16) -> Reply:
         """`check` on an event loop of its own, whose connections end with it."""
+
         async def check() -> Reply:
             client = ApiClient(self.endpoint, self.limits, sleep=self._sleep, clock=self._clock)
             try:
@@ -96,13 +120,18 @@ class ApiClient:
             finally:
                 self._counts.update(client._counts)
                 await client.aclose()
+
         return asyncio.run(check())
 
     def metrics(self) -> dict[str, float]:
         """Totals since the start, as <endpoint>/<name>: requests sent, tokens, US dollars, ...; see COUNTS."""
         prompt_price, completion_price = self.endpoint.prices
-        cost = (self._counts["prompt_tokens"] * prompt_price + self._counts["completion_tokens"] * completion_price) / 1e6
-        return {f"{self.endpoint.name}/{name}": float(self._counts[name]) for name in COUNTS} | {f"{self.endpoint.name}/cost": cost}
+        cost = (
+            self._counts["prompt_tokens"] * prompt_price + self._counts["completion_tokens"] * completion_price
+        ) / 1e6
+        return {f"{self.endpoint.name}/{name}": float(self._counts[name]) for name in COUNTS} | {
+            f"{self.endpoint.name}/cost": cost
+        }
 
     async def aclose(self) -> None:
         """Ends everything under way as unscorable, closes connections and cache. Call it on the client's event loop."""
@@ -121,7 +150,7 @@ class ApiClient:
             try:
                 asyncio.run_coroutine_threadsafe(self.aclose(), loop).result(timeout_s)
             except TimeoutError:
-                pass                            # the loop is stopping or stuck: its connections end with the process
+                pass  # the loop is stopping or stuck: its connections end with the process
         elif loop is not None and not loop.is_closed():
             loop.run_until_complete(self.aclose())
         elif self.cache is not None:
@@ -134,8 +163,15 @@ class ApiClient:
             self._connections = Connections(self.endpoint.base_url, self._key, self.limits)
         return self._connections
 
-    async def _ask_and_keep(self, connections: Connections, key: str, messages: Messages, max_tokens: int, temperature: float,
-                            accept: Callable[[str], bool]) -> Reply:
+    async def _ask_and_keep(
+        self,
+        connections: Connections,
+        key: str,
+        messages: Messages,
+        max_tokens: int,
+        temperature: float,
+        accept: Callable[[str], bool],
+    ) -> Reply:
         reply = await self._ask(connections, messages, max_tokens, temperature)
         if reply.text is None:
             self._counts["unscorable"] += 1
@@ -146,10 +182,17 @@ class ApiClient:
     async def _ask(self, connections: Connections, messages: Messages, max_tokens: int, temperature: float) -> Reply:
         """One item: waits for a slot and for the rate limit, then has its deadline for all its tries."""
         messages = [{"role": message["role"], "content": clean(message["content"])} for message in messages]
-        request = {"model": self.endpoint.model, "messages": messages, "max_tokens": max_tokens, "temperature": temperature}
+        request = {
+            "model": self.endpoint.model,
+            "messages": messages,
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+        }
         troubles: list[str] = []
         async with connections.slots:
-            reservation = await self._reserve(sum(len(message["content"]) for message in messages) // CHARS_PER_TOKEN + max_tokens)
+            reservation = await self._reserve(
+                sum(len(message["content"]) for message in messages) // CHARS_PER_TOKEN + max_tokens
+            )
             try:
                 async with asyncio.timeout(self.limits.deadline_s) as deadline:
                     reply = await self._tries(connections, request, reservation, deadline, troubles)
@@ -157,8 +200,14 @@ class ApiClient:
                 reply = Reply(None, "; ".join([f"no answer within {self.limits.deadline_s:g} s", *troubles[-1:]]))
         return Reply(reply.text, self._redact(reply.reason))
 
-    async def _tries(self, connections: Connections, request: dict[str, Any], reservation: Reservation, deadline: asyncio.Timeout,
-                     troubles: list[str]) -> Reply:
+    async def _tries(
+        self,
+        connections: Connections,
+        request: dict[str, Any],
+        reservation: Reservation,
+        deadline: asyncio.Timeout,
+        troubles: list[str],
+    ) -> Reply:
         """Requests until one is answered or trying again is no use. troubles: collects why they failed."""
         while True:
             if (outage := await self._pass_breaker()) is not None:
@@ -194,8 +243,11 @@ class ApiClient:
             await self._sleep(wait_s)
         return None
 
-    async def _try(self, connections: Connections, request: dict[str, Any], reservation: Reservation) -> Reply | Trouble:
-        """One request, with its consequences for breaker, budget and counts. Raises UserError (exit 4) on a permanent failure."""
+    async def _try(
+        self, connections: Connections, request: dict[str, Any], reservation: Reservation
+    ) -> Reply | Trouble:
+        """One request, with its consequences for breaker, budget and counts. Raises UserError (exit 4) on a permanent
+        failure."""
         if self._permanent is not None:
             raise self._permanent_error()
         is_probe = self._breaker.probing
@@ -220,7 +272,9 @@ class ApiClient:
         self._budget.succeed()
         return outcome
 
-    async def _send(self, connections: Connections, request: dict[str, Any]) -> tuple[Reply | Trouble | Permanent, Usage]:
+    async def _send(
+        self, connections: Connections, request: dict[str, Any]
+    ) -> tuple[Reply | Trouble | Permanent, Usage]:
         """One request to the wire and back. Whatever the endpoint does ends in an outcome, not in an exception."""
         try:
             return read_body(await connections.post(request))
@@ -232,19 +286,28 @@ class ApiClient:
             return Trouble(f"it cannot be reached: {excerpt(error.__cause__ or error)}"), Usage()
 
     async def _check_address(self) -> None:
-        """A host's name may hide a link-local address. Names that cannot be looked up show when the endpoint is asked."""
+        """A host's name may hide a link-local address. Names that cannot be looked up show when the endpoint is
+        asked."""
         host = urlsplit(self.endpoint.base_url).hostname
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, None)
         except OSError:
             return
         if any(forbidden(ipaddress.ip_address(entry[4][0].partition("%")[0])) for entry in found):
-            raise UserError(f"{self.endpoint.name}_base_url is not allowed", f"{host} stands for a link-local address",
-                            "name the service itself", PREFLIGHT)
+            raise UserError(
+                f"{self.endpoint.name}_base_url is not allowed",
+                f"{host} stands for a link-local address",
+                "name the service itself",
+                PREFLIGHT,
+            )
 
     def _permanent_error(self) -> UserError:
-        return UserError(f"the {self.endpoint.name} at {self.endpoint.base_url} refuses the request", self._redact(self._permanent.why),
-                         self._permanent.fix, SERVICE)
+        return UserError(
+            f"the {self.endpoint.name} at {self.endpoint.base_url} refuses the request",
+            self._redact(self._permanent.why),
+            self._permanent.fix,
+            SERVICE,
+        )
 
     def _redact(self, text: str) -> str:
         """A text without the key, and without the halves of it that some services quote."""

@@ -1,8 +1,8 @@
 r"""The rule-based verifier for mathematics: the answer in the last `\boxed{}` of a completion against the ground truth.
 
-Only the last `\boxed{}` or `\fbox{}` counts; one that is cut off or blank is no answer. Comparison is exact: 0.5 is \frac12 and
-0.33 is not 1/3. Nothing is evaluated as code, and every comparison ends within a fraction of a second whatever the model wrote.
-The reading and comparing is done in mathematics/.
+Only the last `\boxed{}` or `\fbox{}` counts; one that is cut off or blank is no answer. Comparison is exact: 0.5 is
+\frac12 and 0.33 is not 1/3. Nothing is evaluated as code, and every comparison ends within a fraction of a second
+whatever the model wrote. The reading and comparing is done in mathematics/.
 """
 
 import re
@@ -14,7 +14,7 @@ from rewards.mathematics.read import read_answer
 from rewards.mathematics.text import clean, has_content, same_word, text_key, tokenize
 from rewards.mathematics.value import same
 
-MAX_ANSWER_CHARS: Final = 2000      # longer answers are compared as text
+MAX_ANSWER_CHARS: Final = 2000  # longer answers are compared as text
 
 Verdict = Literal["correct", "wrong", "no_answer", "unscorable"]
 
@@ -35,7 +35,8 @@ def last_boxed(text: str) -> str | None:
 
 
 def gold_answer(text: str) -> str:
-    r"""The ground truth in a bare answer, a solution with a box, or a GSM8K solution that ends in `#### x`; "" if blank.
+    r"""The ground truth in a bare answer, a solution with a box, or a GSM8K solution that ends in `#### x`; "" if
+    blank.
 
     >>> gold_answer("6 * 7 = <<6*7=42>>42\n#### 42")
     '42'
@@ -57,7 +58,7 @@ def equivalent(answer: str, truth: str) -> bool:
     algebra = Algebra()
     try:
         return same(read_answer(answer_tokens, algebra), read_answer(truth_tokens, algebra), algebra)
-    except (Unreadable, RecursionError):        # the comparison itself grew beyond the limits
+    except (Unreadable, RecursionError):  # the comparison itself grew beyond the limits
         return False
 
 
@@ -80,15 +81,15 @@ def _find_box(text: str) -> tuple[str | None, str]:
     if not boxes:
         return None, r"no \boxed{} in the completion"
     last = boxes[0]
-    if text[last.end():last.end() + 1] == "{":
+    if text[last.end() : last.end() + 1] == "{":
         end = _end_of_group(text, last.end())
-        content = text[last.end() + 1:end - 1]
+        content = text[last.end() + 1 : end - 1]
     else:
         unbraced = _UNBRACED.match(text, last.end())
         end = unbraced.end() if unbraced else 0
-        while unbraced and text[end:end + 1] == "{":
+        while unbraced and text[end : end + 1] == "{":
             end = _end_of_group(text, end) or len(text)
-        content = text[last.end():end].rstrip(".,")
+        content = text[last.end() : end].rstrip(".,")
     if not end:
         return None, r"the last \boxed{} is cut off"
     if not _is_visible(content):

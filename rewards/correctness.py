@@ -1,4 +1,5 @@
-"""Is the answer right? KnowRL's two versions, faithful in outcome, and a hardened one, `correctness`, which is the default.
+"""Is the answer right? KnowRL's two versions, faithful in outcome, and a hardened one, `correctness`, which is the
+default.
 
                         knowrl_v1                                knowrl_v2        correctness
     no answer block     -1                                       -1               -1 (and for anything but one tag pair of each kind)
@@ -9,8 +10,8 @@
     judge: no attempt   -1                                       1                1
     no verdict          unscorable                               unscorable       unscorable
 
-The judge sees the row's question, never the rendered prompt. (The original pays 0 when the judge fails, more than for a wrong answer;
-it pays 2 for any reply that holds the article "a"; and its v1 finds "red" in "scared".)
+The judge sees the row's question, never the rendered prompt. (The original pays 0 when the judge fails, more than for a
+wrong answer; it pays 2 for any reply that holds the article "a"; and its v1 finds "red" in "scared".)
 """
 
 import re
@@ -28,14 +29,18 @@ from rewards.refusal import knowrl_v1 as is_v1_refusal
 
 CORRECT, REFUSED, WRONG = 2.0, 1.0, -1.0
 Grade = Callable[[str, Mapping[str, Any]], Awaitable[Score]]
-STOP_WORDS = set("the a an and or but is are was were in on at to for with by about like from of that this these those it they he she we "
-                 "you i me my your our their".split())
+STOP_WORDS = set(
+    "the a an and or but is are was were in on at to for with by about like from of that this these those it they he she we "
+    "you i me my your our their".split()
+)
 MAX_ALTERNATIVE_WORDS = 12
-_ALTERNATIVES = {        # how answers list alternatives -> what separates them, and how often at least; "km/h" and "AC/DC" list none
+# how answers list alternatives -> what separates them, and how often at least; "km/h" and "AC/DC" list none
+_ALTERNATIVES = {
     "or": (re.compile(r"\bor\b|或者|还是", re.IGNORECASE), 1),
     "slash": (re.compile(r"\s/\s|(?<=[^\W\d_]{3})/(?=[^\W\d_]{3})"), 1),
     "semicolon": (re.compile(r"[;；|](?=\s*\w)"), 1),
-    "list": (re.compile(r"^[ \t]*[-*•][ \t]+(?=\S)|(?<!\S)\d{1,2}[.)]\s+(?=\S)", re.MULTILINE), 2)}
+    "list": (re.compile(r"^[ \t]*[-*•][ \t]+(?=\S)|(?<!\S)\d{1,2}[.)]\s+(?=\S)", re.MULTILINE), 2),
+}
 _WORD = re.compile(f"[{UNSPACED}]|[^\\W{UNSPACED}]+")
 
 
@@ -46,6 +51,7 @@ def build_judge(options: Mapping[str, Any]) -> Judge:
 
 def knowrl_v1(judge: Judge) -> Grade:
     """KnowRL's first version; see the table."""
+
     async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
         case = _Case.read(completion, columns)
         if case.score is not None:
@@ -53,21 +59,27 @@ def knowrl_v1(judge: Judge) -> Grade:
         if is_v1_refusal(case.answer):
             return Score(WRONG, "matches a refusal pattern", "refused")
         if not any(has_number(truth) or shares_keyword(case.answer, truth) for truth in case.truths):
-            return Score(WRONG, "has no word in common with the truth", "refused" if is_refusal(case.answer) else "wrong")
+            return Score(
+                WRONG, "has no word in common with the truth", "refused" if is_refusal(case.answer) else "wrong"
+            )
         return _score(await case.ask(judge), refused=WRONG)
+
     return grade
 
 
 def knowrl_v2(judge: Judge) -> Grade:
     """KnowRL since October 2025; see the table."""
+
     async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
         case = _Case.read(completion, columns)
         return case.score or _score(await case.ask(judge), refused=REFUSED)
+
     return grade
 
 
 def correctness(judge: Judge) -> Grade:
     """The hardened default; see the table."""
+
     async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
         case = _Case.read(completion, columns)
         if case.score is not None:
@@ -82,6 +94,7 @@ def correctness(judge: Judge) -> Grade:
             if kind := lists_alternatives(case.answer, case.truths):
                 return Score(WRONG, f"lists alternatives ({kind})", "wrong")
         return _score(await case.ask(judge), refused=REFUSED)
+
     return grade
 
 
@@ -102,28 +115,43 @@ def has_one_pair_of_each_tag(completion: str) -> bool:
 def lists_alternatives(answer: str, accepted: Sequence[str]) -> str:
     """In which way an answer consists of alternatives, while no truth lists any in that way; "" if it does not.
 
-    It does if every part is short: in a longer text an "or" or a list is nearly always incidental, and the judge grades alternatives.
+    It does if every part is short: in a longer text an "or" or a list is nearly always incidental, and the judge grades
+    alternatives.
     """
     for kind, (separator, least) in _ALTERNATIVES.items():
         parts = separator.split(answer)
-        if len(parts) > least and all(len(_WORD.findall(part)) <= MAX_ALTERNATIVE_WORDS for part in parts) \
-                and not any(separator.search(truth) for truth in accepted):
+        if (
+            len(parts) > least
+            and all(len(_WORD.findall(part)) <= MAX_ALTERNATIVE_WORDS for part in parts)
+            and not any(separator.search(truth) for truth in accepted)
+        ):
             return kind
     return ""
 
 
 class _Case:
-    """A completion's answer (the first block), its row's question and truths; or the score, where that is decided already."""
+    """A completion's answer (the first block), its row's question and truths; or the score, where that is decided
+    already."""
 
     def __init__(self, question: str, answer: str, accepted: list[str], score: Score | None):
         self.question, self.answer, self.truths, self.score = question, answer, accepted, score
 
     @classmethod
     def read(cls, completion: str, columns: Mapping[str, Any]) -> "_Case":
-        question, answer, accepted = str(columns.get("question") or "").strip(), parse(completion).answer, truths(columns.get("answer"))
-        score = (Score(WRONG, "no answer block" if answer is None else "the answer block is empty", "wrong") if not answer else
-                 Score(None, "the row has no question") if not question else
-                 Score(None, "the row has no answer to compare with") if not accepted else None)
+        question, answer, accepted = (
+            str(columns.get("question") or "").strip(),
+            parse(completion).answer,
+            truths(columns.get("answer")),
+        )
+        score = (
+            Score(WRONG, "no answer block" if answer is None else "the answer block is empty", "wrong")
+            if not answer
+            else Score(None, "the row has no question")
+            if not question
+            else Score(None, "the row has no answer to compare with")
+            if not accepted
+            else None
+        )
         return cls(question, answer or "", accepted, score)
 
     async def ask(self, judge: Judge) -> Verdict:

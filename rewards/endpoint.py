@@ -1,6 +1,8 @@
-"""Where a judge or decomposer lives: its URL, the variable that holds its key, its model; and what may be asked of it per minute.
+"""Where a judge or decomposer lives: its URL, the variable that holds its key, its model; and what may be asked of it
+per minute.
 
-Values come from the configuration, else from the environment variables that KnowRL uses. A key is only ever named, never written down.
+Values come from the configuration, else from the environment variables that KnowRL uses. A key is only ever named,
+never written down.
 """
 
 import ipaddress
@@ -15,14 +17,19 @@ from urllib.parse import urlsplit
 from grpo.errors import CONFIG, PREFLIGHT, UserError
 
 OPENAI_URL = "https://api.openai.com/v1"
-MODEL_VARIABLES = {"judge": ("LLM_EVAL_MODEL", "REWARD_MODEL_NAME"), "decomposer": ("FACTSCORE_MODEL", "REWARD_MODEL_NAME")}    # first to last
+MODEL_VARIABLES = {
+    "judge": ("LLM_EVAL_MODEL", "REWARD_MODEL_NAME"),
+    "decomposer": ("FACTSCORE_MODEL", "REWARD_MODEL_NAME"),
+}  # first to last
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An OpenAI-compatible chat endpoint. name: its metrics' prefix. prices: US dollars per million prompt and completion tokens.
+    """An OpenAI-compatible chat endpoint. name: its metrics' prefix. prices: US dollars per million prompt and
+    completion tokens.
 
-    Raises UserError (exit 2) for a URL that is not allowed (see `check_url`) and for anything but a variable's name as api_key_env.
+    Raises UserError (exit 2) for a URL that is not allowed (see `check_url`) and for anything but a variable's name as
+    api_key_env.
     """
 
     name: str
@@ -32,24 +39,40 @@ class Endpoint:
     prices: tuple[float, float] = (0.0, 0.0)
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", self.api_key_env):      # the value is not repeated: it may be a key
-            raise UserError(f"{self.name}_api_key_env is no environment variable's name", "a name consists of A-Z, 0-9 and _",
-                            "put the key into a variable, and the variable's name here", CONFIG)
+        if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", self.api_key_env):  # the value is not repeated: it may be a key
+            raise UserError(
+                f"{self.name}_api_key_env is no environment variable's name",
+                "a name consists of A-Z, 0-9 and _",
+                "put the key into a variable, and the variable's name here",
+                CONFIG,
+            )
         if not self.model:
             variables = " or ".join(MODEL_VARIABLES[self.name])
-            raise UserError(f"no model is set for the {self.name}", f"neither {self.name}_model nor the environment variable {variables} says one",
-                            f"set {self.name}_model", CONFIG)
+            raise UserError(
+                f"no model is set for the {self.name}",
+                f"neither {self.name}_model nor the environment variable {variables} says one",
+                f"set {self.name}_model",
+                CONFIG,
+            )
         check_url(f"{self.name}_base_url", self.base_url)
 
     def read_key(self) -> str:
         """The key. Raises UserError (exit 3) if the variable holds none: no other variable is ever looked at."""
         key = os.environ.get(self.api_key_env, "").strip()
         if not key:
-            raise UserError(f"the {self.name} has no key", f"the environment variable {self.api_key_env} is not set",
-                            f"export {self.api_key_env}=... (any word for a local server without keys)", PREFLIGHT)
+            raise UserError(
+                f"the {self.name} has no key",
+                f"the environment variable {self.api_key_env} is not set",
+                f"export {self.api_key_env}=... (any word for a local server without keys)",
+                PREFLIGHT,
+            )
         if not key.isascii() or not key.isprintable() or " " in key:
-            raise UserError(f"the {self.name}'s key is malformed", f"{self.api_key_env} holds a space or a character outside ASCII",
-                            "copy the key again", PREFLIGHT)
+            raise UserError(
+                f"the {self.name}'s key is malformed",
+                f"{self.api_key_env} holds a space or a character outside ASCII",
+                "copy the key again",
+                PREFLIGHT,
+            )
         return key
 
 
@@ -57,8 +80,8 @@ class Endpoint:
 class Limits:
     """What one process asks of an endpoint. 0 requests or tokens per minute: no limit.
 
-    deadline_s: seconds for one item, all its tries and pauses included; a single try may take half of it. It starts when the
-    item's first request is let through, so that waiting for a free slot or for the rate limit costs nothing.
+    deadline_s: seconds for one item, all its tries and pauses included; a single try may take half of it. It starts
+    when the item's first request is let through, so that waiting for a free slot or for the rate limit costs nothing.
     Backoff: before retry n a random time up to min(backoff_s * 2 ** n, max_backoff_s) seconds ("full jitter").
     Breaker: after this many failed requests in a row only one goes out per cool_down_s, until one succeeds.
     retry_budget: retries that may be spent; every success earns half a one back.
@@ -79,37 +102,62 @@ class Limits:
 def judge_endpoint(options: Mapping[str, Any]) -> Endpoint:
     """The judge of the configuration, else of OPENAI_API_BASE_JUDGE and LLM_EVAL_MODEL (or REWARD_MODEL_NAME)."""
     url, model = _environment("OPENAI_API_BASE_JUDGE"), _environment(*MODEL_VARIABLES["judge"])
-    return Endpoint("judge", options["judge_base_url"] or url or OPENAI_URL, options["judge_api_key_env"],
-                    options["judge_model"] or model, _prices("judge_prices", options["judge_prices"]))
+    return Endpoint(
+        "judge",
+        options["judge_base_url"] or url or OPENAI_URL,
+        options["judge_api_key_env"],
+        options["judge_model"] or model,
+        _prices("judge_prices", options["judge_prices"]),
+    )
 
 
 def decomposer_endpoint(options: Mapping[str, Any]) -> Endpoint:
-    """The decomposer of the configuration, else of OPENAI_BASE_URL_FACTSCORE and FACTSCORE_MODEL (or REWARD_MODEL_NAME)."""
+    """The decomposer of the configuration, else of OPENAI_BASE_URL_FACTSCORE and FACTSCORE_MODEL (or
+    REWARD_MODEL_NAME)."""
     url, model = _environment("OPENAI_BASE_URL_FACTSCORE"), _environment(*MODEL_VARIABLES["decomposer"])
-    return Endpoint("decomposer", options["decomposer_base_url"] or url or OPENAI_URL, options["decomposer_api_key_env"],
-                    options["decomposer_model"] or model, _prices("decomposer_prices", options["decomposer_prices"]))
+    return Endpoint(
+        "decomposer",
+        options["decomposer_base_url"] or url or OPENAI_URL,
+        options["decomposer_api_key_env"],
+        options["decomposer_model"] or model,
+        _prices("decomposer_prices", options["decomposer_prices"]),
+    )
 
 
 def read_limits(options: Mapping[str, Any]) -> Limits:
     """The limits of the configuration."""
-    return Limits(options["api_max_concurrency"], options["api_deadline_s"], options["api_requests_per_minute"],
-                  options["api_tokens_per_minute"])
+    return Limits(
+        options["api_max_concurrency"],
+        options["api_deadline_s"],
+        options["api_requests_per_minute"],
+        options["api_tokens_per_minute"],
+    )
 
 
 def check_url(name: str, url: str) -> None:
-    """Raises UserError (exit 2) unless a URL is https, or http to this machine, without user, query, or link-local address."""
+    """Raises UserError (exit 2) unless a URL is https, or http to this machine, without user, query, or link-local
+    address."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
     except ValueError as error:
         raise UserError(f"{name} is no URL", str(error), "write it as https://host/v1", CONFIG) from None
     address = _address(host)
-    problem = ("it is neither http nor https" if parts.scheme not in ("http", "https") else
-               "it names no host" if not host else
-               "it holds a user or a password" if "@" in parts.netloc else
-               "it holds a query or a fragment" if parts.query or parts.fragment else
-               "link-local addresses serve a machine's own secrets" if address is not None and forbidden(address) else
-               "plain http is allowed to this machine only" if parts.scheme == "http" and not _is_loopback(host, address) else "")
+    problem = (
+        "it is neither http nor https"
+        if parts.scheme not in ("http", "https")
+        else "it names no host"
+        if not host
+        else "it holds a user or a password"
+        if "@" in parts.netloc
+        else "it holds a query or a fragment"
+        if parts.query or parts.fragment
+        else "link-local addresses serve a machine's own secrets"
+        if address is not None and forbidden(address)
+        else "plain http is allowed to this machine only"
+        if parts.scheme == "http" and not _is_loopback(host, address)
+        else ""
+    )
     if problem:
         raise UserError(f"{name} is not allowed", problem, "write it as https://host/v1", CONFIG)
 
@@ -127,7 +175,8 @@ def forbidden(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """A host's address if it is written as a number, in any of the ways that the system understands (2852039166, 0xa9.254.1)."""
+    """A host's address if it is written as a number, in any of the ways that the system understands (2852039166,
+    0xa9.254.1)."""
     try:
         return ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -150,5 +199,10 @@ def _prices(name: str, prices: Any) -> tuple[float, float]:
     if not prices:
         return 0.0, 0.0
     if len(prices) != 2 or min(prices) < 0:
-        raise UserError(f"{name} must be two prices", f"it is {prices}", "write [input, output] in dollars per million tokens", CONFIG)
+        raise UserError(
+            f"{name} must be two prices",
+            f"it is {prices}",
+            "write [input, output] in dollars per million tokens",
+            CONFIG,
+        )
     return float(prices[0]), float(prices[1])

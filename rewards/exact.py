@@ -25,12 +25,19 @@ def truths(answer: Any) -> list[str]:
 
 
 def grade(completion: str, columns: Mapping[str, Any]) -> Score:
-    """1 if the answer block (the whole completion, if it has none) equals a truth, else 0; unscorable without a truth."""
-    accepted = [truth.rpartition("####")[2].strip() for truth in truths(columns.get("answer"))]      # GSM8K: `solution #### answer`
+    """1 if the answer block (the whole completion, if it has none) equals a truth, else 0; unscorable without a
+    truth."""
+    accepted = [
+        truth.rpartition("####")[2].strip() for truth in truths(columns.get("answer"))
+    ]  # GSM8K: `solution #### answer`
     if not accepted:
         return Score(None, "the row has no answer to compare with")
     block = parse(completion).answer
     said = completion if block is None else block
     match = normalise(said)
     right = bool(match) and match in {normalise(truth) for truth in accepted}
-    return Score(float(right), f"{said.strip()[:80]!r} {'equals' if right else 'is not'} {accepted[0][:80]!r}", "correct" if right else "wrong")
+    return Score(
+        float(right),
+        f"{said.strip()[:80]!r} {'equals' if right else 'is not'} {accepted[0][:80]!r}",
+        "correct" if right else "wrong",
+    )

@@ -5,9 +5,9 @@
     found.value, found.reason, found.facts          # 0.5, "3 of 3 facts supported, 0 refuted", (FactVerdict(fact, verdict), ...)
     str(found)                                      # "3 of 3 ..., 0 refuted; Mira Tolan was born in Velda → supported [Mira Tolan#0]; ..."
 
-The facts of the text (knowledge/claims.py) are each held against the five best passages for title and fact, in the documents of the
-title. The event loop never waits for work: look-ups and searches run on a thread pool, and verdicts on one thread that takes up all
-facts which have gathered meanwhile, so that completions share the model's batches.
+The facts of the text (knowledge/claims.py) are each held against the five best passages for title and fact, in the
+documents of the title. The event loop never waits for work: look-ups and searches run on a thread pool, and verdicts on
+one thread that takes up all facts which have gathered meanwhile, so that completions share the model's batches.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ from knowledge.errors import KnowledgeBusy
 from knowledge.result import Lookup
 from knowledge.verdict import LABELS, Label, Question, Verdict, Verifier
 
-NUM_PASSAGES = 5                # evidence per fact, as in KnowRL
-NUM_THREADS = 4                 # look-ups and searches at once
-MAX_FACT_CHARS = 120            # of a fact, where a score is explained
-PRIOR_FACTS = 3                 # of `hardened`: half of the credit is reached at this number of supported facts
+NUM_PASSAGES = 5  # evidence per fact, as in KnowRL
+NUM_THREADS = 4  # look-ups and searches at once
+MAX_FACT_CHARS = 120  # of a fact, where a score is explained
+PRIOR_FACTS = 3  # of `hardened`: half of the credit is reached at this number of supported facts
 MissingTitle = Literal["zero", "unscored", "search"]
 
 
@@ -40,19 +40,21 @@ def knowrl_v1(labels: Sequence[Label]) -> float:
 
 
 def knowrl_v2(labels: Sequence[Label]) -> float:
-    """mean(supported) x penalty, penalty = 1 for more than 10 facts, else exp(1 - 10 / n): KnowRL since October 2025. 0 without facts."""
+    """mean(supported) x penalty, penalty = 1 for more than 10 facts, else exp(1 - 10 / n): KnowRL since October 2025. 0
+    without facts."""
     n = len(labels)
     return labels.count("supported") / n * (1.0 if n > 10 else math.exp(1 - 10 / n)) if n else 0.0
 
 
 def hardened(labels: Sequence[Label]) -> float:
-    """max(0, supported - refuted) / (n + 3), the default. 0 without facts, 1/4 for one supported fact, 1/2 for three, 10/13 for ten.
+    """max(0, supported - refuted) / (n + 3), the default. 0 without facts, 1/4 for one supported fact, 1/2 for three,
+    10/13 for ten.
 
-    Unlike v1, volume does not pay: what the base contradicts cancels a supported fact, what it does not know dilutes. Unlike v2, a
-    false statement is worse than one that cannot be checked, and there is no cliff that makes ten facts worth ten times three and so
-    teaches padding. Three imaginary unknown facts (a prior: nothing is certain of a text that has shown little) keep a single safe
-    statement from full credit. One more supported fact always raises a value above 0, an unknown one lowers it, a refuted one lowers
-    it more.
+    Unlike v1, volume does not pay: what the base contradicts cancels a supported fact, what it does not know dilutes.
+    Unlike v2, a false statement is worse than one that cannot be checked, and there is no cliff that makes ten facts
+    worth ten times three and so teaches padding. Three imaginary unknown facts (a prior: nothing is certain of a text
+    that has shown little) keep a single safe statement from full credit. One more supported fact always raises a value
+    above 0, an unknown one lowers it, a refuted one lowers it more.
     """
     return max(0, labels.count("supported") - labels.count("refuted")) / (len(labels) + PRIOR_FACTS)
 
@@ -64,6 +66,7 @@ FORMULAS: dict[str, Formula] = {"hardened": hardened, "knowrl_v1": knowrl_v1, "k
 @dataclass(frozen=True)
 class FactVerdict:
     """A fact of the text and what the knowledge base says of it."""
+
     fact: str
     verdict: Verdict
 
@@ -75,6 +78,7 @@ class FactVerdict:
 @dataclass(frozen=True)
 class Factuality:
     """value: 0 to 1; None if it cannot be told, and reason says why."""
+
     value: float | None
     facts: tuple[FactVerdict, ...] = ()
     reason: str = ""
@@ -89,26 +93,34 @@ class Factuality:
 
 
 def titles_of(value: Any) -> str:
-    """What a row's title column names, as one string joined by semicolons: a string is that already, a list holds several; the novel
-    1984 may be a number. "" if it names nothing."""
+    """What a row's title column names, as one string joined by semicolons: a string is that already, a list holds
+    several; the novel 1984 may be a number. "" if it names nothing."""
     if isinstance(value, list | tuple):
         return ";".join(str(title) for title in value if title is not None)
     return "" if value is None else str(value)
 
 
 class FactualityJudge:
-    """Holds the thread pool, the verdict thread and the counters; not the knowledge base, the verifier or its cache. May be used from
-    several event loops. `close` it.
+    """Holds the thread pool, the verdict thread and the counters; not the knowledge base, the verifier or its cache.
+    May be used from several event loops. `close` it.
 
-    missing_title: what a completion is worth whose title is not in the base. "zero": the base supports nothing of it. "unscored": None,
-    so that only the wrong answers leave their group (right ones and refusals are never looked up), and refusing is the worst in it.
-    "search": evidence is taken from the documents that full-text search guesses, and the reason says so; unscored if it guesses none.
-    It concerns that completion alone. A locked base makes it unscored too; any other failure of the base (UserError) or the verifier
-    ends the run.
+    missing_title: what a completion is worth whose title is not in the base. "zero": the base supports nothing of it.
+    "unscored": None, so that only the wrong answers leave their group (right ones and refusals are never looked up),
+    and refusing is the worst in it. "search": evidence is taken from the documents that full-text search guesses, and
+    the reason says so; unscored if it guesses none. It concerns that completion alone. A locked base makes it unscored
+    too; any other failure of the base (UserError) or the verifier ends the run.
     """
 
-    def __init__(self, base: KnowledgeBase, decompose: Decompose, verifier: Verifier, *, formula: Formula = hardened,
-                 missing_title: MissingTitle = "zero", num_passages: int = NUM_PASSAGES):
+    def __init__(
+        self,
+        base: KnowledgeBase,
+        decompose: Decompose,
+        verifier: Verifier,
+        *,
+        formula: Formula = hardened,
+        missing_title: MissingTitle = "zero",
+        num_passages: int = NUM_PASSAGES,
+    ):
         self.base, self.decompose, self.formula = base, decompose, formula
         self.missing_title, self.num_passages = missing_title, num_passages
         self.counters: Counter[str] = Counter()
@@ -137,15 +149,20 @@ class FactualityJudge:
         return self._value(claims.facts, verdicts, found)
 
     def metrics(self) -> dict[str, float]:
-        """The kb/* metrics of the completions judged since the last call, whose counters start afresh; shares are of all their facts."""
+        """The kb/* metrics of the completions judged since the last call, whose counters start afresh; shares are of
+        all their facts."""
         with self._lock:
             counts, self.counters = self.counters, Counter()
         texts, facts = max(counts["texts"], 1), max(counts["facts"], 1)
         return {
-            "kb/lookups_exact": counts["lookups_exact"], "kb/lookups_parts": counts["lookups_parts"],
-            "kb/lookups_search": counts["lookups_search"], "kb/lookups_missing": counts["lookups_missing"],
-            "kb/unscored": counts["unscored"], "kb/facts_per_completion": counts["facts"] / texts,
-            "kb/supported_frac": counts["supported"] / facts, "kb/refuted_frac": counts["refuted"] / facts,
+            "kb/lookups_exact": counts["lookups_exact"],
+            "kb/lookups_parts": counts["lookups_parts"],
+            "kb/lookups_search": counts["lookups_search"],
+            "kb/lookups_missing": counts["lookups_missing"],
+            "kb/unscored": counts["unscored"],
+            "kb/facts_per_completion": counts["facts"] / texts,
+            "kb/supported_frac": counts["supported"] / facts,
+            "kb/refuted_frac": counts["refuted"] / facts,
             "kb/unknown_frac": counts["unknown"] / facts,
         }
 
@@ -211,11 +228,11 @@ class VerdictQueue:
             waiting, self._waiting = self._waiting, []
         waiting = [(questions, future) for questions, future in waiting if future.set_running_or_notify_cancel()]
         if not waiting:
-            return              # an earlier call took them along, or nobody waits for them any more
+            return  # an earlier call took them along, or nobody waits for them any more
         try:
             verdicts = iter(self.verifier.verify([question for questions, _ in waiting for question in questions]))
             answers = [list(islice(verdicts, len(questions))) for questions, _ in waiting]
-        except BaseException as error:      # whoever waits must hear of it, whatever it is
+        except BaseException as error:  # whoever waits must hear of it, whatever it is
             for _, future in waiting:
                 future.set_exception(error)
             return

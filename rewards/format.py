@@ -1,7 +1,7 @@
 """The format that KnowRL asks for: a think block, then an answer block, and nothing else.
 
-A linear scanner and no regular expression: exactly one of each tag, in order, with something in both blocks. (A lazy regex
-with DOTALL lets doubled tags and junk inside the answer through, and is quadratic in white space.)
+A linear scanner and no regular expression: exactly one of each tag, in order, with something in both blocks. (A lazy
+regex with DOTALL lets doubled tags and junk inside the answer through, and is quadratic in white space.)
 """
 
 from collections.abc import Mapping
@@ -34,15 +34,23 @@ def parse(completion: str) -> Parsed:
     if places != sorted(places):
         return Parsed(_between(text, *TAGS[:2]), _between(text, *TAGS[2:]), "the tags are out of order")
     before, think, between, answer, after = _cut(text, places)
-    problem = ("text before <think>" if before.strip() else "" if think.strip() else "the think block is empty")
-    problem = problem or ("text between the blocks" if between.strip() else "" if answer.strip() else "the answer block is empty")
+    problem = "text before <think>" if before.strip() else "" if think.strip() else "the think block is empty"
+    problem = problem or (
+        "text between the blocks" if between.strip() else "" if answer.strip() else "the answer block is empty"
+    )
     problem = problem or ("" if after in ("", "\n") else "text after </answer>")
     return Parsed(think.strip(), answer.strip(), problem)
 
 
 def _cut(text: str, places: list[int]) -> tuple[str, str, str, str, str]:
     ends = [place + len(tag) for place, tag in zip(places, TAGS, strict=True)]
-    return (text[:places[0]], text[ends[0]:places[1]], text[ends[1]:places[2]], text[ends[2]:places[3]], text[ends[3]:])
+    return (
+        text[: places[0]],
+        text[ends[0] : places[1]],
+        text[ends[1] : places[2]],
+        text[ends[2] : places[3]],
+        text[ends[3] :],
+    )
 
 
 def _between(text: str, opening: str, closing: str) -> str | None:

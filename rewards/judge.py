@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rewards.reply import Reply
 
 PROMPT_VERSION = "judge-1"
-MAX_CHARS = 2000            # of each text
+MAX_CHARS = 2000  # of each text
 MAX_REPLY_TOKENS = 16
 RULES = """\
 You grade answers to factual questions. The user message holds a question, one or more reference answers (each of them is right by \
@@ -45,8 +45,15 @@ Rules:
 
 Reply with one letter, A, B or C, and with nothing else."""
 ASK_AGAIN = "That is not one of the three letters. Reply with A, B or C alone."
-VERDICTS: dict[str, Outcome] = {"A": "correct", "CORRECT": "correct", "B": "wrong", "INCORRECT": "wrong",
-                                "C": "refused", "NOT_ATTEMPTED": "refused", "NOT ATTEMPTED": "refused"}
+VERDICTS: dict[str, Outcome] = {
+    "A": "correct",
+    "CORRECT": "correct",
+    "B": "wrong",
+    "INCORRECT": "wrong",
+    "C": "refused",
+    "NOT_ATTEMPTED": "refused",
+    "NOT ATTEMPTED": "refused",
+}
 _VERDICT = re.compile("|".join(VERDICTS), re.IGNORECASE | re.ASCII)
 
 
@@ -74,7 +81,11 @@ def parse_verdict(reply: str) -> Outcome | None:
 
 def build_messages(question: str, answer: str, truths: Sequence[str], nonce: str) -> list[dict[str, str]]:
     """The judge's prompt. nonce: the random word of the fences."""
-    parts = [("question", quote(question)), *[("reference", quote(truth)) for truth in truths], ("candidate", quote(answer))]
+    parts = [
+        ("question", quote(question)),
+        *[("reference", quote(truth)) for truth in truths],
+        ("candidate", quote(answer)),
+    ]
     fenced = "\n".join(f"<{name} {nonce}>\n{text}\n</{name} {nonce}>" for name, text in parts)
     return [{"role": "system", "content": RULES}, {"role": "user", "content": f"{fenced}\n\nA, B or C?"}]
 
@@ -104,7 +115,11 @@ class ModelJudge:
             if outcome := parse_verdict(reply.text):
                 return Verdict(outcome, f"the judge says {outcome}")
             replies.append(reply.text[:200])
-            messages = [*messages, {"role": "assistant", "content": replies[-1]}, {"role": "user", "content": ASK_AGAIN}]
+            messages = [
+                *messages,
+                {"role": "assistant", "content": replies[-1]},
+                {"role": "user", "content": ASK_AGAIN},
+            ]
         return Verdict(None, f"the judge gave no verdict: {replies[0][:80]!r}, then {replies[1][:80]!r}")
 
     def check_sync(self) -> None:
@@ -113,8 +128,12 @@ class ModelJudge:
         reply = self.client.check_sync(messages, MAX_REPLY_TOKENS)
         if reply.text is None or parse_verdict(reply.text) is None:
             said = reply.reason if reply.text is None else f"it replied {reply.text[:80]!r}"
-            raise UserError(f"the model {self.client.endpoint.model} does not work as a judge", f"it should reply A, B or C; {said}",
-                            "set judge_model to a model that follows instructions", PREFLIGHT)
+            raise UserError(
+                f"the model {self.client.endpoint.model} does not work as a judge",
+                f"it should reply A, B or C; {said}",
+                "set judge_model to a model that follows instructions",
+                PREFLIGHT,
+            )
 
     def metrics(self) -> dict[str, float]:
         return self.client.metrics()
@@ -123,11 +142,17 @@ class ModelJudge:
         self.client.close()
 
     async def _ask(self, messages: "Messages", nonce: str) -> "Reply":
-        return await self.client.complete(messages, max_tokens=MAX_REPLY_TOKENS, prompt_version=PROMPT_VERSION, nonce=nonce,
-                                          accept=lambda text: parse_verdict(text) is not None)
+        return await self.client.complete(
+            messages,
+            max_tokens=MAX_REPLY_TOKENS,
+            prompt_version=PROMPT_VERSION,
+            nonce=nonce,
+            accept=lambda text: parse_verdict(text) is not None,
+        )
 
 
 def model_judge(options: Mapping[str, Any]) -> ModelJudge:
     """The judge that the configuration describes."""
     from rewards.api import judge_client  # the SDK takes a second to import: only runs that use it pay for it
+
     return ModelJudge(judge_client(options))

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 @dataclass
 class Reservation:
-    """A place in the queue: seconds to wait for it, its start on the clock, the tokens it counts for, and whether it still counts."""
+    """A place in the queue: seconds to wait for it, its start on the clock, the tokens it counts for, and whether it
+    still counts."""
 
     wait_s: float
     start_s: float
@@ -32,12 +33,16 @@ class RateLimit:
         self._tokens = 0
 
     def reserve(self, tokens: int) -> Reservation:
-        """The first moment at which one more request of `tokens` fits. A request above the limit waits for an empty window."""
+        """The first moment at which one more request of `tokens` fits. A request above the limit waits for an empty
+        window."""
         now = self.clock()
         start = max(now, self._window[-1].start_s) if self._window else now
-        while self._window and (self._window[0].start_s + self.WINDOW_S <= start or len(self._window) >= self.max_requests
-                                or self._tokens + tokens > self.max_tokens):
-            oldest = self._window.popleft()      # nobody after us starts earlier than we do, so it never counts again
+        while self._window and (
+            self._window[0].start_s + self.WINDOW_S <= start
+            or len(self._window) >= self.max_requests
+            or self._tokens + tokens > self.max_tokens
+        ):
+            oldest = self._window.popleft()  # nobody after us starts earlier than we do, so it never counts again
             self._tokens -= oldest.tokens
             oldest.counts = False
             start = max(start, oldest.start_s + self.WINDOW_S)
@@ -54,7 +59,8 @@ class RateLimit:
 
 
 class RetryBudget:
-    """Retries are spent from `capacity`; every success gives half a retry back. An outage cannot multiply the traffic."""
+    """Retries are spent from `capacity`; every success gives half a retry back. An outage cannot multiply the
+    traffic."""
 
     def __init__(self, capacity: int):
         self.capacity = self.left = float(capacity)
@@ -70,7 +76,8 @@ class RetryBudget:
 
 
 class Breaker:
-    """After `threshold` failures in a row only one request, the probe, may go out per cool_down_s, until a request succeeds."""
+    """After `threshold` failures in a row only one request, the probe, may go out per cool_down_s, until a request
+    succeeds."""
 
     POLL_S = 0.2
 

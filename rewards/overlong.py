@@ -18,6 +18,8 @@ def grade(num_tokens: int, max_tokens: int, cache: int) -> Score:
 
 def from_columns(max_tokens: int, cache: int):
     """The reward for `columns`, which hold the completion's ids."""
+
     def graded(completion: str, columns: Mapping[str, Any]) -> Score:
         return grade(len(columns["completion_ids"]), max_tokens, cache)
+
     return graded

@@ -1,7 +1,7 @@
 """Answers that decline to answer: as KnowRL's first version told them, and as this project does.
 
-Both take time linear in the text. KnowRL's patterns miss "I don't know", "unknown" and curly apostrophes, and take "I can't help
-falling in love" for a refusal; `knowrl_v1` finds just what they find, for the preset of that name.
+Both take time linear in the text. KnowRL's patterns miss "I don't know", "unknown" and curly apostrophes, and take "I
+can't help falling in love" for a refusal; `knowrl_v1` finds just what they find, for the preset of that name.
 """
 
 import re
@@ -9,19 +9,29 @@ import unicodedata
 
 _SPEAK = r"(?:answer|respond|provide|give|tell|assist|help)"
 _MORE = r"(?:more|additional)"
-_V1 = re.compile("|".join((
-    rf"\b(?:cannot|can't|unable to)\s+{_SPEAK}\b",
-    r"\bas (?:an AI|a language model|an assistant),?\s+I\s+(?:cannot|can't|am unable to|must decline|am not able to|don't have|won't)\b",
-    rf"\b(?:need|require) {_MORE}\s+(?:information|details|context|specifics|clarification)\s+"
-    r"to\s+(?:answer|respond|provide|help|assist)\b",
-    r"\b(?:insufficient information|lack of (?:information|context|details)|not enough (?:information|context)|too vague)\s+to\s+"
-    r"(?:answer|respond|provide|give|help|assist)\b",
-    rf"\b{_MORE} (?:information|context|details)\s+would be\s+(?:needed|required|necessary)\b")), re.IGNORECASE)
-_V1_IN_ORDER = tuple(re.compile(pattern, re.IGNORECASE) for pattern in (      # words that follow each other on one line
-    r"(?P<one>\bI (?:must|have to|will have to|need to)\b)"
-    r"|(?P<last>\b(?:decline|refuse|refrain from|abstain from)\s+(?:answering|responding|providing|giving)\b)|(?P<line>\n)",
-    r"(?P<one>\b(?:ethical|moral|legal)\b)|(?P<two>\b(?:concerns|issues|considerations|limitations|constraints)\b)"
-    r"|(?P<last>\b(?:prevent|stop|preclude|prohibit|disallow)\b)|(?P<line>\n)"))
+_V1 = re.compile(
+    "|".join(
+        (
+            rf"\b(?:cannot|can't|unable to)\s+{_SPEAK}\b",
+            r"\bas (?:an AI|a language model|an assistant),?\s+I\s+(?:cannot|can't|am unable to|must decline|am not able to|don't have|won't)\b",
+            rf"\b(?:need|require) {_MORE}\s+(?:information|details|context|specifics|clarification)\s+"
+            r"to\s+(?:answer|respond|provide|help|assist)\b",
+            r"\b(?:insufficient information|lack of (?:information|context|details)|not enough (?:information|context)|too vague)\s+to\s+"
+            r"(?:answer|respond|provide|give|help|assist)\b",
+            rf"\b{_MORE} (?:information|context|details)\s+would be\s+(?:needed|required|necessary)\b",
+        )
+    ),
+    re.IGNORECASE,
+)
+_V1_IN_ORDER = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (  # words that follow each other on one line
+        r"(?P<one>\bI (?:must|have to|will have to|need to)\b)"
+        r"|(?P<last>\b(?:decline|refuse|refrain from|abstain from)\s+(?:answering|responding|providing|giving)\b)|(?P<line>\n)",
+        r"(?P<one>\b(?:ethical|moral|legal)\b)|(?P<two>\b(?:concerns|issues|considerations|limitations|constraints)\b)"
+        r"|(?P<last>\b(?:prevent|stop|preclude|prohibit|disallow)\b)|(?P<line>\n)",
+    )
+)
 
 
 def knowrl_v1(answer: str) -> bool:
@@ -43,15 +53,17 @@ def _in_order(pattern: re.Pattern[str], text: str) -> bool:
     return False
 
 
-MAX_CHARS = 1000            # what is longer says more than that it says nothing
+MAX_CHARS = 1000  # what is longer says more than that it says nothing
 _APOSTROPHES = str.maketrans("", "", "'’‘ʼ`´＇")
 _CLAUSE_END = re.compile(r"[.!?;,:…\n。！？；，：]|\b(?:but|however|though|although)\b")
 _LEAD = r"(?:(?:well|hmm|sorry|im sorry|i am sorry|unfortunately|honestly|actually|and|so|that|to be honest|at this time|as of now) )*"
 _WE = r"(?:i|we)(?: (?:really|honestly|simply|just|truly|currently|still|also))*"
 _NOT = r"(?:do not|dont|did not|didnt|cannot|can not|cant)"
 _KNOWLEDGE = r"(?:information|info|knowledge|data|details|context|evidence|idea|clue|answer|memory|record|records)"
-_ABOUT = (r"(?: (?:the|this|that|it|who|what|when|where|which|why|how|whether|if|about|of|for|enough|any|anything|exactly|yet|you"
-          r"|specific|an answer|a response)\b.*)?")
+_ABOUT = (
+    r"(?: (?:the|this|that|it|who|what|when|where|which|why|how|whether|if|about|of|for|enough|any|anything|exactly|yet|you"
+    r"|specific|an answer|a response)\b.*)?"
+)
 _REFUSAL = re.compile(
     _LEAD
     + "(?:"
@@ -79,19 +91,24 @@ _REFUSAL = re.compile(
     )
     + ")"
 )
-_FILLER = re.compile(_LEAD + r"(?:sorry|im sorry|i am sorry|apologies|i apologi[sz]e\b.*|unfortunately|honestly|as an ai\b.*"
-                     r"|as a (?:large )?language model|as an assistant|please\b.*|thank you\b.*|thanks|to be honest|for sure"
-                     r"|with certainty|at this time|抱歉|对不起|很抱歉)?")
-_OFFER = re.compile(      # an answer in the same clause: "I don't know the answer it is Paris"
+_FILLER = re.compile(
+    _LEAD + r"(?:sorry|im sorry|i am sorry|apologies|i apologi[sz]e\b.*|unfortunately|honestly|as an ai\b.*"
+    r"|as a (?:large )?language model|as an assistant|please\b.*|thank you\b.*|thanks|to be honest|for sure"
+    r"|with certainty|at this time|抱歉|对不起|很抱歉)?"
+)
+_OFFER = re.compile(  # an answer in the same clause: "I don't know the answer it is Paris"
     r"\b(?:answer|question|this|that|know|sure|certain) (?:and )?(?:it|he|she|they) (?:is|was|are|were|(?:could|may|might|must|should) be) "
     r"|\b(?:maybe|perhaps|probably|possibly|i (?:think|guess|believe)|my guess is) "
-    r"|(?:可能|应该|大概|也许|或许|估计)(?!.*(?:谁|什么|哪|几|多少|怎|何|是否))")
+    r"|(?:可能|应该|大概|也许|或许|估计)(?!.*(?:谁|什么|哪|几|多少|怎|何|是否))"
+)
 
 
 def is_refusal(answer: str) -> bool:
-    """Whether an answer says that it gives none, and nothing else: every clause declines, apologises or fills, and one declines.
+    """Whether an answer says that it gives none, and nothing else: every clause declines, apologises or fills, and one
+    declines.
 
-    "I don't know, but perhaps Paris" is an attempt, without the comma as well. Nothing is assumed about a question whose right answer is "Unknown".
+    "I don't know, but perhaps Paris" is an attempt, without the comma as well. Nothing is assumed about a question
+    whose right answer is "Unknown".
     """
     if len(answer) > MAX_CHARS:
         return False

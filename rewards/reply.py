@@ -1,7 +1,8 @@
-"""What a chat endpoint's answer means: a text, unscorable for a reason, worth another try, or a failure that no try will mend.
+"""What a chat endpoint's answer means: a text, unscorable for a reason, worth another try, or a failure that no try
+will mend.
 
-Bodies are read here and not by the SDK, which takes HTML for a reply and a missing field for a crash. Nothing here raises on any
-body, and nothing an endpoint says is ever taken for a number.
+Bodies are read here and not by the SDK, which takes HTML for a reply and a missing field for a crash. Nothing here
+raises on any body, and nothing an endpoint says is ever taken for a number.
 """
 
 import json
@@ -15,9 +16,12 @@ from typing import Any
 
 CUT = "the reply was cut at max_tokens"
 MAX_EXCERPT = 200
-RETRIED = {408, 409, 425, 429}            # and all from 500 on
-REFUSED = {401: "check the key", 403: "check what the key is allowed to do",
-           404: "check the base_url (does it end in /v1?) and the model's name"}
+RETRIED = {408, 409, 425, 429}  # and all from 500 on
+REFUSED = {
+    401: "check the key",
+    403: "check what the key is allowed to do",
+    404: "check the base_url (does it end in /v1?) and the model's name",
+}
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,8 @@ class Reply:
 
 @dataclass(frozen=True)
 class Trouble:
-    """A request that failed but may be tried again. wait_s: what the server asked for. outage: the server itself seems ill."""
+    """A request that failed but may be tried again. wait_s: what the server asked for. outage: the server itself seems
+    ill."""
 
     reason: str
     wait_s: float = 0.0
@@ -89,8 +94,10 @@ def read_status(status: int, headers: Mapping[str, str], body: Any) -> Reply | T
     if found := _permanent_code(body):
         return found
     if 300 <= status < 400:
-        return Permanent(f"it answered with a redirect ({status}) to {excerpt(headers.get('location', 'nowhere'))}",
-                         "set its base_url to where the service is: redirects are not followed, since they would take the prompts along")
+        return Permanent(
+            f"it answered with a redirect ({status}) to {excerpt(headers.get('location', 'nowhere'))}",
+            "set its base_url to where the service is: redirects are not followed, since they would take the prompts along",
+        )
     if status in REFUSED:
         return Permanent(f"it answered {status}: {excerpt(body)}", REFUSED[status])
     if status in RETRIED or status >= 500:
@@ -105,7 +112,9 @@ def retry_after_s(headers: Mapping[str, str]) -> float:
             seconds = float(headers["retry-after-ms"]) / 1000
         else:
             value = headers.get("retry-after", "0")
-            seconds = float(value) if re.match(r"\s*[\d.+-]", value) else (_date(value) - datetime.now(UTC)).total_seconds()
+            seconds = (
+                float(value) if re.match(r"\s*[\d.+-]", value) else (_date(value) - datetime.now(UTC)).total_seconds()
+            )
     except (ValueError, TypeError, OverflowError):
         return 0.0
     return max(seconds, 0.0) if math.isfinite(seconds) else 0.0

@@ -27,7 +27,10 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer) -> list[dict[str, Any
     for number, row in enumerate(rows, 1):
         if not isinstance(row.get("completion"), str):
             raise UserError(
-                f"row {number} has no completion", f"its columns are {', '.join(row)}", "each row needs the text of a completion", PREFLIGHT
+                f"row {number} has no completion",
+                f"its columns are {', '.join(row)}",
+                "each row needs the text of a completion",
+                PREFLIGHT,
             )
         columns = {key: value for key, value in row.items() if key != "completion"}
         for name, fields in (("question", QUESTION_FIELDS), ("answer", ANSWER_FIELDS), ("title", TITLE_FIELDS)):
@@ -35,13 +38,21 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer) -> list[dict[str, Any
         prompt = Prompt(number, str(columns["question"] or ""), (), columns)
         groups.append(Group(prompt, [Completion([], [], [], "stop", row["completion"])]))
     scorer.grade(groups)
-    return [{**row, "rewards": {name: score.value for name, score in group.scores[0].items()},
-             "reasons": {name: score.reason for name, score in group.scores[0].items()}} for row, group in zip(rows, groups, strict=True)]
+    return [
+        {
+            **row,
+            "rewards": {name: score.value for name, score in group.scores[0].items()},
+            "reasons": {name: score.reason for name, score in group.scores[0].items()},
+        }
+        for row, group in zip(rows, groups, strict=True)
+    ]
 
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m rewards.score", description=__doc__.splitlines()[0])
-    parser.add_argument("--reward", required=True, help="names of built-in rewards, or package.module:function, separated by commas")
+    parser.add_argument(
+        "--reward", required=True, help="names of built-in rewards, or package.module:function, separated by commas"
+    )
     parser.add_argument("input", type=Path, help="JSONL or JSON array of {completion, question?, answer?, title?}")
     parser.add_argument("--output", type=Path, help="where the graded rows go; stdout if not given")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="reward settings of a training config")

@@ -1,7 +1,8 @@
 """Rewards at work while other completions are still being generated.
 
 Each completion is handed over the moment it ends. Rewards that grade one completion start at once: plain functions on a
-small thread pool, coroutines (API calls) on one event loop. User functions see a whole group, as soon as it is complete.
+small thread pool, coroutines (API calls) on one event loop. User functions see a whole group, as soon as it is
+complete.
 """
 
 import asyncio
@@ -36,7 +37,9 @@ class Scorer:
         """Forgets the previous step."""
         self.futures, self.texts = {}, {}
 
-    def submit(self, group: int, index: int, group_size: int, prompt: str, completion: Completion, columns: dict[str, Any]) -> None:
+    def submit(
+        self, group: int, index: int, group_size: int, prompt: str, completion: Completion, columns: dict[str, Any]
+    ) -> None:
         """Starts grading completion `index` of `group`."""
         row = columns | {"prompt": prompt, "completion_ids": completion.ids}
         futures = self.futures.setdefault((group, index), {})
@@ -54,8 +57,10 @@ class Scorer:
 
     def collect(self, group_number: int, group: Group) -> None:
         """Waits for a group's grades and fills in its scores and rewards (a weighted sum; None if any part is None)."""
-        group.scores = [{name: future.result() for name, future in self._in_order(group_number, index)}
-                        for index in range(len(group.completions))]
+        group.scores = [
+            {name: future.result() for name, future in self._in_order(group_number, index)}
+            for index in range(len(group.completions))
+        ]
         group.rewards = [combine(scores, self.rewards, self.weights) for scores in group.scores]
 
     def grade(self, groups: Sequence[Group]) -> None:
@@ -94,14 +99,20 @@ class Scorer:
             return asyncio.run_coroutine_threadsafe(reward.grade(text, row), self._event_loop())
         return self.pool.submit(reward.grade, text, row)
 
-    def _start_group_functions(self, group: int, completions: list[Completion], prompt: str, columns: dict[str, Any]) -> None:
+    def _start_group_functions(
+        self, group: int, completions: list[Completion], prompt: str, columns: dict[str, Any]
+    ) -> None:
         size = len(completions)
-        repeated = {name: [value] * size for name, value in columns.items() if name not in ("prompts", "completions", "prompt")}
+        repeated = {
+            name: [value] * size for name, value in columns.items() if name not in ("prompts", "completions", "prompt")
+        }
         repeated["completion_ids"] = [completion.ids for completion in completions]
         for reward in self.rewards:
             if reward.function is None:
                 continue
-            task = self.pool.submit(reward.grade_group, [prompt] * size, [completion.text for completion in completions], repeated)
+            task = self.pool.submit(
+                reward.grade_group, [prompt] * size, [completion.text for completion in completions], repeated
+            )
             for index in range(size):
                 self.futures[group, index][reward.name] = _Element(task, index)
 

@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TRITON_INTERPRET", "1")      # kernels run in Triton's interpreter where there is no GPU
+os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run in Triton's interpreter where there is no GPU
 
 import pytest
 import torch
 from making import write_chat_checkpoint, write_checkpoint
 
-torch.set_num_threads(1)     # the models of these tests are too small for more, and two threads suffer from any neighbour
+torch.set_num_threads(1)  # the models of these tests are too small for more, and two threads suffer from any neighbour
 
 
 @pytest.fixture(scope="session")

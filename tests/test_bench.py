@@ -1,4 +1,5 @@
-"""Every benchmark runs at a tiny size, against its peer where that is installed, and ends in one line of JSON; the report reads it."""
+"""Every benchmark runs at a tiny size, against its peer where that is installed, and ends in one line of JSON; the
+report reads it."""
 
 import importlib
 import json
@@ -8,10 +9,30 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-NEEDS = {"hf": "transformers", "torch": "torch", "peft": "peft", "trl": "trl", "rank_bm25": "rank_bm25", "none": "torch"}
-RUNS = [("sampler", "hf"), ("sampler", "none"), ("logprob", "torch"), ("logprob", "none"), ("train_step", "peft"),
-        ("train_step", "none"), ("end_to_end", "trl"), ("end_to_end", "none"), ("rewards", "none"), ("growth", "none"),
-        ("decode", "none"), ("whole_steps", "none"), ("knowledge", "rank_bm25"), ("knowledge", "none")]
+NEEDS = {
+    "hf": "transformers",
+    "torch": "torch",
+    "peft": "peft",
+    "trl": "trl",
+    "rank_bm25": "rank_bm25",
+    "none": "torch",
+}
+RUNS = [
+    ("sampler", "hf"),
+    ("sampler", "none"),
+    ("logprob", "torch"),
+    ("logprob", "none"),
+    ("train_step", "peft"),
+    ("train_step", "none"),
+    ("end_to_end", "trl"),
+    ("end_to_end", "none"),
+    ("rewards", "none"),
+    ("growth", "none"),
+    ("decode", "none"),
+    ("whole_steps", "none"),
+    ("knowledge", "rank_bm25"),
+    ("knowledge", "none"),
+]
 
 
 @pytest.fixture
@@ -30,7 +51,10 @@ def last_line(capfd) -> dict:
 def test_the_experiment_runs_and_shows_every_arm(bench, capfd, tmp_path):
     bench("knowrl_effect").main(["--smoke", "--folder", str(tmp_path / "runs")])
     results = last_line(capfd)["results"]
-    assert list(results["1"]) == ["cold start", "outcome", "knowrl", "knowrl_v2"] and (tmp_path / "runs" / "knowrl_refusals.png").exists()
+    assert (
+        list(results["1"]) == ["cold start", "outcome", "knowrl", "knowrl_v2"]
+        and (tmp_path / "runs" / "knowrl_refusals.png").exists()
+    )
     assert all({"", "well known", "unseen"} == arm.keys() for arm in results["1"].values())
 
 
@@ -47,8 +71,14 @@ def test_a_benchmark_runs_and_ends_in_json(bench, capfd, name, peer):
     checks = row["checks"]
     assert all(value == 1.0 for check, value in checks.items() if "greedy_equal" in check or check == "judged once")
     assert all(abs(value) < 4 for check, value in checks.items() if "chi_squared" in check)
-    assert all(value < 1e-4 for check, value in checks.items() if "logp_difference_max" in check or "gradient difference" in check)
-    assert len({value for check, value in checks.items() if check.endswith(": tokens")}) <= 1, "as many tokens on both sides"
+    assert all(
+        value < 1e-4
+        for check, value in checks.items()
+        if "logp_difference_max" in check or "gradient difference" in check
+    )
+    assert len({value for check, value in checks.items() if check.endswith(": tokens")}) <= 1, (
+        "as many tokens on both sides"
+    )
 
 
 @pytest.mark.parametrize("name", ["decode", "whole_steps"])
@@ -58,7 +88,15 @@ def test_profiles_name_the_kernels(bench, capfd, name):
 
 
 def test_every_benchmark_is_tested():
-    silent = {"__init__", "timing", "ceilings", "models", "steps", "report", "knowrl_effect"}      # the last has a test of its own
+    silent = {
+        "__init__",
+        "timing",
+        "ceilings",
+        "models",
+        "steps",
+        "report",
+        "knowrl_effect",
+    }  # the last has a test of its own
     assert {path.stem for path in (ROOT / "bench").glob("*.py")} - silent == {name for name, _ in RUNS}
 
 
@@ -73,7 +111,7 @@ def test_the_report_makes_table_and_plots_of_stored_rows(bench, capfd, tmp_path)
     for name in ("logprob", "growth"):
         bench(name).main(["--smoke", "--save"])
     rows = tmp_path / "results"
-    for path in rows.glob("*.jsonl"):      # rows of tiny sizes do not count unless they say that they are none
+    for path in rows.glob("*.jsonl"):  # rows of tiny sizes do not count unless they say that they are none
         path.write_text(path.read_text().replace('"smoke": true', '"smoke": false') * 2)
     readme = tmp_path / "README.md"
     readme.write_text("before\n<!-- bench -->\nold\n<!-- /bench -->\nafter\n")
@@ -83,8 +121,9 @@ def test_the_report_makes_table_and_plots_of_stored_rows(bench, capfd, tmp_path)
     text = readme.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
     assert text.count("| logprob, cpu |") == 2 and "growth, cpu" not in text
-    assert {path.name for path in rows.glob("*.png")} == {f"growth_{axis}.png" for axis in ("batch", "length", "group", "model")} | {
-        "logprob_memory_1.png", "logprob_memory_2.png"}
+    assert {path.name for path in rows.glob("*.png")} == {
+        f"growth_{axis}.png" for axis in ("batch", "length", "group", "model")
+    } | {"logprob_memory_1.png", "logprob_memory_2.png"}
 
 
 def test_repeats_take_turns_and_ratios_are_paired(bench):
@@ -98,5 +137,6 @@ def test_repeats_take_turns_and_ratios_are_paired(bench):
 def test_the_knowledge_benchmark_does_without_torch(bench):
     """Its figures of memory are those of a search, not of a library that it does not use."""
     import subprocess
+
     code = "import sys, bench.knowledge; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -55,11 +55,25 @@ def installed(tmp_path_factory):
     for kind, options in (("editable", ["-e"]), ("wheel", [])):
         prefix = tmp_path_factory.mktemp(kind)
         source = ROOT
-        if kind == "wheel":                                        # built from a copy: a build leaves folders behind
+        if kind == "wheel":  # built from a copy: a build leaves folders behind
             source = tmp_path_factory.mktemp("source") / "project"
-            shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".*", "runs", "__pycache__", "*.egg-info", "build", "tests"))
+            shutil.copytree(
+                ROOT, source, ignore=shutil.ignore_patterns(".*", "runs", "__pycache__", "*.egg-info", "build", "tests")
+            )
         done = subprocess.run(
-            [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--prefix", str(prefix), *options, str(source)],
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "-q",
+                "--no-deps",
+                "--no-build-isolation",
+                "--prefix",
+                str(prefix),
+                *options,
+                str(source),
+            ],
             capture_output=True,
             text=True,
         )
@@ -78,12 +92,25 @@ def test_our_kernels_and_the_library_of_that_name_live_together(installed, tmp_p
         (theirs / "kernels").mkdir(parents=True)
         (theirs / "kernels" / "__init__.py").write_text(LIBRARY)
         (theirs / "kernels-0.18.2.dist-info").mkdir()
-        (theirs / "kernels-0.18.2.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: kernels\nVersion: 0.18.2\n")
-    check = CHECK.replace("site.addsitedir(sys.argv[1])", f"site.addsitedir(sys.argv[1]); site.addsitedir({str(theirs)!r})")
+        (theirs / "kernels-0.18.2.dist-info" / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: kernels\nVersion: 0.18.2\n"
+        )
+    check = CHECK.replace(
+        "site.addsitedir(sys.argv[1])", f"site.addsitedir(sys.argv[1]); site.addsitedir({str(theirs)!r})"
+    )
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    run = subprocess.run([sys.executable, "-c", check, str(site), order], capture_output=True, text=True, env=environment,
-                         cwd=ROOT if kind == "folder" else tmp_path)
+    run = subprocess.run(
+        [sys.executable, "-c", check, str(site), order],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=ROOT if kind == "folder" else tmp_path,
+    )
     assert run.returncode == 0, run.stderr[-3000:]
-    where, whose = run.stdout.splitlines()[-2:] if order == "theirs first" else (run.stdout.splitlines()[0], run.stdout.splitlines()[-1])
+    where, whose = (
+        run.stdout.splitlines()[-2:]
+        if order == "theirs first"
+        else (run.stdout.splitlines()[0], run.stdout.splitlines()[-1])
+    )
     assert where == str(ROOT / "kernels" / "reference.py") if kind != "wheel" else str(site) in where
     assert whose == ("the library" if library else whose) and whose in ("the library", "a bare folder", "absent")

@@ -1,7 +1,8 @@
-r"""Exact algebra on quotients of polynomials: enough to see that \frac{\sqrt3}{3} = \frac{1}{\sqrt3} and (x+1)^2 = 1+2x+x^2.
+r"""Exact algebra on quotients of polynomials: enough to see that \frac{\sqrt3}{3} = \frac{1}{\sqrt3} and (x+1)^2 =
+1+2x+x^2.
 
-A monomial is a product of atoms with rational exponents, a polynomial a sum of monomials with Fraction coefficients, and two
-quotients are equal when their cross products are the same polynomial. Atoms are strings:
+A monomial is a product of atoms with rational exponents, a polynomial a sum of monomials with Fraction coefficients,
+and two quotients are equal when their cross products are the same polynomial. Atoms are strings:
 
     "x", "π", "ln(#2)"   free: any rational exponent
     "#3"                 the prime 3: (#3)^1 = 3, so √12 is 2·(#3)^(1/2)
@@ -18,13 +19,13 @@ from fractions import Fraction
 from math import gcd, isqrt, lcm
 from typing import Final
 
-Monomial = tuple[tuple[str, Fraction], ...]      # sorted by atom, no exponent 0
-Polynomial = dict[Monomial, Fraction]            # no coefficient 0
+Monomial = tuple[tuple[str, Fraction], ...]  # sorted by atom, no exponent 0
+Polynomial = dict[Monomial, Fraction]  # no coefficient 0
 
-MAX_BITS: Final = 2048          # of a coefficient's numerator or denominator: 616 digits
-MAX_EXPONENT_BITS: Final = 64   # of an exponent that stays symbolic
+MAX_BITS: Final = 2048  # of a coefficient's numerator or denominator: 616 digits
+MAX_EXPONENT_BITS: Final = 64  # of an exponent that stays symbolic
 MAX_TERMS: Final = 400
-MAX_WORK: Final = 20_000        # coefficient products in one comparison, about 0.1 s
+MAX_WORK: Final = 20_000  # coefficient products in one comparison, about 0.1 s
 TRIAL_PRIMES: Final = [n for n in range(2, 3000) if all(n % p for p in range(2, isqrt(n) + 1))]
 
 
@@ -48,7 +49,7 @@ class Quotient:
     def lone_atom(self) -> str | None:
         """The atom if this is nothing but one: "x" for x, None for 2x, x^2 and x + y."""
         if self.bottom == ONE and list(self.top.values()) == [1]:
-            monomial, = self.top
+            (monomial,) = self.top
             return monomial[0][0] if len(monomial) == 1 and monomial[0][1] == 1 else None
         return None
 
@@ -73,12 +74,13 @@ def prime_powers(n: int) -> Iterator[tuple[int, int]]:
 
 
 class Algebra:
-    """The operations, for the lifetime of one comparison: it holds the budget of work and what the composite atoms stand for."""
+    """The operations, for the lifetime of one comparison: it holds the budget of work and what the composite atoms
+    stand for."""
 
     def __init__(self, max_work: int = MAX_WORK) -> None:
         self.work_left = max_work
-        self.rules: dict[str, tuple[int, Polynomial]] = {"i": (2, {(): Fraction(-1)})}     # atom -> (n, what atom^n is)
-        self.variables_in: dict[str, frozenset[str]] = {}      # atom -> variables that it depends on; absent: none
+        self.rules: dict[str, tuple[int, Polynomial]] = {"i": (2, {(): Fraction(-1)})}  # atom -> (n, what atom^n is)
+        self.variables_in: dict[str, frozenset[str]] = {}  # atom -> variables that it depends on; absent: none
 
     # ---- making ------------------------------------------------------------------------------------------------------
     def number(self, value: Fraction | int) -> Quotient:
@@ -112,8 +114,9 @@ class Algebra:
     def add(self, a: Quotient, b: Quotient) -> Quotient:
         if a.bottom == b.bottom:
             return Quotient(self._sum(a.top, b.top), a.bottom)
-        return Quotient(self._sum(self._product(a.top, b.bottom), self._product(b.top, a.bottom)),
-                        self._product(a.bottom, b.bottom))
+        return Quotient(
+            self._sum(self._product(a.top, b.bottom), self._product(b.top, a.bottom)), self._product(a.bottom, b.bottom)
+        )
 
     def negate(self, a: Quotient) -> Quotient:
         return Quotient({monomial: -c for monomial, c in a.top.items()}, a.bottom)
@@ -126,7 +129,7 @@ class Algebra:
             raise Unreadable("division by zero")
         if len(b.top) > 1:
             return self.multiply(a, Quotient(b.bottom, b.top))
-        (monomial, coefficient), = b.top.items()
+        ((monomial, coefficient),) = b.top.items()
         inverse = self.monomial_power(monomial, coefficient, Fraction(-1))
         return self.multiply(self.multiply(a, Quotient(b.bottom, ONE)), inverse)
 
@@ -153,7 +156,7 @@ class Algebra:
         result = self._number_power(coefficient, exponent)
         for atom, power in monomial:
             if atom in self.variables_in and atom not in self.rules and power % 2 == 0 == exponent.denominator % 2:
-                atom = self.absolute(self._atom_power(atom, Fraction(1))).lone_atom       # √(x^2) = |x|
+                atom = self.absolute(self._atom_power(atom, Fraction(1))).lone_atom  # √(x^2) = |x|
             result = self.multiply(result, self._atom_power(atom, power * exponent))
         return result
 
@@ -189,8 +192,13 @@ class Algebra:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
     def _print(self, polynomial: Polynomial, lead: Fraction) -> str:
-        return "+".join(f"{c / lead}" + "".join(f"*{atom}^{power}" for atom, power in monomial)
-                        for monomial, c in sorted(polynomial.items())) or "0"
+        return (
+            "+".join(
+                f"{c / lead}" + "".join(f"*{atom}^{power}" for atom, power in monomial)
+                for monomial, c in sorted(polynomial.items())
+            )
+            or "0"
+        )
 
     def _checked(self, value: Fraction) -> Fraction:
         if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
@@ -252,7 +260,11 @@ class Algebra:
         whole, rest = divmod(power, period)
         alone = Quotient({((atom, rest),) if rest else (): Fraction(1)}, ONE)
         number = Quotient(polynomial, ONE).number
-        known = self.number(self._rational_power(number, whole)) if number else self.whole_power(Quotient(polynomial, ONE), whole)
+        known = (
+            self.number(self._rational_power(number, whole))
+            if number
+            else self.whole_power(Quotient(polynomial, ONE), whole)
+        )
         return self.multiply(alone, known)
 
     def _rational_power(self, base: Fraction, n: int) -> Fraction:
@@ -272,7 +284,7 @@ class Algebra:
             raise Unreadable("too large a root")
         if not base:
             return self.number(0)
-        if base < 0:                                     # the real root if there is one: (-8)^(1/3) = -2, √-4 = 2i
+        if base < 0:  # the real root if there is one: (-8)^(1/3) = -2, √-4 = 2i
             if exponent.denominator % 2:
                 sign = self.number((-1) ** exponent.numerator)
             elif exponent.denominator == 2:

@@ -1,5 +1,6 @@
-r"""Powers with any exponent, logarithms and named functions on the quotients of `algebra.py`, exact where the result has a
-name: 8^{1/3} = 2, \log_2 8 = 3, \sqrt{3+2\sqrt2} = 1+\sqrt2, |-3| = 3, \sin(-x) = -\sin x. Otherwise the call becomes an atom."""
+r"""Powers with any exponent, logarithms and named functions on the quotients of `algebra.py`, exact where the result
+has a name: 8^{1/3} = 2, \log_2 8 = 3, \sqrt{3+2\sqrt2} = 1+\sqrt2, |-3| = 3, \sin(-x) = -\sin x. Otherwise the call
+becomes an atom."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -8,14 +9,16 @@ from typing import Final
 
 from rewards.mathematics.algebra import ONE, Algebra, Polynomial, Quotient, Unreadable, prime_powers
 
-MAX_FACTORIAL: Final = 300      # 300! has 2042 bits
+MAX_FACTORIAL: Final = 300  # 300! has 2042 bits
 MAX_BINOMIAL: Final = 1000
 
 _ODD: Final = frozenset(["sin", "tan", "cot", "csc", "sinh", "tanh", "coth", "arcsin", "arctan"])
 _EVEN: Final = frozenset(("cos", "sec", "cosh"))
 _SINE_SQUARED: Final = {Fraction(n, 12): Fraction(k, 4) for n, k in ((0, 0), (2, 1), (3, 2), (4, 3), (6, 4))}
 _OF_NUMBERS: Final[dict[str, Callable[[Fraction], Fraction]]] = {
-    "floor": lambda x: Fraction(floor(x)), "ceil": lambda x: Fraction(ceil(x))}
+    "floor": lambda x: Fraction(floor(x)),
+    "ceil": lambda x: Fraction(ceil(x)),
+}
 
 
 def power(algebra: Algebra, base: Quotient, exponent: Quotient) -> Quotient:
@@ -41,7 +44,7 @@ def _part_power(algebra: Algebra, polynomial: Polynomial, exponent: Fraction) ->
         return algebra.monomial_power((), Fraction(0), exponent)
     if len(polynomial) > 1:
         return algebra.sum_power(polynomial, exponent)
-    (monomial, coefficient), = polynomial.items()
+    ((monomial, coefficient),) = polynomial.items()
     return algebra.monomial_power(monomial, coefficient, exponent)
 
 
@@ -50,7 +53,7 @@ def _symbolic_power(algebra: Algebra, base: Quotient, exponent: Quotient) -> Quo
     if exponent.bottom != ONE or base.bottom != ONE or len(base.top) != 1:
         key = f"pow({algebra.key(base)},{algebra.key(exponent)})"
         return algebra.atom(key, base, exponent)
-    (monomial, coefficient), = base.top.items()
+    ((monomial, coefficient),) = base.top.items()
     factors = [(f"{prime}", Fraction(k)) for prime, k in _signed_prime_powers(coefficient)] + list(monomial)
     result = algebra.number(1)
     for term, times in exponent.top.items():
@@ -76,7 +79,7 @@ def _denested(algebra: Algebra, radicand: Quotient) -> Quotient | None:
     if radicand.bottom != ONE or len(radicand.top) != 2 or () not in radicand.top:
         return None
     a = radicand.top[()]
-    surd, = (monomial for monomial in radicand.top if monomial)
+    (surd,) = (monomial for monomial in radicand.top if monomial)
     b = radicand.top[surd]
     if any(atom[0] != "#" or k != Fraction(1, 2) for atom, k in surd):
         return None
@@ -98,12 +101,16 @@ def logarithm(algebra: Algebra, value: Quotient, base: Quotient | None = None) -
         return algebra.divide(logarithm(algebra, value), logarithm(algebra, base))
     if value.bottom != ONE or len(value.top) != 1:
         return algebra.atom(f"ln({algebra.key(value)})", value)
-    (monomial, coefficient), = value.top.items()
+    ((monomial, coefficient),) = value.top.items()
     if coefficient < 0:
         raise Unreadable("the logarithm of a negative number")
     result = algebra.number(0)
     for factor, k in [*((f"#{p}", Fraction(k)) for p, k in _signed_prime_powers(coefficient)), *monomial]:
-        term = algebra.number(1) if factor == "e" else algebra.atom(f"ln({factor})", Quotient({((factor, Fraction(1)),): Fraction(1)}, ONE))
+        term = (
+            algebra.number(1)
+            if factor == "e"
+            else algebra.atom(f"ln({factor})", Quotient({((factor, Fraction(1)),): Fraction(1)}, ONE))
+        )
         result = algebra.add(result, algebra.multiply(algebra.number(k), term))
     return result
 
@@ -114,7 +121,7 @@ def _angle(value: Quotient) -> Fraction | None:
         return Fraction(0)
     if value.bottom != ONE or len(value.top) != 1:
         return None
-    (monomial, coefficient), = value.top.items()
+    ((monomial, coefficient),) = value.top.items()
     return {(("π", 1),): coefficient, (("°", 1),): coefficient / 180}.get(monomial)
 
 
@@ -124,8 +131,13 @@ def _sine(algebra: Algebra, angle: Fraction) -> Quotient | None:
     sign = -1 if angle > 1 else 1
     angle %= 1
     squared = _SINE_SQUARED.get(min(angle, 1 - angle))
-    return None if squared is None else algebra.multiply(
-        algebra.number(sign), algebra.monomial_power((), squared, Fraction(1, 2)) if squared else algebra.number(0))
+    return (
+        None
+        if squared is None
+        else algebra.multiply(
+            algebra.number(sign), algebra.monomial_power((), squared, Fraction(1, 2)) if squared else algebra.number(0)
+        )
+    )
 
 
 def _at_angle(algebra: Algebra, name: str, angle: Fraction) -> Quotient | None:

@@ -1,9 +1,10 @@
-r"""Tokens of one expression -> its exact value, by recursive descent with a limit on the depth. Nothing is ever evaluated as code.
+r"""Tokens of one expression -> its exact value, by recursive descent with a limit on the depth. Nothing is ever
+evaluated as code.
 
     expression = term { (+|-) term }        term = { + | - } factor { [*|/] factor }        factor = primary { ^ exponent | ! | ° }
 
-`1/2x` is (1/2)·x, as in programming languages; two numbers side by side have no value but `3!4!` and mixed numbers (`3 1/2`,
-`3\frac12`); a letter before a bracket is a product.
+`1/2x` is (1/2)·x, as in programming languages; two numbers side by side have no value but `3!4!` and mixed numbers (`3
+1/2`, `3\frac12`); a letter before a bracket is a product.
 """
 
 from collections.abc import Sequence
@@ -15,9 +16,17 @@ from rewards.mathematics.algebra import MAX_BITS, Algebra, Quotient, Unreadable
 from rewards.mathematics.functions import call, logarithm, power, root
 from rewards.mathematics.text import Token, is_letter, is_mark, text_key
 
-MAX_DEPTH: Final = 60               # of nested groups, fractions, roots, functions and exponents; each costs up to six Python frames
-MAX_DIGITS: Final = MAX_BITS // 4   # of a literal or of its power of ten
-CLOSERS: Final = {"{": "}", "(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
+MAX_DEPTH: Final = 60  # of nested groups, fractions, roots, functions and exponents; each costs up to six Python frames
+MAX_DIGITS: Final = MAX_BITS // 4  # of a literal or of its power of ten
+CLOSERS: Final = {
+    "{": "}",
+    "(": ")",
+    "[": "]",
+    r"\{": r"\}",
+    r"\langle": r"\rangle",
+    r"\lfloor": r"\rfloor",
+    r"\lceil": r"\rceil",
+}
 
 _END: Final = Token("end of text", "")
 _GROUPS: Final = frozenset(("{", "(", "["))
@@ -70,7 +79,7 @@ class _Reader:
     def expression(self) -> Quotient:
         total = self.term()
         while is_mark(self.peek(), "+-"):
-            total = self.algebra.add(total, self.term())      # the sign is the term's
+            total = self.algebra.add(total, self.term())  # the sign is the term's
         return total
 
     def term(self) -> Quotient:
@@ -93,11 +102,17 @@ class _Reader:
         return negative
 
     def starts_factor(self) -> bool:
-        """Whether the next token multiplies what stands before it. A number does only in `3!4!`: `x 2`, `\\frac12 3` have no value."""
+        """Whether the next token multiplies what stands before it. A number does only in `3!4!`: `x 2`, `\\frac12 3`
+        have no value."""
         token = self.peek()
-        return is_letter(token) or token.kind == "function" or (token.kind == "number" and is_mark(self.peek(-1), "!")) \
-            or (token.kind == "open" and token.text in _GROUPS | {r"\lfloor", r"\lceil"}) \
-            or (token.kind == "command" and token.text in _OPERATORS) or (is_mark(token, "|") and not self.open_bars)
+        return (
+            is_letter(token)
+            or token.kind == "function"
+            or (token.kind == "number" and is_mark(self.peek(-1), "!"))
+            or (token.kind == "open" and token.text in _GROUPS | {r"\lfloor", r"\lceil"})
+            or (token.kind == "command" and token.text in _OPERATORS)
+            or (is_mark(token, "|") and not self.open_bars)
+        )
 
     def factor(self) -> Quotient:
         value = self.primary()
@@ -174,8 +189,13 @@ class _Reader:
             mixed = part is not None and top is not None and top.denominator == 1 and 0 < part < 1
             return (self.algebra.add if mixed else self.algebra.multiply)(value, fraction)
         above, slash, below = self.peek(), self.peek(1), self.peek(2)
-        if above.spaced and is_mark(slash, "/") and above.text.isdigit() and below.text.isdigit() \
-                and 0 < exact(above.text) < exact(below.text):
+        if (
+            above.spaced
+            and is_mark(slash, "/")
+            and above.text.isdigit()
+            and below.text.isdigit()
+            and 0 < exact(above.text) < exact(below.text)
+        ):
             self.at += 3
             return self.algebra.add(value, self.algebra.number(exact(above.text) / exact(below.text)))
         return value
@@ -200,13 +220,13 @@ class _Reader:
                 if token is _END:
                     raise Unreadable("unbalanced braces")
                 if not open_braces:
-                    return text_key(self.tokens[start:self.at])
+                    return text_key(self.tokens[start : self.at])
         if self.peek().kind not in ("name", "word", "number"):
             raise Unreadable("a label expected")
         kind = self.take().kind
         while kind == "name" and self.peek().kind == "name" and self.tokens[start - 1].text in symbols.ACCENTS:
             self.take()
-        return text_key(self.tokens[start:self.at])
+        return text_key(self.tokens[start : self.at])
 
     def group(self, opener: str) -> Quotient:
         bars, self.open_bars = self.open_bars, 0
@@ -230,7 +250,7 @@ class _Reader:
         """What `\\frac` takes: a group or one token, of a number one digit (`\\frac12`)."""
         token = self.peek()
         if token.kind == "number" and token.text.isdigit() and len(token.text) > 1:
-            self.tokens[self.at:self.at + 1] = [Token("number", token.text[0]), Token("number", token.text[1:])]
+            self.tokens[self.at : self.at + 1] = [Token("number", token.text[0]), Token("number", token.text[1:])]
         if self.peek().kind == "number":
             return self.algebra.number(exact(self.take().text))
         return self.primary()
@@ -245,7 +265,8 @@ class _Reader:
         return root(self.algebra, radicand, degree)
 
     def function(self, name: str) -> Quotient:
-        """`\\sin^2 2x`, `\\log_2(8)`, `\\tan^{-1} x`: without brackets the argument is the product up to the next function."""
+        """`\\sin^2 2x`, `\\log_2(8)`, `\\tan^{-1} x`: without brackets the argument is the product up to the next
+        function."""
         base = times = None
         while is_mark(self.peek(), "^_"):
             if self.take().text == "^":

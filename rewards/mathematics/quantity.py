@@ -1,7 +1,9 @@
-r"""One value with what may stand around it: `\$1{,}234.50`, `12\text{ cm}^2`, `90^\circ`, `5\%`, `about 3 million people`.
+r"""One value with what may stand around it: `\$1{,}234.50`, `12\text{ cm}^2`, `90^\circ`, `5\%`, `about 3 million
+people`.
 
-Currency, degrees, percent and units are dropped; a known unit is remembered, so that 12 cm and 12 m can be told apart. A percent
-sign is never a factor: 5\% is 5 and not 0.05. After a word that changes the meaning ("5 or more", "12 pm") nothing is dropped.
+Currency, degrees, percent and units are dropped; a known unit is remembered, so that 12 cm and 12 m can be told apart.
+A percent sign is never a factor: 5\% is 5 and not 0.05. After a word that changes the meaning ("5 or more", "12 pm")
+nothing is dropped.
 """
 
 import re
@@ -25,14 +27,16 @@ _LETTERS: Final = re.compile(rf"c(?:{_POWER})?(?:[/*]c(?:{_POWER})?|c\^\{{?-n\}}
 @dataclass(frozen=True)
 class Scalar:
     value: Quotient
-    unit: str | None = None                 # the one spelling of a unit that both sides must share if both have one
-    if_unit: "Scalar | None" = None         # of `5 m`: the 5 in metres, should the m be no variable
-    direction: str | None = None            # "up" of a gain, "down" of a loss, "north": like the unit
+    unit: str | None = None  # the one spelling of a unit that both sides must share if both have one
+    if_unit: "Scalar | None" = None  # of `5 m`: the 5 in metres, should the m be no variable
+    direction: str | None = None  # "up" of a gain, "down" of a loss, "north": like the unit
 
     def contradicts(self, other: "Scalar") -> bool:
         """Whether both have a unit or a direction, and not the same; 5° may be 5°C."""
         units_differ = bool(self.unit and other.unit) and self.unit != other.unit
-        is_temperature = "degree" in (self.unit, other.unit) and not units.TEMPERATURES.isdisjoint((self.unit, other.unit))
+        is_temperature = "degree" in (self.unit, other.unit) and not units.TEMPERATURES.isdisjoint(
+            (self.unit, other.unit)
+        )
         directions_differ = bool(self.direction and other.direction) and self.direction != other.direction
         return (units_differ and not is_temperature) or directions_differ
 
@@ -54,7 +58,9 @@ def read_quantity(tokens: Sequence[Token], algebra: Algebra) -> Scalar:
     unit = _unit_of(tail)
     if tail and not unit and not _counts(number, tail):
         raise Unreadable("a noun after something that counts nothing")
-    direction = next((units.DIRECTIONS[word] for word in (token.text.casefold() for token in tail) if word in units.DIRECTIONS), None)
+    direction = next(
+        (units.DIRECTIONS[word] for word in (token.text.casefold() for token in tail) if word in units.DIRECTIONS), None
+    )
     return Scalar(value, unit_before or unit, direction=direction)
 
 
@@ -62,8 +68,12 @@ def is_range_or_code(tokens: Sequence[Token]) -> bool:
     """Whether whole numbers joined by hyphens or slashes are a range (`3-5`), a date or a code (`2020-12-25`) and not a
     difference or a fraction."""
     numbers, joints = tokens[::2], tokens[1::2]
-    if len(numbers) < 2 or len(numbers) == len(joints) or not all(n.kind == "number" and n.text.isdigit() for n in numbers) \
-            or not (all(is_mark(j, "-") for j in joints) or all(is_mark(j, "/") for j in joints)):
+    if (
+        len(numbers) < 2
+        or len(numbers) == len(joints)
+        or not all(n.kind == "number" and n.text.isdigit() for n in numbers)
+        or not (all(is_mark(j, "-") for j in joints) or all(is_mark(j, "/") for j in joints))
+    ):
         return False
     first, second = numbers[0].text, numbers[1].text
     ascending = (len(first), first) < (len(second), second)
@@ -82,8 +92,11 @@ def _without_lead(tokens: Sequence[Token]) -> tuple[list[Token], str | None]:
             kept.append(token)
         elif token.kind == "word" and token.text.casefold() in ("negative", "minus") and not kept:
             kept.append(Token("mark", "-"))
-        elif not (is_mark(token, "≈~") or (unit and is_mark(token, "."))
-                  or (token.kind == "word" and token.text.casefold() in units.HARMLESS_BEFORE)):
+        elif not (
+            is_mark(token, "≈~")
+            or (unit and is_mark(token, "."))
+            or (token.kind == "word" and token.text.casefold() in units.HARMLESS_BEFORE)
+        ):
             break
         at += 1
     return kept + list(tokens[at:]), unit
@@ -92,7 +105,9 @@ def _without_lead(tokens: Sequence[Token]) -> tuple[list[Token], str | None]:
 def _split_tail(tokens: list[Token]) -> tuple[list[Token], list[Token]]:
     """(expression, what follows it from the first unit or noun on); no tail if something in it carries meaning."""
     first = start = next((at for at, token in enumerate(tokens) if at and _is_unit(token)), len(tokens))
-    if start == len(tokens) or (tokens[start].text == "°" and any(token.kind == "function" for token in tokens)):       # sin 30°
+    if start == len(tokens) or (
+        tokens[start].text == "°" and any(token.kind == "function" for token in tokens)
+    ):  # sin 30°
         return tokens, []
     joints = "({/*^" if tokens[start].text.casefold() in units.ORDINAL_ENDINGS else "({/*"
     while start > 1 and tokens[start - 1].text in joints:
@@ -111,9 +126,20 @@ def _is_unit(token: Token) -> bool:
 
 
 def _shape(tokens: Sequence[Token]) -> str:
-    """One character for each token: u unit or noun, c letter that can be a unit, n number, ? something else, or itself."""
-    return "".join("u" if _is_unit(token) else "n" if token.kind == "number" else token.text if token.text in tuple("^/*(){}-.") else
-                   "c" if token.kind in ("name", "word") and token.text in units.UNIT_LETTERS | {"C", "F"} else "?" for token in tokens)
+    """One character for each token: u unit or noun, c letter that can be a unit, n number, ? something else, or
+    itself."""
+    return "".join(
+        "u"
+        if _is_unit(token)
+        else "n"
+        if token.kind == "number"
+        else token.text
+        if token.text in tuple("^/*(){}-.")
+        else "c"
+        if token.kind in ("name", "word") and token.text in units.UNIT_LETTERS | {"C", "F"}
+        else "?"
+        for token in tokens
+    )
 
 
 def _is_harmless(tail: Sequence[Token]) -> bool:
@@ -121,13 +147,16 @@ def _is_harmless(tail: Sequence[Token]) -> bool:
     words = [token.text.casefold() for token in tail if token.kind == "word"]
     while words and tail[0].text.casefold() == words[0] and units.magnitude_named(words[0]):
         words, tail = words[1:], tail[1:]
-    return len(words) <= MAX_UNIT_WORDS and units.MEANING_AFTER.isdisjoint(words) \
+    return (
+        len(words) <= MAX_UNIT_WORDS
+        and units.MEANING_AFTER.isdisjoint(words)
         and units.MEANING_CHARACTERS.isdisjoint("".join(words))
+    )
 
 
 def _start_of_unit_letters(tokens: Sequence[Token]) -> int | None:
-    """Where the letters that can be the unit of the one term before them start: `-5 m`, `\\frac12 s`, `20 m/s`; None if there are
-    none: `5m` is taken for a product, `2 + 3 m` for a sum, \\sin 2 m for the sine of one."""
+    """Where the letters that can be the unit of the one term before them start: `-5 m`, `\\frac12 s`, `20 m/s`; None if
+    there are none: `5m` is taken for a product, `2 + 3 m` for a sum, \\sin 2 m for the sine of one."""
     shape, after_sign = _shape(tokens), int(bool(tokens) and is_mark(tokens[0], "+-"))
     at = next((at for at in range(after_sign + 1, len(tokens)) if _LETTERS.fullmatch(shape, at)), None)
     if at is None or not (tokens[at].spaced or (at == after_sign + 1 and "/" in shape)):
@@ -143,11 +172,13 @@ def _start_of_unit_letters(tokens: Sequence[Token]) -> int | None:
 def _counts(number: Sequence[Token], tail: Sequence[Token]) -> bool:
     """Whether a noun may follow: "18 eggs" and "x units", but "n odd" is not n."""
     return any(token.kind == "number" for token in number) or not any(
-        token.kind == "word" and token.text.casefold() not in _PLAIN_UNITS for token in tail)
+        token.kind == "word" and token.text.casefold() not in _PLAIN_UNITS for token in tail
+    )
 
 
 def _unit_of(tail: Sequence[Token]) -> str | None:
-    """The unit in one spelling ("cm ^ 2" for "square centimeters"), None without one or if a word is not a known unit."""
+    """The unit in one spelling ("cm ^ 2" for "square centimeters"), None without one or if a word is not a known
+    unit."""
     parts: list[str] = []
     power = ""
     for token in tail:

@@ -1,4 +1,5 @@
-r"""Untrusted LaTeX, Unicode or plain text -> tokens of one small vocabulary, and -> the key by which texts are compared.
+r"""Untrusted LaTeX, Unicode or plain text -> tokens of one small vocabulary, and -> the key by which texts are
+compared.
 
 Nothing here knows mathematics: `\frac{1}{2}` is seven tokens. Reading them is the work of `parse.py` and `read.py`.
 Time is linear in the text.
@@ -12,44 +13,59 @@ from rewards.mathematics import symbols, units
 
 
 class Token(NamedTuple):
-    kind: str              # number | name | word | function | command | mark | open | close | begin | end
-    text: str              # one spelling per meaning: `\times`, `×` and `*` are all "*"
-    spaced: bool = False   # white space stood before it
+    kind: str  # number | name | word | function | command | mark | open | close | begin | end
+    text: str  # one spelling per meaning: `\times`, `×` and `*` are all "*"
+    spaced: bool = False  # white space stood before it
 
 
 _SUPERSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUPERSCRIPTS)}]+")
 _SUBSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUBSCRIPTS)}]+")
-_REWRITES: Final = [(re.compile(pattern), new) for pattern, new in (
-    (r"\^ ?(?:\{ ?\\(?:circ|degree) ?\}|\\(?:circ|degree)(?![A-Za-z]))", "°"),
-    (r"\^ ?(?:\{ ?\\prime ?\}|\\prime(?![A-Za-z]))", "'"),
-    (r"\.\.\.+", r"\\dots "), (r"(?<![A-Za-z\\])([AaPp])\. ?[Mm]\.(?![A-Za-z])", r"\1m"),
-    (r"(?<=[0-9])(?:\\[,;: ]|~)(?=[0-9])", " "),
-    (r"\\! ?", ""),                                                                  # a negative space: 1,\! 234
-    (r"(?<![0-9])0\{,\}(?=[0-9])", "0."),                                            # `{,}` before three digits groups thousands,
-    (r"(?<=[0-9])\{,\}(?=[0-9]{3}(?![0-9]))", ""), (r"(?<=[0-9])\{,\}(?=[0-9])", "."),   # anywhere else it is a decimal comma
-    (r"\\(left|right) ?\.", ""), (r"(?<=[0-9])_ ?(?:10|\{ ?10 ?\})(?![0-9])", ""),       # base ten is no other notation
-    (r"\\(?:text)?color ?\{[A-Za-z]*\}|\\[hv]space\*? ?\{[^{}]*\}|\\(?:label|tag) ?\{[^{}]*\}", " "),
-    (r"(\\begin ?\{array\}) ?\{[^{}]*\}", r"\1"), (r"(\\\\) ?\[[0-9.]+ ?[a-z]{2}\]", r"\1"),
-    (r"\\mathbb ?\{? ?([A-Z]) ?\}?", r"\\mathbb\1 "),
-)]
+_REWRITES: Final = [
+    (re.compile(pattern), new)
+    for pattern, new in (
+        (r"\^ ?(?:\{ ?\\(?:circ|degree) ?\}|\\(?:circ|degree)(?![A-Za-z]))", "°"),
+        (r"\^ ?(?:\{ ?\\prime ?\}|\\prime(?![A-Za-z]))", "'"),
+        (r"\.\.\.+", r"\\dots "),
+        (r"(?<![A-Za-z\\])([AaPp])\. ?[Mm]\.(?![A-Za-z])", r"\1m"),
+        (r"(?<=[0-9])(?:\\[,;: ]|~)(?=[0-9])", " "),
+        (r"\\! ?", ""),  # a negative space: 1,\! 234
+        (r"(?<![0-9])0\{,\}(?=[0-9])", "0."),  # `{,}` before three digits groups thousands,
+        (r"(?<=[0-9])\{,\}(?=[0-9]{3}(?![0-9]))", ""),
+        (r"(?<=[0-9])\{,\}(?=[0-9])", "."),  # anywhere else it is a decimal comma
+        (r"\\(left|right) ?\.", ""),
+        (r"(?<=[0-9])_ ?(?:10|\{ ?10 ?\})(?![0-9])", ""),  # base ten is no other notation
+        (r"\\(?:text)?color ?\{[A-Za-z]*\}|\\[hv]space\*? ?\{[^{}]*\}|\\(?:label|tag) ?\{[^{}]*\}", " "),
+        (r"(\\begin ?\{array\}) ?\{[^{}]*\}", r"\1"),
+        (r"(\\\\) ?\[[0-9.]+ ?[a-z]{2}\]", r"\1"),
+        (r"\\mathbb ?\{? ?([A-Z]) ?\}?", r"\\mathbb\1 "),
+    )
+]
 
-_THOUSANDS: Final = r"(?<![0-9],)[1-9][0-9]{0,2}(?:(?: [0-9]{3})+(?![0-9/])|(?:,[0-9]{3})+(?![0-9]|,[0-9]))(?:\.[0-9]+)?"
-_NUMBER: Final = re.compile(r"[0-9]*\.[0-9]*\\(?:overline|bar|dot) ?(?:\{ ?[0-9]+ ?\}|[0-9])"      # 0.1\overline{6}
-                            r"|(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+(?![A-Za-z0-9.]))?")
+_THOUSANDS: Final = (
+    r"(?<![0-9],)[1-9][0-9]{0,2}(?:(?: [0-9]{3})+(?![0-9/])|(?:,[0-9]{3})+(?![0-9]|,[0-9]))(?:\.[0-9]+)?"
+)
+_NUMBER: Final = re.compile(
+    r"[0-9]*\.[0-9]*\\(?:overline|bar|dot) ?(?:\{ ?[0-9]+ ?\}|[0-9])"  # 0.1\overline{6}
+    r"|(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+(?![A-Za-z0-9.]))?"
+)
 _GROUPED_NUMBER: Final = re.compile(f"{_THOUSANDS}|{_NUMBER.pattern}")
-_PIECE: Final = re.compile(r"(?P<space>\s+|~)|(?P<environment>\\(?:begin|end) ?\{[A-Za-z]+\*?\})|(?P<command>\\(?:[A-Za-z]+|.)|\\$)"
-                           r"|(?P<letters>[^\W\d_]+)|(?P<other>.)", re.DOTALL)
+_PIECE: Final = re.compile(
+    r"(?P<space>\s+|~)|(?P<environment>\\(?:begin|end) ?\{[A-Za-z]+\*?\})|(?P<command>\\(?:[A-Za-z]+|.)|\\$)"
+    r"|(?P<letters>[^\W\d_]+)|(?P<other>.)",
+    re.DOTALL,
+)
 _GREEK_LETTER: Final = re.compile(f"([{''.join(sorted(set(symbols.GREEK.values())))}])")
 _PUNCTUATION: Final = frozenset((r"\{", r"\}", r"\\", *"\\()[]{}.,:;?!…'\"|-_*&~@#\ufffd"))
 
 
 def clean(text: str) -> str:
-    """One spelling for Unicode's many: no control characters or lone surrogates, ASCII digits and operators, single spaces."""
+    """One spelling for Unicode's many: no control characters or lone surrogates, ASCII digits and operators, single
+    spaces."""
     text = text.translate(symbols.CHARACTERS)
     text = _SUPERSCRIPT_RUN.sub(lambda run: "^{" + "".join(symbols.SUPERSCRIPTS[c] for c in run[0]) + "}", text)
     text = _SUBSCRIPT_RUN.sub(lambda run: "_{" + "".join(symbols.SUBSCRIPTS[c] for c in run[0]) + "}", text)
     text = " ".join(text.split())
-    if r"\begin" not in text:                       # escaped twice: \\frac; in a matrix \\ ends a row
+    if r"\begin" not in text:  # escaped twice: \\frac; in a matrix \\ ends a row
         text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
     for pattern, new in _REWRITES:
         text = pattern.sub(new, text)
@@ -60,8 +76,8 @@ def clean(text: str) -> str:
 def tokenize(text: str) -> list[Token]:
     """Tokens of `clean`ed text, in order. Any text has some reading: an unknown character becomes a mark."""
     tokens: list[Token] = []
-    modes, text_next = ["math"], False       # one mode for each open brace; \text{ opens "text", whose braces leave no token
-    depth, spaced, at = 0, False, 0          # depth: brackets in which a comma separates and never groups thousands
+    modes, text_next = ["math"], False  # one mode for each open brace; \text{ opens "text", whose braces leave no token
+    depth, spaced, at = 0, False, 0  # depth: brackets in which a comma separates and never groups thousands
     while at < len(text):
         number = (_NUMBER if depth else _GROUPED_NUMBER).match(text, at)
         piece = number or _PIECE.match(text, at)
@@ -103,7 +119,7 @@ def _one_spelling(number: str) -> str:
 
 def _symbol(kind: str, found: str) -> list[Token]:
     if kind == "environment":
-        return [Token("begin" if found.startswith(r"\begin") else "end", found[found.index("{") + 1:-1].rstrip("*"))]
+        return [Token("begin" if found.startswith(r"\begin") else "end", found[found.index("{") + 1 : -1].rstrip("*"))]
     if found in symbols.IGNORED:
         return []
     if kind == "command":
@@ -119,13 +135,18 @@ def _symbol(kind: str, found: str) -> list[Token]:
 
 def _letters(run: str, *, in_text: bool, roman: bool) -> list[Token]:
     """A run of letters is a function, a word, or (in mathematics) one variable per letter."""
-    if run in symbols.FUNCTIONS and run != "sec":          # "sec" without its backslash is a second
+    if run in symbols.FUNCTIONS and run != "sec":  # "sec" without its backslash is a second
         return [Token("function", run)]
     if run in symbols.GREEK.values() or (roman and run in ("e", "i")):
         return [Token("name", run)]
     if not in_text:
         if not run.isascii() and _GREEK_LETTER.search(run):
-            return [token for part in _GREEK_LETTER.split(run) if part for token in _letters(part, in_text=False, roman=False)]
+            return [
+                token
+                for part in _GREEK_LETTER.split(run)
+                if part
+                for token in _letters(part, in_text=False, roman=False)
+            ]
         if run == "sqrt":
             return [Token("command", r"\sqrt")]
         if run in symbols.GREEK and len(run) > 1:
@@ -175,7 +196,8 @@ def stripped(tokens: Sequence[Token]) -> list[Token]:
 
 
 def split(tokens: Sequence[Token], separates: Collection[str]) -> tuple[list[list[Token]], list[str]]:
-    """(the parts between separators outside all brackets, the separators found there): marks and words in lower case."""
+    """(the parts between separators outside all brackets, the separators found there): marks and words in lower
+    case."""
     parts: list[list[Token]] = [[]]
     found, depth = [], 0
     for token in tokens:
@@ -200,10 +222,17 @@ def enclosed(tokens: Sequence[Token]) -> bool:
 
 
 def unwrapped(tokens: Sequence[Token]) -> list[Token]:
-    """The tokens without the braces around a single one: `x^{2}` reads as `x^2`, `\\frac{12}{3}` keeps what it needs."""
+    """The tokens without the braces around a single one: `x^{2}` reads as `x^2`, `\\frac{12}{3}` keeps what it
+    needs."""
     kept: list[Token] = []
     for token in tokens:
-        if token.text == "}" and token.kind == "close" and len(kept) > 1 and kept[-2].text == "{" and kept[-2].kind == "open":
+        if (
+            token.text == "}"
+            and token.kind == "close"
+            and len(kept) > 1
+            and kept[-2].text == "{"
+            and kept[-2].kind == "open"
+        ):
             kept[-2:] = [kept[-1]]
         else:
             kept.append(token)
@@ -223,24 +252,36 @@ def text_key(tokens: Iterable[Token]) -> str:
         elif _is_article(kept, at):
             continue
         else:
-            parts.append(str(units.NUMBER_WORDS.get(lower, lower)) if token.kind == "word" else lower if prose else token.text)
+            parts.append(
+                str(units.NUMBER_WORDS.get(lower, lower)) if token.kind == "word" else lower if prose else token.text
+            )
     return " ".join(parts)
 
 
 def _is_article(tokens: Sequence[Token], at: int) -> bool:
-    """Whether the word is a mere article; a bare "a" (a name) is one only where a noun follows it and nothing stands before it."""
+    """Whether the word is a mere article; a bare "a" (a name) is one only where a noun follows it and nothing stands
+    before it."""
     if len(tokens) == 1 or tokens[at].text.casefold() not in ("the", "a", "an"):
         return False
     after = tokens[1]
-    return tokens[at].kind == "word" or (at == 0 and after.kind == "word" and len(after.text) > 2 and after.spaced
-                                         and after.text.casefold() not in units.MEANING_AFTER | units.SHORT_WORDS)
+    return tokens[at].kind == "word" or (
+        at == 0
+        and after.kind == "word"
+        and len(after.text) > 2
+        and after.spaced
+        and after.text.casefold() not in units.MEANING_AFTER | units.SHORT_WORDS
+    )
 
 
 def same_word(one: Sequence[Token], other: Sequence[Token]) -> bool:
-    r"""Whether both are letters alone and spell the same, \text{AC} and AC; two products, AC and ac, are left to algebra."""
+    r"""Whether both are letters alone and spell the same, \text{AC} and AC; two products, AC and ac, are left to
+    algebra."""
     both = [*one, *other]
-    return all(token.kind in ("word", "name") for token in both) and any(token.kind == "word" for token in both) \
+    return (
+        all(token.kind in ("word", "name") for token in both)
+        and any(token.kind == "word" for token in both)
         and "".join(token.text for token in one).casefold() == "".join(token.text for token in other).casefold()
+    )
 
 
 def has_content(tokens: Sequence[Token]) -> bool:

@@ -13,18 +13,20 @@ from rewards.mathematics.quantity import Scalar
 
 @dataclass(frozen=True)
 class Text:
-    key: str                       # normal form, see mathtext.text_key
+    key: str  # normal form, see mathtext.text_key
 
 
 @dataclass(frozen=True)
 class Choice:
-    letter: str                    # A to J
-    body: "Value | None" = None    # the Paris of "A. Paris"
+    letter: str  # A to J
+    body: "Value | None" = None  # the Paris of "A. Paris"
 
 
 @dataclass(frozen=True)
 class Row:
-    """In order, with the brackets: a tuple, an interval ("(1, 2)" is both), a ratio (":"), a difference of sets ("∖")."""
+    """In order, with the brackets: a tuple, an interval ("(1, 2)" is both), a ratio (":"), a difference of sets
+    ("∖")."""
+
     opener: str
     closer: str
     items: "tuple[Value, ...]"
@@ -33,8 +35,9 @@ class Row:
 @dataclass(frozen=True)
 class Bag:
     """Without order: a bare list, a set in braces, both values of ±, a union of intervals."""
+
     items: "tuple[Value, ...]"
-    is_set: bool = False           # repeated members count once
+    is_set: bool = False  # repeated members count once
 
 
 @dataclass(frozen=True)
@@ -46,22 +49,25 @@ class Grid:
 @dataclass(frozen=True)
 class Named:
     """x = 5, f(x) = 2x, the area is 12, x in [0, 1), 0 < x < 1."""
+
     name: str
     value: "Value"
-    is_label: bool = True                  # False for x + y = 5: the left side is more than a name
-    difference: Quotient | None = None     # left side minus right side
+    is_label: bool = True  # False for x + y = 5: the left side is more than a name
+    difference: Quotient | None = None  # left side minus right side
 
 
 @dataclass(frozen=True)
 class Relation:
     """An equation or inequality that names no value: x^2 + y^2 = 4, x < y."""
-    sign: str                              # = ≠ < ≤
+
+    sign: str  # = ≠ < ≤
     difference: Quotient
 
 
 @dataclass(frozen=True)
 class Chain:
     """41 = 42, 1/3 ≈ 0.333, a < b = c: never one value."""
+
     signs: tuple[str, ...]
     sides: "tuple[Value, ...]"
 
@@ -73,7 +79,8 @@ _TUPLE_BRACKETS = ("(", ")"), (r"\langle", r"\rangle")
 
 
 def same(answer: Value, truth: Value, algebra: Algebra) -> bool:
-    """Whether the answer is the truth. Symmetric but for one case: x + y = 5 answers 5, and 5 does not answer x + y = 5."""
+    """Whether the answer is the truth. Symmetric but for one case: x + y = 5 answers 5, and 5 does not answer x + y =
+    5."""
     answer, truth = _plain(answer), _plain(truth)
     if isinstance(answer, Named) or isinstance(truth, Named):
         return _same_named(answer, truth, algebra)
@@ -92,13 +99,17 @@ def same(answer: Value, truth: Value, algebra: Algebra) -> bool:
             return _same_scalar(answer, truth, algebra)
         case Row(), Row():
             brackets = [(row.opener, row.closer) for row in (answer, truth)]
-            return (brackets[0] == brackets[1] or all(pair in _TUPLE_BRACKETS for pair in brackets)) \
-                and _same_in_order(answer.items, truth.items, algebra)
+            return (brackets[0] == brackets[1] or all(pair in _TUPLE_BRACKETS for pair in brackets)) and _same_in_order(
+                answer.items, truth.items, algebra
+            )
         case Bag(), Bag():
             return _same_in_any_order(answer, truth, algebra)
         case Grid(), Grid():
-            return answer.is_determinant == truth.is_determinant and len(answer.rows) == len(truth.rows) \
+            return (
+                answer.is_determinant == truth.is_determinant
+                and len(answer.rows) == len(truth.rows)
                 and all(_same_in_order(a, t, algebra) for a, t in zip(answer.rows, truth.rows, strict=True))
+            )
         case Relation(), Relation():
             return answer.sign == truth.sign and _proportional(answer, truth, algebra)
         case Chain(), Chain():
@@ -126,8 +137,10 @@ def _same_scalar(answer: Scalar, truth: Scalar, algebra: Algebra) -> bool:
         return False
     if algebra.equal(answer.value, truth.value):
         return True
-    return any(one.if_unit is not None and not algebra.variables(other.value) and _same_scalar(one.if_unit, other, algebra)
-               for one, other in ((answer, truth), (truth, answer)))
+    return any(
+        one.if_unit is not None and not algebra.variables(other.value) and _same_scalar(one.if_unit, other, algebra)
+        for one, other in ((answer, truth), (truth, answer))
+    )
 
 
 def _same_in_order(answers: Sequence[Value], truths: Sequence[Value], algebra: Algebra) -> bool:
@@ -136,8 +149,9 @@ def _same_in_order(answers: Sequence[Value], truths: Sequence[Value], algebra: A
 
 def _same_in_any_order(answer: Bag, truth: Bag, algebra: Algebra) -> bool:
     if answer.is_set or truth.is_set:
-        return all(any(same(a, t, algebra) for t in truth.items) for a in answer.items) \
-            and all(any(same(a, t, algebra) for a in answer.items) for t in truth.items)
+        return all(any(same(a, t, algebra) for t in truth.items) for a in answer.items) and all(
+            any(same(a, t, algebra) for a in answer.items) for t in truth.items
+        )
     left = list(truth.items)
     for a in answer.items:
         found = next((i for i, t in enumerate(left) if same(a, t, algebra)), None)
@@ -148,7 +162,8 @@ def _same_in_any_order(answer: Bag, truth: Bag, algebra: Algebra) -> bool:
 
 
 def _same_choice(answer: Value, truth: Value, algebra: Algebra) -> bool:
-    """The letters decide; without two letters, the body of the one against the whole other. A lone "b" is the letter B."""
+    """The letters decide; without two letters, the body of the one against the whole other. A lone "b" is the letter
+    B."""
     letters = [_letter(value) for value in (answer, truth)]
     bodies = [value.body if isinstance(value, Choice) else None for value in (answer, truth)]
     if all(letters):
@@ -177,7 +192,9 @@ def _as_row(value: Value) -> Value:
 
 def scaled(grid: Grid, factor: Quotient, algebra: Algebra) -> Grid | None:
     """The matrix times a number, None if not all its entries are plain values."""
-    if grid.is_determinant or not all(isinstance(entry, Scalar) and entry.unit is None for row in grid.rows for entry in row):
+    if grid.is_determinant or not all(
+        isinstance(entry, Scalar) and entry.unit is None for row in grid.rows for entry in row
+    ):
         return None
     return Grid(tuple(tuple(Scalar(algebra.multiply(factor, entry.value)) for entry in row) for row in grid.rows))
 
@@ -206,15 +223,23 @@ def _same_named(answer: Value, truth: Value, algebra: Algebra) -> bool:
             return True
     elif same(answer.value, truth, algebra):
         return True
-    equations = [Relation("=", side.difference) if isinstance(side, Named) and side.difference else side for side in (answer, truth)]
-    return all(isinstance(side, Relation) and side.sign == "=" and len(algebra.variables(side.difference)) > 1 for side in equations) \
-        and _proportional(*equations, algebra)
+    equations = [
+        Relation("=", side.difference) if isinstance(side, Named) and side.difference else side
+        for side in (answer, truth)
+    ]
+    return all(
+        isinstance(side, Relation) and side.sign == "=" and len(algebra.variables(side.difference)) > 1
+        for side in equations
+    ) and _proportional(*equations, algebra)
 
 
 def _is_function(named: Named, algebra: Algebra) -> bool:
     """y = 2x + 3 and f(x) = 2x + 3 name the same function; x = 5 and y = 5 are different."""
-    return (named.name == "y" or named.name.endswith(")")) and isinstance(named.value, Scalar) \
+    return (
+        (named.name == "y" or named.name.endswith(")"))
+        and isinstance(named.value, Scalar)
         and bool(algebra.variables(named.value.value))
+    )
 
 
 def _proportional(answer: Relation, truth: Relation, algebra: Algebra) -> bool:

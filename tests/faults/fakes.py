@@ -1,4 +1,5 @@
-"""What children of the fault tests are made to do: rewards that tests name `fakes:NAME`, and changes to a child's program."""
+"""What children of the fault tests are made to do: rewards that tests name `fakes:NAME`, and changes to a child's
+program."""
 
 import json
 import os
@@ -43,7 +44,9 @@ def not_finite(prompts, completions, **columns):
     not_finite.calls += 1
     bad = {int(n) for n in os.environ["BAD_GROUPS"].split(",")}
     return (
-        [float(os.environ["BAD_VALUE"])] * len(completions) if not_finite.calls in bad else early_letters(prompts, completions, **columns)
+        [float(os.environ["BAD_VALUE"])] * len(completions)
+        if not_finite.calls in bad
+        else early_letters(prompts, completions, **columns)
     )
 
 
@@ -80,7 +83,10 @@ def mixed_on_rank_0(prompts, completions, **columns):
 
 def mixed(prompts, completions, **columns):
     """Differs within each group, and from question to question, even if all completions are equal."""
-    return [(place + len(columns["answer"][0])) % 3 + 0.1 * int(columns["answer"][0]) * place for place in range(len(completions))]
+    return [
+        (place + len(columns["answer"][0])) % 3 + 0.1 * int(columns["answer"][0]) * place
+        for place in range(len(completions))
+    ]
 
 
 def fails_on_rank_1(prompts, completions, **columns):
@@ -99,7 +105,8 @@ def not_finite_on_rank_1(prompts, completions, **columns):
 not_finite_on_rank_1.calls = 0
 
 
-# --- setups --------------------------------------------------------------------------------------------------------------
+# --- setups
+# --------------------------------------------------------------------------------------------------------------
 
 
 def short_grace() -> None:
@@ -150,7 +157,9 @@ def talkative() -> None:
     from grpo.policy import Policy
 
     decode = Policy.decode
-    Policy.decode = lambda self, completion: f"<think>So.</think><answer>{completion.ids[0]} {decode(self, completion)}</answer>"
+    Policy.decode = lambda self, completion: (
+        f"<think>So.</think><answer>{completion.ids[0]} {decode(self, completion)}</answer>"
+    )
     short_grace()
 
 

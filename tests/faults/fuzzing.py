@@ -1,4 +1,5 @@
-"""What the fuzzing tests try: strategies for hostile text, values and damage, the kept inputs, and how a reader may refuse."""
+"""What the fuzzing tests try: strategies for hostile text, values and damage, the kept inputs, and how a reader may
+refuse."""
 
 import os
 from pathlib import Path
@@ -18,12 +19,56 @@ quick = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-nasty = st.sampled_from([
-    "\0", "\ud800", "\u2028", "\x85", "\ufeff", "\u202e", "\x1b[2J", "<think>", "</think>", "<answer>", "</answer>", "\\boxed{",
-    "}", "{", "[", "]", '"', "'", "\\", "\n", "\r\n", "AND", "NEAR(", "title:", "*", "^", "--", "1e999", "9" * 5000, "nan",
-    "null", "true", "&a", "*a", "!!python/object/apply:os.system", "${HOME}", "${", "2024-13-45", "0x", "1_000", "~", "|", ">",
-    "%", "@", "`",
-])
+nasty = st.sampled_from(
+    [
+        "\0",
+        "\ud800",
+        "\u2028",
+        "\x85",
+        "\ufeff",
+        "\u202e",
+        "\x1b[2J",
+        "<think>",
+        "</think>",
+        "<answer>",
+        "</answer>",
+        "\\boxed{",
+        "}",
+        "{",
+        "[",
+        "]",
+        '"',
+        "'",
+        "\\",
+        "\n",
+        "\r\n",
+        "AND",
+        "NEAR(",
+        "title:",
+        "*",
+        "^",
+        "--",
+        "1e999",
+        "9" * 5000,
+        "nan",
+        "null",
+        "true",
+        "&a",
+        "*a",
+        "!!python/object/apply:os.system",
+        "${HOME}",
+        "${",
+        "2024-13-45",
+        "0x",
+        "1_000",
+        "~",
+        "|",
+        ">",
+        "%",
+        "@",
+        "`",
+    ]
+)
 texts = st.lists(st.one_of(st.text(st.characters(exclude_categories=()), max_size=8), nasty), max_size=12).map("".join)
 json_values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), texts),
@@ -43,7 +88,9 @@ def to_bytes(text: str) -> bytes:
 
 def damaged(data: bytes):
     """Strategy: the bytes with pieces cut out, flipped or put in."""
-    edits = st.lists(st.tuples(st.integers(0, len(data)), st.integers(0, 20), st.binary(max_size=6)), min_size=1, max_size=4)
+    edits = st.lists(
+        st.tuples(st.integers(0, len(data)), st.integers(0, 20), st.binary(max_size=6)), min_size=1, max_size=4
+    )
 
     def apply(changes):
         out = data

@@ -3,8 +3,9 @@
     child = processes.start("grpo.train", config_file, FAILPOINT="save-renamed:1")
     child.signal(SIGTERM); child.wait() -> exit code, -9 for a killed one; child.stderr
 
-The children are real processes with real signals, files and sockets; only the import of torch is shared. Also a program: it serves
-start requests, one JSON object a line, on stdin. `setup` names a function of fakes.py that a child calls first.
+The children are real processes with real signals, files and sockets; only the import of torch is shared. Also a
+program: it serves start requests, one JSON object a line, on stdin. `setup` names a function of fakes.py that a child
+calls first.
 """
 
 import json
@@ -21,7 +22,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PATHS = [str(ROOT), str(HERE), str(HERE.parent), str(HERE.parent / "rewards")]
 TIMEOUT_S = 120
-QUESTIONS = [{"question": f"What is {a} + {b}?", "answer": str(a + b), "title": f"Title {a}"} for a in range(8) for b in range(4)]
+QUESTIONS = [
+    {"question": f"What is {a} + {b}?", "answer": str(a + b), "title": f"Title {a}"} for a in range(8) for b in range(4)
+]
 KEYS = {
     "reward_funcs": ["fakes:early_letters"],
     "num_generations": 4,
@@ -86,7 +89,12 @@ class Processes:
     def __init__(self, folder: Path, checkpoint: Path):
         self.folder, self.count = folder, 0
         warm_up = write_config(folder, checkpoint, "warm_up", max_steps=1)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(PATHS),
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
         self.parent = subprocess.Popen(
             [sys.executable, str(HERE / "running.py"), str(warm_up)],
             stdin=subprocess.PIPE,
@@ -107,7 +115,9 @@ class Processes:
         self.parent.stdin.flush()
         return json.loads(self.parent.stdout.readline())
 
-    def start(self, module: str, *arguments: object, setup: str = "", limit_bytes: int = 0, **environment: str) -> Child:
+    def start(
+        self, module: str, *arguments: object, setup: str = "", limit_bytes: int = 0, **environment: str
+    ) -> Child:
         """`python -m module arguments`. limit_bytes: no file may grow beyond it, as on a full disk."""
         self.count += 1
         out, err = (self.folder / f"{self.count}.{name}" for name in ("out", "err"))
@@ -136,7 +146,13 @@ def write_config(folder: Path, checkpoint: Path, name: str = "run", **keys) -> P
     data = folder / "questions.jsonl"
     if not data.exists():
         data.write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS))
-    keys = {**KEYS, "model_name_or_path": str(checkpoint), "dataset_id_or_path": str(data), "output_dir": str(folder / name), **keys}
+    keys = {
+        **KEYS,
+        "model_name_or_path": str(checkpoint),
+        "dataset_id_or_path": str(data),
+        "output_dir": str(folder / name),
+        **keys,
+    }
     path = folder / f"{name}.yaml"
     path.write_text(json.dumps(keys))
     return path
@@ -156,7 +172,9 @@ def lines(run_dir: Path) -> list[dict]:
 
 def is_message(text: str) -> bool:
     """Three lines: what, why, fix; no traceback."""
-    starts = [line.partition(":")[0] for line in text.strip().splitlines() if line.startswith(("error:", "why:", "fix:"))]
+    starts = [
+        line.partition(":")[0] for line in text.strip().splitlines() if line.startswith(("error:", "why:", "fix:"))
+    ]
     return starts == ["error", "why", "fix"] and "Traceback" not in text
 
 

@@ -41,7 +41,9 @@ def test_a_step_that_is_not_finite_is_skipped_whole_and_put_on_record(processes,
         assert torch.equal(value, master(run_dir, 2)[name]), name
     assert not torch.equal(master(run_dir, 2)["optimizer.master"], master(run_dir, 3)["optimizer.master"])
     assert all(bool(value.isfinite().all()) for value in master(run_dir, 4).values())
-    assert [path.name for path in (run_dir / "completions").iterdir()] == ["step-000002.jsonl"] and len(rows_of(run_dir, 2)) == 8
+    assert [path.name for path in (run_dir / "completions").iterdir()] == ["step-000002.jsonl"] and len(
+        rows_of(run_dir, 2)
+    ) == 8
     if "reward" in kind:
         assert {row["reward"] for row in rows_of(run_dir, 2)} & {"nan", "inf"}
 
@@ -80,15 +82,23 @@ def test_what_only_the_user_can_mend_saves_and_ends_with_exit_4(processes, chat_
     assert found["last_checkpoint"] == f"checkpoint-{found['step']}" and 1 <= found["step"] < 4
     assert not checkpoint.problem_with(tmp_path / "run" / found["last_checkpoint"])
     with ApiServer(default=says("A")) as server:
-        assert processes.train(tmp_path / "run.yaml", "resume_from_checkpoint=true", f"judge_base_url={server.url}", **key).code == 0
+        assert (
+            processes.train(
+                tmp_path / "run.yaml", "resume_from_checkpoint=true", f"judge_base_url={server.url}", **key
+            ).code
+            == 0
+        )
     assert [row["step"] for row in lines(tmp_path / "run")] == [1, 2, 3, 4]
 
 
 def test_an_outage_is_no_reward_and_ends_the_run_after_three_steps(processes, chat_checkpoint, tmp_path):
-    """The service fails for good after step 1: every later row is unscorable with the reason, has advantage 0, and is in no mean."""
+    """The service fails for good after step 1: every later row is unscorable with the reason, has advantage 0, and is
+    in no mean."""
     with ApiServer(*[says("A")] * 9, default=fails(400)) as server:
         child = processes.train(
-            framed(server, chat_checkpoint, tmp_path, max_steps=9, beta=0.0), OPENAI_API_KEY_JUDGE="canary-key", setup="talkative"
+            framed(server, chat_checkpoint, tmp_path, max_steps=9, beta=0.0),
+            OPENAI_API_KEY_JUDGE="canary-key",
+            setup="talkative",
         )
     assert child.code == 4 and is_message(child.stderr) and "unscored_frac was above 20%" in child.stderr
     rows = [row for step in (2, 3, 4) for row in rows_of(tmp_path / "run", step)]
@@ -96,7 +106,9 @@ def test_an_outage_is_no_reward_and_ends_the_run_after_three_steps(processes, ch
         row["reward"] is None and row["advantage"] == 0 and "400" in row["reasons"]["correctness"] for row in rows
     )
     found = lines(tmp_path / "run")
-    assert [row["step"] for row in found] == [1, 2, 3, 4] and all(row["grad_norm"] == row["advantage_abs_mean"] == 0 for row in found[1:])
+    assert [row["step"] for row in found] == [1, 2, 3, 4] and all(
+        row["grad_norm"] == row["advantage_abs_mean"] == 0 for row in found[1:]
+    )
     assert all(row[name] is None for row in found[1:] for name in ("reward", "rewards/correctness/mean"))
     assert state(tmp_path / "run")["last_checkpoint"] == "checkpoint-4"
 

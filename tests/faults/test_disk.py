@@ -34,7 +34,9 @@ def size_of(folder, name):
     return (folder / name).stat().st_size
 
 
-@pytest.mark.parametrize("part", ["state.safetensors", "adapter_model.safetensors", "tokenizer.json", "trainer_state.json"])
+@pytest.mark.parametrize(
+    "part", ["state.safetensors", "adapter_model.safetensors", "tokenizer.json", "trainer_state.json"]
+)
 def test_a_full_disk_during_a_save(processes, chat_checkpoint, finished, tmp_path, part):
     """The first save passes; the second meets the limit somewhere within one of its files."""
     config, room = write_config(tmp_path, chat_checkpoint), size_of(finished / "run" / "checkpoint-2", part) - 100
@@ -56,9 +58,16 @@ def test_a_full_disk_under_the_final_weights(processes, copy, tmp_path):
     config, run_dir = copy
     shutil.rmtree(run_dir / "final")
     full = processes.train(
-        config, "resume_from_checkpoint=true", limit_bytes=size_of(run_dir / "checkpoint-4", "adapter_model.safetensors") // 2
+        config,
+        "resume_from_checkpoint=true",
+        limit_bytes=size_of(run_dir / "checkpoint-4", "adapter_model.safetensors") // 2,
     )
-    assert full.code == 6 and is_message(full.stderr) and not (run_dir / "final").exists() and not (run_dir / "final.tmp").exists()
+    assert (
+        full.code == 6
+        and is_message(full.stderr)
+        and not (run_dir / "final").exists()
+        and not (run_dir / "final.tmp").exists()
+    )
 
 
 def test_a_full_disk_under_the_logs_warns_once_and_training_goes_on(processes, chat_checkpoint, finished, tmp_path):
@@ -91,10 +100,13 @@ def test_a_full_disk_under_run_state_does_not_stop_training(processes, chat_chec
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run_state.json.tmp").mkdir()  # cannot be written
     child = processes.train(config, "resume_from_checkpoint=true")
-    assert child.code == 0 and child.stderr.count("warning: run_state.json") == 1 and (tmp_path / "run" / "final").exists()
+    assert (
+        child.code == 0 and child.stderr.count("warning: run_state.json") == 1 and (tmp_path / "run" / "final").exists()
+    )
 
 
-# --- damaged checkpoints -------------------------------------------------------------------------------------------------
+# --- damaged checkpoints
+# -------------------------------------------------------------------------------------------------
 
 
 def damages(rng: random.Random, data: bytes):
@@ -109,7 +121,8 @@ def damages(rng: random.Random, data: bytes):
 
 
 @pytest.mark.parametrize(
-    "name", ["state.safetensors", "adapter_model.safetensors", "trainer_state.json", "config.resolved.yaml", "tokenizer.json"]
+    "name",
+    ["state.safetensors", "adapter_model.safetensors", "trainer_state.json", "config.resolved.yaml", "tokenizer.json"],
 )
 def test_every_damage_to_a_real_checkpoint_is_named(copy, name):
     """45 damages to each file; each is rejected by file and reason, and the next older checkpoint is taken."""
@@ -160,7 +173,9 @@ def test_automatic_resume_falls_back_says_so_and_ends_in_the_same_weights(proces
     saved, wanted = weights(run_dir), weights(finished / "run")
     assert all(torch.equal(saved[name], wanted[name]) for name in wanted)
     found = checkpoint.checkpoints(run_dir)
-    assert [folder.name for folder in found] == ["checkpoint-4"] and not checkpoint.problem_with(found[0])  # the damaged one was replaced
+    assert [folder.name for folder in found] == ["checkpoint-4"] and not checkpoint.problem_with(
+        found[0]
+    )  # the damaged one was replaced
 
 
 def test_retention_never_removes_the_newest_valid_one(processes, copy):
@@ -184,12 +199,18 @@ def test_an_explicit_path_never_falls_back(processes, copy):
 
 
 FOREIGN = {
-    "tensors of another model": lambda folder: save_file({"optimizer.master": torch.zeros(7)}, folder / "state.safetensors"),
+    "tensors of another model": lambda folder: save_file(
+        {"optimizer.master": torch.zeros(7)}, folder / "state.safetensors"
+    ),
     "no tensors": lambda folder: save_file({}, folder / "state.safetensors"),
-    "a pickle by that name": lambda folder: torch.save({"optimizer.master": torch.zeros(7)}, folder / "state.safetensors"),
+    "a pickle by that name": lambda folder: torch.save(
+        {"optimizer.master": torch.zeros(7)}, folder / "state.safetensors"
+    ),
     "no counters": lambda folder: (folder / "trainer_state.json").write_text("[]"),
     "counters without generators": lambda folder: (folder / "trainer_state.json").write_text('{"step": 4, "rng": []}'),
-    "broken generators": lambda folder: (folder / "trainer_state.json").write_text('{"step": 4, "rng": [{"python": [3, [], null]}]}'),
+    "broken generators": lambda folder: (folder / "trainer_state.json").write_text(
+        '{"step": 4, "rng": [{"python": [3, [], null]}]}'
+    ),
 }
 
 

@@ -1,7 +1,7 @@
 """Hostile input, property-based: each reader either answers or refuses in three lines, whatever it is given.
 
-`corpus/` keeps what once broke a reader or looks likely to; every test replays it first. TRIED counts the inputs of each reader, and
-the last test prints and checks the figures that stand in tests/README.md.
+`corpus/` keeps what once broke a reader or looks likely to; every test replays it first. TRIED counts the inputs of
+each reader, and the last test prints and checks the figures that stand in tests/README.md.
 """
 
 import json
@@ -29,7 +29,8 @@ TRIED: Counter[str] = Counter()
 FEWEST = 10 if os.environ.get("FUZZ_EXAMPLES") else 200
 
 
-# --- the configuration ---------------------------------------------------------------------------------------------------
+# --- the configuration
+# ---------------------------------------------------------------------------------------------------
 
 CONFIG = (
     b"model_name_or_path: m\ndataset_id_or_path: d\n"
@@ -41,7 +42,9 @@ configs = st.one_of(
     st.binary(max_size=200),
     texts.map(to_bytes),
     st.dictionaries(keys, json_values, max_size=6).map(lambda found: to_bytes(json.dumps(found, ensure_ascii=False))),
-    st.lists(st.tuples(keys, texts), max_size=6).map(lambda pairs: CONFIG + to_bytes("".join(f"{k}: {v}\n" for k, v in pairs))),
+    st.lists(st.tuples(keys, texts), max_size=6).map(
+        lambda pairs: CONFIG + to_bytes("".join(f"{k}: {v}\n" for k, v in pairs))
+    ),
 )
 
 
@@ -73,11 +76,15 @@ def test_configurations(tmp, data):
 def test_overrides(overrides):
     TRIED["config loader"] += 1
     refuses_or(
-        lambda: load_config(None, ["model_name_or_path=m", "dataset_id_or_path=d", "output_dir=o", "reward_funcs=exact", *overrides]), {2}
+        lambda: load_config(
+            None, ["model_name_or_path=m", "dataset_id_or_path=d", "output_dir=o", "reward_funcs=exact", *overrides]
+        ),
+        {2},
     )
 
 
-# --- model text ----------------------------------------------------------------------------------------------------------
+# --- model text
+# ----------------------------------------------------------------------------------------------------------
 
 
 @quick
@@ -96,11 +103,38 @@ def test_tag_scanner(text):
         assert part is None or part in text
 
 
-symbols = st.sampled_from([
-    "\\frac", "{1}", "{2}", "\\sqrt", "^", "_", "\\boxed{", "\\text{", "}", "\\pm", "\\infty", "!", "%", "\\left(",
-    "\\right]", ",", "10**10**10", "9" * 400, "__import__('os')", "=", "x", "\\cdot", "-", "1.5", "1e400",
-    "\\begin{pmatrix}", "&", "\\\\",
-])
+symbols = st.sampled_from(
+    [
+        "\\frac",
+        "{1}",
+        "{2}",
+        "\\sqrt",
+        "^",
+        "_",
+        "\\boxed{",
+        "\\text{",
+        "}",
+        "\\pm",
+        "\\infty",
+        "!",
+        "%",
+        "\\left(",
+        "\\right]",
+        ",",
+        "10**10**10",
+        "9" * 400,
+        "__import__('os')",
+        "=",
+        "x",
+        "\\cdot",
+        "-",
+        "1.5",
+        "1e400",
+        "\\begin{pmatrix}",
+        "&",
+        "\\\\",
+    ]
+)
 mathematics = st.lists(st.one_of(symbols, texts), max_size=10).map("".join)
 
 
@@ -134,10 +168,13 @@ def test_judge_reply_parser(reply):
 def test_api_body_reader(body):
     TRIED["judge-reply parser"] += 1
     outcome, usage = read_body(body)
-    assert not isinstance(outcome, (int, float)) and usage.prompt_tokens >= 0 and getattr(outcome, "text", "") is not False
+    assert (
+        not isinstance(outcome, (int, float)) and usage.prompt_tokens >= 0 and getattr(outcome, "text", "") is not False
+    )
 
 
-# --- the knowledge base --------------------------------------------------------------------------------------------------
+# --- the knowledge base
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +182,8 @@ def base(tmp):
     source = tmp / "articles.jsonl"
     source.write_text(
         "".join(
-            json.dumps({"title": t, "text": f"{t} was born in 1962. AND OR NOT NEAR title."}) + "\n" for t in ("Alex", "NEAR", "C++", "Ż")
+            json.dumps({"title": t, "text": f"{t} was born in 1962. AND OR NOT NEAR title."}) + "\n"
+            for t in ("Alex", "NEAR", "C++", "Ż")
         )
     )
     build(Source(source), tmp / "kb.db", SkipLog(source, strict=True))
@@ -157,7 +195,8 @@ def base(tmp):
 @given(query=texts, title=texts)
 @example(query='title:x AND NEAR("a" b, 3) * ^ -- "', title="'; DROP TABLE documents; --")
 def test_knowledge_query_builder(base, query, title):
-    """Never an error; never another meaning: what is found shares a token with the query, and the titles are the ones asked for."""
+    """Never an error; never another meaning: what is found shares a token with the query, and the titles are the ones
+    asked for."""
     TRIED["knowledge query builder"] += 1
     from knowledge.tokens import tokens
 
@@ -197,14 +236,17 @@ def test_kept_sources(tmp, data):
         damaged(ARRAY),
         st.binary(max_size=100),
         st.lists(json_values, max_size=3).map(lambda v: to_bytes(json.dumps(v))),
-        st.lists(json_values, max_size=3).map(lambda v: b"\n".join(to_bytes(json.dumps(x, ensure_ascii=False)) for x in v)),
+        st.lists(json_values, max_size=3).map(
+            lambda v: b"\n".join(to_bytes(json.dumps(x, ensure_ascii=False)) for x in v)
+        ),
     )
 )
 def test_knowledge_source_reader(tmp, data):
     read_source(tmp, data)
 
 
-# --- data sets and checkpoints -------------------------------------------------------------------------------------------
+# --- data sets and checkpoints
+# -------------------------------------------------------------------------------------------
 
 DATA = b'{"question": "What is 1 + 1?", "answer": "2"}\n{"question": "And 2 + 2?", "answer": ["4", "four"]}\n'
 TABLE = b'question,answer,title\nWhat?,2,"a ""b"", c"\nWho?,me,x\n'
@@ -248,7 +290,8 @@ def test_a_line_of_jsonl_ends_where_json_says_and_not_where_unicode_does(tmp):
     """U+2028, U+0085 and vertical tabs are no line ends inside a JSON string."""
     for char in "\u2028\u2029\x85\x0b\x0c\x1c\x1e":
         (tmp / "data").write_text(
-            json.dumps({"question": f"a{char}b"}, ensure_ascii=False).replace("\\u000b", "\x7f") + "\n", encoding="utf-8"
+            json.dumps({"question": f"a{char}b"}, ensure_ascii=False).replace("\\u000b", "\x7f") + "\n",
+            encoding="utf-8",
         )
         assert len(read_rows(tmp / "data")) == 1
 
@@ -263,19 +306,29 @@ def saved(tmp):
 
 
 @quick
-@given(data=st.data(), name=st.sampled_from(["manifest.json", "state.safetensors", "trainer_state.json"]), blind=st.booleans())
+@given(
+    data=st.data(),
+    name=st.sampled_from(["manifest.json", "state.safetensors", "trainer_state.json"]),
+    blind=st.booleans(),
+)
 def test_checkpoint_loader(saved, data, name, blind):
     """Damage is named; damage that the manifest vouches for (blind) is refused by the reader."""
     TRIED["checkpoint loader"] += 1
     path, original = saved / name, (saved / name).read_bytes()
-    change = data.draw(st.one_of(damaged(original), st.binary(max_size=50), json_values.map(lambda v: to_bytes(json.dumps(v)))))
+    change = data.draw(
+        st.one_of(damaged(original), st.binary(max_size=50), json_values.map(lambda v: to_bytes(json.dumps(v))))
+    )
     manifest = (saved / "manifest.json").read_bytes()
     try:
         path.write_bytes(change)
         if blind and name != "manifest.json" and refuses_or(lambda: checkpoint.read_state(saved), {6}) is not None:
             return
         problem = checkpoint.problem_with(saved)
-        assert problem or change == original or (name == "manifest.json" and json.loads(change)["files"] == json.loads(manifest)["files"])
+        assert (
+            problem
+            or change == original
+            or (name == "manifest.json" and json.loads(change)["files"] == json.loads(manifest)["files"])
+        )
         assert not problem or name in problem or name == "manifest.json"
     finally:
         path.write_bytes(original)

@@ -46,7 +46,12 @@ def undisturbed(processes, chat_checkpoint, tmp_path_factory):
 
 def without_times(rows):
     return [
-        {name: value for name, value in row.items() if not any(part in name for part in ("time", "per_second", "memory"))} for row in rows
+        {
+            name: value
+            for name, value in row.items()
+            if not any(part in name for part in ("time", "per_second", "memory"))
+        }
+        for row in rows
     ]
 
 
@@ -72,7 +77,9 @@ def test_killed_and_resumed_equals_undisturbed(processes, chat_checkpoint, undis
 
 def test_every_failpoint_of_the_program_is_killed_at():
     """A boundary that is added has to be added to a matrix as well."""
-    text = "\n".join(path.read_text() for package in ("grpo", "rewards", "knowledge") for path in (ROOT / package).rglob("*.py"))
+    text = "\n".join(
+        path.read_text() for package in ("grpo", "rewards", "knowledge") for path in (ROOT / package).rglob("*.py")
+    )
     places = set(re.findall(r'failpoint\("([\w-]+)"\)', text))
     assert len(places) >= 12
     tested = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
@@ -82,7 +89,14 @@ def test_every_failpoint_of_the_program_is_killed_at():
 def test_kills_one_after_the_other(processes, chat_checkpoint, undisturbed, tmp_path):
     """Every resumed run is killed again, at another boundary, until one comes through."""
     config, kills = write_config(tmp_path, chat_checkpoint), 0
-    for place in ("save-renamed:1", "step-updated:1", "save-written:1", "log-append:1", "save-retiring:1", "final-written:1"):
+    for place in (
+        "save-renamed:1",
+        "step-updated:1",
+        "save-written:1",
+        "log-append:1",
+        "save-retiring:1",
+        "final-written:1",
+    ):
         kills += processes.train(config, "resume_from_checkpoint=true", FAILPOINT=place).code == -signal.SIGKILL
     assert kills == 6
     assert processes.train(config, "resume_from_checkpoint=true").code == 0
@@ -110,11 +124,18 @@ def test_a_torn_line_of_metrics_is_dropped(processes, chat_checkpoint, undisturb
 
 
 @pytest.mark.parametrize("place", ["cache-write:3", "cache-written:7"])
-def test_a_cache_killed_while_it_is_written_is_sound_and_pays_for_nothing_twice(processes, chat_checkpoint, tmp_path, place):
+def test_a_cache_killed_while_it_is_written_is_sound_and_pays_for_nothing_twice(
+    processes, chat_checkpoint, tmp_path, place
+):
     def grade(request) -> str:
         return "ABC"[len(request.text) % 3]
 
-    keys = {"reward_funcs": ["correctness"], "judge_model": "m", "api_cache": str(tmp_path / "cache.db"), "max_steps": 2}
+    keys = {
+        "reward_funcs": ["correctness"],
+        "judge_model": "m",
+        "api_cache": str(tmp_path / "cache.db"),
+        "max_steps": 2,
+    }
     with ApiServer(default=replies_with(grade)) as server:
         environment = {"OPENAI_API_KEY_JUDGE": "canary-key", "setup": "talkative"}
         config = write_config(tmp_path, chat_checkpoint, judge_base_url=server.url, **keys)
@@ -143,7 +164,9 @@ def test_a_killed_knowledge_build_leaves_the_old_file_or_the_whole_new_one(proce
     from knowledge.base import KnowledgeBase
 
     source, out = tmp_path / "source.jsonl", tmp_path / "out.db"
-    source.write_text("".join(json.dumps({"title": f"Title {n}", "text": f"Text number {n}."}) + "\n" for n in range(100)))
+    source.write_text(
+        "".join(json.dumps({"title": f"Title {n}", "text": f"Text number {n}."}) + "\n" for n in range(100))
+    )
     out.write_bytes(b"old")
     killed = processes.start("knowledge.build", source, out, FAILPOINT=place)
     assert killed.wait() == -signal.SIGKILL, killed.stderr
@@ -159,4 +182,9 @@ def test_a_killed_knowledge_build_leaves_the_old_file_or_the_whole_new_one(proce
 def test_the_record_of_a_killed_run_names_it(processes, chat_checkpoint, tmp_path):
     killed = processes.train(write_config(tmp_path, chat_checkpoint), FAILPOINT="step-sampled:3")
     found = state(tmp_path / "run")
-    assert (found["status"], found["exit_code"], found["last_checkpoint"], found["pid"]) == ("running", None, "checkpoint-2", killed.pid)
+    assert (found["status"], found["exit_code"], found["last_checkpoint"], found["pid"]) == (
+        "running",
+        None,
+        "checkpoint-2",
+        killed.pid,
+    )

@@ -23,9 +23,16 @@ def port() -> str:
 
 def start(processes, config, *overrides, setup="", **environment):
     """Both ranks of a run."""
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port(), "GLOO_SOCKET_IFNAME": "lo", **environment}
+    shared = {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port(),
+        "GLOO_SOCKET_IFNAME": "lo",
+        **environment,
+    }
     return [
-        processes.start("grpo.train", config, *overrides, setup=setup, RANK=str(rank), LOCAL_RANK=str(rank), **shared) for rank in range(2)
+        processes.start("grpo.train", config, *overrides, setup=setup, RANK=str(rank), LOCAL_RANK=str(rank), **shared)
+        for rank in range(2)
     ]
 
 
@@ -34,7 +41,8 @@ def ends(children, timeout_s=60.0) -> list[int]:
 
 
 def test_two_ranks_train_what_one_trains(processes, chat_checkpoint, tmp_path):
-    """The same global batch gives the same completions, and weights that differ by rounding: the order of the sums is another."""
+    """The same global batch gives the same completions, and weights that differ by rounding: the order of the sums is
+    another."""
     for name, keys in {"dapo": {}, "grpo": {"loss_type": "grpo", "scale_rewards": "batch"}}.items():
         keys = {"reward_funcs": ["fakes:mixed"], "save_steps": 0, "max_steps": 3, **keys}
         one = write_config(tmp_path, chat_checkpoint, f"one_{name}", **{**keys, "per_device_train_batch_size": 16})
@@ -46,10 +54,20 @@ def test_two_ranks_train_what_one_trains(processes, chat_checkpoint, tmp_path):
         assert max((first[key] - second[key]).abs().max() for key in first) < 1e-5
         assert max(first[key].abs().max() for key in first if "lora_B" in key) > 1e-3
         for a, b in zip(lines(tmp_path / f"one_{name}"), lines(tmp_path / f"two_{name}"), strict=True):
-            for key in ("loss", "grad_norm", "reward", "reward_std", "entropy", "kl", "num_tokens", "completions/mean_length"):
+            for key in (
+                "loss",
+                "grad_norm",
+                "reward",
+                "reward_std",
+                "entropy",
+                "kl",
+                "num_tokens",
+                "completions/mean_length",
+            ):
                 assert a[key] == pytest.approx(b[key], rel=1e-4, abs=1e-6), key
         rows = [
-            sorted((tmp_path / f"{kind}_{name}" / "completions" / "step-000003.jsonl").read_text().splitlines()) for kind in ("one", "two")
+            sorted((tmp_path / f"{kind}_{name}" / "completions" / "step-000003.jsonl").read_text().splitlines())
+            for kind in ("one", "two")
         ]
         assert [json.loads(row)["completion"] for row in rows[0]] == [json.loads(row)["completion"] for row in rows[1]]
 
@@ -57,7 +75,9 @@ def test_two_ranks_train_what_one_trains(processes, chat_checkpoint, tmp_path):
 def test_a_rank_without_groups_does_not_hold_up_the_other(processes, chat_checkpoint, tmp_path):
     """Dynamic sampling keeps nothing of rank 1, whose rewards the scale of the whole batch waits for all the same."""
     keys = {"scale_rewards": "batch", "dynamic_sampling": True, "dynamic_sampling_max_rollouts": 1, "num_iterations": 2}
-    config = write_config(tmp_path, chat_checkpoint, reward_funcs=["fakes:mixed_on_rank_0"], save_steps=0, max_steps=2, **keys)
+    config = write_config(
+        tmp_path, chat_checkpoint, reward_funcs=["fakes:mixed_on_rank_0"], save_steps=0, max_steps=2, **keys
+    )
     assert ends(start(processes, config)) == [0, 0]
     assert [line["sampling/kept_groups"] for line in lines(tmp_path / "run")] == [0.5, 0.5]
     assert all(line["grad_norm"] > 0 for line in lines(tmp_path / "run"))
@@ -110,7 +130,9 @@ def test_when_a_rank_is_killed_the_other_ends_and_says_so(processes, chat_checkp
     assert children[1].wait(60) == -signal.SIGKILL
     started = time.monotonic()
     assert children[0].wait(40) == 1 and time.monotonic() - started < 30
-    assert "error: another process of this run has ended" in children[0].stderr and "Traceback" not in children[0].stderr
+    assert (
+        "error: another process of this run has ended" in children[0].stderr and "Traceback" not in children[0].stderr
+    )
     found = state(tmp_path / "run")
     assert (
         found["exit_code"] == 1
@@ -132,12 +154,19 @@ def test_a_rank_that_fails_alone_leaves_its_reason(processes, chat_checkpoint, t
 
 def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_on_both(processes, chat_checkpoint, tmp_path):
     children = start(
-        processes, write_config(tmp_path, chat_checkpoint, reward_funcs=["fakes:not_finite_on_rank_1"], max_steps=3, save_total_limit=0)
+        processes,
+        write_config(
+            tmp_path, chat_checkpoint, reward_funcs=["fakes:not_finite_on_rank_1"], max_steps=3, save_total_limit=0
+        ),
     )
     assert ends(children) == [0, 0]
     rows = lines(tmp_path / "run")
-    assert [row["grad_norm"] is None for row in rows] == [False, True, False] and [row["skipped_steps"] for row in rows] == [0, 1, 1]
-    before, after = (load_file(tmp_path / "run" / f"checkpoint-{n}" / "state.safetensors")["optimizer.master"] for n in (1, 2))
+    assert [row["grad_norm"] is None for row in rows] == [False, True, False] and [
+        row["skipped_steps"] for row in rows
+    ] == [0, 1, 1]
+    before, after = (
+        load_file(tmp_path / "run" / f"checkpoint-{n}" / "state.safetensors")["optimizer.master"] for n in (1, 2)
+    )
     assert torch.equal(before, after)
 
 
@@ -148,7 +177,12 @@ def test_torchrun_ends_all_ranks_on_sigterm(processes, chat_checkpoint, tmp_path
     from running import PATHS
 
     config = write_config(tmp_path, chat_checkpoint, max_steps=100_000, save_steps=0)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(PATHS),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
     command = [
         sys.executable,
         "-m",

@@ -18,7 +18,8 @@ from grpo.lora import Build
 from grpo.prompts import load_tokenizer
 from grpo.weights import load_decoder
 
-# --- secrets -------------------------------------------------------------------------------------------------------------
+# --- secrets
+# -------------------------------------------------------------------------------------------------------------
 
 CANARIES = {
     "OPENAI_API_KEY_JUDGE": "canary-judge-7c1e",
@@ -41,7 +42,9 @@ def leaks(child, *folders: Path) -> list[str]:
 def test_no_output_of_a_run_holds_a_key(processes, chat_checkpoint, tmp_path):
     """A whole run with TensorBoard, a cache and completions; the judge repeats its key in every failure."""
     echo = fails(400, message=f"bad request with {CANARIES['OPENAI_API_KEY_JUDGE']} and {CANARIES['HF_TOKEN']}")
-    with ApiServer(*[says("A"), says("B"), echo] * 4, default=replies_with(lambda request: "AB"[len(request.text) % 2])) as server:
+    with ApiServer(
+        *[says("A"), says("B"), echo] * 4, default=replies_with(lambda request: "AB"[len(request.text) % 2])
+    ) as server:
         config = write_config(
             tmp_path,
             chat_checkpoint,
@@ -57,16 +60,23 @@ def test_no_output_of_a_run_holds_a_key(processes, chat_checkpoint, tmp_path):
         assert child.code == 0, child.stderr
         sent = {request.headers["authorization"] for request in server.requests}
     assert sent == {"Bearer canary-judge-7c1e"}
-    assert leaks(child, tmp_path) == [] and "400" in "".join(path.read_text() for path in (tmp_path / "run" / "completions").iterdir())
+    assert leaks(child, tmp_path) == [] and "400" in "".join(
+        path.read_text() for path in (tmp_path / "run" / "completions").iterdir()
+    )
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) > 25
 
 
 def test_no_error_holds_a_key(processes, chat_checkpoint, tmp_path):
-    """A library's error that repeats one: on stderr, in debug.log's traceback and in run_state.json it is only named."""
+    """A library's error that repeats one: on stderr, in debug.log's traceback and in run_state.json it is only
+    named."""
     config = write_config(tmp_path, chat_checkpoint, reward_funcs=["fakes:forgetful"])
     for extra in ({}, {"GRPO_TRACEBACK": "1"}):
         child = processes.train(config, "resume_from_checkpoint=true", **CANARIES, **extra)
-        assert child.code == 1 and "[SOME_API_KEY]" in child.stderr and "[SOME_API_KEY]" in state(tmp_path / "run")["reason"]
+        assert (
+            child.code == 1
+            and "[SOME_API_KEY]" in child.stderr
+            and "[SOME_API_KEY]" in state(tmp_path / "run")["reason"]
+        )
         assert "[SOME_API_KEY]" in (tmp_path / "run" / "debug.log").read_text() and leaks(child, tmp_path) == []
 
 
@@ -75,7 +85,13 @@ def test_a_secret_does_not_get_into_the_configuration(processes, chat_checkpoint
         child = processes.train(write_config(tmp_path, chat_checkpoint, run_name=value), **CANARIES)
         assert child.code == 2 and "holds a secret" in child.stderr and leaks(child, tmp_path) == []
     child = processes.train(
-        write_config(tmp_path, chat_checkpoint, reward_funcs=["correctness"], judge_model="m", judge_api_key_env="canary-judge-7c1e")
+        write_config(
+            tmp_path,
+            chat_checkpoint,
+            reward_funcs=["correctness"],
+            judge_model="m",
+            judge_api_key_env="canary-judge-7c1e",
+        )
     )
     assert child.code == 2 and leaks(child, tmp_path / "run") == []
 
@@ -100,7 +116,8 @@ def test_what_counts_as_a_secret(monkeypatch):
     assert redact("abc abcdefgh abcdefghi") == "abc [LONG_KEY] [LONG_KEY]i"
 
 
-# --- checkpoints and tokenizers that are traps ---------------------------------------------------------------------------
+# --- checkpoints and tokenizers that are traps
+# ---------------------------------------------------------------------------
 
 
 class Trap:
@@ -121,18 +138,31 @@ def index_of(folder: Path, content) -> None:
 
 
 TRAPS = {
-    "a pickle by the name of safetensors": lambda folder: (folder / "model.safetensors").write_bytes(pickle.dumps(Trap())),
+    "a pickle by the name of safetensors": lambda folder: (folder / "model.safetensors").write_bytes(
+        pickle.dumps(Trap())
+    ),
     "torch.save by that name": lambda folder: torch.save({"a": Trap()}, folder / "model.safetensors"),
-    "only a pickle": lambda folder: (torch.save(Trap(), folder / "pytorch_model.bin"), (folder / "model.safetensors").unlink()),
-    "an index that leads out": lambda folder: index_of(folder, {"weight_map": {"model.embed_tokens.weight": "../../secret.safetensors"}}),
-    "an absolute path in the index": lambda folder: index_of(folder, {"weight_map": {"model.embed_tokens.weight": "/etc/passwd"}}),
+    "only a pickle": lambda folder: (
+        torch.save(Trap(), folder / "pytorch_model.bin"),
+        (folder / "model.safetensors").unlink(),
+    ),
+    "an index that leads out": lambda folder: index_of(
+        folder, {"weight_map": {"model.embed_tokens.weight": "../../secret.safetensors"}}
+    ),
+    "an absolute path in the index": lambda folder: index_of(
+        folder, {"weight_map": {"model.embed_tokens.weight": "/etc/passwd"}}
+    ),
     "an index of numbers": lambda folder: index_of(folder, {"weight_map": {"model.embed_tokens.weight": 3}}),
     "an index that is a list": lambda folder: index_of(folder, [1]),
     "a broken index": lambda folder: index_of(folder, '{"weight_map": '),
     "an index of absent files": lambda folder: index_of(folder, {"weight_map": {"a": "b.safetensors"}}),
-    "a header of 2**60 bytes": lambda folder: (folder / "model.safetensors").write_bytes((2**60).to_bytes(8, "little") + b"{}"),
+    "a header of 2**60 bytes": lambda folder: (folder / "model.safetensors").write_bytes(
+        (2**60).to_bytes(8, "little") + b"{}"
+    ),
     "offsets beyond the file": lambda folder: (folder / "model.safetensors").write_bytes(
-        (lambda head: len(head).to_bytes(8, "little") + head)(b'{"model.norm.weight":{"dtype":"F32","shape":[32],"data_offsets":[0,128]}}')
+        (lambda head: len(head).to_bytes(8, "little") + head)(
+            b'{"model.norm.weight":{"dtype":"F32","shape":[32],"data_offsets":[0,128]}}'
+        )
     ),
     "config.json is a list": lambda folder: (folder / "config.json").write_text("[]"),
     "config.json with text for numbers": lambda folder: (folder / "config.json").write_text(
@@ -152,7 +182,13 @@ def test_a_checkpoint_that_is_a_trap_is_refused_and_nothing_runs(model, name, tm
 def test_a_tokenizer_with_code_of_its_own_is_refused(model, tmp_path):
     path = model / "tokenizer_config.json"
     path.write_text(
-        json.dumps({**json.loads(path.read_text()), "auto_map": {"AutoTokenizer": ["evil.Evil", None]}, "tokenizer_class": "Evil"})
+        json.dumps(
+            {
+                **json.loads(path.read_text()),
+                "auto_map": {"AutoTokenizer": ["evil.Evil", None]},
+                "tokenizer_class": "Evil",
+            }
+        )
     )
     (model / "evil.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')\n")
     try:
@@ -184,14 +220,23 @@ def test_a_run_name_is_no_path(processes, chat_checkpoint, tmp_path):
     """It only goes to trackers: what a run writes lies in output_dir, whatever its name."""
     (tmp_path / "inside").mkdir()
     child = processes.train(
-        write_config(tmp_path / "inside", chat_checkpoint, run_name="../../../outside", max_steps=1, report_to=["tensorboard"])
+        write_config(
+            tmp_path / "inside", chat_checkpoint, run_name="../../../outside", max_steps=1, report_to=["tensorboard"]
+        )
     )
     assert child.code == 0 and sorted(path.name for path in tmp_path.iterdir()) == ["inside"]
     assert sorted(path.name for path in (tmp_path / "inside").iterdir()) == ["questions.jsonl", "run", "run.yaml"]
 
 
 @pytest.mark.parametrize(
-    "url", ["http://169.254.169.254/v1", "http://user:pw@127.0.0.1/v1", "file:///etc/passwd", "http://example.org/v1", "ftp://127.0.0.1/"]
+    "url",
+    [
+        "http://169.254.169.254/v1",
+        "http://user:pw@127.0.0.1/v1",
+        "file:///etc/passwd",
+        "http://example.org/v1",
+        "ftp://127.0.0.1/",
+    ],
 )
 def test_a_url_that_is_not_allowed_ends_a_run_before_it_begins(processes, chat_checkpoint, tmp_path, url):
     child = processes.train(
@@ -201,7 +246,8 @@ def test_a_url_that_is_not_allowed_ends_a_run_before_it_begins(processes, chat_c
     assert child.code == 2 and is_message(child.stderr) and "judge_base_url" in child.stderr
 
 
-# --- the terminal --------------------------------------------------------------------------------------------------------
+# --- the terminal
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_model_text_reaches_no_terminal_as_it_is(processes, chat_checkpoint, tmp_path):
@@ -223,6 +269,22 @@ def test_error_messages_escape_what_they_quote(processes, chat_checkpoint, tmp_p
 
 
 def test_nothing_in_the_program_shells_out_or_listens():
-    text = {path: path.read_text() for package in ("grpo", "rewards", "knowledge") for path in (ROOT / package).rglob("*.py")}
-    for word in ("os.system", "os.popen", "subprocess", "socketserver", "http.server", ".listen(", "marshal", "shelve", "sympy"):
-        assert not [path for path, code in text.items() if re.search(rf"^[^#\"]*{re.escape(word)}", code, re.MULTILINE)], word
+    text = {
+        path: path.read_text()
+        for package in ("grpo", "rewards", "knowledge")
+        for path in (ROOT / package).rglob("*.py")
+    }
+    for word in (
+        "os.system",
+        "os.popen",
+        "subprocess",
+        "socketserver",
+        "http.server",
+        ".listen(",
+        "marshal",
+        "shelve",
+        "sympy",
+    ):
+        assert not [
+            path for path, code in text.items() if re.search(rf"^[^#\"]*{re.escape(word)}", code, re.MULTILINE)
+        ], word

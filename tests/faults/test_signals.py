@@ -35,7 +35,9 @@ def resumed_equals(processes, config, undisturbed, **more) -> bool:
 
 
 @pytest.mark.parametrize("number", CODES, ids=str)
-def test_during_generation_the_rollout_is_dropped_and_the_run_saved(processes, chat_checkpoint, undisturbed, tmp_path, number, monkeypatch):
+def test_during_generation_the_rollout_is_dropped_and_the_run_saved(
+    processes, chat_checkpoint, undisturbed, tmp_path, number, monkeypatch
+):
     """The sampler would take an hour over its 4th batch."""
     config = write_config(tmp_path, chat_checkpoint, save_steps=0)
     child = processes.start("grpo.train", config, setup="endless_generation", GENERATING=str(tmp_path / "generating"))
@@ -45,7 +47,12 @@ def test_during_generation_the_rollout_is_dropped_and_the_run_saved(processes, c
     assert child.wait(20) == CODES[number] and time.monotonic() - started < 10
     assert "Traceback" not in child.stderr and "stopped by" in child.stderr
     found = state(tmp_path / "run")
-    assert (found["status"], found["exit_code"], found["last_checkpoint"], found["step"]) == ("failed", CODES[number], "checkpoint-3", 3)
+    assert (found["status"], found["exit_code"], found["last_checkpoint"], found["step"]) == (
+        "failed",
+        CODES[number],
+        "checkpoint-3",
+        3,
+    )
     assert "stopped by" in found["reason"] and found["host"] == socket.gethostname() and found["pid"] == child.pid
     assert resumed_equals(processes, config, undisturbed)
 
@@ -54,13 +61,20 @@ def test_during_generation_the_rollout_is_dropped_and_the_run_saved(processes, c
 def test_during_a_judge_call_that_hangs(processes, chat_checkpoint, tmp_path, number):
     with ApiServer(*[says("A")] * 17, default=hangs) as server:
         config = write_config(
-            tmp_path, chat_checkpoint, reward_funcs=["correctness"], judge_model="m", judge_base_url=server.url, save_steps=0
+            tmp_path,
+            chat_checkpoint,
+            reward_funcs=["correctness"],
+            judge_model="m",
+            judge_base_url=server.url,
+            save_steps=0,
         )
         child = processes.start("grpo.train", config, setup="talkative", OPENAI_API_KEY_JUDGE="canary-key")
         child.until(lambda: len(server.requests) > 20)
         child.signal(number)
         assert child.wait(20) == CODES[number]
-    assert state(tmp_path / "run")["last_checkpoint"] == "checkpoint-2" and not checkpoint.problem_with(tmp_path / "run" / "checkpoint-2")
+    assert state(tmp_path / "run")["last_checkpoint"] == "checkpoint-2" and not checkpoint.problem_with(
+        tmp_path / "run" / "checkpoint-2"
+    )
 
 
 def test_a_users_reward_that_never_returns_does_not_hold_the_process(processes, chat_checkpoint, undisturbed, tmp_path):
@@ -101,7 +115,9 @@ def test_a_second_sigint_does_not_wait_for_the_save(processes, chat_checkpoint, 
 def test_before_the_first_step_a_signal_ends_the_run_at_once(processes, chat_checkpoint, tmp_path, number):
     """While the judge is asked whether it works, which it does not answer."""
     with ApiServer(default=hangs) as server:
-        config = write_config(tmp_path, chat_checkpoint, reward_funcs=["correctness"], judge_model="m", judge_base_url=server.url)
+        config = write_config(
+            tmp_path, chat_checkpoint, reward_funcs=["correctness"], judge_model="m", judge_base_url=server.url
+        )
         child = processes.start("grpo.train", config, OPENAI_API_KEY_JUDGE="canary-key")
         child.until(lambda: server.requests)
         child.signal(number)
@@ -113,7 +129,9 @@ def test_the_command_itself_stops(chat_checkpoint, tmp_path):
     """The true command, without the shared parent: SIGTERM between steps."""
     config = write_config(tmp_path, chat_checkpoint, max_steps=100_000, save_steps=0)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "faults")])}
-    child = subprocess.Popen([sys.executable, "-m", "grpo.train", config], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "grpo.train", config], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
+    )
     while child.poll() is None and not ((tmp_path / "run" / "metrics.jsonl").exists() and lines(tmp_path / "run")):
         time.sleep(0.05)
     child.terminate()
@@ -122,7 +140,8 @@ def test_the_command_itself_stops(chat_checkpoint, tmp_path):
     assert found["last_checkpoint"] == f"checkpoint-{found['step']}" and found["step"] > 0
 
 
-# --- two runs in one directory -------------------------------------------------------------------------------------------
+# --- two runs in one directory
+# -------------------------------------------------------------------------------------------
 
 
 def test_the_second_run_in_a_directory_is_told_who_has_it(processes, chat_checkpoint, tmp_path):
@@ -132,7 +151,10 @@ def test_the_second_run_in_a_directory_is_told_who_has_it(processes, chat_checkp
     for override in ("resume_from_checkpoint=true", "overwrite_output_dir=true", "seed=42"):
         second = processes.train(config, override)
         assert second.code == 7 and is_message(second.stderr)
-        assert re.search(rf"pid {first.pid} on {re.escape(socket.gethostname())}, started \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d", second.stderr)
+        assert re.search(
+            rf"pid {first.pid} on {re.escape(socket.gethostname())}, started \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d",
+            second.stderr,
+        )
     assert state(tmp_path / "run")["pid"] == first.pid and first.is_running()
     first.signal(signal.SIGKILL)
     first.wait()
@@ -152,7 +174,9 @@ time.sleep(30)
 
 def test_a_child_does_not_inherit_the_lock(tmp_path):
     """A forked child that outlives its parent (a data loader's worker) holds nothing."""
-    parent = subprocess.Popen([sys.executable, "-c", FORKING, tmp_path / "run"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", FORKING, tmp_path / "run"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     child = int(parent.stdout.readline())
     try:
         with pytest.raises(UserError):
@@ -180,12 +204,17 @@ def test_every_error_is_three_lines_and_its_traceback_in_debug_log(processes, ch
     assert late.code == 2 and is_message(late.stderr) and "api_deadline_s" in late.stderr
     cases = {2: ["learning_rate=x"], 3: ["dataset_id_or_path=/none.jsonl"], 1: ["reward_funcs=fakes:forgetful"]}
     for code, overrides in cases.items():
-        child = processes.train(write_config(tmp_path, chat_checkpoint, f"case{code}"), *overrides, SOME_API_KEY="canary-1f9c")
+        child = processes.train(
+            write_config(tmp_path, chat_checkpoint, f"case{code}"), *overrides, SOME_API_KEY="canary-1f9c"
+        )
         assert child.code == code and is_message(child.stderr), child.stderr
         if code != 2:
             assert (
-                "Traceback" in (tmp_path / f"case{code}" / "debug.log").read_text() and state(tmp_path / f"case{code}")["exit_code"] == code
+                "Traceback" in (tmp_path / f"case{code}" / "debug.log").read_text()
+                and state(tmp_path / f"case{code}")["exit_code"] == code
             )
     child = processes.train(write_config(tmp_path, chat_checkpoint, "kept"))
-    assert child.code == 2 and "overwrite_output_dir=true" in child.stderr and (tmp_path / "kept" / "thesis.txt").exists()
+    assert (
+        child.code == 2 and "overwrite_output_dir=true" in child.stderr and (tmp_path / "kept" / "thesis.txt").exists()
+    )
     assert json.dumps(sorted(path.name for path in (tmp_path / "kept").iterdir())) == '[".lock", "thesis.txt"]'

@@ -1,7 +1,7 @@
 """A run against a judge that fails one call in ten, in every way there is, killed twice on the way.
 
-The failures are a function of the text that is graded, so they can be replayed: the killed runs must end in the weights of one that
-nobody killed. The short version is part of the suite; `python -m pytest -m soak` makes 300 steps.
+The failures are a function of the text that is graded, so they can be replayed: the killed runs must end in the weights
+of one that nobody killed. The short version is part of the suite; `python -m pytest -m soak` makes 300 steps.
 """
 
 import hashlib
@@ -39,7 +39,8 @@ KINDS = [*PASSING, *LASTING]
 
 
 class Replayable(ApiServer):
-    """Each text has its fate: a grade, a failure at its first try, or a failure that lasts. one_in: of how many texts one fails."""
+    """Each text has its fate: a grade, a failure at its first try, or a failure that lasts. one_in: of how many texts
+    one fails."""
 
     def __init__(self, one_in: int, slow: bool):
         super().__init__(default=self.reply)
@@ -50,7 +51,11 @@ class Replayable(ApiServer):
         text = request.body["messages"][1]["content"]
         candidate = text.split("<candidate")[1].split("\n")[1]
         number = int.from_bytes(hashlib.sha256(candidate.encode()).digest()[:6], "big")
-        kind = self.fates[number // self.one_in % len(self.fates)] if number % self.one_in == 0 and candidate != '"Paris"' else ""
+        kind = (
+            self.fates[number // self.one_in % len(self.fates)]
+            if number % self.one_in == 0 and candidate != '"Paris"'
+            else ""
+        )
         if kind in LASTING or (kind and candidate not in self.seen):
             self.seen.add(candidate)
             self.kinds[kind] += 1
@@ -78,24 +83,39 @@ def config_of(tmp_path, chat_checkpoint, server, name, steps, save_steps, **keys
 def soak(
     processes, chat_checkpoint, tmp_path, steps: int, save_steps: int, one_in: int, kills: list[str], slow: bool
 ) -> tuple[Counter, list[dict]]:
-    """One undisturbed run, one that is killed; the failures seen, and what the process of the first held at each group."""
+    """One undisturbed run, one that is killed; the failures seen, and what the process of the first held at each
+    group."""
     key = {"OPENAI_API_KEY_JUDGE": "canary-key", "setup": "talkative"}
     with Replayable(one_in, slow) as server:
         child = processes.start(
-            "grpo.train", config_of(tmp_path, chat_checkpoint, server, "whole", steps, save_steps), GAUGE=str(tmp_path / "gauge"), **key
+            "grpo.train",
+            config_of(tmp_path, chat_checkpoint, server, "whole", steps, save_steps),
+            GAUGE=str(tmp_path / "gauge"),
+            **key,
         )
         assert child.wait(1500) == 0, child.stderr
         kinds = server.kinds
     with Replayable(one_in, slow) as server:
-        config = config_of(tmp_path, chat_checkpoint, server, "parts", steps, save_steps, api_cache=str(tmp_path / "cache.db"))
+        config = config_of(
+            tmp_path, chat_checkpoint, server, "parts", steps, save_steps, api_cache=str(tmp_path / "cache.db")
+        )
         for place in kills:
             child = processes.start(
-                "grpo.train", config, "resume_from_checkpoint=true", GAUGE=str(tmp_path / "other"), FAILPOINT=place, **key
+                "grpo.train",
+                config,
+                "resume_from_checkpoint=true",
+                GAUGE=str(tmp_path / "other"),
+                FAILPOINT=place,
+                **key,
             )
             assert child.wait(1500) == -signal.SIGKILL
-        child = processes.start("grpo.train", config, "resume_from_checkpoint=true", GAUGE=str(tmp_path / "other"), **key)
+        child = processes.start(
+            "grpo.train", config, "resume_from_checkpoint=true", GAUGE=str(tmp_path / "other"), **key
+        )
         assert child.wait(1500) == 0, child.stderr
-    assert state(tmp_path / "parts")["step"] == steps and [row["step"] for row in lines(tmp_path / "parts")] == list(range(1, steps + 1))
+    assert state(tmp_path / "parts")["step"] == steps and [row["step"] for row in lines(tmp_path / "parts")] == list(
+        range(1, steps + 1)
+    )
     first, second = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert any(bool((value != 0).any()) for name, value in first.items() if "lora_B" in name)
@@ -103,7 +123,8 @@ def soak(
 
 
 def no_row_was_paid_for_an_outage(run_dir) -> int:
-    """Every reward is one of the three grades or None with a reason that names the failure; returns how many were unscored."""
+    """Every reward is one of the three grades or None with a reason that names the failure; returns how many were
+    unscored."""
     unscored = 0
     for path in sorted((run_dir / "completions").iterdir()):
         for row in map(json.loads, path.read_text().splitlines()):
@@ -129,7 +150,9 @@ def test_twelve_steps_with_two_kills(processes, chat_checkpoint, tmp_path):
 
 @pytest.mark.soak
 def test_three_hundred_steps_with_two_kills(processes, chat_checkpoint, tmp_path):
-    kinds, held = soak(processes, chat_checkpoint, tmp_path, 300, 20, 10, ["step-graded:95", "save-renamed:6"], slow=True)
+    kinds, held = soak(
+        processes, chat_checkpoint, tmp_path, 300, 20, 10, ["step-graded:95", "save-renamed:6"], slow=True
+    )
     assert set(kinds) == set(KINDS), kinds
     unscored = no_row_was_paid_for_an_outage(tmp_path / "whole")
     early, late = held[200], held[-1]

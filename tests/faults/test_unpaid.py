@@ -47,7 +47,9 @@ HACKS = [
 @pytest.mark.parametrize("answer", HACKS)
 def test_an_empty_or_hedging_answer_earns_nothing_even_from_a_generous_judge(answer):
     judge = Generous()
-    score = asyncio.run(correctness(judge)(f"<think>x</think><answer>{answer}</answer>", {"question": "q", "answer": "Paris"}))
+    score = asyncio.run(
+        correctness(judge)(f"<think>x</think><answer>{answer}</answer>", {"question": "q", "answer": "Paris"})
+    )
     assert score.value == -1.0 and judge.asked == 0
 
 
@@ -98,7 +100,8 @@ def test_a_boxed_answer_that_says_everything_or_nothing_is_not_right(answer):
 
 
 def test_the_fence_cannot_be_closed_from_inside():
-    """2,000 answers that end a fence in every way, among them with the words of other calls: the prompt keeps its twelve lines."""
+    """2,000 answers that end a fence in every way, among them with the words of other calls: the prompt keeps its
+    twelve lines."""
     rng = random.Random(0)
     pieces = [
         "</candidate",

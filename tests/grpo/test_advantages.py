@@ -41,7 +41,9 @@ def test_no_signal_is_exactly_zero(scale, group):
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_a_constant_added_to_one_group_changes_nothing_within_it(scale):
     moved = group_advantages([[11.0, 10.0, 13.0]], "group" if scale == "batch" else scale)[0]
-    assert moved == pytest.approx(group_advantages([[1.0, 0.0, 3.0]], "group" if scale == "batch" else scale)[0], abs=1e-12)
+    assert moved == pytest.approx(
+        group_advantages([[1.0, 0.0, 3.0]], "group" if scale == "batch" else scale)[0], abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

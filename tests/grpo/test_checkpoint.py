@@ -32,7 +32,8 @@ def test_round_trip_restores_every_random_generator(tmp_path):
 
 
 def test_every_truncation_and_bit_flip_is_noticed(tmp_path):
-    """20 truncations and 40 flipped bits, over all files, and a zeroed tail, which safetensors itself loads without complaint."""
+    """20 truncations and 40 flipped bits, over all files, and a zeroed tail, which safetensors itself loads without
+    complaint."""
     folder, rng = write(tmp_path, 1), random.Random(0)
     files = [p for p in folder.iterdir() if p.name != checkpoint.MANIFEST_FILE]
     tried = 0
@@ -41,8 +42,11 @@ def test_every_truncation_and_bit_flip_is_noticed(tmp_path):
             path = rng.choice(files)
             original = path.read_bytes()
             place = rng.randrange(len(original))
-            damaged = {"cut": original[:place], "flip": original[:place] + bytes([original[place] ^ (1 << rng.randrange(8))]) + original[place + 1:],
-                       "zeros": original[:place] + bytes(len(original) - place)}[kind]
+            damaged = {
+                "cut": original[:place],
+                "flip": original[:place] + bytes([original[place] ^ (1 << rng.randrange(8))]) + original[place + 1 :],
+                "zeros": original[:place] + bytes(len(original) - place),
+            }[kind]
             path.write_bytes(damaged)
             if damaged != original:
                 assert path.name in checkpoint.problem_with(folder)
@@ -114,8 +118,12 @@ def main(argv):
 run_main(main)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert run.returncode == 6 and "cannot write" in run.stderr and "free" in run.stderr and "Traceback" not in run.stderr
-    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-1"] and checkpoint.problem_with(tmp_path / "checkpoint-1") == ""
+    assert (
+        run.returncode == 6 and "cannot write" in run.stderr and "free" in run.stderr and "Traceback" not in run.stderr
+    )
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-1"] and checkpoint.problem_with(
+        tmp_path / "checkpoint-1"
+    ) == ""
 
 
 def test_manifest_lists_every_file(tmp_path):

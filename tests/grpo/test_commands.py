@@ -18,8 +18,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def command(*arguments, stdin=None, code=0):
-    run = subprocess.run([sys.executable, "-m", *map(str, arguments)], capture_output=True, text=True, input=stdin, cwd=ROOT,
-                         env={**os.environ, "OMP_NUM_THREADS": "1"})
+    run = subprocess.run(
+        [sys.executable, "-m", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        input=stdin,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     assert run.returncode == code, run.stderr
     assert "Traceback" not in run.stderr
     return run
@@ -28,6 +34,7 @@ def command(*arguments, stdin=None, code=0):
 @pytest.fixture(scope="module")
 def adapter(chat_checkpoint, tmp_path_factory):
     from transformers import AutoTokenizer
+
     folder = tmp_path_factory.mktemp("adapter")
     model = load(chat_checkpoint, rank=4)
     randomise_adapter(model)
@@ -38,6 +45,7 @@ def adapter(chat_checkpoint, tmp_path_factory):
 
 def test_export_merges_and_copies(adapter, tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
+
     peft = pytest.importorskip("peft")
     command("grpo.export", adapter, tmp_path / "merged", "--merge")
     command("grpo.export", adapter, tmp_path / "adapter")
@@ -54,6 +62,7 @@ def test_export_merges_and_copies(adapter, tmp_path):
 
 def test_export_of_a_training_checkpoint_with_full_fine_tuning(chat_checkpoint, tmp_path):
     from safetensors.torch import load_file
+
     data = write_rows(tmp_path / "q.jsonl", [{"question": f"{i}?", "answer": str(i)} for i in range(8)])
     command(
         "grpo.train",
@@ -104,15 +113,27 @@ def test_evaluate(adapter, tmp_path):
     )
     result = json.loads(run.stdout)
     assert result == json.loads((tmp_path / "out.json").read_text())
-    assert (result["num_questions"], result["num_answers"]) == (5, 20) and {"pass@1", "pass@2", "pass@4", "accuracy_low"} <= result.keys()
+    assert (result["num_questions"], result["num_answers"]) == (5, 20) and {
+        "pass@1",
+        "pass@2",
+        "pass@4",
+        "accuracy_low",
+    } <= result.keys()
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
 
 
 def test_summary_by_hand():
     """Three questions, two answers each: right right | right wrong | refused wrong."""
+
     def group(*outcomes):
         members = [Completion([1, 2], [], [], "stop") for _ in outcomes]
-        return Group(Prompt(0, "", (), {}), members, scores=[{"r": Score(1.0, "", outcome)} for outcome in outcomes], rewards=[1.0] * len(outcomes))
+        return Group(
+            Prompt(0, "", (), {}),
+            members,
+            scores=[{"r": Score(1.0, "", outcome)} for outcome in outcomes],
+            rewards=[1.0] * len(outcomes),
+        )
+
     result = summary([group("correct", "correct"), group("correct", "wrong"), group("refused", "wrong")])
     assert result["accuracy"] == pytest.approx(0.5) and result["attempted_accuracy"] == pytest.approx(3 / 5)
     assert result["hallucination_rate"] == pytest.approx(2 / 5) and result["refusal_rate"] == pytest.approx(1 / 6)

@@ -33,7 +33,9 @@ def test_exponents_are_numbers(tmp_path, text):
 
 
 def test_all_problems_at_once_with_their_lines(tmp_path):
-    text = why(tmp_path, "learnig_rate: 1\nbeta: high\nnum_generations: 1\ntop_p: 2\nmax_steps: 1.5\n", "loss_type=grop")
+    text = why(
+        tmp_path, "learnig_rate: 1\nbeta: high\nnum_generations: 1\ntop_p: 2\nmax_steps: 1.5\n", "loss_type=grop"
+    )
     for part in (
         "c.yaml:5: unknown key learnig_rate; did you mean learning_rate?",
         "c.yaml:6: beta: wants a number, got 'high'",
@@ -52,7 +54,13 @@ def test_duplicate_keys_and_aliases_of_the_same_key(tmp_path):
 
 
 def test_the_command_line_wins(tmp_path):
-    config, _ = load(tmp_path, "beta: 0.1\nlora_target_modules: [q_proj]\n", "beta=0.2", "--lora_r=4", "lora_target_modules=q_proj,v_proj")
+    config, _ = load(
+        tmp_path,
+        "beta: 0.1\nlora_target_modules: [q_proj]\n",
+        "beta=0.2",
+        "--lora_r=4",
+        "lora_target_modules=q_proj,v_proj",
+    )
     assert (config.beta, config.lora_r, config.lora_target_modules) == (0.2, 4, ("q_proj", "v_proj"))
 
 
@@ -63,18 +71,21 @@ def test_environment_variables(tmp_path, monkeypatch):
     assert "NO_SUCH is not set" in why(tmp_path, "run_name: ${NO_SUCH}\n")
 
 
-@pytest.mark.parametrize(("text", "part"), [
-    ("num_generations: 8\nper_device_train_batch_size: 12\n", "do not make whole groups"),
-    ("reward_weights: [1, 2]\n", "reward_weights has 2 entries"),
-    ("top_p: 0.9\nnum_iterations: 2\n", "top_p and top_k need num_iterations: 1"),
-    ("prompt_template: hello\n", "does not contain {question}"),
-    ("report_to: [tensorbord]\n", "unknown tensorbord"),
-    ("max_steps: 0\n", "nothing to do"),
-    ("gradient_checkpointing: maybe\n", "must be one of"),
-    ("temperature: 0\n", "must be above 0"),
-    ("beta: .nan\n", "wants a number"),
-    ("reward_funcs: [exact, exact]\n", "reward_funcs was set at"),
-])
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("num_generations: 8\nper_device_train_batch_size: 12\n", "do not make whole groups"),
+        ("reward_weights: [1, 2]\n", "reward_weights has 2 entries"),
+        ("top_p: 0.9\nnum_iterations: 2\n", "top_p and top_k need num_iterations: 1"),
+        ("prompt_template: hello\n", "does not contain {question}"),
+        ("report_to: [tensorbord]\n", "unknown tensorbord"),
+        ("max_steps: 0\n", "nothing to do"),
+        ("gradient_checkpointing: maybe\n", "must be one of"),
+        ("temperature: 0\n", "must be above 0"),
+        ("beta: .nan\n", "wants a number"),
+        ("reward_funcs: [exact, exact]\n", "reward_funcs was set at"),
+    ],
+)
 def test_impossible_values_and_combinations(tmp_path, text, part):
     assert part in why(tmp_path, text)
 
@@ -146,8 +157,20 @@ def test_knowrls_own_file_loads_with_a_notice_per_unused_key(tmp_path):
     """With its typo `swanlab_experiment_name::` and the keys of engines that are not used here."""
     (tmp_path / "grpo.yaml").write_text(KNOWRL_GRPO)
     config, notices = load_config(tmp_path / "grpo.yaml", ["reward_funcs=format,exact"])
-    assert (config.lora_r, config.per_device_train_batch_size, config.run_name, config.tf32) == (128, 20, "experiment", True)
-    for name in ("attn_implementation", "optim", "use_vllm", "vllm_gpu_memory_utilization", "gradient_checkpointing_kwargs", "logging_strategy"):
+    assert (config.lora_r, config.per_device_train_batch_size, config.run_name, config.tf32) == (
+        128,
+        20,
+        "experiment",
+        True,
+    )
+    for name in (
+        "attn_implementation",
+        "optim",
+        "use_vllm",
+        "vllm_gpu_memory_utilization",
+        "gradient_checkpointing_kwargs",
+        "logging_strategy",
+    ):
         assert sum(f" {name} is not used" in notice for notice in notices) == 1
     assert any("swanlab_experiment_name: is read as" in notice for notice in notices)
 
@@ -165,9 +188,16 @@ def test_knowrls_own_file_names_no_rewards_but_a_knowledge_base(tmp_path, monkey
 
 def test_the_guides_words_are_understood(tmp_path):
     config, _ = load(
-        tmp_path, "kl_coef: 0.05\nnum_return_sequences: 2\nmax_new_tokens: 2048\nnum_epochs: 3\nlora_rank: 16\nlora_target: q_proj,v_proj\n"
+        tmp_path,
+        "kl_coef: 0.05\nnum_return_sequences: 2\nmax_new_tokens: 2048\nnum_epochs: 3\nlora_rank: 16\nlora_target: q_proj,v_proj\n",
     )
-    assert (config.beta, config.num_generations, config.max_completion_length, config.num_train_epochs, config.lora_r) == (0.05, 2, 2048, 3, 16)
+    assert (
+        config.beta,
+        config.num_generations,
+        config.max_completion_length,
+        config.num_train_epochs,
+        config.lora_r,
+    ) == (0.05, 2, 2048, 3, 16)
     assert config.lora_target_modules == ("q_proj", "v_proj")
     config, _ = load_config(None, ["model_name_or_path=m", "output_dir=o", "dataset=d", "cutoff_len=3072"], SftConfig)
     assert config.max_length == 3072
@@ -178,7 +208,9 @@ def test_every_config_of_the_project_loads_and_survives_a_round_trip(path, tmp_p
     kind = SftConfig if "reward_funcs" not in yaml.safe_load(path.read_text()) else TrainConfig
     config, _ = load_config(path, kind=kind)
     (tmp_path / "resolved.yaml").write_text(to_yaml(config))
-    again, notices = load_config(tmp_path / "resolved.yaml", [f"overwrite_output_dir={config.overwrite_output_dir}"], kind)
+    again, notices = load_config(
+        tmp_path / "resolved.yaml", [f"overwrite_output_dir={config.overwrite_output_dir}"], kind
+    )
     assert again == config and not notices
 
 

@@ -1,4 +1,5 @@
-"""Attention by two products, forward and backward, against the formula in float64 and against torch's kernel in the same dtype."""
+"""Attention by two products, forward and backward, against the formula in float64 and against torch's kernel in the
+same dtype."""
 
 import pytest
 import torch
@@ -34,19 +35,26 @@ def error(got, wanted):
 @pytest.mark.parametrize("shape", [(3, 5, 9, 4, 2, 8), (2, 7, 7, 6, 1, 16), (5, 1, 13, 3, 3, 8)])
 @pytest.mark.parametrize("bytes_at_a_time", [1, 1 << 22])
 def test_equals_the_formula_with_gradients(shape, bytes_at_a_time, monkeypatch):
-    monkeypatch.setattr(dense_attention, "SCORES_BYTES", bytes_at_a_time)      # one row at a time, and all at once
+    monkeypatch.setattr(dense_attention, "SCORES_BYTES", bytes_at_a_time)  # one row at a time, and all at once
     (*inputs, g), visible = tensors(*shape)
 
     def formula(q, k, v):
-        S, T = visible.shape                                                   # the twin wants as many queries as keys
+        S, T = visible.shape  # the twin wants as many queries as keys
         square = torch.ones(T, T, dtype=torch.bool).tril()
-        square[T - S:] = visible
-        return torch.stack([slow(F.pad(q[n], (0, 0, 0, 0, T - S, 0)), k[n], v[n], square)[T - S:] for n in range(len(q))])
+        square[T - S :] = visible
+        return torch.stack(
+            [slow(F.pad(q[n], (0, 0, 0, 0, T - S, 0)), k[n], v[n], square)[T - S :] for n in range(len(q))]
+        )
 
     wanted = run(formula, [x.double() for x in inputs], g)
     got = run(lambda q, k, v: DenseAttention.apply(q, k, v, additive(visible)), inputs, g)
-    theirs = run(lambda q, k, v: F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), additive(visible),
-                                                                enable_gqa=True).transpose(1, 2), inputs, g)
+    theirs = run(
+        lambda q, k, v: F.scaled_dot_product_attention(
+            *(x.transpose(1, 2) for x in (q, k, v)), additive(visible), enable_gqa=True
+        ).transpose(1, 2),
+        inputs,
+        g,
+    )
     for ours, torchs, exact in zip(got, theirs, wanted, strict=True):
         assert error(ours, exact) < max(3 * error(torchs, exact), 0.01)
 

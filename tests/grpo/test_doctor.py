@@ -18,8 +18,18 @@ def config(tmp_path, chat_checkpoint):
     shutil.copytree(chat_checkpoint, tmp_path / "model")
     data = write_rows(tmp_path / "data.jsonl", [{"question": "What is 1 + 1?", "answer": "2"}] * 4)
     path = tmp_path / "run.yaml"
-    path.write_text(json.dumps({"model_name_or_path": str(tmp_path / "model"), "dataset_id_or_path": str(data), "output_dir": str(tmp_path / "run"),
-                                "reward_funcs": ["math"], "num_generations": 4, "max_completion_length": 16}))
+    path.write_text(
+        json.dumps(
+            {
+                "model_name_or_path": str(tmp_path / "model"),
+                "dataset_id_or_path": str(data),
+                "output_dir": str(tmp_path / "run"),
+                "reward_funcs": ["math"],
+                "num_generations": 4,
+                "max_completion_length": 16,
+            }
+        )
+    )
     return path
 
 
@@ -56,7 +66,9 @@ def test_each_fault_is_found(config, capsys, tmp_path):
     shutil.rmtree(tmp_path / "model")
     write_chat_checkpoint(tmp_path / "model")
     raw = json.loads((tmp_path / "model" / "config.json").read_text())
-    (tmp_path / "model" / "config.json").write_text(json.dumps(raw | {"intermediate_size": raw["intermediate_size"] * 2}))
+    (tmp_path / "model" / "config.json").write_text(
+        json.dumps(raw | {"intermediate_size": raw["intermediate_size"] * 2})
+    )
     code, found = examine(capsys, config, "overwrite_output_dir=true")
     assert code == PREFLIGHT and "mlp" in found["model"]["text"] and "wanted" in found["model"]["text"]
 

@@ -8,7 +8,16 @@ from grpo.kernels.reference import draw as draw_slowly
 
 from grpo.draw import Sampling, draw, row_seed, uniforms
 
-CASES = [(1.0, 1.0, 0), (0.7, 1.0, 0), (1.3, 0.9, 0), (1.0, 1.0, 5), (0.7, 0.8, 20), (1.0, 0.05, 0), (0.0, 1.0, 0), (1.0, 0.999999, 1)]
+CASES = [
+    (1.0, 1.0, 0),
+    (0.7, 1.0, 0),
+    (1.3, 0.9, 0),
+    (1.0, 1.0, 5),
+    (0.7, 0.8, 20),
+    (1.0, 0.05, 0),
+    (0.0, 1.0, 0),
+    (1.0, 0.999999, 1),
+]
 
 
 @pytest.mark.parametrize(("temperature", "top_p", "top_k"), CASES)
@@ -26,8 +35,8 @@ def test_equals_the_twin(temperature, top_p, top_k, width):
 
 @pytest.mark.parametrize(("temperature", "top_p", "top_k"), [(1.0, 1.0, 0), (0.7, 0.9, 0), (1.0, 1.0, 8)])
 def test_distribution_by_chi_square(temperature, top_p, top_k):
-    """250,000 draws from one distribution, uniforms as the sampler makes them. z < 4: a right sampler fails once in 30,000 runs,
-    and the seed is fixed."""
+    """250,000 draws from one distribution, uniforms as the sampler makes them. z < 4: a right sampler fails once in
+    30,000 runs, and the seed is fixed."""
     n = 250_000
     logits = torch.randn(300, generator=torch.Generator().manual_seed(0)) * 2
     seeds = torch.arange(n // 500).repeat_interleave(500) * 7919 + 13
@@ -67,11 +76,13 @@ def test_cut_lies_between_kept_and_dropped():
 
 
 def test_uniforms_are_uniform_and_uncorrelated():
-    u = uniforms(torch.arange(1000)[:, None].expand(-1, 200).reshape(-1), torch.arange(200).repeat(1000)).view(1000, 200)
+    u = uniforms(torch.arange(1000)[:, None].expand(-1, 200).reshape(-1), torch.arange(200).repeat(1000)).view(
+        1000, 200
+    )
     assert float(u.min()) >= 0 and float(u.max()) < 1
-    assert abs(float(u.mean()) - 0.5) < 0.003                      # 4.6 standard errors
+    assert abs(float(u.mean()) - 0.5) < 0.003  # 4.6 standard errors
     assert abs(float(torch.corrcoef(u.T[:2])[0, 1])) < 0.15 and abs(float(torch.corrcoef(u[:2])[0, 1])) < 0.3
-    assert float(torch.histc(u.float(), 50, 0, 1).std()) < 120     # expected 4000 a bin, standard deviation 63
+    assert float(torch.histc(u.float(), 50, 0, 1).std()) < 120  # expected 4000 a bin, standard deviation 63
 
 
 def test_row_seeds_differ():
@@ -81,10 +92,15 @@ def test_row_seeds_differ():
 
 def test_no_uniform_is_0_or_1():
     """SplitMix64 takes (0, 0) to 0, and a uniform of 0 would draw the first entry, however improbable."""
-    seeds = torch.cat([torch.zeros(1, dtype=torch.int64), torch.randint(-2**62, 2**62, (100_000,), generator=torch.Generator().manual_seed(0))])
+    seeds = torch.cat(
+        [
+            torch.zeros(1, dtype=torch.int64),
+            torch.randint(-(2**62), 2**62, (100_000,), generator=torch.Generator().manual_seed(0)),
+        ]
+    )
     uniform_B = uniforms(seeds, torch.zeros_like(seeds))
     assert float(uniform_B.min()) > 0 and float(uniform_B.max()) < 1
     logits_BV = torch.zeros(1, 300)
-    logits_BV[0, 0] = -103.0                                     # e^-103 is the smallest float32 above 0
+    logits_BV[0, 0] = -103.0  # e^-103 is the smallest float32 above 0
     ids_B, _, _ = draw(logits_BV, uniform_B[:1], Sampling(1))
     assert int(ids_B) == 1

@@ -17,10 +17,10 @@ def make(guarded=True):
 @pytest.mark.parametrize("guarded", [True, False])
 def test_a_gradient_below_float16s_smallest_number(guarded):
     parameter, optimizer = make(guarded)
-    optimizer.backward((parameter.half().float() * 1e-8).sum())         # 1e-8 rounds to 0 in float16
+    optimizer.backward((parameter.half().float() * 1e-8).sum())  # 1e-8 rounds to 0 in float16
     norm = optimizer.step(0.1, 0.0)
     assert norm == (pytest.approx(4e-8, rel=1e-2) if guarded else 0.0)
-    assert (bool((parameter < 0.95).all()) if guarded else bool((parameter == 1).all()))
+    assert bool((parameter < 0.95).all()) if guarded else bool((parameter == 1).all())
 
 
 @pytest.mark.parametrize("max_norm", [0.0, 1.0])
@@ -32,12 +32,14 @@ def test_the_scale_does_not_change_an_update(max_norm):
             optimizer.backward((parameter**2 * torch.arange(16.0).view(4, 4)).sum())
             norm = optimizer.step(0.1, max_norm)
         updates.append((parameter.detach().clone(), norm))
-    assert torch.allclose(updates[0][0], updates[1][0], rtol=1e-6) and updates[0][1] == pytest.approx(updates[1][1], rel=1e-6)
+    assert torch.allclose(updates[0][0], updates[1][0], rtol=1e-6) and updates[0][1] == pytest.approx(
+        updates[1][1], rel=1e-6
+    )
 
 
 def test_an_overflow_changes_nothing_and_halves_the_scale():
     parameter, optimizer = make()
-    optimizer.backward((parameter.half().float() * 1e3).sum())          # 1e3 · 1024 is beyond 65504
+    optimizer.backward((parameter.half().float() * 1e3).sum())  # 1e3 · 1024 is beyond 65504
     assert optimizer.step(0.1, 0.0) == float("inf") and (parameter == 1).all() and optimizer.scale == FIRST_SCALE / 2
     optimizer.backward((parameter.half().float() * 10).sum())
     assert optimizer.step(0.1, 0.0) == pytest.approx(40) and (parameter < 1).all()
@@ -57,8 +59,11 @@ def test_the_scale_is_part_of_a_checkpoint():
 def test_a_run_in_float16(tmp_path, chat_checkpoint):
     """Two whole steps with finite gradients, and the log-probs of sampler and trainer closer than bfloat16's."""
     from grpo.train import main
+
     rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(json.dumps({"question": f"What is {n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(8)))
+    rows.write_text(
+        "".join(json.dumps({"question": f"What is {n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(8))
+    )
     config = tmp_path / "c.yaml"
     config.write_text(
         json.dumps(

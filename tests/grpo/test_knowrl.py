@@ -1,4 +1,5 @@
-"""KnowRL on real data: stage 1 on its cold-start conversations, stage 2 on its questions, with a knowledge base and two chat endpoints."""
+"""KnowRL on real data: stage 1 on its cold-start conversations, stage 2 on its questions, with a knowledge base and two
+chat endpoints."""
 
 import json
 
@@ -23,7 +24,10 @@ def xquad_base(tmp_path_factory):
     """XQuAD's paragraphs as a knowledge base."""
     folder = tmp_path_factory.mktemp("xquad")
     articles = json.loads(real_data("xquad/xquad.en.json").read_text())["data"]
-    rows = [{"title": article["title"], "text": [paragraph["context"] for paragraph in article["paragraphs"]]} for article in articles]
+    rows = [
+        {"title": article["title"], "text": [paragraph["context"] for paragraph in article["paragraphs"]]}
+        for article in articles
+    ]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     build(Source(folder / "rows.jsonl"), folder / "kb.db", SkipLog(folder / "rows.jsonl", strict=True))
     return folder / "kb.db"
@@ -39,7 +43,10 @@ def endpoints(monkeypatch):
     turns = iter("ABC" * 10000)
     monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "word")
     monkeypatch.setenv("OPENAI_API_KEY_FACTSCORE", "word")
-    with ApiServer(says("A"), default=replies_with(lambda _: next(turns))) as judge, ApiServer(default=replies_with(facts_of)) as decomposer:
+    with (
+        ApiServer(says("A"), default=replies_with(lambda _: next(turns))) as judge,
+        ApiServer(default=replies_with(facts_of)) as decomposer,
+    ):
         monkeypatch.setenv("OPENAI_API_BASE_JUDGE", judge.url)
         monkeypatch.setenv("LLM_EVAL_MODEL", "judge-model")
         monkeypatch.setenv("OPENAI_BASE_URL_FACTSCORE", decomposer.url)
@@ -54,7 +61,9 @@ def talkative(monkeypatch):
     monkeypatch.setattr(
         Policy,
         "decode",
-        lambda self, completion: f"<think>Paris. {decode(self, completion)}</think><answer>{completion.ids[0]}</answer>".replace("\x00", ""),
+        lambda self, completion: (
+            f"<think>Paris. {decode(self, completion)}</think><answer>{completion.ids[0]}</answer>".replace("\x00", "")
+        ),
     )
 
 
@@ -82,7 +91,9 @@ def stage2(tmp_path, chat_checkpoint, base, **keys):
     return [json.loads(line) for line in (tmp_path / "rl" / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_both_stages_on_real_data_with_every_reward_explained(tmp_path, chat_checkpoint, xquad_base, endpoints, talkative):
+def test_both_stages_on_real_data_with_every_reward_explained(
+    tmp_path, chat_checkpoint, xquad_base, endpoints, talkative
+):
     cold = {
         **QUIET,
         "model_name_or_path": str(chat_checkpoint),
@@ -98,16 +109,24 @@ def test_both_stages_on_real_data_with_every_reward_explained(tmp_path, chat_che
     sft(*load_config(tmp_path / "cold.yaml", kind=SftConfig))
     lines = stage2(tmp_path, chat_checkpoint, xquad_base, cold_start=str(tmp_path / "cold.yaml"))
     assert len(lines) == 3 and all(line["judge/calls"] > 0 and line["decomposer/calls"] > 0 for line in lines)
-    rows = [json.loads(line) for path in sorted((tmp_path / "rl" / "completions").glob("*.jsonl")) for line in path.read_text().splitlines()]
-    assert len(rows) == 24 and all(row["reasons"]["format"] and "the judge says" in row["reasons"]["combined_v2"] for row in rows)
+    rows = [
+        json.loads(line)
+        for path in sorted((tmp_path / "rl" / "completions").glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+    assert len(rows) == 24 and all(
+        row["reasons"]["format"] and "the judge says" in row["reasons"]["combined_v2"] for row in rows
+    )
     wrong = [row for row in rows if row["rewards"]["combined_v2"] is not None and row["rewards"]["combined_v2"] <= 0]
     assert wrong and all("facts" in row["details"]["combined_v2"] for row in wrong)
     judge, _ = endpoints
     asked = [request.text for request in judge.requests]
-    assert not any("<|im_start|>" in text for text in asked)                           # the question, never the rendered prompt
+    assert not any("<|im_start|>" in text for text in asked)  # the question, never the rendered prompt
 
 
-def test_a_judge_that_refuses_the_key_stops_the_run_before_its_first_step(tmp_path, chat_checkpoint, xquad_base, endpoints, monkeypatch):
+def test_a_judge_that_refuses_the_key_stops_the_run_before_its_first_step(
+    tmp_path, chat_checkpoint, xquad_base, endpoints, monkeypatch
+):
     with ApiServer(default=fails(401)) as closed:
         monkeypatch.setenv("OPENAI_API_BASE_JUDGE", closed.url)
         with pytest.raises(UserError) as caught:
@@ -115,11 +134,17 @@ def test_a_judge_that_refuses_the_key_stops_the_run_before_its_first_step(tmp_pa
     assert caught.value.exit_code == 3
 
 
-def test_a_judge_that_loses_its_quota_stops_the_run_with_a_checkpoint(tmp_path, chat_checkpoint, xquad_base, endpoints, talkative, monkeypatch):
+def test_a_judge_that_loses_its_quota_stops_the_run_with_a_checkpoint(
+    tmp_path, chat_checkpoint, xquad_base, endpoints, talkative, monkeypatch
+):
     with ApiServer(says("A"), *[says("B")] * 8, default=fails(429, "insufficient_quota")) as spent:
         monkeypatch.setenv("OPENAI_API_BASE_JUDGE", spent.url)
         with pytest.raises(UserError) as caught:
             stage2(tmp_path, chat_checkpoint, xquad_base)
     assert caught.value.exit_code == 4 and "quota" in str(caught.value)
     state = json.loads((tmp_path / "rl" / "run_state.json").read_text())
-    assert state["exit_code"] == 4 and state["last_checkpoint"] is not None and (tmp_path / "rl" / state["last_checkpoint"]).is_dir()
+    assert (
+        state["exit_code"] == 4
+        and state["last_checkpoint"] is not None
+        and (tmp_path / "rl" / state["last_checkpoint"]).is_dir()
+    )

@@ -39,8 +39,8 @@ def test_equals_the_twin_with_gradients(temperature, chunk, cut):
 
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 def test_float32_stays_close_to_float64(offset):
-    """Also with logits offset by 1e4, where a log-softmax without its maximum subtracted would overflow. An offset of 1e4 costs
-    float32 three digits before the log-softmax begins, hence the wider bound."""
+    """Also with logits offset by 1e4, where a log-softmax without its maximum subtracted would overflow. An offset of
+    1e4 costs float32 three digits before the log-softmax begins, hence the wider bound."""
     hidden, head, targets = inputs(dtype=torch.float32, offset=offset)
     wanted, _ = slow(hidden, head, targets, 0.8)
     got, _ = token_logprobs(hidden, head, targets, 0.8)
@@ -53,7 +53,10 @@ def test_float32_stays_close_to_float64(offset):
 
 def test_cut_minus_infinity_keeps_everything():
     hidden, head, targets = inputs()
-    plain, cut = token_logprobs(hidden, head, targets, 1.0), token_logprobs(hidden, head, targets, 1.0, torch.full((37,), NO_CUT))
+    plain, cut = (
+        token_logprobs(hidden, head, targets, 1.0),
+        token_logprobs(hidden, head, targets, 1.0, torch.full((37,), NO_CUT)),
+    )
     assert torch.equal(plain[0], cut[0]) and torch.equal(plain[1], cut[1])
 
 
@@ -65,8 +68,8 @@ def test_a_frozen_head_gets_no_gradient():
 
 
 def test_memory_is_flat_in_tokens():
-    """Peak memory of forward and backward at 4 times the tokens. The logits of the 12,288 more tokens would take 1,573 MB; what
-    is allowed is the allocator's mood."""
+    """Peak memory of forward and backward at 4 times the tokens. The logits of the 12,288 more tokens would take 1,573
+    MB; what is allowed is the allocator's mood."""
     code = """
 import resource, sys, torch
 from grpo.logprobs import token_logprobs
@@ -77,6 +80,7 @@ token_logprobs(hidden, head, targets, 1.0, chunk=128)[0].sum().backward()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
     peaks = [
-        int(subprocess.run([sys.executable, "-c", code, str(rows)], capture_output=True, text=True, check=True).stdout) for rows in (4096, 16384)
+        int(subprocess.run([sys.executable, "-c", code, str(rows)], capture_output=True, text=True, check=True).stdout)
+        for rows in (4096, 16384)
     ]
     assert peaks[1] - peaks[0] < 300

@@ -38,13 +38,17 @@ def test_forward_and_gradients_equal_the_twin(targets):
     y.backward(upstream)
     twins, leaves = [], {}
     for part in PARTS:
-        A, B = ((t.clone().requires_grad_() for t in layer.adapter(part)) if part in targets else (torch.zeros(1, 10), torch.zeros(PARTS[part], 1)))
+        A, B = (
+            (t.clone().requires_grad_() for t in layer.adapter(part))
+            if part in targets
+            else (torch.zeros(1, 10), torch.zeros(PARTS[part], 1))
+        )
         leaves[part] = (A, B)
         twins.append(lora_linear(x, *layer.base(part), A, B, layer.lora.scale))
     wanted = torch.cat(twins, dim=-1)
     assert (y - wanted).abs().max() < 1e-12
     wanted.backward(upstream)
-    assert (dx - x.grad + dx).abs().max() < 1e-11          # x.grad holds both passes' gradients
+    assert (dx - x.grad + dx).abs().max() < 1e-11  # x.grad holds both passes' gradients
     for part, rows in layer.rank_slices.items():
         assert (layer.A.master.grad[rows] - leaves[part][0].grad).abs().max() < 1e-11
         assert (layer.B[part].grad - leaves[part][1].grad).abs().max() < 1e-11
@@ -94,11 +98,13 @@ def test_split_and_joint_projections_compute_the_same(monkeypatch):
 
 
 def test_small_updates_survive_bf16():
-    """The slope of (output change in bf16) on (exact change) for an update of the size of a first step, lr 1e-5. Merging into
-    bf16 weights keeps a few per cent of it; the augmented product keeps it all. On average over 64 x 512 outputs the slope's
-    standard error is about 0.01."""
+    """The slope of (output change in bf16) on (exact change) for an update of the size of a first step, lr 1e-5.
+    Merging into bf16 weights keeps a few per cent of it; the augmented product keeps it all. On average over 64 x 512
+    outputs the slope's standard error is about 0.01."""
     torch.manual_seed(0)
-    layer = LoraLinear(512, {"o_proj": 512}, False, Build(LoraSpec(64, 128, targets=("o_proj",)), False, torch.bfloat16, "cpu"))
+    layer = LoraLinear(
+        512, {"o_proj": 512}, False, Build(LoraSpec(64, 128, targets=("o_proj",)), False, torch.bfloat16, "cpu")
+    )
     layer.weight[:, :512] = torch.randn(512, 512) / 512**0.5
     layer.reset(torch.Generator().manual_seed(0))
     x = torch.randn(64, 512).bfloat16()
@@ -109,7 +115,10 @@ def test_small_updates_survive_bf16():
     exact = layer.lora.scale * (x.double() @ A.double().T) @ B.double().T
     # rounding of the output hides changes below its own step, but not on average: rounding is unbiased
     many = torch.stack(
-        [(layer((x.double() * s).bfloat16()).double() / s - _without(layer, (x.double() * s).bfloat16()) / s) for s in (1, 1.17, 1.31, 1.43, 1.59)]
+        [
+            (layer((x.double() * s).bfloat16()).double() / s - _without(layer, (x.double() * s).bfloat16()) / s)
+            for s in (1, 1.17, 1.31, 1.43, 1.59)
+        ]
     )
     slope = (many.mean(0) * exact).sum() / exact.square().sum()
     assert before.isfinite().all() and 0.95 <= slope <= 1.05
@@ -134,25 +143,41 @@ def test_packed_gradients_equal_peft_on_padded_rows(tmp_path, family):
     """One row with shared prompts against transformers + PEFT on padded rows: the same adapter gradients to 5e-6."""
     peft = pytest.importorskip("peft")
     from transformers import AutoModelForCausalLM
+
     write_checkpoint(tmp_path / "base", family)
     ours = load(tmp_path / "base", rank=4, alpha=8)
     randomise_adapter(ours)
     save_adapter(trained_adapter(ours, None, str(tmp_path / "base")), tmp_path / "adapter", lora_alpha=8)
-    groups = [Group(Prompt(0, "", (5, 9, 6, 11), {}), [_completion([7, 3, 2]), _completion([8, 8, 4, 4, 1, 2]), _completion([9])]),
-              Group(Prompt(1, "", (15, 19), {}), [_completion([17, 2]), _completion([30, 31, 32])])]
+    groups = [
+        Group(
+            Prompt(0, "", (5, 9, 6, 11), {}),
+            [_completion([7, 3, 2]), _completion([8, 8, 4, 4, 1, 2]), _completion([9])],
+        ),
+        Group(Prompt(1, "", (15, 19), {}), [_completion([17, 2]), _completion([30, 31, 32])]),
+    ]
     weights = [[0.1, 0.2, 0.3], [0.15, 0.25]]
     batch = pack(groups, [(g, i) for g, group in enumerate(groups) for i in range(len(group.completions))], weights)
     hidden = ours(batch.ids_T, batch.positions_T, PackedAttention(batch.layout, torch.float32, "cpu"))
     logp, _ = token_logprobs(hidden.index_select(0, batch.source_C), ours.head(), batch.targets_C, 0.8)
     (logp * batch.weight_C).sum().backward()
 
-    theirs = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), tmp_path / "adapter", is_trainable=True)
-    rows = [(group.prompt.ids, c.ids, weights[g][i]) for g, group in enumerate(groups) for i, c in enumerate(group.completions)]
+    theirs = peft.PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(tmp_path / "base"), tmp_path / "adapter", is_trainable=True
+    )
+    rows = [
+        (group.prompt.ids, c.ids, weights[g][i])
+        for g, group in enumerate(groups)
+        for i, c in enumerate(group.completions)
+    ]
     width = max(len(p) + len(c) for p, c, _ in rows)
     ids = torch.tensor([[*p, *c] + [0] * (width - len(p) - len(c)) for p, c, _ in rows])
     mask = torch.tensor([[1] * (len(p) + len(c)) + [0] * (width - len(p) - len(c)) for p, c, _ in rows])
-    all_logps = (theirs(ids, attention_mask=mask).logits[:, :-1].float() / 0.8).log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
-    total = sum(w * all_logps[r, len(p) - 1:len(p) + len(c) - 1].sum() for r, (p, c, w) in enumerate(rows))
+    all_logps = (
+        (theirs(ids, attention_mask=mask).logits[:, :-1].float() / 0.8)
+        .log_softmax(-1)
+        .gather(2, ids[:, 1:, None])[..., 0]
+    )
+    total = sum(w * all_logps[r, len(p) - 1 : len(p) + len(c) - 1].sum() for r, (p, c, w) in enumerate(rows))
     total.backward()
     gradients = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
     compared = 0

@@ -1,4 +1,5 @@
-"""The loss: hand-worked numbers, a slow twin, finite differences, identities, TRL's own code, and the traps of real trainers."""
+"""The loss: hand-worked numbers, a slow twin, finite differences, identities, TRL's own code, and the traps of real
+trainers."""
 
 import random
 from collections import defaultdict
@@ -20,9 +21,18 @@ def make_groups(lengths=LENGTHS, truncated=(), seed=0):
     rng = random.Random(seed)
     groups = []
     for g, group in enumerate(lengths):
-        members = [Completion([rng.randrange(50) for _ in range(n)], [0.0] * n, [float("-inf")] * n, "length" if (g, i) in truncated else "stop")
-                   for i, n in enumerate(group)]
-        groups.append(Group(Prompt(g, "", tuple(range(1, 4 + g)), {}), members, advantages=[rng.gauss(0, 1) for _ in members]))
+        members = [
+            Completion(
+                [rng.randrange(50) for _ in range(n)],
+                [0.0] * n,
+                [float("-inf")] * n,
+                "length" if (g, i) in truncated else "stop",
+            )
+            for i, n in enumerate(group)
+        ]
+        groups.append(
+            Group(Prompt(g, "", tuple(range(1, 4 + g)), {}), members, advantages=[rng.gauss(0, 1) for _ in members])
+        )
     return groups
 
 
@@ -51,15 +61,35 @@ def test_hand_worked_grpo():
     -1.2 / (2 * 1), the second -(min(-0.5, -0.8) - 1) / (2 * 2) = 1.8 / 4. Loss = -0.6 + 0.45 = -0.15."""
     log = torch.log(torch.tensor([1.5, 0.5, 1.0]))
     loss, stats = policy_loss(
-        log, torch.zeros(3), None, torch.tensor([1.0, -1.0, -1.0]), torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0, 1, 1]), LossConfig()
+        log,
+        torch.zeros(3),
+        None,
+        torch.tensor([1.0, -1.0, -1.0]),
+        torch.tensor([0.5, 0.25, 0.25]),
+        torch.tensor([0, 1, 1]),
+        LossConfig(),
     )
     assert float(loss) == pytest.approx(-0.15, abs=1e-6)
-    assert stats["clipped_high"].tolist() == [True, False, False] and stats["clipped_low"].tolist() == [False, True, False]
+    assert stats["clipped_high"].tolist() == [True, False, False] and stats["clipped_low"].tolist() == [
+        False,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("loss_type", LOSSES)
-@pytest.mark.parametrize("options", [{}, {"epsilon_high": 0.28}, {"delta": 1.5}, {"beta": 0.1}, {"beta": 0.1, "use_bias_correction_kl": True},
-                                     {"importance_sampling_level": "sequence", "beta": 0.04}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"epsilon_high": 0.28},
+        {"delta": 1.5},
+        {"beta": 0.1},
+        {"beta": 0.1, "use_bias_correction_kl": True},
+        {"importance_sampling_level": "sequence", "beta": 0.04},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("truncated", [(), ((0, 1), (1, 3))], ids=["whole", "truncated"])
 def test_equals_the_slow_twin(loss_type, options, truncated):
     groups = make_groups(truncated=truncated)
@@ -68,9 +98,16 @@ def test_equals_the_slow_twin(loss_type, options, truncated):
     twin = {**options, "sequence_level": options.get("importance_sampling_level") == "sequence"}
     twin.pop("importance_sampling_level", None)
     members = [(g, i) for g, group in enumerate(groups) for i in range(len(group.completions))]
-    wanted = slow_loss(*logps, [groups[g].advantages[i] for g, i in members], [pair not in truncated for pair in members], loss_type=loss_type,
-                       max_length=16, rows_per_micro_batch=4, **twin)
-    assert float(loss) == pytest.approx(wanted, rel=1e-6)       # weights and advantages are float32
+    wanted = slow_loss(
+        *logps,
+        [groups[g].advantages[i] for g, i in members],
+        [pair not in truncated for pair in members],
+        loss_type=loss_type,
+        max_length=16,
+        rows_per_micro_batch=4,
+        **twin,
+    )
+    assert float(loss) == pytest.approx(wanted, rel=1e-6)  # weights and advantages are float32
 
 
 @pytest.mark.parametrize("loss_type", LOSSES)
@@ -80,13 +117,16 @@ def test_gradient_by_finite_differences(loss_type):
     flat = torch.tensor([x for row in new for x in row], dtype=torch.float64, requires_grad=True)
     sizes = [len(row) for row in new]
     config = LossConfig(beta=0.1, epsilon_high=0.28, delta=2.0)
-    assert torch.autograd.gradcheck(lambda x: fast_loss(groups, weights_of(groups, loss_type), (x.split(sizes), old, ref), config)[0], flat)
+    assert torch.autograd.gradcheck(
+        lambda x: fast_loss(groups, weights_of(groups, loss_type), (x.split(sizes), old, ref), config)[0], flat
+    )
 
 
 @pytest.mark.parametrize("loss_type", LOSSES)
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_any_split_into_micro_batches_gives_the_same_gradient(loss_type, level):
-    """Trap 1: denominators per micro-batch. Here they are the step's, so the number and order of micro-batches is of no matter."""
+    """Trap 1: denominators per micro-batch. Here they are the step's, so the number and order of micro-batches is of no
+    matter."""
     groups = make_groups()
     logps = tables(groups)
     weights, config, results = weights_of(groups, loss_type), LossConfig(beta=0.1, importance_sampling_level=level), []
@@ -122,8 +162,15 @@ def test_kl_and_its_gradient_vanish_at_the_reference():
 def test_k3_does_not_overflow_and_masked_tokens_cannot_poison():
     """Trap 8: exp(1e4) in a token that does not count would make the whole gradient NaN."""
     new = torch.tensor([-1e4, -1.0, float("-inf")], requires_grad=True)
-    loss, _ = policy_loss(new, torch.tensor([0.0, -1.1, float("nan")]), torch.tensor([1e4, -1.2, float("inf")]), torch.tensor([1.0, 1.0, -3.0]),
-                          torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0, 0, 1]), LossConfig(beta=0.1))
+    loss, _ = policy_loss(
+        new,
+        torch.tensor([0.0, -1.1, float("nan")]),
+        torch.tensor([1e4, -1.2, float("inf")]),
+        torch.tensor([1.0, 1.0, -3.0]),
+        torch.tensor([0.5, 0.5, 0.0]),
+        torch.tensor([0, 0, 1]),
+        LossConfig(beta=0.1),
+    )
     loss.backward()
     assert loss.isfinite() and new.grad.isfinite().all() and new.grad[2] == 0
 
@@ -135,22 +182,38 @@ def test_truncated_rows_leave_loss_and_denominator():
         masked, _ = fast_loss(groups, weights_of(groups, loss_type, True), logps, LossConfig())
         fewer = make_groups()
         del fewer[0].completions[1], fewer[0].advantages[1]
-        alone, _ = fast_loss(fewer, weights_of(fewer, loss_type, True), [table[:1] + table[2:] for table in logps], LossConfig())
+        alone, _ = fast_loss(
+            fewer, weights_of(fewer, loss_type, True), [table[:1] + table[2:] for table in logps], LossConfig()
+        )
         assert float(masked) == pytest.approx(float(alone), rel=1e-6)
 
 
 def test_sampler_correction_weighs_the_policy_gradient_alone():
     """Eq. 11: w = min(π_train / π_sampler, C) multiplies the surrogate, not the KL term, and carries no gradient."""
-    new, old, ref = torch.tensor([-1.0, -1.0], requires_grad=True), torch.tensor([-1.0, -1.0]), torch.tensor([-1.5, -1.5])
-    sampler = torch.tensor([-1.0 - 0.5, -1.0 - 3.0])            # ratios e^0.5 and e^3, the latter capped at 2
+    new, old, ref = (
+        torch.tensor([-1.0, -1.0], requires_grad=True),
+        torch.tensor([-1.0, -1.0]),
+        torch.tensor([-1.5, -1.5]),
+    )
+    sampler = torch.tensor([-1.0 - 0.5, -1.0 - 3.0])  # ratios e^0.5 and e^3, the latter capped at 2
     arguments = (ref, torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.5]), torch.tensor([0, 1]))
     loss, stats = policy_loss(new, old, *arguments, LossConfig(beta=0.1, sampler_cap=2.0), sampler)
     wanted = -(0.5 * 2.718281828**0.5 + 0.5 * 2.0) + 0.1 * float(stats["kl"].mean())
     assert float(loss.detach()) == pytest.approx(wanted, rel=1e-6)
 
 
-@pytest.mark.parametrize("options", [{}, {"epsilon_high": 0.28}, {"delta": 1.5}, {"beta": 0.07}, {"beta": 0.07, "use_bias_correction_kl": True},
-                                     {"importance_sampling_level": "sequence", "epsilon": 0.03}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"epsilon_high": 0.28},
+        {"delta": 1.5},
+        {"beta": 0.07},
+        {"beta": 0.07, "use_bias_correction_kl": True},
+        {"importance_sampling_level": "sequence", "epsilon": 0.03},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo", "bnpo"])
 def test_equals_trl(loss_type, options):
     """TRL's own compute_loss on the same log-probs, where trl is installed."""
@@ -165,22 +228,52 @@ def test_equals_trl(loss_type, options):
 
 
 def _trl_loss(trl, group, logps, loss_type, config):
-    """GRPOTrainer._compute_loss on given log-probs: a trainer with the attributes that method reads and no model behind it."""
+    """GRPOTrainer._compute_loss on given log-probs: a trainer with the attributes that method reads and no model behind
+    it."""
     width = max(len(c.ids) for c in group.completions)
-    new, old, ref = (torch.tensor([row + [0.0] * (width - len(row)) for row in table], dtype=torch.float64) for table in logps)
+    new, old, ref = (
+        torch.tensor([row + [0.0] * (width - len(row)) for row in table], dtype=torch.float64) for table in logps
+    )
     mask = torch.tensor([[1] * len(c.ids) + [0] * (width - len(c.ids)) for c in group.completions])
     trainer = object.__new__(trl.GRPOTrainer)
     vars(trainer).update(
-        args=trl.GRPOConfig(output_dir="unused", delta=config.delta, use_bias_correction_kl=config.use_bias_correction_kl, report_to="none",
-                            per_device_train_batch_size=6, num_generations=6, use_cpu=True, bf16=False),
-        model=SimpleNamespace(training=True), accelerator=SimpleNamespace(gather=lambda x: x, num_processes=1, reduce=lambda x, **_: x),
-        _metrics={"train": defaultdict(list)}, _entropy_bonus_enabled=False, aux_loss_enabled=False, off_policy_mask_threshold=None,
-        top_entropy_quantile=1.0, use_vllm=False, current_gradient_accumulation_steps=1, max_completion_length=16, beta=config.beta,
-        loss_type=loss_type, epsilon_low=config.epsilon, epsilon_high=config.epsilon_high,
-        importance_sampling_level=config.importance_sampling_level, vllm_importance_sampling_correction=False,
-        _get_per_token_logps_and_entropies=lambda *_, **__: (new, torch.zeros_like(new), None))
+        args=trl.GRPOConfig(
+            output_dir="unused",
+            delta=config.delta,
+            use_bias_correction_kl=config.use_bias_correction_kl,
+            report_to="none",
+            per_device_train_batch_size=6,
+            num_generations=6,
+            use_cpu=True,
+            bf16=False,
+        ),
+        model=SimpleNamespace(training=True),
+        accelerator=SimpleNamespace(gather=lambda x: x, num_processes=1, reduce=lambda x, **_: x),
+        _metrics={"train": defaultdict(list)},
+        _entropy_bonus_enabled=False,
+        aux_loss_enabled=False,
+        off_policy_mask_threshold=None,
+        top_entropy_quantile=1.0,
+        use_vllm=False,
+        current_gradient_accumulation_steps=1,
+        max_completion_length=16,
+        beta=config.beta,
+        loss_type=loss_type,
+        epsilon_low=config.epsilon,
+        epsilon_high=config.epsilon_high,
+        importance_sampling_level=config.importance_sampling_level,
+        vllm_importance_sampling_correction=False,
+        _get_per_token_logps_and_entropies=lambda *_, **__: (new, torch.zeros_like(new), None),
+    )
     prompt = torch.zeros(6, 1, dtype=torch.int64)
-    inputs = {"prompt_ids": prompt, "prompt_mask": prompt + 1, "completion_ids": torch.zeros_like(mask), "completion_mask": mask,
-              "advantages": torch.tensor(group.advantages, dtype=torch.float64), "old_per_token_logps": old, "ref_per_token_logps": ref,
-              "num_items_in_batch": mask.sum()}
+    inputs = {
+        "prompt_ids": prompt,
+        "prompt_mask": prompt + 1,
+        "completion_ids": torch.zeros_like(mask),
+        "completion_mask": mask,
+        "advantages": torch.tensor(group.advantages, dtype=torch.float64),
+        "old_per_token_logps": old,
+        "ref_per_token_logps": ref,
+        "num_items_in_batch": mask.sum(),
+    }
     return float(trl.GRPOTrainer._compute_loss(trainer, trainer.model, inputs))

@@ -1,4 +1,5 @@
-"""Memory: what is counted against what autograd really keeps and a process really takes; and what happens when it runs out."""
+"""Memory: what is counted against what autograd really keeps and a process really takes; and what happens when it runs
+out."""
 
 import os
 import subprocess
@@ -19,12 +20,37 @@ from grpo.run import Run
 from grpo.schema import Layout
 from grpo.train import Trainer
 
-QWEN_7B = {"model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
-           "num_attention_heads": 28, "num_key_value_heads": 4, "max_position_embeddings": 32768}
-QWEN_MATH = {"model_type": "qwen2", "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
-             "num_attention_heads": 12, "num_key_value_heads": 2, "max_position_embeddings": 4096, "tie_word_embeddings": True}
-SMALL = {"model_type": "qwen2", "vocab_size": 2048, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4,
-         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096}
+QWEN_7B = {
+    "model_type": "qwen2",
+    "vocab_size": 152064,
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 32768,
+}
+QWEN_MATH = {
+    "model_type": "qwen2",
+    "vocab_size": 151936,
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": True,
+}
+SMALL = {
+    "model_type": "qwen2",
+    "vocab_size": 2048,
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+}
 ROOT = Path(__file__).parents[2]
 
 
@@ -39,14 +65,19 @@ def test_what_is_kept_is_what_autograd_keeps(dtype, recompute):
     model.recompute = recompute
     measured = kept_by_autograd(model, PackedAttention(layout, dtype, "cpu"), layout.num_tokens)
     attention, mlp, once = memory.kept_bytes_per_token(model.config, model.build.lora, dtype)
-    per_layer = {"none": attention + mlp, "mlp": attention + dtype.itemsize * 256, "all": dtype.itemsize * 256}[recompute]
-    assert measured == pytest.approx(4 * per_layer + once, rel={"none": 0.05, "mlp": 0.1, "all": 0.5}[recompute])     # `all` keeps next to nothing
+    per_layer = {"none": attention + mlp, "mlp": attention + dtype.itemsize * 256, "all": dtype.itemsize * 256}[
+        recompute
+    ]
+    assert measured == pytest.approx(
+        4 * per_layer + once, rel={"none": 0.05, "mlp": 0.1, "all": 0.5}[recompute]
+    )  # `all` keeps next to nothing
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("recompute", ["none", "mlp", "all"])
 def test_a_process_takes_what_is_counted(dtype, recompute):
-    """Growth of the resident peak through one training pass, in a process of its own whose allocator gives freed memory back."""
+    """Growth of the resident peak through one training pass, in a process of its own whose allocator gives freed memory
+    back."""
     script = f"""
 import torch
 from grpo import memory
@@ -73,14 +104,22 @@ budget = memory.Budget(tokens, "{recompute}", 256)
 counted = memory.account(model, 0, 0, budget)
 print((status("VmHWM") - before) / (counted.activations + counted.logits))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT,
-                          env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"})
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"},
+    )
     assert done.returncode == 0, done.stderr
     assert 0.8 < float(done.stdout) < 1.15, f"measured / counted = {done.stdout}"
 
 
-@pytest.mark.parametrize(("raw", "rank", "device_gb", "sequences", "positions"), [(QWEN_7B, 256, 80, 96, 1280), (QWEN_MATH, 16, 24, 32, 1536)],
-                         ids=["KnowRL 7B, r=256, 80 GB", "math 1.5B, 24 GB"])
+@pytest.mark.parametrize(
+    ("raw", "rank", "device_gb", "sequences", "positions"),
+    [(QWEN_7B, 256, 80, 96, 1280), (QWEN_MATH, 16, 24, 32, 1536)],
+    ids=["KnowRL 7B, r=256, 80 GB", "math 1.5B, 24 GB"],
+)
 def test_the_large_configs_fit_by_this_account(raw, rank, device_gb, sequences, positions):
     model = decoder(raw, rank, torch.bfloat16, "meta")
     nothing = memory.account(model, sequences, positions, memory.Budget(0, "none", 0))
@@ -92,16 +131,22 @@ def test_the_large_configs_fit_by_this_account(raw, rank, device_gb, sequences, 
 
 def test_recomputation_buys_room_only_up_to_what_keeps_products_busy():
     model = decoder(QWEN_7B, 256, torch.bfloat16, "meta")
-    needed = memory.ENOUGH["cuda"] * memory.activation_bytes_per_token(model.config, model.build.lora, torch.bfloat16, "none") / 0.9
+    needed = (
+        memory.ENOUGH["cuda"]
+        * memory.activation_bytes_per_token(model.config, model.build.lora, torch.bfloat16, "none")
+        / 0.9
+    )
     plenty, scarce = (memory.choose_budget(model, 1280, int(factor * needed), kind="cuda") for factor in (1.5, 0.7))
     assert plenty.recompute == "none" and memory.ENOUGH["cuda"] <= plenty.tokens < 2 * memory.ENOUGH["cuda"]
     assert scarce.recompute == "mlp" and scarce.tokens >= memory.ENOUGH["cuda"]
-    assert memory.choose_budget(model, 1280, int(100 * needed), kind="cuda").tokens == memory.LARGEST_MICRO_BATCH["cuda"]
+    assert (
+        memory.choose_budget(model, 1280, int(100 * needed), kind="cuda").tokens == memory.LARGEST_MICRO_BATCH["cuda"]
+    )
 
 
 def test_a_7b_model_is_counted_as_what_it_weighs():
     needed = memory.account(decoder(QWEN_7B, 0, torch.bfloat16, "meta"), 1, 1000, memory.Budget(0, "none", 0))
-    assert needed.weights == pytest.approx(2 * 7.6156e9, rel=1e-3)            # Qwen2.5-7B has 7,615,616,512 parameters
+    assert needed.weights == pytest.approx(2 * 7.6156e9, rel=1e-3)  # Qwen2.5-7B has 7,615,616,512 parameters
     assert needed.cache == 1000 * 56 * 1024
     assert needed.training == 0
 
@@ -110,10 +155,24 @@ def test_a_7b_model_is_counted_as_what_it_weighs():
 
 
 def trainer(run_folder, checkpoint, folder, **keys):
-    data = write_rows(folder / "questions.jsonl", [{"question": f"What is {a} + 1?", "answer": str(a + 1)} for a in range(8)])
-    keys = {"model_name_or_path": str(checkpoint), "dataset_id_or_path": str(data), "output_dir": str(run_folder), "report_to": "[none]",
-            "reward_funcs": "[reward_functions:early_letters]", "num_generations": 4, "per_device_train_batch_size": 16, "beta": 0.04,
-            "max_completion_length": 10, "learning_rate": 5e-3, "lr_scheduler_type": "constant", "max_steps": 3, **keys}
+    data = write_rows(
+        folder / "questions.jsonl", [{"question": f"What is {a} + 1?", "answer": str(a + 1)} for a in range(8)]
+    )
+    keys = {
+        "model_name_or_path": str(checkpoint),
+        "dataset_id_or_path": str(data),
+        "output_dir": str(run_folder),
+        "report_to": "[none]",
+        "reward_funcs": "[reward_functions:early_letters]",
+        "num_generations": 4,
+        "per_device_train_batch_size": 16,
+        "beta": 0.04,
+        "max_completion_length": 10,
+        "learning_rate": 5e-3,
+        "lr_scheduler_type": "constant",
+        "max_steps": 3,
+        **keys,
+    }
     config, _ = load_config(None, [f"{name}={value}" for name, value in keys.items()])
     run = Run(config)
     return run, lambda: Trainer(config, run)
@@ -172,7 +231,15 @@ def test_what_cannot_be_halved_ends_with_exit_8_and_says_what_to_lower(made):
         small.train_step()
     code, text = describe(failed.value)
     assert code == MEMORY
-    for word in ("while training", "step 0", "2.00 GiB", "packed tokens", "activations", "max_tokens_per_micro_batch", "max_completion_length"):
+    for word in (
+        "while training",
+        "step 0",
+        "2.00 GiB",
+        "packed tokens",
+        "activations",
+        "max_tokens_per_micro_batch",
+        "max_completion_length",
+    ):
         assert word in text
     assert torch.equal(small.optimizer.flat, before)
 
@@ -184,7 +251,7 @@ def test_no_second_try_after_an_update(made):
 
     def fails_later(batch, model, mode):
         calls.append(1)
-        if len(calls) == 3:                                    # reference, first pass, second pass
+        if len(calls) == 3:  # reference, first pass, second pass
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return original(batch, model, mode)
 
@@ -196,10 +263,18 @@ def test_no_second_try_after_an_update(made):
 
 def test_generation_that_runs_out_names_its_own_keys(made, monkeypatch):
     full = made("full")
-    monkeypatch.setattr(full.rollout.sampler, "sample", lambda *a, **k: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory.")))
+    monkeypatch.setattr(
+        full.rollout.sampler,
+        "sample",
+        lambda *a, **k: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory.")),
+    )
     with pytest.raises(UserError) as failed:
         full.train_step()
-    assert failed.value.exit_code == MEMORY and "while generating" in failed.value.what and "max_num_seqs" in failed.value.fix
+    assert (
+        failed.value.exit_code == MEMORY
+        and "while generating" in failed.value.what
+        and "max_num_seqs" in failed.value.fix
+    )
 
 
 def test_any_other_error_is_not_taken_for_memory(made):
@@ -217,7 +292,7 @@ def test_the_rehearsal_finds_the_size_that_fits_and_leaves_no_trace(made, capsys
     original = first.logprobs
     first.logprobs = lambda batch, model, mode: (seen.append(batch.layout.num_tokens), original(batch, model, mode))[1]
     first.rehearse()
-    assert max(seen) > 200 >= seen[-1] > 100                    # it tried the largest, and what fits fills its budget
+    assert max(seen) > 200 >= seen[-1] > 100  # it tried the largest, and what fits fills its budget
     assert "the longest step fits" in capsys.readouterr().err
     assert not first.optimizer.grad.any()
     runs_out_above(second, 200, "backward")

@@ -15,14 +15,21 @@ LENGTH = 24
 ROPES = {
     "default": {"rope_type": "default", "rope_theta": 5000.0},
     "linear": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
-    "llama3": {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-               "original_max_position_embeddings": 64},
+    "llama3": {
+        "rope_type": "llama3",
+        "rope_theta": 10000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
     "yarn": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64},
 }
 
 
 def hf_model(folder, dtype):
     from transformers import AutoModelForCausalLM
+
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa").eval()
 
 
@@ -33,11 +40,13 @@ def our_logits(model, ids):
 
 
 def lift_to_double(model):
-    """transformers computes norms and rotary angles in float32 whatever the model's dtype; for a comparison in float64 these two
-    are replaced by the same formulas in float64."""
+    """transformers computes norms and rotary angles in float32 whatever the model's dtype; for a comparison in float64
+    these two are replaced by the same formulas in float64."""
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):
-            module.forward = lambda x, m=module: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + m.variance_epsilon) * m.weight
+            module.forward = lambda x, m=module: (
+                x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + m.variance_epsilon) * m.weight
+            )
         if type(module).__name__.endswith("RotaryEmbedding"):
             theta, width = model.config.rope_parameters["rope_theta"], 2 * len(module.inv_freq)
             frequency = 1.0 / theta ** (torch.arange(0, width, 2).double() / width)
@@ -46,6 +55,7 @@ def lift_to_double(model):
                 angle = position_ids.double()[..., None] * frequency
                 angle = torch.cat([angle, angle], -1)
                 return angle.cos(), angle.sin()
+
             module.forward = rotary
     return model
 
@@ -80,15 +90,40 @@ def test_rope_variants(tmp_path, rope):
 
 
 def test_rope_old_config_layout_means_the_same():
-    """transformers 4 wrote rope_theta and rope_scaling, 5 writes rope_parameters; the distilled 7B checkpoints have the old form."""
-    base = {"model_type": "qwen2", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
-            "max_position_embeddings": 512}
-    old = ModelConfig.from_hf({**base, "rope_theta": 1e6, "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}})
+    """transformers 4 wrote rope_theta and rope_scaling, 5 writes rope_parameters; the distilled 7B checkpoints have the
+    old form."""
+    base = {
+        "model_type": "qwen2",
+        "vocab_size": 8,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 512,
+    }
+    old = ModelConfig.from_hf(
+        {
+            **base,
+            "rope_theta": 1e6,
+            "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+        }
+    )
     new = ModelConfig.from_hf(
-        {**base, "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 128}}
+        {
+            **base,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e6,
+                "factor": 4.0,
+                "original_max_position_embeddings": 128,
+            },
+        }
     )
     assert old.rope == new.rope
-    assert ModelConfig.from_hf({**base, "rope_theta": 1e6, "rope_scaling": None}).rope == {"rope_type": "default", "rope_theta": 1e6}
+    assert ModelConfig.from_hf({**base, "rope_theta": 1e6, "rope_scaling": None}).rope == {
+        "rope_type": "default",
+        "rope_theta": 1e6,
+    }
 
 
 @pytest.mark.parametrize(
@@ -102,7 +137,14 @@ def test_rope_old_config_layout_means_the_same():
     ],
 )
 def test_what_would_be_computed_wrongly_is_refused(change):
-    base = {"model_type": "qwen2", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    base = {
+        "model_type": "qwen2",
+        "vocab_size": 8,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     with pytest.raises(UserError) as error:
         ModelConfig.from_hf({**base, **change})
     assert error.value.exit_code == 3
@@ -133,10 +175,12 @@ def test_packed_prompts_and_completions_equal_separate_sequences(checkpoint):
             new = prompt if length is None else torch.randint(0, 96, (length,), generator=generator)
             whole = new if length is None else torch.cat([prompt, new])
             with torch.no_grad():
-                alone = model(whole, torch.arange(len(whole)), PackedAttention(Layout(((len(whole), ()),)), torch.float32, "cpu"))
+                alone = model(
+                    whole, torch.arange(len(whole)), PackedAttention(Layout(((len(whole), ()),)), torch.float32, "cpu")
+                )
             ids.append(new)
             positions.append(torch.arange(len(whole) - len(new), len(whole)))
-            wanted.append(alone[len(whole) - len(new):])
+            wanted.append(alone[len(whole) - len(new) :])
     with torch.no_grad():
         packed = model(torch.cat(ids), torch.cat(positions), PackedAttention(layout, torch.float32, "cpu"))
     assert (packed - torch.cat(wanted)).abs().max() <= 5e-6
@@ -145,8 +189,15 @@ def test_packed_prompts_and_completions_equal_separate_sequences(checkpoint):
 def test_packed_attention_equals_its_twin_forward_and_backward():
     layout, generator = Layout(((3, (2, 4)), (5, (1,)))), torch.Generator().manual_seed(0)
     owner = [(0, -1)] * 3 + [(0, 0)] * 2 + [(0, 1)] * 4 + [(1, -1)] * 5 + [(1, 0)]
-    visible = torch.tensor([[g == h and (d == -1 or d == c) and j <= i for j, (h, d) in enumerate(owner)] for i, (g, c) in enumerate(owner)])
-    q, k, v = (torch.randn(15, heads, 8, generator=generator, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2))
+    visible = torch.tensor(
+        [
+            [g == h and (d == -1 or d == c) and j <= i for j, (h, d) in enumerate(owner)]
+            for i, (g, c) in enumerate(owner)
+        ]
+    )
+    q, k, v = (
+        torch.randn(15, heads, 8, generator=generator, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2)
+    )
     upstream, gradients = torch.randn(15, 4, 8, generator=generator, dtype=torch.float64), []
     for out in (PackedAttention(layout, torch.float64, "cpu")(0, q, k, v), attention(q, k, v, visible)):
         gradients.append((out.detach(), *torch.autograd.grad(out, (q, k, v), upstream)))

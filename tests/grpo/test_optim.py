@@ -17,7 +17,11 @@ def test_equals_torch_with_clipping_and_decay():
     ours, theirs = parameters(), parameters()
     optimizer = Optimizer(ours, (0.9, 0.99), 1e-8, 0.1)
     reference = torch.optim.AdamW(
-        [{"params": [theirs[0], theirs[2]], "weight_decay": 0.1}, {"params": [theirs[1], theirs[3]], "weight_decay": 0.0}], betas=(0.9, 0.99)
+        [
+            {"params": [theirs[0], theirs[2]], "weight_decay": 0.1},
+            {"params": [theirs[1], theirs[3]], "weight_decay": 0.0},
+        ],
+        betas=(0.9, 0.99),
     )
     for step in range(5):
         for group in (ours, theirs):
@@ -63,12 +67,14 @@ def test_state_round_trip_continues_bit_for_bit():
             sum((p * p.detach().sin()).sum() for p in ours).backward()
             optimizer.step(0.01, 1.0)
         return optimizer.flat
+
     assert torch.equal(run(False), run(True))
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "constant_with_warmup", "constant"])
 def test_schedules_equal_transformers(schedule):
     from transformers import get_scheduler
+
     dummy = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=3e-4)
     theirs = get_scheduler(schedule, dummy, num_warmup_steps=4, num_training_steps=25)
     for step in range(25):

@@ -1,4 +1,5 @@
-"""Packing: the worked example of the schema, the shift by one, the token budget, and what each loss type's weights sum to."""
+"""Packing: the worked example of the schema, the shift by one, the token budget, and what each loss type's weights sum
+to."""
 
 import pytest
 import torch
@@ -8,7 +9,10 @@ from grpo.schema import Completion, Group, Layout, Prompt
 
 
 def group(prompt, *completions):
-    return Group(Prompt(0, "", tuple(prompt), {}), [Completion(list(c), [-0.5] * len(c), [float("-inf")] * len(c), "stop") for c in completions])
+    return Group(
+        Prompt(0, "", tuple(prompt), {}),
+        [Completion(list(c), [-0.5] * len(c), [float("-inf")] * len(c), "stop") for c in completions],
+    )
 
 
 def test_the_worked_example_of_the_schema():
@@ -27,15 +31,33 @@ def test_every_target_follows_its_source():
     groups = [group((1, 2, 3), (10, 11, 12), (20,)), group((4,), (30, 31))]
     batch = pack(groups, [(0, 0), (0, 1), (1, 0)], [[1, 1], [1]])
     sources = batch.ids_T[batch.source_C].tolist()
-    assert list(zip(sources, batch.targets_C.tolist(), strict=True)) == [(3, 10), (10, 11), (11, 12), (3, 20), (4, 30), (30, 31)]
+    assert list(zip(sources, batch.targets_C.tolist(), strict=True)) == [
+        (3, 10),
+        (10, 11),
+        (11, 12),
+        (3, 20),
+        (4, 30),
+        (30, 31),
+    ]
 
 
 @pytest.mark.parametrize("budget", [1, 6, 9, 12, 20, 100])
 def test_plan_keeps_every_completion_once_and_within_the_budget(budget):
-    groups = [group(range(4), range(3), range(5), range(2)), group(range(2), range(6), range(1)), group(range(5), range(2), range(2))]
+    groups = [
+        group(range(4), range(3), range(5), range(2)),
+        group(range(2), range(6), range(1)),
+        group(range(5), range(2), range(2)),
+    ]
     weights = [[1, 1, 0], [1, 1], [1, 1]]
     batches = plan(groups, weights, budget)
-    assert [row for rows in batches for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]     # (0, 2) has no weight
+    assert [row for rows in batches for row in rows] == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+        (2, 0),
+        (2, 1),
+    ]  # (0, 2) has no weight
     for rows in batches:
         size = pack(groups, rows, weights).layout.num_tokens
         assert size <= budget or len(rows) == 1
@@ -47,13 +69,18 @@ def test_a_group_that_fits_is_not_split():
 
 
 def test_weights_sum_to_what_they_average_over():
-    """With weights that sum to 1 the loss is a mean; dr_grpo's sum is the share of the longest possible length that was used."""
+    """With weights that sum to 1 the loss is a mean; dr_grpo's sum is the share of the longest possible length that was
+    used."""
     groups = [group((1,), range(3), range(5)), group((1,), range(1), range(7))]
     total = Denominators(4, 16)
 
     def sums(loss_type):
         weights = row_weights(groups, loss_type, total, 10, 2, 2, False)
-        return sum(w * len(c.ids) for g, ws in zip(groups, weights, strict=True) for c, w in zip(g.completions, ws, strict=True))
+        return sum(
+            w * len(c.ids)
+            for g, ws in zip(groups, weights, strict=True)
+            for c, w in zip(g.completions, ws, strict=True)
+        )
 
     assert sums("grpo") == pytest.approx(1) and sums("dapo") == pytest.approx(1) and sums("bnpo") == pytest.approx(1)
     assert sums("dr_grpo") == pytest.approx(16 / 40)

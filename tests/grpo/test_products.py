@@ -20,9 +20,12 @@ def case(dtype, rows=20, inputs=48, outputs=72):
 @pytest.mark.parametrize("layout", ["plain", "transposed", "gaps", "packed"])
 def test_equals_float64(dtype, rows, layout):
     x, weight, bias = case(dtype, rows)
-    stored = {"plain": weight, "transposed": weight.T.contiguous().T, "gaps": torch.cat([weight, weight], dim=1)[:, :48], "packed": pack(weight)}[
-        layout
-    ]
+    stored = {
+        "plain": weight,
+        "transposed": weight.T.contiguous().T,
+        "gaps": torch.cat([weight, weight], dim=1)[:, :48],
+        "packed": pack(weight),
+    }[layout]
     wanted = x.double() @ weight.double().T + bias.double()
     tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-5
     torch.testing.assert_close(linear(x, stored, bias).double(), wanted, rtol=tolerance, atol=tolerance)
@@ -36,7 +39,9 @@ def test_gradients_are_those_of_autograd(dtype):
     got = torch.autograd.grad(Product.apply(*inputs), inputs, g)
     wanted = torch.autograd.grad(torch.nn.functional.linear(*inputs), inputs, g)
     for ours, theirs in zip(got, wanted, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=2e-2 if dtype == torch.bfloat16 else 1e-5, atol=5e-2 if dtype == torch.bfloat16 else 1e-5)
+        torch.testing.assert_close(
+            ours, theirs, rtol=2e-2 if dtype == torch.bfloat16 else 1e-5, atol=5e-2 if dtype == torch.bfloat16 else 1e-5
+        )
 
 
 def test_a_frozen_weight_gets_no_gradient_and_keeps_no_input():

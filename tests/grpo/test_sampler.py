@@ -23,13 +23,20 @@ def policy(folder, dtype=torch.float32):
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
 def test_greedy_tokens_equal_transformers(tmp_path, family):
     from transformers import AutoModelForCausalLM
+
     write_checkpoint(tmp_path, family, spread=0.3)
     model, theirs = load(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     ours = Sampler(model, [2]).sample(PROMPTS, 1, Sampling(30, temperature=0.0), [0] * 5)
     for prompt, (completion,) in zip(PROMPTS, ours, strict=True):
         inputs = torch.tensor([prompt])
-        ids = theirs.generate(inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=30, do_sample=False, eos_token_id=2,
-                              pad_token_id=0)[0, len(prompt):].tolist()
+        ids = theirs.generate(
+            inputs,
+            attention_mask=torch.ones_like(inputs),
+            max_new_tokens=30,
+            do_sample=False,
+            eos_token_id=2,
+            pad_token_id=0,
+        )[0, len(prompt) :].tolist()
         assert completion.ids == ids
         assert completion.finish_reason == ("stop" if ids[-1] == 2 else "length")
 
@@ -55,17 +62,25 @@ def test_same_tokens_in_any_company(checkpoint, sampling):
 
 
 @pytest.mark.parametrize(
-    "sampling", [Sampling(25), Sampling(25, 0.7), Sampling(25, 0.7, 0.9), Sampling(25, 1.0, 1.0, 10), Sampling(25, 0.8, 0.95, 30)], ids=str
+    "sampling",
+    [Sampling(25), Sampling(25, 0.7), Sampling(25, 0.7, 0.9), Sampling(25, 1.0, 1.0, 10), Sampling(25, 0.8, 0.95, 30)],
+    ids=str,
 )
 def test_logprobs_equal_the_trainers(checkpoint, sampling):
-    """To 1e-5 in float32, with temperature, top-p and top-k: what is scored is the distribution that was sampled from."""
+    """To 1e-5 in float32, with temperature, top-p and top-k: what is scored is the distribution that was sampled
+    from."""
     model = policy(checkpoint)
     done = Sampler(model, [2]).sample(PROMPTS, 4, sampling, list(range(20)))
-    groups = [Group(Prompt(i, "", tuple(prompt), {}), members) for i, (prompt, members) in enumerate(zip(PROMPTS, done, strict=True))]
+    groups = [
+        Group(Prompt(i, "", tuple(prompt), {}), members)
+        for i, (prompt, members) in enumerate(zip(PROMPTS, done, strict=True))
+    ]
     batch = pack(groups, [(g, i) for g in range(5) for i in range(4)], [[1.0] * 4] * 5)
     with torch.no_grad():
         hidden = model(batch.ids_T, batch.positions_T, PackedAttention(batch.layout, torch.float32, "cpu"))
-        logp, _ = token_logprobs(hidden[batch.source_C], model.head(), batch.targets_C, sampling.temperature, batch.cut_C)
+        logp, _ = token_logprobs(
+            hidden[batch.source_C], model.head(), batch.targets_C, sampling.temperature, batch.cut_C
+        )
     assert len(logp) > 100
     assert (logp - batch.sampler_logp_C).abs().max() <= 1e-5
 
@@ -73,7 +88,10 @@ def test_logprobs_equal_the_trainers(checkpoint, sampling):
 def test_bf16_noise_is_small_and_unbiased(checkpoint):
     model = policy(checkpoint, torch.bfloat16)
     done = Sampler(model, []).sample(PROMPTS, 16, Sampling(40), list(range(80)))
-    groups = [Group(Prompt(i, "", tuple(prompt), {}), members) for i, (prompt, members) in enumerate(zip(PROMPTS, done, strict=True))]
+    groups = [
+        Group(Prompt(i, "", tuple(prompt), {}), members)
+        for i, (prompt, members) in enumerate(zip(PROMPTS, done, strict=True))
+    ]
     batch = pack(groups, [(g, i) for g in range(5) for i in range(16)], [[1.0] * 16] * 5)
     with torch.no_grad():
         hidden = model(batch.ids_T, batch.positions_T, PackedAttention(batch.layout, torch.bfloat16, "cpu"))
@@ -83,20 +101,23 @@ def test_bf16_noise_is_small_and_unbiased(checkpoint):
 
 
 def test_prefill_and_decode_equal_the_full_forward(checkpoint):
-    """The cache's content after generation, against keys and values of one forward over the whole sequence, by the logits."""
+    """The cache's content after generation, against keys and values of one forward over the whole sequence, by the
+    logits."""
     model = policy(checkpoint)
     done = Sampler(model, []).sample([PROMPTS[2]], 1, Sampling(40, temperature=0.0), [1])[0][0]
     ids = torch.tensor(PROMPTS[2] + done.ids)
     with torch.no_grad():
         hidden = model(ids, torch.arange(len(ids)), PackedAttention(Layout(((len(ids), ()),)), torch.float32, "cpu"))
         logits = hidden @ model.head().T
-    assert logits[len(PROMPTS[2]) - 1:-1].argmax(-1).tolist() == done.ids
+    assert logits[len(PROMPTS[2]) - 1 : -1].argmax(-1).tolist() == done.ids
 
 
 def test_limits_stops_and_callbacks(checkpoint):
     model, seen = policy(checkpoint), []
     limits = [1, 2, 3, 30, 5, 30, 7, 8, 9, 10]
-    done = Sampler(model, range(0, 96, 12), max_slots=4).sample(PROMPTS, 2, Sampling(30), list(range(10)), lambda n, c: seen.append((n, c)), limits)
+    done = Sampler(model, range(0, 96, 12), max_slots=4).sample(
+        PROMPTS, 2, Sampling(30), list(range(10)), lambda n, c: seen.append((n, c)), limits
+    )
     flat = [completion for group in done for completion in group]
     assert sorted(n for n, _ in seen) == list(range(10)) and all(flat[n] is c for n, c in seen)
     for completion, limit in zip(flat, limits, strict=True):

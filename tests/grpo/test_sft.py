@@ -15,7 +15,9 @@ from grpo.train import train
 
 TURNS = [[("user", f"What is {n} + 1?"), ("assistant", f"It is {n + 1}.")] for n in range(12)]
 RECORDS = {
-    "sharegpt": lambda turns: {"conversations": [{"from": {"user": "human", "assistant": "gpt"}[who], "value": text} for who, text in turns]},
+    "sharegpt": lambda turns: {
+        "conversations": [{"from": {"user": "human", "assistant": "gpt"}[who], "value": text} for who, text in turns]
+    },
     "messages": lambda turns: {"messages": [{"role": who, "content": text} for who, text in turns]},
     "alpaca": lambda turns: {"instruction": turns[0][1], "input": "", "output": turns[1][1]},
 }
@@ -27,8 +29,18 @@ def write(path, turns=TURNS, kind="messages"):
 
 
 def run(tmp_path, chat_checkpoint, data, **keys):
-    keys = {"model_name_or_path": str(chat_checkpoint), "dataset_id_or_path": str(data), "output_dir": str(tmp_path / "cold"),
-            "per_device_train_batch_size": 4, "max_steps": 4, "learning_rate": 1e-3, "lora_r": 4, "report_to": ["none"], "disable_tqdm": True, **keys}
+    keys = {
+        "model_name_or_path": str(chat_checkpoint),
+        "dataset_id_or_path": str(data),
+        "output_dir": str(tmp_path / "cold"),
+        "per_device_train_batch_size": 4,
+        "max_steps": 4,
+        "learning_rate": 1e-3,
+        "lora_r": 4,
+        "report_to": ["none"],
+        "disable_tqdm": True,
+        **keys,
+    }
     (tmp_path / "cold.yaml").write_text(json.dumps(keys))
     sft(*load_config(tmp_path / "cold.yaml", kind=SftConfig))
     return [json.loads(line) for line in (tmp_path / "cold" / "metrics.jsonl").read_text().splitlines()]
@@ -38,23 +50,37 @@ def run(tmp_path, chat_checkpoint, data, **keys):
 def test_the_loss_is_the_mean_negative_log_prob_of_the_answers_tokens(tmp_path, chat_checkpoint, kind):
     """All of the data in one step, before any update, against transformers' model on one conversation at a time."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    steps = run(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl", kind=kind), per_device_train_batch_size=12, max_steps=1)
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(chat_checkpoint).double(), AutoTokenizer.from_pretrained(chat_checkpoint)
+
+    steps = run(
+        tmp_path,
+        chat_checkpoint,
+        write(tmp_path / "rows.jsonl", kind=kind),
+        per_device_train_batch_size=12,
+        max_steps=1,
+    )
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(chat_checkpoint).double(),
+        AutoTokenizer.from_pretrained(chat_checkpoint),
+    )
     losses = []
     for question, answer in TURNS:
-        prompt = tokenizer.apply_chat_template([{"role": "user", "content": question[1]}], add_generation_prompt=True, tokenize=False)
+        prompt = tokenizer.apply_chat_template(
+            [{"role": "user", "content": question[1]}], add_generation_prompt=True, tokenize=False
+        )
         start = tokenizer(prompt, add_special_tokens=False)["input_ids"]
         ids = torch.tensor(start + tokenizer(answer[1] + "<|im_end|>", add_special_tokens=False)["input_ids"])
         with torch.no_grad():
             logps = model(ids[None, :-1]).logits[0].log_softmax(-1)
-        losses += (-logps.gather(1, ids[1:, None])[len(start) - 1:, 0]).tolist()
+        losses += (-logps.gather(1, ids[1:, None])[len(start) - 1 :, 0]).tolist()
     assert steps[0]["tokens"] == len(losses) and steps[0]["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
 
 def test_it_learns_and_leaves_a_plot(tmp_path, chat_checkpoint):
     steps = run(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl"), max_steps=12, learning_rate=1e-2)
     assert steps[-1]["loss"] < 0.8 * steps[0]["loss"]
-    assert (tmp_path / "cold" / "loss.png").stat().st_size > 1000 and (tmp_path / "cold" / "final" / "adapter_model.safetensors").exists()
+    assert (tmp_path / "cold" / "loss.png").stat().st_size > 1000 and (
+        tmp_path / "cold" / "final" / "adapter_model.safetensors"
+    ).exists()
 
 
 def test_a_resumed_run_ends_like_one_that_never_stopped(tmp_path, chat_checkpoint):
@@ -64,7 +90,9 @@ def test_a_resumed_run_ends_like_one_that_never_stopped(tmp_path, chat_checkpoin
     run(tmp_path, chat_checkpoint, data, max_steps=2, lr_scheduler_type="constant")
     parts = run(tmp_path, chat_checkpoint, data, resume_from_checkpoint=True, lr_scheduler_type="constant")
     assert [step["loss"] for step in parts] == [step["loss"] for step in whole]
-    one, other = (load_file(folder / "cold" / "checkpoint-4" / "state.safetensors") for folder in (tmp_path, tmp_path / "whole"))
+    one, other = (
+        load_file(folder / "cold" / "checkpoint-4" / "state.safetensors") for folder in (tmp_path, tmp_path / "whole")
+    )
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -93,22 +121,66 @@ def test_a_step_that_is_not_finite_is_skipped_and_three_in_a_row_end_the_run(tmp
 QUESTIONS = [{"question": f"What is {n} + 1?", "answer": str(n + 1), "title": "Sums"} for n in range(4)]
 
 
-@pytest.mark.parametrize(("keys", "rows", "what"), [
-    ({"reward_funcs": ["correctness"], "judge": "api", "judge_model": "m", "judge_base_url": "http://127.0.0.1:9/v1"}, QUESTIONS, "has no key"),
-    ({"reward_funcs": ["exact"]}, [{"question": "What?"}], "needs the column answer"),
-    ({"reward_funcs": ["combined"], "judge": "offline", "decomposer": "rules", "verifier": "lexical", "knowledge_base": "absent.db"}, QUESTIONS,
-     "absent.db"),
-], ids=["no key", "no answers", "no base"])
+@pytest.mark.parametrize(
+    ("keys", "rows", "what"),
+    [
+        (
+            {
+                "reward_funcs": ["correctness"],
+                "judge": "api",
+                "judge_model": "m",
+                "judge_base_url": "http://127.0.0.1:9/v1",
+            },
+            QUESTIONS,
+            "has no key",
+        ),
+        ({"reward_funcs": ["exact"]}, [{"question": "What?"}], "needs the column answer"),
+        (
+            {
+                "reward_funcs": ["combined"],
+                "judge": "offline",
+                "decomposer": "rules",
+                "verifier": "lexical",
+                "knowledge_base": "absent.db",
+            },
+            QUESTIONS,
+            "absent.db",
+        ),
+    ],
+    ids=["no key", "no answers", "no base"],
+)
 def test_what_stage_2_lacks_ends_the_run_before_stage_1(tmp_path, chat_checkpoint, monkeypatch, keys, rows, what):
     monkeypatch.delenv("OPENAI_API_KEY_JUDGE", raising=False)
     data = tmp_path / "questions.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     write(tmp_path / "rows.jsonl")
-    (tmp_path / "cold.yaml").write_text(json.dumps({"model_name_or_path": str(chat_checkpoint), "dataset_id_or_path": str(tmp_path / "rows.jsonl"),
-                                                    "output_dir": str(tmp_path / "cold"), "max_steps": 1, "lora_r": 4}))
-    (tmp_path / "rl.yaml").write_text(json.dumps({"model_name_or_path": str(chat_checkpoint), "dataset_id_or_path": str(data), "num_generations": 4,
-                                                  "per_device_train_batch_size": 4, "max_steps": 1, "output_dir": str(tmp_path / "rl"),
-                                                  "cold_start": str(tmp_path / "cold.yaml"), "report_to": ["none"], "disable_tqdm": True, **keys}))
+    (tmp_path / "cold.yaml").write_text(
+        json.dumps(
+            {
+                "model_name_or_path": str(chat_checkpoint),
+                "dataset_id_or_path": str(tmp_path / "rows.jsonl"),
+                "output_dir": str(tmp_path / "cold"),
+                "max_steps": 1,
+                "lora_r": 4,
+            }
+        )
+    )
+    (tmp_path / "rl.yaml").write_text(
+        json.dumps(
+            {
+                "model_name_or_path": str(chat_checkpoint),
+                "dataset_id_or_path": str(data),
+                "num_generations": 4,
+                "per_device_train_batch_size": 4,
+                "max_steps": 1,
+                "output_dir": str(tmp_path / "rl"),
+                "cold_start": str(tmp_path / "cold.yaml"),
+                "report_to": ["none"],
+                "disable_tqdm": True,
+                **keys,
+            }
+        )
+    )
     with pytest.raises(UserError) as caught:
         train(*load_config(tmp_path / "rl.yaml"))
     assert caught.value.exit_code == PREFLIGHT and what in str(caught.value) and not (tmp_path / "cold").exists()

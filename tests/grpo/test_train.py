@@ -17,9 +17,21 @@ from grpo.errors import Interrupted, UserError
 from grpo.train import train
 
 QUESTIONS = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(8) for b in range(4)]
-EASY = {"reward_funcs": ["reward_functions:early_letters"], "num_generations": 4, "per_device_train_batch_size": 16, "max_completion_length": 12,
-        "lora_r": 8, "lora_alpha": 16, "learning_rate": 5e-3, "max_steps": 3, "save_steps": 0, "lr_scheduler_type": "constant", "beta": 0.01,
-        "report_to": ["none"], "disable_tqdm": True}
+EASY = {
+    "reward_funcs": ["reward_functions:early_letters"],
+    "num_generations": 4,
+    "per_device_train_batch_size": 16,
+    "max_completion_length": 12,
+    "lora_r": 8,
+    "lora_alpha": 16,
+    "learning_rate": 5e-3,
+    "max_steps": 3,
+    "save_steps": 0,
+    "lr_scheduler_type": "constant",
+    "beta": 0.01,
+    "report_to": ["none"],
+    "disable_tqdm": True,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +42,13 @@ def user_rewards_importable(monkeypatch):
 def run(tmp_path, checkpoint, name="run", **keys):
     """Trains with EASY and the given keys; returns the lines of metrics.jsonl."""
     data = write_rows(tmp_path / "questions.jsonl", QUESTIONS)
-    keys = {**EASY, "model_name_or_path": str(checkpoint), "dataset_id_or_path": str(data), "output_dir": str(tmp_path / name), **keys}
+    keys = {
+        **EASY,
+        "model_name_or_path": str(checkpoint),
+        "dataset_id_or_path": str(data),
+        "output_dir": str(tmp_path / name),
+        **keys,
+    }
     path = tmp_path / f"{name}.yaml"
     path.write_text(json.dumps(keys))
     train(*load_config(path))
@@ -46,7 +64,8 @@ def adapter(folder):
 
 
 def learned(tmp_path) -> float:
-    """How much the mean reward rises within 25 steps, from a random model that puts fewer than half of its tokens below id 150."""
+    """How much the mean reward rises within 25 steps, from a random model that puts fewer than half of its tokens below
+    id 150."""
     checkpoint = write_chat_checkpoint(tmp_path / "model", spread=0.3)
     lines = run(tmp_path, checkpoint, max_steps=25, learning_rate=3e-2, beta=0.0)
     return sum(line["reward"] for line in lines[-3:]) / 3 - lines[0]["reward"]
@@ -63,13 +82,25 @@ def test_grpo_with_a_flipped_sign_does_not(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "keys", [{"lora_dropout": 0.1, "temperature": 0.8, "top_p": 0.9}, {"lora_r": 0, "learning_rate": 1e-3, "num_iterations": 2}], ids=["lora", "full"]
+    "keys",
+    [
+        {"lora_dropout": 0.1, "temperature": 0.8, "top_p": 0.9},
+        {"lora_r": 0, "learning_rate": 1e-3, "num_iterations": 2},
+    ],
+    ids=["lora", "full"],
 )
 def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, chat_checkpoint, monkeypatch, keys):
     import reward_functions
-    keys = {**keys, "reward_funcs": ["reward_functions:stops_the_run"], "max_steps": 6, "lr_scheduler_type": "cosine", "warmup_steps": 2}
+
+    keys = {
+        **keys,
+        "reward_funcs": ["reward_functions:stops_the_run"],
+        "max_steps": 6,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 2,
+    }
     whole = run(tmp_path, chat_checkpoint, "whole", **keys)
-    monkeypatch.setenv("STOP_AFTER_GROUPS", "11")          # within step 3 of 4 groups each
+    monkeypatch.setenv("STOP_AFTER_GROUPS", "11")  # within step 3 of 4 groups each
     reward_functions.stops_the_run.calls = 0
     with pytest.raises(Interrupted) as stopped:
         run(tmp_path, chat_checkpoint, "parts", **keys)
@@ -82,7 +113,9 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, chat
     assert first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
     timings = ("time", "tokens_per_second", "peak_memory")
     for a, b in zip(whole, resumed, strict=True):
-        assert {k: v for k, v in a.items() if not any(t in k for t in timings)} == {k: v for k, v in b.items() if not any(t in k for t in timings)}
+        assert {k: v for k, v in a.items() if not any(t in k for t in timings)} == {
+            k: v for k, v in b.items() if not any(t in k for t in timings)
+        }
 
 
 def test_the_table_of_a_resumed_run_begins_where_the_run_began(tmp_path, chat_checkpoint):
@@ -92,7 +125,9 @@ def test_the_table_of_a_resumed_run_begins_where_the_run_began(tmp_path, chat_ch
     for more in ({"max_steps": 2}, {"max_steps": 4, "resume_from_checkpoint": True}):
         run(tmp_path, chat_checkpoint, **keys, **more)
         evaluations.append(json.loads((tmp_path / "run" / "evaluation.json").read_text()))
-    (first, early), (second, _) = ((json.dumps(e["before"]), json.dumps(e["after"])) for e in evaluations)     # as texts: NaN is not itself
+    (first, early), (second, _) = (
+        (json.dumps(e["before"]), json.dumps(e["after"])) for e in evaluations
+    )  # as texts: NaN is not itself
     assert first == second != early
 
 
@@ -106,7 +141,10 @@ def test_a_resumed_run_keeps_its_micro_batches(tmp_path, chat_checkpoint, monkey
     run(tmp_path, chat_checkpoint, max_steps=2, **keys)
     resumed = run(tmp_path, chat_checkpoint, resume_from_checkpoint=True, **keys)
     assert [line["micro_batches"] for line in resumed] == [line["micro_batches"] for line in whole]
-    assert all(torch.equal(a, b) for a, b in zip(adapter(tmp_path / "whole").values(), adapter(tmp_path / "run").values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(adapter(tmp_path / "whole").values(), adapter(tmp_path / "run").values(), strict=True)
+    )
 
 
 def test_micro_batches_change_nothing_but_memory(tmp_path, chat_checkpoint):
@@ -126,7 +164,8 @@ def test_micro_batches_change_nothing_but_memory(tmp_path, chat_checkpoint):
     ids=["lora", "full", "dropout", "top_p"],
 )
 def test_kl_is_zero_at_step_0_and_positive_later(tmp_path, chat_checkpoint, keys):
-    """Trap 5: the reference is the policy at step 0. With dropout the policy is perturbed; with B = 0 that has no effect yet."""
+    """Trap 5: the reference is the policy at step 0. With dropout the policy is perturbed; with B = 0 that has no
+    effect yet."""
     lines = run(tmp_path, chat_checkpoint, **keys, max_steps=4)
     assert abs(lines[0]["kl"]) < 1e-10 and lines[-1]["kl"] > 1e-6
     assert lines[0]["sampler/logp_diff_max"] <= 1e-5 and lines[0]["clip_ratio/region_mean"] == 0
@@ -135,6 +174,7 @@ def test_kl_is_zero_at_step_0_and_positive_later(tmp_path, chat_checkpoint, keys
 def test_reference_of_a_run_that_starts_from_an_adapter_includes_it(tmp_path, chat_checkpoint):
     peft = pytest.importorskip("peft")
     from transformers import AutoModelForCausalLM
+
     run(tmp_path, chat_checkpoint, "first")
     lines = run(tmp_path, tmp_path / "first" / "final", "second")
     assert abs(lines[0]["kl"]) < 1e-10
@@ -168,28 +208,46 @@ def test_reference_of_a_run_that_starts_from_an_adapter_includes_it(tmp_path, ch
 def test_every_option_trains(tmp_path, chat_checkpoint, keys):
     lines = run(tmp_path, chat_checkpoint, **keys)
     assert len(lines) == 3 and lines[-1]["skipped_steps"] == 0
-    masked = [line for line in lines if keys.get("mask_truncated_completions") and line["completions/clipped_ratio"] == 1]
+    masked = [
+        line for line in lines if keys.get("mask_truncated_completions") and line["completions/clipped_ratio"] == 1
+    ]
     assert all((line["grad_norm"] > 0) == (line not in masked) for line in lines)
 
 
 def test_clipping_is_seen_where_it_happens(tmp_path, chat_checkpoint):
     """A first pass has ratio 1; those after it are in the means, too."""
-    once, often = (run(tmp_path, chat_checkpoint, f"{n}", num_iterations=n, learning_rate=2e-2, max_steps=2) for n in (1, 3))
+    once, often = (
+        run(tmp_path, chat_checkpoint, f"{n}", num_iterations=n, learning_rate=2e-2, max_steps=2) for n in (1, 3)
+    )
     assert once[0]["clip_ratio/region_mean"] == 0 and often[0]["clip_ratio/region_mean"] > 0.05
     assert often[0]["kl"] > 1e-4 > abs(once[0]["kl"]) and often[0]["sampler/logp_diff_max"] <= 1e-5
 
 
 def test_dynamic_sampling_replaces_groups_without_signal(tmp_path, chat_checkpoint):
-    """The exact reward of a random model is nearly always 0: all groups are all wrong, so every step generates until the cap."""
-    lines = run(tmp_path, chat_checkpoint, reward_funcs=["exact"], dynamic_sampling=True, dynamic_sampling_max_rollouts=3, max_steps=1)
+    """The exact reward of a random model is nearly always 0: all groups are all wrong, so every step generates until
+    the cap."""
+    lines = run(
+        tmp_path,
+        chat_checkpoint,
+        reward_funcs=["exact"],
+        dynamic_sampling=True,
+        dynamic_sampling_max_rollouts=3,
+        max_steps=1,
+    )
     rows = (tmp_path / "run" / "completions" / "step-000001.jsonl").read_text().splitlines()
     assert len(rows) == 3 * 16 and lines[0]["frac_reward_zero_std"] == 1.0
 
 
 def test_dynamic_sampling_keeps_groups_that_differ_and_moves_nothing_for_none(tmp_path, chat_checkpoint):
-    """By the outcome where a reward tells one; else by the rewards. A step that keeps nothing leaves the weights alone, momentum or not."""
-    keys = {"reward_funcs": ["reward_functions:first_batch_only"], "dynamic_sampling": True, "dynamic_sampling_max_rollouts": 1, "save_steps": 1,
-            "save_total_limit": 0}
+    """By the outcome where a reward tells one; else by the rewards. A step that keeps nothing leaves the weights alone,
+    momentum or not."""
+    keys = {
+        "reward_funcs": ["reward_functions:first_batch_only"],
+        "dynamic_sampling": True,
+        "dynamic_sampling_max_rollouts": 1,
+        "save_steps": 1,
+        "save_total_limit": 0,
+    }
     lines = run(tmp_path, chat_checkpoint, **keys)
     assert [line["sampling/kept_groups"] for line in lines] == [1.0, 0.0, 0.0]
     assert lines[0]["grad_norm"] > 0 and lines[1]["grad_norm"] == lines[2]["grad_norm"] == 0
@@ -200,7 +258,9 @@ def test_dynamic_sampling_keeps_groups_that_differ_and_moves_nothing_for_none(tm
 def test_unscorable_completions_are_left_out_and_counted(tmp_path, chat_checkpoint):
     lines = run(tmp_path, chat_checkpoint, reward_funcs=["reward_functions:half_unscorable"])
     assert 0.1 < lines[0]["rewards/reward_functions:half_unscorable/unscored_frac"] < 0.9
-    rows = [json.loads(line) for line in (tmp_path / "run" / "completions" / "step-000001.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (tmp_path / "run" / "completions" / "step-000001.jsonl").read_text().splitlines()
+    ]
     assert all((row["reward"] is None) == (row["rewards"]["reward_functions:half_unscorable"] is None) for row in rows)
     assert all(row["advantage"] == 0 for row in rows if row["reward"] is None) and any(row["advantage"] for row in rows)
 
@@ -224,23 +284,45 @@ def test_bad_user_rewards_end_in_a_clear_error(tmp_path, chat_checkpoint, name, 
 
 def test_the_output_directory(tmp_path, chat_checkpoint):
     held_out = write_rows(tmp_path / "held_out.jsonl", QUESTIONS[:6])
-    lines = run(tmp_path, chat_checkpoint, reward_funcs=["reward_functions:early_letters", "format"], reward_weights=[2.0, 0.5], save_steps=1,
-                save_total_limit=2, report_to=["tensorboard"], eval_dataset_id_or_path=str(held_out), eval_steps=2)
+    lines = run(
+        tmp_path,
+        chat_checkpoint,
+        reward_funcs=["reward_functions:early_letters", "format"],
+        reward_weights=[2.0, 0.5],
+        save_steps=1,
+        save_total_limit=2,
+        report_to=["tensorboard"],
+        eval_dataset_id_or_path=str(held_out),
+        eval_steps=2,
+    )
     folder = tmp_path / "run"
-    assert {p.name for p in folder.iterdir()} >= {"config.resolved.yaml", "run_state.json", "metrics.jsonl", "tb", "completions", "debug.log",
-                                                  "checkpoint-2", "checkpoint-3", "final"}
+    assert {p.name for p in folder.iterdir()} >= {
+        "config.resolved.yaml",
+        "run_state.json",
+        "metrics.jsonl",
+        "tb",
+        "completions",
+        "debug.log",
+        "checkpoint-2",
+        "checkpoint-3",
+        "final",
+    }
     assert not (folder / "checkpoint-1").exists()
     state = json.loads((folder / "run_state.json").read_text())
     assert (state["status"], state["exit_code"], state["step"]) == ("done", 0, 3)
     assert [line["step"] for line in lines] == [1, 2, 2, 3] and "eval/mean_length" in lines[2]
     row = json.loads((folder / "completions" / "step-000003.jsonl").read_text().splitlines()[0])
-    assert row["reward"] == pytest.approx(2 * row["rewards"]["reward_functions:early_letters"] + 0.5 * row["rewards"]["format"])
+    assert row["reward"] == pytest.approx(
+        2 * row["rewards"]["reward_functions:early_letters"] + 0.5 * row["rewards"]["format"]
+    )
     assert row["reasons"]["format"] and row["prompt"].endswith("<|im_start|>assistant\n")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     events = EventAccumulator(str(folder / "tb"))
     events.Reload()
     assert len(events.Scalars("reward")) == 3 and events.Tags()["tensors"]
     from transformers import AutoTokenizer
+
     assert AutoTokenizer.from_pretrained(folder / "final").chat_template
 
 
@@ -256,17 +338,36 @@ def test_a_changed_configuration_does_not_resume(tmp_path, chat_checkpoint):
     run(tmp_path, chat_checkpoint, max_steps=1)
     with pytest.raises(UserError, match="another configuration") as error:
         run(tmp_path, chat_checkpoint, max_steps=2, resume_from_checkpoint=True, loss_type="grpo", lora_alpha=4)
-    assert error.value.exit_code == 2 and "loss_type: dapo -> grpo" in error.value.why and "lora_alpha: 16.0 -> 4.0" in error.value.why
+    assert (
+        error.value.exit_code == 2
+        and "loss_type: dapo -> grpo" in error.value.why
+        and "lora_alpha: 16.0 -> 4.0" in error.value.why
+    )
     assert len(run(tmp_path, chat_checkpoint, max_steps=2, resume_from_checkpoint=True, learning_rate=1e-4)) == 2
 
 
-@pytest.mark.parametrize(("data", "rewards"), [("gsm8k/train.jsonl", ["math"]), ("knowrl/knowrl_RLdata.json", ["format", "exact"])])
+@pytest.mark.parametrize(
+    ("data", "rewards"), [("gsm8k/train.jsonl", ["math"]), ("knowrl/knowrl_RLdata.json", ["format", "exact"])]
+)
 def test_real_questions(tmp_path, chat_checkpoint, data, rewards):
-    lines = run(tmp_path, chat_checkpoint, dataset_id_or_path=str(real_data(data)), reward_funcs=rewards, max_samples=60, max_prompt_length=900,
-                system_prompt="Answer the question.")
-    assert len(lines) == 3 and all(f"rewards/{name}/mean" in lines[0] for name in rewards) and lines[0]["sampler/logp_diff_max"] <= 1e-5
+    lines = run(
+        tmp_path,
+        chat_checkpoint,
+        dataset_id_or_path=str(real_data(data)),
+        reward_funcs=rewards,
+        max_samples=60,
+        max_prompt_length=900,
+        system_prompt="Answer the question.",
+    )
+    assert (
+        len(lines) == 3
+        and all(f"rewards/{name}/mean" in lines[0] for name in rewards)
+        and lines[0]["sampler/logp_diff_max"] <= 1e-5
+    )
     assert any(value.abs().max() > 0 for name, value in adapter(tmp_path / "run").items())
-    rows = [json.loads(line) for line in (tmp_path / "run" / "completions" / "step-000003.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (tmp_path / "run" / "completions" / "step-000003.jsonl").read_text().splitlines()
+    ]
     assert len(rows) == 16 and all(row["reasons"][name] for row in rows for name in rewards)
 
 
@@ -274,16 +375,28 @@ def test_a_reward_that_needs_a_column_says_so(tmp_path, chat_checkpoint):
     data = write_rows(tmp_path / "bare.jsonl", [{"question": "x?", "reply": "y"}])
     with pytest.raises(UserError) as error:
         run(tmp_path, chat_checkpoint, dataset_id_or_path=str(data), reward_funcs=["exact"])
-    assert error.value.exit_code == 3 and "needs the column answer" in str(error.value) and "set answer_field" in error.value.fix
+    assert (
+        error.value.exit_code == 3
+        and "needs the column answer" in str(error.value)
+        and "set answer_field" in error.value.fix
+    )
 
 
 def test_a_column_is_there_even_if_the_first_row_leaves_it_out(tmp_path, chat_checkpoint):
     data = write_rows(tmp_path / "gap.jsonl", [{"question": "x?", "answer": None}, {"question": "y?", "answer": "y"}])
-    assert run(tmp_path, chat_checkpoint, dataset_id_or_path=str(data), reward_funcs=["format", "exact"], max_steps=1, max_unscored=1.0)
+    assert run(
+        tmp_path,
+        chat_checkpoint,
+        dataset_id_or_path=str(data),
+        reward_funcs=["format", "exact"],
+        max_steps=1,
+        max_unscored=1.0,
+    )
 
 
 def test_two_runs_in_one_directory(tmp_path, chat_checkpoint):
     from grpo.run_dir import RunDir
+
     held = RunDir(tmp_path / "run", resume=False, overwrite=False)
     with pytest.raises(UserError, match="in use") as error:
         run(tmp_path, chat_checkpoint)

@@ -45,7 +45,7 @@ def test_three_gradients_in_a_row_that_are_not_finite_end_the_run():
         watch.updated(plain, norm)
         watch.check(1, metrics())
     for _ in range(5):
-        watch.updated(guarded, math.inf)                   # float16: the scale is still being found
+        watch.updated(guarded, math.inf)  # float16: the scale is still being found
         watch.check(1, metrics())
     for _ in range(3):
         watch.updated(plain, math.inf)

@@ -36,6 +36,7 @@ def hf_logits(model):
 
 def from_transformers(folder, **options):
     from transformers import AutoModelForCausalLM
+
     return AutoModelForCausalLM.from_pretrained(folder, **options).eval()
 
 
@@ -46,7 +47,9 @@ def test_sharded_and_single_files_round_trip(tmp_path, family, tied):
     model = load(tmp_path / "a")
     save_checkpoint(model, tmp_path / "single")
     save_checkpoint(model, tmp_path / "shards", shard_bytes=8000)
-    assert (tmp_path / "shards" / "model.safetensors.index.json").exists() and len(list((tmp_path / "shards").glob("*.safetensors"))) > 3
+    assert (tmp_path / "shards" / "model.safetensors.index.json").exists() and len(
+        list((tmp_path / "shards").glob("*.safetensors"))
+    ) > 3
     for folder in ("single", "shards"):
         assert torch.equal(logits(load(tmp_path / folder)), logits(model))
         assert (hf_logits(from_transformers(tmp_path / folder)) - logits(model)).abs().max() <= 2e-5
@@ -60,7 +63,9 @@ def test_half_precision_loads_and_saves(tmp_path, dtype):
     save_checkpoint(model, tmp_path / "b")
     assert json.loads((tmp_path / "b" / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
     saved, original = (load_file(tmp_path / name / "model.safetensors") for name in "ba")
-    assert saved.keys() == original.keys() and all(torch.equal(saved[k], original[k]) and saved[k].dtype == dtype for k in saved)
+    assert saved.keys() == original.keys() and all(
+        torch.equal(saved[k], original[k]) and saved[k].dtype == dtype for k in saved
+    )
 
 
 def test_missing_unexpected_and_misshapen_tensors_are_listed(tmp_path):
@@ -73,7 +78,11 @@ def test_missing_unexpected_and_misshapen_tensors_are_listed(tmp_path):
     with pytest.raises(UserError) as error:
         load(tmp_path)
     assert error.value.exit_code == 3
-    for part in ("unexpected model.extra", "missing model.norm.weight", "lm_head.weight has shape (3, 32), wanted (96, 32)"):
+    for part in (
+        "unexpected model.extra",
+        "missing model.norm.weight",
+        "lm_head.weight has shape (3, 32), wanted (96, 32)",
+    ):
         assert part in error.value.why
 
 
@@ -94,6 +103,7 @@ def test_folders_that_are_no_checkpoints(tmp_path):
 
 
 # --- adapters ---------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("family", ["qwen2", "llama"])
 @pytest.mark.parametrize("lora", [{}, {"targets": ("q_proj", "down_proj")}], ids=["all", "two"])
@@ -182,9 +192,15 @@ def hub():
             path = self.path.partition("?")[0]
             for name, files in repositories.items():
                 if path.startswith(f"/api/{name}/tree/"):
-                    return self.answer(json.dumps([{"type": "file", "path": f, "size": len(b), "oid": "0" * 40} for f, b in files.items()]).encode())
+                    return self.answer(
+                        json.dumps(
+                            [{"type": "file", "path": f, "size": len(b), "oid": "0" * 40} for f, b in files.items()]
+                        ).encode()
+                    )
                 if path.startswith(f"/api/{name}"):
-                    return self.answer(json.dumps({"id": name, "sha": COMMIT, "siblings": [{"rfilename": f} for f in files]}).encode())
+                    return self.answer(
+                        json.dumps({"id": name, "sha": COMMIT, "siblings": [{"rfilename": f} for f in files]}).encode()
+                    )
                 for file, body in files.items():
                     if path == f"/{name.removeprefix('models/')}/resolve/{COMMIT}/{file}":
                         return self.answer(body)
@@ -194,7 +210,12 @@ def hub():
 
         def answer(self, body: bytes, status: int = 200) -> None:
             self.send_response(status)
-            headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), "X-Repo-Commit": COMMIT, "ETag": f'"{zlib.crc32(body)}"'}
+            headers = {
+                "Content-Type": "application/json",
+                "Content-Length": str(len(body)),
+                "X-Repo-Commit": COMMIT,
+                "ETag": f'"{zlib.crc32(body)}"',
+            }
             for name, value in headers.items() | ({("X-Error-Code", "RepoNotFound")} if status == 404 else set()):
                 self.send_header(name, value)
             self.end_headers()
@@ -212,27 +233,44 @@ def hub():
 
 
 def test_hub_ids_are_fetched_through_the_endpoint(tmp_path, hub):
-    """Model and data set by id, in a fresh process; a second look needs no server; what does not exist is said in three lines."""
+    """Model and data set by id, in a fresh process; a second look needs no server; what does not exist is said in three
+    lines."""
     endpoint, repositories = hub
     write_checkpoint(tmp_path / "model")
-    repositories["models/someone/tiny"] = {p.name: p.read_bytes() for p in (tmp_path / "model").iterdir()} | {"pytorch_model.bin": b"never fetched"}
+    repositories["models/someone/tiny"] = {p.name: p.read_bytes() for p in (tmp_path / "model").iterdir()} | {
+        "pytorch_model.bin": b"never fetched"
+    }
     repositories["datasets/someone/sums"] = {
         "data/train.jsonl": b'{"question": "1+1?", "answer": "2"}\n',
         "data/test.jsonl": b"{}",
         "README.md": b"x",
     }
-    code = ("from grpo.hub import fetch_data, fetch_model\nfrom grpo.data import read_rows\nfrom grpo.weights import read_config\n"
-            "folder = fetch_model('someone/tiny')\n"
-            "print(read_config(folder).hidden_size, sorted(p.name for p in folder.iterdir()), read_rows(fetch_data('someone/sums'))[0].question)")
-    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+    code = (
+        "from grpo.hub import fetch_data, fetch_model\nfrom grpo.data import read_rows\nfrom grpo.weights import read_config\n"
+        "folder = fetch_model('someone/tiny')\n"
+        "print(read_config(folder).hidden_size, sorted(p.name for p in folder.iterdir()), read_rows(fetch_data('someone/sums'))[0].question)"
+    )
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": endpoint,
+        "HF_HUB_OFFLINE": "0",
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_HUB_DISABLE_XET": "1",
+    }
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert run.stdout.strip() == "32 ['config.json', 'generation_config.json', 'model.safetensors'] 1+1?", run.stderr
     repositories.clear()
-    again = subprocess.run([sys.executable, "-c", code], env={**environment, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True)
+    again = subprocess.run(
+        [sys.executable, "-c", code], env={**environment, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True
+    )
     assert again.stdout == run.stdout, again.stderr
     absent = "from grpo.errors import run_main\nfrom grpo.hub import fetch_model\nrun_main(lambda argv: fetch_model('someone/absent') and 0)"
     failed = subprocess.run([sys.executable, "-c", absent], env=environment, capture_output=True, text=True)
-    assert failed.returncode == 3 and "error: cannot fetch the model someone/absent" in failed.stderr and "Traceback" not in failed.stderr
+    assert (
+        failed.returncode == 3
+        and "error: cannot fetch the model someone/absent" in failed.stderr
+        and "Traceback" not in failed.stderr
+    )
 
 
 def test_paths_are_used_as_they_are_and_nonsense_is_refused(tmp_path):

@@ -1,4 +1,5 @@
-"""Each kernel test runs on a CPU in Triton's interpreter, and, marked `gpu`, on a GPU. Fresh memory is filled with NaN in all of them."""
+"""Each kernel test runs on a CPU in Triton's interpreter, and, marked `gpu`, on a GPU. Fresh memory is filled with NaN
+in all of them."""
 
 import pytest
 import torch
@@ -25,5 +26,6 @@ def poisoned_memory():
 
 @pytest.fixture
 def bf16_step(device) -> float:
-    """Largest relative error of a rounding to bfloat16: half a step on a GPU; the interpreter cuts off, which costs a whole one."""
+    """Largest relative error of a rounding to bfloat16: half a step on a GPU; the interpreter cuts off, which costs a
+    whole one."""
     return 2**-7 if device == "cpu" else 2**-8

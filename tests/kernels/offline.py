@@ -1,7 +1,9 @@
-"""Compiles every kernel for sm_80 and sm_90 without a GPU, at the shapes of a 1.5B and a 7B model, and prints what came out as JSON.
+"""Compiles every kernel for sm_80 and sm_90 without a GPU, at the shapes of a 1.5B and a 7B model, and prints what came
+out as JSON.
 
-The program's own launch code runs, on CPU tensors; a driver that only knows a target takes the place of the GPU's, and each
-launch compiles and stops. So what is compiled is what will be launched: warps, stages, and the divisibility of strides and pointers.
+The program's own launch code runs, on CPU tensors; a driver that only knows a target takes the place of the GPU's, and
+each launch compiles and stops. So what is compiled is what will be launched: warps, stages, and the divisibility of
+strides and pointers.
 """
 
 import json
@@ -48,6 +50,7 @@ def launches() -> None:
     from grpo.kernels.rms_norm import rms_norm
     from grpo.kernels.rotary import rotate, rotate_into_cache
     from grpo.kernels.swiglu import swiglu
+
     B, V = 2, 4096 * 3
     targets = torch.zeros(B, dtype=torch.int64)
     for dtype, slope in ((BF16, BF16), (torch.float32, BF16), (torch.float32, torch.float32)):
@@ -55,7 +58,7 @@ def launches() -> None:
         log_softmax_rows(torch.zeros(B, V, dtype=dtype), targets, 1.0, slope, torch.zeros(B))
     for temperature in (1.0, 0.0):
         draw_rows(torch.zeros(B, V), targets, targets, temperature)
-    for top_k in (1, 20):                                              # 1 is a constant to the compiler
+    for top_k in (1, 20):  # 1 is a constant to the compiler
         draw_rows(torch.zeros(B, V), targets, targets, 0.7, thresholds(torch.zeros(B, V), 0.7, top_k, 0.9)[0])
     for heads, kv_heads, width in ((28, 4, 3584), (12, 2, 1536)):
         cache = torch.zeros(2, B, kv_heads, 1280, 128, dtype=BF16)
@@ -77,17 +80,30 @@ def describe(kernel, capability: int) -> dict:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
         file.flush()
-        usage, sass = (subprocess.run([TOOLS / "cuobjdump", option, file.name], capture_output=True, text=True, check=True).stdout
-                       for option in ("--dump-resource-usage", "--dump-sass"))
+        usage, sass = (
+            subprocess.run([TOOLS / "cuobjdump", option, file.name], capture_output=True, text=True, check=True).stdout
+            for option in ("--dump-resource-usage", "--dump-sass")
+        )
     found = {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
-    counts = {"spills": len(re.findall(r"\b(?:LDL|STL)\b", sass)), "mma": len(re.findall(r"\b(?:HMMA|HGMMA|WGMMA)\b", sass)),
-              "async": len(re.findall(r"\b(?:LDGSTS|UBLKCP|UTMALDG)\b", sass)),
-              "wide_loads": len(re.findall(r"\bLDG\.E\S*\.128\b", sass)) + len(re.findall(r"\bLDGSTS\.E\S*\.128\b", sass)),
-              "loads": len(re.findall(r"\b(?:LDG|LDGSTS)\.", sass)), "wide_stores": len(re.findall(r"\bSTG\.E\S*\.128\b", sass)),
-              "doubles": len(re.findall(r"\b(?:DADD|DMUL|DFMA)\b", sass))}
+    counts = {
+        "spills": len(re.findall(r"\b(?:LDL|STL)\b", sass)),
+        "mma": len(re.findall(r"\b(?:HMMA|HGMMA|WGMMA)\b", sass)),
+        "async": len(re.findall(r"\b(?:LDGSTS|UBLKCP|UTMALDG)\b", sass)),
+        "wide_loads": len(re.findall(r"\bLDG\.E\S*\.128\b", sass)) + len(re.findall(r"\bLDGSTS\.E\S*\.128\b", sass)),
+        "loads": len(re.findall(r"\b(?:LDG|LDGSTS)\.", sass)),
+        "wide_stores": len(re.findall(r"\bSTG\.E\S*\.128\b", sass)),
+        "doubles": len(re.findall(r"\b(?:DADD|DMUL|DFMA)\b", sass)),
+    }
     module = kernel.src.fn.fn.__module__.rpartition(".")[2]
-    return {"kernel": f"{module}.{kernel.src.fn.fn.__name__}", "capability": capability, "shared": kernel.metadata.shared,
-            "warps": kernel.metadata.num_warps, "dtypes": list(kernel.src.signature.values())[:6], **found, **counts}
+    return {
+        "kernel": f"{module}.{kernel.src.fn.fn.__name__}",
+        "capability": capability,
+        "shared": kernel.metadata.shared,
+        "warps": kernel.metadata.num_warps,
+        "dtypes": list(kernel.src.signature.values())[:6],
+        **found,
+        **counts,
+    }
 
 
 def main() -> None:

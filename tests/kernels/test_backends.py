@@ -17,13 +17,22 @@ def refusing():
     raise RuntimeError("head dimension 96 is not supported")
 
 
-CANDIDATES = {"missing": missing, "refusing": refusing, "wrong": lambda: WANTED * 1.1, "not a number": lambda: WANTED * float("nan"),
-              "right": lambda: WANTED + 0, "faster": lambda: WANTED * (1 + 1e-9), "fallback": lambda: WANTED.float()}
+CANDIDATES = {
+    "missing": missing,
+    "refusing": refusing,
+    "wrong": lambda: WANTED * 1.1,
+    "not a number": lambda: WANTED * float("nan"),
+    "right": lambda: WANTED + 0,
+    "faster": lambda: WANTED * (1 + 1e-9),
+    "fallback": lambda: WANTED.float(),
+}
 SECONDS = {"right": 3e-5, "faster": 2e-5, "fallback": 9e-5}
 
 
 def clock(run):
-    return SECONDS[next(name for name, candidate in CANDIDATES.items() if candidate is run)]     # only what is right may be timed
+    return SECONDS[
+        next(name for name, candidate in CANDIDATES.items() if candidate is run)
+    ]  # only what is right may be timed
 
 
 def test_the_fastest_of_those_that_are_right():
@@ -47,6 +56,7 @@ def test_nothing_right_is_an_error():
 def test_an_unexpected_exception_is_not_swallowed():
     def broken():
         raise KeyError("a mistake of ours")
+
     with pytest.raises(KeyError):
         choose({"broken": broken, "fallback": CANDIDATES["fallback"]}, WANTED, 1e-6, clock)
 
@@ -56,6 +66,7 @@ def test_what_tritons_compiler_raises_is_the_end_of_that_candidate():
 
     def too_large():
         raise OutOfResources(282688, 232448, "shared memory")
+
     choice = choose({"too large": too_large, "fallback": CANDIDATES["fallback"]}, WANTED, 1e-6, clock)
     assert choice.name == "fallback" and "OutOfResources" in str(choice)
 
@@ -69,16 +80,25 @@ def test_on_a_cpu_everything_is_torchs_own(dtype):
 
 def test_reading_beyond_a_length_is_noticed():
     """A decoder that ignores the lengths is wrong in the trial."""
+
     def careless(lengths, num_positions):
         return backends.sdpa_decode(torch.full_like(lengths, num_positions), num_positions)
+
     with pytest.raises(RuntimeError, match="no implementation passed"):
         choose_decoder(4, 2, 16, 3, 50, torch.float32, "cpu", decoders={"sdpa": careless})
 
 
 def test_torch_flash_sees_the_cache_as_one_run_of_tokens(monkeypatch):
     """Its arguments, by a stand-in that computes from them alone what FlashAttention would."""
+
     def forward(q, k, v, q_starts, k_starts, max_q, max_k, dropout, causal, debug, *, seqused_k):
-        assert k.is_contiguous() and k.shape[1] == 1 and max_q == 1 and not causal and seqused_k.dtype == q_starts.dtype == torch.int32
+        assert (
+            k.is_contiguous()
+            and k.shape[1] == 1
+            and max_q == 1
+            and not causal
+            and seqused_k.dtype == q_starts.dtype == torch.int32
+        )
         out = torch.empty_like(q)
         for row in range(len(q)):
             keys = slice(int(k_starts[row]), int(k_starts[row]) + int(seqused_k[row]))
@@ -89,7 +109,7 @@ def test_torch_flash_sees_the_cache_as_one_run_of_tokens(monkeypatch):
 
     monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", forward)
     generator = torch.Generator().manual_seed(0)
-    cache = torch.randn(3, 2, 5, 2, 40, 8, generator=generator)                      # L2BKSE, of which 4 rows and 30 positions are read
+    cache = torch.randn(3, 2, 5, 2, 40, 8, generator=generator)  # L2BKSE, of which 4 rows and 30 positions are read
     k, v = cache[1, :, :4, :, :30]
     q, lengths = torch.randn(4, 6, 8, generator=generator), torch.tensor([1, 30, 17, 2])
     wanted = backends.sdpa_decode(lengths, 30)(q, k, v)

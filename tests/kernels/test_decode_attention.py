@@ -15,7 +15,7 @@ def problem(heads, kv_heads, width, lengths=LENGTHS, dtype=torch.float32, device
     for slot, length in enumerate(lengths):
         kv[:, slot, :, :length] = torch.randn(2, kv_heads, length, width, generator=generator)
     q = torch.randn(len(lengths), heads, width, generator=generator).to(dtype).to(device)
-    k, v = kv.to(dtype).to(device)[:, :len(lengths), :, :positions]
+    k, v = kv.to(dtype).to(device)[:, : len(lengths), :, :positions]
     return q, k, v, torch.tensor(lengths, device=device)
 
 
@@ -64,11 +64,14 @@ def test_queries_may_be_a_view(device):
     q, k, v, lengths = problem(4, 2, 16, device=device)
     wide = torch.full((len(q), 6, 16), float("nan"), device=device)
     wide[:, 1:5] = q
-    assert torch.equal(decode_attention(wide[:, 1:5], k, v, lengths, 210, 2), decode_attention(q, k, v, lengths, 210, 2))
+    assert torch.equal(
+        decode_attention(wide[:, 1:5], k, v, lengths, 210, 2), decode_attention(q, k, v, lengths, 210, 2)
+    )
 
 
 def test_number_of_stretches():
-    """On 132 multiprocessors: many for one sequence, one when the rows fill the device, none shorter than four tiles."""
+    """On 132 multiprocessors: many for one sequence, one when the rows fill the device, none shorter than four
+    tiles."""
     assert choose_splits(4, 4096, 132) == 16
     assert choose_splits(96 * 4, 1280, 132) == 2
     assert choose_splits(288 * 4, 1280, 132) == 1

@@ -1,4 +1,5 @@
-"""The decode step over static buffers: the same tokens as the sampler's, whatever the bucket, and with the kernels in the interpreter."""
+"""The decode step over static buffers: the same tokens as the sampler's, whatever the bucket, and with the kernels in
+the interpreter."""
 
 import pytest
 import torch
@@ -20,20 +21,32 @@ def model(request, tmp_path_factory):
 def generate(model, first_ids, seeds, limits, sampling, eos, steps=3, spare=4, decoder="sdpa", capture=None):
     """One-token prompts, so that there is nothing to prefill; `spare` slots stay free."""
     c, longest = model.config, max(limits)
-    slots = Slots.make(KVCache(c.num_layers, len(first_ids) + spare, c.num_kv_heads, longest + 1, c.head_dim, torch.float32, "cpu"), longest)
+    slots = Slots.make(
+        KVCache(c.num_layers, len(first_ids) + spare, c.num_kv_heads, longest + 1, c.head_dim, torch.float32, "cpu"),
+        longest,
+    )
     for tensor in slots.rows()[:5]:
-        tensor.fill_(2)                                               # what was there before does not matter
+        tensor.fill_(2)  # what was there before does not matter
     slots.limit_B.fill_(10**6)
-    slots.ended_B.fill_(False)                                        # a free slot's last sequence may not even have ended
+    slots.ended_B.fill_(False)  # a free slot's last sequence may not even have ended
     live = slice(len(first_ids))
-    for tensor, value in ((slots.last_id_B, first_ids), (slots.position_B, 0), (slots.count_B, 0), (slots.limit_B, limits), (slots.seed_B, seeds)):
+    for tensor, value in (
+        (slots.last_id_B, first_ids),
+        (slots.position_B, 0),
+        (slots.count_B, 0),
+        (slots.limit_B, limits),
+        (slots.seed_B, seeds),
+    ):
         tensor[live] = torch.as_tensor(value)
     slots.ended_B[live] = False
     graphs = DecodeGraphs(model, slots, eos, decoder, capture)
     with torch.inference_mode(), model.packed() as head:
         while not bool(slots.ended_B[live].all()):
             graphs.run(len(first_ids), steps, sampling, head)
-    return [(slots.ids_BX[row, :n].tolist(), slots.logps_BX[row, :n].tolist()) for row, n in enumerate(slots.count_B[live].tolist())]
+    return [
+        (slots.ids_BX[row, :n].tolist(), slots.logps_BX[row, :n].tolist())
+        for row, n in enumerate(slots.count_B[live].tolist())
+    ]
 
 
 FIRST, SEEDS, LIMITS = [5, 40, 3, 20, 60], [11, 12, 13, 14, 15], [20, 1, 7, 20, 13]
@@ -45,7 +58,11 @@ def test_same_tokens_as_the_sampler(model, sampling, steps):
     ours = generate(model, FIRST, SEEDS, LIMITS, sampling, [2, 7, 30], steps)
     wanted = [c for (c,) in Sampler(model, [2, 7, 30]).sample([[i] for i in FIRST], 1, sampling, SEEDS, limits=LIMITS)]
     assert [ids for ids, _ in ours] == [c.ids for c in wanted]
-    assert all(abs(a - b) <= 1e-5 for (_, logps), c in zip(ours, wanted, strict=True) for a, b in zip(logps, c.logps, strict=True))
+    assert all(
+        abs(a - b) <= 1e-5
+        for (_, logps), c in zip(ours, wanted, strict=True)
+        for a, b in zip(logps, c.logps, strict=True)
+    )
 
 
 @pytest.mark.parametrize("sampling", [Sampling(6), Sampling(6, 0.0), Sampling(6, 0.9, 0.8, 30)], ids=str)
@@ -58,7 +75,11 @@ def test_the_kernels_give_the_same_tokens(model, sampling, monkeypatch):
         monkeypatch.setattr(f"grpo.{module}.fused", lambda x: used.append(1) or True)
     ours = generate(model, FIRST[:3], SEEDS[:3], [6, 3, 5], sampling, [2], decoder="triton")
     assert used and [ids for ids, _ in ours] == [ids for ids, _ in wanted]
-    assert all(abs(a - b) <= 2e-5 for (_, mine), (_, theirs) in zip(ours, wanted, strict=True) for a, b in zip(mine, theirs, strict=True))
+    assert all(
+        abs(a - b) <= 2e-5
+        for (_, mine), (_, theirs) in zip(ours, wanted, strict=True)
+        for a, b in zip(mine, theirs, strict=True)
+    )
 
 
 def test_buckets():
@@ -93,7 +114,11 @@ class Recorder:
 def test_capturing_leaves_no_trace(model, sampling):
     wanted, recorder = generate(model, FIRST, SEEDS, LIMITS, sampling, [2]), Recorder()
     assert generate(model, FIRST, SEEDS, LIMITS, sampling, [2], capture=recorder) == wanted
-    assert recorder.recorded == 1 and recorder.replayed % 3 == 0 and recorder.replayed >= max(len(ids) for ids, _ in wanted)
+    assert (
+        recorder.recorded == 1
+        and recorder.replayed % 3 == 0
+        and recorder.replayed >= max(len(ids) for ids, _ in wanted)
+    )
 
 
 def test_cuts_are_not_captured_without_kernels(model):
@@ -104,8 +129,12 @@ def test_cuts_are_not_captured_without_kernels(model):
 
 
 def test_the_samplers_slots_are_kept_and_grow(model):
-    """One sampler over static slots, call after call: prompts of several tokens, refilled slots, other lengths, what was there before."""
-    prompts, sampler = [[5, 9, 6], [40], [3, 3, 3, 7, 8]], Sampler(model, [2, 7], max_slots=4, check_every=3, graphs=True)
+    """One sampler over static slots, call after call: prompts of several tokens, refilled slots, other lengths, what
+    was there before."""
+    prompts, sampler = (
+        [[5, 9, 6], [40], [3, 3, 3, 7, 8]],
+        Sampler(model, [2, 7], max_slots=4, check_every=3, graphs=True),
+    )
     for sampling, count in ((Sampling(9), 3), (Sampling(5, 0.0), 1), (Sampling(9, 0.7), 2), (Sampling(25), 3)):
         before = sampler.graphs
         ours = sampler.sample(prompts, count, sampling, list(range(3 * count)))
@@ -130,6 +159,7 @@ def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     from grpo.packing import pack
     from grpo.schema import Group, Prompt
     from grpo.weights import load_decoder
+
     model = load_decoder(checkpoint, Build(LoraSpec(4, 8), False, dtype, "cuda"))
     randomise_adapter(model)
     prompts = [[5, 9, 6], [40], [3, 3, 3, 7, 8, 1]]
@@ -139,13 +169,20 @@ def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     sampler.graphs.capture = None
     again = sampler.sample(prompts, 4, sampling, list(range(12)))
     assert [[c.ids for c in group] for group in again] == [[c.ids for c in group] for group in done]
-    groups = [Group(Prompt(i, "", tuple(prompt), {}), members) for i, (prompt, members) in enumerate(zip(prompts, done, strict=True))]
+    groups = [
+        Group(Prompt(i, "", tuple(prompt), {}), members)
+        for i, (prompt, members) in enumerate(zip(prompts, done, strict=True))
+    ]
     batch = pack(groups, [(g, i) for g in range(3) for i in range(4)], [[1.0] * 4] * 3, "cuda")
     if sampling.temperature:
         with torch.no_grad():
             hidden = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout))
             logp, _ = token_logprobs(
-                hidden[batch.source_C], model.head(), batch.targets_C, sampling.temperature, batch.cut_C if sampling.cuts else None
+                hidden[batch.source_C],
+                model.head(),
+                batch.targets_C,
+                sampling.temperature,
+                batch.cut_C if sampling.cuts else None,
             )
         difference = logp - batch.sampler_logp_C
         assert difference.abs().mean() <= (1e-5 if dtype == torch.float32 else 3e-2)

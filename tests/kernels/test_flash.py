@@ -1,4 +1,5 @@
-"""Packed attention from FlashAttention's pieces: with a plain float64 stand-in for torch's operations on a CPU, with themselves on a GPU."""
+"""Packed attention from FlashAttention's pieces: with a plain float64 stand-in for torch's operations on a CPU, with
+themselves on a GPU."""
 
 import math
 
@@ -28,7 +29,9 @@ def spans(starts):
 def visible(q_rows, k_rows, causal):
     """FlashAttention aligns the last query with the last key."""
     queries, keys = torch.arange(q_rows.stop - q_rows.start)[:, None], torch.arange(k_rows.stop - k_rows.start)
-    return keys - len(keys) <= queries - len(queries) if causal else torch.ones(len(queries), len(keys), dtype=torch.bool)
+    return (
+        keys - len(keys) <= queries - len(queries) if causal else torch.ones(len(queries), len(keys), dtype=torch.bool)
+    )
 
 
 def scores(q_THE, k_TKE, q_rows, k_rows, causal):
@@ -39,17 +42,23 @@ def scores(q_THE, k_TKE, q_rows, k_rows, causal):
 
 def plain_forward(q, k, v, q_starts, k_starts, max_q, max_k, dropout, causal, debug):
     assert dropout == 0 and not debug and q_starts.dtype == k_starts.dtype == torch.int32
-    assert max(s.stop - s.start for s in spans(q_starts)) == max_q and max(s.stop - s.start for s in spans(k_starts)) == max_k
+    assert (
+        max(s.stop - s.start for s in spans(q_starts)) == max_q
+        and max(s.stop - s.start for s in spans(k_starts)) == max_k
+    )
     out, lse = torch.empty_like(q), torch.empty(q.shape[1], q.shape[0], dtype=q.dtype)
     for q_rows, k_rows in zip(spans(q_starts), spans(k_starts), strict=True):
         s_HTT = scores(q, k, q_rows, k_rows, causal)
         lse[:, q_rows] = s_HTT.logsumexp(-1)
-        out[q_rows] = torch.einsum("hqk,khe->qhe", s_HTT.softmax(-1), v[k_rows].repeat_interleave(q.shape[1] // v.shape[1], 1))
+        out[q_rows] = torch.einsum(
+            "hqk,khe->qhe", s_HTT.softmax(-1), v[k_rows].repeat_interleave(q.shape[1] // v.shape[1], 1)
+        )
     return out, lse, torch.zeros(2, dtype=torch.uint64), torch.zeros((), dtype=torch.uint64), torch.empty(0)
 
 
 def plain_backward(dout, q, k, v, out, lse, q_starts, k_starts, max_q, max_k, dropout, causal, state, unused):
-    """From the probabilities exp(score - lse) and the row sums of dout out, as FlashAttention's own backward pass has it."""
+    """From the probabilities exp(score - lse) and the row sums of dout out, as FlashAttention's own backward pass has
+    it."""
     assert all(x.is_contiguous() for x in (dout, lse)) and state.dtype == torch.uint64
     dq, dk, dv, group = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v), q.shape[1] // k.shape[1]
     for q_rows, k_rows in zip(spans(q_starts), spans(k_starts), strict=True):
@@ -72,17 +81,22 @@ def visible_in(layout):
             pieces.append((at, length))
             at += length
         for first, length in pieces:
-            seen[first:first + length, first:first + length] = torch.ones(length, length, dtype=torch.bool).tril()
+            seen[first : first + length, first : first + length] = torch.ones(length, length, dtype=torch.bool).tril()
             if first != start or not prompt:
-                seen[first:first + length, start:start + prompt] = True
+                seen[first : first + length, start : start + prompt] = True
         start = at
     return seen
 
 
 def inputs(layout, heads=4, kv_heads=2, width=8, dtype=torch.float64, device="cpu"):
     generator = torch.Generator().manual_seed(layout.num_tokens)
-    return [torch.randn(layout.num_tokens, h, width, generator=generator, dtype=torch.float64).to(dtype).to(device).requires_grad_()
-            for h in (heads, kv_heads, kv_heads, heads)]
+    return [
+        torch.randn(layout.num_tokens, h, width, generator=generator, dtype=torch.float64)
+        .to(dtype)
+        .to(device)
+        .requires_grad_()
+        for h in (heads, kv_heads, kv_heads, heads)
+    ]
 
 
 def run(attend, tensors):
@@ -137,18 +151,30 @@ def test_the_backward_pass_is_demanded_to_repeat_where_others_are_only_warned(wa
 @pytest.mark.gpu
 def test_the_same_bits_twice_on_a_gpu(warned):
     layout = Layout(((300, (700, 20, 512)), (64, (900,))))
-    one, other = (run(FlashPackedAttention(layout, "cuda"), inputs(layout, 28, 4, 128, torch.bfloat16, "cuda")) for _ in range(2))
+    one, other = (
+        run(FlashPackedAttention(layout, "cuda"), inputs(layout, 28, 4, 128, torch.bfloat16, "cuda")) for _ in range(2)
+    )
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def test_with_the_kernels_less_is_kept_and_memory_counts_it(monkeypatch):
-    raw = {"model_type": "qwen2", "vocab_size": 256, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 3, "num_attention_heads": 4,
-           "num_key_value_heads": 2, "max_position_embeddings": 512}
+    raw = {
+        "model_type": "qwen2",
+        "vocab_size": 256,
+        "hidden_size": 128,
+        "intermediate_size": 352,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+    }
     model = Decoder(ModelConfig.from_hf(raw), Build(LoraSpec(2, 2), False, torch.bfloat16, "cpu"))
     layout = Layout(((40, (60, 60, 60)),))
     plain = kept_by_autograd(model, PackedAttention(layout, torch.bfloat16, "cpu"), layout.num_tokens)
     for module in ("model", "rope"):
         monkeypatch.setattr(f"grpo.{module}.fused", lambda x: True)
-    kept = kept_by_autograd(model, FlashPackedAttention(layout, "cpu", plain_forward, plain_backward), layout.num_tokens)
+    kept = kept_by_autograd(
+        model, FlashPackedAttention(layout, "cpu", plain_forward, plain_backward), layout.num_tokens
+    )
     attention, mlp, once = memory.kept_bytes_per_token(model.config, model.build.lora, torch.bfloat16, fused=True)
     assert kept == pytest.approx(3 * (attention + mlp) + once, rel=0.05) and kept < 0.8 * plain

@@ -47,7 +47,7 @@ def test_greedy_takes_the_first_of_equals(device):
 def test_what_has_no_probability_is_never_drawn(device, kept):
     """All logits but one are -inf: whole pieces are empty."""
     logits, seeds, positions = rows(2 * PIECE + 77, device=device)
-    logits[:, :kept], logits[:, kept + 1:] = float("-inf"), float("-inf")
+    logits[:, :kept], logits[:, kept + 1 :] = float("-inf"), float("-inf")
     ids, logps = draw_rows(logits, seeds, positions, 1.0)
     assert (ids == kept).all() and (logps == 0).all()
 
@@ -59,7 +59,8 @@ def _first_of(passed, possible, out, size: tl.constexpr):
 
 
 @pytest.mark.parametrize(
-    ("passed", "possible", "wanted"), [([0, 1, 1, 1], [1, 0, 1, 1], 2), ([0, 0, 0, 0], [1, 1, 1, 0], 2), ([0, 0, 1, 0], [0, 1, 1, 1], 2)]
+    ("passed", "possible", "wanted"),
+    [([0, 1, 1, 1], [1, 0, 1, 1], 2), ([0, 0, 0, 0], [1, 1, 1, 0], 2), ([0, 0, 1, 0], [0, 1, 1, 1], 2)],
 )
 def test_rounding_never_picks_the_impossible(device, passed, possible, wanted):
     """A running sum made as a tree may pass the target on an entry of weight 0, or nowhere."""
@@ -70,7 +71,7 @@ def test_rounding_never_picks_the_impossible(device, passed, possible, wanted):
 
 def test_an_offset_changes_nothing(device):
     logits, seeds, positions = rows(PIECE + 50, device=device)
-    logits = (logits * 64).round() / 64                              # exact under the offset
+    logits = (logits * 64).round() / 64  # exact under the offset
     ids, logps = draw_rows(logits, seeds, positions, 1.0)
     moved, moved_logps = draw_rows(logits + 1e4, seeds, positions, 1.0)
     assert torch.equal(ids, moved) and (logps - moved_logps).abs().max() <= 2e-3
@@ -79,7 +80,9 @@ def test_an_offset_changes_nothing(device):
 def test_frequencies(device):
     """Chi-squared over 400 draws from 9 tokens spread over three pieces: z < 4 (a false alarm once in 30,000)."""
     logits = torch.full((400, 2 * PIECE + 9), float("-inf"), device=device)
-    places = torch.tensor([0, 1, 77, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE - 1, 2 * PIECE, 2 * PIECE + 8], device=device)
+    places = torch.tensor(
+        [0, 1, 77, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE - 1, 2 * PIECE, 2 * PIECE + 8], device=device
+    )
     weights = torch.arange(1.0, 10.0, device=device)
     logits[:, places] = weights.log()
     ids, _ = draw_rows(logits, torch.full((400,), 5, device=device), torch.arange(400, device=device), 1.0)

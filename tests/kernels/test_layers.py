@@ -19,23 +19,33 @@ def relative(got, wanted):
 
 
 def gradients(outputs, weights, inputs):
-    return torch.autograd.grad([sum((y.double() * w.double()).sum() for y, w in zip(outputs, weights, strict=True))], inputs)
+    return torch.autograd.grad(
+        [sum((y.double() * w.double()).sum() for y, w in zip(outputs, weights, strict=True))], inputs
+    )
 
 
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize(("rows", "width"), [(1, 1), (5, 100), (33, 128), (700, 64), (3, 3584), (2, 5000)])
 def test_rms_norm(device, rows, width, residual):
-    x, w, dy, dh = (random(*shape, seed=i, device=device) for i, shape in enumerate([(rows, width), (width,), (rows, width), (rows, width)]))
-    inputs = [x.requires_grad_(), w.requires_grad_()] + ([random(rows, width, seed=9, device=device).requires_grad_()] if residual else [])
-    outputs = {name: function(inputs[0], inputs[1], 1e-6, *inputs[2:]) for name, function in (("ours", rms_norm), ("slow", reference.rms_norm))}
+    x, w, dy, dh = (
+        random(*shape, seed=i, device=device)
+        for i, shape in enumerate([(rows, width), (width,), (rows, width), (rows, width)])
+    )
+    inputs = [x.requires_grad_(), w.requires_grad_()] + (
+        [random(rows, width, seed=9, device=device).requires_grad_()] if residual else []
+    )
+    outputs = {
+        name: function(inputs[0], inputs[1], 1e-6, *inputs[2:])
+        for name, function in (("ours", rms_norm), ("slow", reference.rms_norm))
+    }
     assert all(relative(got, wanted) <= 1e-6 for got, wanted in zip(outputs["ours"], outputs["slow"], strict=True))
     ours, slow = (gradients(outputs[name], (dy, dh), inputs) for name in ("ours", "slow"))
     assert all(relative(got, wanted) <= 2e-6 for got, wanted in zip(ours, slow, strict=True))
 
 
 def test_rms_norm_in_bfloat16_rounds_as_the_model_does(device, bf16_step):
-    """The same roundings as model.RMSNorm: of the normalised row, then of its product with the weight. (Equal on a GPU but for a
-    few entries next to an edge; the interpreter cuts off, so there only the bound holds.)"""
+    """The same roundings as model.RMSNorm: of the normalised row, then of its product with the weight. (Equal on a GPU
+    but for a few entries next to an edge; the interpreter cuts off, so there only the bound holds.)"""
     x, w = random(9, 300, dtype=BF16, device=device), random(300, seed=1, dtype=BF16, device=device)
     exact = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6)
     y, _ = rms_norm(x, w, 1e-6)
@@ -66,11 +76,14 @@ def test_rms_norm_of_heads_and_of_nothing(device):
 @pytest.mark.parametrize(("rows", "width"), [(1, 1), (3, TILE - 1), (2, TILE), (5, 2 * TILE + 9)])
 def test_swiglu(device, rows, width):
     joint = random(rows, 2 * width, device=device)
-    gate, up = (x.requires_grad_() for x in joint.split(width, dim=-1))                     # views of one product
+    gate, up = (x.requires_grad_() for x in joint.split(width, dim=-1))  # views of one product
     dy = random(rows, width, seed=1, device=device)
     ours, slow = (function(gate, up) for function in (swiglu, reference.swiglu))
     assert relative(ours, slow) <= 1e-6
-    assert all(relative(a, b) <= 2e-6 for a, b in zip(gradients([ours], [dy], (gate, up)), gradients([slow], [dy], (gate, up)), strict=True))
+    assert all(
+        relative(a, b) <= 2e-6
+        for a, b in zip(gradients([ours], [dy], (gate, up)), gradients([slow], [dy], (gate, up)), strict=True)
+    )
 
 
 def test_swiglu_of_large_gates(device):
@@ -78,7 +91,11 @@ def test_swiglu_of_large_gates(device):
     up = torch.ones_like(gate)
     y = swiglu(gate, up)
     (dgate,) = torch.autograd.grad(y.sum(), gate)
-    assert torch.allclose(y.double(), reference.swiglu(gate, up), atol=1e-30) and dgate.isfinite().all() and dgate[0, -1] == 1
+    assert (
+        torch.allclose(y.double(), reference.swiglu(gate, up), atol=1e-30)
+        and dgate.isfinite().all()
+        and dgate[0, -1] == 1
+    )
 
 
 def angles(rows, width, device, dtype=torch.float32):
@@ -103,7 +120,9 @@ def test_rotate_into_cache(device, heads, kv_heads, width, dtype):
     """Queries, keys and values are views of one product; nothing else in the cache is touched."""
     B, S = 5, 11
     joint = random(B, (heads + 2 * kv_heads) * width, dtype=dtype, device=device)
-    q, k, v = (x.unflatten(-1, (-1, width)) for x in joint.split([heads * width, kv_heads * width, kv_heads * width], -1))
+    q, k, v = (
+        x.unflatten(-1, (-1, width)) for x in joint.split([heads * width, kv_heads * width, kv_heads * width], -1)
+    )
     cos, sin = angles(B, width, device, dtype)
     position = torch.tensor([0, 10, 3, 3, 7], device=device)
     cache = torch.zeros(2, B + 1, kv_heads, S + 2, width, dtype=dtype, device=device)

@@ -10,7 +10,7 @@ def rows(width, number=5, offset=0.0, dtype=torch.float32, device="cpu"):
     generator = torch.Generator().manual_seed(width)
     logits = (torch.randn(number, width, generator=generator) * 4 + offset).to(dtype).to(device)
     targets = torch.randint(width, (number,), generator=generator)
-    targets[0], targets[-1] = 0, width - 1                           # in the first tile and in the last
+    targets[0], targets[-1] = 0, width - 1  # in the first tile and in the last
     return logits, targets.to(device)
 
 
@@ -28,7 +28,7 @@ def test_float32_equals_the_twin(device, width, temperature):
 @pytest.mark.parametrize("width", [1, 999, TILE + 77, 3 * TILE])
 def test_bfloat16_logits_lose_only_their_own_rounding(device, width, bf16_step):
     logits, targets = rows(width, dtype=torch.bfloat16, device=device)
-    wanted = slow(logits, targets, 1.0)                              # of the rounded logits
+    wanted = slow(logits, targets, 1.0)  # of the rounded logits
     logp, entropy, slope = log_softmax_rows(logits, targets, 1.0)
     assert (
         slope.dtype == torch.bfloat16
@@ -41,24 +41,34 @@ def test_bfloat16_logits_lose_only_their_own_rounding(device, width, bf16_step):
 
 @pytest.mark.parametrize("width", [1, 2, 1001, TILE + 77, 3 * TILE + 1])
 def test_a_narrower_slope_fills_the_front_of_each_row(device, width, bf16_step):
-    """float32 logits, bfloat16 slope: what the product with the head wants. The first tile's writes land on its own reads."""
+    """float32 logits, bfloat16 slope: what the product with the head wants. The first tile's writes land on its own
+    reads."""
     logits, targets = rows(width, device=device)
     wanted = slow(logits, targets, 0.9)
     logp, _, slope = log_softmax_rows(logits, targets, 0.9, torch.bfloat16)
     assert slope.dtype == torch.bfloat16 and slope.shape == logits.shape and slope.data_ptr() == logits.data_ptr()
-    assert (logp - wanted[0]).abs().max() <= 5e-6 and ((slope - wanted[2]).abs() <= bf16_step * wanted[2].abs() + 1e-6).all()
+    assert (logp - wanted[0]).abs().max() <= 5e-6 and (
+        (slope - wanted[2]).abs() <= bf16_step * wanted[2].abs() + 1e-6
+    ).all()
 
 
 def test_an_offset_costs_only_the_logits_rounding(device):
     logits, targets = rows(TILE + 5, offset=1e4, device=device)
     wanted = slow(logits, targets, 0.7)
     logp, entropy, slope = log_softmax_rows(logits, targets, 0.7)
-    assert (logp - wanted[0]).abs().max() <= 1e-5 and (entropy - wanted[1]).abs().max() <= 1e-5 and (slope - wanted[2]).abs().max() <= 1e-6
+    assert (
+        (logp - wanted[0]).abs().max() <= 1e-5
+        and (entropy - wanted[1]).abs().max() <= 1e-5
+        and (slope - wanted[2]).abs().max() <= 1e-6
+    )
 
 
-@pytest.mark.parametrize("masked", [slice(0, TILE), slice(TILE, 2 * TILE), slice(5, None)], ids=["first tile", "middle tile", "all but five"])
+@pytest.mark.parametrize(
+    "masked", [slice(0, TILE), slice(TILE, 2 * TILE), slice(5, None)], ids=["first tile", "middle tile", "all but five"]
+)
 def test_masked_logits(device, masked):
-    """Logits of -inf have no probability and no gradient, even where a whole tile consists of them; the maximum may come last."""
+    """Logits of -inf have no probability and no gradient, even where a whole tile consists of them; the maximum may
+    come last."""
     logits, targets = rows(3 * TILE, device=device)
     logits[:, masked] = float("-inf")
     targets[:] = 3 if masked.start else 2 * TILE + 1
@@ -99,5 +109,7 @@ def test_same_bits_again_and_in_other_company(device):
 
 
 def test_no_rows(device):
-    logp, entropy, slope = log_softmax_rows(torch.empty(0, 9, device=device), torch.empty(0, dtype=torch.int64, device=device), 1.0)
+    logp, entropy, slope = log_softmax_rows(
+        torch.empty(0, 9, device=device), torch.empty(0, dtype=torch.int64, device=device), 1.0
+    )
     assert len(logp) == len(entropy) == len(slope) == 0

@@ -42,19 +42,30 @@ def test_draws_within_them_equal_the_twin(device, top_k, top_p):
 
 def test_negative_and_masked_logits(device):
     """All logits below zero, some -inf; the order of the keys must hold across signs."""
-    logits = torch.tensor([[-5.0, -1.0, float("-inf"), -3.0], [1.0, -1.0, 0.0, -0.0], [-1e30, 1e30, 0.0, -2.0]], device=device)
+    logits = torch.tensor(
+        [[-5.0, -1.0, float("-inf"), -3.0], [1.0, -1.0, 0.0, -0.0], [-1e30, 1e30, 0.0, -2.0]], device=device
+    )
     least, _ = thresholds(logits, 1.0, 2, 1.0)
-    assert (logits >= least[:, None]).tolist() == [[False, True, False, True], [True, False, True, True], [False, True, True, False]]
+    assert (logits >= least[:, None]).tolist() == [
+        [False, True, False, True],
+        [True, False, True, True],
+        [False, True, True, False],
+    ]
 
 
 def test_cut_tokens_in_the_sampling_path(device):
     """What decode_graph draws with cuts: the cut that is recorded is the one that the plain path records."""
     from grpo import decode_graph
     from grpo.draw import draw, uniforms
+
     logits, seeds = rows(300, 6, device=device), torch.arange(6, device=device)
     sampling = Sampling(1, 0.7, 0.9, 50)
     wanted = draw(logits, uniforms(seeds, seeds), sampling)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decode_graph, "fused", lambda x: True)
         ours = decode_graph.draw_tokens(logits, seeds, seeds, sampling)
-    assert torch.equal(ours[0], wanted[0]) and (ours[1] - wanted[1]).abs().max() <= 5e-6 and (ours[2] - wanted[2]).abs().max() <= 1e-5
+    assert (
+        torch.equal(ours[0], wanted[0])
+        and (ours[1] - wanted[1]).abs().max() <= 5e-6
+        and (ours[2] - wanted[2]).abs().max() <= 1e-5
+    )

@@ -1,4 +1,5 @@
-"""Every kernel compiled for sm_80 and sm_90 without a GPU: registers, spills, tensor-core instructions, wide and asynchronous loads."""
+"""Every kernel compiled for sm_80 and sm_90 without a GPU: registers, spills, tensor-core instructions, wide and
+asynchronous loads."""
 
 import json
 import os
@@ -11,9 +12,18 @@ import triton
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-STREAMING = {"log_softmax_rows._rows", "inverse_cdf._masses", "rms_norm._forward", "rms_norm._backward", "rotary._heads", "swiglu._forward",
-             "swiglu._backward", "decode_attention._stretches", "nucleus._thresholds"}      # bound by memory traffic
-SCALARS = 3                                                          # loads of one number per program: a target, a cut, a length
+STREAMING = {
+    "log_softmax_rows._rows",
+    "inverse_cdf._masses",
+    "rms_norm._forward",
+    "rms_norm._backward",
+    "rotary._heads",
+    "swiglu._forward",
+    "swiglu._backward",
+    "decode_attention._stretches",
+    "nucleus._thresholds",
+}  # bound by memory traffic
+SCALARS = 3  # loads of one number per program: a target, a cut, a length
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +49,14 @@ def test_every_kernel_is_compiled_for_both(compiled):
 
 
 def test_nothing_is_spilled(compiled):
-    """No stack frame, no local memory; and at least two programs fit on a multiprocessor (65,536 registers, 160 KB shared), but for those
-    that take a whole row of logits."""
+    """No stack frame, no local memory; and at least two programs fit on a multiprocessor (65,536 registers, 160 KB
+    shared), but for those that take a whole row of logits."""
     for kernel in compiled:
         assert kernel["STACK"] == kernel["LOCAL"] == kernel["spills"] == 0, kernel
         assert kernel["REG"] * kernel["warps"] * 32 <= 65536 and kernel["shared"] <= 80 << 10, kernel
         assert (
-            kernel["kernel"] in ("log_softmax_rows._rows", "nucleus._thresholds") or 2 * kernel["REG"] * kernel["warps"] * 32 <= 65536 * 1.1
+            kernel["kernel"] in ("log_softmax_rows._rows", "nucleus._thresholds")
+            or 2 * kernel["REG"] * kernel["warps"] * 32 <= 65536 * 1.1
         ), kernel
 
 

@@ -1,4 +1,5 @@
-"""With the kernels in use (in the interpreter on a CPU), the log-probs and a training pass give what they give without."""
+"""With the kernels in use (in the interpreter on a CPU), the log-probs and a training pass give what they give
+without."""
 
 import pytest
 import torch
@@ -19,9 +20,11 @@ def kernels(monkeypatch):
 
     def switch_on():
         for module in asked:
+
             def fused(x, module=module):
                 asked[module] += 1
                 return True
+
             monkeypatch.setattr(f"grpo.{module}.fused", fused)
         return asked
 
@@ -31,7 +34,10 @@ def kernels(monkeypatch):
 def training_pass(decoder, recompute):
     decoder.zero_grad()
     decoder.recompute = recompute
-    ids, positions = torch.arange(20), torch.cat([torch.arange(n) + s for n, s in ((5, 0), (3, 5), (4, 5), (2, 0), (6, 2))])
+    ids, positions = (
+        torch.arange(20),
+        torch.cat([torch.arange(n) + s for n, s in ((5, 0), (3, 5), (4, 5), (2, 0), (6, 2))]),
+    )
     hidden = decoder(ids, positions, PackedAttention(LAYOUT, torch.float32, "cpu"))
     logp, entropy = token_logprobs(hidden, decoder.head(), ids + 7, 0.9, chunk=8)
     (logp * torch.linspace(-1, 1, 20)).sum().backward()
@@ -60,5 +66,5 @@ def test_logprobs_of_what_a_cut_leaves(monkeypatch, cut):
     plain_grad = torch.autograd.grad(plain[0].sum(), hidden)[0]
     monkeypatch.setattr(logprobs, "fused", lambda x: True)
     ours = token_logprobs(hidden, head, targets, 0.8, cuts)
-    for got, wanted in ((*zip(ours, plain, strict=True), (torch.autograd.grad(ours[0].sum(), hidden)[0], plain_grad))):
+    for got, wanted in (*zip(ours, plain, strict=True), (torch.autograd.grad(ours[0].sum(), hidden)[0], plain_grad)):
         assert torch.allclose(got, wanted, atol=2e-6)

@@ -31,12 +31,16 @@ DOCUMENTS = {
 @pytest.fixture(scope="session")
 def make_base(tmp_path_factory):
     """Builds a knowledge base of {title: text or list of texts} and returns its path."""
+
     def make(documents: dict, name: str = "base.db", **options) -> Path:
         folder = tmp_path_factory.mktemp("base")
         source = folder / "source.jsonl"
-        source.write_text("".join(json.dumps({"title": title, "text": text}) + "\n" for title, text in documents.items()))
+        source.write_text(
+            "".join(json.dumps({"title": title, "text": text}) + "\n" for title, text in documents.items())
+        )
         build(Source(source), folder / name, SkipLog(source, strict=True), **options)
         return folder / name
+
     return make
 
 
@@ -68,8 +72,10 @@ def write_ready_made(path: Path, documents: dict[str, str]) -> Path:
 def read_content(path: Path) -> dict[str, list[tuple]]:
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     try:
-        return {name: connection.execute(sql).fetchall()
-                for name, sql in {**CONTENT, "meta": "SELECT key, value FROM knowledge_meta ORDER BY key"}.items()}
+        return {
+            name: connection.execute(sql).fetchall()
+            for name, sql in {**CONTENT, "meta": "SELECT key, value FROM knowledge_meta ORDER BY key"}.items()
+        }
     finally:
         connection.close()
 
@@ -83,24 +89,42 @@ def ready_made():
 @pytest.fixture
 def knowrl(tmp_path) -> Path:
     """KnowRL's layout: passages of whole sentences, joined by the separator, keyed by the joined titles."""
-    return write_ready_made(tmp_path / "knowrl.db", {
-        "Alex;AleX": f"Alex Weber was born in 1962 in Kassel.{SEPARATOR}AleX is a band from Oslo.",
-        "Ż": "Ż is a letter of the Polish alphabet.",
-        "Mahatma Gandhi": f"Gandhi led the Salt March in 1930.{SEPARATOR}He wrote about satyagraha."})
+    return write_ready_made(
+        tmp_path / "knowrl.db",
+        {
+            "Alex;AleX": f"Alex Weber was born in 1962 in Kassel.{SEPARATOR}AleX is a band from Oslo.",
+            "Ż": "Ż is a letter of the Polish alphabet.",
+            "Mahatma Gandhi": f"Gandhi led the Salt March in 1930.{SEPARATOR}He wrote about satyagraha.",
+        },
+    )
 
 
 @pytest.fixture
 def factscore(tmp_path) -> Path:
     """FActScore's layout: passages cut anywhere by a tokenizer whose markers are still there."""
-    return write_ready_made(tmp_path / "factscore.db", {
-        "Alex": f"<s>Alex Weber was born in 1962 in</s>{SEPARATOR}<s>Kassel. He studied law.</s><s>In 1990 he founded a bakery.</s>",
-        "Mahatma Gandhi": "<s>Gandhi led the Salt March in 1930.</s>"})
+    return write_ready_made(
+        tmp_path / "factscore.db",
+        {
+            "Alex": f"<s>Alex Weber was born in 1962 in</s>{SEPARATOR}<s>Kassel. He studied law.</s><s>In 1990 he founded a bakery.</s>",
+            "Mahatma Gandhi": "<s>Gandhi led the Salt March in 1930.</s>",
+        },
+    )
 
 
 @pytest.fixture
 def run():
     """Runs `python -m module arguments` and returns the completed process."""
+
     def run_module(module: str, *arguments, **options) -> subprocess.CompletedProcess:
-        return subprocess.run([sys.executable, "-m", module, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True,
-                              timeout=120, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}, **options)
+        return subprocess.run(
+            [sys.executable, "-m", module, *map(str, arguments)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            **options,
+        )
+
     return run_module

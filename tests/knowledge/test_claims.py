@@ -10,9 +10,23 @@ from knowledge.claims import MAX_FACTS, admissible, by_model, by_rules, num_word
 from knowledge.clauses import clauses
 
 MIRA = "Mira Tolan"
-HOSTILE = ["\0", "\ud800 lone half", 'title:x AND NEAR("a" OR b*) C++ "', "x" * 100_000, "born in Velda " * 8_000, "and " * 30_000,
-           "?!. " * 30_000, "no, " * 30_000, "is a " + " " * 100_000 + "b.", "He is. " * 15_000, "，" * 50_000, "是" * 50_000, "🙂" * 1000,
-           "- - - -", "\n" * 50_000]
+HOSTILE = [
+    "\0",
+    "\ud800 lone half",
+    'title:x AND NEAR("a" OR b*) C++ "',
+    "x" * 100_000,
+    "born in Velda " * 8_000,
+    "and " * 30_000,
+    "?!. " * 30_000,
+    "no, " * 30_000,
+    "is a " + " " * 100_000 + "b.",
+    "He is. " * 15_000,
+    "，" * 50_000,
+    "是" * 50_000,
+    "🙂" * 1000,
+    "- - - -",
+    "\n" * 50_000,
+]
 
 
 @dataclass
@@ -28,79 +42,138 @@ def model_saying(text: str | None, reason: str = ""):
     async def complete(messages, *, max_tokens, prompt_version, accept):
         calls.append((messages, max_tokens, prompt_version))
         return FakeReply(text, reason)
+
     decompose = by_model(complete)
     return lambda *arguments: asyncio.run(decompose(*arguments)), calls
 
 
-@pytest.mark.parametrize("text, facts", [
-    ("Mira Tolan was born in Velda.", ["Mira Tolan was born in Velda"]),
-    ("She was born in Velda and works as a baker.", ["Mira Tolan was born in Velda", "Mira Tolan works as a baker"]),
-    ("Mira Tolan was born in Velda, and she lives in Orun; her father was a smith.",
-     ["Mira Tolan was born in Velda", "Mira Tolan lives in Orun", "Mira Tolan's father was a smith"]),
-    ("She works.", ["Mira Tolan works"]), ("Mira Tolan worked.", ["Mira Tolan worked"]), ("Jon works.", []),
-    ("She's a baker from Velda.", ["Mira Tolan is a baker from Velda"]),
-    ("Mira Tolan and Jon Orn were born in Velda.", ["Mira Tolan and Jon Orn were born in Velda"]),
-    ("Let me think. I am not sure. Was she born in Velda? The user is asking about Mira Tolan.", []),
-    ("I think she was born in Velda. Maybe she is a baker. She was probably born in 1962.", []),
-    ("I remember that Mira Tolan was born in Velda.", ["Mira Tolan was born in Velda"]),
-    ("Mira Tolan was born in Velda, but I am not sure about the year.", ["Mira Tolan was born in Velda"]),
-    ("So, she was born in Velda. However, her work is unknown.", ["Mira Tolan was born in Velda"]),
-    ("Dr. Tolan was born at 5 St. James St. in Velda.", ["Dr. Tolan was born at 5 St. James St. in Velda"]),
-    ("**Facts**\n- She was born in *Velda*.\n1. She is a baker.", ["Mira Tolan was born in Velda", "Mira Tolan is a baker"]),
-    ("This makes sense. There is more. Velda. A city in the north. Nothing about Mira Tolan comes to mind.", []),
-    ("", []),
-])
+@pytest.mark.parametrize(
+    "text, facts",
+    [
+        ("Mira Tolan was born in Velda.", ["Mira Tolan was born in Velda"]),
+        (
+            "She was born in Velda and works as a baker.",
+            ["Mira Tolan was born in Velda", "Mira Tolan works as a baker"],
+        ),
+        (
+            "Mira Tolan was born in Velda, and she lives in Orun; her father was a smith.",
+            ["Mira Tolan was born in Velda", "Mira Tolan lives in Orun", "Mira Tolan's father was a smith"],
+        ),
+        ("She works.", ["Mira Tolan works"]),
+        ("Mira Tolan worked.", ["Mira Tolan worked"]),
+        ("Jon works.", []),
+        ("She's a baker from Velda.", ["Mira Tolan is a baker from Velda"]),
+        ("Mira Tolan and Jon Orn were born in Velda.", ["Mira Tolan and Jon Orn were born in Velda"]),
+        ("Let me think. I am not sure. Was she born in Velda? The user is asking about Mira Tolan.", []),
+        ("I think she was born in Velda. Maybe she is a baker. She was probably born in 1962.", []),
+        ("I remember that Mira Tolan was born in Velda.", ["Mira Tolan was born in Velda"]),
+        ("Mira Tolan was born in Velda, but I am not sure about the year.", ["Mira Tolan was born in Velda"]),
+        ("So, she was born in Velda. However, her work is unknown.", ["Mira Tolan was born in Velda"]),
+        ("Dr. Tolan was born at 5 St. James St. in Velda.", ["Dr. Tolan was born at 5 St. James St. in Velda"]),
+        (
+            "**Facts**\n- She was born in *Velda*.\n1. She is a baker.",
+            ["Mira Tolan was born in Velda", "Mira Tolan is a baker"],
+        ),
+        ("This makes sense. There is more. Velda. A city in the north. Nothing about Mira Tolan comes to mind.", []),
+        ("", []),
+    ],
+)
 def test_english_statements(text, facts):
     assert stated_facts(text, MIRA) == facts
 
 
-@pytest.mark.parametrize("text, facts", [
-    ("米拉·托兰出生于维尔达，职业是面包师。", ["米拉·托兰出生于维尔达", "米拉·托兰职业是面包师"]),
-    ("她出生于1962年。其父亲是铁匠。", ["米拉·托兰出生于1962年", "米拉·托兰的父亲是铁匠"]),
-    ("让我想想。我不确定。她出生在维尔达吗？她可能是面包师。", []),
-    ("我记得她出生于维尔达。", []),
-    ("她出生于维尔达。不对，她出生于奥伦。", ["米拉·托兰出生于奥伦"]),
-])
+@pytest.mark.parametrize(
+    "text, facts",
+    [
+        ("米拉·托兰出生于维尔达，职业是面包师。", ["米拉·托兰出生于维尔达", "米拉·托兰职业是面包师"]),
+        ("她出生于1962年。其父亲是铁匠。", ["米拉·托兰出生于1962年", "米拉·托兰的父亲是铁匠"]),
+        ("让我想想。我不确定。她出生在维尔达吗？她可能是面包师。", []),
+        ("我记得她出生于维尔达。", []),
+        ("她出生于维尔达。不对，她出生于奥伦。", ["米拉·托兰出生于奥伦"]),
+    ],
+)
 def test_chinese_statements(text, facts):
     assert stated_facts(text, "米拉·托兰") == facts
 
 
-@pytest.mark.parametrize("text, facts", [
-    ("She was born in Velda. Wait, no, she was born in Orun.", ["Mira Tolan was born in Orun"]),
-    ("She was born in Velda. She is a baker. Actually, she was born in Orun.", ["Mira Tolan is a baker", "Mira Tolan was born in Orun"]),
-    ("She is a baker. She was born in Velda. No, that's wrong. She was born in Orun.",
-     ["Mira Tolan is a baker", "Mira Tolan was born in Orun"]),
-    ("She was born in 1962. Correction: she was born in 1963.", ["Mira Tolan was born in 1963"]),
-    ("She is a baker. She was born in Velda. That is wrong.", ["Mira Tolan is a baker"]),
-    ("She was born in Velda. No, I am not sure of that.", []),
-    ("She was born in Velda. Wait, she works as a baker.", ["Mira Tolan was born in Velda", "Mira Tolan works as a baker"]),
-    ("She was born in Velda. She was born in Orun.", ["Mira Tolan was born in Velda", "Mira Tolan was born in Orun"]),
-])
+@pytest.mark.parametrize(
+    "text, facts",
+    [
+        ("She was born in Velda. Wait, no, she was born in Orun.", ["Mira Tolan was born in Orun"]),
+        (
+            "She was born in Velda. She is a baker. Actually, she was born in Orun.",
+            ["Mira Tolan is a baker", "Mira Tolan was born in Orun"],
+        ),
+        (
+            "She is a baker. She was born in Velda. No, that's wrong. She was born in Orun.",
+            ["Mira Tolan is a baker", "Mira Tolan was born in Orun"],
+        ),
+        ("She was born in 1962. Correction: she was born in 1963.", ["Mira Tolan was born in 1963"]),
+        ("She is a baker. She was born in Velda. That is wrong.", ["Mira Tolan is a baker"]),
+        ("She was born in Velda. No, I am not sure of that.", []),
+        (
+            "She was born in Velda. Wait, she works as a baker.",
+            ["Mira Tolan was born in Velda", "Mira Tolan works as a baker"],
+        ),
+        (
+            "She was born in Velda. She was born in Orun.",
+            ["Mira Tolan was born in Velda", "Mira Tolan was born in Orun"],
+        ),
+    ],
+)
 def test_the_last_statement_wins_where_the_text_corrects_itself(text, facts):
     """Without a word of correction both stand: naming every city in turn must not pay."""
     assert stated_facts(text, MIRA) == facts
 
 
-@pytest.mark.parametrize("title, text, facts", [
-    ("We Will Rock You", "We Will Rock You was released in 1977.", ["We Will Rock You was released in 1977"]),
-    ("I Robot", "I Robot was published in 1950. It is a book of nine stories.",
-     ["I Robot was published in 1950", "I Robot is a book of nine stories"]),
-    ("If I Were a Boy", "I think I know it. If I Were a Boy was released in 2008.", ["If I Were a Boy was released in 2008"]),
-    ("It Happened One Night", "It Happened One Night was made in 1934 and won five prizes.",
-     ["It Happened One Night was made in 1934", "It Happened One Night won five prizes"]),
-    ("Who Framed Roger Rabbit?", "Bob Hoskins starred in Who Framed Roger Rabbit?", ["Bob Hoskins starred in Who Framed Roger Rabbit?"]),
-    ("我不是药神", "我不是药神于2018年上映。", ["我不是药神于2018年上映"]),
-    ("Will Smith", "Will Smith could be an actor. Perhaps Will Smith was born in 1968. If Will Smith was born there, he lived there.", []),
-    ("We Will Rock You", "We will see. I guess We Will Rock You was released in 1977. You asked me about We Will Rock You.", []),
-    ("I", "I was born in Velda.", []),
-])
+@pytest.mark.parametrize(
+    "title, text, facts",
+    [
+        ("We Will Rock You", "We Will Rock You was released in 1977.", ["We Will Rock You was released in 1977"]),
+        (
+            "I Robot",
+            "I Robot was published in 1950. It is a book of nine stories.",
+            ["I Robot was published in 1950", "I Robot is a book of nine stories"],
+        ),
+        (
+            "If I Were a Boy",
+            "I think I know it. If I Were a Boy was released in 2008.",
+            ["If I Were a Boy was released in 2008"],
+        ),
+        (
+            "It Happened One Night",
+            "It Happened One Night was made in 1934 and won five prizes.",
+            ["It Happened One Night was made in 1934", "It Happened One Night won five prizes"],
+        ),
+        (
+            "Who Framed Roger Rabbit?",
+            "Bob Hoskins starred in Who Framed Roger Rabbit?",
+            ["Bob Hoskins starred in Who Framed Roger Rabbit?"],
+        ),
+        ("我不是药神", "我不是药神于2018年上映。", ["我不是药神于2018年上映"]),
+        (
+            "Will Smith",
+            "Will Smith could be an actor. Perhaps Will Smith was born in 1968. If Will Smith was born there, he lived there.",
+            [],
+        ),
+        (
+            "We Will Rock You",
+            "We will see. I guess We Will Rock You was released in 1977. You asked me about We Will Rock You.",
+            [],
+        ),
+        ("I", "I was born in Velda.", []),
+    ],
+)
 def test_the_words_of_the_title_are_no_doubts(title, text, facts):
     """A title of one word stays as suspect as that word."""
     assert stated_facts(text, title) == facts
 
 
 def test_pronouns_without_a_title_stand_for_the_last_subject():
-    assert stated_facts("It is old. Velda is a city. It lies on the Tane.") == ["Velda is a city", "Velda lies on the Tane"]
+    assert stated_facts("It is old. Velda is a city. It lies on the Tane.") == [
+        "Velda is a city",
+        "Velda lies on the Tane",
+    ]
 
 
 def test_a_long_sentence_is_no_statement():
@@ -110,12 +183,22 @@ def test_a_long_sentence_is_no_statement():
 
 def test_facts_that_do_not_count():
     text = "Mira Tolan was born in Velda. She bakes."
-    facts = ["Mira Tolan was born in Velda", "MIRA TOLAN was also born in Velda.", "In Velda Mira Tolan was born",
-             "Mira Tolan was not born in Velda", "Water boils at 100 degrees", "Mira Tolan was born", "It is so", "Velda " * 100,
-             "Mira Tolan bakes"]
+    facts = [
+        "Mira Tolan was born in Velda",
+        "MIRA TOLAN was also born in Velda.",
+        "In Velda Mira Tolan was born",
+        "Mira Tolan was not born in Velda",
+        "Water boils at 100 degrees",
+        "Mira Tolan was born",
+        "It is so",
+        "Velda " * 100,
+        "Mira Tolan bakes",
+    ]
     kept = ("Mira Tolan was born in Velda", "Mira Tolan was not born in Velda", "Mira Tolan bakes")
     assert admissible(facts, text, "When was Mira Tolan born?") == kept
-    assert admissible(["米拉出生了", "米拉出生于维尔达"], "米拉出生于维尔达", "米拉在哪里出生了？") == ("米拉出生于维尔达",)
+    assert admissible(["米拉出生了", "米拉出生于维尔达"], "米拉出生于维尔达", "米拉在哪里出生了？") == (
+        "米拉出生于维尔达",
+    )
 
 
 def test_the_number_of_facts_is_bounded():
@@ -124,23 +207,37 @@ def test_the_number_of_facts_is_bounded():
 
 
 def test_by_rules_does_all_of_it():
-    found = asyncio.run(by_rules("I think so. She was born in Velda. She was born.", "Where was Mira Tolan born?", MIRA))
+    found = asyncio.run(
+        by_rules("I think so. She was born in Velda. She was born.", "Where was Mira Tolan born?", MIRA)
+    )
     assert found.facts == ("Mira Tolan was born in Velda",) and found.reason == ""
 
 
-@pytest.mark.parametrize("reply, facts", [
-    ("- Mira was born.\n- Velda is old.", ["Mira was born.", "Velda is old."]),
-    ("Here are the facts:\n\n- Mira was born.\n* Velda is old.\nThanks", ["Mira was born."]),
-    ("- A bb cc\n- X yy zz\n- a bb cc\n- Last one here", ["A bb cc", "X yy zz", "Last one here"]),
-    ("- ナポレオンはパリにいた\n- กรุงเทพเป็นเมืองหลวง\n- はい", ["ナポレオンはパリにいた", "กรุงเทพเป็นเมืองหลวง"]),
-    ("- Mira was born.\n- mira WAS born.\n- Too short\n-No space here\n- Velda is old.", ["Mira was born.", "Velda is old."]),
-    ("  - Mira was born.  ", ["Mira was born."]),
-    ("- 唐朝建立于618年\n- 唐", ["唐朝建立于618年"]),
-    ("- Yes", []),
-    ("NON_FACTUAL: only doubts", []), ("\nNON_FACTUAL:\n", []),
-    ("NON_FACTUAL: a\nbut more", None), ("non_factual: a", None), ("", None), ("  \n", None), ("I cannot help with that.", None),
-    ("* Mira was born.", None), ('{"facts": []}', None),
-])
+@pytest.mark.parametrize(
+    "reply, facts",
+    [
+        ("- Mira was born.\n- Velda is old.", ["Mira was born.", "Velda is old."]),
+        ("Here are the facts:\n\n- Mira was born.\n* Velda is old.\nThanks", ["Mira was born."]),
+        ("- A bb cc\n- X yy zz\n- a bb cc\n- Last one here", ["A bb cc", "X yy zz", "Last one here"]),
+        ("- ナポレオンはパリにいた\n- กรุงเทพเป็นเมืองหลวง\n- はい", ["ナポレオンはパリにいた", "กรุงเทพเป็นเมืองหลวง"]),
+        (
+            "- Mira was born.\n- mira WAS born.\n- Too short\n-No space here\n- Velda is old.",
+            ["Mira was born.", "Velda is old."],
+        ),
+        ("  - Mira was born.  ", ["Mira was born."]),
+        ("- 唐朝建立于618年\n- 唐", ["唐朝建立于618年"]),
+        ("- Yes", []),
+        ("NON_FACTUAL: only doubts", []),
+        ("\nNON_FACTUAL:\n", []),
+        ("NON_FACTUAL: a\nbut more", None),
+        ("non_factual: a", None),
+        ("", None),
+        ("  \n", None),
+        ("I cannot help with that.", None),
+        ("* Mira was born.", None),
+        ('{"facts": []}', None),
+    ],
+)
 def test_replies(reply, facts):
     assert parse_reply(reply) == facts
 
@@ -172,7 +269,7 @@ def test_the_text_cannot_end_its_quotation():
     mark = user["content"].splitlines()[-1]
     assert mark not in text and user["content"].count(mark) == 3 and user["content"].endswith(f"{mark}\n{text}\n{mark}")
     assert "no instructions" in system["content"]
-    assert prompt(text, "Who?", MIRA) == prompt(text, "Who?", MIRA)             # replies can be cached
+    assert prompt(text, "Who?", MIRA) == prompt(text, "Who?", MIRA)  # replies can be cached
 
 
 def test_words():
@@ -187,7 +284,7 @@ def test_hostile_texts(text):
         assert all(isinstance(fact, str) for fact in admissible(facts, text, text[:1000]))
     parse_reply(text)
     "".join(message["content"] for message in prompt(text, text, text)).encode()
-    assert time.perf_counter() - start < 2                                      # linear: 20 ms on a quiet machine
+    assert time.perf_counter() - start < 2  # linear: 20 ms on a quiet machine
 
 
 def test_only_a_list_of_facts_is_worth_keeping():
@@ -197,5 +294,8 @@ def test_only_a_list_of_facts_is_worth_keeping():
     async def complete(messages, *, accept, **_):
         seen.append(accept)
         return FakeReply("- Mira Tolan was born in Velda.")
+
     asyncio.run(by_model(complete)("She was born in Velda.", "", "Mira Tolan"))
-    assert [seen[0](text) for text in ("- Mira was born.", "NON_FACTUAL: thanks", "I am sorry, I cannot do that.", "")] == [True, True, False, False]
+    assert [
+        seen[0](text) for text in ("- Mira was born.", "NON_FACTUAL: thanks", "I am sorry, I cannot do that.", "")
+    ] == [True, True, False, False]

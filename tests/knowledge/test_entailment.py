@@ -21,17 +21,25 @@ from knowledge.verdict import CachedVerifier
 from rewards.factuality import FactualityJudge
 
 ROOT = Path(__file__).resolve().parents[2]
-TEMPLATES = ("The bridge was{} opened in {}.", "The museum is{} in {}.", "Mira Tolan was{} born in {}.", "Jon Orn was{} raised in {}.")
+TEMPLATES = (
+    "The bridge was{} opened in {}.",
+    "The museum is{} in {}.",
+    "Mira Tolan was{} born in {}.",
+    "Jon Orn was{} raised in {}.",
+)
 VALUES = ("1932", "1950", "Paris", "Velda", "Orun", "Tane")
-IDS = {"contradiction": 0, "entailment": 1, "neutral": 2}       # in no usual order: the config alone tells it
+IDS = {"contradiction": 0, "entailment": 1, "neutral": 2}  # in no usual order: the config alone tells it
 
 
 def example(rng: random.Random) -> tuple[str, str, int]:
     """The same again is entailed; the same with "not" or another value is contradicted; another sentence is neither."""
     template, other = rng.sample(TEMPLATES, 2)
     value, another = rng.sample(VALUES, 2)
-    hypotheses = {"entailment": (template, "", value), "contradiction": rng.choice([(template, " not", value), (template, "", another)]),
-                  "neutral": (other, "", rng.choice(VALUES))}
+    hypotheses = {
+        "entailment": (template, "", value),
+        "contradiction": rng.choice([(template, " not", value), (template, "", another)]),
+        "neutral": (other, "", rng.choice(VALUES)),
+    }
     label = rng.choice(list(hypotheses))
     form, negation, said = hypotheses[label]
     return template.format("", value), form.format(negation, said), IDS[label]
@@ -40,30 +48,57 @@ def example(rng: random.Random) -> tuple[str, str, int]:
 def word_tokenizer():
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
+
     special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
-    words = {word for template in TEMPLATES for word in template.replace("{}", " ").replace(".", " . ").split()} | set(VALUES) | {"not"}
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate([*special, *sorted(words)])}, unk_token="[UNK]"))
+    words = (
+        {word for template in TEMPLATES for word in template.replace("{}", " ").replace(".", " . ").split()}
+        | set(VALUES)
+        | {"not"}
+    )
+    tokenizer = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate([*special, *sorted(words)])}, unk_token="[UNK]")
+    )
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-                                                             special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]", unk_token="[UNK]")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]", unk_token="[UNK]"
+    )
 
 
 @pytest.fixture(scope="session")
 def entailment_model(tmp_path_factory) -> Path:
     """A DeBERTa-v2 checkpoint that has learnt `example`."""
     from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
+
     folder, tokenizer, rng = tmp_path_factory.mktemp("nli"), word_tokenizer(), random.Random(0)
     torch.manual_seed(0)
-    model = DebertaV2ForSequenceClassification(DebertaV2Config(
-        vocab_size=len(tokenizer), hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128,
-        max_position_embeddings=512, type_vocab_size=2, relative_attention=True, position_buckets=16, pos_att_type=["c2p", "p2c"],
-        hidden_dropout_prob=0.0, initializer_range=0.2, attention_probs_dropout_prob=0.0, pooler_dropout=0.0, pad_token_id=0,
-        id2label={i: name for name, i in IDS.items()}, label2id=IDS))
+    model = DebertaV2ForSequenceClassification(
+        DebertaV2Config(
+            vocab_size=len(tokenizer),
+            hidden_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=128,
+            max_position_embeddings=512,
+            type_vocab_size=2,
+            relative_attention=True,
+            position_buckets=16,
+            pos_att_type=["c2p", "p2c"],
+            hidden_dropout_prob=0.0,
+            initializer_range=0.2,
+            attention_probs_dropout_prob=0.0,
+            pooler_dropout=0.0,
+            pad_token_id=0,
+            id2label={i: name for name, i in IDS.items()},
+            label2id=IDS,
+        )
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
     losses: list[float] = []
-    while len(losses) < 2000 and (len(losses) < 20 or max(losses[-20:]) > 0.01):        # about 600 steps
+    while len(losses) < 2000 and (len(losses) < 20 or max(losses[-20:]) > 0.01):  # about 600 steps
         premises, hypotheses, labels = zip(*(example(rng) for _ in range(32)), strict=True)
         batch = tokenizer(list(premises), list(hypotheses), padding=True, return_tensors="pt")
         loss = model(**batch, labels=torch.tensor(labels)).loss
@@ -111,10 +146,23 @@ def with_scores(monkeypatch, verifier, *scores: tuple[float, float]):
 
 def test_right_verdicts_with_evidence(verifier):
     texts = passages("The museum is in Paris.", "Mira Tolan was born in Velda.")
-    asked = ["Mira Tolan was born in Velda.", "Mira Tolan was born in Orun.", "Mira Tolan was not born in Velda.",
-             "Jon Orn was raised in Velda."]
-    found = verifier.verify([(fact, texts) for fact in asked] + [("The museum is in Paris.", texts), ("The museum is in Paris.", [])])
-    assert [verdict.label for verdict in found] == ["supported", "refuted", "refuted", "unknown", "supported", "unknown"]
+    asked = [
+        "Mira Tolan was born in Velda.",
+        "Mira Tolan was born in Orun.",
+        "Mira Tolan was not born in Velda.",
+        "Jon Orn was raised in Velda.",
+    ]
+    found = verifier.verify(
+        [(fact, texts) for fact in asked] + [("The museum is in Paris.", texts), ("The museum is in Paris.", [])]
+    )
+    assert [verdict.label for verdict in found] == [
+        "supported",
+        "refuted",
+        "refuted",
+        "unknown",
+        "supported",
+        "unknown",
+    ]
     assert [verdict.evidence for verdict in found] == ["doc#1", "doc#1", "doc#1", None, "doc#0", None]
     assert found[0].entailment > 0.9 > 0.1 > found[3].entailment and found[1].contradiction > 0.9
 
@@ -125,7 +173,10 @@ def test_the_training_examples_are_judged_rightly(verifier):
     examples = [example(rng) for _ in range(200)]
     names = {number: name for name, number in IDS.items()}
     scores = verifier.probabilities([(premise, hypothesis) for premise, hypothesis, _ in examples])
-    assert sum(LABELS[row.index(max(row))] == names[label] for row, (_, _, label) in zip(scores, examples, strict=True)) >= 190
+    assert (
+        sum(LABELS[row.index(max(row))] == names[label] for row, (_, _, label) in zip(scores, examples, strict=True))
+        >= 190
+    )
 
 
 @pytest.mark.parametrize("swapped", [(1, 0, 2), (0, 2, 1), (2, 1, 0), (1, 2, 0)])
@@ -136,8 +187,14 @@ def test_swapped_label_names_are_noticed(copy, swapped):
     assert "another order" in refused(copy).why
 
 
-@pytest.mark.parametrize("names", [["LABEL_0", "LABEL_1", "LABEL_2"], ["entailment", "not_entailment", "neutral"],
-                                   ["entailment", "neutral", "Neutral"]])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["LABEL_0", "LABEL_1", "LABEL_2"],
+        ["entailment", "not_entailment", "neutral"],
+        ["entailment", "neutral", "Neutral"],
+    ],
+)
 def test_missing_label_names_are_refused(copy, names):
     edit_config(copy, id2label=dict(enumerate(names)), label2id={name: i for i, name in enumerate(names)})
     error = refused(copy)
@@ -156,13 +213,16 @@ def test_only_safetensors_are_loaded(copy):
 
 def test_code_in_a_checkpoint_never_runs(copy, tmp_path):
     (copy / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    edit_config(copy, model_type="own", auto_map={"AutoConfig": "own.Own", "AutoModelForSequenceClassification": "own.Own"})
+    edit_config(
+        copy, model_type="own", auto_map={"AutoConfig": "own.Own", "AutoModelForSequenceClassification": "own.Own"}
+    )
     refused(copy)
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_checkpoint_without_its_head_is_refused(copy):
     from safetensors.torch import load_file, save_file
+
     weights = load_file(copy / "model.safetensors")
     body = {name: tensor for name, tensor in weights.items() if not name.startswith("classifier")}
     save_file(body, copy / "model.safetensors", {"format": "pt"})
@@ -203,12 +263,17 @@ def test_knowrls_rule_is_there_for_its_presets(monkeypatch, entailment_model):
 
 def test_the_name_tells_weights_threshold_and_rule(entailment_model, verifier, copy):
     from safetensors.torch import load_file, save_file
+
     load = EntailmentVerifier.load
     weights = load_file(copy / "model.safetensors")
     weights["classifier.bias"] += 1e-3
     save_file(weights, copy / "model.safetensors", {"format": "pt"})
-    names = [verifier.name, load(str(entailment_model), device="cpu", threshold=0.4).name,
-             load(str(entailment_model), device="cpu", weigh_contradiction=False).name, load(str(copy), device="cpu").name]
+    names = [
+        verifier.name,
+        load(str(entailment_model), device="cpu", threshold=0.4).name,
+        load(str(entailment_model), device="cpu", weigh_contradiction=False).name,
+        load(str(copy), device="cpu").name,
+    ]
     assert len(set(names)) == 4
     assert load(str(entailment_model), device="cpu").name == verifier.name
 
@@ -229,7 +294,9 @@ def test_batches_change_nothing(verifier, monkeypatch):
     whole = torch.tensor(verifier.probabilities(pairs))
     monkeypatch.setattr("knowledge.entailment.MAX_BATCH_TOKENS", 64)
     torch.testing.assert_close(torch.tensor(verifier.probabilities(pairs)), whole, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(torch.tensor([verifier.probabilities([pair])[0] for pair in pairs]), whole, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        torch.tensor([verifier.probabilities([pair])[0] for pair in pairs]), whole, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_buckets_hold_every_place_once_within_the_budget():
@@ -245,7 +312,9 @@ def test_threads_share_one_model(verifier):
     rng = random.Random(3)
     pairs = [[example(rng)[:2] for _ in range(5)] for _ in range(8)]
     wanted, found = [verifier.probabilities(part) for part in pairs], {}
-    threads = [threading.Thread(target=lambda i=i: found.update({i: verifier.probabilities(pairs[i])})) for i in range(8)]
+    threads = [
+        threading.Thread(target=lambda i=i: found.update({i: verifier.probabilities(pairs[i])})) for i in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -254,21 +323,34 @@ def test_threads_share_one_model(verifier):
 
 
 def test_in_the_factuality_reward_with_a_cache(verifier, make_base, tmp_path):
-    with KnowledgeBase.open(make_base({"Mira Tolan": "Mira Tolan was born in Velda.", "Jon Orn": "Jon Orn was raised in Tane."})) as base:
+    with KnowledgeBase.open(
+        make_base({"Mira Tolan": "Mira Tolan was born in Velda.", "Jon Orn": "Jon Orn was raised in Tane."})
+    ) as base:
         cached = CachedVerifier(verifier, tmp_path / "verdicts.db")
         judge = FactualityJudge(base, by_rules, cached)
 
         async def run():
-            texts = {"She was born in Velda.": "Mira Tolan", "She was born in Orun.": "Mira Tolan", "He was raised in Tane.": "Jon Orn"}
+            texts = {
+                "She was born in Velda.": "Mira Tolan",
+                "She was born in Orun.": "Mira Tolan",
+                "He was raised in Tane.": "Jon Orn",
+            }
             return await asyncio.gather(*(judge.judge(text, "", title) for text, title in texts.items()))
+
         found = [asyncio.run(run()) for _ in range(2)]
-        assert [[fact.verdict.label for fact in one.facts] for one in found[0]] == [["supported"], ["refuted"], ["supported"]]
+        assert [[fact.verdict.label for fact in one.facts] for one in found[0]] == [
+            ["supported"],
+            ["refuted"],
+            ["supported"],
+        ]
         assert found[0] == found[1] and cached.num_hits == 3
         judge.close()
         cached.close()
 
 
-@pytest.mark.parametrize("text", ["", "\0", "\ud800 lone", 'NEAR("a" OR b*', "x" * 100_000, "born " * 20_000, "🙂" * 50, "[SEP] [CLS]"])
+@pytest.mark.parametrize(
+    "text", ["", "\0", "\ud800 lone", 'NEAR("a" OR b*', "x" * 100_000, "born " * 20_000, "🙂" * 50, "[SEP] [CLS]"]
+)
 def test_hostile_texts(verifier, text):
     texts = passages("Mira Tolan was born in Velda.", text)
     assert len(verifier.verify([(text, texts), ("Mira Tolan was born in Velda.", texts)])) == 2

@@ -21,25 +21,29 @@ def base(ours):
 
 # Look-up
 
-@pytest.mark.parametrize("title, titles, how, missing", [
-    ("Alex", ("Alex",), "exact", ()),
-    ("Alex;Ż", ("Alex;Ż",), "exact", ()),
-    ("Alex;AleX", ("Alex", "AleX"), "parts", ()),
-    ("AleX;Alex", ("AleX", "Alex"), "parts", ()),
-    ("Ż;Ź", ("Ż", "Ź"), "parts", ()),
-    (" Alex ;; AleX;Alex ", ("Alex", "AleX"), "parts", ()),
-    ("Alex;alex;Nobody", ("Alex",), "parts", ("alex", "Nobody")),
-    ("黑豹队", ("黑豹队",), "exact", ()),
-    ("Z", (), "missing", ("Z",)),
-    ("", (), "missing", ()),
-    (";", (), "missing", ()),
-    ("Alex\0", (), "missing", ("Alex\0",)),
-    ("\ud800", (), "missing", ("\ud800",)),
-    ("x' OR '1'='1", (), "missing", ("x' OR '1'='1",)),
-])
+
+@pytest.mark.parametrize(
+    "title, titles, how, missing",
+    [
+        ("Alex", ("Alex",), "exact", ()),
+        ("Alex;Ż", ("Alex;Ż",), "exact", ()),
+        ("Alex;AleX", ("Alex", "AleX"), "parts", ()),
+        ("AleX;Alex", ("AleX", "Alex"), "parts", ()),
+        ("Ż;Ź", ("Ż", "Ź"), "parts", ()),
+        (" Alex ;; AleX;Alex ", ("Alex", "AleX"), "parts", ()),
+        ("Alex;alex;Nobody", ("Alex",), "parts", ("alex", "Nobody")),
+        ("黑豹队", ("黑豹队",), "exact", ()),
+        ("Z", (), "missing", ("Z",)),
+        ("", (), "missing", ()),
+        (";", (), "missing", ()),
+        ("Alex\0", (), "missing", ("Alex\0",)),
+        ("\ud800", (), "missing", ("\ud800",)),
+        ("x' OR '1'='1", (), "missing", ("x' OR '1'='1",)),
+    ],
+)
 def test_lookup(base, title, titles, how, missing):
     found = base.lookup(title)
-    if how == "missing" and found.how == "search":      # a guess is no title
+    if how == "missing" and found.how == "search":  # a guess is no title
         assert found.missing == missing
     else:
         assert (found.titles, found.how, found.missing) == (titles, how, missing)
@@ -61,6 +65,7 @@ def test_coverage_counts_each_title_once(base):
 
 # Search
 
+
 def test_search_within_titles_sees_only_their_documents(base):
     found = base.search("Alex was born in 1962 in Kassel", k=5, titles=["Alex", "AleX"])
     assert found[0].title == "Alex" and {passage.title for passage in found} <= {"Alex", "AleX"}
@@ -73,36 +78,87 @@ def test_a_short_document_is_evidence_as_a_whole(make_base):
     texts = [f"The word{letter} stood alone in that old valley.\n" * 8 for letter in "abcdefg"]
     texts[4] = "A smith forges iron in Orun and sells it to all. \n" * 8
     with KnowledgeBase.open(make_base({"Jon Orn": texts, "Other": "Jon Orn"}, max_tokens=64)) as base:
+
         def found(query: str, k: int, titles: tuple[str, ...] = ("Jon Orn",)) -> list[str]:
             return [passage.id for passage in base.search(query, k, titles)]
+
         number = len(found("x", 100))
-        assert number >= 7 and found("x", 100) == [f"Jon Orn#{place}" for place in range(number)]       # in the document's order
+        assert number >= 7 and found("x", 100) == [
+            f"Jon Orn#{place}" for place in range(number)
+        ]  # in the document's order
         assert found("x", 5) == [f"Jon Orn#{place}" for place in range(5)]
         best = base.search("the iron of Jon Orn", 5, ["Jon Orn"])
         assert len(best) == 5 and "iron" in best[0].text and best[0].score > 0 and best[-1].score == 0
         assert found("the iron of Jon Orn", 3, ("Jon Orn", "Other"))[0] == "Other#0"
-        assert base.search("nowhere", 5) == []                                                          # everything: as before
+        assert base.search("nowhere", 5) == []  # everything: as before
 
 
-@pytest.mark.parametrize("query, title", [
-    ("Who led the Salt March?", "Mahatma Gandhi"), ("GANDHI'S MARCHES", "Mahatma Gandhi"), ("Ghandi", "Mahatma Gandhi"),
-    ("band from Oslo", "AleX"), ("1234 copies", "AleX"), ("唐朝", "黑豹队"), ("防守", "黑豹队"), ("bakeries in Hamburg", "Alex")])
+@pytest.mark.parametrize(
+    "query, title",
+    [
+        ("Who led the Salt March?", "Mahatma Gandhi"),
+        ("GANDHI'S MARCHES", "Mahatma Gandhi"),
+        ("Ghandi", "Mahatma Gandhi"),
+        ("band from Oslo", "AleX"),
+        ("1234 copies", "AleX"),
+        ("唐朝", "黑豹队"),
+        ("防守", "黑豹队"),
+        ("bakeries in Hamburg", "Alex"),
+    ],
+)
 def test_search_over_everything(base, query, title):
     assert base.search(query)[0].title == title
 
 
 def test_results_are_ordered_limited_and_stable(base):
     found = base.search("letter of the Polish alphabet in Oslo", k=3)
-    assert len(found) == 3 and [passage.score for passage in found] == sorted((passage.score for passage in found), reverse=True)
+    assert len(found) == 3 and [passage.score for passage in found] == sorted(
+        (passage.score for passage in found), reverse=True
+    )
     assert found == base.search("letter of the Polish alphabet in Oslo", k=3)
     with pytest.raises(ValueError, match="k must be"):
         base.search("x", k=0)
 
 
-NASTY = ["", " ", "title:Alex", "tokens:alex", "C++", '"', '""', '"Alex" "', "Alex AND", "AND", "OR NOT", "NEAR(Alex Oslo, 5)", "Alex*",
-         "^Alex",
-         "-Alex", "{tokens}: x", "alex + oslo", "(", "'; DROP TABLE documents; --", "\0", "Alex\0Oslo", "\ud800", "a\udfffb", "😀", "…",
-         "%", "_", "\\", "$x", "?1", ":x", "@x", "the of and", "a" * 100_000, "word " * 5000, "唐", "\u200b"]
+NASTY = [
+    "",
+    " ",
+    "title:Alex",
+    "tokens:alex",
+    "C++",
+    '"',
+    '""',
+    '"Alex" "',
+    "Alex AND",
+    "AND",
+    "OR NOT",
+    "NEAR(Alex Oslo, 5)",
+    "Alex*",
+    "^Alex",
+    "-Alex",
+    "{tokens}: x",
+    "alex + oslo",
+    "(",
+    "'; DROP TABLE documents; --",
+    "\0",
+    "Alex\0Oslo",
+    "\ud800",
+    "a\udfffb",
+    "😀",
+    "…",
+    "%",
+    "_",
+    "\\",
+    "$x",
+    "?1",
+    ":x",
+    "@x",
+    "the of and",
+    "a" * 100_000,
+    "word " * 5000,
+    "唐",
+    "\u200b",
+]
 
 
 @pytest.mark.parametrize("query", NASTY, ids=lambda query: ascii(query[:12]))
@@ -113,8 +169,17 @@ def test_any_text_is_a_safe_query(base, documents, query):
     base.lookup(query)
 
 
-@pytest.mark.parametrize("query, same_as", [("Alex AND Oslo", "Alex Oslo"), ("NEAR(Alex Oslo, 5)", "near Alex Oslo 5"), ("Alex*", "Alex"),
-                                            ("tokens:alex", "tokens alex"), ('"Alex Oslo"', "Alex Oslo"), ("alex -oslo", "alex oslo")])
+@pytest.mark.parametrize(
+    "query, same_as",
+    [
+        ("Alex AND Oslo", "Alex Oslo"),
+        ("NEAR(Alex Oslo, 5)", "near Alex Oslo 5"),
+        ("Alex*", "Alex"),
+        ("tokens:alex", "tokens alex"),
+        ('"Alex Oslo"', "Alex Oslo"),
+        ("alex -oslo", "alex oslo"),
+    ],
+)
 def test_operators_have_no_other_meaning_than_their_words(base, query, same_as):
     assert base.search(query) == base.search(same_as)
 
@@ -128,6 +193,7 @@ def test_every_text_is_a_safe_query(base, query):
 
 # Files that are not ours
 
+
 @pytest.mark.parametrize("layout, owner", [("knowrl", "KnowRL's"), ("factscore", "FActScore's")])
 def test_ready_made_files_are_served_as_they_are(request, layout, owner):
     path = request.getfixturevalue(layout)
@@ -136,7 +202,9 @@ def test_ready_made_files_are_served_as_they_are(request, layout, owner):
         assert base.kind.owner == owner and not base.can_search_everything
         assert base.lookup("Mahatma Gandhi").how == "exact" and base.lookup("nobody").how == "missing"
         found = base.search("he was born in 1962 in Kassel", titles=base.lookup("Alex;AleX").titles)
-        assert "1962" in found[0].text and not any(marker in passage.text for passage in found for marker in ("<s>", "</s>", "SEPARATOR"))
+        assert "1962" in found[0].text and not any(
+            marker in passage.text for passage in found for marker in ("<s>", "</s>", "SEPARATOR")
+        )
         assert not side_index_path(path).exists()
         assert base.search("Who led the march?")[0].title == "Mahatma Gandhi"
         assert base.can_search_everything and base.lookup("Salt March").how == "search"
@@ -148,7 +216,10 @@ def test_ready_made_files_are_served_as_they_are(request, layout, owner):
 def test_the_ids_are_the_same_with_and_without_an_index(knowrl):
     with KnowledgeBase.open(knowrl) as base:
         everything = {passage.id for passage in base.search("Alex Gandhi satyagraha band march", k=10)}
-        within = {passage.id for passage in base.search("Alex Gandhi satyagraha band march", 10, ["Alex;AleX", "Mahatma Gandhi"])}
+        within = {
+            passage.id
+            for passage in base.search("Alex Gandhi satyagraha band march", 10, ["Alex;AleX", "Mahatma Gandhi"])
+        }
     assert everything == within == {"Alex;AleX#0", "Alex;AleX#1", "Mahatma Gandhi#0", "Mahatma Gandhi#1"}
 
 
@@ -183,6 +254,7 @@ def test_several_threads_that_need_a_side_index_build_it_once(knowrl, caplog):
 
 # Threads and processes
 
+
 def run_threads(number: int, work) -> list:
     results: list = [None] * number
 
@@ -191,6 +263,7 @@ def run_threads(number: int, work) -> list:
             results[place] = work(place)
         except Exception as error:
             results[place] = error
+
     threads = [threading.Thread(target=call, args=(place,)) for place in range(number)]
     for thread in threads:
         thread.start()
@@ -204,8 +277,12 @@ def test_threads_get_the_same_answers(base):
     expected = [(base.search(query), base.search(query, titles=["AleX", "Ż"]), base.lookup(query)) for query in queries]
 
     def work(place: int):
-        got = [[(base.search(query), base.search(query, titles=["AleX", "Ż"]), base.lookup(query)) for query in queries] for _ in range(20)]
+        got = [
+            [(base.search(query), base.search(query, titles=["AleX", "Ż"]), base.lookup(query)) for query in queries]
+            for _ in range(20)
+        ]
         return got == [expected] * 20
+
     assert run_threads(12, work) == [True] * 12
 
 
@@ -216,6 +293,7 @@ def test_it_works_in_a_forked_child_while_threads_are_searching(base):
     def search_on():
         while not stop.is_set():
             base.search("band from Oslo")
+
     threads = [threading.Thread(target=search_on) for _ in range(4)]
     for thread in threads:
         thread.start()

@@ -38,13 +38,25 @@ def leftovers(out) -> set[str]:
 
 def test_the_command_reports_and_the_file_is_in_knowrls_layout(run, tmp_path):
     source, out = tmp_path / "source.jsonl.gz", tmp_path / "out.db"
-    rows = [json.dumps({"title": "Alex", "text": "One. " * 300}), "{broken", "", json.dumps({"title": "Alex", "text": "again"}),
-            json.dumps({"title": "Ż", "text": ["Two.", "Three."]})]
+    rows = [
+        json.dumps({"title": "Alex", "text": "One. " * 300}),
+        "{broken",
+        "",
+        json.dumps({"title": "Alex", "text": "again"}),
+        json.dumps({"title": "Ż", "text": ["Two.", "Three."]}),
+    ]
     source.write_bytes(gzip.compress("\n".join(rows).encode()))
     done = run("knowledge.build", source, out, "--skipped", tmp_path / "skipped.jsonl")
     assert done.returncode == 0, done.stderr
-    assert "2 documents, 3 passages" in done.stdout and "3 rows skipped" in done.stdout and "1 duplicate title" in done.stdout
-    assert f"{source}:2: skipped: not JSON" in done.stderr and f"{source}:4: skipped: duplicate title: 'Alex'" in done.stderr
+    assert (
+        "2 documents, 3 passages" in done.stdout
+        and "3 rows skipped" in done.stdout
+        and "1 duplicate title" in done.stdout
+    )
+    assert (
+        f"{source}:2: skipped: not JSON" in done.stderr
+        and f"{source}:4: skipped: duplicate title: 'Alex'" in done.stderr
+    )
     assert [json.loads(line)["line"] for line in (tmp_path / "skipped.jsonl").read_text().splitlines()] == [2, 3, 4]
     texts = dict(sqlite3.connect(out).execute("SELECT title, text FROM documents"))
     assert set(texts) == {"Alex", "Ż"} and texts["Ż"] == "Two.\nThree."
@@ -65,7 +77,9 @@ def test_strict_stops_at_the_first_bad_row(run, tmp_path):
     assert not out.exists() and not leftovers(out)
 
 
-@pytest.mark.parametrize("content, what", [("", "no usable row"), ("{broken", "no usable row"), ("[]", "no usable row")])
+@pytest.mark.parametrize(
+    "content, what", [("", "no usable row"), ("{broken", "no usable row"), ("[]", "no usable row")]
+)
 def test_a_source_without_rows_leaves_the_old_file(run, tmp_path, content, what):
     source, out = tmp_path / "source.jsonl", tmp_path / "out.db"
     source.write_text(content)
@@ -126,14 +140,19 @@ build.main(sys.argv[1:])
 def test_a_killed_build_leaves_the_old_file_or_the_whole_new_one(run, tmp_path, moment):
     source, out = write_rows(tmp_path / "source.jsonl", 600), tmp_path / "out.db"
     out.write_bytes(b"old")
-    killed = subprocess.run([sys.executable, "-c", KILLED_BUILD.format(patch=KILL_AT[moment]), source, out], cwd=ROOT, check=False,
-                            capture_output=True, timeout=60)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_BUILD.format(patch=KILL_AT[moment]), source, out],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        timeout=60,
+    )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     if moment == "after it is renamed":
         assert verify(out).problems == [] and verify(out).documents == 600
     else:
         assert out.read_bytes() == b"old"
-    assert run("knowledge.build", source, out).returncode == 0          # the next build takes over what was left
+    assert run("knowledge.build", source, out).returncode == 0  # the next build takes over what was left
     assert verify(out).problems == [] and not leftovers(out)
 
 
@@ -141,8 +160,12 @@ def test_kills_at_any_moment(tmp_path):
     source, out = write_rows(tmp_path / "source.jsonl", 4000), tmp_path / "out.db"
     for delay in (0.1, 0.4, 0.7, 1.0):
         out.write_bytes(b"old")
-        process = subprocess.Popen([sys.executable, "-m", "knowledge.build", source, out], cwd=ROOT, stderr=subprocess.DEVNULL,
-                                   stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "knowledge.build", source, out],
+            cwd=ROOT,
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
         begun = time.monotonic()
         while not leftovers(out) and time.monotonic() - begun < 20:
             time.sleep(0.01)
@@ -157,7 +180,12 @@ def test_a_full_disk_leaves_the_old_file(run, tmp_path, limit_bytes):
     """A limit on the size of files: while rows are written, while the index is merged, while the file is compacted."""
     source, out = write_rows(tmp_path / "source.jsonl", 2000), tmp_path / "out.db"
     out.write_bytes(b"old")
-    done = run("knowledge.build", source, out, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes)))
+    done = run(
+        "knowledge.build",
+        source,
+        out,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes)),
+    )
     assert done.returncode == 6, done.stderr
     assert f"error: could not write {out}" in done.stderr and "fix: free some space" in done.stderr
     assert out.read_bytes() == b"old" and not leftovers(out)

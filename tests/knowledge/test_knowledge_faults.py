@@ -41,9 +41,16 @@ def test_a_missing_file_is_not_created(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("content, found", [
-    (b"", "an empty file"), (b"hello, world", "not an SQLite database"), (b"SQLite format 3\0", "truncated"),
-    (b'{"title": "a", "text": "b"}', "not an SQLite database"), (b"\x1f\x8b\x08", "not an SQLite database")])
+@pytest.mark.parametrize(
+    "content, found",
+    [
+        (b"", "an empty file"),
+        (b"hello, world", "not an SQLite database"),
+        (b"SQLite format 3\0", "truncated"),
+        (b'{"title": "a", "text": "b"}', "not an SQLite database"),
+        (b"\x1f\x8b\x08", "not an SQLite database"),
+    ],
+)
 def test_files_that_are_no_databases(tmp_path, content, found):
     path = tmp_path / "file.db"
     path.write_bytes(content)
@@ -58,14 +65,20 @@ def test_the_fix_fits_what_was_found(tmp_path):
     assert "a directory" in opening(tmp_path).what
 
 
-@pytest.mark.parametrize("statements, found", [
-    ([], "no table at all"),
-    (["CREATE TABLE pages (id, body)"], "pages(body, id)"),
-    (["CREATE TABLE documents (title PRIMARY KEY, body)"], "documents(body, title)"),
-    (["CREATE TABLE documents (title, text)"], "no index"),
-    (["CREATE TABLE documents (title PRIMARY KEY, text)"], "is empty"),
-    (["CREATE TABLE documents (title PRIMARY KEY, text)", "CREATE TABLE knowledge_meta (key, value)"], "no table knowledge_documents"),
-])
+@pytest.mark.parametrize(
+    "statements, found",
+    [
+        ([], "no table at all"),
+        (["CREATE TABLE pages (id, body)"], "pages(body, id)"),
+        (["CREATE TABLE documents (title PRIMARY KEY, body)"], "documents(body, title)"),
+        (["CREATE TABLE documents (title, text)"], "no index"),
+        (["CREATE TABLE documents (title PRIMARY KEY, text)"], "is empty"),
+        (
+            ["CREATE TABLE documents (title PRIMARY KEY, text)", "CREATE TABLE knowledge_meta (key, value)"],
+            "no table knowledge_documents",
+        ),
+    ],
+)
 def test_wrong_schemas(tmp_path, statements, found):
     path = database(tmp_path / "file.db", "PRAGMA user_version = 1", *statements)
     assert found in opening(path).what
@@ -84,7 +97,7 @@ def test_no_fts5(ours, knowrl, monkeypatch):
     assert recognise.has_fts5()
     monkeypatch.setattr(recognise, "has_fts5", lambda: False)
     assert "has no FTS5" in opening(ours).what
-    with KnowledgeBase.open(knowrl) as base:            # within titles it is not needed
+    with KnowledgeBase.open(knowrl) as base:  # within titles it is not needed
         assert base.search("Salt March", titles=["Mahatma Gandhi"])
         with pytest.raises(UserError, match="FTS5"):
             base.search("Salt March")
@@ -94,7 +107,7 @@ def test_truncated_files_are_refused(ours, tmp_path):
     whole = ours.read_bytes()
     path = tmp_path / "cut.db"
     for share in (0.001, 0.01, 0.3, 0.5, 0.9, 0.999):
-        path.write_bytes(whole[:int(len(whole) * share)])
+        path.write_bytes(whole[: int(len(whole) * share)])
         assert "truncated" in opening(path).what
         with pytest.raises(UserError):
             verify(path)
@@ -109,7 +122,9 @@ def problems_of(path) -> list[str]:
 
 def test_verify_notices_every_flipped_bit(make_base, content, tmp_path):
     """Of 60 random bits each is found, or the content is the same: it lay in the unused part of a page."""
-    sound = make_base({f"Title {number}": " ".join(f"word{number * place % 997}" for place in range(150)) for number in range(300)})
+    sound = make_base(
+        {f"Title {number}": " ".join(f"word{number * place % 997}" for place in range(150)) for number in range(300)}
+    )
     whole, path, rng, num_found = sound.read_bytes(), tmp_path / "flipped.db", random.Random(0), 0
     for _ in range(60):
         flipped = bytearray(whole)
@@ -125,7 +140,7 @@ def test_verify_notices_every_flipped_bit(make_base, content, tmp_path):
 def test_a_zeroed_page_is_found_and_never_crashes_a_search(ours, tmp_path):
     whole, path = ours.read_bytes(), tmp_path / "zeroed.db"
     for page in range(1, len(whole) // 4096):
-        path.write_bytes(whole[:page * 4096] + bytes(4096) + whole[(page + 1) * 4096:])
+        path.write_bytes(whole[: page * 4096] + bytes(4096) + whole[(page + 1) * 4096 :])
         assert problems_of(path), page
         try:
             with KnowledgeBase.open(path) as base:
@@ -156,7 +171,11 @@ def test_a_locked_file_is_waited_for_and_then_that_look_up_alone_fails(ours, tmp
             with pytest.raises(KnowledgeBusy):
                 base.lookup("Alex")
             assert 4.5 < time.monotonic() - begun < 8
-            for call in (lambda: hasty.search("Salt"), lambda: hasty.search("born", titles=["Alex"]), lambda: hasty.coverage(["Alex"])):
+            for call in (
+                lambda: hasty.search("Salt"),
+                lambda: hasty.search("born", titles=["Alex"]),
+                lambda: hasty.coverage(["Alex"]),
+            ):
                 with pytest.raises(KnowledgeBusy):
                     call()
             with pytest.raises(KnowledgeBusy) as error:
@@ -169,6 +188,7 @@ def test_a_locked_file_is_waited_for_and_then_that_look_up_alone_fails(ours, tmp
 
 
 # KnowRL's own file is in WAL mode, as its DocDB leaves it
+
 
 @pytest.fixture
 def wal(knowrl):
@@ -206,7 +226,11 @@ def test_a_file_in_wal_mode_whose_last_changes_are_not_in_it_is_refused(wal):
     writer.execute("INSERT INTO documents VALUES ('New', 'Zanzibar is an island.')")
     writer.commit()
     found = opening(wal)
-    assert "WAL mode" in found.what and "wal.db-wal" in found.what and f"sqlite3 {wal} 'PRAGMA journal_mode=DELETE'" in found.fix
+    assert (
+        "WAL mode" in found.what
+        and "wal.db-wal" in found.what
+        and f"sqlite3 {wal} 'PRAGMA journal_mode=DELETE'" in found.fix
+    )
     writer.execute("PRAGMA journal_mode=DELETE")
     writer.close()
     with KnowledgeBase.open(wal) as base:
@@ -216,12 +240,15 @@ def test_a_file_in_wal_mode_whose_last_changes_are_not_in_it_is_refused(wal):
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="no /proc")
 def test_a_closed_base_holds_no_file_open(knowrl):
     def held() -> int:
-        return sum(os.path.realpath(f"/proc/self/fd/{name}").startswith(str(knowrl)) for name in os.listdir("/proc/self/fd"))
-    kept = []                       # garbage collection must not be what closes them
+        return sum(
+            os.path.realpath(f"/proc/self/fd/{name}").startswith(str(knowrl)) for name in os.listdir("/proc/self/fd")
+        )
+
+    kept = []  # garbage collection must not be what closes them
     for _ in range(3):
         with KnowledgeBase.open(knowrl) as base:
             kept += [base, base._database]
-            assert base.search("satyagraha") and held()         # builds the side index the first time
+            assert base.search("satyagraha") and held()  # builds the side index the first time
             kept += [base._database]
         assert held() == 0
     database(knowrl, "DELETE FROM documents")
@@ -231,16 +258,26 @@ def test_a_closed_base_holds_no_file_open(knowrl):
 
 # The commands
 
+
 def test_search_command(run, ours, tmp_path):
     done = run("knowledge.search", ours, "Who led the Salt March?", "-k", "2")
     assert done.returncode == 0 and "Mahatma Gandhi#0" in done.stdout
     done = run("knowledge.search", ours, "born in Kassel", "--title", "Alex;AleX;Nobody", "--json")
     answer = json.loads(done.stdout)
-    assert answer["lookup"] == {"wanted": "Alex;AleX;Nobody", "titles": ["Alex", "AleX"], "how": "parts", "missing": ["Nobody"]}
+    assert answer["lookup"] == {
+        "wanted": "Alex;AleX;Nobody",
+        "titles": ["Alex", "AleX"],
+        "how": "parts",
+        "missing": ["Nobody"],
+    }
     assert answer["passages"][0]["id"] == "Alex#0"
     assert "no passage found" in run("knowledge.search", ours, "…").stdout
     missing = run("knowledge.search", tmp_path / "none.db", "x")
-    assert missing.returncode == 3 and missing.stderr.startswith("error:") and "fix: build it: python -m knowledge.build" in missing.stderr
+    assert (
+        missing.returncode == 3
+        and missing.stderr.startswith("error:")
+        and "fix: build it: python -m knowledge.build" in missing.stderr
+    )
     assert run("knowledge.search", ours, "x", "-k", "0").returncode == 2
 
 

@@ -7,16 +7,22 @@ from hypothesis import strategies as st
 from knowledge.passages import SEPARATOR, num_tokens, pack, passages_of, sentences, split_stored
 
 
-@pytest.mark.parametrize("text, expected", [
-    ("He came. She went.", ["He came. ", "She went."]),
-    ('He said "No." Then he left! Why?', ['He said "No." ', "Then he left! ", "Why?"]),
-    ("Dr. J. R. Smith, b. 1962 in the U.S. Capitol, left.", ["Dr. J. R. Smith, b. 1962 in the U.S. Capitol, left."]),
-    ("It has 3.5 m, e.g. this one. 12 more.", ["It has 3.5 m, e.g. this one. ", "12 more."]),
-    ("第一句。第二句！“好吗？”他说。", ["第一句。", "第二句！", "“好吗？”", "他说。"]),
-    ("A title\nThen text", ["A title\n", "Then text"]),
-    ("no end", ["no end"]),
-    ("", []),
-])
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("He came. She went.", ["He came. ", "She went."]),
+        ('He said "No." Then he left! Why?', ['He said "No." ', "Then he left! ", "Why?"]),
+        (
+            "Dr. J. R. Smith, b. 1962 in the U.S. Capitol, left.",
+            ["Dr. J. R. Smith, b. 1962 in the U.S. Capitol, left."],
+        ),
+        ("It has 3.5 m, e.g. this one. 12 more.", ["It has 3.5 m, e.g. this one. ", "12 more."]),
+        ("第一句。第二句！“好吗？”他说。", ["第一句。", "第二句！", "“好吗？”", "他说。"]),
+        ("A title\nThen text", ["A title\n", "Then text"]),
+        ("no end", ["no end"]),
+        ("", []),
+    ],
+)
 def test_sentences(text, expected):
     assert list(sentences(text)) == expected
 
@@ -26,7 +32,10 @@ def test_sentences_joined_are_the_text(text):
     assert "".join(sentences(text)) == text
 
 
-@given(st.lists(st.sampled_from(["A short one. ", "这是一句话。", "word " * 30 + ". ", "x" * 90, "è" * 50 + "! "])), st.integers(5, 60))
+@given(
+    st.lists(st.sampled_from(["A short one. ", "这是一句话。", "word " * 30 + ". ", "x" * 90, "è" * 50 + "! "])),
+    st.integers(5, 60),
+)
 def test_passages_are_short_enough_and_hold_everything(pieces, max_tokens):
     text = "".join(pieces)
     packed = pack(text, max_tokens)

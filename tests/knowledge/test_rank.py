@@ -39,7 +39,9 @@ def test_scores_agree_with_sqlites_bm25(monkeypatch):
     bags = [Bag.of(text) for text in texts]
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE VIRTUAL TABLE indexed USING fts5(text, content='', tokenize='ascii')")
-    connection.executemany("INSERT INTO indexed(rowid, text) VALUES (?, ?)", ((row, " ".join(text)) for row, text in enumerate(texts)))
+    connection.executemany(
+        "INSERT INTO indexed(rowid, text) VALUES (?, ?)", ((row, " ".join(text)) for row, text in enumerate(texts))
+    )
     mean_length = sum(map(len, texts)) / len(texts)
     for query in (WORDS[30:33], WORDS[50:52], WORDS[90:95]):
         query = list(dict.fromkeys(token for word in query for token in tokens(word)))
@@ -47,7 +49,9 @@ def test_scores_agree_with_sqlites_bm25(monkeypatch):
         for token in query:
             number = sum(token in bag.counts for bag in bags)
             weights[token] = math.log((len(bags) - number + 0.5) / (number + 0.5))
-        theirs = connection.execute("SELECT rowid, -bm25(indexed) FROM indexed WHERE indexed MATCH ?", (" OR ".join(query),)).fetchall()
+        theirs = connection.execute(
+            "SELECT rowid, -bm25(indexed) FROM indexed WHERE indexed MATCH ?", (" OR ".join(query),)
+        ).fetchall()
         assert theirs
         for row, score in theirs:
             assert rank.bm25(weights, bags[row], mean_length) == pytest.approx(score)

@@ -1,4 +1,5 @@
-"""Sources: every shape that is accepted, and every kind of bad row skipped with its line and reason, in constant memory."""
+"""Sources: every shape that is accepted, and every kind of bad row skipped with its line and reason, in constant
+memory."""
 
 import gzip
 import json
@@ -10,8 +11,11 @@ from grpo.errors import UserError
 from knowledge.source import Row, Skip, Source
 
 TRICKY = 'Three {["\\"]}, \\'
-GOOD = [{"title": "Alex", "text": "One."}, {"title": "Ż", "text": ["Two.", TRICKY]},
-        {"title": "黑豹队", "text": "四。", "other": {"a": [1]}}]
+GOOD = [
+    {"title": "Alex", "text": "One."},
+    {"title": "Ż", "text": ["Two.", TRICKY]},
+    {"title": "黑豹队", "text": "四。", "other": {"a": [1]}},
+]
 ROWS = [("Alex", ["One."]), ("Ż", ["Two.", TRICKY]), ("黑豹队", ["四。"])]
 
 
@@ -22,15 +26,19 @@ def read(tmp_path, content: bytes, **options) -> list:
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
-@pytest.mark.parametrize("content", [
-    "\n".join(map(json.dumps, GOOD)),
-    "\n".join(json.dumps(row, ensure_ascii=False) for row in GOOD) + "\n",
-    "\r\n".join(map(json.dumps, GOOD)) + "\r\n",
-    "\ufeff" + "\n".join(map(json.dumps, GOOD)),
-    json.dumps(GOOD),
-    "\ufeff  \n" + json.dumps(GOOD, indent=2, ensure_ascii=False) + "\n",
-    "[" + ",\n".join(map(json.dumps, GOOD)) + "]",
-], ids=["lines", "unicode", "crlf", "bom", "array", "indented", "array of lines"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "\n".join(map(json.dumps, GOOD)),
+        "\n".join(json.dumps(row, ensure_ascii=False) for row in GOOD) + "\n",
+        "\r\n".join(map(json.dumps, GOOD)) + "\r\n",
+        "\ufeff" + "\n".join(map(json.dumps, GOOD)),
+        json.dumps(GOOD),
+        "\ufeff  \n" + json.dumps(GOOD, indent=2, ensure_ascii=False) + "\n",
+        "[" + ",\n".join(map(json.dumps, GOOD)) + "]",
+    ],
+    ids=["lines", "unicode", "crlf", "bom", "array", "indented", "array of lines"],
+)
 def test_shapes_that_are_accepted(tmp_path, content, compress):
     rows = read(tmp_path, compress(content.encode()))
     assert [(row.title, row.texts) for row in rows] == ROWS
@@ -69,8 +77,14 @@ def test_each_bad_line_is_skipped_with_its_number_and_reason(tmp_path):
 
 
 def test_a_bad_element_of_an_array_loses_only_itself(tmp_path):
-    bad = [b'{"title": "a" "text": "no comma"}', b'{"title": "b, "text": "no quote"}', b'{"title": "c", "text": "no brace"', b"5",
-           b'{"title": "d", "text": "line\nbreak"}', b'{"title": "\xff", "text": "x"}']
+    bad = [
+        b'{"title": "a" "text": "no comma"}',
+        b'{"title": "b, "text": "no quote"}',
+        b'{"title": "c", "text": "no brace"',
+        b"5",
+        b'{"title": "d", "text": "line\nbreak"}',
+        b'{"title": "\xff", "text": "x"}',
+    ]
     for separator in (b",\n", b", "):
         for fault in bad:
             good = [json.dumps(row).encode() for row in GOOD]
@@ -80,27 +94,52 @@ def test_a_bad_element_of_an_array_loses_only_itself(tmp_path):
             skips = [row for row in rows if isinstance(row, Skip)]
             assert skips and skips[0].line == (2 if separator == b",\n" else 1), (fault, skips)
             if separator == b",\n":
-                assert [row.line for row in rows if isinstance(row, Row)][1:] == [3 + fault.count(b"\n"), 4 + fault.count(b"\n")]
+                assert [row.line for row in rows if isinstance(row, Row)][1:] == [
+                    3 + fault.count(b"\n"),
+                    4 + fault.count(b"\n"),
+                ]
 
 
-@pytest.mark.parametrize("content, num_rows, num_skips", [
-    (b"[]", 0, 0), (b"[\n]\n", 0, 0), (b"", 0, 0), (b'[{"title": "a", "text": "b"}', 1, 1), (b'[{"title": "a", "text": "b"},', 1, 1),
-    (b'[{"title": "a", "text": "b"},{"title": "c", "te', 1, 1), (b'[{"title": "a", "text": "b"},]', 1, 0), (b"[,]", 0, 1), (b"]]][", 0, 1),
-    (b'[{"title": "a", "text": "b"}] rubbish', 1, 0)])
+@pytest.mark.parametrize(
+    "content, num_rows, num_skips",
+    [
+        (b"[]", 0, 0),
+        (b"[\n]\n", 0, 0),
+        (b"", 0, 0),
+        (b'[{"title": "a", "text": "b"}', 1, 1),
+        (b'[{"title": "a", "text": "b"},', 1, 1),
+        (b'[{"title": "a", "text": "b"},{"title": "c", "te', 1, 1),
+        (b'[{"title": "a", "text": "b"},]', 1, 0),
+        (b"[,]", 0, 1),
+        (b"]]][", 0, 1),
+        (b'[{"title": "a", "text": "b"}] rubbish', 1, 0),
+    ],
+)
 def test_broken_arrays(tmp_path, content, num_rows, num_skips):
     rows = read(tmp_path, content)
-    assert (sum(isinstance(row, Row) for row in rows), sum(isinstance(row, Skip) for row in rows)) == (num_rows, num_skips)
+    assert (sum(isinstance(row, Row) for row in rows), sum(isinstance(row, Skip) for row in rows)) == (
+        num_rows,
+        num_skips,
+    )
 
 
 def test_a_row_over_the_limit_is_skipped_in_an_array_too(tmp_path):
-    content = json.dumps([{"title": "a", "text": "b"}, {"title": "big", "text": "x" * 5_000_000}, {"title": "c", "text": "d"}]).encode()
+    content = json.dumps(
+        [{"title": "a", "text": "b"}, {"title": "big", "text": "x" * 5_000_000}, {"title": "c", "text": "d"}]
+    ).encode()
     rows = read(tmp_path, content, max_row_bytes=1_000_000)
     assert [row.title for row in rows if isinstance(row, Row)] == ["a", "c"]
     assert [row for row in rows if isinstance(row, Skip)]
 
 
-@pytest.mark.parametrize("content, what", [(gzip.compress(b'{"title": "a", "text": "b"}\n' * 9999)[:-20], "damaged"),
-                                           (b"\x1f\x8bnothing", "damaged"), ("[]".encode("utf-16"), "UTF-16")])
+@pytest.mark.parametrize(
+    "content, what",
+    [
+        (gzip.compress(b'{"title": "a", "text": "b"}\n' * 9999)[:-20], "damaged"),
+        (b"\x1f\x8bnothing", "damaged"),
+        ("[]".encode("utf-16"), "UTF-16"),
+    ],
+)
 def test_an_unreadable_file_is_an_error(tmp_path, content, what):
     with pytest.raises(UserError, match=what) as error:
         read(tmp_path, content)

@@ -1,4 +1,5 @@
-"""Tokens: what a query and a passage have in common. The stemmer is held against SQLite's own, the tokens against FTS5."""
+"""Tokens: what a query and a passage have in common. The stemmer is held against SQLite's own, the tokens against
+FTS5."""
 
 import sqlite3
 
@@ -10,10 +11,12 @@ from knowledge.spelling import edits, is_misspelling, spelling_key
 from knowledge.stem import STEP_2, STEP_3, STEP_4, stem
 from knowledge.tokens import STOP_WORDS, fold, tokens
 
-ROOTS = ("abil act adjust agre allow ambigu bak bibl bowdl chang cl condition conflat connect cr decis defend dep depend digit doubt "
-         "effect enc feudal fil fix form formal gener glad grav happ hop hopp hous hyp inflat lik log mat mend motor nation operat "
-         "optim oscillat plast predicat prob radic rat reduc relat reviv roll run say sens sk sky spr tann triplic try vali vile "
-         "who wor yield zo")
+ROOTS = (
+    "abil act adjust agre allow ambigu bak bibl bowdl chang cl condition conflat connect cr decis defend dep depend digit doubt "
+    "effect enc feudal fil fix form formal gener glad grav happ hop hopp hous hyp inflat lik log mat mend motor nation operat "
+    "optim oscillat plast predicat prob radic rat reduc relat reviv roll run say sens sk sky spr tann triplic try vali vile "
+    "who wor yield zo"
+)
 ENDINGS = ["", "s", "es", "ies", "sses", "ed", "eed", "ing", "y", "ying", "e", "ee", "ll", "lls", "ly", "'s"]
 
 
@@ -31,26 +34,38 @@ def fts5_terms(tokenizer: str, texts: list[str]) -> dict[int, list[str]]:
 
 def test_stems_are_sqlites():
     suffixes = [*ENDINGS, *(suffix for suffix, _ in STEP_2 + STEP_3), *STEP_4]
-    words = sorted({(root + suffix + last).replace("'", "") for root in ROOTS.split() for suffix in suffixes for last in ("", "s", "ed")})
-    words = [word for word in words if "yy" not in word]          # no English word; there SQLite takes the second y for a consonant
+    words = sorted(
+        {
+            (root + suffix + last).replace("'", "")
+            for root in ROOTS.split()
+            for suffix in suffixes
+            for last in ("", "s", "ed")
+        }
+    )
+    words = [
+        word for word in words if "yy" not in word
+    ]  # no English word; there SQLite takes the second y for a consonant
     theirs = fts5_terms("porter ascii", words)
     assert len(words) > 8000
     assert {word: stem(word) for word in words} == {word: theirs[row][0] for row, word in enumerate(words)}
 
 
-@pytest.mark.parametrize("text, expected", [
-    ("The Normans' cafés, 1,234 of them", ["norman", "cafe", "1234"]),
-    ("黑豹队 NFL", ["黑豹", "豹队", "nfl"]),
-    ("唐", ["唐"]),
-    ("第3章abc", ["第", "3", "章", "abc"]),
-    ("ＮＦＬ　ｶﾌｪ", ["nfl", "カフ", "フェ"]),
-    ("Straße İstanbul", ["strass", "istanbul"]),
-    ("C++, title:x (NEAR)", ["c", "titl", "x", "near"]),
-    ("snake_case", ["snake", "case"]),
-    ("भारत की", ["भारत", "की"]),
-    ("12,34 and 1,234,567.5", ["12", "34", "1234567", "5"]),
-    ("…!? \0 \ud800 😀", []),
-])
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("The Normans' cafés, 1,234 of them", ["norman", "cafe", "1234"]),
+        ("黑豹队 NFL", ["黑豹", "豹队", "nfl"]),
+        ("唐", ["唐"]),
+        ("第3章abc", ["第", "3", "章", "abc"]),
+        ("ＮＦＬ　ｶﾌｪ", ["nfl", "カフ", "フェ"]),
+        ("Straße İstanbul", ["strass", "istanbul"]),
+        ("C++, title:x (NEAR)", ["c", "titl", "x", "near"]),
+        ("snake_case", ["snake", "case"]),
+        ("भारत की", ["भारत", "की"]),
+        ("12,34 and 1,234,567.5", ["12", "34", "1234567", "5"]),
+        ("…!? \0 \ud800 😀", []),
+    ],
+)
 def test_tokens(text, expected):
     assert tokens(text) == expected
 
@@ -75,7 +90,9 @@ def test_an_accent_or_a_capital_makes_no_difference_to_a_token():
     assert tokens("Łódź RÉSUMÉ") == tokens("Łódz resume")
 
 
-@pytest.mark.parametrize("wrong, right", [("ghandi", "gandhi"), ("parliment", "parliament"), ("cincinatti", "cincinnati")])
+@pytest.mark.parametrize(
+    "wrong, right", [("ghandi", "gandhi"), ("parliment", "parliament"), ("cincinatti", "cincinnati")]
+)
 def test_misspelt_names_share_their_letters(wrong, right):
     assert spelling_key(wrong) == spelling_key(right) and is_misspelling(wrong, right)
 

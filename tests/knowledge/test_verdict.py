@@ -29,7 +29,10 @@ class Counting:
 
     def verify(self, questions):
         self.asked += [fact for fact, _ in questions]
-        return [Verdict("supported", passages[-1].id if passages else None, 0.75, 0.25, f"says {fact}") for fact, passages in questions]
+        return [
+            Verdict("supported", passages[-1].id if passages else None, 0.75, 0.25, f"says {fact}")
+            for fact, passages in questions
+        ]
 
 
 @pytest.fixture
@@ -53,23 +56,39 @@ def test_a_fact_is_judged_once_per_evidence_also_after_a_restart(path):
 
 
 def test_it_survives_in_another_process(path):
-    code = ("import sys; from knowledge.lexical import LexicalVerifier; from knowledge.result import Passage\n"
-            "from knowledge.verdict import CachedVerifier; v = CachedVerifier(LexicalVerifier(), sys.argv[1])\n"
-            "v.verify([(sys.argv[2], [Passage('x#7', 'doc', sys.argv[3], 1.0)])]); print(v.num_hits)")
-    hits = [subprocess.run([sys.executable, "-c", code, path, "Mira Tolan was born in Velda", PASSAGE.text], cwd=ROOT, capture_output=True,
-                           text=True, check=True).stdout.strip() for _ in range(2)]
+    code = (
+        "import sys; from knowledge.lexical import LexicalVerifier; from knowledge.result import Passage\n"
+        "from knowledge.verdict import CachedVerifier; v = CachedVerifier(LexicalVerifier(), sys.argv[1])\n"
+        "v.verify([(sys.argv[2], [Passage('x#7', 'doc', sys.argv[3], 1.0)])]); print(v.num_hits)"
+    )
+    hits = [
+        subprocess.run(
+            [sys.executable, "-c", code, path, "Mira Tolan was born in Velda", PASSAGE.text],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for _ in range(2)
+    ]
     assert hits == ["0", "1"]
     cached = CachedVerifier(LexicalVerifier(), path)
-    assert cached.verify([("Mira Tolan was born in Velda", [PASSAGE])])[0].evidence == "doc#0"      # the id of this base, not of that one
+    assert (
+        cached.verify([("Mira Tolan was born in Velda", [PASSAGE])])[0].evidence == "doc#0"
+    )  # the id of this base, not of that one
     assert cached.num_hits == 1
 
 
 def test_what_a_verdict_depends_on_is_in_the_key(path):
     CachedVerifier(Counting(), path).verify([("a fact", [PASSAGE])])
-    for name, fact, passages in [("counting/2", "a fact", [PASSAGE]), ("counting/1", "A fact", [PASSAGE]),
-                                 ("counting/1", "a fact", [OTHER]), ("counting/1", "a fact", [PASSAGE, OTHER]),
-                                 ("counting/1", "a fact", []),
-                                 ("counting/1", "a fact", [replace(PASSAGE, title="x")])]:
+    for name, fact, passages in [
+        ("counting/2", "a fact", [PASSAGE]),
+        ("counting/1", "A fact", [PASSAGE]),
+        ("counting/1", "a fact", [OTHER]),
+        ("counting/1", "a fact", [PASSAGE, OTHER]),
+        ("counting/1", "a fact", []),
+        ("counting/1", "a fact", [replace(PASSAGE, title="x")]),
+    ]:
         verifier = Counting(name)
         CachedVerifier(verifier, path).verify([(fact, passages)])
         assert verifier.asked == [fact]
@@ -87,6 +106,7 @@ def test_threads_and_several_caches_on_one_file(path):
             [found] = caches[number % 2].verify([(f"fact {(number + i) % 40}", [PASSAGE])])
             if (found.label, found.evidence) != ("supported", "doc#0"):
                 failures.append(found)
+
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()

@@ -1,6 +1,8 @@
-"""A small chat endpoint on this machine that behaves well or badly, as the test asks; also a program: `api_server.py DELAY_S`.
+"""A small chat endpoint on this machine that behaves well or badly, as the test asks; also a program: `api_server.py
+DELAY_S`.
 
-A behaviour is a coroutine function (server, request, writer). The first unused entry of `script` answers a request, then `default`.
+A behaviour is a coroutine function (server, request, writer). The first unused entry of `script` answers a request,
+then `default`.
 """
 
 import asyncio
@@ -97,36 +99,54 @@ async def read_request(reader: asyncio.StreamReader) -> Request | None:
 
 def chat(content: Any, finish_reason: str = "stop", **message: Any) -> dict[str, Any]:
     """A reply's body as an endpoint writes it."""
-    return {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "usage": {"prompt_tokens": 10, "completion_tokens": 2},
-            "choices": [{"index": 0, "finish_reason": finish_reason, "message": {"role": "assistant", "content": content} | message}]}
+    return {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "m",
+        "usage": {"prompt_tokens": 10, "completion_tokens": 2},
+        "choices": [
+            {"index": 0, "finish_reason": finish_reason, "message": {"role": "assistant", "content": content} | message}
+        ],
+    }
 
 
-async def write(writer: asyncio.StreamWriter, body: bytes, status: int = 200, kind: str = "application/json", **headers: str) -> None:
+async def write(
+    writer: asyncio.StreamWriter, body: bytes, status: int = 200, kind: str = "application/json", **headers: str
+) -> None:
     extra = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-    writer.write(f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n{extra}\r\n".encode() + body)
+    writer.write(
+        f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n{extra}\r\n".encode() + body
+    )
     await writer.drain()
 
 
 def says(content: Any, finish_reason: str = "stop", after_s: float = 0.0, **message: Any) -> Behaviour:
     """Replies with a text."""
+
     async def behave(server: ApiServer, request: Request, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(after_s)
         await write(writer, json.dumps(chat(content, finish_reason, **message)).encode())
+
     return behave
 
 
 def replies_with(function: Callable[[Request], str], after_s: float = 0.0) -> Behaviour:
     """Replies with a text that depends on the request."""
+
     async def behave(server: ApiServer, request: Request, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(after_s)
         await write(writer, json.dumps(chat(function(request))).encode())
+
     return behave
 
 
 def sends(body: bytes, status: int = 200, kind: str = "application/json", **headers: str) -> Behaviour:
     """Replies with these bytes."""
+
     async def behave(server: ApiServer, request: Request, writer: asyncio.StreamWriter) -> None:
         await write(writer, body, status, kind, **headers)
+
     return behave
 
 
@@ -156,7 +176,7 @@ async def drips(server: ApiServer, request: Request, writer: asyncio.StreamWrite
 
 async def dies_midway(server: ApiServer, request: Request, writer: asyncio.StreamWriter) -> None:
     """Ends in the middle of a body."""
-    writer.write(b"HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{\"choices\": [")
+    writer.write(b'HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{"choices": [')
     await writer.drain()
     writer.close()
 

@@ -23,9 +23,11 @@ async def complete(client: ApiClient, text: str, **more) -> Reply:
 
 def ask(client: ApiClient, *texts: str) -> list[Reply]:
     """All texts at once, then closes the client."""
+
     async def run():
         try:
             return await asyncio.gather(*[complete(client, text) for text in texts])
         finally:
             await client.aclose()
+
     return asyncio.run(run())

@@ -24,9 +24,15 @@ def key(monkeypatch):
     monkeypatch.setenv(KEY_NAME, KEY)
 
 
-PERMANENT = {"401": fails(401), "403": fails(403), "404": fails(404), "quota": fails(429, "insufficient_quota"),
-             "payment": fails(402, "402"), "quota in a 200": sends(json.dumps({"error": {"code": "insufficient_quota"}}).encode()),
-             "redirect": sends(b"", 307, location="http://127.0.0.1:9/v1/chat/completions")}
+PERMANENT = {
+    "401": fails(401),
+    "403": fails(403),
+    "404": fails(404),
+    "quota": fails(429, "insufficient_quota"),
+    "payment": fails(402, "402"),
+    "quota in a 200": sends(json.dumps({"error": {"code": "insufficient_quota"}}).encode()),
+    "redirect": sends(b"", 307, location="http://127.0.0.1:9/v1/chat/completions"),
+}
 
 
 @pytest.mark.parametrize("name", PERMANENT)
@@ -42,9 +48,10 @@ def test_a_permanent_failure_is_not_retried_and_ends_the_run_with_exit_code_4(na
                 codes.append(caught.value.exit_code)
             await client.aclose()
             return codes, str(caught.value)
+
         codes, message = asyncio.run(run())
         assert codes == [SERVICE, SERVICE]
-        assert len(server.requests) == 1                           # the second question was not even sent
+        assert len(server.requests) == 1  # the second question was not even sent
         assert ("quota" in message) == (name in ("quota", "payment", "quota in a 200"))
 
 
@@ -55,27 +62,47 @@ def test_the_same_failure_before_the_first_step_has_exit_code_3(name):
     assert caught.value.exit_code == PREFLIGHT and len(server.requests) == 1
 
 
-RETRIED = {"429": fails(429, "rate_limit_exceeded"), "500": fails(500), "502": sends(b"<html>bad gateway</html>", 502, "text/html"),
-           "503": fails(503), "504": fails(504), "reset": resets, "dies midway": dies_midway, "hang": hangs, "drip": drips,
-           "broken JSON": sends(b'{"choices": ['), "HTML": sends(b"<html>hello</html>", kind="text/html"),
-           "HTML as JSON": sends(b"<html>hello</html>"), "error in a 200": sends(b'{"error": {"message": "overloaded", "code": 529}}'),
-           "no choices": sends(b'{"choices": []}'), "no message": sends(b'{"choices": [7]}'), "a list": sends(b"[1]"), "empty": sends(b""),
-           "no UTF-8": sends(b"\xff\xfe\x00"), "deep JSON": sends(b"[" * 100_000), "wrong gzip": sends(b"xxxx", content_encoding="gzip"),
-           "wrong types": sends(b'{"choices": {"0": 1}, "usage": [1]}')}
+RETRIED = {
+    "429": fails(429, "rate_limit_exceeded"),
+    "500": fails(500),
+    "502": sends(b"<html>bad gateway</html>", 502, "text/html"),
+    "503": fails(503),
+    "504": fails(504),
+    "reset": resets,
+    "dies midway": dies_midway,
+    "hang": hangs,
+    "drip": drips,
+    "broken JSON": sends(b'{"choices": ['),
+    "HTML": sends(b"<html>hello</html>", kind="text/html"),
+    "HTML as JSON": sends(b"<html>hello</html>"),
+    "error in a 200": sends(b'{"error": {"message": "overloaded", "code": 529}}'),
+    "no choices": sends(b'{"choices": []}'),
+    "no message": sends(b'{"choices": [7]}'),
+    "a list": sends(b"[1]"),
+    "empty": sends(b""),
+    "no UTF-8": sends(b"\xff\xfe\x00"),
+    "deep JSON": sends(b"[" * 100_000),
+    "wrong gzip": sends(b"xxxx", content_encoding="gzip"),
+    "wrong types": sends(b'{"choices": {"0": 1}, "usage": [1]}'),
+}
 
 
 @pytest.mark.parametrize("name", RETRIED)
 def test_a_passing_failure_is_retried(name):
     with ApiServer(RETRIED[name]) as server:
-        client = client_of(server, Limits(backoff_s=0.005, max_backoff_s=0.02, deadline_s=0.8 if name in ("hang", "drip") else 5.0))
+        client = client_of(
+            server, Limits(backoff_s=0.005, max_backoff_s=0.02, deadline_s=0.8 if name in ("hang", "drip") else 5.0)
+        )
         assert ask(client, "question") == [Reply("A")]
-        assert len(server.requests) == 2 and client.metrics()["judge/retries"] == client.metrics()["judge/failures"] == 1
+        assert (
+            len(server.requests) == 2 and client.metrics()["judge/retries"] == client.metrics()["judge/failures"] == 1
+        )
 
 
 @pytest.mark.parametrize("name", [name for name in RETRIED if name not in ("hang", "drip")])
 def test_a_lasting_failure_is_unscorable_after_four_tries_and_never_a_number(name):
     with ApiServer(default=RETRIED[name]) as server:
-        reply, = ask(client_of(server, Limits(backoff_s=0.005, max_backoff_s=0.02)), "question")
+        (reply,) = ask(client_of(server, Limits(backoff_s=0.005, max_backoff_s=0.02)), "question")
         assert reply.text is None and "4 tries" in reply.reason and len(server.requests) == 4
 
 
@@ -83,16 +110,16 @@ def test_a_lasting_failure_is_unscorable_after_four_tries_and_never_a_number(nam
 def test_the_deadline_spans_all_tries_and_beats_a_slow_drip(behaviour):
     with ApiServer(default=behaviour) as server:
         start = time.monotonic()
-        reply, = ask(client_of(server, Limits(backoff_s=0.005, deadline_s=0.6)), "question")
+        (reply,) = ask(client_of(server, Limits(backoff_s=0.005, deadline_s=0.6)), "question")
         assert reply.text is None and "no answer within" in reply.reason
         assert time.monotonic() - start < 1.5
 
 
 def test_a_refused_connection_is_retried_and_then_unscorable():
     with ApiServer() as server:
-        pass                                                       # nobody listens on its port any more
+        pass  # nobody listens on its port any more
     client = client_of(server)
-    reply, = ask(client, "question")
+    (reply,) = ask(client, "question")
     assert reply.text is None and "reached" in reply.reason and client.metrics()["judge/calls"] == 4
 
 
@@ -104,39 +131,61 @@ def test_an_unreachable_endpoint_before_the_first_step_has_exit_code_3():
     assert caught.value.exit_code == PREFLIGHT
 
 
-FINAL = {"null content": says(None), "empty content": says(" "), "content no text": says([1]), "cut": says("A", "length"),
-         "filter": says("A", "content_filter"), "refusal": says(None, refusal="I will not"), "400": fails(400), "422": fails(422),
-         "413": sends(b"too large", 413, "text/plain")}
+FINAL = {
+    "null content": says(None),
+    "empty content": says(" "),
+    "content no text": says([1]),
+    "cut": says("A", "length"),
+    "filter": says("A", "content_filter"),
+    "refusal": says(None, refusal="I will not"),
+    "400": fails(400),
+    "422": fails(422),
+    "413": sends(b"too large", 413, "text/plain"),
+}
 
 
 @pytest.mark.parametrize("name", FINAL)
 def test_a_reply_without_a_usable_text_is_unscorable_at_once_with_its_reason(name):
     with ApiServer(default=FINAL[name]) as server:
-        reply, = ask(client_of(server), "question")
+        (reply,) = ask(client_of(server), "question")
         assert reply.text is None and reply.reason and len(server.requests) == 1
 
 
 def test_a_redirect_is_not_followed_so_that_the_prompt_stays_here():
-    with ApiServer() as elsewhere, ApiServer(default=sends(b"", 307, location=f"{elsewhere.url}/chat/completions")) as server:
+    with (
+        ApiServer() as elsewhere,
+        ApiServer(default=sends(b"", 307, location=f"{elsewhere.url}/chat/completions")) as server,
+    ):
         with pytest.raises(UserError, match="refuses"):
             ask(client_of(server), "question")
         assert not elsewhere.requests
 
 
 def test_no_body_whatever_makes_the_reader_fail():
-    for body in (chat("A"), {}, {"choices": None}, {"choices": [{"message": None}]}, {"choices": [{"message": {"content": {}}}]},
-                 {"error": "x"},
-                 {"error": [1]},
-                 {"choices": [{"message": {"content": "\ud800"}}], "usage": {"prompt_tokens": "9", "completion_tokens": -1}},
-                 None, 1, "x", True, {"choices": [{"message": {"content": "A"}, "finish_reason": {}}]}):
+    for body in (
+        chat("A"),
+        {},
+        {"choices": None},
+        {"choices": [{"message": None}]},
+        {"choices": [{"message": {"content": {}}}]},
+        {"error": "x"},
+        {"error": [1]},
+        {"choices": [{"message": {"content": "\ud800"}}], "usage": {"prompt_tokens": "9", "completion_tokens": -1}},
+        None,
+        1,
+        "x",
+        True,
+        {"choices": [{"message": {"content": "A"}, "finish_reason": {}}]},
+    ):
         outcome, usage = read_body(json.dumps(body).encode())
         assert isinstance(outcome, Reply | Trouble) and usage.prompt_tokens in (0, 10)
         if isinstance(outcome, Reply) and outcome.text:
-            outcome.text.encode()                                  # a lone surrogate could not be
+            outcome.text.encode()  # a lone surrogate could not be
 
 
 def test_a_thousand_calls_leak_no_thread_and_no_socket():
     with ApiServer() as server:
+
         async def run():
             client, sizes = client_of(server, Limits(max_concurrency=16)), []
             for number in range(5):
@@ -145,9 +194,10 @@ def test_a_thousand_calls_leak_no_thread_and_no_socket():
             await client.aclose()
             await asyncio.sleep(0.05)
             return sizes
+
         before = len(os.listdir("/proc/self/fd"))
         sizes = asyncio.run(run())
-        assert max(files for files, _ in sizes) <= before + 2 * 16 + 8          # both ends of a connection are in this process
+        assert max(files for files, _ in sizes) <= before + 2 * 16 + 8  # both ends of a connection are in this process
         assert sizes[-1][1] <= sizes[0][1]
         assert server.connections <= 16 + REQUESTS_PER_SDK and len(server.requests) == 1000
         deadline = time.monotonic() + 2
@@ -157,7 +207,8 @@ def test_a_thousand_calls_leak_no_thread_and_no_socket():
 
 
 def test_close_ends_hanging_calls_at_once_as_unscorable():
-    """Calls hang on an event loop in a daemon thread, more of them than there are slots; close comes from the main thread."""
+    """Calls hang on an event loop in a daemon thread, more of them than there are slots; close comes from the main
+    thread."""
     with ApiServer(default=hangs) as server:
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -173,7 +224,7 @@ def test_close_ends_hanging_calls_at_once_as_unscorable():
         assert asyncio.run_coroutine_threadsafe(complete(client, "later"), loop).result(1).text is None
         loop.call_soon_threadsafe(loop.stop)
         thread.join(2)
-        client.close()                                             # twice is fine, and so is a stopped loop
+        client.close()  # twice is fine, and so is a stopped loop
 
 
 def test_close_after_the_loop_was_stopped_closes_the_sockets():
@@ -225,6 +276,7 @@ def test_a_caller_that_is_cancelled_leaves_the_others_alone():
             reply = await second
             await client.aclose()
             return first.cancelled(), reply
+
         assert asyncio.run(run()) == (True, Reply("A"))
 
 

@@ -33,7 +33,7 @@ def test_retry_after_is_obeyed_within_the_deadline():
         assert 0.3 <= time.monotonic() - start < 1.5
     with ApiServer(fails(503, retry_after="60")) as server:
         start = time.monotonic()
-        reply, = ask(client_of(server), "question")
+        (reply,) = ask(client_of(server), "question")
         assert "after the deadline" in reply.reason and time.monotonic() - start < 1
 
 
@@ -50,13 +50,14 @@ def test_backoff_has_full_jitter_and_doubles_up_to_its_limit():
 
     async def sleep(seconds):
         pauses.append(seconds)
+
     with ApiServer(default=fails(500)) as server:
         for _ in range(30):
             ask(client_of(server, Limits(max_tries=7, breaker_failures=100), sleep=sleep), "question")
     by_number = [pauses[i::6] for i in range(6)]
     for number, found in enumerate(by_number):
-        longest = min(0.5 * 2 ** number, 8.0)
-        assert longest / 2 < max(found) <= longest and min(found) < longest / 2       # false alarms: 12 * 0.5 ** 30
+        longest = min(0.5 * 2**number, 8.0)
+        assert longest / 2 < max(found) <= longest and min(found) < longest / 2  # false alarms: 12 * 0.5 ** 30
 
 
 def test_the_retry_budget_bounds_the_traffic_of_an_outage():
@@ -83,12 +84,12 @@ def test_the_breaker_lets_one_probe_through_and_closes_when_it_succeeds():
         breaker.fail(False)
     assert breaker.wait_s() > 0
     now[0] = 10.0
-    assert breaker.wait_s() == 0 and breaker.probing and breaker.wait_s() > 0          # one probe, the others wait
+    assert breaker.wait_s() == 0 and breaker.probing and breaker.wait_s() > 0  # one probe, the others wait
     breaker.fail(True)
     assert breaker.wait_s() > 0 and breaker.open_for_s == 10
     now[0] = 20.0
     assert breaker.wait_s() == 0
-    breaker.release(True)                                                              # given up: somebody else may probe
+    breaker.release(True)  # given up: somebody else may probe
     assert breaker.wait_s() == 0
     breaker.succeed()
     assert breaker.wait_s() == breaker.wait_s() == 0 and breaker.open_for_s == 0
@@ -96,9 +97,17 @@ def test_the_breaker_lets_one_probe_through_and_closes_when_it_succeeds():
 
 def test_in_an_outage_few_requests_go_out_and_after_it_waiting_items_are_answered():
     with ApiServer(*[fails(500)] * 12) as server:
-        client = client_of(server,
-                           Limits(backoff_s=0.001, max_backoff_s=0.002, breaker_failures=8, cool_down_s=0.05, max_concurrency=4,
-                                  deadline_s=5))
+        client = client_of(
+            server,
+            Limits(
+                backoff_s=0.001,
+                max_backoff_s=0.002,
+                breaker_failures=8,
+                cool_down_s=0.05,
+                max_concurrency=4,
+                deadline_s=5,
+            ),
+        )
         replies = ask(client, *[f"question {i}" for i in range(12)])
         assert sum(reply.text == "A" for reply in replies) >= 9
         assert len(server.requests) <= 12 + 12
@@ -106,7 +115,9 @@ def test_in_an_outage_few_requests_go_out_and_after_it_waiting_items_are_answere
 
 def test_a_long_outage_makes_further_items_fail_at_once():
     with ApiServer(default=fails(500)) as server:
-        client = client_of(server, Limits(backoff_s=0.001, breaker_failures=4, cool_down_s=30, deadline_s=0.3, max_concurrency=1))
+        client = client_of(
+            server, Limits(backoff_s=0.001, breaker_failures=4, cool_down_s=30, deadline_s=0.3, max_concurrency=1)
+        )
         start = time.monotonic()
         replies = ask(client, *[f"question {i}" for i in range(20)])
         assert all(reply.text is None for reply in replies) and len(server.requests) == 4
@@ -127,8 +138,8 @@ def test_tokens_per_minute_count_the_estimate_and_then_what_was_really_used():
     first = rate.reserve(60)
     rate.settle(first, 10)
     assert rate.reserve(90).wait_s == 0 and rate.reserve(1).wait_s == 60
-    assert rate.reserve(5000).wait_s == 120                        # above the limit by itself: an empty window, not a wait for ever
-    rate.settle(first, 1000)                                       # long gone
+    assert rate.reserve(5000).wait_s == 120  # above the limit by itself: an empty window, not a wait for ever
+    rate.settle(first, 1000)  # long gone
     assert rate.reserve(1).wait_s == 180
 
 
@@ -137,8 +148,11 @@ def test_the_client_keeps_to_requests_per_minute():
 
     async def sleep(seconds):
         now[0] += seconds
+
     with ApiServer() as server:
-        client = client_of(server, Limits(requests_per_minute=2, deadline_s=5, max_concurrency=1), sleep=sleep, clock=lambda: now[0])
+        client = client_of(
+            server, Limits(requests_per_minute=2, deadline_s=5, max_concurrency=1), sleep=sleep, clock=lambda: now[0]
+        )
         assert ask(client, "a", "b", "c", "d", "e") == [Reply("A")] * 5 and now[0] == 120
 
 
@@ -152,13 +166,15 @@ def test_concurrency_is_bounded():
 def test_results_keep_the_order_of_the_questions_whatever_comes_first():
     def delayed(number: int):
         return replies_with(lambda request: request.text, after_s=0.01 * (20 - number))
+
     with ApiServer(*[delayed(i) for i in range(20)]) as server:
         replies = ask(client_of(server), *[f"question {i}" for i in range(20)])
         assert [reply.text for reply in replies] == [f"question {i}" for i in range(20)]
 
 
 def test_96_calls_take_hardly_longer_than_the_slowest_of_them(monkeypatch):
-    """A slow machine slows the calls too, so the bound is relative to the slowest single request; the best of four rounds counts."""
+    """A slow machine slows the calls too, so the bound is relative to the slowest single request; the best of four
+    rounds counts."""
     took: list[float] = []
     post = Connections.post
 
@@ -167,9 +183,14 @@ def test_96_calls_take_hardly_longer_than_the_slowest_of_them(monkeypatch):
         body = await post(self, request)
         took.append(time.perf_counter() - start)
         return body
+
     monkeypatch.setattr(Connections, "post", timed)
-    program = subprocess.Popen([sys.executable, str(Path(__file__).with_name("api_server.py")), "0.5"], stdin=subprocess.PIPE,
-                               stdout=subprocess.PIPE, text=True)
+    program = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("api_server.py")), "0.5"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     with program:
         server = ApiServer()
         server.port = int(program.stdout.readline())
@@ -184,6 +205,7 @@ def test_96_calls_take_hardly_longer_than_the_slowest_of_them(monkeypatch):
                 rounds.append((time.perf_counter() - start, max(took)))
             await client.aclose()
             return rounds
+
         total, slowest = min(asyncio.run(run()))
         program.stdin.close()
     assert total <= 1.2 * slowest and total < 0.5 * 3
@@ -210,6 +232,7 @@ def test_the_cache_survives_a_restart_and_holds_successes_alone(tmp_path):
 def test_the_cache_key_holds_model_parameters_prompt_version_and_text_but_not_the_nonce():
     def key(model="m", tokens=4.0, version="1", text="hello", nonce=""):
         return cache_key(model, {"max_tokens": tokens}, version, [{"role": "user", "content": text}], nonce)
+
     assert len({key(), key(model="n"), key(tokens=5.0), key(version="2"), key(text="hullo")}) == 5
     assert key(text="<abc>hello</abc>", nonce="abc") == key(text="<xyz>hello</xyz>", nonce="xyz")
 
@@ -222,6 +245,7 @@ def test_replies_that_the_caller_cannot_use_are_not_cached(tmp_path):
             found = [await complete(client, "q", accept=lambda text: text == "A") for _ in range(3)]
             await client.aclose()
             return found
+
         assert [reply.text for reply in asyncio.run(run())] == ["nonsense", "A", "A"] and len(server.requests) == 2
 
 
@@ -262,6 +286,13 @@ def test_costs_and_counts_are_metrics():
     with ApiServer(fails(500)) as server:
         client = client_of(server, prices=(2.0, 10.0))
         ask(client, "one", "two", "two")
-        assert client.metrics() == {"judge/calls": 3, "judge/retries": 1, "judge/failures": 1, "judge/unscorable": 0, "judge/cache_hits": 1,
-                                    "judge/prompt_tokens": 20, "judge/completion_tokens": 4,
-                                    "judge/cost": pytest.approx((20 * 2 + 4 * 10) / 1e6)}
+        assert client.metrics() == {
+            "judge/calls": 3,
+            "judge/retries": 1,
+            "judge/failures": 1,
+            "judge/unscorable": 0,
+            "judge/cache_hits": 1,
+            "judge/prompt_tokens": 20,
+            "judge/completion_tokens": 4,
+            "judge/cost": pytest.approx((20 * 2 + 4 * 10) / 1e6),
+        }

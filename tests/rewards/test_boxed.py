@@ -5,81 +5,90 @@ import pytest
 from rewards.boxed import gold_answer, last_boxed, verdict
 
 
-@pytest.mark.parametrize(("completion", "content"), [
-    (r"The answer is \boxed{42}.", "42"),
-    (r"\fbox{42}", "42"),
-    (r"\boxed {42}", "42"),
-    (r"\boxed 7", "7"),
-    (r"\boxed 72, done", "72"),
-    (r"\boxed-7", "-7"),
-    (r"\boxed x", "x"),
-    (r"\boxed\frac{1}{2}.", r"\frac{1}{2}"),
-    (r"first \boxed{1}, then \boxed{2}", "2"),
-    (r"first \boxed{1}, then \fbox{2}", "2"),
-    (r"\boxed{\boxed{3}}", "3"),
-    (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-    (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
-    (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
-    (r"\boxed{a\\}", r"a\\"),
-    ("\\boxed{\n  5\n}", "5"),
-    (r"\\boxed{5}", "5"),
-    (r"\boxed{5} and prose with a } brace", "5"),
-    # no answer
-    ("", None),
-    ("42", None),
-    (r"\boxedfoo{1}", None),
-    (r"boxed{1}", None),
-    (r"\boxed{", None),
-    (r"\boxed", None),
-    (r"\boxed{12", None),
-    (r"\boxed{\frac{1}{2}", None),
-    (r"\boxed{1} but then \boxed{2", None),
-    (r"\boxed{1} and now \boxed{}", None),
-    (r"\boxed{ }", None),
-    (r"\boxed{\,}", None),
-    (r"\boxed{\text{ }}", None),
-    (r"\boxed{~}", None),
-    (r"\boxed{$$}", None),
-])
+@pytest.mark.parametrize(
+    ("completion", "content"),
+    [
+        (r"The answer is \boxed{42}.", "42"),
+        (r"\fbox{42}", "42"),
+        (r"\boxed {42}", "42"),
+        (r"\boxed 7", "7"),
+        (r"\boxed 72, done", "72"),
+        (r"\boxed-7", "-7"),
+        (r"\boxed x", "x"),
+        (r"\boxed\frac{1}{2}.", r"\frac{1}{2}"),
+        (r"first \boxed{1}, then \boxed{2}", "2"),
+        (r"first \boxed{1}, then \fbox{2}", "2"),
+        (r"\boxed{\boxed{3}}", "3"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
+        (r"\boxed{a\\}", r"a\\"),
+        ("\\boxed{\n  5\n}", "5"),
+        (r"\\boxed{5}", "5"),
+        (r"\boxed{5} and prose with a } brace", "5"),
+        # no answer
+        ("", None),
+        ("42", None),
+        (r"\boxedfoo{1}", None),
+        (r"boxed{1}", None),
+        (r"\boxed{", None),
+        (r"\boxed", None),
+        (r"\boxed{12", None),
+        (r"\boxed{\frac{1}{2}", None),
+        (r"\boxed{1} but then \boxed{2", None),
+        (r"\boxed{1} and now \boxed{}", None),
+        (r"\boxed{ }", None),
+        (r"\boxed{\,}", None),
+        (r"\boxed{\text{ }}", None),
+        (r"\boxed{~}", None),
+        (r"\boxed{$$}", None),
+    ],
+)
 def test_last_boxed(completion, content):
     assert last_boxed(completion) == content
 
 
-@pytest.mark.parametrize(("text", "answer"), [
-    ("42", "42"),
-    ("  42\n", "42"),
-    (r"\boxed{42}", "42"),
-    (r"Since 6 · 7 = 42, it is \boxed{42}.", "42"),
-    ("6 * 7 = <<6*7=42>>42\n#### 42", "42"),
-    ("#### 1,234", "1,234"),
-    ("a\n#### 42\n", "42"),
-    ("#### wrong place\nthe last line decides", "#### wrong place\nthe last line decides"),
-    ("#### Step 1\nSo \\boxed{5}.", "5"),
-    ("#### \\boxed{5}", "5"),
-    ("", ""),
-    ("  \n", ""),
-    ("####", ""),
-    (r"\boxed{}", ""),
-    (r"\boxed{4", ""),
-])
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("42", "42"),
+        ("  42\n", "42"),
+        (r"\boxed{42}", "42"),
+        (r"Since 6 · 7 = 42, it is \boxed{42}.", "42"),
+        ("6 * 7 = <<6*7=42>>42\n#### 42", "42"),
+        ("#### 1,234", "1,234"),
+        ("a\n#### 42\n", "42"),
+        ("#### wrong place\nthe last line decides", "#### wrong place\nthe last line decides"),
+        ("#### Step 1\nSo \\boxed{5}.", "5"),
+        ("#### \\boxed{5}", "5"),
+        ("", ""),
+        ("  \n", ""),
+        ("####", ""),
+        (r"\boxed{}", ""),
+        (r"\boxed{4", ""),
+    ],
+)
 def test_gold_answer(text, answer):
     assert gold_answer(text) == answer
 
 
-@pytest.mark.parametrize(("completion", "truth", "kind", "reason"), [
-    (r"\boxed{0.5}", r"\frac12", "correct", r"0.5 is \frac12"),
-    (r"\boxed{0.5}", "2*4=8\n#### 8", "wrong", "0.5 is not 8"),
-    ("it is 8", "8", "no_answer", r"no \boxed{} in the completion"),
-    (r"\boxed{8", "8", "no_answer", r"the last \boxed{} is cut off"),
-    (r"\boxed{\ }", "8", "no_answer", r"the last \boxed{} is blank"),
-    (r"\boxed{8} \boxed{}", "8", "no_answer", r"the last \boxed{} is blank"),
-    (r"\boxed{8}", "", "unscorable", "the ground truth holds no answer: "),
-    (r"\boxed{8}", "?", "unscorable", "the ground truth holds no answer: ?"),
-    ("no box", " ", "unscorable", "the ground truth holds no answer:  "),
-    (r"\boxed{…}", "8", "wrong", "… is not 8"),
-    (r"\boxed{?}", "8", "wrong", "? is not 8"),
-    (r"\boxed{:}", "8", "wrong", ": is not 8"),
-])
+@pytest.mark.parametrize(
+    ("completion", "truth", "kind", "reason"),
+    [
+        (r"\boxed{0.5}", r"\frac12", "correct", r"0.5 is \frac12"),
+        (r"\boxed{0.5}", "2*4=8\n#### 8", "wrong", "0.5 is not 8"),
+        ("it is 8", "8", "no_answer", r"no \boxed{} in the completion"),
+        (r"\boxed{8", "8", "no_answer", r"the last \boxed{} is cut off"),
+        (r"\boxed{\ }", "8", "no_answer", r"the last \boxed{} is blank"),
+        (r"\boxed{8} \boxed{}", "8", "no_answer", r"the last \boxed{} is blank"),
+        (r"\boxed{8}", "", "unscorable", "the ground truth holds no answer: "),
+        (r"\boxed{8}", "?", "unscorable", "the ground truth holds no answer: ?"),
+        ("no box", " ", "unscorable", "the ground truth holds no answer:  "),
+        (r"\boxed{…}", "8", "wrong", "… is not 8"),
+        (r"\boxed{?}", "8", "wrong", "? is not 8"),
+        (r"\boxed{:}", "8", "wrong", ": is not 8"),
+    ],
+)
 def test_verdict(completion, truth, kind, reason):
     assert verdict(completion, truth) == (kind, reason)
 

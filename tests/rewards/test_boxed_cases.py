@@ -1,4 +1,5 @@
-"""The corpus: pairs of an answer and a truth with the verdict of a careful reader, one per line, in boxed_cases/*.txt."""
+"""The corpus: pairs of an answer and a truth with the verdict of a careful reader, one per line, in
+boxed_cases/*.txt."""
 
 import re
 from pathlib import Path
@@ -32,12 +33,16 @@ def test_the_corpus_is_large_and_has_both_kinds():
     assert sum(not same for _, _, same in CASES) > 200
 
 
-@pytest.mark.parametrize(("answer", "truth", "same"), CASES, ids=[f"{a} {'≡' if same else '≢'} {t}" for a, t, same in CASES])
+@pytest.mark.parametrize(
+    ("answer", "truth", "same"), CASES, ids=[f"{a} {'≡' if same else '≢'} {t}" for a, t, same in CASES]
+)
 def test_case(answer, truth, same):
     assert equivalent(answer, truth) is same
 
 
-@pytest.mark.parametrize(("answer", "truth", "same"), CASES, ids=[f"{t} {'≡' if same else '≢'} {a}" for a, t, same in CASES])
+@pytest.mark.parametrize(
+    ("answer", "truth", "same"), CASES, ids=[f"{t} {'≡' if same else '≢'} {a}" for a, t, same in CASES]
+)
 def test_case_turned_around(answer, truth, same):
     if (answer, truth) not in ONE_WAY:
         assert equivalent(truth, answer) is same

@@ -1,4 +1,5 @@
-"""Every gold answer of GSM8K can be read, equals itself in several notations, and equals no neighbour. Skipped without the data."""
+"""Every gold answer of GSM8K can be read, equals itself in several notations, and equals no neighbour. Skipped without
+the data."""
 
 import json
 from pathlib import Path
@@ -20,9 +21,29 @@ def test_every_gold_answer(name):
     assert len(golds) > 300
     for gold, solution in golds.items():
         number = int(gold.replace(",", ""))
-        for written in (gold, str(number), f"{number:,}", f"{number:,}".replace(",", "{,}"), f"{number}.00", rf"\${number}",
-                        rf"{number}\text{{ apples}}", f"x = {number}", rf"\frac{{{2 * number}}}{{2}}", rf"{number}\%"):
-            assert verdict(rf"Step 1 gives \boxed{{1}}. So \boxed{{{written}}}.", solution)[0] == "correct", (written, gold)
-        for other in (number + 1, number - 1, -number or 1, 10 * number or 1, f"{number}.5", f"{number}, {number + 1}",
-                      rf"\frac{{{number or 1}}}{{3}}"):
+        for written in (
+            gold,
+            str(number),
+            f"{number:,}",
+            f"{number:,}".replace(",", "{,}"),
+            f"{number}.00",
+            rf"\${number}",
+            rf"{number}\text{{ apples}}",
+            f"x = {number}",
+            rf"\frac{{{2 * number}}}{{2}}",
+            rf"{number}\%",
+        ):
+            assert verdict(rf"Step 1 gives \boxed{{1}}. So \boxed{{{written}}}.", solution)[0] == "correct", (
+                written,
+                gold,
+            )
+        for other in (
+            number + 1,
+            number - 1,
+            -number or 1,
+            10 * number or 1,
+            f"{number}.5",
+            f"{number}, {number + 1}",
+            rf"\frac{{{number or 1}}}{{3}}",
+        ):
             assert not equivalent(str(other), gold), (other, gold)

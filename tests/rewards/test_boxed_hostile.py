@@ -10,7 +10,7 @@ from rewards.mathematics.algebra import Algebra, Unreadable
 from rewards.mathematics.parse import MAX_DEPTH, read_expression
 from rewards.mathematics.text import tokenize
 
-MAX_SECONDS = 2.0       # the slowest takes about 0.2 s on an idle core; the rest is for a busy machine
+MAX_SECONDS = 2.0  # the slowest takes about 0.2 s on an idle core; the rest is for a busy machine
 N = 100_000
 
 
@@ -50,9 +50,38 @@ SHORT = {
     "brackets": nested("(", ")", 900),
     "fractions": nested(r"\frac{1}{", "}", 200),
     "roots": r"\sqrt" * 600 + "2",
-    **{f"nothing but {piece}": piece * (MAX_ANSWER_CHARS // len(piece) - 1) + "x" for piece in (
-        r"\ln", r"\sin ", r"\sin^2", r"\cos\sin", r"\log_2", r"\exp", r"\ln\sqrt", r"\ln\frac1", "ln ", r"\sqrt", r"\sqrt[", r"\frac",
-        r"\binom", "(", "(-", "|-", "^", "2^", "2^{", "!", "-", r"\lfloor", "{", r"\{", "(1,", r"\overline", r"\begin{pmatrix}")},
+    **{
+        f"nothing but {piece}": piece * (MAX_ANSWER_CHARS // len(piece) - 1) + "x"
+        for piece in (
+            r"\ln",
+            r"\sin ",
+            r"\sin^2",
+            r"\cos\sin",
+            r"\log_2",
+            r"\exp",
+            r"\ln\sqrt",
+            r"\ln\frac1",
+            "ln ",
+            r"\sqrt",
+            r"\sqrt[",
+            r"\frac",
+            r"\binom",
+            "(",
+            "(-",
+            "|-",
+            "^",
+            "2^",
+            "2^{",
+            "!",
+            "-",
+            r"\lfloor",
+            "{",
+            r"\{",
+            "(1,",
+            r"\overline",
+            r"\begin{pmatrix}",
+        )
+    },
     "bars": "|" * 1500,
     "signs": "-" * 1999 + "1",
     "equations": "x=" * 900 + "1",
@@ -95,7 +124,9 @@ def test_beyond_the_limits_the_same_text_is_still_the_same(answer):
         assert equivalent(answer, answer)
 
 
-@pytest.mark.parametrize("piece", [r"\ln", r"\sin^2", r"\cos\sin", r"\log_", r"\sqrt", r"\frac", r"\frac1", "(", "(-", "2^", r"\ln\sqrt"])
+@pytest.mark.parametrize(
+    "piece", [r"\ln", r"\sin^2", r"\cos\sin", r"\log_", r"\sqrt", r"\frac", r"\frac1", "(", "(-", "2^", r"\ln\sqrt"]
+)
 def test_every_way_to_nest_counts_its_depth(piece):
     """One level more than the limit: Python's own limit, which the caller's frames count towards, is far away."""
     with pytest.raises(Unreadable, match="nested"):
@@ -105,14 +136,27 @@ def test_every_way_to_nest_counts_its_depth(piece):
 def test_pythons_own_limit_is_a_verdict_too(monkeypatch):
     def too_deep(*_):
         raise RecursionError
+
     monkeypatch.setattr(boxed, "read_answer", too_deep)
     assert not equivalent("1", "x")
 
 
-@pytest.mark.parametrize("text", [
-    r"\boxed{" * N, r"\boxed" + " " * 10**6, r"\boxed " * N, r"\boxed{" + " " * 10**6 + "}", r"\boxed\frac" + "{1}" * N,
-    r"\boxed 1" + "1," * N, "#### " * N + "\nend", "####\n" * N, "####" + " " * 10**6, r"\boxed{" + r"\}" * N,
-], ids=range(10))
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\boxed{" * N,
+        r"\boxed" + " " * 10**6,
+        r"\boxed " * N,
+        r"\boxed{" + " " * 10**6 + "}",
+        r"\boxed\frac" + "{1}" * N,
+        r"\boxed 1" + "1," * N,
+        "#### " * N + "\nend",
+        "####\n" * N,
+        "####" + " " * 10**6,
+        r"\boxed{" + r"\}" * N,
+    ],
+    ids=range(10),
+)
 def test_finding_the_box_and_the_truth_is_linear(text):
     start = time.perf_counter()
     verdict(text, "5")
@@ -122,7 +166,13 @@ def test_finding_the_box_and_the_truth_is_linear(text):
 
 def test_nothing_is_evaluated(tmp_path):
     target = tmp_path / "touched"
-    for text in (f"__import__('os').system('touch {target}')", f"open('{target}','w')", "lambda: 5", "(5).__class__", "exit()"):
+    for text in (
+        f"__import__('os').system('touch {target}')",
+        f"open('{target}','w')",
+        "lambda: 5",
+        "(5).__class__",
+        "exit()",
+    ):
         assert verdict(rf"\boxed{{{text}}}", "5")[0] == "wrong"
         assert verdict(r"\boxed{5}", text)[0] == "wrong"
     assert not target.exists()

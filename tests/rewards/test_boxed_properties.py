@@ -9,14 +9,63 @@ from hypothesis import strategies as st
 from rewards.boxed import equivalent, gold_answer, last_boxed, verdict
 from rewards.mathematics.text import clean, has_content, tokenize
 
-PIECES = (r"\frac", r"\sqrt", r"\text{", r"\mathrm{", r"\left", r"\right", r"\pi", r"\sin", r"\log_", r"\binom", r"\infty", r"\cup", r"\in",
-          r"\pm", r"\le", r"\{", r"\}", r"\begin{pmatrix}", r"\end{pmatrix}", r"\\", "\\", r"\boxed{", r"\$", r"\overline{3}", "^\\circ",
-          *"{}{}()[]^_!|&%$°=<>,;:.+-*/'½²－…\x00\ud800", "1", "2", "12", "0.5", "1,234", "1e9", "9^{9", "x", "y", "n", "e", "i", "A",
-          "(B)", " ", " cm", " or ", " and ", "is", "million", "five", "sqrt", "√", "é", "元")
+PIECES = (
+    r"\frac",
+    r"\sqrt",
+    r"\text{",
+    r"\mathrm{",
+    r"\left",
+    r"\right",
+    r"\pi",
+    r"\sin",
+    r"\log_",
+    r"\binom",
+    r"\infty",
+    r"\cup",
+    r"\in",
+    r"\pm",
+    r"\le",
+    r"\{",
+    r"\}",
+    r"\begin{pmatrix}",
+    r"\end{pmatrix}",
+    r"\\",
+    "\\",
+    r"\boxed{",
+    r"\$",
+    r"\overline{3}",
+    "^\\circ",
+    *"{}{}()[]^_!|&%$°=<>,;:.+-*/'½²－…\x00\ud800",
+    "1",
+    "2",
+    "12",
+    "0.5",
+    "1,234",
+    "1e9",
+    "9^{9",
+    "x",
+    "y",
+    "n",
+    "e",
+    "i",
+    "A",
+    "(B)",
+    " ",
+    " cm",
+    " or ",
+    " and ",
+    "is",
+    "million",
+    "five",
+    "sqrt",
+    "√",
+    "é",
+    "元",
+)
 latex_like = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
 any_text = st.text(st.characters(codec=None), max_size=60) | latex_like
 fractions = st.fractions(max_denominator=10**6).filter(lambda f: abs(f) < 10**12)
-MAX_SECONDS = 2.0       # ten times what the slowest known input takes, for a busy machine
+MAX_SECONDS = 2.0  # ten times what the slowest known input takes, for a busy machine
 
 
 def boxed(text: str) -> str:
@@ -50,7 +99,10 @@ def test_nothing_equals_a_number_and_the_next(text):
 
 
 @settings(max_examples=300, deadline=None)
-@given(any_text.filter(lambda text: "=" not in text and "is" not in text and ":" not in text and "∈" not in text), fractions)
+@given(
+    any_text.filter(lambda text: "=" not in text and "is" not in text and ":" not in text and "∈" not in text),
+    fractions,
+)
 def test_comparison_with_a_number_is_symmetric(text, number):
     assert equivalent(text, str(number)) == equivalent(str(number), text)
 
@@ -70,21 +122,52 @@ def notations(value: Fraction) -> list[str]:
     """Many ways to write one rational number."""
     sign, size = "-" if value < 0 else "", abs(value)
     n, d = size.numerator, size.denominator
-    written = [rf"{sign}\frac{{{n}}}{{{d}}}", rf"\dfrac{{{sign}{n}}}{{{d}}}", rf"\frac{{{n}}}{{{sign}{d}}}", f"{sign}{n}/{d}",
-               rf"{sign}\tfrac{{{3 * n}}}{{{3 * d}}}", f"({value})", rf"${value}$", f"x = {value}", rf"\text{{{value}}}", rf"{value}\%",
-               f"{value}".replace("-", "−"), rf"{value}\text{{ cm}}", f"{value} apples", rf"\left({value}\right)",
-               rf"{sign}{n}\cdot{d}^{{-1}}", rf"{sign}{n}\div {d}", "".join(chr(ord(c) + 0xFEE0) if c.isdigit() else c for c in str(value)),
-               rf"\sqrt{{{n * n}}}\cdot\frac{{{sign}1}}{{{d}}}" if n < 10**9 else f"{value}"]
+    written = [
+        rf"{sign}\frac{{{n}}}{{{d}}}",
+        rf"\dfrac{{{sign}{n}}}{{{d}}}",
+        rf"\frac{{{n}}}{{{sign}{d}}}",
+        f"{sign}{n}/{d}",
+        rf"{sign}\tfrac{{{3 * n}}}{{{3 * d}}}",
+        f"({value})",
+        rf"${value}$",
+        f"x = {value}",
+        rf"\text{{{value}}}",
+        rf"{value}\%",
+        f"{value}".replace("-", "−"),
+        rf"{value}\text{{ cm}}",
+        f"{value} apples",
+        rf"\left({value}\right)",
+        rf"{sign}{n}\cdot{d}^{{-1}}",
+        rf"{sign}{n}\div {d}",
+        "".join(chr(ord(c) + 0xFEE0) if c.isdigit() else c for c in str(value)),
+        rf"\sqrt{{{n * n}}}\cdot\frac{{{sign}1}}{{{d}}}" if n < 10**9 else f"{value}",
+    ]
     if d > 1 and n > d:
         whole, rest = divmod(n, d)
         written += [rf"{sign}{whole}\frac{{{rest}}}{{{d}}}", f"{sign}{whole} {rest}/{d}"]
     if d == 1:
-        written += [f"{sign}{n:,}", f"{sign}{n:,}".replace(",", "{,}"), f"{sign}{n:,}".replace(",", r"\,"), f"{sign}0{n}", f"{sign}{n}.00",
-                    f"{sign}{n}.", rf"{sign}\${n}", rf"{sign}{n}\times10^{{0}}", f"{sign}{n}e0", rf"{sign}{n}^\circ"]
+        written += [
+            f"{sign}{n:,}",
+            f"{sign}{n:,}".replace(",", "{,}"),
+            f"{sign}{n:,}".replace(",", r"\,"),
+            f"{sign}0{n}",
+            f"{sign}{n}.00",
+            f"{sign}{n}.",
+            rf"{sign}\${n}",
+            rf"{sign}{n}\times10^{{0}}",
+            f"{sign}{n}e0",
+            rf"{sign}{n}^\circ",
+        ]
     decimal = decimal_of(value)
     if decimal:
-        written += [decimal, decimal + "0" if "." in decimal else decimal, decimal.replace("0.", ".", 1) if size < 1 else decimal,
-                    decimal + "e0", rf"{decimal}\times 10^{{0}}", rf"{decimal_of(value * 100)}\times 10^{{-2}}"]
+        written += [
+            decimal,
+            decimal + "0" if "." in decimal else decimal,
+            decimal.replace("0.", ".", 1) if size < 1 else decimal,
+            decimal + "e0",
+            rf"{decimal}\times 10^{{0}}",
+            rf"{decimal_of(value * 100)}\times 10^{{-2}}",
+        ]
     return written
 
 
@@ -128,6 +211,7 @@ def test_lists_have_no_order_and_tuples_have(numbers, random):
 def test_a_product_of_polynomials_equals_its_expansion(p, q):
     def written(coefficients):
         return "+".join(f"({c})x^{{{i}}}" for i, c in enumerate(coefficients))
+
     product = [0] * (len(p) + len(q) - 1)
     for i, a in enumerate(p):
         for j, b in enumerate(q):

@@ -18,7 +18,11 @@ from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 
 ROW = {"question": "Where was Mira Tolan born?", "answer": "Velda", "title": "Mira Tolan"}
-SUPPORTED, REFUTED, UNKNOWN = "Mira Tolan was born in Velda.", "Mira Tolan worked as a baker.", "Mira Tolan met many friends."
+SUPPORTED, REFUTED, UNKNOWN = (
+    "Mira Tolan was born in Velda.",
+    "Mira Tolan worked as a baker.",
+    "Mira Tolan met many friends.",
+)
 
 
 class FixedJudge:
@@ -70,6 +74,7 @@ def options(base, *overrides):
 @pytest.fixture
 def grade(base, monkeypatch):
     """grade(version, judge's outcome, thoughts, answer, **row) -> (score, judge)."""
+
     def run(version, outcome, thoughts, answer, settings=(), **row):
         judge = FixedJudge(outcome)
         monkeypatch.setattr(correctness, "build_judge", lambda _: judge)
@@ -77,6 +82,7 @@ def grade(base, monkeypatch):
         score = asyncio.run(reward.grade(f"<think>{thoughts}</think><answer>{answer}</answer>", ROW | row))
         reward.close()
         return score, judge
+
     return run
 
 
@@ -84,40 +90,54 @@ def v2(supported, n):
     return supported / n * math.exp(1 - 10 / n)
 
 
-@pytest.mark.parametrize(("version", "outcome", "thoughts", "answer", "value"), [
-    ("combined", "correct", REFUTED, "Velda", 2.0),
-    ("combined", "wrong", SUPPORTED, "Quent", -1 + 1 / 4),
-    ("combined", "wrong", f"{SUPPORTED} {REFUTED}", "Quent", -1.0),
-    ("combined", "wrong", f"{SUPPORTED} {UNKNOWN}", "Quent", -1 + 1 / 5),
-    ("combined", None, SUPPORTED, "I don't know", 1.0),
-    ("combined", "refused", SUPPORTED, "that escapes me", 1.0),
-    ("combined", None, SUPPORTED, "Quent", None),
-    ("combined_v1", "correct", REFUTED, "Velda", 2.0),
-    ("combined_v1", "wrong", SUPPORTED, "Velda or so", -1 + 1 / 15),
-    ("combined_v1", "refused", SUPPORTED, "I cannot tell Velda from Quent", -1 + 1 / 15),
-    ("combined_v1", "correct", SUPPORTED, "Quent", -1 + 1 / 15),                     # no keyword of the truth: the judge is not asked
-    ("combined_v2", "correct", REFUTED, "Quent", 2.0),
-    ("combined_v2", "wrong", SUPPORTED, "Quent", -1 + v2(1, 1)),
-    ("combined_v2", "wrong", f"{SUPPORTED} {REFUTED}", "Quent", -1 + v2(1, 2)),
-    ("combined_v2", "refused", SUPPORTED, "no idea", 1.0),
-    ("combined_v2", None, SUPPORTED, "Quent", None),
-])
+@pytest.mark.parametrize(
+    ("version", "outcome", "thoughts", "answer", "value"),
+    [
+        ("combined", "correct", REFUTED, "Velda", 2.0),
+        ("combined", "wrong", SUPPORTED, "Quent", -1 + 1 / 4),
+        ("combined", "wrong", f"{SUPPORTED} {REFUTED}", "Quent", -1.0),
+        ("combined", "wrong", f"{SUPPORTED} {UNKNOWN}", "Quent", -1 + 1 / 5),
+        ("combined", None, SUPPORTED, "I don't know", 1.0),
+        ("combined", "refused", SUPPORTED, "that escapes me", 1.0),
+        ("combined", None, SUPPORTED, "Quent", None),
+        ("combined_v1", "correct", REFUTED, "Velda", 2.0),
+        ("combined_v1", "wrong", SUPPORTED, "Velda or so", -1 + 1 / 15),
+        ("combined_v1", "refused", SUPPORTED, "I cannot tell Velda from Quent", -1 + 1 / 15),
+        ("combined_v1", "correct", SUPPORTED, "Quent", -1 + 1 / 15),  # no keyword of the truth: the judge is not asked
+        ("combined_v2", "correct", REFUTED, "Quent", 2.0),
+        ("combined_v2", "wrong", SUPPORTED, "Quent", -1 + v2(1, 1)),
+        ("combined_v2", "wrong", f"{SUPPORTED} {REFUTED}", "Quent", -1 + v2(1, 2)),
+        ("combined_v2", "refused", SUPPORTED, "no idea", 1.0),
+        ("combined_v2", None, SUPPORTED, "Quent", None),
+    ],
+)
 def test_the_truth_table(grade, version, outcome, thoughts, answer, value):
     score, _ = grade(version, outcome, thoughts, answer)
     assert score.value == (None if value is None else pytest.approx(value, abs=1e-12)), score.reason
 
 
 def test_the_reason_of_a_score_names_the_facts_and_their_evidence(grade, base):
-    told = "Mira Tolan was born in Velda → supported [Mira Tolan#0]; Mira Tolan worked as a baker → refuted [Mira Tolan#0]"
-    assert grade("combined", "wrong", f"{SUPPORTED} {REFUTED}", "Quent")[0].reason == f"as told; 1 of 2 facts supported, 1 refuted; {told}"
+    told = (
+        "Mira Tolan was born in Velda → supported [Mira Tolan#0]; Mira Tolan worked as a baker → refuted [Mira Tolan#0]"
+    )
+    assert (
+        grade("combined", "wrong", f"{SUPPORTED} {REFUTED}", "Quent")[0].reason
+        == f"as told; 1 of 2 facts supported, 1 refuted; {told}"
+    )
     reward = build_rewards(["factuality"], options(base))[0]
-    assert asyncio.run(reward.grade(f"<think>{SUPPORTED} {REFUTED}</think><answer>Quent</answer>", ROW)).reason.endswith(told)
+    assert asyncio.run(
+        reward.grade(f"<think>{SUPPORTED} {REFUTED}</think><answer>Quent</answer>", ROW)
+    ).reason.endswith(told)
     reward.close()
 
 
 def test_a_wrong_answer_never_beats_a_refusal(grade):
     facts = " ".join([SUPPORTED, "Mira Tolan worked as a weaver."] * 20)
-    assert grade("combined", "wrong", facts, "Quent")[0].value < 0 < grade("combined", None, facts, "I don't know")[0].value
+    assert (
+        grade("combined", "wrong", facts, "Quent")[0].value
+        < 0
+        < grade("combined", None, facts, "I don't know")[0].value
+    )
 
 
 def test_facts_are_looked_up_only_where_they_matter(base, monkeypatch):
@@ -129,7 +149,9 @@ def test_facts_are_looked_up_only_where_they_matter(base, monkeypatch):
 
 
 def test_the_judge_sees_the_question_and_not_the_rendered_prompt(grade):
-    _, judge = grade("combined_v2", "correct", SUPPORTED, "Velda", prompt="<|im_start|>user\nWhere was Mira Tolan born?<|im_end|>")
+    _, judge = grade(
+        "combined_v2", "correct", SUPPORTED, "Velda", prompt="<|im_start|>user\nWhere was Mira Tolan born?<|im_end|>"
+    )
     assert judge.asked == ["Where was Mira Tolan born?"]
 
 
@@ -141,7 +163,7 @@ def test_a_missing_title_concerns_its_own_completion_alone_and_a_batch_of_one_sc
         for i, title in enumerate(("Mira Tolan", "Nobody At All"))
     ]
     scorer.grade(groups)
-    assert groups[0].rewards == [pytest.approx(1 - 1 + 1 / 4)]                       # a batch of one completion
+    assert groups[0].rewards == [pytest.approx(1 - 1 + 1 / 4)]  # a batch of one completion
     assert groups[1].rewards == [0.0] and "not in the knowledge base" in groups[1].scores[0]["combined"].reason
     scorer.close()
 
@@ -149,7 +171,9 @@ def test_a_missing_title_concerns_its_own_completion_alone_and_a_batch_of_one_sc
 def test_without_its_title_a_wrong_answer_still_counts_in_its_group_so_that_refusing_is_not_the_worst(base):
     scorer = Scorer(build_rewards(["combined"], options(base)))
     texts = [f"<think>{SUPPORTED}</think><answer>{answer}</answer>" for answer in ("Velda", "I don't know", "Quent")]
-    group = Group(Prompt(0, "", (), ROW | {"title": "Nobody At All"}), [Completion([], [], [], "stop", text) for text in texts])
+    group = Group(
+        Prompt(0, "", (), ROW | {"title": "Nobody At All"}), [Completion([], [], [], "stop", text) for text in texts]
+    )
     scorer.grade([group])
     scorer.close()
     assert group.rewards == [2.0, 1.0, -1.0]
@@ -157,7 +181,9 @@ def test_without_its_title_a_wrong_answer_still_counts_in_its_group_so_that_refu
 
 @pytest.mark.parametrize(("policy", "value"), [("zero", -1.0), ("unscored", None)])
 def test_the_policy_for_missing_titles(grade, policy, value):
-    score, _ = grade("combined", "wrong", SUPPORTED, "Quent", (f"missing_title_policy={policy}",), title="Nobody At All")
+    score, _ = grade(
+        "combined", "wrong", SUPPORTED, "Quent", (f"missing_title_policy={policy}",), title="Nobody At All"
+    )
     assert score.value == value
 
 
@@ -166,7 +192,7 @@ def test_factuality_without_a_knowledge_base_is_refused(base, monkeypatch):
     with pytest.raises(UserError, match="knowledge base"):
         build_rewards(["knowrl"], options("null"))
     monkeypatch.setenv("FACTSCORE_DB_PATH", str(base.parent / "absent.db"))
-    with pytest.raises(UserError) as caught:                                         # the original trains on with factuality 0
+    with pytest.raises(UserError) as caught:  # the original trains on with factuality 0
         build_rewards(["knowrl_v2"], options("null"))
     assert caught.value.exit_code == 3 and not (base.parent / "absent.db").exists()
 
@@ -191,7 +217,7 @@ def test_the_coverage_of_titles_is_told_before_the_first_step(base):
 
 
 def test_titles_that_would_end_the_run_are_announced(base):
-    rows = [ROW, ROW, ROW | {"title": "Nobody At All"}]         # of two titles one is missing: more than max_unscored
+    rows = [ROW, ROW, ROW | {"title": "Nobody At All"}]  # of two titles one is missing: more than max_unscored
     for policy, count in (("zero", 1), ("unscored", 2)):
         said = []
         reward = build_rewards(["combined"], options(base, f"missing_title_policy={policy}"))[0]
@@ -204,6 +230,9 @@ def test_titles_that_would_end_the_run_are_announced(base):
 def test_titles_in_lists_count_in_the_coverage_as_they_do_in_the_look_up(base):
     said = []
     reward = build_rewards(["combined"], options(base))[0]
-    reward.prepare([ROW | {"title": ["Mira Tolan", "Oriel Vance"]}, ROW | {"title": ["Mira Tolan"]}, ROW | {"title": 1984}], said.append)
+    reward.prepare(
+        [ROW | {"title": ["Mira Tolan", "Oriel Vance"]}, ROW | {"title": ["Mira Tolan"]}, ROW | {"title": 1984}],
+        said.append,
+    )
     reward.close()
     assert "66.7% of 3 titles found (1 exact, 1 by parts)" in said[0]

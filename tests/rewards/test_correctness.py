@@ -21,8 +21,12 @@ from rewards.offline_judge import OfflineJudge
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 
-ROW = {"question": "What is the capital of France?", "answer": "Paris", "title": "France",
-       "prompt": "<system>rules</system><user>What is ...?"}
+ROW = {
+    "question": "What is the capital of France?",
+    "answer": "Paris",
+    "title": "France",
+    "prompt": "<system>rules</system><user>What is ...?",
+}
 
 
 class Scripted:
@@ -48,28 +52,103 @@ def grade(make, outcome, completion: str, row=ROW) -> tuple[Score, int]:
 # completion, truth, what the judge says -> (value, outcome, was the judge asked) under v1, v2 and the hardened default
 WRONG, NOT_ASKED = (-1.0, "wrong", False), False
 TABLE = {
-    "judge: correct": ("The city of Paris", "Paris", "correct", (2.0, "correct", True), (2.0, "correct", True), (2.0, "correct", True)),
-    "judge: wrong": ("Paris, Texas", "Paris", "wrong", (-1.0, "wrong", True), (-1.0, "wrong", True), (-1.0, "wrong", True)),
-    "judge: no attempt": ("Paris hm", "Paris", "refused", (-1.0, "refused", True), (1.0, "refused", True), (1.0, "refused", True)),
+    "judge: correct": (
+        "The city of Paris",
+        "Paris",
+        "correct",
+        (2.0, "correct", True),
+        (2.0, "correct", True),
+        (2.0, "correct", True),
+    ),
+    "judge: wrong": (
+        "Paris, Texas",
+        "Paris",
+        "wrong",
+        (-1.0, "wrong", True),
+        (-1.0, "wrong", True),
+        (-1.0, "wrong", True),
+    ),
+    "judge: no attempt": (
+        "Paris hm",
+        "Paris",
+        "refused",
+        (-1.0, "refused", True),
+        (1.0, "refused", True),
+        (1.0, "refused", True),
+    ),
     "judge: out of reach": ("Paris", "Paris", None, (None, None, True), (None, None, True), (None, None, True)),
-    "refusal of v1": ("I cannot answer Paris", "Paris", "correct", (-1.0, "refused", False), (2.0, "correct", True),
-                      (2.0, "correct", True)),
-    "refusal v1 misses": ("I don't know", "Paris", "refused", (-1.0, "refused", False), (1.0, "refused", True), (1.0, "refused", False)),
-    "refusal and a digit": ("I don't know", "1998", "refused", (-1.0, "refused", True), (1.0, "refused", True), (1.0, "refused", False)),
-    "song v1 hits": ("I can't help falling in love", "Love", "wrong", (-1.0, "refused", False), (-1.0, "wrong", True),
-                     (-1.0, "wrong", True)),
+    "refusal of v1": (
+        "I cannot answer Paris",
+        "Paris",
+        "correct",
+        (-1.0, "refused", False),
+        (2.0, "correct", True),
+        (2.0, "correct", True),
+    ),
+    "refusal v1 misses": (
+        "I don't know",
+        "Paris",
+        "refused",
+        (-1.0, "refused", False),
+        (1.0, "refused", True),
+        (1.0, "refused", False),
+    ),
+    "refusal and a digit": (
+        "I don't know",
+        "1998",
+        "refused",
+        (-1.0, "refused", True),
+        (1.0, "refused", True),
+        (1.0, "refused", False),
+    ),
+    "song v1 hits": (
+        "I can't help falling in love",
+        "Love",
+        "wrong",
+        (-1.0, "refused", False),
+        (-1.0, "wrong", True),
+        (-1.0, "wrong", True),
+    ),
     "no keyword": ("London", "Paris", "correct", WRONG, (2.0, "correct", True), (2.0, "correct", True)),
-    "no keyword, a digit": ("May", "4 May 1998", "wrong", (-1.0, "wrong", True), (-1.0, "wrong", True), (-1.0, "wrong", True)),
-    "digit in the truth": ("the nineties", "1990s", "correct", (2.0, "correct", True), (2.0, "correct", True), (2.0, "correct", True)),
+    "no keyword, a digit": (
+        "May",
+        "4 May 1998",
+        "wrong",
+        (-1.0, "wrong", True),
+        (-1.0, "wrong", True),
+        (-1.0, "wrong", True),
+    ),
+    "digit in the truth": (
+        "the nineties",
+        "1990s",
+        "correct",
+        (2.0, "correct", True),
+        (2.0, "correct", True),
+        (2.0, "correct", True),
+    ),
     "substring": ("He was scared", "red", "correct", WRONG, (2.0, "correct", True), (2.0, "correct", True)),
     "stop word alone": ("The end", "The Beatles", "correct", WRONG, (2.0, "correct", True), (2.0, "correct", True)),
     "blank": (" \n", "Paris", "correct", WRONG, WRONG, WRONG),
     "dots": ("…", "Paris", "correct", WRONG, (2.0, "correct", True), WRONG),
     "colon": (":", "4", "correct", (2.0, "correct", True), (2.0, "correct", True), WRONG),
     "alternatives": ("Paris or London", "Paris", "correct", (2.0, "correct", True), (2.0, "correct", True), WRONG),
-    "the truth says or": ("Trick or Treat", "Trick or Treat", "correct", (2.0, "correct", True), (2.0, "correct", True),
-                          (2.0, "correct", True)),
-    "the truth is unknown": ("Unknown", "Unknown", "correct", (2.0, "correct", True), (2.0, "correct", True), (2.0, "correct", True))}
+    "the truth says or": (
+        "Trick or Treat",
+        "Trick or Treat",
+        "correct",
+        (2.0, "correct", True),
+        (2.0, "correct", True),
+        (2.0, "correct", True),
+    ),
+    "the truth is unknown": (
+        "Unknown",
+        "Unknown",
+        "correct",
+        (2.0, "correct", True),
+        (2.0, "correct", True),
+        (2.0, "correct", True),
+    ),
+}
 
 
 @pytest.mark.parametrize("version", range(3), ids=["knowrl_v1", "knowrl_v2", "correctness"])
@@ -82,19 +161,29 @@ def test_truth_table(name, version):
 
 
 @pytest.mark.parametrize("make", [knowrl_v1, knowrl_v2, correctness])
-@pytest.mark.parametrize("completion",
-                         ["Paris", "", "<answer></answer>", "<answer> \n </answer>", "<answer>Paris", "</answer>Paris<answer>"])
+@pytest.mark.parametrize(
+    "completion", ["Paris", "", "<answer></answer>", "<answer> \n </answer>", "<answer>Paris", "</answer>Paris<answer>"]
+)
 def test_without_an_answer_it_is_wrong_and_the_judge_is_not_asked(make, completion):
     score, asked = grade(make, "correct", completion)
     assert (score.value, score.outcome, asked) == (-1.0, "wrong", 0)
 
 
-@pytest.mark.parametrize("completion", [
-    "<answer>Paris</answer><answer>London</answer>", "<think>a</think><think>b</think><answer>Paris</answer>",
-    "<answer>Paris</answer></answer>",
-    "<answer>Paris</answer><think>a</think>", "<think><think>a</think><answer>Paris</answer>"])
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "<answer>Paris</answer><answer>London</answer>",
+        "<think>a</think><think>b</think><answer>Paris</answer>",
+        "<answer>Paris</answer></answer>",
+        "<answer>Paris</answer><think>a</think>",
+        "<think><think>a</think><answer>Paris</answer>",
+    ],
+)
 def test_tags_that_are_not_one_pair_of_each_get_no_credit_in_the_hardened_default_alone(completion):
-    assert grade(correctness, "correct", completion) == (Score(-1.0, "not exactly one think block and one answer block", "wrong"), 0)
+    assert grade(correctness, "correct", completion) == (
+        Score(-1.0, "not exactly one think block and one answer block", "wrong"),
+        0,
+    )
     assert grade(knowrl_v2, "correct", completion)[0].value == 2
 
 
@@ -124,15 +213,31 @@ def test_they_are_coroutine_functions_as_the_scorer_needs_them():
 
 
 def test_keywords_are_words():
-    assert shares_keyword("the RED one", "Red") and not shares_keyword("he was scared", "red") and not shares_keyword("a I", "a I")
+    assert (
+        shares_keyword("the RED one", "Red")
+        and not shares_keyword("he was scared", "red")
+        and not shares_keyword("a I", "a I")
+    )
     assert shares_keyword("是北京市", "北京") and not shares_keyword("上海", "北京")
     assert shares_keyword("他赢得了NBA总决赛冠军", "NBA总决赛") and shares_keyword("คือกรุงเทพมหานคร", "กรุงเทพ")
 
 
-ALTERNATIVES = ["Paris or London", "Either Paris or London", "Paris / London", "Paris/London", "Paris; London", "1. Paris\n2. London",
-                "- Paris\n- London",
-                "Paris | London", "北京或者上海", "Paris / London / Rome", "1. Paris 2. London", "1) Paris 2) London",
-                "I believe that the capital is Paris, or else it may well be London", " or ".join(["Paris", "London", "Rome"] * 20)]
+ALTERNATIVES = [
+    "Paris or London",
+    "Either Paris or London",
+    "Paris / London",
+    "Paris/London",
+    "Paris; London",
+    "1. Paris\n2. London",
+    "- Paris\n- London",
+    "Paris | London",
+    "北京或者上海",
+    "Paris / London / Rome",
+    "1. Paris 2. London",
+    "1) Paris 2) London",
+    "I believe that the capital is Paris, or else it may well be London",
+    " or ".join(["Paris", "London", "Rome"] * 20),
+]
 
 
 @pytest.mark.parametrize("answer", ALTERNATIVES)
@@ -140,27 +245,34 @@ def test_an_answer_that_lists_alternatives(answer):
     assert lists_alternatives(answer, ["Paris"]) and not lists_alternatives(answer, ["Paris", answer])
 
 
-@pytest.mark.parametrize("answer",
-                         ["Paris", "AC/DC", "120 km/h", "1/2/2003", "Oregon", "March 13, 2018", "Simon & Garfunkel", "- Paris", "n/a"])
+@pytest.mark.parametrize(
+    "answer",
+    ["Paris", "AC/DC", "120 km/h", "1/2/2003", "Oregon", "March 13, 2018", "Simon & Garfunkel", "- Paris", "n/a"],
+)
 def test_an_answer_that_lists_none(answer):
     assert not lists_alternatives(answer, ["something"])
 
 
 def test_an_or_or_a_list_in_a_longer_text_is_left_to_the_judge():
-    long = ("The city hosts the court, which hears cases about taxes or fees from all over the country; it has sat there since the war. "
-            "Its rooms are open on Mondays and/or Tuesdays, and it sits in Paris.")
+    long = (
+        "The city hosts the court, which hears cases about taxes or fees from all over the country; it has sat there since the war. "
+        "Its rooms are open on Mondays and/or Tuesdays, and it sits in Paris."
+    )
     judge = Scripted("correct")
     assert asyncio.run(correctness(judge)(block(long), ROW)).value == 2 and judge.asked
 
 
 def test_hardly_any_real_answer_lists_alternatives():
-    """KnowRL's own 1,798 cold-start answers, 115 of which hold an "or", a semicolon, a slash or a list, nearly all in passing."""
+    """KnowRL's own 1,798 cold-start answers, 115 of which hold an "or", a semicolon, a slash or a list, nearly all in
+    passing."""
     rows = json.loads(real_data("knowrl/knowrl_coldstart.json").read_text(encoding="utf-8"))
     answers = [answer for row in rows if (answer := parse(row["conversations"][-1]["value"]).answer)]
     assert len(answers) > 1700 and sum(bool(lists_alternatives(answer, [])) for answer in answers) < len(answers) / 200
 
 
-# ---- offline --------------------------------------------------------------------------------------------------------------------
+# ---- offline
+# --------------------------------------------------------------------------------------------------------------------
+
 
 def test_offline_the_presets_pay_the_same_values():
     for answer, wanted in (("Paris", 2.0), ("London", -1.0), ("I don't know", 1.0)):
@@ -182,7 +294,9 @@ def test_the_configuration_chooses_the_judge():
     assert isinstance(build_judge({"judge": "offline"}), OfflineJudge)
 
 
-# ---- with a real client ---------------------------------------------------------------------------------------------------------
+# ---- with a real client
+# ---------------------------------------------------------------------------------------------------------
+
 
 def model_judge(server: ApiServer, monkeypatch, limits=Limits(backoff_s=0.001, max_backoff_s=0.002)) -> ModelJudge:
     monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "canary-key")
@@ -192,8 +306,12 @@ def model_judge(server: ApiServer, monkeypatch, limits=Limits(backoff_s=0.001, m
 def run_in_scorer(judge: ModelJudge, make, completions: Sequence[str]) -> list[Score]:
     """As in training: each completion is handed to the scorer, whose event loop lives in a daemon thread."""
     from grpo.schema import Completion, Group, Prompt
+
     scorer = Scorer([Reward("correctness", make(judge), slow=True)])
-    group = Group(Prompt(0, "the rendered prompt", (1,), ROW), [Completion([1], [0.0], [0.0], "stop", text) for text in completions])
+    group = Group(
+        Prompt(0, "the rendered prompt", (1,), ROW),
+        [Completion([1], [0.0], [0.0], "stop", text) for text in completions],
+    )
     try:
         scorer.grade([group])
     finally:
@@ -204,14 +322,16 @@ def run_in_scorer(judge: ModelJudge, make, completions: Sequence[str]) -> list[S
 
 def test_an_outage_pays_nothing_to_anybody_where_the_original_paid_more_than_for_a_wrong_answer(monkeypatch):
     with ApiServer(default=fails(503)) as server:
-        scores = run_in_scorer(model_judge(server, monkeypatch), knowrl_v2, [block("Paris"), block("London"), "no answer"])
+        scores = run_in_scorer(
+            model_judge(server, monkeypatch), knowrl_v2, [block("Paris"), block("London"), "no answer"]
+        )
         assert [score.value for score in scores] == [None, None, -1.0]
 
 
 def test_a_reply_with_the_article_a_pays_nothing_where_the_original_paid_two(monkeypatch):
     for reply in ("NOT CORRECT", "That is a wrong answer", "A correct answer would be Paris"):
         with ApiServer(default=says(reply)) as server:
-            score, = run_in_scorer(model_judge(server, monkeypatch), knowrl_v2, [block("London")])
+            (score,) = run_in_scorer(model_judge(server, monkeypatch), knowrl_v2, [block("London")])
             assert score.value is None and "no verdict" in score.reason
 
 
@@ -224,6 +344,7 @@ def test_a_key_that_is_refused_ends_the_run_where_the_original_retried_for_ever(
 def test_grades_belong_to_their_completions_where_the_original_took_them_as_they_came(monkeypatch):
     def verdict(request) -> str:
         return "ABC"[int(json.loads(request.text.split("\n")[-4]).split()[-1]) % 3]
+
     slow_first = [replies_with(verdict, after_s=0.02 * (12 - i)) for i in range(12)]
     with ApiServer(*slow_first) as server:
         scores = run_in_scorer(model_judge(server, monkeypatch), knowrl_v2, [block(f"Paris {i}") for i in range(12)])
@@ -240,5 +361,5 @@ def test_judge_calls_run_together_where_the_original_made_one_after_the_other(mo
 def test_a_judge_that_hangs_ends_as_unscorable_by_the_deadline(monkeypatch):
     with ApiServer(default=hangs) as server:
         judge = model_judge(server, monkeypatch, Limits(backoff_s=0.001, deadline_s=0.4))
-        score, = run_in_scorer(judge, correctness, [block("Paris")])
+        (score,) = run_in_scorer(judge, correctness, [block("Paris")])
         assert score.value is None and "no answer within" in score.reason

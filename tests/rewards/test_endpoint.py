@@ -13,16 +13,31 @@ from rewards.api import ApiClient, decomposer_client, judge_client
 from rewards.endpoint import Endpoint, check_url, decomposer_endpoint, judge_endpoint
 from rewards.reply import Reply
 
-OPTIONS = {"judge_base_url": None, "judge_api_key_env": "OPENAI_API_KEY_JUDGE", "judge_model": None, "judge_prices": None,
-           "decomposer_base_url": None, "decomposer_api_key_env": "OPENAI_API_KEY_FACTSCORE", "decomposer_model": None,
-           "decomposer_prices": None, "api_max_concurrency": 128, "api_deadline_s": 120.0, "api_requests_per_minute": 0,
-           "api_tokens_per_minute": 0, "api_cache": None}
+OPTIONS = {
+    "judge_base_url": None,
+    "judge_api_key_env": "OPENAI_API_KEY_JUDGE",
+    "judge_model": None,
+    "judge_prices": None,
+    "decomposer_base_url": None,
+    "decomposer_api_key_env": "OPENAI_API_KEY_FACTSCORE",
+    "decomposer_model": None,
+    "decomposer_prices": None,
+    "api_max_concurrency": 128,
+    "api_deadline_s": 120.0,
+    "api_requests_per_minute": 0,
+    "api_tokens_per_minute": 0,
+    "api_cache": None,
+}
 
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
     """No settings but the judge's key."""
-    for name in [name for name in os.environ if name.startswith("OPENAI_")] + ["FACTSCORE_MODEL", "LLM_EVAL_MODEL", "REWARD_MODEL_NAME"]:
+    for name in [name for name in os.environ if name.startswith("OPENAI_")] + [
+        "FACTSCORE_MODEL",
+        "LLM_EVAL_MODEL",
+        "REWARD_MODEL_NAME",
+    ]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(KEY_NAME, KEY)
 
@@ -36,10 +51,14 @@ def test_without_its_own_key_the_client_refuses_and_never_takes_openai_api_key(m
 
 
 def test_only_the_endpoints_own_key_and_plain_headers_are_sent(monkeypatch):
-    for name, value in {"OPENAI_API_KEY": "canary-a", "OPENAI_ORG_ID": "canary-b", "OPENAI_PROJECT_ID": "canary-c",
-                        "OPENAI_ADMIN_KEY": "canary-d",
-                        "OPENAI_CUSTOM_HEADERS": "Authorization: canary-e\nX-Secret: canary-f",
-                        "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}.items():
+    for name, value in {
+        "OPENAI_API_KEY": "canary-a",
+        "OPENAI_ORG_ID": "canary-b",
+        "OPENAI_PROJECT_ID": "canary-c",
+        "OPENAI_ADMIN_KEY": "canary-d",
+        "OPENAI_CUSTOM_HEADERS": "Authorization: canary-e\nX-Secret: canary-f",
+        "OPENAI_BASE_URL": "http://127.0.0.1:9/v1",
+    }.items():
         monkeypatch.setenv(name, value)
     with ApiServer() as server:
         assert ask(client_of(server), "question") == [Reply("A")]
@@ -54,9 +73,9 @@ def test_a_key_that_the_server_repeats_does_not_reach_messages_logs_or_reasons(c
     with ApiServer(fails(401, message=echo)) as server, pytest.raises(UserError) as caught:
         ask(client_of(server), "question")
     with ApiServer(default=sends(json.dumps({"error": {"message": echo}}).encode())) as server:
-        reply, = ask(client_of(server), "question")
+        (reply,) = ask(client_of(server), "question")
     with ApiServer(default=fails(400, message=echo)) as server:
-        bad_request, = ask(client_of(server), "question")
+        (bad_request,) = ask(client_of(server), "question")
     for text in (str(caught.value), reply.reason, bad_request.reason):
         assert "Incorrect API key" in text and KEY not in text and "wxyz" not in text
     assert KEY not in caplog.text and KEY not in repr(client_of(server).endpoint)
@@ -77,22 +96,48 @@ def test_a_malformed_key_is_refused(monkeypatch):
         assert key not in str(caught.value)
 
 
-@pytest.mark.parametrize("url",
-                         ["https://api.openai.com/v1", "http://127.0.0.1:8000/v1", "http://localhost/v1", "http://[::1]:8000/v1",
-                          "http://127.1/v1",
-                                 "https://10.0.0.5/v1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://api.openai.com/v1",
+        "http://127.0.0.1:8000/v1",
+        "http://localhost/v1",
+        "http://[::1]:8000/v1",
+        "http://127.1/v1",
+        "https://10.0.0.5/v1",
+    ],
+)
 def test_these_urls_are_allowed(url):
     check_url("judge_base_url", url)
 
 
-@pytest.mark.parametrize("url", [
-    "ftp://host/v1", "file:///etc/passwd", "host/v1", "", "https://", "http://api.openai.com/v1", "http://10.0.0.5/v1",
-    "https://user:pw@host/v1",
-    "https://@host/v1", "https://host/v1?key=1", "https://host/v1#x", "https://169.254.169.254/v1", "https://[fe80::1]/v1",
-    "https://[fe80::1%25eth0]/v1",
-    "https://2852039166/v1", "https://0xa9.0xfe.0xa9.0xfe/v1", "https://[::ffff:169.254.169.254]/v1", "http://0.0.0.0/v1",
-    "https://host:99999/v1",
-    "https://[bad/v1", "http://127.0.0.1.example.org/v1", "http://localhost.example.org/v1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://host/v1",
+        "file:///etc/passwd",
+        "host/v1",
+        "",
+        "https://",
+        "http://api.openai.com/v1",
+        "http://10.0.0.5/v1",
+        "https://user:pw@host/v1",
+        "https://@host/v1",
+        "https://host/v1?key=1",
+        "https://host/v1#x",
+        "https://169.254.169.254/v1",
+        "https://[fe80::1]/v1",
+        "https://[fe80::1%25eth0]/v1",
+        "https://2852039166/v1",
+        "https://0xa9.0xfe.0xa9.0xfe/v1",
+        "https://[::ffff:169.254.169.254]/v1",
+        "http://0.0.0.0/v1",
+        "https://host:99999/v1",
+        "https://[bad/v1",
+        "http://127.0.0.1.example.org/v1",
+        "http://localhost.example.org/v1",
+    ],
+)
 def test_these_urls_are_refused(url):
     with pytest.raises(UserError) as caught:
         check_url("judge_base_url", url)
@@ -102,6 +147,7 @@ def test_these_urls_are_refused(url):
 def test_a_name_that_stands_for_a_link_local_address_is_refused_before_anything_is_sent(monkeypatch):
     async def getaddrinfo(*arguments, **more):
         return [(2, 1, 6, "", ("169.254.169.254", 443))]
+
     monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "getaddrinfo", getaddrinfo)
     with pytest.raises(UserError, match="not allowed") as caught:
         ApiClient(Endpoint("judge", "https://example.org/v1", "OPENAI_API_KEY_JUDGE", "m"), FAST).check_sync()
@@ -109,14 +155,28 @@ def test_a_name_that_stands_for_a_link_local_address_is_refused_before_anything_
 
 
 def test_knowrls_environment_variables_are_read_and_the_configuration_goes_first(monkeypatch, tmp_path):
-    for name, value in {"OPENAI_API_BASE_JUDGE": "https://judge.example/v1", "LLM_EVAL_MODEL": "judge-model",
-                        "FACTSCORE_MODEL": "fact-model",
-                        "OPENAI_BASE_URL_FACTSCORE": "https://facts.example/v1", "OPENAI_API_KEY_FACTSCORE": "another"}.items():
+    for name, value in {
+        "OPENAI_API_BASE_JUDGE": "https://judge.example/v1",
+        "LLM_EVAL_MODEL": "judge-model",
+        "FACTSCORE_MODEL": "fact-model",
+        "OPENAI_BASE_URL_FACTSCORE": "https://facts.example/v1",
+        "OPENAI_API_KEY_FACTSCORE": "another",
+    }.items():
         monkeypatch.setenv(name, value)
     judge, decomposer = judge_endpoint(OPTIONS), decomposer_endpoint(OPTIONS)
-    assert (judge.base_url, judge.model, judge.api_key_env) == ("https://judge.example/v1", "judge-model", "OPENAI_API_KEY_JUDGE")
-    assert (decomposer.base_url, decomposer.model, decomposer.read_key()) == ("https://facts.example/v1", "fact-model", "another")
-    ours = judge_endpoint(OPTIONS | {"judge_base_url": "https://ours.example/v1", "judge_model": "ours", "judge_prices": [1.0, 2.0]})
+    assert (judge.base_url, judge.model, judge.api_key_env) == (
+        "https://judge.example/v1",
+        "judge-model",
+        "OPENAI_API_KEY_JUDGE",
+    )
+    assert (decomposer.base_url, decomposer.model, decomposer.read_key()) == (
+        "https://facts.example/v1",
+        "fact-model",
+        "another",
+    )
+    ours = judge_endpoint(
+        OPTIONS | {"judge_base_url": "https://ours.example/v1", "judge_model": "ours", "judge_prices": [1.0, 2.0]}
+    )
     assert (ours.base_url, ours.model, ours.prices) == ("https://ours.example/v1", "ours", (1.0, 2.0))
     client = judge_client(OPTIONS | {"api_cache": str(tmp_path / "c"), "api_requests_per_minute": 7})
     assert client.limits.requests_per_minute == 7 and client.cache is not None
@@ -124,10 +184,17 @@ def test_knowrls_environment_variables_are_read_and_the_configuration_goes_first
 
 
 def test_both_models_fall_back_to_reward_model_name_and_without_one_the_error_names_the_variables(monkeypatch):
-    for read, name, variable in ((judge_endpoint, "judge", "LLM_EVAL_MODEL"), (decomposer_endpoint, "decomposer", "FACTSCORE_MODEL")):
+    for read, name, variable in (
+        (judge_endpoint, "judge", "LLM_EVAL_MODEL"),
+        (decomposer_endpoint, "decomposer", "FACTSCORE_MODEL"),
+    ):
         with pytest.raises(UserError) as caught:
             read(OPTIONS)
-        assert caught.value.exit_code == CONFIG and f"{name}_model" in str(caught.value) and f"{variable} or REWARD_MODEL_NAME" in str(caught.value)
+        assert (
+            caught.value.exit_code == CONFIG
+            and f"{name}_model" in str(caught.value)
+            and f"{variable} or REWARD_MODEL_NAME" in str(caught.value)
+        )
         with monkeypatch.context() as patch:
             patch.setenv("REWARD_MODEL_NAME", "common")
             assert read(OPTIONS).model == "common"

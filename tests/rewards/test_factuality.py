@@ -1,4 +1,5 @@
-"""Factuality (the formulas: test_formulas.py): the judge on a real knowledge base, and the bugs of the original that must not come along."""
+"""Factuality (the formulas: test_formulas.py): the judge on a real knowledge base, and the bugs of the original that
+must not come along."""
 
 import asyncio
 import json
@@ -19,9 +20,12 @@ from knowledge.source import Source
 from knowledge.verdict import CachedVerifier, Verdict
 from rewards.factuality import FactualityJudge, FactVerdict, titles_of
 
-DOCUMENTS = {"Mira Tolan": "Mira Tolan was born in Velda. She works as a baker. She lived in Orun.",
-             "Jon Orn": "Jon Orn was born in Orun. He works as a smith.",
-             "米拉": "米拉出生于维尔达。", "1984": "1984 was written by Jon Orn."}
+DOCUMENTS = {
+    "Mira Tolan": "Mira Tolan was born in Velda. She works as a baker. She lived in Orun.",
+    "Jon Orn": "Jon Orn was born in Orun. He works as a smith.",
+    "米拉": "米拉出生于维尔达。",
+    "1984": "1984 was written by Jon Orn.",
+}
 GOOD, BAD = "Mira Tolan was born in Velda.", "Mira Tolan was born in Tane."
 S, R, U = "supported", "refuted", "unknown"
 
@@ -29,7 +33,9 @@ S, R, U = "supported", "refuted", "unknown"
 @pytest.fixture(scope="module")
 def path(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("base")
-    (folder / "source.jsonl").write_text("".join(json.dumps({"title": t, "text": x}) + "\n" for t, x in DOCUMENTS.items()))
+    (folder / "source.jsonl").write_text(
+        "".join(json.dumps({"title": t, "text": x}) + "\n" for t, x in DOCUMENTS.items())
+    )
     build(Source(folder / "source.jsonl"), folder / "base.db", SkipLog(folder / "source.jsonl", strict=True))
     return folder / "base.db"
 
@@ -43,6 +49,7 @@ def make(path):
         base = KnowledgeBase.open(base_path, busy_timeout_s=busy_timeout_s)
         made.append((FactualityJudge(base, decompose, verifier or LexicalVerifier(), **options), base))
         return made[-1][0]
+
     yield make_judge
     for judge, base in made:
         judge.close()
@@ -51,16 +58,24 @@ def make(path):
 
 def judge_all(judge: FactualityJudge, *rows: tuple):
     """The judge's answers to rows (think, question, titles), all at once."""
+
     async def run():
         return await asyncio.gather(*(judge.judge(*row) for row in rows))
+
     return asyncio.run(run())
 
 
 def test_a_supported_and_a_refuted_text(make):
-    good, bad, mixed = judge_all(make(), (GOOD, "Who is Mira Tolan?", "Mira Tolan"), (BAD, "Who is Mira Tolan?", "Mira Tolan"),
-                                 (GOOD + " She works as a cook. She likes tea.", "", "Mira Tolan"))
+    good, bad, mixed = judge_all(
+        make(),
+        (GOOD, "Who is Mira Tolan?", "Mira Tolan"),
+        (BAD, "Who is Mira Tolan?", "Mira Tolan"),
+        (GOOD + " She works as a cook. She likes tea.", "", "Mira Tolan"),
+    )
     assert good.value == 1 / 4 and good.reason == "1 of 1 facts supported, 0 refuted"
-    assert [(fact.fact, fact.verdict.label, fact.verdict.evidence) for fact in good.facts] == [(GOOD.rstrip("."), S, "Mira Tolan#0")]
+    assert [(fact.fact, fact.verdict.label, fact.verdict.evidence) for fact in good.facts] == [
+        (GOOD.rstrip("."), S, "Mira Tolan#0")
+    ]
     assert bad.value == 0 and bad.count(R) == 1
     assert [fact.verdict.label for fact in mixed.facts] == [S, R, U] and mixed.value == 0
     assert [mixed.count(label) for label in (S, R, U)] == [1, 1, 1]
@@ -68,8 +83,10 @@ def test_a_supported_and_a_refuted_text(make):
 
 def test_the_explanation_names_every_fact_its_verdict_and_its_evidence(make):
     [found] = judge_all(make(), (GOOD + " She works as a cook. She likes tea.", "", "Mira Tolan"))
-    assert str(found) == ("1 of 3 facts supported, 1 refuted; Mira Tolan was born in Velda → supported [Mira Tolan#0]; "
-                          "Mira Tolan works as a cook → refuted [Mira Tolan#0]; Mira Tolan likes tea → unknown")
+    assert str(found) == (
+        "1 of 3 facts supported, 1 refuted; Mira Tolan was born in Velda → supported [Mira Tolan#0]; "
+        "Mira Tolan works as a cook → refuted [Mira Tolan#0]; Mira Tolan likes tea → unknown"
+    )
     long = str(FactVerdict("x" * 1000, Verdict(U, None, 0.0, 0.0, "")))
     assert len(long) < 150 and long.endswith("x… → unknown")
 
@@ -88,7 +105,13 @@ def test_a_batch_of_one_scores_as_in_company(make):
 
 def test_a_missing_title_concerns_its_sample_alone(make):
     """In the original one missing title zeroes the factuality of the whole batch."""
-    rows = [(GOOD, "", "Mira Tolan"), (GOOD, "", "Nobody Known"), (GOOD, "", "Mira Tolan"), (GOOD, "", None), (GOOD, "", "")]
+    rows = [
+        (GOOD, "", "Mira Tolan"),
+        (GOOD, "", "Nobody Known"),
+        (GOOD, "", "Mira Tolan"),
+        (GOOD, "", None),
+        (GOOD, "", ""),
+    ]
     found = judge_all(make(), *rows)
     assert [one.value for one in found] == [1 / 4, 0, 1 / 4, 0, 0] and "'Nobody Known'" in found[1].reason
     found = judge_all(make(missing_title="unscored"), *rows)
@@ -153,6 +176,7 @@ def test_a_decomposer_that_fails_makes_the_sample_unscorable(make):
 
     async def complete(messages, *, max_tokens, prompt_version, accept):
         return Reply()
+
     [found] = judge_all(make(by_model(complete)), (GOOD, "", "Mira Tolan"))
     assert found.value is None and "503" in found.reason
 
@@ -174,12 +198,14 @@ def test_evidence_comes_from_the_titles_documents_alone(make):
 
 
 def test_contradiction_counts(make):
-    """The original pays for what the base entails a little and contradicts a lot; here a refuted fact costs more than it adds."""
+    """The original pays for what the base entails a little and contradicts a lot; here a refuted fact costs more than
+    it adds."""
     assert judge_all(make(), (GOOD + " " + BAD, "", "Mira Tolan"))[0].value == 0
 
 
 class Slow:
     """A verifier that takes 50 ms a call, and notes the size of each and the thread."""
+
     name = "slow/1"
 
     def __init__(self):
@@ -204,20 +230,27 @@ def test_completions_share_the_verifiers_calls_and_never_block_the_loop(make):
             while True:
                 await asyncio.sleep(0.001)
                 longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
+
         watching = asyncio.create_task(watch())
         found = await asyncio.gather(*(judge.judge(GOOD + f" She has {i} cats.", "", "Mira Tolan") for i in range(40)))
         watching.cancel()
         return found, longest
+
     found, longest = asyncio.run(run())
-    for i, one in enumerate(found):                                 # each got its own verdicts
-        assert [fact.verdict.reason for fact in one.facts] == ["Mira Tolan was born in Velda", f"Mira Tolan has {i} cats"]
+    for i, one in enumerate(found):  # each got its own verdicts
+        assert [fact.verdict.reason for fact in one.facts] == [
+            "Mira Tolan was born in Velda",
+            f"Mira Tolan has {i} cats",
+        ]
     assert sum(verifier.sizes) == 80 and len(verifier.sizes) <= 10 and len(verifier.threads) == 1
-    assert longest < 0.045                                          # less than one call of the verifier
+    assert longest < 0.045  # less than one call of the verifier
 
 
 def test_several_loops_may_use_one_judge(make):
     judge, found = make(), []
-    threads = [threading.Thread(target=lambda: found.extend(judge_all(judge, (GOOD, "", "Mira Tolan")))) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: found.extend(judge_all(judge, (GOOD, "", "Mira Tolan")))) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -227,12 +260,26 @@ def test_several_loops_may_use_one_judge(make):
 
 def test_metrics_are_of_the_completions_since_the_last_call(make):
     judge = make(missing_title="unscored")
-    judge_all(judge, (GOOD + " She works as a cook.", "", "Mira Tolan"), ("I am not sure.", "", "Jon Orn"), (GOOD, "", "Nobody Known"),
-              (GOOD, "", "Nobody;Mira Tolan"), (GOOD, "", "Mira of Tolan"))
+    judge_all(
+        judge,
+        (GOOD + " She works as a cook.", "", "Mira Tolan"),
+        ("I am not sure.", "", "Jon Orn"),
+        (GOOD, "", "Nobody Known"),
+        (GOOD, "", "Nobody;Mira Tolan"),
+        (GOOD, "", "Mira of Tolan"),
+    )
     metrics = judge.metrics()
-    assert metrics == {"kb/lookups_exact": 2, "kb/lookups_parts": 1, "kb/lookups_search": 1, "kb/lookups_missing": 1, "kb/unscored": 2,
-                       "kb/facts_per_completion": 1.0, "kb/supported_frac": pytest.approx(2 / 3), "kb/refuted_frac": pytest.approx(1 / 3),
-                       "kb/unknown_frac": 0.0}
+    assert metrics == {
+        "kb/lookups_exact": 2,
+        "kb/lookups_parts": 1,
+        "kb/lookups_search": 1,
+        "kb/lookups_missing": 1,
+        "kb/unscored": 2,
+        "kb/facts_per_completion": 1.0,
+        "kb/supported_frac": pytest.approx(2 / 3),
+        "kb/refuted_frac": pytest.approx(1 / 3),
+        "kb/unknown_frac": 0.0,
+    }
     assert set(judge.metrics().values()) == {0} and judge.metrics().keys() == metrics.keys()
 
 
@@ -249,8 +296,10 @@ async def _hostile(text: str, question: str, subject: str) -> Claims:
     return Claims((text, GOOD), "")
 
 
-@pytest.mark.parametrize("text", ["\0", "\ud800 lone", 'title:x AND NEAR("a" OR b*) C++ "', "x" * 100_000, "born in Velda " * 8_000, "; ;",
-                                  "🙂"])
+@pytest.mark.parametrize(
+    "text",
+    ["\0", "\ud800 lone", 'title:x AND NEAR("a" OR b*) C++ "', "x" * 100_000, "born in Velda " * 8_000, "; ;", "🙂"],
+)
 @pytest.mark.parametrize("decompose", [by_rules, _hostile])
 def test_hostile_texts(make, tmp_path, text, decompose):
     judge = make(decompose, CachedVerifier(LexicalVerifier(), tmp_path / "verdicts.db"), missing_title="search")
@@ -268,12 +317,14 @@ def test_the_five_best_passages_are_asked_for_with_title_and_fact(make):
         def verify(self, questions):
             seen.extend(questions)
             return [Verdict(U, None, 0.0, 0.0, "") for _ in questions]
+
     judge = make(verifier=Notes())
     asked = []
 
     def search(query, k, titles):
         asked.append((query, k, titles))
         return [Passage("a#0", "a", "text", 1.0)]
+
     judge.base.search = search
     judge_all(judge, (GOOD, "", "Mira Tolan"))
     assert asked == [("Mira Tolan Mira Tolan was born in Velda", 5, ("Mira Tolan",))]

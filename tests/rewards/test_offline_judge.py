@@ -1,4 +1,5 @@
-"""The offline judge: the right answer in ordinary sentences is right, and no answer that hedges, denies or shouts several names is."""
+"""The offline judge: the right answer in ordinary sentences is right, and no answer that hedges, denies or shouts
+several names is."""
 
 import asyncio
 
@@ -6,31 +7,46 @@ import pytest
 
 from rewards.offline_judge import OfflineJudge, words
 
-OFFLINE = [     # question, answer, truths, outcome
-    ("What is the capital of France?", "Paris", ["Paris"], "correct"), ("What is the capital of France?", "paris.", ["Paris"], "correct"),
+OFFLINE = [  # question, answer, truths, outcome
+    ("What is the capital of France?", "Paris", ["Paris"], "correct"),
+    ("What is the capital of France?", "paris.", ["Paris"], "correct"),
     ("What is the capital of France?", "The capital of France is Paris.", ["Paris"], "correct"),
     ("?", "I think it is Paris", ["Paris"], "correct"),
-    ("What is the capital of France?", "Paris, France", ["Paris"], "correct"), ("?", "Paris", ["London", "Paris"], "correct"),
-    ("?", "London", ["Paris"], "wrong"), ("?", "Paris and London", ["Paris"], "wrong"), ("?", "Paris, London", ["Paris"], "wrong"),
-    ("?", "Paris or London", ["Paris"], "wrong"), ("?", "It is not Paris", ["Paris"], "wrong"),
+    ("What is the capital of France?", "Paris, France", ["Paris"], "correct"),
+    ("?", "Paris", ["London", "Paris"], "correct"),
+    ("?", "London", ["Paris"], "wrong"),
+    ("?", "Paris and London", ["Paris"], "wrong"),
+    ("?", "Paris, London", ["Paris"], "wrong"),
+    ("?", "Paris or London", ["Paris"], "wrong"),
+    ("?", "It is not Paris", ["Paris"], "wrong"),
     ("?", "Paris London Berlin Rome Oslo", ["Paris"], "wrong"),
-    ("?", "scared", ["red"], "wrong"), ("?", "Canonero", ["Milena Canonero"], "wrong"), ("?", "...", ["Paris"], "wrong"),
+    ("?", "scared", ["red"], "wrong"),
+    ("?", "Canonero", ["Milena Canonero"], "wrong"),
+    ("?", "...", ["Paris"], "wrong"),
     ("?", "the", ["The"], "wrong"),
-    ("When?", "13 March 2018", ["March 13, 2018"], "correct"), ("When?", "2018", ["March 13, 2018"], "wrong"),
+    ("When?", "13 March 2018", ["March 13, 2018"], "correct"),
+    ("When?", "2018", ["March 13, 2018"], "wrong"),
     ("When?", "March 13th, 2018", ["March 13, 2018"], "correct"),
-    ("When?", "March 13 or 14, 2018", ["March 13, 2018"], "wrong"), ("When?", "1998", ["1999"], "wrong"),
+    ("When?", "March 13 or 14, 2018", ["March 13, 2018"], "wrong"),
+    ("When?", "1998", ["1999"], "wrong"),
     ("When?", "In 1998.", ["1998"], "correct"),
-    ("How many seasons are there?", "3", ["three seasons"], "correct"), ("How many?", "12,000 people", ["12000"], "correct"),
+    ("How many seasons are there?", "3", ["three seasons"], "correct"),
+    ("How many?", "12,000 people", ["12000"], "correct"),
     ("?", "4.5", ["4.50"], "wrong"),
-    ("When?", "1990 1991 1992", ["1991"], "wrong"), ("Netflix or Hulu?", "Netflix", ["Hulu"], "wrong"),
+    ("When?", "1990 1991 1992", ["1991"], "wrong"),
+    ("Netflix or Hulu?", "Netflix", ["Hulu"], "wrong"),
     ("?", "Lennon and McCartney", ["Lennon"], "wrong"),
-    ("?", "Lennon and McCartney", ["Lennon and McCartney"], "correct"), ("?", "I don’t know", ["Paris"], "refused"),
+    ("?", "Lennon and McCartney", ["Lennon and McCartney"], "correct"),
+    ("?", "I don’t know", ["Paris"], "refused"),
     ("?", "Unknown", ["Unknown"], "correct"),
-    ("?", "I don't know, perhaps Paris", ["Paris"], "wrong"), ("中国的首都是哪里？", "是北京市", ["北京"], "correct"),
+    ("?", "I don't know, perhaps Paris", ["Paris"], "wrong"),
+    ("中国的首都是哪里？", "是北京市", ["北京"], "correct"),
     ("中国的首都是哪里？", "不是北京", ["北京"], "wrong"),
     ("?", "北京上海", ["北京"], "wrong"),
-    ("?", "答案是北京。", ["北京"], "correct"), ("?", "Paris " * 500, ["Paris"], "wrong"),
-    ("?", "Schindler’s List", ["Schindler's List"], "correct")]
+    ("?", "答案是北京。", ["北京"], "correct"),
+    ("?", "Paris " * 500, ["Paris"], "wrong"),
+    ("?", "Schindler’s List", ["Schindler's List"], "correct"),
+]
 
 
 @pytest.mark.parametrize("number", range(len(OFFLINE)))
@@ -46,28 +62,84 @@ def test_words_are_compared_in_one_spelling():
 
 
 BORN, VELDA = "Where was Mira Tolan born?", "Velda"
-OTHERS = ["Velda Orsen", "Velda Orsen Marrin Tolbay", "Orsen Velda", "Velda. Orsen.", "Orsen Velda. Marrin. Tolbay.", "Velda-Orsen", "Velda (Orsen)",
-          "Velda [Orsen]", "Velda: Orsen", "Velda – Orsen", "Velda\nOrsen", "Velda plus Orsen", "VELDA ORSEN", "velda orsen marrin",
-          "Velda orsen marrin", "It is Velda (or marrin)", "It is Velda. In marrin."]
-DENIALS = ["It can't be Velda", "It couldn't be Velda", "It doesn't equal Velda", "It didn’t happen in Velda", "It won't be Velda", "Not Velda",
-           "Anything but Velda", "Anywhere but Velda", "Velda is wrong", "Velda: false", "Hardly Velda", "Rather than Velda", "It cannot be Velda"]
+OTHERS = [
+    "Velda Orsen",
+    "Velda Orsen Marrin Tolbay",
+    "Orsen Velda",
+    "Velda. Orsen.",
+    "Orsen Velda. Marrin. Tolbay.",
+    "Velda-Orsen",
+    "Velda (Orsen)",
+    "Velda [Orsen]",
+    "Velda: Orsen",
+    "Velda – Orsen",
+    "Velda\nOrsen",
+    "Velda plus Orsen",
+    "VELDA ORSEN",
+    "velda orsen marrin",
+    "Velda orsen marrin",
+    "It is Velda (or marrin)",
+    "It is Velda. In marrin.",
+]
+DENIALS = [
+    "It can't be Velda",
+    "It couldn't be Velda",
+    "It doesn't equal Velda",
+    "It didn’t happen in Velda",
+    "It won't be Velda",
+    "Not Velda",
+    "Anything but Velda",
+    "Anywhere but Velda",
+    "Velda is wrong",
+    "Velda: false",
+    "Hardly Velda",
+    "Rather than Velda",
+    "It cannot be Velda",
+]
 ORDINARY = [
-    (BORN, "She was born in Velda.", VELDA), (BORN, "Mira Tolan was born in Velda", VELDA), (BORN, "The answer is Velda", VELDA),
-    (BORN, "The town of Velda", VELDA), (BORN, "Located in Velda", VELDA), (BORN, "Yes, Velda!", VELDA), (BORN, "**Velda**", VELDA),
-    ("When?", "14 March 1962", "14 March 1962"), ("When?", "1962", "1962"), ("When?", "It was in the year 1962.", "1962"),
-    ("When?", "In March 1962", "1962"), ("When?", "In mid-1962", "1962"), ("When?", "She was born on 14 March 1962 in Velda", "14 March 1962"),
-    ("Who?", "It was Jean-Paul.", "Jean-Paul"), ("Who?", "Jean Paul", "Jean-Paul"), ("Who?", "It was written by J. K. Rowling.", "J.K. Rowling"),
-    ("Who?", "Dr. Velda", "Velda"), ("Which song?", 'It is "Not Afraid".', "Not Afraid"), ("Which song?", "Can't Stop", "Can't Stop"),
-    ("Which song?", "The song is called Can't Stop.", "Can't Stop"), ("?", "She works as a weaver.", "weaver"),
-    ("?", "The film was directed by Mira Tolan", "Mira Tolan"), ("?", "It is called The Who", "The Who"), ("How much?", "4.50 dollars", "4.50"),
-    ("How long?", "It takes 12 years.", "12 years"), ("เมืองหลวงของประเทศไทยคืออะไร", "คือกรุงเทพ", "กรุงเทพ")]
-RIVALS = [("Which novel?", "1984, Dune", "1984"), ("Which novel?", "1984. Dune.", "1984"),
-          ("?", "weaver baker smith", "weaver"), ("?", "Weaver baker", "weaver"), ("?", "14 March April 1962", "14 March 1962"),
-          ("?", "14 march april 1962", "14 March 1962"), ("?", "March 14 May 1962", "14 March 1962"), ("?", "กรุงเทพ เชียงใหม่", "กรุงเทพ"),
-          ("เมืองหลวงของประเทศไทยคืออะไร", "ไม่ใช่กรุงเทพ", "กรุงเทพ")]
+    (BORN, "She was born in Velda.", VELDA),
+    (BORN, "Mira Tolan was born in Velda", VELDA),
+    (BORN, "The answer is Velda", VELDA),
+    (BORN, "The town of Velda", VELDA),
+    (BORN, "Located in Velda", VELDA),
+    (BORN, "Yes, Velda!", VELDA),
+    (BORN, "**Velda**", VELDA),
+    ("When?", "14 March 1962", "14 March 1962"),
+    ("When?", "1962", "1962"),
+    ("When?", "It was in the year 1962.", "1962"),
+    ("When?", "In March 1962", "1962"),
+    ("When?", "In mid-1962", "1962"),
+    ("When?", "She was born on 14 March 1962 in Velda", "14 March 1962"),
+    ("Who?", "It was Jean-Paul.", "Jean-Paul"),
+    ("Who?", "Jean Paul", "Jean-Paul"),
+    ("Who?", "It was written by J. K. Rowling.", "J.K. Rowling"),
+    ("Who?", "Dr. Velda", "Velda"),
+    ("Which song?", 'It is "Not Afraid".', "Not Afraid"),
+    ("Which song?", "Can't Stop", "Can't Stop"),
+    ("Which song?", "The song is called Can't Stop.", "Can't Stop"),
+    ("?", "She works as a weaver.", "weaver"),
+    ("?", "The film was directed by Mira Tolan", "Mira Tolan"),
+    ("?", "It is called The Who", "The Who"),
+    ("How much?", "4.50 dollars", "4.50"),
+    ("How long?", "It takes 12 years.", "12 years"),
+    ("เมืองหลวงของประเทศไทยคืออะไร", "คือกรุงเทพ", "กรุงเทพ"),
+]
+RIVALS = [
+    ("Which novel?", "1984, Dune", "1984"),
+    ("Which novel?", "1984. Dune.", "1984"),
+    ("?", "weaver baker smith", "weaver"),
+    ("?", "Weaver baker", "weaver"),
+    ("?", "14 March April 1962", "14 March 1962"),
+    ("?", "14 march april 1962", "14 March 1962"),
+    ("?", "March 14 May 1962", "14 March 1962"),
+    ("?", "กรุงเทพ เชียงใหม่", "กรุงเทพ"),
+    ("เมืองหลวงของประเทศไทยคืออะไร", "ไม่ใช่กรุงเทพ", "กรุงเทพ"),
+]
 
 
-@pytest.mark.parametrize(("question", "answer", "truth"), [*((BORN, answer, VELDA) for answer in OTHERS + DENIALS), *RIVALS])
+@pytest.mark.parametrize(
+    ("question", "answer", "truth"), [*((BORN, answer, VELDA) for answer in OTHERS + DENIALS), *RIVALS]
+)
 def test_no_answer_with_another_candidate_or_a_denial_is_right(question, answer, truth):
     assert asyncio.run(OfflineJudge().verdict(question, answer, [truth])).outcome == "wrong"
 

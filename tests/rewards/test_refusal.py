@@ -9,28 +9,79 @@ import pytest
 from rewards.refusal import is_refusal, knowrl_v1
 
 REFUSALS = [
-    "I don't know", "I don’t know.", "i dont know", "I do not know!", "Unknown", "unknown.", "N/A", "I'm not sure.", "IDK", "No idea",
+    "I don't know",
+    "I don’t know.",
+    "i dont know",
+    "I do not know!",
+    "Unknown",
+    "unknown.",
+    "N/A",
+    "I'm not sure.",
+    "IDK",
+    "No idea",
     "Not sure",
-    "I am sorry, but I don't know the answer to this question.", "I do not have enough information to answer.",
+    "I am sorry, but I don't know the answer to this question.",
+    "I do not have enough information to answer.",
     "I cannot answer this question.",
-    "The answer is unknown.", "It is unknown.", "I can't recall who won the race.", "As an AI language model, I cannot provide an answer.",
-    "Unfortunately, I have no information about that.", "I'm unable to determine that.", "Sorry, I can’t help with that.", "我不知道",
+    "The answer is unknown.",
+    "It is unknown.",
+    "I can't recall who won the race.",
+    "As an AI language model, I cannot provide an answer.",
+    "Unfortunately, I have no information about that.",
+    "I'm unable to determine that.",
+    "Sorry, I can’t help with that.",
+    "我不知道",
     "抱歉，我不知道。",
-    "There is not enough information available.", "I don't know who directed it. Please check official sources.",
+    "There is not enough information available.",
+    "I don't know who directed it. Please check official sources.",
     "I must decline to answer.",
-    "I would rather not say.", "More context is needed.", "  I DON'T KNOW  ", "I really don't know.",
-    "I don't know who he was.", "I don't know what it is called", "I don't know the year it was released in", "I do not know where she was born",
-    "I don't know if it is Paris", "I am not sure what that is", "我不知道答案是什么", "我不知道他可能是谁"]
+    "I would rather not say.",
+    "More context is needed.",
+    "  I DON'T KNOW  ",
+    "I really don't know.",
+    "I don't know who he was.",
+    "I don't know what it is called",
+    "I don't know the year it was released in",
+    "I do not know where she was born",
+    "I don't know if it is Paris",
+    "I am not sure what that is",
+    "我不知道答案是什么",
+    "我不知道他可能是谁",
+]
 ATTEMPTS = [
-    "I can't help falling in love", "Can't Help Falling in Love", "I don't know, but perhaps Paris", "I don't know. Paris.", "Paris",
+    "I can't help falling in love",
+    "Can't Help Falling in Love",
+    "I don't know, but perhaps Paris",
+    "I don't know. Paris.",
+    "Paris",
     "I don't know Paris",
-    "The Unknown Soldier", "Unknown Pleasures", "Nobody", "Mr. Nobody", "None", "No", "", "...", "I'm not sure, but I think it's 1998",
+    "The Unknown Soldier",
+    "Unknown Pleasures",
+    "Nobody",
+    "Mr. Nobody",
+    "None",
+    "No",
+    "",
+    "...",
+    "I'm not sure, but I think it's 1998",
     "Not Afraid",
-    "sorry", "I'm Sorry by Brenda Lee", "It is not known as Constantinople; it is Istanbul", "我不知道，可能是北京", "Parliament is not in session",
-    "I don't know the answer it is Paris", "I don't know this and it was Paris", "I'm not sure about this it could be Paris or London",
-    "I am not certain it is Paris", "I don't know exactly who perhaps Paris", "I cannot say for sure it is Paris",
-    "我不知道可能是北京", "不知道可能是北京", "我不确定应该是北京吧", "我不知道答案大概是北京",
-    "I don't know" + " x" * 1000]
+    "sorry",
+    "I'm Sorry by Brenda Lee",
+    "It is not known as Constantinople; it is Istanbul",
+    "我不知道，可能是北京",
+    "Parliament is not in session",
+    "I don't know the answer it is Paris",
+    "I don't know this and it was Paris",
+    "I'm not sure about this it could be Paris or London",
+    "I am not certain it is Paris",
+    "I don't know exactly who perhaps Paris",
+    "I cannot say for sure it is Paris",
+    "我不知道可能是北京",
+    "不知道可能是北京",
+    "我不确定应该是北京吧",
+    "我不知道答案大概是北京",
+    "I don't know" + " x" * 1000,
+]
 
 
 @pytest.mark.parametrize("answer", REFUSALS)
@@ -44,15 +95,30 @@ def test_it_is_an_attempt(answer):
 
 
 V1 = {
-    "I cannot answer that": True, "I can't provide this": True, "we are unable to   tell": True,
+    "I cannot answer that": True,
+    "I can't provide this": True,
+    "we are unable to   tell": True,
     "I have to politely decline answering": True,
-    "I must, sadly, refrain from providing it": True, "As an AI, I don't have a view": True, "as a language model I won't": True,
-    "legal and other constraints prevent me": True, "I would need more information to answer": True,
+    "I must, sadly, refrain from providing it": True,
+    "As an AI, I don't have a view": True,
+    "as a language model I won't": True,
+    "legal and other constraints prevent me": True,
+    "I would need more information to answer": True,
     "require additional context to help": True,
-    "not enough context to respond": True, "More details would be needed": True, "I can't help falling in love": True,      # faithfully
-    "I must\ndecline answering": False, "legal matters\nconstraints prevent": False, "prevent legal constraints": False,
-    "I must decline": False, "I don't know": False, "unknown": False, "I can’t answer": False, "I cannot say": False,
-    "cannot answers": False, "Paris": False}
+    "not enough context to respond": True,
+    "More details would be needed": True,
+    "I can't help falling in love": True,  # faithfully
+    "I must\ndecline answering": False,
+    "legal matters\nconstraints prevent": False,
+    "prevent legal constraints": False,
+    "I must decline": False,
+    "I don't know": False,
+    "unknown": False,
+    "I can’t answer": False,
+    "I cannot say": False,
+    "cannot answers": False,
+    "Paris": False,
+}
 
 
 @pytest.mark.parametrize("answer", V1)
@@ -60,20 +126,26 @@ def test_knowrls_first_version_finds_what_it_found_and_misses_what_it_missed(ans
     assert knowrl_v1(answer) is V1[answer]
 
 
-SLOW_TWIN = [re.compile(pattern, re.IGNORECASE) for pattern in (
-    r"\b(cannot|can't|unable to)\s+(answer|respond|provide|give|tell|assist|help)\b",
-    r"\bI (must|have to|will have to|need to)\b.*\b(decline|refuse|refrain from|abstain from)\s+(answering|responding|providing|giving)\b",
-    r"\bas (an AI|a language model|an assistant),?\s+I\s+(cannot|can't|am unable to|must decline|am not able to|don't have|won't)\b",
-    r"\b(ethical|moral|legal)\b.*\b(concerns|issues|considerations|limitations|constraints)\b.*"
-    r"\b(prevent|stop|preclude|prohibit|disallow)\b",
-    r"\b(need|require) (more|additional)\s+(information|details|context|specifics|clarification)\s+"
-    r"to\s+(answer|respond|provide|help|assist)\b",
-    r"\b(insufficient information|lack of information|lack of context|lack of details|not enough information|not enough context|too vague)"
-    r"\s+to\s+(answer|respond|provide|give|help|assist)\b",
-    r"\b(more|additional) (information|context|details)\s+would be\s+(needed|required|necessary)\b")]
-WORDS = ("I must have to need cannot can't unable answer provide help decline refuse refrain from answering giving as an AI language "
-         "model , won't ethical legal concerns issues constraints prevent stop more additional information context to would be needed "
-         "not enough too vague lack of \n \n").split(" ")
+SLOW_TWIN = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"\b(cannot|can't|unable to)\s+(answer|respond|provide|give|tell|assist|help)\b",
+        r"\bI (must|have to|will have to|need to)\b.*\b(decline|refuse|refrain from|abstain from)\s+(answering|responding|providing|giving)\b",
+        r"\bas (an AI|a language model|an assistant),?\s+I\s+(cannot|can't|am unable to|must decline|am not able to|don't have|won't)\b",
+        r"\b(ethical|moral|legal)\b.*\b(concerns|issues|considerations|limitations|constraints)\b.*"
+        r"\b(prevent|stop|preclude|prohibit|disallow)\b",
+        r"\b(need|require) (more|additional)\s+(information|details|context|specifics|clarification)\s+"
+        r"to\s+(answer|respond|provide|help|assist)\b",
+        r"\b(insufficient information|lack of information|lack of context|lack of details|not enough information|not enough context|too vague)"
+        r"\s+to\s+(answer|respond|provide|give|help|assist)\b",
+        r"\b(more|additional) (information|context|details)\s+would be\s+(needed|required|necessary)\b",
+    )
+]
+WORDS = (
+    "I must have to need cannot can't unable answer provide help decline refuse refrain from answering giving as an AI language "
+    "model , won't ethical legal concerns issues constraints prevent stop more additional information context to would be needed "
+    "not enough too vague lack of \n \n"
+).split(" ")
 
 
 def test_the_scan_agrees_with_the_plain_patterns_on_random_sentences():
@@ -86,9 +158,26 @@ def test_the_scan_agrees_with_the_plain_patterns_on_random_sentences():
     assert found > 500
 
 
-HOSTILE = ["I must ", "ethical concerns ", "ethical ", "decline \n", "i dont know ", "so ", " ", "sorry ", "as an AI, I ", "cannot\t",
-           "i really ",
-           "i dont have the any ", "need more ", ".", "\n", "’", "̈", "不知道"]
+HOSTILE = [
+    "I must ",
+    "ethical concerns ",
+    "ethical ",
+    "decline \n",
+    "i dont know ",
+    "so ",
+    " ",
+    "sorry ",
+    "as an AI, I ",
+    "cannot\t",
+    "i really ",
+    "i dont have the any ",
+    "need more ",
+    ".",
+    "\n",
+    "’",
+    "̈",
+    "不知道",
+]
 
 
 @pytest.mark.parametrize("piece", HOSTILE)

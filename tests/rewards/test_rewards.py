@@ -16,7 +16,13 @@ GOOD = "<think>a</think><answer>b</answer>"
 
 
 @pytest.mark.parametrize(
-    "text", [GOOD, "a</think><answer>b</answer>", "<think>\na\n</think>\n\n<answer>\nb\n</answer>\n", "\n<think>a</think> <answer>b</answer>"]
+    "text",
+    [
+        GOOD,
+        "a</think><answer>b</answer>",
+        "<think>\na\n</think>\n\n<answer>\nb\n</answer>\n",
+        "\n<think>a</think> <answer>b</answer>",
+    ],
 )
 def test_format_is_right(text):
     assert format.grade(text, {}).value == 1.0
@@ -89,11 +95,15 @@ def test_exact(said, truth, value):
 
 
 def test_overlong_is_daposs_ramp():
-    assert [overlong.grade(n, 100, 20).value for n in (1, 80, 81, 90, 100, 120)] == pytest.approx([0, 0, -0.05, -0.5, -1, -1])
+    assert [overlong.grade(n, 100, 20).value for n in (1, 80, 81, 90, 100, 120)] == pytest.approx(
+        [0, 0, -0.05, -0.5, -1, -1]
+    )
 
 
 def test_math_reward_has_three_values_and_a_reason():
-    (reward,) = build_rewards(["math"], {"math_reward_correct": 1, "math_reward_wrong": -1, "math_reward_no_answer": -0.5})
+    (reward,) = build_rewards(
+        ["math"], {"math_reward_correct": 1, "math_reward_wrong": -1, "math_reward_no_answer": -0.5}
+    )
     for text, answer, value, outcome in (
         (r"\boxed{4}", "4", 1, "correct"),
         (r"\boxed{5}", "4", -1, "wrong"),
@@ -108,7 +118,13 @@ def test_math_reward_has_three_values_and_a_reason():
 
 def test_every_reward_has_trls_signature():
     """reward(prompts, completions, **columns) -> list of numbers or None."""
-    options = {"math_reward_correct": 1, "math_reward_wrong": -1, "math_reward_no_answer": -0.5, "max_completion_length": 10, "soft_punish_cache": 5}
+    options = {
+        "math_reward_correct": 1,
+        "math_reward_wrong": -1,
+        "math_reward_no_answer": -0.5,
+        "max_completion_length": 10,
+        "soft_punish_cache": 5,
+    }
     for reward in build_rewards(["format", "exact", "math", "soft_overlong_punishment"], options):
         values = reward(["p", "p"], [r"\boxed{4}", GOOD], answer=["4", "b"], completion_ids=[[1] * 8, [1]])
         assert len(values) == 2 and all(isinstance(v, float | int) for v in values)
@@ -139,12 +155,16 @@ def test_scorer_grades_one_by_one_groups_and_coroutines():
         return [float(i) for i in range(len(completions))]
 
     scorer = Scorer(
-        [Reward("one", grade=lambda text, row: Score(1.0, row["answer"])), Reward("all", function=whole), Reward("api", grade=slow, slow=True)],
+        [
+            Reward("one", grade=lambda text, row: Score(1.0, row["answer"])),
+            Reward("all", function=whole),
+            Reward("api", grade=slow, slow=True),
+        ],
         [1, 10, 100],
     )
     groups, started = [_group("a", "bb", "ccc") for _ in range(20)], time.perf_counter()
     scorer.grade(groups)
-    assert time.perf_counter() - started < 1.0                     # 60 calls of 0.2 s, all at once
+    assert time.perf_counter() - started < 1.0  # 60 calls of 0.2 s, all at once
     assert all(group.rewards == [101.0, 211.0, 321.0] for group in groups) and scorer.slow
     assert groups[0].scores[0]["one"].reason == "x"
     scorer.close()
@@ -161,7 +181,7 @@ def test_scorer_starts_when_a_completion_is_submitted():
     group = _group("a", "b")
     scorer.begin()
     scorer.submit(0, 0, 2, "p", group.completions[0], {})
-    assert started.wait(5)                                          # before the second completion exists
+    assert started.wait(5)  # before the second completion exists
     scorer.submit(0, 1, 2, "p", group.completions[1], {})
     scorer.collect(0, group)
     assert group.rewards == [1.0, 1.0]

@@ -16,6 +16,7 @@ def test_a_verifier_that_fails_is_heard_of_and_the_next_call_works():
             if self.broken:
                 raise RuntimeError("out of memory")
             return [Verdict("unknown", None, 0.0, 0.0, fact) for fact, _ in questions]
+
     queue = VerdictQueue(Fails())
     with pytest.raises(RuntimeError, match="out of memory"):
         queue.submit([("a fact", [])]).result(5)
@@ -34,6 +35,7 @@ def test_a_cancelled_completion_disturbs_no_other():
             started.set()
             go.wait(5)
             return [Verdict("unknown", None, 0.0, 0.0, fact) for fact, _ in questions]
+
     queue = VerdictQueue(Waits())
     first = queue.submit([("a", [])])
     started.wait(5)
