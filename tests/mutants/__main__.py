@@ -1,0 +1,237 @@
+"""Break the program on purpose and see whether the tests notice.
+
+    python -m tests.mutants [WORD ...] [--jobs N] [--timeout SECONDS] [--save]
+
+A mutant is one small change to one source file. The lists beside this file (*.txt) hold them, one block each:
+
+    @ grpo/loss.py | tests/grpo/test_loss.py tests/grpo/test_train.py | plain
+    the surrogate takes the larger of the two terms
+    - torch.minimum(ratio_C * advantage_C, clipped_C)
+    + torch.maximum(ratio_C * advantage_C, clipped_C)
+
+The first line names the source file, the tests that should fail, and the kind: `plain` (a typical slip), `hole` (a place
+where a hole in the tests was once found), or `equivalent` (argued, in the second line, to change no result; it is not run).
+The `-` code must occur exactly once in the file; white space, comments and trailing commas do not matter.
+
+Each mutant is applied to a copy of the tree, and its tests run there until the first failure. WORD selects the mutants
+whose block contains it. Exit status 1 if a mutant survives. `--save` writes the result into tests/README.md.
+"""
+
+import argparse
+import io
+import multiprocessing
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tokenize
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "tests" / "README.md"
+KINDS = ("plain", "hole", "equivalent")
+LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change: in `path`, the code `before` becomes `after`; `tests` should then fail."""
+
+    path: str
+    tests: tuple[str, ...]
+    kind: str
+    effect: str
+    before: str
+    after: str
+
+
+def read_mutants(folder: Path) -> list[Mutant]:
+    """All mutants of the lists in `folder`; ValueError for a block that is not complete."""
+    blocks = [
+        block for path in sorted(folder.glob("*.txt")) for block in re.split(r"^@ ", path.read_text(), flags=re.M)[1:]
+    ]
+    return [_parse(block) for block in blocks]
+
+
+def _parse(block: str) -> Mutant:
+    header, effect, *lines = block.strip("\n").splitlines()
+    path, tests, kind = (part.strip() for part in header.split("|"))
+    before = "\n".join(line[2:] for line in lines if line.startswith("- "))
+    after = "\n".join(line[2:] for line in lines if line.startswith("+ "))
+    if kind not in KINDS or not before or not tests:
+        raise ValueError(f"not a mutant: {block}")
+    return Mutant(path, tuple(tests.split()), kind, effect, before, after)
+
+
+def mutate(source: str, before: str, after: str) -> str:
+    """`source` with the only occurrence of the code `before` replaced; ValueError if there is none, or more than one."""
+    found, wanted = _tokens(source), [token.string for token in _tokens(before)]
+    starts = [
+        start
+        for start in range(len(found) - len(wanted) + 1)
+        if [token.string for token in found[start : start + len(wanted)]] == wanted
+    ]
+    if len(starts) != 1:
+        raise ValueError(f"occurs {len(starts)} times: {before}")
+    first, last = found[starts[0]], found[starts[0] + len(wanted) - 1]
+    lines = source.splitlines(keepends=True)
+    offsets = [0]
+    for line in lines:
+        offsets.append(offsets[-1] + len(line))
+    begin, end = offsets[first.start[0] - 1] + first.start[1], offsets[last.end[0] - 1] + last.end[1]
+    return source[:begin] + after.replace("\n", "\n" + " " * first.start[1]) + source[end:]
+
+
+def _tokens(source: str) -> list[tokenize.TokenInfo]:
+    """The tokens that mean something: no layout, no comments, no comma before a closing bracket."""
+    tokens = []
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type in LAYOUT or not token.string:
+                continue
+            if token.string in (")", "]", "}") and tokens and tokens[-1].string == ",":
+                tokens.pop()
+            tokens.append(token)
+    except (tokenize.TokenError, IndentationError):
+        pass  # a fragment may end inside a bracket
+    return tokens
+
+
+def copy_tree(folder: Path) -> None:
+    """Every file that git tracks or would track."""
+    names = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\n")
+    for name in filter(None, names):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, folder / name)
+
+
+def run_tests(mutant: Mutant | None, tests: tuple[str, ...]) -> None:
+    """In a process of its own: exit status 0 if the tests pass in a copy of the tree with the mutant applied."""
+    os.setpgid(0, 0)
+    folder = Path(tempfile.mkdtemp(prefix="mutant-"))
+    try:
+        copy_tree(folder / "project")
+        if (ROOT.parent / "shared").exists():
+            (folder / "shared").symlink_to(ROOT.parent / "shared")
+        os.chdir(folder / "project")
+        if mutant:
+            Path(mutant.path).write_text(mutate(Path(mutant.path).read_text(), mutant.before, mutant.after))
+        os.environ["PYTHONPATH"] = str(folder / "project")
+        sys.path[:] = [str(folder / "project"), *(path for path in sys.path if path not in ("", str(ROOT)))]
+        with open(os.devnull, "w") as nothing:
+            os.dup2(nothing.fileno(), 1)
+            os.dup2(nothing.fileno(), 2)
+        import pytest
+
+        status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests]))
+    finally:
+        os.chdir("/")
+        shutil.rmtree(folder, ignore_errors=True)
+    os._exit(status)
+
+
+@dataclass
+class Result:
+    mutant: Mutant | None
+    tests: tuple[str, ...]
+    passed: bool
+    seconds: float
+
+
+def run_all(work: list[tuple[Mutant | None, tuple[str, ...]]], jobs: int, timeout: float) -> list[Result]:
+    """Runs each piece of work in a forked process, `jobs` at a time. A run that takes longer than `timeout` has failed."""
+    context, waiting, running, results = multiprocessing.get_context("fork"), list(reversed(work)), [], []
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            mutant, tests = waiting.pop()
+            process = context.Process(target=run_tests, args=(mutant, tests))
+            process.start()
+            running.append((process, mutant, tests, time.monotonic()))
+        for entry in list(running):
+            process, mutant, tests, started = entry
+            seconds = time.monotonic() - started
+            if process.is_alive() and seconds < timeout:
+                continue
+            if process.is_alive():
+                os.killpg(process.pid, 9)
+            process.join()
+            running.remove(entry)
+            results.append(Result(mutant, tests, process.exitcode == 0, seconds))
+            if mutant:
+                print(
+                    f"{'SURVIVES' if results[-1].passed else 'noticed ':8} {seconds:5.1f} s  {mutant.path}: {mutant.effect}",
+                    flush=True,
+                )
+        time.sleep(0.05)
+    return results
+
+
+def table(results: list[Result], skipped: int, seconds: float) -> str:
+    """The result in Markdown."""
+    total, noticed = Counter(r.mutant.kind for r in results), Counter(r.mutant.kind for r in results if not r.passed)
+    lines = ["| kind | mutants | noticed |", "|---|---|---|"]
+    lines += [
+        f"| {kind} | {total[kind]} | {noticed[kind]} ({100 * noticed[kind] / total[kind]:.0f} %) |"
+        for kind in KINDS
+        if total[kind]
+    ]
+    lines += [f"| equivalent, with the argument in the list | {skipped} | |", "", f"In {seconds:.0f} s."]
+    lines += [f"Survives: `{r.mutant.path}`, {r.mutant.effect}." for r in results if r.passed]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutants", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "words", nargs="*", metavar="WORD", help="only mutants whose path, tests or effect contain one of these"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds after which a mutant counts as noticed")
+    parser.add_argument("--save", action="store_true", help="write the result into tests/README.md")
+    options = parser.parse_args()
+    mutants = [
+        m
+        for m in read_mutants(Path(__file__).parent)
+        if not options.words or any(word in f"{m.path} {m.tests} {m.effect}" for word in options.words)
+    ]
+    chosen = [m for m in mutants if m.kind != "equivalent"]
+    for m in mutants:
+        mutate((ROOT / m.path).read_text(), m.before, m.after)  # every block still fits the code
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    import hypothesis  # noqa: F401  imported once here, shared by every forked run
+    import torch  # noqa: F401
+    import transformers  # noqa: F401
+
+    started = time.monotonic()
+    broken = [
+        r
+        for r in run_all([(None, t) for t in sorted({m.tests for m in chosen})], options.jobs, options.timeout)
+        if not r.passed
+    ]
+    if broken:
+        print("these tests fail without any mutant:", *(" ".join(r.tests) for r in broken), sep="\n  ")
+        return 2
+    results = run_all([(m, m.tests) for m in chosen], options.jobs, options.timeout)
+    text = table(results, len(mutants) - len(chosen), time.monotonic() - started)
+    print("\n" + text)
+    if options.save:
+        page = README.read_text()
+        page = re.sub(r"(<!-- mutants -->\n).*?(\n<!-- /mutants -->)", lambda m: m[1] + text + m[2], page, flags=re.S)
+        README.write_text(page)
+    return int(any(r.passed for r in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
