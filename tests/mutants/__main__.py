@@ -9,9 +9,9 @@ A mutant is one small change to one source file. The lists beside this file (*.t
     - torch.minimum(ratio_C * advantage_C, clipped_C)
     + torch.maximum(ratio_C * advantage_C, clipped_C)
 
-The first line names the source file, the tests that should fail, and the kind: `plain` (a typical slip), `hole` (a place
-where a hole in the tests was once found), or `equivalent` (argued, in the second line, to change no result; it is not run).
-The `-` code must occur exactly once in the file; white space, comments and trailing commas do not matter.
+The first line names the source file, the tests that should fail, and the kind: `plain` (a typical slip), `hole` (a
+place where a hole in the tests was once found), or `equivalent` (argued, in the second line, to change no result; it is
+not run). The `-` code must occur exactly once in the file; white space, comments and trailing commas do not matter.
 
 Each mutant is applied to a copy of the tree, and its tests run there until the first failure. WORD selects the mutants
 whose block contains it. Exit status 1 if a mutant survives. `--save` writes the result into tests/README.md.
@@ -69,7 +69,8 @@ def _parse(block: str) -> Mutant:
 
 
 def mutate(source: str, before: str, after: str) -> str:
-    """`source` with the only occurrence of the code `before` replaced; ValueError if there is none, or more than one."""
+    """`source` with the only occurrence of the code `before` replaced; ValueError if there is none, or more than
+    one."""
     found, wanted = _tokens(source), [token.string for token in _tokens(before)]
     starts = [
         start
@@ -147,7 +148,8 @@ class Result:
 
 
 def run_all(work: list[tuple[Mutant | None, tuple[str, ...]]], jobs: int, timeout: float) -> list[Result]:
-    """Runs each piece of work in a forked process, `jobs` at a time. A run that takes longer than `timeout` has failed."""
+    """Runs each piece of work in a forked process, `jobs` at a time. A run that takes longer than `timeout` has
+    failed."""
     context, waiting, running, results = multiprocessing.get_context("fork"), list(reversed(work)), [], []
     while waiting or running:
         while waiting and len(running) < jobs:
@@ -166,10 +168,8 @@ def run_all(work: list[tuple[Mutant | None, tuple[str, ...]]], jobs: int, timeou
             running.remove(entry)
             results.append(Result(mutant, tests, process.exitcode == 0, seconds))
             if mutant:
-                print(
-                    f"{'SURVIVES' if results[-1].passed else 'noticed ':8} {seconds:5.1f} s  {mutant.path}: {mutant.effect}",
-                    flush=True,
-                )
+                verdict = "SURVIVES" if results[-1].passed else "noticed"
+                print(f"{verdict:8} {seconds:5.1f} s  {mutant.path}: {mutant.effect}", flush=True)
         time.sleep(0.05)
     return results
 

@@ -1,0 +1,288 @@
+"""Compare short training runs, bit for bit, with what they gave before a change.
+
+    python -m tests.golden record  [NAME ...]      on a commit that you trust
+    python -m tests.golden compare [NAME ...]      after a change that must not move a bit; exit status 1 if one moved
+
+Each case is a whole run of a few steps. Recorded are a hash of its final weights, a hash of its completions with all
+their rewards, and every metric that is not a time or a size of memory. Bits depend on the kind of CPU and the release
+of torch, so each kind has a file of its own beside this one.
+"""
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+import os
+import platform
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+NOT_REPEATABLE = ("time", "tokens_per_second", "peak_memory", "pid", "host")
+RUN = {
+    "reward_funcs": ["fakes:mixed"],
+    "num_generations": 4,
+    "per_device_train_batch_size": 16,
+    "max_completion_length": 12,
+    "lora_r": 8,
+    "lora_alpha": 16,
+    "learning_rate": 5e-3,
+    "max_steps": 4,
+    "save_steps": 2,
+    "lr_scheduler_type": "cosine",
+    "warmup_steps": 1,
+    "beta": 0.01,
+    "report_to": ["none"],
+    "disable_tqdm": True,
+}
+VARIANTS = {
+    "lora": {},
+    "lora_bfloat16": {"torch_dtype": "bfloat16"},
+    "lora_float16": {"torch_dtype": "float16"},
+    "full": {"lora_r": 0, "learning_rate": 1e-3},
+    "full_bfloat16": {"lora_r": 0, "learning_rate": 1e-3, "torch_dtype": "bfloat16"},
+    "iterations": {"num_iterations": 2, "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4},
+    "dropout": {"lora_dropout": 0.3, "num_iterations": 2, "max_tokens_per_micro_batch": 100},
+    "batch_scaling": {"scale_rewards": "batch", "loss_type": "grpo", "max_tokens_per_micro_batch": 100},
+    "bnpo": {"loss_type": "bnpo", "gradient_accumulation_steps": 2, "per_device_train_batch_size": 8},
+    "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": False, "mask_truncated_completions": True},
+    "cuts": {"top_p": 0.8, "top_k": 50, "temperature": 0.7, "sampler_importance_sampling_correction": True},
+    "recompute": {"gradient_checkpointing": True, "use_bias_correction_kl": True, "num_iterations": 2, "delta": 1.5},
+    "dynamic_sampling": {"dynamic_sampling": True, "dynamic_sampling_max_rollouts": 3, "scale_rewards": "batch"},
+    "few_slots": {"max_num_seqs": 5, "reward_funcs": ["fakes:mixed", "format"], "reward_weights": [1.0, 0.5]},
+}
+
+
+# --- the cases ------------------------------------------------------------------------------------------------------
+
+
+def write(folder: Path, name: str, keys: dict) -> Path:
+    """A config file. JSON is YAML."""
+    path = folder / f"{name}.yaml"
+    path.write_text(json.dumps({"output_dir": str(folder / name), **keys}))
+    return path
+
+
+def checkpoint(folder: Path) -> str:
+    from making import write_chat_checkpoint
+
+    return str(write_chat_checkpoint(folder / "model", spread=0.3))
+
+
+def questions(folder: Path) -> str:
+    rows = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(8) for b in range(4)]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder / "questions.jsonl")
+
+
+def variant(folder: Path, keys: dict) -> Path:
+    from grpo.train import main
+
+    data = questions(folder)
+    start = {"model_name_or_path": checkpoint(folder), "dataset_id_or_path": data, "eval_dataset_id_or_path": data}
+    main([str(write(folder, "run", {**RUN, **start, **keys}))])
+    return folder / "run"
+
+
+def resumed(folder: Path) -> Path:
+    """Stopped after two steps and resumed."""
+    from grpo.train import main
+
+    data = questions(folder)
+    config = write(folder, "run", {**RUN, "model_name_or_path": checkpoint(folder), "dataset_id_or_path": data})
+    main([str(config), "max_steps=2", "lr_scheduler_type=constant"])
+    main([str(config), "max_steps=4", "lr_scheduler_type=constant", "resume_from_checkpoint=true"])
+    return folder / "run"
+
+
+def stage1(folder: Path, keys: dict) -> Path:
+    from grpo.sft import main
+
+    turns = [("user", f"What is {n} + 1?", "assistant", f"It is {n + 1}.") for n in range(24)]
+    rows = [{"messages": [{"role": a, "content": b}, {"role": c, "content": d}]} for a, b, c, d in turns]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    keys = {**{key: RUN[key] for key in RUN if key in ("lora_r", "learning_rate", "report_to", "disable_tqdm")}, **keys}
+    start = {"model_name_or_path": checkpoint(folder), "dataset_id_or_path": str(folder / "rows.jsonl")}
+    main([str(write(folder, "run", {**start, "per_device_train_batch_size": 8, "max_steps": 5, **keys}))])
+    return folder / "run"
+
+
+def toy(folder: Path, name: str) -> Path:
+    """A tiny configuration, with a shorter cold start and three steps."""
+    import yaml
+
+    from grpo.train import main
+
+    cold = yaml.safe_load((ROOT / "configs" / f"{name}_sft.yaml").read_text())
+    cold = {**cold, "max_steps": 25, "output_dir": str(folder / "cold")}
+    whole = yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text())
+    whole = {**whole, "cold_start": str(write(folder, "cold", cold)), "max_steps": 3, "eval_max_samples": 48}
+    main([str(write(folder, "run", {**whole, "disable_tqdm": True, "output_dir": str(folder / "run")}))])
+    return folder / "run"
+
+
+def two_ranks(folder: Path) -> Path:
+    """Two processes of half the batch each."""
+    data = questions(folder)
+    keys = {**RUN, "per_device_train_batch_size": 8, "scale_rewards": "batch", "lora_dropout": 0.1}
+    config = write(folder, "run", {**keys, "model_name_or_path": checkpoint(folder), "dataset_id_or_path": data})
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    shared = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "grpo.train", str(config)],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "GLOO_SOCKET_IFNAME": "lo"},
+        )
+        for rank in range(2)
+    ]
+    assert [rank.wait() for rank in ranks] == [0, 0]
+    return folder / "run"
+
+
+CASES: dict[str, Callable[[Path], Path]] = {
+    **{name: lambda folder, keys=keys: variant(folder, keys) for name, keys in VARIANTS.items()},
+    "resumed": resumed,
+    "two_ranks": two_ranks,
+    "sft": lambda folder: stage1(folder, {"lora_dropout": 0.1, "max_tokens_per_micro_batch": 100}),
+    "sft_full_bfloat16": lambda folder: stage1(folder, {"lora_r": 0, "torch_dtype": "bfloat16"}),
+    "tiny": lambda folder: toy(folder, "tiny"),
+    "tiny_math": lambda folder: toy(folder, "tiny_math"),
+}
+
+
+# --- what is recorded -----------------------------------------------------------------------------------------------
+
+
+def repeatable(value: object) -> object:
+    """The value without its times, sizes of memory, and paths. Not-a-number becomes text, which equals itself."""
+    if isinstance(value, dict):
+        return {k: repeatable(v) for k, v in value.items() if not any(word in k for word in NOT_REPEATABLE)}
+    if isinstance(value, list):
+        return [repeatable(v) for v in value]
+    return repr(value) if isinstance(value, float) else value
+
+
+def outcome(run_dir: Path) -> dict:
+    """What a run gave."""
+    from safetensors.torch import load_file
+
+    weights, completions = hashlib.sha256(), hashlib.sha256()
+    for file in sorted((run_dir / "final").glob("*.safetensors")):
+        for name, tensor in sorted(load_file(file).items()):
+            weights.update(name.encode() + str(tuple(tensor.shape)).encode())
+            weights.update(tensor.float().numpy().tobytes())
+    for file in sorted((run_dir / "completions").glob("*.jsonl")):
+        rows = [repeatable(json.loads(line)) for line in file.read_text().splitlines()]
+        completions.update(json.dumps(rows, sort_keys=True).encode())
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    evaluation = run_dir / "evaluation.json"
+    table = repeatable(json.loads(evaluation.read_text())) if evaluation.exists() else None
+    return {
+        "weights": weights.hexdigest(),
+        "completions": completions.hexdigest(),
+        "metrics": repeatable(lines),
+        "evaluation": table,
+    }
+
+
+def run_case(name: str, result: Path) -> None:
+    """In a process of its own: runs a case and writes its outcome."""
+    import torch
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        log = os.open(f"{result}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        result.write_text(json.dumps(outcome(CASES[name](Path(folder)))))
+
+
+def cpu_kind() -> str:
+    """What the bits depend on: torch's release, the instruction set that it uses, and matrix units."""
+    import torch
+
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    found = [name for name in ("amx_bf16", "avx512_bf16", "avx512_vnni") if name in flags]
+    parts = [platform.machine(), torch.backends.cpu.get_cpu_capability(), *found, torch.__version__.partition("+")[0]]
+    return "-".join(parts).replace(" ", "_")
+
+
+def run_cases(names: list[str]) -> dict[str, dict]:
+    """The outcome of each case; two run at a time."""
+    outcomes, waiting, running = {}, list(names), {}
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        while waiting or running:
+            while waiting and len(running) < (os.cpu_count() or 1):
+                name = waiting.pop(0)
+                process = context.Process(target=run_case, args=(name, Path(folder) / name))
+                process.start()
+                running[name] = process
+            for name, process in list(running.items()):
+                process.join(0.05)
+                if process.is_alive():
+                    continue
+                del running[name]
+                if process.exitcode:
+                    print(Path(folder, f"{name}.log").read_text()[-3000:])
+                    raise SystemExit(f"{name}: the run failed")
+                outcomes[name] = json.loads(Path(folder, name).read_text())
+    return outcomes
+
+
+def differences(name: str, wanted: dict, found: dict) -> list[str]:
+    """In words, what moved."""
+    if wanted == found:
+        return []
+    moved = [part for part in wanted if wanted[part] != found[part]]
+    lines = [f"{name}: {', '.join(moved)} moved"]
+    for before, after in zip(wanted["metrics"], found["metrics"], strict=False):
+        keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+        if keys:
+            shown = [f"{key} {before.get(key)} -> {after.get(key)}" for key in keys[:4]]
+            return [*lines, f"    first at step {before['step']}: {'; '.join(shown)}"]
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.golden", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("action", choices=["record", "compare"])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CASES))
+    options = parser.parse_args()
+    os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    paths = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "faults")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    sys.path[:0] = paths
+    import torch.utils.tensorboard  # noqa: F401  imported once here, shared by every case
+    import transformers.models.auto.tokenization_auto  # noqa: F401
+
+    file = HERE / f"{cpu_kind()}.json"
+    recorded = json.loads(file.read_text()) if file.exists() else {}
+    names = options.names or list(CASES)
+    if options.action == "compare" and not recorded:
+        print(
+            f"nothing was recorded for this kind of CPU ({file.stem}): run `python -m tests.golden record` on a commit"
+        )
+        return 2
+    found = run_cases(names)
+    if options.action == "record":
+        file.write_text(json.dumps({**recorded, **found}, indent=1, sort_keys=True) + "\n")
+        print(f"recorded {len(found)} cases in {file.relative_to(ROOT)}")
+        return 0
+    moved = [line for name in names for line in differences(name, recorded.get(name, {"metrics": []}), found[name])]
+    print("\n".join(moved) or f"{len(found)} cases: no bit moved")
+    return int(bool(moved))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
