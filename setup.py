@@ -6,7 +6,14 @@ setup(
     description="GRPO from scratch in PyTorch: KnowRL's knowledge-checked rewards, and mathematics",
     license="MIT",
     python_requires=">=3.11",
-    packages=["grpo", "grpo.kernels", "rewards", "rewards.mathematics", "knowledge"],
+    packages=[
+        "grpo",
+        *(f"grpo.{room}" for room in ("attention", "data", "kernels", "model", "run", "sampling")),
+        "rewards",
+        *(f"rewards.{room}" for room in ("api", "knowrl", "mathematics")),
+        "knowledge",
+        *(f"knowledge.{room}" for room in ("facts", "store")),
+    ],
     package_dir={"grpo.kernels": "kernels"},  # its own name belongs to another library: see grpo/__init__.py
     install_requires=[
         "torch>=2.11,<2.14",

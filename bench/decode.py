@@ -3,7 +3,7 @@
 How close is a decode step (embed to end flags, as CUDA graphs on a GPU) to what memory and arithmetic allow?
 Weights are random and made on the device: nothing is read or downloaded. Every row has --context tokens behind it.
   lora      the same at 96 rows with an adapter of the model's usual rank (1.5b 16, 7b 256), against without: what the adapter costs
-  backends  the decode attentions of grpo/backends.py at that shape, each with its error and time
+  backends  the decode attentions of grpo/attention/select.py at that shape, each with its error and time
 
 The floor of a step is the larger of: bytes (all weights but the embedding once, keys and values of the context) at the
 copy bandwidth measured in the same run; operations of the matrix products at the measured rate of a large product. Its
@@ -15,13 +15,13 @@ import statistics
 import torch
 
 from bench import ceilings, models, timing
-from grpo import memory
-from grpo.backends import choose_decoder, describe
-from grpo.cache import KVCache
-from grpo.decode_graph import CudaCapture, DecodeGraphs, Slots
-from grpo.draw import Sampling
-from grpo.lora import Build, LoraSpec
-from grpo.model import Decoder, ModelConfig, RMSNorm
+from grpo.attention.select import choose_decoder, describe
+from grpo.model.decoder import Decoder, ModelConfig, RMSNorm
+from grpo.model.lora import Build, LoraSpec
+from grpo.run import memory
+from grpo.sampling.cache import KVCache
+from grpo.sampling.cuda_graph import CudaCapture, DecodeGraphs, Slots
+from grpo.sampling.draw import Sampling
 
 RANKS = {"1.5b": 16, "7b": 256}
 TARGETS = {1: 0.80, 24: 0.75, 96: 0.75, 288: 0.70}

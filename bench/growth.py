@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 
 from bench import ceilings, models, sampler, timing, train_step
-from grpo.memory import LOGITS_ROWS
-from grpo.plot import line_plot
-from grpo.sampler import Sampler
+from grpo.run.memory import LOGITS_ROWS
+from grpo.run.plot import line_plot
+from grpo.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,11 @@ from pathlib import Path
 import numpy as np
 
 from bench import timing
-from knowledge import fulltext, rank, tokens
-from knowledge.base import KnowledgeBase
 from knowledge.build import SkipLog, build
-from knowledge.passages import SEPARATOR
-from knowledge.source import Source
+from knowledge.store import fulltext, rank, tokens
+from knowledge.store.base import KnowledgeBase
+from knowledge.store.passages import SEPARATOR
+from knowledge.store.source import Source
 
 NUM_WORDS, FREQUENT, QUERY_WORDS, K = 300_000, 8000, 12, 5
 

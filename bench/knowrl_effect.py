@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench import timing
-from grpo.config import load_config
-from grpo.options import SftConfig
-from grpo.plot import line_plot
+from grpo.run.config import load_config
+from grpo.run.options import SftConfig
+from grpo.run.plot import line_plot
 from grpo.sft import sft
 from grpo.train import train
 

@@ -23,7 +23,7 @@ import torch
 
 from bench import ceilings, timing
 from grpo.logprobs import token_logprobs
-from grpo.memory import LOGITS_ROWS
+from grpo.run.memory import LOGITS_ROWS
 
 CHECKED_ROWS = 64
 

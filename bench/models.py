@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from grpo.lora import Build, LoraSpec
-from grpo.model import Decoder
-from grpo.weights import load_decoder
+from grpo.model.decoder import Decoder
+from grpo.model.lora import Build, LoraSpec
+from grpo.model.weights import load_decoder
 
 END, PAD, TURN, TURN_END = "<|end|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 TEMPLATE = (

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench import growth, timing
-from grpo.plot import line_plot
+from grpo.run.plot import line_plot
 
 BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
 HEADER = "| benchmark | case | ours | peer | times faster (range) | target | share of the ceiling |\n|---|---|---|---|---|---|---|"

@@ -28,9 +28,9 @@ from pathlib import Path
 import torch
 
 from bench import ceilings, models, timing
-from grpo.decode_graph import draw_tokens
-from grpo.draw import Sampling, inverse_cdf, uniforms
-from grpo.sampler import Sampler
+from grpo.sampling.cuda_graph import draw_tokens
+from grpo.sampling.draw import Sampling, inverse_cdf, uniforms
+from grpo.sampling.sampler import Sampler
 from grpo.schema import Completion
 
 GROUP = 12

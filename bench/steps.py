@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from grpo.config import load_config
-from grpo.run import Run
+from grpo.run.config import load_config
+from grpo.run.run import Run
 from grpo.train import Trainer
 
 NUM_QUESTIONS = 64

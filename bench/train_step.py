@@ -24,14 +24,14 @@ from pathlib import Path
 import torch
 
 from bench import ceilings, models, sampler, timing
-from grpo import memory
-from grpo.adapter import save_adapter, trained_adapter
-from grpo.backends import packed_attention
+from grpo.attention.select import packed_attention
 from grpo.logprobs import token_logprobs
-from grpo.lora import LoraLinear
 from grpo.loss import LossConfig, policy_loss
-from grpo.model import Decoder
+from grpo.model.adapter import save_adapter, trained_adapter
+from grpo.model.decoder import Decoder
+from grpo.model.lora import LoraLinear
 from grpo.packing import Denominators, pack, plan, row_weights, with_advantages
+from grpo.run import memory
 from grpo.schema import Completion, Group, PackedBatch, Prompt
 
 RANK = 16

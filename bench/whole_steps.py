@@ -22,9 +22,10 @@ import torch
 from bench import ceilings, models, sampler, steps, timing
 from bench import rewards as judged
 from bench.decode import fill, profile
-from grpo import memory, policy
-from grpo.model import Decoder, ModelConfig
+from grpo.model import policy
+from grpo.model.decoder import Decoder, ModelConfig
 from grpo.packing import pack, plan, step_weights
+from grpo.run import memory
 from grpo.train import Trainer
 from rewards.registry import Reward
 from rewards.scorer import Scorer

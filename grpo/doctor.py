@@ -17,17 +17,18 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from grpo import backends, memory
-from grpo.config import load_config
-from grpo.distributed import choose_device
+from grpo.attention import select
+from grpo.data.prompts import eos_ids, load_tokenizer
 from grpo.errors import CONFIG, PREFLIGHT, STORAGE, UserError, describe, escape, redact, run_main
-from grpo.lora import Build
-from grpo.model import Decoder
-from grpo.options import SftConfig, TrainConfig
-from grpo.policy import Policy, check_vocabulary, choose_dtype, find_parts, lora_spec
-from grpo.prompts import eos_ids, load_tokenizer
+from grpo.model.decoder import Decoder
+from grpo.model.lora import Build
+from grpo.model.policy import Policy, check_vocabulary, choose_dtype, find_parts, lora_spec
+from grpo.model.weights import read_config, tensor_slots
 from grpo.rollout import load_prompts
-from grpo.weights import read_config, tensor_slots
+from grpo.run import memory
+from grpo.run.config import load_config
+from grpo.run.distributed import choose_device
+from grpo.run.options import SftConfig, TrainConfig
 from rewards.registry import build_rewards
 
 CHECKPOINT_COPIES = 3  # of every trained master: itself and AdamW's two moments
@@ -67,7 +68,7 @@ class Doctor:
 
     def machine(self) -> str:
         found = (
-            backends.describe(self.device)
+            select.describe(self.device)
             if self.device.type == "cuda" and not self.memory_gb
             else f"{torch.get_num_threads()} CPU threads"
         )

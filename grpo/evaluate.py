@@ -12,20 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from grpo import memory
-from grpo.config import load_config
-from grpo.distributed import choose_device
-from grpo.draw import Sampling, row_seed
 from grpo.errors import UserError, run_main
-from grpo.log import completion_row
-from grpo.metrics import outcome_of
-from grpo.options import TrainConfig
-from grpo.policy import Policy, load_for_inference
+from grpo.model.policy import Policy, load_for_inference
 from grpo.rollout import Rollout, load_prompts
-from grpo.run import Run
-from grpo.run_dir import write_atomically
-from grpo.sampler import Sampler
+from grpo.run import memory
+from grpo.run.config import load_config
+from grpo.run.distributed import choose_device
+from grpo.run.log import completion_row
+from grpo.run.metrics import outcome_of
+from grpo.run.options import TrainConfig
+from grpo.run.run import Run
+from grpo.sampling.draw import Sampling, row_seed
+from grpo.sampling.sampler import Sampler
 from grpo.schema import Group, Prompt
+from grpo.storage import write_atomically
 from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 

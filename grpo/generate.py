@@ -9,14 +9,14 @@ terminal until an empty line.
 import argparse
 import sys
 
-from grpo.distributed import choose_device
-from grpo.draw import Sampling, row_seed
+from grpo.data.prompts import ChatEncoder, Message
 from grpo.errors import run_main
-from grpo.log import escape
-from grpo.options import TrainConfig
-from grpo.policy import Policy, load_for_inference
-from grpo.prompts import ChatEncoder, Message
-from grpo.sampler import Sampler
+from grpo.model.policy import Policy, load_for_inference
+from grpo.run.distributed import choose_device
+from grpo.run.log import escape
+from grpo.run.options import TrainConfig
+from grpo.sampling.draw import Sampling, row_seed
+from grpo.sampling.sampler import Sampler
 
 
 class Chat:

@@ -19,8 +19,8 @@ from collections.abc import Iterator
 
 import torch
 
-from grpo.backends import exact_logits, fused
-from grpo.products import linear
+from grpo.attention.select import exact_logits, fused
+from grpo.model.linear import linear
 
 NO_CUT = float("-inf")
 CACHE_BYTES = 8 << 20  # of float32 logits that a CPU works on at a time, so that they stay in its cache

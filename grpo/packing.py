@@ -11,8 +11,8 @@ from math import ceil
 
 import torch
 
-from grpo.distributed import Ranks
-from grpo.options import TrainConfig
+from grpo.run.distributed import Ranks
+from grpo.run.options import TrainConfig
 from grpo.schema import Completion, Group, Layout, PackedBatch
 
 

@@ -4,17 +4,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from grpo import memory, metrics
 from grpo.advantages import group_advantages
-from grpo.data import Order, Row, fingerprint, read_rows
-from grpo.draw import Sampling, row_seed
+from grpo.data.hub import fetch_data
+from grpo.data.prompts import ChatEncoder, make_prompts
+from grpo.data.rows import Order, Row, fingerprint, read_rows
 from grpo.errors import PREFLIGHT, UserError
-from grpo.hub import fetch_data
-from grpo.options import TrainConfig
-from grpo.policy import Policy
-from grpo.prompts import ChatEncoder, make_prompts
-from grpo.run import Run
-from grpo.sampler import Sampler
+from grpo.model.policy import Policy
+from grpo.run import memory, metrics
+from grpo.run.options import TrainConfig
+from grpo.run.run import Run
+from grpo.sampling.draw import Sampling, row_seed
+from grpo.sampling.sampler import Sampler
 from grpo.schema import Completion, Group, Prompt
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer

@@ -12,26 +12,26 @@ from pathlib import Path
 
 import torch
 
-from grpo import memory
-from grpo.backends import packed_attention
-from grpo.config import load_config, parse_arguments
-from grpo.conversations import make_examples
-from grpo.data import Order, digest, read_records
-from grpo.distributed import Ranks
-from grpo.draw import row_seed
+from grpo.attention.select import packed_attention
+from grpo.data.conversations import make_examples
+from grpo.data.hub import fetch_data
+from grpo.data.prompts import ChatEncoder
+from grpo.data.rows import Order, digest, read_records
+from grpo.data.toy import make_world
 from grpo.errors import UserError, run_main
-from grpo.hub import fetch_data
 from grpo.logprobs import token_logprobs
-from grpo.lora import POLICY
+from grpo.model.lora import POLICY
+from grpo.model.policy import load_policy
 from grpo.optim import Optimizer, learning_rate
-from grpo.options import SftConfig, TrainConfig
 from grpo.packing import pack, plan
-from grpo.plot import line_plot
-from grpo.policy import load_policy
-from grpo.prompts import ChatEncoder
-from grpo.run import Run
-from grpo.toy import make_world
-from grpo.watch import Watch
+from grpo.run import memory
+from grpo.run.config import load_config, parse_arguments
+from grpo.run.distributed import Ranks
+from grpo.run.health import Watch
+from grpo.run.options import SftConfig, TrainConfig
+from grpo.run.plot import line_plot
+from grpo.run.run import Run
+from grpo.sampling.draw import row_seed
 
 
 class SftTrainer:

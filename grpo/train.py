@@ -12,26 +12,27 @@ from typing import Any
 
 import torch
 
-from grpo import backends, memory, metrics
-from grpo.config import parse_arguments
-from grpo.draw import row_seed
+from grpo.attention import select
+from grpo.data.toy import make_world
 from grpo.errors import MEMORY, SERVICE, Interrupted, UserError, run_main
 from grpo.evaluate import Evaluation
-from grpo.failpoint import failpoint
 from grpo.logprobs import NO_CUT, token_logprobs
-from grpo.lora import POLICY, REFERENCE, Mode
 from grpo.loss import LossConfig, policy_loss
-from grpo.model import Decoder
+from grpo.model.decoder import Decoder
+from grpo.model.lora import POLICY, REFERENCE, Mode
+from grpo.model.policy import load_policy, load_reference
 from grpo.optim import Optimizer, learning_rate
-from grpo.options import TrainConfig
 from grpo.packing import pack, plan, step_weights, with_advantages
-from grpo.policy import load_policy, load_reference
 from grpo.rollout import Rollout, prepare_rewards
-from grpo.run import Run
+from grpo.run import memory, metrics
+from grpo.run.config import parse_arguments
+from grpo.run.health import Watch
+from grpo.run.options import TrainConfig
+from grpo.run.run import Run
+from grpo.sampling.draw import row_seed
 from grpo.schema import Completion, Group, PackedBatch
 from grpo.sft import cold_start
-from grpo.toy import make_world
-from grpo.watch import Watch
+from grpo.storage import failpoint
 from rewards.scorer import Scorer
 
 TOGETHER = (
@@ -58,8 +59,8 @@ class Trainer:
         self.rollout = Rollout(config, run, self.policy, scorer or prepare_rewards(config, run.say))
         if run.device.type == "cuda":
             run.say(
-                f"on this GPU: {backends.describe(run.device)}; decode attention {self.rollout.sampler.decoder}; packed attention "
-                f"{backends.packed_choice(self.model)}"
+                f"on this GPU: {select.describe(run.device)}; decode attention {self.rollout.sampler.decoder}; packed attention "
+                f"{select.packed_choice(self.model)}"
             )
         self.loss = LossConfig(
             config.epsilon,
@@ -230,7 +231,7 @@ class Trainer:
 
     def logprobs(self, batch: PackedBatch, model: Decoder, mode: Mode) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-prob and entropy of every completion token, [C] each."""
-        hidden_TD = model(batch.ids_T, batch.positions_T, backends.packed_attention(model, batch.layout), mode)
+        hidden_TD = model(batch.ids_T, batch.positions_T, select.packed_attention(model, batch.layout), mode)
         return token_logprobs(
             hidden_TD.index_select(0, batch.source_C),
             model.head(),

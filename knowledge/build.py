@@ -19,12 +19,12 @@ from sqlalchemy import Connection
 from tqdm import tqdm
 
 from grpo.errors import PREFLIGHT, UserError, run_main
-from grpo.failpoint import failpoint
-from knowledge.index import DOCUMENTS_TABLE, IndexWriter
-from knowledge.passages import MAX_TOKENS, MIN_TOKENS, SEPARATOR, passages_of
-from knowledge.recognise import require_fts5
-from knowledge.source import MAX_ROW_BYTES, Skip, Source
-from knowledge.whole_file import build_lock, whole_file
+from grpo.storage import failpoint
+from knowledge.store.index import DOCUMENTS_TABLE, IndexWriter
+from knowledge.store.passages import MAX_TOKENS, MIN_TOKENS, SEPARATOR, passages_of
+from knowledge.store.recognise import require_fts5
+from knowledge.store.source import MAX_ROW_BYTES, Skip, Source
+from knowledge.store.whole_file import build_lock, whole_file
 
 MAX_SHOWN_PER_REASON = 20
 INSERT = "INSERT OR IGNORE INTO documents VALUES (?, ?)"

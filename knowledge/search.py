@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from grpo.errors import run_main
-from knowledge.base import KnowledgeBase
+from knowledge.store.base import KnowledgeBase
 
 
 def main(argv: list[str]) -> None:

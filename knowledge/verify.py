@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from grpo.errors import PREFLIGHT, UserError, run_main
-from knowledge.connect import ReadOnlyDatabase
 from knowledge.errors import KnowledgeBusy
-from knowledge.index import CONTENT, checksum
-from knowledge.passages import split_stored
-from knowledge.recognise import OURS, Kind, check_header, check_index, recognise
-from knowledge.side_index import read_side_index, side_index_path
+from knowledge.store.connect import ReadOnlyDatabase
+from knowledge.store.index import CONTENT, checksum
+from knowledge.store.passages import split_stored
+from knowledge.store.recognise import OURS, Kind, check_header, check_index, recognise
+from knowledge.store.side_index import read_side_index, side_index_path
 
 MAX_PROBLEMS = 20
 

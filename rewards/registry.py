@@ -106,7 +106,7 @@ def _knowrl(name: str) -> Callable[[Mapping[str, Any]], Reward]:
     """A reward of combined.py, imported when it is used: it needs SQLAlchemy and may need the NLI model's library."""
 
     def build(options: Mapping[str, Any]) -> Reward:
-        from rewards import combined
+        from rewards.knowrl import combined
 
         alone = {"correctness": combined.correctness_alone, "factuality": combined.factuality_alone}
         return alone[name](options) if name in alone else combined.combined(name, options)

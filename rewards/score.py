@@ -13,9 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from grpo.config import load_config
-from grpo.data import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS, read_records
+from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS, read_records
 from grpo.errors import PREFLIGHT, UserError, run_main
+from grpo.run.config import load_config
 from grpo.schema import Completion, Group, Prompt
 from rewards.registry import build_rewards
 from rewards.scorer import Scorer

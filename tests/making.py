@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from grpo.lora import Build, LoraSpec
-from grpo.weights import load_decoder
+from grpo.model.lora import Build, LoraSpec
+from grpo.model.weights import load_decoder
 
 SHARED = (
     Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from grpo.log import GLOSSARY
-from grpo.options import SftConfig, TrainConfig
-from rewards.api import COUNTS
+from grpo.run.log import GLOSSARY
+from grpo.run.options import SftConfig, TrainConfig
+from rewards.api.client import COUNTS
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("grpo", "rewards", "knowledge", "kernels", "bench")

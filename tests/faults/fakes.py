@@ -111,14 +111,14 @@ not_finite_on_rank_1.calls = 0
 
 def short_grace() -> None:
     """A second instead of 20 after a signal."""
-    import grpo.run
+    import grpo.run.run
 
-    grpo.run.GRACE_S = 1.0
+    grpo.run.run.GRACE_S = 1.0
 
 
 def endless_generation() -> None:
     """From its 4th batch on, the sampler takes an hour; a signal's grace is a second."""
-    from grpo.sampler import Sampler
+    from grpo.sampling.sampler import Sampler
 
     sample, calls = Sampler.sample, []
 
@@ -140,7 +140,7 @@ def endless_generation_on_rank_1() -> None:
 
 def slow_save() -> None:
     """Each checkpoint takes a second and says when it begins."""
-    from grpo import checkpoint
+    from grpo.run import checkpoint
 
     write = checkpoint.write_state
 
@@ -154,7 +154,7 @@ def slow_save() -> None:
 
 def talkative() -> None:
     """Completions of a random model, framed as a trained one would: otherwise there is nothing to judge."""
-    from grpo.policy import Policy
+    from grpo.model.policy import Policy
 
     decode = Policy.decode
     Policy.decode = lambda self, completion: (
@@ -198,10 +198,10 @@ def dies_in_a_step() -> None:
     """Rank 1 is killed in its third step; the process group notices a silent rank after 20 s."""
     from datetime import timedelta
 
-    import grpo.distributed
+    import grpo.run.distributed
     from grpo.rollout import Rollout
 
-    grpo.distributed.TIMEOUT = timedelta(seconds=20)
+    grpo.run.distributed.TIMEOUT = timedelta(seconds=20)
     sample = Rollout.sample
 
     def deadly(self, step):
@@ -216,9 +216,9 @@ def full_logs() -> None:
     """Resumed logs are as large as the disk allows, and TensorBoard's file is, too."""
     import tensorboard.summary.writer.record_writer as record_writer
 
-    import grpo.log
+    import grpo.run.log
 
-    grpo.log._continue_lines = lambda path, first_step: os.open(path, os.O_WRONLY | os.O_APPEND)
+    grpo.run.log._continue_lines = lambda path, first_step: os.open(path, os.O_WRONLY | os.O_APPEND)
     write = record_writer.RecordWriter.write
 
     def heavy(self, data):
@@ -231,7 +231,7 @@ def full_logs() -> None:
 
 def steers_the_terminal() -> None:
     """Completions full of escape sequences."""
-    from grpo.policy import Policy
+    from grpo.model.policy import Policy
 
     decode = Policy.decode
     Policy.decode = lambda self, completion: f"\x1b]0;pwned\x07\x1b[2J\u202e\x9b{decode(self, completion)}\r"

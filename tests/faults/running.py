@@ -206,7 +206,7 @@ def serve() -> None:
 
     import grpo.train
     import knowledge.build  # noqa: F401
-    import rewards.api  # noqa: F401
+    import rewards.api.client  # noqa: F401
 
     torch.set_num_threads(1)
     answers = os.fdopen(os.dup(1), "w")

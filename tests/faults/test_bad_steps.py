@@ -9,7 +9,7 @@ from api_server import ApiServer, fails, says
 from running import is_message, lines, state, write_config
 from safetensors.torch import load_file
 
-from grpo import checkpoint
+from grpo.run import checkpoint
 
 
 def master(run_dir, step):

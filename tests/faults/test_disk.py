@@ -10,7 +10,7 @@ import torch
 from running import is_message, lines, state, weights, write_config
 from safetensors.torch import save_file
 
-from grpo import checkpoint
+from grpo.run import checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -13,17 +13,17 @@ from fuzzing import corpus, damaged, json_values, quick, refuses_or, texts, to_b
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from grpo import checkpoint
-from grpo.config import load_config
-from grpo.data import fingerprint, read_rows
-from grpo.options import TrainConfig
-from knowledge.base import KnowledgeBase
+from grpo.data.rows import fingerprint, read_rows
+from grpo.run import checkpoint
+from grpo.run.config import load_config
+from grpo.run.options import TrainConfig
 from knowledge.build import SkipLog, build
-from knowledge.source import Row, Skip, Source
+from knowledge.store.base import KnowledgeBase
+from knowledge.store.source import Row, Skip, Source
+from rewards.api.reply import read_body
 from rewards.boxed import verdict
 from rewards.format import TAGS, grade, parse
-from rewards.judge import VERDICTS, parse_verdict
-from rewards.reply import read_body
+from rewards.knowrl.judge import VERDICTS, parse_verdict
 
 TRIED: Counter[str] = Counter()
 FEWEST = 10 if os.environ.get("FUZZ_EXAMPLES") else 200
@@ -198,7 +198,7 @@ def test_knowledge_query_builder(base, query, title):
     """Never an error; never another meaning: what is found shares a token with the query, and the titles are the ones
     asked for."""
     TRIED["knowledge query builder"] += 1
-    from knowledge.tokens import tokens
+    from knowledge.store.tokens import tokens
 
     found = base.search(query, k=3)
     assert all(set(tokens(query)) & set(tokens(f"{passage.title} {passage.text}")) for passage in found)

@@ -10,8 +10,8 @@ import torch
 from api_server import ApiServer, replies_with
 from running import ROOT, lines, state, weights, write_config
 
-from grpo import checkpoint
-from grpo.run_dir import RunDir
+from grpo.run import checkpoint
+from grpo.run.run_dir import RunDir
 
 KILLS = [
     "step-sampled:3",
@@ -161,7 +161,7 @@ def candidate(request) -> str:
 
 @pytest.mark.parametrize("place", ["build-rows:50", "build-filled:1", "build-compacted:1", "build-renamed:1"])
 def test_a_killed_knowledge_build_leaves_the_old_file_or_the_whole_new_one(processes, tmp_path, place):
-    from knowledge.base import KnowledgeBase
+    from knowledge.store.base import KnowledgeBase
 
     source, out = tmp_path / "source.jsonl", tmp_path / "out.db"
     source.write_text(

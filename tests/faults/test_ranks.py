@@ -12,7 +12,7 @@ import torch
 from running import lines, state, weights, write_config
 from safetensors.torch import load_file
 
-from grpo import checkpoint
+from grpo.run import checkpoint
 
 
 def port() -> str:

@@ -13,10 +13,10 @@ from api_server import ApiServer, fails, replies_with, says
 from making import TEMPLATE, write_chat_checkpoint
 from running import ROOT, is_message, state, write_config
 
+from grpo.data.prompts import load_tokenizer
 from grpo.errors import UserError, escape, is_secret_name, redact
-from grpo.lora import Build
-from grpo.prompts import load_tokenizer
-from grpo.weights import load_decoder
+from grpo.model.lora import Build
+from grpo.model.weights import load_decoder
 
 # --- secrets
 # -------------------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_a_tokenizer_with_code_of_its_own_is_refused(model, tmp_path):
     ],
 )
 def test_a_chat_template_cannot_run_code(model, attack, tmp_path):
-    from grpo.prompts import ChatEncoder
+    from grpo.data.prompts import ChatEncoder
 
     (tmp_path / "template.jinja").write_text(attack + TEMPLATE)
     with pytest.raises(UserError) as caught:

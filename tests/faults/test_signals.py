@@ -14,9 +14,9 @@ import torch
 from api_server import ApiServer, hangs, says
 from running import ROOT, is_message, lines, state, weights, write_config
 
-from grpo import checkpoint
 from grpo.errors import UserError
-from grpo.run_dir import RunDir
+from grpo.run import checkpoint
+from grpo.run.run_dir import RunDir
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 
@@ -163,7 +163,7 @@ def test_the_second_run_in_a_directory_is_told_who_has_it(processes, chat_checkp
 
 FORKING = """
 import os, sys, time
-from grpo.run_dir import RunDir
+from grpo.run.run_dir import RunDir
 held = RunDir(sys.argv[1], resume=False, overwrite=False)
 child = os.fork()
 if child:

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from rewards.boxed import verdict
-from rewards.correctness import correctness
 from rewards.format import grade
-from rewards.judge import Verdict, build_messages
+from rewards.knowrl.correctness import correctness
+from rewards.knowrl.judge import Verdict, build_messages
 
 
 class Generous:

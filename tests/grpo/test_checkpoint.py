@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from grpo import checkpoint
 from grpo.errors import UserError
+from grpo.run import checkpoint
 
 
 def write(run_dir, step, value=1.0):
@@ -108,7 +108,7 @@ def test_a_full_disk_keeps_old_checkpoints_and_says_how_much_is_missing(tmp_path
     code = f"""
 import resource, signal, torch
 from pathlib import Path
-from grpo import checkpoint
+from grpo.run import checkpoint
 from grpo.errors import run_main
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))

@@ -10,8 +10,8 @@ import pytest
 import torch
 from making import load, randomise_adapter, write_rows
 
-from grpo.adapter import save_adapter, trained_adapter
 from grpo.evaluate import summary
+from grpo.model.adapter import save_adapter, trained_adapter
 from grpo.schema import Completion, Group, Prompt, Score
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from grpo.config import coerce, load_config, to_yaml
 from grpo.errors import UserError
-from grpo.options import SftConfig, TrainConfig
+from grpo.run.config import coerce, load_config, to_yaml
+from grpo.run.options import SftConfig, TrainConfig
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 MINIMAL = "model_name_or_path: m\ndataset_id_or_path: d\noutput_dir: o\nreward_funcs: [exact]\n"

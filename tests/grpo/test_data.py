@@ -5,9 +5,9 @@ import json
 import pytest
 from making import make_tokenizer, real_data, write_rows
 
-from grpo.data import Order, fingerprint, read_records, read_rows
+from grpo.data.prompts import ChatEncoder, eos_ids, load_tokenizer, make_prompts
+from grpo.data.rows import Order, fingerprint, read_records, read_rows
 from grpo.errors import UserError
-from grpo.prompts import ChatEncoder, eos_ids, load_tokenizer, make_prompts
 
 
 def refused(call, *parts):

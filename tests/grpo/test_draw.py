@@ -6,7 +6,7 @@ import pytest
 import torch
 from grpo.kernels.reference import draw as draw_slowly
 
-from grpo.draw import Sampling, draw, row_seed, uniforms
+from grpo.sampling.draw import Sampling, draw, row_seed, uniforms
 
 CASES = [
     (1.0, 1.0, 0),

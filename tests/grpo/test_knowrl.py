@@ -7,14 +7,14 @@ import pytest
 from api_server import ApiServer, fails, replies_with, says
 from making import real_data
 
-from grpo.config import load_config
 from grpo.errors import UserError
-from grpo.options import SftConfig
-from grpo.policy import Policy
+from grpo.model.policy import Policy
+from grpo.run.config import load_config
+from grpo.run.options import SftConfig
 from grpo.sft import sft
 from grpo.train import train
 from knowledge.build import SkipLog, build
-from knowledge.source import Source
+from knowledge.store.source import Source
 
 QUIET = {"report_to": ["none"], "disable_tqdm": True, "lora_r": 4, "save_steps": 0}
 

@@ -5,10 +5,10 @@ import torch
 from grpo.kernels.reference import lora_linear
 from making import load, randomise_adapter, write_checkpoint
 
-from grpo.adapter import save_adapter, trained_adapter
-from grpo.attention import PackedAttention
+from grpo.attention.packed import PackedAttention
 from grpo.logprobs import token_logprobs
-from grpo.lora import POLICY, REFERENCE, Build, JointLinear, LoraLinear, LoraSpec, Mode
+from grpo.model.adapter import save_adapter, trained_adapter
+from grpo.model.lora import POLICY, REFERENCE, Build, JointLinear, LoraLinear, LoraSpec, Mode
 from grpo.packing import pack
 from grpo.schema import Completion, Group, Prompt
 
@@ -85,7 +85,7 @@ def test_projections_split_when_zeros_would_cost_too_much():
 def test_split_and_joint_projections_compute_the_same(monkeypatch):
     outputs, x = [], torch.randn(5, 10)
     for limit in (0.0, 1.0):
-        monkeypatch.setattr("grpo.lora.MAX_ZERO_SHARE", limit)
+        monkeypatch.setattr("grpo.model.lora.MAX_ZERO_SHARE", limit)
         joint = JointLinear(10, PARTS, True, Build(LoraSpec(3, 6), False, torch.float32, "cpu"))
         generator = torch.Generator().manual_seed(1)
         for part in PARTS:

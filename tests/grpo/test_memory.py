@@ -10,13 +10,13 @@ import pytest
 import torch
 from making import kept_by_autograd, write_chat_checkpoint, write_rows
 
-from grpo import memory
-from grpo.attention import PackedAttention
-from grpo.config import load_config
+from grpo.attention.packed import PackedAttention
 from grpo.errors import MEMORY, UserError, describe
-from grpo.lora import Build, LoraSpec
-from grpo.model import Decoder, ModelConfig
-from grpo.run import Run
+from grpo.model.decoder import Decoder, ModelConfig
+from grpo.model.lora import Build, LoraSpec
+from grpo.run import memory
+from grpo.run.config import load_config
+from grpo.run.run import Run
 from grpo.schema import Layout
 from grpo.train import Trainer
 
@@ -80,11 +80,11 @@ def test_a_process_takes_what_is_counted(dtype, recompute):
     back."""
     script = f"""
 import torch
-from grpo import memory
-from grpo.attention import PackedAttention
+from grpo.run import memory
+from grpo.attention.packed import PackedAttention
 from grpo.logprobs import token_logprobs
-from grpo.lora import Build, LoraSpec
-from grpo.model import Decoder, ModelConfig
+from grpo.model.lora import Build, LoraSpec
+from grpo.model.decoder import Decoder, ModelConfig
 from grpo.schema import Layout
 torch.set_num_threads(1)
 def status(key):

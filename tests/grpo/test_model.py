@@ -5,10 +5,10 @@ import torch
 from grpo.kernels.reference import attention
 from making import load, randomise_adapter, write_checkpoint
 
-from grpo.attention import PackedAttention
+from grpo.attention.packed import PackedAttention
 from grpo.errors import UserError
-from grpo.lora import Mode
-from grpo.model import ModelConfig
+from grpo.model.decoder import ModelConfig
+from grpo.model.lora import Mode
 from grpo.schema import Layout
 
 LENGTH = 24

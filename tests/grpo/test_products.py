@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from grpo import products
-from grpo.products import Product, linear, pack
+from grpo.model import linear as products
+from grpo.model.linear import Product, linear, pack
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 needs_onednn = pytest.mark.skipif(not products.ONEDNN, reason="this build of torch has no oneDNN products")

@@ -4,11 +4,11 @@ import pytest
 import torch
 from making import load, randomise_adapter, write_checkpoint
 
-from grpo.attention import PackedAttention
-from grpo.draw import Sampling
+from grpo.attention.packed import PackedAttention
 from grpo.logprobs import token_logprobs
 from grpo.packing import pack
-from grpo.sampler import Sampler
+from grpo.sampling.draw import Sampling
+from grpo.sampling.sampler import Sampler
 from grpo.schema import Group, Layout, Prompt
 
 PROMPTS = [[5, 9, 6], [40], [3, 3, 3, 7, 8, 1, 0, 2, 50, 51, 52], [20, 21], [60, 61, 62, 63]]

@@ -10,10 +10,10 @@ import torch
 from making import real_data, write_chat_checkpoint, write_rows
 from safetensors.torch import load_file
 
-import grpo.memory
 import grpo.rollout
-from grpo.config import load_config
+import grpo.run.memory
 from grpo.errors import Interrupted, UserError
+from grpo.run.config import load_config
 from grpo.train import train
 
 QUESTIONS = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(8) for b in range(4)]
@@ -135,8 +135,8 @@ def test_a_resumed_run_keeps_its_micro_batches(tmp_path, chat_checkpoint, monkey
     """However much memory is free then: dropout's masks go by them."""
     keys = {"lora_dropout": 0.3, "save_steps": 1}
     tokens = iter((70, 70, 10_000))
-    choose = grpo.memory.choose_budget
-    monkeypatch.setattr(grpo.memory, "choose_budget", lambda *a, **k: replace(choose(*a, **k), tokens=next(tokens)))
+    choose = grpo.run.memory.choose_budget
+    monkeypatch.setattr(grpo.run.memory, "choose_budget", lambda *a, **k: replace(choose(*a, **k), tokens=next(tokens)))
     whole = run(tmp_path, chat_checkpoint, "whole", **keys)
     run(tmp_path, chat_checkpoint, max_steps=2, **keys)
     resumed = run(tmp_path, chat_checkpoint, resume_from_checkpoint=True, **keys)
@@ -395,7 +395,7 @@ def test_a_column_is_there_even_if_the_first_row_leaves_it_out(tmp_path, chat_ch
 
 
 def test_two_runs_in_one_directory(tmp_path, chat_checkpoint):
-    from grpo.run_dir import RunDir
+    from grpo.run.run_dir import RunDir
 
     held = RunDir(tmp_path / "run", resume=False, overwrite=False)
     with pytest.raises(UserError, match="in use") as error:

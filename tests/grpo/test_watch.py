@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from grpo.errors import NON_FINITE, SERVICE, UserError
-from grpo.watch import Watch
+from grpo.run.health import Watch
 
 
 def metrics(refused=0.1, unscored=0.0):

@@ -13,12 +13,12 @@ import torch
 from making import load, randomise_adapter, write_checkpoint
 from safetensors.torch import load_file, save_file
 
-from grpo.adapter import load_adapter, merge_adapter, save_adapter, trained_adapter
-from grpo.attention import PackedAttention
+from grpo.attention.packed import PackedAttention
+from grpo.data.hub import fetch_data, fetch_model
 from grpo.errors import UserError
-from grpo.hub import fetch_data, fetch_model
+from grpo.model.adapter import load_adapter, merge_adapter, save_adapter, trained_adapter
+from grpo.model.weights import save_checkpoint
 from grpo.schema import Layout
-from grpo.weights import save_checkpoint
 
 IDS = torch.tensor([5, 9, 6, 40, 41, 2, 7, 7, 80, 3])
 
@@ -246,7 +246,7 @@ def test_hub_ids_are_fetched_through_the_endpoint(tmp_path, hub):
         "README.md": b"x",
     }
     code = (
-        "from grpo.hub import fetch_data, fetch_model\nfrom grpo.data import read_rows\nfrom grpo.weights import read_config\n"
+        "from grpo.data.hub import fetch_data, fetch_model\nfrom grpo.data.rows import read_rows\nfrom grpo.model.weights import read_config\n"
         "folder = fetch_model('someone/tiny')\n"
         "print(read_config(folder).hidden_size, sorted(p.name for p in folder.iterdir()), read_rows(fetch_data('someone/sums'))[0].question)"
     )
@@ -264,7 +264,7 @@ def test_hub_ids_are_fetched_through_the_endpoint(tmp_path, hub):
         [sys.executable, "-c", code], env={**environment, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True
     )
     assert again.stdout == run.stdout, again.stderr
-    absent = "from grpo.errors import run_main\nfrom grpo.hub import fetch_model\nrun_main(lambda argv: fetch_model('someone/absent') and 0)"
+    absent = "from grpo.errors import run_main\nfrom grpo.data.hub import fetch_model\nrun_main(lambda argv: fetch_model('someone/absent') and 0)"
     failed = subprocess.run([sys.executable, "-c", absent], env=environment, capture_output=True, text=True)
     assert (
         failed.returncode == 3

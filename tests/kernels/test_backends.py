@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from grpo import backends
-from grpo.backends import choose, choose_decoder, choose_packed
+from grpo.attention import select
+from grpo.attention.select import choose, choose_decoder, choose_packed
 
 WANTED = torch.linspace(1, 2, 7, dtype=torch.float64)
 
@@ -75,14 +75,14 @@ def test_what_tritons_compiler_raises_is_the_end_of_that_candidate():
 def test_on_a_cpu_everything_is_torchs_own(dtype):
     assert choose_decoder(4, 2, 16, 3, 50, dtype, "cpu").name == "sdpa"
     assert choose_packed(4, 2, 16, dtype, "cpu").name == "sdpa"
-    assert not backends.fused(torch.ones(3)) and backends.describe("cpu") == "torch's own operations"
+    assert not select.fused(torch.ones(3)) and select.describe("cpu") == "torch's own operations"
 
 
 def test_reading_beyond_a_length_is_noticed():
     """A decoder that ignores the lengths is wrong in the trial."""
 
     def careless(lengths, num_positions):
-        return backends.sdpa_decode(torch.full_like(lengths, num_positions), num_positions)
+        return select.sdpa_decode(torch.full_like(lengths, num_positions), num_positions)
 
     with pytest.raises(RuntimeError, match="no implementation passed"):
         choose_decoder(4, 2, 16, 3, 50, torch.float32, "cpu", decoders={"sdpa": careless})
@@ -112,8 +112,8 @@ def test_torch_flash_sees_the_cache_as_one_run_of_tokens(monkeypatch):
     cache = torch.randn(3, 2, 5, 2, 40, 8, generator=generator)  # L2BKSE, of which 4 rows and 30 positions are read
     k, v = cache[1, :, :4, :, :30]
     q, lengths = torch.randn(4, 6, 8, generator=generator), torch.tensor([1, 30, 17, 2])
-    wanted = backends.sdpa_decode(lengths, 30)(q, k, v)
-    assert torch.allclose(backends.torch_flash_decode(lengths, 30)(q, k, v), wanted, atol=1e-6)
+    wanted = select.sdpa_decode(lengths, 30)(q, k, v)
+    assert torch.allclose(select.torch_flash_decode(lengths, 30)(q, k, v), wanted, atol=1e-6)
 
 
 @pytest.mark.gpu
@@ -132,4 +132,4 @@ def test_the_packed_attention_of_a_gpu_is_torchs_flash():
 
 @pytest.mark.gpu
 def test_the_kernels_are_in_use_on_a_gpu():
-    assert backends.fused(torch.ones(3, device="cuda", dtype=torch.bfloat16)), backends.triton_problem()
+    assert select.fused(torch.ones(3, device="cuda", dtype=torch.bfloat16)), select.triton_problem()

@@ -5,10 +5,10 @@ import pytest
 import torch
 from making import load, randomise_adapter, write_checkpoint
 
-from grpo.cache import KVCache
-from grpo.decode_graph import WARM_UPS, DecodeGraphs, Slots, bucket
-from grpo.draw import Sampling
-from grpo.sampler import Sampler
+from grpo.sampling.cache import KVCache
+from grpo.sampling.cuda_graph import WARM_UPS, DecodeGraphs, Slots, bucket
+from grpo.sampling.draw import Sampling
+from grpo.sampling.sampler import Sampler
 
 
 @pytest.fixture(scope="module", params=["qwen2", "qwen3"])
@@ -70,7 +70,7 @@ def test_the_kernels_give_the_same_tokens(model, sampling, monkeypatch):
     """RMSNorm, rotation into the cache, split-KV attention, SwiGLU and drawing, all in the interpreter."""
     wanted = generate(model, FIRST[:3], SEEDS[:3], [6, 3, 5], sampling, [2])
     used = []
-    monkeypatch.setattr("grpo.backends.fused", lambda x: used.append(1) or True)
+    monkeypatch.setattr("grpo.attention.select.fused", lambda x: used.append(1) or True)
     for module in ("decode_graph", "model"):
         monkeypatch.setattr(f"grpo.{module}.fused", lambda x: used.append(1) or True)
     ours = generate(model, FIRST[:3], SEEDS[:3], [6, 3, 5], sampling, [2], decoder="triton")
@@ -153,12 +153,12 @@ def test_streaming_over_static_slots(model):
 @pytest.mark.parametrize("sampling", [Sampling(40), Sampling(40, 0.0), Sampling(40, 0.7, 0.9)], ids=str)
 def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     """Graphs against the same steps without; the log-probs against the trainer's."""
-    from grpo.backends import packed_attention
+    from grpo.attention.select import packed_attention
     from grpo.logprobs import token_logprobs
-    from grpo.lora import Build, LoraSpec
+    from grpo.model.lora import Build, LoraSpec
+    from grpo.model.weights import load_decoder
     from grpo.packing import pack
     from grpo.schema import Group, Prompt
-    from grpo.weights import load_decoder
 
     model = load_decoder(checkpoint, Build(LoraSpec(4, 8), False, dtype, "cuda"))
     randomise_adapter(model)

@@ -8,11 +8,11 @@ import torch
 from grpo.kernels.reference import attention as slow
 from making import kept_by_autograd
 
-from grpo import memory
-from grpo.attention import PackedAttention
-from grpo.flash import FlashPackedAttention
-from grpo.lora import Build, LoraSpec
-from grpo.model import Decoder, ModelConfig
+from grpo.attention.flash import FlashPackedAttention
+from grpo.attention.packed import PackedAttention
+from grpo.model.decoder import Decoder, ModelConfig
+from grpo.model.lora import Build, LoraSpec
+from grpo.run import memory
 from grpo.schema import Layout
 
 LAYOUTS = {

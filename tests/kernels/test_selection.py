@@ -6,7 +6,7 @@ import torch
 from making import load, randomise_adapter, write_checkpoint
 
 from grpo import logprobs
-from grpo.attention import PackedAttention
+from grpo.attention.packed import PackedAttention
 from grpo.logprobs import token_logprobs
 from grpo.schema import Layout
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from knowledge.build import SkipLog, build
-from knowledge.index import CONTENT
-from knowledge.passages import SEPARATOR
-from knowledge.source import Source
+from knowledge.store.index import CONTENT
+from knowledge.store.passages import SEPARATOR
+from knowledge.store.source import Source
 
 ROOT = Path(__file__).resolve().parents[2]
 

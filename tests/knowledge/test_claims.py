@@ -6,8 +6,17 @@ from dataclasses import dataclass
 
 import pytest
 
-from knowledge.claims import MAX_FACTS, admissible, by_model, by_rules, num_words, parse_reply, prompt, stated_facts
-from knowledge.clauses import clauses
+from knowledge.facts.claims import (
+    MAX_FACTS,
+    admissible,
+    by_model,
+    by_rules,
+    num_words,
+    parse_reply,
+    prompt,
+    stated_facts,
+)
+from knowledge.facts.clauses import clauses
 
 MIRA = "Mira Tolan"
 HOSTILE = [

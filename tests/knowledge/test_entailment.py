@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from grpo.errors import UserError
-from knowledge.base import KnowledgeBase
-from knowledge.claims import by_rules
-from knowledge.entailment import LABELS, UNMISTAKABLE, EntailmentVerifier, buckets, label_columns
-from knowledge.result import Passage
-from knowledge.verdict import CachedVerifier
-from rewards.factuality import FactualityJudge
+from knowledge.facts.claims import by_rules
+from knowledge.facts.entailment import LABELS, UNMISTAKABLE, EntailmentVerifier, buckets, label_columns
+from knowledge.facts.verdict import CachedVerifier
+from knowledge.store.base import KnowledgeBase
+from knowledge.store.result import Passage
+from rewards.knowrl.factuality import FactualityJudge
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = (
@@ -292,7 +292,7 @@ def test_batches_change_nothing(verifier, monkeypatch):
     rng = random.Random(2)
     pairs = [example(rng)[:2] for _ in range(30)] + [("Velda " * 200, "Orun"), ("Paris", "Tane " * 90)]
     whole = torch.tensor(verifier.probabilities(pairs))
-    monkeypatch.setattr("knowledge.entailment.MAX_BATCH_TOKENS", 64)
+    monkeypatch.setattr("knowledge.facts.entailment.MAX_BATCH_TOKENS", 64)
     torch.testing.assert_close(torch.tensor(verifier.probabilities(pairs)), whole, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(
         torch.tensor([verifier.probabilities([pair])[0] for pair in pairs]), whole, rtol=1e-4, atol=1e-5
@@ -362,5 +362,5 @@ def test_the_unmistakable_pairs_name_both_labels():
 
 def test_importing_it_does_not_load_transformers():
     """Offline runs with the lexical verifier must start fast."""
-    code = "import sys, knowledge.entailment, rewards.factuality; sys.exit('transformers' in sys.modules)"
+    code = "import sys, knowledge.facts.entailment, rewards.knowrl.factuality; sys.exit('transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

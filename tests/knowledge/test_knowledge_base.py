@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from knowledge.base import KnowledgeBase
-from knowledge.side_index import side_index_path
+from knowledge.store.base import KnowledgeBase
+from knowledge.store.side_index import side_index_path
 
 
 @pytest.fixture(scope="module")

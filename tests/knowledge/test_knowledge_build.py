@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from grpo.errors import UserError
-from knowledge.base import KnowledgeBase
 from knowledge.build import SkipLog, build
-from knowledge.passages import SEPARATOR
-from knowledge.source import Source
+from knowledge.store.base import KnowledgeBase
+from knowledge.store.passages import SEPARATOR
+from knowledge.store.source import Source
+from knowledge.store.whole_file import build_lock
 from knowledge.verify import verify
-from knowledge.whole_file import build_lock
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -122,7 +122,9 @@ KILL_AT = {
 }
 KILLED_BUILD = """
 import os, signal, sys
-from knowledge import build, index, whole_file
+from knowledge import build
+from knowledge.store import index
+from knowledge.store import whole_file
 def at_call(number, function):
     calls = []
     def call(*arguments, **options):

@@ -12,9 +12,9 @@ import time
 import pytest
 
 from grpo.errors import UserError
-from knowledge import recognise
-from knowledge.base import KnowledgeBase
 from knowledge.errors import KnowledgeBusy
+from knowledge.store import recognise
+from knowledge.store.base import KnowledgeBase
 from knowledge.verify import verify
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from knowledge.base import KnowledgeBase
+from knowledge.store.base import KnowledgeBase
 
 XQUAD = Path(__file__).resolve().parents[3] / "shared" / "data" / "xquad"
 

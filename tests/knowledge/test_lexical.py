@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from knowledge.claims import stated_facts
-from knowledge.clauses import CLAUSES_VERSION
-from knowledge.lexical import LexicalVerifier
-from knowledge.result import Passage
-from knowledge.tokens import TOKENS_VERSION
+from knowledge.facts.claims import stated_facts
+from knowledge.facts.clauses import CLAUSES_VERSION
+from knowledge.facts.lexical import LexicalVerifier
+from knowledge.store.result import Passage
+from knowledge.store.tokens import TOKENS_VERSION
 from knowledge.world import SENTENCE, VALUES, make_people
 
 MIRA = "Mira Tolan was born in Velda. She works as a baker. She lived in Orun and died in 1962. It is said that she was not rich."

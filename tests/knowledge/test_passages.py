@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knowledge.passages import SEPARATOR, num_tokens, pack, passages_of, sentences, split_stored
+from knowledge.store.passages import SEPARATOR, num_tokens, pack, passages_of, sentences, split_stored
 
 
 @pytest.mark.parametrize(

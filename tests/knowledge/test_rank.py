@@ -6,10 +6,10 @@ import sqlite3
 
 import pytest
 
-from knowledge import rank
-from knowledge.base import KnowledgeBase
-from knowledge.rank import Bag, idf
-from knowledge.tokens import tokens
+from knowledge.store import rank
+from knowledge.store.base import KnowledgeBase
+from knowledge.store.rank import Bag, idf
+from knowledge.store.tokens import tokens
 
 VOWELS = ("ake", "oru", "imo", "ulu", "aro", "eni", "odu", "ipa")
 WORDS = [f"{letter}{vowel}{end}" for vowel in VOWELS for letter in "bcdfglmnprst" for end in "ntxk"]

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from grpo.errors import UserError
-from knowledge.source import Row, Skip, Source
+from knowledge.store.source import Row, Skip, Source
 
 TRICKY = 'Three {["\\"]}, \\'
 GOOD = [

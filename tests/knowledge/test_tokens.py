@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knowledge.spelling import edits, is_misspelling, spelling_key
-from knowledge.stem import STEP_2, STEP_3, STEP_4, stem
-from knowledge.tokens import STOP_WORDS, fold, tokens
+from knowledge.store.spelling import edits, is_misspelling, spelling_key
+from knowledge.store.stem import STEP_2, STEP_3, STEP_4, stem
+from knowledge.store.tokens import STOP_WORDS, fold, tokens
 
 ROOTS = (
     "abil act adjust agre allow ambigu bak bibl bowdl chang cl condition conflat connect cr decis defend dep depend digit doubt "

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from grpo.errors import UserError
-from knowledge.lexical import LexicalVerifier
-from knowledge.result import Passage
-from knowledge.verdict import CachedVerifier, Verdict
+from knowledge.facts.lexical import LexicalVerifier
+from knowledge.facts.verdict import CachedVerifier, Verdict
+from knowledge.store.result import Passage
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSAGE = Passage("doc#0", "doc", "Mira Tolan was born in Velda.", 1.0)
@@ -57,8 +57,8 @@ def test_a_fact_is_judged_once_per_evidence_also_after_a_restart(path):
 
 def test_it_survives_in_another_process(path):
     code = (
-        "import sys; from knowledge.lexical import LexicalVerifier; from knowledge.result import Passage\n"
-        "from knowledge.verdict import CachedVerifier; v = CachedVerifier(LexicalVerifier(), sys.argv[1])\n"
+        "import sys; from knowledge.facts.lexical import LexicalVerifier; from knowledge.store.result import Passage\n"
+        "from knowledge.facts.verdict import CachedVerifier; v = CachedVerifier(LexicalVerifier(), sys.argv[1])\n"
         "v.verify([(sys.argv[2], [Passage('x#7', 'doc', sys.argv[3], 1.0)])]); print(v.num_hits)"
     )
     hits = [
@@ -138,7 +138,7 @@ def test_another_table_of_that_name_is_refused(tmp_path):
 
 
 def test_a_locked_file_stops_nothing(path, monkeypatch, caplog):
-    monkeypatch.setattr("knowledge.verdict.BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("knowledge.facts.verdict.BUSY_TIMEOUT_S", 0.05)
     cached = CachedVerifier(Counting(), path)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")

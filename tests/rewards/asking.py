@@ -4,9 +4,9 @@ import asyncio
 
 from api_server import ApiServer
 
-from rewards.api import ApiClient
-from rewards.endpoint import Endpoint, Limits
-from rewards.reply import Reply
+from rewards.api.client import ApiClient
+from rewards.api.endpoint import Endpoint, Limits
+from rewards.api.reply import Reply
 
 KEY = "canary-5e2b-key"
 KEY_NAME = "OPENAI_API_KEY_JUDGE"

@@ -14,9 +14,9 @@ from api_server import ApiServer, chat, dies_midway, drips, fails, hangs, resets
 from asking import KEY, KEY_NAME, ask, client_of, complete
 
 from grpo.errors import PREFLIGHT, SERVICE, UserError
-from rewards.connections import REQUESTS_PER_SDK
-from rewards.endpoint import Limits
-from rewards.reply import Reply, Trouble, read_body
+from rewards.api.connections import REQUESTS_PER_SDK
+from rewards.api.endpoint import Limits
+from rewards.api.reply import Reply, Trouble, read_body
 
 
 @pytest.fixture(autouse=True)
@@ -242,8 +242,8 @@ def test_ctrl_c_ends_a_program_whose_calls_hang():
 import asyncio, signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)      # a background job starts with the signal ignored
 sys.path[:0] = sys.argv[2:]
-from rewards.api import ApiClient
-from rewards.endpoint import Endpoint
+from rewards.api.client import ApiClient
+from rewards.api.endpoint import Endpoint
 client = ApiClient(Endpoint("judge", sys.argv[1], "OPENAI_API_KEY_JUDGE", "m"))
 loop = asyncio.new_event_loop()
 threading.Thread(target=loop.run_forever, daemon=True).start()

@@ -14,11 +14,11 @@ from api_server import ApiServer, fails, replies_with, says
 from asking import KEY, KEY_NAME, ask, client_of, complete
 
 from grpo.errors import PREFLIGHT, UserError
-from rewards.connections import Connections
-from rewards.endpoint import Limits
-from rewards.limits import Breaker, RateLimit, RetryBudget
-from rewards.reply import Reply, retry_after_s
-from rewards.reply_cache import ReplyCache, cache_key
+from rewards.api.cache import ReplyCache, cache_key
+from rewards.api.connections import Connections
+from rewards.api.endpoint import Limits
+from rewards.api.limits import Breaker, RateLimit, RetryBudget
+from rewards.api.reply import Reply, retry_after_s
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,13 @@ from dataclasses import asdict
 
 import pytest
 
-from grpo.config import load_config
 from grpo.errors import UserError
+from grpo.run.config import load_config
 from grpo.schema import Completion, Group, Prompt
 from knowledge.build import SkipLog, build
-from knowledge.source import Source
-from rewards import correctness
-from rewards.judge import Verdict
+from knowledge.store.source import Source
+from rewards.knowrl import correctness
+from rewards.knowrl.judge import Verdict
 from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 

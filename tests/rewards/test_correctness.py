@@ -12,12 +12,19 @@ from making import real_data
 
 from grpo.errors import SERVICE, UserError
 from grpo.schema import Score
-from rewards.api import ApiClient
-from rewards.correctness import build_judge, correctness, knowrl_v1, knowrl_v2, lists_alternatives, shares_keyword
-from rewards.endpoint import Endpoint, Limits
+from rewards.api.client import ApiClient
+from rewards.api.endpoint import Endpoint, Limits
 from rewards.format import parse
-from rewards.judge import ModelJudge, Verdict
-from rewards.offline_judge import OfflineJudge
+from rewards.knowrl.correctness import (
+    build_judge,
+    correctness,
+    knowrl_v1,
+    knowrl_v2,
+    lists_alternatives,
+    shares_keyword,
+)
+from rewards.knowrl.judge import ModelJudge, Verdict
+from rewards.knowrl.offline_judge import OfflineJudge
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 

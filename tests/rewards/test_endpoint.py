@@ -9,9 +9,9 @@ from api_server import ApiServer, fails, sends
 from asking import FAST, KEY, KEY_NAME, ask, client_of
 
 from grpo.errors import CONFIG, PREFLIGHT, UserError
-from rewards.api import ApiClient, decomposer_client, judge_client
-from rewards.endpoint import Endpoint, check_url, decomposer_endpoint, judge_endpoint
-from rewards.reply import Reply
+from rewards.api.client import ApiClient, decomposer_client, judge_client
+from rewards.api.endpoint import Endpoint, check_url, decomposer_endpoint, judge_endpoint
+from rewards.api.reply import Reply
 
 OPTIONS = {
     "judge_base_url": None,

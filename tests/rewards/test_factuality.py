@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from grpo.errors import UserError
-from knowledge.base import KnowledgeBase
 from knowledge.build import SkipLog, build
-from knowledge.claims import Claims, by_model, by_rules
-from knowledge.lexical import LexicalVerifier
-from knowledge.result import Passage
-from knowledge.source import Source
-from knowledge.verdict import CachedVerifier, Verdict
-from rewards.factuality import FactualityJudge, FactVerdict, titles_of
+from knowledge.facts.claims import Claims, by_model, by_rules
+from knowledge.facts.lexical import LexicalVerifier
+from knowledge.facts.verdict import CachedVerifier, Verdict
+from knowledge.store.base import KnowledgeBase
+from knowledge.store.result import Passage
+from knowledge.store.source import Source
+from rewards.knowrl.factuality import FactualityJudge, FactVerdict, titles_of
 
 DOCUMENTS = {
     "Mira Tolan": "Mira Tolan was born in Velda. She works as a baker. She lived in Orun.",

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rewards.factuality import FORMULAS, hardened, knowrl_v1, knowrl_v2
+from rewards.knowrl.factuality import FORMULAS, hardened, knowrl_v1, knowrl_v2
 
 S, R, U = "supported", "refuted", "unknown"
 

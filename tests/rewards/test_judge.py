@@ -7,10 +7,10 @@ import pytest
 from api_server import ApiServer, fails, replies_with, says
 
 from grpo.errors import PREFLIGHT, UserError
-from rewards.api import ApiClient
-from rewards.endpoint import Endpoint, Limits
-from rewards.judge import MAX_CHARS, ModelJudge, build_messages, parse_verdict, quote
-from rewards.reply_cache import ReplyCache
+from rewards.api.cache import ReplyCache
+from rewards.api.client import ApiClient
+from rewards.api.endpoint import Endpoint, Limits
+from rewards.knowrl.judge import MAX_CHARS, ModelJudge, build_messages, parse_verdict, quote
 
 REPLIES = {  # 60 replies -> the verdict they are
     "A": "correct",

@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from rewards.offline_judge import OfflineJudge, words
+from rewards.knowrl.offline_judge import OfflineJudge, words
 
 OFFLINE = [  # question, answer, truths, outcome
     ("What is the capital of France?", "Paris", ["Paris"], "correct"),

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rewards.refusal import is_refusal, knowrl_v1
+from rewards.knowrl.refusal import is_refusal, knowrl_v1
 
 REFUSALS = [
     "I don't know",

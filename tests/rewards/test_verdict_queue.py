@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from knowledge.verdict import Verdict
-from rewards.factuality import VerdictQueue
+from knowledge.facts.verdict import Verdict
+from rewards.knowrl.factuality import VerdictQueue
 
 
 def test_a_verifier_that_fails_is_heard_of_and_the_next_call_works():

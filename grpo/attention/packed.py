@@ -1,0 +1,144 @@
+"""Attention over the two layouts of this program: a packed row of tokens, and one new token per cache slot.
+
+The decoder calls `attend(layer, q, k, v)` and does not know which of them it is. Both use torch's
+scaled_dot_product_attention, which scales by 1/sqrt(E) and shares key-value heads among grouped queries; in bfloat16 on
+a CPU dense_attention.py computes the same faster.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from grpo.attention import dense as dense_attention
+from grpo.sampling.cache import KVCache
+from grpo.schema import Layout
+
+MANY_ROWS = 8  # from which on a decode step is faster by dense_attention.py
+
+
+class PackedAttention:
+    """Causal attention inside a packed row: a prompt attends to itself, a completion to its prompt and to itself.
+
+    The row is packed everywhere else; only here its pieces are laid out as two batches padded on the right, the prompts
+    [P, width] and the completions [N, width], the latter with a copy of their prompt's keys in front of their own. So a
+    prompt's projections are computed once per group, and padding costs attention only, never a GEMM.
+    """
+
+    def __init__(self, layout: Layout, dtype: torch.dtype, device: torch.device | str):
+        prompt_lengths = [prompt for prompt, _ in layout.groups]
+        self.prompt_of_row = [p for p, (_, completions) in enumerate(layout.groups) for _ in completions]
+        self.num_prompts, self.prompt_width = len(prompt_lengths), max(prompt_lengths, default=0)
+        self.num_rows = len(self.prompt_of_row)
+        self.completion_width = max((n for _, completions in layout.groups for n in completions), default=0)
+        self.num_slots = self.num_prompts * self.prompt_width + self.num_rows * self.completion_width
+        self.slot_T = torch.tensor(self._slots(layout), dtype=torch.int64, device=device)
+        self.prompt_of_row_N = torch.tensor(self.prompt_of_row, dtype=torch.int64, device=device)
+        lengths = (
+            sorted(set(prompt_lengths))
+            if len(set(prompt_lengths)) == 1
+            else [prompt_lengths[p] for p in self.prompt_of_row]
+        )
+        self.mask = _completion_mask(lengths, self.prompt_width, self.completion_width, dtype, device)
+
+    def _slots(self, layout: Layout) -> list[int]:
+        """For each token of the row its place in the padded batches, prompts first, then completions."""
+        slots, row = [], 0
+        for prompt, (prompt_length, completions) in enumerate(layout.groups):
+            start = prompt * self.prompt_width
+            slots += range(start, start + prompt_length)
+            for length in completions:
+                start = self.num_prompts * self.prompt_width + row * self.completion_width
+                slots += range(start, start + length)
+                row += 1
+        return slots
+
+    def __call__(self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor) -> torch.Tensor:
+        (q_P, q_N), (k_P, k_N), (v_P, v_N) = (self._pad(x) for x in (q_THE, k_TKE, v_TKE))
+        out = _attend(q_P, k_P, v_P, None)  # right padding is never attended to
+        if self.completion_width:
+            k_N = torch.cat([k_P.index_select(0, self.prompt_of_row_N), k_N], dim=1)
+            v_N = torch.cat([v_P.index_select(0, self.prompt_of_row_N), v_N], dim=1)
+            out_N = _attend(q_N, k_N, v_N, self.mask)
+            out = torch.cat([out.flatten(0, 1), out_N.flatten(0, 1)])
+        return _Unpad.apply(out.reshape(self.num_slots, *q_THE.shape[1:]), self.slot_T)
+
+    def _pad(self, x_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        padded = x_T.new_zeros(self.num_slots, *x_T.shape[1:]).index_copy(0, self.slot_T, x_T)
+        prompts, completions = padded.split(
+            [self.num_prompts * self.prompt_width, self.num_rows * self.completion_width]
+        )
+        return (
+            prompts.view(self.num_prompts, self.prompt_width, *x_T.shape[1:]),
+            completions.view(self.num_rows, self.completion_width, *x_T.shape[1:]),
+        )
+
+
+class DecodeAttention:
+    """Attention of one new token per live slot: stores its key and value, then attends to all positions up to its own.
+
+    positions_B: position of the new token; slots 0 ... B-1 are live. Queries of a group lie on the query axis, so that
+    each key-value head is read once (the key-value heads are the batch of the product).
+    """
+
+    def __init__(self, cache: KVCache, positions_B: torch.Tensor, num_positions: int):
+        self.cache, self.positions_B = cache, positions_B
+        self.dense = dense_attention.usable(cache.kv_L2BKSE) and len(positions_B) >= MANY_ROWS
+        self.num_positions = cache.num_positions if self.dense else num_positions
+        self.rows_B = torch.arange(len(positions_B), device=positions_B.device)
+        reachable_BS = torch.arange(self.num_positions, device=positions_B.device) <= positions_B[:, None]
+        self.mask_B11S = _additive(reachable_BS, cache.kv_L2BKSE.dtype)[:, None, None]
+
+    def __call__(self, layer: int, q_BHE: torch.Tensor, k_BKE: torch.Tensor, v_BKE: torch.Tensor) -> torch.Tensor:
+        self.cache.write(layer, self.rows_B, self.positions_B, k_BKE, v_BKE)
+        k_BKSE, v_BKSE = self.cache.read(layer, len(q_BHE), self.num_positions)
+        q_BKGE = q_BHE.unflatten(1, (k_BKE.shape[1], -1))
+        attend = dense_attention.decode if self.dense else F.scaled_dot_product_attention
+        return attend(q_BKGE, k_BKSE, v_BKSE, self.mask_B11S).flatten(1, 2)
+
+
+class _Unpad(torch.autograd.Function):
+    """padded[slot_T]. Slots are distinct, so the gradient is copied back; autograd's own would add row by row."""
+
+    @staticmethod
+    def forward(ctx, padded, slot_T):
+        ctx.save_for_backward(slot_T)
+        ctx.num_slots = padded.shape[0]
+        return padded.index_select(0, slot_T)
+
+    @staticmethod
+    def backward(ctx, grad_T):
+        (slot_T,) = ctx.saved_tensors
+        return grad_T.new_zeros(ctx.num_slots, *grad_T.shape[1:]).index_copy_(0, slot_T, grad_T), None
+
+
+def _attend(
+    q_NSHE: torch.Tensor, k_NTKE: torch.Tensor, v_NTKE: torch.Tensor, mask: torch.Tensor | None
+) -> torch.Tensor:
+    """Causal, if there is no mask."""
+    if dense_attention.usable(q_NSHE):
+        if mask is None:
+            mask = _completion_mask([0], 0, q_NSHE.shape[1], q_NSHE.dtype, q_NSHE.device)
+        return dense_attention.DenseAttention.apply(q_NSHE, k_NTKE, v_NTKE, mask)
+    out_NHSE = F.scaled_dot_product_attention(
+        q_NSHE.transpose(1, 2),
+        k_NTKE.transpose(1, 2),
+        v_NTKE.transpose(1, 2),
+        mask,
+        is_causal=mask is None,
+        enable_gqa=q_NSHE.shape[2] != k_NTKE.shape[2],
+    )
+    return out_NHSE.transpose(1, 2)
+
+
+def _completion_mask(
+    prompt_lengths: list[int], prompt_width: int, completion_width: int, dtype: torch.dtype, device: torch.device | str
+) -> torch.Tensor:
+    """[rows or 1, 1, completion_width, prompt_width + completion_width]: the whole prompt, then causal."""
+    prompt = torch.arange(prompt_width, device=device) < torch.tensor(prompt_lengths, device=device)[:, None]
+    causal = torch.ones(completion_width, completion_width, dtype=torch.bool, device=device).tril()
+    allowed = torch.cat([prompt[:, None].expand(-1, completion_width, -1), causal.expand(len(prompt), -1, -1)], dim=-1)
+    return _additive(allowed, dtype)[:, None]
+
+
+def _additive(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """0 where attention is allowed, -inf elsewhere."""
+    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, float("-inf"))

@@ -1,0 +1,162 @@
+"""LoRA adapters in PEFT's layout, in and out.
+
+PEFT warns and goes on when a tensor's name does not fit, which leaves that projection untrained without a sign; here
+every name is checked, and the tests compare logits.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from grpo.errors import PREFLIGHT, UserError
+from grpo.model.decoder import Decoder
+from grpo.model.lora import LoraLinear
+from grpo.model.master_weight import master_dtype
+from grpo.model.weights import NAMES_SHOWN, projections
+
+PREFIX = "base_model.model."
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter: for each adapted projection (Hugging Face's module name) A [r, I] and B [O, r] with the scale
+    alpha / r already in B, both float32 on the CPU."""
+
+    pairs: dict[str, tuple[torch.Tensor, torch.Tensor]]
+    base_model: str | None
+
+
+def is_adapter(folder: Path) -> bool:
+    return (folder / CONFIG_FILE).exists()
+
+
+def load_adapter(folder: Path) -> Adapter:
+    """Reads an adapter written by PEFT or by `save_adapter`; exit 3 if it is not a plain LoRA adapter."""
+    try:
+        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        tensors = load_file(folder / WEIGHTS_FILE)
+    except (OSError, json.JSONDecodeError, SafetensorError) as error:
+        raise UserError(
+            f"{folder} is not a readable adapter",
+            f"{type(error).__name__}: {error}",
+            f"it must hold {CONFIG_FILE} and {WEIGHTS_FILE}",
+            PREFLIGHT,
+        ) from None
+    extras = [
+        key
+        for key in ("use_dora", "modules_to_save", "lora_bias", "fan_in_fan_out", "trainable_token_indices")
+        if config.get(key)
+    ]
+    if config.get("peft_type") != "LORA" or config.get("bias", "none") != "none" or extras:
+        raise UserError(
+            f"{folder} is not a plain LoRA adapter",
+            f"peft_type {config.get('peft_type')}, bias {config.get('bias')}, {extras}",
+            "merge it into its base with PEFT first, and start from the merged checkpoint",
+            PREFLIGHT,
+        )
+    halves: dict[str, dict[str, torch.Tensor]] = {}
+    for key, tensor in tensors.items():
+        module, _, half = key.removeprefix(PREFIX).removesuffix(".weight").removesuffix(".default").rpartition(".")
+        halves.setdefault(module, {})[half] = tensor.float()
+    incomplete = [module for module, found in halves.items() if set(found) != {"lora_A", "lora_B"}]
+    if incomplete or not halves:
+        raise UserError(
+            f"{folder / WEIGHTS_FILE} holds no complete LoRA pairs",
+            f"incomplete: {incomplete[:NAMES_SHOWN]}",
+            "",
+            PREFLIGHT,
+        )
+    return Adapter(
+        {m: (h["lora_A"], _scale(config, m, h["lora_A"].shape[0]) * h["lora_B"]) for m, h in halves.items()},
+        config.get("base_model_name_or_path"),
+    )
+
+
+def _scale(config: dict, module: str, rank: int) -> float:
+    patterns = config.get("alpha_pattern") or {}
+    alpha = next(
+        (value for key, value in patterns.items() if module == key or module.endswith("." + key)),
+        config.get("lora_alpha", rank),
+    )
+    return alpha / (rank**0.5 if config.get("use_rslora") else rank)
+
+
+@torch.no_grad()
+def merge_adapter(model: Decoder, adapter: Adapter) -> None:
+    """Adds an adapter to the weights themselves: in float32, rounded once. The result is the policy at step 0."""
+    found = projections(model)
+    foreign = [module for module in adapter.pairs if module not in found]
+    if foreign:
+        raise UserError(
+            "the adapter belongs to another model",
+            f"no such projections here: {foreign[:NAMES_SHOWN]}",
+            f"it was trained on {adapter.base_model}",
+            PREFLIGHT,
+        )
+    for module, (A, B) in adapter.pairs.items():
+        linear, part = found[module]
+        weight, _ = linear.base(part)
+        if weight.shape != (B.shape[0], A.shape[1]):
+            raise UserError(
+                "the adapter belongs to another model",
+                f"{module} is {tuple(weight.shape)} here, {B.shape[0]} x {A.shape[1]} there",
+                f"it was trained on {adapter.base_model}",
+                PREFLIGHT,
+            )
+        weight.copy_(weight.to(master_dtype(weight.dtype)) + B.to(weight.device) @ A.to(weight.device))
+    model.refresh()
+
+
+def trained_adapter(model: Decoder, start: Adapter | None, base_model: str | None) -> Adapter:
+    """What training has made, relative to the checkpoint on disk: the model's adapter, stacked on the one it started
+    from.
+
+    Stacking is exact: B₁A₁ + B₂A₂ = [B₁ B₂] [A₁; A₂].
+    """
+    pairs = {}
+    for module, (linear, part) in projections(model).items():
+        stack = [start.pairs[module]] if start and module in start.pairs else []
+        if isinstance(linear, LoraLinear) and part in linear.rank_slices:
+            A, B = linear.adapter(part)
+            stack.append((A.detach().float().cpu(), linear.lora.scale * B.detach().float().cpu()))
+        if stack:
+            pairs[module] = torch.cat([A for A, _ in stack]), torch.cat([B for _, B in stack], dim=1)
+    return Adapter(pairs, base_model)
+
+
+def save_adapter(adapter: Adapter, folder: Path, lora_alpha: float | None = None, dropout: float = 0.0) -> None:
+    """Writes PEFT's two files. The scale stays in B (so alpha = rank) unless lora_alpha is given."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ranks = {module: A.shape[0] for module, (A, _) in adapter.pairs.items()}
+    rank = max(ranks.values())
+    other = {module: r for module, r in ranks.items() if r != rank}
+    scale = 1.0 if lora_alpha is None else lora_alpha / rank
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": adapter.base_model,
+        "r": rank,
+        "lora_alpha": rank * scale,
+        "lora_dropout": dropout,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "target_modules": sorted({module.rpartition(".")[2] for module in ranks}),
+        "rank_pattern": other,
+        "alpha_pattern": {module: r * scale for module, r in other.items()},
+        "modules_to_save": None,
+        "use_rslora": False,
+        "use_dora": False,
+        "init_lora_weights": True,
+    }
+    tensors = {}
+    for module, (A, B) in adapter.pairs.items():
+        tensors[f"{PREFIX}{module}.lora_A.weight"] = A.contiguous()
+        tensors[f"{PREFIX}{module}.lora_B.weight"] = (B / scale).contiguous()
+    save_file(tensors, folder / WEIGHTS_FILE, {"format": "pt"})
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

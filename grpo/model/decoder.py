@@ -1,0 +1,252 @@
+"""The decoder of Qwen2, Qwen3 and Llama: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+
+One forward serves all uses: tokens come packed in one row [T], and `attend` decides who sees whom (attention.py: a
+packed row, or one new token per cache slot). The head is not applied here, since hidden states are small and logits are
+not.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from grpo.attention.select import fused
+from grpo.errors import PREFLIGHT, UserError
+from grpo.model.linear import pack
+from grpo.model.lora import POLICY, Build, JointLinear, Linear, LoraLinear, Mode, make_linear
+from grpo.model.rope import read_rope, rope_tables, rotate
+
+Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+FAMILIES = ("qwen2", "qwen3", "llama")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a checkpoint, read from its config.json; `raw` is that file, kept for writing checkpoints."""
+
+    family: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    norm_eps: float
+    max_positions: int
+    tied_head: bool
+    qkv_bias: bool
+    o_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    rope: dict[str, Any]
+    raw: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def from_hf(cls, raw: dict[str, Any]) -> "ModelConfig":
+        """raw: the parsed config.json. Refuses (exit 3) what this decoder would silently compute wrongly."""
+        family = raw.get("model_type")
+        problem = (
+            f"model_type {family!r}"
+            if family not in FAMILIES
+            else "sliding-window attention"
+            if raw.get("use_sliding_window")
+            else f"activation {raw['hidden_act']!r}"
+            if raw.get("hidden_act", "silu") != "silu"
+            else "a quantised checkpoint"
+            if raw.get("quantization_config")
+            else None
+        )
+        if problem:
+            raise UserError(
+                f"the checkpoint needs {problem}, which this decoder does not have",
+                f"it knows {', '.join(FAMILIES)} with full attention and SwiGLU",
+                "use another checkpoint",
+                PREFLIGHT,
+            )
+        attention_bias = raw.get("attention_bias", False)
+        return cls(
+            family,
+            raw["vocab_size"],
+            raw["hidden_size"],
+            raw["intermediate_size"],
+            raw["num_hidden_layers"],
+            raw["num_attention_heads"],
+            raw.get("num_key_value_heads") or raw["num_attention_heads"],
+            raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"],
+            raw.get("rms_norm_eps", 1e-6),
+            raw.get("max_position_embeddings", 32768),
+            raw.get("tie_word_embeddings", False),
+            qkv_bias=family == "qwen2" or attention_bias,
+            o_bias=attention_bias and family != "qwen2",
+            mlp_bias=raw.get("mlp_bias", False),
+            qk_norm=family == "qwen3",
+            rope=read_rope(raw),
+            raw=raw,
+        )
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean x² + eps) · weight over the last axis, computed in float32 (1910.07467)."""
+
+    def __init__(self, width: int, eps: float, build: Build):
+        super().__init__()
+        self.weight, self.eps = build.weight(width), eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.after_adding(x)[0]
+
+    def after_adding(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The norm of x + residual, and that sum."""
+        if fused(x):
+            from grpo.kernels.rms_norm import rms_norm
+
+            return rms_norm(x, self.weight(), self.eps, residual)
+        x = x if residual is None else residual + x
+        exact = x.to(torch.promote_types(x.dtype, torch.float32))
+        exact = exact * torch.rsqrt(exact.square().mean(dim=-1, keepdim=True) + self.eps)
+        return exact.to(x.dtype) * self.weight(), x
+
+
+class Attention(nn.Module):
+    def __init__(self, c: ModelConfig, build: Build):
+        super().__init__()
+        self.head_dim = c.head_dim
+        sizes = {
+            "q_proj": c.num_heads * c.head_dim,
+            "k_proj": c.num_kv_heads * c.head_dim,
+            "v_proj": c.num_kv_heads * c.head_dim,
+        }
+        self.qkv = JointLinear(c.hidden_size, sizes, c.qkv_bias, build)
+        self.o = make_linear(c.num_heads * c.head_dim, {"o_proj": c.hidden_size}, c.o_bias, build)
+        self.q_norm = RMSNorm(c.head_dim, c.norm_eps, build) if c.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(c.head_dim, c.norm_eps, build) if c.qk_norm else nn.Identity()
+
+    def forward(
+        self, x_TD: torch.Tensor, layer: int, rope: tuple[torch.Tensor, torch.Tensor], attend: Attend, mode: Mode
+    ) -> torch.Tensor:
+        q_THE, k_TKE, v_TKE = (y.unflatten(-1, (-1, self.head_dim)) for y in self.qkv(x_TD, mode))
+        q_THE, k_TKE = self.q_norm(q_THE), self.k_norm(k_TKE)
+        if hasattr(attend, "unrotated"):  # rotation and the write into the cache are one kernel there
+            return self.o(attend.unrotated(layer, q_THE, k_TKE, v_TKE, rope).flatten(1), mode)
+        q_THE, k_TKE = rotate(q_THE, *rope), rotate(k_TKE, *rope)
+        return self.o(attend(layer, q_THE, k_TKE, v_TKE).flatten(1), mode)
+
+
+class MLP(nn.Module):
+    """SwiGLU (2002.05202): down(silu(gate(x)) · up(x))."""
+
+    def __init__(self, c: ModelConfig, build: Build):
+        super().__init__()
+        self.gate_up = JointLinear(
+            c.hidden_size, {"gate_proj": c.intermediate_size, "up_proj": c.intermediate_size}, c.mlp_bias, build
+        )
+        self.down = make_linear(c.intermediate_size, {"down_proj": c.hidden_size}, c.mlp_bias, build)
+
+    def forward(self, x_TD: torch.Tensor, mode: Mode) -> torch.Tensor:
+        gate_TF, up_TF = self.gate_up(x_TD, mode)
+        if fused(gate_TF):
+            from grpo.kernels.swiglu import swiglu
+
+            return self.down(swiglu(gate_TF, up_TF), mode)
+        return self.down(F.silu(gate_TF) * up_TF, mode)
+
+
+class Block(nn.Module):
+    def __init__(self, c: ModelConfig, build: Build):
+        super().__init__()
+        self.attention, self.mlp = Attention(c, build), MLP(c, build)
+        self.attention_norm, self.mlp_norm = (
+            RMSNorm(c.hidden_size, c.norm_eps, build),
+            RMSNorm(c.hidden_size, c.norm_eps, build),
+        )
+
+    def forward(
+        self,
+        x_TD: torch.Tensor,
+        layer: int,
+        rope: tuple[torch.Tensor, torch.Tensor],
+        attend: Attend,
+        mode: Mode,
+        recompute: str,
+    ) -> torch.Tensor:
+        attended_TD = self.attention(self.attention_norm(x_TD), layer, rope, attend, mode)
+        if recompute == "mlp":
+            x_TD = x_TD + attended_TD
+            return x_TD + checkpoint(
+                lambda x: self.mlp(self.mlp_norm(x), mode), x_TD, use_reentrant=False, preserve_rng_state=False
+            )
+        normed_TD, x_TD = self.mlp_norm.after_adding(attended_TD, x_TD)
+        return x_TD + self.mlp(normed_TD, mode)
+
+
+class Decoder(nn.Module):
+    """Tokens to hidden states. `weights.load_decoder` builds one from a checkpoint.
+
+    recompute: which activations are computed again in the backward pass instead of being kept: "none", "mlp" or "all".
+    """
+
+    def __init__(self, config: ModelConfig, build: Build):
+        super().__init__()
+        self.config, self.build, self.recompute = config, build, "none"
+        self.embedding = build.weight(config.vocab_size, config.hidden_size)
+        self.blocks = nn.ModuleList(Block(config, build) for _ in range(config.num_layers))
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps, build)
+        self.untied_head = None if config.tied_head else build.weight(config.vocab_size, config.hidden_size)
+        self.rope_tables: tuple[torch.Tensor, torch.Tensor] | None = None
+        for number, layer in enumerate(self.lora_layers()):
+            layer.number = number
+
+    def forward(
+        self, ids_T: torch.Tensor, positions_T: torch.Tensor, attend: Attend, mode: Mode = POLICY
+    ) -> torch.Tensor:
+        """Final hidden states [T, D], after the last norm; multiply by `head` for logits."""
+        x_TD = F.embedding(ids_T, self.embedding())
+        rope = tuple(table_SE[positions_T][:, None] for table_SE in self._rope())
+        for layer, block in enumerate(self.blocks):
+            if self.recompute == "all" and torch.is_grad_enabled():
+                x_TD = checkpoint(
+                    block, x_TD, layer, rope, attend, mode, "none", use_reentrant=False, preserve_rng_state=False
+                )
+            else:
+                x_TD = block(x_TD, layer, rope, attend, mode, self.recompute if torch.is_grad_enabled() else "none")
+        return self.norm(x_TD)
+
+    def head(self) -> torch.Tensor:
+        """The output matrix [V, D]: the embedding if the head is tied to it."""
+        return self.embedding() if self.untied_head is None else self.untied_head()
+
+    def linears(self) -> Iterator[Linear | LoraLinear]:
+        return (module for module in self.modules() if isinstance(module, (Linear, LoraLinear)))
+
+    @contextmanager
+    def packed(self) -> Iterator[torch.Tensor]:
+        """For many forward passes with weights that do not change: gives the head, packed like all other weights
+        meanwhile."""
+        try:
+            for layer in self.linears():
+                layer.pack()
+            yield pack(self.head())
+        finally:
+            for layer in self.linears():
+                layer.packed = None
+
+    def lora_layers(self) -> Iterator[LoraLinear]:
+        return (module for module in self.modules() if isinstance(module, LoraLinear))
+
+    def refresh(self) -> None:
+        """After a change of the float32 masters: renews the copies that forward passes use."""
+        for module in self.modules():
+            if module is not self and hasattr(module, "refresh"):
+                module.refresh()
+
+    def _rope(self) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.rope_tables is None:
+            c = self.config
+            self.rope_tables = rope_tables(c.rope, c.head_dim, c.max_positions, self.build.dtype, self.build.device)
+        return self.rope_tables

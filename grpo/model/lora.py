@@ -1,0 +1,218 @@
+"""Linear layers, and LoRA (2106.09685) as one matrix product over an augmented inner dimension.
+
+    y = x Wᵀ + s (x Aᵀ) Bᵀ + b   =   [x | x Aᵀ] [W | s B]ᵀ + b                                    Eq. 12
+
+The right-hand form adds the adapter's small change to the large base term *inside* the product, where sums are float32.
+The usual form rounds both terms to bf16 first, and merging rounds W + sBA: both lose most of an update while it is
+small. The price is R more columns; the gain is that sampling and training run the very same arithmetic, and that the
+reference policy is a view, `weight[:, :I]`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from grpo.model.linear import Product, linear, pack
+from grpo.model.master_weight import Weight, master_dtype
+
+ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+MAX_ZERO_SHARE = 0.07  # of a joint weight that may be zeros off the diagonal of s B; above it projections stay apart
+
+
+@dataclass(frozen=True)
+class LoraSpec:
+    """Which projections have an adapter, of which rank; the change is scaled by s = alpha / rank."""
+
+    rank: int
+    alpha: float
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ALL_PROJECTIONS
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How a forward pass treats the adapters.
+
+    use_adapter: False gives the reference policy. dropout_seed: None for no dropout; otherwise the masks are a function
+    of this seed and the layer alone, so that a pass that is recomputed or repeated sees the same masks.
+    """
+
+    use_adapter: bool = True
+    dropout_seed: int | None = None
+
+
+POLICY, REFERENCE = Mode(), Mode(use_adapter=False)
+
+
+@dataclass(frozen=True)
+class Build:
+    """What every layer needs to know to be built: adapters (if any), whether the weights themselves are trained,
+    where."""
+
+    lora: LoraSpec | None
+    train_weights: bool
+    dtype: torch.dtype
+    device: torch.device | str
+
+    def weight(self, *shape: int) -> Weight:
+        return Weight(*shape, trained=self.train_weights, dtype=self.dtype, device=self.device)
+
+
+class Linear(nn.Module):
+    """Projections of one input as one product; `parts` maps each projection's name to its number of outputs."""
+
+    def __init__(self, in_features: int, parts: dict[str, int], bias: bool, build: Build):
+        super().__init__()
+        self.out_slices = _slices(parts)
+        self.weight = build.weight(sum(parts.values()), in_features)
+        self.bias = build.weight(sum(parts.values())) if bias else None
+        self.packed: torch.Tensor | None = None  # see Decoder.packed
+
+    def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Views of a projection's own weight [O, I] and bias [O], to read and write."""
+        rows = self.out_slices[part]
+        return self.weight.source[rows], None if self.bias is None else self.bias.source[rows]
+
+    def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
+        bias = None if self.bias is None else self.bias()
+        return Product.apply(x_TI, self.weight(), bias) if self.packed is None else linear(x_TI, self.packed, bias)
+
+    def pack(self) -> None:
+        self.packed = pack(self.weight.value)
+
+
+class LoraLinear(nn.Module):
+    """`Linear` with frozen weights and an adapter on some of its parts.
+
+    weight: [O, I + R]; the columns from I on hold s B, one block per adapted part and zeros elsewhere.
+    A: [R, I], the adapted parts below one another. B: one [O_part, r] per adapted part.
+    """
+
+    def __init__(self, in_features: int, parts: dict[str, int], bias: bool, build: Build):
+        super().__init__()
+        self.in_features, self.lora, self.out_slices = in_features, build.lora, _slices(parts)
+        adapted = [name for name in parts if name in build.lora.targets]
+        self.rank_slices = _slices(dict.fromkeys(adapted, build.lora.rank))
+        rank, where = len(adapted) * build.lora.rank, {"dtype": build.dtype, "device": build.device}
+        self.register_buffer("weight", torch.zeros(sum(parts.values()), in_features + rank, **where))
+        self.register_buffer("bias", torch.zeros(sum(parts.values()), **where) if bias else None)
+        self.A = Weight(rank, in_features, trained=True, **where)
+        self.B = nn.ParameterDict(
+            {
+                name: nn.Parameter(
+                    torch.zeros(parts[name], build.lora.rank, dtype=master_dtype(build.dtype), device=build.device)
+                )
+                for name in adapted
+            }
+        )
+        self.number = 0  # among the model's adapted layers: makes dropout masks differ; set by the model
+        self.packed: torch.Tensor | None = None  # see Decoder.packed
+
+    def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Views of a projection's own weight [O, I] and bias [O], to read and write."""
+        rows = self.out_slices[part]
+        return self.weight[rows, : self.in_features], None if self.bias is None else self.bias[rows]
+
+    def adapter(self, part: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Views of a projection's master A [r, I] and B [O, r]; call `refresh` after writing."""
+        return self.A.source[self.rank_slices[part]], self.B[part].data
+
+    def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
+        if not mode.use_adapter:
+            return linear(x_TI, self.weight[:, : self.in_features], self.bias)
+        if self.packed is not None:
+            return linear(torch.cat([x_TI, linear(x_TI, self.A.value)], dim=-1), self.packed, self.bias)
+        seed = (
+            None if mode.dropout_seed is None or not self.lora.dropout else mode.dropout_seed * 1_000_003 + self.number
+        )
+        return _AugmentedLinear.apply(x_TI, self.A.master, self, seed, *(self.B[part] for part in self.rank_slices))
+
+    def pack(self) -> None:
+        self.packed = pack(self.weight)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Copies the masters into the tensors the products use; to be called after every change of the masters."""
+        self.A.refresh()
+        for part, columns in self.rank_slices.items():
+            self.weight[self.out_slices[part], self.in_features :][:, columns] = self.lora.scale * self.B[part]
+
+    @torch.no_grad()
+    def reset(self, generator: torch.Generator) -> None:
+        """A uniform in ±1/sqrt(I) (Kaiming with a = sqrt 5, as in PEFT) and B zero: the policy starts as the
+        reference."""
+        for part in self.rank_slices:
+            A, B = self.adapter(part)
+            A.copy_((torch.rand(A.shape, generator=generator, dtype=A.dtype) * 2 - 1) / self.in_features**0.5)
+            B.zero_()
+        self.refresh()
+
+
+class _AugmentedLinear(torch.autograd.Function):
+    """Eq. 12 and its gradient. With g = dL/dy, one product g [W | sB] gives the base part of dL/dx and dh = dL/d(x Aᵀ);
+    then dL/dA = dhᵀ x, dL/dB = s gᵀ h, dL/dx += dh A. The base weight's gradient is never computed.
+    Slow twin: kernels/reference.py `lora_linear`."""
+
+    @staticmethod
+    def forward(ctx, x_TI, A_master, layer, seed, *B_masters):
+        h_TR = linear(x_TI if seed is None else x_TI * _dropout_mask(x_TI, layer.lora.dropout, seed), layer.A.value)
+        ctx.save_for_backward(x_TI, h_TR)  # x is shared by all projections of one input
+        ctx.layer, ctx.seed = layer, seed
+        return linear(torch.cat([x_TI, h_TR], dim=-1), layer.weight, layer.bias)
+
+    @staticmethod
+    def backward(ctx, g_TO):
+        (x_TI, h_TR), layer = ctx.saved_tensors, ctx.layer
+        dx_TI, dh_TR = linear(g_TO, layer.weight.T).split([layer.in_features, h_TR.shape[-1]], dim=-1)
+        mask = None if ctx.seed is None else _dropout_mask(x_TI, layer.lora.dropout, ctx.seed)
+        dA_RI = dh_TR.T @ (x_TI if mask is None else x_TI * mask)
+        dB = [
+            layer.lora.scale * (g_TO[:, layer.out_slices[part]].T @ h_TR[:, columns]).to(layer.A.master.dtype)
+            for part, columns in layer.rank_slices.items()
+        ]
+        dx_adapter = linear(dh_TR, layer.A.value.T)
+        dx_TI = dx_TI + (dx_adapter if mask is None else dx_adapter * mask)
+        return dx_TI, dA_RI.to(layer.A.master.dtype), None, None, *dB
+
+
+def make_linear(in_features: int, parts: dict[str, int], bias: bool, build: Build) -> Linear | LoraLinear:
+    adapted = build.lora is not None and any(name in build.lora.targets for name in parts)
+    return (LoraLinear if adapted else Linear)(in_features, parts, bias, build)
+
+
+class JointLinear(nn.Module):
+    """Several projections of one input: one product if the zeros off the diagonal of s B waste little, else one
+    each."""
+
+    def __init__(self, in_features: int, parts: dict[str, int], bias: bool, build: Build):
+        super().__init__()
+        adapted = [name for name in parts if build.lora and name in build.lora.targets]
+        zeros = sum((sum(parts.values()) - parts[name]) * build.lora.rank for name in adapted)
+        joint = zeros <= MAX_ZERO_SHARE * sum(parts.values()) * in_features
+        groups = [parts] if joint else [{name: size} for name, size in parts.items()]
+        self.linears = nn.ModuleList(make_linear(in_features, group, bias, build) for group in groups)
+        self.sizes = list(parts.values())
+
+    def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> tuple[torch.Tensor, ...]:
+        if len(self.linears) == 1:
+            return self.linears[0](x_TI, mode).split(self.sizes, dim=-1)
+        return tuple(linear(x_TI, mode) for linear in self.linears)
+
+
+def _dropout_mask(x_TI: torch.Tensor, probability: float, seed: int) -> torch.Tensor:
+    generator = torch.Generator(x_TI.device).manual_seed(seed % 2**63)
+    keep = torch.rand(x_TI.shape, generator=generator, device=x_TI.device) >= probability
+    return keep.to(x_TI.dtype) / (1 - probability)
+
+
+def _slices(sizes: dict[str, int]) -> dict[str, slice]:
+    slices, start = {}, 0
+    for name, size in sizes.items():
+        slices[name] = slice(start, start + size)
+        start += size
+    return slices

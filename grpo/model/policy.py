@@ -1,0 +1,139 @@
+"""The policy with all that belongs to it: decoder, tokenizer, end tokens, what it started from."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from grpo.data.hub import fetch_model
+from grpo.data.prompts import eos_ids, load_tokenizer
+from grpo.errors import PREFLIGHT, UserError
+from grpo.model.adapter import Adapter, is_adapter, load_adapter, merge_adapter, save_adapter, trained_adapter
+from grpo.model.decoder import Decoder
+from grpo.model.lora import ALL_PROJECTIONS, Build, LoraSpec
+from grpo.model.weights import DTYPES, load_decoder, save_checkpoint
+from grpo.run.options import SftConfig, TrainConfig
+from grpo.schema import Completion
+
+
+@dataclass
+class Policy:
+    """A decoder that is being trained. `start`: the adapter that was merged into it, if any; `base`: the checkpoint's
+    name."""
+
+    model: Decoder
+    tokenizer: object
+    eos_ids: tuple[int, ...]
+    start: Adapter | None
+    base: str
+
+    def decode(self, completion: Completion) -> str:
+        """Its text, without special tokens."""
+        return self.tokenizer.decode(completion.ids, skip_special_tokens=True)
+
+    def save(self, folder: Path) -> None:
+        """Adapter and tokenizer; a whole checkpoint if the weights themselves were trained."""
+        folder.mkdir(parents=True, exist_ok=True)
+        lora = self.model.build.lora
+        if lora is None:
+            save_checkpoint(self.model, folder)
+        elif self.start is None:
+            save_adapter(trained_adapter(self.model, None, self.base), folder, lora.alpha, lora.dropout)
+        else:
+            save_adapter(trained_adapter(self.model, self.start, self.base), folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_weights: bool = True) -> Policy:
+    """The policy at step 0: with a new adapter, or (lora_r 0) with all weights trained, or none. A model path that
+    holds an adapter stands for the adapter on its base."""
+    model_path, adapter_path, base = find_parts(
+        config.model_name_or_path, config.model_revision, config.adapter_name_or_path
+    )
+    lora = lora_spec(config)
+    dtype = choose_dtype(config.torch_dtype, device)
+    model = load_decoder(model_path, Build(lora, train_weights and lora is None, dtype, device))
+    start = load_adapter(adapter_path) if adapter_path else None
+    if start:
+        merge_adapter(model, start)
+    generator = torch.Generator().manual_seed(config.seed)
+    for layer in model.lora_layers():
+        layer.reset(generator)
+    source = fetch_model(config.tokenizer_name_or_path) if config.tokenizer_name_or_path else model_path
+    tokenizer = load_tokenizer(source, config.chat_template)
+    check_vocabulary(tokenizer, model)
+    return Policy(model, tokenizer, eos_ids(model_path, tokenizer), start, base)
+
+
+def load_reference(config: TrainConfig, policy: Policy) -> Decoder:
+    """The frozen policy at step 0: the same decoder without its adapter, or a copy of it if the weights themselves are
+    trained."""
+    if policy.model.build.lora is not None:
+        return policy.model
+    model_path, adapter_path, _ = find_parts(
+        config.model_name_or_path, config.model_revision, config.adapter_name_or_path
+    )
+    reference = load_decoder(model_path, Build(None, False, policy.model.build.dtype, policy.model.build.device))
+    if adapter_path:
+        merge_adapter(reference, load_adapter(adapter_path))
+    return reference
+
+
+def load_for_inference(config: TrainConfig, device: torch.device) -> Policy:
+    """A checkpoint, or an adapter merged into its base, to generate with."""
+    return load_policy(replace(config, lora_r=0), device, train_weights=False)
+
+
+def find_parts(name_or_path: str, revision: str, adapter: str | None) -> tuple[Path, Path | None, str]:
+    """The folders of checkpoint and adapter (if any), and the checkpoint's name as it was given."""
+    folder = fetch_model(name_or_path, revision)
+    if not is_adapter(folder):
+        return folder, fetch_model(adapter) if adapter else None, name_or_path
+    if adapter:
+        raise UserError(
+            "two adapters to start from",
+            f"model_name_or_path is an adapter itself: {folder}",
+            "set only one of them",
+            PREFLIGHT,
+        )
+    base = load_adapter(folder).base_model
+    if not base:
+        raise UserError(
+            f"the adapter {folder} does not name its base model",
+            "adapter_config.json has no base_model_name_or_path",
+            "set model_name_or_path to the base, and adapter_name_or_path to the adapter",
+            PREFLIGHT,
+        )
+    return fetch_model(base), folder, base
+
+
+def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:
+    if not config.lora_r:
+        return None
+    everything = (None, ("all",), ("all-linear",))
+    targets = ALL_PROJECTIONS if config.lora_target_modules in everything else tuple(config.lora_target_modules)
+    unknown = [name for name in targets if name not in ALL_PROJECTIONS]
+    if unknown:
+        raise UserError(
+            f"lora_target_modules: unknown {', '.join(unknown)}",
+            "",
+            f"choose from {', '.join(ALL_PROJECTIONS)}, or all",
+        )
+    return LoraSpec(config.lora_r, config.lora_alpha, config.lora_dropout, targets)
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return DTYPES[name]
+
+
+def check_vocabulary(tokenizer, model: Decoder) -> None:
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= model.config.vocab_size:
+        raise UserError(
+            "the tokenizer does not belong to the model",
+            f"it has token id {largest}, the embedding has {model.config.vocab_size} rows",
+            "set tokenizer_name_or_path to the model's own tokenizer",
+            PREFLIGHT,
+        )

@@ -1,0 +1,105 @@
+"""Rotary position embedding (RoFormer, 2104.09864) and the frequency scalings that Qwen and Llama checkpoints use.
+
+Pairs are (e, e + E/2), the "rotate half" layout of Hugging Face checkpoints. Tables are made in float32 (float64 for a
+float64 model) and the rotation happens in the model's dtype, as in the checkpoints' own implementation.
+"""
+
+import math
+from typing import Any
+
+import torch
+
+from grpo.attention.select import fused
+from grpo.errors import PREFLIGHT, UserError
+
+
+def read_rope(config: dict[str, Any]) -> dict[str, Any]:
+    """The rope settings of a checkpoint's config.json, from the new layout (`rope_parameters`) or the old one
+    (`rope_theta` beside `rope_scaling`)."""
+    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    rope["rope_type"] = rope.get("rope_type") or rope.pop("type", None) or "default"
+    rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
+    if rope["rope_type"] in ("yarn", "llama3"):
+        rope.setdefault(
+            "original_max_position_embeddings",
+            config.get("original_max_position_embeddings") or config.get("max_position_embeddings"),
+        )
+    if rope["rope_type"] not in _FREQUENCIES or rope.get("partial_rotary_factor", 1.0) != 1.0:
+        raise UserError(
+            f"the checkpoint's rope type {rope['rope_type']!r} is not supported",
+            f"known types: {', '.join(_FREQUENCIES)}, over the whole head",
+            "use another checkpoint",
+            PREFLIGHT,
+        )
+    return rope
+
+
+def rope_tables(
+    rope: dict[str, Any], head_dim: int, num_positions: int, dtype: torch.dtype, device: torch.device | str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos_SE and sin_SE for positions 0 ... num_positions - 1; the second half of E repeats the first."""
+    exact = torch.promote_types(dtype, torch.float32)
+    exponent = torch.arange(0, head_dim, 2, dtype=torch.int64, device=device).to(exact) / head_dim
+    frequency, amplitude = _FREQUENCIES[rope["rope_type"]](1.0 / rope["rope_theta"] ** exponent, rope)
+    angle = torch.arange(num_positions, dtype=exact, device=device)[:, None] * frequency
+    angle_SE = torch.cat([angle, angle], dim=-1)
+    return (angle_SE.cos() * amplitude).to(dtype), (angle_SE.sin() * amplitude).to(dtype)
+
+
+def rotate(x_THE: torch.Tensor, cos_T1E: torch.Tensor, sin_T1E: torch.Tensor) -> torch.Tensor:
+    """Turns each pair (e, e + E/2) by its position's angle."""
+    if fused(x_THE):
+        from grpo.kernels.rotary import rotate as rotate_fused
+
+        return rotate_fused(x_THE, cos_T1E, sin_T1E)
+    first, second = x_THE.chunk(2, dim=-1)
+    return x_THE * cos_T1E + torch.cat([-second, first], dim=-1) * sin_T1E
+
+
+def _default(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, float]:
+    return frequency, 1.0
+
+
+def _linear(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, float]:
+    return frequency / rope["factor"], 1.0
+
+
+def _llama3(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, float]:
+    """Llama 3.1: long waves are slowed down by `factor`, short ones kept, those between blended."""
+    turns = rope["original_max_position_embeddings"] * frequency / (2 * math.pi)  # turns within the original context
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    keep = ((turns - low) / (high - low)).clamp(0, 1)
+    return frequency * (keep + (1 - keep) / rope["factor"]), 1.0
+
+
+def _yarn(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, float]:
+    """YaRN (2309.00071): dimensions that turn fewer than beta_slow times within the original context are slowed down by
+    `factor`, those that turn more than beta_fast times are kept, and cos and sin are scaled to sharpen attention."""
+    context, half = rope["original_max_position_embeddings"], frequency.numel()
+    factor = rope.get("factor") or rope["max_position_embeddings"] / context
+
+    def dimension(turns: float) -> float:
+        return half * math.log(context / (turns * 2 * math.pi)) / math.log(rope["rope_theta"])
+
+    low, high = dimension(rope.get("beta_fast") or 32), dimension(rope.get("beta_slow") or 1)
+    if rope.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, 2 * half - 1)
+    slow = ((torch.arange(half, dtype=frequency.dtype, device=frequency.device) - low) / max(high - low, 0.001)).clamp(
+        0, 1
+    )
+    return frequency * (1 - slow + slow / factor), _yarn_amplitude(rope, factor)
+
+
+def _yarn_amplitude(rope: dict[str, Any], factor: float) -> float:
+    def sharpen(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if rope.get("attention_factor") is not None:
+        return rope["attention_factor"]
+    if rope.get("mscale") and rope.get("mscale_all_dim"):
+        return sharpen(rope["mscale"]) / sharpen(rope["mscale_all_dim"])
+    return sharpen(1.0)
+
+
+_FREQUENCIES = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}

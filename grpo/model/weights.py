@@ -1,0 +1,192 @@
+"""Checkpoints in Hugging Face's layout, in and out: safetensors only (one file or shards with an index), never
+pickle."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from grpo.errors import PREFLIGHT, UserError
+from grpo.model.decoder import Decoder, ModelConfig
+from grpo.model.lora import Build, Linear, LoraLinear
+
+SHARD_BYTES = 5_000_000_000
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
+NAMES_SHOWN = 8
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """config.json of a checkpoint folder; exit 3 if it is absent or not a config this decoder serves."""
+    path = folder / "config.json"
+    try:
+        return ModelConfig.from_hf(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        found = (
+            ", ".join(sorted(p.name for p in folder.iterdir())[:NAMES_SHOWN]) if folder.is_dir() else "no such folder"
+        )
+        raise UserError(
+            f"{folder} is not a checkpoint",
+            f"it has no config.json (found: {found})",
+            "set model_name_or_path to a Hugging Face checkpoint folder or hub id",
+            PREFLIGHT,
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"{path} cannot be read", f"{type(error).__name__}: {error}", "download the checkpoint again", PREFLIGHT
+        ) from None
+
+
+def load_decoder(folder: Path, build: Build) -> Decoder:
+    """The decoder with a checkpoint's weights, converted to build.dtype. Missing, unexpected or misshapen tensors are
+    listed and refused (exit 3)."""
+    model = Decoder(read_config(folder), build)
+    slots, seen, problems = tensor_slots(model), set(), []
+    for name, tensor in _read_tensors(folder):
+        if name not in slots:
+            if not _derived(name, model.config):
+                problems.append(f"unexpected {name}")
+        elif slots[name].shape != tensor.shape:
+            problems.append(f"{name} has shape {tuple(tensor.shape)}, wanted {tuple(slots[name].shape)}")
+        else:
+            slots[name].copy_(tensor)
+        seen.add(name)
+    problems += [f"missing {name}" for name in slots if name not in seen]
+    if problems:
+        more = f" … and {len(problems) - NAMES_SHOWN} more" if len(problems) > NAMES_SHOWN else ""
+        raise UserError(
+            f"the weights in {folder} do not fit its config.json",
+            "; ".join(problems[:NAMES_SHOWN]) + more,
+            "check that config.json and the safetensors files belong together",
+            PREFLIGHT,
+        )
+    model.refresh()
+    return model
+
+
+def tensor_slots(model: Decoder) -> dict[str, torch.Tensor]:
+    """Hugging Face's name of each tensor of the checkpoint -> the view of the model that holds it."""
+    slots = {"model.embed_tokens.weight": model.embedding.source, "model.norm.weight": model.norm.weight.source}
+    if model.untied_head is not None:
+        slots["lm_head.weight"] = model.untied_head.source
+    for number, block in enumerate(model.blocks):
+        prefix = f"model.layers.{number}."
+        slots[prefix + "input_layernorm.weight"] = block.attention_norm.weight.source
+        slots[prefix + "post_attention_layernorm.weight"] = block.mlp_norm.weight.source
+        if model.config.qk_norm:
+            slots[prefix + "self_attn.q_norm.weight"] = block.attention.q_norm.weight.source
+            slots[prefix + "self_attn.k_norm.weight"] = block.attention.k_norm.weight.source
+    for name, (linear, part) in projections(model).items():
+        weight, bias = linear.base(part)
+        slots[name + ".weight"] = weight
+        if bias is not None:
+            slots[name + ".bias"] = bias
+    return slots
+
+
+def projections(model: Decoder) -> dict[str, tuple[Linear | LoraLinear, str]]:
+    """Hugging Face's module name of each projection -> the layer that computes it, and its part of that layer."""
+    found = {}
+    for number, block in enumerate(model.blocks):
+        for where, module in (("self_attn", block.attention), ("mlp", block.mlp)):
+            for linear in module.modules():
+                if isinstance(linear, (Linear, LoraLinear)):
+                    found.update(
+                        {f"model.layers.{number}.{where}.{part}": (linear, part) for part in linear.out_slices}
+                    )
+    return found
+
+
+def save_checkpoint(
+    model: Decoder, folder: Path, dtype: torch.dtype | None = None, shard_bytes: int = SHARD_BYTES
+) -> None:
+    """Writes config.json and safetensors with every adapter merged, in `dtype` (the model's by default).
+
+    Merging happens in float32 and rounds once. The tokenizer is the caller's to write.
+    """
+    dtype = dtype or model.build.dtype
+    folder.mkdir(parents=True, exist_ok=True)
+    raw = {key: value for key, value in model.config.raw.items() if key != "torch_dtype"} | {
+        "dtype": str(dtype).removeprefix("torch.")
+    }
+    (folder / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
+    slots, found = tensor_slots(model), projections(model)
+    shards, size = [[]], 0
+    for name, slot in slots.items():
+        size += slot.numel() * dtype.itemsize
+        if shards[-1] and size > shard_bytes:
+            shards.append([])
+            size = slot.numel() * dtype.itemsize
+        shards[-1].append(name)
+    index = {}
+    for number, shard in enumerate(shards, 1):
+        file = "model.safetensors" if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        tensors = {name: _merged(slots[name], *found.get(name.removesuffix(".weight"), (None, ""))) for name in shard}
+        save_file(
+            {name: tensor.to(dtype).contiguous().cpu() for name, tensor in tensors.items()},
+            folder / file,
+            {"format": "pt"},
+        )
+        index.update(dict.fromkeys(shard, file))
+    if len(shards) > 1:
+        total = sum(slot.numel() * dtype.itemsize for slot in slots.values())
+        text = json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=2)
+        (folder / "model.safetensors.index.json").write_text(text + "\n", encoding="utf-8")
+
+
+@torch.no_grad()
+def _merged(tensor: torch.Tensor, linear: Linear | LoraLinear | None, part: str) -> torch.Tensor:
+    """A checkpoint tensor with its adapter merged, if it has one: W + s B A."""
+    if not isinstance(linear, LoraLinear) or part not in linear.rank_slices:
+        return tensor.detach()
+    A, B = linear.adapter(part)
+    return tensor.to(A.dtype) + linear.lora.scale * (B @ A)
+
+
+def _read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """All tensors of a checkpoint, one at a time."""
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        files = _indexed_files(index)
+    else:
+        files = ["model.safetensors"] if (folder / "model.safetensors").exists() else []
+    if not files:
+        pickled = sorted(p.name for p in folder.glob("*.bin"))
+        raise UserError(
+            f"{folder} holds no safetensors weights",
+            f"found {', '.join(pickled) or 'none'}; pickled weights can run code and are not read",
+            "convert them with transformers: model.save_pretrained(folder)",
+            PREFLIGHT,
+        )
+    for file in files:
+        try:
+            with safe_open(folder / file, framework="pt") as tensors:
+                for name in tensors.keys():
+                    yield name, tensors.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise UserError(
+                f"{folder / file} cannot be read", str(error), "download the checkpoint again", PREFLIGHT
+            ) from None
+
+
+def _indexed_files(index: Path) -> list[str]:
+    """The shards of an index, which must lie beside it; exit 3 otherwise."""
+    try:
+        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        outside = [file for file in files if file != Path(file).name]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"{index} cannot be read", f"{type(error).__name__}: {error}", "download the checkpoint again", PREFLIGHT
+        ) from None
+    if outside:
+        raise UserError(
+            f"{index} names a file outside of its folder", f"{outside[0]!r}", "do not use this checkpoint", PREFLIGHT
+        )
+    return files
+
+
+def _derived(name: str, config: ModelConfig) -> bool:
+    """Tensors that some checkpoints carry though they follow from others."""
+    return name.endswith("rotary_emb.inv_freq") or (config.tied_head and name == "lm_head.weight")

@@ -1,0 +1,228 @@
+"""A verifier with an entailment model: does a passage (the premise) entail a fact (the hypothesis), or contradict it?
+
+    verifier = EntailmentVerifier.load("MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli", device="cuda:1")
+
+KnowRL counts a fact as supported if any of five passages entails it with at least 0.3, however much it is contradicted:
+0.31 against 0.68 passes. Here entailment must also beat contradiction in that passage (weigh_contradiction=False gives
+KnowRL's rule). Only safetensors are loaded, and no code from the checkpoint runs.
+"""
+
+import hashlib
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from grpo.data.hub import fetch_model
+from grpo.errors import PREFLIGHT, UserError
+from knowledge.facts.verdict import Question, Verdict
+from knowledge.store.side_index import fingerprint
+
+DEFAULT_MODEL = "MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli"
+THRESHOLD = 0.3  # KnowRL's
+REFUTED_FROM = 0.5  # contradiction dominates: it has more than half of the probability
+MAX_TOKENS = 512  # of premise and hypothesis together
+MAX_CHARS = 10_000  # of either, more than fill them
+MAX_BATCH_TOKENS = 16_384  # padding included; a few hundred MB of activations for a base model
+LABELS = ("entailment", "contradiction", "neutral")
+# Nobody can mistake these: if the model does, its labels are in another order than its config says, or it is no
+# entailment model.
+UNMISTAKABLE = (
+    ("The bridge was opened in 1932.", "The bridge was opened in 1932.", "entailment"),
+    ("The bridge was opened in 1932.", "The bridge was not opened in 1932.", "contradiction"),
+    ("The museum is in Paris.", "The museum is in Paris.", "entailment"),
+    ("The museum is in Paris.", "The museum is not in Paris.", "contradiction"),
+)
+
+
+class EntailmentVerifier:
+    """Made by `load`. One lock lets threads take turns; facts judged in one call share batches."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        tokenizer: Any,
+        columns: Sequence[int],
+        name: str,
+        threshold: float,
+        weigh_contradiction: bool,
+    ):
+        self.model, self.tokenizer, self.columns = model, tokenizer, list(columns)  # columns: of the logits, for LABELS
+        self.name, self.threshold, self.weigh_contradiction = name, threshold, weigh_contradiction
+        self.device = next(model.parameters()).device
+        self.max_tokens = min(MAX_TOKENS, getattr(model.config, "max_position_embeddings", MAX_TOKENS))
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(
+        cls,
+        model: str = DEFAULT_MODEL,
+        *,
+        device: str | torch.device,
+        threshold: float = THRESHOLD,
+        weigh_contradiction: bool = True,
+    ) -> Self:
+        """The model of a folder or hub id, on this device: float32 on a CPU, bfloat16 elsewhere (probabilities differ
+        by about 0.01).
+
+        UserError (exit 3): no safetensors, wants code of its own, no classification head, labels that are not those of
+        an entailment model, or labels that fail UNMISTAKABLE; the device is not there.
+        """
+        folder = fetch_model(model)
+        network, tokenizer = _read(model, folder)
+        columns = label_columns(model, network.config.id2label)
+        try:
+            device = torch.device(device)
+            network = network.to(device, torch.float32 if device.type == "cpu" else torch.bfloat16).eval()
+        except (RuntimeError, AssertionError) as error:
+            raise UserError(
+                f"cannot put the entailment model on {device}",
+                str(error).splitlines()[0],
+                "name a device of this machine, or cpu",
+                PREFLIGHT,
+            ) from error
+        name = (
+            f"entailment/1 {_checkpoint_digest(folder)} {threshold:g} {'weighed' if weigh_contradiction else 'knowrl'}"
+        )
+        verifier = cls(network, tokenizer, columns, name, threshold, weigh_contradiction)
+        verifier.check_labels(model)
+        return verifier
+
+    def verify(self, questions: Sequence[Question]) -> list[Verdict]:
+        """One verdict per fact, in order. Each different pair of passage and fact is computed once."""
+        pairs = list(dict.fromkeys((passage.text, fact) for fact, passages in questions for passage in passages))
+        scores = dict(zip(pairs, self.probabilities(pairs), strict=True))
+        return [
+            self._judge([(passage.id, *scores[passage.text, fact][:2]) for passage in passages])
+            for fact, passages in questions
+        ]
+
+    def probabilities(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, float, float]]:
+        """(premise, hypothesis) -> probabilities of entailment, contradiction, neutral; in order. Any string is safe;
+        where a pair has more than 512 tokens its longer half is cut at the end."""
+        if not pairs:
+            return []
+        premises, hypotheses = ([_storable(text) for text in side] for side in zip(*pairs, strict=True))
+        with self._lock:
+            encoded = self.tokenizer(premises, hypotheses, truncation="longest_first", max_length=self.max_tokens)
+            lengths = [len(ids) for ids in encoded["input_ids"]]
+            found: dict[int, tuple[float, float, float]] = {}
+            for batch in buckets(lengths, MAX_BATCH_TOKENS):
+                padded = self.tokenizer.pad(
+                    {key: [encoded[key][i] for i in batch] for key in encoded}, return_tensors="pt"
+                ).to(self.device)
+                with torch.inference_mode():
+                    scores_N3 = self.model(**padded).logits.float().softmax(-1)[:, self.columns]
+                found |= dict(zip(batch, map(tuple, scores_N3.tolist()), strict=True))
+        return [found[i] for i in range(len(pairs))]
+
+    def check_labels(self, model: str) -> None:
+        """UserError (exit 3) if the model's own label names do not fit what it says of UNMISTAKABLE."""
+        scored = self.probabilities([(premise, hypothesis) for premise, hypothesis, _ in UNMISTAKABLE])
+        for (premise, hypothesis, wanted), scores in zip(UNMISTAKABLE, scored, strict=True):
+            found = LABELS[scores.index(max(scores))]
+            if found != wanted:
+                raise UserError(
+                    f"the entailment model {model} fails its check",
+                    f'"{premise}" / "{hypothesis}" is {wanted}, and it says {found}: its labels are in another order than its '
+                    "config says, or it was trained for something else",
+                    f"correct id2label in its config.json, or use {DEFAULT_MODEL}",
+                    PREFLIGHT,
+                )
+
+    def _judge(self, scores: Sequence[tuple[str, float, float]]) -> Verdict:
+        """scores: (passage id, entailment, contradiction)."""
+        if not scores:
+            return Verdict("unknown", None, 0.0, 0.0, "no passage")
+        entailment, contradiction = max(e for _, e, _ in scores), max(c for _, _, c in scores)
+        supporting = [(e, id) for id, e, c in scores if e >= self.threshold and (e > c or not self.weigh_contradiction)]
+        if supporting:
+            best, evidence = max(supporting, key=lambda pair: pair[0])
+            return Verdict("supported", evidence, entailment, contradiction, f"entailed with {best:.2f}")
+        refuting = [(c, id) for id, e, c in scores if c > max(e, REFUTED_FROM)]
+        if refuting:
+            worst, evidence = max(refuting, key=lambda pair: pair[0])
+            return Verdict("refuted", evidence, entailment, contradiction, f"contradicted with {worst:.2f}")
+        return Verdict("unknown", None, entailment, contradiction, f"entailed with {entailment:.2f} at most")
+
+
+def label_columns(model: str, id2label: Mapping[int, str]) -> list[int]:
+    """The logits' columns of entailment, contradiction and neutral, by the names in the config. UserError if they are
+    not just these."""
+    column_of = {str(name).lower(): int(column) for column, name in id2label.items()}
+    if set(column_of) != set(LABELS) or len(id2label) != len(LABELS):
+        raise UserError(
+            f"the labels of {model} are {', '.join(map(str, id2label.values()))}",
+            f"wanted {', '.join(LABELS)}, in any order",
+            f"name them in id2label of its config.json, or use {DEFAULT_MODEL}",
+            PREFLIGHT,
+        )
+    return [column_of[name] for name in LABELS]
+
+
+def buckets(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Positions in batches of like length, the longest first; a batch times its longest is at most max_tokens, unless
+    it is one alone.
+
+    >>> buckets([3, 9, 2, 8], 18)
+    [[1, 3], [0, 2]]
+    """
+    batches: list[list[int]] = []
+    for place in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= max_tokens:
+            batches[-1].append(place)
+        else:
+            batches.append([place])
+    return batches
+
+
+def _read(model: str, folder: Path) -> tuple[torch.nn.Module, Any]:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    if not any(folder.glob("*.safetensors")):
+        raise UserError(
+            f"the entailment model {model} has no safetensors",
+            "other weight files can run code when they are loaded, and are not read",
+            "convert the checkpoint, or use another",
+            PREFLIGHT,
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        network, report = AutoModelForSequenceClassification.from_pretrained(
+            folder, trust_remote_code=False, use_safetensors=True, output_loading_info=True
+        )
+    except Exception as error:  # the library raises many kinds: unknown architecture, code of its own, damaged files
+        reason = str(error).splitlines()[0] if str(error) else ""
+        raise UserError(
+            f"cannot load the entailment model {model}",
+            f"{type(error).__name__}: {reason}",
+            "check the folder, or use another model",
+            PREFLIGHT,
+        ) from error
+    if report["missing_keys"]:
+        raise UserError(
+            f"the checkpoint {model} lacks {len(report['missing_keys'])} of the model's weights",
+            f"such as {min(report['missing_keys'])}: without a trained classification head it would answer at random",
+            f"use a model trained for entailment, such as {DEFAULT_MODEL}",
+            PREFLIGHT,
+        )
+    return network, tokenizer
+
+
+def _checkpoint_digest(folder: Path) -> str:
+    """Tells models apart for the verdict cache: the fingerprints of the weight files, and all of the config, which
+    holds the label order, and of the tokenizer's files."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix == ".safetensors":
+            digest.update(f"{path.name} {fingerprint(path)}\n".encode())
+        elif path.suffix in (".json", ".txt", ".model") and path.is_file():
+            digest.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _storable(text: str) -> str:
+    """Without lone surrogates and NUL, which tokenizers refuse; no longer than can matter."""
+    return text[:MAX_CHARS].encode("utf-8", "replace").decode().replace("\0", " ")
