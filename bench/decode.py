@@ -21,7 +21,7 @@ from grpo.model.lora import Build, LoraSpec
 from grpo.run import memory
 from grpo.sampling.cache import KVCache
 from grpo.sampling.cuda_graph import CudaCapture, DecodeGraphs, Slots
-from grpo.sampling.draw import Sampling
+from grpo.sampling.draw import SamplingParams
 
 RANKS = {"1.5b": 16, "7b": 256}
 TARGETS = {1: 0.80, 24: 0.75, 96: 0.75, 288: 0.70}
@@ -73,7 +73,7 @@ class Steps:
 
     def __init__(self, model: Decoder, rows: int, context: int, decoder: str, top_p: float):
         c, build = model.config, model.build
-        self.model, self.rows, self.context, self.sampling = model, rows, context, Sampling(STEPS, top_p=top_p)
+        self.model, self.rows, self.context, self.sampling = model, rows, context, SamplingParams(STEPS, top_p=top_p)
         cache = KVCache(c.num_layers, rows, c.num_kv_heads, context + STEPS + 1, c.head_dim, build.dtype, build.device)
         cache.kv_L2BKSE.normal_()
         self.slots = Slots.make(cache, STEPS)

@@ -29,7 +29,7 @@ import torch
 
 from bench import ceilings, models, timing
 from grpo.sampling.cuda_graph import draw_tokens
-from grpo.sampling.draw import Sampling, inverse_cdf, uniforms
+from grpo.sampling.draw import SamplingParams, inverse_cdf, uniforms
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Completion
 
@@ -46,8 +46,8 @@ class Work:
     lengths: list[int]
 
     @property
-    def sampling(self) -> Sampling:
-        return Sampling(max(self.lengths))
+    def sampling(self) -> SamplingParams:
+        return SamplingParams(max(self.lengths))
 
     @property
     def repeated(self) -> list[tuple[int, ...]]:
@@ -101,7 +101,7 @@ def generate(peer, work: Work, device: str, **options) -> torch.Tensor:
         )[:, width:]
 
 
-def sample(sampler: Sampler, work: Work, sampling: Sampling | None = None) -> list[Completion]:
+def sample(sampler: Sampler, work: Work, sampling: SamplingParams | None = None) -> list[Completion]:
     seeds = list(range(len(work.lengths)))
     groups = sampler.sample(work.prompts, work.group, sampling or work.sampling, seeds, limits=work.lengths)
     return [completion for group in groups for completion in group]
@@ -150,7 +150,7 @@ def agreement(path: Path, device: str) -> dict[str, float]:
         Sampler(model, (), max_slots=8),
     )
     greedy, wanted = (
-        sample(sampler, work, Sampling(max(work.lengths), 0.0)),
+        sample(sampler, work, SamplingParams(max(work.lengths), 0.0)),
         generate(peer, work, device, do_sample=False, temperature=None, top_p=None, top_k=None).tolist(),
     )
     equal = [
@@ -177,7 +177,7 @@ def drawing(rows: int, vocab: int, options) -> list[dict]:
     """From weights to tokens, and from logits to tokens and log-probs; rows of different distributions."""
     logits_BV = torch.randn(rows, vocab, device=options.device) * 3
     weight_BV, seed_B = logits_BV.softmax(-1), torch.arange(rows, device=options.device)
-    uniform_B, sampling = uniforms(seed_B, torch.zeros_like(seed_B)), Sampling(1)
+    uniform_B, sampling = uniforms(seed_B, torch.zeros_like(seed_B)), SamplingParams(1)
     peers = options.peer != "none"
     pairs = {
         "operation": (lambda: inverse_cdf(weight_BV, uniform_B), lambda: torch.multinomial(weight_BV, 1)),
@@ -209,7 +209,7 @@ def chi_squared_z(num_draws: int, device: str, vocab: int = 1000) -> dict[str, f
         seed_B = torch.arange(start, min(start + 10_000, num_draws), device=device)
         logits_BV = weight_V.log().expand(len(seed_B), -1)
         ids = {
-            "ours": draw_tokens(logits_BV, seed_B, torch.zeros_like(seed_B), Sampling(1))[0],
+            "ours": draw_tokens(logits_BV, seed_B, torch.zeros_like(seed_B), SamplingParams(1))[0],
             "torch.multinomial": torch.multinomial(weight_V, len(seed_B), replacement=True),
         }
         counts = {side: counts[side] + torch.bincount(ids[side], minlength=vocab).double() for side in counts}

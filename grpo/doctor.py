@@ -19,12 +19,12 @@ from safetensors import safe_open
 
 from grpo.attention import select
 from grpo.data.prompts import eos_ids, load_tokenizer
+from grpo.data.questions import load_prompts
 from grpo.errors import CONFIG, PREFLIGHT, STORAGE, UserError, describe, escape, redact, run_main
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.policy import Policy, check_vocabulary, choose_dtype, find_parts, lora_spec
 from grpo.model.weights import read_config, tensor_slots
-from grpo.rollout import load_prompts
 from grpo.run import memory
 from grpo.run.config import load_config
 from grpo.run.distributed import choose_device

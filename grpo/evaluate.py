@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from grpo.data.questions import load_prompts
 from grpo.errors import UserError, run_main
 from grpo.model.policy import Policy, load_for_inference
-from grpo.rollout import Rollout, load_prompts
+from grpo.rollout import Rollout
 from grpo.run import memory
 from grpo.run.config import load_config
 from grpo.run.distributed import choose_device
@@ -22,7 +23,7 @@ from grpo.run.log import completion_row
 from grpo.run.metrics import outcome_of
 from grpo.run.options import TrainConfig
 from grpo.run.run import Run
-from grpo.sampling.draw import Sampling, row_seed
+from grpo.sampling.draw import SamplingParams, row_seed
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Group, Prompt
 from grpo.storage import write_atomically
@@ -34,7 +35,7 @@ MAX_SEQUENCES = 256  # decoded together
 
 
 def generate_groups(
-    policy: Policy, sampler: Sampler, prompts: Sequence[Prompt], n: int, sampling: Sampling, seed: int
+    policy: Policy, sampler: Sampler, prompts: Sequence[Prompt], n: int, sampling: SamplingParams, seed: int
 ) -> list[Group]:
     """n completions of each prompt, decoded."""
     seeds = [row_seed(seed, prompt.row, index) for prompt in prompts for index in range(n)]
@@ -57,12 +58,12 @@ def summary(groups: Sequence[Group]) -> dict[str, float]:
     wrong among answered; wrong_rate: wrong among all; refusal_rate: refused among all; supported_frac: supported among
     the facts stated (if a reward checked them); pass@k: the chance that k draws hold a right one (2107.03374).
     """
-    outcomes = [[outcome_of(scores) for scores in group.scores] for group in groups]
+    outcomes = [[outcome_of(completion.scores) for completion in group.completions] for group in groups]
     known = [[o for o in group if o] for group in outcomes]
     flat = [o for group in known for o in group]
     total, right, wrong = len(flat), flat.count("correct"), flat.count("wrong")
     lengths = [len(c.ids) for group in groups for c in group.completions]
-    rewards = [r for group in groups for r in group.rewards if r is not None]
+    rewards = [c.reward for group in groups for c in group.completions if c.reward is not None]
     result = {
         "num_questions": len(groups),
         "num_answers": sum(map(len, outcomes)),
@@ -79,8 +80,8 @@ def summary(groups: Sequence[Group]) -> dict[str, float]:
     details = [
         score.details
         for group in groups
-        for scores in group.scores
-        for score in scores.values()
+        for completion in group.completions
+        for score in completion.scores.values()
         if "facts" in score.details
     ]
     if details:
@@ -128,7 +129,7 @@ class Evaluation:
         """`summary` of all held-out answers under "", and of each value of eval_group_field."""
         if not self.prompts:
             return {}
-        ranks, sampling = self.run.ranks, Sampling(self.config.max_completion_length, temperature=0.0)
+        ranks, sampling = self.run.ranks, SamplingParams(self.config.max_completion_length, temperature=0.0)
         mine = generate_groups(
             self.policy, self.rollout.sampler, self.prompts[ranks.rank :: ranks.world], 1, sampling, self.config.seed
         )
@@ -205,7 +206,7 @@ def evaluate(config: TrainConfig, n: int, temperature: float) -> tuple[dict[str,
     )
     positions = max(len(prompt.ids) for prompt in prompts) + config.max_completion_length
     slots = memory.choose_num_sequences(policy.model, MAX_SEQUENCES, positions, memory.free_bytes(device))
-    sampling = Sampling(config.max_completion_length, temperature, config.top_p, config.top_k)
+    sampling = SamplingParams(config.max_completion_length, temperature, config.top_p, config.top_k)
     groups = generate_groups(policy, Sampler(policy.model, policy.eos_ids, slots), prompts, n, sampling, config.seed)
     scorer.grade(groups)
     scorer.close()
@@ -247,7 +248,7 @@ def main(argv: list[str]) -> None:
         output = Path(arguments.output)
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-        rows = [completion_row(group, index) for group in groups for index in range(len(group.completions))]
+        rows = [completion_row(group.prompt, completion) for group in groups for completion in group.completions]
         output.with_suffix(".jsonl").write_text(
             "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
         )

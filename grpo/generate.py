@@ -15,14 +15,14 @@ from grpo.model.policy import Policy, load_for_inference
 from grpo.run.distributed import choose_device
 from grpo.run.log import escape
 from grpo.run.options import TrainConfig
-from grpo.sampling.draw import Sampling, row_seed
+from grpo.sampling.draw import SamplingParams, row_seed
 from grpo.sampling.sampler import Sampler
 
 
 class Chat:
     """A policy with its sampler; `answer` streams one reply."""
 
-    def __init__(self, policy: Policy, sampling: Sampling, seed: int):
+    def __init__(self, policy: Policy, sampling: SamplingParams, seed: int):
         self.policy, self.sampling, self.seed = policy, sampling, seed
         self.encoder, self.sampler = ChatEncoder(policy.tokenizer), Sampler(policy.model, policy.eos_ids)
 
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> None:
     policy = load_for_inference(
         TrainConfig(model_name_or_path=a.model, torch_dtype=a.dtype, device=a.device), choose_device(a.device)
     )
-    chat = Chat(policy, Sampling(a.max_new_tokens, a.temperature, a.top_p), a.seed)
+    chat = Chat(policy, SamplingParams(a.max_new_tokens, a.temperature, a.top_p), a.seed)
     start = [{"role": "system", "content": a.system}] if a.system else []
     if a.prompt:
         batch(chat, [[*start, {"role": "user", "content": prompt}] for prompt in a.prompt], a.n)

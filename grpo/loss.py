@@ -4,73 +4,52 @@ What distinguishes grpo, dapo, dr_grpo and bnpo is only how `weight_C` was fille
 sum.
 """
 
-from dataclasses import dataclass
-
 import torch
+
+from grpo.run.options import TrainConfig
+from grpo.schema import PackedBatch
 
 MAX_LOG_RATIO = 20.0  # nats; exp of more than this says nothing and overflows
 
 
-@dataclass(frozen=True)
-class LossConfig:
-    """epsilon, epsilon_high: clip range [1 − ε, 1 + ε_high] of the ratio. delta: upper bound of the ratio for negative
-    advantages too (two-sided clipping, 2505.07291); None for none. beta: weight of the KL term.
-    importance_sampling_level: "token", or "sequence" (GSPO, 2507.18071). sampler_cap: C of truncated importance
-    sampling; None for none. use_bias_correction_kl: multiply the KL estimate by the ratio, whose gradient then is that
-    of the KL (TRL)."""
-
-    epsilon: float = 0.2
-    epsilon_high: float = 0.2
-    delta: float | None = None
-    beta: float = 0.0
-    importance_sampling_level: str = "token"
-    sampler_cap: float | None = None
-    use_bias_correction_kl: bool = False
-
-
 def policy_loss(
-    logp_C: torch.Tensor,
-    old_logp_C: torch.Tensor,
-    ref_logp_C: torch.Tensor | None,
-    advantage_C: torch.Tensor,
-    weight_C: torch.Tensor,
-    row_C: torch.Tensor,
-    config: LossConfig,
-    sampler_logp_C: torch.Tensor | None = None,
+    batch: PackedBatch, logp_C: torch.Tensor, config: TrainConfig
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The loss of a micro-batch (a scalar, minimised) and, per scored token, detached: ratio, clipped_low,
-    clipped_high, kl.
+    """Compute the loss of a micro-batch, a scalar to minimise.
 
-    logp_C under the policy being trained (with gradient), old_logp_C under the one that sampled, ref_logp_C under the
-    frozen reference (None if beta is 0), all in nats. weight_C = mask / denominator, row_C = completion of each token.
-    A token with weight 0 has no influence, whatever its log-probs.
+    logp_C: log-probs under the policy being trained, in nats, with gradient. `batch` holds those under the policy that
+    sampled (old_logp_C) and under the frozen reference (ref_logp_C, needed if beta is not 0), the advantages, and the
+    weights. A token with weight 0 has no influence, whatever its log-probs.
+
+    Also returns, detached, for every token: ratio, kl, clipped_low, clipped_high.
     """
-    used_C = weight_C != 0
-    log_ratio_C = _masked(logp_C - old_logp_C, used_C)  # Eq. 4
+    used_C, advantage_C = batch.weight_C != 0, batch.advantage_C
+    low, high = 1 - config.epsilon, 1 + (config.epsilon_high or config.epsilon)
+    log_ratio_C = _masked(logp_C - batch.old_logp_C, used_C)  # Eq. 4
     if config.importance_sampling_level == "sequence":
-        log_ratio_C = _row_mean(log_ratio_C, used_C, row_C)  # Eq. 9, GSPO
-    ratio_C = log_ratio_C.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    bounded_C = ratio_C if config.delta is None else ratio_C.clamp(max=config.delta)  # Eq. 10, two-sided
-    clipped_C = ratio_C.clamp(1 - config.epsilon, 1 + config.epsilon_high)
-    surrogate_C = torch.minimum(bounded_C * advantage_C, clipped_C * advantage_C)  # Eq. 5
-    if config.sampler_cap is not None:
-        correction_C = (
-            _masked(old_logp_C - sampler_logp_C, used_C).clamp(max=MAX_LOG_RATIO).exp().clamp(max=config.sampler_cap)
-        )
-        surrogate_C = correction_C.detach() * surrogate_C  # Eq. 11, truncated IS
-    loss_C = -surrogate_C
+        log_ratio_C = _row_mean(log_ratio_C, used_C, batch.row_C)  # Eq. 9, GSPO (2507.18071)
+    ratio_C = log_ratio_C.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()  # Eq. 4
+    bounded_C = ratio_C if config.delta is None else ratio_C.clamp(max=config.delta)  # Eq. 10, two-sided (2505.07291)
+    surrogate_C = torch.minimum(bounded_C * advantage_C, ratio_C.clamp(low, high) * advantage_C)  # Eq. 5
+    if config.sampler_importance_sampling_correction:
+        surrogate_C = _sampler_correction(batch, used_C, config) * surrogate_C  # Eq. 11, truncated importance sampling
     kl_C = torch.zeros_like(logp_C)
     if config.beta:
-        kl_C = k3(_masked(ref_logp_C - logp_C, used_C))  # Eq. 6
+        kl_C = k3(_masked(batch.ref_logp_C - logp_C, used_C))  # Eq. 6
         kl_C = ratio_C * kl_C if config.use_bias_correction_kl else kl_C
-        loss_C = loss_C + config.beta * kl_C
-    loss = (loss_C * weight_C).sum()  # Eq. 7, 8
+    loss = ((config.beta * kl_C - surrogate_C) * batch.weight_C).sum()  # Eq. 7, 8
     return loss, {
         "ratio": ratio_C.detach(),
         "kl": kl_C.detach(),
-        "clipped_low": used_C & (ratio_C.detach() < 1 - config.epsilon) & (advantage_C < 0),
-        "clipped_high": used_C & (ratio_C.detach() > 1 + config.epsilon_high) & (advantage_C > 0),
+        "clipped_low": used_C & (ratio_C.detach() < low) & (advantage_C < 0),
+        "clipped_high": used_C & (ratio_C.detach() > high) & (advantage_C > 0),
     }
+
+
+def _sampler_correction(batch: PackedBatch, used_C: torch.Tensor, config: TrainConfig) -> torch.Tensor:
+    """min(π_train / π_sampler, C): a constant, so that it weighs tokens without adding a gradient (Eq. 11)."""
+    log_ratio_C = _masked(batch.old_logp_C - batch.sampler_logp_C, used_C).clamp(max=MAX_LOG_RATIO)
+    return log_ratio_C.exp().clamp(max=config.sampler_importance_sampling_cap).detach()  # Eq. 11
 
 
 def k3(log_ratio: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ class Optimizer:
     """AdamW (1711.05101) on `parameters`, which are moved into a flat buffer. Norm weights and biases (fewer than two
     axes) do not decay.
 
-    guarded: for a float16 model, whose smallest gradients would vanish and whose largest overflow. `backward`
+    scales_loss: for a float16 model, whose smallest gradients would vanish and whose largest overflow. `backward`
     multiplies the loss by `scale`; a step whose gradient overflowed changes nothing and halves it, and a run of finite
     steps doubles it (1710.03740).
     """
@@ -27,7 +27,7 @@ class Optimizer:
         betas: tuple[float, float],
         eps: float,
         weight_decay: float,
-        guarded: bool = False,
+        scales_loss: bool = False,
     ):
         parameters = sorted(parameters, key=lambda parameter: parameter.ndim < 2)  # stable: matrices, then vectors
         if not parameters:
@@ -45,11 +45,18 @@ class Optimizer:
                 leaf.grad = self.grad[rows]
                 groups.append({"params": [leaf], "weight_decay": decay})
         self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
-        self.guarded, self.scale, self.finite_steps = guarded, FIRST_SCALE if guarded else 1.0, 0
+        self.num_backward, self.num_steps = 0, 0  # passes since the last step; steps made
+        self.scales_loss, self.scale, self.finite_steps = scales_loss, FIRST_SCALE if scales_loss else 1.0, 0
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Adds the gradient of the loss, times `scale`."""
+        """Add the gradient of the loss, times `scale`."""
         (loss * self.scale).backward()
+        self.num_backward += 1
+
+    def discard_gradient(self) -> None:
+        """Forget what was accumulated since the last step."""
+        self.grad.zero_()
+        self.num_backward = 0
 
     def step(self, learning_rate: float, max_grad_norm: float) -> float:
         """Clips the accumulated gradient to `max_grad_norm` (0 for no clipping), applies it, clears it; returns its
@@ -59,13 +66,14 @@ class Optimizer:
         if math.isfinite(norm):
             if max_grad_norm and norm > max_grad_norm:
                 self.grad.mul_(max_grad_norm / (norm + 1e-6) / self.scale)
-            elif self.guarded:
+            elif self.scales_loss:
                 self.grad.div_(self.scale)
             for group in self.adamw.param_groups:
                 group["lr"] = learning_rate
             self.adamw.step()
-        self.grad.zero_()
-        if self.guarded:
+        self.discard_gradient()
+        self.num_steps += 1
+        if self.scales_loss:
             self._rescale(math.isfinite(norm))
         return norm
 
@@ -79,7 +87,7 @@ class Optimizer:
     def state(self) -> dict[str, torch.Tensor]:
         """Everything a resumed run needs to go on bit for bit."""
         tensors = {"master": self.flat}
-        if self.guarded:
+        if self.scales_loss:
             tensors["scale"] = torch.tensor([self.scale, self.finite_steps], dtype=torch.float64)
         for number, group in enumerate(self.adamw.param_groups):
             for name, value in self.adamw.state.get(group["params"][0], {}).items():
@@ -89,7 +97,7 @@ class Optimizer:
     @torch.no_grad()
     def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
         self.flat.copy_(tensors["master"])
-        if self.guarded and "scale" in tensors:
+        if self.scales_loss and "scale" in tensors:
             self.scale, self.finite_steps = float(tensors["scale"][0]), int(tensors["scale"][1])
         for number, group in enumerate(self.adamw.param_groups):
             leaf = group["params"][0]

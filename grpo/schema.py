@@ -1,14 +1,19 @@
 """The data that flows through a step, and the one legend for shapes.
 
-A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`):
+A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). A letter means one axis everywhere:
 
     T  packed tokens of a micro-batch     C  scored tokens: every completion token of a micro-batch, row by row
-    N  completions of a micro-batch       G  completions of one group (same prompt)      P  prompts
-    B  sequences that decode together     S  positions of the KV cache
-    D  model width    F  MLP width        H  query heads    K  key-value heads           E  width of a head
-    I  inputs of a linear layer           O  its outputs    R  LoRA rank                 V  vocabulary    L  layers
+    N  completions of a micro-batch       P  prompts of a micro-batch
+    B  sequences that decode together     S  positions of a sequence, or of the KV cache
+    D  model width                        F  width of the MLP
+    H  query heads                        K  key-value heads          G  query heads that share a key-value head
+    E  width of a head                    I  inputs of a linear layer O  its outputs
+    R  LoRA rank                          V  vocabulary               L  layers
+    X  rows or entries of a part of an axis that is worked through in parts
+    1  an axis of length one
 """
 
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -32,32 +37,12 @@ class Prompt:
     columns: dict[str, Any]  # the data row: what the rewards see
 
 
-@dataclass
-class Completion:
-    """One answer as it was sampled.
-
-    `ids` ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under
-    the distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is that distribution's
-    threshold: tokens whose full log-prob lies below it could not be drawn (-inf where nothing was cut off).
-
-    >>> c = Completion(ids=[7, 2], logps=[-0.5, -0.1], cuts=[float("-inf")] * 2, finish_reason="stop", text="4")
-    >>> len(c.ids) == len(c.logps)
-    True
-    """
-
-    ids: list[int]
-    logps: list[float]
-    cuts: list[float]
-    finish_reason: FinishReason
-    text: str = ""
-
-
 @dataclass(frozen=True)
 class Score:
-    """What one reward function says of one completion: a number, or None (unscorable), and the reason why.
+    """What one reward says about one completion: a number, or None (unscorable), and the reason why.
 
-    outcome: how the answer turned out, from rewards that can tell; accuracy and dynamic sampling go by it, never by the
-    value, which may be shaped. details: numbers to log, such as the share of supported facts.
+    `outcome` says how the answer turned out, from rewards that can tell; accuracy and dynamic sampling use it, never the
+    value, which may be shaped. `details` holds numbers to log, such as the share of supported facts.
 
     >>> Score(None, "the judge could not be reached").value is None
     True
@@ -70,51 +55,114 @@ class Score:
 
 
 @dataclass
+class Completion:
+    """One answer as it was sampled, and what becomes of it in the step.
+
+    `ids` ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under the
+    distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the smallest log-prob that
+    top-k and top-p kept there: tokens below it could not be drawn (-inf if nothing was cut off).
+
+    >>> c = Completion(ids=[7, 2], logps=[-0.5, -0.1], cuts=[float("-inf")] * 2, finish_reason="stop", text="4")
+    >>> len(c.ids) == len(c.logps)
+    True
+    """
+
+    ids: list[int]
+    logps: list[float]
+    cuts: list[float]
+    finish_reason: FinishReason
+    text: str = ""
+    scores: dict[str, Score] = field(default_factory=dict)  # reward name -> Score
+    reward: float | None = None  # weighted sum of the scores; None if any of them is None
+    advantage: float | None = None  # Eq. 1, 2; None until it is known, 0 for an unscorable completion
+    loss_weight: float = 0.0  # Eq. 8: of each of its tokens in the loss of the step
+
+
+@dataclass
 class Group:
-    """G completions of one prompt: the unit of sampling, of advantages, and of packing."""
+    """The completions of one prompt: the unit of sampling, of advantages, and of packing."""
 
     prompt: Prompt
     completions: list[Completion]
-    scores: list[dict[str, Score]] = field(default_factory=list)  # per completion: reward name -> Score
-    rewards: list[float | None] = field(default_factory=list)  # weighted sum; None if any part is None
-    advantages: list[float] = field(default_factory=list)  # 0 for unscorable completions
+    pending: list[dict[str, Future]] = field(default_factory=list, repr=False)  # grades under way, per completion
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every grade has arrived."""
+        return all(future.done() for futures in self.pending for future in futures.values())
+
+
+@dataclass(frozen=True)
+class PackedGroup:
+    """How many tokens of a packed row belong to a prompt, and to each of the completions that follow it."""
+
+    prompt: int
+    completions: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tokens of a packed row belong: for each prompt its length and the lengths of its completions.
+    """Where the tokens of a packed row belong.
 
     The order in the row is prompt, its completions, next prompt, ... A prompt is stored once; each of its completions
     attends to it and to itself. Lengths are those of the tokens present in the row.
 
-    >>> Layout(((3, (2, 1)), (2, ()))).num_tokens      # 3 + 2 + 1 + 2
+    >>> Layout.of((3, (2, 1)), (2, ())).num_tokens      # 3 + 2 + 1 + 2
     8
     """
 
-    groups: tuple[tuple[int, tuple[int, ...]], ...]
+    groups: tuple[PackedGroup, ...]
+
+    @classmethod
+    def of(cls, *groups: tuple[int, tuple[int, ...]]) -> "Layout":
+        """Make a layout from pairs (prompt length, completion lengths)."""
+        return cls(tuple(PackedGroup(prompt, tuple(completions)) for prompt, completions in groups))
 
     @property
     def num_tokens(self) -> int:
-        return sum(prompt + sum(completions) for prompt, completions in self.groups)
+        return sum(group.prompt + sum(group.completions) for group in self.groups)
 
 
 @dataclass(frozen=True)
+class Part:
+    """Those completions of a group that are in the same micro-batch: usually all that are trained."""
+
+    group: Group
+    completions: list[Completion]
+
+
+@dataclass
 class PackedBatch:
     """A micro-batch: some groups as one row of tokens, plus one entry per completion token for the loss.
 
     Example: prompt (5, 9, 6) with completions (7, 2) and (8, 8, 2). The last token of a completion predicts nothing, so
     it is a target only: ids_T = 5 9 6 | 7 | 8 8, positions_T = 0 1 2 | 3 | 3 4, targets_C = 7 2 | 8 8 2 and
     source_C = 2 3 | 2 4 5: the token of the row whose hidden state predicts each target.
+
+    The last three fields are filled during the step.
     """
 
+    number: int  # among the micro-batches of the step
+    parts: list[Part]
     layout: Layout
     ids_T: torch.Tensor  # int64
     positions_T: torch.Tensor  # int64, from 0 in each sequence
     source_C: torch.Tensor  # int64, index into T
     targets_C: torch.Tensor  # int64
     row_C: torch.Tensor  # int64, index into N: which completion a scored token belongs to
-    weight_C: torch.Tensor  # float32, mask / denominator of the step; the loss is a plain weighted sum
-    advantage_C: torch.Tensor  # float32
+    weight_C: torch.Tensor  # float32, Completion.loss_weight; the loss is a plain weighted sum
     sampler_logp_C: torch.Tensor  # float32, log-probs recorded while sampling
     cut_C: torch.Tensor  # float32, see Completion.cuts
-    rows: tuple[tuple[int, int], ...]  # N entries (group of the step, completion of the group), in order
+    advantage_C: torch.Tensor | None = None  # float32, of the token's completion
+    ref_logp_C: torch.Tensor | None = None  # float32, under the frozen reference; stays None if beta is 0
+    old_logp_C: torch.Tensor | None = None  # float32, under the policy that sampled: of the first pass over the batch
+
+    @property
+    def completions(self) -> list[Completion]:
+        """Its N completions, in order."""
+        return [completion for part in self.parts for completion in part.completions]
+
+    def set_advantages(self) -> None:
+        """Give each token the advantage of its completion."""
+        advantage_N = torch.tensor([c.advantage for c in self.completions], dtype=torch.float32)
+        self.advantage_C = advantage_N.to(self.row_C.device)[self.row_C]

@@ -4,174 +4,113 @@ It is stage 2 with given completions: an example is a group of one, packed and s
 mean negative log-prob of the answer tokens of the whole step.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
-from math import ceil
 from pathlib import Path
 
-import torch
-
-from grpo.attention.select import packed_attention
 from grpo.data.conversations import make_examples
 from grpo.data.hub import fetch_data
 from grpo.data.prompts import ChatEncoder
 from grpo.data.rows import Order, digest, read_records
 from grpo.data.toy import make_world
-from grpo.errors import UserError, run_main
-from grpo.logprobs import token_logprobs
-from grpo.model.lora import POLICY
-from grpo.model.policy import load_policy
-from grpo.optim import Optimizer, learning_rate
-from grpo.packing import pack, plan
+from grpo.errors import run_main
 from grpo.run import memory
 from grpo.run.config import load_config, parse_arguments
 from grpo.run.distributed import Ranks
-from grpo.run.health import Watch
+from grpo.run.guard import Guard
 from grpo.run.options import SftConfig, TrainConfig
 from grpo.run.plot import line_plot
 from grpo.run.run import Run
-from grpo.sampling.draw import row_seed
+from grpo.schema import Group
+from grpo.trainer import Trainer
 
 
-class SftTrainer:
-    """Policy, examples and optimizer of one run; `train_step` makes one step."""
+class SftTrainer(Trainer):
+    """Policy, examples and optimizer of one run. An example is a group of one given completion."""
 
     def __init__(self, config: SftConfig, run: Run):
-        self.config, self.run, self.ranks = config, run, run.ranks
-        self.policy = load_policy(config, run.device)
-        self.model = self.policy.model
-        self.optimizer = Optimizer(
-            self.model.parameters(),
-            (config.adam_beta1, config.adam_beta2),
-            config.adam_epsilon,
-            config.weight_decay,
-            guarded=self.model.build.dtype == torch.float16,
-        )
+        super().__init__(config, run)
         path = fetch_data(config.dataset_id_or_path, config.dataset_split)
         records = read_records(path)[: config.max_samples or None]
         max_length = min(config.max_length, self.model.config.max_positions)
-        self.examples, cut, left_out = make_examples(
-            records, path, ChatEncoder(self.policy.tokenizer), config.system_prompt, max_length
-        )
-        if cut or left_out:
+        encoder = ChatEncoder(self.policy.tokenizer)
+        self.examples, num_cut, num_left_out = make_examples(records, path, encoder, config.system_prompt, max_length)
+        if num_cut or num_left_out:
             run.say(
-                f"note: of {len(self.examples)} answers {cut} are cut at {max_length} tokens; {left_out} more, whose prompts are longer, are left out"
+                f"note: of {len(self.examples)} answers {num_cut} are cut at {max_length} tokens; "
+                f"{num_left_out} more, whose prompts are longer, are left out"
             )
-        self.data_hash = digest([group.prompt.ids, group.completions[0].ids] for group in self.examples)
-        self.order = Order(len(self.examples), config.seed, shuffle=True)
-        self.examples_per_step = (
-            config.per_device_train_batch_size * config.gradient_accumulation_steps * self.ranks.world
+        self.losses: list[float] = []
+        rows_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps
+        self.set_data(
+            Order(len(self.examples), config.seed, shuffle=True),
+            digest([example.prompt.ids, example.completions[0].ids] for example in self.examples),
+            rows_per_rank * self.ranks.world,
+            max(len(example.prompt.ids) + len(example.completions[0].ids) for example in self.examples),
         )
-        self.total_steps = (
-            config.max_steps
-            if config.max_steps > 0
-            else ceil(config.num_train_epochs * len(self.examples) / self.examples_per_step)
-        )
-        longest = max(len(e.prompt.ids) + len(e.completions[0].ids) for e in self.examples)
-        self.budget = memory.choose_budget(
-            self.model,
-            longest,
-            memory.free_bytes(run.device),
-            config.max_tokens_per_micro_batch,
-            config.gradient_checkpointing,
-        )
-        self.model.recompute = self.budget.recompute
-        self.step, self.num_tokens, self.losses = 0, 0, []
-        self.watch = Watch(1.0, run.say)
+        self.rows_per_step = rows_per_rank * self.ranks.world
 
-    def train_step(self) -> dict[str, float]:
-        c, started = self.config, time.perf_counter()
-        groups = [
-            self.examples[row] for row in self.order.take(self.examples_per_step)[self.ranks.rank :: self.ranks.world]
-        ]
-        tokens = int(self.ranks.sum([sum(len(group.completions[0].ids) for group in groups)])[0])
-        weights, total = [[1 / tokens] for _ in groups], 0.0
-        batches = plan(groups, weights, self.budget.tokens)
-        for index, rows in enumerate(batches):
-            batch = pack(groups, rows, weights, self.run.device)
-            mode = (
-                replace(POLICY, dropout_seed=row_seed(c.seed, self.step, self.ranks.rank, index))
-                if c.lora_dropout
-                else POLICY
-            )
-            hidden_TD = self.model(batch.ids_T, batch.positions_T, packed_attention(self.model, batch.layout), mode)
-            logp_C, _ = token_logprobs(
-                hidden_TD.index_select(0, batch.source_C),
-                self.model.head(),
-                batch.targets_C,
-                1.0,
-                chunk=self.budget.logits_rows,
-            )
+    def train_step(self) -> None:
+        """Train on the next examples: the mean negative log-prob of all their answer tokens."""
+        rows = self.order.take(self.rows_per_step)[self.ranks.rank :: self.ranks.world]
+        groups = [self.examples[row] for row in rows]
+        self.set_loss_weights(groups)
+        batches = self.pack(groups)
+        total = 0.0
+        for batch in batches:
+            logp_C, _ = self.policy_logprobs(batch)  # Eq. 3
             loss = -(logp_C * batch.weight_C).sum()
             self.optimizer.backward(loss)
             total += loss.item()
-        self.ranks.sum_(self.optimizer.grad)
-        rate = learning_rate(
-            self.step,
-            c.learning_rate,
-            c.lr_scheduler_type,
-            c.warmup_steps or ceil(c.warmup_ratio * self.total_steps),
-            self.total_steps,
-        )
-        norm = self.optimizer.step(rate, c.max_grad_norm)
-        self.watch.updated(self.optimizer, norm)
-        self.model.refresh()
-        self.step, self.num_tokens = self.step + 1, self.num_tokens + tokens
-        loss, seconds = self.ranks.sum([total])[0], time.perf_counter() - started
-        self.losses.append(loss)
+        self.update()
+        self.step += 1
+        self.losses.append(self.ranks.sum([total])[0])
+        self.num_micro_batches = len(batches)
+
+    def set_loss_weights(self, groups: list[Group]) -> None:
+        """Give every answer token of the step, over all ranks, the same weight."""
+        self.step_tokens = int(self.ranks.sum([sum(len(group.completions[0].ids) for group in groups)])[0])
+        for group in groups:
+            group.completions[0].loss_weight = 1 / self.step_tokens
+
+    def measure(self) -> dict[str, float]:
+        """Return the metrics of the last step over all ranks."""
+        self.num_tokens += self.step_tokens
+        step_time = self.clock.result()["step_time"]
         return {
-            "loss": loss,
-            "grad_norm": norm,
-            "learning_rate": rate,
+            "loss": self.losses[-1],
+            "grad_norm": self.grad_norm,
+            "learning_rate": self.learning_rate,
             "epoch": self.order.position / self.order.num_rows,
-            "tokens": tokens,
+            "tokens": self.step_tokens,
             "num_tokens": self.num_tokens,
-            "step_time": seconds,
-            "tokens_per_second": tokens / seconds,
-            "micro_batches": len(batches),
+            "step_time": step_time,
+            "tokens_per_second": self.step_tokens / step_time,
+            "micro_batches": self.num_micro_batches,
             "peak_memory_gb": memory.peak_bytes(self.run.device) / 1e9,
         }
 
-    def restore(self) -> None:
-        counters = self.run.restore(self.policy, self.optimizer)
-        if not counters:
-            return
-        if counters["data_hash"] != self.data_hash:
-            raise UserError(
-                "the data set is not the one that this run was made with",
-                f"the content of {self.config.dataset_id_or_path} has changed",
-                "put the old file back, or start anew in another output_dir",
-            )
-        self.step, self.num_tokens, self.losses = counters["step"], counters["num_tokens"], counters["losses"]
-        self.order.position = counters["position"]
-        if not self.config.max_tokens_per_micro_batch:
-            self.budget = replace(self.budget, tokens=counters["micro_batch_tokens"])
+    def counters(self) -> dict:
+        return super().counters() | {"losses": self.losses}
 
-    def save(self) -> None:
-        counters = {
-            "position": self.order.position,
-            "data_hash": self.data_hash,
-            "num_tokens": self.num_tokens,
-            "losses": self.losses,
-            "micro_batch_tokens": self.budget.tokens,
-        }
-        self.run.save_checkpoint(self.step, self.policy, self.optimizer, counters)
+    def restore(self) -> dict:
+        counters = super().restore()
+        self.losses = counters.get("losses", [])
+        return counters
 
 
 def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = None) -> None:
-    """A whole run of stage 1: metrics, checkpoints, final/ and loss.png."""
+    """Make a complete run of stage 1: metrics, checkpoints, final/ and loss.png."""
     with Run(config, notices, ranks) as run:
         run.config = config = make_world(config, run)
         trainer = SftTrainer(config, run)
         trainer.restore()
+        guard = Guard(trainer)
         run.start_log(trainer.total_steps, trainer.step)
         while trainer.step < trainer.total_steps:
-            run.report(trainer.step, trainer.train_step())
-            trainer.watch.check(trainer.step, {})
-            if config.save_steps and trainer.step % config.save_steps == 0:
-                trainer.save()
-            run.stop_if_asked(trainer.save)
+            guard.step()
+            run.report(trainer.step, trainer.measure())
+            guard.after_step({})
         trainer.save()
         run.save_final(trainer.policy)
         if run.ranks.is_main:

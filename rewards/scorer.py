@@ -1,7 +1,7 @@
-"""Rewards at work while other completions are still being generated.
+"""Grade completions while others are still being generated.
 
 Each completion is handed over the moment it ends. Rewards that grade one completion start at once: plain functions on a
-small thread pool, coroutines (API calls) on one event loop. User functions see a whole group, as soon as it is
+small thread pool, coroutines (API calls) on one event loop. A user's function sees a whole group, as soon as it is
 complete.
 """
 
@@ -12,77 +12,65 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from grpo.schema import Completion, Group, Score
+from grpo.schema import Group, Score
 from rewards.registry import Reward
 
 NUM_THREADS = 4
 
 
 class Scorer:
-    """Grades the completions of one step at a time: `begin`, `submit` each, then `collect` each group."""
+    """The rewards of a run at work: `submit` each completion as it ends, then `collect` each group."""
 
     def __init__(self, rewards: Sequence[Reward], weights: Sequence[float] | None = None):
         self.rewards = list(rewards)
         self.weights = list(weights) if weights else [1.0] * len(self.rewards)
         self.pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reward")
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.futures: dict[tuple[int, int], dict[str, Future]] = {}
-        self.texts: dict[int, dict[int, Completion]] = {}
 
     @property
     def slow(self) -> bool:
+        """Whether a reward waits for something outside this process."""
         return any(reward.slow for reward in self.rewards)
 
-    def begin(self) -> None:
-        """Forgets the previous step."""
-        self.futures, self.texts = {}, {}
-
-    def submit(
-        self, group: int, index: int, group_size: int, prompt: str, completion: Completion, columns: dict[str, Any]
-    ) -> None:
-        """Starts grading completion `index` of `group`."""
-        row = columns | {"prompt": prompt, "completion_ids": completion.ids}
-        futures = self.futures.setdefault((group, index), {})
+    def submit(self, group: Group, index: int) -> None:
+        """Start grading completion `index` of `group`; with its last one, start the functions that see whole groups."""
+        completion, prompt = group.completions[index], group.prompt
+        row = prompt.columns | {"prompt": prompt.text, "completion_ids": completion.ids}
+        if not group.pending:
+            group.pending = [{} for _ in group.completions]
         for reward in self.rewards:
             if reward.grade is not None:
-                futures[reward.name] = self._start(reward, completion.text, row)
-        arrived = self.texts.setdefault(group, {})
-        arrived[index] = completion
-        if len(arrived) == group_size:
-            self._start_group_functions(group, [arrived[i] for i in range(group_size)], prompt, columns)
+                group.pending[index][reward.name] = self._start(reward, completion.text, row)
+        if all(other is not None for other in group.completions):
+            self._start_group_functions(group)
 
-    def ready(self, group: int, group_size: int) -> bool:
-        """Whether `collect` would return at once."""
-        return all(future.done() for index in range(group_size) for future in self.futures[group, index].values())
-
-    def collect(self, group_number: int, group: Group) -> None:
-        """Waits for a group's grades and fills in its scores and rewards (a weighted sum; None if any part is None)."""
-        group.scores = [
-            {name: future.result() for name, future in self._in_order(group_number, index)}
-            for index in range(len(group.completions))
-        ]
-        group.rewards = [combine(scores, self.rewards, self.weights) for scores in group.scores]
+    def collect(self, group: Group) -> None:
+        """Wait for a group's grades; set each completion's scores and its reward, their weighted sum."""
+        for completion, futures in zip(group.completions, group.pending, strict=True):
+            completion.scores = {reward.name: futures[reward.name].result() for reward in self.rewards}
+            completion.reward = combine(completion.scores, self.rewards, self.weights)
+        group.pending = []
 
     def grade(self, groups: Sequence[Group]) -> None:
-        """Submits and collects finished groups, as evaluation does."""
-        self.begin()
-        for number, group in enumerate(groups):
-            for index, completion in enumerate(group.completions):
-                self.submit(number, index, len(group.completions), group.prompt.text, completion, group.prompt.columns)
-        for number, group in enumerate(groups):
-            self.collect(number, group)
+        """Grade finished groups, as evaluation does."""
+        for group in groups:
+            for index in range(len(group.completions)):
+                self.submit(group, index)
+        for group in groups:
+            self.collect(group)
 
     def prepare(self, rows: Sequence[dict[str, Any]], say: Callable[[str], None]) -> None:
-        """Before the first step: whatever can be found out now does not fail later."""
+        """Check before the first step whatever could fail later."""
         for reward in self.rewards:
             if reward.prepare:
                 reward.prepare(rows, say)
 
     def metrics(self) -> dict[str, float]:
-        """What the rewards count: calls, look-ups, costs."""
+        """Return what the rewards count: calls, look-ups, costs."""
         return {name: value for reward in self.rewards if reward.metrics for name, value in reward.metrics().items()}
 
     def close(self) -> None:
+        """Free what the rewards hold. Grades that are still under way are given up."""
         for reward in self.rewards:
             if reward.close:
                 reward.close()
@@ -90,31 +78,24 @@ class Scorer:
         if self.loop is not None:
             self.loop.call_soon_threadsafe(self.loop.stop)
 
-    def _in_order(self, group: int, index: int) -> list[tuple[str, Future]]:
-        futures = self.futures[group, index]
-        return [(reward.name, futures[reward.name]) for reward in self.rewards]
-
     def _start(self, reward: Reward, text: str, row: dict[str, Any]) -> Future:
         if inspect.iscoroutinefunction(reward.grade):
             return asyncio.run_coroutine_threadsafe(reward.grade(text, row), self._event_loop())
         return self.pool.submit(reward.grade, text, row)
 
-    def _start_group_functions(
-        self, group: int, completions: list[Completion], prompt: str, columns: dict[str, Any]
-    ) -> None:
-        size = len(completions)
-        repeated = {
-            name: [value] * size for name, value in columns.items() if name not in ("prompts", "completions", "prompt")
+    def _start_group_functions(self, group: Group) -> None:
+        texts, size = [completion.text for completion in group.completions], len(group.completions)
+        columns = {
+            name: [value] * size
+            for name, value in group.prompt.columns.items()
+            if name not in ("prompts", "completions", "prompt")
         }
-        repeated["completion_ids"] = [completion.ids for completion in completions]
+        columns["completion_ids"] = [completion.ids for completion in group.completions]
         for reward in self.rewards:
-            if reward.function is None:
-                continue
-            task = self.pool.submit(
-                reward.grade_group, [prompt] * size, [completion.text for completion in completions], repeated
-            )
-            for index in range(size):
-                self.futures[group, index][reward.name] = _Element(task, index)
+            if reward.function is not None:
+                task = self.pool.submit(reward.grade_group, [group.prompt.text] * size, texts, columns)
+                for index, futures in enumerate(group.pending):
+                    futures[reward.name] = _Element(task, index)
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         if self.loop is None:
@@ -124,7 +105,7 @@ class Scorer:
 
 
 class _Element:
-    """One entry of a future list, with a future's two methods that are used here."""
+    """One entry of a list that is still being computed, with the two methods of a future that are used here."""
 
     def __init__(self, task: Future, index: int):
         self.task, self.index = task, index
@@ -137,7 +118,7 @@ class _Element:
 
 
 def combine(scores: dict[str, Score], rewards: Sequence[Reward], weights: Sequence[float]) -> float | None:
-    """The weighted sum; None as soon as one part is None: an unscorable part makes the whole unscorable."""
+    """Return the weighted sum of the scores; None as soon as one of them is None."""
     values = [scores[reward.name].value for reward in rewards]
     if any(value is None for value in values):
         return None

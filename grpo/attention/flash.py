@@ -33,9 +33,9 @@ class FlashPackedAttention:
     ):
         self.forward, self.backward = forward, backward
         self.pieces = _Pieces(
-            [length for prompt, completions in layout.groups for length in (prompt, *completions)], device
+            [length for group in layout.groups for length in (group.prompt, *group.completions)], device
         )
-        shared = [(prompt, sum(completions)) for prompt, completions in layout.groups]
+        shared = [(group.prompt, sum(group.completions)) for group in layout.groups]
         self.prompts = _Pieces([prompt for prompt, total in shared if prompt and total], device)
         self.completions = _Pieces([total for prompt, total in shared if prompt and total], device)
         prompt_rows, completion_rows, start = [], [], 0

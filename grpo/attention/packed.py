@@ -24,11 +24,11 @@ class PackedAttention:
     """
 
     def __init__(self, layout: Layout, dtype: torch.dtype, device: torch.device | str):
-        prompt_lengths = [prompt for prompt, _ in layout.groups]
-        self.prompt_of_row = [p for p, (_, completions) in enumerate(layout.groups) for _ in completions]
+        prompt_lengths = [group.prompt for group in layout.groups]
+        self.prompt_of_row = [p for p, group in enumerate(layout.groups) for _ in group.completions]
         self.num_prompts, self.prompt_width = len(prompt_lengths), max(prompt_lengths, default=0)
         self.num_rows = len(self.prompt_of_row)
-        self.completion_width = max((n for _, completions in layout.groups for n in completions), default=0)
+        self.completion_width = max((n for group in layout.groups for n in group.completions), default=0)
         self.num_slots = self.num_prompts * self.prompt_width + self.num_rows * self.completion_width
         self.slot_T = torch.tensor(self._slots(layout), dtype=torch.int64, device=device)
         self.prompt_of_row_N = torch.tensor(self.prompt_of_row, dtype=torch.int64, device=device)
@@ -42,10 +42,10 @@ class PackedAttention:
     def _slots(self, layout: Layout) -> list[int]:
         """For each token of the row its place in the padded batches, prompts first, then completions."""
         slots, row = [], 0
-        for prompt, (prompt_length, completions) in enumerate(layout.groups):
+        for prompt, group in enumerate(layout.groups):
             start = prompt * self.prompt_width
-            slots += range(start, start + prompt_length)
-            for length in completions:
+            slots += range(start, start + group.prompt)
+            for length in group.completions:
                 start = self.num_prompts * self.prompt_width + row * self.completion_width
                 slots += range(start, start + length)
                 row += 1

@@ -259,7 +259,7 @@ def flash_packed(layout: Layout, dtype: torch.dtype, device: torch.device | str)
 
 
 PACKED = {"torch flash": flash_packed, "sdpa": PackedAttention}
-TRIAL_LAYOUT = Layout(((70, (40, 1, 129)), (1, (65,)), (33, ())))
+TRIAL_LAYOUT = Layout.of((70, (40, 1, 129)), (1, (65,)), (33, ()))
 
 
 @cache

@@ -14,7 +14,7 @@ MEMORY = 0.9  # of the running mean that tells whether the run once answered
 
 
 @dataclass
-class Watch:
+class Health:
     """Looks at each step's metrics. `check` raises UserError: exit 5 for steps that are not finite, exit 4 for rewards
     that fail.
 
@@ -24,8 +24,8 @@ class Watch:
     back.
     """
 
-    max_unscored: float
     say: Callable[[str], None]
+    max_unscored: float = 1.0  # share of completions
     unscored: int = 0  # steps in a row
     not_finite: int = 0
     answered: float = 0.0  # running mean of 1 - refusal rate

@@ -16,7 +16,7 @@ from typing import Any
 from tqdm import tqdm
 
 from grpo.errors import CONFIG, UserError, escape, is_storage_error, redact
-from grpo.schema import Group
+from grpo.schema import Completion, Group, Prompt
 from grpo.storage import failpoint, write_atomically
 
 GLOSSARY = {  # <name> stands for a reward's name
@@ -154,7 +154,7 @@ class Log:
 
     def write_completions(self, step: int, groups: Sequence[Group], num_to_show: int) -> None:
         """completions/step-N.jsonl: each completion with its rewards, reasons and advantage."""
-        rows = [completion_row(group, index) for group in groups for index in range(len(group.completions))]
+        rows = [completion_row(group.prompt, completion) for group in groups for completion in group.completions]
         self._attempt("completions/", self._write_rows, self.completions / f"step-{step:06d}.jsonl", rows)
         for row in rows[:num_to_show]:
             self.say(f"--- step {step}, reward {row['reward']}\n{row['prompt']}\n>>> {row['completion']}")
@@ -191,16 +191,17 @@ class Log:
                 self.say(f"warning: {name} cannot be written ({error}); the training goes on")
 
 
-def completion_row(group: Group, index: int) -> dict[str, Any]:
-    completion, scores = group.completions[index], group.scores[index]
+def completion_row(prompt: Prompt, completion: Completion) -> dict[str, Any]:
+    """Return what is written about a completion to completions/ and beside an evaluation."""
+    scores = completion.scores
     return {
-        "row": group.prompt.row,
-        "prompt": group.prompt.text,
+        "row": prompt.row,
+        "prompt": prompt.text,
         "completion": completion.text,
         "finish_reason": completion.finish_reason,
         "num_tokens": len(completion.ids),
-        "reward": _json(group.rewards[index]),
-        "advantage": _json(group.advantages[index]) if group.advantages else None,
+        "reward": _json(completion.reward),
+        "advantage": _json(completion.advantage),
         "rewards": {name: _json(score.value) for name, score in scores.items()},
         "reasons": {name: score.reason for name, score in scores.items()},
         "details": {name: score.details for name, score in scores.items() if score.details},

@@ -1,9 +1,10 @@
-"""The numbers of a step: token statistics summed over micro-batches and ranks, and what the completions look like."""
+"""The numbers of a step: statistics of its tokens, what its completions look like, and where its time went."""
 
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -12,131 +13,142 @@ from grpo.schema import Group, Outcome, PackedBatch, Score
 
 
 class TokenMeter:
-    """Means over all completion tokens that count, of a whole step: sums are kept, and divided at the end.
+    """Means over all trained completion tokens of a step: sums are kept, and divided at the end.
 
-    With several iterations over a batch they are means over all of them (only then can a ratio be clipped), but for the
-    noise between sampler and trainer, which the first tells alone: after it the policy has changed.
+    With several iterations over a batch these are means over all of them: only then can a ratio be clipped. The noise
+    between sampler and trainer is measured in the first iteration alone, since after it the policy has changed.
     """
 
     NAMES = ("kl", "entropy", "clip_ratio/low_mean", "clip_ratio/high_mean")
 
     def __init__(self):
-        self.sums = [0.0] * (
-            len(self.NAMES) + 4
-        )  # then: tokens, loss, and of the first iteration |difference| and tokens
-        self.largest = 0.0
+        self.sums = [0.0] * len(self.NAMES)
+        self.num_tokens = self.loss = 0.0
+        self.first_num_tokens = self.first_diff = 0.0  # of the first iteration
+        self.largest_diff = 0.0
 
     def add(
         self,
+        iteration: int,
         batch: PackedBatch,
         loss: torch.Tensor,
         logp_C: torch.Tensor,
         entropy_C: torch.Tensor,
-        stats: dict[str, torch.Tensor],
-        is_first: bool,
+        stats: Mapping[str, torch.Tensor],
     ) -> None:
+        """Add one pass over a micro-batch. loss, logp_C and entropy_C as they were computed; stats from `policy_loss`."""
         used_C = batch.weight_C != 0
-        diff_C = torch.where(used_C, (logp_C - batch.sampler_logp_C).abs() * is_first, 0.0)
         values = (stats["kl"], entropy_C, stats["clipped_low"].float(), stats["clipped_high"].float())
-        count = used_C.sum().float()
-        sums = [torch.where(used_C, value, 0.0).sum() for value in values] + [
-            count,
-            loss,
-            diff_C.sum(),
-            count * is_first,
-            diff_C.max(),
-        ]
-        *sums, largest = torch.stack(sums).tolist()
+        sums = [torch.where(used_C, value, 0.0).sum() for value in values]
+        diff_C = torch.where(used_C, (logp_C.detach() - batch.sampler_logp_C).abs(), 0.0)
+        others = [used_C.sum().float(), loss.detach(), diff_C.sum(), diff_C.max()]
+        *sums, num_tokens, loss, diff, largest_diff = torch.stack(sums + others).tolist()
         self.sums = [a + b for a, b in zip(self.sums, sums, strict=True)]
-        self.largest = max(self.largest, largest)
+        self.num_tokens += num_tokens
+        self.loss += loss
+        if iteration == 0:
+            self.first_num_tokens += num_tokens
+            self.first_diff += diff
+            self.largest_diff = max(self.largest_diff, largest_diff)
 
     def result(self, ranks: Ranks) -> dict[str, float]:
-        *sums, count, loss, difference, first = ranks.sum(self.sums)
-        means = {name: value / max(count, 1) for name, value in zip(self.NAMES, sums, strict=True)}
+        """Return the means over all ranks, under their names in the glossary. The loss is the mean over iterations."""
+        mine = [*self.sums, self.num_tokens, self.loss, self.first_num_tokens, self.first_diff]
+        *sums, num_tokens, loss, first_num_tokens, first_diff = ranks.sum(mine)
+        means = {name: value / max(num_tokens, 1) for name, value in zip(self.NAMES, sums, strict=True)}
         means["clip_ratio/region_mean"] = means["clip_ratio/low_mean"] + means["clip_ratio/high_mean"]
-        return means | {
-            "sampler/logp_diff_mean": difference / max(first, 1),
-            "sampler/logp_diff_max": ranks.max(self.largest),
-            "loss": loss * first / max(count, 1),
-        }
+        means["sampler/logp_diff_mean"] = first_diff / max(first_num_tokens, 1)
+        means["sampler/logp_diff_max"] = ranks.max(self.largest_diff)
+        means["loss"] = loss * first_num_tokens / max(num_tokens, 1)
+        return means
 
 
 def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> dict[str, float]:
-    """Rewards, advantages and lengths of a step's completions (of all ranks). A mean over nothing scorable is no
-    number."""
+    """Describe the rewards, advantages and lengths of a step's completions. A mean over nothing scorable is NaN."""
     completions = [completion for group in groups for completion in group.completions]
-    scores = [score for group in groups for score in group.scores]
-    rewards = [[reward for reward in group.rewards if reward is not None] for group in groups]
-    scorable = [reward for group in rewards for reward in group]
+    rewards = [completion.reward for completion in completions if completion.reward is not None]
     lengths = [len(completion.ids) for completion in completions]
     ended = [len(completion.ids) for completion in completions if completion.finish_reason == "stop"]
     metrics = {
-        "reward": _mean(scorable) if scorable else math.nan,
-        "reward_std": _std(scorable),
-        "frac_reward_zero_std": _mean([float(len(group) < 2 or min(group) == max(group)) for group in rewards]),
-        "advantage_abs_mean": _mean([abs(a) for group in groups for a in group.advantages]),
-        "completions/mean_length": _mean(lengths),
+        "reward": mean(rewards) if rewards else math.nan,
+        "reward_std": std(rewards),
+        "frac_reward_zero_std": mean([float(not _has_signal(group)) for group in groups]),
+        "advantage_abs_mean": mean([abs(completion.advantage) for completion in completions]),
+        "completions/mean_length": mean(lengths),
         "completions/min_length": min(lengths),
         "completions/max_length": max(lengths),
-        "completions/mean_terminated_length": _mean(ended),
+        "completions/mean_terminated_length": mean(ended),
         "completions/clipped_ratio": 1 - len(ended) / len(lengths),
     }
     for name in reward_names:
-        values = [score[name].value for score in scores if score[name].value is not None]
-        metrics |= {
-            f"rewards/{name}/mean": _mean(values) if values else math.nan,
-            f"rewards/{name}/std": _std(values),
-            f"rewards/{name}/unscored_frac": 1 - len(values) / len(scores),
-        }
-    outcomes = [outcome for score in scores if (outcome := outcome_of(score))]
-    if outcomes:
-        metrics |= {
-            "accuracy": outcomes.count("correct") / len(outcomes),
-            "refusal_rate": outcomes.count("refused") / len(outcomes),
-        }
+        values = [c.scores[name].value for c in completions if c.scores[name].value is not None]
+        metrics[f"rewards/{name}/mean"] = mean(values) if values else math.nan
+        metrics[f"rewards/{name}/std"] = std(values)
+        metrics[f"rewards/{name}/unscored_frac"] = 1 - len(values) / len(completions)
+    outcomes = [outcome_of(completion.scores) for completion in completions]
+    known = [outcome for outcome in outcomes if outcome is not None]
+    if known:
+        metrics["accuracy"] = known.count("correct") / len(known)
+        metrics["refusal_rate"] = known.count("refused") / len(known)
     return metrics
 
 
+def _has_signal(group: Group) -> bool:
+    """Whether its scorable rewards differ."""
+    return len({completion.reward for completion in group.completions} - {None}) > 1
+
+
 def outcome_of(scores: Mapping[str, Score]) -> Outcome | None:
-    """How a completion's answer turned out, by the first reward that can tell; None if none could."""
+    """Return how a completion's answer turned out, by the first reward that can tell; None if none could."""
     return next((score.outcome for score in scores.values() if score.outcome is not None), None)
 
 
 def is_mixed(group: Group) -> bool:
-    """0 < right answers < G: what dynamic sampling keeps. Goes by the outcome, not by the reward's value, unless no
-    reward knows one."""
-    outcomes = [outcome_of(scores) for scores in group.scores]
+    """Whether some answers of a group are right and some are not: what dynamic sampling keeps.
+
+    It goes by the outcome, not by the reward's value. Only where no reward knows an outcome, rewards have to differ.
+    """
+    outcomes = [outcome_of(completion.scores) for completion in group.completions]
     if not any(outcomes):
-        return len({reward for reward in group.rewards if reward is not None}) > 1
+        return _has_signal(group)
     return 0 < outcomes.count("correct") < len(outcomes)
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean(values: Sequence[float]) -> float:
+    """Return the mean; 0 for nothing."""
     return statistics.fmean(values) if values else 0.0
 
 
-def _std(values: Sequence[float]) -> float:
-    mean = _mean(values)
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1)) if len(values) > 1 else 0.0
+def std(values: Sequence[float]) -> float:
+    """Return the standard deviation (n - 1); 0 for fewer than two values."""
+    if len(values) < 2:
+        return 0.0
+    centre = mean(values)
+    return math.sqrt(sum((value - centre) ** 2 for value in values) / (len(values) - 1))
 
 
 class Clock:
-    """Seconds of a step by phase; time that a phase spent on something else is excluded from it."""
+    """Seconds of a step by phase. What no phase claims is time/train."""
 
     def __init__(self):
-        self.laps: dict[str, float] = {"time/reward": 0.0}
-        self.started = self.last = time.perf_counter()
-        self.elsewhere = 0.0
+        self.restart()
 
-    def lap(self, name: str) -> None:
-        """The time since the last lap was `name`."""
-        now = time.perf_counter()
-        self.laps[name] = now - self.last - self.elsewhere
-        self.last, self.elsewhere = now, 0.0
+    def restart(self) -> None:
+        """Begin a step."""
+        self.started = time.perf_counter()
+        self.phases = {"time/generate": 0.0, "time/reference": 0.0, "time/reward": 0.0}
+        self.phase = ""  # the one that is running
 
-    def exclude(self, name: str, seconds: float) -> None:
-        self.laps[name] = self.laps.get(name, 0.0) + seconds
-        self.elsewhere += seconds
+    @contextmanager
+    def measure(self, phase: str) -> Iterator[None]:
+        """Count the time inside as `phase`, one of the keys of `phases`."""
+        started, self.phase = time.perf_counter(), phase
+        yield
+        self.phase = ""  # after an error it stays, and tells where that happened
+        self.phases[phase] += time.perf_counter() - started
 
-    def total(self) -> float:
-        return time.perf_counter() - self.started
+    def result(self) -> dict[str, float]:
+        """Return the seconds of every phase, and of the step since the clock was made."""
+        step_time = time.perf_counter() - self.started
+        train_time = step_time - sum(self.phases.values())
+        return {**self.phases, "time/train": train_time, "step_time": step_time}

@@ -85,7 +85,7 @@ class Run:
     """Holds the output directory while in use; on leaving, records how it ended.
 
     notices: lines to show at the start. `stop_code` is 0, or the exit code that a signal asks for. A signal ends the
-    run at once before the first step and after the last checkpoint; else at the end of the step, or where `may_drop`
+    run at once before the first step and after the last checkpoint; else at the end of the step, or where `interruptible`
     allows it after GRACE_S.
     """
 
@@ -96,7 +96,7 @@ class Run:
         self.ranks, self.owns_ranks = ranks, ranks is None
         self.dir: RunDir | None = None
         self.log: Log | None = None
-        self.stop_code, self.is_training, self.is_droppable = 0, False, False
+        self.stop_code, self.is_training, self.is_interruptible = 0, False, False
         self.saved_step: int | None = None
         self.debug = logging.getLogger(f"grpo.{id(self)}")
 
@@ -167,24 +167,24 @@ class Run:
         signal.setitimer(signal.ITIMER_REAL, GRACE_S, 0.5)
 
     def _on_alarm(self, number: int, frame: Any) -> None:
-        if self.is_droppable:
-            self.is_droppable = False
+        if self.is_interruptible:
+            self.is_interruptible = False
             raise Interrupted(self.stop_code)
 
     @contextmanager
-    def may_drop(self, together: bool = False) -> Iterator[None]:
+    def interruptible(self, together: bool = False) -> Iterator[None]:
         """What runs inside is given up when a signal's grace is over. together: every rank comes by here, so that all
         give up as soon as one does; elsewhere a rank that has peers, who count on it, waits for the end of the step."""
         if self.ranks.world > 1 and not together:
             yield
             return
-        dropped, self.is_droppable = 0, True
+        dropped, self.is_interruptible = 0, True
         try:
             yield
         except Interrupted as stop:
             dropped = stop.exit_code
         finally:
-            self.is_droppable = False
+            self.is_interruptible = False
         dropped = int(self.ranks.max(dropped))
         if dropped:
             raise Interrupted(dropped)

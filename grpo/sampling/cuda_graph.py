@@ -15,7 +15,7 @@ import torch
 from grpo.attention.select import DECODERS, Attend, exact_logits, fused
 from grpo.model.decoder import Decoder
 from grpo.sampling.cache import KVCache
-from grpo.sampling.draw import Sampling, draw, uniforms
+from grpo.sampling.draw import SamplingParams, draw, uniforms
 
 WARM_UPS = 2  # runs before a capture: lazily made handles and compiled kernels
 
@@ -118,7 +118,7 @@ class DecodeGraphs:
         self.eos = torch.tensor(eos_ids, dtype=torch.int64, device=slots.ended_B.device)
         self.graphs: dict[tuple, Recorded] = {}  # by rows and what is sampled
 
-    def run(self, live: int, steps: int, sampling: Sampling, head_VD: torch.Tensor) -> None:
+    def run(self, live: int, steps: int, sampling: SamplingParams, head_VD: torch.Tensor) -> None:
         """`steps` tokens for the first `live` slots; those that end on the way stay as they are."""
         rows = bucket(live, self.slots.cache.num_slots)
         self.slots.ended_B[live:rows] = True
@@ -135,7 +135,7 @@ class DecodeGraphs:
         for _ in range(steps):
             self.graphs[key].replay()
 
-    def step(self, rows: int, sampling: Sampling, head_VD: torch.Tensor) -> None:
+    def step(self, rows: int, sampling: SamplingParams, head_VD: torch.Tensor) -> None:
         """One token for each of the first `rows` slots."""
         slots, live = self.slots, slice(rows)
         position_B, count_B, running_B = slots.position_B[live], slots.count_B[live], ~slots.ended_B[live]
@@ -151,7 +151,7 @@ class DecodeGraphs:
         position_B += running_B
         slots.ended_B[live] |= (id_B[:, None] == self.eos).any(dim=1) | (count_B >= slots.limit_B[live])
 
-    def _captured(self, rows: int, sampling: Sampling, head_VD: torch.Tensor) -> Recorded:
+    def _captured(self, rows: int, sampling: SamplingParams, head_VD: torch.Tensor) -> Recorded:
         """The graph of a step. Its warm-up leaves no trace: every row is ended meanwhile."""
         ended_B = self.slots.ended_B.clone()
         self.slots.ended_B.fill_(True)
@@ -189,7 +189,7 @@ def bucket(live: int, num_slots: int) -> int:
 
 
 def draw_tokens(
-    logits_BV: torch.Tensor, seed_B: torch.Tensor, count_B: torch.Tensor, sampling: Sampling
+    logits_BV: torch.Tensor, seed_B: torch.Tensor, count_B: torch.Tensor, sampling: SamplingParams
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """draw.draw with the uniforms of (seed, tokens so far): on a GPU in two launches, three with top-k or top-p."""
     if not fused(logits_BV):

@@ -14,7 +14,7 @@ _GOLDEN, _MIX1, _MIX2 = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64, 
 
 
 @dataclass(frozen=True)
-class Sampling:
+class SamplingParams:
     """temperature 0 is greedy; top_k 0 and top_p 1 keep everything. max_new_tokens counts the end token."""
 
     max_new_tokens: int
@@ -28,7 +28,7 @@ class Sampling:
 
 
 def draw(
-    logits_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: Sampling
+    logits_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: SamplingParams
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """A token per row, its log-prob under the distribution drawn from, and that distribution's cut (Completion.cuts).
 

@@ -17,7 +17,7 @@ from grpo.model.decoder import Attend, Decoder
 from grpo.model.linear import linear
 from grpo.sampling.cache import KVCache
 from grpo.sampling.cuda_graph import CudaCapture, DecodeGraphs, Slots
-from grpo.sampling.draw import Sampling, draw, uniforms
+from grpo.sampling.draw import SamplingParams, draw, uniforms
 from grpo.schema import Completion, Layout
 
 OnFinish = Callable[[int, Completion], None]
@@ -88,7 +88,7 @@ class Sampler:
         self,
         prompts: Sequence[Sequence[int]],
         num_generations: int,
-        sampling: Sampling,
+        sampling: SamplingParams,
         seeds: Sequence[int],
         on_finish: OnFinish | None = None,
         limits: Sequence[int] | None = None,
@@ -122,7 +122,7 @@ class Sampler:
         return [done[start : start + num_generations] for start in range(0, total, num_generations)]
 
     @torch.inference_mode()
-    def stream(self, prompt: Sequence[int], sampling: Sampling, seed: int) -> Iterator[int]:
+    def stream(self, prompt: Sequence[int], sampling: SamplingParams, seed: int) -> Iterator[int]:
         """The tokens of one completion, one by one, without its end token."""
         with self.model.packed() as head_VD:
             batch = _Batch(self, [prompt], sampling, 1, head_VD)
@@ -142,7 +142,7 @@ class _Batch:
         self,
         sampler: Sampler,
         prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
+        sampling: SamplingParams,
         num_slots: int,
         head_VD: torch.Tensor,
     ):
@@ -197,7 +197,7 @@ class _Batch:
                 break
             chosen.append(prompt)
         lengths = [len(self.prompts[prompt]) - 1 for prompt in chosen]
-        layout = Layout(tuple((length, ()) for length in lengths))
+        layout = Layout.of(*((length, ()) for length in lengths))
         record = _Recording(packed_attention(self.model, layout))
         if layout.num_tokens:
             ids = [token for prompt in chosen for token in self.prompts[prompt][:-1]]

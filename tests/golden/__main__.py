@@ -232,7 +232,7 @@ def run_cases(names: list[str]) -> dict[str, dict]:
                     continue
                 del running[name]
                 if process.exitcode:
-                    print(Path(folder, f"{name}.log").read_text()[-3000:])
+                    print(Path(folder, f"{name}.log").read_text(errors="replace")[-3000:])
                     raise SystemExit(f"{name}: the run failed")
                 outcomes[name] = json.loads(Path(folder, name).read_text())
     return outcomes

@@ -6,7 +6,7 @@ import pytest
 import torch
 from grpo.kernels.reference import draw as draw_slowly
 
-from grpo.sampling.draw import Sampling, draw, row_seed, uniforms
+from grpo.sampling.draw import SamplingParams, draw, row_seed, uniforms
 
 CASES = [
     (1.0, 1.0, 0),
@@ -26,7 +26,7 @@ def test_equals_the_twin(temperature, top_p, top_k, width):
     generator = torch.Generator().manual_seed(width)
     logits = torch.randn(40, width, generator=generator, dtype=torch.float64) * 3
     uniform = torch.rand(40, generator=generator, dtype=torch.float64)
-    ids, logps, _ = draw(logits, uniform, Sampling(1, temperature, top_p, top_k))
+    ids, logps, _ = draw(logits, uniform, SamplingParams(1, temperature, top_p, top_k))
     for row in range(40):
         token, logp = draw_slowly(logits[row], float(uniform[row]), temperature, top_p, top_k)
         assert int(ids[row]) == token
@@ -41,7 +41,7 @@ def test_distribution_by_chi_square(temperature, top_p, top_k):
     logits = torch.randn(300, generator=torch.Generator().manual_seed(0)) * 2
     seeds = torch.arange(n // 500).repeat_interleave(500) * 7919 + 13
     positions = torch.arange(500).repeat(n // 500)
-    ids, logps, _ = draw(logits.expand(n, -1), uniforms(seeds, positions), Sampling(1, temperature, top_p, top_k))
+    ids, logps, _ = draw(logits.expand(n, -1), uniforms(seeds, positions), SamplingParams(1, temperature, top_p, top_k))
     probability = {int(i): math.exp(float(lp)) for i, lp in zip(ids, logps, strict=True)}
     counts = torch.bincount(ids, minlength=300).double()
     assert math.isclose(sum(probability.values()), 1.0, abs_tol=2e-3)
@@ -56,21 +56,21 @@ def test_distribution_by_chi_square(temperature, top_p, top_k):
 def test_edges_of_the_uniform_never_draw_an_impossible_token(uniform):
     logits = torch.full((3, 1000), float("-inf"))
     logits[0, 999], logits[1, 0], logits[2, 500:503] = 0.0, 0.0, torch.tensor([-1e4, 0.0, -90.0])
-    ids, logps, _ = draw(logits, torch.full((3,), uniform, dtype=torch.float64), Sampling(1))
+    ids, logps, _ = draw(logits, torch.full((3,), uniform, dtype=torch.float64), SamplingParams(1))
     assert ids.tolist()[:2] == [999, 0] and int(ids[2]) in (501, 502)
     assert logps.isfinite().all()
 
 
 def test_large_offsets_change_nothing():
     logits, uniform = torch.randn(8, 500, dtype=torch.float64), torch.rand(8, dtype=torch.float64)
-    for sampling in (Sampling(1), Sampling(1, 0.7, 0.9)):
+    for sampling in (SamplingParams(1), SamplingParams(1, 0.7, 0.9)):
         plain, moved = draw(logits, uniform, sampling), draw(logits + 1e4, uniform, sampling)
         assert torch.equal(plain[0], moved[0]) and (plain[1] - moved[1]).abs().max() < 1e-7
 
 
 def test_cut_lies_between_kept_and_dropped():
     logits = torch.tensor([[3.0, 2.0, 1.0, 0.0, -5.0]])
-    _, _, cut = draw(logits, torch.tensor([0.5]), Sampling(1, 1.0, 1.0, 2))
+    _, _, cut = draw(logits, torch.tensor([0.5]), SamplingParams(1, 1.0, 1.0, 2))
     full = logits.log_softmax(-1)[0]
     assert full[2] < cut[0] < full[1]
 
@@ -102,5 +102,5 @@ def test_no_uniform_is_0_or_1():
     assert float(uniform_B.min()) > 0 and float(uniform_B.max()) < 1
     logits_BV = torch.zeros(1, 300)
     logits_BV[0, 0] = -103.0  # e^-103 is the smallest float32 above 0
-    ids_B, _, _ = draw(logits_BV, uniform_B[:1], Sampling(1))
+    ids_B, _, _ = draw(logits_BV, uniform_B[:1], SamplingParams(1))
     assert int(ids_B) == 1

@@ -7,7 +7,7 @@ from making import load, randomise_adapter, write_checkpoint
 from grpo.attention.packed import PackedAttention
 from grpo.logprobs import token_logprobs
 from grpo.packing import pack
-from grpo.sampling.draw import Sampling
+from grpo.sampling.draw import SamplingParams
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Group, Layout, Prompt
 
@@ -26,7 +26,7 @@ def test_greedy_tokens_equal_transformers(tmp_path, family):
 
     write_checkpoint(tmp_path, family, spread=0.3)
     model, theirs = load(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path).eval()
-    ours = Sampler(model, [2]).sample(PROMPTS, 1, Sampling(30, temperature=0.0), [0] * 5)
+    ours = Sampler(model, [2]).sample(PROMPTS, 1, SamplingParams(30, temperature=0.0), [0] * 5)
     for prompt, (completion,) in zip(PROMPTS, ours, strict=True):
         inputs = torch.tensor([prompt])
         ids = theirs.generate(
@@ -41,7 +41,7 @@ def test_greedy_tokens_equal_transformers(tmp_path, family):
         assert completion.finish_reason == ("stop" if ids[-1] == 2 else "length")
 
 
-@pytest.mark.parametrize("sampling", [Sampling(25), Sampling(25, 0.7, 0.9), Sampling(25, 1.2, 1.0, 10)], ids=str)
+@pytest.mark.parametrize("sampling", [SamplingParams(25), SamplingParams(25, 0.7, 0.9), SamplingParams(25, 1.2, 1.0, 10)], ids=str)
 def test_same_tokens_in_any_company(checkpoint, sampling):
     """A completion depends on its prompt, its seed and the weights: not on slots, order, refill or prefill batches."""
     model, seeds = policy(checkpoint), list(range(100, 120))
@@ -63,7 +63,7 @@ def test_same_tokens_in_any_company(checkpoint, sampling):
 
 @pytest.mark.parametrize(
     "sampling",
-    [Sampling(25), Sampling(25, 0.7), Sampling(25, 0.7, 0.9), Sampling(25, 1.0, 1.0, 10), Sampling(25, 0.8, 0.95, 30)],
+    [SamplingParams(25), SamplingParams(25, 0.7), SamplingParams(25, 0.7, 0.9), SamplingParams(25, 1.0, 1.0, 10), SamplingParams(25, 0.8, 0.95, 30)],
     ids=str,
 )
 def test_logprobs_equal_the_trainers(checkpoint, sampling):
@@ -87,7 +87,7 @@ def test_logprobs_equal_the_trainers(checkpoint, sampling):
 
 def test_bf16_noise_is_small_and_unbiased(checkpoint):
     model = policy(checkpoint, torch.bfloat16)
-    done = Sampler(model, []).sample(PROMPTS, 16, Sampling(40), list(range(80)))
+    done = Sampler(model, []).sample(PROMPTS, 16, SamplingParams(40), list(range(80)))
     groups = [
         Group(Prompt(i, "", tuple(prompt), {}), members)
         for i, (prompt, members) in enumerate(zip(PROMPTS, done, strict=True))
@@ -104,7 +104,7 @@ def test_prefill_and_decode_equal_the_full_forward(checkpoint):
     """The cache's content after generation, against keys and values of one forward over the whole sequence, by the
     logits."""
     model = policy(checkpoint)
-    done = Sampler(model, []).sample([PROMPTS[2]], 1, Sampling(40, temperature=0.0), [1])[0][0]
+    done = Sampler(model, []).sample([PROMPTS[2]], 1, SamplingParams(40, temperature=0.0), [1])[0][0]
     ids = torch.tensor(PROMPTS[2] + done.ids)
     with torch.no_grad():
         hidden = model(ids, torch.arange(len(ids)), PackedAttention(Layout(((len(ids), ()),)), torch.float32, "cpu"))
@@ -116,7 +116,7 @@ def test_limits_stops_and_callbacks(checkpoint):
     model, seen = policy(checkpoint), []
     limits = [1, 2, 3, 30, 5, 30, 7, 8, 9, 10]
     done = Sampler(model, range(0, 96, 12), max_slots=4).sample(
-        PROMPTS, 2, Sampling(30), list(range(10)), lambda n, c: seen.append((n, c)), limits
+        PROMPTS, 2, SamplingParams(30), list(range(10)), lambda n, c: seen.append((n, c)), limits
     )
     flat = [completion for group in done for completion in group]
     assert sorted(n for n, _ in seen) == list(range(10)) and all(flat[n] is c for n, c in seen)
@@ -129,4 +129,4 @@ def test_limits_stops_and_callbacks(checkpoint):
 
 def test_empty_prompt_is_refused(checkpoint):
     with pytest.raises(ValueError, match="without tokens"):
-        Sampler(policy(checkpoint), [2]).sample([[]], 1, Sampling(3), [1])
+        Sampler(policy(checkpoint), [2]).sample([[]], 1, SamplingParams(3), [1])

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from grpo.errors import NON_FINITE, SERVICE, UserError
-from grpo.run.health import Watch
+from grpo.run.health import Health
 
 
 def metrics(refused=0.1, unscored=0.0):

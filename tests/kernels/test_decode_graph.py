@@ -7,7 +7,7 @@ from making import load, randomise_adapter, write_checkpoint
 
 from grpo.sampling.cache import KVCache
 from grpo.sampling.cuda_graph import WARM_UPS, DecodeGraphs, Slots, bucket
-from grpo.sampling.draw import Sampling
+from grpo.sampling.draw import SamplingParams
 from grpo.sampling.sampler import Sampler
 
 
@@ -53,7 +53,7 @@ FIRST, SEEDS, LIMITS = [5, 40, 3, 20, 60], [11, 12, 13, 14, 15], [20, 1, 7, 20, 
 
 
 @pytest.mark.parametrize("steps", [1, 4, 9])
-@pytest.mark.parametrize("sampling", [Sampling(20), Sampling(20, 0.0), Sampling(20, 0.8, 0.9)], ids=str)
+@pytest.mark.parametrize("sampling", [SamplingParams(20), SamplingParams(20, 0.0), SamplingParams(20, 0.8, 0.9)], ids=str)
 def test_same_tokens_as_the_sampler(model, sampling, steps):
     ours = generate(model, FIRST, SEEDS, LIMITS, sampling, [2, 7, 30], steps)
     wanted = [c for (c,) in Sampler(model, [2, 7, 30]).sample([[i] for i in FIRST], 1, sampling, SEEDS, limits=LIMITS)]
@@ -65,7 +65,7 @@ def test_same_tokens_as_the_sampler(model, sampling, steps):
     )
 
 
-@pytest.mark.parametrize("sampling", [Sampling(6), Sampling(6, 0.0), Sampling(6, 0.9, 0.8, 30)], ids=str)
+@pytest.mark.parametrize("sampling", [SamplingParams(6), SamplingParams(6, 0.0), SamplingParams(6, 0.9, 0.8, 30)], ids=str)
 def test_the_kernels_give_the_same_tokens(model, sampling, monkeypatch):
     """RMSNorm, rotation into the cache, split-KV attention, SwiGLU and drawing, all in the interpreter."""
     wanted = generate(model, FIRST[:3], SEEDS[:3], [6, 3, 5], sampling, [2])
@@ -110,7 +110,7 @@ class Recorder:
             self.step()
 
 
-@pytest.mark.parametrize("sampling", [Sampling(20), Sampling(20, 0.0)], ids=str)
+@pytest.mark.parametrize("sampling", [SamplingParams(20), SamplingParams(20, 0.0)], ids=str)
 def test_capturing_leaves_no_trace(model, sampling):
     wanted, recorder = generate(model, FIRST, SEEDS, LIMITS, sampling, [2]), Recorder()
     assert generate(model, FIRST, SEEDS, LIMITS, sampling, [2], capture=recorder) == wanted
@@ -124,7 +124,7 @@ def test_capturing_leaves_no_trace(model, sampling):
 def test_cuts_are_not_captured_without_kernels(model):
     """The host looks at their thresholds then."""
     recorder = Recorder()
-    generate(model, FIRST, SEEDS, LIMITS, Sampling(20, 0.8, 0.9), [2], capture=recorder)
+    generate(model, FIRST, SEEDS, LIMITS, SamplingParams(20, 0.8, 0.9), [2], capture=recorder)
     assert recorder.recorded == 0
 
 
@@ -135,7 +135,7 @@ def test_the_samplers_slots_are_kept_and_grow(model):
         [[5, 9, 6], [40], [3, 3, 3, 7, 8]],
         Sampler(model, [2, 7], max_slots=4, check_every=3, graphs=True),
     )
-    for sampling, count in ((Sampling(9), 3), (Sampling(5, 0.0), 1), (Sampling(9, 0.7), 2), (Sampling(25), 3)):
+    for sampling, count in ((SamplingParams(9), 3), (SamplingParams(5, 0.0), 1), (SamplingParams(9, 0.7), 2), (SamplingParams(25), 3)):
         before = sampler.graphs
         ours = sampler.sample(prompts, count, sampling, list(range(3 * count)))
         wanted = Sampler(model, [2, 7]).sample(prompts, count, sampling, list(range(3 * count)))
@@ -144,13 +144,13 @@ def test_the_samplers_slots_are_kept_and_grow(model):
 
 
 def test_streaming_over_static_slots(model):
-    tokens = list(Sampler(model, [2], graphs=True).stream([5, 9, 6], Sampling(12), 3))
-    assert tokens == list(Sampler(model, [2]).stream([5, 9, 6], Sampling(12), 3))
+    tokens = list(Sampler(model, [2], graphs=True).stream([5, 9, 6], SamplingParams(12), 3))
+    assert tokens == list(Sampler(model, [2]).stream([5, 9, 6], SamplingParams(12), 3))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("sampling", [Sampling(40), Sampling(40, 0.0), Sampling(40, 0.7, 0.9)], ids=str)
+@pytest.mark.parametrize("sampling", [SamplingParams(40), SamplingParams(40, 0.0), SamplingParams(40, 0.7, 0.9)], ids=str)
 def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     """Graphs against the same steps without; the log-probs against the trainer's."""
     from grpo.attention.select import packed_attention

@@ -8,7 +8,7 @@ from grpo.kernels.inverse_cdf import PIECE, _first, draw_rows
 from grpo.kernels.reference import draw as slow
 from grpo.kernels.reference import uniform
 
-from grpo.sampling.draw import Sampling, draw, uniforms
+from grpo.sampling.draw import SamplingParams, draw, uniforms
 
 
 def rows(width, number=6, device="cpu", dtype=torch.float32):
@@ -32,7 +32,7 @@ def test_tokens_and_logprobs_equal_the_twin(device, width, temperature):
 def test_equals_the_plain_path(device, dtype):
     logits, seeds, positions = rows(2 * PIECE + 5, 20, device, dtype)
     ids, logps = draw_rows(logits, seeds, positions, 1.3)
-    wanted, wanted_logps, _ = draw(logits, uniforms(seeds, positions), Sampling(1, 1.3))
+    wanted, wanted_logps, _ = draw(logits, uniforms(seeds, positions), SamplingParams(1, 1.3))
     assert torch.equal(ids, wanted) and (logps - wanted_logps).abs().max() <= 5e-6
 
 

@@ -7,7 +7,7 @@ from grpo.kernels.nucleus import TILE, thresholds
 from grpo.kernels.reference import draw as slow
 from grpo.kernels.reference import uniform
 
-from grpo.sampling.draw import Sampling, _cut
+from grpo.sampling.draw import SamplingParams, _cut
 
 CUTS = [(0, 0.9), (0, 0.3), (5, 1.0), (1, 1.0), (40, 0.8), (0, 1.0), (10**6, 0.5)]
 
@@ -59,7 +59,7 @@ def test_cut_tokens_in_the_sampling_path(device):
     from grpo.sampling.draw import draw, uniforms
 
     logits, seeds = rows(300, 6, device=device), torch.arange(6, device=device)
-    sampling = Sampling(1, 0.7, 0.9, 50)
+    sampling = SamplingParams(1, 0.7, 0.9, 50)
     wanted = draw(logits, uniforms(seeds, seeds), sampling)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decode_graph, "fused", lambda x: True)

@@ -1,0 +1,126 @@
+"""What protects a step from outside: retries after running out of memory, and saving before the run is ended."""
+
+from collections.abc import Callable, Mapping
+from math import ceil
+from typing import TYPE_CHECKING
+
+from grpo.errors import MEMORY, SERVICE, Interrupted, UserError
+from grpo.logprobs import NO_CUT
+from grpo.loss import policy_loss
+from grpo.packing import pack, split_into_micro_batches
+from grpo.run import memory
+from grpo.schema import Completion, Group
+
+if TYPE_CHECKING:
+    from grpo.train import GrpoTrainer
+    from grpo.trainer import Trainer
+
+
+class Guard:
+    """Runs the steps of a trainer, which does not know of it."""
+
+    def __init__(self, trainer: "Trainer"):
+        self.trainer, self.run = trainer, trainer.run
+
+    def step(self) -> None:
+        """Run one `train_step`.
+
+        If a signal or a service that failed for good ends it before the policy was updated, save the run as it was before
+        the step. (A service fails one rank alone: with several, the others cannot take part in saving.)
+        """
+        trainer = self.trainer
+        position, num_updates = trainer.order.position, trainer.optimizer.num_steps
+        try:
+            self._retry_on_oom(trainer.train_step)
+        except (UserError, Interrupted) as error:
+            fails_alone = error.exit_code == SERVICE and trainer.ranks.world == 1
+            is_unchanged = trainer.optimizer.num_steps == num_updates
+            if isinstance(error, Interrupted) or (fails_alone and is_unchanged):
+                trainer.order.position = position
+                trainer.save()
+            raise
+
+    def after_step(self, metrics: Mapping[str, float]) -> None:
+        """Check the run's health, save when it is due, and end the run if a signal asked for that."""
+        trainer, config = self.trainer, self.trainer.config
+        try:
+            trainer.health.check(trainer.step, metrics)
+        except UserError as error:
+            if error.exit_code == SERVICE:
+                trainer.save()
+            raise
+        if config.save_steps and trainer.step % config.save_steps == 0:
+            trainer.save()
+        self.run.stop_if_asked(trainer.save)
+
+    def rehearse(self) -> None:
+        """Run the largest micro-batch that can come: what does not fit shows before the first step, not at step 120."""
+        trainer = self.trainer
+        groups = longest_groups(trainer)
+
+        def work() -> None:
+            batch = pack(split_into_micro_batches(groups, trainer.budget.tokens)[0], 0, self.run.device)
+            batch.set_advantages()
+            batch.ref_logp_C = trainer.reference_logprobs(batch)
+            logp_C, _ = trainer.policy_logprobs(batch)
+            loss, _ = policy_loss(batch, logp_C, trainer.config)
+            trainer.optimizer.backward(loss)
+
+        self._retry_on_oom(work, "rehearsing the longest step")
+        trainer.optimizer.discard_gradient()
+        memory.release()
+        peak = memory.peak_bytes(self.run.device) / 1e9
+        self.run.say(f"the longest step fits: peak {peak:.2f} GB, counted {self._account()}")
+
+    def _retry_on_oom(self, work: Callable[[], None], phase: str = "") -> None:
+        """Run `work`; on out-of-memory, retry with smaller micro-batches, provided the policy has not been updated yet."""
+        trainer = self.trainer
+        position, num_updates = trainer.order.position, trainer.optimizer.num_steps
+        while True:
+            trainer.start_step()
+            try:
+                return work()
+            except Exception as error:
+                if not memory.is_out_of_memory(error):
+                    raise
+                reason = str(error).partition("\n")[0]  # the error itself holds on to the tensors of its traceback
+            is_generating = trainer.clock.phase == "time/generate"
+            now = phase or ("generating" if is_generating else "training")
+            smaller = memory.halve(trainer.budget, trainer.longest)
+            if is_generating or trainer.optimizer.num_steps != num_updates or smaller is None:
+                raise self._out_of_memory(now, reason)
+            trainer.budget = smaller
+            trainer.order.position = position
+            trainer.optimizer.discard_gradient()
+            memory.release()
+            self.run.say(
+                f"note: out of memory while {now} ({reason}); from now on micro-batches have {smaller.tokens} packed tokens"
+            )
+
+    def _out_of_memory(self, phase: str, reason: str) -> UserError:
+        trainer = self.trainer
+        key = "max_tokens_per_micro_batch, or set gradient_checkpointing=true"
+        if phase == "generating":
+            key = "max_num_seqs"
+        return UserError(
+            f"out of memory while {phase}, at step {trainer.step}",
+            f"{reason}. Counted: {self._account()}; {trainer.num_sequences} sequences of up to {trainer.longest} tokens, "
+            f"micro-batches of {trainer.budget.tokens} packed tokens",
+            f"lower {key}, max_completion_length or max_prompt_length",
+            MEMORY,
+        )
+
+    def _account(self) -> memory.Account:
+        trainer = self.trainer
+        return memory.account(trainer.model, trainer.num_sequences, trainer.longest, trainer.budget, trainer.reference)
+
+
+def longest_groups(trainer: "GrpoTrainer") -> list[Group]:
+    """Make groups of the longest prompt and the longest completions, enough to fill a micro-batch."""
+    config = trainer.config
+    prompt = max(trainer.rollout.prompts, key=lambda prompt: len(prompt.ids))
+    length, size = config.max_completion_length, config.num_generations
+    completion = Completion(list(prompt.ids[:1]) * length, [0.0] * length, [NO_CUT] * length, "length")
+    completion.advantage, completion.loss_weight = 1.0, 1.0
+    number = ceil(trainer.budget.tokens / (len(prompt.ids) + size * (length - 1)))
+    return [Group(prompt, [completion] * size) for _ in range(number)]

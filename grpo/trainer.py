@@ -1,0 +1,154 @@
+"""What stage 1 and stage 2 share: a policy, its passes over micro-batches, the optimizer step, and the checkpoint."""
+
+from dataclasses import replace
+from math import ceil, isfinite
+
+import torch
+
+from grpo.attention.select import packed_attention
+from grpo.data.rows import Order
+from grpo.errors import UserError
+from grpo.logprobs import token_logprobs
+from grpo.model.decoder import Decoder
+from grpo.model.lora import POLICY, Mode
+from grpo.model.policy import load_policy
+from grpo.optim import Optimizer, learning_rate
+from grpo.packing import pack, split_into_micro_batches
+from grpo.run import memory
+from grpo.run.health import Health
+from grpo.run.metrics import Clock, TokenMeter
+from grpo.run.options import SftConfig, TrainConfig
+from grpo.run.run import Run
+from grpo.sampling.draw import row_seed
+from grpo.schema import Group, PackedBatch
+from grpo.storage import failpoint
+
+
+class Trainer:
+    """Policy and optimizer of one run. A subclass adds the data, and `train_step`, which makes one step with them.
+
+    A subclass calls `set_data` at the end of its own constructor.
+    """
+
+    temperature = 1.0  # of the distribution whose log-probs are trained
+    num_iterations = 1  # updates per step
+    reference: Decoder | None = None  # the frozen policy of step 0, for the KL penalty
+    num_sequences = 0  # decoded together
+
+    def __init__(self, config: TrainConfig | SftConfig, run: Run):
+        self.config, self.run, self.ranks = config, run, run.ranks
+        self.policy = load_policy(config, run.device)
+        self.model = self.policy.model
+        self.optimizer = Optimizer(
+            self.model.parameters(),
+            (config.adam_beta1, config.adam_beta2),
+            config.adam_epsilon,
+            config.weight_decay,
+            scales_loss=self.model.build.dtype == torch.float16,
+        )
+        self.health = Health(run.say)
+        self.meter, self.clock = TokenMeter(), Clock()
+        self.step, self.num_tokens, self.skipped = 0, 0, 0
+
+    def set_data(self, order: Order, data_hash: str, rows_per_step: int, longest: int) -> None:
+        """Say what the steps consume: rows in this order, so many a step over all ranks, the longest of `longest` tokens."""
+        self.order, self.data_hash = order, data_hash
+        c = self.config
+        self.total_steps = c.max_steps if c.max_steps > 0 else ceil(c.num_train_epochs * order.num_rows / rows_per_step)
+        self.longest = longest
+        self.budget = memory.choose_budget(
+            self.model,
+            longest,
+            memory.free_bytes(self.run.device),
+            c.max_tokens_per_micro_batch,
+            c.gradient_checkpointing,
+        )
+        self.model.recompute = self.budget.recompute
+
+    def start_step(self) -> None:
+        """Forget what a step has gathered: to begin one, or to begin it again."""
+        self.meter = TokenMeter()
+        self.clock.restart()
+        self.optimizer.discard_gradient()
+
+    # --- the parts of a step --------------------------------------------------------------------------------------
+
+    def pack(self, groups: list[Group]) -> list[PackedBatch]:
+        """Split the groups into micro-batches that fit into memory. Their loss weights are set already."""
+        batches = split_into_micro_batches(groups, self.budget.tokens)
+        return [pack(parts, number, self.run.device) for number, parts in enumerate(batches)]
+
+    def policy_logprobs(self, batch: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute log-prob and entropy of every completion token under the policy, [C] each (Eq. 3).
+
+        The first pass over a batch also records `old_logp_C`: the policy has not changed since it sampled. With dropout,
+        every pass over a batch has the same masks, so that the ratio measures the policy's change alone.
+        """
+        mode = POLICY
+        if self.config.lora_dropout:
+            seed = row_seed(self.config.seed, self.step, self.ranks.rank, batch.number)
+            mode = replace(POLICY, dropout_seed=seed)
+        logp_C, entropy_C = self.logprobs(batch, self.model, mode)
+        if batch.old_logp_C is None:
+            batch.old_logp_C = logp_C.detach()
+        return logp_C, entropy_C
+
+    def logprobs(self, batch: PackedBatch, model: Decoder, mode: Mode) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute log-prob and entropy of every completion token, [C] each (Eq. 3)."""
+        hidden_TD = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout), mode)
+        hidden_CD = hidden_TD.index_select(0, batch.source_C)
+        return token_logprobs(
+            hidden_CD, model.head(), batch.targets_C, self.temperature, self.kept_tokens(batch), self.budget.logits_rows
+        )
+
+    def kept_tokens(self, batch: PackedBatch) -> torch.Tensor | None:
+        """Return the log-prob from which on tokens could be drawn, [C]; None if all of them could."""
+        return None
+
+    def update(self, iteration: int = 0) -> None:
+        """Sum the gradient over ranks, clip it, apply it. A gradient that is not finite changes nothing."""
+        c = self.config
+        self.ranks.sum_(self.optimizer.grad)
+        total_updates = self.total_steps * self.num_iterations
+        warmup = c.warmup_steps * self.num_iterations or ceil(c.warmup_ratio * total_updates)
+        update = self.step * self.num_iterations + iteration
+        self.learning_rate = learning_rate(update, c.learning_rate, c.lr_scheduler_type, warmup, total_updates)
+        self.grad_norm = 0.0
+        if self.ranks.max(self.optimizer.num_backward):  # without any tokens, momentum alone must not move the weights
+            self.grad_norm = self.optimizer.step(self.learning_rate, c.max_grad_norm)
+            self.health.updated(self.optimizer, self.grad_norm)
+            self.skipped += not isfinite(self.grad_norm)
+            self.model.refresh()
+        failpoint("step-updated")
+
+    # --- what a checkpoint holds besides weights and optimizer ----------------------------------------------------
+
+    def counters(self) -> dict:
+        """Return what a resumed run needs to know, as JSON."""
+        return {
+            "position": self.order.position,
+            "data_hash": self.data_hash,
+            "num_tokens": self.num_tokens,
+            "micro_batch_tokens": self.budget.tokens,
+        }
+
+    def restore(self) -> dict:
+        """Go on where the checkpoint to resume from stopped; return its counters, {} if there is none."""
+        counters = self.run.restore(self.policy, self.optimizer)
+        if not counters:
+            return {}
+        if counters["data_hash"] != self.data_hash:
+            raise UserError(
+                "the data set is not the one that this run was made with",
+                f"the content of {self.config.dataset_id_or_path} has changed",
+                "put the old file back, or start anew in another output_dir",
+            )
+        self.step, self.num_tokens = counters["step"], counters["num_tokens"]
+        self.order.position = counters["position"]
+        if not self.config.max_tokens_per_micro_batch:  # sums and dropout masks depend on the micro-batches
+            self.budget = replace(self.budget, tokens=counters["micro_batch_tokens"])
+        return counters
+
+    def save(self) -> None:
+        """Write checkpoint-N of the step that was done last."""
+        self.run.save_checkpoint(self.step, self.policy, self.optimizer, self.counters())
