@@ -12,7 +12,7 @@ import torch
 
 from bench.timing import once
 from grpo.model.decoder import ModelConfig
-from grpo.model.linear import linear, pack
+from grpo.device.products import linear, pack
 
 Product = tuple[int, int, int]  # rows, inputs, outputs
 COPY_BYTES = 1 << 28

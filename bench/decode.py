@@ -92,7 +92,7 @@ class Steps:
             (slots.ended_B, False),
         ):
             tensor.fill_(value)
-        with self.model.packed() as head_VD:
+        with self.model.prepacked() as head_VD:
             self.graphs.run(self.rows, STEPS, self.sampling, head_VD)
 
 

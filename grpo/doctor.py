@@ -17,7 +17,6 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from grpo.attention import select
 from grpo.data.prompts import eos_ids, load_tokenizer
 from grpo.data.questions import load_prompts
 from grpo.errors import CONFIG, PREFLIGHT, STORAGE, UserError, describe, escape, redact, run_main
@@ -68,7 +67,7 @@ class Doctor:
 
     def machine(self) -> str:
         found = (
-            select.describe(self.device)
+            ops.describe(self.device)
             if self.device.type == "cuda" and not self.memory_gb
             else f"{torch.get_num_threads()} CPU threads"
         )

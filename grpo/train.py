@@ -11,6 +11,7 @@ import torch
 from grpo.attention import select
 from grpo.data.questions import prepare_rewards
 from grpo.data.toy import make_world
+from grpo.device import ops
 from grpo.errors import run_main
 from grpo.evaluate import Evaluation
 from grpo.loss import policy_loss
@@ -49,7 +50,7 @@ class GrpoTrainer(Trainer):
         )
         if run.device.type == "cuda":
             run.say(
-                f"on this GPU: {select.describe(run.device)}; decode attention {self.rollout.sampler.decoder}; "
+                f"on this GPU: {ops.describe(run.device)}; decode attention {self.rollout.sampler.decoder}; "
                 f"packed attention {select.packed_choice(self.model)}"
             )
 

@@ -17,6 +17,7 @@ from itertools import accumulate
 
 import torch
 
+from grpo.device.ops import Rope, rotate
 from grpo.schema import Layout
 
 
@@ -48,8 +49,11 @@ class FlashPackedAttention:
             torch.tensor(rows, dtype=torch.int64, device=device) for rows in (prompt_rows, completion_rows)
         )
 
-    def __call__(self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor) -> torch.Tensor:
-        return _SharedPrompts.apply(q_THE, k_TKE, v_TKE, self)
+    def __call__(
+        self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, rope: Rope | None = None
+    ) -> torch.Tensor:
+        """Rotate queries and keys, unless they are (`rope` None), and attend."""
+        return _SharedPrompts.apply(rotate(q_THE, rope), rotate(k_TKE, rope), v_TKE, self)
 
 
 class _Pieces:

@@ -1,18 +1,15 @@
-"""Attention over the two layouts of this program: a packed row of tokens, and one new token per cache slot.
+"""Attention inside a packed row of tokens, by torch's scaled_dot_product_attention.
 
-The decoder calls `attend(layer, q, k, v)` and does not know which of them it is. Both use torch's
-scaled_dot_product_attention, which scales by 1/sqrt(E) and shares key-value heads among grouped queries; in bfloat16 on
-a CPU dense_attention.py computes the same faster.
+That scales by 1/sqrt(E) and shares key-value heads among grouped queries. In bfloat16 on a CPU, dense.py computes the
+same faster; on a GPU, flash.py does.
 """
 
 import torch
 import torch.nn.functional as F
 
-from grpo.attention import dense as dense_attention
-from grpo.sampling.cache import KVCache
+from grpo.attention import dense
+from grpo.device.ops import Rope, rotate
 from grpo.schema import Layout
-
-MANY_ROWS = 8  # from which on a decode step is faster by dense_attention.py
 
 
 class PackedAttention:
@@ -51,7 +48,11 @@ class PackedAttention:
                 row += 1
         return slots
 
-    def __call__(self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, rope: Rope | None = None
+    ) -> torch.Tensor:
+        """Rotate queries and keys, unless they are (`rope` None), and attend."""
+        q_THE, k_TKE = rotate(q_THE, rope), rotate(k_TKE, rope)
         (q_P, q_N), (k_P, k_N), (v_P, v_N) = (self._pad(x) for x in (q_THE, k_TKE, v_TKE))
         out = _attend(q_P, k_P, v_P, None)  # right padding is never attended to
         if self.completion_width:
@@ -70,29 +71,6 @@ class PackedAttention:
             prompts.view(self.num_prompts, self.prompt_width, *x_T.shape[1:]),
             completions.view(self.num_rows, self.completion_width, *x_T.shape[1:]),
         )
-
-
-class DecodeAttention:
-    """Attention of one new token per live slot: stores its key and value, then attends to all positions up to its own.
-
-    positions_B: position of the new token; slots 0 ... B-1 are live. Queries of a group lie on the query axis, so that
-    each key-value head is read once (the key-value heads are the batch of the product).
-    """
-
-    def __init__(self, cache: KVCache, positions_B: torch.Tensor, num_positions: int):
-        self.cache, self.positions_B = cache, positions_B
-        self.dense = dense_attention.usable(cache.kv_L2BKSE) and len(positions_B) >= MANY_ROWS
-        self.num_positions = cache.num_positions if self.dense else num_positions
-        self.rows_B = torch.arange(len(positions_B), device=positions_B.device)
-        reachable_BS = torch.arange(self.num_positions, device=positions_B.device) <= positions_B[:, None]
-        self.mask_B11S = _additive(reachable_BS, cache.kv_L2BKSE.dtype)[:, None, None]
-
-    def __call__(self, layer: int, q_BHE: torch.Tensor, k_BKE: torch.Tensor, v_BKE: torch.Tensor) -> torch.Tensor:
-        self.cache.write(layer, self.rows_B, self.positions_B, k_BKE, v_BKE)
-        k_BKSE, v_BKSE = self.cache.read(layer, len(q_BHE), self.num_positions)
-        q_BKGE = q_BHE.unflatten(1, (k_BKE.shape[1], -1))
-        attend = dense_attention.decode if self.dense else F.scaled_dot_product_attention
-        return attend(q_BKGE, k_BKSE, v_BKSE, self.mask_B11S).flatten(1, 2)
 
 
 class _Unpad(torch.autograd.Function):
@@ -114,10 +92,10 @@ def _attend(
     q_NSHE: torch.Tensor, k_NTKE: torch.Tensor, v_NTKE: torch.Tensor, mask: torch.Tensor | None
 ) -> torch.Tensor:
     """Causal, if there is no mask."""
-    if dense_attention.usable(q_NSHE):
+    if dense.usable(q_NSHE):
         if mask is None:
             mask = _completion_mask([0], 0, q_NSHE.shape[1], q_NSHE.dtype, q_NSHE.device)
-        return dense_attention.DenseAttention.apply(q_NSHE, k_NTKE, v_NTKE, mask)
+        return dense.DenseAttention.apply(q_NSHE, k_NTKE, v_NTKE, mask)
     out_NHSE = F.scaled_dot_product_attention(
         q_NSHE.transpose(1, 2),
         k_NTKE.transpose(1, 2),

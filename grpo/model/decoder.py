@@ -15,13 +15,16 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from grpo.attention.select import fused
+from grpo.device import ops
+from grpo.device.ops import Rope
+from grpo.device.products import prepack
 from grpo.errors import PREFLIGHT, UserError
-from grpo.model.linear import pack
 from grpo.model.lora import POLICY, Build, JointLinear, Linear, LoraLinear, Mode, make_linear
-from grpo.model.rope import read_rope, rope_tables, rotate
+from grpo.model.master_weight import MasterWeight
+from grpo.model.rope import read_rope, rope_tables
 
-Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+# Attention of a layer: (layer, q_THE, k_TKE, v_TKE, rope) to out_THE. It rotates queries and keys, and decides who sees whom.
+Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, Rope], torch.Tensor]
 FAMILIES = ("qwen2", "qwen3", "llama")
 
 
@@ -102,15 +105,8 @@ class RMSNorm(nn.Module):
         return self.after_adding(x)[0]
 
     def after_adding(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """The norm of x + residual, and that sum."""
-        if fused(x):
-            from grpo.kernels.rms_norm import rms_norm
-
-            return rms_norm(x, self.weight(), self.eps, residual)
-        x = x if residual is None else residual + x
-        exact = x.to(torch.promote_types(x.dtype, torch.float32))
-        exact = exact * torch.rsqrt(exact.square().mean(dim=-1, keepdim=True) + self.eps)
-        return exact.to(x.dtype) * self.weight(), x
+        """Return the norm of x + residual, and that sum."""
+        return ops.rms_norm(x, self.weight(), self.eps, residual)
 
 
 class Attention(nn.Module):
@@ -127,15 +123,10 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(c.head_dim, c.norm_eps, build) if c.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(c.head_dim, c.norm_eps, build) if c.qk_norm else nn.Identity()
 
-    def forward(
-        self, x_TD: torch.Tensor, layer: int, rope: tuple[torch.Tensor, torch.Tensor], attend: Attend, mode: Mode
-    ) -> torch.Tensor:
+    def forward(self, x_TD: torch.Tensor, layer: int, rope: Rope, attend: Attend, mode: Mode) -> torch.Tensor:
         q_THE, k_TKE, v_TKE = (y.unflatten(-1, (-1, self.head_dim)) for y in self.qkv(x_TD, mode))
         q_THE, k_TKE = self.q_norm(q_THE), self.k_norm(k_TKE)
-        if hasattr(attend, "unrotated"):  # rotation and the write into the cache are one kernel there
-            return self.o(attend.unrotated(layer, q_THE, k_TKE, v_TKE, rope).flatten(1), mode)
-        q_THE, k_TKE = rotate(q_THE, *rope), rotate(k_TKE, *rope)
-        return self.o(attend(layer, q_THE, k_TKE, v_TKE).flatten(1), mode)
+        return self.o(attend(layer, q_THE, k_TKE, v_TKE, rope).flatten(1), mode)
 
 
 class MLP(nn.Module):
@@ -150,11 +141,7 @@ class MLP(nn.Module):
 
     def forward(self, x_TD: torch.Tensor, mode: Mode) -> torch.Tensor:
         gate_TF, up_TF = self.gate_up(x_TD, mode)
-        if fused(gate_TF):
-            from grpo.kernels.swiglu import swiglu
-
-            return self.down(swiglu(gate_TF, up_TF), mode)
-        return self.down(F.silu(gate_TF) * up_TF, mode)
+        return self.down(ops.swiglu(gate_TF, up_TF), mode)
 
 
 class Block(nn.Module):
@@ -170,7 +157,7 @@ class Block(nn.Module):
         self,
         x_TD: torch.Tensor,
         layer: int,
-        rope: tuple[torch.Tensor, torch.Tensor],
+        rope: Rope,
         attend: Attend,
         mode: Mode,
         recompute: str,
@@ -225,24 +212,26 @@ class Decoder(nn.Module):
         return (module for module in self.modules() if isinstance(module, (Linear, LoraLinear)))
 
     @contextmanager
-    def packed(self) -> Iterator[torch.Tensor]:
-        """For many forward passes with weights that do not change: gives the head, packed like all other weights
-        meanwhile."""
+    def prepacked(self) -> Iterator[torch.Tensor]:
+        """Keep all weights in the layout that products are fastest with, as long as they do not change.
+
+        Yields the head in that layout.
+        """
         try:
             for layer in self.linears():
-                layer.pack()
-            yield pack(self.head())
+                layer.prepack()
+            yield prepack(self.head())
         finally:
             for layer in self.linears():
-                layer.packed = None
+                layer.prepacked = None
 
     def lora_layers(self) -> Iterator[LoraLinear]:
         return (module for module in self.modules() if isinstance(module, LoraLinear))
 
     def refresh(self) -> None:
-        """After a change of the float32 masters: renews the copies that forward passes use."""
+        """Renew the copies that forward passes use, after the float32 masters have changed."""
         for module in self.modules():
-            if module is not self and hasattr(module, "refresh"):
+            if isinstance(module, (MasterWeight, LoraLinear)):
                 module.refresh()
 
     def _rope(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from grpo.model.linear import Product, linear, pack
-from grpo.model.master_weight import Weight, master_dtype
+from grpo.device.products import Product, linear, prepack
+from grpo.model.master_weight import MasterWeight, master_dtype
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 MAX_ZERO_SHARE = 0.07  # of a joint weight that may be zeros off the diagonal of s B; above it projections stay apart
@@ -59,8 +59,8 @@ class Build:
     dtype: torch.dtype
     device: torch.device | str
 
-    def weight(self, *shape: int) -> Weight:
-        return Weight(*shape, trained=self.train_weights, dtype=self.dtype, device=self.device)
+    def weight(self, *shape: int) -> MasterWeight:
+        return MasterWeight(*shape, trained=self.train_weights, dtype=self.dtype, device=self.device)
 
 
 class Linear(nn.Module):
@@ -71,7 +71,7 @@ class Linear(nn.Module):
         self.out_slices = _slices(parts)
         self.weight = build.weight(sum(parts.values()), in_features)
         self.bias = build.weight(sum(parts.values())) if bias else None
-        self.packed: torch.Tensor | None = None  # see Decoder.packed
+        self.prepacked: torch.Tensor | None = None  # see Decoder.prepacked
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Views of a projection's own weight [O, I] and bias [O], to read and write."""
@@ -80,10 +80,12 @@ class Linear(nn.Module):
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
         bias = None if self.bias is None else self.bias()
-        return Product.apply(x_TI, self.weight(), bias) if self.packed is None else linear(x_TI, self.packed, bias)
+        return (
+            Product.apply(x_TI, self.weight(), bias) if self.prepacked is None else linear(x_TI, self.prepacked, bias)
+        )
 
-    def pack(self) -> None:
-        self.packed = pack(self.weight.value)
+    def prepack(self) -> None:
+        self.prepacked = prepack(self.weight.value)
 
 
 class LoraLinear(nn.Module):
@@ -101,7 +103,7 @@ class LoraLinear(nn.Module):
         rank, where = len(adapted) * build.lora.rank, {"dtype": build.dtype, "device": build.device}
         self.register_buffer("weight", torch.zeros(sum(parts.values()), in_features + rank, **where))
         self.register_buffer("bias", torch.zeros(sum(parts.values()), **where) if bias else None)
-        self.A = Weight(rank, in_features, trained=True, **where)
+        self.A = MasterWeight(rank, in_features, trained=True, **where)
         self.B = nn.ParameterDict(
             {
                 name: nn.Parameter(
@@ -111,7 +113,7 @@ class LoraLinear(nn.Module):
             }
         )
         self.number = 0  # among the model's adapted layers: makes dropout masks differ; set by the model
-        self.packed: torch.Tensor | None = None  # see Decoder.packed
+        self.prepacked: torch.Tensor | None = None  # see Decoder.prepacked
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Views of a projection's own weight [O, I] and bias [O], to read and write."""
@@ -125,15 +127,15 @@ class LoraLinear(nn.Module):
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
         if not mode.use_adapter:
             return linear(x_TI, self.weight[:, : self.in_features], self.bias)
-        if self.packed is not None:
-            return linear(torch.cat([x_TI, linear(x_TI, self.A.value)], dim=-1), self.packed, self.bias)
+        if self.prepacked is not None:
+            return linear(torch.cat([x_TI, linear(x_TI, self.A.value)], dim=-1), self.prepacked, self.bias)
         seed = (
             None if mode.dropout_seed is None or not self.lora.dropout else mode.dropout_seed * 1_000_003 + self.number
         )
         return _AugmentedLinear.apply(x_TI, self.A.master, self, seed, *(self.B[part] for part in self.rank_slices))
 
-    def pack(self) -> None:
-        self.packed = pack(self.weight)
+    def prepack(self) -> None:
+        self.prepacked = prepack(self.weight)
 
     @torch.no_grad()
     def refresh(self) -> None:

@@ -13,7 +13,7 @@ def master_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-class Weight(nn.Module):
+class MasterWeight(nn.Module):
     """A tensor of the model. Frozen: only `value`, in `dtype`. Trained: a float32 `master`, and `value` as its copy in
     `dtype` (the master itself if that is float32 already)."""
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from grpo.attention.select import fused
 from grpo.errors import PREFLIGHT, UserError
 
 
@@ -44,16 +43,6 @@ def rope_tables(
     angle = torch.arange(num_positions, dtype=exact, device=device)[:, None] * frequency
     angle_SE = torch.cat([angle, angle], dim=-1)
     return (angle_SE.cos() * amplitude).to(dtype), (angle_SE.sin() * amplitude).to(dtype)
-
-
-def rotate(x_THE: torch.Tensor, cos_T1E: torch.Tensor, sin_T1E: torch.Tensor) -> torch.Tensor:
-    """Turns each pair (e, e + E/2) by its position's angle."""
-    if fused(x_THE):
-        from grpo.kernels.rotary import rotate as rotate_fused
-
-        return rotate_fused(x_THE, cos_T1E, sin_T1E)
-    first, second = x_THE.chunk(2, dim=-1)
-    return x_THE * cos_T1E + torch.cat([-second, first], dim=-1) * sin_T1E
 
 
 def _default(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, float]:

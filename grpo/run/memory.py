@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from grpo.attention.select import will_fuse
+from grpo.device.ops import will_use_kernels
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import LoraSpec
 
@@ -155,7 +155,7 @@ def choose_budget(
     kind = kind or torch.device(build.device).type
     rows = max(128, min(LOGITS_ROWS[kind], int(0.1 * free / logits_bytes_per_row(c, build.dtype))))
     room = (1 - RESERVE[kind]) * free - rows * logits_bytes_per_row(c, build.dtype)
-    fused = kind == "cuda" and will_fuse(build.dtype)
+    fused = kind == "cuda" and will_use_kernels(build.dtype)
     levels = {"auto": RECOMPUTE_LEVELS, "mlp": ("mlp",), True: ("all",), False: ("none",)}[checkpointing]
     needed = max_tokens or max(longest, ENOUGH[kind])
     for level in levels:

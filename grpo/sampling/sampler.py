@@ -1,8 +1,8 @@
 """Batched generation over a slot cache: schedule, run, collect.
 
-Each prompt is prefilled once for its whole group, up to its last token; that token is the first input of every
-completion's decoding, so all sampling happens in one place. Sequences wait in a queue while all slots are taken and
-enter as others end. Log-probs are those of the distribution that was really drawn from.
+Each prompt is prefilled once for its group, up to its last token; that token is the first input of every completion's
+decoding, so all sampling happens in one place. Sequences wait in a queue while all slots are taken, and enter as others
+end. Log-probs are those of the distribution that was really drawn from.
 """
 
 from collections import deque
@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 import torch
 
-from grpo.attention.packed import DecodeAttention
+from grpo.attention.decode import CpuDecodeAttention
 from grpo.attention.select import Choice, choose_decoder, packed_attention
+from grpo.device.ops import Rope, rotate
 from grpo.model.decoder import Attend, Decoder
-from grpo.model.linear import linear
 from grpo.sampling.cache import KVCache
-from grpo.sampling.cuda_graph import CudaCapture, DecodeGraphs, Slots
-from grpo.sampling.draw import SamplingParams, draw, uniforms
+from grpo.sampling.cuda_graph import CudaCapture, DecodeGraphs
+from grpo.sampling.decode_step import Slots, decode_step
+from grpo.sampling.draw import SamplingParams
 from grpo.schema import Completion, Layout
 
 OnFinish = Callable[[int, Completion], None]
@@ -36,10 +37,9 @@ class _Sequence:
 class Sampler:
     """Generates with `model` (its current adapter) until one of `eos_ids` or the length limit.
 
-    max_slots: sequences decoded together; prefill_tokens: prompt tokens per prefill pass; check_every: decode steps
-    between two looks at what has ended (None: 16 on a GPU, where each look waits for the device, else 1). graphs:
-    decode over static slots that are kept from one call to the next, by CUDA graphs where there is CUDA; None: on a
-    GPU.
+    max_slots: sequences decoded together. prefill_tokens: prompt tokens per prefill pass. check_every: decode steps
+    between two looks at what has ended (None: 16 on a GPU, where each look waits for the device, else 1). graphs: decode
+    over static slots that are kept from one call to the next, as CUDA graphs where there is CUDA (None: on a GPU).
     """
 
     def __init__(
@@ -53,63 +53,60 @@ class Sampler:
     ):
         self.model, self.eos_ids = model, tuple(eos_ids)
         self.on_cuda = torch.device(model.build.device).type == "cuda"
-        self.max_slots, self.prefill_tokens, self.check_every = (
-            max_slots,
-            prefill_tokens,
-            check_every or (16 if self.on_cuda else 1),
-        )
+        self.max_slots, self.prefill_tokens = max_slots, prefill_tokens
+        self.check_every = check_every or (16 if self.on_cuda else 1)
         self.uses_graphs = self.on_cuda if graphs is None else graphs
         self.graphs: DecodeGraphs | None = None
         self.decoder: Choice | None = None  # of decode attention, once there are graphs
 
     @torch.inference_mode()
     def prepare(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeGraphs | None:
-        """With graphs: makes sure that there are slots for so many sequences of such lengths. Their memory stays
-        taken."""
-        if not self.uses_graphs or (self.graphs and self.graphs.slots.holds(num_slots, num_positions, max_new_tokens)):
+        """With graphs, allocate slots for so many sequences of such lengths; their memory stays taken."""
+        if not self.uses_graphs:
+            return None
+        if self.graphs is not None and self.graphs.slots.holds(num_slots, num_positions, max_new_tokens):
             return self.graphs
         c, build = self.model.config, self.model.build
         self.graphs = None  # its memory first
         self.decoder = choose_decoder(
             c.num_heads, c.num_kv_heads, c.head_dim, num_slots, num_positions, build.dtype, build.device
         )
-        cache = KVCache(c.num_layers, num_slots, c.num_kv_heads, num_positions, c.head_dim, build.dtype, build.device)
-        self.graphs = DecodeGraphs(
-            self.model,
-            Slots.make(cache, max_new_tokens),
-            self.eos_ids,
-            self.decoder.name,
-            CudaCapture() if self.on_cuda else None,
-        )
+        slots = Slots.make(self._cache(num_slots, num_positions), max_new_tokens)
+        capture = CudaCapture() if self.on_cuda else None
+        self.graphs = DecodeGraphs(self.model, slots, self.eos_ids, self.decoder.name, capture)
         return self.graphs
+
+    def _cache(self, num_slots: int, num_positions: int) -> KVCache:
+        c, build = self.model.config, self.model.build
+        return KVCache(c.num_layers, num_slots, c.num_kv_heads, num_positions, c.head_dim, build.dtype, build.device)
 
     @torch.inference_mode()
     def sample(
         self,
         prompts: Sequence[Sequence[int]],
         num_generations: int,
-        sampling: SamplingParams,
+        params: SamplingParams,
         seeds: Sequence[int],
         on_finish: OnFinish | None = None,
         limits: Sequence[int] | None = None,
     ) -> list[list[Completion]]:
-        """num_generations completions of each prompt.
+        """Generate num_generations completions of each prompt.
 
-        seeds: one per completion, prompt by prompt; a completion depends on its prompt, its seed and the weights, not
-        on what else is generated. limits: tokens each completion may have, if fewer than sampling.max_new_tokens.
+        seeds: one per completion, prompt by prompt; a completion depends on its prompt, its seed and the weights, not on
+        what else is generated. limits: tokens each completion may have, if fewer than params.max_new_tokens.
         on_finish(number, completion) is called as each one ends, number = prompt * num_generations + index. The
         completions' text is left empty: the tokenizer is the caller's.
         """
         if any(len(prompt) == 0 for prompt in prompts):
             raise ValueError("a prompt without tokens cannot be continued: nothing predicts its first token")
         total = len(prompts) * num_generations
-        limits = limits or [sampling.max_new_tokens] * total
+        limits = limits or [params.max_new_tokens] * total
         waiting = deque(
             _Sequence(number, number // num_generations, limits[number], seeds[number]) for number in range(total)
         )
         done: list[Completion | None] = [None] * total
-        with self.model.packed() as head_VD:
-            batch = _Batch(self, prompts, sampling, min(self.max_slots, total), head_VD)
+        with self.model.prepacked() as head_VD:
+            batch = _Batch(self, prompts, params, min(self.max_slots, total), head_VD)
             finished: list[tuple[_Sequence, Completion]] = []
             while waiting or batch.live or finished:
                 batch.admit(waiting)
@@ -122,74 +119,58 @@ class Sampler:
         return [done[start : start + num_generations] for start in range(0, total, num_generations)]
 
     @torch.inference_mode()
-    def stream(self, prompt: Sequence[int], sampling: SamplingParams, seed: int) -> Iterator[int]:
-        """The tokens of one completion, one by one, without its end token."""
-        with self.model.packed() as head_VD:
-            batch = _Batch(self, [prompt], sampling, 1, head_VD)
-            batch.admit(deque([_Sequence(0, 0, sampling.max_new_tokens, seed)]))
-            for count in range(sampling.max_new_tokens):
+    def stream(self, prompt: Sequence[int], params: SamplingParams, seed: int) -> Iterator[int]:
+        """Yield the tokens of one completion, one by one, without its end token."""
+        with self.model.prepacked() as head_VD:
+            batch = _Batch(self, [prompt], params, 1, head_VD)
+            batch.admit(deque([_Sequence(0, 0, params.max_new_tokens, seed)]))
+            for count in range(params.max_new_tokens):
                 batch.run(1)
-                token = int(batch.ids_B[0, count])
+                token = int(batch.slots.ids_BX[0, count])
                 if token in self.eos_ids:
                     return
                 yield token
 
 
 class _Batch:
-    """The live sequences, in slots 0 ... B-1; the tensors named *_B have one row per slot."""
+    """The live sequences, in slots 0 ... B-1."""
 
     def __init__(
         self,
         sampler: Sampler,
         prompts: Sequence[Sequence[int]],
-        sampling: SamplingParams,
+        params: SamplingParams,
         num_slots: int,
         head_VD: torch.Tensor,
     ):
-        self.sampler, self.model, self.prompts, self.sampling = sampler, sampler.model, prompts, sampling
+        self.sampler, self.model, self.prompts, self.params = sampler, sampler.model, prompts, params
         self.device = sampler.model.build.device
-        c = sampler.model.config
-        self.longest = max(map(len, prompts), default=0) + sampling.max_new_tokens
-        self.graphs = sampler.prepare(num_slots, self.longest, sampling.max_new_tokens)
-        slots = (
-            self.graphs.slots
-            if self.graphs
-            else Slots.make(
-                KVCache(c.num_layers, num_slots, c.num_kv_heads, 0, c.head_dim, sampler.model.build.dtype, self.device),
-                sampling.max_new_tokens,
-            )
-        )
-        self.cache = slots.cache
-        (
-            self.last_id_B,
-            self.position_B,
-            self.count_B,
-            self.limit_B,
-            self.seed_B,
-            self.ended_B,
-            self.ids_B,
-            self.logps_B,
-            self.cuts_B,
-        ) = slots.rows()
+        self.longest = max(map(len, prompts), default=0) + params.max_new_tokens
+        self.graphs = sampler.prepare(num_slots, self.longest, params.max_new_tokens)
+        if self.graphs:
+            self.slots = self.graphs.slots
+        else:
+            self.slots = Slots.make(sampler._cache(num_slots, 0), params.max_new_tokens)
+        self.cache = self.slots.cache
         self.head_VD, self.eos = head_VD, torch.tensor(sampler.eos_ids, dtype=torch.int64, device=self.device)
         self.live: list[_Sequence] = []
         self.used: list[int] = []  # positions in use per slot, an upper bound
         self.prefilled: dict[int, torch.Tensor] = {}  # prompt -> its keys and values [L, 2, K, S, E]
 
     def admit(self, waiting: deque[_Sequence]) -> None:
-        """Fills free slots from the queue, whole groups at a time where they fit."""
+        """Fill free slots from the queue, whole groups at a time where they fit."""
         while waiting and len(self.live) < self.cache.num_slots:
             if waiting[0].prompt not in self.prefilled:
                 self._prefill(waiting, self.cache.num_slots - len(self.live))
-            prompt, run = waiting[0].prompt, []
-            while waiting and waiting[0].prompt == prompt and len(self.live) + len(run) < self.cache.num_slots:
-                run.append(waiting.popleft())
-            self._enter(prompt, run)
+            prompt, entering = waiting[0].prompt, []
+            while waiting and waiting[0].prompt == prompt and len(self.live) + len(entering) < self.cache.num_slots:
+                entering.append(waiting.popleft())
+            self._enter(prompt, entering)
             if not waiting or waiting[0].prompt != prompt:
                 del self.prefilled[prompt]  # its last completion has entered
 
     def _prefill(self, waiting: deque[_Sequence], free: int) -> None:
-        """Runs the next prompts, as many as the free slots ask for, packed, without their last tokens."""
+        """Run the next prompts, as many as the free slots ask for, packed, without their last tokens."""
         chosen, tokens = [], 0
         for prompt in dict.fromkeys(waiting[i].prompt for i in range(min(free, len(waiting)))):
             tokens += len(self.prompts[prompt]) - 1
@@ -198,99 +179,84 @@ class _Batch:
             chosen.append(prompt)
         lengths = [len(self.prompts[prompt]) - 1 for prompt in chosen]
         layout = Layout.of(*((length, ()) for length in lengths))
-        record = _Recording(packed_attention(self.model, layout))
-        if layout.num_tokens:
-            ids = [token for prompt in chosen for token in self.prompts[prompt][:-1]]
-            positions = [position for length in lengths for position in range(length)]
-            self.model(torch.tensor(ids, device=self.device), torch.tensor(positions, device=self.device), record)
-            self.prefilled.update(zip(chosen, record.split(lengths), strict=True))
-        else:
+        if not layout.num_tokens:
             self.prefilled.update((prompt, self.cache.kv_L2BKSE[:, :, 0, :, :0]) for prompt in chosen)
+            return
+        ids = [token for prompt in chosen for token in self.prompts[prompt][:-1]]
+        positions = [position for length in lengths for position in range(length)]
+        record = _RecordingAttention(packed_attention(self.model, layout))
+        self.model(torch.tensor(ids, device=self.device), torch.tensor(positions, device=self.device), record)
+        self.prefilled.update(zip(chosen, record.split(lengths), strict=True))
 
-    def _enter(self, prompt: int, run: list[_Sequence]) -> None:
-        """Gives the next slots to completions of one prompt: its keys and values are copied to each."""
-        ids, slots = self.prompts[prompt], slice(len(self.live), len(self.live) + len(run))
+    def _enter(self, prompt: int, entering: list[_Sequence]) -> None:
+        """Give the next slots to completions of one prompt: its keys and values are copied to each."""
+        ids, slots = self.prompts[prompt], self.slots
+        rows = slice(len(self.live), len(self.live) + len(entering))
         self.cache.reserve(len(ids))
-        self.cache.kv_L2BKSE[:, :, slots, :, : len(ids) - 1] = self.prefilled[prompt][:, :, None]
-        self.last_id_B[slots], self.position_B[slots], self.count_B[slots], self.ended_B[slots] = (
-            ids[-1],
-            len(ids) - 1,
-            0,
-            False,
-        )
-        self.limit_B[slots] = torch.tensor([sequence.limit for sequence in run], device=self.device)
-        self.seed_B[slots] = torch.tensor([sequence.seed for sequence in run], device=self.device)
-        self.live += run
-        self.used += [len(ids)] * len(run)
+        self.cache.kv_L2BKSE[:, :, rows, :, : len(ids) - 1] = self.prefilled[prompt][:, :, None]
+        slots.last_id_B[rows] = ids[-1]
+        slots.position_B[rows] = len(ids) - 1
+        slots.count_B[rows] = 0
+        slots.ended_B[rows] = False
+        slots.limit_B[rows] = torch.tensor([sequence.limit for sequence in entering], device=self.device)
+        slots.seed_B[rows] = torch.tensor([sequence.seed for sequence in entering], device=self.device)
+        self.live += entering
+        self.used += [len(ids)] * len(entering)
 
     def run(self, steps: int) -> None:
-        """So many tokens for every live sequence that does not end before."""
-        if self.graphs is None:
-            for _ in range(steps if self.live else 0):
-                self.step()
-        elif self.live:
-            self.graphs.run(len(self.live), steps, self.sampling, self.head_VD)
+        """Generate so many tokens for every live sequence that does not end before."""
+        if not self.live:
+            return
+        if self.graphs:
+            self.graphs.run(len(self.live), steps, self.params, self.head_VD)
             self.used = [positions + steps for positions in self.used]
+            return
+        for _ in range(steps):
+            self._step()
 
-    def step(self) -> None:
-        """One token for every live sequence."""
-        live = slice(len(self.live))
-        position_B, count_B1, running_B = self.position_B[live], self.count_B[live, None], ~self.ended_B[live]
-        self.cache.reserve(min(max(self.used), self.longest))
-        attend = DecodeAttention(self.cache, position_B, min(max(self.used), self.longest))
-        hidden_BD = self.model(self.last_id_B[live], position_B, attend)
-        uniform_B = uniforms(self.seed_B[live], count_B1[:, 0])
-        id_B, logp_B, cut_B = draw(linear(hidden_BD, self.head_VD), uniform_B, self.sampling)
-        for buffer_B, value_B in ((self.ids_B, id_B), (self.logps_B, logp_B), (self.cuts_B, cut_B)):
-            buffer_B[live].scatter_(1, count_B1, value_B[:, None].to(buffer_B.dtype))
-        self.last_id_B[live] = id_B
-        self.count_B[live] += running_B
-        self.position_B[live] += running_B
-        self.ended_B[live] |= torch.isin(id_B, self.eos) | (self.count_B[live] >= self.limit_B[live])
+    def _step(self) -> None:
+        """Generate one token for every live sequence, without graphs."""
+        rows, longest = len(self.live), min(max(self.used), self.longest)
+        self.cache.reserve(longest)
+        attend = CpuDecodeAttention(self.cache, self.slots.position_B[:rows], longest)
+        decode_step(self.model, self.slots, rows, attend, self.params, self.head_VD, self.eos)
         self.used = [positions + 1 for positions in self.used]
 
     def collect(self) -> list[tuple[_Sequence, Completion]]:
-        """Takes out the sequences that have ended; the last live slot moves into each gap."""
+        """Take out the sequences that have ended; the last live slot moves into each gap."""
         finished = []
-        for slot in reversed(self.ended_B[: len(self.live)].nonzero()[:, 0].tolist()):
+        for slot in reversed(self.slots.ended_B[: len(self.live)].nonzero()[:, 0].tolist()):
             finished.append((self.live[slot], self._completion(slot)))
             last = len(self.live) - 1
             if slot != last:
                 self.cache.move(last, slot, min(self.used[last], self.longest))
-                for tensor_B in (
-                    self.last_id_B,
-                    self.position_B,
-                    self.count_B,
-                    self.limit_B,
-                    self.seed_B,
-                    self.ended_B,
-                    self.ids_B,
-                    self.logps_B,
-                    self.cuts_B,
-                ):
-                    tensor_B[slot] = tensor_B[last]
+                for state_B in self.slots.rows():
+                    state_B[slot] = state_B[last]
                 self.live[slot], self.used[slot] = self.live[last], self.used[last]
             self.live.pop()
             self.used.pop()
         return finished[::-1]
 
     def _completion(self, slot: int) -> Completion:
-        count = int(self.count_B[slot])
-        ids = self.ids_B[slot, :count].tolist()
+        slots, count = self.slots, int(self.slots.count_B[slot])
+        ids = slots.ids_BX[slot, :count].tolist()
         reason = "stop" if ids[-1] in self.sampler.eos_ids else "length"
-        return Completion(ids, self.logps_B[slot, :count].tolist(), self.cuts_B[slot, :count].tolist(), reason)
+        return Completion(ids, slots.logps_BX[slot, :count].tolist(), slots.cuts_BX[slot, :count].tolist(), reason)
 
 
-class _Recording:
-    """Attention that also keeps the keys and values of each layer."""
+class _RecordingAttention:
+    """Attention that also keeps the keys (rotated) and values of each layer."""
 
     def __init__(self, attend: Attend):
         self.attend, self.layers = attend, []
 
-    def __call__(self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, rope: Rope
+    ) -> torch.Tensor:
+        k_TKE = rotate(k_TKE, rope)
         self.layers.append(torch.stack([k_TKE, v_TKE]))
-        return self.attend(layer, q_THE, k_TKE, v_TKE)
+        return self.attend(layer, rotate(q_THE, rope), k_TKE, v_TKE, None)
 
     def split(self, lengths: list[int]) -> list[torch.Tensor]:
-        """Per prompt [L, 2, K, S, E]."""
+        """Return the keys and values of each prompt, [L, 2, K, S, E]."""
         return list(torch.stack(self.layers).transpose(2, 3).split(lengths, dim=3))

@@ -3,7 +3,7 @@
 torch gives float32 products on a CPU to MKL, whose rounding of a row depends on how many rows there are. oneDNN's does
 not (from two rows on), so a completion is the same in any batch; where both were measured it was never slower, and up
 to twice as fast. oneDNN works on blocks: a weight that stays as it is for many products is packed into them once
-(`pack`), with the same result bit for bit. bench/LOG.md has the figures. What a build, a dtype or a layout lacks is
+(`prepack`), with the same result bit for bit. bench/LOG.md has the figures. What a build, a dtype or a layout lacks is
 computed by torch.
 """
 
@@ -39,14 +39,14 @@ def _by_onednn(weight_OI: torch.Tensor) -> bool:
     )
 
 
-def pack(weight_OI: torch.Tensor) -> torch.Tensor:
+def prepack(weight_OI: torch.Tensor) -> torch.Tensor:
     """The weight in the layout that `linear` is fastest with: a copy that only `linear` can read, or the weight
     itself."""
     return torch.ops.mkldnn._reorder_linear_weight(weight_OI) if _by_onednn(weight_OI) else weight_OI
 
 
 def linear(x_TI: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> torch.Tensor:
-    """x Wᵀ + b, outside autograd; `weight_OI` may be packed."""
+    """x Wᵀ + b, outside autograd; `weight_OI` may be prepacked."""
     if not _by_onednn(weight_OI):
         return F.linear(x_TI, weight_OI, bias_O)
     if len(x_TI) == 1:  # one row alone would be rounded differently

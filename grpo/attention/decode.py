@@ -1,0 +1,136 @@
+"""Attention of one new token per cache slot: several implementations with one signature, and what they share.
+
+An implementation is made for the lengths of the slots, and then called by every layer.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+from grpo.attention import dense
+from grpo.device.ops import Rope, rotate_into_cache
+from grpo.sampling.cache import KVCache
+
+DecodeKernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # q_BHE, k_BKSE, v_BKSE -> out_BHE
+MANY_ROWS = 8  # from which on dense.py is the faster one in bfloat16 on a CPU
+
+
+class DecodeAttention:
+    """Store keys and values of one new token per slot, then attend to all positions up to its own.
+
+    positions_B: position of the new token in slots 0 ... B-1; it stays on the device. decoder: one of DECODERS.
+    """
+
+    def __init__(self, cache: KVCache, positions_B: torch.Tensor, decoder: str):
+        self.cache, self.positions_B = cache, positions_B
+        self.attend: DecodeKernel = DECODERS[decoder](positions_B + 1, cache.num_positions)
+
+    def __call__(
+        self, layer: int, q_BHE: torch.Tensor, k_BKE: torch.Tensor, v_BKE: torch.Tensor, rope: Rope
+    ) -> torch.Tensor:
+        k_BKSE, v_BKSE = self.cache.read(layer, len(q_BHE), self.cache.num_positions)
+        q_BHE = rotate_into_cache(q_BHE, k_BKE, v_BKE, rope, k_BKSE, v_BKSE, self.positions_B)
+        return self.attend(q_BHE, k_BKSE, v_BKSE)
+
+
+class CpuDecodeAttention:
+    """`DecodeAttention` for a CPU, where looking at the lengths costs nothing: it reads no more positions than are in use.
+
+    longest: positions in use, an upper bound. The queries of a group lie on the query axis, so that each key is read once.
+    """
+
+    def __init__(self, cache: KVCache, positions_B: torch.Tensor, longest: int):
+        self.cache, self.positions_B = cache, positions_B
+        is_dense = dense.usable(cache.kv_L2BKSE) and len(positions_B) >= MANY_ROWS
+        self.num_positions = cache.num_positions if is_dense else longest
+        self.attend = dense.decode if is_dense else F.scaled_dot_product_attention
+        reachable_BS = _reachable(positions_B + 1, self.num_positions)
+        mask_BS = torch.zeros(reachable_BS.shape, dtype=cache.kv_L2BKSE.dtype, device=positions_B.device)
+        self.mask_B11S = mask_BS.masked_fill_(~reachable_BS, float("-inf"))[:, None, None]
+
+    def __call__(
+        self, layer: int, q_BHE: torch.Tensor, k_BKE: torch.Tensor, v_BKE: torch.Tensor, rope: Rope
+    ) -> torch.Tensor:
+        k_BKSE, v_BKSE = self.cache.read(layer, len(q_BHE), self.num_positions)
+        q_BHE = rotate_into_cache(q_BHE, k_BKE, v_BKE, rope, k_BKSE, v_BKSE, self.positions_B)
+        q_BKGE = q_BHE.unflatten(1, (k_BKE.shape[1], -1))
+        return self.attend(q_BKGE, k_BKSE, v_BKSE, self.mask_B11S).flatten(1, 2)
+
+
+def triton(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
+    """Use the kernel of kernels/decode_attention.py."""
+    from grpo.kernels.decode_attention import decode_attention
+
+    return lambda q_BHE, k_BKSE, v_BKSE: decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)
+
+
+def torch_flash(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
+    """Use torch's FlashAttention-2 with `seqused_k`.
+
+    Every (slot, key-value head) is a sequence of its own with one head of keys, which makes the cache one run of tokens;
+    the queries of its group are the heads. So torch splits keys and packs the group.
+    """
+    starts: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
+
+    def attend(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
+        B, H, E = q_BHE.shape
+        K, capacity = k_BKSE.shape[1], k_BKSE.stride(1) // E
+        if (K, capacity) not in starts:
+            number = torch.arange(B * K + 1, dtype=torch.int32, device=q_BHE.device)
+            starts[K, capacity] = number, number * capacity, lengths_B.to(torch.int32).repeat_interleave(K)
+        query_starts, key_starts, lengths = starts[K, capacity]
+        k, v = (x.as_strided((B * K * capacity, 1, E), (E, E, 1)) for x in (k_BKSE, v_BKSE))
+        out, *_ = torch.ops.aten._flash_attention_forward(
+            q_BHE.reshape(B * K, H // K, E),
+            k,
+            v,
+            query_starts,
+            key_starts,
+            1,
+            num_positions,
+            0.0,
+            False,
+            False,
+            seqused_k=lengths,
+        )
+        return out.view(B, H, E)
+
+    return attend
+
+
+def flash_attn(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
+    """Use the flash-attn package, where it is installed."""
+    from flash_attn import flash_attn_with_kvcache
+
+    lengths = lengths_B.to(torch.int32)
+
+    def attend(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
+        k_BSKE, v_BSKE = k_BKSE.transpose(1, 2), v_BKSE.transpose(1, 2)
+        return flash_attn_with_kvcache(q_BHE[:, None], k_BSKE, v_BSKE, cache_seqlens=lengths)[:, 0]
+
+    return attend
+
+
+def sdpa(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
+    """Use torch's scaled_dot_product_attention with a mask, the group on the query axis: each key is read once."""
+    allowed_B11S = _reachable(lengths_B, num_positions)[:, None, None]
+
+    def attend(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
+        q_BKGE = q_BHE.unflatten(1, (k_BKSE.shape[1], -1))
+        return F.scaled_dot_product_attention(q_BKGE, k_BKSE, v_BKSE, attn_mask=allowed_B11S).flatten(1, 2)
+
+    return attend
+
+
+def _reachable(lengths_B: torch.Tensor, num_positions: int) -> torch.Tensor:
+    """[B, S]: whether a slot's token sees a position."""
+    return torch.arange(num_positions, device=lengths_B.device) < lengths_B[:, None]
+
+
+DECODERS: dict[str, Callable[[torch.Tensor, int], DecodeKernel]] = {
+    "triton": triton,
+    "torch flash": torch_flash,
+    "flash-attn": flash_attn,
+    "sdpa": sdpa,
+}

@@ -1,0 +1,193 @@
+"""The operations that have a fused kernel: the only place that chooses between kernels/ and torch.
+
+Each function runs a kernel where `uses_kernels` says so, and torch's operations otherwise. On a CPU that is always torch.
+"""
+
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+
+from grpo.device.products import linear
+from grpo.sampling.draw import SamplingParams, draw, uniforms
+
+HALF = (torch.bfloat16, torch.float16)
+CACHE_BYTES = 8 << 20  # of float32 logits that a CPU works on at a time, so that they stay in its cache
+NO_CUT = float("-inf")
+Rope = tuple[torch.Tensor, torch.Tensor]  # cos_T1E and sin_T1E of the tokens' positions
+
+
+class Settings:
+    """What the configuration says, once per process: whether kernels/ may be used, and whether bits must repeat."""
+
+    kernels, repeatable = True, False
+
+
+@cache
+def triton_problem() -> str:
+    """Say why the kernels cannot be used in this process; "" if they can."""
+    try:
+        import triton
+    except ImportError:
+        return "Triton is not installed"
+    if triton.knobs.runtime.interpret:
+        return "Triton is set to interpret"
+    try:
+        from grpo.kernels.rms_norm import rms_norm
+
+        x, weight = torch.randn(3, 100, device="cuda"), torch.ones(100, device="cuda")
+        wrong = float((rms_norm(x, weight, 1e-6)[0] - F.rms_norm(x, (100,), weight, 1e-6)).abs().max())
+    except Exception as problem:  # a compiler has many ways to fail, and torch's own operations do as well
+        first_line = str(problem).partition("\n")[0]
+        return f"Triton failed: {type(problem).__name__}: {first_line[:120]}"
+    return "" if wrong < 1e-5 else f"Triton's results are off by {wrong:.1e}"
+
+
+def uses_kernels(x: torch.Tensor) -> bool:
+    """Whether kernels/ takes the place of torch's operations on this tensor."""
+    return x.is_cuda and x.dtype in (*HALF, torch.float32) and Settings.kernels and not triton_problem()
+
+
+def will_use_kernels(dtype: torch.dtype) -> bool:
+    """Whether a GPU's training pass uses kernels/ and FlashAttention; assumed for a GPU that is not here (grpo.doctor)."""
+    return dtype in HALF and Settings.kernels and not (torch.cuda.is_available() and triton_problem())
+
+
+def describe(device: torch.device | str) -> str:
+    """Say for the log what computes."""
+    if torch.device(device).type != "cuda":
+        return "torch's own operations"
+    problem = triton_problem() if Settings.kernels else "kernels: none"
+    return f"torch's own operations ({problem})" if problem else "fused kernels (Triton)"
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return x + residual, normalised over the last axis and weighted, and the sum itself. Computed in float32."""
+    if uses_kernels(x):
+        from grpo.kernels import rms_norm as kernel
+
+        return kernel.rms_norm(x, weight, eps, residual)
+    x = x if residual is None else residual + x
+    exact = x.to(torch.promote_types(x.dtype, torch.float32))
+    exact = exact * torch.rsqrt(exact.square().mean(dim=-1, keepdim=True) + eps)
+    return exact.to(x.dtype) * weight, x
+
+
+def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor) -> torch.Tensor:
+    """Return silu(gate) · up (2002.05202)."""
+    if uses_kernels(gate_TF):
+        from grpo.kernels import swiglu as kernel
+
+        return kernel.swiglu(gate_TF, up_TF)
+    return F.silu(gate_TF) * up_TF
+
+
+def rotate(x_THE: torch.Tensor, rope: Rope | None) -> torch.Tensor:
+    """Turn each pair (e, e + E/2) by its position's angle (2104.09864); None leaves it as it is."""
+    if rope is None:
+        return x_THE
+    cos_T1E, sin_T1E = rope
+    if uses_kernels(x_THE):
+        from grpo.kernels import rotary as kernel
+
+        return kernel.rotate(x_THE, cos_T1E, sin_T1E)
+    first, second = x_THE.chunk(2, dim=-1)
+    return x_THE * cos_T1E + torch.cat([-second, first], dim=-1) * sin_T1E
+
+
+def rotate_into_cache(
+    q_BHE: torch.Tensor,
+    k_BKE: torch.Tensor,
+    v_BKE: torch.Tensor,
+    rope: Rope,
+    k_BKSE: torch.Tensor,
+    v_BKSE: torch.Tensor,
+    position_B: torch.Tensor,
+) -> torch.Tensor:
+    """Return the rotated queries; write rotated keys, and values, into row b of the cache at position_B[b]."""
+    if uses_kernels(q_BHE):
+        from grpo.kernels import rotary as kernel
+
+        return kernel.rotate_into_cache(q_BHE, k_BKE, v_BKE, *rope, k_BKSE, v_BKSE, position_B)
+    row_B = torch.arange(len(position_B), device=position_B.device)
+    k_BKSE[row_B, :, position_B] = rotate(k_BKE, rope)
+    v_BKSE[row_B, :, position_B] = v_BKE
+    return rotate(q_BHE, rope)
+
+
+# --- logits -----------------------------------------------------------------------------------------------------------
+
+
+def exact_logits(hidden_XD: torch.Tensor, head_VD: torch.Tensor) -> torch.Tensor:
+    """Return hidden headᵀ [X, V]: on a GPU in float32, as the product accumulates it; elsewhere in the inputs' dtype."""
+    if hidden_XD.is_cuda and hidden_XD.dtype in HALF:
+        return torch.mm(hidden_XD, head_VD.T, out_dtype=torch.float32)
+    return linear(hidden_XD, head_VD)
+
+
+def draw_tokens(
+    logits_BV: torch.Tensor, seed_B: torch.Tensor, count_B: torch.Tensor, params: SamplingParams
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Draw a token per row with the uniforms of (seed, tokens so far); see `draw.draw` for what is returned.
+
+    The kernels do it in two launches, three with top-k or top-p.
+    """
+    if not uses_kernels(logits_BV):
+        return draw(logits_BV, uniforms(seed_B, count_B), params)
+    from grpo.kernels.inverse_cdf import draw_rows
+    from grpo.kernels.nucleus import thresholds
+
+    least_B = cut_B = None
+    if params.cuts:
+        least_B, cut_B = thresholds(logits_BV, params.temperature, params.top_k, params.top_p)
+    id_B, logp_B = draw_rows(logits_BV, seed_B, count_B, params.temperature, least_B)
+    return id_B, logp_B, torch.full_like(logp_B, NO_CUT) if cut_B is None else cut_B
+
+
+def log_softmax_rows(
+    logits_XV: torch.Tensor,
+    targets_X: torch.Tensor,
+    temperature: float,
+    dtype: torch.dtype,
+    cut_X: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return log-prob of the target [X], entropy [X], and onehot - softmax [X, V] in `dtype` of each row.
+
+    Overwrites the logits, which come before the temperature. cut_X: tokens whose log-prob is lower were not drawn from.
+    """
+    if uses_kernels(logits_XV):
+        from grpo.kernels import log_softmax_rows as kernel
+
+        return kernel.log_softmax_rows(logits_XV, targets_X, temperature, dtype, cut_X)
+    exact = torch.promote_types(logits_XV.dtype, torch.float32)
+    logp_X = torch.empty(len(targets_X), dtype=exact, device=logits_XV.device)
+    entropy_X = torch.empty_like(logp_X)
+    size = len(targets_X)
+    if logits_XV.device.type == "cpu":
+        size = max(1, CACHE_BYTES // (logits_XV.shape[1] * exact.itemsize))
+    for start in range(0, len(targets_X), size):
+        part = slice(start, start + size)
+        target_X1 = targets_X[part, None]
+        scaled_XV = logits_XV[part].to(exact)
+        scaled_XV = scaled_XV if temperature == 1 else scaled_XV / temperature
+        logp_XV = _log_softmax(scaled_XV, target_X1, None if cut_X is None else cut_X[part, None])
+        logp_X[part] = logp_XV.gather(1, target_X1)[:, 0]  # Eq. 3
+        p_XV = logp_XV.exp()
+        kept_XV = logp_XV if cut_X is None else logp_XV.clamp_min_(torch.finfo(exact).min)  # 0 · -inf
+        entropy_X[part] = -torch.bmm(p_XV[:, None], kept_XV[:, :, None])[:, 0, 0]
+        logits_XV[part] = p_XV.neg_().scatter_add_(1, target_X1, torch.ones_like(p_XV[:, :1]))
+    return logp_X, entropy_X, logits_XV.to(dtype)
+
+
+def _log_softmax(logits_XV: torch.Tensor, target_X1: torch.Tensor, cut_X1: torch.Tensor | None) -> torch.Tensor:
+    """Over the whole vocabulary, or over what is left of it after the cut."""
+    logp_XV = logits_XV.log_softmax(dim=-1)
+    if cut_X1 is None:
+        return logp_XV
+    dropped_XV = (logp_XV < cut_X1).scatter_(1, target_X1, False)  # a drawn token was kept
+    return logp_XV.masked_fill_(dropped_XV, NO_CUT).log_softmax(dim=-1)
