@@ -1,7 +1,7 @@
 """What the machine reaches at best, measured in the same run: matrix products of the shapes in use, and copying memory.
 
 A share of the ceiling is the time that a workload's matrix products take alone, each at the shape it has there, divided
-by the time that was taken. The products are those of grpo/model/linear.py with packed weights, the fastest at hand; packing
+by the time that was taken. The products are those of grpo/device/products.py with packed weights, the fastest at hand; packing
 them is not counted.
 """
 

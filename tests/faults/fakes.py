@@ -153,12 +153,15 @@ def slow_save() -> None:
 
 
 def talkative() -> None:
-    """Completions of a random model, framed as a trained one would: otherwise there is nothing to judge."""
+    """Completions of a random model, framed as a trained one would: otherwise there is nothing to judge. Words alone:
+    a semicolon would be a list of answers, which is wrong without a judge."""
+    import re
+
     from grpo.model.policy import Policy
 
     decode = Policy.decode
     Policy.decode = lambda self, completion: (
-        f"<think>So.</think><answer>{completion.ids[0]} {decode(self, completion)}</answer>"
+        f"<think>So.</think><answer>{completion.ids[0]} {re.sub(r'[^a-z0-9]+', ' ', decode(self, completion))}</answer>"
     )
     short_grace()
 

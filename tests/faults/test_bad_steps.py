@@ -91,10 +91,20 @@ def test_what_only_the_user_can_mend_saves_and_ends_with_exit_4(processes, chat_
     assert [row["step"] for row in lines(tmp_path / "run")] == [1, 2, 3, 4]
 
 
+def good_until_step_1_is_on_record(run_dir):
+    """However many requests that takes: completions that are the same are asked about once."""
+
+    async def behave(server, request, writer):
+        log = run_dir / "metrics.jsonl"
+        await (fails(400) if log.exists() and log.stat().st_size else says("A"))(server, request, writer)
+
+    return behave
+
+
 def test_an_outage_is_no_reward_and_ends_the_run_after_three_steps(processes, chat_checkpoint, tmp_path):
     """The service fails for good after step 1: every later row is unscorable with the reason, has advantage 0, and is
     in no mean."""
-    with ApiServer(*[says("A")] * 9, default=fails(400)) as server:
+    with ApiServer(default=good_until_step_1_is_on_record(tmp_path / "run")) as server:
         child = processes.train(
             framed(server, chat_checkpoint, tmp_path, max_steps=9, beta=0.0),
             OPENAI_API_KEY_JUDGE="canary-key",
@@ -124,10 +134,10 @@ def test_a_row_without_a_part_leaves_its_group_and_a_lonely_row_teaches_nothing(
 
 def test_wait_policy(processes, chat_checkpoint, tmp_path):
     """max_unscored: 1 goes on through an outage instead of stopping; what is killed meanwhile resumes."""
-    with ApiServer(*[says("A")] * 9, default=fails(400)) as server:
+    with ApiServer(default=good_until_step_1_is_on_record(tmp_path / "run")) as server:
         config = framed(server, chat_checkpoint, tmp_path, max_steps=6, max_unscored=1.0, save_steps=1)
         key = {"OPENAI_API_KEY_JUDGE": "canary-key", "setup": "talkative"}
         assert processes.train(config, FAILPOINT="step-graded:5", **key).code == -signal.SIGKILL
-        server.script[:] = [says("A")]
+        server.default = says("A")
         assert processes.train(config, "resume_from_checkpoint=true", **key).code == 0
     assert state(tmp_path / "run")["step"] == 6

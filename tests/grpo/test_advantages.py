@@ -33,7 +33,9 @@ def test_unscorable_rows_leave_mean_and_deviation(scale):
 
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
-@pytest.mark.parametrize("group", [[0.3] * 7, [None, 2.0], [None, None], [5.0], [0.1 + 0.2, 0.1 + 0.2, None]])
+@pytest.mark.parametrize(
+    "group", [[0.3] * 7, [0.01] * 29, [None, 2.0], [None, None], [5.0], [0.1 + 0.2, 0.1 + 0.2, None]]
+)
 def test_no_signal_is_exactly_zero(scale, group):
     assert group_advantages([group, [1.0, 2.0]], scale)[0] == [0.0] * len(group)
 
@@ -46,7 +48,26 @@ def test_a_constant_added_to_one_group_changes_nothing_within_it(scale):
     )
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(("scale", "divisor"), [("group", math.sqrt(0.5)), ("batch", math.sqrt(1 / 3)), ("none", 1.0)])
+def test_a_reward_that_is_not_finite_poisons_its_group_and_no_other(bad, scale, divisor):
+    """The other group has mean 1/2. It alone has variance (1/4 + 1/4) / 1; with the finite rewards of the poisoned one,
+    1 and 0, it has 4 · 1/4 / 3."""
+    poisoned, other = group_advantages([[1.0, bad, 0.0], [1.0, 0.0]], scale)
+    floor = 0.0 if scale == "none" else 1e-4
+    assert all(math.isnan(a) for a in poisoned)
+    assert other == pytest.approx([0.5 / (divisor + floor), -0.5 / (divisor + floor)], abs=1e-12)
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_reward_that_is_not_finite_poisons_its_group_and_no_other(bad):
-    poisoned, other = group_advantages([[1.0, bad, 0.0], [1.0, 0.0]])
-    assert all(math.isnan(a) for a in poisoned) and other == group_advantages([[1.0, 0.0]])[0]
+@pytest.mark.parametrize("group", [[None], [2.0], [2.0, 2.0]])
+def test_a_reward_that_is_not_finite_poisons_whatever_else_is_in_the_group(bad, group):
+    """Also where the finite ones tell nothing."""
+    assert all(math.isnan(a) for a in group_advantages([[*group, bad]])[0])
+
+
+def test_unscorable_rows_are_in_no_deviation_of_the_batch():
+    """Rewards 0 2 | 4 6 as above, and rows that are unscorable: alone, beside others, or a whole group."""
+    plain = group_advantages([[0, 2], [4, 6]], "batch")
+    found = group_advantages([[0, None, 2], [4, 6], [None, None]], "batch")
+    assert found == [[plain[0][0], 0.0, plain[0][1]], plain[1], [0.0, 0.0]]

@@ -41,6 +41,12 @@ def test_fields_are_found_or_named(tmp_path):
     refused(lambda: read_rows(path, "q", "b"), "no column b", "answer_field")
 
 
+def test_a_field_may_be_missing_from_the_first_rows(tmp_path):
+    rows = read_rows(write_rows(tmp_path / "d.jsonl", [{"question": "x?"}, {"question": "y?", "solution": "2"}]))
+    assert [row.columns["answer"] for row in rows] == [None, "2"] and [row.index for row in rows] == [0, 1]
+    assert len(read_rows(tmp_path / "d.jsonl", max_samples=1)) == 1
+
+
 @pytest.mark.parametrize(
     ("content", "parts"),
     [
@@ -74,11 +80,32 @@ def test_order_is_a_permutation_per_epoch_and_continues_from_a_position():
     assert Order(3, 5, shuffle=False).take(7) == [0, 1, 2, 0, 1, 2, 0]
 
 
+def test_the_seed_decides_the_order_of_every_epoch():
+    def epochs(seed):
+        order = Order(20, seed, shuffle=True)
+        return [tuple(order.take(20)) for _ in range(3)]
+
+    assert epochs(1) == epochs(1)
+    assert len({order for seed in range(5) for order in epochs(seed)}) == 15  # all of them differ
+    assert tuple(range(20)) not in epochs(1)
+
+
+def test_an_order_hands_out_more_than_an_epoch_at_once():
+    """In the same sequence as in small portions, and `position` counts every row."""
+    whole, portions = Order(5, 3, shuffle=True), Order(5, 3, shuffle=True)
+    assert whole.take(13) == [row for count in (1, 4, 6, 2) for row in portions.take(count)]
+    assert whole.position == portions.position == 13 and whole.take(0) == []
+
+
 def test_fingerprint_sees_content_and_order(tmp_path):
     rows = read_rows(
         write_rows(tmp_path / "d.jsonl", [{"question": "a", "answer": "1"}, {"question": "b", "answer": "2"}])
     )
     assert fingerprint(rows) != fingerprint(rows[::-1]) and fingerprint(rows) == fingerprint(list(rows))
+    other = read_rows(
+        write_rows(tmp_path / "e.jsonl", [{"question": "a", "answer": "1"}, {"question": "b", "answer": "3"}])
+    )
+    assert fingerprint(rows) != fingerprint(other)  # the answers count too
 
 
 # --- prompts ----------------------------------------------------------------------------------------------------------
@@ -124,7 +151,10 @@ def test_templates_that_cannot_work_are_refused(tokenizer, tmp_path):
     plain.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     refused(lambda: ChatEncoder(plain), "ignores add_generation_prompt")
     strict = make_tokenizer(["hello"], tmp_path / "b")
-    strict.chat_template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}x{% if add_generation_prompt %}>{% endif %}"
+    strict.chat_template = (
+        "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+        "x{% if add_generation_prompt %}>{% endif %}"
+    )
     refused(
         lambda: ChatEncoder(strict).prompt([{"role": "system", "content": "s"}]), "no system role", "prompt_template"
     )

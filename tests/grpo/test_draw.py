@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from grpo.kernels.reference import draw as draw_slowly
+from grpo.kernels.reference import uniform as uniform_slowly
 
 from grpo.sampling.draw import SamplingParams, draw, row_seed, uniforms
 
@@ -31,6 +32,19 @@ def test_equals_the_twin(temperature, top_p, top_k, width):
         token, logp = draw_slowly(logits[row], float(uniform[row]), temperature, top_p, top_k)
         assert int(ids[row]) == token
         assert math.isclose(float(logps[row]), logp, abs_tol=1e-9)
+
+
+@pytest.mark.parametrize(("top_p", "top_k"), [(0.9, 0), (1.0, 1100), (0.9, 2000), (1.0, 5000)])
+def test_a_nucleus_larger_than_what_is_sorted_first(top_p, top_k):
+    """Of 3,000 nearly equal entries some 2,600 are kept by top-p; a first look at 1,024 is not enough."""
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.randn(12, 3000, generator=generator, dtype=torch.float64) * 0.3
+    uniform = (torch.arange(12, dtype=torch.float64) + 0.5) / 12
+    ids, logps, cuts = draw(logits, uniform, SamplingParams(1, 1.0, top_p, top_k))
+    for row in range(12):
+        token, logp = draw_slowly(logits[row], float(uniform[row]), 1.0, top_p, top_k)
+        assert int(ids[row]) == token and math.isclose(float(logps[row]), logp, abs_tol=1e-9)
+    assert ((logits.log_softmax(-1) >= cuts[:, None]).sum(-1) > 1024).all()
 
 
 @pytest.mark.parametrize(("temperature", "top_p", "top_k"), [(1.0, 1.0, 0), (0.7, 0.9, 0), (1.0, 1.0, 8)])
@@ -83,6 +97,13 @@ def test_uniforms_are_uniform_and_uncorrelated():
     assert abs(float(u.mean()) - 0.5) < 0.003  # 4.6 standard errors
     assert abs(float(torch.corrcoef(u.T[:2])[0, 1])) < 0.15 and abs(float(torch.corrcoef(u[:2])[0, 1])) < 0.3
     assert float(torch.histc(u.float(), 50, 0, 1).std()) < 120  # expected 4000 a bin, standard deviation 63
+
+
+@pytest.mark.parametrize("seed", [0, 1, 42, 2**63 - 1, -(2**62) - 5])
+def test_uniforms_equal_their_twin(seed):
+    positions = torch.tensor([0, 1, 2, 1000, 2**31])
+    found = uniforms(torch.full_like(positions, seed), positions)
+    assert found.tolist() == [uniform_slowly(seed, position) for position in positions.tolist()]
 
 
 def test_row_seeds_differ():

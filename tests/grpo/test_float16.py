@@ -48,6 +48,33 @@ def test_an_overflow_changes_nothing_and_halves_the_scale():
     assert optimizer.scale == FIRST_SCALE
 
 
+def test_the_scale_never_falls_below_1():
+    """At 1 the loss is as it is; below, the smallest gradients would vanish sooner than without a guard."""
+    _, optimizer = make()
+    scales = []
+    for _ in range(13):
+        optimizer.grad.fill_(torch.inf)
+        optimizer.step(0.1, 0.0)
+        scales.append(optimizer.scale)
+    assert scales == [2.0**n for n in range(9, -1, -1)] + [1.0] * 3
+
+
+def test_the_scale_doubles_after_so_many_finite_steps_in_a_row():
+    _, optimizer = make()
+    for _ in range(SCALE_GROWS_AFTER - 1):
+        optimizer.step(0.1, 0.0)
+    optimizer.grad.fill_(torch.inf)
+    optimizer.step(0.1, 0.0)  # the count begins anew
+    for _ in range(SCALE_GROWS_AFTER - 1):
+        optimizer.step(0.1, 0.0)
+    assert optimizer.scale == FIRST_SCALE / 2
+    optimizer.step(0.1, 0.0)
+    assert optimizer.scale == FIRST_SCALE
+    for _ in range(SCALE_GROWS_AFTER):
+        optimizer.step(0.1, 0.0)
+    assert optimizer.scale == 2 * FIRST_SCALE
+
+
 def test_the_scale_is_part_of_a_checkpoint():
     _, optimizer = make()
     optimizer.scale, optimizer.finite_steps = 64.0, 17

@@ -1,5 +1,6 @@
 """Linear to log-prob: value, entropy and gradient against the slow twin; memory that does not grow with tokens."""
 
+import math
 import subprocess
 import sys
 
@@ -7,7 +8,8 @@ import pytest
 import torch
 from grpo.kernels.reference import token_logprobs as slow
 
-from grpo.logprobs import token_logprobs
+from grpo.sampling.draw import SamplingParams, draw
+from grpo.logprobs import row_epilogue, token_logprobs
 
 NO_CUT = float("-inf")
 
@@ -24,10 +26,15 @@ def inputs(rows=37, width=16, vocabulary=101, seed=0, dtype=torch.float64, offse
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("chunk", [1, 10, 37, 1000])
-@pytest.mark.parametrize("cut", [None, -4.0, -1.0])
-def test_equals_the_twin_with_gradients(temperature, chunk, cut):
+@pytest.mark.parametrize("cut", [None, -4.0, -1.0, "mixed"])
+@pytest.mark.parametrize("rows_in_cache", [3, 1000])
+def test_equals_the_twin_with_gradients(monkeypatch, temperature, chunk, cut, rows_in_cache):
+    """Also where a chunk is worked on in several parts, and where rows are cut at different places or not at all."""
+    monkeypatch.setattr("grpo.logprobs.CACHE_BYTES", rows_in_cache * 101 * 8)
     hidden, head, targets = inputs()
-    cuts = None if cut is None else torch.full((37,), cut, dtype=torch.float64)
+    cuts = None if cut is None else torch.full((37,), -1.0 if cut == "mixed" else cut, dtype=torch.float64)
+    if cut == "mixed":
+        cuts[5:20], cuts[20:] = NO_CUT, torch.linspace(-6, -1, 17, dtype=torch.float64)
     results = []
     for function, extra in ((token_logprobs, {"chunk": chunk}), (slow, {})):
         h, w = hidden.clone().requires_grad_(), head.clone().requires_grad_()
@@ -58,6 +65,42 @@ def test_cut_minus_infinity_keeps_everything():
         token_logprobs(hidden, head, targets, 1.0, torch.full((37,), NO_CUT)),
     )
     assert torch.equal(plain[0], cut[0]) and torch.equal(plain[1], cut[1])
+
+
+@pytest.mark.parametrize("cut", [None, -3.0])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logits_in_bfloat16_are_worked_on_in_float32(temperature, cut):
+    """The logits are rounded once; nothing after them is. Seven tokens' log-probs in bfloat16 would be off by 0.01."""
+    generator = torch.Generator().manual_seed(3)
+    logits = (3 * torch.randn(7, 200, generator=generator)).bfloat16()
+    targets = torch.randint(0, 200, (7,), generator=generator)
+    cuts = None if cut is None else torch.full((7,), cut)
+    identity = torch.eye(200, dtype=torch.float64)
+    wanted = slow(logits.double(), identity, targets, temperature, cuts)
+    softmax = logits.clone()
+    found = row_epilogue(softmax, targets, temperature, cuts)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.dtype == torch.float32 and (one - other).abs().max() < 1e-5
+    logp = token_logprobs(logits, identity.bfloat16(), targets, temperature, cuts)[0]
+    assert logp.dtype == torch.float32 and (logp - wanted[0]).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(1, 1.0, 1.0, 2), SamplingParams(1, 0.7, 0.5), SamplingParams(1, 1.3, 0.5, 4)], ids=str
+)
+def test_ties_at_the_cut_are_kept_by_sampler_and_trainer(dtype, sampling):
+    """Logits 2, 2, 2, 0, ...: neither the two best nor the better half can be told from the third. All three are drawn,
+    with probability 1/3 each, and scored so."""
+    logits = torch.zeros(30, 9, dtype=dtype)
+    logits[:, [1, 4, 6]] = 2.0
+    uniform = (torch.arange(30, dtype=torch.float64) + 0.5) / 30
+    ids, logps, cuts = draw(logits, uniform, sampling)
+    assert ids.tolist() == [1] * 10 + [4] * 10 + [6] * 10
+    assert logps.tolist() == pytest.approx([-math.log(3)] * 30, abs=1e-6)
+    scored, entropy = token_logprobs(logits, torch.eye(9, dtype=dtype), ids, sampling.temperature, cuts)
+    assert scored.tolist() == pytest.approx([-math.log(3)] * 30, abs=1e-6)
+    assert entropy.tolist() == pytest.approx([math.log(3)] * 30, abs=1e-6)
 
 
 def test_a_frozen_head_gets_no_gradient():

@@ -1,6 +1,7 @@
 """The loss: hand-worked numbers, a slow twin, finite differences, identities, TRL's own code, and the traps of real
 trainers."""
 
+import math
 import random
 from collections import defaultdict
 from types import SimpleNamespace
@@ -111,15 +112,64 @@ def test_equals_the_slow_twin(loss_type, options, truncated):
 
 
 @pytest.mark.parametrize("loss_type", LOSSES)
-def test_gradient_by_finite_differences(loss_type):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beta": 0.1},
+        {"beta": 0.1, "use_bias_correction_kl": True},  # the value would be the same without the ratio's gradient
+        {"importance_sampling_level": "sequence"},
+        {"importance_sampling_level": "sequence", "beta": 0.1, "use_bias_correction_kl": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("delta", [None, 2.0])
+def test_gradient_by_finite_differences(loss_type, options, delta):
     groups = make_groups([[2, 3], [1, 2]])
     new, old, ref = tables(groups)
     flat = torch.tensor([x for row in new for x in row], dtype=torch.float64, requires_grad=True)
     sizes = [len(row) for row in new]
-    config = LossConfig(beta=0.1, epsilon_high=0.28, delta=2.0)
+    config = LossConfig(epsilon_high=0.28, delta=delta, **options)
     assert torch.autograd.gradcheck(
         lambda x: fast_loss(groups, weights_of(groups, loss_type), (x.split(sizes), old, ref), config)[0], flat
     )
+
+
+def test_gradient_of_the_bias_corrected_kl_by_hand():
+    """β r k3(d), r = e^(θ − old), d = ref − θ: its derivative is β r (k3(d) + 1 − e^d) = −β r d, that of the KL
+    itself. Here A = 0, r = e^0.5, d = −0.25."""
+    new = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
+    loss, stats = policy_loss(
+        new,
+        torch.tensor([-1.5]),
+        torch.tensor([-1.25]),
+        torch.tensor([0.0]),
+        torch.tensor([1.0]),
+        torch.tensor([0]),
+        LossConfig(beta=0.1, use_bias_correction_kl=True),
+    )
+    loss.backward()
+    assert float(new.grad) == pytest.approx(0.1 * math.exp(0.5) * 0.25)
+    assert float(stats["kl"]) == pytest.approx(math.exp(0.5) * (math.exp(-0.25) + 0.25 - 1))
+
+
+def test_a_sequences_ratio_is_the_geometric_mean_of_its_tokens():
+    """GSPO. Log-ratios 0.3 and −0.1 in the first completion, mean 0.1; 0.2 in the second. Nothing is clipped: each
+    token's gradient is −w A r / n, where the sum over the tokens of a row gives back n."""
+    new = torch.tensor([-1.0, -1.0, -1.0], dtype=torch.float64, requires_grad=True)
+    loss, stats = policy_loss(
+        new,
+        torch.tensor([-1.3, -0.9, -1.2]),
+        None,
+        torch.tensor([2.0, 2.0, -1.0]),
+        torch.tensor([0.25, 0.25, 0.5]),
+        torch.tensor([0, 0, 1]),
+        LossConfig(epsilon=0.3, epsilon_high=0.3, importance_sampling_level="sequence"),
+    )
+    first, second = math.exp(0.1), math.exp(0.2)
+    assert stats["ratio"].tolist() == pytest.approx([first, first, second])
+    assert float(loss.detach()) == pytest.approx(-0.5 * first * 2 + 0.5 * second)
+    loss.backward()
+    assert new.grad.tolist() == pytest.approx([-0.25 * 2 * first, -0.25 * 2 * first, 0.5 * second])
 
 
 @pytest.mark.parametrize("loss_type", LOSSES)
@@ -175,6 +225,75 @@ def test_k3_does_not_overflow_and_masked_tokens_cannot_poison():
     assert loss.isfinite() and new.grad.isfinite().all() and new.grad[2] == 0
 
 
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+@pytest.mark.parametrize("log_ratio", [100.0, -100.0])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_an_enormous_ratio_leaves_loss_and_gradient_finite(log_ratio, advantage, level):
+    """Trap 8: e^100 is infinite in float32. The ratio is held within e^±20; where it is clipped the loss does not
+    depend on it."""
+    new = torch.tensor([log_ratio - 1], requires_grad=True)
+    loss, _ = policy_loss(
+        new,
+        torch.tensor([-1.0]),
+        None,
+        torch.tensor([advantage]),
+        torch.tensor([0.5]),
+        torch.tensor([0]),
+        LossConfig(epsilon_high=0.3, importance_sampling_level=level),
+    )
+    loss.backward()
+    ratio = {(100, 1): 1.3, (100, -1): math.exp(20), (-100, 1): math.exp(-20), (-100, -1): 0.8}[log_ratio, advantage]
+    assert float(loss.detach()) == pytest.approx(-0.5 * advantage * ratio, rel=1e-5) and new.grad.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("sampler", [float("-inf"), float("nan"), -1e4])
+def test_a_masked_token_cannot_poison_the_sampler_correction(sampler):
+    new = torch.tensor([-1.0, -1.0], requires_grad=True)
+    loss, _ = policy_loss(
+        new,
+        torch.tensor([-1.0, float("-inf")]),
+        None,
+        torch.tensor([1.0, 1.0]),
+        torch.tensor([0.5, 0.0]),
+        torch.tensor([0, 1]),
+        LossConfig(sampler_cap=2.0),
+        torch.tensor([-1.5, sampler]),
+    )
+    loss.backward()
+    factor = math.exp(0.5)
+    assert float(loss.detach()) == pytest.approx(-0.5 * factor)
+    assert new.grad.tolist() == [pytest.approx(-0.5 * factor), 0.0]
+
+
+def test_what_counts_as_clipped():
+    """Only where the clip changes the objective: the ratio too high for A > 0, too low for A < 0, and never for A = 0
+    or a token that does not count. The two sides have widths of their own."""
+    ratios = [1.2, 1.35, 1.35, 1.35, 1.35, 0.85, 0.85, 0.85, 0.95, 0.85]
+    advantages = [1.0, 1.0, 0.0, -1.0, 1.0, -1.0, 0.0, 1.0, -1.0, -1.0]
+    weights = [0.1, 0.1, 0.1, 0.1, 0.0, 0.1, 0.1, 0.1, 0.1, 0.0]
+    log = torch.tensor(ratios).log()
+    _, stats = policy_loss(
+        log,
+        torch.zeros(10),
+        log + 0.5,
+        torch.tensor(advantages),
+        torch.tensor(weights),
+        torch.arange(10),
+        LossConfig(epsilon=0.1, epsilon_high=0.3, beta=0.1),
+    )
+    assert stats["clipped_high"].nonzero().flatten().tolist() == [1]
+    assert stats["clipped_low"].nonzero().flatten().tolist() == [5]
+    used = [weight > 0 for weight in weights]
+    assert stats["ratio"].tolist() == pytest.approx([r if u else 1.0 for r, u in zip(ratios, used, strict=True)])
+    assert stats["kl"].tolist() == pytest.approx([math.exp(0.5) - 1.5 if u else 0.0 for u in used], rel=1e-5)
+
+
+@pytest.mark.parametrize(("distance", "clamped"), [(30.0, 20.0), (-30.0, -20.0), (0.7, 0.7), (-0.7, -0.7)])
+def test_k3_by_hand(distance, clamped):
+    found = float(k3(torch.tensor(distance, dtype=torch.float64)))
+    assert found == pytest.approx(math.exp(clamped) - clamped - 1)
+
+
 def test_truncated_rows_leave_loss_and_denominator():
     """Trap 4: without the truncated completion the loss is that of the others alone, in every loss type."""
     groups, logps = make_groups(truncated=((0, 1),)), tables(make_groups())
@@ -198,7 +317,7 @@ def test_sampler_correction_weighs_the_policy_gradient_alone():
     sampler = torch.tensor([-1.0 - 0.5, -1.0 - 3.0])  # ratios e^0.5 and e^3, the latter capped at 2
     arguments = (ref, torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.5]), torch.tensor([0, 1]))
     loss, stats = policy_loss(new, old, *arguments, LossConfig(beta=0.1, sampler_cap=2.0), sampler)
-    wanted = -(0.5 * 2.718281828**0.5 + 0.5 * 2.0) + 0.1 * float(stats["kl"].mean())
+    wanted = -(0.5 * math.exp(0.5) + 0.5 * 2.0) + 0.1 * float(stats["kl"].mean())
     assert float(loss.detach()) == pytest.approx(wanted, rel=1e-6)
 
 

@@ -83,6 +83,59 @@ def test_schedules_equal_transformers(schedule):
         theirs.step()
 
 
+@pytest.mark.parametrize("step", [25, 26, 31, 60])
+@pytest.mark.parametrize(
+    ("schedule", "rate"), [("linear", 0.0), ("cosine", 0.0), ("constant_with_warmup", 3e-4), ("constant", 3e-4)]
+)
+def test_the_rate_stays_where_it_ended(step, schedule, rate):
+    """A resumed run may go on past the end: the line would become negative, the cosine rise again."""
+    assert learning_rate(step, 3e-4, schedule, 4, 25) == pytest.approx(rate, abs=1e-18)
+
+
+def test_schedules_by_hand():
+    """10 steps, 2 of warm-up: at step 4 a quarter of the 8 others is done, at step 6 half."""
+
+    def rates(schedule):
+        return [learning_rate(step, 2.0, schedule, 2, 10) for step in (0, 1, 2, 4, 6)]
+
+    assert rates("linear") == pytest.approx([0, 1, 2, 1.5, 1])
+    assert rates("cosine") == pytest.approx([0, 1, 2, 1 + math.sqrt(0.5), 1])
+    assert rates("constant_with_warmup") == [0, 1, 2, 2, 2] and rates("constant") == [2] * 5
+    assert learning_rate(10, 2.0, "linear", 10, 10) == 2.0  # nothing but warm-up
+
+
+@pytest.mark.parametrize(
+    ("max_norm", "factor"), [(0.0, 1.0), (10.0, 1.0), (2.5, 0.5)], ids=["off", "large enough", "half"]
+)
+@pytest.mark.parametrize("guarded", [False, True], ids=["float32", "float16"])
+def test_clipping_by_hand(monkeypatch, guarded, max_norm, factor):
+    """The gradient (3, 4) has norm 5. With a guard the loss, and so the sum, is 1024 times that."""
+    parameter = torch.nn.Parameter(torch.zeros(1, 2))
+    optimizer, applied = Optimizer([parameter], (0.9, 0.99), 1e-8, 0.0, guarded), []
+    monkeypatch.setattr(optimizer.adamw, "step", lambda: applied.append(optimizer.grad.tolist()))
+    optimizer.backward((parameter * torch.tensor([3.0, 4.0])).sum())
+    assert optimizer.step(0.1, max_norm) == pytest.approx(5.0)
+    assert applied == [pytest.approx([3.0 * factor, 4.0 * factor], rel=1e-5)] and optimizer.grad.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_changes_nothing(bad):
+    """Neither weights nor moments nor the count of steps; the next step is as if it had never been."""
+    results = []
+    for interrupted in (True, False):
+        ours = parameters()
+        optimizer = Optimizer(ours, (0.9, 0.99), 1e-8, 0.1)
+        for step in range(4):
+            if interrupted and step == 2:
+                optimizer.grad[3] = bad
+                assert not math.isfinite(optimizer.step(0.01, 1.0)) and not optimizer.grad.any()
+            sum((p * (step + 1)).square().sum() for p in ours).backward()
+            optimizer.step(0.01, 1.0)
+        results.append(optimizer.state())
+    assert results[0].keys() == results[1].keys()
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+
+
 def test_nothing_to_train_is_refused():
     with pytest.raises(ValueError, match="nothing to train"):
         Optimizer([], (0.9, 0.99), 1e-8, 0.0)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from grpo.model import linear as products
-from grpo.model.linear import Product, linear, pack
+from grpo.device.products import Product, linear, pack
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 needs_onednn = pytest.mark.skipif(not products.ONEDNN, reason="this build of torch has no oneDNN products")

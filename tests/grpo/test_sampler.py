@@ -130,3 +130,27 @@ def test_limits_stops_and_callbacks(checkpoint):
 def test_empty_prompt_is_refused(checkpoint):
     with pytest.raises(ValueError, match="without tokens"):
         Sampler(policy(checkpoint), [2]).sample([[]], 1, SamplingParams(3), [1])
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(9), SamplingParams(9, 0.7, 0.9), SamplingParams(1), SamplingParams(9, 0.0)], ids=str)
+@pytest.mark.parametrize("prompt", [PROMPTS[1], PROMPTS[2]], ids=["one token", "long"])
+def test_a_stream_is_the_completion_without_its_end_token(checkpoint, sampling, prompt):
+    """To the last token that the limit allows; with an end token, up to it."""
+    model = policy(checkpoint)
+    ids = Sampler(model, []).sample([prompt], 1, sampling, [11])[0][0].ids
+    assert len(ids) == sampling.max_new_tokens
+    assert list(Sampler(model, []).stream(prompt, sampling, 11)) == ids
+    end = ids[len(ids) // 2]
+    assert list(Sampler(model, [end]).stream(prompt, sampling, 11)) == ids[: ids.index(end)]
+    ended = Sampler(model, [end]).sample([prompt], 1, sampling, [11])[0][0]
+    assert ended.ids == ids[: ids.index(end) + 1] and ended.finish_reason == "stop"
+
+
+def test_the_seeds_belong_to_the_completions_in_order(checkpoint):
+    """Prompt by prompt, then member by member, however the prompts are batched."""
+    model, seeds = policy(checkpoint), [31, 32, 33, 34, 35, 36]
+    done = Sampler(model, [], max_slots=4).sample(PROMPTS[:3], 2, SamplingParams(12), seeds)
+    for number, seed in enumerate(seeds):
+        alone = Sampler(model, []).sample([PROMPTS[number // 2]], 1, SamplingParams(12), [seed])[0][0]
+        assert done[number // 2][number % 2].ids == alone.ids
+    assert len({tuple(completion.ids) for group in done for completion in group}) == 6

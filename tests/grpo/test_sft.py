@@ -75,6 +75,19 @@ def test_the_loss_is_the_mean_negative_log_prob_of_the_answers_tokens(tmp_path, 
     assert steps[0]["tokens"] == len(losses) and steps[0]["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("warmup", "rates"),
+    [({"warmup_ratio": 0.3}, [0, 1 / 2, 1, 2 / 3, 1 / 3]), ({"warmup_steps": 1}, [0, 1, 0.75, 0.5, 0.25])],
+)
+def test_its_length_and_its_learning_rate(tmp_path, chat_checkpoint, warmup, rates):
+    """12 examples in steps of 4, for one and a half epochs: 4.5 steps, rounded up; 30 % of 5 are 1.5, rounded up."""
+    data = write(tmp_path / "rows.jsonl")
+    keys = {"max_steps": -1, "num_train_epochs": 1.5, "lr_scheduler_type": "linear", "warmup_ratio": 0.0, **warmup}
+    steps = run(tmp_path, chat_checkpoint, data, **keys)
+    assert [step["learning_rate"] for step in steps] == pytest.approx([1e-3 * rate for rate in rates])
+    assert [step["epoch"] for step in steps] == pytest.approx([n / 3 for n in range(1, 6)])
+
+
 def test_it_learns_and_leaves_a_plot(tmp_path, chat_checkpoint):
     steps = run(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl"), max_steps=12, learning_rate=1e-2)
     assert steps[-1]["loss"] < 0.8 * steps[0]["loss"]

@@ -58,3 +58,29 @@ def test_a_users_function_may_leave_out_what_it_likes():
     watch = Watch(0.2, print)
     for step in range(5):
         watch.check(step, {"rewards/mine:sometimes/unscored_frac": 0.9})
+
+
+@pytest.mark.parametrize(("refused", "named"), [(0.9499, 0), (0.95, 1)])
+def test_from_which_share_on_a_policy_refuses_all(refused, named):
+    said = []
+    watch = Watch(0.2, said.append)
+    for step, share in enumerate([0.0, 0.0, refused]):
+        watch.check(step, metrics(share))
+    assert len(said) == named
+
+
+@pytest.mark.parametrize(("answered", "named"), [([0.4], 0), ([0.3, 0.3], 1), ([0.6], 1)])
+def test_a_policy_has_answered_if_a_running_mean_says_so(answered, named):
+    """Above 0.05. A tenth of each step's share is added to nine tenths of what was: 0.04; 0.027 + 0.03; 0.06."""
+    said = []
+    watch = Watch(0.2, said.append)
+    for step, share in enumerate([*answered, 0.0]):
+        watch.check(step, metrics(1 - share))
+    assert len(said) == named
+
+
+def test_exactly_the_share_that_is_allowed_ends_nothing():
+    watch = Watch(0.2, print)
+    for step in range(5):
+        watch.check(step, metrics(unscored=0.2))
+    assert watch.unscored == 0

@@ -1,0 +1,200 @@
+"""The numbers of a step, all worked by hand."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from grpo.run import metrics
+from grpo.run.metrics import Clock, TokenMeter, completion_metrics, is_mixed, outcome_of
+from grpo.schema import Completion, Group, Prompt, Score
+
+ALONE = SimpleNamespace(sum=list, max=lambda value: value)
+
+
+def add(meter, is_first, loss, weight, logp, sampler, kl, entropy, low, high):
+    """One micro-batch; the arguments are numbers per token."""
+    batch = SimpleNamespace(weight_C=torch.tensor(weight), sampler_logp_C=torch.tensor(sampler))
+    stats = {"kl": torch.tensor(kl), "clipped_low": torch.tensor(low), "clipped_high": torch.tensor(high)}
+    meter.add(batch, torch.tensor(loss), torch.tensor(logp), torch.tensor(entropy), stats, is_first)
+
+
+def add_long(meter, is_first, loss, kl, entropy, low, high):
+    """Three tokens, of which the last does not count, whatever its numbers. Sampler and trainer differ by 0.5, 0.1."""
+    logp, sampler = [-1.0, -2.0, -9.0], [-1.5, -1.9, -math.inf]
+    if not is_first:
+        sampler = [-7.0, -7.0, -math.inf]  # the policy has moved: no noise
+    add(
+        meter,
+        is_first,
+        loss,
+        [0.5, 0.25, 0.0],
+        logp,
+        sampler,
+        [*kl, math.inf],
+        [*entropy, math.nan],
+        low + [1],
+        high + [1],
+    )
+
+
+def add_short(meter, is_first, loss, kl, entropy, low, high):
+    """One token. Sampler and trainer differ by 0.3."""
+    add(meter, is_first, loss, [0.1], [-3.0], [-2.7 if is_first else -9.0], kl, entropy, low, high)
+
+
+def two_iterations(long, short):
+    """Two iterations over two micro-batches, into the two meters."""
+    add_long(long, True, 0.3, [0.1, 0.3], [1.0, 2.0], [0, 0], [0, 0])
+    add_short(short, True, 0.1, [0.2], [3.0], [0], [0])
+    add_long(long, False, 0.5, [0.5, 0.7], [2.0, 2.5], [1, 0], [0, 1])
+    add_short(short, False, 0.3, [0.6], [1.5], [0], [1])
+
+
+# Three tokens count, each of them twice.
+BY_HAND = {
+    "kl": (0.1 + 0.3 + 0.2 + 0.5 + 0.7 + 0.6) / 6,
+    "entropy": (1 + 2 + 3 + 2 + 2.5 + 1.5) / 6,
+    "clip_ratio/low_mean": 1 / 6,
+    "clip_ratio/high_mean": 2 / 6,
+    "clip_ratio/region_mean": 3 / 6,
+    "sampler/logp_diff_mean": (0.5 + 0.1 + 0.3) / 3,  # of the first iteration alone
+    "sampler/logp_diff_max": 0.5,
+    "loss": (0.4 + 0.8) / 2,  # the mean of the iterations' losses, each the sum of its micro-batches
+}
+
+
+def test_token_means_over_two_micro_batches_and_two_iterations():
+    meter = TokenMeter()
+    two_iterations(meter, meter)
+    assert meter.result(ALONE) == pytest.approx(BY_HAND, rel=1e-6)
+
+
+def test_the_largest_difference_may_come_last():
+    meter = TokenMeter()
+    add_short(meter, True, 0.1, [0.2], [3.0], [0], [0])
+    add_long(meter, True, 0.3, [0.1, 0.3], [1.0, 2.0], [0, 0], [0, 0])
+    found = meter.result(ALONE)
+    assert found["sampler/logp_diff_max"] == pytest.approx(0.5) and found["loss"] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_token_means_over_two_ranks(rank):
+    """Each rank has one of the micro-batches; both tell the means over all tokens, not the mean of two means."""
+    meters = [TokenMeter(), TokenMeter()]
+    two_iterations(*meters)
+    ranks = SimpleNamespace(
+        sum=lambda values: [a + b for a, b in zip(values, meters[1 - rank].sums, strict=True)],
+        max=lambda value: max(value, meters[1 - rank].largest),
+    )
+    assert meters[rank].result(ranks) == pytest.approx(BY_HAND, rel=1e-6)
+
+
+def test_a_step_without_tokens_has_zeros():
+    assert set(TokenMeter().result(ALONE).values()) == {0.0}
+
+
+def group(lengths, rewards, advantages=(), scores=()):
+    """lengths: of the completions, negative for those that were cut off."""
+    members = [Completion([7] * abs(n), [], [], "stop" if n > 0 else "length") for n in lengths]
+    return Group(Prompt(0, "", (), {}), members, list(scores), list(rewards), list(advantages))
+
+
+def scores(values, others, outcomes):
+    """Two rewards, of which the second knows the outcome."""
+    return [{"a": Score(a), "b": Score(b, "", outcome)} for a, b, outcome in zip(values, others, outcomes, strict=True)]
+
+
+GROUPS = [
+    group(
+        [2, -4, 3],
+        [1.0, None, 3.0],
+        [-1.5, 0.0, 1.0],
+        scores([1.0, None, 3.0], [0.0, 1.0, 1.0], ["correct", "wrong", "correct"]),
+    ),
+    group([5, -6], [2.0, 2.0], [0.0, 0.0], scores([2.0, 2.0], [0.0, None], ["refused", None])),
+    group([-7, 1], [None, 4.0], [0.0, 0.0], scores([None, 4.0], [0.0, 1.0], ["wrong", "correct"])),
+]
+
+
+def test_completion_metrics():
+    """Rewards 1, 3, 2, 2, 4: mean 2.4, squares of the deviations 1.96 + 0.36 + 0.16 + 0.16 + 2.56 = 5.2. The second
+    reward is 0, 1, 1, 0, 0, 1. Groups without a signal: the one of equal rewards, and the one with a lone reward."""
+    assert completion_metrics(GROUPS, ["a", "b"]) == pytest.approx(
+        {
+            "reward": 2.4,
+            "reward_std": math.sqrt(5.2 / 4),
+            "frac_reward_zero_std": 2 / 3,
+            "advantage_abs_mean": 2.5 / 7,
+            "completions/mean_length": 28 / 7,
+            "completions/min_length": 1,
+            "completions/max_length": 7,
+            "completions/mean_terminated_length": (2 + 3 + 5 + 1) / 4,
+            "completions/clipped_ratio": 3 / 7,
+            "rewards/a/mean": 2.4,
+            "rewards/a/std": math.sqrt(5.2 / 4),
+            "rewards/a/unscored_frac": 2 / 7,
+            "rewards/b/mean": 0.5,
+            "rewards/b/std": math.sqrt(6 * 0.25 / 5),
+            "rewards/b/unscored_frac": 1 / 7,
+            "accuracy": 3 / 6,
+            "refusal_rate": 1 / 6,
+        }
+    )
+
+
+def test_a_mean_over_nothing_scorable_is_no_number():
+    found = completion_metrics(
+        [group([-3, -3], [None, None], [0.0, 0.0], scores([None] * 2, [1.0, None], [None] * 2))], ["a", "b"]
+    )
+    assert math.isnan(found["reward"]) and math.isnan(found["rewards/a/mean"])
+    assert (found["reward_std"], found["rewards/a/std"], found["rewards/a/unscored_frac"]) == (0, 0, 1)
+    assert (found["rewards/b/mean"], found["rewards/b/std"], found["rewards/b/unscored_frac"]) == (1, 0, 0.5)
+    assert (found["completions/clipped_ratio"], found["completions/mean_terminated_length"]) == (1, 0)
+    assert "accuracy" not in found and "refusal_rate" not in found
+
+
+def test_the_first_reward_that_can_tell_gives_the_outcome():
+    silent, wrong, right = Score(1.0), Score(1.0, "", "wrong"), Score(0.0, "", "correct")
+    assert outcome_of({"a": silent, "b": wrong, "c": right}) == "wrong"
+    assert outcome_of({"a": right, "b": wrong}) == "correct"
+    assert outcome_of({"a": silent}) is None and outcome_of({}) is None
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "rewards", "mixed"),
+    [
+        (["correct", "wrong"], [1.0, 0.0], True),
+        (["wrong", "refused", "correct"], [0.0, 0.0, 0.0], True),  # by the outcome, not by the value
+        (["correct", "correct"], [1.0, 0.5], False),
+        (["wrong", "wrong"], [0.0, 0.5], False),
+        (["wrong", "refused"], [0.0, 0.5], False),  # nothing right
+        ([None, None], [1.0, 0.5], True),  # no reward knows: by the value
+        ([None, None, None], [1.0, None, 1.0], False),
+        ([None, None], [1.0, None], False),
+        ([None, None], [None, None], False),
+    ],
+)
+def test_what_dynamic_sampling_keeps(outcomes, rewards, mixed):
+    blank = [None] * len(rewards)
+    assert is_mixed(group([1] * len(rewards), rewards, (), scores(blank, blank, outcomes))) is mixed
+
+
+def test_the_clock(monkeypatch):
+    now = SimpleNamespace(perf_counter=lambda: seconds)
+    monkeypatch.setattr(metrics, "time", now)
+    seconds = 100.0
+    clock = Clock()
+    assert clock.laps == {"time/reward": 0.0}
+    seconds = 102.0
+    clock.lap("generate")
+    clock.exclude("time/reward", 1.5)
+    clock.exclude("time/reward", 0.5)
+    seconds = 109.0
+    clock.lap("train")  # 7 seconds, of which 2 waited for rewards
+    seconds = 110.0
+    clock.lap("rest")
+    assert clock.laps == {"generate": 2.0, "time/reward": 2.0, "train": 5.0, "rest": 1.0}
+    seconds = 112.0
+    assert clock.total() == 12.0
