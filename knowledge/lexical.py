@@ -293,7 +293,7 @@ def _other_value(claim: Statement, said: Statement, missing: list[int]) -> Word 
 
 
 def _is_swapped(claim: Statement, said: Statement) -> bool:
-    """The same words but for the order of the names, and perhaps a negation: "sent Jon to Lea", "did not send Lea to Jon"."""
+    """The same words but for the order of the names, and maybe a negation: "sent Jon to Lea", "did not send Lea to Jon"."""
 
     def parts(clause: Statement) -> tuple[list[str], list[object]]:
         words = [word for word in clause.words if not is_negative(word.text) and word.text not in _AUXILIARIES]
