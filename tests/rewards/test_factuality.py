@@ -15,7 +15,7 @@ from knowledge.base import KnowledgeBase
 from knowledge.build import SkipLog, build
 from knowledge.claims import Claims, by_model, by_rules
 from knowledge.lexical import LexicalVerifier
-from knowledge.result import Passage
+from knowledge.result import Lookup, Passage
 from knowledge.source import Source
 from knowledge.verdict import CachedVerifier, Verdict
 from rewards.factuality import FactualityJudge, FactVerdict, titles_of
@@ -329,3 +329,57 @@ def test_the_five_best_passages_are_asked_for_with_title_and_fact(make):
     judge_all(judge, (GOOD, "", "Mira Tolan"))
     assert asked == [("Mira Tolan Mira Tolan was born in Velda", 5, ("Mira Tolan",))]
     assert [fact for fact, _ in seen] == ["Mira Tolan was born in Velda"]
+
+
+@pytest.mark.parametrize(
+    ("titles", "how", "subject"),
+    [
+        ("Mira Tolan", "exact", "Mira Tolan"),
+        (" Grease (film) ", "exact", "Grease"),
+        (["Mira Tolan"], "exact", "Mira Tolan"),
+        ("Alex;AleX", "exact", ""),  # one document of that name; "she" may stand for either
+        ("Alex;AleX", "parts", ""),
+        ("Mira", "search", ""),  # a guess
+    ],
+)
+def test_pronouns_stand_for_the_title_only_where_it_is_one_that_is_known(make, titles, how, subject):
+    asked = []
+
+    async def decompose(text, question, subject):
+        asked.append((text, question, subject))
+        return Claims(())
+
+    judge = make(decompose, missing_title="search")
+    judge.base.lookup = lambda title: Lookup(title, (title,), how)
+    judge_all(judge, ("a text", "a question?", titles))
+    assert asked == [("a text", "a question?", subject)]
+
+
+def test_evidence_is_sought_with_all_titles_that_were_found(make):
+    judge, asked = make(num_passages=3), []
+    judge.base.search = lambda query, k, titles: asked.append((query, k, titles)) or []
+    [found] = judge_all(judge, (GOOD, "", "Mira Tolan;Nobody;Jon Orn"))
+    assert asked == [("Mira Tolan Jon Orn Mira Tolan was born in Velda", 3, ("Mira Tolan", "Jon Orn"))]
+    assert found.reason == "0 of 1 facts supported, 0 refuted"
+
+
+def test_the_search_for_missing_titles_is_prepared_before_the_first_completion(make, monkeypatch):
+    prepared = []
+    monkeypatch.setattr(KnowledgeBase, "prepare_search", lambda base: prepared.append(base))
+    for policy in ("zero", "unscored", "search"):
+        make(missing_title=policy)
+    assert len(prepared) == 1
+
+
+def test_a_guessed_title_counts_as_missing_unless_guesses_are_wanted(make):
+    row = (GOOD, "", "Mira of Tolan")
+    found = [judge_all(make(missing_title=policy), row)[0] for policy in ("zero", "unscored", "search")]
+    assert [one.value for one in found] == [0.0, None, 1 / 4] and [len(one.facts) for one in found] == [0, 0, 1]
+
+
+def test_the_formula_of_the_judge_is_the_one_that_was_given(make):
+    def formula(labels):
+        return 0.125 * labels.count(S) + 0.5 * labels.count(R) + 0.25 * labels.count(U)
+
+    [found] = judge_all(make(formula=formula), (GOOD + " She works as a cook.", "", "Mira Tolan"))
+    assert found.value == 0.125 + 0.5
