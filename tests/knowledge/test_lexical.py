@@ -151,6 +151,14 @@ def test_chinese(fact, label):
             },
         ),
         (
+            "Mira Tolan won the Cup.",
+            {"Mira Tolan won the Bowl": "refuted", "Mira Tolan won after the War": "unknown"},
+        ),
+        (
+            "Mira Tolan won after the War.",
+            {"Mira Tolan won after the Flood": "unknown", "Mira Tolan won the Cup": "unknown"},
+        ),
+        (
             "Mira Tolan died ten years before.",
             {"Mira Tolan died ten years after": "unknown", "Mira Tolan died ten years before": "supported"},
         ),

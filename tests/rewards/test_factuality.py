@@ -218,32 +218,28 @@ class Slow:
         return [Verdict(S, None, 1.0, 0.0, fact) for fact, _ in questions]
 
 
-def test_completions_share_the_verifiers_calls_and_never_block_the_loop(make):
+def test_completions_share_the_verifiers_calls_and_no_work_is_done_on_the_loops_thread(make):
     verifier = Slow()
     judge = make(verifier=verifier)
+    lookup, search, workers = judge.base.lookup, judge.base.search, set()
 
-    async def run():
-        longest, last = 0.0, time.perf_counter()
+    def noted(function):
+        def run(*arguments):
+            workers.add(threading.current_thread().name)
+            return function(*arguments)
 
-        async def watch():
-            nonlocal longest, last
-            while True:
-                await asyncio.sleep(0.001)
-                longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
+        return run
 
-        watching = asyncio.create_task(watch())
-        found = await asyncio.gather(*(judge.judge(GOOD + f" She has {i} cats.", "", "Mira Tolan") for i in range(40)))
-        watching.cancel()
-        return found, longest
-
-    found, longest = asyncio.run(run())
+    judge.base.lookup, judge.base.search = noted(lookup), noted(search)
+    found = judge_all(judge, *((GOOD + f" She has {i} cats.", "", "Mira Tolan") for i in range(40)))
     for i, one in enumerate(found):  # each got its own verdicts
         assert [fact.verdict.reason for fact in one.facts] == [
             "Mira Tolan was born in Velda",
             f"Mira Tolan has {i} cats",
         ]
-    assert sum(verifier.sizes) == 80 and len(verifier.sizes) <= 10 and len(verifier.threads) == 1
-    assert longest < 0.045  # less than one call of the verifier
+    assert sum(verifier.sizes) == 80 and len(verifier.sizes) <= 20 and len(verifier.threads) == 1
+    assert all(name.startswith("verdicts") for name in verifier.threads)
+    assert workers and all(name.startswith("knowledge") for name in workers)
 
 
 def test_several_loops_may_use_one_judge(make):
