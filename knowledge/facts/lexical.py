@@ -67,6 +67,7 @@ _SUBORDINATORS = {
 }
 _PREPOSITIONS = RELATIONS | {"in", "on", "at", "as", "during", "for", "to", "of"}
 _ARTICLES = ("a", "an", "the")
+_AUXILIARIES = ("do", "does", "did")
 _APPOSITION = re.compile(r"[,，(（]")
 
 
@@ -197,7 +198,7 @@ def _statements(title: str, text: str) -> tuple[Statement, ...]:
 class LexicalVerifier:
     """Needs no lock: nothing is changed but a cache that threads may share."""
 
-    name = f"lexical/2 clauses/{CLAUSES_VERSION} tokens/{TOKENS_VERSION}"  # raise the 2 with any change in this file
+    name = f"lexical/3 clauses/{CLAUSES_VERSION} tokens/{TOKENS_VERSION}"  # raise the 3 with any change in this file
 
     def verify(self, questions: Sequence[Question]) -> list[Verdict]:
         """One verdict per fact, in order. entailment is the greatest share of the fact's content words that one clause covers,
@@ -292,13 +293,14 @@ def _other_value(claim: Statement, said: Statement, missing: list[int]) -> Word 
 
 
 def _is_swapped(claim: Statement, said: Statement) -> bool:
-    """The same words but for the order of the names: "Rome beat Athens", "Athens beat Rome"."""
+    """The same words but for the order of the names, and maybe a negation: "sent Jon to Lea", "did not send Lea to Jon"."""
 
-    def parts(clause: Statement) -> tuple[list[str], list[str]]:
-        is_name = [word.kind in ("name", "number") for word in clause.words]
+    def parts(clause: Statement) -> tuple[list[str], list[object]]:
+        words = [word for word in clause.words if not is_negative(word.text) and word.text not in _AUXILIARIES]
+        is_name = [word.kind in ("name", "number") for word in words]
         return (
-            [word.text for word, name in zip(clause.words, is_name, strict=True) if name],
-            [word.text for word, name in zip(clause.words, is_name, strict=True) if not name],
+            [word.text for word, name in zip(words, is_name, strict=True) if name],
+            [word.tokens or word.text for word, name in zip(words, is_name, strict=True) if not name],
         )
 
     names, rest = parts(claim)

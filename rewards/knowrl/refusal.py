@@ -112,7 +112,7 @@ def is_refusal(answer: str) -> bool:
     """
     if len(answer) > MAX_CHARS:
         return False
-    text = unicodedata.normalize("NFKC", answer).lower().translate(_APOSTROPHES)
+    text = unicodedata.normalize("NFKC", answer.translate(_APOSTROPHES)).lower()  # NFKC takes ´ apart, into a space
     clauses = [" ".join(re.sub(r"[^\w]+|_", " ", clause).split()) for clause in _CLAUSE_END.split(text)]
     declines = [bool(_REFUSAL.fullmatch(clause)) for clause in clauses]
     if not any(declines) or any(map(_OFFER.search, clauses)):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from grpo.device.products import Product, linear, prepack
 from grpo.model import linear as products
-from grpo.device.products import Product, linear, pack
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 needs_onednn = pytest.mark.skipif(not products.ONEDNN, reason="this build of torch has no oneDNN products")
@@ -24,7 +24,7 @@ def test_equals_float64(dtype, rows, layout):
         "plain": weight,
         "transposed": weight.T.contiguous().T,
         "gaps": torch.cat([weight, weight], dim=1)[:, :48],
-        "packed": pack(weight),
+        "packed": prepack(weight),
     }[layout]
     wanted = x.double() @ weight.double().T + bias.double()
     tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-5
@@ -57,7 +57,7 @@ def test_a_frozen_weight_gets_no_gradient_and_keeps_no_input():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_packing_and_the_other_rows_change_no_bit(dtype):
     x, weight, bias = case(dtype, rows=100, inputs=528, outputs=704)
-    packed = pack(weight)
+    packed = prepack(weight)
     assert packed is not weight
     whole = linear(x, weight, bias)
     for rows in (1, 2, 3, 17, 48, 99):
@@ -68,5 +68,5 @@ def test_packing_and_the_other_rows_change_no_bit(dtype):
 def test_without_onednn_torch_computes_it(monkeypatch):
     monkeypatch.setattr(products, "ONEDNN", False)
     x, weight, bias = case(torch.float32)
-    assert pack(weight) is weight
-    assert torch.equal(linear(x, pack(weight), bias), torch.nn.functional.linear(x, weight, bias))
+    assert prepack(weight) is weight
+    assert torch.equal(linear(x, prepack(weight), bias), torch.nn.functional.linear(x, weight, bias))

@@ -41,7 +41,9 @@ def test_greedy_tokens_equal_transformers(tmp_path, family):
         assert completion.finish_reason == ("stop" if ids[-1] == 2 else "length")
 
 
-@pytest.mark.parametrize("sampling", [SamplingParams(25), SamplingParams(25, 0.7, 0.9), SamplingParams(25, 1.2, 1.0, 10)], ids=str)
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(25), SamplingParams(25, 0.7, 0.9), SamplingParams(25, 1.2, 1.0, 10)], ids=str
+)
 def test_same_tokens_in_any_company(checkpoint, sampling):
     """A completion depends on its prompt, its seed and the weights: not on slots, order, refill or prefill batches."""
     model, seeds = policy(checkpoint), list(range(100, 120))
@@ -63,7 +65,13 @@ def test_same_tokens_in_any_company(checkpoint, sampling):
 
 @pytest.mark.parametrize(
     "sampling",
-    [SamplingParams(25), SamplingParams(25, 0.7), SamplingParams(25, 0.7, 0.9), SamplingParams(25, 1.0, 1.0, 10), SamplingParams(25, 0.8, 0.95, 30)],
+    [
+        SamplingParams(25),
+        SamplingParams(25, 0.7),
+        SamplingParams(25, 0.7, 0.9),
+        SamplingParams(25, 1.0, 1.0, 10),
+        SamplingParams(25, 0.8, 0.95, 30),
+    ],
     ids=str,
 )
 def test_logprobs_equal_the_trainers(checkpoint, sampling):
@@ -132,7 +140,9 @@ def test_empty_prompt_is_refused(checkpoint):
         Sampler(policy(checkpoint), [2]).sample([[]], 1, SamplingParams(3), [1])
 
 
-@pytest.mark.parametrize("sampling", [SamplingParams(9), SamplingParams(9, 0.7, 0.9), SamplingParams(1), SamplingParams(9, 0.0)], ids=str)
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(9), SamplingParams(9, 0.7, 0.9), SamplingParams(1), SamplingParams(9, 0.0)], ids=str
+)
 @pytest.mark.parametrize("prompt", [PROMPTS[1], PROMPTS[2]], ids=["one token", "long"])
 def test_a_stream_is_the_completion_without_its_end_token(checkpoint, sampling, prompt):
     """To the last token that the limit allows; with an end token, up to it."""

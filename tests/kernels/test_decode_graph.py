@@ -53,7 +53,9 @@ FIRST, SEEDS, LIMITS = [5, 40, 3, 20, 60], [11, 12, 13, 14, 15], [20, 1, 7, 20, 
 
 
 @pytest.mark.parametrize("steps", [1, 4, 9])
-@pytest.mark.parametrize("sampling", [SamplingParams(20), SamplingParams(20, 0.0), SamplingParams(20, 0.8, 0.9)], ids=str)
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(20), SamplingParams(20, 0.0), SamplingParams(20, 0.8, 0.9)], ids=str
+)
 def test_same_tokens_as_the_sampler(model, sampling, steps):
     ours = generate(model, FIRST, SEEDS, LIMITS, sampling, [2, 7, 30], steps)
     wanted = [c for (c,) in Sampler(model, [2, 7, 30]).sample([[i] for i in FIRST], 1, sampling, SEEDS, limits=LIMITS)]
@@ -65,7 +67,9 @@ def test_same_tokens_as_the_sampler(model, sampling, steps):
     )
 
 
-@pytest.mark.parametrize("sampling", [SamplingParams(6), SamplingParams(6, 0.0), SamplingParams(6, 0.9, 0.8, 30)], ids=str)
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(6), SamplingParams(6, 0.0), SamplingParams(6, 0.9, 0.8, 30)], ids=str
+)
 def test_the_kernels_give_the_same_tokens(model, sampling, monkeypatch):
     """RMSNorm, rotation into the cache, split-KV attention, SwiGLU and drawing, all in the interpreter."""
     wanted = generate(model, FIRST[:3], SEEDS[:3], [6, 3, 5], sampling, [2])
@@ -135,7 +139,12 @@ def test_the_samplers_slots_are_kept_and_grow(model):
         [[5, 9, 6], [40], [3, 3, 3, 7, 8]],
         Sampler(model, [2, 7], max_slots=4, check_every=3, graphs=True),
     )
-    for sampling, count in ((SamplingParams(9), 3), (SamplingParams(5, 0.0), 1), (SamplingParams(9, 0.7), 2), (SamplingParams(25), 3)):
+    for sampling, count in (
+        (SamplingParams(9), 3),
+        (SamplingParams(5, 0.0), 1),
+        (SamplingParams(9, 0.7), 2),
+        (SamplingParams(25), 3),
+    ):
         before = sampler.graphs
         ours = sampler.sample(prompts, count, sampling, list(range(3 * count)))
         wanted = Sampler(model, [2, 7]).sample(prompts, count, sampling, list(range(3 * count)))
@@ -150,7 +159,9 @@ def test_streaming_over_static_slots(model):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("sampling", [SamplingParams(40), SamplingParams(40, 0.0), SamplingParams(40, 0.7, 0.9)], ids=str)
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(40), SamplingParams(40, 0.0), SamplingParams(40, 0.7, 0.9)], ids=str
+)
 def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     """Graphs against the same steps without; the log-probs against the trainer's."""
     from grpo.attention.select import packed_attention

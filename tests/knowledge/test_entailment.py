@@ -255,6 +255,49 @@ def test_contradiction_counts(monkeypatch, verifier):
     assert (found.label, found.evidence, found.entailment, found.contradiction) == ("supported", "doc#2", 0.9, 0.8)
 
 
+class Said(EntailmentVerifier):
+    """Without a model: the probabilities of passages as their texts give them."""
+
+    def __init__(self, threshold: float = 0.25, weigh_contradiction: bool = True):
+        model = torch.nn.Linear(1, 1)
+        model.config = None
+        super().__init__(model, None, [0, 1, 2], "said/1", threshold, weigh_contradiction)
+
+    def probabilities(self, pairs):
+        return [(*map(float, premise.split()), 0.0) for premise, _ in pairs]
+
+
+@pytest.mark.parametrize(
+    "passages, weighed, knowrls",
+    [
+        ([(0.25, 0.125)], ("supported", 0), ("supported", 0)),  # the threshold itself is enough
+        ([(0.1875, 0.0)], ("unknown", None), ("unknown", None)),
+        ([(0.25, 0.25)], ("unknown", None), ("supported", 0)),  # entailment must beat contradiction
+        ([(0.25, 0.5)], ("unknown", None), ("supported", 0)),  # half of the probability refutes nothing
+        ([(0.25, 0.625)], ("refuted", 0), ("supported", 0)),
+        ([(0.125, 0.375)], ("unknown", None), ("unknown", None)),
+        ([(0.5, 0.125), (0.0, 0.875)], ("supported", 0), ("supported", 0)),  # in that passage, not in any
+        ([(0.0, 0.875), (0.5, 0.125)], ("supported", 1), ("supported", 1)),
+        ([(0.25, 0.0), (0.75, 0.0), (0.5, 0.0)], ("supported", 1), ("supported", 1)),  # the best decides
+        ([(0.0, 0.625), (0.0, 0.875), (0.0, 0.75)], ("refuted", 1), ("refuted", 1)),
+        ([(0.375, 0.5), (0.25, 0.125)], ("supported", 1), ("supported", 0)),
+        ([], ("unknown", None), ("unknown", None)),
+    ],
+)
+def test_how_passages_are_weighed(passages, weighed, knowrls):
+    evidence = [Passage(f"doc#{i}", "doc", f"{e} {c}", 1.0) for i, (e, c) in enumerate(passages)]
+    for weigh_contradiction, (label, place) in ((True, weighed), (False, knowrls)):
+        [found] = Said(weigh_contradiction=weigh_contradiction).verify([("a fact", evidence)])
+        assert (found.label, found.evidence) == (label, None if place is None else f"doc#{place}")
+        assert found.entailment == max((e for e, _ in passages), default=0.0)
+        assert found.contradiction == max((c for _, c in passages), default=0.0)
+
+
+def test_verdicts_come_in_the_order_of_the_facts():
+    questions = [(f"fact {text}", [Passage("doc#0", "doc", text, 1.0)]) for text in ("1.0 0.0", "0.0 1.0", "0.0 0.0")]
+    assert [found.label for found in Said().verify(questions)] == ["supported", "refuted", "unknown"]
+
+
 def test_knowrls_rule_is_there_for_its_presets(monkeypatch, entailment_model):
     verifier = EntailmentVerifier.load(str(entailment_model), device="cpu", weigh_contradiction=False)
     assert with_scores(monkeypatch, verifier, (0.31, 0.68)).label == "supported"

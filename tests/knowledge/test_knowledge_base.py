@@ -120,6 +120,13 @@ def test_results_are_ordered_limited_and_stable(base):
         base.search("x", k=0)
 
 
+def test_no_more_than_k_passages_come_back_wherever_they_are_sought(base, documents):
+    for k in (1, 2, 3):
+        assert len(base.search("letter of the Polish alphabet in Oslo", k)) == k
+        assert len(base.search("letter of the Polish alphabet in Oslo", k, titles=documents)) == k
+    assert [passage.title for passage in base.search("Oslo", 1, titles=["Ż", "AleX", "Alex"])] == ["AleX"]
+
+
 NASTY = [
     "",
     " ",

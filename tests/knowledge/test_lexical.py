@@ -135,6 +135,30 @@ def test_chinese(fact, label):
             },
         ),
         (
+            "Mira Tolan built 50 rooms or more.",
+            {
+                "Mira Tolan built 50 rooms or more": "supported",
+                "Mira Tolan built 60 rooms": "unknown",
+                "Mira Tolan built 60 rooms or more": "unknown",
+            },
+        ),
+        (
+            "Mira Tolan built 50 rooms.",
+            {
+                "Mira Tolan built 60 rooms": "refuted",
+                "Mira Tolan built 60 rooms or more": "unknown",
+                "Mira Tolan built 60 rooms at least": "unknown",
+            },
+        ),
+        (
+            "Mira Tolan won the Cup.",
+            {"Mira Tolan won the Bowl": "refuted", "Mira Tolan won after the War": "unknown"},
+        ),
+        (
+            "Mira Tolan won after the War.",
+            {"Mira Tolan won after the Flood": "unknown", "Mira Tolan won the Cup": "unknown"},
+        ),
+        (
             "Mira Tolan died ten years before.",
             {"Mira Tolan died ten years after": "unknown", "Mira Tolan died ten years before": "supported"},
         ),
@@ -241,12 +265,72 @@ def test_only_a_clause_about_the_same_subject_counts(said, claims):
             },
         ),
         (
+            "Mira Tolan was not a good baker.",
+            {
+                "Mira Tolan was not a good baker": "supported",
+                "Mira Tolan was not a baker": "unknown",
+                "Mira Tolan was a baker": "unknown",
+                "Mira Tolan was a good baker": "refuted",
+                "Mira Tolan was never a good baker": "supported",
+            },
+        ),
+        (
+            "Mira Tolan was not a baker.",
+            {"Mira Tolan was not a good baker": "unknown", "Mira Tolan was a good baker": "unknown"},
+        ),
+        (
+            "Mira Tolan was a baker.",
+            {"Mira Tolan was not a good baker": "unknown", "Mira Tolan was not a baker": "refuted"},
+        ),
+        (
+            "Mira Tolan was not born in Velda.",
+            {"Mira Tolan was born in Orun": "unknown", "Mira Tolan was not born in Orun": "unknown"},
+        ),
+        ("Mira Tolan was born in Velda.", {"Mira Tolan was not born in Orun": "unknown"}),
+        (
             "Mira Tolan was not rich when she came to Velda.",
             {"Mira Tolan was rich": "unknown", "Mira Tolan came not to Velda": "unknown"},
         ),
     ],
 )
 def test_what_a_negation_negates(said, claims):
+    assert {claim: verdict(claim, said).label for claim in claims} == claims
+
+
+@pytest.mark.parametrize(
+    "said, claims",
+    [
+        (
+            "Mira Tolan was born in Velda in 1962.",
+            {
+                "Mira Tolan was born in Velda in 1962": "supported",
+                "Mira Tolan was born in Orun in 1962": "refuted",
+                "Mira Tolan was born in Velda in 1963": "refuted",
+                "Mira Tolan was born in Orun in 1963": "unknown",  # two kinds are missing
+            },
+        ),
+        (
+            "Mira Tolan lived in Velda.",
+            {
+                "Mira Tolan lived in Orun": "refuted",
+                "Mira Tolan lived in Velda in Tane": "unknown",  # Velda is in the claim, so it contradicts nothing
+                "Mira Tolan lived at Orun": "unknown",  # after another word
+                "Mira Tolan lived in 1962": "unknown",  # of another kind
+                "Mira Tolan died in Orun": "unknown",  # the verb is missing too
+            },
+        ),
+        (
+            "Mira Tolan, of Orun, was a baker.",
+            {"Mira Tolan was a baker of Velda": "unknown"},
+        ),  # no value: it is before the verb
+        ("Mira Tolan was a baker.", {"Mira Tolan was a cook": "unknown", "Mira Tolan was a tall woman": "unknown"}),
+        (
+            "Mira Tolan worked as a baker.",
+            {"Mira Tolan worked as a cook": "refuted", "Mira Tolan worked as a tall cook": "refuted"},
+        ),
+    ],
+)
+def test_only_another_value_of_the_same_kind_in_the_same_place_refutes(said, claims):
     assert {claim: verdict(claim, said).label for claim in claims} == claims
 
 
@@ -278,6 +362,45 @@ def test_support_anywhere_wins():
 def test_roles_are_not_swapped():
     assert verdict("Athens beat Rome", "Rome beat Athens.").label == "unknown"
     assert verdict("Rome beat Athens", "Rome beat Athens.").label == "supported"
+
+
+@pytest.mark.parametrize(
+    "said, claims",
+    [
+        (
+            "Mira Tolan introduced Jon to Lea.",
+            {
+                "Mira Tolan introduced Jon to Lea": "supported",
+                "Mira Tolan introduces Jon to Lea": "supported",
+                "Mira Tolan introduced Lea to Jon": "unknown",
+                "Mira Tolan introduces Lea to Jon": "unknown",
+                "Mira Tolan was not introduced to Jon": "unknown",
+                "Mira Tolan did not introduce Jon to Lea": "refuted",
+                "Mira Tolan did not introduce Lea to Jon": "unknown",
+            },
+        ),
+        (
+            "Mira Tolan did not introduce Jon to Lea.",
+            {
+                "Mira Tolan did not introduce Jon to Lea": "supported",
+                "Mira Tolan did not introduce Lea to Jon": "unknown",
+                "Mira Tolan introduced Jon to Lea": "refuted",
+                "Mira Tolan introduced Lea to Jon": "unknown",
+            },
+        ),
+        (
+            "Mira Tolan sold 3 cats for 5 crowns.",
+            {"Mira Tolan sold 3 cats for 5 crowns": "supported", "Mira Tolan sold 5 cats for 3 crowns": "unknown"},
+        ),
+        (
+            "Mira Tolan lived in Orun in 1962.",
+            {"In 1962 Mira Tolan lived in Orun": "supported", "Mira Tolan lived in 1962 in Orun": "unknown"},
+        ),
+    ],
+)
+def test_the_order_of_names_and_numbers_counts(said, claims):
+    """Whatever the form of the verb, and with a negation as well."""
+    assert {claim: verdict(claim, said).label for claim in claims} == claims
 
 
 def test_words_of_two_clauses_do_not_add_up():

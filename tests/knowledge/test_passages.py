@@ -19,12 +19,46 @@ from knowledge.store.passages import SEPARATOR, num_tokens, pack, passages_of, s
         ("It has 3.5 m, e.g. this one. 12 more.", ["It has 3.5 m, e.g. this one. ", "12 more."]),
         ("第一句。第二句！“好吗？”他说。", ["第一句。", "第二句！", "“好吗？”", "他说。"]),
         ("A title\nThen text", ["A title\n", "Then text"]),
+        ("He came. she went.", ["He came. she went."]),
+        ("Wait! what now? Then.", ["Wait! what now? ", "Then."]),
+        ("It is Yahoo! and more. Then", ["It is Yahoo! and more. ", "Then"]),
+        ("Is it No. 5? So.", ["Is it No. ", "5? ", "So."]),
+        ("It ends.Next", ["It ends.Next"]),
+        ("Dr! No.", ["Dr! ", "No."]),  # only a full stop can belong to an abbreviation
+        ("MegaCorp. Then", ["MegaCorp. ", "Then"]),  # only a whole word is one
         ("no end", ["no end"]),
         ("", []),
     ],
 )
 def test_sentences(text, expected):
     assert list(sentences(text)) == expected
+
+
+@pytest.mark.parametrize(
+    "word",
+    (
+        "J Mr Mrs Ms Dr St Jr Sr Prof Gen Col Lt Sgt Capt Rev Hon Gov Sen Rep Mt Ft vs etc cf ca approx Vol Fig Op pp "
+        "Inc Ltd Co Corp Bros Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec U.S e.g"
+    ).split(),
+)
+def test_an_abbreviation_ends_no_sentence(word):
+    assert list(sentences(f"It was {word}. Three of them. Then")) == [f"It was {word}. Three of them. ", "Then"]
+
+
+def test_a_long_sentence_is_cut_at_its_last_space_unless_that_is_early():
+    assert pack("a b" + "c" * 30, 4) == ["a b" + "c" * 13, "c" * 16, "c"]  # 16 bytes each: the space is too early
+    assert pack("a" * 9 + " " + "b" * 20, 4) == ["a" * 9, "b" * 16, "b" * 4]
+    assert pack("a" * 7 + " " + "b" * 20, 4)[0] == "a" * 7 + " " + "b" * 8  # the space ends before the middle
+    assert pack("aaa " * 8, 4) == ["aaa aaa aaa aaa"] * 2
+    assert pack("é" * 20, 4) == ["é" * 8, "é" * 8, "é" * 4] and pack("x" + "é" * 10, 4) == ["x" + "é" * 7, "é" * 3]
+
+
+def test_a_passage_is_filled_to_its_very_limit():
+    assert pack("Aaaa 123. Bb 5. Now", 4) == ["Aaaa 123. Bb 5.", "Now"]  # 10 + 6 bytes, of 16
+    assert pack("Aaaa 123. Bb 55. Now", 4) == ["Aaaa 123.", "Bb 55. Now"]
+    with pytest.raises(ValueError, match="3 tokens"):
+        pack("text", 3)
+    assert [num_tokens(text) for text in ("", "a", "abcd", "abcde", "中", "中中")] == [0, 1, 1, 2, 1, 2]
 
 
 @given(st.text())

@@ -76,3 +76,26 @@ def test_the_index_finds_what_its_slow_twin_finds(make_base, max_rows, least_sha
             best += ours[0].score == pytest.approx(max(twin.values()))
             total += len(ours)
     assert total == 500 and shared / total >= least_shared and best >= least_best
+
+
+def test_the_rarest_words_are_sought_and_all_words_count(make_base, monkeypatch):
+    """Of 50 passages all hold "valley", 10 "tower", 2 "anchor"; at most 12 may be scored by FTS5."""
+    words = [["valley"] + ["tower"] * (i < 10) + ["anchor"] * (i in (3, 20)) for i in range(50)]
+    with KnowledgeBase.open(make_base({f"doc{i}": " ".join(found) for i, found in enumerate(words)})) as base:
+        sought, rows = [], base._database.rows
+
+        def noted(sql, *values):
+            sought.extend(values[:1] if "MATCH" in sql else [])
+            return rows(sql, *values)
+
+        base._index.max_rows = 12
+        monkeypatch.setattr(base._database, "rows", noted)
+        valley, tower, anchor = ('"' + tokens(word)[0] + '"' for word in ("valley", "tower", "anchor"))
+        assert [passage.title for passage in base.search("valley tower anchor", 2)] == ["doc3", "doc20"]
+        assert sought == [f"{anchor} OR {tower}"]
+        base._index.max_rows = 11
+        base.search("valley tower anchor", 2)
+        assert sought[1:] == [anchor]
+        base._index.max_rows = 1
+        assert base.search("valley tower anchor", 1)[0].title == "doc3"
+        assert sought[2:] == [f"{anchor} AND {tower} AND {valley}", f"{anchor} AND {tower}", anchor]

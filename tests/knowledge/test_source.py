@@ -8,6 +8,7 @@ import tracemalloc
 import pytest
 
 from grpo.errors import UserError
+from knowledge.store import source
 from knowledge.store.source import Row, Skip, Source
 
 TRICKY = 'Three {["\\"]}, \\'
@@ -42,6 +43,22 @@ def read(tmp_path, content: bytes, **options) -> list:
 def test_shapes_that_are_accepted(tmp_path, content, compress):
     rows = read(tmp_path, compress(content.encode()))
     assert [(row.title, row.texts) for row in rows] == ROWS
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 2, 3, 5, 7, 64, 1 << 20])
+@pytest.mark.parametrize("separator", ["", "\n"])
+def test_quotes_and_brackets_inside_strings_are_text_wherever_a_piece_ends(
+    tmp_path, monkeypatch, chunk_bytes, separator
+):
+    """An odd number of escaped quotes, backslashes before the closing quote, and every bracket."""
+    monkeypatch.setattr(source, "CHUNK_BYTES", chunk_bytes)
+    texts = ['a 5" pipe {', '"', "x\\", 'x\\"', '\\\\"]}, {"', "[[[", "}}}],", ',"', 'é" 中"}']
+    content = (
+        "[" + separator + f",{separator}".join(json.dumps({"title": f"t{text}", "text": text}) for text in texts) + "]"
+    )
+    assert [(row.title, row.texts) for row in read(tmp_path, content.encode())] == [
+        (f"t{text}", [text]) for text in texts
+    ]
 
 
 BAD_LINES = [

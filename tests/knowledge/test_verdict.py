@@ -149,3 +149,43 @@ def test_a_locked_file_stops_nothing(path, monkeypatch, caplog):
     other.execute("ROLLBACK")
     cached.verify([("a fact", [PASSAGE])])
     assert cached.verify([("a fact", [PASSAGE])]) and cached.num_hits == 1
+
+
+def test_a_write_that_fails_leaves_the_file_to_others_and_the_cache_working(path, caplog):
+    """Without a ROLLBACK the cache would stay in its transaction, and lock the file for ever."""
+    cached = CachedVerifier(Counting(), path)
+    other = sqlite3.connect(path, isolation_level=None, timeout=0)
+    other.execute("CREATE TRIGGER fails BEFORE INSERT ON verdicts BEGIN SELECT RAISE(ABORT, 'no'); END")
+    assert cached.verify([("a fact", [PASSAGE]), ("another", [PASSAGE])])[1].label == "supported"
+    other.execute("BEGIN IMMEDIATE")  # raises if the file is locked
+    other.execute("DROP TRIGGER fails")
+    other.execute("COMMIT")
+    assert len(caplog.records) == 1
+    for hits in (0, 1):
+        cached.verify([("a fact", [PASSAGE])])
+        assert cached.num_hits == hits
+    assert other.execute("SELECT count(*) FROM verdicts").fetchone() == (1,)
+
+
+def test_all_that_a_verdict_says_is_kept(path):
+    for label, evidence in (("supported", "doc#1"), ("refuted", "doc#0"), ("unknown", None)):
+        verdict = Verdict(label, evidence, 0.625, 0.125, "because")
+
+        class Says:
+            name = f"says/{label}"
+
+            def verify(self, questions, verdict=verdict):
+                return [verdict for _ in questions]
+
+        for _ in range(2):
+            assert CachedVerifier(Says(), path).verify([("a fact", [PASSAGE, OTHER])]) == [verdict]
+
+
+def test_known_and_new_facts_come_back_in_the_order_of_the_questions(path):
+    cached = CachedVerifier(Counting(), path)
+    cached.verify([(f"fact {i}", [PASSAGE]) for i in (1, 3)])
+    found = cached.verify([(f"fact {i}", [OTHER, PASSAGE] if i == 2 else [PASSAGE]) for i in (3, 2, 1, 0)])
+    assert [(verdict.reason, verdict.evidence) for verdict in found] == [
+        (f"says fact {i}", "doc#0") for i in (3, 2, 1, 0)
+    ]
+    assert (cached.num_hits, cached.num_misses) == (2, 4)

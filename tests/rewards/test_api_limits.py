@@ -67,13 +67,18 @@ def test_the_retry_budget_bounds_the_traffic_of_an_outage():
         assert len(server.requests) == 45 and any("budget" in reply.reason for reply in replies)
 
 
-def test_the_retry_budget_is_earned_back_by_successes():
+def test_the_retry_budget_is_earned_back_by_successes_up_to_its_capacity():
     budget = RetryBudget(1)
-    assert budget.spend() and not budget.spend()
+    assert budget.spend() and not budget.spend() and not budget.spend()  # refusals cost nothing
     budget.succeed()
-    assert not budget.spend()
+    assert not budget.spend()  # half a retry is none
     budget.succeed()
     assert budget.spend()
+    budget = RetryBudget(2)
+    for _ in range(100):
+        budget.succeed()
+    assert [budget.spend() for _ in range(4)] == [True, True, False, False]
+    assert not RetryBudget(0).spend()
 
 
 def test_the_breaker_lets_one_probe_through_and_closes_when_it_succeeds():
@@ -93,6 +98,46 @@ def test_the_breaker_lets_one_probe_through_and_closes_when_it_succeeds():
     assert breaker.wait_s() == 0
     breaker.succeed()
     assert breaker.wait_s() == breaker.wait_s() == 0 and breaker.open_for_s == 0
+
+
+def test_only_failures_in_a_row_open_the_breaker():
+    breaker = Breaker(3, 10.0, lambda: 0.0)
+    for _ in range(5):  # scattered failures: ten of fifteen requests
+        breaker.fail(False)
+        breaker.fail(False)
+        breaker.succeed()
+    assert breaker.wait_s() == 0
+    breaker.fail(False)
+    breaker.fail(False)
+    assert breaker.wait_s() == 0
+    breaker.fail(False)
+    assert breaker.wait_s() > 0
+
+
+def test_requests_that_were_under_way_when_the_breaker_opened_neither_close_nor_prolong_it():
+    now = [0.0]
+    breaker = Breaker(1, 10.0, lambda: now[0])
+    breaker.fail(False)
+    now[0] = 9.0
+    breaker.fail(False)  # sent before it opened
+    breaker.release(False)
+    assert breaker.wait_s() == breaker.POLL_S and breaker.open_for_s == 9
+    now[0] = 10.0
+    assert breaker.wait_s() == 0 and breaker.probing
+    breaker.release(False)  # not the probe
+    breaker.fail(False)
+    assert breaker.probing and breaker.wait_s() > 0
+    breaker.fail(True)
+    now[0] = 19.9
+    assert breaker.wait_s() > 0 and breaker.open_for_s == pytest.approx(19.9)
+    now[0] = 20.0
+    assert breaker.wait_s() == 0
+    breaker.succeed()
+    assert not breaker.probing and breaker.open_for_s == 0
+    assert Breaker(1, 0.05, lambda: 0.0).wait_s() == 0
+    quick = Breaker(1, 0.05, lambda: 0.0)
+    quick.fail(False)
+    assert quick.wait_s() == 0.05  # never longer than the cool-down
 
 
 def test_in_an_outage_few_requests_go_out_and_after_it_waiting_items_are_answered():
@@ -139,8 +184,41 @@ def test_tokens_per_minute_count_the_estimate_and_then_what_was_really_used():
     rate.settle(first, 10)
     assert rate.reserve(90).wait_s == 0 and rate.reserve(1).wait_s == 60
     assert rate.reserve(5000).wait_s == 120  # above the limit by itself: an empty window, not a wait for ever
-    rate.settle(first, 1000)  # long gone
-    assert rate.reserve(1).wait_s == 180
+    rate = RateLimit(0, 100, lambda: 0.0)
+    rate.settle(rate.reserve(10), 90)  # more than estimated
+    assert rate.reserve(10).wait_s == 0 and rate.reserve(1).wait_s == 60
+
+
+def test_what_a_request_used_leaves_the_window_with_it():
+    now = [0.0]
+    rate = RateLimit(0, 100, lambda: now[0])
+    rate.settle(rate.reserve(60), 10)
+    now[0] = 60.0
+    assert rate.reserve(100).wait_s == 0 and rate.reserve(1).wait_s == 60  # neither 50 more nor 50 less
+
+
+def test_a_request_that_is_settled_after_its_window_counts_no_more():
+    """Else its tokens would stay for ever, and every later request would wait a whole window."""
+    now = [0.0]
+    rate = RateLimit(0, 100, lambda: now[0])
+    slow = rate.reserve(60)
+    now[0] = 61.0
+    assert rate.reserve(50).wait_s == 0
+    rate.settle(slow, 1000)
+    assert [rate.reserve(25).wait_s for _ in range(2)] == [0, 0]
+    assert rate.reserve(1).wait_s == 60
+    now[0] = 300.0
+    assert rate.reserve(100).wait_s == 0
+
+
+def test_nobody_overtakes_whoever_waits():
+    rate = RateLimit(0, 100, lambda: 0.0)
+    assert [rate.reserve(tokens).wait_s for tokens in (60, 60, 40, 40)] == [0, 60, 60, 120]
+
+
+def test_requests_and_tokens_are_both_bounded():
+    rate = RateLimit(2, 100, lambda: 0.0)
+    assert [rate.reserve(tokens).wait_s for tokens in (1, 1, 1, 99, 1)] == [0, 0, 60, 60, 120]
 
 
 def test_the_client_keeps_to_requests_per_minute():

@@ -11,8 +11,12 @@ from grpo.errors import UserError
 from grpo.run.config import load_config
 from grpo.schema import Completion, Group, Prompt
 from knowledge.build import SkipLog, build
+from knowledge.facts.entailment import EntailmentVerifier
+from knowledge.facts.lexical import LexicalVerifier
 from knowledge.store.source import Source
-from rewards.knowrl import correctness
+from rewards.knowrl import combined, correctness
+from rewards.knowrl.combined import Facts
+from rewards.knowrl.factuality import FORMULAS, Factuality, FactualityJudge
 from rewards.knowrl.judge import Verdict
 from rewards.registry import build_rewards
 from rewards.scorer import Scorer
@@ -114,6 +118,105 @@ def v2(supported, n):
 def test_the_truth_table(grade, version, outcome, thoughts, answer, value):
     score, _ = grade(version, outcome, thoughts, answer)
     assert score.value == (None if value is None else pytest.approx(value, abs=1e-12)), score.reason
+
+
+@pytest.mark.parametrize(
+    ("completion", "think"),
+    [
+        (f"<think>{SUPPORTED}</think><answer>{REFUTED}</answer>", SUPPORTED.strip()),
+        (f"<think></think><answer>{SUPPORTED}</answer>", ""),  # empty: the facts of the answer do not pay
+        (f"<think> \n</think><answer>{SUPPORTED}</answer>", ""),
+        (f"</think><answer>{SUPPORTED}</answer>", ""),
+        (f"{UNKNOWN}</think><answer>{SUPPORTED}</answer>", UNKNOWN.strip()),
+        (f"<answer>{SUPPORTED}</answer>", None),  # no block: the whole completion is judged
+        (f"<think>{SUPPORTED}<answer>Quent</answer>", None),
+    ],
+)
+def test_facts_are_taken_from_the_think_block_and_from_all_only_without_one(base, completion, think):
+    facts, judged = Facts(options(base), "hardened", True), []
+
+    async def judge(text, question, titles):
+        judged.append((text, question, titles))
+        return Factuality(0.0)
+
+    facts.judge.judge = judge
+    asyncio.run(facts.of(completion, ROW))
+    facts.close()
+    assert judged == [(completion if think is None else think, ROW["question"], ROW["title"])]
+
+
+def test_an_empty_think_block_earns_nothing_for_facts_in_the_answer(base):
+    reward = build_rewards(["factuality"], options(base))[0]
+    scores = [
+        asyncio.run(reward.grade(f"<think>{think}</think><answer>{SUPPORTED}</answer>", ROW))
+        for think in ("", SUPPORTED)
+    ]
+    reward.close()
+    assert [score.value for score in scores] == [0.0, 1 / 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "formula", "weighs"),
+    [
+        ("combined", FORMULAS["hardened"], True),
+        ("combined_v1", FORMULAS["knowrl_v1"], False),
+        ("combined_v2", FORMULAS["knowrl_v2"], False),
+        ("factuality", FORMULAS["hardened"], True),
+    ],
+)
+def test_each_version_has_its_formula_and_weighs_contradiction_as_the_table_says(
+    base, monkeypatch, name, formula, weighs
+):
+    loaded, judges = [], []
+
+    def load(model, *, device, threshold, weigh_contradiction):
+        loaded.append((model, threshold, weigh_contradiction))
+        return LexicalVerifier()
+
+    def judge(*arguments, **more):
+        judges.append(more["formula"])
+        return FactualityJudge(*arguments, **more)
+
+    monkeypatch.setattr(EntailmentVerifier, "load", load)
+    monkeypatch.setattr(combined, "FactualityJudge", judge)
+    reward = build_rewards([name], options(base, "verifier=nli", "nli_model=some/model", "entailment_threshold=0.4"))[0]
+    assert loaded == [("some/model", 0.4, weighs)] and judges == [formula] and reward.slow
+    reward.close()
+
+
+def test_a_reward_is_slow_if_it_waits_for_a_model(base, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "some-key")
+    monkeypatch.setenv("OPENAI_API_KEY_FACTSCORE", "some-key")
+    for settings, slow in (
+        ((), (False, False, False)),
+        (("judge=api", "judge_model=m"), (True, True, True)),
+        (("decomposer=api", "decomposer_model=m"), (True, False, True)),
+    ):
+        found = []
+        for name in ("combined", "correctness", "factuality"):
+            reward = build_rewards([name], options(base, *settings))[0]
+            found.append(reward.slow)
+            reward.close()
+        assert tuple(found) == slow
+
+
+def test_the_details_of_a_score_count_facts_by_verdict(grade):
+    score, _ = grade("combined", "wrong", f"{SUPPORTED} {REFUTED} {UNKNOWN} Mira Tolan worked as a weaver.", "Quent")
+    assert score.details == {"factuality": 1 / 7, "facts": 4, "supported": 2, "refuted": 1} and score.outcome == "wrong"
+    assert score.value == pytest.approx(-1 + 1 / 7)
+    assert grade("combined", "correct", SUPPORTED, "Velda")[0].details == {}  # nothing was looked up
+    assert (
+        grade("combined", "wrong", SUPPORTED, "Quent", ("missing_title_policy=unscored",), title="Nobody")[0].details
+        == {}
+    )
+
+
+def test_verdicts_are_kept_where_a_cache_is_named(base, tmp_path):
+    text = f"<think>{SUPPORTED}</think><answer>Quent</answer>"
+    for hits in (0, 1):
+        facts = Facts(options(base, f"verdict_cache={tmp_path / 'verdicts.db'}"), "hardened", True)
+        assert asyncio.run(facts.of(text, ROW)).value == 1 / 4 and facts.verifier.num_hits == hits
+        facts.close()
 
 
 def test_the_reason_of_a_score_names_the_facts_and_their_evidence(grade, base):

@@ -16,7 +16,7 @@ from knowledge.facts.claims import Claims, by_model, by_rules
 from knowledge.facts.lexical import LexicalVerifier
 from knowledge.facts.verdict import CachedVerifier, Verdict
 from knowledge.store.base import KnowledgeBase
-from knowledge.store.result import Passage
+from knowledge.store.result import Lookup, Passage
 from knowledge.store.source import Source
 from rewards.knowrl.factuality import FactualityJudge, FactVerdict, titles_of
 
@@ -218,32 +218,28 @@ class Slow:
         return [Verdict(S, None, 1.0, 0.0, fact) for fact, _ in questions]
 
 
-def test_completions_share_the_verifiers_calls_and_never_block_the_loop(make):
+def test_completions_share_the_verifiers_calls_and_no_work_is_done_on_the_loops_thread(make):
     verifier = Slow()
     judge = make(verifier=verifier)
+    lookup, search, workers = judge.base.lookup, judge.base.search, set()
 
-    async def run():
-        longest, last = 0.0, time.perf_counter()
+    def noted(function):
+        def run(*arguments):
+            workers.add(threading.current_thread().name)
+            return function(*arguments)
 
-        async def watch():
-            nonlocal longest, last
-            while True:
-                await asyncio.sleep(0.001)
-                longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
+        return run
 
-        watching = asyncio.create_task(watch())
-        found = await asyncio.gather(*(judge.judge(GOOD + f" She has {i} cats.", "", "Mira Tolan") for i in range(40)))
-        watching.cancel()
-        return found, longest
-
-    found, longest = asyncio.run(run())
+    judge.base.lookup, judge.base.search = noted(lookup), noted(search)
+    found = judge_all(judge, *((GOOD + f" She has {i} cats.", "", "Mira Tolan") for i in range(40)))
     for i, one in enumerate(found):  # each got its own verdicts
         assert [fact.verdict.reason for fact in one.facts] == [
             "Mira Tolan was born in Velda",
             f"Mira Tolan has {i} cats",
         ]
-    assert sum(verifier.sizes) == 80 and len(verifier.sizes) <= 10 and len(verifier.threads) == 1
-    assert longest < 0.045  # less than one call of the verifier
+    assert sum(verifier.sizes) == 80 and len(verifier.sizes) <= 20 and len(verifier.threads) == 1
+    assert all(name.startswith("verdicts") for name in verifier.threads)
+    assert workers and all(name.startswith("knowledge") for name in workers)
 
 
 def test_several_loops_may_use_one_judge(make):
@@ -329,3 +325,57 @@ def test_the_five_best_passages_are_asked_for_with_title_and_fact(make):
     judge_all(judge, (GOOD, "", "Mira Tolan"))
     assert asked == [("Mira Tolan Mira Tolan was born in Velda", 5, ("Mira Tolan",))]
     assert [fact for fact, _ in seen] == ["Mira Tolan was born in Velda"]
+
+
+@pytest.mark.parametrize(
+    ("titles", "how", "subject"),
+    [
+        ("Mira Tolan", "exact", "Mira Tolan"),
+        (" Grease (film) ", "exact", "Grease"),
+        (["Mira Tolan"], "exact", "Mira Tolan"),
+        ("Alex;AleX", "exact", ""),  # one document of that name; "she" may stand for either
+        ("Alex;AleX", "parts", ""),
+        ("Mira", "search", ""),  # a guess
+    ],
+)
+def test_pronouns_stand_for_the_title_only_where_it_is_one_that_is_known(make, titles, how, subject):
+    asked = []
+
+    async def decompose(text, question, subject):
+        asked.append((text, question, subject))
+        return Claims(())
+
+    judge = make(decompose, missing_title="search")
+    judge.base.lookup = lambda title: Lookup(title, (title,), how)
+    judge_all(judge, ("a text", "a question?", titles))
+    assert asked == [("a text", "a question?", subject)]
+
+
+def test_evidence_is_sought_with_all_titles_that_were_found(make):
+    judge, asked = make(num_passages=3), []
+    judge.base.search = lambda query, k, titles: asked.append((query, k, titles)) or []
+    [found] = judge_all(judge, (GOOD, "", "Mira Tolan;Nobody;Jon Orn"))
+    assert asked == [("Mira Tolan Jon Orn Mira Tolan was born in Velda", 3, ("Mira Tolan", "Jon Orn"))]
+    assert found.reason == "0 of 1 facts supported, 0 refuted"
+
+
+def test_the_search_for_missing_titles_is_prepared_before_the_first_completion(make, monkeypatch):
+    prepared = []
+    monkeypatch.setattr(KnowledgeBase, "prepare_search", lambda base: prepared.append(base))
+    for policy in ("zero", "unscored", "search"):
+        make(missing_title=policy)
+    assert len(prepared) == 1
+
+
+def test_a_guessed_title_counts_as_missing_unless_guesses_are_wanted(make):
+    row = (GOOD, "", "Mira of Tolan")
+    found = [judge_all(make(missing_title=policy), row)[0] for policy in ("zero", "unscored", "search")]
+    assert [one.value for one in found] == [0.0, None, 1 / 4] and [len(one.facts) for one in found] == [0, 0, 1]
+
+
+def test_the_formula_of_the_judge_is_the_one_that_was_given(make):
+    def formula(labels):
+        return 0.125 * labels.count(S) + 0.5 * labels.count(R) + 0.25 * labels.count(U)
+
+    [found] = judge_all(make(formula=formula), (GOOD + " She works as a cook.", "", "Mira Tolan"))
+    assert found.value == 0.125 + 0.5

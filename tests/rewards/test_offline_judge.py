@@ -148,3 +148,11 @@ def test_no_answer_with_another_candidate_or_a_denial_is_right(question, answer,
 def test_an_ordinary_answer_stays_right(question, answer, truth):
     verdict = asyncio.run(OfflineJudge().verdict(question, answer, [truth]))
     assert verdict.outcome == "correct", verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("truths", "outcome"), [(["Orun", "Velda"], "correct"), (["Velda", "Orun"], "correct"), (["Orun", "Tane"], "wrong")]
+)
+def test_a_sentence_around_any_one_of_the_truths_is_right(truths, outcome):
+    found = asyncio.run(OfflineJudge().verdict("Where was Mira Tolan born?", "She was born in Velda", truths))
+    assert found.outcome == outcome

@@ -94,6 +94,40 @@ def test_it_is_an_attempt(answer):
     assert not is_refusal(answer)
 
 
+def test_a_text_of_more_than_1000_characters_is_no_refusal():
+    """It says more than that it says nothing, even where every clause of it declines."""
+    clause = "I don't know. "
+    assert len(clause * 71) == 994 and is_refusal(clause * 71) and is_refusal(clause * 71 + " " * 6)
+    assert not is_refusal(clause * 71 + " " * 7) and not is_refusal(clause * 72)
+
+
+@pytest.mark.parametrize("apostrophe", "'’‘ʼ`´＇")
+def test_every_apostrophe_is_one(apostrophe):
+    assert is_refusal(f"I don{apostrophe}t know")
+
+
+@pytest.mark.parametrize(
+    "answer", ["Ｉ ｄｏｎ＇ｔ ｋｎｏｗ", "Ｎ／Ａ", "ｕｎｋｎｏｗｎ．", "I don't\u00a0know", "𝐈 𝐝𝐨𝐧'𝐭 𝐤𝐧𝐨𝐰"]
+)
+def test_a_refusal_in_other_forms_of_the_letters(answer):
+    """Full-width and bold letters, and a space that does not break, are the plain ones."""
+    assert is_refusal(answer)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "I don't know, Paris, sorry",
+        "Paris. I don't know.",
+        "Sorry, I don't know. Paris. Thanks.",
+        "Unfortunately, thanks, sorry",
+        "I don't know. Maybe it is so",
+    ],
+)
+def test_one_clause_that_neither_declines_nor_fills_makes_an_attempt(answer):
+    assert not is_refusal(answer)
+
+
 V1 = {
     "I cannot answer that": True,
     "I can't provide this": True,

@@ -9,7 +9,7 @@ import pytest
 from grpo.errors import UserError
 from grpo.schema import Completion, Group, Prompt, Score
 from rewards import exact, format, overlong
-from rewards.registry import Reward, build_rewards
+from rewards.registry import PRESETS, Reward, build_rewards, expand
 from rewards.scorer import Scorer, combine
 
 GOOD = "<think>a</think><answer>b</answer>"
@@ -186,3 +186,168 @@ def test_scorer_starts_when_a_completion_is_submitted():
     scorer.collect(0, group)
     assert group.rewards == [1.0, 1.0]
     scorer.close()
+
+
+def test_rewards_go_to_the_completion_of_their_index_in_whatever_order_they_arrive():
+    """Submitted as 2, 0, 1, with a second group in between; every kind of reward sees and grades its own completion."""
+    seen = []
+
+    def lengths(prompts, completions, **columns):
+        seen.append((prompts, completions, columns))
+        return [float(len(completion)) for completion in completions]
+
+    async def api(text, row):
+        await asyncio.sleep(0.01 * (4 - len(text)))  # the longest is graded first
+        return Score(10.0 * len(text))
+
+    def plain(text, row):
+        assert row["completion_ids"] == [len(text)] and row["prompt"] == f"p{row['k']}"
+        return Score(100.0 * len(text), f"{text} of {row['k']}")
+
+    groups = [
+        Group(
+            Prompt(number, f"p{number}", (1,), {"k": number}),
+            [Completion([len(text)], [0.0], [0.0], "stop", text) for text in texts],
+        )
+        for number, texts in enumerate((("a", "bb", "ccc"), ("xxx", "y", "zz")))
+    ]
+    scorer = Scorer([Reward("all", function=lengths), Reward("api", grade=api), Reward("one", grade=plain)])
+    scorer.begin()
+    for group, index in ((0, 2), (1, 1), (0, 0), (1, 2), (0, 1), (1, 0)):
+        scorer.submit(group, index, 3, f"p{group}", groups[group].completions[index], {"k": group})
+    for number in (1, 0):
+        scorer.collect(number, groups[number])
+    scorer.close()
+    assert [group.rewards for group in groups] == [[111.0, 222.0, 333.0], [333.0, 111.0, 222.0]]
+    assert [score["one"].reason for score in groups[1].scores] == ["xxx of 1", "y of 1", "zz of 1"]
+    assert all(list(scores) == ["all", "api", "one"] for group in groups for scores in group.scores)
+    assert sorted(seen, key=lambda call: call[0]) == [
+        (["p0"] * 3, ["a", "bb", "ccc"], {"k": [0] * 3, "completion_ids": [[1], [2], [3]]}),
+        (["p1"] * 3, ["xxx", "y", "zz"], {"k": [1] * 3, "completion_ids": [[3], [1], [2]]}),
+    ]
+
+
+def test_columns_of_the_names_that_trl_passes_itself_do_not_reach_a_group_function_twice():
+    def whole(prompts, completions, **columns):
+        assert set(columns) == {"answer", "completion_ids"}
+        return [1.0] * len(completions)
+
+    scorer, group = Scorer([Reward("all", function=whole)]), _group("a", "b")
+    group.prompt.columns.update(prompt="q", prompts="q", completions="q")
+    scorer.grade([group])
+    scorer.close()
+    assert group.rewards == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("kind", ["grade", "function"])
+def test_a_group_is_ready_when_all_its_grades_are_there(kind):
+    go = threading.Event()
+
+    def grade(text, row):
+        assert text == "a" or go.wait(5)
+        return Score(1.0)
+
+    def whole(prompts, completions, **columns):
+        assert go.wait(5)
+        return [1.0] * len(completions)
+
+    scorer, group = Scorer([Reward("r", **{kind: {"grade": grade, "function": whole}[kind]})]), _group("a", "b")
+    scorer.begin()
+    for index, completion in enumerate(group.completions):
+        scorer.submit(0, index, 2, "p", completion, {})
+    time.sleep(0.05)
+    assert not scorer.ready(0, 2)  # the first completion is graded, the second is not
+    go.set()
+    scorer.collect(0, group)
+    assert scorer.ready(0, 2)
+    scorer.close()
+
+
+def test_a_step_begins_without_the_completions_of_the_one_before():
+    """Else the first completion of a group would find the group complete, with an old text in it."""
+    seen = []
+
+    def whole(prompts, completions, **columns):
+        seen.append(completions)
+        return [float(len(completion)) for completion in completions]
+
+    scorer, old, new = Scorer([Reward("all", function=whole)]), _group("a", "bb"), _group("cccc", "ddd")
+    scorer.grade([old])
+    scorer.grade([new])
+    scorer.close()
+    assert seen == [["a", "bb"], ["cccc", "ddd"]] and (old.rewards, new.rewards) == ([1.0, 2.0], [4.0, 3.0])
+
+
+def test_weights_belong_to_rewards_by_their_order_and_are_1_unless_given():
+    rewards = [Reward("a", grade=lambda text, row: Score(1.0)), Reward("b", grade=lambda text, row: Score(0.5))]
+    for weights, value in (([2, -4], 0.0), ([0, 1], 0.5), (None, 1.5)):
+        scorer, group = Scorer(rewards, weights), _group("a")
+        scorer.grade([group])
+        scorer.close()
+        assert group.rewards == [value] and group.scores[0]["b"].value == 0.5  # scores are not weighted
+
+
+def test_the_scorer_hands_on_to_each_reward_that_has_it():
+    calls = []
+    rewards = [
+        Reward("plain", grade=format.grade),
+        Reward(
+            "full",
+            grade=format.grade,
+            prepare=lambda rows, say: calls.append((rows, say)),
+            metrics=lambda: {"full/calls": 2.0},
+            close=lambda: calls.append("closed"),
+        ),
+        Reward("more", grade=format.grade, metrics=lambda: {"more/calls": 3.0}),
+    ]
+    scorer = Scorer(rewards)
+    scorer.prepare([{"a": 1}], print)
+    assert calls == [([{"a": 1}], print)] and scorer.metrics() == {"full/calls": 2.0, "more/calls": 3.0}
+    assert not scorer.slow and Scorer([*rewards, Reward("s", slow=True)]).slow
+    scorer.close()
+    assert calls[1:] == ["closed"]
+
+
+@pytest.mark.parametrize("returned", [[1.0], [1.0, 2.0, 3.0], 1.0, None, "ab", [1.0, "2"], {0: 1.0, 1: 2.0}], ids=repr)
+def test_what_a_users_function_returns_is_checked(returned):
+    scorer, group = Scorer([Reward("mine", function=lambda prompts, completions, **_: returned)]), _group("a", "b")
+    with pytest.raises(UserError, match="mine"):
+        scorer.grade([group])
+    scorer.close()
+
+
+def test_a_users_function_may_return_integers_and_none():
+    scorer, group = Scorer([Reward("mine", function=lambda prompts, completions, **_: [3, None])]), _group("a", "b")
+    scorer.grade([group])
+    scorer.close()
+    assert group.rewards == [3.0, None] and isinstance(group.rewards[0], float)
+
+
+def test_a_users_function_that_raises_ends_in_its_own_words():
+    def broken(prompts, completions, **columns):
+        raise KeyError("answer")
+
+    scorer = Scorer([Reward("mine", function=broken)])
+    with pytest.raises(UserError, match="mine failed") as caught:
+        scorer.grade([_group("a")])
+    scorer.close()
+    assert "KeyError" in caught.value.why
+
+
+def test_the_order_of_names_is_the_order_of_rewards_and_presets_stand_for_two():
+    assert [reward.name for reward in build_rewards(["exact", "format"], {})] == ["exact", "format"]
+    assert expand(["exact", "knowrl_v1"]) == ["exact", "format", "combined_v1"]
+    assert PRESETS == {
+        "knowrl": ("format", "combined"),
+        "knowrl_v1": ("format", "combined_v1"),
+        "knowrl_v2": ("format", "combined_v2"),
+    }
+
+
+def test_trls_signature_gives_each_completion_its_own_row():
+    async def slow(text, row):
+        await asyncio.sleep(0.01 * (3 - len(text)))
+        return Score(float(row["answer"] == text and row["prompt"] == text.upper()))
+
+    for grade in (slow, lambda text, row: Score(float(row["answer"] == text and row["prompt"] == text.upper()))):
+        assert Reward("r", grade=grade)(["A", "BB", "C"], ["a", "bb", "c"], answer=["a", "bb", "x"]) == [1.0, 1.0, 0.0]

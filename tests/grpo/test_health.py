@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from grpo.errors import NON_FINITE, SERVICE, UserError
-from grpo.run.health import Health
 
 
 def metrics(refused=0.1, unscored=0.0):
@@ -15,7 +14,7 @@ def metrics(refused=0.1, unscored=0.0):
 
 def test_a_collapse_into_refusing_is_named_once():
     said = []
-    watch = Watch(0.2, said.append)
+    watch = Health(said.append, 0.2)
     for step, refused in enumerate([0.1, 0.3, 0.8, 0.97, 1.0, 1.0], 1):
         watch.check(step, metrics(refused))
     assert len(said) == 1 and "step 4" in said[0] and "97%" in said[0]
@@ -23,14 +22,14 @@ def test_a_collapse_into_refusing_is_named_once():
 
 def test_a_policy_that_refuses_from_the_start_has_not_collapsed():
     said = []
-    watch = Watch(0.2, said.append)
+    watch = Health(said.append, 0.2)
     for step in range(5):
         watch.check(step, metrics(1.0))
     assert not said
 
 
 def test_unscorable_rewards_end_the_run_after_three_steps_in_a_row():
-    watch = Watch(0.2, print)
+    watch = Health(print, 0.2)
     for step, share in enumerate([0.5, 0.5, 0.1, 0.3, 0.3]):
         watch.check(step, metrics(unscored=share))
     with pytest.raises(UserError) as caught:
@@ -39,7 +38,7 @@ def test_unscorable_rewards_end_the_run_after_three_steps_in_a_row():
 
 
 def test_three_gradients_in_a_row_that_are_not_finite_end_the_run():
-    watch = Watch(0.2, print)
+    watch = Health(print, 0.2)
     plain, guarded = SimpleNamespace(scale=1), SimpleNamespace(scale=2)
     for norm in (math.nan, math.inf, 1.0, math.nan, math.nan):
         watch.updated(plain, norm)
@@ -55,7 +54,7 @@ def test_three_gradients_in_a_row_that_are_not_finite_end_the_run():
 
 
 def test_a_users_function_may_leave_out_what_it_likes():
-    watch = Watch(0.2, print)
+    watch = Health(print, 0.2)
     for step in range(5):
         watch.check(step, {"rewards/mine:sometimes/unscored_frac": 0.9})
 
@@ -63,7 +62,7 @@ def test_a_users_function_may_leave_out_what_it_likes():
 @pytest.mark.parametrize(("refused", "named"), [(0.9499, 0), (0.95, 1)])
 def test_from_which_share_on_a_policy_refuses_all(refused, named):
     said = []
-    watch = Watch(0.2, said.append)
+    watch = Health(said.append, 0.2)
     for step, share in enumerate([0.0, 0.0, refused]):
         watch.check(step, metrics(share))
     assert len(said) == named
@@ -73,14 +72,14 @@ def test_from_which_share_on_a_policy_refuses_all(refused, named):
 def test_a_policy_has_answered_if_a_running_mean_says_so(answered, named):
     """Above 0.05. A tenth of each step's share is added to nine tenths of what was: 0.04; 0.027 + 0.03; 0.06."""
     said = []
-    watch = Watch(0.2, said.append)
+    watch = Health(said.append, 0.2)
     for step, share in enumerate([*answered, 0.0]):
         watch.check(step, metrics(1 - share))
     assert len(said) == named
 
 
 def test_exactly_the_share_that_is_allowed_ends_nothing():
-    watch = Watch(0.2, print)
+    watch = Health(print, 0.2)
     for step in range(5):
         watch.check(step, metrics(unscored=0.2))
     assert watch.unscored == 0

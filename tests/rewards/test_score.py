@@ -1,0 +1,60 @@
+"""The command that grades a file of completions."""
+
+import json
+
+import pytest
+
+from grpo.errors import PREFLIGHT, UserError
+from rewards.registry import build_rewards
+from rewards.score import main, score_rows
+from rewards.scorer import Scorer
+
+ROWS = [
+    {"completion": "Velda", "question": "Where?", "answer": "Velda", "id": 7},
+    {"completion": "Orun", "ground_truth": "Velda"},
+    {"completion": "<think>a</think><answer>Velda</answer>", "answer": "Velda", "ground_truth": "Orun"},
+    {"completion": "Velda"},
+]
+
+
+def graded(rows, *names):
+    scorer = Scorer(build_rewards(names, {}))
+    try:
+        return score_rows(rows, scorer)
+    finally:
+        scorer.close()
+
+
+def test_each_row_comes_back_with_its_own_rewards_and_reasons():
+    found = graded(ROWS, "exact", "format")
+    assert [row["rewards"] for row in found] == [
+        {"exact": 1.0, "format": -1.0},
+        {"exact": 0.0, "format": -1.0},
+        {"exact": 1.0, "format": 1.0},  # `answer` goes before the other names of the column
+        {"exact": None, "format": -1.0},
+    ]
+    assert [{key: row[key] for key in source} for row, source in zip(found, ROWS, strict=True)] == ROWS
+    assert found[1]["reasons"]["exact"] == "'Orun' is not 'Velda'" and "no answer" in found[3]["reasons"]["exact"]
+
+
+@pytest.mark.parametrize("row", [{"answer": "x"}, {"completion": None}, {"completion": 3}])
+def test_a_row_without_the_text_of_a_completion_is_named(row):
+    with pytest.raises(UserError, match="row 2 has no completion") as caught:
+        graded([ROWS[0], row], "format")
+    assert caught.value.exit_code == PREFLIGHT
+
+
+def test_the_command_writes_a_file_or_stdout_and_tells_the_means(tmp_path, capsys):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
+    main(["--reward", "exact,format", str(source), "--output", str(out)])
+    said = capsys.readouterr()
+    assert (
+        "exact: 3 of 4 rows scored, mean +0.667" in said.err and "format: 4 of 4 rows scored, mean -0.500" in said.err
+    )
+    assert said.out == "" and [json.loads(line) for line in out.read_text().splitlines()] == graded(
+        ROWS, "exact", "format"
+    )
+    main(["--reward", "math", str(source), "math_reward_no_answer=-0.25"])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["rewards"]["math"] for line in lines] == [-0.25, -0.25, -0.25, None]
