@@ -1,14 +1,15 @@
-"""A YAML file and `key=value` arguments to one frozen config. Strict: every mistake is reported, all of them at once.
+"""Read a YAML file and `key=value` arguments into one frozen configuration.
 
-Unknown keys, duplicate keys, wrong types, values out of bounds and combinations that cannot work end in exit code 2
-with file, line and key. `${VAR}` and `${VAR:-default}` stand for environment variables. `5e-6` is a number, though YAML
-1.1 reads it as text. Nothing in a config is ever run.
+Reading is strict, and reports all mistakes at once with file, line and key (exit code 2): unknown keys, keys set twice,
+wrong types, values out of bounds, and combinations that cannot work.
+
+- `base: other.yaml` takes all keys from another file first. Its path is relative to the file that names it.
+- `${VAR}` and `${VAR:-default}` stand for environment variables.
+- `5e-6` is a number, though YAML 1.1 reads it as text.
+- Nothing in a configuration is ever run.
 """
 
-import difflib
 import os
-import re
-import types
 import typing
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -17,13 +18,26 @@ from typing import Any
 
 import yaml
 
-from grpo.errors import CONFIG, UserError, is_secret_name
-from grpo.run.options import ALIASES, IGNORED, MADE_BY_TOY_WORLD, REQUIRED, UNREPEATABLE, SftConfig, TrainConfig
+from grpo.errors import CONFIG, UserError
+from grpo.run.combinations import find_problems
+from grpo.run.options import (
+    ALIASES,
+    IGNORED,
+    MADE_BY_TOY_WORLD,
+    NOT_REPEATED,
+    REQUIRED,
+    AnyConfig,
+    TrainConfig,
+    describe_keys,
+)
+from grpo.run.values import check_bounds, coerce, did_you_mean, expand_variables
 from rewards.api.endpoint import MODEL_VARIABLES
 from rewards.registry import NEED_KNOWLEDGE, expand
 
-AnyConfig = TrainConfig | SftConfig
-NOT_YAML = (
+MAX_BASES = 4  # files that a configuration may be based on, one on the other
+COMMAND_LINE = "command line"
+DTYPE_FLAGS = {"bf16": "bfloat16", "fp16": "float16"}  # `bf16: true` means `torch_dtype: bfloat16`
+YAML_ERRORS = (  # PyYAML raises more than its own errors, such as on a bad date or tag
     yaml.YAMLError,
     ValueError,
     TypeError,
@@ -31,24 +45,30 @@ NOT_YAML = (
     KeyError,
     OverflowError,
     RecursionError,
-)  # what PyYAML raises, on a bad date or tag
-MAX_SHOWN = 200  # characters of a wrong value in a message
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+)
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """A key as it was written: `where` is file:line or the command line."""
+    """A key as it was written. `source` is a file's path or the command line; `line` is 0 on the command line."""
 
     name: str
     value: Any
-    where: str
+    source: str
+    line: int = 0
+
+    @property
+    def where(self) -> str:
+        return f"{self.source}:{self.line}" if self.line else self.source
 
 
 def parse_arguments(argv: list[str], kind: type, doc: str) -> tuple[AnyConfig, list[str]]:
-    """`CONFIG [key=value ...]` of a command to its config and notices; -h shows `doc` and every key."""
+    """Read the arguments `CONFIG [key=value ...]` of a command; -h prints `doc` and every key."""
     if not argv or argv[0] in ("-h", "--help"):
-        print(doc.strip() + "\n\nEvery key can be set in CONFIG or as key=value:\n" + describe_keys(kind))
+        print(doc.strip())
+        print("\nCONFIG is a YAML file. Each of these keys can stand in it, or follow it as key=value, which wins.")
+        print("`base: FILE` in a config takes all other keys from that config.")
+        print(describe_keys(kind))
         raise SystemExit(0 if argv else CONFIG)
     return load_config(argv[0], argv[1:], kind)
 
@@ -56,37 +76,25 @@ def parse_arguments(argv: list[str], kind: type, doc: str) -> tuple[AnyConfig, l
 def load_config(
     path: str | Path | None, overrides: Sequence[str] = (), kind: type = TrainConfig
 ) -> tuple[AnyConfig, list[str]]:
-    """The config and the notices about keys that are read but not used as elsewhere. UserError (exit 2) lists all
-    mistakes. path: None takes everything from `overrides` and the defaults."""
+    """Return the configuration, and notices about keys that have no effect or another name here.
+
+    Without a path, everything comes from `overrides` and the defaults. UserError (exit 2) lists all mistakes.
+    """
     problems: list[str] = []
-    entries = (_read_file(Path(path), problems) if path else []) + _read_overrides(overrides, problems)
+    entries = _read_files([Path(path)], problems) if path else []
+    entries += _read_overrides(overrides, problems)
     values, notices = _resolve(entries, kind, problems)
-    if (
-        kind is TrainConfig
-        and values.get("reward_funcs") is None
-        and (values.get("knowledge_base") or os.environ.get("FACTSCORE_DB_PATH"))
-    ):
-        values["reward_funcs"] = ["knowrl_v2"]  # KnowRL's files name no rewards: its program has only these
-        notices.append("reward_funcs is not set, but a knowledge base is, as for KnowRL: knowrl_v2")
-    if {"correctness", *NEED_KNOWLEDGE} & set(
-        expand(values.get("reward_funcs") or ())
-    ):  # so that a resumed run has the same
-        for name, variables in MODEL_VARIABLES.items():
-            if values.get(f"{name}_model") is None:
-                values[f"{name}_model"] = next(filter(None, map(os.environ.get, variables)), None)
+    if kind is TrainConfig:
+        notices += _fill_from_environment(values)
     if not problems:
-        made = MADE_BY_TOY_WORLD if values.get("toy_world") else ()
-        problems += [
-            f"{name} is not set"
-            for name in REQUIRED
-            if name in kind.__dataclass_fields__ and values.get(name) is None and name not in made
-        ]
+        problems = _missing_keys(values, kind)
     if not problems:
         config = kind(**values)
-        problems += check(config)
+        problems = find_problems(config)
     if problems:
+        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         raise UserError(
-            f"{path or 'command line'}: {len(problems)} problem{'s' if len(problems) > 1 else ''} in the configuration",
+            f"{path or COMMAND_LINE}: {count} in the configuration",
             "\n     ".join(problems),
             "correct the keys named above; grpo/run/options.py lists every key",
             CONFIG,
@@ -94,76 +102,52 @@ def load_config(
     return config, notices
 
 
-def check(c: AnyConfig) -> list[str]:
-    """What is wrong with a combination of keys."""
-    problems = []
-    if isinstance(c, TrainConfig):
-        rows = c.per_device_train_batch_size * c.gradient_accumulation_steps
-        if rows % c.num_generations:
-            problems.append(
-                f"per_device_train_batch_size x gradient_accumulation_steps = {rows} completions do not make whole groups of "
-                f"num_generations = {c.num_generations}"
-            )
-        rewards = expand(c.reward_funcs)
-        if c.reward_weights and len(c.reward_weights) != len(rewards):
-            problems.append(
-                f"reward_weights has {len(c.reward_weights)} entries, reward_funcs stands for {len(rewards)}: {', '.join(rewards)}"
-            )
-        if len(set(rewards)) != len(rewards):
-            problems.append("reward_funcs names a reward twice")
-        if (c.top_p < 1 or c.top_k) and c.num_iterations > 1:
-            problems.append(
-                "top_p and top_k need num_iterations: 1, since what they keep is only known for the policy that sampled"
-            )
-        if "{question}" not in c.prompt_template:
-            problems.append("prompt_template does not contain {question}")
-        if any(name in NEED_KNOWLEDGE for name in expand([*c.reward_funcs, *(c.eval_reward_funcs or ())])) and not (
-            c.knowledge_base or os.environ.get("FACTSCORE_DB_PATH") or c.toy_world == "encyclopedia"
-        ):
-            problems.append(
-                "factuality without a knowledge base: neither knowledge_base nor FACTSCORE_DB_PATH is set; build one with "
-                "`python -m knowledge.build SOURCE OUT.db` and set knowledge_base: OUT.db"
-            )
-        if (
-            "soft_overlong_punishment" in (*c.reward_funcs, *(c.eval_reward_funcs or ()))
-            and not 0 < c.soft_punish_cache <= c.max_completion_length
-        ):
-            problems.append("soft_overlong_punishment needs 0 < soft_punish_cache <= max_completion_length")
-    if c.max_steps == 0:
-        problems.append("max_steps is 0: nothing to do")
-    if c.lora_r == 0 and c.adapter_name_or_path and c.lora_dropout:
-        problems.append("lora_dropout without an adapter (lora_r is 0)")
-    unknown = set(c.report_to) - {"tensorboard", "swanlab", "wandb", "none"}
-    if unknown:
-        problems.append(f"report_to: unknown {', '.join(sorted(unknown))}")
-    return problems
-
-
 def to_yaml(config: AnyConfig) -> str:
-    """The resolved config as YAML that `load_config` reads back to an equal config."""
-    values = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in asdict(config).items()
-        if name not in UNREPEATABLE
-    }
-    return yaml.safe_dump(
-        {name: value for name, value in values.items() if value is not None}, sort_keys=False, allow_unicode=True
-    )
-
-
-def describe_keys(kind: type) -> str:
-    """All keys of a config with default and meaning, grouped as in options.py."""
-    lines = []
-    for base in kind.__mro__[1:-1]:
-        lines.append(f"\n{base.__name__.removesuffix('Keys').lower()}:")
-        lines += [f"  {f.name}: {f.default!r:<12} {f.metadata['doc']}" for f in fields(base)]
-    return "\n".join(lines)
+    """Return the configuration as YAML, from which `load_config` makes an equal one."""
+    values = {}
+    for name, value in asdict(config).items():
+        if value is not None and name not in NOT_REPEATED:
+            values[name] = list(value) if isinstance(value, tuple) else value
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
+def _read_files(chain: list[Path], problems: list[str]) -> list[_Entry]:
+    """Read the last file of the chain after the files that it is based on, whose keys it may set again.
+
+    chain: the file of the command, its base, the base of that, and so on.
+    """
+    own = _read_file(chain[-1], problems)
+    bases = [entry for entry in own if entry.name == "base"]
+    entries = [entry for entry in own if entry.name != "base"]
+    if not bases:
+        return entries
+    try:
+        base = _find_base(bases, chain)
+    except ValueError as error:
+        problems.append(f"{bases[-1].where}: base: {error}")
+        return entries
+    return _read_files([*chain, base], problems) + entries
+
+
+def _find_base(bases: list[_Entry], chain: list[Path]) -> Path:
+    """Return the file that a file names as its base. ValueError says why it cannot be used."""
+    if len(bases) > 1:
+        raise ValueError(f"it was set at {bases[0].where} already")
+    path = chain[-1].parent / coerce(expand_variables(bases[0].value), str)
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    if path.resolve() in [file.resolve() for file in chain]:
+        raise ValueError(f"a file cannot be based on itself: {' -> '.join(map(str, [*chain, path]))}")
+    if len(chain) > MAX_BASES:
+        raise ValueError(f"more than {MAX_BASES} files are based on each other")
+    return path
+
+
 def _read_file(path: Path, problems: list[str]) -> list[_Entry]:
+    """Read the keys of one file, with their lines."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -174,188 +158,117 @@ def _read_file(path: Path, problems: list[str]) -> list[_Entry]:
             CONFIG,
         ) from None
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            raise yaml.YAMLError(
-                "aliases (*name) are not used here"
-            )  # nested, nine lines of them stand for a billion values
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        if root is None:
-            return []
-        if not isinstance(root, yaml.MappingNode):
-            raise yaml.YAMLError("the file must hold `key: value` lines")
-        entries = []
-        for key_node, value_node in root.value:
-            where = f"{path}:{key_node.start_mark.line + 1}"
-            loader = yaml.SafeLoader("")
-            entries.append(
-                _Entry(
-                    str(loader.construct_object(key_node, deep=True)),
-                    loader.construct_object(value_node, deep=True),
-                    where,
-                )
-            )
-        return entries
-    except NOT_YAML as error:
+        return _parse(text, str(path))
+    except YAML_ERRORS as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         problems.append(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}")
         return []
 
 
+def _parse(text: str, source: str) -> list[_Entry]:
+    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
+        # Nested aliases: nine lines of them can stand for a billion values.
+        raise yaml.YAMLError("aliases (*name) are not used here")
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if root is None:
+        return []
+    if not isinstance(root, yaml.MappingNode):
+        raise yaml.YAMLError("the file must hold `key: value` lines")
+    entries = []
+    for key_node, value_node in root.value:
+        loader = yaml.SafeLoader("")
+        name = str(loader.construct_object(key_node, deep=True))
+        value = loader.construct_object(value_node, deep=True)
+        entries.append(_Entry(name, value, source, key_node.start_mark.line + 1))
+    return entries
+
+
 def _read_overrides(overrides: Sequence[str], problems: list[str]) -> list[_Entry]:
+    """Read `key=value` arguments. A value is YAML, or else text."""
     entries = []
     for argument in overrides:
         name, equals, text = argument.removeprefix("--").partition("=")
         if not equals:
-            problems.append(f"command line: {argument!r} is not key=value")
+            problems.append(f"{COMMAND_LINE}: {argument!r} is not key=value")
+            continue
+        if name == "base":
+            problems.append(f"{COMMAND_LINE}: base can be set only in a file")
             continue
         try:
-            entries.append(_Entry(name, text if "*" in text else yaml.safe_load(text), "command line"))
-        except NOT_YAML:
-            entries.append(_Entry(name, text, "command line"))
+            value = text if "*" in text else yaml.safe_load(text)
+        except YAML_ERRORS:
+            value = text
+        entries.append(_Entry(name, value, COMMAND_LINE))
     return entries
 
 
+# --- from entries to values -------------------------------------------------------------------------------------------
+
+
 def _resolve(entries: list[_Entry], kind: type, problems: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """Names to their canonical form, values to their types; later entries win over the file only from the command
-    line."""
-    known, hints = {f.name: f for f in fields(kind)}, typing.get_type_hints(kind)
-    values, seen, notices = {}, {}, []
+    """Translate names and convert values. Later sources win; a file may set a key only once."""
+    keys = {field.name: field for field in fields(kind)}
+    hints = typing.get_type_hints(kind)
+    values: dict[str, Any] = {}
+    set_by: dict[str, _Entry] = {}
+    notices: list[str] = []
     for entry in entries:
-        name = entry.name.rstrip(":")  # KnowRL's grpo.yaml has `swanlab_experiment_name::`
-        if name != entry.name:
-            notices.append(f"{entry.where}: {entry.name} is read as {name}")
-        if name in ("bf16", "fp16"):
-            if entry.value is not True:
-                continue
-            entry, name = _Entry(name, {"bf16": "bfloat16", "fp16": "float16"}[name], entry.where), "torch_dtype"
-        elif ALIASES.get(name) in known:
-            name = ALIASES[name]
-        if name in IGNORED and name not in known:
+        name, value = _translate(entry, keys, notices)
+        if name in DTYPE_FLAGS:
+            continue  # `bf16: false` says nothing
+        if name in IGNORED and name not in keys:
             notices.append(f"{entry.where}: {name} is not used: {IGNORED[name]}")
             continue
-        if name not in known:
-            close = difflib.get_close_matches(name, [*known, *ALIASES], n=1)
-            problems.append(f"{entry.where}: unknown key {name}" + (f"; did you mean {close[0]}?" if close else ""))
+        if name not in keys:
+            problems.append(f"{entry.where}: unknown key {name}{did_you_mean(name, [*keys, *ALIASES])}")
             continue
         try:
-            value = coerce(_expand(entry.value), hints[name])
-            _check_bounds(value, known[name].metadata)
+            value = coerce(expand_variables(value), hints[name])
+            check_bounds(value, keys[name].metadata)
         except (ValueError, OverflowError) as error:
             problems.append(f"{entry.where}: {name}: {error}")
             continue
-        if name in seen and entry.where != "command line" and (values[name] != value or seen[name].name == entry.name):
-            problems.append(f"{entry.where}: {entry.name} was set at {seen[name].where} already, as {seen[name].name}")
-        values[name], seen[name] = value, entry
+        before = set_by.get(name)
+        if before and before.source == entry.source != COMMAND_LINE:
+            if before.name == entry.name or values[name] != value:
+                problems.append(f"{entry.where}: {entry.name} was set at {before.where} already, as {before.name}")
+        values[name] = value
+        set_by[name] = entry
     return values, notices
 
 
-def _expand(value: Any) -> Any:
-    """${VAR} and ${VAR:-default} in text, also inside lists."""
-    if isinstance(value, list):
-        return [_expand(item) for item in value]
-    if not isinstance(value, str):
-        return value
-
-    def substitute(match: re.Match) -> str:
-        if is_secret_name(match[1]):
-            raise ValueError(
-                f"{match[1]} holds a secret, which would be written to config.resolved.yaml; name the variable (judge_api_key_env) instead"
-            )
-        found = os.environ.get(match[1], match[2])
-        if found is None:
-            raise ValueError(
-                f"the environment variable {match[1]} is not set (write ${{{match[1]}:-default}} to allow that)"
-            )
-        return found
-
-    return _VARIABLE.sub(substitute, value)
+def _translate(entry: _Entry, keys: dict[str, Any], notices: list[str]) -> tuple[str, Any]:
+    """Return name and value of an entry in the words of options.py."""
+    name = entry.name.rstrip(":")  # KnowRL's grpo.yaml has `swanlab_experiment_name::`
+    if name != entry.name:
+        notices.append(f"{entry.where}: {entry.name} is read as {name}")
+    if name in DTYPE_FLAGS and entry.value is True:
+        return "torch_dtype", DTYPE_FLAGS[name]
+    if ALIASES.get(name) in keys:
+        return ALIASES[name], entry.value
+    return name, entry.value
 
 
-def coerce(value: Any, hint: Any) -> Any:
-    """The value as the hinted type; ValueError with what was wanted."""
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    for option in options:
-        try:
-            return _coerce_one(value, option)
-        except (ValueError, OverflowError):
-            continue
-    wanted = " or ".join(
-        {
-            type(None): "null",
-            list[str]: "a list of names",
-            list[float]: "a list of numbers",
-            bool: "true or false",
-            str: "text",
-            int: "a whole number",
-            float: "a number",
-        }.get(option, str(option))
-        for option in options
-    )
-    raise ValueError(f"wants {wanted}, got {_shown(value)}")
+def _fill_from_environment(values: dict[str, Any]) -> list[str]:
+    """Set what KnowRL's program takes from its environment, so that a resumed run has the same; return notices."""
+    notices = []
+    has_knowledge = values.get("knowledge_base") or os.environ.get("FACTSCORE_DB_PATH")
+    if values.get("reward_funcs") is None and has_knowledge:
+        values["reward_funcs"] = ("knowrl_v2",)  # KnowRL's files name no rewards, because its program has only these
+        notices.append("reward_funcs is not set, but a knowledge base is, as for KnowRL: using knowrl_v2")
+    rewards = expand(values.get("reward_funcs") or ())
+    if {"correctness", *NEED_KNOWLEDGE} & set(rewards):
+        for name, variables in MODEL_VARIABLES.items():
+            models = [os.environ[variable] for variable in variables if os.environ.get(variable)]
+            if values.get(f"{name}_model") is None and models:
+                values[f"{name}_model"] = models[0]
+    return notices
 
 
-def _shown(value: Any) -> str:
-    """A value in a message: an integer of more digits than Python prints has none to show."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
-
-
-def _coerce_one(value: Any, wanted: Any) -> Any:
-    if wanted is type(None):
-        if value is None:
-            return None
-    elif wanted is bool:
-        if isinstance(value, bool) or (isinstance(value, str) and value.lower() in ("true", "false")):
-            return value if isinstance(value, bool) else value.lower() == "true"
-    elif wanted is int:
-        if not isinstance(value, bool) and (
-            isinstance(value, int)
-            or re.fullmatch(r"[+-]?\d+", str(value))
-            or (isinstance(value, float) and value.is_integer())
-        ):
-            return int(value)
-    elif wanted is float:
-        number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else float("nan")
-        if number - number == 0:  # neither nan nor infinite
-            return number
-    elif wanted is str:
-        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-            return str(value)
-    elif wanted in (list[str], list[float]):
-        items = (
-            [item.strip() for item in value.split(",")]
-            if isinstance(value, str)
-            else value
-            if isinstance(value, list)
-            else [value]
-        )
-        return tuple(_coerce_one(item, typing.get_args(wanted)[0]) for item in items)
-    raise ValueError
-
-
-def _check_bounds(value: Any, bounds: typing.Mapping[str, Any]) -> None:
-    if bounds["choices"] and not any(
-        value is choice or (value == choice and type(value) is type(choice)) for choice in bounds["choices"]
-    ):
-        close = difflib.get_close_matches(str(value), [c for c in bounds["choices"] if isinstance(c, str)], n=1)
-        raise ValueError(
-            f"must be one of {', '.join(str(c) for c in bounds['choices'])}; got {_shown(value)}"
-            + (f"; did you mean {close[0]}?" if close else "")
-        )
-    for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, (int, float)) and not isinstance(number, bool):
-            if (
-                (bounds["low"] is not None and number < bounds["low"])
-                or (bounds["high"] is not None and number > bounds["high"])
-                or (bounds["above"] is not None and number <= bounds["above"])
-            ):
-                limits = [
-                    f"at least {bounds['low']}" if bounds["low"] is not None else "",
-                    f"above {bounds['above']}" if bounds["above"] is not None else "",
-                    f"at most {bounds['high']}" if bounds["high"] is not None else "",
-                ]
-                raise ValueError(f"must be {' and '.join(filter(None, limits))}; got {number}")
+def _missing_keys(values: dict[str, Any], kind: type) -> list[str]:
+    """Name the keys that must be set and are not."""
+    needed = [name for name in REQUIRED if name in kind.__dataclass_fields__]
+    if values.get("toy_world"):
+        needed = [name for name in needed if name not in MADE_BY_TOY_WORLD]
+    return [f"{name} is not set" for name in needed if values.get(name) is None]

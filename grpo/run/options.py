@@ -1,12 +1,17 @@
-"""Every configuration key: its name, type, default, meaning and bounds. `config.py` turns a YAML file into a
-`TrainConfig`.
+"""Every configuration key: its name, type, default, meaning and bounds.
 
-Names are TRL's (and KnowRL's, which are the same); see ALIASES for other tools' words. A key means the same in every
-class.
+`config.py` turns a YAML file and a command line into a `TrainConfig` or an `SftConfig`. The names are those of TRL,
+which KnowRL uses too; ALIASES lists the names that other tools use. A key means the same in both stages.
 """
 
-from dataclasses import dataclass, field
+import json
+import textwrap
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
+
+REQUIRED = ("model_name_or_path", "output_dir", "dataset_id_or_path", "reward_funcs")
+MADE_BY_TOY_WORLD = ("model_name_or_path", "dataset_id_or_path")
+NOT_REPEATED = ("resume_from_checkpoint", "overwrite_output_dir")  # they concern one invocation, not the run
 
 
 def key(
@@ -18,244 +23,296 @@ def key(
     high: float | None = None,
     above: float | None = None,
 ) -> Any:
-    """A configuration key: low <= value <= high, value > above, or one of `choices`."""
-    bounds = {"doc": doc, "choices": choices, "low": low, "high": high, "above": above}
-    return field(default=default, metadata=bounds)
+    """Declare a key. Its value is one of `choices`, or low <= value <= high and value > above."""
+    return field(
+        default=default,
+        metadata={"doc": doc, "choices": choices, "low": low, "high": high, "above": above},
+    )
 
 
 @dataclass(frozen=True)
 class ModelKeys:
-    model_name_or_path: str = key(None, "a checkpoint folder in Hugging Face's layout, or a hub id")
-    model_revision: str = key("main", "branch, tag or commit of a hub id")
-    tokenizer_name_or_path: str | None = key(None, "where the tokenizer is, if not beside the model")
+    model_name_or_path: str = key(None, "Model to start from: a folder in Hugging Face's layout, or a hub id.")
+    model_revision: str = key("main", "Branch, tag or commit, if the model is a hub id.")
+    tokenizer_name_or_path: str | None = key(None, "Folder or hub id of the tokenizer. Unset: that of the model.")
     adapter_name_or_path: str | None = key(
-        None, "a LoRA adapter to start from: merged into the weights, so that it is the reference too"
+        None,
+        "LoRA adapter to start from. It is merged into the weights, so the reference policy includes it.",
     )
-    chat_template: str | None = key(None, "a Jinja file that replaces the tokenizer's chat template")
+    chat_template: str | None = key(None, "Jinja file that replaces the tokenizer's chat template.")
     torch_dtype: str = key(
         "auto",
-        "dtype of the frozen weights and of all products; auto: bfloat16 on a GPU, float32 on a CPU",
+        "Data type of the frozen weights and of all matrix products: bfloat16, float16, float32 or float64. "
+        "auto: bfloat16 on a GPU, float32 on a CPU.",
         choices=("auto", "bfloat16", "float16", "float32", "float64"),
     )
-    device: str = key("auto", "auto: cuda if there is one, else cpu", choices=("auto", "cpu", "cuda"))
+    device: str = key("auto", "cuda or cpu. auto: cuda if there is a GPU.", choices=("auto", "cpu", "cuda"))
     kernels: str = key(
         "auto",
-        "fused kernels on a GPU: auto (if they pass their self-test), none (torch's own operations)",
+        "Fused kernels on a GPU. auto: use those that pass their self-test. none: use torch's own operations.",
         choices=("auto", "none"),
     )
-    tf32: bool = key(False, "let float32 products on a GPU round their inputs to TF32")
+    tf32: bool = key(False, "Allow a GPU to round the inputs of float32 products to TF32.")
 
 
 @dataclass(frozen=True)
 class LoraKeys:
-    lora_r: int = key(16, "rank of the adapters; 0 trains all weights instead", low=0)
-    lora_alpha: float = key(32, "the adapters' change is scaled by lora_alpha / lora_r", above=0)
-    lora_dropout: float = key(0.0, "dropout on the adapters' input while training", low=0, high=0.9)
+    lora_r: int = key(16, "Rank of the LoRA adapters. 0: train all weights instead.", low=0)
+    lora_alpha: float = key(32, "The output of the adapters is scaled by lora_alpha / lora_r.", above=0)
+    lora_dropout: float = key(0.0, "Dropout on the input of the adapters during training.", low=0, high=0.9)
     lora_target_modules: list[str] | None = key(
-        None, "projections with an adapter, such as [q_proj, v_proj]; all seven if unset"
+        None, "Projections that get an adapter, such as [q_proj, v_proj]. Unset: all seven."
     )
 
 
 @dataclass(frozen=True)
 class OptimKeys:
     per_device_train_batch_size: int = key(
-        8, "completions (stage 2) or conversations (stage 1) per device and accumulation step", low=1
+        8, "Completions (stage 2) or conversations (stage 1) per device and accumulation step.", low=1
     )
-    gradient_accumulation_steps: int = key(1, "a step has this many times per_device_train_batch_size", low=1)
-    learning_rate: float = key(1e-6, "peak learning rate", low=0)
+    gradient_accumulation_steps: int = key(
+        1, "Multiplies the batch: a step has this many times per_device_train_batch_size.", low=1
+    )
+    learning_rate: float = key(1e-6, "Peak learning rate.", low=0)
     lr_scheduler_type: str = key(
         "linear",
-        "decay after the warm-up, which constant has not",
+        "Learning rate after the warm-up: linear or cosine decay to 0, or constant_with_warmup. "
+        "constant: no warm-up and no decay.",
         choices=("linear", "cosine", "constant", "constant_with_warmup"),
     )
-    warmup_ratio: float = key(0.0, "share of the steps that the warm-up takes", low=0, high=1)
-    warmup_steps: int = key(0, "steps of the warm-up; overrides warmup_ratio", low=0)
-    num_train_epochs: float = key(3.0, "passes over the data, if max_steps is not set", above=0)
+    warmup_ratio: float = key(0.0, "Share of the steps that the warm-up takes.", low=0, high=1)
+    warmup_steps: int = key(0, "Steps that the warm-up takes. Overrides warmup_ratio.", low=0)
+    num_train_epochs: float = key(3.0, "Passes over the data, if max_steps is -1.", above=0)
     max_steps: int = key(
         -1,
-        "steps, each a generated batch (stage 2) or an update (stage 1); -1: as many as num_train_epochs needs",
+        "Steps of the run. A step is a generated batch (stage 2) or an update (stage 1). "
+        "-1: as many as num_train_epochs needs.",
         low=-1,
     )
-    weight_decay: float = key(0.0, "of AdamW, on matrices", low=0)
-    adam_beta1: float = key(0.9, "of AdamW", low=0, high=0.9999999)
-    adam_beta2: float = key(0.999, "of AdamW", low=0, high=0.9999999)
-    adam_epsilon: float = key(1e-8, "of AdamW", above=0)
-    max_grad_norm: float = key(1.0, "gradient norm to clip to; 0: no clipping", low=0)
+    weight_decay: float = key(0.0, "Weight decay of AdamW. It applies to matrices only.", low=0)
+    adam_beta1: float = key(0.9, "AdamW's beta 1.", low=0, high=0.9999999)
+    adam_beta2: float = key(0.999, "AdamW's beta 2.", low=0, high=0.9999999)
+    adam_epsilon: float = key(1e-8, "AdamW's epsilon.", above=0)
+    max_grad_norm: float = key(1.0, "Clip the gradient to this norm. 0: no clipping.", low=0)
     gradient_checkpointing: bool | str = key(
         "auto",
-        "compute activations again in the backward pass: auto (by memory), true (all), mlp, false",
+        "Activations to recompute in the backward pass: true (all), mlp (those of the MLPs) or false (none). "
+        "auto: as few as memory allows.",
         choices=("auto", "mlp", True, False),
     )
     max_tokens_per_micro_batch: int = key(
-        0, "packed tokens per forward pass; a matter of memory alone; 0: chosen by memory", low=0
+        0,
+        "Packed tokens per forward pass. It changes memory and speed, never the gradient. 0: chosen by free memory.",
+        low=0,
     )
-    seed: int = key(42, "of everything random")
+    seed: int = key(42, "Seed of everything random.")
     full_determinism: bool = key(
-        False, "train micro-batches in a fixed order even if their rewards come late; deterministic kernels"
+        False, "Use deterministic kernels, and train micro-batches in a fixed order even if their rewards arrive late."
     )
 
 
 @dataclass(frozen=True)
 class RunKeys:
-    output_dir: str = key(None, "where the run writes; one directory per run")
-    overwrite_output_dir: bool = key(False, "start anew in a directory that holds a run (its files are removed)")
-    resume_from_checkpoint: bool | str = key(False, "true: go on from the newest valid checkpoint; or the path of one")
-    logging_steps: int = key(1, "steps between two lines of metrics.jsonl", low=1)
-    save_steps: int = key(50, "steps between two checkpoints; 0: only the last", low=0)
-    save_total_limit: int = key(3, "checkpoints kept; 0: all", low=0)
-    report_to: list[str] = key(
-        ("tensorboard",), "where metrics go besides metrics.jsonl: tensorboard, swanlab, wandb, none"
+    output_dir: str = key(None, "Directory that the run writes to. Each run needs its own.")
+    overwrite_output_dir: bool = key(
+        False, "Start anew in a directory that holds a run, and remove the files of that run."
     )
-    run_name: str | None = key(None, "the run's name for swanlab and wandb")
-    disable_tqdm: bool = key(False, "no progress bar")
+    resume_from_checkpoint: bool | str = key(
+        False, "Resume. true: from the newest valid checkpoint in output_dir. A path: from that checkpoint."
+    )
+    logging_steps: int = key(1, "Write metrics every so many steps.", low=1)
+    save_steps: int = key(50, "Save a checkpoint every so many steps. 0: only at the end.", low=0)
+    save_total_limit: int = key(3, "Number of checkpoints to keep. 0: all.", low=0)
+    report_to: list[str] = key(
+        ("tensorboard",), "Trackers that get the metrics as well as metrics.jsonl: tensorboard, swanlab, wandb or none."
+    )
+    run_name: str | None = key(None, "Name of the run in swanlab and wandb. Unset: that of output_dir.")
+    disable_tqdm: bool = key(False, "Hide the progress bar.")
     toy_world: str | None = key(
         None,
-        "make this toy world's model, tokenizer and data first, and use what is not set otherwise",
+        "Make a model, a tokenizer and data from scratch, and use them where a path is unset: arithmetic or "
+        "encyclopedia.",
         choices=(None, "arithmetic", "encyclopedia"),
     )
-    toy_dir: str | None = key(None, "where the toy world lies; output_dir/world if unset")
+    toy_dir: str | None = key(None, "Directory of the toy world. Unset: output_dir/world.")
 
 
 @dataclass(frozen=True)
 class DataKeys:
-    dataset_id_or_path: str = key(None, "questions: a JSON, JSONL or CSV file, or a hub id")
-    dataset_split: str = key("train", "which file of a hub data set: the one whose name holds this word")
-    question_field: str | None = key(None, "column of the question; else question, problem or prompt")
+    dataset_id_or_path: str = key(None, "Questions: a JSON, JSONL or CSV file, or a hub id.")
+    dataset_split: str = key("train", "File of a hub data set to use: the one whose name contains this word.")
+    question_field: str | None = key(None, "Column of the question. Unset: question, problem or prompt.")
     answer_field: str | None = key(
-        None, "column of the answer; else answer, answers, ground_truth, best_answer or solution"
+        None, "Column of the answer. Unset: answer, answers, ground_truth, best_answer or solution."
     )
-    title_field: str | None = key(None, "column of the knowledge base's title; else title")
-    system_prompt: str | None = key(None, "system message of every prompt")
-    prompt_template: str = key("{question}", "user message; {question} stands for the question")
-    max_samples: int = key(0, "use only the first rows; 0: all", low=0)
-    max_prompt_length: int = key(512, "longer prompts (tokens) are left out and counted", low=1)
-    shuffle_dataset: bool = key(True, "a new order in each epoch, from the seed")
+    title_field: str | None = key(None, "Column of the title to look up in the knowledge base. Unset: title.")
+    system_prompt: str | None = key(None, "System message of every prompt.")
+    prompt_template: str = key("{question}", "User message of every prompt. {question} stands for the question.")
+    max_samples: int = key(0, "Use only this many rows, from the first. 0: all.", low=0)
+    max_prompt_length: int = key(512, "Leave out prompts of more tokens. The log says how many.", low=1)
+    shuffle_dataset: bool = key(True, "Shuffle the data in each epoch, by the seed.")
     eval_dataset_id_or_path: str | None = key(
-        None, "held-out questions: accuracy before and after training, and every eval_steps"
+        None, "Held-out questions, which are answered before and after training, and every eval_steps."
     )
-    eval_steps: int = key(0, "steps between two evaluations; 0: only before and after", low=0)
-    eval_max_samples: int = key(0, "held-out questions used; 0: all", low=0)
-    eval_group_field: str | None = key(None, "column by whose values the comparison before and after is split")
+    eval_steps: int = key(0, "Evaluate every so many steps. 0: only before and after training.", low=0)
+    eval_max_samples: int = key(0, "Use only this many held-out questions, from the first. 0: all.", low=0)
+    eval_group_field: str | None = key(
+        None, "Column that splits the held-out questions: each of its values gets its own lines in the final table."
+    )
     cold_start: str | None = key(
-        None, "a config of stage 1; it runs first if its output is missing, and its result is the start"
+        None, "Config of stage 1. It runs first if its output is missing, and stage 2 starts from its result."
     )
 
 
 @dataclass(frozen=True)
 class SamplingKeys:
-    num_generations: int = key(8, "completions per prompt: the group size G", low=2)
-    max_completion_length: int = key(256, "tokens a completion may have, the end token included", low=1)
-    temperature: float = key(1.0, "of sampling and of scoring alike", above=0)
-    top_p: float = key(1.0, "nucleus sampling; scored as sampled", above=0, high=1)
-    top_k: int = key(0, "keep the k likeliest tokens; 0: all; scored as sampled", low=0)
-    max_num_seqs: int = key(0, "sequences decoded together; 0: chosen by memory", low=0)
+    num_generations: int = key(8, "Completions per prompt: the group size G.", low=2)
+    max_completion_length: int = key(256, "Most tokens of a completion, the end token included.", low=1)
+    temperature: float = key(1.0, "Temperature, of sampling and of the log-probs that are trained.", above=0)
+    top_p: float = key(
+        1.0, "Nucleus sampling: keep the likeliest tokens up to this probability. 1: off.", above=0, high=1
+    )
+    top_k: int = key(0, "Keep only the k likeliest tokens. 0: off.", low=0)
+    max_num_seqs: int = key(0, "Sequences decoded together. 0: chosen by free memory.", low=0)
 
 
 @dataclass(frozen=True)
 class LossKeys:
-    loss_type: str = key("dapo", "what a token weighs", choices=("grpo", "dapo", "dr_grpo", "bnpo"))
-    beta: float = key(0.0, "weight of the KL term to the policy at step 0; 0: no reference pass", low=0)
-    epsilon: float = key(0.2, "the ratio is clipped below at 1 - epsilon", above=0)
-    epsilon_high: float | None = key(None, "and above at 1 + epsilon_high; epsilon if unset", above=0)
-    delta: float | None = key(None, "upper bound of the ratio for negative advantages (two-sided clipping)", above=1)
+    loss_type: str = key(
+        "dapo",
+        "Weight of a token in the loss: grpo, dapo, dr_grpo or bnpo. See Eq. 8 in grpo/MATH.md.",
+        choices=("grpo", "dapo", "dr_grpo", "bnpo"),
+    )
+    beta: float = key(0.0, "Weight of the KL penalty towards the policy of step 0. 0: no reference pass.", low=0)
+    epsilon: float = key(0.2, "Clip the ratio below at 1 - epsilon.", above=0)
+    epsilon_high: float | None = key(None, "Clip the ratio above at 1 + epsilon_high. Unset: epsilon.", above=0)
+    delta: float | None = key(
+        None, "Upper bound of the ratio where the advantage is negative (two-sided clipping). Unset: none.", above=1
+    )
     use_bias_correction_kl: bool = key(
-        False, "multiply the KL estimate by the ratio, so that its gradient is the KL's (TRL)"
+        False, "Multiply the KL estimate by the ratio, so that its gradient is that of the KL divergence."
     )
-    importance_sampling_level: str = key("token", "sequence gives GSPO", choices=("token", "sequence"))
+    importance_sampling_level: str = key(
+        "token", "Compute the ratio per token, or per sequence (GSPO).", choices=("token", "sequence")
+    )
     sampler_importance_sampling_correction: bool = key(
-        False, "weigh each token by min(trainer / sampler probability, cap)"
+        False, "Weight each token by its probability in training over that in sampling, at most the cap below."
     )
-    sampler_importance_sampling_cap: float = key(2.0, "the cap of that weight", above=0)
+    sampler_importance_sampling_cap: float = key(2.0, "Cap of that weight.", above=0)
     scale_rewards: bool | str = key(
         "group",
-        "divide advantages by the standard deviation of: group, batch, none (true and false: group and none)",
+        "Divide advantages by the standard deviation of the rewards of the group (or true), of the batch, "
+        "or not at all: none (or false).",
         choices=("group", "batch", "none", True, False),
     )
-    num_iterations: int = key(1, "updates per generated batch; TRL counts each of them as a step", low=1)
-    mask_truncated_completions: bool = key(False, "leave completions that hit max_completion_length out of the loss")
+    num_iterations: int = key(1, "Updates per generated batch. TRL counts each of them as a step.", low=1)
+    mask_truncated_completions: bool = key(False, "Leave completions that hit max_completion_length out of the loss.")
     dynamic_sampling: bool = key(
         False,
-        "replace groups that are all right or all wrong (or rewarded alike, if no reward tells) by new ones (DAPO)",
+        "Replace groups whose answers are all right or all wrong by new ones (DAPO). "
+        "If no reward knows the outcome, replace groups whose rewards are all equal.",
     )
     dynamic_sampling_max_rollouts: int = key(
-        3, "batches generated per step at most, then the step takes what there is", low=1
+        3, "Batches to generate per step at most. After them, the step trains on the groups it has.", low=1
     )
 
 
 @dataclass(frozen=True)
 class RewardKeys:
     reward_funcs: list[str] = key(
-        None, "built-in names or package.module:function; presets: knowrl, knowrl_v1, knowrl_v2 (rewards/registry.py)"
+        None,
+        "Rewards: built-in names, package.module:function, or the presets knowrl, knowrl_v1 and knowrl_v2. "
+        "rewards/registry.py lists them.",
     )
-    reward_weights: list[float] | None = key(None, "one per reward; all 1 if unset")
-    math_reward_correct: float = key(1.0, "of the reward math: the last boxed answer equals the truth")
-    math_reward_wrong: float = key(-1.0, "it does not")
-    math_reward_no_answer: float = key(-0.5, "nothing is boxed")
+    reward_weights: list[float] | None = key(None, "One weight per reward. Unset: all 1.")
+    math_reward_correct: float = key(1.0, "Value of the reward math if the last boxed answer is right.")
+    math_reward_wrong: float = key(-1.0, "Value of the reward math if it is wrong.")
+    math_reward_no_answer: float = key(-0.5, "Value of the reward math if nothing is boxed.")
     soft_punish_cache: int = key(
-        0, "of the reward soft_overlong_punishment: tokens before the limit where the penalty starts", low=0
+        0, "For the reward soft_overlong_punishment: tokens before the length limit at which the penalty starts.", low=0
     )
-    eval_reward_funcs: list[str] | None = key(None, "rewards that grade the held-out questions; reward_funcs if unset")
+    eval_reward_funcs: list[str] | None = key(None, "Rewards that grade the held-out questions. Unset: reward_funcs.")
 
 
 @dataclass(frozen=True)
 class KnowledgeKeys:
     knowledge_base: str | None = key(
-        None, "database of python -m knowledge.build, or KnowRL's or FActScore's; else FACTSCORE_DB_PATH"
+        None,
+        "Database made by python -m knowledge.build, or the one of KnowRL or FActScore. "
+        "Unset: the environment variable FACTSCORE_DB_PATH.",
     )
     missing_title_policy: str = key(
         "zero",
-        "a completion whose title is not in the base: factuality zero; by full-text search; or unscored, which "
-        "takes only a prompt's wrong answers out of its group, so that refusing looks worst there",
+        "Factuality of a completion whose title is not in the knowledge base. zero: 0. search: use what full-text "
+        "search finds. unscored: leave the completion out; only wrong answers need factuality, so only they leave the "
+        "group, and a refusal looks worst in it.",
         choices=("zero", "unscored", "search"),
     )
     decomposer: str = key(
         "api",
-        "who takes reasoning apart into facts: a model (decomposer_*), or rules (offline)",
+        "Splits the reasoning into facts. api: a language model (decomposer_*). rules: offline rules.",
         choices=("api", "rules"),
     )
     verifier: str = key(
         "nli",
-        "who holds a fact against the base: an entailment model, or lexical (offline)",
+        "Checks a fact against the knowledge base. nli: an entailment model. lexical: offline comparison of words.",
         choices=("nli", "lexical"),
     )
-    nli_model: str = key("MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli", "entailment model: a folder or hub id")
+    nli_model: str = key("MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli", "Entailment model: a folder or a hub id.")
     entailment_threshold: float = key(
-        0.3, "probability of entailment from which a fact counts as supported", above=0, high=1
+        0.3, "A fact counts as supported from this probability of entailment on.", above=0, high=1
     )
-    verdict_cache: str | None = key(None, "SQLite file that keeps verdicts; none if unset")
+    verdict_cache: str | None = key(None, "SQLite file that caches verdicts about facts. Unset: no cache.")
 
 
 @dataclass(frozen=True)
 class ApiKeys:
     judge: str = key(
-        "api", "who compares an answer with the truth: a model (judge_*), or offline rules", choices=("api", "offline")
+        "api",
+        "Compares an answer with the true one. api: a language model (judge_*). offline: rules.",
+        choices=("api", "offline"),
     )
-    judge_model: str | None = key(None, "else LLM_EVAL_MODEL or REWARD_MODEL_NAME")
-    judge_base_url: str | None = key(None, "else OPENAI_API_BASE_JUDGE")
-    judge_api_key_env: str = key("OPENAI_API_KEY_JUDGE", "name of the environment variable that holds the key")
+    judge_model: str | None = key(
+        None, "Model of the judge. Unset: the environment variable LLM_EVAL_MODEL or REWARD_MODEL_NAME."
+    )
+    judge_base_url: str | None = key(None, "URL of the judge. Unset: the environment variable OPENAI_API_BASE_JUDGE.")
+    judge_api_key_env: str = key(
+        "OPENAI_API_KEY_JUDGE", "Name of the environment variable that holds the judge's API key."
+    )
     judge_prices: list[float] | None = key(
-        None, "dollars per million prompt and completion tokens, for the metric judge/cost"
+        None, "US dollars per million prompt tokens and per million completion tokens, for the metric judge/cost."
     )
-    decomposer_model: str | None = key(None, "else FACTSCORE_MODEL or REWARD_MODEL_NAME")
-    decomposer_base_url: str | None = key(None, "else OPENAI_BASE_URL_FACTSCORE")
-    decomposer_api_key_env: str = key("OPENAI_API_KEY_FACTSCORE", "name of the environment variable that holds the key")
+    decomposer_model: str | None = key(
+        None, "Model of the decomposer. Unset: the environment variable FACTSCORE_MODEL or REWARD_MODEL_NAME."
+    )
+    decomposer_base_url: str | None = key(
+        None, "URL of the decomposer. Unset: the environment variable OPENAI_BASE_URL_FACTSCORE."
+    )
+    decomposer_api_key_env: str = key(
+        "OPENAI_API_KEY_FACTSCORE", "Name of the environment variable that holds the decomposer's API key."
+    )
     decomposer_prices: list[float] | None = key(
-        None, "dollars per million prompt and completion tokens, for the metric decomposer/cost"
+        None, "US dollars per million prompt tokens and per million completion tokens, for the metric decomposer/cost."
     )
-    api_max_concurrency: int = key(128, "requests under way at once, per endpoint", low=1)
-    api_deadline_s: float = key(120.0, "seconds for one item with all its tries; then it is unscorable", above=0)
-    api_requests_per_minute: int = key(0, "per endpoint; 0: no limit", low=0)
-    api_tokens_per_minute: int = key(0, "per endpoint; 0: no limit", low=0)
-    api_cache: str | None = key(None, "SQLite file that keeps replies; none if unset")
+    api_max_concurrency: int = key(128, "Most requests at the same time, per endpoint.", low=1)
+    api_deadline_s: float = key(
+        120.0, "Seconds for one item, all retries included. After them the item is unscorable.", above=0
+    )
+    api_requests_per_minute: int = key(0, "Most requests per minute, per endpoint. 0: no limit.", low=0)
+    api_tokens_per_minute: int = key(0, "Most tokens per minute, per endpoint. 0: no limit.", low=0)
+    api_cache: str | None = key(None, "SQLite file that caches replies. Unset: no cache.")
     max_unscored: float = key(
-        0.2, "share of unscorable completions above which, for 3 steps, the run saves and stops", above=0, high=1
+        0.2,
+        "Stop the run, after saving it, if a larger share of completions is unscorable in 3 steps in a row.",
+        above=0,
+        high=1,
     )
 
 
 @dataclass(frozen=True)
 class LogKeys:
-    log_completions: bool = key(True, "write completions with every reward and its reason to completions/")
-    num_completions_to_print: int = key(0, "completions shown on the terminal at each logged step", low=0)
+    log_completions: bool = key(True, "Write completions to completions/, with every reward and its reason.")
+    num_completions_to_print: int = key(0, "Completions to print at each logged step.", low=0)
 
 
 @dataclass(frozen=True)
@@ -272,28 +329,28 @@ class TrainConfig(
     RunKeys,
     LogKeys,
 ):
-    """Stage 2: GRPO."""
+    """The configuration of stage 2: GRPO."""
 
 
 @dataclass(frozen=True)
 class SftKeys:
-    dataset_id_or_path: str = key(None, "conversations: ShareGPT, Alpaca or messages, as JSON or JSONL, or a hub id")
-    dataset_split: str = key("train", "which file of a hub data set: the one whose name holds this word")
-    max_samples: int = key(0, "use only the first rows; 0: all", low=0)
-    max_length: int = key(3072, "longer conversations (tokens) are cut at the end", low=2)
-    system_prompt: str | None = key(None, "system message where a conversation has none")
+    dataset_id_or_path: str = key(
+        None, "Conversations in the format ShareGPT, Alpaca or messages: a JSON or JSONL file, or a hub id."
+    )
+    dataset_split: str = key("train", "File of a hub data set to use: the one whose name contains this word.")
+    max_samples: int = key(0, "Use only this many rows, from the first. 0: all.", low=0)
+    max_length: int = key(3072, "Cut conversations of more tokens at the end.", low=2)
+    system_prompt: str | None = key(None, "System message of conversations that have none.")
 
 
 @dataclass(frozen=True)
 class SftConfig(ModelKeys, LoraKeys, SftKeys, OptimKeys, RunKeys):
-    """Stage 1: supervised fine-tuning."""
+    """The configuration of stage 1: supervised fine-tuning."""
 
 
-REQUIRED = ("model_name_or_path", "output_dir", "dataset_id_or_path", "reward_funcs")
-MADE_BY_TOY_WORLD = ("model_name_or_path", "dataset_id_or_path")
-UNREPEATABLE = ("resume_from_checkpoint", "overwrite_output_dir")  # of one invocation, not of the run
+AnyConfig = TrainConfig | SftConfig
 
-ALIASES = {  # other tools' words: LLaMA-Factory, the math guide, TRL's past and present
+ALIASES = {  # names in LLaMA-Factory, in the math guide, and in older and newer versions of TRL
     "lora_rank": "lora_r",
     "lora_target": "lora_target_modules",
     "cutoff_len": "max_length",
@@ -315,25 +372,49 @@ ALIASES = {  # other tools' words: LLaMA-Factory, the math guide, TRL's past and
     "target_modules": "lora_target_modules",
 }
 
-IGNORED = {  # keys of engines that are not used here -> what happens instead
-    "attn_implementation": "attention is chosen by what the machine has",
-    "optim": "AdamW with float32 states is used",
-    "gradient_checkpointing_kwargs": "checkpointing never needs them",
+IGNORED = {  # keys of engines that are not used here, and what happens instead
+    "attn_implementation": "the fastest attention that works on this machine is chosen",
+    "optim": "the optimizer is AdamW with float32 states",
+    "gradient_checkpointing_kwargs": "checkpointing does not need them",
     "use_vllm": "the built-in sampler generates",
     "vllm_mode": "the built-in sampler generates",
-    "vllm_gpu_memory_utilization": "the cache is sized by what is free",
+    "vllm_gpu_memory_utilization": "the cache is sized by free memory",
     "vllm_model_impl": "the built-in sampler generates",
     "logging_strategy": "metrics are logged every logging_steps",
     "save_strategy": "checkpoints are saved every save_steps",
-    "swanlab_project": "runs are filed under the name of output_dir",
-    "do_train": "the command says what is done",
-    "stage": "the command says what is done",
+    "swanlab_project": "the project is named grpo, and the run after output_dir",
+    "do_train": "the command decides",
+    "stage": "the command decides",
     "template": "the tokenizer's chat template is used",
-    "finetuning_type": "lora_r decides: 0 trains all weights",
+    "finetuning_type": "lora_r decides; 0 trains all weights",
     "plot_loss": "the loss is always plotted",
-    "overwrite_cache": "nothing is cached",
+    "overwrite_cache": "prepared data is not cached",
     "preprocessing_num_workers": "one process reads the data",
-    "ddp_timeout": "a fixed time limit guards collectives",
+    "ddp_timeout": "the time limit of collectives is fixed",
     "remove_unused_columns": "rewards see all columns",
     "dataset_dir": "dataset_id_or_path is a path",
 }
+
+
+def describe_keys(kind: type) -> str:
+    """Return every key with its default and meaning, in the groups of this file."""
+    lines = []
+    for group in kind.__mro__[1:-1]:
+        lines.append(f"\n{group.__name__.removesuffix('Keys').lower()}:")
+        for entry in fields(group):
+            lines += _describe_key(entry)
+    return "\n".join(lines)
+
+
+def _describe_key(entry: Field, column: int = 42, width: int = 120) -> list[str]:
+    """Lay out one key like argparse: name and default on the left, the meaning wrapped on the right."""
+    default = "required" if entry.name in REQUIRED else _as_yaml(entry.default)
+    name = f"  {entry.name}: {default}"
+    doc = textwrap.wrap(entry.metadata["doc"], width - column)
+    if len(name) + 2 > column:
+        return [name] + [" " * column + line for line in doc]
+    return [name.ljust(column) + doc[0]] + [" " * column + line for line in doc[1:]]
+
+
+def _as_yaml(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from grpo.errors import UserError
 from grpo.run.config import coerce, load_config, to_yaml
@@ -205,7 +204,7 @@ def test_the_guides_words_are_understood(tmp_path):
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_config_of_the_project_loads_and_survives_a_round_trip(path, tmp_path):
-    kind = SftConfig if "reward_funcs" not in yaml.safe_load(path.read_text()) else TrainConfig
+    kind = SftConfig if path.stem.endswith("_sft") else TrainConfig
     config, _ = load_config(path, kind=kind)
     (tmp_path / "resolved.yaml").write_text(to_yaml(config))
     again, notices = load_config(
@@ -219,3 +218,94 @@ def test_coercion_refuses_what_only_looks_right():
         with pytest.raises(ValueError):
             coerce(value, hint)
     assert coerce("true", bool) is True and coerce(3.0, int) == 3 and coerce(None, str | None) is None
+
+
+# --- base -------------------------------------------------------------------------------------------------------------
+
+
+def write_chain(tmp_path, **texts):
+    """Write NAME.yaml for each text, into a folder of its own where the name has one (`folder__name`)."""
+    for name, text in texts.items():
+        path = tmp_path / f"{name.replace('__', '/')}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
+
+def why_not(path):
+    with pytest.raises(UserError) as error:
+        load_config(path)
+    assert error.value.exit_code == 2
+    return error.value.why
+
+
+def test_a_config_sets_only_what_differs_from_its_base(tmp_path):
+    """The last one wins: base of the base, base, file, command line. The path is relative to the file that names it."""
+    write_chain(
+        tmp_path,
+        shared__first=MINIMAL + "beta: 0.1\nlora_r: 2\nseed: 1\nepsilon: 0.1\n",
+        shared__second="base: first.yaml\nlora_r: 4\nseed: 2\nepsilon: 0.2\n",
+        third="seed: 3\nepsilon: 0.3\nbase: shared/second.yaml\noutput_dir: mine\n",
+    )
+    config, notices = load_config(tmp_path / "third.yaml", ["epsilon=0.4"])
+    assert (config.beta, config.lora_r, config.seed, config.epsilon) == (0.1, 4, 3, 0.4)
+    assert (config.output_dir, config.dataset_id_or_path, notices) == ("mine", "d", [])
+    assert "\nbase:" not in to_yaml(config)
+
+
+def test_an_alias_overrides_the_key_of_the_base(tmp_path):
+    write_chain(tmp_path, a=MINIMAL + "beta: 0.1\n", b="base: a.yaml\nkl_coef: 0.2\n")
+    assert load_config(tmp_path / "b.yaml")[0].beta == 0.2
+
+
+def test_mistakes_and_notices_name_the_file_that_holds_them(tmp_path):
+    write_chain(tmp_path, a=MINIMAL + "learnig_rate: 1\noptim: adamw_8bit\n", b="base: a.yaml\nbeta: high\nbeta: 1\n")
+    text = why_not(tmp_path / "b.yaml")
+    assert f"{tmp_path}/a.yaml:5: unknown key learnig_rate; did you mean learning_rate?" in text
+    assert f"{tmp_path}/b.yaml:2: beta: wants a number" in text
+    write_chain(tmp_path, a=MINIMAL + "optim: adamw_8bit\n")
+    (tmp_path / "b.yaml").write_text("base: a.yaml\n")
+    assert load_config(tmp_path / "b.yaml")[1][0].startswith(f"{tmp_path}/a.yaml:5: optim is not used")
+
+
+def test_a_key_may_stand_only_once_in_each_file(tmp_path):
+    write_chain(tmp_path, a=MINIMAL, b="base: a.yaml\nbeta: 0.1\nbeta: 0.1\n", c="base: a.yaml\nbase: a.yaml\n")
+    assert "b.yaml:3: beta was set at" in why_not(tmp_path / "b.yaml")
+    assert f"c.yaml:2: base: it was set at {tmp_path}/c.yaml:1 already" in why_not(tmp_path / "c.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("beta: 0\nbase: none.yaml\n", "c.yaml:2: base: there is no file"),
+        ("base: [a.yaml]\n", "c.yaml:1: base: wants text"),
+        ("base: c.yaml\n", "c.yaml:1: base: a file cannot be based on itself"),
+        ("base: ${NO_SUCH}\n", "c.yaml:1: base: the environment variable NO_SUCH is not set"),
+    ],
+)
+def test_bases_that_cannot_be_read(tmp_path, text, part):
+    (tmp_path / "c.yaml").write_text(text)
+    assert part in why_not(tmp_path / "c.yaml")
+
+
+def test_a_circle_of_bases_is_shown(tmp_path):
+    write_chain(tmp_path, a="base: b.yaml\n", b="base: a.yaml\n")
+    text = why_not(tmp_path / "a.yaml")
+    assert f"b.yaml:1: base: a file cannot be based on itself: {tmp_path}/a.yaml -> {tmp_path}/b.yaml -> " in text
+
+
+def test_four_files_may_be_based_on_each_other_and_not_five(tmp_path):
+    write_chain(tmp_path, c0=MINIMAL, **{f"c{n}": f"base: c{n - 1}.yaml\n" for n in range(1, 6)})
+    assert load_config(tmp_path / "c4.yaml")[0].output_dir == "o"
+    assert "c1.yaml:1: base: more than 4 files" in why_not(tmp_path / "c5.yaml")
+
+
+def test_a_base_is_named_in_a_file_only(tmp_path):
+    assert "command line: base can be set only in a file" in why(tmp_path, "", "base=other.yaml")
+
+
+def test_the_configs_of_other_losses_differ_from_a800_in_a_few_keys():
+    """What each says in its few lines, and nothing else."""
+    a800 = vars(load_config(CONFIGS / "a800.yaml")[0])
+    for name, count in (("bnpo", 2), ("dr_grpo", 3), ("dapo", 8)):
+        found = vars(load_config(CONFIGS / f"{name}.yaml")[0])
+        assert sum(found[key] != a800[key] for key in found) == count, name

@@ -1,0 +1,67 @@
+"""Combinations of configuration keys that cannot work."""
+
+import os
+
+from grpo.run.options import AnyConfig, TrainConfig
+from rewards.registry import NEED_KNOWLEDGE, expand
+
+TRACKERS = ("tensorboard", "swanlab", "wandb", "none")
+
+
+def find_problems(config: AnyConfig) -> list[str]:
+    """Say what is wrong with a combination of keys; [] if nothing is."""
+    unknown = sorted(set(config.report_to) - set(TRACKERS))
+    checks = [
+        (config.max_steps == 0, "max_steps is 0: nothing to do"),
+        (
+            config.lora_r == 0 and config.adapter_name_or_path and config.lora_dropout,
+            "lora_dropout without an adapter (lora_r is 0)",
+        ),
+        (unknown, f"report_to: unknown {', '.join(unknown)}"),
+    ]
+    if isinstance(config, TrainConfig):
+        checks = [*_training_checks(config), *_reward_checks(config), *checks]
+    return [message for is_wrong, message in checks if is_wrong]
+
+
+def _training_checks(config: TrainConfig) -> list[tuple[bool, str]]:
+    """Pairs (is wrong, message) about the batch, sampling and the prompt."""
+    num_completions = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    return [
+        (
+            num_completions % config.num_generations,
+            f"per_device_train_batch_size x gradient_accumulation_steps = {num_completions} completions "
+            f"do not make whole groups of num_generations = {config.num_generations}",
+        ),
+        (
+            (config.top_p < 1 or config.top_k) and config.num_iterations > 1,
+            "top_p and top_k need num_iterations: 1, "
+            "since the tokens that they keep are known only for the policy that sampled",
+        ),
+        ("{question}" not in config.prompt_template, "prompt_template does not contain {question}"),
+    ]
+
+
+def _reward_checks(config: TrainConfig) -> list[tuple[bool, str]]:
+    """Pairs (is wrong, message) about the rewards and what they need."""
+    rewards = expand(config.reward_funcs)
+    all_rewards = [*rewards, *expand(config.eval_reward_funcs or ())]
+    has_knowledge = config.knowledge_base or os.environ.get("FACTSCORE_DB_PATH") or config.toy_world == "encyclopedia"
+    return [
+        (
+            config.reward_weights and len(config.reward_weights) != len(rewards),
+            f"reward_weights has {len(config.reward_weights or ())} entries, "
+            f"reward_funcs stands for {len(rewards)}: {', '.join(rewards)}",
+        ),
+        (len(set(rewards)) != len(rewards), "reward_funcs names a reward twice"),
+        (
+            not has_knowledge and any(name in NEED_KNOWLEDGE for name in all_rewards),
+            "factuality needs a knowledge base, and neither knowledge_base nor FACTSCORE_DB_PATH is set; build one "
+            "with `python -m knowledge.build SOURCE OUT.db` and set knowledge_base: OUT.db",
+        ),
+        (
+            "soft_overlong_punishment" in all_rewards
+            and not 0 < config.soft_punish_cache <= config.max_completion_length,
+            "soft_overlong_punishment needs 0 < soft_punish_cache <= max_completion_length",
+        ),
+    ]

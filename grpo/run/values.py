@@ -1,0 +1,160 @@
+"""Values of a configuration: from what YAML read to the declared type, with environment variables and bounds."""
+
+import difflib
+import os
+import re
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from grpo.errors import is_secret_name
+
+MAX_SHOWN = 200  # characters of a wrong value in a message
+TYPE_NAMES = {
+    type(None): "null",
+    list[str]: "a list of names",
+    list[float]: "a list of numbers",
+    bool: "true or false",
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+}
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+def expand_variables(value: Any) -> Any:
+    """Replace ${VAR} and ${VAR:-default} in a text or a list of texts. ValueError says what is wrong."""
+    if isinstance(value, list):
+        return [expand_variables(item) for item in value]
+    if isinstance(value, str):
+        return _VARIABLE.sub(_read_variable, value)
+    return value
+
+
+def _read_variable(match: re.Match) -> str:
+    name, default = match.groups()
+    if is_secret_name(name):
+        raise ValueError(
+            f"{name} holds a secret, which would be written to config.resolved.yaml; "
+            "name the variable (judge_api_key_env) instead"
+        )
+    found = os.environ.get(name, default)
+    if found is None:
+        raise ValueError(f"the environment variable {name} is not set (write ${{{name}:-default}} to allow that)")
+    return found
+
+
+def coerce(value: Any, hint: Any) -> Any:
+    """Convert a value to the type `hint`, or to the first of several that fits. ValueError says what was wanted."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for option in options:
+        try:
+            return _CONVERSIONS[option](value)
+        except (ValueError, OverflowError):
+            continue
+    wanted = " or ".join(TYPE_NAMES[option] for option in options)
+    raise ValueError(f"wants {wanted}, got {_shown(value)}")
+
+
+def _to_null(value: Any) -> None:
+    if value is not None:
+        raise ValueError
+
+
+def _to_bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise ValueError
+
+
+def _to_int(value: Any) -> int:
+    if isinstance(value, bool):
+        raise ValueError
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if re.fullmatch(r"[+-]?\d+", str(value)):
+        return int(value)
+    raise ValueError
+
+
+def _to_float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError
+    number = float(value)
+    if number - number != 0:  # infinite, or not a number
+        raise ValueError
+    return number
+
+
+def _to_text(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ValueError
+    return str(value)
+
+
+def _to_items(value: Any) -> list:
+    """Split a text at commas. A single value is a list of one."""
+    if isinstance(value, str):
+        return [item.strip() for item in value.split(",")]
+    if isinstance(value, list):
+        return value
+    return [value]
+
+
+_CONVERSIONS = {
+    type(None): _to_null,
+    bool: _to_bool,
+    int: _to_int,
+    float: _to_float,
+    str: _to_text,
+    list[str]: lambda value: tuple(_to_text(item) for item in _to_items(value)),
+    list[float]: lambda value: tuple(_to_float(item) for item in _to_items(value)),
+}
+
+
+def check_bounds(value: Any, bounds: Mapping[str, Any]) -> None:
+    """Check a value, and each entry of a list, against the choices and bounds of its key (see options.key)."""
+    if bounds["choices"]:
+        _check_choice(value, bounds["choices"])
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, (int, float)) and not isinstance(number, bool):
+            _check_limits(number, bounds["low"], bounds["above"], bounds["high"])
+
+
+def _check_choice(value: Any, choices: tuple) -> None:
+    if any(value == choice and type(value) is type(choice) for choice in choices):
+        return
+    names = [choice for choice in choices if isinstance(choice, str)]
+    close = did_you_mean(str(value), names)
+    raise ValueError(f"must be one of {', '.join(map(str, choices))}; got {_shown(value)}{close}")
+
+
+def _check_limits(number: float, low: float | None, above: float | None, high: float | None) -> None:
+    limits = [
+        (low, low is None or number >= low, f"at least {low}"),
+        (above, above is None or number > above, f"above {above}"),
+        (high, high is None or number <= high, f"at most {high}"),
+    ]
+    if not all(holds for _, holds, _ in limits):
+        texts = [text for limit, _, text in limits if limit is not None]
+        raise ValueError(f"must be {' and '.join(texts)}; got {number}")
+
+
+def did_you_mean(name: str, candidates: list[str]) -> str:
+    """Return the end of a message that suggests the candidate closest to `name`; "" if none is close."""
+    close = difflib.get_close_matches(name, candidates, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _shown(value: Any) -> str:
+    """Return a value as it appears in a message."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python does not print an integer of thousands of digits
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
