@@ -1,8 +1,8 @@
 """Errors for people: what happened, why, and what to type next; and the exit code of each kind.
 
 Every command wraps its `main` in `run_main`, so that a mistake ends in three lines on stderr, never in a traceback.
-torchrun turns every failure into exit code 1, so a run also writes code and reason to `run_state.json` (see
-run_dir.py).
+torchrun turns every failure into exit code 1, so a run also writes exit code and reason to `run_state.json` (see
+run/run_dir.py).
 """
 
 import errno
@@ -14,13 +14,14 @@ from collections.abc import Callable
 
 INTERNAL, CONFIG, PREFLIGHT, SERVICE, NON_FINITE, STORAGE, BUSY, MEMORY = 1, 2, 3, 4, 5, 6, 7, 8
 SIGINT, SIGTERM = 130, 143
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+STORAGE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+STORAGE_WORDS = ("no space", "os error", "file too large", "i/o error")  # in errors without an errno
 MIN_SECRET = 6  # characters; a shorter value is a placeholder, and perhaps an ordinary word
 _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD)(S?$|S?_)")
 
 
 class UserError(Exception):
-    """A failure that the user can mend.
+    """A failure that the user can correct.
 
     what: what is wrong and where (a key, a file and line); why: the cause; fix: what to do or type;
     exit_code: one of the constants above.
@@ -36,62 +37,57 @@ class UserError(Exception):
 
 
 class Interrupted(Exception):
-    """The run was asked to stop by a signal; exit_code says which signal."""
+    """A signal asked the run to stop. exit_code says which signal."""
 
     def __init__(self, exit_code: int):
-        super().__init__(
-            f"stopped by {'SIGINT' if exit_code == SIGINT else 'SIGTERM'}; resume_from_checkpoint=true goes on with the run"
-        )
+        name = "SIGINT" if exit_code == SIGINT else "SIGTERM"
+        super().__init__(f"stopped by {name}; continue the run with resume_from_checkpoint=true")
         self.exit_code = exit_code
 
 
 def describe(error: BaseException) -> tuple[int, str]:
-    """Exit code and message of any exception that ends a command."""
-    code, text = _describe(error)
-    return code, redact(text)
-
-
-def _describe(error: BaseException) -> tuple[int, str]:
-    if isinstance(error, (UserError, Interrupted)):
-        return error.exit_code, str(error)
+    """Return exit code and message of any exception that ends a command. The message holds no secret."""
     if isinstance(error, KeyboardInterrupt):
         return SIGINT, "stopped by SIGINT"
+    if not isinstance(error, (UserError, Interrupted)):
+        error = _explain(error)
+    return error.exit_code, redact(str(error))
+
+
+def _explain(error: BaseException) -> UserError:
+    """Turn an exception that no part of the program expected into an error for people."""
     what = f"{type(error).__name__}: {error}".strip()
     if is_storage_error(error):
-        return STORAGE, str(
-            UserError(
-                "the disk does not take what is written",
-                what,
-                "free some space; a run goes on with resume_from_checkpoint=true",
-            )
+        return UserError(
+            "cannot write to the disk",
+            what,
+            "free some space; continue a run with resume_from_checkpoint=true",
+            STORAGE,
         )
     if "OutOfMemory" in type(error).__name__ or isinstance(error, MemoryError) or "can't allocate memory" in what:
-        return MEMORY, str(
-            UserError(
-                "out of memory",
-                what.partition("\n")[0],
-                "lower max_num_seqs, max_tokens_per_micro_batch, max_completion_length or "
-                "max_prompt_length, or set gradient_checkpointing=true",
-            )
+        return UserError(
+            "out of memory",
+            what.partition("\n")[0],
+            "lower max_num_seqs, max_tokens_per_micro_batch, max_completion_length or max_prompt_length, "
+            "or set gradient_checkpointing=true",
+            MEMORY,
         )
     where = traceback.extract_tb(error.__traceback__)[-1]
-    return INTERNAL, str(
-        UserError(
-            what,
-            f"an internal error at {where.filename}:{where.lineno} in {where.name}",
-            "the traceback is in debug.log of the output directory; without one, set GRPO_TRACEBACK=1 to see it here",
-        )
+    return UserError(
+        what,
+        f"an internal error at {where.filename}:{where.lineno} in {where.name}",
+        "the traceback is in debug.log of the output directory; without one, set GRPO_TRACEBACK=1 to see it here",
+        INTERNAL,
     )
 
 
 def is_storage_error(error: BaseException) -> bool:
-    """A full or failing disk: it comes as OSError, and from safetensors as its own error or a RuntimeError."""
+    """Whether the disk is full or fails. safetensors reports that as its own error or as a RuntimeError."""
     if isinstance(error, OSError):
-        return error.errno in FULL
+        return error.errno in STORAGE_ERRNOS
     text = str(error).lower()
-    return type(error).__name__ in ("SafetensorError", "RuntimeError") and any(
-        word in text for word in ("no space", "os error", "file too large", "i/o error")
-    )
+    is_from_safetensors = type(error).__name__ in ("SafetensorError", "RuntimeError")
+    return is_from_safetensors and any(word in text for word in STORAGE_WORDS)
 
 
 def is_secret_name(name: str) -> bool:
@@ -100,7 +96,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def redact(text: str) -> str:
-    """The text without the value of any environment variable that holds a secret, whatever put it there."""
+    """Replace the value of every environment variable that holds a secret by the variable's name."""
     for name, value in os.environ.items():
         if is_secret_name(name) and len(value.strip()) >= MIN_SECRET:
             text = text.replace(value.strip(), f"[{name}]")
@@ -108,20 +104,22 @@ def redact(text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Foreign text with control characters made visible: a completion must not be able to steer the terminal."""
-    return "".join(
-        c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
-    )
+    """Make control characters visible, so that a completion cannot steer the terminal."""
+    return "".join(char if char in "\n\t" or char.isprintable() else _escape_char(char) for char in text)
+
+
+def _escape_char(char: str) -> str:
+    return char.encode("unicode_escape", "surrogatepass").decode()
 
 
 def run_main(main: Callable[[list[str]], int | None]) -> None:
-    """Runs `main(argv)` and ends the process with its exit code; failures end in at most three lines on stderr."""
+    """Run `main(argv)` and end the process with its exit code; a failure prints at most three lines on stderr."""
     try:
         code = main(sys.argv[1:]) or 0
     except SystemExit:
         raise
-    except BrokenPipeError:
-        code = 0  # the reader of our output went away, as `| head` does
+    except BrokenPipeError:  # the reader of stdout has closed it, as `| head` does
+        code = 0
         sys.stdout = open(os.devnull, "w")
     except BaseException as error:
         if os.environ.get("GRPO_TRACEBACK"):
@@ -130,5 +128,5 @@ def run_main(main: Callable[[list[str]], int | None]) -> None:
         print(escape(message), file=sys.stderr)
         if code in (SIGINT, SIGTERM):
             sys.stdout.flush()
-            os._exit(code)  # a thread that hangs (a user's reward) does not hold up a process that was told to stop
+            os._exit(code)  # do not wait for threads: a user's reward may hang in one
     sys.exit(code)

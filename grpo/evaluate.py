@@ -19,7 +19,7 @@ from grpo.rollout import Rollout
 from grpo.run import memory
 from grpo.run.config import load_config
 from grpo.run.distributed import choose_device
-from grpo.run.log import completion_row
+from grpo.run.log import completion_record
 from grpo.run.metrics import outcome_of
 from grpo.run.options import TrainConfig
 from grpo.run.run import Run
@@ -248,7 +248,7 @@ def main(argv: list[str]) -> None:
         output = Path(arguments.output)
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-        rows = [completion_row(group.prompt, completion) for group in groups for completion in group.completions]
+        rows = [completion_record(group.prompt, completion) for group in groups for completion in group.completions]
         output.with_suffix(".jsonl").write_text(
             "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
         )

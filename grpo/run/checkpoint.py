@@ -1,8 +1,8 @@
-"""Checkpoints that are whole or absent, and bit-exact to continue from.
+"""Checkpoints that are complete or absent, and from which a run continues bit for bit.
 
-A checkpoint is written into a folder of another name, each file flushed to disk; `manifest.json`, with the size and
-sha256 of every file, comes last; then one rename. A folder without a manifest that fits it is no checkpoint. Only
-safetensors and JSON, nothing pickled.
+A checkpoint is written into a folder of another name, and each file is flushed to the disk. `manifest.json`, with the
+size and sha256 of every file, comes last; then the folder is renamed. A folder that does not match its manifest is not
+a checkpoint. Files are safetensors and JSON; nothing is pickled.
 """
 
 import hashlib
@@ -25,11 +25,23 @@ from grpo.storage import failpoint, flush_to_disk
 
 FORMAT = 2
 STATE_FILE, COUNTERS_FILE, MANIFEST_FILE = "state.safetensors", "trainer_state.json", "manifest.json"
+PREFIX = "optimizer."  # of the tensors' names in STATE_FILE
 _NAME = re.compile(r"checkpoint-(\d+)")
+_READ_ERRORS = (  # of damaged or foreign files
+    OSError,
+    ValueError,
+    SafetensorError,
+    KeyError,
+    IndexError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    OverflowError,
+)
 
 
 class CheckpointWriter:
-    """Writes checkpoint-N aside and moves it into place; use as a context manager and fill `folder`.
+    """Writes a checkpoint into a temporary folder and moves it into place: `with CheckpointWriter(...) as folder:`.
 
     A full disk removes the temporary folder, leaves older checkpoints alone and ends in exit code 6.
     about: further entries of the manifest. needed_bytes: an estimate of the size, for that message.
@@ -38,7 +50,8 @@ class CheckpointWriter:
     def __init__(self, run_dir: Path, step: int, about: dict[str, Any] | None = None, needed_bytes: int = 0):
         self.target = run_dir / f"checkpoint-{step}"
         self.folder = run_dir / f"checkpoint-{step}.tmp-{os.getpid()}"
-        self.about, self.needed_bytes = {"format": FORMAT, "step": step, **(about or {})}, needed_bytes
+        self.about = {"format": FORMAT, "step": step, **(about or {})}
+        self.needed_bytes = needed_bytes
 
     def __enter__(self) -> Path:
         try:
@@ -55,13 +68,13 @@ class CheckpointWriter:
                 self._commit()
         except OSError as failure:
             error = failure
-        if error is not None:
-            written = (
-                sum(p.stat().st_size for p in self.folder.rglob("*") if p.is_file()) if self.folder.exists() else 0
-            )
-            shutil.rmtree(self.folder, ignore_errors=True)
-            if is_storage_error(error) or (isinstance(error, OSError) and kind is None):
-                raise self._explain(error, written) from error
+        if error is None:
+            return
+        written = sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
+        shutil.rmtree(self.folder, ignore_errors=True)
+        failed_in_commit = kind is None
+        if is_storage_error(error) or failed_in_commit:
+            raise self._explain(error, written) from error
 
     def _explain(self, error: BaseException, written: int) -> UserError:
         free = shutil.disk_usage(self.target.parent).free
@@ -74,26 +87,28 @@ class CheckpointWriter:
         )
 
     def _commit(self) -> None:
+        """Write the manifest and rename the folder."""
         failpoint("save-written")
         files = {}
         for path in sorted(self.folder.rglob("*")):
             if path.is_file():
                 flush_to_disk(path)
-                files[str(path.relative_to(self.folder))] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+                name = str(path.relative_to(self.folder))
+                files[name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
         manifest = self.folder / MANIFEST_FILE
         manifest.write_text(json.dumps({**self.about, "files": files}, indent=2) + "\n", encoding="utf-8")
         flush_to_disk(manifest)
         flush_to_disk(self.folder)
         failpoint("save-complete")
         if self.target.exists():
-            shutil.rmtree(self.target)  # damaged, or of a branch that the run has left: see Run.save_checkpoint
+            shutil.rmtree(self.target)  # it is damaged, or the run went on from an earlier one: see Run.save_checkpoint
         os.replace(self.folder, self.target)
         failpoint("save-renamed")
         flush_to_disk(self.target.parent)
 
 
 def problem_with(folder: Path) -> str:
-    """Why a folder is no valid checkpoint, naming the file; "" if it is one."""
+    """Say why a folder is not a valid checkpoint, and name the file; "" if it is valid."""
     try:
         manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
@@ -102,15 +117,9 @@ def problem_with(folder: Path) -> str:
             if name not in manifest["files"]:
                 return f"{MANIFEST_FILE} does not list {name}"
         for name, entry in manifest["files"].items():
-            path = folder / name
-            if name != Path(name).name or path.is_symlink():
-                return f"{name} is not a plain file of this folder"
-            if not path.is_file():
-                return f"{name} is missing"
-            if path.stat().st_size != entry["bytes"]:
-                return f"{name} has {path.stat().st_size} bytes, the manifest says {entry['bytes']}"
-            if sha256(path) != entry["sha256"]:
-                return f"{name} has another sha256 than the manifest says"
+            problem = _problem_with_file(folder, name, entry)
+            if problem:
+                return problem
     except FileNotFoundError:
         return f"{MANIFEST_FILE} is missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -118,19 +127,36 @@ def problem_with(folder: Path) -> str:
     return ""
 
 
+def _problem_with_file(folder: Path, name: str, entry: dict[str, Any]) -> str:
+    """Compare a file with its entry in the manifest."""
+    path = folder / name
+    if name != Path(name).name or path.is_symlink():
+        return f"{name} is not a plain file of this folder"
+    if not path.is_file():
+        return f"{name} is missing"
+    if path.stat().st_size != entry["bytes"]:
+        return f"{name} has {path.stat().st_size} bytes, the manifest says {entry['bytes']}"
+    if sha256(path) != entry["sha256"]:
+        return f"{name} has another sha256 than the manifest says"
+    return ""
+
+
 def checkpoints(run_dir: Path) -> list[Path]:
-    """Folders named like checkpoints, newest first; not necessarily valid."""
-    found = [
-        (int(match[1]), path)
-        for path in run_dir.glob("checkpoint-*")
-        if path.is_dir() and (match := _NAME.fullmatch(path.name))
-    ]
-    return [path for _, path in sorted(found, reverse=True)]
+    """Return the folders that are named like checkpoints, newest first. They need not be valid."""
+    found = [path for path in run_dir.glob("checkpoint-*") if path.is_dir() and _NAME.fullmatch(path.name)]
+    return sorted(found, key=_step_of, reverse=True)
+
+
+def _step_of(folder: Path) -> int:
+    return int(_NAME.fullmatch(folder.name)[1])
 
 
 def find_checkpoint(run_dir: Path, wanted: bool | str) -> tuple[Path | None, list[str]]:
-    """The checkpoint to resume from, and notices. True: the newest valid one, or None if there is none. A path: that
-    one, or exit 6; an explicit path never falls back."""
+    """Return the checkpoint to resume from, and notices.
+
+    wanted: True for the newest valid checkpoint (None if there is none); or the path of one, which must be valid
+    (else exit 6).
+    """
     if isinstance(wanted, str):
         problem = problem_with(Path(wanted))
         if problem:
@@ -151,44 +177,52 @@ def find_checkpoint(run_dir: Path, wanted: bool | str) -> tuple[Path | None, lis
 
 
 def clean(run_dir: Path, keep: int, newest: int | None = None) -> None:
-    """Removes left-over temporary folders, and of the checkpoints up to step `newest` all but the last `keep` (0: keeps
-    all).
+    """Remove temporary folders, and all checkpoints but the last `keep` (0: keep all).
 
-    newest: the one just written, which is valid. Later ones were not resumed from, being damaged; they do not count."""
+    newest: the step of the checkpoint just written. Checkpoints of later steps are damaged, since the run was not
+    resumed from them; they do not count and stay.
+    """
     for folder in run_dir.glob("checkpoint-*.tmp-*"):
         shutil.rmtree(folder, ignore_errors=True)
-    found = [path for path in checkpoints(run_dir) if newest is None or int(_NAME.fullmatch(path.name)[1]) <= newest]
-    for folder in found[keep:] if keep else []:
-        (folder / MANIFEST_FILE).unlink(missing_ok=True)  # first, so that no half of it looks whole
+    if not keep:
+        return
+    found = [folder for folder in checkpoints(run_dir) if newest is None or _step_of(folder) <= newest]
+    for folder in found[keep:]:
+        (folder / MANIFEST_FILE).unlink(missing_ok=True)  # first, so that a kill leaves no valid-looking half
         failpoint("save-retiring")
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def random_state() -> dict[str, Any]:
-    """The state of every random generator of this process, as JSON."""
+    """Return the state of every random generator of this process, as JSON."""
     kind, words, position, has_gauss, gauss = np.random.get_state()
     version, internal, next_gauss = random.getstate()
-    cuda = (
-        torch.cuda.get_rng_state().numpy().tobytes().hex()
-        if torch.cuda.is_available() and torch.cuda.is_initialized()
-        else None
-    )
+    uses_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     return {
         "python": [version, list(internal), next_gauss],
         "numpy": [kind, words.tolist(), position, has_gauss, gauss],
-        "torch": torch.get_rng_state().numpy().tobytes().hex(),
-        "cuda": cuda,
+        "torch": _to_hex(torch.get_rng_state()),
+        "cuda": _to_hex(torch.cuda.get_rng_state()) if uses_cuda else None,
     }
 
 
 def restore_random_state(state: dict[str, Any]) -> None:
+    """Set every random generator of this process to a state from `random_state`."""
     version, internal, next_gauss = state["python"]
     random.setstate((version, tuple(internal), next_gauss))
     kind, words, position, has_gauss, gauss = state["numpy"]
     np.random.set_state((kind, np.array(words, dtype=np.uint32), position, has_gauss, gauss))
-    torch.set_rng_state(_byte_tensor(state["torch"]))
+    torch.set_rng_state(_from_hex(state["torch"]))
     if state["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state(_byte_tensor(state["cuda"]))
+        torch.cuda.set_rng_state(_from_hex(state["cuda"]))
+
+
+def _to_hex(state: torch.Tensor) -> str:
+    return state.numpy().tobytes().hex()
+
+
+def _from_hex(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)
 
 
 def write_state(
@@ -197,8 +231,8 @@ def write_state(
     counters: dict[str, Any],
     random_states: Sequence[dict[str, Any]] = (),
 ) -> None:
-    """Optimizer tensors, counters and the random generators of every rank (by default: of this process)."""
-    tensors = {f"optimizer.{name}": value.detach().cpu().contiguous() for name, value in tensors.items()}
+    """Write optimizer tensors, counters and the random state of every rank (by default that of this process)."""
+    tensors = {f"{PREFIX}{name}": value.detach().cpu().contiguous() for name, value in tensors.items()}
     save_file(tensors, folder / STATE_FILE)
     failpoint("save-tensors")
     text = json.dumps({**counters, "rng": list(random_states) or [random_state()]})
@@ -206,34 +240,19 @@ def write_state(
 
 
 def read_state(folder: Path, rank: int = 0) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """What `write_state` wrote; this rank's random generators are set back."""
+    """Return the tensors and counters of a checkpoint, and restore the random generators of this rank."""
     try:
         tensors = load_file(folder / STATE_FILE)
         counters = json.loads((folder / COUNTERS_FILE).read_text(encoding="utf-8"))
         restore_random_state(counters.pop("rng")[rank])
-    except (
-        OSError,
-        ValueError,
-        SafetensorError,
-        KeyError,
-        IndexError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-        OverflowError,
-    ) as error:
+    except _READ_ERRORS as error:
         raise UserError(
             f"the checkpoint {folder} cannot be read", f"{type(error).__name__}: {error}", "use an older one", STORAGE
         ) from None
-    return {
-        name.removeprefix("optimizer."): value for name, value in tensors.items() if name.startswith("optimizer.")
-    }, counters
+    return {name.removeprefix(PREFIX): value for name, value in tensors.items()}, counters
 
 
 def sha256(path: Path) -> str:
+    """Return the hash of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _byte_tensor(text: str) -> torch.Tensor:
-    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)

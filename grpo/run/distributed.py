@@ -1,7 +1,7 @@
 """Several processes, one model each (data parallel): `torchrun --nproc-per-node N -m grpo.train CONFIG`.
 
-Each rank samples and trains its share of a step's prompts; gradients, denominators and metrics are summed. Without
-torchrun there is one rank and every function here does nothing.
+Each rank samples and trains its share of a step's prompts; gradients, denominators and metrics are summed over ranks.
+Without torchrun there is one rank, and no method of `Ranks` communicates.
 """
 
 import os
@@ -14,12 +14,12 @@ import torch.distributed as dist
 
 from grpo.errors import INTERNAL, UserError
 
-TIMEOUT = timedelta(minutes=30)  # a rank that is gone ends the others after this; rewards must answer well within it
+TIMEOUT = timedelta(minutes=30)  # when a rank stops answering, the others end after this; rewards must be faster
 
 
 @contextmanager
-def _peers() -> Iterator[None]:
-    """A peer that has died shows as a broken connection, or after TIMEOUT."""
+def _explained() -> Iterator[None]:
+    """Explain the error that a collective raises when another process has ended: at once, or after TIMEOUT."""
     try:
         yield
     except RuntimeError as error:
@@ -28,16 +28,17 @@ def _peers() -> Iterator[None]:
         raise UserError(
             "another process of this run has ended",
             str(error).splitlines()[0][:200],
-            "its own message is on stderr and in run_state.rank*.json of the output directory; go on with resume_from_checkpoint=true",
+            "its own message is on stderr and in run_state.rank*.json of the output directory; "
+            "continue with resume_from_checkpoint=true",
             INTERNAL,
         ) from error
 
 
 class Ranks:
-    """This process among its peers."""
+    """The processes of a run, and the place of this one among them."""
 
     def __init__(self, device: torch.device):
-        self.world = int(os.environ.get("WORLD_SIZE", 1))
+        self.world = int(os.environ.get("WORLD_SIZE", 1))  # number of processes
         self.rank = int(os.environ.get("RANK", 0))
         self.device = device
         if self.world > 1 and not dist.is_initialized():
@@ -48,47 +49,50 @@ class Ranks:
         return self.rank == 0
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Adds up a tensor over all ranks, in place."""
+        """Sum a tensor over all ranks, in place."""
         if self.world > 1:
-            with _peers():
+            with _explained():
                 dist.all_reduce(tensor)
         return tensor
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Adds up some numbers over all ranks."""
+        """Sum each of some numbers over all ranks."""
         if self.world == 1:
             return list(values)
         return self.sum_(torch.tensor(values, dtype=torch.float64, device=self.device)).tolist()
 
     def max(self, value: float) -> float:
+        """Return the largest value of all ranks."""
         if self.world == 1:
             return value
         tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
-        with _peers():
+        with _explained():
             dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return float(tensor)
 
     def gather(self, value: object) -> list:
-        """Every rank's value (small, JSON-like), in the order of ranks."""
+        """Return every rank's value, in the order of ranks. Values should be small."""
         if self.world == 1:
             return [value]
         values: list = [None] * self.world
-        with _peers():
+        with _explained():
             dist.all_gather_object(values, value)
         return values
 
     def barrier(self) -> None:
+        """Wait until every rank is here."""
         if self.world > 1:
-            with _peers():
+            with _explained():
                 dist.barrier()
 
     def close(self) -> None:
+        """Leave the group of processes."""
         if self.world > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
 
 def choose_device(name: str) -> torch.device:
-    """ "auto" is this rank's GPU if there is one."""
+    """Return the device of this rank. "auto" means its GPU if there is one."""
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))

@@ -1,11 +1,11 @@
-"""How many tokens fit: what a training step keeps in memory, counted from the shapes.
+"""Memory: what a training step keeps, counted from shapes, and the largest micro-batch that fits.
 
-All figures are bytes. The activations follow from what autograd saves in model.py, layer by layer; tests compare the
-count with what is really saved.
+All figures are bytes. The count of activations follows what autograd saves in grpo/model/decoder.py, layer by layer;
+tests compare it with what is really saved.
 """
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 
@@ -13,32 +13,29 @@ from grpo.device.ops import will_use_kernels
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import LoraSpec
 
-RESERVE = {"cuda": 0.1, "cpu": 0.25}  # of the device's memory, left alone: gaps between tensors, other programs
-ENOUGH = {"cuda": 4096, "cpu": 1024}  # tokens per pass that keep products busy: fewer are not worth more recomputation
-LARGEST_MICRO_BATCH = {"cuda": 32768, "cpu": 4096}  # more than this gain nothing
-LOGITS_ROWS = {"cuda": 2048, "cpu": 256}  # of logits at a time, where memory is plenty
+RESERVE = {"cuda": 0.1, "cpu": 0.25}  # share of the memory to leave free: gaps between tensors, other programs
+ENOUGH = {"cuda": 4096, "cpu": 1024}  # tokens per pass that keep the device busy; more are not worth recomputation
+LARGEST_MICRO_BATCH = {"cuda": 32768, "cpu": 4096}  # tokens; larger ones are not faster
+LOGITS_ROWS = {"cuda": 2048, "cpu": 256}  # rows of logits at a time, if memory allows
 RECOMPUTE_LEVELS = ("none", "mlp", "all")
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What the trainer will use: packed tokens per micro-batch, which activations are recomputed, rows per logits
-    chunk; and whether kernels/ and FlashAttention are at work, which keep less for the backward pass."""
+    """How the trainer uses memory."""
 
-    tokens: int
-    recompute: str
-    logits_rows: int
-    fused: bool = False
+    tokens: int  # packed tokens per micro-batch
+    recompute: str  # activations to compute again in the backward pass, one of RECOMPUTE_LEVELS
+    logits_rows: int  # rows of logits at a time
+    fused: bool = False  # whether kernels/ and FlashAttention run, which keep less for the backward pass
 
 
 @dataclass(frozen=True)
 class Account:
-    """Bytes that a run needs on a device at the height of a step, by what holds them."""
+    """Bytes that a run needs on a device at its peak."""
 
-    weights: (
-        int  # frozen, or the copies in the model's dtype that products use; the reference, if it is a model of its own
-    )
-    training: int  # float32 masters, their gradient, AdamW's two moments
+    weights: int  # frozen weights, copies of trained ones in the model's dtype, and a reference that is another model
+    training: int  # float32 master weights, their gradient, and AdamW's two moments
     cache: int  # keys and values of the sequences decoded together
     activations: int  # of the largest micro-batch
     logits: int  # of one chunk
@@ -48,90 +45,82 @@ class Account:
         return self.weights + self.training + self.cache + self.activations + self.logits
 
     def __str__(self) -> str:
-        parts = [
-            f"{name} {getattr(self, name) / 1e9:.2f}"
-            for name in ("weights", "training", "cache", "activations", "logits")
-        ]
+        parts = [f"{part.name} {getattr(self, part.name) / 1e9:.2f}" for part in fields(self)]
         return f"{' + '.join(parts)} = {self.total / 1e9:.2f} GB"
 
 
 def account(
     model: Decoder, num_sequences: int, num_positions: int, budget: Budget, reference: Decoder | None = None
 ) -> Account:
-    """What a run with this budget needs. The model may be one without memory (Build(device="meta")): only shapes
-    count."""
-    c, build = model.config, model.build
-    extra = (
-        sum(tensor.nbytes for tensor in reference.buffers()) if reference is not None and reference is not model else 0
-    )
+    """Count what a run with this budget needs. Only shapes count, so the model may be on the meta device."""
+    config, build = model.config, model.build
+    weights = sum(tensor.nbytes for tensor in model.buffers())
+    if reference is not None and reference is not model:
+        weights += sum(tensor.nbytes for tensor in reference.buffers())
+    per_token = activation_bytes_per_token(config, build.lora, build.dtype, budget.recompute, budget.fused)
     return Account(
-        sum(tensor.nbytes for tensor in model.buffers()) + extra,
-        4 * sum(master.nbytes for master in model.parameters()),
-        num_sequences * num_positions * kv_bytes_per_token(c, build.dtype),
-        int(budget.tokens * activation_bytes_per_token(c, build.lora, build.dtype, budget.recompute, budget.fused)),
-        budget.logits_rows * logits_bytes_per_row(c, build.dtype),
+        weights=weights,
+        training=4 * sum(master.nbytes for master in model.parameters()),
+        cache=num_sequences * num_positions * kv_bytes_per_token(config, build.dtype),
+        activations=int(budget.tokens * per_token),
+        logits=budget.logits_rows * logits_bytes_per_row(config, build.dtype),
     )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Of a GPU, or of this machine: torch has an error of its own for the first only."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )
+    """Whether a GPU or this machine is out of memory. For the CPU, torch has no error class."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def kept_bytes_per_token(
-    c: ModelConfig, lora: LoraSpec | None, dtype: torch.dtype, fused: bool = False
+    config: ModelConfig, lora: LoraSpec | None, dtype: torch.dtype, fused: bool = False
 ) -> tuple[float, float, float]:
-    """What autograd keeps of a layer's attention and MLP for each packed token, and what it keeps once."""
+    """Count what autograd keeps per packed token: of a layer's attention, of its MLP, and once after the last layer."""
     item, exact = dtype.itemsize, max(dtype.itemsize, 4)
-    D, F, R, Q, K = (
-        c.hidden_size,
-        c.intermediate_size,
-        lora.rank if lora else 0,
-        c.num_heads * c.head_dim,
-        c.num_kv_heads * c.head_dim,
-    )
+    width, mlp_width = config.hidden_size, config.intermediate_size
+    q_width = config.num_heads * config.head_dim
+    kv_width = config.num_kv_heads * config.head_dim
+    rank = lora.rank if lora else 0
     if fused:
-        norm = item * D + 4  # the sum that is normalised, and its scale
-        attention = (
-            norm + item * (D + 3 * R + 3 * Q + 3 * K + R) + 4 * c.num_heads
-        )  # qkv's input and (joint) output, q, k, out; log-sum-exp
-        return attention, norm + item * (D + 2 * R + 3 * F + R), item * D  # gate-up's input, gate, up, down's input
-    norm = exact * D  # the normalised input, before the weight
-    attention = norm + item * (D + 3 * R + 4 * Q + 4 * K + R)  # qkv's and o's inputs, q, k, v, padded k and v, out
-    return (
-        attention,
-        norm + item * (D + 2 * R + 4 * F + R),
-        3 * exact * D,
-    )  # gate-up's input, gate, up, silu(gate), down's input
+        norm = item * width + 4  # its input (the residual sum) and its scale
+        # input and joint output of qkv, q, k, attention output; log-sum-exp
+        attention = norm + item * (width + 3 * rank + 3 * q_width + 3 * kv_width + rank) + 4 * config.num_heads
+        mlp = norm + item * (width + 2 * rank + 3 * mlp_width + rank)  # input of gate-up, gate, up, input of down
+        return attention, mlp, item * width
+    norm = exact * width  # the normalised input, before the weight
+    # inputs of qkv and o, q, k, v, padded k and v, attention output
+    attention = norm + item * (width + 3 * rank + 4 * q_width + 4 * kv_width + rank)
+    # input of gate-up, gate, up, silu(gate), input of down
+    mlp = norm + item * (width + 2 * rank + 4 * mlp_width + rank)
+    return attention, mlp, 3 * exact * width
 
 
 def activation_bytes_per_token(
-    c: ModelConfig, lora: LoraSpec | None, dtype: torch.dtype, recompute: str, fused: bool = False
+    config: ModelConfig, lora: LoraSpec | None, dtype: torch.dtype, recompute: str, fused: bool = False
 ) -> float:
-    """Each packed token's share of the peak: what is kept, what one layer computes again, and the gradients inside an
-    MLP."""
-    attention, mlp, once = kept_bytes_per_token(c, lora, dtype, fused)
-    item = dtype.itemsize
-    per_layer = {"none": attention + mlp, "mlp": attention + item * c.hidden_size, "all": item * c.hidden_size}[
-        recompute
-    ]
-    again = {"none": 0, "mlp": mlp, "all": attention + mlp}[recompute]
-    return c.num_layers * per_layer + once + again + 5 * item * c.intermediate_size
+    """Count a packed token's share of the peak: what is kept, what one layer recomputes, and gradients in an MLP."""
+    attention, mlp, once = kept_bytes_per_token(config, lora, dtype, fused)
+    layer_input = dtype.itemsize * config.hidden_size
+    per_layer = {"none": attention + mlp, "mlp": attention + layer_input, "all": layer_input}
+    again = {"none": 0, "mlp": mlp, "all": attention + mlp}
+    gradients = 5 * dtype.itemsize * config.intermediate_size
+    return config.num_layers * per_layer[recompute] + once + again[recompute] + gradients
 
 
-def logits_bytes_per_row(c: ModelConfig, dtype: torch.dtype) -> int:
-    """One row of logits in the model's dtype and two in float32."""
-    return c.vocab_size * (dtype.itemsize + 2 * max(dtype.itemsize, 4))
+def logits_bytes_per_row(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Count one row of logits in the model's dtype, and two in float32."""
+    return config.vocab_size * (dtype.itemsize + 2 * max(dtype.itemsize, 4))
 
 
-def kv_bytes_per_token(c: ModelConfig, dtype: torch.dtype) -> int:
-    return 2 * c.num_layers * c.num_kv_heads * c.head_dim * dtype.itemsize
+def kv_bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Count the keys and values of one token in all layers."""
+    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
 
 
 def free_bytes(device: torch.device) -> int:
-    """What a new allocation could take."""
+    """Return how much can be allocated."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
@@ -145,46 +134,49 @@ def free_bytes(device: torch.device) -> int:
 def choose_budget(
     model: Decoder, longest: int, free: int, max_tokens: int = 0, checkpointing: bool | str = "auto", kind: str = ""
 ) -> Budget:
-    """The micro-batch for `free` bytes: as little recomputation as leaves room for ENOUGH tokens, and then as many as
-    fit.
+    """Choose the micro-batch for `free` bytes.
 
-    longest: packed tokens of the longest single prompt and completion, which must fit. max_tokens and checkpointing:
-    the user's choice, if there is one. kind: "cuda" or "cpu", if not that of the model.
+    It recomputes as little as leaves room for ENOUGH tokens, and then takes as many tokens as fit.
+
+    longest: packed tokens of the longest prompt with one completion, which must fit. max_tokens, checkpointing: the
+    user's choice. kind: "cuda" or "cpu"; by default that of the model.
     """
-    c, build = model.config, model.build
+    config, build = model.config, model.build
     kind = kind or torch.device(build.device).type
-    rows = max(128, min(LOGITS_ROWS[kind], int(0.1 * free / logits_bytes_per_row(c, build.dtype))))
-    room = (1 - RESERVE[kind]) * free - rows * logits_bytes_per_row(c, build.dtype)
+    bytes_per_row = logits_bytes_per_row(config, build.dtype)
+    logits_rows = max(128, min(LOGITS_ROWS[kind], int(0.1 * free / bytes_per_row)))
+    room = (1 - RESERVE[kind]) * free - logits_rows * bytes_per_row
     fused = kind == "cuda" and will_use_kernels(build.dtype)
     levels = {"auto": RECOMPUTE_LEVELS, "mlp": ("mlp",), True: ("all",), False: ("none",)}[checkpointing]
     needed = max_tokens or max(longest, ENOUGH[kind])
     for level in levels:
-        fits = int(room / activation_bytes_per_token(c, build.lora, build.dtype, level, fused))
-        if fits >= needed:
-            return Budget(max_tokens or min(fits, max(longest, LARGEST_MICRO_BATCH[kind])), level, rows, fused)
-    return Budget(max_tokens or max(fits, longest), level, rows, fused)
+        fitting = int(room / activation_bytes_per_token(config, build.lora, build.dtype, level, fused))
+        if fitting >= needed:
+            tokens = max_tokens or min(fitting, max(longest, LARGEST_MICRO_BATCH[kind]))
+            return Budget(tokens, level, logits_rows, fused)
+    return Budget(max_tokens or max(fitting, longest), level, logits_rows, fused)
 
 
 def choose_num_sequences(model: Decoder, wanted: int, positions: int, free: int) -> int:
-    """Sequences decoded together: as many as wanted, or as the cache has room for in half of `free`."""
+    """Choose how many sequences to decode together: as many as wanted, if the cache fits into half of `free`."""
     per_sequence = positions * kv_bytes_per_token(model.config, model.build.dtype)
     return max(1, min(wanted, int(0.5 * free / per_sequence)))
 
 
 def halve(budget: Budget, longest: int) -> Budget | None:
-    """A budget with half the tokens, or None where a single completion would not fit into it. Micro-batches are a
-    matter of memory alone: the gradient stays the same."""
-    return replace(budget, tokens=budget.tokens // 2) if budget.tokens // 2 >= longest else None
+    """Halve the tokens per micro-batch, which leaves the gradient the same; None if one completion would not fit."""
+    tokens = budget.tokens // 2
+    return replace(budget, tokens=tokens) if tokens >= longest else None
 
 
 def release() -> None:
-    """Gives cached memory of the GPU back to whatever is allocated next."""
+    """Return cached GPU memory to the device."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Largest memory in use so far."""
+    """Return the largest memory in use so far."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     import resource

@@ -1,4 +1,4 @@
-"""The output directory: one run at a time, and a record of how it stands.
+"""The output directory: it belongs to one run at a time, and records the state of that run.
 
 config.resolved.yaml  run_state.json  metrics.jsonl  tb/  completions/  debug.log  checkpoint-N/  final/
 """
@@ -20,14 +20,14 @@ from grpo.storage import write_atomically
 
 OWN_FILES = ("config.resolved.yaml", "run_state.json", "metrics.jsonl", "debug.log", "loss.png", "evaluation.json")
 OWN_FOLDERS = ("tb", "completions", "final", "world", "cold_start")
-_locks: "weakref.WeakSet[RunDir]" = weakref.WeakSet()
+_open_dirs: "weakref.WeakSet[RunDir]" = weakref.WeakSet()
 
 
 class RunDir:
-    """An output directory held by this process until it ends.
+    """An output directory that this process holds until it ends.
 
-    Refuses a directory in use by another process (exit 7), and one that holds a run already unless that is to be
-    resumed or overwritten (exit 2).
+    Refuses a directory that another process uses (exit 7), and one that holds a run, unless that run is to be resumed
+    or overwritten (exit 2).
     """
 
     def __init__(self, path: str | Path, resume: bool, overwrite: bool):
@@ -42,7 +42,7 @@ class RunDir:
                 "set output_dir to a folder that can be written",
                 STORAGE,
             ) from None
-        _locks.add(self)
+        _open_dirs.add(self)
         try:
             self._take_lock()
             if not resume:
@@ -66,7 +66,7 @@ class RunDir:
 
     def _take_lock(self) -> None:
         try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # freed by the kernel however the process ends
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel frees it, however the process ends
         except OSError:
             self.lock.seek(0)
             raise UserError(
@@ -80,44 +80,45 @@ class RunDir:
         self.lock.flush()
 
     def _make_room(self, overwrite: bool) -> None:
-        found = [p for p in self.path.iterdir() if p.name != ".lock"]
-        if not found:
-            return
-        if not overwrite:
+        """Remove what a run has written, and nothing else; refuse a directory that is not empty without `overwrite`."""
+        found = [path for path in self.path.iterdir() if path.name != ".lock"]
+        if found and not overwrite:
+            names = sorted(path.name for path in found)
             raise UserError(
                 f"the output directory {self.path} is not empty",
-                f"it holds {', '.join(sorted(p.name for p in found)[:6])}",
-                "resume_from_checkpoint=true goes on with that run, overwrite_output_dir=true starts anew, or set another output_dir",
+                f"it holds {', '.join(names[:6])}",
+                "resume_from_checkpoint=true continues that run, overwrite_output_dir=true starts anew, "
+                "or set another output_dir",
                 CONFIG,
             )
         for path in found:
-            if (
-                path.is_dir()
-                and not path.is_symlink()
-                and (path.name in OWN_FOLDERS or path.name.startswith("checkpoint-"))
-            ):
+            is_own_folder = path.name in OWN_FOLDERS or path.name.startswith("checkpoint-")
+            is_own_file = path.name in OWN_FILES or path.name.startswith("run_state.")
+            if is_own_folder and path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
-            elif path.name in OWN_FILES or path.name.startswith("run_state."):
+            elif is_own_file:
                 path.unlink()
 
     def update(self, **changes) -> None:
-        """Changes run_state.json, atomically. A full disk leaves it as it was: the run matters more than its record."""
+        """Change run_state.json atomically. If that fails, warn once: the run matters more than its record."""
         self.state.update(changes, updated=_now())
         try:
             write_atomically(self.path / "run_state.json", json.dumps(self.state, indent=2) + "\n")
         except OSError as error:
             if not self.is_warned:
                 self.is_warned = True
-                print(f"warning: run_state.json cannot be written ({error}); the run goes on", file=sys.stderr)
+                print(f"warning: cannot write run_state.json ({error}); the run continues", file=sys.stderr)
 
     def close(self, exit_code: int, reason: str) -> None:
-        self.update(status="done" if exit_code == 0 else "failed", exit_code=exit_code, reason=reason)
+        """Record how the run ended, and let others use the directory."""
+        status = "done" if exit_code == 0 else "failed"
+        self.update(status=status, exit_code=exit_code, reason=reason)
         self.lock.close()
 
 
 def _close_locks_in_child() -> None:
-    """A forked child (a user's data loader) must not hold the lock on after its parent has been killed."""
-    for run_dir in list(_locks):
+    """Close the locks in a forked child, such as a user's data loader, which may live longer than its parent."""
+    for run_dir in list(_open_dirs):
         run_dir.lock.close()
 
 
@@ -125,20 +126,21 @@ os.register_at_fork(after_in_child=_close_locks_in_child)
 
 
 def open_debug_log(logger: logging.Logger, path: Path) -> None:
-    """Sends a logger's records, tracebacks among them, to debug.log and nowhere else; secrets are left out."""
+    """Send the records of a logger, with tracebacks and without secrets, to debug.log and nowhere else."""
     logger.setLevel(logging.INFO)
     logger.propagate = False
     logger.addHandler(_DebugLog(path, encoding="utf-8", errors="backslashreplace"))
 
 
 def close_debug_log(logger: logging.Logger) -> None:
+    """Close the files of a logger."""
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
         handler.close()
 
 
 class _DebugLog(logging.FileHandler):
-    """A full disk under it is told once and stops nothing."""
+    """Writes debug.log. If the disk is full, it warns once and the run continues."""
 
     is_warned = False
 
@@ -148,10 +150,10 @@ class _DebugLog(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         if not self.is_warned:
             self.is_warned = True
-            print(f"warning: debug.log cannot be written ({sys.exception()}); the run goes on", file=sys.stderr)
+            print(f"warning: cannot write debug.log ({sys.exception()}); the run continues", file=sys.stderr)
 
     def close(self) -> None:
-        with suppress(OSError):  # what it could not write has been told
+        with suppress(OSError):  # closing writes what is left; a failure was reported before
             super().close()
 
 

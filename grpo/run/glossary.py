@@ -1,0 +1,88 @@
+"""Every metric, defined once, under TRL's name where TRL has one. Logging any other name is an error.
+
+<name> stands for the name of a reward. With several processes, kb/*, judge/* and decomposer/* are those of rank 0.
+"""
+
+import re
+from collections.abc import Iterable
+
+GLOSSARY = {
+    "step": "steps done: generated batches that were trained on (stage 2) or updates (stage 1)",
+    "epoch": "passes over the data, as a fraction",
+    "loss": "Eq. 7, summed over the step, mean over num_iterations; near 0 on-policy: see grad_norm for learning",
+    "learning_rate": "learning rate of this step",
+    "grad_norm": "L2 norm of the gradient before clipping, of the last iteration",
+    "num_tokens": "prompt and completion tokens since the start, all ranks; a prompt counts once per completion",
+    "reward": "mean over scorable completions of the weighted sum of rewards",
+    "reward_std": "standard deviation of that sum, over all groups",
+    "frac_reward_zero_std": "share of groups that teach nothing: all rewards equal, or fewer than two scorable",
+    "advantage_abs_mean": "mean |advantage| over completions; 0: nothing is learned",
+    "accuracy": "share of completions whose answer is right, by the first reward that knows the outcome",
+    "refusal_rate": "share of completions that decline to answer",
+    "rewards/<name>/mean": "mean over scorable completions",
+    "rewards/<name>/std": "standard deviation over scorable completions",
+    "rewards/<name>/unscored_frac": "share of completions that this reward could not score",
+    "kl": "mean k3 estimate (Eq. 6) per completion token, nats",
+    "entropy": "mean entropy per completion token of the distribution sampled from, nats",
+    "clip_ratio/low_mean": "share of tokens whose ratio is below 1 - epsilon with a negative advantage",
+    "clip_ratio/high_mean": "share of tokens whose ratio is above 1 + epsilon_high with a positive advantage",
+    "clip_ratio/region_mean": "sum of the two",
+    "completions/mean_length": "mean tokens per completion, the end token included",
+    "completions/min_length": "tokens of the shortest completion",
+    "completions/max_length": "tokens of the longest completion",
+    "completions/mean_terminated_length": "mean tokens of completions that end with the end token",
+    "completions/clipped_ratio": "share of completions that hit max_completion_length",
+    "sampler/logp_diff_mean": "mean |log-prob in sampling - log-prob in training| per token: rounding noise, nats",
+    "sampler/logp_diff_max": "largest such difference, nats",
+    "sampling/kept_groups": "share of generated groups that were trained on (dynamic_sampling)",
+    "step_time": "seconds of the step",
+    "time/generate": "seconds of sampling",
+    "time/reference": "seconds of the reference policy's pass",
+    "time/reward": "seconds of waiting for rewards after sampling",
+    "time/train": "seconds of forward, backward and update",
+    "tokens_per_second": "completion tokens (stage 1: answer tokens) per second of the step, all ranks",
+    "peak_memory_gb": "largest memory in use so far, GB: of the GPU, or of the process on a CPU",
+    "micro_batches": "forward and backward passes per iteration",
+    "skipped_steps": "updates skipped since the start because the gradient was not finite",
+    "eval/accuracy": "share of held-out questions answered right",
+    "eval/hallucination_rate": "share of wrong answers among the held-out questions that were answered",
+    "eval/refusal_rate": "share of held-out questions that the policy declined",
+    "eval/reward": "mean reward on held-out questions",
+    "eval/unscored_frac": "share of held-out answers that could not be scored",
+    "eval/mean_length": "mean tokens of held-out answers",
+    "eval/supported_frac": "share of the facts stated in held-out answers that the knowledge base supports",
+    "kb/lookups_exact": "titles of this step that the knowledge base has",
+    "kb/lookups_parts": "titles found by their parts between semicolons",
+    "kb/lookups_search": "titles not found, for which full-text search guessed documents",
+    "kb/lookups_missing": "titles not found at all",
+    "kb/unscored": "completions whose factuality could not be determined",
+    "kb/facts_per_completion": "facts per completion whose factuality was checked",
+    "kb/supported_frac": "share of these facts that the knowledge base supports",
+    "kb/refuted_frac": "share of these facts that it contradicts",
+    "kb/unknown_frac": "share of these facts about which it says nothing",
+    "judge/calls": "requests to the judge, since the start like all judge/* and decomposer/*",
+    "judge/retries": "requests that repeated an earlier one",
+    "judge/failures": "requests that failed",
+    "judge/unscorable": "items without a usable reply",
+    "judge/cache_hits": "items answered from the cache",
+    "judge/prompt_tokens": "tokens sent",
+    "judge/completion_tokens": "tokens received",
+    "judge/cost": "US dollars, by judge_prices",
+    "decomposer/calls": "as judge/calls",
+    "decomposer/retries": "as judge/retries",
+    "decomposer/failures": "as judge/failures",
+    "decomposer/unscorable": "as judge/unscorable",
+    "decomposer/cache_hits": "as judge/cache_hits",
+    "decomposer/prompt_tokens": "tokens sent",
+    "decomposer/completion_tokens": "tokens received",
+    "decomposer/cost": "US dollars, by decomposer_prices",
+    "tokens": "stage 1: answer tokens trained on in this step",
+}
+_PATTERNS = [re.compile(re.escape(name).replace("<name>", r"[^/]+")) for name in GLOSSARY]
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise KeyError if a metric has no entry in the glossary."""
+    unknown = [name for name in names if not any(pattern.fullmatch(name) for pattern in _PATTERNS)]
+    if unknown:
+        raise KeyError(f"metrics without an entry in the glossary: {unknown}")
