@@ -1,4 +1,4 @@
-"""Where models and data sets come from: a path is used as it is, anything else of the form owner/name is a hub id."""
+"""Find models and data sets: a path that exists is used; any other name of the form owner/name is a hub id."""
 
 import re
 from pathlib import Path
@@ -11,25 +11,25 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def fetch_model(name_or_path: str, revision: str = "main") -> Path:
-    """The folder of a checkpoint, adapter or tokenizer; downloaded once if it is a hub id."""
+    """Return the folder of a checkpoint, adapter or tokenizer, and download it first if it is a hub id."""
     if Path(name_or_path).is_dir():
         return Path(name_or_path)
     return _download(name_or_path, revision, "model", MODEL_FILES)
 
 
 def fetch_data(name_or_path: str, split: str = "train") -> Path:
-    """The file of a data set; of a hub data set the one whose name holds the word `split`, or its only one."""
+    """Return the file of a data set: of a hub data set its only one, or the one whose name contains `split`."""
     if Path(name_or_path).is_file():
         return Path(name_or_path)
     folder = _download(name_or_path, "main", "dataset", DATA_FILES)
-    files = sorted(
-        path for pattern in DATA_FILES for path in folder.rglob(pattern) if path.name != "dataset_infos.json"
-    )
+    files = [path for pattern in DATA_FILES for path in folder.rglob(pattern)]
+    files = sorted(path for path in files if path.name != "dataset_infos.json")
     chosen = files if len(files) == 1 else [path for path in files if split in path.stem]
     if len(chosen) != 1:
+        names = ", ".join(path.name for path in files) or "no file"
         raise UserError(
             f"the hub data set {name_or_path} has no single {split} file",
-            f"found: {', '.join(path.name for path in files) or 'none'} (JSON, JSONL or CSV)",
+            f"found: {names} (JSON, JSONL or CSV)",
             "set dataset_split to a word of the file's name, or download the file and give its path",
             PREFLIGHT,
         )
@@ -37,10 +37,11 @@ def fetch_data(name_or_path: str, split: str = "train") -> Path:
 
 
 def _download(name: str, revision: str, kind: str, patterns: list[str]) -> Path:
+    """Download the files of a hub repository that match the patterns, unless they are in the cache."""
     if not _HUB_ID.fullmatch(name):
         raise UserError(
             f"{kind} {name} does not exist",
-            "there is no such file or folder, and it is no hub id (owner/name) either",
+            "there is no such file or folder, and it is not a hub id (owner/name)",
             f"check the path: it is taken relative to {Path.cwd()}",
             PREFLIGHT,
         )
@@ -48,10 +49,11 @@ def _download(name: str, revision: str, kind: str, patterns: list[str]) -> Path:
 
     try:
         return Path(snapshot_download(name, repo_type=kind, revision=revision, allow_patterns=patterns))
-    except Exception as error:  # the library raises many kinds: not found, gated, offline, timeouts, full disk
+    except Exception as error:  # many kinds: not found, gated, offline, timeout, full disk
+        first_line = str(error).partition("\n")[0]
         raise UserError(
             f"cannot fetch the {kind} {name} (revision {revision})",
-            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+            f"{type(error).__name__}: {first_line}",
             "there is no such local path; check the id, your network, HF_ENDPOINT and HF_TOKEN",
             PREFLIGHT,
         ) from None

@@ -1,7 +1,7 @@
-"""Messages to tokens: the chat template, the tokenizer, and what text from a data set may not do.
+"""From messages to tokens, by the chat template and the tokenizer.
 
-A prompt ends with the assistant's header. Text from a data set is encoded with special tokens disabled, so that a
-question that contains `<|im_end|>` stays a question.
+A prompt ends with the assistant's header. Text from a data set cannot pretend to be a special token: a question that
+contains `<|im_end|>` stays a question.
 """
 
 import json
@@ -16,15 +16,18 @@ Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content":
 
 
 def load_tokenizer(folder: Path, chat_template: str | None = None):
-    """The Hugging Face tokenizer of a folder; exit 3 if it cannot be read or has no chat template."""
+    """Load the Hugging Face tokenizer of a folder. Exit 3 if it cannot be read or has no chat template."""
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)  # else it would ask on the terminal
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=False
+        )  # unset, it would ask on the terminal
     except Exception as error:  # many kinds, depending on which file is missing or broken
+        first_line = str(error).partition("\n")[0]
         raise UserError(
             f"cannot read the tokenizer in {folder}",
-            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+            f"{type(error).__name__}: {first_line}",
             "set tokenizer_name_or_path to a folder with tokenizer.json",
             PREFLIGHT,
         ) from None
@@ -46,21 +49,21 @@ def load_tokenizer(folder: Path, chat_template: str | None = None):
 
 
 def eos_ids(folder: Path, tokenizer) -> tuple[int, ...]:
-    """Every token that ends a completion: the tokenizer's and all of generation_config.json and config.json."""
+    """Return every token that ends a completion: those of the tokenizer, generation_config.json and config.json."""
     found = {tokenizer.eos_token_id}
     for name in ("generation_config.json", "config.json"):
         if (folder / name).exists():
             value = json.loads((folder / name).read_text(encoding="utf-8")).get("eos_token_id")
             found |= set(value) if isinstance(value, list) else {value}
-    ids = tuple(sorted(i for i in found if i is not None))
-    if not ids:
+    found.discard(None)
+    if not found:
         raise UserError(
             f"no end token is known for {folder}",
             "neither the tokenizer nor generation_config.json names one",
             "add eos_token_id to generation_config.json",
             PREFLIGHT,
         )
-    return ids
+    return tuple(sorted(found))
 
 
 class ChatEncoder:
@@ -69,54 +72,60 @@ class ChatEncoder:
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
         self.special = [token for token in tokenizer.all_special_tokens if token]
-        plain, with_header = (self._render([{"role": "user", "content": "x"}], header) for header in (False, True))
+        example = [{"role": "user", "content": "x"}]
+        plain, with_header = self._render(example, header=False), self._render(example)
         if not with_header.startswith(plain) or with_header == plain:
             raise UserError(
                 "the chat template ignores add_generation_prompt",
-                "a prompt must end with the assistant's header, or the model would go on with the question",
+                "a prompt must end with the assistant's header, or the model would continue the question",
                 "use a template that handles add_generation_prompt",
                 PREFLIGHT,
             )
         self.opens_think = with_header.rstrip().endswith("<think>")
 
     def prompt(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
-        """The rendered text, up to the assistant's header, and its tokens.
+        """Render messages up to the assistant's header; return the text and its tokens.
 
-        The whole text is encoded at once, as the model has seen it in training. Only messages that spell a special
-        token are encoded apart from the template around them.
+        The text is encoded in one piece, as in the model's training. Only messages that spell a special token are
+        encoded apart from the template around them.
         """
         text = self._render(messages)
-        hostile = {
-            i: f"\ue000{i}\ue001"
-            for i, m in enumerate(messages)
-            if any(token in m["content"] for token in self.special)
-        }
-        if not hostile:
-            return text, self.tokenizer.encode(text, add_special_tokens=False)
-        rest = self._render([{**m, "content": hostile.get(i, m["content"])} for i, m in enumerate(messages)])
+        markers = {}  # index of such a message -> what stands for it in the template
+        for index, message in enumerate(messages):
+            if any(token in message["content"] for token in self.special):
+                markers[index] = f"\ue000{index}\ue001"
+        if not markers:
+            return text, self._encode(text)
+        marked = [{**message, "content": markers.get(i, message["content"])} for i, message in enumerate(messages)]
+        rest = self._render(marked)
         ids: list[int] = []
-        for i, mark in hostile.items():
-            before, found, rest = rest.partition(mark)
-            if not found or mark in rest:
+        for index, marker in markers.items():
+            before, found, rest = rest.partition(marker)
+            if not found or marker in rest:
                 raise UserError(
                     "the chat template does not contain each message exactly once",
                     "a message holds a special token and cannot be encoded safely",
                     "remove special tokens from the data",
                     PREFLIGHT,
                 )
-            ids += self.tokenizer.encode(before, add_special_tokens=False) + self.plain(messages[i]["content"])
-        return text, ids + self.tokenizer.encode(rest, add_special_tokens=False)
+            ids += self._encode(before) + self.plain(messages[index]["content"])
+        return text, ids + self._encode(rest)
 
     def answer(self, text: str) -> list[int]:
-        """An assistant's answer as the policy would have to generate it: its tokens, then the end token. An opening
-        <think> is left out where the template's header has it already."""
+        """Return the tokens of an answer as the policy would generate it, and the end token.
+
+        An opening <think> is left out if the template's header already ends with it.
+        """
         if self.opens_think:
             text = text.lstrip().removeprefix("<think>").lstrip("\n")
         return [*self.plain(text), self.tokenizer.eos_token_id]
 
     def plain(self, text: str) -> list[int]:
-        """Tokens of a text in which nothing is special."""
+        """Return the tokens of a text in which nothing is special."""
         return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+
+    def _encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def _render(self, messages: Sequence[Message], header: bool = True) -> str:
         try:
@@ -133,17 +142,19 @@ class ChatEncoder:
 def make_prompts(
     rows: Sequence[Row], encoder: ChatEncoder, system_prompt: str | None, template: str, max_prompt_length: int
 ) -> tuple[list[Prompt], int]:
-    """The prompts of at most `max_prompt_length` tokens, and how many were longer: those are left out, never cut."""
+    """Return the prompts of at most `max_prompt_length` tokens, and the number of longer ones, which are left out."""
     system = [{"role": "system", "content": system_prompt}] if system_prompt else []
     prompts = []
     for row in rows:
-        text, ids = encoder.prompt([*system, {"role": "user", "content": template.replace("{question}", row.question)}])
+        content = template.replace("{question}", row.question)
+        text, ids = encoder.prompt([*system, {"role": "user", "content": content}])
         prompts.append(Prompt(row.index, text, tuple(ids), row.columns))
     kept = [prompt for prompt in prompts if len(prompt.ids) <= max_prompt_length]
     if not kept:
+        shortest = min(len(prompt.ids) for prompt in prompts)
         raise UserError(
             "every prompt is longer than max_prompt_length",
-            f"the shortest has {min(len(p.ids) for p in prompts)} tokens, allowed are {max_prompt_length}",
+            f"the shortest has {shortest} tokens, allowed are {max_prompt_length}",
             "raise max_prompt_length",
             PREFLIGHT,
         )

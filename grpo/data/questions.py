@@ -1,4 +1,4 @@
-"""From a configuration to the prompts of a run and the rewards that grade their answers; both checked before use."""
+"""From a configuration to the prompts of a run and the rewards that grade their answers. Both are checked."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -15,16 +15,20 @@ from rewards.scorer import Scorer
 
 
 def load_rows(config: TrainConfig, rewards: Sequence[Reward], name: str, max_samples: int) -> list[Row]:
-    """Read the data set `name`; UserError (exit 3) if a reward lacks its column."""
+    """Read the data set `name`. Exit 3 if a column is missing that a reward needs."""
     path = fetch_data(name, config.dataset_split)
     rows = read_rows(path, config.question_field, config.answer_field, config.title_field, max_samples)
-    held = dict.fromkeys(column for row in rows for column, value in row.columns.items() if value is not None)
+    filled = {}  # columns with any value, in the order of the file
+    for row in rows:
+        for column, value in row.columns.items():
+            if value is not None:
+                filled[column] = True
     for reward in rewards:
-        missing = [column for column in reward.needs if column not in held]
+        missing = [column for column in reward.needs if column not in filled]
         if missing:
             raise UserError(
                 f"the reward {reward.name} needs the column {missing[0]}",
-                f"the columns of {name} are {', '.join(held)}",
+                f"the columns of {name} are {', '.join(filled)}",
                 f"set {missing[0]}_field",
                 PREFLIGHT,
             )
@@ -53,7 +57,7 @@ def load_prompts(
 ) -> tuple[list[Prompt], str]:
     """Return the prompts of the data set `name` and a hash of its content.
 
-    UserError (exit 3) if a reward lacks its column or no prompt fits.
+    Exit 3 if a column is missing that a reward needs, or if no prompt fits.
     """
     rows = load_rows(config, rewards, name, max_samples)
     positions = policy.model.config.max_positions

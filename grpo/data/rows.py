@@ -1,4 +1,4 @@
-"""Questions: rows of a JSON array, JSONL or CSV file, their fields, and an order that a resumed run can continue."""
+"""Read questions from a JSON array, JSONL or CSV file, and hand them out in an order that a resumed run continues."""
 
 import csv
 import hashlib
@@ -15,47 +15,60 @@ from grpo.errors import PREFLIGHT, UserError
 QUESTION_FIELDS = ("question", "problem", "prompt")
 ANSWER_FIELDS = ("answer", "answers", "ground_truth", "best_answer", "solution")
 TITLE_FIELDS = ("title",)
+MAX_SHOWN = 80  # characters of a wrong value in a message
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a data set: `question`, and all its columns, among them `answer` and `title` under these names."""
+    """A row of a data set: the question, and all columns, with the answer as `answer` and the title as `title`."""
 
     index: int
     question: str
     columns: dict[str, Any]
 
 
+# --- files to records -------------------------------------------------------------------------------------------------
+
+
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON array, JSONL or CSV file; which of them is decided by content. Exit 3 names file and
-    line."""
+    """Return the objects of a JSON array, JSONL or CSV file. The content decides which of them it is.
+
+    Exit 3 names file and line of what cannot be read.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text", str(error), "convert it to UTF-8", PREFLIGHT) from None
     except OSError as error:
         raise UserError(f"cannot read {path}", str(error), "check the path", PREFLIGHT) from None
-    start = text.lstrip()[:1]
-    if start == "[":
+    first = text.lstrip()[:1]
+    if first == "[":
         records = _parse(text, path, 1)
-    elif start == "{":
-        # one object over several lines, or one per line; U+2028 ends no line of JSON
-        records = _one_object(text) or [
-            _parse(line, path, number) for number, line in enumerate(text.split("\n"), 1) if line.strip()
-        ]
+    elif first == "{":
+        records = _read_objects(text, path)
     else:
         records = _read_table(text, path)
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict):
             raise UserError(
                 f"{path}: row {number} is not an object",
-                f"it is {json.dumps(record)[:80]}",
+                f"it is {_shown(record)}",
                 'each row must be {"question": …}',
                 PREFLIGHT,
             )
     if not records:
         raise UserError(f"{path} holds no rows", "", "give a JSON array, JSONL or CSV file of questions", PREFLIGHT)
     return records
+
+
+def _read_objects(text: str, path: Path) -> list[Any]:
+    """Read one object, which may have several lines, or one object per line."""
+    try:
+        return [json.loads(text)]
+    except (ValueError, RecursionError):
+        pass
+    lines = text.split("\n")  # and not splitlines, because U+2028 does not end a line of JSON
+    return [_parse(line, path, number) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def _read_table(text: str, path: Path) -> list[dict[str, Any]]:
@@ -78,6 +91,7 @@ def _read_table(text: str, path: Path) -> list[dict[str, Any]]:
 
 
 def _parse(text: str, path: Path, line: int) -> Any:
+    """Parse JSON that begins at `line` of the file."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # a plain ValueError: a number of thousands of digits
@@ -87,12 +101,11 @@ def _parse(text: str, path: Path, line: int) -> Any:
         ) from None
 
 
-def _one_object(text: str) -> list[Any]:
-    """The only object of a file, which may go over several lines; nothing if there are more."""
-    try:
-        return [json.loads(text)]
-    except (ValueError, RecursionError):
-        return []
+def _shown(value: Any) -> str:
+    return json.dumps(value)[:MAX_SHOWN]
+
+
+# --- records to rows --------------------------------------------------------------------------------------------------
 
 
 def read_rows(
@@ -102,56 +115,58 @@ def read_rows(
     title_field: str | None = None,
     max_samples: int = 0,
 ) -> list[Row]:
-    """Rows with their fields found. A missing or mistyped field is an error (exit 3) that names the row and the key to
-    set."""
+    """Read a file and find the question, the answer and the title of each row.
+
+    Exit 3 names the row of a missing or wrong field, and the key to set.
+    """
     records = read_records(path)[: max_samples or None]
     names = {
-        "question": _field(records, question_field, QUESTION_FIELDS),
-        "answer": _field(records, answer_field, ANSWER_FIELDS),
-        "title": _field(records, title_field, TITLE_FIELDS),
+        "question": _find_field(records, question_field, QUESTION_FIELDS),
+        "answer": _find_field(records, answer_field, ANSWER_FIELDS),
+        "title": _find_field(records, title_field, TITLE_FIELDS),
     }
+    columns = f"columns: {', '.join(records[0])}"
     if names["question"] is None:
-        raise UserError(
-            f"{path}: no column holds the question",
-            f"columns: {', '.join(records[0])}",
-            "set question_field",
-            PREFLIGHT,
-        )
+        raise UserError(f"{path}: no column holds the question", columns, "set question_field", PREFLIGHT)
     for wanted, chosen in (("answer", answer_field), ("title", title_field)):
         if chosen and names[wanted] is None:
-            raise UserError(
-                f"{path}: there is no column {chosen}",
-                f"columns: {', '.join(records[0])}",
-                f"correct {wanted}_field",
-                PREFLIGHT,
-            )
-    rows = []
-    for index, record in enumerate(records):
-        question = record.get(names["question"])
-        if not isinstance(question, str) or not question.strip():
-            raise UserError(
-                f"{path}: row {index + 1} has no question",
-                f"its {names['question']} is {json.dumps(question)[:80]}",
-                "correct the row, or set question_field",
-                PREFLIGHT,
-            )
-        if not _is_text(question):
-            raise UserError(
-                f"{path}: row {index + 1} holds half a character",
-                f"its {names['question']} has a lone surrogate",
-                "correct or remove the row",
-                PREFLIGHT,
-            )
-        columns = dict(record)
-        for wanted, name in names.items():
-            if name is not None:
-                columns[wanted] = record.get(name)
-        rows.append(Row(index, question.strip(), columns))
-    return rows
+            raise UserError(f"{path}: there is no column {chosen}", columns, f"correct {wanted}_field", PREFLIGHT)
+    return [_make_row(path, index, record, names) for index, record in enumerate(records)]
+
+
+def _find_field(records: list[dict[str, Any]], chosen: str | None, candidates: tuple[str, ...]) -> str | None:
+    """Return the chosen column, or else the first candidate that any row has; None if no row has it."""
+    for name in (chosen,) if chosen else candidates:
+        if any(name in record for record in records):
+            return name
+    return None
+
+
+def _make_row(path: Path, index: int, record: dict[str, Any], names: dict[str, str | None]) -> Row:
+    question = record.get(names["question"])
+    if not isinstance(question, str) or not question.strip():
+        raise UserError(
+            f"{path}: row {index + 1} has no question",
+            f"its {names['question']} is {_shown(question)}",
+            "correct the row, or set question_field",
+            PREFLIGHT,
+        )
+    if not _is_text(question):
+        raise UserError(
+            f"{path}: row {index + 1} holds half a character",
+            f"its {names['question']} has a lone surrogate",
+            "correct or remove the row",
+            PREFLIGHT,
+        )
+    columns = dict(record)
+    for wanted, name in names.items():
+        if name is not None:
+            columns[wanted] = record.get(name)
+    return Row(index, question.strip(), columns)
 
 
 def _is_text(text: str) -> bool:
-    """Whether UTF-8 can hold it: JSON can write half of a character, which no tokenizer takes."""
+    """Whether UTF-8 can encode the text. JSON can hold half of a character, which no tokenizer takes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -159,29 +174,28 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def _field(records: list[dict[str, Any]], chosen: str | None, candidates: tuple[str, ...]) -> str | None:
-    """The column to use: the chosen one, else the first candidate that any row has."""
-    return next(
-        (name for name in ((chosen,) if chosen else candidates) if any(name in record for record in records)), None
-    )
+# --- their content and order ------------------------------------------------------------------------------------------
 
 
 def fingerprint(rows: list[Row]) -> str:
-    """A hash of a data set's content: a resumed run must see the same."""
+    """Return a hash of a data set's content. A resumed run must have the same."""
     return digest([row.question, row.columns] for row in rows)
 
 
 def digest(values: Iterable[Any]) -> str:
-    found = hashlib.sha256()
+    """Return a hash of some values and their order."""
+    content = hashlib.sha256()
     for value in values:
-        found.update(json.dumps(value, sort_keys=True, default=str).encode("utf-8", "surrogatepass"))
-    return found.hexdigest()
+        content.update(json.dumps(value, sort_keys=True, default=str).encode("utf-8", "surrogatepass"))
+    return content.hexdigest()
 
 
 @dataclass
 class Order:
-    """Which rows come next: a permutation per epoch, a function of the seed alone. `position` counts rows handed out
-    since the start, over all epochs and ranks, and is all that a checkpoint needs."""
+    """The order of the rows: one permutation per epoch, which depends only on the seed.
+
+    `position` counts the rows taken since the start, over all epochs and ranks. A checkpoint needs nothing else.
+    """
 
     num_rows: int
     seed: int
@@ -189,7 +203,7 @@ class Order:
     position: int = 0
 
     def take(self, count: int) -> list[int]:
-        """The next `count` row indices."""
+        """Return the next `count` row indices."""
         taken = []
         while len(taken) < count:
             epoch, offset = divmod(self.position, self.num_rows)

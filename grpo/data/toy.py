@@ -1,11 +1,12 @@
-"""Toy worlds: a model, a tokenizer and data made from scratch, so that the whole program runs without a download.
+"""Toy worlds: a model, a tokenizer and data made from scratch, so that the program runs without a download.
 
-`arithmetic`: what remains when a sum of six numbers is divided by two. The cold-start data answers most questions at
-once and works some of them out, as data from people does. A model of this size cannot do six numbers in its head (it
-guesses, one in two is right), but it can do them one after the other: GRPO has to find out that working it out pays.
+`arithmetic`: the remainder when a sum of six numbers is divided by two. The cold-start data answers most questions at
+once and works the others out step by step, like data written by people. A model of this size cannot add six numbers at
+once: it guesses, and is right half of the time. But it can add them one after the other. GRPO has to discover that
+working it out pays.
 
-`encyclopedia`: people who do not exist (knowledge/world.py). The cold start teaches some of them well, some hardly;
-GRPO with KnowRL's reward has to find out where the model's knowledge ends.
+`encyclopedia`: people who do not exist (knowledge/world.py). The cold start teaches some of them well and others hardly
+at all. GRPO with KnowRL's reward has to discover where the model's knowledge ends.
 """
 
 import json
@@ -15,7 +16,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from grpo.run.options import AnyConfig
+from grpo.run.options import AnyConfig, TrainConfig
 from grpo.run.run import Run
 from grpo.storage import write_atomically
 from knowledge.build import SkipLog, build
@@ -27,63 +28,61 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 END, TURN, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-VERSION = 2  # of what is generated: a world of another version is made again
+VERSION = 2  # of the generated files; a world of another version is made anew
 MODULUS, NUM_TERMS, SHARE_WORKED_OUT = 2, 6, 0.4
 
 
 def make_world(config: AnyConfig, run: Run) -> AnyConfig:
-    """The config with the paths of its toy world filled in; the world is made if it is not there yet."""
+    """Make the toy world of a configuration, if it is not there yet; return the configuration with its paths."""
     if not config.toy_world:
         return config
     folder = Path(config.toy_dir or Path(config.output_dir) / "world")
     mark = folder / "world.json"
     wanted = json.dumps({"world": config.toy_world, "version": VERSION, "seed": config.seed})
-    if run.ranks.is_main and not (mark.exists() and mark.read_text(encoding="utf-8") == wanted):
+    is_made = mark.exists() and mark.read_text(encoding="utf-8") == wanted
+    if run.ranks.is_main and not is_made:
         run.say(f"making the toy world {config.toy_world} in {folder}")
         mark.unlink(missing_ok=True)
         _WORLDS[config.toy_world](folder, config.seed)
         write_atomically(mark, wanted)
     run.ranks.barrier()
+    is_stage2 = isinstance(config, TrainConfig)
     paths = {
         "model_name_or_path": "model",
-        "dataset_id_or_path": "questions.jsonl" if hasattr(config, "reward_funcs") else "cold_start.jsonl",
-        "eval_dataset_id_or_path": "held_out.jsonl",
         "tokenizer_name_or_path": "model",
+        "dataset_id_or_path": "questions.jsonl" if is_stage2 else "cold_start.jsonl",
     }
-    if config.toy_world == "encyclopedia":
+    if is_stage2:
+        paths["eval_dataset_id_or_path"] = "held_out.jsonl"
+    if is_stage2 and config.toy_world == "encyclopedia":
         paths["knowledge_base"] = "knowledge.db"
-    unset = {
-        name: str(folder / file)
-        for name, file in paths.items()
-        if name in config.__dataclass_fields__ and getattr(config, name) is None
-    }
+    unset = {name: str(folder / file) for name, file in paths.items() if getattr(config, name) is None}
     return replace(config, toy_dir=str(folder), **unset)
 
 
 def make_arithmetic(
     folder: Path, seed: int, num_cold_start: int = 6000, num_questions: int = 2000, num_held_out: int = 200
 ) -> None:
-    """Disjoint questions for the cold start, for GRPO and for evaluation."""
+    """Make the world `arithmetic`, with different questions for the cold start, for GRPO and for evaluation."""
     rng = random.Random(seed)
     sums: dict[tuple[int, ...], None] = {}
     while len(sums) < num_cold_start + num_questions + num_held_out:
         sums[tuple(rng.randint(1, 9) for _ in range(NUM_TERMS))] = None
     terms = iter(sums)
-    conversations = [
-        (_question(t), _worked_out(t) if rng.random() < SHARE_WORKED_OUT else _at_once(t))
-        for t in islice(terms, num_cold_start)
-    ]
-    rows = [{"question": _question(t), "answer": str(sum(t) % MODULUS)} for t in terms]
+    conversations = []
+    for numbers in islice(terms, num_cold_start):
+        answer = _worked_out(numbers) if rng.random() < SHARE_WORKED_OUT else _at_once(numbers)
+        conversations.append((_question(numbers), answer))
+    rows = [{"question": _question(numbers), "answer": str(sum(numbers) % MODULUS)} for numbers in terms]
     folder.mkdir(parents=True, exist_ok=True)
     _write_conversations(folder / "cold_start.jsonl", conversations)
     _write_lines(folder / "questions.jsonl", rows[num_held_out:])
     _write_lines(folder / "held_out.jsonl", rows[:num_held_out])
-    make_model(folder / "model", [text for pair in conversations for text in pair], seed)
+    make_model(folder / "model", _texts(conversations), seed)
 
 
 def make_encyclopedia(folder: Path, seed: int) -> None:
-    """The people of knowledge/world.py: conversations for the cold start, questions, and the knowledge base with all
-    articles."""
+    """Make the world `encyclopedia`: conversations for the cold start, questions, and a knowledge base of all articles."""
     world = encyclopedia(seed)
     folder.mkdir(parents=True, exist_ok=True)
     _write_lines(folder / "articles.jsonl", world.articles)  # the source of its knowledge base
@@ -92,14 +91,7 @@ def make_encyclopedia(folder: Path, seed: int) -> None:
     _write_lines(folder / "held_out.jsonl", world.held_out)
     articles = folder / "articles.jsonl"
     build(Source(articles), folder / "knowledge.db", SkipLog(articles, strict=True))
-    make_model(
-        folder / "model",
-        [text for pair in world.conversations for text in pair],
-        seed,
-        vocab_size=768,
-        num_layers=4,
-        max_positions=128,
-    )
+    make_model(folder / "model", _texts(world.conversations), seed, vocab_size=768, num_layers=4, max_positions=128)
 
 
 def _question(terms: tuple[int, ...]) -> str:
@@ -111,11 +103,16 @@ def _at_once(terms: tuple[int, ...]) -> str:
 
 
 def _worked_out(terms: tuple[int, ...]) -> str:
-    left = [sum(terms[:count]) % MODULUS for count in range(1, len(terms) + 1)]
-    steps = [
-        f"{before} + {term} leaves {after}" for before, term, after in zip(left, terms[1:], left[1:], strict=False)
-    ]
-    return ", ".join(steps) + f". \\boxed{{{left[-1]}}}"
+    steps = []
+    left = terms[0] % MODULUS
+    for term in terms[1:]:
+        before, left = left, (left + term) % MODULUS
+        steps.append(f"{before} + {term} leaves {left}")
+    return ", ".join(steps) + f". \\boxed{{{left}}}"
+
+
+def _texts(conversations: Iterable[tuple[str, str]]) -> list[str]:
+    return [text for pair in conversations for text in pair]
 
 
 def make_model(
@@ -127,8 +124,11 @@ def make_model(
     max_positions: int = 256,
     vocab_size: int = 512,
 ) -> None:
-    """A byte-level BPE tokenizer trained on the texts, and a Qwen2 checkpoint with random weights: normal with standard
-    deviation 0.7 / sqrt(width), since the usual 0.02 makes a model this narrow learn at half the speed."""
+    """Make a byte-level BPE tokenizer trained on the texts, and a Qwen2 checkpoint with random weights.
+
+    The weights are normal with standard deviation 0.7 / sqrt(width). With the usual 0.02, a model this narrow learns at
+    half the speed.
+    """
     import torch
     from safetensors.torch import save_file
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -171,9 +171,8 @@ def make_model(
         "eos_token_id": fast.eos_token_id,
     }
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    save_file(
-        _random_weights(config, torch.Generator().manual_seed(seed)), folder / "model.safetensors", {"format": "pt"}
-    )
+    weights = _random_weights(config, torch.Generator().manual_seed(seed))
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
 def _random_weights(config: dict, generator) -> dict:
@@ -193,13 +192,16 @@ def _random_weights(config: dict, generator) -> dict:
 
 
 def _write_conversations(path: Path, pairs: Iterable[tuple[str, str]]) -> None:
-    _write_lines(
-        path, ({"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]} for q, a in pairs)
-    )
+    rows = []
+    for question, answer in pairs:
+        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        rows.append({"messages": messages})
+    _write_lines(path, rows)
 
 
 def _write_lines(path: Path, rows: Iterable[dict]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    lines = [json.dumps(row) + "\n" for row in rows]
+    path.write_text("".join(lines), encoding="utf-8")
 
 
 _WORLDS = {"arithmetic": make_arithmetic, "encyclopedia": make_encyclopedia}
