@@ -1,10 +1,12 @@
-"""Everything that can fail later, checked now: nothing is trained, nothing is written.
+"""Check everything that can fail later in a run, without training or writing anything.
 
-python -m grpo.doctor CONFIG [key=value ...] [--json] [--memory-gb N]
+  python -m grpo.doctor CONFIG [key=value ...] [--json] [--memory-gb N]
 
-Checks configuration, machine, output directory, checkpoint (its files' headers), tokenizer, data, rewards (with their
-services and knowledge base) and memory; `--memory-gb` counts for a GPU of that size instead of this machine's memory.
-One line each; the exit code is that of the first failure.
+Checks the configuration, the machine, the output directory, the checkpoint (the headers of its files), the tokenizer,
+the data, the rewards with their services and knowledge base, and memory. Prints one line per check, or all of them as
+JSON. The exit code is that of the first failure.
+
+--memory-gb N counts memory for a GPU of N GB instead of this machine.
 """
 
 import json
@@ -19,6 +21,7 @@ from safetensors import safe_open
 
 from grpo.data.prompts import eos_ids, load_tokenizer
 from grpo.data.questions import load_prompts
+from grpo.device import ops
 from grpo.errors import CONFIG, PREFLIGHT, STORAGE, UserError, describe, escape, redact, run_main
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
@@ -30,28 +33,34 @@ from grpo.run.distributed import choose_device
 from grpo.run.options import SftConfig, TrainConfig
 from rewards.registry import build_rewards
 
-CHECKPOINT_COPIES = 3  # of every trained master: itself and AdamW's two moments
+CHECKPOINT_COPIES = 3  # of every trained weight: itself and AdamW's two moments
+MAX_MISFITS = 8  # tensors to name in a message
 
 
 @dataclass
 class Finding:
-    """One check: what it is about, whether it passed, and what was found or how to mend it."""
+    """The result of one check: what it found, or else what is wrong and how to correct it."""
 
     name: str
     ok: bool
     text: str
     exit_code: int = 0
 
+    def line(self) -> str:
+        status = "ok  " if self.ok else "FAIL"
+        indented = self.text.replace("\n", "\n" + " " * 15)
+        return escape(redact(f"{status}  {self.name:8} {indented}"))
+
 
 class Doctor:
-    """The checks of a stage 2 config, in order; each may use what earlier ones found."""
+    """The checks of a stage 2 configuration, in order. Each may use what earlier ones found."""
 
     def __init__(self, config: TrainConfig, memory_gb: float | None):
         self.config, self.memory_gb = config, memory_gb
         self.device = torch.device("cuda") if memory_gb else choose_device(config.device)
-        self.start = config  # where model and tokenizer come from: stage 1's config if that has to run first
+        self.start = config  # names model and tokenizer: stage 1's config if stage 1 has to run first
         self.policy: Policy | None = None
-        self.longest = 0
+        self.longest = 0  # tokens of the longest prompt with its completion
 
     def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
         yield "machine", self.machine
@@ -59,123 +68,135 @@ class Doctor:
         if self.config.cold_start:
             yield "stage 1", self.cold_start
         if self.config.toy_world:
-            return  # model, data and knowledge base are made by the run itself
+            return  # the run itself makes model, data and knowledge base
         yield "model", self.model
         yield "data", self.data
         yield "rewards", self.rewards
         yield "memory", self.memory
 
     def machine(self) -> str:
-        found = (
-            ops.describe(self.device)
-            if self.device.type == "cuda" and not self.memory_gb
-            else f"{torch.get_num_threads()} CPU threads"
-        )
-        return f"Python {sys.version.split()[0]}, torch {torch.__version__}, {found}"
+        if self.device.type == "cuda" and not self.memory_gb:
+            device = ops.describe(self.device)
+        else:
+            device = f"{torch.get_num_threads()} CPU threads"
+        return f"Python {sys.version.split()[0]}, torch {torch.__version__}, {device}"
 
     def output(self) -> str:
-        path = Path(self.config.output_dir)
-        if (
-            path.is_dir()
-            and any(path.iterdir())
-            and not (self.config.resume_from_checkpoint or self.config.overwrite_output_dir)
-        ):
+        config, path = self.config, Path(self.config.output_dir)
+        may_hold_a_run = config.resume_from_checkpoint or config.overwrite_output_dir
+        if path.is_dir() and any(path.iterdir()) and not may_hold_a_run:
             raise UserError(
                 f"{path} is not empty",
                 "it holds another run",
                 "set resume_from_checkpoint=true, overwrite_output_dir=true or another output_dir",
             )
-        existing = next(parent for parent in (path, *path.resolve().parents) if parent.exists())
-        return f"{path}: {shutil.disk_usage(existing).free / 1e9:.1f} GB free"
+        return f"{path}: {self._free_disk() / 1e9:.1f} GB free"
 
     def cold_start(self) -> str:
-        stage1, _ = load_config(
-            self.config.cold_start, [f"toy_dir={self.config.toy_dir}"] if self.config.toy_world else [], SftConfig
-        )
+        config = self.config
+        overrides = [f"toy_dir={config.toy_dir}"] if config.toy_world else []
+        stage1, _ = load_config(config.cold_start, overrides, SftConfig)
         final = Path(stage1.output_dir) / "final"
         if final.exists():
-            self.start = replace(self.config, model_name_or_path=str(final))
+            self.start = replace(config, model_name_or_path=str(final))
             return f"done: {final}"
         self.start = stage1
-        return f"{self.config.cold_start} runs first, into {stage1.output_dir}"
+        return f"{config.cold_start} runs first, into {stage1.output_dir}"
 
     def model(self) -> str:
-        folder, _, _ = find_parts(
-            self.start.model_name_or_path, self.start.model_revision, self.start.adapter_name_or_path
-        )
-        lora = lora_spec(self.config)
-        model = Decoder(
-            read_config(folder), Build(lora, lora is None, choose_dtype(self.config.torch_dtype, self.device), "meta")
-        )
+        config, start = self.config, self.start
+        folder, _, _ = find_parts(start.model_name_or_path, start.model_revision, start.adapter_name_or_path)
+        lora, dtype = lora_spec(config), choose_dtype(config.torch_dtype, self.device)
+        model = Decoder(read_config(folder), Build(lora, lora is None, dtype, "meta"))
         problems = list(misfits(model, folder))
         if problems:
             raise UserError(
                 f"the weights in {folder} do not fit its config.json",
-                "; ".join(problems[:8]),
+                "; ".join(problems[:MAX_MISFITS]),
                 "download the checkpoint again",
                 PREFLIGHT,
             )
-        source = self.start.tokenizer_name_or_path or folder
-        tokenizer = load_tokenizer(Path(source), self.config.chat_template)
+        tokenizer = load_tokenizer(Path(start.tokenizer_name_or_path or folder), config.chat_template)
         check_vocabulary(tokenizer, model)
         self.policy = Policy(model, tokenizer, eos_ids(folder, tokenizer), None, str(folder))
-        state = CHECKPOINT_COPIES * sum(master.nbytes for master in model.parameters())
-        free = shutil.disk_usage(next(p for p in Path(self.config.output_dir).resolve().parents if p.exists())).free
-        copies = (self.config.save_total_limit or 1) + 1
-        if free < copies * state:
+        checkpoint_bytes = self._check_disk(model)
+        num_weights = sum(tensor.numel() for tensor in tensor_slots(model).values())
+        return (
+            f"{model.config.family}, {num_weights / 1e9:.3f}B weights; "
+            f"a checkpoint takes {checkpoint_bytes / 1e9:.2f} GB"
+        )
+
+    def _check_disk(self, model: Decoder) -> int:
+        """Check that the checkpoints fit on the disk; return the bytes of one."""
+        one = CHECKPOINT_COPIES * sum(master.nbytes for master in model.parameters())
+        number = (self.config.save_total_limit or 1) + 1  # the new one is complete before an old one is removed
+        free = self._free_disk()
+        if free < number * one:
             raise UserError(
                 "the disk is too small for the checkpoints",
-                f"{copies} of {state / 1e9:.2f} GB, {free / 1e9:.2f} GB free",
+                f"{number} of {one / 1e9:.2f} GB, {free / 1e9:.2f} GB free",
                 "lower save_total_limit, or set output_dir to another disk",
                 STORAGE,
             )
-        weights = sum(tensor.numel() for tensor in tensor_slots(model).values())
-        return f"{model.config.family}, {weights / 1e9:.3f}B weights; a checkpoint takes {state / 1e9:.2f} GB"
+        return one
+
+    def _free_disk(self) -> int:
+        path = Path(self.config.output_dir).resolve()
+        existing = next(folder for folder in (path, *path.parents) if folder.exists())
+        return shutil.disk_usage(existing).free
 
     def data(self) -> str:
-        self._needs_policy()
+        self._need_policy()
+        config = self.config
         notes: list[str] = []
-        self.made = build_rewards(self.config.reward_funcs, asdict(self.config))
-        prompts, _ = load_prompts(
-            self.config, self.policy, self.made, self.config.dataset_id_or_path, self.config.max_samples, notes.append
+        self.built_rewards = build_rewards(config.reward_funcs, asdict(config))
+        self.prompts, _ = load_prompts(
+            config, self.policy, self.built_rewards, config.dataset_id_or_path, config.max_samples, notes.append
         )
-        self.prompts = prompts
-        self.longest = max(len(prompt.ids) for prompt in prompts) + self.config.max_completion_length
-        lengths = sorted(len(prompt.ids) for prompt in prompts)
-        return "; ".join(
-            [
-                f"{len(prompts)} prompts of {lengths[0]} to {lengths[-1]} tokens, half of them up to {lengths[len(lengths) // 2]}",
-                *notes,
-            ]
-        )
+        lengths = sorted(len(prompt.ids) for prompt in self.prompts)
+        median = lengths[len(lengths) // 2]
+        self.longest = lengths[-1] + config.max_completion_length
+        found = f"{len(lengths)} prompts of {lengths[0]} to {lengths[-1]} tokens, half of them up to {median}"
+        return "; ".join([found, *notes])
 
     def rewards(self) -> str:
-        self._needs_policy()
+        self._need_policy()
         notes: list[str] = []
         rows = [prompt.columns for prompt in self.prompts]
-        for reward in self.made:
+        for reward in self.built_rewards:
             if reward.prepare:
                 reward.prepare(rows, notes.append)
             if reward.close:
                 reward.close()
-        return "; ".join([", ".join(reward.name for reward in self.made), *notes])
+        names = ", ".join(reward.name for reward in self.built_rewards)
+        return "; ".join([names, *notes])
 
     def memory(self) -> str:
-        self._needs_policy()
-        model, c = self.policy.model, self.config
-        reference = (
-            Decoder(model.config, Build(None, False, model.build.dtype, "meta")) if c.beta and not c.lora_r else None
-        )
+        """Plan memory as the run does: weights first, then the cache, then micro-batches in what is left."""
+        self._need_policy()
+        model, config = self.policy.model, self.config
+        reference = None
+        if config.beta and not config.lora_r:
+            reference = Decoder(model.config, Build(None, False, model.build.dtype, "meta"))
         size = int(self.memory_gb * 1e9) if self.memory_gb else memory.free_bytes(self.device)
-        nothing = memory.account(model, 0, 0, memory.Budget(0, "none", 0), reference)
-        wanted = c.max_num_seqs or c.per_device_train_batch_size * c.gradient_accumulation_steps
-        sequences = memory.choose_num_sequences(model, wanted, self.longest, size - nothing.total)
-        free = size - memory.account(model, sequences, self.longest, memory.Budget(0, "none", 0), reference).total
+        no_batch = memory.Budget(0, "none", 0)
+        weights = memory.account(model, 0, 0, no_batch, reference).total
+        wanted = config.max_num_seqs or config.per_device_train_batch_size * config.gradient_accumulation_steps
+        num_sequences = memory.choose_num_sequences(model, wanted, self.longest, size - weights)
+        with_cache = memory.account(model, num_sequences, self.longest, no_batch, reference).total
         budget = memory.choose_budget(
-            model, self.longest, free, c.max_tokens_per_micro_batch, c.gradient_checkpointing, self.device.type
+            model,
+            self.longest,
+            size - with_cache,
+            config.max_tokens_per_micro_batch,
+            config.gradient_checkpointing,
+            self.device.type,
         )
-        needed = memory.account(model, sequences, self.longest, budget, reference)
-        plan = f"{needed} of {size / 1e9:.1f} GB: {sequences} sequences at once, micro-batches of {budget.tokens} tokens, recomputing {budget.recompute}"
+        needed = memory.account(model, num_sequences, self.longest, budget, reference)
+        plan = (
+            f"{needed} of {size / 1e9:.1f} GB: {num_sequences} sequences at once, "
+            f"micro-batches of {budget.tokens} tokens, recomputing {budget.recompute}"
+        )
         if needed.total > size:
             raise UserError(
                 "the run does not fit into memory",
@@ -185,29 +206,33 @@ class Doctor:
             )
         return plan
 
-    def _needs_policy(self) -> None:
+    def _need_policy(self) -> None:
         if self.policy is None:
-            raise UserError("not checked", "the model could not be", "mend that first", PREFLIGHT)
+            raise UserError("not checked", "the model could not be", "correct that first", PREFLIGHT)
 
 
 def misfits(model: Decoder, folder: Path) -> Iterator[str]:
-    """What differs between the files' headers and the model's tensors."""
-    slots, seen = tensor_slots(model), set()
+    """Yield each difference between the headers of a checkpoint's files and the tensors of the model."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in tensor_slots(model).items()}
+    found = set()
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
             for name in file.keys():
-                seen.add(name)
-                if name in slots and tuple(slots[name].shape) != tuple(file.get_slice(name).get_shape()):
-                    yield f"{name} has shape {tuple(file.get_slice(name).get_shape())}, wanted {tuple(slots[name].shape)}"
-    yield from (f"missing {name}" for name in slots if name not in seen)
+                found.add(name)
+                shape = tuple(file.get_slice(name).get_shape())
+                if name in wanted and shape != wanted[name]:
+                    yield f"{name} has shape {shape}, wanted {wanted[name]}"
+    for name in wanted:
+        if name not in found:
+            yield f"missing {name}"
 
 
 def examine(config: TrainConfig, memory_gb: float | None = None) -> Iterator[Finding]:
-    """The findings, each as soon as it is there."""
+    """Run the checks and yield each finding."""
     for name, check in Doctor(config, memory_gb).checks():
         try:
             yield Finding(name, True, check())
-        except Exception as error:  # whatever a check meets is its finding
+        except Exception as error:  # whatever a check raises is its finding
             code, text = describe(error)
             yield Finding(name, False, text, code)
 
@@ -216,33 +241,32 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(__doc__.strip())
         return 0 if argv else CONFIG
+    argv = list(argv)
+    memory_gb = _take_memory_gb(argv)
     as_json = "--json" in argv
-    argv = [word for word in argv if word != "--json"]
-    memory_gb = None
-    if "--memory-gb" in argv:
-        place = argv.index("--memory-gb")
-        try:
-            memory_gb = float(argv[place + 1])
-        except (IndexError, ValueError):
-            raise UserError("--memory-gb needs a number", "", "such as --memory-gb 80") from None
-        del argv[place : place + 2]
+    argv = [argument for argument in argv if argument != "--json"]
     config, notices = load_config(argv[0], argv[1:])
     findings = [Finding("config", True, "; ".join([f"{argv[0]} is complete", *notices]))]
-    for finding in examine(config, memory_gb):
-        findings.append(finding)
-    for finding in findings if not as_json else ():
-        print(
-            escape(
-                redact(
-                    f"{'ok  ' if finding.ok else 'FAIL'}  {finding.name:8} {finding.text}".replace(
-                        "\n", "\n               "
-                    )
-                )
-            )
-        )
+    findings += examine(config, memory_gb)
     if as_json:
         print(redact(json.dumps([asdict(finding) for finding in findings])))
+    else:
+        for finding in findings:
+            print(finding.line())
     return next((finding.exit_code for finding in findings if not finding.ok), 0)
+
+
+def _take_memory_gb(argv: list[str]) -> float | None:
+    """Remove `--memory-gb N` from the arguments and return N."""
+    if "--memory-gb" not in argv:
+        return None
+    place = argv.index("--memory-gb")
+    try:
+        memory_gb = float(argv[place + 1])
+    except (IndexError, ValueError):
+        raise UserError("--memory-gb needs a number", "", "such as --memory-gb 80") from None
+    del argv[place : place + 2]
+    return memory_gb
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from grpo.data.questions import prepare_rewards
 from grpo.data.toy import make_world
 from grpo.device import ops
 from grpo.errors import run_main
-from grpo.evaluate import Evaluation
 from grpo.loss import policy_loss
 from grpo.model.lora import REFERENCE
 from grpo.model.policy import load_reference
@@ -21,6 +20,7 @@ from grpo.packing import set_loss_weights
 from grpo.rollout import Rollout
 from grpo.run import memory
 from grpo.run.config import parse_arguments
+from grpo.run.evaluation import Evaluation
 from grpo.run.guard import Guard
 from grpo.run.metrics import completion_metrics
 from grpo.run.options import TrainConfig

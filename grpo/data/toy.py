@@ -82,7 +82,7 @@ def make_arithmetic(
 
 
 def make_encyclopedia(folder: Path, seed: int) -> None:
-    """Make the world `encyclopedia`: conversations for the cold start, questions, and a knowledge base of all articles."""
+    """Make the world `encyclopedia`: conversations for the cold start, questions, and a knowledge base."""
     world = encyclopedia(seed)
     folder.mkdir(parents=True, exist_ok=True)
     _write_lines(folder / "articles.jsonl", world.articles)  # the source of its knowledge base

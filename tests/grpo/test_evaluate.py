@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from grpo.evaluate import Z95, summary
+from grpo.run.summary import Z95, summary
 from grpo.schema import Completion, Group, Prompt, Score
 
 
