@@ -3,12 +3,11 @@
   python -m grpo.doctor CONFIG [key=value ...] [--json] [--memory-gb N]
 
 Checks the configuration, the machine, the output directory, the checkpoint (the headers of its files), the tokenizer,
-the data, the rewards with their services and knowledge base, and memory. Prints one line per check, or all of them as
-JSON. The exit code is that of the first failure.
-
---memory-gb N counts memory for a GPU of N GB instead of this machine.
+the data, the rewards with their services and knowledge base, and memory. Prints one line per check. The exit code is
+that of the first failure.
 """
 
+import argparse
 import json
 import shutil
 import sys
@@ -22,7 +21,7 @@ from safetensors import safe_open
 from grpo.data.prompts import eos_ids, load_tokenizer
 from grpo.data.questions import load_prompts
 from grpo.device import ops
-from grpo.errors import CONFIG, PREFLIGHT, STORAGE, UserError, describe, escape, redact, run_main
+from grpo.errors import PREFLIGHT, STORAGE, UserError, describe, escape, redact, run_main
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.policy import Policy, check_vocabulary, choose_dtype, find_parts, lora_spec
@@ -237,36 +236,31 @@ def examine(config: TrainConfig, memory_gb: float | None = None) -> Iterator[Fin
             yield Finding(name, False, text, code)
 
 
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m grpo.doctor",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("config", metavar="CONFIG", help="config of stage 2")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="any key of it (python -m grpo.train -h)")
+    parser.add_argument("--json", action="store_true", help="print all findings as JSON")
+    parser.add_argument("--memory-gb", type=float, metavar="N", help="count memory for a GPU of N GB")
+    return parser
+
+
 def main(argv: list[str]) -> int:
-    if not argv or argv[0] in ("-h", "--help"):
-        print(__doc__.strip())
-        return 0 if argv else CONFIG
-    argv = list(argv)
-    memory_gb = _take_memory_gb(argv)
-    as_json = "--json" in argv
-    argv = [argument for argument in argv if argument != "--json"]
-    config, notices = load_config(argv[0], argv[1:])
-    findings = [Finding("config", True, "; ".join([f"{argv[0]} is complete", *notices]))]
-    findings += examine(config, memory_gb)
-    if as_json:
+    arguments, dashed = make_parser().parse_known_intermixed_args(argv)  # dashed: overrides such as --beta=0.1
+    config, notices = load_config(arguments.config, arguments.overrides + dashed)
+    findings = [Finding("config", True, "; ".join([f"{arguments.config} is complete", *notices]))]
+    findings += examine(config, arguments.memory_gb)
+    if arguments.json:
         print(redact(json.dumps([asdict(finding) for finding in findings])))
     else:
         for finding in findings:
             print(finding.line())
     return next((finding.exit_code for finding in findings if not finding.ok), 0)
-
-
-def _take_memory_gb(argv: list[str]) -> float | None:
-    """Remove `--memory-gb N` from the arguments and return N."""
-    if "--memory-gb" not in argv:
-        return None
-    place = argv.index("--memory-gb")
-    try:
-        memory_gb = float(argv[place + 1])
-    except (IndexError, ValueError):
-        raise UserError("--memory-gb needs a number", "", "such as --memory-gb 80") from None
-    del argv[place : place + 2]
-    return memory_gb
 
 
 if __name__ == "__main__":

@@ -37,6 +37,10 @@ from rewards.registry import NEED_KNOWLEDGE, expand
 MAX_BASES = 4  # files that a configuration may be based on, one on the other
 COMMAND_LINE = "command line"
 DTYPE_FLAGS = {"bf16": "bfloat16", "fp16": "float16"}  # `bf16: true` means `torch_dtype: bfloat16`
+HELP = """
+CONFIG is a YAML file with the keys below. A key on the command line overrides the one in the file.
+`base: FILE` in a config takes every key that the config does not set from another config.
+"""
 YAML_ERRORS = (  # PyYAML raises more than its own errors, such as on a bad date or tag
     yaml.YAMLError,
     ValueError,
@@ -63,12 +67,9 @@ class _Entry:
 
 
 def parse_arguments(argv: list[str], kind: type, doc: str) -> tuple[AnyConfig, list[str]]:
-    """Read the arguments `CONFIG [key=value ...]` of a command; -h prints `doc` and every key."""
+    """Read the arguments `CONFIG [key=value ...]` of a command; -h prints the first line of `doc`, and every key."""
     if not argv or argv[0] in ("-h", "--help"):
-        print(doc.strip())
-        print("\nCONFIG is a YAML file. Each of these keys can stand in it, or follow it as key=value, which wins.")
-        print("`base: FILE` in a config takes all other keys from that config.")
-        print(describe_keys(kind))
+        print(doc.partition("\n")[0] + "\n" + HELP + describe_keys(kind))
         raise SystemExit(0 if argv else CONFIG)
     return load_config(argv[0], argv[1:], kind)
 

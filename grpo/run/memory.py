@@ -4,8 +4,10 @@ All figures are bytes. The count of activations follows what autograd saves in g
 tests compare it with what is really saved.
 """
 
-import os
+import re
+import resource
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 import torch
 
@@ -124,11 +126,8 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
-    with open("/proc/meminfo", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    found = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
+    return int(found[1]) * 1024
 
 
 def choose_budget(
@@ -179,6 +178,4 @@ def peak_bytes(device: torch.device) -> int:
     """Return the largest memory in use so far."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    import resource
-
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -4,10 +4,11 @@
 which KnowRL uses too; ALIASES lists the names that other tools use. A key means the same in both stages.
 """
 
-import json
 import textwrap
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
+
+import yaml
 
 REQUIRED = ("model_name_or_path", "output_dir", "dataset_id_or_path", "reward_funcs")
 MADE_BY_TOY_WORLD = ("model_name_or_path", "dataset_id_or_path")
@@ -417,4 +418,5 @@ def _describe_key(entry: Field, column: int = 42, width: int = 120) -> list[str]
 
 
 def _as_yaml(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    value = list(value) if isinstance(value, tuple) else value
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()

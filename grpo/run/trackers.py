@@ -1,34 +1,16 @@
-"""Trackers, which get the metrics as well as metrics.jsonl: TensorBoard, and the online services swanlab and wandb."""
+"""Trackers, which get the metrics as well as metrics.jsonl: TensorBoard, and the online services swanlab and wandb.
+
+Each has three methods: `scalars` records the metrics of a step, `text` records a text, `close` writes what is left.
+"""
 
 import importlib
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 import yaml
 
 from grpo.errors import CONFIG, UserError, escape, is_storage_error, redact
-
-
-class Tracker(Protocol):
-    """What the log needs of a tracker."""
-
-    def scalars(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record the metrics of a step."""
-
-    def text(self, step: int, name: str, text: str) -> None:
-        """Record a text."""
-
-    def close(self) -> None:
-        """Write what is left."""
-
-
-def open_tracker(name: str, run_dir: Path, run_name: str | None, config_text: str, first_step: int) -> Tracker:
-    """Start the tracker `name`: tensorboard, swanlab or wandb."""
-    if name == "tensorboard":
-        return TensorBoard(run_dir, config_text, first_step)
-    return OnlineTracker(name, run_name or run_dir.name, config_text)
 
 
 class TensorBoard:
@@ -82,3 +64,13 @@ class OnlineTracker:
 
     def close(self) -> None:
         self.module.finish()
+
+
+Tracker = TensorBoard | OnlineTracker
+
+
+def open_tracker(name: str, run_dir: Path, run_name: str | None, config_text: str, first_step: int) -> Tracker:
+    """Start the tracker `name`: tensorboard, swanlab or wandb."""
+    if name == "tensorboard":
+        return TensorBoard(run_dir, config_text, first_step)
+    return OnlineTracker(name, run_name or run_dir.name, config_text)

@@ -11,15 +11,6 @@ from typing import Any
 from grpo.errors import is_secret_name
 
 MAX_SHOWN = 200  # characters of a wrong value in a message
-TYPE_NAMES = {
-    type(None): "null",
-    list[str]: "a list of names",
-    list[float]: "a list of numbers",
-    bool: "true or false",
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-}
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
@@ -50,10 +41,10 @@ def coerce(value: Any, hint: Any) -> Any:
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in options:
         try:
-            return _CONVERSIONS[option](value)
+            return _TYPES[option][1](value)
         except (ValueError, OverflowError):
             continue
-    wanted = " or ".join(TYPE_NAMES[option] for option in options)
+    wanted = " or ".join(_TYPES[option][0] for option in options)
     raise ValueError(f"wants {wanted}, got {_shown(value)}")
 
 
@@ -106,14 +97,14 @@ def _to_items(value: Any) -> list:
     return [value]
 
 
-_CONVERSIONS = {
-    type(None): _to_null,
-    bool: _to_bool,
-    int: _to_int,
-    float: _to_float,
-    str: _to_text,
-    list[str]: lambda value: tuple(_to_text(item) for item in _to_items(value)),
-    list[float]: lambda value: tuple(_to_float(item) for item in _to_items(value)),
+_TYPES = {  # the name of each type in a message, and its conversion
+    type(None): ("null", _to_null),
+    bool: ("true or false", _to_bool),
+    int: ("a whole number", _to_int),
+    float: ("a number", _to_float),
+    str: ("text", _to_text),
+    list[str]: ("a list of names", lambda value: tuple(map(_to_text, _to_items(value)))),
+    list[float]: ("a list of numbers", lambda value: tuple(map(_to_float, _to_items(value)))),
 }
 
 
