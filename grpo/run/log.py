@@ -112,7 +112,7 @@ class Log:
         except OSError as error:
             if name not in self.warned:
                 self.warned.add(name)
-                self.say(f"warning: cannot write {name} ({error}); training continues")
+                self.say(f"warning: {name} cannot be written ({error}); training continues")
 
 
 def completion_record(prompt: Prompt, completion: Completion) -> dict[str, Any]:

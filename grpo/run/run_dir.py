@@ -107,7 +107,7 @@ class RunDir:
         except OSError as error:
             if not self.is_warned:
                 self.is_warned = True
-                print(f"warning: cannot write run_state.json ({error}); the run continues", file=sys.stderr)
+                print(f"warning: run_state.json cannot be written ({error}); the run continues", file=sys.stderr)
 
     def close(self, exit_code: int, reason: str) -> None:
         """Record how the run ended, and let others use the directory."""
@@ -150,7 +150,7 @@ class _DebugLog(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         if not self.is_warned:
             self.is_warned = True
-            print(f"warning: cannot write debug.log ({sys.exception()}); the run continues", file=sys.stderr)
+            print(f"warning: debug.log cannot be written ({sys.exception()}); the run continues", file=sys.stderr)
 
     def close(self) -> None:
         with suppress(OSError):  # closing writes what is left; a failure was reported before
