@@ -19,8 +19,9 @@ from collections.abc import Iterator
 
 import torch
 
-from grpo.device.ops import NO_CUT, exact_logits, log_softmax_rows
+from grpo.device.ops import exact_logits, log_softmax_rows
 from grpo.device.products import linear
+from grpo.sampling.draw import NO_CUT
 
 
 def token_logprobs(

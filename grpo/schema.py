@@ -41,8 +41,8 @@ class Prompt:
 class Score:
     """What one reward says about one completion: a number, or None (unscorable), and the reason why.
 
-    `outcome` says how the answer turned out, from rewards that can tell; accuracy and dynamic sampling use it, never the
-    value, which may be shaped. `details` holds numbers to log, such as the share of supported facts.
+    `outcome` says how the answer turned out, from rewards that can tell; accuracy and dynamic sampling use it, never
+    the value, which may be shaped. `details` holds numbers to log, such as the share of supported facts.
 
     >>> Score(None, "the judge could not be reached").value is None
     True
@@ -58,9 +58,9 @@ class Score:
 class Completion:
     """One answer as it was sampled, and what becomes of it in the step.
 
-    `ids` ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under the
-    distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the smallest log-prob that
-    top-k and top-p kept there: tokens below it could not be drawn (-inf if nothing was cut off).
+    `ids` ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under
+    the distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the smallest log-prob
+    that top-k and top-p kept there: tokens below it could not be drawn (-inf if nothing was cut off).
 
     >>> c = Completion(ids=[7, 2], logps=[-0.5, -0.1], cuts=[float("-inf")] * 2, finish_reason="stop", text="4")
     >>> len(c.ids) == len(c.logps)

@@ -35,9 +35,11 @@ class DecodeAttention:
 
 
 class CpuDecodeAttention:
-    """`DecodeAttention` for a CPU, where looking at the lengths costs nothing: it reads no more positions than are in use.
+    """`DecodeAttention` for a CPU, where looking at the lengths costs nothing: it reads no more positions than are in
+    use.
 
-    longest: positions in use, an upper bound. The queries of a group lie on the query axis, so that each key is read once.
+    longest: positions in use, an upper bound. The queries of a group lie on the query axis, so that each key is read
+    once.
     """
 
     def __init__(self, cache: KVCache, positions_B: torch.Tensor, longest: int):
@@ -68,8 +70,8 @@ def triton(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
 def torch_flash(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
     """Use torch's FlashAttention-2 with `seqused_k`.
 
-    Every (slot, key-value head) is a sequence of its own with one head of keys, which makes the cache one run of tokens;
-    the queries of its group are the heads. So torch splits keys and packs the group.
+    Every (slot, key-value head) is a sequence of its own with one head of keys, which makes the cache one run of
+    tokens; the queries of its group are the heads. So torch splits keys and packs the group.
     """
     starts: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
 

@@ -23,7 +23,8 @@ from grpo.model.lora import POLICY, Build, JointLinear, Linear, LoraLinear, Mode
 from grpo.model.master_weight import MasterWeight
 from grpo.model.rope import read_rope, rope_tables
 
-# Attention of a layer: (layer, q_THE, k_TKE, v_TKE, rope) to out_THE. It rotates queries and keys, and decides who sees whom.
+# Attention of a layer: (layer, q_THE, k_TKE, v_TKE, rope) to out_THE. It rotates queries and keys, and decides who sees
+# whom.
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, Rope], torch.Tensor]
 FAMILIES = ("qwen2", "qwen3", "llama")
 

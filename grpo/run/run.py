@@ -85,8 +85,8 @@ class Run:
     """Holds the output directory while in use; on leaving, records how it ended.
 
     notices: lines to show at the start. `stop_code` is 0, or the exit code that a signal asks for. A signal ends the
-    run at once before the first step and after the last checkpoint; else at the end of the step, or where `interruptible`
-    allows it after GRACE_S.
+    run at once before the first step and after the last checkpoint; else at the end of the step, or where
+    `interruptible` allows it after GRACE_S.
     """
 
     def __init__(self, config: AnyConfig, notices: Sequence[str] = (), ranks: Ranks | None = None):

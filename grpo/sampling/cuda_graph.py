@@ -1,6 +1,7 @@
 """Decode steps as CUDA graphs: one graph per bucket of rows, captured once and replayed many times.
 
-So the host looks only once in several steps at what has ended. Rows of a bucket that no sequence occupies count as ended.
+So the host looks only once in several steps at what has ended. Rows of a bucket that no sequence occupies count as
+ended.
 """
 
 from collections.abc import Callable, Sequence
