@@ -61,6 +61,7 @@ def test_a_quarter_turn_takes_the_first_half_to_the_second():
     [
         {},
         {"factor": 0.5},
+        {"factor": None},
         {"beta_fast": 8, "beta_slow": 2},
         {"beta_fast": 8, "beta_slow": 2, "truncate": False},
         {"original_max_position_embeddings": 128},
