@@ -157,8 +157,8 @@ def test_a_changed_master_counts_from_the_refresh_on():
     before = layer(x)
     A, B = layer.adapter("v_proj")
     B += 1.0
-    A *= 2.0
     assert torch.equal(layer(x), before)
+    A *= 2.0
     layer.refresh()
     change = layer(x) - before
     assert not change[:, :18].any()
@@ -175,8 +175,8 @@ def test_projections_split_when_zeros_would_cost_too_much():
 
 def test_the_zeros_of_a_joint_product_are_counted():
     """q, k and v of the 7B model: 3584 + 512 + 512 outputs of 3584 inputs. Each adapter leaves zeros at the outputs of
-    the others: (1024 + 4096 + 4096) x 128 of 4608 x 3584 are 7.1 %, for rank 64 3.6 %; for k alone 4096 x 256 are 6.3 %,
-    for q alone 1024 x 256 1.6 %."""
+    the others: (1024 + 4096 + 4096) x 128 of 4608 x 3584 are 7.1 %, for rank 64 3.6 %; k's alone of
+    rank 256 leaves 4096 x 256 (6.3 %), q's 1024 x 256 (1.6 %)."""
     parts = {"q_proj": 3584, "k_proj": 512, "v_proj": 512}
     found = {}
     for rank, targets in (
