@@ -23,6 +23,8 @@ def read_rope(config: dict[str, Any]) -> dict[str, Any]:
             "original_max_position_embeddings",
             config.get("original_max_position_embeddings") or config.get("max_position_embeddings"),
         )
+    if rope["rope_type"] == "yarn" and not rope.get("factor"):
+        rope["factor"] = config["max_position_embeddings"] / rope["original_max_position_embeddings"]
     if rope["rope_type"] not in _FREQUENCIES or rope.get("partial_rotary_factor", 1.0) != 1.0:
         raise UserError(
             f"the checkpoint's rope type {rope['rope_type']!r} is not supported",
@@ -65,7 +67,7 @@ def _yarn(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, 
     """YaRN (2309.00071): dimensions that turn fewer than beta_slow times within the original context are slowed down by
     `factor`, those that turn more than beta_fast times are kept, and cos and sin are scaled to sharpen attention."""
     context, half = rope["original_max_position_embeddings"], frequency.numel()
-    factor = rope.get("factor") or rope["max_position_embeddings"] / context
+    factor = rope["factor"]
 
     def dimension(turns: float) -> float:
         return half * math.log(context / (turns * 2 * math.pi)) / math.log(rope["rope_theta"])

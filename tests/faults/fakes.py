@@ -30,12 +30,15 @@ def forgetful(prompts, completions, **columns):
 
 
 def drawn(prompts, completions, **columns):
-    """Uses every random generator of its process."""
+    """Uses every random generator of its process, on rank 1 twice as often: all ranks begin with the same seed, and
+    would stay alike."""
     import random
 
     import numpy
     import torch
 
+    for _ in range(int(os.environ.get("RANK", 0)) * len(completions)):
+        random.random(), numpy.random.rand(), torch.rand(())
     return [random.random() + numpy.random.rand() + float(torch.rand(())) for _ in completions]
 
 
