@@ -204,17 +204,21 @@ def test_contradiction_counts(make):
 
 
 class Slow:
-    """A verifier that takes 50 ms a call, and notes the size of each and the thread."""
+    """A verifier that takes 50 ms a call, and notes the size of each, the thread, and whether the loop went on."""
 
     name = "slow/1"
 
     def __init__(self):
-        self.sizes, self.threads = [], set()
+        self.sizes, self.threads, self.turns, self.went_on = [], set(), 0, []
 
     def verify(self, questions):
         self.sizes.append(len(questions))
         self.threads.add(threading.current_thread().name)
+        before, ends = self.turns, time.monotonic() + 5
         time.sleep(0.05)
+        while self.turns == before and time.monotonic() < ends:  # a busy machine may need longer
+            time.sleep(0.005)
+        self.went_on.append(self.turns > before)
         return [Verdict(S, None, 1.0, 0.0, fact) for fact, _ in questions]
 
 
@@ -223,27 +227,24 @@ def test_completions_share_the_verifiers_calls_and_never_block_the_loop(make):
     judge = make(verifier=verifier)
 
     async def run():
-        longest, last = 0.0, time.perf_counter()
-
         async def watch():
-            nonlocal longest, last
             while True:
                 await asyncio.sleep(0.001)
-                longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
+                verifier.turns += 1
 
         watching = asyncio.create_task(watch())
         found = await asyncio.gather(*(judge.judge(GOOD + f" She has {i} cats.", "", "Mira Tolan") for i in range(40)))
         watching.cancel()
-        return found, longest
+        return found
 
-    found, longest = asyncio.run(run())
+    found = asyncio.run(run())
     for i, one in enumerate(found):  # each got its own verdicts
         assert [fact.verdict.reason for fact in one.facts] == [
             "Mira Tolan was born in Velda",
             f"Mira Tolan has {i} cats",
         ]
     assert sum(verifier.sizes) == 80 and len(verifier.sizes) <= 10 and len(verifier.threads) == 1
-    assert longest < 0.045  # less than one call of the verifier
+    assert all(verifier.went_on)  # the loop took turns during each call
 
 
 def test_several_loops_may_use_one_judge(make):
