@@ -217,8 +217,8 @@ HOSTILE = [
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_time_is_linear_in_the_text(piece):
     """400,000 characters in well under a second each; a quadratic pattern takes minutes."""
-    start = time.perf_counter()
+    start = time.process_time()
     knowrl_v1(piece * (400_000 // len(piece)))
     is_refusal(piece * (400_000 // len(piece)))
     is_refusal(piece * (1000 // len(piece)))
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
