@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 
 from bench.timing import once
-from grpo.model.decoder import ModelConfig
 from grpo.device.products import linear, pack
+from grpo.model.decoder import ModelConfig
 
 Product = tuple[int, int, int]  # rows, inputs, outputs
 COPY_BYTES = 1 << 28

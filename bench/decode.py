@@ -16,12 +16,12 @@ import torch
 
 from bench import ceilings, models, timing
 from grpo.attention.select import choose_decoder, describe
+from grpo.device.draw import SamplingParams
 from grpo.model.decoder import Decoder, ModelConfig, RMSNorm
 from grpo.model.lora import Build, LoraSpec
 from grpo.run import memory
 from grpo.sampling.cache import KVCache
 from grpo.sampling.cuda_graph import CudaCapture, DecodeGraphs, Slots
-from grpo.sampling.draw import SamplingParams
 
 RANKS = {"1.5b": 16, "7b": 256}
 TARGETS = {1: 0.80, 24: 0.75, 96: 0.75, 288: 0.70}

@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench import timing
-from grpo.run.config import load_config
-from grpo.run.options import SftConfig
+from grpo.config.load import load_config
+from grpo.config.options import SftConfig
 from grpo.run.plot import line_plot
 from grpo.sft import sft
 from grpo.train import train

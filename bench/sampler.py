@@ -28,8 +28,8 @@ from pathlib import Path
 import torch
 
 from bench import ceilings, models, timing
+from grpo.device.draw import SamplingParams, inverse_cdf, uniforms
 from grpo.sampling.cuda_graph import draw_tokens
-from grpo.sampling.draw import SamplingParams, inverse_cdf, uniforms
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Completion
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from grpo.run.config import load_config
+from grpo.config.load import load_config
 from grpo.run.run import Run
 from grpo.train import Trainer
 

@@ -12,18 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from grpo.config.load import load_config
+from grpo.config.options import TrainConfig
 from grpo.data.questions import load_prompts
+from grpo.device.distributed import choose_device
+from grpo.device.draw import SamplingParams, row_seed
 from grpo.errors import UserError, run_main
 from grpo.model.policy import Policy, load_for_inference
 from grpo.rollout import Rollout
 from grpo.run import memory
-from grpo.run.config import load_config
-from grpo.run.distributed import choose_device
 from grpo.run.log import completion_row
 from grpo.run.metrics import outcome_of
-from grpo.run.options import TrainConfig
 from grpo.run.run import Run
-from grpo.sampling.draw import SamplingParams, row_seed
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Group, Prompt
 from grpo.storage import write_atomically

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import torch
 
+from grpo.config.load import load_config
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.prompts import load_tokenizer
 from grpo.errors import CONFIG, PREFLIGHT, UserError, run_main
 from grpo.model.adapter import is_adapter, load_adapter, save_adapter
 from grpo.model.policy import Policy, load_for_inference, load_policy
 from grpo.model.weights import DTYPES, save_checkpoint
 from grpo.run import checkpoint
-from grpo.run.config import load_config
-from grpo.run.options import SftConfig, TrainConfig
 
 
 def export(source: Path, target: Path, merge: bool, dtype: str) -> None:

@@ -9,13 +9,13 @@ terminal until an empty line.
 import argparse
 import sys
 
+from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder, Message
+from grpo.device.distributed import choose_device
+from grpo.device.draw import SamplingParams, row_seed
 from grpo.errors import run_main
 from grpo.model.policy import Policy, load_for_inference
-from grpo.run.distributed import choose_device
 from grpo.run.log import escape
-from grpo.run.options import TrainConfig
-from grpo.sampling.draw import SamplingParams, row_seed
 from grpo.sampling.sampler import Sampler
 
 

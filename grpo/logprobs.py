@@ -19,9 +19,9 @@ from collections.abc import Iterator
 
 import torch
 
+from grpo.device.draw import NO_CUT
 from grpo.device.ops import exact_logits, log_softmax_rows
 from grpo.device.products import linear
-from grpo.sampling.draw import NO_CUT
 
 
 def token_logprobs(

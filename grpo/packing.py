@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import torch
 
-from grpo.run.distributed import Ranks
-from grpo.run.options import TrainConfig
+from grpo.config.options import TrainConfig
+from grpo.device.distributed import Ranks
 from grpo.schema import Completion, Group, Layout, PackedBatch, PackedGroup, Part
 
 

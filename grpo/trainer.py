@@ -6,7 +6,9 @@ from math import ceil, isfinite
 import torch
 
 from grpo.attention.select import packed_attention
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.rows import Order
+from grpo.device.draw import row_seed
 from grpo.errors import UserError
 from grpo.logprobs import token_logprobs
 from grpo.model.decoder import Decoder
@@ -17,9 +19,7 @@ from grpo.packing import pack, split_into_micro_batches
 from grpo.run import memory
 from grpo.run.health import Health
 from grpo.run.metrics import Clock, TokenMeter
-from grpo.run.options import SftConfig, TrainConfig
 from grpo.run.run import Run
-from grpo.sampling.draw import row_seed
 from grpo.schema import Group, PackedBatch
 from grpo.storage import failpoint
 

@@ -1,4 +1,4 @@
-"""Drawing a token per row of logits by inverse CDF, or greedily: grpo/sampling/draw.py in two launches.
+"""Drawing a token per row of logits by inverse CDF, or greedily: grpo/device/draw.py in two launches.
 
 The first gives every piece of the vocabulary a program: its largest logit and its mass relative to that. The second
 gives every row a program: it scales the masses to the row's largest logit, finds the piece where the running mass

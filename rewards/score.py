@@ -15,7 +15,7 @@ from typing import Any
 
 from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS, read_records
 from grpo.errors import PREFLIGHT, UserError, run_main
-from grpo.run.config import load_config
+from grpo.config.load import load_config
 from grpo.schema import Completion, Group, Prompt
 from rewards.registry import build_rewards
 from rewards.scorer import Scorer

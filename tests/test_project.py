@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.run.log import GLOSSARY
-from grpo.run.options import SftConfig, TrainConfig
 from rewards.api.client import COUNTS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -4,13 +4,17 @@ An implementation is made for the lengths of the slots, and then called by every
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 
 from grpo.attention import dense
+from grpo.device import ops
 from grpo.device.ops import Rope, rotate_into_cache
-from grpo.sampling.cache import KVCache
+
+if TYPE_CHECKING:
+    from grpo.sampling.cache import KVCache
 
 DecodeKernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # q_BHE, k_BKSE, v_BKSE -> out_BHE
 MANY_ROWS = 8  # from which on dense.py is the faster one in bfloat16 on a CPU
@@ -22,7 +26,7 @@ class DecodeAttention:
     positions_B: position of the new token in slots 0 ... B-1; it stays on the device. decoder: one of DECODERS.
     """
 
-    def __init__(self, cache: KVCache, positions_B: torch.Tensor, decoder: str):
+    def __init__(self, cache: "KVCache", positions_B: torch.Tensor, decoder: str):
         self.cache, self.positions_B = cache, positions_B
         self.attend: DecodeKernel = DECODERS[decoder](positions_B + 1, cache.num_positions)
 
@@ -42,7 +46,7 @@ class CpuDecodeAttention:
     once.
     """
 
-    def __init__(self, cache: KVCache, positions_B: torch.Tensor, longest: int):
+    def __init__(self, cache: "KVCache", positions_B: torch.Tensor, longest: int):
         self.cache, self.positions_B = cache, positions_B
         is_dense = dense.usable(cache.kv_L2BKSE) and len(positions_B) >= MANY_ROWS
         self.num_positions = cache.num_positions if is_dense else longest
@@ -62,9 +66,7 @@ class CpuDecodeAttention:
 
 def triton(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
     """Use the kernel of kernels/decode_attention.py."""
-    from grpo.kernels.decode_attention import decode_attention
-
-    return lambda q_BHE, k_BKSE, v_BKSE: decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)
+    return lambda q_BHE, k_BKSE, v_BKSE: ops.decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)
 
 
 def torch_flash(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:

@@ -9,8 +9,8 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 
+from grpo.device.draw import NO_CUT, SamplingParams, draw, uniforms
 from grpo.device.products import linear
-from grpo.sampling.draw import NO_CUT, SamplingParams, draw, uniforms
 
 HALF = (torch.bfloat16, torch.float16)
 CACHE_BYTES = 8 << 20  # of float32 logits that a CPU works on at a time, so that they stay in its cache
@@ -119,6 +119,15 @@ def rotate_into_cache(
     k_BKSE[row_B, :, position_B] = rotate(k_BKE, rope)
     v_BKSE[row_B, :, position_B] = v_BKE
     return rotate(q_BHE, rope)
+
+
+def decode_attention(
+    q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor, lengths_B: torch.Tensor, num_positions: int
+) -> torch.Tensor:
+    """Attend from one query per row to the first lengths_B[b] positions: the kernel, one of attention.decode.DECODERS."""
+    from grpo.kernels import decode_attention as kernel
+
+    return kernel.decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)
 
 
 # --- logits -----------------------------------------------------------------------------------------------------------

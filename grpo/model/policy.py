@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.hub import fetch_model
 from grpo.data.prompts import eos_ids, load_tokenizer
 from grpo.errors import PREFLIGHT, UserError
@@ -12,7 +13,6 @@ from grpo.model.adapter import Adapter, is_adapter, load_adapter, merge_adapter,
 from grpo.model.decoder import Decoder
 from grpo.model.lora import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.model.weights import DTYPES, load_decoder, save_checkpoint
-from grpo.run.options import SftConfig, TrainConfig
 from grpo.schema import Completion
 
 

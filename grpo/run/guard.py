@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from math import ceil
 from typing import TYPE_CHECKING
 
+from grpo.device.draw import NO_CUT
 from grpo.errors import MEMORY, SERVICE, Interrupted, UserError
 from grpo.loss import policy_loss
 from grpo.packing import pack, split_into_micro_batches
 from grpo.run import memory
-from grpo.sampling.draw import NO_CUT
 from grpo.schema import Completion, Group
 
 if TYPE_CHECKING:

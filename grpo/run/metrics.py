@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from grpo.run.distributed import Ranks
+from grpo.device.distributed import Ranks
 from grpo.schema import Group, Outcome, PackedBatch, Score
 
 

@@ -20,12 +20,12 @@ import torch
 import yaml
 
 from grpo.attention import select
+from grpo.config.load import AnyConfig, load_config, to_yaml
+from grpo.device.distributed import TIMEOUT, Ranks, choose_device
 from grpo.errors import CONFIG, SIGINT, SIGTERM, STORAGE, Interrupted, UserError, describe, escape, redact
 from grpo.model.policy import Policy
 from grpo.optim import Optimizer
 from grpo.run import checkpoint
-from grpo.run.config import AnyConfig, load_config, to_yaml
-from grpo.run.distributed import TIMEOUT, Ranks, choose_device
 from grpo.run.log import Log
 from grpo.run.run_dir import RunDir, close_debug_log, open_debug_log
 from grpo.schema import Group

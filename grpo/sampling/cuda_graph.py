@@ -11,10 +11,10 @@ from typing import Protocol
 import torch
 
 from grpo.attention.decode import DecodeAttention
+from grpo.device.draw import SamplingParams
 from grpo.device.ops import uses_kernels
 from grpo.model.decoder import Decoder
 from grpo.sampling.decode_step import Slots, decode_step
-from grpo.sampling.draw import SamplingParams
 
 WARM_UPS = 2  # runs before a capture: lazily made handles and compiled kernels
 

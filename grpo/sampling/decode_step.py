@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields
 
 import torch
 
+from grpo.device.draw import SamplingParams
 from grpo.device.ops import draw_tokens, exact_logits
 from grpo.model.decoder import Attend, Decoder
 from grpo.sampling.cache import KVCache
-from grpo.sampling.draw import SamplingParams
 
 
 @dataclass

@@ -316,7 +316,7 @@ class ApiClient:
 
 
 def judge_client(options: Mapping[str, Any]) -> ApiClient:
-    """The judge's client; see grpo/run/options.py for the keys."""
+    """The judge's client; see grpo/config/options.py for the keys."""
     return ApiClient(judge_endpoint(options), read_limits(options), _open_cache(options))
 
 

@@ -198,7 +198,7 @@ def _is_slow(options: Mapping[str, Any]) -> bool:
 def _verifier(options: Mapping[str, Any], weigh_contradiction: bool) -> Verifier:
     if options["verifier"] == "lexical":
         return LexicalVerifier()
-    from grpo.run.distributed import choose_device
+    from grpo.device.distributed import choose_device
     from knowledge.facts.entailment import EntailmentVerifier
 
     return EntailmentVerifier.load(

@@ -204,10 +204,10 @@ def dies_in_a_step() -> None:
     """Rank 1 is killed in its third step; the process group notices a silent rank after 20 s."""
     from datetime import timedelta
 
-    import grpo.run.distributed
+    import grpo.device.distributed
     from grpo.rollout import Rollout
 
-    grpo.run.distributed.TIMEOUT = timedelta(seconds=20)
+    grpo.device.distributed.TIMEOUT = timedelta(seconds=20)
     sample = Rollout.sample
 
     def deadly(self, step):

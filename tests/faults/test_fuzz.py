@@ -13,10 +13,10 @@ from fuzzing import corpus, damaged, json_values, quick, refuses_or, texts, to_b
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from grpo.config.load import load_config
+from grpo.config.options import TrainConfig
 from grpo.data.rows import fingerprint, read_rows
 from grpo.run import checkpoint
-from grpo.run.config import load_config
-from grpo.run.options import TrainConfig
 from knowledge.build import SkipLog, build
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.source import Row, Skip, Source

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from grpo.config.load import coerce, load_config, to_yaml
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.errors import UserError
-from grpo.run.config import coerce, load_config, to_yaml
-from grpo.run.options import SftConfig, TrainConfig
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 MINIMAL = "model_name_or_path: m\ndataset_id_or_path: d\noutput_dir: o\nreward_funcs: [exact]\n"

@@ -9,11 +9,11 @@ import sys
 import pytest
 import torch
 
-from grpo.run.distributed import Ranks, choose_device
+from grpo.device.distributed import Ranks, choose_device
 
 RANK = """
 import json, sys, torch
-from grpo.run.distributed import Ranks
+from grpo.device.distributed import Ranks
 ranks = Ranks(torch.device("cpu"))
 mine = float(ranks.rank + 1)
 tensor = torch.tensor([mine, -10 * mine])
@@ -72,8 +72,8 @@ def test_each_rank_of_a_machine_takes_its_own_gpu(monkeypatch, name):
 
 
 def test_a_broken_connection_is_told_apart_from_a_bug(monkeypatch):
+    from grpo.device.distributed import _peers
     from grpo.errors import UserError
-    from grpo.run.distributed import _peers
 
     with pytest.raises(UserError, match="another process of this run has ended") as error, _peers():
         raise RuntimeError("[gloo] Connection closed by peer\nmore")

@@ -7,7 +7,7 @@ import torch
 from grpo.kernels.reference import draw as draw_slowly
 from grpo.kernels.reference import uniform as uniform_slowly
 
-from grpo.sampling.draw import SamplingParams, draw, row_seed, uniforms
+from grpo.device.draw import SamplingParams, draw, row_seed, uniforms
 
 CASES = [
     (1.0, 1.0, 0),

@@ -8,8 +8,8 @@ import pytest
 import torch
 from grpo.kernels.reference import token_logprobs as slow
 
+from grpo.device.draw import SamplingParams, draw
 from grpo.logprobs import row_epilogue, token_logprobs
-from grpo.sampling.draw import SamplingParams, draw
 
 NO_CUT = float("-inf")
 

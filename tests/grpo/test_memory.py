@@ -11,11 +11,11 @@ import torch
 from making import kept_by_autograd, write_chat_checkpoint, write_rows
 
 from grpo.attention.packed import PackedAttention
+from grpo.config.load import load_config
 from grpo.errors import MEMORY, UserError, describe
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, LoraSpec
 from grpo.run import memory
-from grpo.run.config import load_config
 from grpo.run.run import Run
 from grpo.schema import Layout
 from grpo.train import Trainer

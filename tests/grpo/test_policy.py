@@ -7,6 +7,7 @@ import torch
 from making import load, randomise_adapter
 
 from grpo.attention.packed import PackedAttention
+from grpo.config.load import load_config
 from grpo.errors import UserError
 from grpo.model.adapter import load_adapter, save_adapter, trained_adapter
 from grpo.model.lora import ALL_PROJECTIONS, REFERENCE
@@ -19,7 +20,6 @@ from grpo.model.policy import (
     load_reference,
     lora_spec,
 )
-from grpo.run.config import load_config
 from grpo.schema import Layout
 
 CPU, IDS = torch.device("cpu"), torch.tensor([5, 9, 6, 40, 41, 2, 7])

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from grpo.config.load import load_config, to_yaml
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.errors import Interrupted, UserError
 from grpo.run import checkpoint
 from grpo.run import run as run_module
-from grpo.run.config import load_config, to_yaml
-from grpo.run.options import SftConfig, TrainConfig
 from grpo.run.run import Run
 
 

@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import pytest
 
+from grpo.config.load import load_config
 from grpo.errors import UserError
-from grpo.run.config import load_config
 from grpo.schema import Completion, Group, Prompt
 from knowledge.build import SkipLog, build
 from knowledge.facts.entailment import EntailmentVerifier

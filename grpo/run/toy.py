@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from grpo.run.config import AnyConfig
+from grpo.config.load import AnyConfig
 from grpo.run.run import Run
 from grpo.storage import write_atomically
 from knowledge.build import SkipLog, build

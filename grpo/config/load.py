@@ -17,8 +17,8 @@ from typing import Any
 
 import yaml
 
+from grpo.config.options import ALIASES, IGNORED, MADE_BY_TOY_WORLD, REQUIRED, UNREPEATABLE, SftConfig, TrainConfig
 from grpo.errors import CONFIG, UserError, is_secret_name
-from grpo.run.options import ALIASES, IGNORED, MADE_BY_TOY_WORLD, REQUIRED, UNREPEATABLE, SftConfig, TrainConfig
 from rewards.api.endpoint import MODEL_VARIABLES
 from rewards.registry import NEED_KNOWLEDGE, expand
 
@@ -88,7 +88,7 @@ def load_config(
         raise UserError(
             f"{path or 'command line'}: {len(problems)} problem{'s' if len(problems) > 1 else ''} in the configuration",
             "\n     ".join(problems),
-            "correct the keys named above; grpo/run/options.py lists every key",
+            "correct the keys named above; grpo/config/options.py lists every key",
             CONFIG,
         )
     return config, notices
