@@ -2,14 +2,15 @@
 
 A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). A letter means one axis everywhere:
 
-    T  packed tokens of a micro-batch     C  scored tokens: every completion token of a micro-batch, row by row
-    N  completions of a micro-batch       P  prompts of a micro-batch
-    B  sequences that decode together     S  positions of a sequence, or of the KV cache
-    D  model width                        F  width of the MLP
-    H  query heads                        K  key-value heads          G  query heads that share a key-value head
-    E  width of a head                    I  inputs of a linear layer O  its outputs
-    R  LoRA rank                          V  vocabulary               L  layers
-    X  rows or entries of a part of an axis that is worked through in parts
+    T  packed tokens of a micro-batch       C  scored tokens: every completion token of a micro-batch
+    N  completions of a micro-batch         P  prompts of a micro-batch
+    B  sequences that decode together       S  positions of a sequence, or of the KV cache
+    D  model width                          F  width of the MLP
+    H  query heads                          G  query heads that share a key-value head
+    K  key-value heads                      E  width of a head
+    I  inputs of a linear layer             O  its outputs
+    R  LoRA rank                            V  vocabulary
+    L  layers                               X  a part of an axis, or a few entries
     1  an axis of length one
 """
 
