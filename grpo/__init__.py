@@ -6,7 +6,7 @@
     prompts                          data/                 rows → rendered prompts → ids, in a resumable order
        │ sample                      sampling/             completions + log-probs of the distribution sampled from
        ▼
-    groups, being graded             rollout.py            a number, or unscorable with a reason   ← rewards/ ← knowledge/
+    groups, being graded             rollout.py            a number, or unscorable, and why         ← rewards/
        │ group_advantages            advantages.py         Â                                       Eq. 1, 2
        ▼
     packed micro-batches             packing.py            one row of tokens, shared prompts       Eq. 8
@@ -25,7 +25,7 @@ Read in this order, about ninety minutes with MATH.md beside it:
     packing.py       groups to rows of tokens; the loss weights
     logprobs.py      hidden states to log-probs, never tokens x vocabulary at once
     loss.py          the clipped objective and its relatives
-    trainer.py       what GRPO and fine-tuning share: passes over micro-batches, the update        (then optim.py, sft.py)
+    trainer.py       what GRPO and fine-tuning share: the passes, the update            (then optim.py, sft.py)
     sampling/        batched generation over a key-value cache
     model/           the decoder of Qwen and Llama, LoRA, checkpoints in and out
     attention/       inside a packed row, and of one new token per sequence
@@ -33,8 +33,8 @@ Read in this order, about ninety minutes with MATH.md beside it:
     data/            files to prompts
     run/             what surrounds the algorithm: config, output directory, log, checkpoints, memory
 
-Imports go one way: errors, schema and storage import nothing of this program; knowledge/ imports these; rewards/ imports
-knowledge/; the rooms of grpo/ come next, and train.py, sft.py and the other commands last.
+Imports go one way: errors.py, schema.py and storage.py import nothing of this program; knowledge/ imports these, and
+rewards/ imports knowledge/. The rooms of grpo/ come next, and train.py, sft.py and the other commands last.
 """
 
 from pathlib import Path

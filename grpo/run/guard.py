@@ -95,7 +95,8 @@ class Guard:
             trainer.optimizer.discard_gradient()
             memory.release()
             self.run.say(
-                f"note: out of memory while {now} ({reason}); from now on micro-batches have {smaller.tokens} packed tokens"
+                f"note: out of memory while {now} ({reason}); "
+                f"from now on micro-batches have {smaller.tokens} packed tokens"
             )
 
     def _out_of_memory(self, phase: str, reason: str) -> UserError:
