@@ -97,7 +97,7 @@ def test_the_program_does_not_import_what_it_replaces():
         for node in ast.walk(ast.parse(text))
         for name in _imports(node)
     }
-    assert not imported & {"trl", "peft", "accelerate", "vllm", "unsloth", "datasets", "matplotlib"}
+    assert not imported & {"trl", "peft", "accelerate", "vllm", "unsloth", "datasets"}
 
 
 def _imports(node: ast.AST) -> list[str]:
