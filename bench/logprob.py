@@ -60,7 +60,7 @@ class Problem:
         return logp_C.detach(), self.hidden_CD.grad
 
     def errors(self, side: str) -> dict[str, float]:
-        """Compare with float64: return the gradient's largest error, relative to its largest entry, and the log-probs'."""
+        """Return the largest errors against float64; the gradient's is relative to its largest entry."""
         hidden_CD = self.hidden_CD.detach()[:CHECKED_ROWS].double().requires_grad_()
         logits_CV = hidden_CD @ self.head_VD.double().T
         wanted_C = logits_CV.log_softmax(-1).gather(1, self.targets_C[:CHECKED_ROWS, None])[:, 0]
@@ -125,7 +125,7 @@ def peak_megabytes(side: str, tokens: int, width: int, vocab: int, dtype: str, d
 
 
 def growth_of_peak(side: str, tokens: int, width: int, vocab: int, dtype: str, device: str) -> float:
-    """Return the MB that one run needs beyond its inputs; a run on a few rows first lets libraries make their buffers."""
+    """Return the MB that a run needs beyond its inputs. A small run before it lets libraries make their buffers."""
     Problem(WARM_UP_ROWS, width, vocab, getattr(torch, dtype), device).run(side)
     problem = Problem(tokens, width, vocab, getattr(torch, dtype), device)
     if device == "cuda":

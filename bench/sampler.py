@@ -133,7 +133,7 @@ def peer_logprobs(peer, prompt: Sequence[int], completion: Completion) -> torch.
 
 
 def drawing(rows: int, vocab: int, options) -> list[dict]:
-    """Time drawing from weights to tokens, and from logits to tokens and log-probs; each row has its own distribution."""
+    """Time drawing tokens from weights, and tokens with log-probs from logits; each row has its own distribution."""
     logits_BV = torch.randn(rows, vocab, device=options.device) * 3
     weight_BV = logits_BV.softmax(-1)
     seed_B = torch.arange(rows, device=options.device)

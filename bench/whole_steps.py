@@ -134,7 +134,7 @@ def make_case(name: str, shape: dict, trainer: Trainer, delay: float, seen: list
 
 
 def watch_one_step(name: str, trainer: Trainer, options, seen: list[dict], cases: list[dict]) -> dict:
-    """Run one more step for the checks: sampler against trainer, and memory. Add the ceiling and the profile to cases."""
+    """Run one more step for the checks; add the share of the ceiling, and the profile if wanted, to the cases."""
     on_gpu = options.device == "cuda"
     resident = 0
     if on_gpu:

@@ -47,7 +47,7 @@ def equal_work(batch: int, tokens: int, vocab: int, group: int = 1) -> Work:
 
 
 def variable_work(batch: int, tokens: int, vocab: int, group: int = GROUP) -> Work:
-    """Draw completion lengths from a log-normal distribution cut off at the limit: many short ones, some at the limit."""
+    """Draw completion lengths from a log-normal distribution: many short ones, and some cut off at the limit."""
     rng = random.Random(0)
     num_prompts = batch // group
     lengths = []
