@@ -25,6 +25,7 @@ setup(
         "pyyaml>=6.0",
         "tqdm>=4.66",
         "tensorboard>=2.16",
+        "matplotlib>=3.8",
     ],
     extras_require={
         "flash": ["flash-attn>=2.7"],
