@@ -12,6 +12,7 @@ import torch
 
 from bench.timing import default, once
 from bench.workload import Work
+from grpo.device.products import linear, prepack
 from grpo.model.decoder import ModelConfig
 
 Product = tuple[int, int, int]  # rows, inputs, outputs
@@ -52,7 +53,7 @@ def products_seconds(shapes: Sequence[Product], dtype: torch.dtype, device: str,
         if (rows, width) not in inputs:
             inputs[rows, width] = torch.empty(rows, width, dtype=dtype, device=device).normal_()
     for _, width, outputs in shapes:
-        weights.append(pack(torch.empty(outputs, width, dtype=dtype, device=device).normal_()))
+        weights.append(prepack(torch.empty(outputs, width, dtype=dtype, device=device).normal_()))
 
     def run() -> None:
         for (rows, width, _), weight in zip(shapes, weights, strict=True):

@@ -16,10 +16,12 @@ import torch
 
 from bench import ceilings, models, timing
 from grpo.attention.select import choose_decoder, describe
+from grpo.device.draw import SamplingParams
 from grpo.model.decoder import Decoder
 from grpo.run import memory
 from grpo.sampling.cache import KVCache
-from grpo.sampling.cuda_graph import CudaCapture, DecodeGraphs, Slots
+from grpo.sampling.cuda_graph import CudaCapture, DecodeGraphs
+from grpo.sampling.decode_step import Slots
 
 RANKS = {"1.5b": 16, "7b": 256}
 TARGETS = {1: 0.80, 24: 0.75, 96: 0.75, 288: 0.70}
@@ -55,7 +57,7 @@ class Steps:
         self.slots.count_B.fill_(0)
         self.slots.limit_B.fill_(STEPS + 1)
         self.slots.ended_B.fill_(False)
-        with self.model.packed() as head_VD:
+        with self.model.prepacked() as head_VD:
             self.graphs.run(self.rows, STEPS, self.sampling, head_VD)
 
 

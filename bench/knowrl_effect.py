@@ -19,10 +19,9 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from grpo.config.load.load import load_config
-from grpo.config.load.options import SftConfig
-
 from bench import timing
+from grpo.config.load import load_config
+from grpo.config.options import SftConfig
 from grpo.run.plot import line_plot
 from grpo.sft import sft
 from grpo.train import train

@@ -26,7 +26,7 @@ from typing import Any
 from bench import models, steps, timing
 from bench.workload import completion_lengths
 from grpo.schema import Group, Score
-from grpo.train import Trainer
+from grpo.train import GrpoTrainer
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 
@@ -55,18 +55,18 @@ def value_of(ids: list[int]) -> float:
     return sum(token % 2 for token in ids) / len(ids)
 
 
-def install(trainer: Trainer, judge: Judge) -> None:
+def install(trainer: GrpoTrainer, judge: Judge) -> None:
     """Make the judge the only reward of a trainer."""
     trainer.rollout.scorer.close()
     trainer.rollout.scorer = Scorer([Reward("judge", grade=judge.grade, slow=any(judge.delays))])
 
 
-def step(trainer: Trainer, delays: list[float], in_order: bool = False) -> dict:
+def step(trainer: GrpoTrainer, delays: list[float], in_order: bool = False) -> dict:
     """Run one step under a judge with these delays, and return what it took."""
     judge = Judge(delays)
     trainer.rollout.config = replace(trainer.config, full_determinism=in_order)
     install(trainer, judge)
-    metrics, groups = trainer.train_step()
+    metrics, groups = steps.run_step(trainer)
     return {
         "step": metrics["step_time"],
         "reward_phase": judge.phase(),
@@ -82,8 +82,7 @@ def wrong_scores(groups: list[Group]) -> int:
     """Count the rewards that are not the judge's."""
     wrong = 0
     for group in groups:
-        for completion, reward in zip(group.completions, group.rewards, strict=True):
-            wrong += reward != value_of(completion.ids)
+        wrong += sum(completion.reward != value_of(completion.ids) for completion in group.completions)
     return wrong
 
 

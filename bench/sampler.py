@@ -27,7 +27,8 @@ import torch
 
 from bench import ceilings, models, timing
 from bench.workload import Work, equal_work, random_prompts, variable_work
-from grpo.sampling.cuda_graph import draw_tokens
+from grpo.device.draw import SamplingParams, inverse_cdf, uniforms
+from grpo.device.ops import draw_tokens
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Completion
 
@@ -71,7 +72,7 @@ def generate(peer, work: Work, device: str, **options) -> torch.Tensor:
     return ids_BS[:, width:]
 
 
-def sample(sampler: Sampler, work: Work, sampling: Sampling | None = None) -> list[Completion]:
+def sample(sampler: Sampler, work: Work, sampling: SamplingParams | None = None) -> list[Completion]:
     """Return our completions, prompt by prompt."""
     seeds = list(range(len(work.lengths)))
     groups = sampler.sample(work.prompts, work.group, sampling or work.sampling, seeds, limits=work.lengths)

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from grpo.config.load.load import load_config
-
+from grpo.config.load import load_config
 from grpo.run.run import Run
-from grpo.train import Trainer
+from grpo.schema import Group
+from grpo.train import GrpoTrainer
 
 NUM_QUESTIONS = 64
 PHASES = ("generate", "reference", "reward", "train")
@@ -37,8 +37,8 @@ def common_keys(options, group: int, completions: int, tokens: int, beta: float)
 
 
 @contextmanager
-def trainer(checkpoint: Path, folder: Path, **keys: object) -> Iterator[Trainer]:
-    """Make a trainer whose train_step() is a complete GRPO step of the given configuration."""
+def trainer(checkpoint: Path, folder: Path, **keys: object) -> Iterator[GrpoTrainer]:
+    """Make a trainer of the given configuration, ready for `run_step`."""
     data = folder / "questions.jsonl"
     with open(data, "w", encoding="utf-8") as file:
         for n in range(NUM_QUESTIONS):
@@ -56,8 +56,15 @@ def trainer(checkpoint: Path, folder: Path, **keys: object) -> Iterator[Trainer]
     }
     config, _ = load_config(None, [f"{name}={json.dumps(value)}" for name, value in keys.items()])
     with Run(config) as run:
-        made = Trainer(config, run)
+        made = GrpoTrainer(config, run)
         try:
             yield made
         finally:
             made.rollout.scorer.close()
+
+
+def run_step(trainer: GrpoTrainer) -> tuple[dict[str, float], list[Group]]:
+    """Make one step; return its metrics and its groups."""
+    trainer.start_step()
+    trainer.train_step()
+    return trainer.measure()

@@ -18,18 +18,21 @@ the packed row. The last line of stdout is JSON.
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
 from bench import ceilings, models, timing
 from bench.workload import Work, completion_lengths, equal_work, variable_work
 from grpo.attention.select import packed_attention
+from grpo.config.options import TrainConfig
+from grpo.device.distributed import Ranks
 from grpo.logprobs import token_logprobs
-from grpo.loss import LossConfig, policy_loss
+from grpo.loss import policy_loss
 from grpo.model.adapter import save_adapter, trained_adapter
 from grpo.model.decoder import Decoder
 from grpo.model.lora import LoraLinear
-from grpo.packing import Denominators, pack, plan, row_weights, with_advantages
+from grpo.packing import pack, set_loss_weights, split_into_micro_batches
 from grpo.run import memory
 from grpo.schema import Completion, Group, PackedBatch, Prompt
 
@@ -45,7 +48,9 @@ def make_groups(work: Work, vocab: int) -> list[Group]:
         completions = [random_completion(next(lengths), vocab, generator) for _ in range(work.group)]
         advantages = torch.randn(work.group, generator=generator)
         advantages -= advantages.mean()
-        groups.append(Group(Prompt(number, "", ids, {}), completions, advantages=advantages.tolist()))
+        for completion, advantage in zip(completions, advantages.tolist(), strict=True):
+            completion.advantage = advantage
+        groups.append(Group(Prompt(number, "", ids, {}), completions))
     return groups
 
 
@@ -57,14 +62,14 @@ def random_completion(length: int, vocab: int, generator: torch.Generator) -> Co
 def make_batches(groups: list[Group], model: Decoder, device: str) -> list[PackedBatch]:
     """Make the trainer's micro-batches, with the weight of every token (dapo)."""
     lengths = completion_lengths(groups)
-    denominators = Denominators(len(lengths), sum(lengths))
-    weights = row_weights(groups, "dapo", denominators, max(lengths), len(lengths), 1, False)
+    set_loss_weights(groups, TrainConfig(), Ranks(torch.device("cpu")))
     longest = max(len(group.prompt.ids) for group in groups) + max(lengths)
     budget = memory.choose_budget(model, longest, memory.free_bytes(torch.device(device)))
     model.recompute = budget.recompute
     batches = []
-    for rows in plan(groups, weights, budget.tokens):
-        batches.append(with_advantages(pack(groups, rows, weights, device), groups))
+    for number, parts in enumerate(split_into_micro_batches(groups, budget.tokens)):
+        batches.append(pack(parts, number, device))
+        batches[-1].set_advantages()
     return batches
 
 
@@ -75,12 +80,16 @@ def our_pass(model: Decoder, batches: list[PackedBatch], chunk: int) -> None:
         hidden_TD = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout))
         hidden_CD = hidden_TD.index_select(0, batch.source_C)
         logp_C, _ = token_logprobs(hidden_CD, model.head(), batch.targets_C, 1.0, None, chunk)
-        backward(logp_C, batch.advantage_C, batch.weight_C, batch.row_C)
+        backward(logp_C, batch)
 
 
-def backward(logp_C: torch.Tensor, advantage_C: torch.Tensor, weight_C: torch.Tensor, row_C: torch.Tensor) -> None:
-    """Compute the loss that both sides share, and its gradients. The old log-probs are the new ones."""
-    loss, _ = policy_loss(logp_C, logp_C.detach(), None, advantage_C, weight_C, row_C, LossConfig())
+def backward(logp_C: torch.Tensor, batch: PackedBatch | SimpleNamespace) -> None:
+    """Compute the loss that both sides share, and its gradients. The old log-probs are the new ones.
+
+    batch: what the loss needs of one: old_logp_C, advantage_C, weight_C, row_C.
+    """
+    batch.old_logp_C = logp_C.detach()
+    loss, _ = policy_loss(batch, logp_C, TrainConfig())
     loss.backward()
 
 
@@ -98,7 +107,7 @@ class Padded:
         right = max(completion_lengths(groups))
         ids, mask, advantages = [], [], []
         for group in groups:
-            advantages += group.advantages
+            advantages += [completion.advantage for completion in group.completions]
             for completion in group.completions:
                 before = [0] * (left - len(group.prompt.ids))
                 after = [0] * (right - len(completion.ids))
@@ -109,9 +118,10 @@ class Padded:
         self.mask_NS = torch.tensor(mask, device=device)
         self.width = right  # the last positions, which hold the completions
         self.is_scored_NS = self.mask_NS[:, left:].bool()
-        self.row_C = torch.arange(len(ids), device=device)[:, None].expand(-1, right)[self.is_scored_NS]
-        self.advantage_C = torch.tensor(advantages, device=device)[self.row_C]
-        self.weight_C = torch.full_like(self.advantage_C, 1 / len(self.row_C))
+        row_C = torch.arange(len(ids), device=device)[:, None].expand(-1, right)[self.is_scored_NS]
+        advantage_C = torch.tensor(advantages, device=device)[row_C]
+        weight_C = torch.full_like(advantage_C, 1 / len(row_C))
+        self.batch = SimpleNamespace(row_C=row_C, advantage_C=advantage_C, weight_C=weight_C)
 
     def run(self) -> None:
         """Run forward, loss and backward over all rows at once."""
@@ -120,7 +130,7 @@ class Padded:
         logits_NSV = output.logits[:, :-1].float()
         targets_NS1 = self.ids_NS[:, -self.width :, None]
         logp_NS = logits_NSV.gather(2, targets_NS1)[..., 0] - logits_NSV.logsumexp(-1)
-        backward(logp_NS[self.is_scored_NS], self.advantage_C, self.weight_C, self.row_C)
+        backward(logp_NS[self.is_scored_NS], self.batch)
 
     def gradients(self) -> dict[str, torch.Tensor]:
         """Return the gradients by names such as layers.0.mlp.up_proj.lora_A."""

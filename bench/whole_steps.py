@@ -25,10 +25,10 @@ from bench import rewards as judged
 from bench.workload import packed_tokens, work_of
 from grpo.model import policy
 from grpo.model.decoder import Decoder, ModelConfig
-from grpo.packing import pack, plan, step_weights
+from grpo.packing import set_loss_weights
 from grpo.run import memory
 from grpo.schema import Group
-from grpo.train import Trainer
+from grpo.train import GrpoTrainer
 
 KNOWRL_STEPS = 150
 SHAPES = {
@@ -54,7 +54,7 @@ def made_on_device(path: Path, build) -> Decoder:
     return models.fill(Decoder(ModelConfig.from_hf(config), build))
 
 
-def floor_seconds(trainer: Trainer, groups: list[Group], dtype: torch.dtype, device: str) -> float:
+def floor_seconds(trainer: GrpoTrainer, groups: list[Group], dtype: torch.dtype, device: str) -> float:
     """Return the time of the matrix products alone, at their shapes in the step and in its micro-batches."""
     config, work, packed = trainer.model.config, work_of(groups), packed_tokens(groups)
     micro_batches = -(-packed // trainer.budget.tokens)
@@ -66,7 +66,7 @@ def floor_seconds(trainer: Trainer, groups: list[Group], dtype: torch.dtype, dev
     return decoding_seconds + micro_batches * (2 * forward_seconds + backward_seconds)
 
 
-def predicted_peak(trainer: Trainer, resident: int, tokens: int) -> float:
+def predicted_peak(trainer: GrpoTrainer, resident: int, tokens: int) -> float:
     """Return the bytes that memory.py predicts for the largest micro-batch."""
     build, config, budget = trainer.model.build, trainer.model.config, trainer.budget
     per_token = memory.activation_bytes_per_token(config, build.lora, build.dtype, budget.recompute, budget.fused)
@@ -108,7 +108,7 @@ def measure(name: str, options) -> tuple[list[dict], dict]:
         policy.load_decoder = original
 
 
-def make_case(name: str, shape: dict, trainer: Trainer, delay: float, seen: list[dict]) -> dict:
+def make_case(name: str, shape: dict, trainer: GrpoTrainer, delay: float, seen: list[dict]) -> dict:
     """Make the case of one delay from its steps, and print it."""
     size = f"{shape['model']}, {shape['prompts']} x {shape['group']} x {shape['tokens']} tokens"
     case = {
@@ -133,7 +133,7 @@ def make_case(name: str, shape: dict, trainer: Trainer, delay: float, seen: list
     return case
 
 
-def watch_one_step(name: str, trainer: Trainer, options, seen: list[dict], cases: list[dict]) -> dict:
+def watch_one_step(name: str, trainer: GrpoTrainer, options, seen: list[dict], cases: list[dict]) -> dict:
     """Run one more step for the checks; add the share of the ceiling, and the profile if wanted, to the cases."""
     on_gpu = options.device == "cuda"
     resident = 0
@@ -141,7 +141,7 @@ def watch_one_step(name: str, trainer: Trainer, options, seen: list[dict], cases
         resident = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
     judged.install(trainer, judged.Judge([0.0] * seen[-1]["judged"]))
-    metrics, groups = trainer.train_step()
+    metrics, groups = steps.run_step(trainer)
     checks = {
         f"{name}: sampler/logp_diff_mean": metrics["sampler/logp_diff_mean"],
         f"{name}: judged all": all(step["wrong"] == 0 for step in seen),
@@ -159,19 +159,17 @@ def watch_one_step(name: str, trainer: Trainer, options, seen: list[dict], cases
     return checks
 
 
-def profile_training(trainer: Trainer, groups: list[Group], device: str) -> list[dict]:
+def profile_training(trainer: GrpoTrainer, groups: list[Group], device: str) -> list[dict]:
     """Profile forward and backward of the first micro-batch."""
-    weights = step_weights(groups, trainer.config, trainer.ranks)
-    rows = plan(groups, weights, trainer.budget.tokens)[0]
-    batch = pack(groups, rows, weights, trainer.run.device)
-    mode = trainer.policy_mode(0)
+    set_loss_weights(groups, trainer.config, trainer.ranks)
+    batch = trainer.pack(groups)[0]
 
     def run() -> None:
-        logp_C, _ = trainer.logprobs(batch, trainer.model, mode)
+        logp_C, _ = trainer.policy_logprobs(batch)
         logp_C.sum().backward()
 
     operations = timing.profile(run, device)
-    trainer.optimizer.grad.zero_()
+    trainer.optimizer.discard_gradient()
     return operations
 
 

@@ -21,7 +21,7 @@ class Work:
     lengths: list[int]
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> SamplingParams:
         return SamplingParams(max(self.lengths))
 
     @property

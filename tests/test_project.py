@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo.config.load.options import SftConfig, TrainConfig
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.run.log import GLOSSARY
 from rewards.api.client import COUNTS
 

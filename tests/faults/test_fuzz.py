@@ -13,8 +13,8 @@ from fuzzing import corpus, damaged, json_values, quick, refuses_or, texts, to_b
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from grpo.config.load.load import load_config
-from grpo.config.load.options import TrainConfig
+from grpo.config.load import load_config
+from grpo.config.options import TrainConfig
 from grpo.data.rows import fingerprint, read_rows
 from grpo.run import checkpoint
 from knowledge.build import SkipLog, build

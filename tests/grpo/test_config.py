@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from grpo.config.load.load import coerce, load_config, to_yaml
-from grpo.config.load.options import SftConfig, TrainConfig
+from grpo.config.load import coerce, load_config, to_yaml
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.errors import UserError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from grpo.config.load.options import TrainConfig
+from grpo.config.options import TrainConfig
 from grpo.device.distributed import Ranks
 from grpo.device.draw import inverse_cdf
 from grpo.loss import k3

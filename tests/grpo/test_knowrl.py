@@ -7,8 +7,8 @@ import pytest
 from api_server import ApiServer, fails, replies_with, says
 from making import real_data
 
-from grpo.config.load.load import load_config
-from grpo.config.load.options import SftConfig
+from grpo.config.load import load_config
+from grpo.config.options import SftConfig
 from grpo.errors import UserError
 from grpo.model.policy import Policy
 from grpo.sft import sft

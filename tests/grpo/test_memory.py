@@ -11,7 +11,7 @@ import torch
 from making import kept_by_autograd, write_chat_checkpoint, write_rows
 
 from grpo.attention.packed import PackedAttention
-from grpo.config.load.load import load_config
+from grpo.config.load import load_config
 from grpo.errors import MEMORY, UserError, describe
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, LoraSpec

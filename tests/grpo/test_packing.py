@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grpo.config.load.options import TrainConfig
+from grpo.config.options import TrainConfig
 from grpo.packing import Denominators, pack, plan, row_weights, step_weights, with_advantages
 from grpo.schema import Completion, Group, Layout, Prompt
 

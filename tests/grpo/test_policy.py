@@ -7,7 +7,7 @@ import torch
 from making import load, randomise_adapter
 
 from grpo.attention.packed import PackedAttention
-from grpo.config.load.load import load_config
+from grpo.config.load import load_config
 from grpo.errors import UserError
 from grpo.model.adapter import load_adapter, save_adapter, trained_adapter
 from grpo.model.lora import ALL_PROJECTIONS, REFERENCE

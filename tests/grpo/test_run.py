@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from grpo.config.load.load import load_config, to_yaml
-from grpo.config.load.options import SftConfig, TrainConfig
+from grpo.config.load import load_config, to_yaml
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.errors import Interrupted, UserError
 from grpo.run import checkpoint
 from grpo.run import run as run_module

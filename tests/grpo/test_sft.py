@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from grpo.config.load.load import load_config
-from grpo.config.load.options import SftConfig
+from grpo.config.load import load_config
+from grpo.config.options import SftConfig
 from grpo.errors import NON_FINITE, PREFLIGHT, UserError
 from grpo.optim import Optimizer
 from grpo.sft import sft

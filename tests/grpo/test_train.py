@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 import grpo.rollout
 import grpo.run.memory
-from grpo.config.load.load import load_config
+from grpo.config.load import load_config
 from grpo.errors import Interrupted, UserError
 from grpo.train import train
 

@@ -9,7 +9,7 @@ import pytest
 from making import write_rows
 
 import grpo.train
-from grpo.config.load.load import load_config
+from grpo.config.load import load_config
 from grpo.model.lora import POLICY
 from grpo.train import Trainer, train
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
-from grpo.config.load.load import load_config
+from grpo.config.load import load_config
 from grpo.errors import UserError
 from grpo.schema import Completion, Group, Prompt
 from knowledge.build import SkipLog, build
