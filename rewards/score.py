@@ -1,4 +1,4 @@
-"""Grades a file of completions with any rewards, as training would.
+"""Grade a file of completions with any rewards, as training would.
 
 python -m rewards.score --reward NAME[,NAME] IN.jsonl [--output OUT.jsonl] [key=value ...]
 
@@ -22,30 +22,28 @@ from rewards.scorer import Scorer
 
 
 def score_rows(rows: list[dict[str, Any]], scorer: Scorer) -> list[dict[str, Any]]:
-    """The rows with `rewards` and `reasons`. Each row is a group of its own."""
-    groups = []
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row.get("completion"), str):
-            raise UserError(
-                f"row {number} has no completion",
-                f"its columns are {', '.join(row)}",
-                "each row needs the text of a completion",
-                PREFLIGHT,
-            )
-        columns = {key: value for key, value in row.items() if key != "completion"}
-        for name, fields in (("question", QUESTION_FIELDS), ("answer", ANSWER_FIELDS), ("title", TITLE_FIELDS)):
-            columns.setdefault(name, next((row[field] for field in fields if field in row), None))
-        prompt = Prompt(number, str(columns["question"] or ""), (), columns)
-        groups.append(Group(prompt, [Completion([], [], [], "stop", row["completion"])]))
+    """Return the rows with their `rewards` and `reasons`. Each row is a group of its own."""
+    groups = [_group(number, row) for number, row in enumerate(rows, 1)]
     scorer.grade(groups)
-    return [
-        {
-            **row,
-            "rewards": {name: score.value for name, score in group.scores[0].items()},
-            "reasons": {name: score.reason for name, score in group.scores[0].items()},
-        }
-        for row, group in zip(rows, groups, strict=True)
-    ]
+    scored = []
+    for row, group in zip(rows, groups, strict=True):
+        (scores,) = group.scores
+        values = {name: score.value for name, score in scores.items()}
+        reasons = {name: score.reason for name, score in scores.items()}
+        scored.append({**row, "rewards": values, "reasons": reasons})
+    return scored
+
+
+def _group(number: int, row: dict[str, Any]) -> Group:
+    if not isinstance(row.get("completion"), str):
+        what, why = f"row {number} has no completion", f"its columns are {', '.join(row)}"
+        raise UserError(what, why, "each row needs the text of a completion", PREFLIGHT)
+    columns = {key: value for key, value in row.items() if key != "completion"}
+    for name, fields in (("question", QUESTION_FIELDS), ("answer", ANSWER_FIELDS), ("title", TITLE_FIELDS)):
+        given = [row[field] for field in fields if field in row]
+        columns.setdefault(name, given[0] if given else None)
+    prompt = Prompt(number, str(columns["question"] or ""), (), columns)
+    return Group(prompt, [Completion([], [], [], "stop", row["completion"])])
 
 
 def main(argv: list[str]) -> None:
