@@ -1,4 +1,4 @@
-"""Ask a language model behind an API: OpenAI's SDK, with retries, deadlines, limits, cache and costs handled here alone.
+"""Ask a language model behind an API by OpenAI's SDK; retries, deadlines, limits, cache and costs are handled here.
 
 An outage never becomes a number: a question ends as a text, or as unscorable with a reason. What only the user can
 repair (key, quota, the model's name) ends the run with exit code 4. One event loop at a time uses a client; `close` may
@@ -6,6 +6,7 @@ be called from any thread.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import random
 import re
@@ -30,6 +31,7 @@ Request = dict[str, Any]  # the body of a chat request
 PROBE = ({"role": "user", "content": "Reply with the letter A."},)
 CLOSED = ChatReply(None, "the client was closed")
 COUNTS = ("calls", "retries", "failures", "unscorable", "cache_hits", "prompt_tokens", "completion_tokens")
+DEFAULT_LIMITS = Limits()
 CHARS_PER_TOKEN = 3  # gives an upper estimate of a prompt's tokens; what the endpoint reports corrects it
 
 
@@ -42,7 +44,7 @@ class ApiClient:
     def __init__(
         self,
         endpoint: Endpoint,
-        limits: Limits = Limits(),
+        limits: Limits = DEFAULT_LIMITS,
         cache: ReplyCache | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -147,10 +149,8 @@ class ApiClient:
         self._closed = True
         loop = self._connections.loop if self._connections else None
         if loop is not None and loop.is_running():
-            try:
+            with contextlib.suppress(TimeoutError):  # the loop is stopping or stuck: connections end with the process
                 asyncio.run_coroutine_threadsafe(self.aclose(), loop).result(timeout_s)
-            except TimeoutError:
-                pass  # the loop is stopping or stuck: its connections end with the process
         elif loop is not None and not loop.is_closed():
             loop.run_until_complete(self.aclose())
         elif self.cache is not None:

@@ -13,7 +13,7 @@ from grpo.schema import Completion, Group, Prompt
 from knowledge.build import SkipLog, build
 from knowledge.store.source import Source
 from rewards.knowrl import correctness
-from rewards.knowrl.judge import Verdict
+from rewards.knowrl.judge import Judgement
 from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 
@@ -31,9 +31,9 @@ class FixedJudge:
     def __init__(self, outcome):
         self.outcome, self.asked = outcome, []
 
-    async def verdict(self, question, answer, truths):
+    async def judge(self, question, answer, truths):
         self.asked.append(question)
-        return Verdict(self.outcome, "as told")
+        return Judgement(self.outcome, "as told")
 
     def check_sync(self):
         pass
