@@ -50,7 +50,7 @@ class ApiClient:
         clock: Callable[[], float] = time.monotonic,
     ):
         self.endpoint, self.limits, self.cache = endpoint, limits, cache
-        self._sleep, self._clock = sleep, clock
+        self._sleep = sleep
         self._key = endpoint.read_key()
         self._rate = RateLimit(limits.requests_per_minute, limits.tokens_per_minute, clock)
         self._budget = RetryBudget(limits.retry_budget)
@@ -117,12 +117,10 @@ class ApiClient:
         """Run `check` on an event loop of its own, whose connections end with it."""
 
         async def check() -> ChatReply:
-            client = ApiClient(self.endpoint, self.limits, sleep=self._sleep, clock=self._clock)
             try:
-                return await client.check(messages, max_tokens)
+                return await self.check(messages, max_tokens)
             finally:
-                self._counts.update(client._counts)
-                await client.aclose()
+                await self._disconnect()
 
         return asyncio.run(check())
 
@@ -138,9 +136,7 @@ class ApiClient:
     async def aclose(self) -> None:
         """End all questions under way as unscorable; close connections and cache. Call it on the client's loop."""
         self._closed = True
-        connections, self._connections = self._connections, None
-        if connections is not None:
-            await connections.close()
+        await self._disconnect()
         if self.cache is not None:
             self.cache.close()
 
@@ -166,6 +162,11 @@ class ApiClient:
                 raise RuntimeError("an ApiClient is used from one event loop at a time")
         self._connections = Connections(self.endpoint.base_url, self._key, self.limits)
         return self._connections
+
+    async def _disconnect(self) -> None:
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            await connections.close()
 
     def _request(self, messages: Messages, max_tokens: int, temperature: float = 0.0) -> Request:
         return {

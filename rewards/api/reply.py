@@ -94,10 +94,8 @@ def _read_message(message: Mapping[str, Any], finish_reason: Any) -> ChatReply:
         return ChatReply(None, CUT)
     if message.get("refusal"):
         return ChatReply(None, f"the model refused: {excerpt(message['refusal'])}")
-    if text is not None and not isinstance(text, str):
-        return ChatReply(None, "the reply is no text")
-    if text is None or not text.strip():
-        return ChatReply(None, "the reply is empty")
+    if not isinstance(text, str) or not text.strip():
+        return ChatReply(None, "the reply holds no text")
     return ChatReply(encodable(text))
 
 

@@ -24,7 +24,7 @@ from grpo.schema import Score
 from knowledge.store.tokens import UNSPACED
 from rewards.exact import normalise, truths
 from rewards.format import parse
-from rewards.knowrl.judge import Judge, model_judge
+from rewards.knowrl.judge import Judge, ModelJudge
 from rewards.knowrl.offline_judge import OfflineJudge, is_unspaced
 from rewards.knowrl.refusal import is_refusal, matches_knowrl_v1
 
@@ -59,7 +59,11 @@ Rules = Callable[[Case], Score | None]  # a score where no judge is needed
 
 def build_judge(options: Mapping[str, Any]) -> Judge:
     """Build the configured judge: `judge: api` asks a model, `judge: offline` matches texts."""
-    return OfflineJudge() if options["judge"] == "offline" else model_judge(options)
+    if options["judge"] == "offline":
+        return OfflineJudge()
+    from rewards.api.client import judge_client  # the SDK takes a second to import
+
+    return ModelJudge(judge_client(options))
 
 
 def knowrl(judge: Judge) -> GradeAnswer:

@@ -137,10 +137,9 @@ class FactualityJudge:
         *,
         formula: Formula = knowrl,
         missing_title: MissingTitle = "zero",
-        num_passages: int = NUM_PASSAGES,
     ):
         self.base, self.decompose, self.formula = base, decompose, formula
-        self.missing_title, self.num_passages = missing_title, num_passages
+        self.missing_title = missing_title
         self.counters: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="knowledge")
@@ -199,7 +198,7 @@ class FactualityJudge:
     def _evidence(self, facts: Sequence[str], found: Lookup) -> list[Question]:
         """Return each fact with its passages. The query is title and fact."""
         title = " ".join(found.titles)
-        return [(fact, self.base.search(f"{title} {fact}", self.num_passages, found.titles)) for fact in facts]
+        return [(fact, self.base.search(f"{title} {fact}", NUM_PASSAGES, found.titles)) for fact in facts]
 
     def _value(self, facts: Sequence[str], verdicts: Sequence[Verdict], found: Lookup) -> Factuality:
         labels = [verdict.label for verdict in verdicts]

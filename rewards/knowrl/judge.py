@@ -11,9 +11,9 @@ CORRECT) is no grade. Then the judge is asked once more, and after that the answ
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from grpo.errors import PREFLIGHT, UserError
 from grpo.schema import Outcome
@@ -163,10 +163,3 @@ class ModelJudge:
             nonce=nonce,
             accept=lambda text: parse_grade(text) is not None,
         )
-
-
-def model_judge(options: Mapping[str, Any]) -> ModelJudge:
-    """Build the judge that the configuration describes."""
-    from rewards.api.client import judge_client  # the SDK takes a second to import
-
-    return ModelJudge(judge_client(options))
