@@ -1,7 +1,8 @@
 """Rewards say what a completion is worth: a number, or "unscorable" with a reason; never an invented number.
 
-Files are imported by name, and a reward only when a run uses it. This folder may import `knowledge`, and of `grpo` its
-schema, errors and storage; `grpo` imports this folder. Read in this order:
+A reward's file is imported only when a run uses that reward. This folder may import `knowledge`, and of `grpo` what
+lies below the trainer: schema, errors, storage, the choice of a device; the command score.py also reads rows and
+configurations as the trainer does. `grpo` imports this folder. Read in this order:
 
     registry.py     what a reward is; names to rewards; users' own functions with TRL's signature
     format.py       one <think> block, one <answer> block, nothing else

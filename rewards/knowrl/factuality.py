@@ -1,7 +1,7 @@
 """Measure factuality: how far a knowledge base supports what a think block states, 0 to 1, or unscorable.
 
-    judge = FactualityJudge(base, by_rules, LexicalVerifier())
-    found = await judge.judge(think, "Where was Mira Tolan born?", "Mira Tolan")
+    meter = FactualityMeter(base, by_rules, LexicalVerifier())
+    found = await meter.measure(think, "Where was Mira Tolan born?", "Mira Tolan")
     found.value, found.reason, found.facts          # 0.25, "1 of 1 facts supported, 0 refuted", (FactVerdict(...),)
     str(found)                                      # the same with every fact, its verdict and its evidence
 
@@ -114,7 +114,7 @@ def titles_of(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-class FactualityJudge:
+class FactualityMeter:
     """Measure the factuality of texts. Several event loops may use it. `close` it.
 
     It holds the thread pool, the verdict thread and the counters; the knowledge base, the verifier and its cache belong
@@ -147,7 +147,7 @@ class FactualityJudge:
         if missing_title == "search":
             base.prepare_search()
 
-    async def judge(self, think: str, question: str, titles: Any) -> Factuality:
+    async def measure(self, think: str, question: str, titles: Any) -> Factuality:
         """Measure one text. titles: the row's title column (see `titles_of`). Any strings are safe."""
         title = titles_of(titles)
         try:
@@ -229,7 +229,7 @@ class FactualityJudge:
 
 
 class VerdictQueue:
-    """Batch a verifier's work: while it judges some facts, further facts gather, and its next call takes them all."""
+    """Batch a verifier's work: while it verifies some facts, further facts gather, and its next call takes them all."""
 
     def __init__(self, verifier: Verifier):
         self.verifier = verifier
@@ -246,7 +246,7 @@ class VerdictQueue:
         return future
 
     def close(self) -> None:
-        """Judge what is waiting, and take no more."""
+        """Verify what is waiting, and take no more."""
         self._thread.shutdown()
 
     def _work(self) -> None:

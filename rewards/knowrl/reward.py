@@ -26,7 +26,7 @@ from knowledge.facts.verdict import CachedVerifier, Verifier
 from knowledge.store.base import KnowledgeBase
 from rewards.format import parse
 from rewards.knowrl import correctness, factuality
-from rewards.knowrl.factuality import Factuality, FactualityJudge, Formula, titles_of
+from rewards.knowrl.factuality import Factuality, FactualityMeter, Formula, titles_of
 from rewards.registry import Reward
 
 LOWEST_COVERAGE = 0.5  # of the data set's titles in the knowledge base; below it the run warns
@@ -128,7 +128,7 @@ class Facts:
         self.missing_title = options["missing_title_policy"]
         self.max_unscored = options["max_unscored"]
         decompose: Decompose = by_model(self.client.complete) if self.client else by_rules
-        self.judge = FactualityJudge(
+        self.meter = FactualityMeter(
             self.base, decompose, self.verifier, formula=formula, missing_title=self.missing_title
         )
 
@@ -136,7 +136,7 @@ class Facts:
         """Measure the think block, or the complete text if there is no such block."""
         think = parse(completion).think
         text = completion if think is None else think
-        return await self.judge.judge(text, str(columns.get("question") or ""), columns.get("title"))
+        return await self.meter.measure(text, str(columns.get("question") or ""), columns.get("title"))
 
     def prepare(self, rows: Sequence[Mapping[str, Any]], say: Callable[[str], None]) -> None:
         """Tell before the first step which titles the knowledge base holds, and check that the decomposer answers."""
@@ -155,11 +155,11 @@ class Facts:
 
     def metrics(self) -> dict[str, float]:
         """Return the kb/* metrics, and those of the decomposer's API."""
-        return self.judge.metrics() | (self.client.metrics() if self.client else {})
+        return self.meter.metrics() | (self.client.metrics() if self.client else {})
 
     def close(self) -> None:
-        """Close the judge first: it uses the others."""
-        self.judge.close()
+        """Close the meter first: it uses the others."""
+        self.meter.close()
         if isinstance(self.verifier, CachedVerifier):
             self.verifier.close()
         self.base.close()

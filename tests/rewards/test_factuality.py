@@ -18,7 +18,7 @@ from knowledge.facts.verdict import CachedVerifier, Verdict
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.result import Passage
 from knowledge.store.source import Source
-from rewards.knowrl.factuality import FactualityJudge, FactVerdict, titles_of
+from rewards.knowrl.factuality import FactualityMeter, FactVerdict, titles_of
 
 DOCUMENTS = {
     "Mira Tolan": "Mira Tolan was born in Velda. She works as a baker. She lived in Orun.",
@@ -45,9 +45,9 @@ def make(path):
     """make(**options) -> a judge on the documents above, closed at the end."""
     made = []
 
-    def make_judge(decompose=by_rules, verifier=None, base_path=path, busy_timeout_s=5.0, **options) -> FactualityJudge:
+    def make_judge(decompose=by_rules, verifier=None, base_path=path, busy_timeout_s=5.0, **options) -> FactualityMeter:
         base = KnowledgeBase.open(base_path, busy_timeout_s=busy_timeout_s)
-        made.append((FactualityJudge(base, decompose, verifier or LexicalVerifier(), **options), base))
+        made.append((FactualityMeter(base, decompose, verifier or LexicalVerifier(), **options), base))
         return made[-1][0]
 
     yield make_judge
@@ -56,11 +56,11 @@ def make(path):
         base.close()
 
 
-def judge_all(judge: FactualityJudge, *rows: tuple):
+def judge_all(judge: FactualityMeter, *rows: tuple):
     """The judge's answers to rows (think, question, titles), all at once."""
 
     async def run():
-        return await asyncio.gather(*(judge.judge(*row) for row in rows))
+        return await asyncio.gather(*(judge.measure(*row) for row in rows))
 
     return asyncio.run(run())
 
@@ -232,7 +232,9 @@ def test_completions_share_the_verifiers_calls_and_never_block_the_loop(make):
                 longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
 
         watching = asyncio.create_task(watch())
-        found = await asyncio.gather(*(judge.judge(GOOD + f" She has {i} cats.", "", "Mira Tolan") for i in range(40)))
+        found = await asyncio.gather(
+            *(judge.measure(GOOD + f" She has {i} cats.", "", "Mira Tolan") for i in range(40))
+        )
         watching.cancel()
         return found, longest
 
