@@ -57,7 +57,8 @@ def main(argv: list[str]) -> None:
     arguments = parser.parse_intermixed_args(argv)
     needed = ["model_name_or_path=unused", "dataset_id_or_path=unused", "output_dir=unused"]
     config, _ = load_config(None, [*needed, f"reward_funcs={arguments.reward}", *arguments.overrides])
-    scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)))
+    rewards = build_rewards(config.reward_funcs, asdict(config))
+    scorer = Scorer(rewards)
     rows = score_rows(read_records(arguments.input), scorer)
     scorer.close()
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
@@ -65,10 +66,11 @@ def main(argv: list[str]) -> None:
         arguments.output.write_text(text, encoding="utf-8")
     else:
         sys.stdout.write(text)
-    for name in config.reward_funcs:
-        values = [row["rewards"][name] for row in rows if row["rewards"][name] is not None]
-        mean = f"mean {sum(values) / len(values):+.3f}" if values else "no scorable row"
-        print(f"{name}: {len(values)} of {len(rows)} rows scored, {mean}", file=sys.stderr)
+    for reward in rewards:
+        values = [row["rewards"][reward.name] for row in rows]
+        scored = [value for value in values if value is not None]
+        mean = f"mean {sum(scored) / len(scored):+.3f}" if scored else "no scorable row"
+        print(f"{reward.name}: {len(scored)} of {len(rows)} rows scored, {mean}", file=sys.stderr)
 
 
 if __name__ == "__main__":

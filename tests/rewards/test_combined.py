@@ -15,6 +15,7 @@ from knowledge.store.source import Source
 from rewards.knowrl import correctness
 from rewards.knowrl.judge import Judgement
 from rewards.registry import build_rewards
+from rewards.score import main
 from rewards.scorer import Scorer
 
 ROW = {"question": "Where was Mira Tolan born?", "answer": "Velda", "title": "Mira Tolan"}
@@ -236,3 +237,16 @@ def test_titles_in_lists_count_in_the_coverage_as_they_do_in_the_look_up(base):
     )
     reward.close()
     assert "66.7% of 3 titles found (1 exact, 1 by parts)" in said[0]
+
+
+def test_scoring_a_file_by_a_preset_reports_each_of_its_rewards(base, tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps(ROW | {"completion": "<think>x</think><answer>Velda</answer>"}), encoding="utf-8")
+    settings = ["judge=offline", "decomposer=rules", "verifier=lexical", f"knowledge_base={base}"]
+    main(["--reward", "knowrl_v2", str(rows), *settings])
+    said = capsys.readouterr()
+    assert json.loads(said.out)["rewards"] == {"format": 1.0, "combined_v2": 2.0}
+    assert said.err.splitlines()[-2:] == [
+        "format: 1 of 1 rows scored, mean +1.000",
+        "combined_v2: 1 of 1 rows scored, mean +2.000",
+    ]
