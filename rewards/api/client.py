@@ -67,7 +67,6 @@ class ApiClient:
         *,
         max_tokens: int,
         prompt_version: str,
-        temperature: float = 0.0,
         nonce: str = "",
         accept: Callable[[str], bool] = bool,
     ) -> ChatReply:
@@ -79,7 +78,7 @@ class ApiClient:
         """
         if self._closed:
             return CLOSED
-        parameters = {"max_tokens": max_tokens, "temperature": temperature}
+        parameters = _parameters(max_tokens)
         key = cache_key(self.endpoint.model, parameters, prompt_version, messages, nonce)
         cached = self.cache.get(key) if self.cache else None
         if cached is not None:
@@ -90,7 +89,7 @@ class ApiClient:
         if key in running:
             self._counts["cache_hits"] += 1
         else:
-            request = self._request(messages, max_tokens, temperature)
+            request = self._request(messages, max_tokens)
             running[key] = asyncio.create_task(self._ask_and_keep(connections, key, request, accept))
             running[key].add_done_callback(lambda task: _forget(running, key, task))
         task = running[key]
@@ -168,13 +167,9 @@ class ApiClient:
         if connections is not None:
             await connections.close()
 
-    def _request(self, messages: Messages, max_tokens: int, temperature: float = 0.0) -> Request:
-        return {
-            "model": self.endpoint.model,
-            "messages": [{"role": message["role"], "content": encodable(message["content"])} for message in messages],
-            "max_tokens": max_tokens,
-            "temperature": temperature,
-        }
+    def _request(self, messages: Messages, max_tokens: int) -> Request:
+        cleaned = [{"role": message["role"], "content": encodable(message["content"])} for message in messages]
+        return {"model": self.endpoint.model, "messages": cleaned, **_parameters(max_tokens)}
 
     async def _ask_and_keep(
         self, connections: Connections, key: str, request: Request, accept: Callable[[str], bool]
@@ -321,6 +316,10 @@ class ApiClient:
         if len(self._key) >= MIN_SECRET:
             text = text.replace(self._key, "[key]")
         return re.sub(r"\b(sk|pk)-[\w*.-]{4,}", "[key]", text)
+
+
+def _parameters(max_tokens: int) -> dict[str, float]:
+    return {"max_tokens": max_tokens, "temperature": 0.0}  # the likeliest reply: equal questions get equal replies
 
 
 def _forget(running: dict[str, asyncio.Task], key: str, task: asyncio.Task) -> None:
