@@ -15,7 +15,8 @@ The last line of stdout is JSON.
 import torch
 
 from bench import ceilings, models, timing
-from grpo.attention.select import choose_decoder, describe
+from grpo.attention.select import choose_decoder
+from grpo.device.ops import describe
 from grpo.device.draw import SamplingParams
 from grpo.model.decoder import Decoder
 from grpo.run import memory

@@ -85,12 +85,14 @@ class Group:
 
     prompt: Prompt
     completions: list[Completion]
-    pending: list[dict[str, Future]] = field(default_factory=list, repr=False)  # grades under way, per completion
+    # Grades under way, per completion: reward name -> future. None for a completion that was not submitted yet.
+    pending: list[dict[str, Future] | None] = field(default_factory=list, repr=False)
 
     @property
     def is_ready(self) -> bool:
         """Whether every grade has arrived."""
-        return all(future.done() for futures in self.pending for future in futures.values())
+        futures = [future for grades in self.pending for future in grades.values()]
+        return all(future.done() for future in futures)
 
 
 @dataclass(frozen=True)
