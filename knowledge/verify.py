@@ -12,7 +12,7 @@ from pathlib import Path
 
 from grpo.errors import PREFLIGHT, UserError, run_main
 from knowledge.errors import KnowledgeBusy
-from knowledge.store.connect import ReadOnlyDatabase
+from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.index import CONTENT, checksum
 from knowledge.store.passages import split_stored
 from knowledge.store.recognise import OURS, Kind, check_header, check_index, recognise

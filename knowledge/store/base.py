@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
-from knowledge.store.connect import BUSY_TIMEOUT_S, ReadOnlyDatabase
+from knowledge.store.database import BUSY_TIMEOUT_S, ReadOnlyDatabase
 from knowledge.store.fulltext import FullTextIndex
 from knowledge.store.passages import split_stored
 from knowledge.store.rank import Bag, rank

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from knowledge.errors import bad_file
-from knowledge.store.connect import ReadOnlyDatabase
-from knowledge.store.index import FORMAT_VERSION, INDEX_NAMES, read_meta
+from knowledge.store.database import ReadOnlyDatabase
+from knowledge.store.index import FORMAT_VERSION, INDEX_TABLES, read_meta
 from knowledge.store.tokens import TOKENS_VERSION
 
 OURS, KNOWRL, FACTSCORE = "ours", "KnowRL's", "FActScore's"
@@ -115,7 +115,8 @@ def recognise(database: ReadOnlyDatabase) -> Kind:
 def check_index(database: ReadOnlyDatabase) -> dict[str, object]:
     """The record of a file's full-text index; UserError (exit 3) if the index is of another version or incomplete."""
     tables = {name for (name,) in database.rows("SELECT name FROM main.sqlite_master")}
-    if missing := INDEX_NAMES - tables:
+    missing = INDEX_TABLES.keys() - tables
+    if missing:
         raise bad_file(database.path, f"its index has no table {', '.join(sorted(missing))}", "a whole index")
     meta = read_meta(database.rows("SELECT key, value FROM main.knowledge_meta"))
     versions = meta.get("format_version"), meta.get("tokens_version")

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 from grpo.errors import UserError
-from knowledge.store.connect import ReadOnlyDatabase
+from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.index import IndexWriter
 from knowledge.store.passages import split_stored
 from knowledge.store.recognise import check_index

@@ -17,7 +17,7 @@ import sqlalchemy
 from grpo.errors import BUSY, UserError
 from grpo.storage import failpoint, flush_to_disk
 from knowledge.errors import no_room
-from knowledge.store.connect import file_uri
+from knowledge.store.database import file_uri
 
 NEEDS = "a build needs up to 4 times its text in the folder of the output while it runs, 1.7 times afterwards"
 
