@@ -1,4 +1,4 @@
-"""Search over everything: SQLite finds candidates by the rarest words, BM25 in Python (rank.py) orders them by all words.
+"""Search over everything: SQLite finds candidates by the rarest words, BM25 in Python (rank.py) orders them by all.
 
 Common words cost and rare words decide. FTS5 scores every passage that holds a query token, at 1 to 3 microseconds
 each, and a word like "city" may stand in a third of a million passages of a 1 GB base. So the tokens are taken from the

@@ -12,7 +12,7 @@ MIN_SIMILARITY = 0.65  # share of the letters that stand in the same order
 
 
 def spelling_key(token: str) -> str:
-    """Return "adghin" for "gandhi", and "" for what is not corrected: short words, numbers, other scripts than Latin."""
+    """Return "adghin" for "gandhi", and "" for a word that is not corrected: short, with digits, or not ASCII."""
     if len(token) < MIN_LETTERS or not (token.isascii() and token.isalpha()):
         return ""
     return "".join(sorted(set(token)))
