@@ -161,8 +161,8 @@ _KNOWING = re.compile(
 # Doubts, and talk about the task
 _NO_STATEMENT = re.compile(
     r"\b(?:I|I['’]\w+|me|my|myself|we|our|you|your|let['’]?s)\b|\b(?:not sure|may be|may have)\b|"
-    r"\b(?:maybe|perhaps|probably|possibly|presumably|might|could|unsure|uncertain|unclear|unknown|likely|allegedly|supposedly|"
-    r"seems?|seemingly|apparently|if|would|should|guess|double-check)\b|"
+    r"\b(?:maybe|perhaps|probably|possibly|presumably|might|could|unsure|uncertain|unclear|unknown|likely|allegedly|"
+    r"supposedly|seems?|seemingly|apparently|if|would|should|guess|double-check)\b|"
     r"\b(?:[Tt]he|[Tt]his) (?:user|question|answer|query|task)\b|\b(?:asks|is asking|asked about)\b|"
     r"^(?:check|verify|confirm|consider|recall|remember|think|note|wait|need|nothing|nobody|alternatively|this|that|"
     r"these|those|there)\b|"

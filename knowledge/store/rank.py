@@ -41,7 +41,8 @@ def bm25(weights: Mapping[str, float], bag: Bag, mean_length: float) -> float:
     score = 0.0
     for token, weight in weights.items():
         count = bag.counts.get(token, 0)
-        score += weight * count * (K1 + 1) / (count + norm)
+        if count:
+            score += weight * count * (K1 + 1) / (count + norm)
     return score
 
 

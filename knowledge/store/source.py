@@ -22,6 +22,7 @@ MAX_ROW_BYTES = 8 << 20  # the longest article of Wikipedia has about 1 MB
 CHUNK_BYTES = 1 << 20
 # In an array, the end of a longer row is sought this far, in multiples of max_row_bytes, before the array is an error.
 MAX_SEARCH = 8
+_SPACE = re.compile(r"[ \t\r\n]*")
 
 
 @dataclass(frozen=True)
@@ -145,36 +146,37 @@ class _ArrayReader:
     def __iter__(self) -> Iterator[tuple[int, object, int]]:
         mark = self._next_mark("[")
         if self._peek() == "]":
-            return
+            mark = self._next_mark("]")
         while mark != "]":
             self._peek()
-            line, (value, end) = self.line, self._element()
-            num_chars = end - self._place
-            self._move_to(end)
+            line = self.line
+            value, num_chars = self._element()
+            self._move_to(self._place + num_chars)
             yield line, value, num_chars
             mark = self._next_mark(",]")
         if self._peek():
             self._fail("text after the end of the array")
 
     def _element(self) -> tuple[object, int]:
-        """Return the value at the current place and its end; read on while it may be incomplete."""
+        """Return the value at the current place and its length; read on while it may be incomplete."""
         while True:
             try:
                 value, end = self._decode(self._text, self._place)
+                num_chars = end - self._place
                 if end < len(self._text) or not self._read():
-                    return value, end
+                    return value, num_chars
             except json.JSONDecodeError as error:
-                num_chars_before = error.pos - self._place
+                num_sound_chars = error.pos - self._place
                 if not self._read():
-                    self._move_to(self._place + num_chars_before)
+                    self._move_to(self._place + num_sound_chars)
                     raise
 
     def _next_mark(self, allowed: str) -> str:
         mark = self._peek()
-        if not mark or mark not in allowed:
-            self._fail(
-                f"expected {' or '.join(allowed)}" + (f", not {mark}" if mark else " before the end of the file")
-            )
+        if not mark:
+            self._fail("the file ends before the array does")
+        if mark not in allowed:
+            self._fail(f"expected {' or '.join(allowed)}, not {mark}")
         self._move_to(self._place + 1)
         return mark
 
@@ -202,9 +204,6 @@ class _ArrayReader:
 
     def _fail(self, reason: str) -> None:
         raise json.JSONDecodeError(reason, self._text, self._place)
-
-
-_SPACE = re.compile(r"[ \t\r\n]*")
 
 
 def parse_row(line: int, raw: bytes) -> Row | Skip:
