@@ -269,7 +269,9 @@ def test_a_missing_title_concerns_its_own_completion_alone_and_a_batch_of_one_sc
     ]
     scorer.grade(groups)
     assert [c.reward for c in groups[0].completions] == [pytest.approx(1 - 1 + 1 / 4)]  # a batch of one completion
-    assert [c.reward for c in groups[1].completions] == [0.0] and "not in the knowledge base" in groups[1].completions[0].scores["combined"].reason
+    assert [c.reward for c in groups[1].completions] == [0.0] and "not in the knowledge base" in groups[1].completions[
+        0
+    ].scores["combined"].reason
     scorer.close()
 
 
