@@ -27,7 +27,7 @@ from bench import ceilings, models, steps, timing
 from bench.sampler import peer_logprobs
 from bench.workload import completion_lengths, packed_tokens, work_of
 from grpo.schema import Group
-from grpo.train import Trainer
+from grpo.train import GrpoTrainer
 
 RANK, BETA, LEARNING_RATE = 16, 0.04, 1e-5
 
@@ -35,7 +35,7 @@ RANK, BETA, LEARNING_RATE = 16, 0.04, 1e-5
 class Ours:
     """Our steps, with their times and the completions of the first."""
 
-    def __init__(self, trainer: Trainer, device: str):
+    def __init__(self, trainer: GrpoTrainer, device: str):
         self.trainer, self.device = trainer, device
         self.seconds: list[float] = []
         self.metrics: list[dict] = []
@@ -43,7 +43,7 @@ class Ours:
 
     def step(self) -> None:
         start = timing.now(self.device)
-        metrics, groups = self.trainer.train_step()
+        metrics, groups = steps.run_step(self.trainer)
         self.seconds.append(timing.now(self.device) - start)
         self.metrics.append(metrics)
         self.first = self.first or groups
@@ -54,7 +54,7 @@ class Ours:
         return {phase: statistics.median(metrics[f"time/{phase}"] for metrics in measured) for phase in steps.PHASES}
 
 
-def trl_trainer(path: Path, folder: Path, ours: Trainer, autocast: bool, options):
+def trl_trainer(path: Path, folder: Path, ours: GrpoTrainer, autocast: bool, options):
     """Make TRL's trainer, with the prompts and the settings of ours."""
     from datasets import Dataset
     from peft import LoraConfig

@@ -55,7 +55,8 @@ def draw(
 def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the first entry at which the running sum of the weights exceeds uniform · total, and the total (Eq. 13).
 
-    Two levels: find the block, then the entry in it, so that long running sums are over V / 128 numbers in float64.
+    Two levels: find the block, then the entry in it, so that long running sums are over V / 128 numbers in float64. For a
+    row that is not finite the entry means nothing, and the total is not finite.
     """
     num_rows, width = weight_BV.shape
     block_BXX = torch.nn.functional.pad(weight_BV, (0, -width % BLOCK)).view(num_rows, -1, BLOCK)
@@ -69,7 +70,8 @@ def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch
     last_B1 = inside_BX[:, -1:] * (1 - 1e-12)  # rounding never steps past the block
     residual_B1 = torch.minimum(target_B1 - before_B1, last_B1)
     entry_B1 = torch.searchsorted(inside_BX, residual_B1, right=True)  # Eq. 13
-    return (block_B1 * BLOCK + entry_B1)[:, 0], total_B.to(weight_BV.dtype)
+    id_B = (block_B1 * BLOCK + entry_B1)[:, 0].clamp_(max=width - 1)  # a row that is not finite must not crash
+    return id_B, total_B.to(weight_BV.dtype)
 
 
 def _cut(logp_BV: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:

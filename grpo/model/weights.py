@@ -41,7 +41,7 @@ def read_config(folder: Path) -> ModelConfig:
 def load_decoder(folder: Path, build: Build) -> Decoder:
     """Build the decoder of a checkpoint and load its weights, converted to build.dtype.
 
-    Missing, unexpected or misshapen tensors are listed and refused (exit 3).
+    Tensors that are missing, unexpected, misshapen or not finite are listed and refused (exit 3).
     """
     model = Decoder(read_config(folder), build)
     slots, seen, problems = tensor_slots(model), set(), []
@@ -51,6 +51,8 @@ def load_decoder(folder: Path, build: Build) -> Decoder:
                 problems.append(f"unexpected {name}")
         elif slots[name].shape != tensor.shape:
             problems.append(f"{name} has shape {tuple(tensor.shape)}, wanted {tuple(slots[name].shape)}")
+        elif not torch.isfinite(tensor).all():
+            problems.append(f"{name} holds numbers that are not finite")
         else:
             slots[name].copy_(tensor)
         seen.add(name)

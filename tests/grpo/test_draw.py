@@ -137,3 +137,15 @@ def test_no_uniform_is_0_or_1():
     logits_BV[0, 0] = -103.0  # e^-103 is the smallest float32 above 0
     ids_B, _, _ = draw(logits_BV, uniform_B[:1], SamplingParams(1))
     assert int(ids_B) == 1
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("params", [SamplingParams(1), SamplingParams(1, top_p=0.9), SamplingParams(1, temperature=0.0)])
+def test_logits_that_are_not_finite_spoil_their_own_row_and_crash_nothing(bad, params):
+    """The recorded log-prob is NaN, so that the step's gradient is not finite and the step is skipped."""
+    logits = torch.randn(3, 300, generator=torch.Generator().manual_seed(0))
+    wanted = draw(logits, torch.full((3,), 0.5, dtype=torch.float64), params)
+    logits[1] = bad
+    ids, logps, _ = draw(logits, torch.full((3,), 0.5, dtype=torch.float64), params)
+    assert 0 <= int(ids[1]) < 300 and (params.temperature == 0 or logps[1].isnan())
+    assert torch.equal(ids[[0, 2]], wanted[0][[0, 2]]) and torch.equal(logps[[0, 2]], wanted[1][[0, 2]])

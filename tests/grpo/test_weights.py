@@ -333,3 +333,14 @@ def test_paths_are_used_as_they_are_and_nonsense_is_refused(tmp_path):
         with pytest.raises(UserError, match="does not exist") as error:
             fetch_model(name)
         assert error.value.exit_code == 3
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(tmp_path, bad):
+    write_checkpoint(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.norm.weight"][3] = bad
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match="do not fit") as error:
+        load(tmp_path)
+    assert error.value.exit_code == 3 and "model.norm.weight holds numbers that are not finite" in error.value.why
