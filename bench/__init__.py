@@ -1,16 +1,20 @@
-"""How fast, against whom, and against what the machine could do at best: one question per file.
+"""Measure how fast the program is, compared with others and with what the machine could do at best.
 
-    decode       a decode step against what memory and arithmetic allow
-    whole_steps  GRPO steps at the shapes of KnowRL and of mathematics, with a judge that takes its time
-    sampler      generation against transformers' generate, and the sampling operation against torch.multinomial
-    logprob      linear layer to log-probs, forward and backward, against log_softmax and gather
-    train_step   one training pass against transformers + PEFT
-    end_to_end   a whole GRPO step against TRL's GRPOTrainer
-    rewards      a step with a judge that takes seconds per completion
-    growth       how cost grows with batch, length, group and model
-    knowledge    building and searching the knowledge base
+Each file answers one question:
 
-Read timing.py (repeats, statistics, the JSON line), ceilings.py (what the hardware reaches) and models.py first;
-report.py turns the rows of results/ into the README's table. Run each as `python -m bench.NAME` with nothing else
-running; on a GPU `bash bench/gpu_checks.sh` runs what concerns it.
+    decode         How close does a decode step come to what memory and arithmetic allow?
+    whole_steps    How long does a GRPO step take at the shapes of KnowRL and of mathematics, with a slow judge?
+    sampler        How fast is generation, compared with transformers, and drawing, compared with torch.multinomial?
+    logprob        How fast do hidden states become log-probs and gradients, compared with log_softmax and gather?
+    train_step     How fast is a training pass, compared with transformers + PEFT?
+    end_to_end     How fast is a complete GRPO step, compared with TRL's GRPOTrainer?
+    rewards        What does a judge that takes seconds per completion cost?
+    growth         How does cost grow with batch, length, group and model?
+    knowledge      How good and how fast is the knowledge base?
+    knowrl_effect  Does KnowRL's reward teach a small model where its knowledge ends?
+
+Read these first: timing.py (options, repeats, comparisons, the JSON line), workload.py (prompts and lengths),
+ceilings.py (what the hardware reaches), models.py (checkpoints), steps.py (a trainer for benchmarks). report.py turns
+the rows of results/ into the README's table. Run each benchmark as `python -m bench.NAME` with nothing else running;
+on a GPU, `bash bench/gpu_checks.sh` runs those that concern it.
 """

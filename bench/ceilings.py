@@ -1,8 +1,8 @@
-"""What the machine reaches at best, measured in the same run: matrix products of the shapes in use, and copying memory.
+"""Measure what the machine reaches at best, in the same run: matrix products of the shapes in use, and copying memory.
 
-A share of the ceiling is the time that a workload's matrix products take alone, each at the shape it has there, divided
-by the time that was taken. The products are those of grpo/device/products.py with packed weights, the fastest at hand; packing
-them is not counted.
+A share of the ceiling is the time that a workload's matrix products take alone, each at its own shape, divided by the
+time that the workload took. The products are those of grpo/device/products.py with prepacked weights, the fastest at hand.
+Packing them is not counted.
 """
 
 import statistics
@@ -10,17 +10,22 @@ from collections.abc import Sequence
 
 import torch
 
-from bench.timing import once
+from bench.timing import default, once
+from bench.workload import Work
+from grpo.device.products import linear, prepack
 from grpo.model.decoder import ModelConfig
-from grpo.device.products import linear, pack
 
 Product = tuple[int, int, int]  # rows, inputs, outputs
 COPY_BYTES = 1 << 28
+SMOKE_COPY_BYTES = 1 << 20
+ROW_STEPS = 8  # the number of sequences still decoding is rounded down to a multiple of this
 
 
 def products(config: ModelConfig, rows: int, head_rows: int) -> list[Product]:
-    """The matrix products of one forward pass over `rows` tokens, of which `head_rows` reach the head. Adapters are not
-    counted."""
+    """List the matrix products of one forward pass over `rows` tokens, of which `head_rows` reach the head.
+
+    Adapters are not counted.
+    """
     D, F, E = config.hidden_size, config.intermediate_size, config.head_dim
     layer = [
         (rows, D, (config.num_heads + 2 * config.num_kv_heads) * E),
@@ -32,20 +37,23 @@ def products(config: ModelConfig, rows: int, head_rows: int) -> list[Product]:
 
 
 def backward(forward: Sequence[Product]) -> list[Product]:
-    """Of the gradient to each input; frozen weights have none."""
+    """List the products for the gradient of each input; frozen weights have no gradient."""
     return [(rows, outputs, inputs) for rows, inputs, outputs in forward]
 
 
 def flops(shapes: Sequence[Product]) -> int:
+    """Count the additions and multiplications of some products."""
     return sum(2 * rows * inputs * outputs for rows, inputs, outputs in shapes)
 
 
 def products_seconds(shapes: Sequence[Product], dtype: torch.dtype, device: str, repeats: int = 5) -> float:
-    """Median time of these products, one after the other, each with a weight of its own as in a model."""
-    inputs = {
-        (rows, width): torch.empty(rows, width, dtype=dtype, device=device).normal_() for rows, width, _ in shapes
-    }
-    weights = [pack(torch.empty(outputs, width, dtype=dtype, device=device).normal_()) for _, width, outputs in shapes]
+    """Return the median time of these products, one after the other, each with its own weight as in a model."""
+    inputs, weights = {}, []
+    for rows, width, _ in shapes:
+        if (rows, width) not in inputs:
+            inputs[rows, width] = torch.empty(rows, width, dtype=dtype, device=device).normal_()
+    for _, width, outputs in shapes:
+        weights.append(prepack(torch.empty(outputs, width, dtype=dtype, device=device).normal_()))
 
     def run() -> None:
         for (rows, width, _), weight in zip(shapes, weights, strict=True):
@@ -56,14 +64,37 @@ def products_seconds(shapes: Sequence[Product], dtype: torch.dtype, device: str,
         return statistics.median(once(run, device) for _ in range(repeats))
 
 
-def peaks(device: str, smoke: bool) -> dict[str, float]:
-    """TFLOP/s of a large square product in both dtypes, and GB/s of a copy (read and written bytes)."""
-    size = 256 if smoke else 8192 if device == "cuda" else 2048
-    found = {
-        f"{name}_tflops": flops([(size,) * 3]) / products_seconds([(size,) * 3], getattr(torch, name), device) / 1e12
-        for name in ("float32", "bfloat16")
-    }
-    source = torch.zeros((COPY_BYTES >> (8 if smoke else 0)) // 4, device=device)
+def decoding_seconds(config: ModelConfig, work: Work, dtype: torch.dtype, device: str) -> float:
+    """Return the time of the products of all decode steps, each at the number of sequences still decoding."""
+    seconds_of: dict[int, float] = {}
+    total = 0.0
+    for step in range(max(work.lengths)):
+        unfinished = sum(length > step for length in work.lengths)
+        rows = max(unfinished // ROW_STEPS * ROW_STEPS, 1)
+        if rows not in seconds_of:
+            seconds_of[rows] = products_seconds(products(config, rows, rows), dtype, device)
+        total += seconds_of[rows]
+    return total
+
+
+def training_seconds(
+    config: ModelConfig, packed: int, scored: int, dtype: torch.dtype, device: str, num_forward: int = 1
+) -> float:
+    """Return the time of the products of some forward passes and one backward pass over the packed tokens."""
+    forward = products(config, packed, scored)
+    return products_seconds([*forward * num_forward, *backward(forward)], dtype, device, 3)
+
+
+def peaks(options) -> dict[str, float]:
+    """Measure TFLOP/s of a large square product in both dtypes, and GB/s of a copy (bytes read and written)."""
+    device = options.device
+    size = default(options, smoke=256, cpu=2048, cuda=8192)
+    square = [(size, size, size)]
+    found = {}
+    for name in ("float32", "bfloat16"):
+        found[f"{name}_tflops"] = flops(square) / products_seconds(square, getattr(torch, name), device) / 1e12
+    num_bytes = SMOKE_COPY_BYTES if options.smoke else COPY_BYTES
+    source = torch.zeros(num_bytes // 4, device=device)
     target = torch.empty_like(source)
     target.copy_(source)
     seconds = statistics.median(once(lambda: target.copy_(source), device) for _ in range(5))

@@ -1,196 +1,136 @@
 """python -m bench.decode [--models 1.5b 7b] [--batches 1 24 96 288] [--context 512] [--rank R] [--top-p P] [--profile]
 
-How close is a decode step (embed to end flags, as CUDA graphs on a GPU) to what memory and arithmetic allow?
-Weights are random and made on the device: nothing is read or downloaded. Every row has --context tokens behind it.
-  lora      the same at 96 rows with an adapter of the model's usual rank (1.5b 16, 7b 256), against without: what the adapter costs
-  backends  the decode attentions of grpo/attention/select.py at that shape, each with its error and time
+How close does a decode step, from embedding to end flags, come to what memory and arithmetic allow? On a GPU a step is
+a CUDA graph. Weights are random and made on the device; nothing is read or downloaded. Every row has --context tokens
+before it. At 96 rows the step also runs with an adapter of the model's usual rank (1.5b 16, 7b 256), which shows what
+the adapter costs. The decode attentions of grpo/attention/select.py compete at each shape; their errors and times are
+printed.
 
-The floor of a step is the larger of: bytes (all weights but the embedding once, keys and values of the context) at the
-copy bandwidth measured in the same run; operations of the matrix products at the measured rate of a large product. Its
-share is the ceiling's. --profile prints the kernels that take longest. The last line of stdout is JSON.
+The floor of a step is the longer of two times: all weights except the embedding, and the keys and values of the
+context, at the copy bandwidth of the same run; and the matrix products at the rate of a large product in the same run.
+The share of the ceiling is the floor divided by the time taken. --profile prints the operations that take longest.
+The last line of stdout is JSON.
 """
-
-import statistics
 
 import torch
 
 from bench import ceilings, models, timing
-from grpo.attention.select import choose_decoder, describe
-from grpo.model.decoder import Decoder, ModelConfig, RMSNorm
-from grpo.model.lora import Build, LoraSpec
+from grpo.attention.select import choose_decoder
+from grpo.device.ops import describe
+from grpo.device.draw import SamplingParams
+from grpo.model.decoder import Decoder
 from grpo.run import memory
 from grpo.sampling.cache import KVCache
-from grpo.sampling.cuda_graph import CudaCapture, DecodeGraphs, Slots
-from grpo.sampling.draw import SamplingParams
+from grpo.sampling.cuda_graph import CudaCapture, DecodeGraphs
+from grpo.sampling.decode_step import Slots
 
 RANKS = {"1.5b": 16, "7b": 256}
 TARGETS = {1: 0.80, 24: 0.75, 96: 0.75, 288: 0.70}
 STEPS = 32
-
-
-def random_decoder(name: str, dtype: torch.dtype, device: str, rank: int = 0) -> Decoder:
-    """A decoder of that shape with random weights, made where it will be used."""
-    shape = models.SHAPES[name]
-    raw = {
-        "model_type": "qwen2",
-        "vocab_size": shape.vocab,
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.mlp,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "tie_word_embeddings": shape.tied,
-        "max_position_embeddings": 4096,
-        "rope_theta": 1e6,
-    }
-    return fill(
-        Decoder(ModelConfig.from_hf(raw), Build(LoraSpec(rank, 2 * rank) if rank else None, False, dtype, device))
-    )
-
-
-@torch.no_grad()
-def fill(model: Decoder) -> Decoder:
-    spread = 0.8 / model.config.hidden_size**0.5
-    for layer in model.linears():
-        for part in layer.out_slices:
-            layer.base(part)[0].normal_(0, spread)
-    for weight in [model.embedding] + ([model.untied_head] if model.untied_head else []):
-        weight.source.normal_(0, spread)
-    for module in model.modules():
-        if isinstance(module, RMSNorm):
-            module.weight.source.fill_(1)
-    generator = torch.Generator().manual_seed(1)
-    for layer in model.lora_layers():
-        layer.reset(generator)
-        for part in layer.rank_slices:
-            layer.adapter(part)[1].normal_(0, 0.01)
-    model.refresh()
-    return model
+ADAPTER_ROWS = 96
 
 
 class Steps:
     """Decode steps of `rows` sequences with `context` tokens each; `run` makes STEPS of them from the same state."""
 
     def __init__(self, model: Decoder, rows: int, context: int, decoder: str, top_p: float):
-        c, build = model.config, model.build
-        self.model, self.rows, self.context, self.sampling = model, rows, context, SamplingParams(STEPS, top_p=top_p)
-        cache = KVCache(c.num_layers, rows, c.num_kv_heads, context + STEPS + 1, c.head_dim, build.dtype, build.device)
+        config, build = model.config, model.build
+        self.model, self.rows, self.context = model, rows, context
+        self.sampling = SamplingParams(STEPS, top_p=top_p)
+        cache = KVCache(
+            config.num_layers,
+            rows,
+            config.num_kv_heads,
+            context + STEPS + 1,
+            config.head_dim,
+            build.dtype,
+            build.device,
+        )
         cache.kv_L2BKSE.normal_()
         self.slots = Slots.make(cache, STEPS)
         self.slots.seed_B.copy_(torch.arange(rows))
-        self.graphs = DecodeGraphs(
-            model, self.slots, (), decoder, CudaCapture() if str(build.device) == "cuda" else None
-        )
+        capture = CudaCapture() if str(build.device) == "cuda" else None
+        self.graphs = DecodeGraphs(model, self.slots, (), decoder, capture)
 
     @torch.inference_mode()
     def run(self) -> None:
-        slots = self.slots
-        for tensor, value in (
-            (slots.position_B, self.context),
-            (slots.count_B, 0),
-            (slots.limit_B, STEPS + 1),
-            (slots.ended_B, False),
-        ):
-            tensor.fill_(value)
+        self.slots.position_B.fill_(self.context)
+        self.slots.count_B.fill_(0)
+        self.slots.limit_B.fill_(STEPS + 1)
+        self.slots.ended_B.fill_(False)
         with self.model.prepacked() as head_VD:
             self.graphs.run(self.rows, STEPS, self.sampling, head_VD)
 
 
-def floor_seconds(model: Decoder, rows: int, context: int, peak: dict[str, float], dtype: torch.dtype) -> float:
+def floor_seconds(model: Decoder, rows: int, context: int, peak: dict[str, float]) -> float:
+    """Return the least time that memory and arithmetic allow for one step."""
+    dtype = model.build.dtype
     shapes = ceilings.products(model.config, rows, rows)
-    weights = sum(inputs * outputs for _, inputs, outputs in shapes) * dtype.itemsize
-    kv = rows * context * memory.kv_bytes_per_token(model.config, dtype)
-    rate = peak["bfloat16_tflops" if dtype == torch.bfloat16 else "float32_tflops"]
-    return max((weights + kv) / peak["copy_gb_per_s"] / 1e9, ceilings.flops(shapes) / rate / 1e12)
+    weight_bytes = sum(inputs * outputs for _, inputs, outputs in shapes) * dtype.itemsize
+    kv_bytes = rows * context * memory.kv_bytes_per_token(model.config, dtype)
+    tflops = peak["bfloat16_tflops" if dtype == torch.bfloat16 else "float32_tflops"]
+    memory_seconds = (weight_bytes + kv_bytes) / peak["copy_gb_per_s"] / 1e9
+    arithmetic_seconds = ceilings.flops(shapes) / tflops / 1e12
+    return max(memory_seconds, arithmetic_seconds)
 
 
-def measure(name: str, model: Decoder, rows: int, options, peak: dict[str, float]) -> dict:
-    c, dtype = model.config, model.build.dtype
+def measure(name: str, model: Decoder, rows: int, options, peak: dict[str, float], profiled: bool = False) -> dict:
+    """Time the steps of one model at one number of rows."""
+    config, build = model.config, model.build
+    positions = options.context + STEPS + 1
     choice = choose_decoder(
-        c.num_heads, c.num_kv_heads, c.head_dim, rows, options.context + STEPS + 1, dtype, options.device
+        config.num_heads, config.num_kv_heads, config.head_dim, rows, positions, build.dtype, options.device
     )
     steps = Steps(model, rows, options.context, choice.name, options.top_p)
-    seconds = [
-        taken / STEPS for taken in timing.interleave({"ours": steps.run}, options.repeats, options.device)["ours"]
-    ]
-    median, floor = statistics.median(seconds), floor_seconds(model, rows, options.context, peak, dtype)
+    runs = timing.interleave({"ours": steps.run}, options.repeats, options.device)["ours"]
     case = {
-        "name": f"{name}, {rows} rows, context {options.context}"
-        + (", LoRA" if model.build.lora else "")
-        + (f", top_p {options.top_p:g}" if options.top_p < 1 else ""),
-        "seconds": {"ours": timing.spread(seconds)},
-        "tokens_per_s": rows / median,
-        "ceiling_share": floor / median,
+        "name": f"{name}, {rows} rows, context {options.context}",
+        "seconds": {"ours": timing.spread([seconds / STEPS for seconds in runs])},
         "target": TARGETS.get(rows, 0.7),
         "attention": str(choice),
     }
+    if build.lora:
+        case["name"] += ", LoRA"
+    if options.top_p < 1:
+        case["name"] += f", top_p {options.top_p:g}"
+    seconds = timing.our_seconds(case)
+    case["tokens_per_s"] = rows / seconds
+    case["ceiling_share"] = floor_seconds(model, rows, options.context, peak) / seconds
     timing.show(case)
     print(f"  attention: {choice}", flush=True)
-    if options.profile:
-        case["kernels"] = profile(steps.run, options.device)
+    if profiled:
+        case["kernels"] = timing.profile(steps.run, options.device)
     return case
-
-
-def profile(run, device: str, count: int = 12) -> list[dict]:
-    """The operations that take longest, on the device where there is one; printed, and as [name, calls,
-    microseconds]."""
-    from torch.autograd import DeviceType
-    from torch.profiler import ProfilerActivity
-
-    on_gpu = device == "cuda"
-    with torch.profiler.profile(activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu) as recorded:
-        run()
-        timing.now(device)
-    key, kind = ("self_device_time_total", DeviceType.CUDA) if on_gpu else ("self_cpu_time_total", DeviceType.CPU)
-    spent = sorted(
-        (e for e in recorded.key_averages() if e.device_type == kind and getattr(e, key) > 0),
-        key=lambda e: -getattr(e, key),
-    )
-    total, events = sum(getattr(e, key) for e in spent) or 1, spent[:count]
-    for e in events:
-        print(
-            f"    {100 * getattr(e, key) / total:5.1f} %  {getattr(e, key):10.0f} µs  {e.count:6} calls  {e.key[:90]}",
-            flush=True,
-        )
-    return [{"name": e.key[:120], "calls": e.count, "microseconds": getattr(e, key)} for e in events]
 
 
 def main(argv: list[str] | None = None) -> dict:
     arguments = timing.parser("bench.decode", __doc__)
     arguments.add_argument("--models", nargs="+", choices=models.SHAPES, help="default: 4m; on a GPU 1.5b 7b")
-    arguments.add_argument("--batches", type=int, nargs="+", default=[1, 24, 96, 288])
-    arguments.add_argument("--context", type=int, default=512)
-    arguments.add_argument("--rank", type=int, help="of the adapter; default: the model's usual one")
+    arguments.add_argument("--batches", type=int, nargs="+", default=[1, 24, 96, 288], help="rows decoded together")
+    arguments.add_argument("--context", type=int, default=512, help="tokens before each row")
+    arguments.add_argument("--rank", type=int, help="rank of the adapter; default: the model's usual one")
     arguments.add_argument("--top-p", type=float, default=1.0)
-    arguments.add_argument("--profile", action="store_true")
+    arguments.add_argument("--profile", action="store_true", help="print the operations that take longest")
     options = timing.parse(arguments, argv)
-    batches = [1, 5] if options.smoke else options.batches
-    options.context = 20 if options.smoke else options.context
-    peak, dtype, cases, checks = ceilings.peaks(options.device, options.smoke), getattr(torch, options.dtype), [], {}
+    batches = options.batches
+    if options.smoke:
+        batches, options.context = [1, 5], 20
+    adapter_rows = ADAPTER_ROWS if ADAPTER_ROWS in batches else batches[-1]
+    peak, dtype, cases, checks = ceilings.peaks(options), getattr(torch, options.dtype), [], {}
     print(describe(options.device), flush=True)
-    names = options.models or models.default_sizes(options, ("4m",), ("1.5b", "7b"))
+    names = options.models or timing.default(options, smoke=["tiny"], cpu=["4m"], cuda=["1.5b", "7b"])
     for name in names:
-        wanted_profile, options.profile = options.profile, False
-        model = random_decoder(name, dtype, options.device)
+        model = models.random_decoder(name, dtype, options.device)
         plain = {rows: measure(name, model, rows, options, peak) for rows in batches}
         del model
-        options.profile, rows = wanted_profile, 96 if 96 in batches else batches[-1]
-        adapted = measure(
-            name, random_decoder(name, dtype, options.device, options.rank or RANKS.get(name, 16)), rows, options, peak
-        )
-        checks[f"{name}: LoRA against without, {rows} rows"] = (
-            adapted["seconds"]["ours"]["median"] / plain[rows]["seconds"]["ours"]["median"]
-        )
+        model = models.random_decoder(name, dtype, options.device, options.rank or RANKS.get(name, 16))
+        adapted = measure(name, model, adapter_rows, options, peak, options.profile)
+        del model
+        cost = timing.our_seconds(adapted) / timing.our_seconds(plain[adapter_rows])
+        checks[f"{name}: LoRA against without, {adapter_rows} rows"] = cost
         cases += [*plain.values(), adapted]
-    return timing.finish(
-        "decode",
-        options,
-        cases,
-        checks,
-        ceilings=peak,
-        kernels=describe(options.device),
-        part=" ".join([*names, f"top_p {options.top_p:g}"]),
-    )
+    part = " ".join([*names, f"top_p {options.top_p:g}"])
+    return timing.finish("decode", options, cases, checks, ceilings=peak, kernels=describe(options.device), part=part)
 
 
 if __name__ == "__main__":

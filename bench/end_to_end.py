@@ -1,83 +1,81 @@
 """python -m bench.end_to_end [--peer trl|none] [--model 31m] [--prompts 4] [--group 8] [--tokens 128]
 
-How long does a whole GRPO step take against TRL's GRPOTrainer: generation, rewards, reference and policy pass, update?
-Both: the same checkpoint, prompts rendered by the same template, LoRA r=16 on all projections, beta 0.04, dapo,
-temperature 1, AdamW, one update per batch, a reward that costs nothing, completions that all reach the limit
-(models.py: the checkpoint never ends by itself).
+How long does a complete GRPO step take (generation, rewards, reference and policy pass, update), compared with TRL's
+GRPOTrainer? Both sides have the same checkpoint, prompts rendered by the same template, LoRA r=16 on all projections,
+beta 0.04, dapo, temperature 1, AdamW, one update per batch, a reward that costs nothing, and completions that all reach
+the limit (see models.py: the checkpoint never ends a completion).
 
-TRL generates with transformers, has PEFT's adapter and no gradient checkpointing (its default, off here as it only
-costs time), takes the whole batch in one pass, and neither logs nor saves while the clock runs. In bfloat16 it runs
-twice: with weights in bfloat16, and with those under autocast as well (its default); the ratio is against the faster.
-The steps take turns: ours runs between two of TRL's, outside of TRL's clock, which goes from its on_step_begin to its
-on_step_end; ours is all of Trainer.train_step. The first step of either is warm-up. TRL's phases: `_generate`, the rest
-of `_generate_and_score_completions` (reference pass and rewards), and the rest.
+TRL generates with transformers, has PEFT's adapter and no gradient checkpointing (its default, which would only cost
+time here), takes the batch in one pass, and neither logs nor saves while the clock runs. In bfloat16 it runs twice:
+with weights in bfloat16, and with autocast as well (its default); the ratio is to the faster. The sides take turns:
+each of TRL's steps is followed by one of ours. TRL's clock goes from its on_step_begin to its on_step_end; ours is all
+of Trainer.train_step. The first step of each side is warm-up. TRL's phases are `_generate`, the rest of
+`_generate_and_score_completions` (reference pass and rewards), and the rest of the step.
 
-Checked in the same run: as many tokens on both sides; log-probs of our completions under TRL's model at step 0.
-Ceiling: matrix products of all decode steps, of the policy's forward and backward, and of the reference pass, alone.
-The last line of stdout is JSON.
+Checked in the same run: both sides have the same number of tokens; log-probs of our completions under TRL's model at
+step 0. The ceiling is the matrix products of all decode steps, of the policy's forward and backward, and of the
+reference pass. The last line of stdout is JSON.
 """
 
 import statistics
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 
-from bench import ceilings, models, sampler, steps, timing
+from bench import ceilings, models, steps, timing
+from bench.sampler import peer_logprobs
+from bench.workload import completion_lengths, packed_tokens, work_of
 from grpo.schema import Group
-from grpo.train import Trainer
+from grpo.train import GrpoTrainer
 
-RANK, BETA, RATE = 16, 0.04, 1e-5
-OUR_PHASES = ("time/generate", "time/reference", "time/reward", "time/train")
+RANK, BETA, LEARNING_RATE = 16, 0.04, 1e-5
 
 
 class Ours:
     """Our steps, with their times and the completions of the first."""
 
-    def __init__(self, trainer: Trainer, device: str):
-        self.trainer, self.device, self.seconds, self.metrics = trainer, device, [], []
+    def __init__(self, trainer: GrpoTrainer, device: str):
+        self.trainer, self.device = trainer, device
+        self.seconds: list[float] = []
+        self.metrics: list[dict] = []
         self.first: list[Group] = []
 
     def step(self) -> None:
         start = timing.now(self.device)
-        metrics, groups = self.trainer.train_step()
+        metrics, groups = steps.run_step(self.trainer)
         self.seconds.append(timing.now(self.device) - start)
         self.metrics.append(metrics)
         self.first = self.first or groups
 
     def phases(self) -> dict[str, float]:
-        return {
-            name.partition("/")[2]: statistics.median(metrics[name] for metrics in self.metrics[1:])
-            for name in OUR_PHASES
-        }
-
-    def tokens(self) -> int:
-        return sum(len(completion.ids) for group in self.first for completion in group.completions)
+        """Return the median seconds of each phase."""
+        measured = self.metrics[1:]
+        return {phase: statistics.median(metrics[f"time/{phase}"] for metrics in measured) for phase in steps.PHASES}
 
 
-def trl_trainer(path: Path, folder: Path, ours: Trainer, autocast: bool, options):
-    """TRL's trainer on the prompts of ours."""
+def trl_trainer(path: Path, folder: Path, ours: GrpoTrainer, autocast: bool, options):
+    """Make TRL's trainer, with the prompts and the settings of ours."""
     from datasets import Dataset
     from peft import LoraConfig
     from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
-    c = ours.config
+    config = ours.config
     arguments = GRPOConfig(
         output_dir=str(folder / "trl"),
         use_cpu=options.device == "cpu",
         bf16=autocast,
-        seed=c.seed,
+        seed=config.seed,
         max_steps=options.repeats + 1,
-        per_device_train_batch_size=c.per_device_train_batch_size,
-        num_generations=c.num_generations,
-        max_completion_length=c.max_completion_length,
+        per_device_train_batch_size=config.per_device_train_batch_size,
+        num_generations=config.num_generations,
+        max_completion_length=config.max_completion_length,
         temperature=1.0,
         top_k=0,
         beta=BETA,
         loss_type="dapo",
-        learning_rate=RATE,
+        learning_rate=LEARNING_RATE,
         lr_scheduler_type="constant",
         gradient_checkpointing=False,
         logging_strategy="no",
@@ -103,11 +101,12 @@ class Peer:
     def __init__(self, trainer, ours: Ours):
         from transformers import TrainerCallback
 
-        self.trainer, self.ours, self.seconds = trainer, ours, []
-        self.beside: list[float] = []  # our steps' seconds, turn by turn
-        self.laps: dict[str, list[float]] = {"_generate": [], "_generate_and_score_completions": []}
+        self.trainer, self.ours = trainer, ours
+        self.seconds: list[float] = []
+        self.our_seconds: list[float] = []  # of the steps in between, turn by turn
+        self.phase_seconds: dict[str, list[float]] = {"_generate": [], "_generate_and_score_completions": []}
         self.tokens: list[int] = []
-        for name in self.laps:
+        for name in self.phase_seconds:
             setattr(trainer, name, self._timed(name, getattr(trainer, name)))
         peer = self
 
@@ -122,16 +121,16 @@ class Peer:
         trainer.add_callback(Turns())
 
     def run(self) -> None:
-        """All steps; the first of either side is not among `beside`."""
+        """Make all steps. The first of ours does not count, because the first of TRL's is warm-up."""
         first = len(self.ours.seconds)
         self.trainer.train()
-        self.beside = self.ours.seconds[first + 1 :]
+        self.our_seconds = self.ours.seconds[first + 1 :]
 
     def _timed(self, name: str, method: Callable) -> Callable:
         def call(*arguments):
             start = timing.now(self.ours.device)
             result = method(*arguments)
-            self.laps[name].append(timing.now(self.ours.device) - start)
+            self.phase_seconds[name].append(timing.now(self.ours.device) - start)
             if name == "_generate_and_score_completions":
                 self.tokens.append(int(result["completion_mask"].sum()))
             return result
@@ -139,43 +138,64 @@ class Peer:
         return call
 
     def phases(self) -> dict[str, float]:
-        generate, both = (self.laps[name][1:] for name in ("_generate", "_generate_and_score_completions"))
+        """Return the median seconds of each phase."""
+        generate = self.phase_seconds["_generate"][1:]
+        generate_and_score = self.phase_seconds["_generate_and_score_completions"][1:]
+        score = [both - part for both, part in zip(generate_and_score, generate, strict=True)]
+        train = [step - part for step, part in zip(self.seconds[1:], generate_and_score, strict=True)]
         return {
             "generate": statistics.median(generate),
-            "reference and reward": statistics.median(b - g for b, g in zip(both, generate, strict=True)),
-            "train": statistics.median(whole - b for whole, b in zip(self.seconds[1:], both, strict=True)),
+            "reference and reward": statistics.median(score),
+            "train": statistics.median(train),
         }
 
 
-def logp_difference(peer, groups: list[Group], device: str) -> float:
-    """Mean |log-prob while we sampled - log-prob under TRL's model|; its adapter is still zero, as ours was."""
+def logp_difference(peer, groups: list[Group]) -> float:
+    """Return the mean difference to the log-probs of TRL's model, whose adapter is still zero, as ours was."""
     differences = []
     for group in groups:
         for completion in group.completions:
-            ids = torch.tensor([*group.prompt.ids, *completion.ids], device=device)
-            with torch.no_grad():
-                logits = peer.model(ids[None, :-1]).logits[0, len(group.prompt.ids) - 1 :].float()
-            logps = logits.log_softmax(-1).gather(1, ids[len(group.prompt.ids) :, None])[:, 0].tolist()
-            differences += [abs(a - b) for a, b in zip(logps, completion.logps, strict=True)]
+            logps = peer_logprobs(peer.model, group.prompt.ids, completion).tolist()
+            differences += [abs(ours - theirs) for ours, theirs in zip(completion.logps, logps, strict=True)]
     return statistics.mean(differences)
 
 
-def ceiling_seconds(ours: Ours, dtype: torch.dtype, device: str) -> float:
-    config, groups = ours.trainer.model.config, ours.first
-    lengths = [len(completion.ids) for group in groups for completion in group.completions]
-    work = sampler.Work([group.prompt.ids for group in groups], len(groups[0].completions), lengths)
-    packed = sum(len(group.prompt.ids) + sum(len(m.ids) - 1 for m in group.completions) for group in groups)
-    forward = ceilings.products(config, packed, sum(lengths))
-    passes = ceilings.products_seconds([*forward, *forward, *ceilings.backward(forward)], dtype, device, 3)
-    return sampler.ceiling_seconds(config, work, dtype, device) + passes
+def ceiling_seconds(ours: Ours, options) -> float:
+    """Return the time of the matrix products of our first step alone."""
+    config, work, dtype = ours.trainer.model.config, work_of(ours.first), getattr(torch, options.dtype)
+    packed, scored = packed_tokens(ours.first), sum(work.lengths)
+    passes = ceilings.training_seconds(config, packed, scored, dtype, options.device, num_forward=2)
+    return ceilings.decoding_seconds(config, work, dtype, options.device) + passes
 
 
 def show_phases(name: str, seconds: float, phases: Mapping[str, float], tokens: int) -> None:
-    parts = [
-        f"{phase} {spent:.3f} s" + (f" ({tokens / spent:.0f} tokens/s)" if spent > 1e-3 else "")
-        for phase, spent in phases.items()
-    ]
-    print(f"{name:28} {seconds:.3f} s, {tokens / seconds:.0f} tokens/s:   {'   '.join(parts)}", flush=True)
+    """Print one line about a side."""
+    parts = [f"{name:28} {seconds:.3f} s, {tokens / seconds:.0f} tokens/s:"]
+    for phase, spent in phases.items():
+        rate = f" ({tokens / spent:.0f} tokens/s)" if spent > 1e-3 else ""
+        parts.append(f"{phase} {spent:.3f} s{rate}")
+    print("   ".join(parts), flush=True)
+
+
+def summary(name: str, ours: Ours, peers: Mapping[str, Peer], options) -> dict:
+    """Make the case. No side's first step counts; ratios pair each of TRL's steps with ours right after it."""
+    case = {
+        "name": name,
+        "seconds": {"ours": timing.spread(ours.seconds[1:])},
+        "target": 5.0,
+        "phases": {"ours": ours.phases()},
+    }
+    for variant, peer in peers.items():
+        case["seconds"][variant] = timing.spread(peer.seconds[1:])
+        case["phases"][variant] = peer.phases()
+    if peers:
+        fastest = min(peers, key=lambda variant: case["seconds"][variant]["median"])
+        case |= {"peer": fastest, **timing.ratio(peers[fastest].our_seconds, peers[fastest].seconds[1:])}
+    case |= timing.rates(case, sum(completion_lengths(ours.first)), ceiling_seconds(ours, options))
+    for side, phases in case["phases"].items():
+        show_phases(side, case["seconds"][side]["median"], phases, case["tokens"])
+    timing.show(case)
+    return case
 
 
 def main(argv: list[str] | None = None) -> dict:
@@ -183,82 +203,44 @@ def main(argv: list[str] | None = None) -> dict:
     arguments.add_argument("--model", choices=models.SHAPES, help="default: 31m; on a GPU 1.5b")
     arguments.add_argument("--prompts", type=int, default=4)
     arguments.add_argument("--group", type=int, default=8, help="completions per prompt")
-    arguments.add_argument("--tokens", type=int, help="of each completion; default 128, on a GPU 512")
+    arguments.add_argument("--tokens", type=int, help="tokens of each completion; default 128, on a GPU 512")
     options = timing.parse(arguments, argv)
-    name = options.model or models.default_sizes(options, ("31m",), ("1.5b",))[0]
-    tokens = options.tokens or (8 if options.smoke else 512 if options.device == "cuda" else 128)
-    peak, dtype, checks, peers = ceilings.peaks(options.device, options.smoke), getattr(torch, options.dtype), {}, {}
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        path = models.write_model(name, folder, dtype, options.device)
-        keys = {
-            "num_generations": options.group,
-            "per_device_train_batch_size": options.prompts * options.group,
-            "max_completion_length": tokens,
-            "beta": BETA,
-            "lora_r": RANK,
-            "lora_alpha": 2 * RANK,
-            "learning_rate": RATE,
-            "lr_scheduler_type": "constant",
-            "torch_dtype": options.dtype,
-            "device": options.device,
-        }
-        with steps.trainer(path, folder, **keys) as trainer:
-            ours = Ours(trainer, options.device)
-            ours.step()
-            variants = (
-                ()
-                if options.peer == "none"
-                else ("trl",)
-                if dtype == torch.float32
-                else ("trl, bfloat16 weights", "trl, autocast")
-            )
-            for variant in variants:
-                peer = trl_trainer(path, folder, trainer, variant == "trl, autocast", options)
-                checks[f"{variant}: mean log-prob difference"] = logp_difference(peer, ours.first, options.device)
-                peers[variant] = Peer(peer, ours)
-                peers[variant].run()
-            if not variants:
-                for _ in range(options.repeats):
-                    ours.step()
-            case, checks = summary(
-                ours, peers, dtype, options, checks, f"{name}, {options.prompts} x {options.group} x {tokens} tokens"
-            )
-    return timing.finish("end_to_end", options, [case], checks, ceilings=peak)
-
-
-def summary(
-    ours: Ours, peers: Mapping[str, Peer], dtype: torch.dtype, options, checks: dict, name: str
-) -> tuple[dict, dict]:
-    """The case: all our steps but the first, TRL's without theirs; ratios pair each of TRL's steps with ours right
-    after it."""
-    case = {
-        "name": name,
-        "seconds": {"ours": timing.spread(ours.seconds[1:])},
-        "target": 5.0,
-        "tokens": ours.tokens(),
-        "phases": {"ours": ours.phases()},
+    name = options.model or timing.default(options, smoke="tiny", cpu="31m", cuda="1.5b")
+    tokens = options.tokens or timing.default(options, smoke=8, cpu=128, cuda=512)
+    variants = {"trl": False} if options.dtype == "float32" else {"trl, bfloat16 weights": False, "trl, autocast": True}
+    if options.peer == "none":
+        variants = {}
+    keys = steps.common_keys(options, options.group, options.prompts * options.group, tokens, BETA)
+    keys |= {
+        "lora_r": RANK,
+        "lora_alpha": 2 * RANK,
+        "learning_rate": LEARNING_RATE,
+        "lr_scheduler_type": "constant",
     }
-    for variant, peer in peers.items():
-        case["seconds"][variant] = timing.spread(peer.seconds[1:])
-        case["phases"][variant] = peer.phases()
-        checks[f"{variant}: tokens"] = peer.tokens[-1]
-    if peers:
-        fastest = min(peers, key=lambda variant: statistics.median(peers[variant].seconds[1:]))
-        case |= {"peer": fastest, **timing.ratio(peers[fastest].beside, peers[fastest].seconds[1:])}
-    seconds = case["seconds"]["ours"]["median"]
-    case |= {
-        "tokens_per_s": case["tokens"] / seconds,
-        "ceiling_share": ceiling_seconds(ours, dtype, options.device) / seconds,
-    }
-    for side, phases in case["phases"].items():
-        show_phases(side, case["seconds"][side]["median"], phases, case["tokens"])
-    timing.show(case)
-    return case, {
+    peak, peers, peer_checks = ceilings.peaks(options), {}, {}
+    with (
+        models.temporary_model(name, options) as path,
+        steps.trainer(path, path.parent, **keys) as trainer,
+    ):
+        ours = Ours(trainer, options.device)
+        ours.step()
+        for variant, autocast in variants.items():
+            peer = trl_trainer(path, path.parent, trainer, autocast, options)
+            difference = logp_difference(peer, ours.first)
+            peer_checks[f"{variant}: mean log-prob difference"] = difference
+            peers[variant] = Peer(peer, ours)
+            peers[variant].run()
+            peer_checks[f"{variant}: tokens"] = peers[variant].tokens[-1]
+        if not variants:
+            for _ in range(options.repeats):
+                ours.step()
+        case = summary(f"{name}, {options.prompts} x {options.group} x {tokens} tokens", ours, peers, options)
+    checks = {
         "ours: tokens": case["tokens"],
         "ours: sampler/logp_diff_mean": ours.metrics[-1]["sampler/logp_diff_mean"],
-        **checks,
+        **peer_checks,
     }
+    return timing.finish("end_to_end", options, [case], checks, ceilings=peak)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,19 @@
 #!/usr/bin/env bash
-# Everything that only a GPU can tell, in one call of under 9 minutes. Needs CUDA, torch >= 2.11, Triton and transformers;
-# downloads nothing, installs nothing.
+# Measure everything that only a GPU can tell, in one call of under 9 minutes. This needs CUDA, torch >= 2.11, Triton and
+# transformers. It downloads and installs nothing. Peers that are not installed (transformers, PEFT, Liger) are left out.
 #
-#   bash bench/gpu_checks.sh [RESULTS]        rows and logs go to RESULTS (default bench/results), a table ends the output
-#   DEVICE=cpu SMOKE=1 bash bench/gpu_checks.sh /tmp/rows     does the script itself run? tiny sizes, no GPU
-#   PARTS="tests decode" bash bench/gpu_checks.sh             only these
+#   bash bench/gpu_checks.sh [RESULTS]        write rows and logs to RESULTS (default bench/results); end with a table
+#   DEVICE=cpu SMOKE=1 bash bench/gpu_checks.sh /tmp/rows     test the script itself: tiny sizes, no GPU
+#   PARTS="tests decode" bash bench/gpu_checks.sh             run only these parts
 #
-# Each part has a time limit of its own, and one that fails or is late does not stop the others: the list before the table says which,
-# and the exit code is 1.
-# What is compared with transformers, PEFT or Liger is so only where they are installed.
+# Each part has its own time limit. A part that fails or runs out of time does not stop the others; the list before the
+# table names it, and the exit code is 1.
 set -u
 cd "$(dirname "$0")/.."
 RESULTS=${1:-bench/results}
 DEVICE=${DEVICE:-cuda}
 PARTS=${PARTS:-tests decode decode7b top_p math knowrl logprob sampler train}
-LIMIT=${LIMIT:-530}              # seconds for all parts together; what is left is a part's limit if that is less than its own
+LIMIT=${LIMIT:-530}              # seconds for all parts together; no part may run longer than what is left
 SMALL=${SMOKE:+tiny}
 PYTHON=${PYTHON:-python3}
 mkdir -p "$RESULTS"
@@ -22,9 +21,9 @@ LOGS=$(mktemp -d)
 export TRITON_INTERPRET=0 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 SUMMARY=()
 FAILED=0
-[ "$DEVICE" = cuda ] || PARTS=${PARTS/tests/}          # they need a GPU
+[ "$DEVICE" = cuda ] || PARTS=${PARTS/tests/}          # the tests need a GPU
 
-# Libraries that no part calls, but that are imported on the way, are stood in for where they are missing.
+# Replace libraries that are imported but never called here by mocks, if they are missing.
 cat >"$LOGS/sitecustomize.py" <<'PY'
 import importlib.util
 import sys
@@ -36,12 +35,12 @@ for name, inner in (("sqlalchemy", ["pool", "exc", "engine"]), ("openai", ["type
 PY
 export PYTHONPATH="$LOGS:$PWD:${PYTHONPATH:-}"
 
-part() {        # part NAME SECONDS COMMAND...: runs it, keeps its log, notes how it ended
+part() {        # part NAME SECONDS COMMAND...: run it, keep its log, note how it ended
     local name=$1 limit=$2 begun=$SECONDS code
     shift 2
     case " $PARTS " in *" $name "*) ;; *) return ;; esac
     [ "$limit" -lt $((LIMIT - SECONDS)) ] || limit=$((LIMIT - SECONDS))
-    if [ "$limit" -lt 10 ]; then FAILED=$((FAILED + 1)); SUMMARY+=("$(printf '%-10s          not begun: no time left' "$name")"); return; fi
+    if [ "$limit" -lt 10 ]; then FAILED=$((FAILED + 1)); SUMMARY+=("$(printf '%-10s          not started: no time left' "$name")"); return; fi
     echo "=== $name (${*: -8})"
     timeout -k 5 "$limit" "$@" >"$LOGS/$name.log" 2>&1
     code=$?
@@ -50,7 +49,7 @@ part() {        # part NAME SECONDS COMMAND...: runs it, keeps its log, notes ho
     SUMMARY+=("$(printf '%-10s %4d s   %s' "$name" $((SECONDS - begun)) "$([ $code = 0 ] && echo done || echo "ended with $code (124: out of time)")")")
 }
 
-bench() {       # bench PART SECONDS MODULE OPTIONS...: its rows go to $RESULTS
+bench() {       # bench PART SECONDS MODULE OPTIONS...: run a benchmark; its rows go to $RESULTS
     local name=$1 limit=$2 module=$3
     shift 3
     part "$name" "$limit" "$PYTHON" -c "

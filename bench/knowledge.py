@@ -1,15 +1,16 @@
 """python -m bench.knowledge [--megabytes 20] [--peer rank_bm25|none] [--peer-documents 7500 60000] [--xquad DIR]
 [--folder DIR]
 
-How well and how fast is the knowledge base?
-  recall   the gold paragraph among the first 5 results for XQuAD's questions, English and Chinese from one file, and what each
-           ingredient gives; skipped where XQuAD's files are not at hand
-  scale    a build of generated text in a process of its own: MB/s, peak memory, size; then the latency of searches
-  peer     rank_bm25 on the same passages and queries, alternately: as KnowRL uses it (lower-case words), and given our tokens
+How good and how fast is the knowledge base?
+  recall   how often the gold paragraph is among the first 5 results for XQuAD's questions, English and Chinese in one
+           file, and what each ingredient contributes; left out if XQuAD's files are missing
+  scale    a build of generated text in a process of its own (MB/s, peak memory, size), then the latency of searches
+  peer     rank_bm25 on the same passages and queries, by turns: with lower-case words, as KnowRL uses it, and with our
+           tokens
 
-Generated text has two-regime Zipf word frequencies (Ferrer i Cancho and Sole 2001): exponent 1 for the 8,000 most
-frequent words, real stop words first, and 1.6 beyond. Queries are 12 successive words of a passage, so the passage
-itself is the right answer. The last line of stdout is JSON.
+Word frequencies of the generated text follow Zipf's law in two regimes (Ferrer i Cancho and Sole 2001): exponent 1 for
+the 8,000 most frequent words, real stop words first, and 1.6 beyond. Queries are 12 successive words of a passage, so
+the passage itself is the right answer. The last line of stdout is JSON.
 """
 
 import json
@@ -22,9 +23,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from itertools import islice
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
@@ -35,177 +38,213 @@ from knowledge.store.base import KnowledgeBase
 from knowledge.store.passages import SEPARATOR
 from knowledge.store.source import Source
 
-NUM_WORDS, FREQUENT, QUERY_WORDS, K = 300_000, 8000, 12, 5
+NUM_WORDS = 300_000
+FREQUENT_WORDS = 8000
+QUERY_WORDS = 12
+K = 5  # results of a search
+LANGUAGES = ("en", "zh")
+DRAWN_WORDS = 1 << 17  # at once
+PEER_TARGETS = {7500: 8.0, 60000: 15.0}  # documents: times faster than the peer
 
 
-# Generated text
+# --- Generated text ---------------------------------------------------------------------------------------------------
 
 
 def vocabulary(rng: np.random.Generator) -> np.ndarray:
-    """The stop words, then made-up words, short ones first."""
+    """Return the stop words, then made-up words, short ones first."""
     onsets = [*"bcdfghjklmnprstvwz", "br", "ch", "cl", "dr", "gr", "pl", "sh", "st", "th", "tr"]
     syllables = [onset + vowel for onset in onsets for vowel in ("a", "e", "i", "o", "u", "ai", "ea", "ou")]
-    made = {}
+    made = set()
     while len(made) < NUM_WORDS:
         parts = rng.integers(len(syllables), size=int(rng.integers(2, 5)))
-        made["".join(syllables[part] for part in parts) + "nrsl "[int(rng.integers(5))].strip()] = None
-    return np.array(
-        [*sorted(tokens.STOP_WORDS), *sorted(set(made) - tokens.STOP_WORDS, key=lambda word: (len(word), word))],
-        dtype=object,
-    )
+        ending = "nrsl "[int(rng.integers(5))].strip()
+        made.add("".join(syllables[part] for part in parts) + ending)
+    made_up = sorted(made - tokens.STOP_WORDS, key=lambda word: (len(word), word))
+    return np.array([*sorted(tokens.STOP_WORDS), *made_up], dtype=object)
 
 
 def documents(megabytes: float, seed: int = 0, sentences: int = 48) -> Iterator[tuple[str, str]]:
-    """(title, text) of about `sentences` sentences of 8 to 25 words each, until there are so many MB."""
+    """Make (title, text) of about `sentences` sentences of 8 to 25 words each, until there are so many MB."""
     rng = np.random.default_rng(seed)
     words = vocabulary(rng)
     ranks = np.arange(len(words)) + 2.7
-    frequency = np.where(ranks < FREQUENT, 1 / ranks, FREQUENT**0.6 / ranks**1.6)
+    frequency = np.where(ranks < FREQUENT_WORDS, 1 / ranks, FREQUENT_WORDS**0.6 / ranks**1.6)
     cumulative = np.cumsum(frequency / frequency.sum())
     num_bytes = number = 0
     while num_bytes < megabytes * 1e6:
-        drawn, position = words[np.searchsorted(cumulative, rng.random(1 << 17))], 0
+        drawn = words[np.searchsorted(cumulative, rng.random(DRAWN_WORDS))]
+        position = 0
         while position < len(drawn) - 2 * sentences * 25 and num_bytes < megabytes * 1e6:
+            num_sentences = int(rng.integers(sentences // 2, sentences * 3 // 2 + 1))
             text = []
-            for length in rng.integers(8, 26, size=int(rng.integers(sentences // 2, sentences * 3 // 2 + 1))):
+            for length in rng.integers(8, 26, size=num_sentences):
                 text.append(" ".join(drawn[position : position + length]).capitalize() + ".")
                 position += length
             title = " ".join(words[rng.integers(1000, len(words), 2)]).title() + f" {number}"
-            number, num_bytes = number + 1, num_bytes + sum(map(len, text)) + len(text)
+            number += 1
+            num_bytes += sum(map(len, text)) + len(text)
             yield title, " ".join(text)
 
 
-def write_source(path: Path, rows: Iterator[tuple[str, str]]) -> None:
+def write_source(path: Path, rows: Iterable[tuple[str, str]]) -> None:
+    """Write documents as JSON lines."""
     with open(path, "w", encoding="utf-8") as file:
         for title, text in rows:
             print(json.dumps({"title": title, "text": text}, ensure_ascii=False), file=file)
 
 
 def build_here(rows: list[tuple[str, str]], folder: Path, **options) -> Path:
-    """A base of these rows, built in this process."""
-    write_source(folder / "rows.jsonl", iter(rows))
-    build(Source(folder / "rows.jsonl"), folder / "rows.db", SkipLog(folder / "rows.jsonl", strict=True), **options)
-    return folder / "rows.db"
+    """Build a knowledge base of these documents in this process."""
+    source, out = folder / "rows.jsonl", folder / "rows.db"
+    write_source(source, rows)
+    build(Source(source), out, SkipLog(source, strict=True), **options)
+    return out
 
 
-# Recall
+# --- Recall -----------------------------------------------------------------------------------------------------------
 
 
 def recall(xquad: Path, folder: Path) -> dict:
-    """Share of questions whose paragraph is among the first 5 passages, per language and variant."""
-    paragraphs, questions = [], []
-    for language in ("en", "zh"):
-        for article in json.loads((xquad / f"xquad.{language}.json").read_text(encoding="utf-8"))["data"]:
-            for paragraph in article["paragraphs"]:
-                questions += [(language, question["question"], len(paragraphs)) for question in paragraph["qas"]]
-                paragraphs.append((article["title"], paragraph["context"]))
-    bare = [(f"p{number}", text) for number, (_, text) in enumerate(paragraphs)]
-    titled = [(f"{title.replace('_', ' ')} p{number}", text) for number, (title, text) in enumerate(paragraphs)]
-    whole = {"max_tokens": 1024}
+    """Return, per language and variant, the share of questions whose paragraph is among the first 5 passages."""
+    paragraphs, questions = read_xquad(xquad)
+    bare, titled = [], []
+    for number, (title, text) in enumerate(paragraphs):
+        bare.append((f"p{number}", text))
+        titled.append((f"{title.replace('_', ' ')} p{number}", text))
+    complete = {"max_tokens": 1024}
     results = {
-        "whole paragraphs": _recall_of(bare, questions, folder, **whole),
-        "whole paragraphs, titles": _recall_of(titled, questions, folder, **whole),
-        "passages of 256 tokens": _recall_of(bare, questions, folder),
-        "passages of 256 tokens, titles": _recall_of(titled, questions, folder),
+        "whole paragraphs": recall_of(bare, questions, folder, **complete),
+        "whole paragraphs, titles": recall_of(titled, questions, folder, **complete),
+        "passages of 256 tokens": recall_of(bare, questions, folder),
+        "passages of 256 tokens, titles": recall_of(titled, questions, folder),
     }
-    for name, owner, attribute, value in (
-        ("without spelling", fulltext, "spelling_key", lambda token: None),
-        ("with k1 1.2, b 0.75", rank, "K1", 1.2),
-        ("without stop words", tokens, "STOP_WORDS", frozenset()),
-        ("without stems", tokens, "stem", lambda word: word),
-    ):
-        with patched(owner, attribute, value), patched(rank, "B", 0.75 if attribute == "K1" else rank.B):
-            results[f"whole paragraphs, {name}"] = _recall_of(bare, questions, folder, **whole)
+    changes = {
+        "without spelling": [(fulltext, "spelling_key", lambda token: None)],
+        "with k1 1.2, b 0.75": [(rank, "K1", 1.2), (rank, "B", 0.75)],
+        "without stop words": [(tokens, "STOP_WORDS", frozenset())],
+        "without stems": [(tokens, "stem", lambda word: word)],
+    }
+    for name, patches in changes.items():
+        with patched(patches):
+            results[f"whole paragraphs, {name}"] = recall_of(bare, questions, folder, **complete)
     for name, row in results.items():
         print(f"{name:42} " + "   ".join(f"{key} {value:.4f}" for key, value in row.items()))
     return results
 
 
-def _recall_of(rows: list, questions: list, folder: Path, **options) -> dict:
-    hits = {f"{language}{kind}": [] for language in ("en", "zh") for kind in ("@1", "@5", "@5 paragraphs")}
+def read_xquad(folder: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str, int]]]:
+    """Return the paragraphs as (title, text), and the questions as (language, question, number of its paragraph)."""
+    paragraphs, questions = [], []
+    for language in LANGUAGES:
+        articles = json.loads((folder / f"xquad.{language}.json").read_text(encoding="utf-8"))["data"]
+        for article in articles:
+            for paragraph in article["paragraphs"]:
+                for question in paragraph["qas"]:
+                    questions.append((language, question["question"], len(paragraphs)))
+                paragraphs.append((article["title"], paragraph["context"]))
+    return paragraphs, questions
+
+
+def recall_of(rows: list, questions: list, folder: Path, **options) -> dict:
+    """Build a knowledge base, ask all questions, and return the share of hits for each language and depth."""
+    hits = {}
+    for language in LANGUAGES:
+        for depth in ("@1", "@5", "@5 paragraphs"):
+            hits[language + depth] = []
     with KnowledgeBase.open(build_here(rows, folder, **options)) as base:
         for language, question, gold in questions:
-            found = [passage.title for passage in base.search(question, K)]
-            more = dict.fromkeys(passage.title for passage in base.search(question, 2 * K))
             wanted = rows[gold][0]
+            found = [passage.title for passage in base.search(question, K)]
+            paragraphs = list(dict.fromkeys(passage.title for passage in base.search(question, 2 * K)))
             hits[f"{language}@1"].append(wanted in found[:1])
             hits[f"{language}@5"].append(wanted in found)
-            hits[f"{language}@5 paragraphs"].append(wanted in list(more)[:K])
+            hits[f"{language}@5 paragraphs"].append(wanted in paragraphs[:K])
     return {name: round(statistics.mean(values), 4) for name, values in hits.items()}
 
 
 @contextmanager
-def patched(owner, attribute: str, value: object) -> Iterator[None]:
-    before = getattr(owner, attribute)
-    setattr(owner, attribute, value)
-    tokens._TOKENS_OF.clear()
-    try:
-        yield
-    finally:
-        setattr(owner, attribute, before)
+def patched(patches: list[tuple[object, str, object]]) -> Iterator[None]:
+    """Replace some attributes for a while, without leaving tokens of the other variant in the cache."""
+    with ExitStack() as stack:
+        for owner, attribute, value in patches:
+            stack.enter_context(mock.patch.object(owner, attribute, value))
         tokens._TOKENS_OF.clear()
+        yield
+    tokens._TOKENS_OF.clear()
 
 
-# Scale
+# --- Scale ------------------------------------------------------------------------------------------------------------
 
 
 def scale(megabytes: float, folder: Path) -> dict:
-    """One build from a file in a fresh process, then searches."""
+    """Build from a file in a fresh process, then search."""
     source, out = folder / "generated.jsonl", folder / "generated.db"
     write_source(source, documents(megabytes))
-    start = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "knowledge.build", source, out], cwd=timing.ROOT, stdout=sys.stderr
-    )
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"the build failed with status {os.waitstatus_to_exitcode(status)}")
-    result = {
-        "megabytes": megabytes,
-        "build_s": time.perf_counter() - start,
-        "peak_rss_mb": usage.ru_maxrss / 1024,
-        "file_mb": out.stat().st_size / 1e6,
-    }
+    result = {"megabytes": megabytes, **time_build(source, out)}
     result["build_mb_per_s"] = megabytes / result["build_s"]
     with KnowledgeBase.open(out) as base:
         queries = sample_queries(out, 300)
         result["passages"] = base.kind.meta["passages"]
         for name in ("within_cold", "within_warm", "everything"):
-            times, hits = [], 0
-            for title, wanted, query in queries:
-                began = time.perf_counter()
-                found = base.search(query, K, None if name == "everything" else [title])
-                times.append(1e3 * (time.perf_counter() - began))
-                hits += wanted in [passage.id for passage in found]
-            result[name] = {
-                "p50_ms": statistics.median(times),
-                "p99_ms": statistics.quantiles(times, n=100)[98],
-                "max_ms": max(times),
-                "recall@5": hits / len(queries),
-            }
-        times = []
-        for (word,) in read(out, "SELECT term FROM knowledge_terms ORDER BY passages DESC LIMIT 20"):
-            began = time.perf_counter()
-            base.search(word, K)
-            times.append(1e3 * (time.perf_counter() - began))
-        result["one_of_the_20_commonest_words"] = {"p50_ms": statistics.median(times), "max_ms": max(times)}
+            result[name] = time_searches(base, queries, inside_title=name != "everything")
+        commonest = read(out, "SELECT term FROM knowledge_terms ORDER BY passages DESC LIMIT 20")
+        times_ms = [timed_search(base, word)[0] for (word,) in commonest]
+        result["one_of_the_20_commonest_words"] = {"p50_ms": statistics.median(times_ms), "max_ms": max(times_ms)}
     print(json.dumps(result, indent=1))
     return result
 
 
+def time_build(source: Path, out: Path) -> dict[str, float]:
+    """Run the build command, and return its time, peak memory and size."""
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "knowledge.build", source, out]
+    process = subprocess.Popen(command, cwd=timing.ROOT, stdout=sys.stderr)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"the build failed with status {os.waitstatus_to_exitcode(status)}; its message is above")
+    return {
+        "build_s": time.perf_counter() - start,
+        "peak_rss_mb": usage.ru_maxrss / 1024,
+        "file_mb": out.stat().st_size / 1e6,
+    }
+
+
+def timed_search(base: KnowledgeBase, query: str, titles: list[str] | None = None) -> tuple[float, list]:
+    """Search, and return the milliseconds and the passages."""
+    start = time.perf_counter()
+    found = base.search(query, K, titles)
+    return 1e3 * (time.perf_counter() - start), found
+
+
+def time_searches(base: KnowledgeBase, queries: list[tuple[str, str, str]], inside_title: bool) -> dict[str, float]:
+    """Return latencies and recall of some queries, inside the passage's document or in all documents."""
+    times_ms, hits = [], 0
+    for title, wanted, query in queries:
+        milliseconds, found = timed_search(base, query, [title] if inside_title else None)
+        times_ms.append(milliseconds)
+        hits += wanted in [passage.id for passage in found]
+    return {
+        "p50_ms": statistics.median(times_ms),
+        "p99_ms": statistics.quantiles(times_ms, n=100)[98],
+        "max_ms": max(times_ms),
+        "recall@5": hits / len(queries),
+    }
+
+
 def read(path: Path, sql: str, *values: object) -> list[tuple]:
+    """Run a query on a knowledge base's file."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         return connection.execute(sql, values).fetchall()
 
 
 def sample_queries(path: Path, number: int) -> list[tuple[str, str, str]]:
-    """(title, id of the passage, words of it), from documents all over the file."""
-    rng, queries = random.Random(0), []
+    """Return (title, id of a passage, words of it), from documents all over the file."""
+    rng = random.Random(0)
     ((last,),) = read(path, "SELECT max(rowid) FROM documents")
+    queries = []
     while len(queries) < number:
-        ((title, text),) = read(
-            path, "SELECT title, text FROM documents WHERE rowid >= ? LIMIT 1", rng.randint(1, last)
-        )
+        sql = "SELECT title, text FROM documents WHERE rowid >= ? LIMIT 1"
+        ((title, text),) = read(path, sql, rng.randint(1, last))
         passages = text.split(SEPARATOR)
         place = rng.randrange(len(passages))
         words = passages[place].split()
@@ -215,101 +254,100 @@ def sample_queries(path: Path, number: int) -> list[tuple[str, str, str]]:
     return queries
 
 
-# Peer
+# --- Peer -------------------------------------------------------------------------------------------------------------
 
 
 def peer(num_documents: int, folder: Path, repeats: int, num_queries: int = 40) -> dict:
-    """rank_bm25 and ours on the same passages: medians over interleaved repeats, and whether both find the right
-    passage."""
-    from rank_bm25 import BM25Okapi
-
-    rows = []
-    for title, text in documents(num_documents * 1.2e-3, sentences=10):
-        rows.append((title, text))
-        if len(rows) == num_documents:
-            break
-    result = {"documents": len(rows)}
+    """Compare with rank_bm25 on the same passages: latency by turns, and how often both find the right passage."""
+    rows = list(islice(documents(num_documents * 1.2e-3, sentences=10), num_documents))
     path = build_here(rows, folder, max_tokens=4096)
     queries = sample_queries(path, num_queries)
+    splits = {"lower-case words, as KnowRL": lambda text: text.lower().split(), "our tokens": tokens.tokens}
+    result = {"documents": len(rows)}
     with KnowledgeBase.open(path) as base:
-        for name, cut in (
-            ("lower-case words, as KnowRL", lambda text: text.lower().split()),
-            ("our tokens", tokens.tokens),
-        ):
-            theirs = BM25Okapi([cut(f"{title} {text}") for title, text in rows])
-            times, hits, shared = ([], []), [0, 0], 0
-            for _ in range(repeats):
-                medians = ([], [])
-                for title, _, query in queries:
-                    began = time.perf_counter()
-                    ours = [passage.title for passage in base.search(query, K)]
-                    between = time.perf_counter()
-                    scores = theirs.get_scores(cut(query))
-                    best = np.argpartition(scores, -K)[-K:]
-                    medians[1].append(time.perf_counter() - between)
-                    medians[0].append(between - began)
-                    found = {rows[place][0] for place in best}
-                    hits = [hits[0] + (title in ours), hits[1] + (title in found)]
-                    shared += len(found & set(ours))
-                for side in (0, 1):
-                    times[side].append(1e3 * statistics.median(medians[side]))
-            searches = repeats * len(queries)
-            result[name] = {
-                "ours_ms": statistics.median(times[0]),
-                "rank_bm25_ms": statistics.median(times[1]),
-                **timing.ratio(*times),
-                "ours_recall@5": hits[0] / searches,
-                "rank_bm25_recall@5": hits[1] / searches,
-                "shared_of_top_5": shared / searches / K,
-            }
+        for name, split in splits.items():
+            result[name] = compare_with_peer(base, rows, queries, split, repeats)
             print(f"{len(rows)} documents, {name}: {json.dumps(result[name])}", flush=True)
-            del theirs
     return result
 
 
+def compare_with_peer(base: KnowledgeBase, rows: list, queries: list, split: Callable, repeats: int) -> dict:
+    """Ask all queries of both sides in turns; the times of a repeat are medians over its queries."""
+    from rank_bm25 import BM25Okapi
+
+    theirs = BM25Okapi([split(f"{title} {text}") for title, text in rows])
+    medians_ms = {"ours": [], "rank_bm25": []}
+    hits = {"ours": 0, "rank_bm25": 0}
+    shared = 0
+    for _ in range(repeats):
+        times_ms = {"ours": [], "rank_bm25": []}
+        for title, _, query in queries:
+            milliseconds, passages = timed_search(base, query)
+            start = time.perf_counter()
+            best = np.argpartition(theirs.get_scores(split(query)), -K)[-K:]
+            times_ms["rank_bm25"].append(1e3 * (time.perf_counter() - start))
+            times_ms["ours"].append(milliseconds)
+            our_titles = {passage.title for passage in passages}
+            peer_titles = {rows[place][0] for place in best}
+            hits["ours"] += title in our_titles
+            hits["rank_bm25"] += title in peer_titles
+            shared += len(our_titles & peer_titles)
+        for side, values in times_ms.items():
+            medians_ms[side].append(statistics.median(values))
+    searches = repeats * len(queries)
+    return {
+        "ours_ms": statistics.median(medians_ms["ours"]),
+        "rank_bm25_ms": statistics.median(medians_ms["rank_bm25"]),
+        **timing.ratio(medians_ms["ours"], medians_ms["rank_bm25"]),
+        "ours_recall@5": hits["ours"] / searches,
+        "rank_bm25_recall@5": hits["rank_bm25"] / searches,
+        "shared_of_top_5": shared / searches / K,
+    }
+
+
 def cases(peers: list[dict]) -> list[dict]:
-    """The comparisons, as report.py reads them."""
-    targets = {7500: 8.0, 60000: 15.0}
-    return [
-        {
-            "name": f"search, {row['documents']} documents, {name}",
-            "peer": "rank_bm25",
-            "ratio": row[name]["ratio"],
-            "ratio_range": row[name]["ratio_range"],
-            "seconds": {side: {"median": row[name][f"{side}_ms"] / 1e3} for side in ("ours", "rank_bm25")},
-        }
-        | ({"target": targets[row["documents"]]} if row["documents"] in targets else {})
-        for row in peers
-        for name in row
-        if name != "documents"
-    ]
+    """Make the cases that report.py reads."""
+    found = []
+    for row in peers:
+        num_documents = row["documents"]
+        for name, figures in row.items():
+            if name == "documents":
+                continue
+            case = {
+                "name": f"search, {num_documents} documents, {name}",
+                "peer": "rank_bm25",
+                "ratio": figures["ratio"],
+                "ratio_range": figures["ratio_range"],
+                "seconds": {side: {"median": figures[f"{side}_ms"] / 1e3} for side in ("ours", "rank_bm25")},
+            }
+            if num_documents in PEER_TARGETS:
+                case["target"] = PEER_TARGETS[num_documents]
+            found.append(case)
+    return found
 
 
 def main(argv: list[str] | None = None) -> dict:
     arguments = timing.parser("bench.knowledge", __doc__, ("none", "rank_bm25"), ())
+    arguments.add_argument("--megabytes", type=float, default=20, help="size of the generated text; 0 leaves scale out")
+    arguments.add_argument("--peer-documents", type=int, nargs="+", default=[7500], help="sizes of the peer part")
+    xquad = timing.ROOT.parent / "shared" / "data" / "xquad"
+    arguments.add_argument("--xquad", type=Path, default=xquad, help="folder of xquad.en.json and xquad.zh.json")
     arguments.add_argument(
-        "--megabytes", type=float, default=20, help="generated text for the scale part; 0: leave it out"
-    )
-    arguments.add_argument("--peer-documents", type=int, nargs="+", default=[7500])
-    arguments.add_argument(
-        "--xquad",
-        type=Path,
-        default=timing.ROOT.parent / "shared" / "data" / "xquad",
-        help="folder of xquad.en.json and xquad.zh.json",
-    )
-    arguments.add_argument(
-        "--folder", type=Path, help="where the generated files go (default: the system's folder for temporary files)"
+        "--folder", type=Path, help="folder for generated files; default: the system's temporary one"
     )
     options = timing.parse(arguments, argv)
+    megabytes, documents_of_peer = options.megabytes, options.peer_documents
+    if options.smoke:
+        megabytes, documents_of_peer = 0.5, [200]
     report = {"recall@5": None, "scale": None, "peer": []}
-    megabytes, documents_of_peer = (0.5, [200]) if options.smoke else (options.megabytes, options.peer_documents)
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+    with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
+        folder = Path(temporary)
         if (options.xquad / "xquad.en.json").exists() and not options.smoke:
-            report["recall@5"] = recall(options.xquad, Path(folder))
+            report["recall@5"] = recall(options.xquad, folder)
         if megabytes:
-            report["scale"] = scale(megabytes, Path(folder))
+            report["scale"] = scale(megabytes, folder)
         if options.peer == "rank_bm25":
-            report["peer"] = [peer(number, Path(folder), options.repeats) for number in documents_of_peer]
+            report["peer"] = [peer(number, folder, options.repeats) for number in documents_of_peer]
     return timing.finish(
         "knowledge",
         options,

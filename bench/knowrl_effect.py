@@ -1,26 +1,27 @@
 """python -m bench.knowrl_effect [--seeds 1 2 3] [--folder runs/knowrl_effect]
 
-Does KnowRL's reward teach a model where its knowledge ends, and what does its factuality term add? The paper's claim in
-miniature, on the fictional encyclopedia of configs/tiny.yaml. For each seed: the cold start; GRPO from it with format
-and correctness alone ("outcome"); GRPO from it with factuality beside them, by our formula ("knowrl") and by KnowRL's
-("knowrl_v2"). Held-out questions, greedy answers, of people whom the cold start taught well and of people whom it never
-mentioned. All keys but reward_funcs are those of configs/tiny.yaml.
+Does KnowRL's reward teach a model where its knowledge ends, and what does its factuality term add? This tests the
+paper's claim in miniature, on the fictional encyclopedia of configs/tiny.yaml. Each seed makes a cold start and then
+three runs of GRPO from it: with format and correctness alone ("outcome"), and with factuality as well, by our formula
+("knowrl") and by KnowRL's ("knowrl_v2"). All are evaluated on held-out questions with greedy answers, about people whom
+the cold start taught well and about people whom it never mentioned. All keys except reward_funcs are those of
+configs/tiny.yaml.
 
-Printed: mean and range over seeds. supported: share of the facts in the think blocks that the knowledge base supports;
-hallucination: wrong among answered. In training, of the wrong answers: how many state a fact that the knowledge base
-supports, how many were paid for that, how much at most; and in how many groups factuality ranked wrong answers
-differently. The last line of stdout is JSON; knowrl_refusals.png (in the folder, or with --save in bench/results) shows
-the share of refusals in training.
+Printed are mean and range over the seeds. `supported` is the share of the facts in the think blocks that the knowledge
+base supports; `hallucination` is the share of wrong answers among all that were not refused. The checks describe the
+wrong answers of training: how many state a fact that the knowledge base supports, how many were paid for that, how much
+at most, and in how many groups factuality ranked wrong answers differently. The last line of stdout is JSON.
+knowrl_refusals.png (in the folder, or with --save in bench/results) shows the share of refusals in training.
 """
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench import timing
-from grpo.run.config import load_config
-from grpo.run.options import SftConfig
+from grpo.config.load import load_config
+from grpo.config.options import SftConfig
 from grpo.run.plot import line_plot
 from grpo.sft import sft
 from grpo.train import train
@@ -35,29 +36,33 @@ COLUMNS = {
     "hallucination": ("", "hallucination_rate"),
     "supported": ("", "supported_frac"),
 }
-CONFIGS = Path(__file__).resolve().parents[1] / "configs"
-SMOKE = ["max_steps=2"]
+CONFIGS = timing.ROOT / "configs"
 
 
-def run_seed(folder: Path, seed: int, smoke: Sequence[str]) -> dict[str, dict]:
-    """The evaluations of one seed: the cold start's, and each arm's."""
-    shared = [f"seed={seed}", f"toy_dir={folder / 'world'}", "disable_tqdm=true", *smoke]
+def run_seed(folder: Path, seed: int, smoke: bool) -> dict[str, dict]:
+    """Run one seed, and return the evaluations of its cold start and of each arm."""
+    shared = [f"seed={seed}", f"toy_dir={folder / 'world'}", "disable_tqdm=true"]
+    if smoke:
+        shared.append("max_steps=2")
     sft(*load_config(CONFIGS / "tiny_sft.yaml", [*shared, f"output_dir={folder / 'cold_start'}"], SftConfig))
-    found = {}
+    evaluations = {}
     for arm, rewards in ARMS.items():
-        start = ["cold_start=null", f"model_name_or_path={folder / 'cold_start' / 'final'}"]
-        train(
-            *load_config(
-                CONFIGS / "tiny.yaml", [*shared, *start, f"output_dir={folder / arm}", f"reward_funcs={rewards}"]
-            )
-        )
-        evaluation = json.loads((folder / arm / "evaluation.json").read_text())
-        found |= {"cold start": evaluation["before"], arm: evaluation["after"]}
-    return found
+        keys = [
+            *shared,
+            "cold_start=null",
+            f"model_name_or_path={folder / 'cold_start' / 'final'}",
+            f"output_dir={folder / arm}",
+            f"reward_funcs={rewards}",
+        ]
+        train(*load_config(CONFIGS / "tiny.yaml", keys))
+        evaluation = json.loads((folder / arm / "evaluation.json").read_text(encoding="utf-8"))
+        evaluations["cold start"] = evaluation["before"]
+        evaluations[arm] = evaluation["after"]
+    return evaluations
 
 
 def table(results: Sequence[Mapping[str, dict]]) -> list[str]:
-    """Rows of a Markdown table: mean (lowest to highest) over seeds, in percent."""
+    """Make the lines of a Markdown table: mean (lowest to highest) over the seeds, in percent."""
     lines = ["| | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
     for arm in results[0]:
         cells = []
@@ -68,69 +73,72 @@ def table(results: Sequence[Mapping[str, dict]]) -> list[str]:
     return lines
 
 
-def refusals(folder: Path, seeds: Sequence[int]) -> dict[str, list[float]]:
-    """Share of refusals among a step's completions, mean over seeds, per arm."""
+def read_jsonl(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def refusals(folders: Sequence[Path]) -> dict[str, list[float]]:
+    """Return each arm's share of refusals among the completions of each step, as a mean over the seeds."""
     curves = {}
     for arm in ARMS:
-        runs = [
-            [
-                json.loads(line)["refusal_rate"]
-                for line in (folder / f"seed-{seed}" / arm / "metrics.jsonl").read_text().splitlines()
-            ]
-            for seed in seeds
-        ]
-        curves[arm] = [statistics.fmean(step) for step in zip(*runs, strict=True)]
+        runs = []
+        for folder in folders:
+            runs.append([step["refusal_rate"] for step in read_jsonl(folder / arm / "metrics.jsonl")])
+        curves[arm] = [statistics.fmean(rates) for rates in zip(*runs, strict=True)]
     return curves
 
 
-def told_apart(folder: Path, seeds: Sequence[int], arm: str) -> dict[str, float]:
-    """What factuality could change in an arm: shares of the wrong answers and of the groups that have one."""
-    groups: list[list[dict]] = []  # of each group with wrong answers, their details
-    for path in (
-        path for seed in seeds for path in sorted((folder / f"seed-{seed}" / arm / "completions").glob("*.jsonl"))
-    ):
-        rows: dict[int, list[dict]] = {}
-        for line in path.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            found = next((details for details in row["details"].values() if "factuality" in details), None)
-            if found:
-                rows.setdefault(row["row"], []).append(found)
-        groups += rows.values()
-    wrong = [details for group in groups for details in group]
-    shares = {
-        "wrong answers that state a supported fact": [details["supported"] > 0 for details in wrong],
-        "wrong answers paid for facts": [details["factuality"] > 0 for details in wrong],
-        "groups with different numbers of supported facts": [
-            len({details["supported"] for details in group}) > 1 for group in groups
-        ],
-        "groups ranked by factuality": [len({details["factuality"] for details in group}) > 1 for group in groups],
+def wrong_answers(folder: Path) -> Iterator[list[dict]]:
+    """Return the details of the wrong answers of each group that has some."""
+    for path in sorted((folder / "completions").glob("*.jsonl")):
+        details_of_prompt: dict[int, list[dict]] = {}
+        for completion in read_jsonl(path):
+            for details in completion["details"].values():
+                if "factuality" in details:
+                    details_of_prompt.setdefault(completion["row"], []).append(details)
+                    break
+        yield from details_of_prompt.values()
+
+
+def effect_of_factuality(folders: Sequence[Path], arm: str) -> dict[str, float]:
+    """Return what factuality could change in an arm, as shares of the wrong answers and of the groups that have one."""
+    wrong, groups_differ, groups_ranked = [], [], []
+    for folder in folders:
+        for group in wrong_answers(folder / arm):
+            wrong += group
+            groups_differ.append(len({details["supported"] for details in group}) > 1)
+            groups_ranked.append(len({details["factuality"] for details in group}) > 1)
+    states_fact = [details["supported"] > 0 for details in wrong]
+    paid = [details["factuality"] for details in wrong]
+    return {
+        f"{arm}: wrong answers that state a supported fact": share(states_fact),
+        f"{arm}: wrong answers paid for facts": share([pay > 0 for pay in paid]),
+        f"{arm}: groups with different numbers of supported facts": share(groups_differ),
+        f"{arm}: groups ranked by factuality": share(groups_ranked),
+        f"{arm}: highest pay for facts": max(paid, default=0.0),
     }
-    return {f"{arm}: {name}": sum(values) / max(len(values), 1) for name, values in shares.items()} | {
-        f"{arm}: highest pay for facts": max((details["factuality"] for details in wrong), default=0.0)
-    }
+
+
+def share(values: Sequence[bool]) -> float:
+    return sum(values) / max(len(values), 1)
 
 
 def main(argv: list[str] | None = None) -> dict:
     parser = timing.parser("bench.knowrl_effect", __doc__, dtypes=())
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--folder", type=Path, default=Path("runs/knowrl_effect"))
+    parser.add_argument("--folder", type=Path, default=Path("runs/knowrl_effect"), help="where the runs are written")
     options = timing.parse(parser, argv)
     seeds = options.seeds[:1] if options.smoke else options.seeds
-    results = [run_seed(options.folder / f"seed-{seed}", seed, SMOKE if options.smoke else []) for seed in seeds]
-    print("\n".join(table(results)))
-    checks = {name: value for arm in list(ARMS)[1:] for name, value in told_apart(options.folder, seeds, arm).items()}
-    row = timing.finish(
-        "knowrl_effect",
-        options,
-        [],
-        checks,
-        results={str(seed): result for seed, result in zip(seeds, results, strict=True)},
-    )
+    folders = [options.folder / f"seed-{seed}" for seed in seeds]
+    results = {}
+    for seed, folder in zip(seeds, folders, strict=True):
+        results[str(seed)] = run_seed(folder, seed, options.smoke)
+    print("\n".join(table(list(results.values()))))
+    checks = effect_of_factuality(folders, "knowrl") | effect_of_factuality(folders, "knowrl_v2")
+    row = timing.finish("knowrl_effect", options, [], checks, results=results)
     plots = timing.RESULTS if options.save else options.folder
     plots.mkdir(parents=True, exist_ok=True)
-    line_plot(
-        plots / "knowrl_refusals.png", refusals(options.folder, seeds), "step", "share of completions that decline"
-    )
+    line_plot(plots / "knowrl_refusals.png", refusals(folders), "step", "share of completions that decline")
     return row
 
 

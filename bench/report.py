@@ -1,57 +1,63 @@
 """python -m bench.report [--results bench/results] [--readme README.md]
 
-Turns stored rows into the README's table and plots: of every benchmark, device and dtype the newest row counts.
-With --readme, the lines between <!-- bench --> and <!-- /bench --> are replaced. Plots are written beside the rows.
-The last line of stdout is JSON.
+Turn stored rows into the README's table and plots. Of each benchmark, device and dtype the newest row counts. With
+--readme, the lines between <!-- bench --> and <!-- /bench --> are replaced. Plots are written to the folder of the
+rows. The last line of stdout is JSON.
 """
 
-import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench import growth, timing
 from grpo.run.plot import line_plot
 
 BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
-HEADER = "| benchmark | case | ours | peer | times faster (range) | target | share of the ceiling |\n|---|---|---|---|---|---|---|"
+COLUMNS = ("benchmark", "case", "ours", "peer", "times faster (range)", "target", "share of the ceiling")
 
 
 def newest(rows: Sequence[Mapping]) -> list[Mapping]:
-    """One row per benchmark, part of it, device and dtype; smoke rows do not count."""
-    found = {
-        (row["bench"], row.get("part", ""), device(row), row["options"].get("dtype", "")): row
-        for row in rows
-        if not row["options"]["smoke"]
-    }
+    """Keep one row per benchmark, part, device and dtype; smoke rows do not count."""
+    found = {}
+    for row in rows:
+        if not row["options"]["smoke"]:
+            key = (row["bench"], row.get("part", ""), device(row), row["options"].get("dtype", ""))
+            found[key] = row
     return [found[key] for key in sorted(found)]
 
 
 def device(row: Mapping) -> str:
+    """Return the device of a row; benchmarks without the option run on a CPU."""
     return row["options"].get("device", "cpu")
 
 
 def table(rows: Sequence[Mapping]) -> str:
-    return "\n".join([HEADER, *(line for row in rows for line in lines(row))])
+    """Make the Markdown table: a line for each case with a time of ours."""
+    lines = [markdown_row(COLUMNS), "|---" * len(COLUMNS) + "|"]
+    for row in rows:
+        for case in row["cases"]:
+            if "ours" in case.get("seconds", {}):
+                lines.append(markdown_row(cells(row, case)))
+    return "\n".join(lines)
 
 
-def lines(row: Mapping) -> Iterator[str]:
-    """A table line per case with a comparison or a share of the ceiling."""
-    for case in row["cases"]:
-        if "seconds" not in case or "ours" not in case["seconds"]:
-            continue
-        peer = case.get("peer")
-        low, high = case.get("ratio_range", (0, 0))
-        cells = [
-            f"{row['bench']}, {device(row)}",
-            case["name"],
-            duration(case["seconds"]["ours"]["median"]),
-            f"{peer}: {duration(case['seconds'][peer]['median'])}" if peer else "",
-            f"**{case['ratio']:.1f}** ({low:.1f} to {high:.1f})" if peer else "",
-            f"{case['target']:g}" if "target" in case else "",
-            f"{100 * case['ceiling_share']:.0f} %" if "ceiling_share" in case else "",
-        ]
-        yield "| " + " | ".join(cells) + " |"
+def markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def cells(row: Mapping, case: Mapping) -> list[str]:
+    """Fill the columns of a case; what it was not compared with stays empty."""
+    peer = faster = target = share = ""
+    if "peer" in case:
+        low, high = case["ratio_range"]
+        peer = f"{case['peer']}: {duration(case['seconds'][case['peer']]['median'])}"
+        faster = f"**{case['ratio']:.1f}** ({low:.1f} to {high:.1f})"
+    if "target" in case:
+        target = f"{case['target']:g}"
+    if "ceiling_share" in case:
+        share = f"{100 * case['ceiling_share']:.0f} %"
+    name = f"{row['bench']}, {device(row)}"
+    return [name, case["name"], duration(timing.our_seconds(case)), peer, faster, target, share]
 
 
 def duration(seconds: float) -> str:
@@ -59,54 +65,55 @@ def duration(seconds: float) -> str:
 
 
 def footing(rows: Sequence[Mapping]) -> str:
-    """What the figures were measured on."""
-    return "\n".join(
-        sorted(
-            {
-                f"Measured on {row['machine']['gpu'] or row['machine']['cpu']}, {row['machine']['cores']} cores, torch "
-                f"{row['machine']['versions'].get('torch')}; {row['bench']}: {row['date']}, commit {row['machine']['commit']}."
-                for row in rows
-            }
-        )
-    )
+    """Say what the figures were measured on."""
+    lines = set()
+    for row in rows:
+        machine = row["machine"]
+        hardware = f"{machine['gpu'] or machine['cpu']}, {machine['cores']} cores"
+        software = f"torch {machine['versions'].get('torch')}"
+        when = f"{row['bench']}: {row['date']}, commit {machine['commit']}"
+        lines.add(f"Measured on {hardware}, {software}; {when}.")
+    return "\n".join(sorted(lines))
 
 
 def plot_memory(folder: Path, row: Mapping) -> list[str]:
-    """Peak memory of log-probs against tokens."""
+    """Plot the peak memory of log-probs against tokens, and return the files' names."""
     names = []
     for number, measured in enumerate(row["peak_megabytes"], 1):
-        curves = {
-            side: list(zip(measured["tokens"], measured[side], strict=True))
-            for side in ("ours", "torch")
-            if side in measured
-        }
-        names.append(f"logprob_memory_{number}.png")
-        line_plot(folder / names[-1], curves, f"tokens, {measured['name']}", "peak memory, MB")
+        curves = {}
+        for side in ("ours", "torch"):
+            if side in measured:
+                curves[side] = list(zip(measured["tokens"], measured[side], strict=True))
+        name = f"logprob_memory_{number}.png"
+        line_plot(folder / name, curves, f"tokens, {measured['name']}", "peak memory, MB")
+        names.append(name)
     return names
 
 
 def draw_plots(folder: Path, rows: Sequence[Mapping]) -> list[str]:
-    drawers = {"growth": growth.plots, "logprob": plot_memory}
-    return [name for row in rows if row["bench"] in drawers for name in drawers[row["bench"]](folder, row)]
+    """Draw the plots of all rows that have some, and return the files' names."""
+    names = []
+    for row in rows:
+        if row["bench"] == "growth":
+            names += growth.plots(folder, row)
+        if row["bench"] == "logprob":
+            names += plot_memory(folder, row)
+    return names
 
 
 def replace_block(readme: Path, block: str) -> None:
-    text = readme.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
+    """Replace what stands between the two marks."""
+    before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise SystemExit(f"{readme} has no lines {BEGIN} and {END}")
+        raise SystemExit(f"{readme} has no lines {BEGIN} and {END}: add them where the table should stand")
     readme.write_text(f"{before}{BEGIN}\n{block}\n{END}{after}", encoding="utf-8")
 
 
 def main(argv: list[str] | None = None) -> dict:
-    arguments = argparse.ArgumentParser(
-        prog="python -m bench.report",
-        description=__doc__.partition("\n\n")[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    arguments.add_argument("--results", type=Path, default=timing.RESULTS)
-    arguments.add_argument("--readme", type=Path)
+    arguments = timing.plain_parser("bench.report", __doc__)
+    arguments.add_argument("--results", type=Path, default=timing.RESULTS, help="folder of the stored rows")
+    arguments.add_argument("--readme", type=Path, help="file whose table is replaced")
     options = arguments.parse_args(argv)
     rows = [row for row in newest(timing.read_rows(options.results)) if row["cases"]]
     block = f"{table(rows)}\n\n{footing(rows)}"

@@ -1,30 +1,48 @@
-"""A trainer that is ready to make steps: questions, a config and an output directory in a temporary folder."""
+"""Make a trainer that is ready for steps: questions, a config and an output directory in a temporary folder."""
 
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from grpo.run.config import load_config
+from grpo.config.load import load_config
 from grpo.run.run import Run
-from grpo.train import Trainer
+from grpo.schema import Group
+from grpo.train import GrpoTrainer
 
 NUM_QUESTIONS = 64
+PHASES = ("generate", "reference", "reward", "train")
 
 
 def letters(prompts: Sequence[str], completions: Sequence[str], **columns: object) -> list[float]:
-    """A reward that costs nothing and differs between completions: the share of token words with an even number."""
-    return [
-        sum(word[-1:] in set("02468") for word in text.split("w")) / max(text.count("w"), 1) for text in completions
-    ]
+    """Return the share of words with an even number: a reward that costs nothing and differs between completions."""
+    rewards = []
+    for text in completions:
+        words = text.split("w")
+        even = sum(word.endswith(tuple("02468")) for word in words)
+        rewards.append(even / max(len(words) - 1, 1))
+    return rewards
+
+
+def common_keys(options, group: int, completions: int, tokens: int, beta: float) -> dict[str, object]:
+    """Return the configuration keys that every benchmark of steps sets."""
+    return {
+        "num_generations": group,
+        "per_device_train_batch_size": completions,
+        "max_completion_length": tokens,
+        "beta": beta,
+        "torch_dtype": options.dtype,
+        "device": options.device,
+    }
 
 
 @contextmanager
-def trainer(checkpoint: Path, folder: Path, **keys: object) -> Iterator[Trainer]:
-    """Trainer.train_step() is a whole GRPO step of the given configuration."""
+def trainer(checkpoint: Path, folder: Path, **keys: object) -> Iterator[GrpoTrainer]:
+    """Make a trainer of the given configuration, ready for `run_step`."""
     data = folder / "questions.jsonl"
-    questions = [{"question": f"What is {n} + {n * n}?", "answer": str(n + n * n)} for n in range(NUM_QUESTIONS)]
-    data.write_text("".join(json.dumps(question) + "\n" for question in questions), encoding="utf-8")
+    with open(data, "w", encoding="utf-8") as file:
+        for n in range(NUM_QUESTIONS):
+            print(json.dumps({"question": f"What is {n} + {n * n}?", "answer": str(n + n * n)}), file=file)
     keys = {
         "model_name_or_path": str(checkpoint),
         "dataset_id_or_path": str(data),
@@ -38,8 +56,15 @@ def trainer(checkpoint: Path, folder: Path, **keys: object) -> Iterator[Trainer]
     }
     config, _ = load_config(None, [f"{name}={json.dumps(value)}" for name, value in keys.items()])
     with Run(config) as run:
-        made = Trainer(config, run)
+        made = GrpoTrainer(config, run)
         try:
             yield made
         finally:
             made.rollout.scorer.close()
+
+
+def run_step(trainer: GrpoTrainer) -> tuple[dict[str, float], list[Group]]:
+    """Make one step; return its metrics and its groups."""
+    trainer.start_step()
+    trainer.train_step()
+    return trainer.measure()

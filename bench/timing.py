@@ -1,9 +1,8 @@
-"""What the benchmarks share: their options, interleaved repeats, the statistics of a comparison, the machine, the JSON
-line.
+"""Share what all benchmarks need: options, interleaved repeats, comparisons, profiles, the machine, the JSON line.
 
-A row, the last line of every benchmark, holds `cases` (one dictionary each: name, seconds per side, ratio, share of the
-ceiling), `checks` (what must hold for the comparison to mean anything, measured in the same run), the options and the
-machine.
+The last line that a benchmark prints is its row. A row holds `cases` (one dictionary each: name, seconds of each side,
+ratio, share of the ceiling), `checks` (what must hold for the comparison to mean anything, measured in the same run),
+the options and the machine.
 """
 
 import argparse
@@ -14,67 +13,97 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_name("results")
 PACKAGES = ("torch", "transformers", "trl", "peft")
+NUM_PROFILED = 12  # operations that a profile lists
+
+
+# --- Options ----------------------------------------------------------------------------------------------------------
 
 
 def parser(
     module: str, doc: str, peers: Sequence[str] = ("none",), dtypes: Sequence[str] = ("bfloat16", "float32")
 ) -> argparse.ArgumentParser:
-    """The options that every benchmark has. The first peer and dtype are the default; a benchmark without dtypes runs
-    on a CPU only."""
-    made = argparse.ArgumentParser(
-        prog=f"python -m {module}",
-        description=doc.partition("\n\n")[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    """Make a parser with the options that every benchmark has.
+
+    The first peer and the first dtype are the defaults. A benchmark without dtypes runs on a CPU only.
+    """
+    made = plain_parser(module, doc)
     if dtypes:
         made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
         made.add_argument("--dtype", choices=dtypes, default=dtypes[0])
-    made.add_argument("--peer", choices=peers, default=peers[0], help="whom to compare with")
-    made.add_argument("--repeats", type=int, default=5, help="of each side, alternately")
-    made.add_argument("--smoke", action="store_true", help="tiny sizes: does it run?")
+    made.add_argument("--peer", choices=peers, default=peers[0], help="what to compare with")
+    made.add_argument("--repeats", type=int, default=5, help="how often each side runs; the sides take turns")
+    made.add_argument("--smoke", action="store_true", help="use tiny sizes, to see whether the benchmark runs")
     made.add_argument("--save", action="store_true", help="append the row to bench/results/")
     return made
 
 
+def plain_parser(module: str, doc: str) -> argparse.ArgumentParser:
+    """Make a parser whose help shows a module's docstring, without its first line, which is the usage."""
+    return argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=doc.partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
 def parse(arguments: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """The options, with the load of the machine before anything was measured."""
+    """Parse the options, and note the load of the machine before anything is measured."""
     options = arguments.parse_args(argv)
-    options.repeats = min(options.repeats, 2) if options.smoke else options.repeats
+    if options.smoke:
+        options.repeats = min(options.repeats, 2)
     options.load_before = os.getloadavg()
     return options
+
+
+def default(options: argparse.Namespace, smoke: Any, cpu: Any, cuda: Any) -> Any:
+    """Choose the value of an option that was not given: by --smoke, then by the device."""
+    if options.smoke:
+        return smoke
+    return cuda if options.device == "cuda" else cpu
+
+
+# --- Time -------------------------------------------------------------------------------------------------------------
 
 
 def interleave(
     sides: Mapping[str, Callable[[], object]], repeats: int, device: str = "cpu", warm_up: int = 1
 ) -> dict[str, list[float]]:
-    """Seconds of each side in each repeat. The sides take turns, and the order turns round in every other repeat, so
-    that a slow moment of the machine meets all of them. On a GPU, time is taken by events on its stream."""
+    """Return the seconds of each side in each repeat.
+
+    The sides take turns, in the opposite order in every other repeat, so that a slow moment of the machine meets all
+    of them.
+    """
     for _ in range(warm_up):
         for side in sides.values():
             side()
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for repeat in range(repeats):
-        for name in list(sides) if repeat % 2 == 0 else reversed(sides):
+        order = list(sides)
+        if repeat % 2 == 1:
+            order.reverse()
+        for name in order:
             seconds[name].append(once(sides[name], device))
     return seconds
 
 
 def once(side: Callable[[], object], device: str = "cpu") -> float:
-    """Seconds of one call."""
+    """Return the seconds of one call; on a GPU, by events on its stream."""
     if device != "cuda":
         start = time.perf_counter()
         side()
         return time.perf_counter() - start
     import torch
 
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
     begin.record()
     side()
@@ -84,7 +113,7 @@ def once(side: Callable[[], object], device: str = "cpu") -> float:
 
 
 def now(device: str) -> float:
-    """The time when all work handed to the device so far is done."""
+    """Wait until the device has done all its work, and return the time."""
     if device == "cuda":
         import torch
 
@@ -92,85 +121,93 @@ def now(device: str) -> float:
     return time.perf_counter()
 
 
+def profile(run: Callable[[], object], device: str) -> list[dict]:
+    """Print and return the operations that take longest, on the GPU if there is one."""
+    from torch import profiler
+    from torch.autograd import DeviceType
+
+    activities = [profiler.ProfilerActivity.CPU]
+    kind, attribute = DeviceType.CPU, "self_cpu_time_total"
+    if device == "cuda":
+        activities.append(profiler.ProfilerActivity.CUDA)
+        kind, attribute = DeviceType.CUDA, "self_device_time_total"
+    with profiler.profile(activities=activities) as recorded:
+        run()
+        now(device)
+    operations = []
+    for event in recorded.key_averages():
+        microseconds = getattr(event, attribute)
+        if event.device_type == kind and microseconds > 0:
+            operations.append({"name": event.key[:120], "calls": event.count, "microseconds": microseconds})
+    operations.sort(key=lambda operation: -operation["microseconds"])
+    total = sum(operation["microseconds"] for operation in operations)
+    for operation in operations[:NUM_PROFILED]:
+        microseconds = operation["microseconds"]
+        share = f"{100 * microseconds / total:5.1f} %  {microseconds:10.0f} µs"
+        print(f"    {share}  {operation['calls']:6} calls  {operation['name'][:90]}", flush=True)
+    return operations[:NUM_PROFILED]
+
+
+# --- Comparisons ------------------------------------------------------------------------------------------------------
+
+
 def spread(values: Sequence[float]) -> dict[str, float | list[float]]:
+    """Return the median and the range of some values."""
     return {"median": statistics.median(values), "range": [min(values), max(values)]}
 
 
 def ratio(ours: Sequence[float], peer: Sequence[float]) -> dict[str, float | list[float]]:
-    """How many times longer the peer takes, repeat by repeat."""
-    ratios = [b / a for a, b in zip(ours, peer, strict=True)]
-    return {"ratio": statistics.median(ratios), "ratio_range": [min(ratios), max(ratios)]}
+    """Return how many times longer the peer takes, compared repeat by repeat."""
+    found = spread([theirs / own for own, theirs in zip(ours, peer, strict=True)])
+    return {"ratio": found["median"], "ratio_range": found["range"]}
 
 
 def compare(seconds: Mapping[str, Sequence[float]], ours: str = "ours") -> dict:
-    """A case's figures: seconds of each side, and the ratio to the fastest of the others."""
-    others = [name for name in seconds if name != ours]
+    """Make the figures of a case: the seconds of each side, and the ratio to the fastest of the others."""
     result = {"seconds": {name: spread(values) for name, values in seconds.items()}}
-    if others:
-        fastest = min(others, key=lambda name: statistics.median(seconds[name]))
+    peers = [name for name in seconds if name != ours]
+    if peers:
+        fastest = min(peers, key=lambda name: statistics.median(seconds[name]))
         result |= {"peer": fastest, **ratio(seconds[ours], seconds[fastest])}
     return result
 
 
-def machine(device: str = "cpu") -> dict:
-    """What the figures depend on."""
-    cpu = next(
-        (
-            line.partition(":")[2].strip()
-            for line in open("/proc/cpuinfo", encoding="utf-8")
-            if line.startswith("model name")
-        ),
-        "",
-    )
-    changed = _git("status", "--porcelain", "--untracked-files=no", ".", ":!bench/results")
-    found = {
-        "cpu": cpu or platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "gpu": None,
-        "python": platform.python_version(),
-        "commit": _git("rev-parse", "--short", "HEAD"),
-        "changed": bool(changed),
-    }
-    if "torch" in sys.modules:
-        import torch
-
-        found |= {"threads": torch.get_num_threads(), "gpu": torch.cuda.get_device_name() if device == "cuda" else None}
-    return found | {"versions": dict(_versions())}
+def our_seconds(case: Mapping) -> float:
+    """Return the median time of our side."""
+    return case["seconds"]["ours"]["median"]
 
 
-def _versions() -> Iterator[tuple[str, str]]:
-    for package in PACKAGES:
-        try:
-            yield package, version(package)
-        except PackageNotFoundError:
-            continue
+def rates(case: Mapping, tokens: int, ceiling_seconds: float) -> dict[str, float]:
+    """Make the figures that follow from our time: tokens per second, and the share of the ceiling."""
+    seconds = our_seconds(case)
+    return {"tokens": tokens, "tokens_per_s": tokens / seconds, "ceiling_share": ceiling_seconds / seconds}
 
 
-def _git(*arguments: str) -> str | None:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else None
+# --- Results ----------------------------------------------------------------------------------------------------------
 
 
 def show(case: Mapping) -> None:
-    """A line for the reader."""
+    """Print one line about a case."""
     parts = [f"{name} {1e3 * spent['median']:.4g} ms" for name, spent in case["seconds"].items()]
     if "ratio" in case:
         low, high = case["ratio_range"]
         parts.append(f"{case['ratio']:.2f} × {case['peer']} ({low:.2f} to {high:.2f})")
-    parts += [f"{case['tokens_per_s']:.5g} tokens/s"] if "tokens_per_s" in case else []
-    parts += [f"{100 * case['ceiling_share']:.0f} % of the ceiling"] if "ceiling_share" in case else []
-    print(f"{case['name']:44} " + "   ".join(parts), flush=True)
+    if "tokens_per_s" in case:
+        parts.append(f"{case['tokens_per_s']:.5g} tokens/s")
+    if "ceiling_share" in case:
+        parts.append(f"{100 * case['ceiling_share']:.0f} % of the ceiling")
+    print(f"{case['name']:44} {'   '.join(parts)}", flush=True)
 
 
 def finish(name: str, options: argparse.Namespace, cases: Sequence[Mapping], checks: Mapping, **more: object) -> dict:
-    """Prints the row as the last line, keeps it if asked to, and returns it."""
+    """Print the row as the last line, append it to the results if --save asks for it, and return it."""
     for check, value in checks.items():
         print(f"check  {check}: {value}")
-    settings = {
-        key: value.name if isinstance(value, Path) else value
-        for key, value in vars(options).items()
-        if key != "load_before"
-    }
+    settings = dict(vars(options))
+    load_before = settings.pop("load_before")
+    for key, value in settings.items():
+        if isinstance(value, Path):
+            settings[key] = value.name  # the rest of the path says nothing about the figures
     row = {
         "bench": name,
         "date": time.strftime("%Y-%m-%d"),
@@ -178,8 +215,8 @@ def finish(name: str, options: argparse.Namespace, cases: Sequence[Mapping], che
         "cases": list(cases),
         "checks": dict(checks),
         **more,
-        "load": {"before": list(options.load_before), "after": list(os.getloadavg())},
-        "machine": machine(getattr(options, "device", "cpu")),
+        "load": {"before": list(load_before), "after": list(os.getloadavg())},
+        "machine": machine(settings.get("device", "cpu")),
     }
     line = json.dumps(row)
     if options.save:
@@ -191,9 +228,45 @@ def finish(name: str, options: argparse.Namespace, cases: Sequence[Mapping], che
 
 
 def read_rows(folder: Path) -> list[dict]:
-    """All rows of a results folder, oldest first within each file."""
-    return [
-        json.loads(line)
-        for path in sorted(folder.glob("*.jsonl"))
-        for line in path.read_text(encoding="utf-8").splitlines()
-    ]
+    """Read all rows of a results folder, the oldest of each file first."""
+    rows = []
+    for path in sorted(folder.glob("*.jsonl")):
+        rows += map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return rows
+
+
+def machine(device: str = "cpu") -> dict:
+    """Describe what the figures depend on."""
+    found = {
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "gpu": None,
+        "python": platform.python_version(),
+        "commit": _git("rev-parse", "--short", "HEAD"),
+        "changed": bool(_git("status", "--porcelain", "--untracked-files=no", ".", ":!bench/results")),
+    }
+    if "torch" in sys.modules:
+        import torch
+
+        found["threads"] = torch.get_num_threads()
+        if device == "cuda":
+            found["gpu"] = torch.cuda.get_device_name()
+    found["versions"] = {}
+    for package in PACKAGES:
+        try:
+            found["versions"][package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _git(*arguments: str) -> str | None:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else None

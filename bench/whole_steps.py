@@ -1,15 +1,16 @@
 """python -m bench.whole_steps [--shapes knowrl math] [--delays 0 5 15] [--profile]
 
-How long does a whole GRPO step take at the shapes of KnowRL and of mathematics, and what of a judge's latency remains?
+How long does a complete GRPO step take at the shapes of KnowRL and of mathematics, and how much of a judge's latency
+remains?
   knowrl   7B, LoRA r=256, 8 prompts x 12 completions x 1024 tokens, beta 0.001, prompts of about 220 tokens
   math     1.5B, LoRA r=16, 16 prompts x 2 completions x 512 tokens, beta 0.05
-Weights are random and made on the device, so completions run to their limit. The judge answers every completion after a
+Weights are random and made on the device, so completions run to their limit. The judge answers each completion after a
 time drawn up to --delays seconds; calls start as completions end. The first step is warm-up (compilation, graphs).
 
-Checked in the same run: log-probs of sampler and trainer; peak memory against what memory.py predicts; that the scores
-arrived. Ceiling: the matrix products of all decode steps, of reference and policy forward, and of the backward pass,
-alone. `projected_hours`: 150 steps. --profile prints the kernels that take longest in a training pass. The last line of
-stdout is JSON.
+Checked in the same run: log-probs of sampler and trainer; peak memory, compared with what memory.py predicts; and that
+every completion got its score. The ceiling is the matrix products of all decode steps, of reference and policy forward,
+and of the backward pass. `projected_hours` is for 150 steps. --profile prints the operations of a training pass that
+take longest. The last line of stdout is JSON.
 """
 
 import json
@@ -19,195 +20,175 @@ from pathlib import Path
 
 import torch
 
-from bench import ceilings, models, sampler, steps, timing
+from bench import ceilings, models, steps, timing
 from bench import rewards as judged
-from bench.decode import fill, profile
+from bench.workload import packed_tokens, work_of
 from grpo.model import policy
 from grpo.model.decoder import Decoder, ModelConfig
-from grpo.packing import pack, plan, step_weights
+from grpo.packing import set_loss_weights
 from grpo.run import memory
-from grpo.train import Trainer
-from rewards.registry import Reward
-from rewards.scorer import Scorer
+from grpo.schema import Group
+from grpo.train import GrpoTrainer
 
 KNOWRL_STEPS = 150
 SHAPES = {
     "knowrl": {"model": "7b", "prompts": 8, "group": 12, "tokens": 1024, "lora_r": 256, "beta": 0.001, "target": 0.6},
     "math": {"model": "1.5b", "prompts": 16, "group": 2, "tokens": 512, "lora_r": 16, "beta": 0.05, "target": 0.6},
 }
+SMOKE_SHAPE = {"model": "tiny", "prompts": 2, "group": 2, "tokens": 8, "lora_r": 4}
+SYSTEM_PROMPT = "Think step by step. " * 8
 
 
 def write_config(name: str, folder: Path) -> Path:
-    """Tokenizer and config.json of a checkpoint whose weights are made on the device."""
+    """Write the tokenizer and config.json of a checkpoint whose weights are made on the device."""
     shape = models.SHAPES[name]
     models.write_tokenizer(shape.vocab, folder)
-    (folder / "config.json").write_text(
-        json.dumps(
-            {
-                "model_type": "qwen2",
-                "vocab_size": shape.vocab,
-                "hidden_size": shape.hidden,
-                "intermediate_size": shape.mlp,
-                "num_hidden_layers": shape.layers,
-                "num_attention_heads": shape.heads,
-                "num_key_value_heads": shape.kv_heads,
-                "tie_word_embeddings": shape.tied,
-                "max_position_embeddings": 4096,
-                "rope_theta": 1e6,
-                "eos_token_id": 0,
-            }
-        ),
-        encoding="utf-8",
-    )
+    config = {**shape.hf_config(), "rope_theta": 1e6, "eos_token_id": 0}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
 
 
 def made_on_device(path: Path, build) -> Decoder:
-    """In the place of weights.load_decoder."""
-    return fill(Decoder(ModelConfig.from_hf(json.loads((path / "config.json").read_text(encoding="utf-8"))), build))
+    """Take the place of weights.load_decoder."""
+    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    return models.fill(Decoder(ModelConfig.from_hf(config), build))
 
 
-def floor_seconds(trainer: Trainer, groups, dtype: torch.dtype, device: str) -> float:
-    """Matrix products alone, at the shapes that the step has them in; the trainer's in its micro-batches."""
-    config = trainer.model.config
-    lengths = [len(m.ids) for group in groups for m in group.completions]
-    work = sampler.Work([group.prompt.ids for group in groups], len(groups[0].completions), lengths)
-    packed = sum(len(group.prompt.ids) + sum(len(m.ids) - 1 for m in group.completions) for group in groups)
-    parts = -(-packed // trainer.budget.tokens)
-    forward = ceilings.products(config, packed // parts, sum(lengths) // parts)
-    passes = 2 * ceilings.products_seconds(forward, dtype, device, 1) + ceilings.products_seconds(
-        ceilings.backward(forward), dtype, device, 1
-    )
-    return sampler.ceiling_seconds(config, work, dtype, device) + parts * passes
+def floor_seconds(trainer: GrpoTrainer, groups: list[Group], dtype: torch.dtype, device: str) -> float:
+    """Return the time of the matrix products alone, at their shapes in the step and in its micro-batches."""
+    config, work, packed = trainer.model.config, work_of(groups), packed_tokens(groups)
+    micro_batches = -(-packed // trainer.budget.tokens)
+    forward = ceilings.products(config, packed // micro_batches, sum(work.lengths) // micro_batches)
+    # Forward and backward apart: each product has its own weight, and those of both would not fit at 7B.
+    forward_seconds = ceilings.products_seconds(forward, dtype, device, 1)
+    backward_seconds = ceilings.products_seconds(ceilings.backward(forward), dtype, device, 1)
+    decoding_seconds = ceilings.decoding_seconds(config, work, dtype, device)
+    return decoding_seconds + micro_batches * (2 * forward_seconds + backward_seconds)
 
 
-def predicted_peak(trainer: Trainer, resident: int, tokens: int) -> float:
-    """Bytes at the height of the largest micro-batch, as memory.py counts them."""
-    build, config = trainer.model.build, trainer.model.config
-    per_token = memory.activation_bytes_per_token(
-        config, build.lora, build.dtype, trainer.budget.recompute, trainer.budget.fused
-    )
-    return (
-        resident
-        + per_token * min(tokens, trainer.budget.tokens)
-        + trainer.budget.logits_rows * memory.logits_bytes_per_row(config, build.dtype)
-    )
+def predicted_peak(trainer: GrpoTrainer, resident: int, tokens: int) -> float:
+    """Return the bytes that memory.py predicts for the largest micro-batch."""
+    build, config, budget = trainer.model.build, trainer.model.config, trainer.budget
+    per_token = memory.activation_bytes_per_token(config, build.lora, build.dtype, budget.recompute, budget.fused)
+    logits_bytes = budget.logits_rows * memory.logits_bytes_per_row(config, build.dtype)
+    return resident + per_token * min(tokens, budget.tokens) + logits_bytes
 
 
-def measure(name: str, options, peak) -> tuple[list[dict], dict]:
-    shape = (
-        SHAPES[name]
-        if not options.smoke
-        else {**SHAPES[name], "model": "tiny", "prompts": 2, "group": 2, "tokens": 8, "lora_r": 4}
-    )
-    dtype, total, rng = getattr(torch, options.dtype), shape["prompts"] * shape["group"], random.Random(0)
-    keys = {
-        "num_generations": shape["group"],
-        "per_device_train_batch_size": total,
-        "max_completion_length": shape["tokens"],
-        "beta": shape["beta"],
+def measure(name: str, options) -> tuple[list[dict], dict]:
+    """Return the cases of one shape, one for each delay, and its checks."""
+    shape = dict(SHAPES[name])
+    if options.smoke:
+        shape |= SMOKE_SHAPE
+    num_completions = shape["prompts"] * shape["group"]
+    keys = steps.common_keys(options, shape["group"], num_completions, shape["tokens"], shape["beta"])
+    keys |= {
         "lora_r": shape["lora_r"],
         "lora_alpha": 2 * shape["lora_r"],
-        "torch_dtype": options.dtype,
-        "device": options.device,
         "learning_rate": 1e-6,
-        "system_prompt": "" if options.smoke else "Think step by step. " * 8,
+        "system_prompt": "" if options.smoke else SYSTEM_PROMPT,
     }
-    cases, checks, original = [], {}, policy.load_decoder
+    rng = random.Random(0)
+    cases = []
+    original = policy.load_decoder
     policy.load_decoder = made_on_device
     try:
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
             (folder / "model").mkdir()
             with steps.trainer(write_config(shape["model"], folder / "model"), folder, **keys) as trainer:
-                judged.step(trainer, [0.0] * total, False, [])
+                judged.step(trainer, [0.0] * num_completions)
                 for delay in options.delays:
-                    seen: list[dict] = []
+                    seen = []
                     for _ in range(options.repeats):
-                        judged.step(trainer, [rng.uniform(delay / 5, delay) for _ in range(total)], False, seen)
-                    cases.append(row(name, shape, trainer, delay, seen))
-                checks = checks_of(name, trainer, options, seen, cases, dtype)
+                        delays = [rng.uniform(delay / 5, delay) for _ in range(num_completions)]
+                        seen.append(judged.step(trainer, delays))
+                    cases.append(make_case(name, shape, trainer, delay, seen))
+                return cases, watch_one_step(name, trainer, options, seen, cases)
     finally:
         policy.load_decoder = original
-    return cases, checks
 
 
-def row(name: str, shape: dict, trainer: Trainer, delay: float, seen: list[dict]) -> dict:
-    seconds = [step["step"] for step in seen]
+def make_case(name: str, shape: dict, trainer: GrpoTrainer, delay: float, seen: list[dict]) -> dict:
+    """Make the case of one delay from its steps, and print it."""
+    size = f"{shape['model']}, {shape['prompts']} x {shape['group']} x {shape['tokens']} tokens"
     case = {
-        "name": f"{name}: {shape['model']}, {shape['prompts']} x {shape['group']} x {shape['tokens']} tokens, judge {delay:g} s",
-        "seconds": {"ours": timing.spread(seconds)},
+        "name": f"{name}: {size}, judge {delay:g} s",
+        "seconds": {"ours": timing.spread([step["step"] for step in seen])},
         "tokens": seen[-1]["tokens"],
         "target": shape["target"],
-        "phases": {
-            phase: timing.spread([step[phase] for step in seen])["median"]
-            for phase in ("generate", "reference", "reward", "train")
-        },
+        "phases": {},
         "micro_batches": seen[-1]["micro_batches"],
         "recompute": trainer.budget.recompute,
         "judged": [step["judged"] for step in seen],
     }
-    case["tokens_per_s"] = case["tokens"] / case["seconds"]["ours"]["median"]
-    if name == "knowrl":
-        case["projected_hours"] = KNOWRL_STEPS * case["seconds"]["ours"]["median"] / 3600
+    for phase in steps.PHASES:
+        case["phases"][phase] = timing.spread([step[phase] for step in seen])["median"]
+    seconds = timing.our_seconds(case)
+    case["tokens_per_s"] = case["tokens"] / seconds
     timing.show(case)
-    print(
-        "  "
-        + ", ".join(f"{phase} {value:.2f} s" for phase, value in case["phases"].items())
-        + (f"; {KNOWRL_STEPS} steps: {case['projected_hours']:.2f} h" if "projected_hours" in case else ""),
-        flush=True,
-    )
+    print("  " + ", ".join(f"{phase} {spent:.2f} s" for phase, spent in case["phases"].items()), flush=True)
+    if name == "knowrl":
+        case["projected_hours"] = KNOWRL_STEPS * seconds / 3600
+        print(f"  {KNOWRL_STEPS} steps: {case['projected_hours']:.2f} h", flush=True)
     return case
 
 
-def checks_of(name: str, trainer: Trainer, options, seen: list[dict], cases: list[dict], dtype: torch.dtype) -> dict:
-    """One more step, watched: noise between sampler and trainer, memory, and (with --profile) the training pass's
-    kernels."""
+def watch_one_step(name: str, trainer: GrpoTrainer, options, seen: list[dict], cases: list[dict]) -> dict:
+    """Run one more step for the checks; add the share of the ceiling, and the profile if wanted, to the cases."""
     on_gpu = options.device == "cuda"
-    resident = torch.cuda.memory_allocated() if on_gpu else 0
+    resident = 0
     if on_gpu:
+        resident = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-    trainer.rollout.scorer.close()
-    trainer.rollout.scorer = Scorer([Reward("judge", grade=judged.Judge([0.0] * seen[-1]["judged"]).grade)])
-    metrics, groups = trainer.train_step()
-    packed = sum(len(group.prompt.ids) + sum(len(m.ids) - 1 for m in group.completions) for group in groups)
-    floor = floor_seconds(trainer, groups, dtype, options.device)
-    for case in cases:
-        case["ceiling_share"] = floor / case["seconds"]["ours"]["median"]
-    found = {
+    judged.install(trainer, judged.Judge([0.0] * seen[-1]["judged"]))
+    metrics, groups = steps.run_step(trainer)
+    checks = {
         f"{name}: sampler/logp_diff_mean": metrics["sampler/logp_diff_mean"],
         f"{name}: judged all": all(step["wrong"] == 0 for step in seen),
     }
+    floor = floor_seconds(trainer, groups, getattr(torch, options.dtype), options.device)
+    for case in cases:
+        case["ceiling_share"] = floor / timing.our_seconds(case)
     if on_gpu:
-        found[f"{name}: peak memory / predicted"] = torch.cuda.max_memory_allocated() / predicted_peak(
-            trainer, resident, packed
-        )
-        found[f"{name}: peak GB"] = torch.cuda.max_memory_allocated() / 1e9
+        peak = torch.cuda.max_memory_allocated()
+        checks[f"{name}: peak memory / predicted"] = peak / predicted_peak(trainer, resident, packed_tokens(groups))
+        checks[f"{name}: peak GB"] = peak / 1e9
         print(f"  attention: decode {trainer.rollout.sampler.decoder}", flush=True)
     if options.profile:
-        weights = step_weights(groups, trainer.config, trainer.ranks)
-        batch = pack(groups, plan(groups, weights, trainer.budget.tokens)[0], weights, trainer.run.device)
-        mode = trainer.policy_mode(0)
-        cases[-1]["kernels"] = profile(
-            lambda: trainer.logprobs(batch, trainer.model, mode)[0].sum().backward(), options.device
-        )
-        trainer.optimizer.grad.zero_()
-    return found
+        cases[-1]["kernels"] = profile_training(trainer, groups, options.device)
+    return checks
+
+
+def profile_training(trainer: GrpoTrainer, groups: list[Group], device: str) -> list[dict]:
+    """Profile forward and backward of the first micro-batch."""
+    set_loss_weights(groups, trainer.config, trainer.ranks)
+    batch = trainer.pack(groups)[0]
+
+    def run() -> None:
+        logp_C, _ = trainer.policy_logprobs(batch)
+        logp_C.sum().backward()
+
+    operations = timing.profile(run, device)
+    trainer.optimizer.discard_gradient()
+    return operations
 
 
 def main(argv: list[str] | None = None) -> dict:
     arguments = timing.parser("bench.whole_steps", __doc__)
     arguments.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
+    delays = [0, 5, 15]
     arguments.add_argument(
-        "--delays", type=float, nargs="+", default=[0, 5, 15], help="longest answer of the judge, seconds"
+        "--delays", type=float, nargs="+", default=delays, help="seconds of the judge's slowest call"
     )
-    arguments.add_argument("--profile", action="store_true")
+    arguments.add_argument("--profile", action="store_true", help="print the operations that take longest")
     options = timing.parse(arguments, argv)
-    options.delays = [0, 0.05] if options.smoke else options.delays
-    peak, cases, checks = ceilings.peaks(options.device, options.smoke), [], {}
+    if options.smoke:
+        options.delays = [0, 0.05]
+    peak, cases, checks = ceilings.peaks(options), [], {}
     for name in options.shapes:
-        more, found = measure(name, options, peak)
-        cases, checks = cases + more, checks | found
+        found, found_checks = measure(name, options)
+        cases += found
+        checks |= found_checks
     return timing.finish("whole_steps", options, cases, checks, ceilings=peak, part=" ".join(options.shapes))
 
 

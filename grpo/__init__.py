@@ -1,15 +1,40 @@
-"""GRPO from scratch in PyTorch. Read in the order in which a training step runs:
+"""GRPO from scratch in PyTorch.
 
-train.py        the step on one screen: sample, score, pack, update
-schema.py       the shape legend; Prompt, Completion, Group, PackedBatch with worked examples
-sampler.py      completions with the log-probs they were drawn with      (cache.py, draw.py)
-advantages.py   what a reward is worth within its group                  (rewards/ beside this folder)
-packing.py      groups to one row of tokens, weights filled once
-logprobs.py     hidden states to log-probs, never tokens x vocabulary    (kernels/ beside this folder)
-loss.py         the clipped objective and its relatives                  (MATH.md has the equations)
-model.py        the decoder                                              (rope.py, attention.py, lora.py)
-weights.py      Hugging Face checkpoints in and out                      (adapter.py: PEFT's format)
-optim.py, checkpoint.py, run_dir.py, log.py, config.py, data.py          what surrounds it
+    configs/*.yaml
+       │ load                        config/load.py        one frozen config, strict
+       ▼
+    prompts                          data/                 rows → rendered prompts → ids, in a resumable order
+       │ sample                      sampling/             completions + log-probs of the distribution sampled from
+       ▼
+    groups, being graded             rollout.py            a number, or unscorable, and why         ← rewards/
+       │ group_advantages            advantages.py         Â                                       Eq. 1, 2
+       ▼
+    packed micro-batches             packing.py            one row of tokens, shared prompts       Eq. 8
+       │ token_logprobs              logprobs.py           policy and reference                    Eq. 3   ← kernels/
+       ▼
+    policy_loss                      loss.py               loss, statistics                        Eq. 4 to 7
+       │ step                        optim.py
+       ▼
+    log, checkpoint                  run/
+
+Read in this order, about ninety minutes with MATH.md beside it:
+
+    train.py         `train_step`: the algorithm on one screen
+    schema.py        the data that flows through it, with worked examples, and the legend of tensor shapes
+    rollout.py       prompts to groups of completions, rewards to advantages            (then advantages.py)
+    packing.py       groups to rows of tokens; the loss weights
+    logprobs.py      hidden states to log-probs, never tokens x vocabulary at once
+    loss.py          the clipped objective and its relatives
+    trainer.py       what GRPO and fine-tuning share: the passes, the update            (then optim.py, sft.py)
+    sampling/        batched generation over a key-value cache
+    model/           the decoder of Qwen and Llama, LoRA, checkpoints in and out
+    attention/       inside a packed row, and of one new token per sequence
+    device/          where a fused kernel takes the place of torch's operations
+    data/            files to prompts
+    run/             what surrounds the algorithm: config, output directory, log, checkpoints, memory
+
+Imports go one way: errors.py, schema.py and storage.py import nothing of this program; knowledge/ imports these, and
+rewards/ imports knowledge/. The rooms of grpo/ come next, and train.py, sft.py and the other commands last.
 """
 
 from pathlib import Path

@@ -18,18 +18,18 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
+from grpo.config.load import load_config
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.prompts import eos_ids, load_tokenizer
 from grpo.data.questions import load_prompts
 from grpo.device import ops
+from grpo.device.distributed import choose_device
 from grpo.errors import PREFLIGHT, STORAGE, UserError, describe, escape, redact, run_main
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.policy import Policy, check_vocabulary, choose_dtype, find_parts, lora_spec
 from grpo.model.weights import read_config, tensor_slots
 from grpo.run import memory
-from grpo.run.config import load_config
-from grpo.run.distributed import choose_device
-from grpo.run.options import SftConfig, TrainConfig
 from rewards.registry import build_rewards
 
 CHECKPOINT_COPIES = 3  # of every trained weight: itself and AdamW's two moments

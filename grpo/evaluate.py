@@ -11,17 +11,17 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from grpo.config.load import load_config
+from grpo.config.options import TrainConfig
 from grpo.data.questions import load_prompts
+from grpo.device.distributed import choose_device
+from grpo.device.draw import SamplingParams
 from grpo.errors import UserError, run_main
 from grpo.model.policy import load_for_inference
 from grpo.run import memory
-from grpo.run.config import load_config
-from grpo.run.distributed import choose_device
 from grpo.run.evaluation import generate_groups
 from grpo.run.log import completion_record
-from grpo.run.options import TrainConfig
 from grpo.run.summary import summary
-from grpo.sampling.draw import SamplingParams
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Group
 from rewards.registry import build_rewards

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from grpo.config.load import load_config
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.prompts import load_tokenizer
 from grpo.errors import CONFIG, PREFLIGHT, UserError, run_main
 from grpo.model.adapter import is_adapter, load_adapter, save_adapter
@@ -19,8 +21,6 @@ from grpo.model.policy import Policy, load_for_inference, load_policy
 from grpo.model.weights import DTYPES, save_checkpoint
 from grpo.optim import Optimizer
 from grpo.run import checkpoint
-from grpo.run.config import load_config
-from grpo.run.options import SftConfig, TrainConfig
 
 CPU = torch.device("cpu")
 

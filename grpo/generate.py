@@ -8,12 +8,12 @@ Without --prompt it holds a conversation on the terminal, which ends with an emp
 import argparse
 import sys
 
+from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder, Message
+from grpo.device.distributed import choose_device
+from grpo.device.draw import SamplingParams, row_seed
 from grpo.errors import escape, run_main
 from grpo.model.policy import Policy, load_for_inference
-from grpo.run.distributed import choose_device
-from grpo.run.options import TrainConfig
-from grpo.sampling.draw import SamplingParams, row_seed
 from grpo.sampling.sampler import Sampler
 
 INCOMPLETE = "\ufffd"  # the bytes of a character may be spread over several tokens

@@ -19,7 +19,8 @@ from collections.abc import Iterator
 
 import torch
 
-from grpo.device.ops import NO_CUT, exact_logits, log_softmax_rows
+from grpo.device.draw import NO_CUT
+from grpo.device.ops import exact_logits, log_softmax_rows
 from grpo.device.products import linear
 
 

@@ -6,7 +6,7 @@ sum.
 
 import torch
 
-from grpo.run.options import TrainConfig
+from grpo.config.options import TrainConfig
 from grpo.schema import PackedBatch
 
 MAX_LOG_RATIO = 20.0  # nats; exp of more than this says nothing and overflows

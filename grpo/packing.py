@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 import torch
 
-from grpo.run.distributed import Ranks
-from grpo.run.options import TrainConfig
+from grpo.config.options import TrainConfig
+from grpo.device.distributed import Ranks
 from grpo.schema import Completion, Group, Layout, PackedBatch, PackedGroup, Part
 
 
 def set_loss_weights(groups: Sequence[Group], config: TrainConfig, ranks: Ranks) -> None:
-    """Give every completion of this rank's groups its `loss_weight`: what each of its tokens counts in the loss (Eq. 8).
+    """Give every completion of this rank's groups its `loss_weight`: what each of its tokens counts in the loss (Eq.
+    8).
 
         grpo      1 / (N n_i)            mean over tokens, then over completions (DeepSeekMath, 2402.03300)
         dapo      1 / Σ n_i              mean over tokens (2503.14476)
@@ -22,8 +23,8 @@ def set_loss_weights(groups: Sequence[Group], config: TrainConfig, ranks: Ranks)
         bnpo      1 / (M Σ_m n_i)        mean over the tokens of each of the M micro-batches, as in TRL
 
     n_i counts the tokens of completion i. N and the sums run over the completions that are trained, of the whole
-    optimizer step and all ranks. A micro-batch of bnpo is `per_device_train_batch_size` consecutive completions, however
-    they are packed. Completions that are not trained get 0.
+    optimizer step and all ranks. A micro-batch of bnpo is `per_device_train_batch_size` consecutive completions,
+    however they are packed. Completions that are not trained get 0.
     """
     rows = [completion for group in groups for completion in group.completions]
     batch_size = config.per_device_train_batch_size
@@ -53,7 +54,8 @@ def is_trained(completion: Completion, mask_truncated: bool) -> bool:
 
 
 def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list[list[Part]]:
-    """Split the completions that have a loss weight, in order, into micro-batches of at most `token_budget` packed tokens.
+    """Split the completions that have a loss weight, in order, into micro-batches of at most `token_budget` packed
+    tokens.
 
     A group that fits into one micro-batch is not split. A larger one is, and its prompt repeated. A single completion
     larger than the budget gets a micro-batch of its own.

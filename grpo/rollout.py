@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator, Sequence
 
 from grpo.advantages import group_advantages, reward_std
+from grpo.config.options import TrainConfig
 from grpo.data.questions import load_prompts
 from grpo.data.rows import Order
+from grpo.device.draw import SamplingParams, row_seed
 from grpo.model.policy import Policy
 from grpo.run import memory
 from grpo.run.metrics import Clock, is_mixed
-from grpo.run.options import TrainConfig
 from grpo.run.run import Run
-from grpo.sampling.draw import SamplingParams, row_seed
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Completion, Group, PackedBatch
 from grpo.storage import failpoint

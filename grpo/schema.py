@@ -2,14 +2,15 @@
 
 A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). A letter means one axis everywhere:
 
-    T  packed tokens of a micro-batch     C  scored tokens: every completion token of a micro-batch, row by row
-    N  completions of a micro-batch       P  prompts of a micro-batch
-    B  sequences that decode together     S  positions of a sequence, or of the KV cache
-    D  model width                        F  width of the MLP
-    H  query heads                        K  key-value heads          G  query heads that share a key-value head
-    E  width of a head                    I  inputs of a linear layer O  its outputs
-    R  LoRA rank                          V  vocabulary               L  layers
-    X  rows or entries of a part of an axis that is worked through in parts
+    T  packed tokens of a micro-batch       C  scored tokens: every completion token of a micro-batch
+    N  completions of a micro-batch         P  prompts of a micro-batch
+    B  sequences that decode together       S  positions of a sequence, or of the KV cache
+    D  model width                          F  width of the MLP
+    H  query heads                          G  query heads that share a key-value head
+    K  key-value heads                      E  width of a head
+    I  inputs of a linear layer             O  its outputs
+    R  LoRA rank                            V  vocabulary
+    L  layers                               X  a part of an axis, or a few entries
     1  an axis of length one
 """
 
@@ -41,8 +42,8 @@ class Prompt:
 class Score:
     """What one reward says about one completion: a number, or None (unscorable), and the reason why.
 
-    `outcome` says how the answer turned out, from rewards that can tell; accuracy and dynamic sampling use it, never the
-    value, which may be shaped. `details` holds numbers to log, such as the share of supported facts.
+    `outcome` says how the answer turned out, from rewards that can tell; accuracy and dynamic sampling use it, never
+    the value, which may be shaped. `details` holds numbers to log, such as the share of supported facts.
 
     >>> Score(None, "the judge could not be reached").value is None
     True
@@ -58,9 +59,9 @@ class Score:
 class Completion:
     """One answer as it was sampled, and what becomes of it in the step.
 
-    `ids` ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under the
-    distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the smallest log-prob that
-    top-k and top-p kept there: tokens below it could not be drawn (-inf if nothing was cut off).
+    `ids` ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under
+    the distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the smallest log-prob
+    that top-k and top-p kept there: tokens below it could not be drawn (-inf if nothing was cut off).
 
     >>> c = Completion(ids=[7, 2], logps=[-0.5, -0.1], cuts=[float("-inf")] * 2, finish_reason="stop", text="4")
     >>> len(c.ids) == len(c.logps)
@@ -84,12 +85,14 @@ class Group:
 
     prompt: Prompt
     completions: list[Completion]
-    pending: list[dict[str, Future]] = field(default_factory=list, repr=False)  # grades under way, per completion
+    # Grades under way, per completion: reward name -> future. None for a completion that was not submitted yet.
+    pending: list[dict[str, Future] | None] = field(default_factory=list, repr=False)
 
     @property
     def is_ready(self) -> bool:
         """Whether every grade has arrived."""
-        return all(future.done() for futures in self.pending for future in futures.values())
+        futures = [future for grades in self.pending for future in grades.values()]
+        return all(future.done() for future in futures)
 
 
 @dataclass(frozen=True)

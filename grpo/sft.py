@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from grpo.config.load import load_config, parse_arguments
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.conversations import make_examples
 from grpo.data.hub import fetch_data
 from grpo.data.prompts import ChatEncoder
 from grpo.data.rows import Order, digest, read_records
-from grpo.data.toy import make_world
+from grpo.device.distributed import Ranks
 from grpo.errors import run_main
 from grpo.run import memory
-from grpo.run.config import load_config, parse_arguments
-from grpo.run.distributed import Ranks
 from grpo.run.guard import Guard
-from grpo.run.options import SftConfig, TrainConfig
 from grpo.run.plot import line_plot
 from grpo.run.run import Run
+from grpo.run.toy import make_world
 from grpo.schema import Group
 from grpo.trainer import Trainer
 

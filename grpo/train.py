@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import torch
 
 from grpo.attention import select
+from grpo.config.load import parse_arguments
+from grpo.config.options import TrainConfig
 from grpo.data.questions import prepare_rewards
-from grpo.data.toy import make_world
 from grpo.device import ops
 from grpo.errors import run_main
 from grpo.loss import policy_loss
@@ -19,12 +20,11 @@ from grpo.model.policy import load_reference
 from grpo.packing import set_loss_weights
 from grpo.rollout import Rollout
 from grpo.run import memory
-from grpo.run.config import parse_arguments
 from grpo.run.evaluation import Evaluation
 from grpo.run.guard import Guard
 from grpo.run.metrics import completion_metrics
-from grpo.run.options import TrainConfig
 from grpo.run.run import Run
+from grpo.run.toy import make_world
 from grpo.schema import Group, PackedBatch
 from grpo.sft import cold_start
 from grpo.trainer import Trainer

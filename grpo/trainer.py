@@ -6,7 +6,9 @@ from math import ceil, isfinite
 import torch
 
 from grpo.attention.select import packed_attention
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.rows import Order
+from grpo.device.draw import row_seed
 from grpo.errors import UserError
 from grpo.logprobs import token_logprobs
 from grpo.model.decoder import Decoder
@@ -17,9 +19,7 @@ from grpo.packing import pack, split_into_micro_batches
 from grpo.run import memory
 from grpo.run.health import Health
 from grpo.run.metrics import Clock, TokenMeter
-from grpo.run.options import SftConfig, TrainConfig
 from grpo.run.run import Run
-from grpo.sampling.draw import row_seed
 from grpo.schema import Group, PackedBatch
 from grpo.storage import failpoint
 
@@ -51,7 +51,8 @@ class Trainer:
         self.step, self.num_tokens, self.skipped = 0, 0, 0
 
     def set_data(self, order: Order, data_hash: str, rows_per_step: int, longest: int) -> None:
-        """Say what the steps consume: rows in this order, so many a step over all ranks, the longest of `longest` tokens."""
+        """Say what the steps consume: rows in this order, so many a step over all ranks, the longest of `longest`
+        tokens."""
         self.order, self.data_hash = order, data_hash
         c = self.config
         self.total_steps = c.max_steps if c.max_steps > 0 else ceil(c.num_train_epochs * order.num_rows / rows_per_step)
@@ -81,8 +82,8 @@ class Trainer:
     def policy_logprobs(self, batch: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute log-prob and entropy of every completion token under the policy, [C] each (Eq. 3).
 
-        The first pass over a batch also records `old_logp_C`: the policy has not changed since it sampled. With dropout,
-        every pass over a batch has the same masks, so that the ratio measures the policy's change alone.
+        The first pass over a batch also records `old_logp_C`: the policy has not changed since it sampled. With
+        dropout, every pass over a batch has the same masks, so that the ratio measures the policy's change alone.
         """
         mode = POLICY
         if self.config.lora_dropout:

@@ -1,10 +1,10 @@
-"""Attention of one new token per sequence over the slot cache: grouped queries, split keys (Flash-Decoding,
-2311.01282).
+"""Attend from one new token per sequence to its keys in the cache: grouped queries, split keys (Flash-Decoding).
 
-A program takes one sequence, one key-value head and one stretch of positions. All queries of the group share it as one
-operand of the matrix product (padded to 16 rows), so that each key is read once. It keeps the running maximum, sum and
-output of the online softmax; a second launch weighs the stretches by exp(lse - max lse). Positions at or after a
-sequence's length are never read.
+A program takes one sequence, one key-value head and one split, a stretch of positions. All query heads of the group
+share the program as one operand of the matrix product (padded to 16 rows), so each key is read once. The program keeps
+the running maximum, sum and output of the online softmax. A second launch weighs the splits by exp(lse - max lse),
+where lse is the log-sum-exp of a split's scores. Positions at or after a sequence's length are never read. Splitting
+the keys is from 2311.01282.
 """
 
 import math
@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 
 POSITIONS = 64  # per tile
-WAVES = 4  # programs per multiprocessor wanted before stretches are made longer
+WAVES = 4  # programs per multiprocessor that are wanted before splits are made longer
+MIN_DOT = 16  # rows and columns that an operand of tl.dot must have
 
 
 def decode_attention(
@@ -25,127 +26,142 @@ def decode_attention(
     num_positions: int,
     num_splits: int = 0,
 ) -> torch.Tensor:
-    """softmax(q kᵀ / sqrt(E)) v over the first lengths_B positions of each slot [B, H, E]; a length of 0 gives zeros.
+    """Return softmax(q kᵀ / sqrt(E)) v over the first lengths_B positions of each slot [B, H, E]; length 0 gives zeros.
 
-    k_BKSE, v_BKSE: views of the cache, equal in strides, contiguous along E. num_positions: at least the largest
-    length; it and num_splits (0: by the size of the device) shape the launch, so that the lengths stay on the device.
-    Slow twin: kernels/reference.py `decode_attention`.
+    k_BKSE and v_BKSE are views of the cache with equal strides, contiguous along E. num_positions is at least the
+    largest length. It and num_splits (0: chosen by the size of the GPU) shape the launch, so the lengths can stay on
+    the device. Slow twin: kernels/reference.py `decode_attention`.
     """
-    (B, H, E), K = q_BHE.shape, k_BKSE.shape[1]
-    splits = num_splits or choose_splits(B * K, num_positions, _multiprocessors(q_BHE.device))
-    stretch = triton.cdiv(triton.cdiv(num_positions, splits), POSITIONS) * POSITIONS
-    splits = triton.cdiv(num_positions, stretch)
+    B, H, E = q_BHE.shape
+    K = k_BKSE.shape[1]
+    num_splits = num_splits or choose_splits(B * K, num_positions, _num_multiprocessors(q_BHE.device))
+    split_length = triton.cdiv(triton.cdiv(num_positions, num_splits), POSITIONS) * POSITIONS
+    num_splits = triton.cdiv(num_positions, split_length)
     out_BHE = torch.empty(B, H, E, dtype=q_BHE.dtype, device=q_BHE.device)
-    part_BHXE = torch.empty(B, H, splits, E, dtype=torch.float32, device=q_BHE.device) if splits > 1 else out_BHE
-    lse_BHX = torch.empty(B, H, splits, dtype=torch.float32, device=q_BHE.device)
-    shape = {"splits": splits, "E": E, "padded_E": max(16, triton.next_power_of_2(E))}
-    _stretches[(B, K, splits)](
+    part_BHXE = out_BHE  # one split is the result
+    if num_splits > 1:
+        part_BHXE = torch.empty(B, H, num_splits, E, dtype=torch.float32, device=q_BHE.device)
+    lse_BHX = torch.empty(B, H, num_splits, dtype=torch.float32, device=q_BHE.device)
+    shape = {"splits": num_splits, "E": E, "padded_E": max(MIN_DOT, triton.next_power_of_2(E))}
+    _stretches[(B, K, num_splits)](
         q_BHE,
         k_BKSE,
         v_BKSE,
         lengths_B,
         part_BHXE,
         lse_BHX,
-        q_BHE.stride(0),
-        q_BHE.stride(1),
+        *q_BHE.stride()[:2],
         *k_BKSE.stride()[:3],
-        stretch,
+        split_length,
         1.0 / math.sqrt(E),
         group=H // K,
-        padded_group=max(16, triton.next_power_of_2(H // K)),
+        padded_group=max(MIN_DOT, triton.next_power_of_2(H // K)),
         positions=POSITIONS,
-        exact=q_BHE.dtype == torch.float32,
+        is_exact=q_BHE.dtype == torch.float32,
         **shape,
         num_warps=4,
         num_stages=3,
     )
-    if splits > 1:
-        _combine[(B * H,)](
-            part_BHXE, lse_BHX, out_BHE, padded_splits=triton.next_power_of_2(splits), **shape, num_warps=2
-        )
+    if num_splits > 1:
+        padded_splits = triton.next_power_of_2(num_splits)
+        _combine[(B * H,)](part_BHXE, lse_BHX, out_BHE, padded_splits=padded_splits, **shape, num_warps=2)
     return out_BHE
 
 
 def choose_splits(programs: int, num_positions: int, multiprocessors: int) -> int:
-    """Stretches per sequence and head: enough to fill the device, none shorter than four tiles."""
-    return max(1, min(-(-WAVES * multiprocessors // programs), num_positions // (4 * POSITIONS)))
+    """Return the splits per sequence and head: enough to fill the device, none shorter than four tiles."""
+    wanted = triton.cdiv(WAVES * multiprocessors, programs)
+    return max(1, min(wanted, num_positions // (4 * POSITIONS)))
 
 
-def _multiprocessors(device: torch.device) -> int:
+def _num_multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 @triton.jit
 def _stretches(
-    q,
-    k,
-    v,
-    lengths,
-    part,
-    lse,
-    q_row,
-    q_head,
-    kv_row,
-    kv_head,
-    kv_position,
-    stretch,
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    lengths_ptr,
+    part_ptr,
+    lse_ptr,
+    q_row_stride,
+    q_head_stride,
+    slot_stride,
+    kv_head_stride,
+    position_stride,
+    split_length,
     scale,
     group: tl.constexpr,
     padded_group: tl.constexpr,
     positions: tl.constexpr,
-    exact: tl.constexpr,
+    is_exact: tl.constexpr,
     splits: tl.constexpr,
     E: tl.constexpr,
     padded_E: tl.constexpr,
 ):
-    row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    length = tl.load(lengths + row).to(tl.int32)
-    g, e, s = tl.arange(0, padded_group), tl.arange(0, padded_E), tl.arange(0, positions)
-    base = row.to(tl.int64) * kv_row + head * kv_head
-    queries = tl.load(
-        q + row.to(tl.int64) * q_row + (head * group + g[:, None]) * q_head + e[None],
-        mask=(g[:, None] < group) & (e[None] < E),
-        other=0.0,
-    )
+    """Store the output of one split, normalized by its own sum, and its log-sum-exp. Scores are in units of log 2."""
+    row = tl.program_id(0).to(tl.int64)
+    kv_head = tl.program_id(1)
+    split = tl.program_id(2)
+    length = tl.load(lengths_ptr + row).to(tl.int32)
+    g = tl.arange(0, padded_group)
+    e = tl.arange(0, padded_E)
+    s = tl.arange(0, positions)
+    used = (g[:, None] < group) & (e[None] < E)
+    source = q_ptr + row * q_row_stride + (kv_head * group + g[:, None]) * q_head_stride + e[None]
+    queries = tl.load(source, mask=used, other=0.0)
+
     top = tl.full([padded_group], float("-inf"), tl.float32)
-    mass = tl.zeros([padded_group], tl.float32)
+    sum_exp = tl.zeros([padded_group], tl.float32)
     out = tl.zeros([padded_group, padded_E], tl.float32)
-    precision: tl.constexpr = "ieee" if exact else "tf32"  # tf32 concerns float32 operands alone
-    end = tl.minimum(split * stretch + stretch, length)
-    for start in range(split * stretch, end, positions):
-        place = base + (start + s[:, None]) * kv_position.to(tl.int64) + e[None]
+    precision: tl.constexpr = "ieee" if is_exact else "tf32"  # tf32 matters for float32 operands only
+    slot = row * slot_stride + kv_head * kv_head_stride
+    begin = split * split_length
+    end = tl.minimum(begin + split_length, length)
+    for start in range(begin, end, positions):
+        place = slot + (start + s[:, None]) * position_stride.to(tl.int64) + e[None]
         inside = (start + s[:, None] < end) & (e[None] < E)
-        keys = tl.load(k + place, mask=inside, other=0.0)
-        scores = tl.dot(queries, tl.trans(keys), input_precision=precision) * (
-            scale * 1.4426950408889634
-        )  # in units of log 2
+        keys = tl.load(k_ptr + place, mask=inside, other=0.0)
+        products = tl.dot(queries, tl.trans(keys), input_precision=precision)
+        scores = products * (scale * 1.4426950408889634)  # 1 / log 2
         scores = tl.where(start + s[None] < end, scores, float("-inf"))
-        higher = tl.maximum(top, tl.max(scores, 1))  # finite: every tile holds a position before `end`
-        p = tl.exp2(scores - higher[:, None])
-        decay = tl.exp2(top - higher)
-        mass = mass * decay + tl.sum(p, 1)
-        values = tl.load(v + place, mask=inside, other=0.0)
+        new_top = tl.maximum(top, tl.max(scores, 1))  # finite: every tile holds a position before `end`
+        p = tl.exp2(scores - new_top[:, None])
+        decay = tl.exp2(top - new_top)
+        sum_exp = sum_exp * decay + tl.sum(p, 1)
+        values = tl.load(v_ptr + place, mask=inside, other=0.0)
         out = out * decay[:, None] + tl.dot(p.to(values.dtype), values, input_precision=precision)
-        top = higher
-    place = (row.to(tl.int64) * tl.num_programs(1) + head) * group + g
-    out = out / tl.where(mass > 0, mass, 1.0)[:, None]
-    kept = (g[:, None] < group) & (e[None] < E)
-    tl.store(part + (place[:, None] * splits + split) * E + e[None], out.to(part.dtype.element_ty), mask=kept)
-    tl.store(lse + place * splits + split, top + tl.log2(tl.where(mass > 0, mass, 1.0)), mask=g < group)
+        top = new_top
+
+    head = (row * tl.num_programs(1) + kv_head) * group + g
+    sum_or_one = tl.where(sum_exp > 0, sum_exp, 1.0)  # a split beyond the length gives zeros and weight 0
+    out = out / sum_or_one[:, None]
+    target = part_ptr + (head[:, None] * splits + split) * E + e[None]
+    tl.store(target, out.to(part_ptr.dtype.element_ty), mask=used)
+    tl.store(lse_ptr + head * splits + split, top + tl.log2(sum_or_one), mask=g < group)
 
 
 @triton.jit
 def _combine(
-    part, lse, out, splits: tl.constexpr, padded_splits: tl.constexpr, E: tl.constexpr, padded_E: tl.constexpr
+    part_ptr,
+    lse_ptr,
+    out_ptr,
+    splits: tl.constexpr,
+    padded_splits: tl.constexpr,
+    E: tl.constexpr,
+    padded_E: tl.constexpr,
 ):
-    place = tl.program_id(0).to(tl.int64)
-    x, e = tl.arange(0, padded_splits), tl.arange(0, padded_E)
-    lses = tl.load(lse + place * splits + x, mask=x < splits, other=float("-inf"))
-    top = tl.max(lses, 0)
-    weights = tl.exp2(lses - tl.where(top > float("-inf"), top, 0.0))
+    """Average the splits of one query head, weighed by exp2(lse - max lse)."""
+    head = tl.program_id(0).to(tl.int64)
+    x = tl.arange(0, padded_splits)
+    e = tl.arange(0, padded_E)
+    lse = tl.load(lse_ptr + head * splits + x, mask=x < splits, other=float("-inf"))
+    top = tl.max(lse, 0)
+    weights = tl.exp2(lse - tl.where(top > float("-inf"), top, 0.0))
     total = tl.sum(weights, 0)
-    parts = tl.load(
-        part + (place * splits + x[:, None]) * E + e[None], mask=(x[:, None] < splits) & (e[None] < E), other=0.0
-    )
-    mixed = tl.sum(parts * weights[:, None], 0) / tl.where(total > 0, total, 1.0)
-    tl.store(out + place * E + e, mixed.to(out.dtype.element_ty), mask=e < E)
+    used = (x[:, None] < splits) & (e[None] < E)
+    parts = tl.load(part_ptr + (head * splits + x[:, None]) * E + e[None], mask=used, other=0.0)
+    out = tl.sum(parts * weights[:, None], 0) / tl.where(total > 0, total, 1.0)
+    tl.store(out_ptr + head * E + e, out.to(out_ptr.dtype.element_ty), mask=e < E)

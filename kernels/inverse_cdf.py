@@ -1,9 +1,9 @@
-"""Drawing a token per row of logits by inverse CDF, or greedily: grpo/sampling/draw.py in two launches.
+"""Draw a token from each row of logits by inverse CDF, or take the likeliest: grpo/device/draw.py in two launches.
 
-The first gives every piece of the vocabulary a program: its largest logit and its mass relative to that. The second
-gives every row a program: it scales the masses to the row's largest logit, finds the piece where the running mass
-(float64) exceeds u · total, and then the entry inside that piece, which is all of the logits that is read again. u is a
-hash of (seed, position).
+The first launch gives a program to each piece of the vocabulary, which finds the piece's largest logit and its mass
+relative to that. The second gives a program to each row. It rescales the masses to the row's largest logit, finds the
+piece where the running sum (float64) exceeds u * total, and then the entry inside that piece, the only part of the
+logits that is read twice. u is a hash of (seed, position).
 """
 
 import torch
@@ -20,26 +20,27 @@ def draw_rows(
     temperature: float,
     least_B: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A token per row (int64) and its log-prob (float32, nats) at that temperature; temperature 0: the likeliest token,
-    log-prob 0.
+    """Return a token per row (int64) and its log-prob at that temperature (float32, nats).
 
-    least_B: only logits from this one on can be drawn (nucleus.thresholds), and the log-prob is that among them.
-    The same tokens as draw.draw(logits_BV, draw.uniforms(seed_B, position_B), ...), but for draws within rounding of an
+    Temperature 0 takes the likeliest token, with log-prob 0. least_B (see nucleus.thresholds) is the least logit that
+    can be drawn; the log-prob is then that among the tokens that are left. The tokens are those of
+    draw.draw(logits_BV, draw.uniforms(seed_B, position_B), ...), except where u * total lies within rounding of the
     edge between two tokens. Slow twin: kernels/reference.py `draw`.
     """
-    rows, width = logits_BV.shape
-    pieces = triton.cdiv(width, PIECE)
-    top_BX, mass_BX = (torch.empty(rows, pieces, dtype=torch.float32, device=logits_BV.device) for _ in range(2))
-    id_B = torch.empty(rows, dtype=torch.int64, device=logits_BV.device)
-    logp_B = torch.empty(rows, dtype=torch.float32, device=logits_BV.device)
-    inverse = 1.0 / temperature if temperature else 0.0
-    if rows:
-        kind = {"greedy": temperature == 0, "cuts": least_B is not None}
-        least_B = logp_B if least_B is None else least_B  # not read then
-        _masses[(pieces, rows)](
-            logits_BV, least_B, top_BX, mass_BX, logits_BV.stride(0), width, inverse, piece=PIECE, **kind, num_warps=8
-        )
-        _pick[(rows,)](
+    B, V = logits_BV.shape
+    num_pieces = triton.cdiv(V, PIECE)
+    top_BX = torch.empty(B, num_pieces, dtype=torch.float32, device=logits_BV.device)
+    mass_BX = torch.empty_like(top_BX)
+    id_B = torch.empty(B, dtype=torch.int64, device=logits_BV.device)
+    logp_B = torch.empty(B, dtype=torch.float32, device=logits_BV.device)
+    if B:
+        inverse_temperature = 1.0 / temperature if temperature else 0.0
+        has_least = least_B is not None
+        least_B = least_B if has_least else logp_B  # not read if there is none
+        shared = {"is_greedy": temperature == 0, "has_least": has_least, "piece": PIECE, "num_warps": 8}
+        stride = logits_BV.stride(0)
+        _masses[(num_pieces, B)](logits_BV, least_B, top_BX, mass_BX, stride, V, inverse_temperature, **shared)
+        _pick[(B,)](
             logits_BV,
             least_B,
             top_BX,
@@ -48,109 +49,108 @@ def draw_rows(
             position_B,
             id_B,
             logp_B,
-            logits_BV.stride(0),
-            width,
-            pieces,
-            inverse,
-            **kind,
-            piece=PIECE,
-            padded=triton.next_power_of_2(pieces),
-            num_warps=8,
+            stride,
+            V,
+            num_pieces,
+            inverse_temperature,
+            padded_pieces=triton.next_power_of_2(num_pieces),
+            **shared,
         )
     return id_B, logp_B
 
 
 @triton.jit
 def _masses(
-    logits,
-    least,
-    top_of,
-    mass_of,
+    logits_ptr,
+    least_ptr,
+    top_ptr,
+    mass_ptr,
     stride,
-    width,
+    V,
     inverse_temperature,
-    greedy: tl.constexpr,
-    cuts: tl.constexpr,
+    is_greedy: tl.constexpr,
+    has_least: tl.constexpr,
     piece: tl.constexpr,
 ):
-    """Per piece: its largest logit, and its mass; if greedy, the index of the largest instead of the mass."""
-    place = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    entries = tl.program_id(0) * piece + tl.arange(0, piece)
-    z = tl.load(
-        logits + tl.program_id(1).to(tl.int64) * stride + entries, mask=entries < width, other=float("-inf")
-    ).to(tl.float32)
-    if cuts:
-        z = tl.where(z >= tl.load(least + tl.program_id(1)), z, float("-inf"))
+    """Store the largest logit of a piece and its mass; if greedy, the index of that logit instead of the mass."""
+    row = tl.program_id(1)
+    place = row * tl.num_programs(0) + tl.program_id(0)
+    v = tl.program_id(0) * piece + tl.arange(0, piece)
+    z = _load_logits(logits_ptr, least_ptr, row, stride, v, V, has_least)
     top = tl.max(z, 0)
-    tl.store(top_of + place, top)
-    if greedy:
-        tl.store(mass_of + place, tl.argmax(z, 0).to(tl.float32))  # < 4096: exact
+    tl.store(top_ptr + place, top)
+    if is_greedy:
+        tl.store(mass_ptr + place, tl.argmax(z, 0).to(tl.float32))  # an index below 4096 is exact in float32
     else:
-        tl.store(
-            mass_of + place, tl.sum(tl.exp((z - tl.where(top > float("-inf"), top, 0.0)) * inverse_temperature), 0)
-        )
+        finite_top = tl.where(top > float("-inf"), top, 0.0)
+        tl.store(mass_ptr + place, tl.sum(tl.exp((z - finite_top) * inverse_temperature), 0))
 
 
 @triton.jit
 def _pick(
-    logits,
-    least,
-    top_of,
-    mass_of,
-    seeds,
-    positions,
-    ids,
-    logps,
+    logits_ptr,
+    least_ptr,
+    top_ptr,
+    mass_ptr,
+    seed_ptr,
+    position_ptr,
+    id_ptr,
+    logp_ptr,
     stride,
-    width,
-    pieces,
+    V,
+    num_pieces,
     inverse_temperature,
-    greedy: tl.constexpr,
-    cuts: tl.constexpr,
+    is_greedy: tl.constexpr,
+    has_least: tl.constexpr,
     piece: tl.constexpr,
-    padded: tl.constexpr,
+    padded_pieces: tl.constexpr,
 ):
+    """Pick the piece of a row, then the entry inside it."""
     row = tl.program_id(0)
-    x = tl.arange(0, padded)
-    tops = tl.load(top_of + row * pieces + x, mask=x < pieces, other=float("-inf"))
-    masses = tl.load(mass_of + row * pieces + x, mask=x < pieces, other=0.0)
-    top = tl.max(tops, 0)
-    if greedy:
-        first = tl.argmax(tops, 0)
-        entry = tl.sum(tl.where(x == first, masses, 0.0), 0).to(tl.int64)
-        tl.store(ids + row, first * piece + entry)
-        tl.store(logps + row, 0.0)
+    x = tl.arange(0, padded_pieces)
+    tops = tl.load(top_ptr + row * num_pieces + x, mask=x < num_pieces, other=float("-inf"))
+    masses = tl.load(mass_ptr + row * num_pieces + x, mask=x < num_pieces, other=0.0)
+    if is_greedy:
+        chosen = tl.argmax(tops, 0)
+        entry = tl.sum(tl.where(x == chosen, masses, 0.0), 0).to(tl.int64)
+        tl.store(id_ptr + row, chosen * piece + entry)
+        tl.store(logp_ptr + row, 0.0)
     else:
+        top = tl.max(tops, 0)
         weights = masses.to(tl.float64) * tl.exp((tops - top) * inverse_temperature).to(tl.float64)
-        running = tl.cumsum(weights, 0)
         total = tl.sum(weights, 0)
-        wanted = _uniform(tl.load(seeds + row), tl.load(positions + row)) * total
-        chosen = _first(running > wanted, weights > 0, x, padded)
-        residual = wanted - tl.sum(tl.where(x < chosen, weights, 0.0), 0)
-        inside = tl.arange(0, piece)
-        entries = chosen * piece + inside
-        z = tl.load(logits + row.to(tl.int64) * stride + entries, mask=entries < width, other=float("-inf")).to(
-            tl.float32
-        )
-        if cuts:
-            z = tl.where(z >= tl.load(least + row), z, float("-inf"))
+        wanted = _uniform(tl.load(seed_ptr + row), tl.load(position_ptr + row)) * total
+        chosen = _first(tl.cumsum(weights, 0) > wanted, weights > 0, x, padded_pieces)
+        wanted_inside = wanted - tl.sum(tl.where(x < chosen, weights, 0.0), 0)
+
+        lane = tl.arange(0, piece)
+        z = _load_logits(logits_ptr, least_ptr, row, stride, chosen * piece + lane, V, has_least)
         weights = tl.exp((z - top) * inverse_temperature).to(tl.float64)
-        chosen_entry = _first(tl.cumsum(weights, 0) > residual, weights > 0, inside, piece)
-        logit = tl.sum(tl.where(inside == chosen_entry, z, 0.0), 0)
-        tl.store(ids + row, (chosen * piece + chosen_entry).to(tl.int64))
-        tl.store(logps + row, (logit - top) * inverse_temperature - tl.log(total.to(tl.float32)))
+        entry = _first(tl.cumsum(weights, 0) > wanted_inside, weights > 0, lane, piece)
+        logit = tl.sum(tl.where(lane == entry, z, 0.0), 0)
+        tl.store(id_ptr + row, (chosen * piece + entry).to(tl.int64))
+        tl.store(logp_ptr + row, (logit - top) * inverse_temperature - tl.log(total.to(tl.float32)))
+
+
+@triton.jit
+def _load_logits(logits_ptr, least_ptr, row, stride, v, V, has_least: tl.constexpr):
+    """Load entries of a row; those that cannot be drawn become -inf."""
+    z = tl.load(logits_ptr + row.to(tl.int64) * stride + v, mask=v < V, other=float("-inf")).to(tl.float32)
+    if has_least:
+        z = tl.where(z >= tl.load(least_ptr + row), z, float("-inf"))
+    return z
 
 
 @triton.jit
 def _first(passed, possible, index, size: tl.constexpr):
-    """The first possible index that has passed; where rounding left none, the last possible one."""
+    """Return the first possible index that has passed, or the last possible one where rounding let none pass."""
     first = tl.min(tl.where(passed & possible, index, size), 0)
     return tl.where(first < size, first, tl.max(tl.where(possible, index, 0), 0))
 
 
 @triton.jit
 def _uniform(seed, position):
-    """SplitMix64 of (seed, position) as a float64 in (0, 1): draw.uniforms."""
+    """Hash (seed, position) to a float64 in (0, 1) by SplitMix64, as draw.uniforms does."""
     x = seed.to(tl.uint64, bitcast=True) + position.to(tl.uint64, bitcast=True) * 0x9E3779B97F4A7C15
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB

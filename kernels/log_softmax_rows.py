@@ -1,11 +1,17 @@
-"""Rows of logits to log-prob, entropy and gradient in two sweeps, in place: the epilogue of grpo/logprobs.py on a GPU.
+"""Turn rows of logits into log-probs, entropies and gradients, in place: the last part of grpo/logprobs.py on a GPU.
 
-Sweep 1 keeps, tile by tile, the largest logit m so far, S = Σ exp((z - m) / τ) and M = Σ exp((z - m) / τ) (z - m) / τ;
-when the maximum grows by d, S becomes S e^(-d/τ) and M becomes (M - S d/τ) e^(-d/τ). Then
-log-prob = (z_target - m) / τ - log S (Eq. 3) and entropy = log S - M / S.
-Sweep 2 overwrites the row with onehot(target) - softmax. Differences are taken before the division by τ and before any
-exp, so an offset common to all logits costs nothing but the logits' own rounding. Bytes per entry: two reads and one
-write, the second read from the L2 cache where the rows in flight fit into it.
+Sweep 1 goes over a row tile by tile. With m the largest logit so far and x = (z - m) / τ, it keeps
+
+    sum_exp   S = Σ exp(x)
+    sum_xexp  M = Σ x exp(x)
+
+When the maximum grows by d, S becomes S e^(-d/τ), and M becomes (M - S d/τ) e^(-d/τ). At the end of the row
+log-prob = x_target - log S (Eq. 3), and entropy = log S - M / S.
+Sweep 2 overwrites the row with onehot(target) - softmax.
+
+Logits are subtracted before the division by τ and before exp, so an offset common to all of them costs no precision
+beyond their own rounding. An entry is read twice and written once; the second read comes from the L2 cache if the rows
+in flight fit into it.
 """
 
 import torch
@@ -16,103 +22,108 @@ TILE = 8192
 
 
 def log_softmax_rows(
-    logits_XV: torch.Tensor,
-    targets_X: torch.Tensor,
+    logits_CV: torch.Tensor,
+    targets_C: torch.Tensor,
     temperature: float,
     slope_dtype: torch.dtype | None = None,
-    cut_X: torch.Tensor | None = None,
+    cut_C: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Log-prob of the target and entropy of each row, float32 [X], in nats; and onehot - softmax [X, V] in the logits'
-    memory.
+    """Return the target's log-prob and the entropy of each row (float32, nats), and onehot - softmax [C, V].
 
-    cut_X: tokens whose log-prob in the full distribution lies below it are dropped (the target never), and all results
-    are those of the distribution over what is left. slope_dtype: of that last result, the logits' own if not given; a
-    narrower one fills the front half of each row's bytes. Slow twin: kernels/reference.py `log_softmax_rows`.
+    The last result overwrites the logits. It has their dtype unless slope_dtype names a narrower one, which then fills
+    the front half of each row's bytes. cut_C drops the tokens whose log-prob in the full distribution lies below it,
+    but never the target; all results are those of the distribution over what is left.
+    Slow twin: kernels/reference.py `log_softmax_rows`.
     """
-    rows, width = logits_XV.shape
-    logp_X, entropy_X = (torch.empty(rows, dtype=torch.float32, device=logits_XV.device) for _ in range(2))
-    slope_XV = logits_XV.view(slope_dtype or logits_XV.dtype)[:, :width]
-    if rows:
-        _rows[(rows,)](
-            logits_XV,
-            targets_X,
-            logp_X if cut_X is None else cut_X,
-            logp_X,
-            entropy_X,
-            slope_XV,
-            logits_XV.stride(0),
-            slope_XV.stride(0),
-            width,
+    C, V = logits_CV.shape
+    logp_C = torch.empty(C, dtype=torch.float32, device=logits_CV.device)
+    entropy_C = torch.empty_like(logp_C)
+    slope_CV = logits_CV.view(slope_dtype or logits_CV.dtype)[:, :V]
+    if C:
+        _rows[(C,)](
+            logits_CV,
+            targets_C,
+            logp_C if cut_C is None else cut_C,  # not read without cuts
+            logp_C,
+            entropy_C,
+            slope_CV,
+            logits_CV.stride(0),
+            slope_CV.stride(0),
+            V,
             1.0 / temperature,
-            narrower=slope_XV.dtype != logits_XV.dtype,
-            cuts=cut_X is not None,
-            tile=min(TILE, triton.next_power_of_2(width)),
+            is_narrower=slope_CV.dtype != logits_CV.dtype,
+            has_cut=cut_C is not None,
+            tile=min(TILE, triton.next_power_of_2(V)),
             num_warps=16,
         )
-    return logp_X, entropy_X, slope_XV
+    return logp_C, entropy_C, slope_CV
 
 
 @triton.jit
 def _rows(
-    logits,
-    targets,
-    cut,
-    logp,
-    entropy,
-    slope,
+    logits_ptr,
+    targets_ptr,
+    cut_ptr,
+    logp_ptr,
+    entropy_ptr,
+    slope_ptr,
     logits_stride,
     slope_stride,
-    width,
+    V,
     inverse_temperature,
-    narrower: tl.constexpr,
-    cuts: tl.constexpr,
+    is_narrower: tl.constexpr,
+    has_cut: tl.constexpr,
     tile: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    logits += row * logits_stride
-    slope += row * slope_stride
-    target = tl.load(targets + row)
-    target_logit = tl.load(logits + target).to(tl.float32)
-    entries = tl.arange(0, tile)
-    top = -3.0e38  # finite, so that a tile of -inf subtracts to -inf, not NaN
-    mass = 0.0
-    moment = 0.0
-    for start in tl.range(0, width, tile, num_stages=3):
-        z = tl.load(logits + start + entries, mask=start + entries < width, other=float("-inf")).to(tl.float32)
-        higher = tl.maximum(top, tl.max(z, 0))
-        shift = (top - higher) * inverse_temperature
+    logits_ptr += row * logits_stride
+    slope_ptr += row * slope_stride
+    target = tl.load(targets_ptr + row)
+    target_logit = tl.load(logits_ptr + target).to(tl.float32)
+    lane = tl.arange(0, tile)
+
+    top = -3.0e38  # finite: with -inf, a tile of -inf would compute -inf - (-inf)
+    sum_exp = 0.0
+    sum_xexp = 0.0
+    for start in tl.range(0, V, tile, num_stages=3):
+        v = start + lane
+        z = tl.load(logits_ptr + v, mask=v < V, other=float("-inf")).to(tl.float32)
+        new_top = tl.maximum(top, tl.max(z, 0))
+        shift = (top - new_top) * inverse_temperature
         decay = tl.exp(shift)
-        z = (z - higher) * inverse_temperature
-        p = tl.exp(z)
-        moment = decay * (moment + tl.where(mass > 0, mass * shift, 0.0)) + tl.sum(tl.where(p > 0, p * z, 0.0), 0)
-        mass = mass * decay + tl.sum(p, 0)
-        top = higher
-    log_mass = tl.log(mass)
+        x = (z - new_top) * inverse_temperature
+        p = tl.exp(x)
+        rescaled = decay * (sum_xexp + tl.where(sum_exp > 0, sum_exp * shift, 0.0))
+        sum_xexp = rescaled + tl.sum(tl.where(p > 0, p * x, 0.0), 0)
+        sum_exp = sum_exp * decay + tl.sum(p, 0)
+        top = new_top
+    log_sum = tl.log(sum_exp)
+
     floor = float("-inf")
-    if cuts:  # the same sums over what is kept, by a sweep of their own
-        floor = tl.load(cut + row) + log_mass
-        mass = 0.0
-        moment = 0.0
-        for start in tl.range(0, width, tile, num_stages=3):
-            z = tl.load(logits + start + entries, mask=start + entries < width, other=float("-inf")).to(tl.float32)
-            z = (z - top) * inverse_temperature
-            p = tl.where((z >= floor) | (start + entries == target), tl.exp(z), 0.0)
-            moment += tl.sum(tl.where(p > 0, p * z, 0.0), 0)
-            mass += tl.sum(p, 0)
-        log_mass = tl.log(mass)
-    tl.store(logp + row, (target_logit - top) * inverse_temperature - log_mass)
-    tl.store(entropy + row, log_mass - moment / mass)
-    for start in tl.range(0, width, tile, num_stages=3):
-        inside = start + entries < width
-        z = tl.load(logits + start + entries, mask=inside, other=float("-inf")).to(tl.float32)
-        z = (z - top) * inverse_temperature
-        p = tl.exp(z - log_mass)
-        if cuts:
-            p = tl.where((z >= floor) | (start + entries == target), p, 0.0)
-        if narrower:
-            tl.debug_barrier()  # the first tile's writes land on what other threads still read
-        tl.store(
-            slope + start + entries,
-            (tl.where(start + entries == target, 1.0, 0.0) - p).to(slope.dtype.element_ty),
-            mask=inside,
-        )
+    if has_cut:  # the same sums over what is kept, in a sweep of their own
+        floor = tl.load(cut_ptr + row) + log_sum
+        sum_exp = 0.0
+        sum_xexp = 0.0
+        for start in tl.range(0, V, tile, num_stages=3):
+            v = start + lane
+            z = tl.load(logits_ptr + v, mask=v < V, other=float("-inf")).to(tl.float32)
+            x = (z - top) * inverse_temperature
+            p = tl.where((x >= floor) | (v == target), tl.exp(x), 0.0)
+            sum_xexp += tl.sum(tl.where(p > 0, p * x, 0.0), 0)
+            sum_exp += tl.sum(p, 0)
+        log_sum = tl.log(sum_exp)
+
+    tl.store(logp_ptr + row, (target_logit - top) * inverse_temperature - log_sum)  # Eq. 3
+    tl.store(entropy_ptr + row, log_sum - sum_xexp / sum_exp)
+
+    for start in tl.range(0, V, tile, num_stages=3):
+        v = start + lane
+        z = tl.load(logits_ptr + v, mask=v < V, other=float("-inf")).to(tl.float32)
+        x = (z - top) * inverse_temperature
+        p = tl.exp(x - log_sum)
+        if has_cut:
+            p = tl.where((x >= floor) | (v == target), p, 0.0)
+        if is_narrower:
+            tl.debug_barrier()  # the first tile is written over entries that other threads still read
+        slope = tl.where(v == target, 1.0, 0.0) - p
+        tl.store(slope_ptr + v, slope.to(slope_ptr.dtype.element_ty), mask=v < V)

@@ -1,142 +1,159 @@
-"""Slow twins: every fast path of this program, once more, straight from its formula, one row at a time, in float64.
+"""Slow twins: every fast path of this program, written once more from its formula, for tests to compare with.
 
-Nothing here is used in training. Each function names the equation (grpo/MATH.md) it transcribes and the fast path it
-judges. They share no code with what they judge.
+Training never calls these functions. They share no code with what they judge, compute in float64, loop wherever a loop
+is clearer, and leave their gradients to autograd. Equation numbers are those of grpo/MATH.md.
 """
 
 import math
 
 import torch
+from torch import Tensor
 
 
-def lora_linear(
-    x_TI: torch.Tensor,
-    W_OI: torch.Tensor,
-    b_O: torch.Tensor | None,
-    A_RI: torch.Tensor,
-    B_OR: torch.Tensor,
-    scale: float,
-) -> torch.Tensor:
-    """Eq. 12, left-hand side. Twin of lora.LoraLinear for one projection; differentiable by autograd."""
-    y_TO = x_TI.double() @ W_OI.double().T + scale * (x_TI.double() @ A_RI.double().T) @ B_OR.double().T
+def lora_linear(x_TI: Tensor, W_OI: Tensor, b_O: Tensor | None, A_RI: Tensor, B_OR: Tensor, scale: float) -> Tensor:
+    """Apply a linear layer with a LoRA adapter (Eq. 12, left-hand side). Twin of lora.LoraLinear."""
+    base_TO = x_TI.double() @ W_OI.double().T
+    adapter_TO = (x_TI.double() @ A_RI.double().T) @ B_OR.double().T
+    y_TO = base_TO + scale * adapter_TO  # Eq. 12
     return y_TO if b_O is None else y_TO + b_O.double()
 
 
+def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float, residual_TD: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Add the residual, if there is one, and normalize. Return both. Twin of decoder.RMSNorm and rms_norm.rms_norm."""
+    h_TD = x_TD.double()
+    if residual_TD is not None:
+        h_TD = h_TD + residual_TD.double()
+    rms_T1 = (h_TD.square().mean(-1, keepdim=True) + eps).sqrt()
+    return h_TD / rms_T1 * weight_D.double(), h_TD
+
+
+def swiglu(gate_TF: Tensor, up_TF: Tensor) -> Tensor:
+    """Compute silu(gate) * up. Twin of swiglu.swiglu."""
+    gate_TF = gate_TF.double()
+    silu_TF = gate_TF / (1 + (-gate_TF).exp())
+    return silu_TF * up_TF.double()
+
+
+def rotate(x_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
+    """Rotate each pair of features (e, e + E/2) by its angle. Twin of rope.rotate and rotary.rotate."""
+    half = x_THE.shape[-1] // 2
+    pairs = torch.complex(x_THE[..., :half].double(), x_THE[..., half:].double())
+    angles = torch.complex(cos_T1E[..., :half].double(), sin_T1E[..., :half].double())
+    rotated = pairs * angles
+    return torch.cat([rotated.real, rotated.imag], -1)
+
+
+def attention(q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor, visible_TT: Tensor) -> Tensor:
+    """Compute softmax(q kᵀ / sqrt(E)) v over the visible keys, head by head. Twin of the attentions used in training.
+
+    visible_TT[i, j] says whether token i sees token j.
+    """
+    _, H, E = q_THE.shape
+    heads_per_kv_head = H // k_TKE.shape[1]
+    out_of_head = []
+    for head in range(H):
+        q_TE = q_THE[:, head].double()
+        k_TE = k_TKE[:, head // heads_per_kv_head].double()
+        v_TE = v_TKE[:, head // heads_per_kv_head].double()
+        scores_TT = q_TE @ k_TE.T / math.sqrt(E)
+        scores_TT = scores_TT.masked_fill(~visible_TT, -math.inf)
+        out_of_head.append(torch.softmax(scores_TT, -1) @ v_TE)
+    return torch.stack(out_of_head, dim=1)
+
+
+def decode_attention(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, lengths_B: Tensor) -> Tensor:
+    """Attend from one new token per sequence to the first lengths_B[b] positions of its slot in the cache.
+
+    A length of 0 gives zeros. Twin of decode_attention.decode_attention and of every other decode attention.
+    """
+    out_of_row = []
+    for q_HE, k_KSE, v_KSE, length in zip(q_BHE, k_BKSE, v_BKSE, lengths_B.tolist(), strict=True):
+        heads_per_kv_head = len(q_HE) // len(k_KSE)
+        k_HSE = k_KSE[:, :length].double().repeat_interleave(heads_per_kv_head, 0)
+        v_HSE = v_KSE[:, :length].double().repeat_interleave(heads_per_kv_head, 0)
+        scores_HS = (k_HSE @ q_HE.double()[..., None])[..., 0] / math.sqrt(q_HE.shape[1])
+        p_HS = torch.softmax(scores_HS, -1)
+        out_of_row.append((p_HS[:, None] @ v_HSE)[:, 0])
+    return torch.stack(out_of_row)
+
+
 def token_logprobs(
-    hidden_CD: torch.Tensor,
-    head_VD: torch.Tensor,
-    targets_C: torch.Tensor,
-    temperature: float,
-    cut_C: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Eq. 3, row by row. Twin of logprobs.token_logprobs; differentiable by autograd."""
+    hidden_CD: Tensor, head_VD: Tensor, targets_C: Tensor, temperature: float, cut_C: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return log-probs of the targets and entropies from hidden states. Twin of logprobs.token_logprobs.
+
+    Tokens whose log-prob lies below the cut are dropped, but never the target.
+    """
     logps, entropies = [], []
-    for row, target in enumerate(targets_C.tolist()):
-        logits_V = head_VD.double() @ hidden_CD[row].double() / temperature
+    for token, target in enumerate(targets_C.tolist()):
+        logits_V = head_VD.double() @ hidden_CD[token].double() / temperature
         full_V = logits_V - torch.logsumexp(logits_V, 0)
-        kept_V = torch.ones_like(full_V, dtype=torch.bool) if cut_C is None else full_V >= cut_C[row].double()
+        kept_V = torch.ones_like(full_V, dtype=torch.bool)
+        if cut_C is not None:
+            kept_V = full_V >= cut_C[token].double()
         kept_V[target] = True
-        kept = full_V[kept_V] - torch.logsumexp(full_V[kept_V], 0)
-        logps.append(full_V[target] - torch.logsumexp(full_V[kept_V], 0))
+        log_mass = torch.logsumexp(full_V[kept_V], 0)
+        kept = full_V[kept_V] - log_mass
+        logps.append(full_V[target] - log_mass)  # Eq. 3
         entropies.append(-(kept.exp() * kept).sum())
     return torch.stack(logps), torch.stack(entropies).detach()
 
 
-def draw(logits_V: torch.Tensor, uniform: float, temperature: float, top_p: float, top_k: int) -> tuple[int, float]:
-    """Token and log-prob by a single running sum over the kept entries, in order of their index. Twin of draw.draw."""
-    if temperature == 0:
-        return int(logits_V.argmax()), 0.0
-    p_V = torch.softmax(logits_V.double() / temperature, 0)
-    by_probability = sorted(range(len(p_V)), key=lambda v: -p_V[v])
-    if top_k:
-        by_probability = by_probability[:top_k]
-    total, mass, kept = float(p_V[by_probability].sum()) if top_k else 1.0, 0.0, []
-    for v in by_probability:
-        if mass >= top_p * total and kept:
-            break
-        kept.append(v)
-        mass += float(p_V[v])
-    kept.sort()
-    target, running = uniform * mass, 0.0
-    for v in kept:
-        running += float(p_V[v])
-        if running > target:
-            break
-    return v, math.log(float(p_V[v]) / mass)
-
-
-def attention(q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, visible_TT: torch.Tensor) -> torch.Tensor:
-    """softmax(q kᵀ / sqrt(E)) v over the visible keys, head by head. Twin of attention.PackedAttention and
-    DecodeAttention. visible_TT[i, j]: whether token i sees token j."""
-    heads, group = [], q_THE.shape[1] // k_TKE.shape[1]
-    for h in range(q_THE.shape[1]):
-        scores_TT = q_THE[:, h].double() @ k_TKE[:, h // group].double().T / math.sqrt(q_THE.shape[2])
-        heads.append(
-            torch.softmax(scores_TT.masked_fill(~visible_TT, float("-inf")), -1) @ v_TKE[:, h // group].double()
-        )
-    return torch.stack(heads, dim=1)
-
-
 def log_softmax_rows(
-    logits_XV: torch.Tensor, targets_X: torch.Tensor, temperature: float, cut_X: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Eq. 3 from logits: log-prob, entropy, and onehot - softmax. Twin of log_softmax_rows.log_softmax_rows."""
+    logits_CV: Tensor, targets_C: Tensor, temperature: float, cut_C: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log-probs and entropies from logits, and onehot - softmax. Twin of log_softmax_rows.log_softmax_rows.
+
+    onehot - softmax is the gradient of the log-prob with respect to the logits divided by the temperature.
+    """
     logps, entropies, slopes = [], [], []
-    for row, (logits_V, target) in enumerate(zip(logits_XV.double(), targets_X.tolist(), strict=True)):
-        logp_V = logits_V / temperature - torch.logsumexp(logits_V / temperature, 0)
-        if cut_X is not None:
-            kept_V = (logp_V >= cut_X[row]).index_fill(0, targets_X[row], True)
-            logp_V = logp_V.masked_fill(~kept_V, float("-inf")) - torch.logsumexp(logp_V[kept_V], 0)
-        logps.append(logp_V[target])
-        entropies.append(-torch.where(logp_V > float("-inf"), logp_V.exp() * logp_V, 0.0).sum())
-        slopes.append(torch.nn.functional.one_hot(torch.tensor(target), len(logp_V)).to(logp_V.device) - logp_V.exp())
+    for token, target in enumerate(targets_C.tolist()):
+        logits_V = logits_CV[token].double() / temperature
+        logp_V = logits_V - torch.logsumexp(logits_V, 0)
+        if cut_C is not None:
+            kept_V = logp_V >= cut_C[token]
+            kept_V[target] = True
+            log_mass = torch.logsumexp(logp_V[kept_V], 0)
+            logp_V = logp_V.masked_fill(~kept_V, -math.inf) - log_mass
+        onehot_V = torch.zeros_like(logp_V)
+        onehot_V[target] = 1
+        logps.append(logp_V[target])  # Eq. 3
+        entropies.append(-torch.where(logp_V > -math.inf, logp_V.exp() * logp_V, 0.0).sum())  # 0 log 0 = 0
+        slopes.append(onehot_V - logp_V.exp())
     return torch.stack(logps), torch.stack(entropies), torch.stack(slopes)
 
 
+def draw(logits_V: Tensor, uniform: float, temperature: float, top_p: float, top_k: int) -> tuple[int, float]:
+    """Draw a token by inverse CDF from what top-k, then top-p keep. Return it and its log-prob. Twin of draw.draw."""
+    if temperature == 0:
+        return int(logits_V.argmax()), 0.0
+    p_V = torch.softmax(logits_V.double() / temperature, 0)
+    likeliest = sorted(range(len(p_V)), key=lambda token: -p_V[token])
+    total = 1.0
+    if top_k:
+        likeliest = likeliest[:top_k]
+        total = float(p_V[likeliest].sum())
+    kept, mass = [], 0.0
+    for token in likeliest:
+        if kept and mass >= top_p * total:
+            break
+        kept.append(token)
+        mass += float(p_V[token])
+    running_sum = 0.0
+    for token in sorted(kept):
+        running_sum += float(p_V[token])
+        if running_sum > uniform * mass:
+            break
+    return token, math.log(float(p_V[token]) / mass)
+
+
 def uniform(seed: int, position: int) -> float:
-    """SplitMix64 of (seed, position) in Python's integers. Twin of draw.uniforms and of what inverse_cdf.draw_rows
-    draws with."""
+    """Hash (seed, position) to a number in (0, 1) by SplitMix64. Twin of draw.uniforms and of inverse_cdf._uniform."""
     x = (seed + position * 0x9E3779B97F4A7C15) % 2**64
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
     x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
-    return (((x ^ x >> 31) >> 12) + 0.5) / 2**52
-
-
-def rms_norm(
-    x_TD: torch.Tensor, weight_D: torch.Tensor, eps: float, residual_TD: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Twin of model.RMSNorm and rms_norm.rms_norm; differentiable by autograd."""
-    h_TD = x_TD.double() if residual_TD is None else x_TD.double() + residual_TD.double()
-    return h_TD / (h_TD.square().mean(-1, keepdim=True) + eps).sqrt() * weight_D.double(), h_TD
-
-
-def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor) -> torch.Tensor:
-    """Twin of swiglu.swiglu; differentiable by autograd."""
-    return gate_TF.double() / (1 + (-gate_TF.double()).exp()) * up_TF.double()
-
-
-def rotate(x_THE: torch.Tensor, cos_T1E: torch.Tensor, sin_T1E: torch.Tensor) -> torch.Tensor:
-    """Each pair (e, e + E/2) as a complex number times that of its angle. Twin of rope.rotate and rotary.rotate;
-    differentiable by autograd."""
-    half = x_THE.shape[-1] // 2
-    turned = torch.complex(x_THE[..., :half].double(), x_THE[..., half:].double()) * torch.complex(
-        cos_T1E[..., :half].double(), sin_T1E[..., :half].double()
-    )
-    return torch.cat([turned.real, turned.imag], -1)
-
-
-def decode_attention(
-    q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor, lengths_B: torch.Tensor
-) -> torch.Tensor:
-    """One new token per row over the first lengths_B[b] positions of its slot, row by row; nothing visible gives zeros.
-    Twin of decode_attention.decode_attention and of every backend in backends.py."""
-    rows = []
-    for q_HE, k_KSE, v_KSE, length in zip(q_BHE, k_BKSE, v_BKSE, lengths_B.tolist(), strict=True):
-        group = len(q_HE) // len(k_KSE)
-        k_HSE, v_HSE = (x_KSE[:, :length].double().repeat_interleave(group, 0) for x_KSE in (k_KSE, v_KSE))
-        p_HS = torch.softmax((k_HSE @ q_HE.double()[..., None])[..., 0] / math.sqrt(q_HE.shape[1]), -1)
-        rows.append((p_HS[:, None] @ v_HSE)[:, 0])
-    return torch.stack(rows)
+    x = x ^ x >> 31
+    return ((x >> 12) + 0.5) / 2**52
 
 
 def policy_loss(
@@ -156,31 +173,36 @@ def policy_loss(
     max_length: int = 1,
     rows_per_micro_batch: int = 1,
 ) -> float:
-    """Eq. 4 to 10 over whole completions, with plain floats and loops. Twin of packing.row_weights and
-    loss.policy_loss."""
-    used = [i for i, counted in enumerate(counts) if counted]
+    """Compute the loss of a step from plain floats, token by token. Twin of packing.row_weights and loss.policy_loss.
+
+    Completion i has the log-probs logp[i], old[i], ref[i] and one advantage. It is left out of the loss and of every
+    denominator unless counts[i]. Micro-batches, which only bnpo looks at, hold rows_per_micro_batch completions each.
+    """
+    counted = [i for i, is_counted in enumerate(counts) if is_counted]
     total = 0.0
-    for i in used:
-        n = len(logp[i])
-        mean = sum(a - b for a, b in zip(logp[i], old[i], strict=True)) / n
-        row = 0.0
-        for t in range(n):
-            ratio = math.exp(mean if sequence_level else logp[i][t] - old[i][t])
-            bounded = ratio if delta is None else min(ratio, delta)
+    for i in counted:
+        num_tokens = len(logp[i])
+        log_ratios = [new - before for new, before in zip(logp[i], old[i], strict=True)]  # Eq. 4
+        if sequence_level:
+            log_ratios = [sum(log_ratios) / num_tokens] * num_tokens  # Eq. 9
+        completion_sum = 0.0
+        for t in range(num_tokens):
+            ratio = math.exp(log_ratios[t])
+            bounded = ratio if delta is None else min(ratio, delta)  # Eq. 10
             clipped = min(max(ratio, 1 - epsilon), 1 + epsilon_high)
+            surrogate = min(bounded * advantages[i], clipped * advantages[i])  # Eq. 5
             d = ref[i][t] - logp[i][t]
-            kl = (math.exp(d) - d - 1) * (ratio if use_bias_correction_kl else 1)
-            row += -min(bounded * advantages[i], clipped * advantages[i]) + beta * kl
-        start = i // rows_per_micro_batch * rows_per_micro_batch
-        chunk = [j for j in used if start <= j < start + rows_per_micro_batch]
-        num_chunks = math.ceil(len(counts) / rows_per_micro_batch)
-        total += (
-            row
-            / {
-                "grpo": len(used) * n,
-                "dapo": sum(len(logp[j]) for j in used),
-                "dr_grpo": len(used) * max_length,
-                "bnpo": num_chunks * sum(len(logp[j]) for j in chunk),
-            }[loss_type]
-        )
+            kl = math.exp(d) - d - 1  # Eq. 6
+            if use_bias_correction_kl:
+                kl *= ratio
+            completion_sum += beta * kl - surrogate  # Eq. 7
+        micro_batch = [j for j in counted if j // rows_per_micro_batch == i // rows_per_micro_batch]
+        num_micro_batches = math.ceil(len(counts) / rows_per_micro_batch)
+        denominators = {  # Eq. 8
+            "grpo": len(counted) * num_tokens,
+            "dapo": sum(len(logp[j]) for j in counted),
+            "dr_grpo": len(counted) * max_length,
+            "bnpo": num_micro_batches * sum(len(logp[j]) for j in micro_batch),
+        }
+        total += completion_sum / denominators[loss_type]
     return total

@@ -1,8 +1,7 @@
-"""Rotary positions (2104.09864): for training, forward and backward; for decoding, together with the write into the
-slot cache.
+"""Apply rotary positions (RoPE, 2104.09864): alone for training, with the write into the cache for decoding.
 
-y = x cos + [-x₂, x₁] sin for the halves x₁, x₂ of a head, in float32, rounded once. A rotation's gradient is the
-rotation by the opposite angle.
+For the halves x₁, x₂ of a head:  y = [x₁ cos - x₂ sin, x₂ cos + x₁ sin], in float32, rounded once.
+The gradient of a rotation is the rotation by the opposite angle.
 """
 
 import torch
@@ -11,8 +10,11 @@ import triton.language as tl
 
 
 def rotate(x_THE: torch.Tensor, cos_T1E: torch.Tensor, sin_T1E: torch.Tensor) -> torch.Tensor:
-    """[T, H, E], contiguous; the input may be a view that is contiguous along E. The tables' second halves repeat the
-    first. Differentiable in x. Slow twin: kernels/reference.py `rotate`."""
+    """Rotate the heads of each token; return them contiguous [T, H, E]; differentiable in x.
+
+    The input may be a view that is contiguous along E. The second halves of cos and sin repeat the first.
+    Slow twin: kernels/reference.py `rotate`.
+    """
     return _Rotate.apply(x_THE, cos_T1E, sin_T1E)
 
 
@@ -26,10 +28,13 @@ def rotate_into_cache(
     v_BKSE: torch.Tensor,
     position_B: torch.Tensor,
 ) -> torch.Tensor:
-    """The rotated queries [B, H, E]; rotated keys and plain values are written to (slot b, position_B[b]) of the cache
-    views, which are equal in strides. Positions must lie in the cache. Slow twin: kernels/reference.py `rotate` and
-    plain indexing."""
-    (B, H, E), K = q_BHE.shape, k_BKE.shape[1]
+    """Return the rotated queries [B, H, E]; write rotated keys and plain values into the cache at (b, position_B[b]).
+
+    k_BKSE and v_BKSE are views of the cache with equal strides. Positions must lie inside the cache.
+    Slow twin: kernels/reference.py `rotate` and plain indexing.
+    """
+    B, H, E = q_BHE.shape
+    K = k_BKE.shape[1]
     out_BHE = torch.empty(B, H, E, dtype=q_BHE.dtype, device=q_BHE.device)
     _into_cache[(B, H + 2 * K)](
         q_BHE,
@@ -48,7 +53,7 @@ def rotate_into_cache(
         H=H,
         K=K,
         half=E // 2,
-        padded=triton.next_power_of_2(E // 2),
+        padded_half=triton.next_power_of_2(E // 2),
         num_warps=1,
     )
     return out_BHE
@@ -58,14 +63,15 @@ class _Rotate(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x_THE, cos_T1E, sin_T1E):
         ctx.save_for_backward(cos_T1E, sin_T1E)
-        return _launch(x_THE, cos_T1E, sin_T1E, 1.0)
+        return _rotate_by(x_THE, cos_T1E, sin_T1E, 1.0)
 
     @staticmethod
     def backward(ctx, dy_THE):
-        return _launch(dy_THE.contiguous(), *ctx.saved_tensors, -1.0), None, None
+        cos_T1E, sin_T1E = ctx.saved_tensors
+        return _rotate_by(dy_THE.contiguous(), cos_T1E, sin_T1E, -1.0), None, None
 
 
-def _launch(x_THE: torch.Tensor, cos_T1E: torch.Tensor, sin_T1E: torch.Tensor, sign: float) -> torch.Tensor:
+def _rotate_by(x_THE: torch.Tensor, cos_T1E: torch.Tensor, sin_T1E: torch.Tensor, sign: float) -> torch.Tensor:
     T, H, E = x_THE.shape
     y_THE = torch.empty(T, H, E, dtype=x_THE.dtype, device=x_THE.device)
     if T:
@@ -79,95 +85,91 @@ def _launch(x_THE: torch.Tensor, cos_T1E: torch.Tensor, sin_T1E: torch.Tensor, s
             H=H,
             padded_H=triton.next_power_of_2(H),
             half=E // 2,
-            padded=triton.next_power_of_2(E // 2),
+            padded_half=triton.next_power_of_2(E // 2),
             num_warps=4,
         )
     return y_THE
 
 
 @triton.jit
-def _turn(first, second, cos, sin):
-    return first * cos - second * sin, second * cos + first * sin
-
-
-@triton.jit
 def _heads(
-    x,
-    cos,
-    sin,
-    y,
-    x_row,
-    x_head,
+    x_ptr,
+    cos_ptr,
+    sin_ptr,
+    y_ptr,
+    token_stride,
+    head_stride,
     sign,
     H: tl.constexpr,
     padded_H: tl.constexpr,
     half: tl.constexpr,
-    padded: tl.constexpr,
+    padded_half: tl.constexpr,
 ):
-    """All heads of one token."""
-    row = tl.program_id(0).to(tl.int64)
-    h, e = tl.arange(0, padded_H)[:, None], tl.arange(0, padded)[None]
-    inside = (h < H) & (e < half)
-    c = tl.load(cos + row * 2 * half + e, mask=e < half, other=0.0).to(tl.float32)
-    s = tl.load(sin + row * 2 * half + e, mask=e < half, other=0.0).to(tl.float32) * sign
-    source = x + row * x_row + h * x_head + e
-    first, second = _turn(
-        tl.load(source, mask=inside, other=0.0).to(tl.float32),
-        tl.load(source + half, mask=inside, other=0.0).to(tl.float32),
-        c,
-        s,
-    )
-    target = y + (row * H + h) * 2 * half + e
-    tl.store(target, first.to(y.dtype.element_ty), mask=inside)
-    tl.store(target + half, second.to(y.dtype.element_ty), mask=inside)
+    """Rotate all heads of one token."""
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.arange(0, padded_H)[:, None]
+    e = tl.arange(0, padded_half)[None]
+    inside = (head < H) & (e < half)
+    cos = tl.load(cos_ptr + token * 2 * half + e, mask=e < half, other=0.0).to(tl.float32)
+    sin = tl.load(sin_ptr + token * 2 * half + e, mask=e < half, other=0.0).to(tl.float32) * sign
+    source = x_ptr + token * token_stride + head * head_stride + e
+    target = y_ptr + (token * H + head) * 2 * half + e
+    _rotate_head(source, target, cos, sin, half, inside)
 
 
 @triton.jit
 def _into_cache(
-    q,
-    k,
-    v,
-    cos,
-    sin,
-    out,
-    k_cache,
-    v_cache,
-    positions,
-    q_row,
-    q_head,
-    k_row,
-    k_head,
-    v_row,
-    v_head,
-    slot,
-    kv_head,
-    kv_position,
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    cos_ptr,
+    sin_ptr,
+    out_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    position_ptr,
+    q_row_stride,
+    q_head_stride,
+    k_row_stride,
+    k_head_stride,
+    v_row_stride,
+    v_head_stride,
+    slot_stride,
+    cache_head_stride,
+    position_stride,
     H: tl.constexpr,
     K: tl.constexpr,
     half: tl.constexpr,
-    padded: tl.constexpr,
+    padded_half: tl.constexpr,
 ):
-    """One head of one token: queries first, then keys, then values."""
-    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    e = tl.arange(0, padded)
+    """Handle one head of one token: the first H programs take queries, the next K keys, the last K values."""
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    e = tl.arange(0, padded_half)
     inside = e < half
-    place = row * slot + tl.load(positions + row).to(tl.int64) * kv_position
+    slot = row * slot_stride + tl.load(position_ptr + row).to(tl.int64) * position_stride
     if head < H + K:
-        c = tl.load(cos + row * 2 * half + e, mask=inside, other=0.0).to(tl.float32)
-        s = tl.load(sin + row * 2 * half + e, mask=inside, other=0.0).to(tl.float32)
+        cos = tl.load(cos_ptr + row * 2 * half + e, mask=inside, other=0.0).to(tl.float32)
+        sin = tl.load(sin_ptr + row * 2 * half + e, mask=inside, other=0.0).to(tl.float32)
         if head < H:
-            source, target = q + row * q_row + head * q_head + e, out + (row * H + head) * 2 * half + e
+            source = q_ptr + row * q_row_stride + head * q_head_stride + e
+            target = out_ptr + (row * H + head) * 2 * half + e
         else:
-            source, target = k + row * k_row + (head - H) * k_head + e, k_cache + place + (head - H) * kv_head + e
-        first, second = _turn(
-            tl.load(source, mask=inside, other=0.0).to(tl.float32),
-            tl.load(source + half, mask=inside, other=0.0).to(tl.float32),
-            c,
-            s,
-        )
-        tl.store(target, first.to(out.dtype.element_ty), mask=inside)
-        tl.store(target + half, second.to(out.dtype.element_ty), mask=inside)
+            source = k_ptr + row * k_row_stride + (head - H) * k_head_stride + e
+            target = k_cache_ptr + slot + (head - H) * cache_head_stride + e
+        _rotate_head(source, target, cos, sin, half, inside)
     else:
-        source, target = v + row * v_row + (head - H - K) * v_head + e, v_cache + place + (head - H - K) * kv_head + e
+        source = v_ptr + row * v_row_stride + (head - H - K) * v_head_stride + e
+        target = v_cache_ptr + slot + (head - H - K) * cache_head_stride + e
         tl.store(target, tl.load(source, mask=inside, other=0.0), mask=inside)
         tl.store(target + half, tl.load(source + half, mask=inside, other=0.0), mask=inside)
+
+
+@triton.jit
+def _rotate_head(source, target, cos, sin, half: tl.constexpr, inside):
+    """Read both halves at `source`, rotate them, and write them to `target`."""
+    first = tl.load(source, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(source + half, mask=inside, other=0.0).to(tl.float32)
+    dtype: tl.constexpr = target.dtype.element_ty
+    tl.store(target, (first * cos - second * sin).to(dtype), mask=inside)
+    tl.store(target + half, (second * cos + first * sin).to(dtype), mask=inside)

@@ -1,8 +1,8 @@
 """python -m knowledge.build SOURCE OUT.db [--strict] [--max-tokens 256] [--max-row-mb 8] [--skipped FILE.jsonl]
 
-Builds a knowledge base from a JSON array or JSON lines of {"title", "text"}, plain or gzip, in constant memory. Rows
-that cannot be used are reported with line number and reason; of equal titles the first wins. OUT.db appears whole or
-not at all, and an older OUT.db stays until then.
+Build a knowledge base from a JSON array or JSON lines of {"title", "text"}, plain or gzip, in constant memory. Rows
+that cannot be used are reported with line number and reason; of equal titles the first wins. OUT.db appears complete
+or not at all, and an older OUT.db stays until then.
 """
 
 import argparse
@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from sqlalchemy import Connection
 from tqdm import tqdm
 
 from grpo.errors import PREFLIGHT, UserError, run_main
@@ -23,7 +22,7 @@ from grpo.storage import failpoint
 from knowledge.store.index import DOCUMENTS_TABLE, IndexWriter
 from knowledge.store.passages import MAX_TOKENS, MIN_TOKENS, SEPARATOR, passages_of
 from knowledge.store.recognise import require_fts5
-from knowledge.store.source import MAX_ROW_BYTES, Skip, Source
+from knowledge.store.source import MAX_ROW_BYTES, Row, Skip, Source
 from knowledge.store.whole_file import build_lock, whole_file
 
 MAX_SHOWN_PER_REASON = 20
@@ -32,8 +31,7 @@ INSERT = "INSERT OR IGNORE INTO documents VALUES (?, ?)"
 
 @dataclass
 class Report:
-    """What a build did. skipped: reason (without particulars) -> how many rows; bytes are those of the text, seconds
-    wall clock."""
+    """What a build did. skipped: kind of reason -> number of rows; text_bytes: of the documents in UTF-8."""
 
     documents: int = 0
     passages: int = 0
@@ -48,21 +46,25 @@ class Report:
 
 
 class SkipLog:
-    """Prints the first skips of each kind, counts all, and writes all to a file if one is given; strict: raises at the
-    first."""
+    """Counts skipped rows, prints the first of each kind, and writes all to a file if one is given.
+
+    If `strict`, it raises at the first.
+    """
 
     def __init__(self, source: Path, strict: bool, file: TextIO | None = None):
-        self.source, self.strict, self.file, self.counts = source, strict, file, Counter()
+        self.source, self.strict, self.file = source, strict, file
+        self.counts: Counter[str] = Counter()
 
     def add(self, skip: Skip) -> None:
         kind = skip.reason.partition(":")[0].partition(" at byte")[0]
-        kind = "too long" if "MB" in kind else kind
+        if "MB" in kind:
+            kind = "too long"
         self.counts[kind] += 1
         if self.strict:
             raise UserError(
                 f"{self.source}:{skip.line}: {skip.reason}",
                 "--strict stops at the first row that cannot be used",
-                "mend the row, or build without --strict to skip it",
+                "correct the row, or build without --strict to skip it",
                 PREFLIGHT,
             )
         if self.file:
@@ -74,53 +76,48 @@ class SkipLog:
 
 
 def build(source: Source, out: Path, skips: SkipLog, max_tokens: int = MAX_TOKENS, progress: bool = False) -> Report:
-    """Builds `out` from the source. UserError: unusable source (exit 3), no room (6), another build (7); `out` is then
-    as before."""
+    """Build `out` from the source.
+
+    UserError: unusable source (exit 3), no room (exit 6), another build of it is running (exit 7). `out` is then as
+    before.
+    """
     require_fts5(out)
-    start, report = time.perf_counter(), Report(skipped=skips.counts)
-    with build_lock(out), whole_file(out) as connection:
+    start = time.perf_counter()
+    report = Report(skipped=skips.counts)
+    with (
+        build_lock(out),
+        whole_file(out) as connection,
+        tqdm(total=source.size_bytes, unit="B", unit_scale=True, desc=out.name, disable=not progress) as bar,
+    ):
         writer = IndexWriter(connection)
         connection.exec_driver_sql(DOCUMENTS_TABLE)
-        with tqdm(total=source.size_bytes, unit="B", unit_scale=True, desc=out.name, disable=not progress) as bar:
-            _write_rows(source, connection, writer, skips, max_tokens, report, bar)
-            if not writer.num_documents:
-                raise UserError(
-                    f"{source.path} holds no usable row",
-                    f"{sum(skips.counts.values())} rows were skipped",
-                    'rows are objects like {"title": "Alex", "text": "Alex was born in 1962."}',
-                    PREFLIGHT,
-                )
-            bar.set_description(f"{out.name}: merging the index")
-            writer.finish()
-    report.documents, report.passages, report.file_bytes = writer.num_documents, writer.num_passages, out.stat().st_size
+        for row in source:
+            bar.update(source.bytes_read - bar.n)
+            failpoint("build-rows")
+            if isinstance(row, Row):
+                passages = passages_of(row.texts, max_tokens)
+                text = SEPARATOR.join(passages)
+                if connection.exec_driver_sql(INSERT, (row.title, text)).rowcount:
+                    writer.add(row.title, passages)
+                    report.text_bytes += len(text.encode())
+                    continue
+                row = Skip(row.line, f"duplicate title: {row.title[:80]!a}")
+            skips.add(row)
+        if not writer.num_documents:
+            raise UserError(
+                f"{source.path} holds no usable row",
+                f"{skips.counts.total()} rows were skipped",
+                'rows are objects like {"title": "Alex", "text": "Alex was born in 1962."}',
+                PREFLIGHT,
+            )
+        bar.update(source.size_bytes - bar.n)
+        bar.set_description(f"{out.name}: merging the index")
+        writer.finish()
+    report.documents = writer.num_documents
+    report.passages = writer.num_passages
+    report.file_bytes = out.stat().st_size
     report.seconds = time.perf_counter() - start
     return report
-
-
-def _write_rows(
-    source: Source,
-    connection: Connection,
-    writer: IndexWriter,
-    skips: SkipLog,
-    max_tokens: int,
-    report: Report,
-    bar: tqdm,
-) -> None:
-    """Every row of the source as a document with its passages."""
-    for row in source:
-        bar.update(source.bytes_read - bar.n)
-        failpoint("build-rows")
-        if isinstance(row, Skip):
-            skips.add(row)
-            continue
-        passages = passages_of(row.texts, max_tokens)
-        text = SEPARATOR.join(passages)
-        if connection.exec_driver_sql(INSERT, (row.title, text)).rowcount:
-            writer.add(row.title, passages)
-            report.text_bytes += len(text.encode())
-        else:
-            skips.add(Skip(row.line, f"duplicate title: {row.title[:80]!a}"))
-    bar.update(source.size_bytes - bar.n)
 
 
 def main(argv: list[str]) -> None:
@@ -129,33 +126,34 @@ def main(argv: list[str]) -> None:
         description=__doc__.split("\n\n", 1)[1],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", type=Path, metavar="SOURCE")
-    parser.add_argument("out", type=Path, metavar="OUT.db")
-    parser.add_argument("--strict", action="store_true", help="stop at the first row that cannot be used")
-    parser.add_argument(
+    add = parser.add_argument
+    add("source", type=Path, metavar="SOURCE", help="the file to read")
+    add("out", type=Path, metavar="OUT.db", help="the knowledge base to write")
+    add("--strict", action="store_true", help="stop at the first row that cannot be used")
+    add(
         "--max-tokens",
         type=_passage_length,
         default=MAX_TOKENS,
-        help="longest passage, in estimated tokens (default %(default)s)",
+        help="cut longer passages, in estimated tokens (default %(default)s)",
     )
-    parser.add_argument(
-        "--max-row-mb", type=float, default=MAX_ROW_BYTES / 2**20, help="longer rows are skipped (default %(default)g)"
-    )
-    parser.add_argument(
-        "--skipped", type=Path, metavar="FILE", help="write every skipped row's line and reason to this JSON lines file"
+    add("--max-row-mb", type=float, default=MAX_ROW_BYTES / 2**20, help="skip longer rows (default %(default)g)")
+    add(
+        "--skipped",
+        type=Path,
+        metavar="FILE",
+        help="write line and reason of every skipped row to this JSON lines file",
     )
     options = parser.parse_args(argv)
     source = Source(options.source, int(options.max_row_mb * 2**20))
     with open(options.skipped or os.devnull, "w", encoding="utf-8") as file:
-        report = build(
-            source, options.out, SkipLog(options.source, options.strict, file), options.max_tokens, progress=True
-        )
+        skips = SkipLog(options.source, options.strict, file)
+        report = build(source, options.out, skips, options.max_tokens, progress=True)
     print(
-        f"{options.out}: {report.documents:,} documents, {report.passages:,} passages, {report.file_bytes / 1e6:,.1f} MB "
-        f"in {report.seconds:.1f} s ({report.mb_per_s:.1f} MB/s of text)"
+        f"{options.out}: {report.documents:,} documents, {report.passages:,} passages, "
+        f"{report.file_bytes / 1e6:,.1f} MB in {report.seconds:.1f} s ({report.mb_per_s:.1f} MB/s of text)"
     )
-    skipped = ", ".join(f"{number} {kind}" for kind, number in report.skipped.most_common())
-    print(f"{sum(report.skipped.values())} rows skipped" + (f": {skipped}" if skipped else ""))
+    kinds = ", ".join(f"{number} {kind}" for kind, number in report.skipped.most_common())
+    print(f"{report.skipped.total()} rows skipped: {kinds}" if kinds else "0 rows skipped")
 
 
 def _passage_length(value: str) -> int:

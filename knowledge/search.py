@@ -1,7 +1,7 @@
 """python -m knowledge.search DB QUERY [--title T] [-k 5] [--json]
 
-Searches a knowledge base: over everything, or in the documents of a title (several are joined by semicolons, as in the
-data sets).
+Search a knowledge base: over everything, or in the documents of a title. A title may join several by semicolons, as in
+the data sets.
 """
 
 import argparse
@@ -9,31 +9,28 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from grpo.errors import run_main
+from grpo.errors import escape, run_main
 from knowledge.store.base import KnowledgeBase
 
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m knowledge.search", description=__doc__.split("\n\n", 1)[1])
-    parser.add_argument("db", type=Path, metavar="DB")
-    parser.add_argument("query", metavar="QUERY")
-    parser.add_argument("--title", metavar="T", help="search in the documents of this title only")
-    parser.add_argument("-k", type=_positive, default=5, help="number of passages (default %(default)s)")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    parser.add_argument("db", type=Path, metavar="DB", help="the knowledge base")
+    parser.add_argument("query", metavar="QUERY", help="the text to search for; no character has a special meaning")
+    parser.add_argument("--title", metavar="T", help="search only in the documents of this title")
+    parser.add_argument("-k", type=_positive, default=5, help="return this many passages (default %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     options = parser.parse_args(argv)
     with KnowledgeBase.open(options.db) as base:
-        found = base.lookup(options.title) if options.title is not None else None
-        passages = base.search(options.query, options.k, found.titles if found else None)
+        found = None if options.title is None else base.lookup(options.title)
+        passages = base.search(options.query, options.k, found and found.titles)
     if options.json:
-        print(
-            json.dumps(
-                {
-                    "query": options.query,
-                    "lookup": asdict(found) if found else None,
-                    "passages": [asdict(passage) for passage in passages],
-                }
-            )
-        )
+        answer = {
+            "query": options.query,
+            "lookup": found and asdict(found),
+            "passages": [asdict(passage) for passage in passages],
+        }
+        print(json.dumps(answer))
         return
     if found:
         print(f"title: {found.how}: {printable('; '.join(found.titles)) or 'no document'}")
@@ -44,8 +41,8 @@ def main(argv: list[str]) -> None:
 
 
 def printable(text: str) -> str:
-    """Text from the base without terminal control characters, on one line."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+    """Return a text of the base on one line, with its control characters made visible."""
+    return escape(" ".join(text.split()))
 
 
 def _positive(value: str) -> int:

@@ -1,13 +1,16 @@
-"""Rewards: what a completion is worth, as a number or as "unscorable" with a reason, never an invented number.
+"""Rewards say what a completion is worth: a number, or "unscorable" with a reason; never an invented number.
 
-registry.py     names to rewards, user functions, TRL's signature
-scorer.py       rewards at work while other completions are still being generated
-combined.py     KnowRL's reward, in three versions                       (correctness.py, factuality.py)
-judge.py        a model compares answer and truth                        (offline_judge.py: rules do; refusal.py)
-api.py          the one client for judge and decomposer                  (endpoint.py, connections.py, limits.py, reply.py, reply_cache.py)
-format.py       one <think> block, one <answer> block, nothing else
-exact.py        the answer equals the truth after normalisation
-boxed.py        the last \\boxed{} equals the truth, mathematically          (mathematics/)
-overlong.py     DAPO's soft penalty for completions near the length limit
-score.py        `python -m rewards.score`: any reward on a file of completions
+A reward's file is imported only when a run uses that reward. This folder may import `knowledge`, and of `grpo` what
+lies below the trainer: schema, errors, storage, the choice of a device; the command score.py also reads rows and
+configurations as the trainer does. `grpo` imports this folder. Read in this order:
+
+    registry.py     what a reward is; names to rewards; users' own functions with TRL's signature
+    format.py       one <think> block, one <answer> block, nothing else
+    exact.py        the answer equals the truth after normalisation
+    overlong.py     DAPO's soft penalty for completions close to the length limit
+    math_reward.py  what the last \\boxed{} is worth             (boxed.py, mathematics/: whether it equals the truth)
+    knowrl/         KnowRL's reward: is the answer right, and does a knowledge base support the reasoning?
+    api/            the one client for language models behind an API: the judge and the decomposer
+    scorer.py       rewards at work while other completions are still being generated
+    score.py        the command `python -m rewards.score`: any rewards on a file of completions
 """

@@ -1,4 +1,4 @@
-"""The answer equals the truth after normalisation: the measure of SQuAD and TriviaQA, "exact match"."""
+"""Compare the answer with the truth after normalisation: "exact match", the measure of SQuAD and TriviaQA."""
 
 import string
 import unicodedata
@@ -7,37 +7,38 @@ from typing import Any
 
 from grpo.schema import Score
 from rewards.format import parse
+from rewards.registry import Reward
 
-_ARTICLES = {"a", "an", "the"}
+ARTICLES = {"a", "an", "the"}
 _PUNCTUATION = str.maketrans("", "", string.punctuation + "“”‘’«»、。，！？：；（）《》·…")
 
 
 def normalise(text: str) -> str:
-    """Compatibility characters unified, lower case, no punctuation, no articles, single spaces."""
+    """Unify compatibility characters and case; drop punctuation, articles and extra spaces."""
     text = unicodedata.normalize("NFKC", text).lower().translate(_PUNCTUATION)
-    return " ".join(word for word in text.split() if word not in _ARTICLES)
+    return " ".join(word for word in text.split() if word not in ARTICLES)
 
 
 def truths(answer: Any) -> list[str]:
-    """The acceptable answers of a row, as texts: it holds one or a list of them. Empty if it holds none."""
+    """Return the acceptable answers of a row, which holds one or a list of them, as texts; [] if it holds none."""
     found = answer if isinstance(answer, list) else [answer]
     return [str(item) for item in found if item is not None and str(item).strip()]
 
 
 def grade(completion: str, columns: Mapping[str, Any]) -> Score:
-    """1 if the answer block (the whole completion, if it has none) equals a truth, else 0; unscorable without a
-    truth."""
-    accepted = [
-        truth.rpartition("####")[2].strip() for truth in truths(columns.get("answer"))
-    ]  # GSM8K: `solution #### answer`
-    if not accepted:
+    """Give 1 if the answer block equals a truth, else 0. Without such a block, compare the whole completion."""
+    solutions = truths(columns.get("answer"))
+    if not solutions:
         return Score(None, "the row has no answer to compare with")
+    accepted = [solution.rpartition("####")[2].strip() for solution in solutions]  # GSM8K: `solution #### answer`
     block = parse(completion).answer
     said = completion if block is None else block
-    match = normalise(said)
-    right = bool(match) and match in {normalise(truth) for truth in accepted}
-    return Score(
-        float(right),
-        f"{said.strip()[:80]!r} {'equals' if right else 'is not'} {accepted[0][:80]!r}",
-        "correct" if right else "wrong",
-    )
+    is_right = normalise(said) in {normalise(truth) for truth in accepted} - {""}
+    verb = "equals" if is_right else "is not"
+    reason = f"{said.strip()[:80]!r} {verb} {accepted[0][:80]!r}"
+    return Score(float(is_right), reason, "correct" if is_right else "wrong")
+
+
+def build(options: Mapping[str, Any]) -> Reward:
+    """Build the reward `exact`."""
+    return Reward("exact", grade, needs=("answer",))

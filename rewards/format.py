@@ -1,7 +1,7 @@
-"""The format that KnowRL asks for: a think block, then an answer block, and nothing else.
+"""Check the format that KnowRL asks for: a think block, then an answer block, and nothing else.
 
-A linear scanner and no regular expression: exactly one of each tag, in order, with something in both blocks. (A lazy
-regex with DOTALL lets doubled tags and junk inside the answer through, and is quadratic in white space.)
+A linear scanner looks for exactly one of each tag, in order, with something in both blocks. The regular expression of
+the original lets doubled tags and junk inside the answer through, and takes quadratic time on white space.
 """
 
 from collections.abc import Mapping
@@ -9,58 +9,77 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo.schema import Score
+from rewards.registry import Reward
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """A completion's blocks: `think` and `answer` are stripped; None where the block is absent or not closed.
-    problem: what is wrong with the format, "" if nothing is."""
+    """A completion taken apart.
+
+    think, answer: the bodies of the first blocks, stripped; None if a block is absent or not closed. problem: what is
+    wrong with the format; "" if nothing is. is_well_tagged: each tag occurs once, and they are in order.
+    """
 
     think: str | None
     answer: str | None
     problem: str
+    is_well_tagged: bool
 
 
 def parse(completion: str) -> Parsed:
-    """Takes a completion apart. `<think>` may be missing at the start, where a chat template has already put it."""
+    """Take a completion apart. A missing first `<think>` is added: a chat template has put it into the prompt."""
     text = completion if "<think>" in completion else "<think>" + completion
+    tag_problem = _problem_with_tags(text)
+    return Parsed(
+        think=_body(text, "<think>", "</think>"),
+        answer=_body(text, "<answer>", "</answer>"),
+        problem=tag_problem or _problem_with_blocks(text),
+        is_well_tagged=not tag_problem,
+    )
+
+
+def _body(text: str, opening: str, closing: str) -> str | None:
+    _, is_opened, rest = text.partition(opening)
+    body, is_closed, _ = rest.partition(closing)
+    return body.strip() if is_opened and is_closed else None
+
+
+def _problem_with_tags(text: str) -> str:
     counts = {tag: text.count(tag) for tag in TAGS}
     wrong = [f"{tag} occurs {count} times" for tag, count in counts.items() if count != 1]
     if wrong:
-        return Parsed(_between(text, *TAGS[:2]), _between(text, *TAGS[2:]), "; ".join(wrong))
+        return "; ".join(wrong)
     places = [text.find(tag) for tag in TAGS]
-    if places != sorted(places):
-        return Parsed(_between(text, *TAGS[:2]), _between(text, *TAGS[2:]), "the tags are out of order")
-    before, think, between, answer, after = _cut(text, places)
-    problem = "text before <think>" if before.strip() else "" if think.strip() else "the think block is empty"
-    problem = problem or (
-        "text between the blocks" if between.strip() else "" if answer.strip() else "the answer block is empty"
-    )
-    problem = problem or ("" if after in ("", "\n") else "text after </answer>")
-    return Parsed(think.strip(), answer.strip(), problem)
+    return "" if places == sorted(places) else "the tags are out of order"
 
 
-def _cut(text: str, places: list[int]) -> tuple[str, str, str, str, str]:
-    ends = [place + len(tag) for place, tag in zip(places, TAGS, strict=True)]
-    return (
-        text[: places[0]],
-        text[ends[0] : places[1]],
-        text[ends[1] : places[2]],
-        text[ends[2] : places[3]],
-        text[ends[3] :],
-    )
-
-
-def _between(text: str, opening: str, closing: str) -> str | None:
-    """The body of the first block, None without one."""
-    _, found, rest = text.partition(opening)
-    body, closed, _ = rest.partition(closing)
-    return body.strip() if found and closed else None
+def _problem_with_blocks(text: str) -> str:
+    """Look at what lies before, in, between and after the blocks of a well-tagged text."""
+    before, _, rest = text.partition("<think>")
+    think, _, rest = rest.partition("</think>")
+    between, _, rest = rest.partition("<answer>")
+    answer, _, after = rest.partition("</answer>")
+    if before.strip():
+        return "text before <think>"
+    if not think.strip():
+        return "the think block is empty"
+    if between.strip():
+        return "text between the blocks"
+    if not answer.strip():
+        return "the answer block is empty"
+    if after not in ("", "\n"):
+        return "text after </answer>"
+    return ""
 
 
 def grade(completion: str, columns: Mapping[str, Any]) -> Score:
-    """+1 if the whole completion has the format, else -1."""
+    """Give +1 if all of the completion has the format, else -1."""
     problem = parse(completion).problem
     return Score(-1.0, problem) if problem else Score(1.0, "think and answer blocks are in order")
+
+
+def build(options: Mapping[str, Any]) -> Reward:
+    """Build the reward `format`."""
+    return Reward("format", grade)

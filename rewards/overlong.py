@@ -1,13 +1,14 @@
-"""DAPO's soft penalty for completions that come close to the length limit (2503.14476, Eq. 13 there)."""
+"""Punish completions that come close to the length limit softly, as DAPO does (arXiv 2503.14476, Eq. 13 there)."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from grpo.schema import Score
+from rewards.registry import Reward
 
 
 def grade(num_tokens: int, max_tokens: int, cache: int) -> Score:
-    """0 up to max - cache tokens, then down in a straight line to -1 at the limit.
+    """Give 0 up to max_tokens - cache tokens, then go down in a straight line to -1 at max_tokens.
 
     >>> [grade(n, 100, 20).value for n in (80, 90, 100)]
     [0.0, -0.5, -1.0]
@@ -16,10 +17,12 @@ def grade(num_tokens: int, max_tokens: int, cache: int) -> Score:
     return Score(max(value, -1.0), f"{num_tokens} of {max_tokens} tokens")
 
 
-def from_columns(max_tokens: int, cache: int):
-    """The reward for `columns`, which hold the completion's ids."""
+def build(options: Mapping[str, Any]) -> Reward:
+    """Build the reward `soft_overlong_punishment`, which counts the ids of a completion."""
+    max_tokens = options["max_completion_length"]
+    cache = options["soft_punish_cache"]
 
-    def graded(completion: str, columns: Mapping[str, Any]) -> Score:
+    def grade_ids(completion: str, columns: Mapping[str, Any]) -> Score:
         return grade(len(columns["completion_ids"]), max_tokens, cache)
 
-    return graded
+    return Reward("soft_overlong_punishment", grade_ids)

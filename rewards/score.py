@@ -1,4 +1,4 @@
-"""Grades a file of completions with any rewards, as training would.
+"""Grade a file of completions with any rewards, as training would.
 
 python -m rewards.score --reward NAME[,NAME] IN.jsonl [--output OUT.jsonl] [key=value ...]
 
@@ -13,39 +13,37 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from grpo.config.load import load_config
 from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS, read_records
 from grpo.errors import PREFLIGHT, UserError, run_main
-from grpo.run.config import load_config
 from grpo.schema import Completion, Group, Prompt
 from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 
 
 def score_rows(rows: list[dict[str, Any]], scorer: Scorer) -> list[dict[str, Any]]:
-    """The rows with `rewards` and `reasons`. Each row is a group of its own."""
-    groups = []
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row.get("completion"), str):
-            raise UserError(
-                f"row {number} has no completion",
-                f"its columns are {', '.join(row)}",
-                "each row needs the text of a completion",
-                PREFLIGHT,
-            )
-        columns = {key: value for key, value in row.items() if key != "completion"}
-        for name, fields in (("question", QUESTION_FIELDS), ("answer", ANSWER_FIELDS), ("title", TITLE_FIELDS)):
-            columns.setdefault(name, next((row[field] for field in fields if field in row), None))
-        prompt = Prompt(number, str(columns["question"] or ""), (), columns)
-        groups.append(Group(prompt, [Completion([], [], [], "stop", row["completion"])]))
+    """Return the rows with their `rewards` and `reasons`. Each row is a group of its own."""
+    groups = [_group(number, row) for number, row in enumerate(rows, 1)]
     scorer.grade(groups)
-    return [
-        {
-            **row,
-            "rewards": {name: score.value for name, score in group.scores[0].items()},
-            "reasons": {name: score.reason for name, score in group.scores[0].items()},
-        }
-        for row, group in zip(rows, groups, strict=True)
-    ]
+    scored = []
+    for row, group in zip(rows, groups, strict=True):
+        (completion,) = group.completions
+        values = {name: score.value for name, score in completion.scores.items()}
+        reasons = {name: score.reason for name, score in completion.scores.items()}
+        scored.append({**row, "rewards": values, "reasons": reasons})
+    return scored
+
+
+def _group(number: int, row: dict[str, Any]) -> Group:
+    if not isinstance(row.get("completion"), str):
+        what, why = f"row {number} has no completion", f"its columns are {', '.join(row)}"
+        raise UserError(what, why, "each row needs the text of a completion", PREFLIGHT)
+    columns = {key: value for key, value in row.items() if key != "completion"}
+    for name, fields in (("question", QUESTION_FIELDS), ("answer", ANSWER_FIELDS), ("title", TITLE_FIELDS)):
+        given = [row[field] for field in fields if field in row]
+        columns.setdefault(name, given[0] if given else None)
+    prompt = Prompt(number, str(columns["question"] or ""), (), columns)
+    return Group(prompt, [Completion([], [], [], "stop", row["completion"])])
 
 
 def main(argv: list[str]) -> None:
@@ -59,7 +57,8 @@ def main(argv: list[str]) -> None:
     arguments = parser.parse_intermixed_args(argv)
     needed = ["model_name_or_path=unused", "dataset_id_or_path=unused", "output_dir=unused"]
     config, _ = load_config(None, [*needed, f"reward_funcs={arguments.reward}", *arguments.overrides])
-    scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)))
+    rewards = build_rewards(config.reward_funcs, asdict(config))
+    scorer = Scorer(rewards)
     rows = score_rows(read_records(arguments.input), scorer)
     scorer.close()
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
@@ -67,10 +66,11 @@ def main(argv: list[str]) -> None:
         arguments.output.write_text(text, encoding="utf-8")
     else:
         sys.stdout.write(text)
-    for name in config.reward_funcs:
-        values = [row["rewards"][name] for row in rows if row["rewards"][name] is not None]
-        mean = f"mean {sum(values) / len(values):+.3f}" if values else "no scorable row"
-        print(f"{name}: {len(values)} of {len(rows)} rows scored, {mean}", file=sys.stderr)
+    for reward in rewards:
+        values = [row["rewards"][reward.name] for row in rows]
+        scored = [value for value in values if value is not None]
+        mean = f"mean {sum(scored) / len(scored):+.3f}" if scored else "no scorable row"
+        print(f"{reward.name}: {len(scored)} of {len(rows)} rows scored, {mean}", file=sys.stderr)
 
 
 if __name__ == "__main__":

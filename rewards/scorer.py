@@ -37,11 +37,12 @@ class Scorer:
         completion, prompt = group.completions[index], group.prompt
         row = prompt.columns | {"prompt": prompt.text, "completion_ids": completion.ids}
         if not group.pending:
-            group.pending = [{} for _ in group.completions]
+            group.pending = [None] * len(group.completions)
+        group.pending[index] = {}
         for reward in self.rewards:
             if reward.grade is not None:
                 group.pending[index][reward.name] = self._start(reward, completion.text, row)
-        if all(other is not None for other in group.completions):
+        if None not in group.pending:
             self._start_group_functions(group)
 
     def collect(self, group: Group) -> None:

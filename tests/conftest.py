@@ -11,6 +11,24 @@ import torch
 from making import write_chat_checkpoint, write_checkpoint
 
 torch.set_num_threads(1)  # the models of these tests are too small for more, and two threads suffer from any neighbour
+MOST_WORKERS = 4  # each imports torch, and some files take a minute by themselves
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config) -> None:
+    """Runs whole folders on several cores, where pytest-xdist is installed; `-n 0` keeps them in one process. A file
+    stays in one process, so that its fixtures are made once. Tests on a GPU share it, so they run one after the
+    other."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return  # a worker has no workers of its own
+    options = config.option
+    cores = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+    has_folder = any(Path(argument).is_dir() for argument in config.args)
+    wants_one_process = options.usepdb or options.capture == "no" or "not gpu" not in options.markexpr
+    if config.pluginmanager.hasplugin("xdist") and options.numprocesses is None and has_folder:
+        if cores > 1 and not wants_one_process:
+            options.numprocesses, options.dist = cores, "loadfile"
+            options.loadscopereorder = False  # the order of the files has the long ones in the middle
 
 
 @pytest.fixture(scope="session")

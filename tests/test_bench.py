@@ -1,12 +1,16 @@
-"""Every benchmark runs at a tiny size, against its peer where that is installed, and ends in one line of JSON; the
-report reads it."""
+"""Every benchmark runs at a tiny size, with its peer if that is installed, and ends in one line of JSON that the report
+reads."""
 
 import importlib
 import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
+
+from grpo.run import plot
 
 ROOT = Path(__file__).resolve().parents[1]
 NEEDS = {
@@ -37,7 +41,7 @@ RUNS = [
 
 @pytest.fixture
 def bench(monkeypatch, tmp_path):
-    """Imports a benchmark, whose rows then go to a folder of the test."""
+    """Import a benchmark, and send its rows to a folder of the test."""
     monkeypatch.syspath_prepend(ROOT)
     timing = importlib.import_module("bench.timing")
     monkeypatch.setattr(timing, "RESULTS", tmp_path / "results")
@@ -51,10 +55,8 @@ def last_line(capfd) -> dict:
 def test_the_experiment_runs_and_shows_every_arm(bench, capfd, tmp_path):
     bench("knowrl_effect").main(["--smoke", "--folder", str(tmp_path / "runs")])
     results = last_line(capfd)["results"]
-    assert (
-        list(results["1"]) == ["cold start", "outcome", "knowrl", "knowrl_v2"]
-        and (tmp_path / "runs" / "knowrl_refusals.png").exists()
-    )
+    assert list(results["1"]) == ["cold start", "outcome", "knowrl", "knowrl_v2"]
+    assert (tmp_path / "runs" / "knowrl_refusals.png").exists()
     assert all({"", "well known", "unseen"} == arm.keys() for arm in results["1"].values())
 
 
@@ -88,16 +90,10 @@ def test_profiles_name_the_kernels(bench, capfd, name):
 
 
 def test_every_benchmark_is_tested():
-    silent = {
-        "__init__",
-        "timing",
-        "ceilings",
-        "models",
-        "steps",
-        "report",
-        "knowrl_effect",
-    }  # the last has a test of its own
-    assert {path.stem for path in (ROOT / "bench").glob("*.py")} - silent == {name for name, _ in RUNS}
+    shared = {"__init__", "timing", "ceilings", "workload", "models", "steps", "report"}
+    tested_apart = {"knowrl_effect"}
+    files = {path.stem for path in (ROOT / "bench").glob("*.py")}
+    assert files - shared - tested_apart == {name for name, _ in RUNS}
 
 
 @pytest.mark.parametrize("name", [*dict.fromkeys(name for name, _ in RUNS), "report"])
@@ -111,7 +107,7 @@ def test_the_report_makes_table_and_plots_of_stored_rows(bench, capfd, tmp_path)
     for name in ("logprob", "growth"):
         bench(name).main(["--smoke", "--save"])
     rows = tmp_path / "results"
-    for path in rows.glob("*.jsonl"):  # rows of tiny sizes do not count unless they say that they are none
+    for path in rows.glob("*.jsonl"):  # smoke rows do not count, so these say that they are none; and each stands twice
         path.write_text(path.read_text().replace('"smoke": true', '"smoke": false') * 2)
     readme = tmp_path / "README.md"
     readme.write_text("before\n<!-- bench -->\nold\n<!-- /bench -->\nafter\n")
@@ -121,9 +117,9 @@ def test_the_report_makes_table_and_plots_of_stored_rows(bench, capfd, tmp_path)
     text = readme.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
     assert text.count("| logprob, cpu |") == 2 and "growth, cpu" not in text
-    assert {path.name for path in rows.glob("*.png")} == {
-        f"growth_{axis}.png" for axis in ("batch", "length", "group", "model")
-    } | {"logprob_memory_1.png", "logprob_memory_2.png"}
+    growth = {f"growth_{axis}.png" for axis in ("batch", "length", "group", "model")}
+    memory = {"logprob_memory_1.png", "logprob_memory_2.png"}
+    assert {path.name for path in rows.glob("*.png")} == growth | memory
 
 
 def test_repeats_take_turns_and_ratios_are_paired(bench):
@@ -132,6 +128,39 @@ def test_repeats_take_turns_and_ratios_are_paired(bench):
     assert order == [*"ab", *"ab", *"ba", *"ab"]
     assert {name: len(values) for name, values in seconds.items()} == {"a": 3, "b": 3}
     assert timing.ratio([1.0, 2.0, 1.0], [3.0, 4.0, 5.0]) == {"ratio": 3.0, "ratio_range": [2.0, 5.0]}
+
+
+def blue_pixels(path: Path, curves: dict, log_y: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Plot, and return the rows and columns of the pixels that have the first curve's colour."""
+    plot.line_plot(path, curves, "x", "y", log_y=log_y)
+    image = np.asarray(Image.open(path).convert("RGB"))
+    assert image.shape == (800, 1200, 3)
+    return np.nonzero((image == (31, 119, 180)).all(-1))
+
+
+def test_a_plot_leaves_out_what_is_not_finite(tmp_path):
+    nan = float("nan")
+    assert plot.finite_points([5, nan, 7]) == [(1, 5), (3, 7)]
+    assert plot.finite_points([(10, 1), (float("inf"), 2)]) == [(10, 1)]
+    plot.line_plot(tmp_path / "empty.png", {"a": [nan], "b": []}, "x", "y")
+    assert not (tmp_path / "empty.png").exists()
+
+
+def test_a_legend_stands_below_the_axes_if_there_are_two_curves(tmp_path):
+    rows, _ = blue_pixels(tmp_path / "plot.png", {"a": [1, 2, 3]})
+    assert np.diff(np.unique(rows)).max() == 1, "one curve needs no legend"
+    rows, _ = blue_pixels(tmp_path / "plot.png", {"a": [1, 2, 3], "b": [3, 2, 1]})
+    gaps = np.diff(np.unique(rows))
+    assert gaps.max() > 60, "the axis and its label stand between the curve and the legend"
+
+
+def test_a_logarithmic_axis_makes_a_straight_line_of_powers(tmp_path):
+    """Half way up, the curve 1, 10, 100 is half way to the right. On a linear axis, 50.5 is at (1 + 40.5 / 90) / 2."""
+    for log_y, wanted in ((True, 0.5), (False, (1 + 40.5 / 90) / 2)):
+        rows, columns = blue_pixels(tmp_path / "plot.png", {"a": [1, 10, 100]}, log_y)
+        height = (rows.min() + rows.max()) // 2
+        place = (columns[rows == height].mean() - columns.min()) / (columns.max() - columns.min())
+        assert place == pytest.approx(wanted, abs=0.02)
 
 
 def test_the_knowledge_benchmark_does_without_torch(bench):

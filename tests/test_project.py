@@ -1,16 +1,18 @@
 """The project against its own word: equations, keys, metrics, files, and what the README says."""
 
 import ast
+import io
 import re
 import subprocess
 import sys
+import tokenize
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.run.glossary import GLOSSARY
-from grpo.run.options import SftConfig, TrainConfig
 from rewards.api.client import COUNTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,16 +21,123 @@ SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 TEXT = {path: path.read_text(encoding="utf-8") for path in SOURCES}
 
 
-def test_every_equation_of_math_md_stands_in_the_code_and_the_other_way_round():
-    in_text = set(re.findall(r"\*\*Eq\. (\d+)\*\*", (ROOT / "grpo" / "MATH.md").read_text(encoding="utf-8")))
-    in_code: set[str] = set()
-    for path in SOURCES:
-        if path.parts[-2] == "grpo":
-            for numbers in re.findall(r"Eq\. ((?:\d+(?:, | to | and )?)+)", TEXT[path]):
-                found = [int(n) for n in re.findall(r"\d+", numbers)]
-                in_code |= {str(n) for n in (range(found[0], found[-1] + 1) if " to " in numbers else found)}
-    in_code -= {"13"}  # DAPO's own number, cited in rewards/overlong.py
+MATH = (ROOT / "grpo" / "MATH.md").read_text(encoding="utf-8")
+ALGORITHM = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in ("grpo", "rewards")]
+
+
+def comments(text: str) -> dict[int, tuple[str, bool]]:
+    """Line number -> its comment, and whether code stands on that line."""
+    tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.STRING}
+    code = {token.start[0] for token in tokens if token.type not in layout}
+    return {t.start[0]: (t.string, t.start[0] in code) for t in tokens if t.type == tokenize.COMMENT}
+
+
+def equations(comment: str) -> set[int]:
+    """The numbers in "Eq. 3", "Eq. 1, 2" and "Eq. 4 to 7, 9 to 11"."""
+    found = set()
+    for group in re.findall(r"Eq\. ((?:\d+(?:, | to )?)+)", comment):
+        for part in group.split(", "):
+            first, _, last = part.strip().partition(" to ")
+            if first:
+                found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def test_every_equation_of_math_md_stands_on_a_line_of_code_and_the_other_way_round():
+    in_text = {int(number) for number in re.findall(r"\*\*Eq\. (\d+)\*\*", MATH)}
+    in_code = set()
+    for path in ALGORITHM:
+        for comment, is_beside_code in comments(TEXT[path]).values():
+            if is_beside_code:
+                in_code |= equations(comment)
     assert in_text == in_code
+
+
+def test_the_symbols_of_math_md_are_names_in_the_code():
+    table = MATH.partition("## Symbols")[2].partition("## ")[0]
+    names = set(re.findall(r"`(\w+)`", table))
+    code = "\n".join(TEXT[path] for path in ALGORITHM)
+    assert len(names) > 15 and not {name for name in names if not re.search(rf"\b{name}\b", code)}
+
+
+def test_every_exercise_of_math_md_names_a_test_that_exists():
+    exercises = MATH.partition("## Exercises")[2]
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", exercises)
+    assert len(named) == len(re.findall(r"^\d+\.", exercises, re.MULTILINE)) >= 12
+    for file, test in named:
+        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), (file, test)
+
+
+LEGEND = set(
+    re.findall(r"(?:^|  )([A-Z1])  \w", TEXT[ROOT / "grpo" / "schema.py"].partition('"""')[2].partition('"""')[0])
+)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_shape_suffixes_use_the_letters_of_the_legend(path):
+    """`logp_C`, `kv_L2BKSE`: after the last underscore, one letter or digit per axis."""
+    assert {"T", "C", "B", "V", "X"} <= LEGEND
+    for node in ast.walk(ast.parse(TEXT[path])):
+        name = getattr(node, "id", None) or getattr(node, "arg", None) or getattr(node, "attr", None) or ""
+        match = re.fullmatch(r"[a-z][a-z0-9_]*_([A-Z0-9]+)", name)
+        if match and not match[1].isdigit():
+            assert set(match[1]) <= LEGEND | set("23456789"), name
+
+
+# Rooms and files from the ground up: each imports only from those above it in this list, and from itself.
+ORDER = [
+    *("grpo.errors", "grpo.schema", "grpo.storage", "grpo.kernels", "grpo.data.hub", "grpo.device.distributed"),
+    *("grpo.data.rows", "knowledge", "rewards", "grpo.config"),
+    *("grpo.device", "grpo.attention.packed", "grpo.data.rows", "grpo.model.decoder", "grpo.sampling"),
+    *("grpo.advantages", "grpo.packing", "grpo.logprobs", "grpo.loss", "grpo.optim"),
+    *("grpo.run.run", "grpo.rollout", "grpo.trainer", "grpo.sft", "grpo.evaluate", "grpo.train"),
+    *("grpo.generate", "grpo.export", "grpo.doctor", "rewards.score"),
+]
+
+
+def room(module: str) -> int | None:
+    """The place of a module in ORDER: of the longest name there that it begins with."""
+    fitting = [name for name in ORDER if module == name or module.startswith(name + ".")]
+    return ORDER.index(max(fitting, key=len)) if fitting else None
+
+
+def imported_modules(path: Path) -> set[str]:
+    """What a file imports when it runs; what it needs for annotations alone does not count."""
+    tree = ast.parse(TEXT[path])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = []
+    modules = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            modules |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+    return modules
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_go_one_way(path):
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    own = room(name.replace("kernels.", "grpo.kernels.", 1) if name.startswith("kernels") else name)
+    if own is None:
+        return  # bench/ may import everything
+    for module in imported_modules(path):
+        theirs = room(module)
+        assert theirs is None or theirs <= own, f"{name} imports {module}"
+
+
+def test_only_ops_imports_kernels():
+    users = {path.name for path in ALGORITHM if any("grpo.kernels" in name for name in imported_modules(path))}
+    assert users == {"ops.py"}
+
+
+def test_the_formatter_has_nothing_to_do():
+    pytest.importorskip("ruff")
+    for command in (["format", "--check"], ["check"]):
+        done = subprocess.run([sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-3000:]
 
 
 def test_every_configuration_key_is_read_somewhere():
@@ -97,7 +206,7 @@ def test_the_program_does_not_import_what_it_replaces():
         for node in ast.walk(ast.parse(text))
         for name in _imports(node)
     }
-    assert not imported & {"trl", "peft", "accelerate", "vllm", "unsloth", "datasets", "matplotlib"}
+    assert not imported & {"trl", "peft", "accelerate", "vllm", "unsloth", "datasets"}
 
 
 def _imports(node: ast.AST) -> list[str]:

@@ -4,13 +4,17 @@ An implementation is made for the lengths of the slots, and then called by every
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 
 from grpo.attention import dense
+from grpo.device import ops
 from grpo.device.ops import Rope, rotate_into_cache
-from grpo.sampling.cache import KVCache
+
+if TYPE_CHECKING:
+    from grpo.sampling.cache import KVCache
 
 DecodeKernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # q_BHE, k_BKSE, v_BKSE -> out_BHE
 MANY_ROWS = 8  # from which on dense.py is the faster one in bfloat16 on a CPU
@@ -22,7 +26,7 @@ class DecodeAttention:
     positions_B: position of the new token in slots 0 ... B-1; it stays on the device. decoder: one of DECODERS.
     """
 
-    def __init__(self, cache: KVCache, positions_B: torch.Tensor, decoder: str):
+    def __init__(self, cache: "KVCache", positions_B: torch.Tensor, decoder: str):
         self.cache, self.positions_B = cache, positions_B
         self.attend: DecodeKernel = DECODERS[decoder](positions_B + 1, cache.num_positions)
 
@@ -35,12 +39,14 @@ class DecodeAttention:
 
 
 class CpuDecodeAttention:
-    """`DecodeAttention` for a CPU, where looking at the lengths costs nothing: it reads no more positions than are in use.
+    """`DecodeAttention` for a CPU, where looking at the lengths costs nothing: it reads no more positions than are in
+    use.
 
-    longest: positions in use, an upper bound. The queries of a group lie on the query axis, so that each key is read once.
+    longest: positions in use, an upper bound. The queries of a group lie on the query axis, so that each key is read
+    once.
     """
 
-    def __init__(self, cache: KVCache, positions_B: torch.Tensor, longest: int):
+    def __init__(self, cache: "KVCache", positions_B: torch.Tensor, longest: int):
         self.cache, self.positions_B = cache, positions_B
         is_dense = dense.usable(cache.kv_L2BKSE) and len(positions_B) >= MANY_ROWS
         self.num_positions = cache.num_positions if is_dense else longest
@@ -60,16 +66,14 @@ class CpuDecodeAttention:
 
 def triton(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
     """Use the kernel of kernels/decode_attention.py."""
-    from grpo.kernels.decode_attention import decode_attention
-
-    return lambda q_BHE, k_BKSE, v_BKSE: decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)
+    return lambda q_BHE, k_BKSE, v_BKSE: ops.decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)
 
 
 def torch_flash(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
     """Use torch's FlashAttention-2 with `seqused_k`.
 
-    Every (slot, key-value head) is a sequence of its own with one head of keys, which makes the cache one run of tokens;
-    the queries of its group are the heads. So torch splits keys and packs the group.
+    Every (slot, key-value head) is a sequence of its own with one head of keys, which makes the cache one run of
+    tokens; the queries of its group are the heads. So torch splits keys and packs the group.
     """
     starts: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
 

@@ -29,11 +29,9 @@ class PackedAttention:
         self.num_slots = self.num_prompts * self.prompt_width + self.num_rows * self.completion_width
         self.slot_T = torch.tensor(self._slots(layout), dtype=torch.int64, device=device)
         self.prompt_of_row_N = torch.tensor(self.prompt_of_row, dtype=torch.int64, device=device)
-        lengths = (
-            sorted(set(prompt_lengths))
-            if len(set(prompt_lengths)) == 1
-            else [prompt_lengths[p] for p in self.prompt_of_row]
-        )
+        lengths = [prompt_lengths[prompt] for prompt in self.prompt_of_row]
+        if len(set(prompt_lengths)) == 1:
+            lengths = prompt_lengths[:1]  # one mask serves all rows
         self.mask = _completion_mask(lengths, self.prompt_width, self.completion_width, dtype, device)
 
     def _slots(self, layout: Layout) -> list[int]:

@@ -129,7 +129,8 @@ def configure(kernels: bool, repeatable: bool) -> None:
     choose_packed.cache_clear()
 
 
-# --- attention inside a packed row --------------------------------------------------------------------------------------
+# --- attention inside a packed row
+# --------------------------------------------------------------------------------------
 
 
 def flash_packed(layout: Layout, dtype: torch.dtype, device: torch.device | str) -> FlashPackedAttention:

@@ -2,16 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
+from grpo.config.options import TrainConfig
 from grpo.data.hub import fetch_data
 from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import Row, fingerprint, read_rows
 from grpo.errors import PREFLIGHT, UserError
-from grpo.model.policy import Policy
-from grpo.run.options import TrainConfig
 from grpo.schema import Prompt
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
+
+if TYPE_CHECKING:
+    from grpo.model.policy import Policy
 
 
 def load_rows(config: TrainConfig, rewards: Sequence[Reward], name: str, max_samples: int) -> list[Row]:
@@ -49,7 +52,7 @@ def prepare_rewards(config: TrainConfig, say: Callable[[str], None]) -> Scorer:
 
 def load_prompts(
     config: TrainConfig,
-    policy: Policy,
+    policy: "Policy",
     rewards: Sequence[Reward],
     name: str,
     max_samples: int,

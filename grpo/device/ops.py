@@ -1,6 +1,7 @@
 """The operations that have a fused kernel: the only place that chooses between kernels/ and torch.
 
-Each function runs a kernel where `uses_kernels` says so, and torch's operations otherwise. On a CPU that is always torch.
+Each function runs a kernel where `uses_kernels` says so, and torch's operations otherwise. On a CPU that is always
+torch.
 """
 
 from functools import cache
@@ -8,12 +9,11 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 
+from grpo.device.draw import NO_CUT, SamplingParams, draw, uniforms
 from grpo.device.products import linear
-from grpo.sampling.draw import SamplingParams, draw, uniforms
 
 HALF = (torch.bfloat16, torch.float16)
 CACHE_BYTES = 8 << 20  # of float32 logits that a CPU works on at a time, so that they stay in its cache
-NO_CUT = float("-inf")
 Rope = tuple[torch.Tensor, torch.Tensor]  # cos_T1E and sin_T1E of the tokens' positions
 
 
@@ -49,7 +49,8 @@ def uses_kernels(x: torch.Tensor) -> bool:
 
 
 def will_use_kernels(dtype: torch.dtype) -> bool:
-    """Whether a GPU's training pass uses kernels/ and FlashAttention; assumed for a GPU that is not here (grpo.doctor)."""
+    """Whether a GPU's training pass uses kernels/ and FlashAttention; assumed for a GPU that is not here
+    (grpo.doctor)."""
     return dtype in HALF and Settings.kernels and not (torch.cuda.is_available() and triton_problem())
 
 
@@ -120,11 +121,21 @@ def rotate_into_cache(
     return rotate(q_BHE, rope)
 
 
+def decode_attention(
+    q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor, lengths_B: torch.Tensor, num_positions: int
+) -> torch.Tensor:
+    """Attend from one query per row to the first lengths_B[b] positions: the kernel, one of attention.decode.DECODERS."""
+    from grpo.kernels import decode_attention as kernel
+
+    return kernel.decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)
+
+
 # --- logits -----------------------------------------------------------------------------------------------------------
 
 
 def exact_logits(hidden_XD: torch.Tensor, head_VD: torch.Tensor) -> torch.Tensor:
-    """Return hidden headᵀ [X, V]: on a GPU in float32, as the product accumulates it; elsewhere in the inputs' dtype."""
+    """Return hidden headᵀ [X, V]: on a GPU in float32, as the product accumulates it; elsewhere in the inputs'
+    dtype."""
     if hidden_XD.is_cuda and hidden_XD.dtype in HALF:
         return torch.mm(hidden_XD, head_VD.T, out_dtype=torch.float32)
     return linear(hidden_XD, head_VD)

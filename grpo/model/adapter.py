@@ -5,6 +5,7 @@ every name is checked, and the tests compare logits.
 """
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,24 +20,29 @@ from grpo.model.master_weight import master_dtype
 from grpo.model.weights import NAMES_SHOWN, projections
 
 PREFIX = "base_model.model."
+NOT_PLAIN = ("use_dora", "modules_to_save", "lora_bias", "fan_in_fan_out", "trainable_token_indices")
+PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal")  # that leave the base weights as they are
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """A LoRA adapter: for each adapted projection (Hugging Face's module name) A [r, I] and B [O, r] with the scale
-    alpha / r already in B, both float32 on the CPU."""
+    """A LoRA adapter: for each adapted projection (Hugging Face's module name) A [r, I] and B [O, r].
+
+    The scale alpha / r is already in B; both are float32 on the CPU.
+    """
 
     pairs: dict[str, tuple[torch.Tensor, torch.Tensor]]
     base_model: str | None
 
 
 def is_adapter(folder: Path) -> bool:
+    """Whether the folder holds an adapter in PEFT's layout."""
     return (folder / CONFIG_FILE).exists()
 
 
 def load_adapter(folder: Path) -> Adapter:
-    """Reads an adapter written by PEFT or by `save_adapter`; exit 3 if it is not a plain LoRA adapter."""
+    """Read an adapter written by PEFT or by `save_adapter`; UserError (exit 3) if it is not a plain LoRA adapter."""
     try:
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
         tensors = load_file(folder / WEIGHTS_FILE)
@@ -47,11 +53,9 @@ def load_adapter(folder: Path) -> Adapter:
             f"it must hold {CONFIG_FILE} and {WEIGHTS_FILE}",
             PREFLIGHT,
         ) from None
-    extras = [
-        key
-        for key in ("use_dora", "modules_to_save", "lora_bias", "fan_in_fan_out", "trainable_token_indices")
-        if config.get(key)
-    ]
+    extras = [key for key in NOT_PLAIN if config.get(key)]
+    if config.get("init_lora_weights", True) not in PLAIN_STARTS:
+        extras.append(f"init_lora_weights {config['init_lora_weights']}")  # it changed the base weights, too
     if config.get("peft_type") != "LORA" or config.get("bias", "none") != "none" or extras:
         raise UserError(
             f"{folder} is not a plain LoRA adapter",
@@ -71,24 +75,24 @@ def load_adapter(folder: Path) -> Adapter:
             "",
             PREFLIGHT,
         )
-    return Adapter(
-        {m: (h["lora_A"], _scale(config, m, h["lora_A"].shape[0]) * h["lora_B"]) for m, h in halves.items()},
-        config.get("base_model_name_or_path"),
-    )
+    pairs = {}
+    for module, half in halves.items():
+        A, B = half["lora_A"], half["lora_B"]
+        pairs[module] = A, _scale(config, module, A.shape[0]) * B
+    return Adapter(pairs, config.get("base_model_name_or_path"))
 
 
 def _scale(config: dict, module: str, rank: int) -> float:
+    """Return alpha / r of a projection. The keys of `alpha_pattern` are regular expressions, as in PEFT."""
     patterns = config.get("alpha_pattern") or {}
-    alpha = next(
-        (value for key, value in patterns.items() if module == key or module.endswith("." + key)),
-        config.get("lora_alpha", rank),
-    )
+    fitting = [value for pattern, value in patterns.items() if re.match(rf"(.*\.)?({pattern})$", module)]
+    alpha = fitting[0] if fitting else config.get("lora_alpha", rank)
     return alpha / (rank**0.5 if config.get("use_rslora") else rank)
 
 
 @torch.no_grad()
 def merge_adapter(model: Decoder, adapter: Adapter) -> None:
-    """Adds an adapter to the weights themselves: in float32, rounded once. The result is the policy at step 0."""
+    """Add an adapter to the weights themselves, in float32, rounded once. The result is the policy at step 0."""
     found = projections(model)
     foreign = [module for module in adapter.pairs if module not in found]
     if foreign:
@@ -113,10 +117,9 @@ def merge_adapter(model: Decoder, adapter: Adapter) -> None:
 
 
 def trained_adapter(model: Decoder, start: Adapter | None, base_model: str | None) -> Adapter:
-    """What training has made, relative to the checkpoint on disk: the model's adapter, stacked on the one it started
-    from.
+    """Return what training has made, relative to the checkpoint on disk.
 
-    Stacking is exact: B₁A₁ + B₂A₂ = [B₁ B₂] [A₁; A₂].
+    That is the model's adapter stacked on the one it started from, which is exact: B₁A₁ + B₂A₂ = [B₁ B₂] [A₁; A₂].
     """
     pairs = {}
     for module, (linear, part) in projections(model).items():
@@ -130,7 +133,7 @@ def trained_adapter(model: Decoder, start: Adapter | None, base_model: str | Non
 
 
 def save_adapter(adapter: Adapter, folder: Path, lora_alpha: float | None = None, dropout: float = 0.0) -> None:
-    """Writes PEFT's two files. The scale stays in B (so alpha = rank) unless lora_alpha is given."""
+    """Write PEFT's two files. The scale stays in B (so alpha = rank) unless lora_alpha is given."""
     folder.mkdir(parents=True, exist_ok=True)
     ranks = {module: A.shape[0] for module, (A, _) in adapter.pairs.items()}
     rank = max(ranks.values())

@@ -1,6 +1,6 @@
 """The decoder of Qwen2, Qwen3 and Llama: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
-One forward serves all uses: tokens come packed in one row [T], and `attend` decides who sees whom (attention.py: a
+One forward serves all uses: tokens come packed in one row [T], and `attend` decides who sees whom (attention/: inside a
 packed row, or one new token per cache slot). The head is not applied here, since hidden states are small and logits are
 not.
 """
@@ -23,7 +23,8 @@ from grpo.model.lora import POLICY, Build, JointLinear, Linear, LoraLinear, Mode
 from grpo.model.master_weight import MasterWeight
 from grpo.model.rope import read_rope, rope_tables
 
-# Attention of a layer: (layer, q_THE, k_TKE, v_TKE, rope) to out_THE. It rotates queries and keys, and decides who sees whom.
+# Attention of a layer: (layer, q_THE, k_TKE, v_TKE, rope) to out_THE. It rotates queries and keys, and decides who sees
+# whom.
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, Rope], torch.Tensor]
 FAMILIES = ("qwen2", "qwen3", "llama")
 
@@ -52,22 +53,18 @@ class ModelConfig:
 
     @classmethod
     def from_hf(cls, raw: dict[str, Any]) -> "ModelConfig":
-        """raw: the parsed config.json. Refuses (exit 3) what this decoder would silently compute wrongly."""
-        family = raw.get("model_type")
-        problem = (
-            f"model_type {family!r}"
-            if family not in FAMILIES
-            else "sliding-window attention"
-            if raw.get("use_sliding_window")
-            else f"activation {raw['hidden_act']!r}"
-            if raw.get("hidden_act", "silu") != "silu"
-            else "a quantised checkpoint"
-            if raw.get("quantization_config")
-            else None
-        )
-        if problem:
+        """Read a parsed config.json; refuse (exit 3) what this decoder would silently compute wrongly."""
+        family, activation = raw.get("model_type"), raw.get("hidden_act", "silu")
+        unsupported = {
+            f"model_type {family!r}": family not in FAMILIES,
+            "sliding-window attention": raw.get("use_sliding_window"),
+            f"activation {activation!r}": activation != "silu",
+            "a quantised checkpoint": raw.get("quantization_config"),
+        }
+        problems = [what for what, is_needed in unsupported.items() if is_needed]
+        if problems:
             raise UserError(
-                f"the checkpoint needs {problem}, which this decoder does not have",
+                f"the checkpoint needs {problems[0]}, which this decoder does not have",
                 f"it knows {', '.join(FAMILIES)} with full attention and SwiGLU",
                 "use another checkpoint",
                 PREFLIGHT,
@@ -75,16 +72,16 @@ class ModelConfig:
         attention_bias = raw.get("attention_bias", False)
         return cls(
             family,
-            raw["vocab_size"],
-            raw["hidden_size"],
-            raw["intermediate_size"],
-            raw["num_hidden_layers"],
-            raw["num_attention_heads"],
-            raw.get("num_key_value_heads") or raw["num_attention_heads"],
-            raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"],
-            raw.get("rms_norm_eps", 1e-6),
-            raw.get("max_position_embeddings", 32768),
-            raw.get("tie_word_embeddings", False),
+            vocab_size=raw["vocab_size"],
+            hidden_size=raw["hidden_size"],
+            intermediate_size=raw["intermediate_size"],
+            num_layers=raw["num_hidden_layers"],
+            num_heads=raw["num_attention_heads"],
+            num_kv_heads=raw.get("num_key_value_heads") or raw["num_attention_heads"],
+            head_dim=raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"],
+            norm_eps=raw.get("rms_norm_eps", 1e-6),
+            max_positions=raw.get("max_position_embeddings", 32768),
+            tied_head=raw.get("tie_word_embeddings", False),
             qkv_bias=family == "qwen2" or attention_bias,
             o_bias=attention_bias and family != "qwen2",
             mlp_bias=raw.get("mlp_bias", False),
@@ -110,6 +107,8 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
+    """Grouped-query attention (2305.13245); `attend` does what lies between the projections."""
+
     def __init__(self, c: ModelConfig, build: Build):
         super().__init__()
         self.head_dim = c.head_dim
@@ -134,9 +133,8 @@ class MLP(nn.Module):
 
     def __init__(self, c: ModelConfig, build: Build):
         super().__init__()
-        self.gate_up = JointLinear(
-            c.hidden_size, {"gate_proj": c.intermediate_size, "up_proj": c.intermediate_size}, c.mlp_bias, build
-        )
+        sizes = {"gate_proj": c.intermediate_size, "up_proj": c.intermediate_size}
+        self.gate_up = JointLinear(c.hidden_size, sizes, c.mlp_bias, build)
         self.down = make_linear(c.intermediate_size, {"down_proj": c.hidden_size}, c.mlp_bias, build)
 
     def forward(self, x_TD: torch.Tensor, mode: Mode) -> torch.Tensor:
@@ -145,31 +143,28 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
+    """A layer: attention and MLP, each on a norm of the residual stream."""
+
     def __init__(self, c: ModelConfig, build: Build):
         super().__init__()
         self.attention, self.mlp = Attention(c, build), MLP(c, build)
-        self.attention_norm, self.mlp_norm = (
-            RMSNorm(c.hidden_size, c.norm_eps, build),
-            RMSNorm(c.hidden_size, c.norm_eps, build),
-        )
+        self.attention_norm = RMSNorm(c.hidden_size, c.norm_eps, build)
+        self.mlp_norm = RMSNorm(c.hidden_size, c.norm_eps, build)
 
     def forward(
-        self,
-        x_TD: torch.Tensor,
-        layer: int,
-        rope: Rope,
-        attend: Attend,
-        mode: Mode,
-        recompute: str,
+        self, x_TD: torch.Tensor, layer: int, rope: Rope, attend: Attend, mode: Mode, recompute: str
     ) -> torch.Tensor:
         attended_TD = self.attention(self.attention_norm(x_TD), layer, rope, attend, mode)
         if recompute == "mlp":
             x_TD = x_TD + attended_TD
-            return x_TD + checkpoint(
-                lambda x: self.mlp(self.mlp_norm(x), mode), x_TD, use_reentrant=False, preserve_rng_state=False
-            )
+            return x_TD + _recomputed(lambda x: self.mlp(self.mlp_norm(x), mode), x_TD)
         normed_TD, x_TD = self.mlp_norm.after_adding(attended_TD, x_TD)
         return x_TD + self.mlp(normed_TD, mode)
+
+
+def _recomputed(function: Callable[..., torch.Tensor], *arguments: Any) -> torch.Tensor:
+    """Call the function without keeping its activations; the backward pass computes them again."""
+    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
 
 
 class Decoder(nn.Module):
@@ -192,20 +187,19 @@ class Decoder(nn.Module):
     def forward(
         self, ids_T: torch.Tensor, positions_T: torch.Tensor, attend: Attend, mode: Mode = POLICY
     ) -> torch.Tensor:
-        """Final hidden states [T, D], after the last norm; multiply by `head` for logits."""
+        """Compute the final hidden states [T, D], after the last norm; multiply by `head` for logits."""
+        recompute = self.recompute if torch.is_grad_enabled() else "none"
         x_TD = F.embedding(ids_T, self.embedding())
         rope = tuple(table_SE[positions_T][:, None] for table_SE in self._rope())
         for layer, block in enumerate(self.blocks):
-            if self.recompute == "all" and torch.is_grad_enabled():
-                x_TD = checkpoint(
-                    block, x_TD, layer, rope, attend, mode, "none", use_reentrant=False, preserve_rng_state=False
-                )
+            if recompute == "all":
+                x_TD = _recomputed(block, x_TD, layer, rope, attend, mode, "none")
             else:
-                x_TD = block(x_TD, layer, rope, attend, mode, self.recompute if torch.is_grad_enabled() else "none")
+                x_TD = block(x_TD, layer, rope, attend, mode, recompute)
         return self.norm(x_TD)
 
     def head(self) -> torch.Tensor:
-        """The output matrix [V, D]: the embedding if the head is tied to it."""
+        """Return the output matrix [V, D]: the embedding if the head is tied to it."""
         return self.embedding() if self.untied_head is None else self.untied_head()
 
     def linears(self) -> Iterator[Linear | LoraLinear]:

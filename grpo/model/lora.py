@@ -60,6 +60,7 @@ class Build:
     device: torch.device | str
 
     def weight(self, *shape: int) -> MasterWeight:
+        """Make a weight of this shape, all zeros."""
         return MasterWeight(*shape, trained=self.train_weights, dtype=self.dtype, device=self.device)
 
 
@@ -74,15 +75,15 @@ class Linear(nn.Module):
         self.prepacked: torch.Tensor | None = None  # see Decoder.prepacked
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Views of a projection's own weight [O, I] and bias [O], to read and write."""
+        """Return views of a projection's own weight [O, I] and bias [O], to read and write."""
         rows = self.out_slices[part]
         return self.weight.source[rows], None if self.bias is None else self.bias.source[rows]
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
-        bias = None if self.bias is None else self.bias()
-        return (
-            Product.apply(x_TI, self.weight(), bias) if self.prepacked is None else linear(x_TI, self.prepacked, bias)
-        )
+        bias_O = None if self.bias is None else self.bias()
+        if self.prepacked is not None:
+            return linear(x_TI, self.prepacked, bias_O)
+        return Product.apply(x_TI, self.weight(), bias_O)
 
     def prepack(self) -> None:
         self.prepacked = prepack(self.weight.value)
@@ -100,38 +101,36 @@ class LoraLinear(nn.Module):
         self.in_features, self.lora, self.out_slices = in_features, build.lora, _slices(parts)
         adapted = [name for name in parts if name in build.lora.targets]
         self.rank_slices = _slices(dict.fromkeys(adapted, build.lora.rank))
-        rank, where = len(adapted) * build.lora.rank, {"dtype": build.dtype, "device": build.device}
-        self.register_buffer("weight", torch.zeros(sum(parts.values()), in_features + rank, **where))
-        self.register_buffer("bias", torch.zeros(sum(parts.values()), **where) if bias else None)
+        rank, out_features = len(adapted) * build.lora.rank, sum(parts.values())
+        where = {"dtype": build.dtype, "device": build.device}
+        self.register_buffer("weight", torch.zeros(out_features, in_features + rank, **where))
+        self.register_buffer("bias", torch.zeros(out_features, **where) if bias else None)
         self.A = MasterWeight(rank, in_features, trained=True, **where)
-        self.B = nn.ParameterDict(
-            {
-                name: nn.Parameter(
-                    torch.zeros(parts[name], build.lora.rank, dtype=master_dtype(build.dtype), device=build.device)
-                )
-                for name in adapted
-            }
-        )
+        self.B = nn.ParameterDict()
+        for name in adapted:
+            B_OR = torch.zeros(parts[name], build.lora.rank, dtype=master_dtype(build.dtype), device=build.device)
+            self.B[name] = nn.Parameter(B_OR)
         self.number = 0  # among the model's adapted layers: makes dropout masks differ; set by the model
         self.prepacked: torch.Tensor | None = None  # see Decoder.prepacked
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Views of a projection's own weight [O, I] and bias [O], to read and write."""
+        """Return views of a projection's own weight [O, I] and bias [O], to read and write."""
         rows = self.out_slices[part]
         return self.weight[rows, : self.in_features], None if self.bias is None else self.bias[rows]
 
     def adapter(self, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """Views of a projection's master A [r, I] and B [O, r]; call `refresh` after writing."""
+        """Return views of a projection's master A [r, I] and B [O, r]; call `refresh` after writing."""
         return self.A.source[self.rank_slices[part]], self.B[part].data
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
         if not mode.use_adapter:
             return linear(x_TI, self.weight[:, : self.in_features], self.bias)
         if self.prepacked is not None:
-            return linear(torch.cat([x_TI, linear(x_TI, self.A.value)], dim=-1), self.prepacked, self.bias)
-        seed = (
-            None if mode.dropout_seed is None or not self.lora.dropout else mode.dropout_seed * 1_000_003 + self.number
-        )
+            h_TR = linear(x_TI, self.A.value)
+            return linear(torch.cat([x_TI, h_TR], dim=-1), self.prepacked, self.bias)  # Eq. 12
+        seed = None
+        if mode.dropout_seed is not None and self.lora.dropout:
+            seed = mode.dropout_seed * 1_000_003 + self.number
         return _AugmentedLinear.apply(x_TI, self.A.master, self, seed, *(self.B[part] for part in self.rank_slices))
 
     def prepack(self) -> None:
@@ -139,50 +138,64 @@ class LoraLinear(nn.Module):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Copies the masters into the tensors the products use; to be called after every change of the masters."""
+        """Copy the masters into the tensors that the products use; call it after every change of the masters."""
         self.A.refresh()
         for part, columns in self.rank_slices.items():
-            self.weight[self.out_slices[part], self.in_features :][:, columns] = self.lora.scale * self.B[part]
+            sB_OR = self.lora.scale * self.B[part]
+            self.weight[self.out_slices[part], self.in_features :][:, columns] = sB_OR
 
     @torch.no_grad()
     def reset(self, generator: torch.Generator) -> None:
-        """A uniform in ±1/sqrt(I) (Kaiming with a = sqrt 5, as in PEFT) and B zero: the policy starts as the
+        """Draw A from ±1/sqrt(I) (Kaiming with a = sqrt 5, as in PEFT), set B to zero: the policy starts as the
         reference."""
         for part in self.rank_slices:
             A, B = self.adapter(part)
-            A.copy_((torch.rand(A.shape, generator=generator, dtype=A.dtype) * 2 - 1) / self.in_features**0.5)
+            uniform = torch.rand(A.shape, generator=generator, dtype=A.dtype)
+            A.copy_((uniform * 2 - 1) / self.in_features**0.5)
             B.zero_()
         self.refresh()
 
 
 class _AugmentedLinear(torch.autograd.Function):
-    """Eq. 12 and its gradient. With g = dL/dy, one product g [W | sB] gives the base part of dL/dx and dh = dL/d(x Aᵀ);
-    then dL/dA = dhᵀ x, dL/dB = s gᵀ h, dL/dx += dh A. The base weight's gradient is never computed.
-    Slow twin: kernels/reference.py `lora_linear`."""
+    """Eq. 12 and its gradient.
+
+    With g = dL/dy, one product g [W | sB] gives the base part of dL/dx and dh = dL/d(x Aᵀ); then dL/dA = dhᵀ x,
+    dL/dB = s gᵀ h, dL/dx += dh A. The base weight's gradient is never computed. Slow twin: kernels/reference.py
+    `lora_linear`.
+    """
 
     @staticmethod
     def forward(ctx, x_TI, A_master, layer, seed, *B_masters):
-        h_TR = linear(x_TI if seed is None else x_TI * _dropout_mask(x_TI, layer.lora.dropout, seed), layer.A.value)
+        h_TR = linear(_dropped(x_TI, layer, seed), layer.A.value)
         ctx.save_for_backward(x_TI, h_TR)  # x is shared by all projections of one input
         ctx.layer, ctx.seed = layer, seed
-        return linear(torch.cat([x_TI, h_TR], dim=-1), layer.weight, layer.bias)
+        return linear(torch.cat([x_TI, h_TR], dim=-1), layer.weight, layer.bias)  # Eq. 12
 
     @staticmethod
     def backward(ctx, g_TO):
-        (x_TI, h_TR), layer = ctx.saved_tensors, ctx.layer
+        (x_TI, h_TR), layer, seed = ctx.saved_tensors, ctx.layer, ctx.seed
         dx_TI, dh_TR = linear(g_TO, layer.weight.T).split([layer.in_features, h_TR.shape[-1]], dim=-1)
-        mask = None if ctx.seed is None else _dropout_mask(x_TI, layer.lora.dropout, ctx.seed)
-        dA_RI = dh_TR.T @ (x_TI if mask is None else x_TI * mask)
-        dB = [
-            layer.lora.scale * (g_TO[:, layer.out_slices[part]].T @ h_TR[:, columns]).to(layer.A.master.dtype)
-            for part, columns in layer.rank_slices.items()
-        ]
-        dx_adapter = linear(dh_TR, layer.A.value.T)
-        dx_TI = dx_TI + (dx_adapter if mask is None else dx_adapter * mask)
+        dA_RI = dh_TR.T @ _dropped(x_TI, layer, seed)
+        dB = []
+        for part, columns in layer.rank_slices.items():
+            dB_OR = g_TO[:, layer.out_slices[part]].T @ h_TR[:, columns]
+            dB.append(layer.lora.scale * dB_OR.to(layer.A.master.dtype))
+        dx_TI = dx_TI + _dropped(linear(dh_TR, layer.A.value.T), layer, seed)
         return dx_TI, dA_RI.to(layer.A.master.dtype), None, None, *dB
 
 
+def _dropped(x_TI: torch.Tensor, layer: LoraLinear, seed: int | None) -> torch.Tensor:
+    """Apply the dropout mask of this seed, which is the same whenever it is made; None for no dropout."""
+    if seed is None:
+        return x_TI
+    probability = layer.lora.dropout
+    generator = torch.Generator(x_TI.device).manual_seed(seed % 2**63)
+    keep_TI = torch.rand(x_TI.shape, generator=generator, device=x_TI.device) >= probability
+    return x_TI * (keep_TI.to(x_TI.dtype) / (1 - probability))
+
+
 def make_linear(in_features: int, parts: dict[str, int], bias: bool, build: Build) -> Linear | LoraLinear:
+    """Make the layer for these projections: with an adapter if one of them has one."""
     adapted = build.lora is not None and any(name in build.lora.targets for name in parts)
     return (LoraLinear if adapted else Linear)(in_features, parts, bias, build)
 
@@ -193,11 +206,12 @@ class JointLinear(nn.Module):
 
     def __init__(self, in_features: int, parts: dict[str, int], bias: bool, build: Build):
         super().__init__()
+        out_features = sum(parts.values())
         adapted = [name for name in parts if build.lora and name in build.lora.targets]
-        zeros = sum((sum(parts.values()) - parts[name]) * build.lora.rank for name in adapted)
-        joint = zeros <= MAX_ZERO_SHARE * sum(parts.values()) * in_features
-        groups = [parts] if joint else [{name: size} for name, size in parts.items()]
-        self.linears = nn.ModuleList(make_linear(in_features, group, bias, build) for group in groups)
+        zeros = sum((out_features - parts[name]) * build.lora.rank for name in adapted)
+        is_joint = zeros <= MAX_ZERO_SHARE * out_features * in_features
+        products = [parts] if is_joint else [{name: size} for name, size in parts.items()]
+        self.linears = nn.ModuleList(make_linear(in_features, product, bias, build) for product in products)
         self.sizes = list(parts.values())
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> tuple[torch.Tensor, ...]:
@@ -206,13 +220,8 @@ class JointLinear(nn.Module):
         return tuple(linear(x_TI, mode) for linear in self.linears)
 
 
-def _dropout_mask(x_TI: torch.Tensor, probability: float, seed: int) -> torch.Tensor:
-    generator = torch.Generator(x_TI.device).manual_seed(seed % 2**63)
-    keep = torch.rand(x_TI.shape, generator=generator, device=x_TI.device) >= probability
-    return keep.to(x_TI.dtype) / (1 - probability)
-
-
 def _slices(sizes: dict[str, int]) -> dict[str, slice]:
+    """Lay parts of these sizes one after the other."""
     slices, start = {}, 0
     for name, size in sizes.items():
         slices[name] = slice(start, start + size)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.hub import fetch_model
 from grpo.data.prompts import eos_ids, load_tokenizer
 from grpo.errors import PREFLIGHT, UserError
@@ -12,7 +13,6 @@ from grpo.model.adapter import Adapter, is_adapter, load_adapter, merge_adapter,
 from grpo.model.decoder import Decoder
 from grpo.model.lora import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.model.weights import DTYPES, load_decoder, save_checkpoint
-from grpo.run.options import SftConfig, TrainConfig
 from grpo.schema import Completion
 
 
@@ -28,11 +28,11 @@ class Policy:
     base: str
 
     def decode(self, completion: Completion) -> str:
-        """Its text, without special tokens."""
+        """Return its text, without special tokens."""
         return self.tokenizer.decode(completion.ids, skip_special_tokens=True)
 
     def save(self, folder: Path) -> None:
-        """Adapter and tokenizer; a whole checkpoint if the weights themselves were trained."""
+        """Write adapter and tokenizer; a complete checkpoint if the weights themselves were trained."""
         folder.mkdir(parents=True, exist_ok=True)
         lora = self.model.build.lora
         if lora is None:
@@ -45,8 +45,10 @@ class Policy:
 
 
 def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_weights: bool = True) -> Policy:
-    """The policy at step 0: with a new adapter, or (lora_r 0) with all weights trained, or none. A model path that
-    holds an adapter stands for the adapter on its base."""
+    """Load the policy at step 0: with a new adapter, or (lora_r 0) with all weights trained, or none.
+
+    A model path that holds an adapter stands for the adapter on its base.
+    """
     model_path, adapter_path, base = find_parts(
         config.model_name_or_path, config.model_revision, config.adapter_name_or_path
     )
@@ -66,8 +68,10 @@ def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_wei
 
 
 def load_reference(config: TrainConfig, policy: Policy) -> Decoder:
-    """The frozen policy at step 0: the same decoder without its adapter, or a copy of it if the weights themselves are
-    trained."""
+    """Return the frozen policy of step 0.
+
+    That is the same decoder without its adapter, or a copy of it if the weights themselves are trained.
+    """
     if policy.model.build.lora is not None:
         return policy.model
     model_path, adapter_path, _ = find_parts(
@@ -80,12 +84,12 @@ def load_reference(config: TrainConfig, policy: Policy) -> Decoder:
 
 
 def load_for_inference(config: TrainConfig, device: torch.device) -> Policy:
-    """A checkpoint, or an adapter merged into its base, to generate with."""
+    """Load a checkpoint, or an adapter merged into its base, to generate with."""
     return load_policy(replace(config, lora_r=0), device, train_weights=False)
 
 
 def find_parts(name_or_path: str, revision: str, adapter: str | None) -> tuple[Path, Path | None, str]:
-    """The folders of checkpoint and adapter (if any), and the checkpoint's name as it was given."""
+    """Return the folders of checkpoint and adapter (if any), and the checkpoint's name as it was given."""
     folder = fetch_model(name_or_path, revision)
     if not is_adapter(folder):
         return folder, fetch_model(adapter) if adapter else None, name_or_path
@@ -108,6 +112,7 @@ def find_parts(name_or_path: str, revision: str, adapter: str | None) -> tuple[P
 
 
 def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:
+    """Return what the configuration says about adapters; None if all weights are trained."""
     if not config.lora_r:
         return None
     everything = (None, ("all",), ("all-linear",))
@@ -123,12 +128,14 @@ def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Return the dtype of this name; "auto" depends on the device."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return DTYPES[name]
 
 
 def check_vocabulary(tokenizer, model: Decoder) -> None:
+    """Raise UserError (exit 3) if the tokenizer has ids that the model has no embedding for."""
     largest = max(tokenizer.get_vocab().values())
     if largest >= model.config.vocab_size:
         raise UserError(

@@ -13,8 +13,7 @@ from grpo.errors import PREFLIGHT, UserError
 
 
 def read_rope(config: dict[str, Any]) -> dict[str, Any]:
-    """The rope settings of a checkpoint's config.json, from the new layout (`rope_parameters`) or the old one
-    (`rope_theta` beside `rope_scaling`)."""
+    """Read the rope settings of a config.json: from `rope_parameters`, or from `rope_theta` and `rope_scaling`."""
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     rope["rope_type"] = rope.get("rope_type") or rope.pop("type", None) or "default"
     rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
@@ -23,10 +22,12 @@ def read_rope(config: dict[str, Any]) -> dict[str, Any]:
             "original_max_position_embeddings",
             config.get("original_max_position_embeddings") or config.get("max_position_embeddings"),
         )
+    if rope["rope_type"] == "yarn" and not rope.get("factor"):
+        rope["factor"] = config["max_position_embeddings"] / rope["original_max_position_embeddings"]
     if rope["rope_type"] not in _FREQUENCIES or rope.get("partial_rotary_factor", 1.0) != 1.0:
         raise UserError(
             f"the checkpoint's rope type {rope['rope_type']!r} is not supported",
-            f"known types: {', '.join(_FREQUENCIES)}, over the whole head",
+            f"known types: {', '.join(_FREQUENCIES)}, over all of the head",
             "use another checkpoint",
             PREFLIGHT,
         )
@@ -36,7 +37,7 @@ def read_rope(config: dict[str, Any]) -> dict[str, Any]:
 def rope_tables(
     rope: dict[str, Any], head_dim: int, num_positions: int, dtype: torch.dtype, device: torch.device | str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos_SE and sin_SE for positions 0 ... num_positions - 1; the second half of E repeats the first."""
+    """Return cos_SE and sin_SE for positions 0 ... num_positions - 1; the second half of E repeats the first."""
     exact = torch.promote_types(dtype, torch.float32)
     exponent = torch.arange(0, head_dim, 2, dtype=torch.int64, device=device).to(exact) / head_dim
     frequency, amplitude = _FREQUENCIES[rope["rope_type"]](1.0 / rope["rope_theta"] ** exponent, rope)
@@ -65,7 +66,7 @@ def _yarn(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, 
     """YaRN (2309.00071): dimensions that turn fewer than beta_slow times within the original context are slowed down by
     `factor`, those that turn more than beta_fast times are kept, and cos and sin are scaled to sharpen attention."""
     context, half = rope["original_max_position_embeddings"], frequency.numel()
-    factor = rope.get("factor") or rope["max_position_embeddings"] / context
+    factor = rope["factor"]
 
     def dimension(turns: float) -> float:
         return half * math.log(context / (turns * 2 * math.pi)) / math.log(rope["rope_theta"])

@@ -1,5 +1,4 @@
-"""Checkpoints in Hugging Face's layout, in and out: safetensors only (one file or shards with an index), never
-pickle."""
+"""Checkpoints in Hugging Face's layout, in and out: safetensors only (one file, or shards with an index)."""
 
 import json
 from collections.abc import Iterator
@@ -19,14 +18,14 @@ NAMES_SHOWN = 8
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """config.json of a checkpoint folder; exit 3 if it is absent or not a config this decoder serves."""
+    """Read config.json of a checkpoint folder; UserError (exit 3) if it is absent or needs another decoder."""
     path = folder / "config.json"
     try:
         return ModelConfig.from_hf(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        found = (
-            ", ".join(sorted(p.name for p in folder.iterdir())[:NAMES_SHOWN]) if folder.is_dir() else "no such folder"
-        )
+        found = "no such folder"
+        if folder.is_dir():
+            found = ", ".join(sorted(path.name for path in folder.iterdir())[:NAMES_SHOWN])
         raise UserError(
             f"{folder} is not a checkpoint",
             f"it has no config.json (found: {found})",
@@ -40,16 +39,20 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def load_decoder(folder: Path, build: Build) -> Decoder:
-    """The decoder with a checkpoint's weights, converted to build.dtype. Missing, unexpected or misshapen tensors are
-    listed and refused (exit 3)."""
+    """Build the decoder of a checkpoint and load its weights, converted to build.dtype.
+
+    Tensors that are missing, unexpected, misshapen or not finite are listed and refused (exit 3).
+    """
     model = Decoder(read_config(folder), build)
     slots, seen, problems = tensor_slots(model), set(), []
     for name, tensor in _read_tensors(folder):
         if name not in slots:
-            if not _derived(name, model.config):
+            if not _is_derived(name, model.config):
                 problems.append(f"unexpected {name}")
         elif slots[name].shape != tensor.shape:
             problems.append(f"{name} has shape {tuple(tensor.shape)}, wanted {tuple(slots[name].shape)}")
+        elif not torch.isfinite(tensor).all():
+            problems.append(f"{name} holds numbers that are not finite")
         else:
             slots[name].copy_(tensor)
         seen.add(name)
@@ -67,7 +70,7 @@ def load_decoder(folder: Path, build: Build) -> Decoder:
 
 
 def tensor_slots(model: Decoder) -> dict[str, torch.Tensor]:
-    """Hugging Face's name of each tensor of the checkpoint -> the view of the model that holds it."""
+    """Map Hugging Face's name of each tensor of the checkpoint to the view of the model that holds it."""
     slots = {"model.embed_tokens.weight": model.embedding.source, "model.norm.weight": model.norm.weight.source}
     if model.untied_head is not None:
         slots["lm_head.weight"] = model.untied_head.source
@@ -87,58 +90,62 @@ def tensor_slots(model: Decoder) -> dict[str, torch.Tensor]:
 
 
 def projections(model: Decoder) -> dict[str, tuple[Linear | LoraLinear, str]]:
-    """Hugging Face's module name of each projection -> the layer that computes it, and its part of that layer."""
+    """Map Hugging Face's module name of each projection to the layer that computes it and its part of that layer."""
     found = {}
     for number, block in enumerate(model.blocks):
         for where, module in (("self_attn", block.attention), ("mlp", block.mlp)):
             for linear in module.modules():
                 if isinstance(linear, (Linear, LoraLinear)):
-                    found.update(
-                        {f"model.layers.{number}.{where}.{part}": (linear, part) for part in linear.out_slices}
-                    )
+                    for part in linear.out_slices:
+                        found[f"model.layers.{number}.{where}.{part}"] = linear, part
     return found
 
 
 def save_checkpoint(
     model: Decoder, folder: Path, dtype: torch.dtype | None = None, shard_bytes: int = SHARD_BYTES
 ) -> None:
-    """Writes config.json and safetensors with every adapter merged, in `dtype` (the model's by default).
+    """Write config.json and safetensors with every adapter merged, in `dtype` (the model's by default).
 
     Merging happens in float32 and rounds once. The tokenizer is the caller's to write.
     """
     dtype = dtype or model.build.dtype
     folder.mkdir(parents=True, exist_ok=True)
-    raw = {key: value for key, value in model.config.raw.items() if key != "torch_dtype"} | {
-        "dtype": str(dtype).removeprefix("torch.")
-    }
+    raw = {key: value for key, value in model.config.raw.items() if key != "torch_dtype"}
+    raw["dtype"] = str(dtype).removeprefix("torch.")
     (folder / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
     slots, found = tensor_slots(model), projections(model)
-    shards, size = [[]], 0
-    for name, slot in slots.items():
-        size += slot.numel() * dtype.itemsize
-        if shards[-1] and size > shard_bytes:
-            shards.append([])
-            size = slot.numel() * dtype.itemsize
-        shards[-1].append(name)
+    sizes = {name: slot.numel() * dtype.itemsize for name, slot in slots.items()}
+    shards = _shards(sizes, shard_bytes)
     index = {}
     for number, shard in enumerate(shards, 1):
         file = "model.safetensors" if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        tensors = {name: _merged(slots[name], *found.get(name.removesuffix(".weight"), (None, ""))) for name in shard}
-        save_file(
-            {name: tensor.to(dtype).contiguous().cpu() for name, tensor in tensors.items()},
-            folder / file,
-            {"format": "pt"},
-        )
+        tensors = {}
+        for name in shard:
+            linear, part = found.get(name.removesuffix(".weight"), (None, ""))
+            tensors[name] = _merged(slots[name], linear, part).to(dtype).contiguous().cpu()
+        save_file(tensors, folder / file, {"format": "pt"})
         index.update(dict.fromkeys(shard, file))
     if len(shards) > 1:
-        total = sum(slot.numel() * dtype.itemsize for slot in slots.values())
+        total = sum(sizes.values())
         text = json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=2)
         (folder / "model.safetensors.index.json").write_text(text + "\n", encoding="utf-8")
 
 
+def _shards(sizes: dict[str, int], shard_bytes: int) -> list[list[str]]:
+    """Split the names, in order, into shards of at most so many bytes; a larger tensor gets a shard of its own."""
+    shards, size = [[]], 0
+    for name, num_bytes in sizes.items():
+        size += num_bytes
+        if shards[-1] and size > shard_bytes:
+            shards.append([])
+            size = num_bytes
+        shards[-1].append(name)
+    return shards
+
+
 @torch.no_grad()
 def _merged(tensor: torch.Tensor, linear: Linear | LoraLinear | None, part: str) -> torch.Tensor:
-    """A checkpoint tensor with its adapter merged, if it has one: W + s B A."""
+    """Return a checkpoint tensor with its adapter merged, if it has one: W + s B A."""
     if not isinstance(linear, LoraLinear) or part not in linear.rank_slices:
         return tensor.detach()
     A, B = linear.adapter(part)
@@ -146,7 +153,7 @@ def _merged(tensor: torch.Tensor, linear: Linear | LoraLinear | None, part: str)
 
 
 def _read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """All tensors of a checkpoint, one at a time."""
+    """Yield all tensors of a checkpoint, one at a time."""
     index = folder / "model.safetensors.index.json"
     if index.exists():
         files = _indexed_files(index)
@@ -172,7 +179,7 @@ def _read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _indexed_files(index: Path) -> list[str]:
-    """The shards of an index, which must lie beside it; exit 3 otherwise."""
+    """Read which shards an index names; UserError (exit 3) if one lies outside of its folder."""
     try:
         files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         outside = [file for file in files if file != Path(file).name]
@@ -187,6 +194,6 @@ def _indexed_files(index: Path) -> list[str]:
     return files
 
 
-def _derived(name: str, config: ModelConfig) -> bool:
-    """Tensors that some checkpoints carry though they follow from others."""
+def _is_derived(name: str, config: ModelConfig) -> bool:
+    """Whether a tensor that some checkpoints carry follows from others."""
     return name.endswith("rotary_emb.inv_freq") or (config.tied_head and name == "lm_head.weight")

@@ -1,13 +1,12 @@
-"""What surrounds the algorithm: the configuration, the output directory, and everything that keeps a run safe.
+"""What surrounds the algorithm: the output directory, the log, checkpoints, and everything that keeps a run safe.
 
 Read in this order:
 
-- options.py, config.py: every key, and how a file becomes a configuration (values.py and combinations.py check it);
-- run.py: one invocation, with run_dir.py, checkpoint.py, resume.py and distributed.py;
+- run.py: one invocation, with run_dir.py, checkpoint.py and resume.py;
 - metrics.py, evaluation.py, summary.py: the numbers of a step and of held-out questions;
 - log.py: where they go, with glossary.py, trackers.py and plot.py;
-- guard.py, health.py, memory.py: what protects a step.
+- guard.py, health.py, memory.py: what protects a step;
+- toy.py: a small world made from scratch, for runs without a download.
 
-The first line imports nothing of grpo/ but its errors. The others may import grpo/model/, grpo/attention/ and
-grpo/optim.py. Only guard.py knows a trainer.
+These files import the other rooms of grpo/, rewards/ and knowledge/. Only guard.py and evaluation.py know a trainer.
 """

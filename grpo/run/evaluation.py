@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from grpo.config.options import TrainConfig
 from grpo.data.questions import load_prompts
+from grpo.device.draw import SamplingParams, row_seed
 from grpo.model.policy import Policy
-from grpo.run.options import TrainConfig
 from grpo.run.run import Run
 from grpo.run.summary import SHOWN, Summary, comparison_table, summary
-from grpo.sampling.draw import SamplingParams, row_seed
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Group, Prompt
 from grpo.storage import write_atomically

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from math import ceil
 from typing import TYPE_CHECKING
 
+from grpo.device.draw import NO_CUT
 from grpo.errors import MEMORY, SERVICE, Interrupted, UserError
-from grpo.logprobs import NO_CUT
 from grpo.loss import policy_loss
 from grpo.packing import pack, split_into_micro_batches
 from grpo.run import memory
@@ -25,8 +25,8 @@ class Guard:
     def step(self) -> None:
         """Run one `train_step`.
 
-        If a signal or a service that failed for good ends it before the policy was updated, save the run as it was before
-        the step. (A service fails one rank alone: with several, the others cannot take part in saving.)
+        If a signal or a service that failed for good ends it before the policy was updated, save the run as it was
+        before the step. (A service fails one rank alone: with several, the others cannot take part in saving.)
         """
         trainer = self.trainer
         position, num_updates = trainer.order.position, trainer.optimizer.num_steps
@@ -73,7 +73,8 @@ class Guard:
         self.run.say(f"the longest step fits: peak {peak:.2f} GB, counted {self._account()}")
 
     def _retry_on_oom(self, work: Callable[[], None], phase: str = "") -> None:
-        """Run `work`; on out-of-memory, retry with smaller micro-batches, provided the policy has not been updated yet."""
+        """Run `work`; on out-of-memory, retry with smaller micro-batches, provided the policy has not been updated
+        yet."""
         trainer = self.trainer
         position, num_updates = trainer.order.position, trainer.optimizer.num_steps
         while True:
@@ -94,7 +95,8 @@ class Guard:
             trainer.optimizer.discard_gradient()
             memory.release()
             self.run.say(
-                f"note: out of memory while {now} ({reason}); from now on micro-batches have {smaller.tokens} packed tokens"
+                f"note: out of memory while {now} ({reason}); "
+                f"from now on micro-batches have {smaller.tokens} packed tokens"
             )
 
     def _out_of_memory(self, phase: str, reason: str) -> UserError:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from grpo.run.distributed import Ranks
+from grpo.device.distributed import Ranks
 from grpo.schema import Group, Outcome, PackedBatch, Score
 
 
@@ -36,7 +36,8 @@ class TokenMeter:
         entropy_C: torch.Tensor,
         stats: Mapping[str, torch.Tensor],
     ) -> None:
-        """Add one pass over a micro-batch. loss, logp_C and entropy_C as they were computed; stats from `policy_loss`."""
+        """Add one pass over a micro-batch. loss, logp_C and entropy_C as they were computed; stats from
+        `policy_loss`."""
         used_C = batch.weight_C != 0
         values = (stats["kl"], entropy_C, stats["clipped_low"].float(), stats["clipped_high"].float())
         sums = [torch.where(used_C, value, 0.0).sum() for value in values]

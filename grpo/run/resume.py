@@ -6,10 +6,10 @@ from typing import Any
 
 import yaml
 
+from grpo.config.load import load_config, to_yaml
+from grpo.config.options import AnyConfig
 from grpo.errors import CONFIG, UserError
 from grpo.run.checkpoint import MANIFEST_FILE
-from grpo.run.config import load_config, to_yaml
-from grpo.run.options import AnyConfig
 
 FREE = {
     "output_dir",

@@ -19,14 +19,14 @@ import numpy as np
 import torch
 
 from grpo.attention import select
+from grpo.config.load import to_yaml
+from grpo.config.options import AnyConfig
+from grpo.device.distributed import TIMEOUT, Ranks, choose_device
 from grpo.errors import CONFIG, SIGINT, SIGTERM, STORAGE, Interrupted, UserError, describe, escape, redact
 from grpo.model.policy import Policy
 from grpo.optim import Optimizer
 from grpo.run import checkpoint
-from grpo.run.config import to_yaml
-from grpo.run.distributed import TIMEOUT, Ranks, choose_device
 from grpo.run.log import Log
-from grpo.run.options import AnyConfig
 from grpo.run.resume import check_changes
 from grpo.run.run_dir import RunDir, close_debug_log, open_debug_log
 from grpo.schema import Group

@@ -1,6 +1,7 @@
 """Decode steps as CUDA graphs: one graph per bucket of rows, captured once and replayed many times.
 
-So the host looks only once in several steps at what has ended. Rows of a bucket that no sequence occupies count as ended.
+So the host looks only once in several steps at what has ended. Rows of a bucket that no sequence occupies count as
+ended.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,10 +11,10 @@ from typing import Protocol
 import torch
 
 from grpo.attention.decode import DecodeAttention
+from grpo.device.draw import SamplingParams
 from grpo.device.ops import uses_kernels
 from grpo.model.decoder import Decoder
 from grpo.sampling.decode_step import Slots, decode_step
-from grpo.sampling.draw import SamplingParams
 
 WARM_UPS = 2  # runs before a capture: lazily made handles and compiled kernels
 

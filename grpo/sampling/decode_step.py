@@ -1,17 +1,17 @@
 """One decode step: the next token of every live sequence. The only one, for a CPU and for CUDA graphs.
 
-Nothing in it waits for the device, so on a GPU it can be captured. A row that has ended goes on writing where nothing is
-read: its next position in the cache, and the column after its last token.
+Nothing in it waits for the device, so on a GPU it can be captured. A row that has ended goes on writing where nothing
+is read: its next position in the cache, and the column after its last token.
 """
 
 from dataclasses import dataclass, fields
 
 import torch
 
+from grpo.device.draw import SamplingParams
 from grpo.device.ops import draw_tokens, exact_logits
 from grpo.model.decoder import Attend, Decoder
 from grpo.sampling.cache import KVCache
-from grpo.sampling.draw import SamplingParams
 
 
 @dataclass
@@ -62,7 +62,8 @@ def decode_step(
     head_VD: torch.Tensor,
     eos: torch.Tensor,
 ) -> None:
-    """Generate one token for each of the first `num_rows` slots that has not ended: embed, layers, head, draw, append, end.
+    """Generate one token for each of the first `num_rows` slots that has not ended: embed, layers, head, draw, append,
+    end.
 
     attend: attention over the cache of these slots. eos: the ids that end a sequence.
     """

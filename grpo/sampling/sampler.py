@@ -13,12 +13,12 @@ import torch
 
 from grpo.attention.decode import CpuDecodeAttention
 from grpo.attention.select import Choice, choose_decoder, packed_attention
+from grpo.device.draw import SamplingParams
 from grpo.device.ops import Rope, rotate
 from grpo.model.decoder import Attend, Decoder
 from grpo.sampling.cache import KVCache
 from grpo.sampling.cuda_graph import CudaCapture, DecodeGraphs
 from grpo.sampling.decode_step import Slots, decode_step
-from grpo.sampling.draw import SamplingParams
 from grpo.schema import Completion, Layout
 
 OnFinish = Callable[[int, Completion], None]
@@ -38,8 +38,9 @@ class Sampler:
     """Generates with `model` (its current adapter) until one of `eos_ids` or the length limit.
 
     max_slots: sequences decoded together. prefill_tokens: prompt tokens per prefill pass. check_every: decode steps
-    between two looks at what has ended (None: 16 on a GPU, where each look waits for the device, else 1). graphs: decode
-    over static slots that are kept from one call to the next, as CUDA graphs where there is CUDA (None: on a GPU).
+    between two looks at what has ended (None: 16 on a GPU, where each look waits for the device, else 1). graphs:
+    decode over static slots that are kept from one call to the next, as CUDA graphs where there is CUDA (None: on a
+    GPU).
     """
 
     def __init__(
@@ -92,8 +93,8 @@ class Sampler:
     ) -> list[list[Completion]]:
         """Generate num_generations completions of each prompt.
 
-        seeds: one per completion, prompt by prompt; a completion depends on its prompt, its seed and the weights, not on
-        what else is generated. limits: tokens each completion may have, if fewer than params.max_new_tokens.
+        seeds: one per completion, prompt by prompt; a completion depends on its prompt, its seed and the weights, not
+        on what else is generated. limits: tokens each completion may have, if fewer than params.max_new_tokens.
         on_finish(number, completion) is called as each one ends, number = prompt * num_generations + index. The
         completions' text is left empty: the tokenizer is the caller's.
         """

@@ -1,10 +1,10 @@
-"""A verifier with an entailment model: does a passage (the premise) entail a fact (the hypothesis), or contradict it?
+"""Verify facts with an entailment model: does a passage (premise) entail a fact (hypothesis), or contradict it?
 
     verifier = EntailmentVerifier.load("MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli", device="cuda:1")
 
-KnowRL counts a fact as supported if any of five passages entails it with at least 0.3, however much it is contradicted:
-0.31 against 0.68 passes. Here entailment must also beat contradiction in that passage (weigh_contradiction=False gives
-KnowRL's rule). Only safetensors are loaded, and no code from the checkpoint runs.
+KnowRL counts a fact as supported if any of five passages entails it with at least 0.3, even if it contradicts it more:
+0.31 against 0.68 passes. Here entailment must also beat contradiction in that passage; weigh_contradiction=False gives
+KnowRL's rule. Only safetensors are loaded, and no code from the checkpoint runs.
 """
 
 import hashlib
@@ -19,16 +19,16 @@ from grpo.data.hub import fetch_model
 from grpo.errors import PREFLIGHT, UserError
 from knowledge.facts.verdict import Question, Verdict
 from knowledge.store.side_index import fingerprint
+from knowledge.text import clean
 
 DEFAULT_MODEL = "MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli"
 THRESHOLD = 0.3  # KnowRL's
-REFUTED_FROM = 0.5  # contradiction dominates: it has more than half of the probability
+REFUTED_FROM = 0.5  # contradiction has more than half of the probability
 MAX_TOKENS = 512  # of premise and hypothesis together
-MAX_CHARS = 10_000  # of either, more than fill them
+MAX_CHARS = 10_000  # of either; MAX_TOKENS hold fewer
 MAX_BATCH_TOKENS = 16_384  # padding included; a few hundred MB of activations for a base model
 LABELS = ("entailment", "contradiction", "neutral")
-# Nobody can mistake these: if the model does, its labels are in another order than its config says, or it is no
-# entailment model.
+# A model that mistakes one of these has its labels in another order than its config says, or is no entailment model.
 UNMISTAKABLE = (
     ("The bridge was opened in 1932.", "The bridge was opened in 1932.", "entailment"),
     ("The bridge was opened in 1932.", "The bridge was not opened in 1932.", "contradiction"),
@@ -38,7 +38,10 @@ UNMISTAKABLE = (
 
 
 class EntailmentVerifier:
-    """Made by `load`. One lock lets threads take turns; facts judged in one call share batches."""
+    """Made by `load`. Threads take turns by a lock; facts judged in one call share batches.
+
+    columns: the columns of the model's logits in the order of LABELS.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class EntailmentVerifier:
         threshold: float,
         weigh_contradiction: bool,
     ):
-        self.model, self.tokenizer, self.columns = model, tokenizer, list(columns)  # columns: of the logits, for LABELS
+        self.model, self.tokenizer, self.columns = model, tokenizer, list(columns)
         self.name, self.threshold, self.weigh_contradiction = name, threshold, weigh_contradiction
         self.device = next(model.parameters()).device
         self.max_tokens = min(MAX_TOKENS, getattr(model.config, "max_position_embeddings", MAX_TOKENS))
@@ -64,11 +67,11 @@ class EntailmentVerifier:
         threshold: float = THRESHOLD,
         weigh_contradiction: bool = True,
     ) -> Self:
-        """The model of a folder or hub id, on this device: float32 on a CPU, bfloat16 elsewhere (probabilities differ
-        by about 0.01).
+        """Load the model of a folder or hub id onto this device.
 
-        UserError (exit 3): no safetensors, wants code of its own, no classification head, labels that are not those of
-        an entailment model, or labels that fail UNMISTAKABLE; the device is not there.
+        It computes in float32 on a CPU and in bfloat16 elsewhere; probabilities differ by about 0.01. UserError (exit
+        3): no safetensors, code in the checkpoint, no classification head, labels that are not those of an entailment
+        model or that fail UNMISTAKABLE, or no such device.
         """
         folder = fetch_model(model)
         network, tokenizer = _read(model, folder)
@@ -79,78 +82,88 @@ class EntailmentVerifier:
         except (RuntimeError, AssertionError) as error:
             raise UserError(
                 f"cannot put the entailment model on {device}",
-                str(error).splitlines()[0],
+                str(error).partition("\n")[0],
                 "name a device of this machine, or cpu",
                 PREFLIGHT,
             ) from error
-        name = (
-            f"entailment/1 {_checkpoint_digest(folder)} {threshold:g} {'weighed' if weigh_contradiction else 'knowrl'}"
-        )
+        rule = "weighed" if weigh_contradiction else "knowrl"
+        name = f"entailment/1 {_checkpoint_digest(folder)} {threshold:g} {rule}"
         verifier = cls(network, tokenizer, columns, name, threshold, weigh_contradiction)
         verifier.check_labels(model)
         return verifier
 
     def verify(self, questions: Sequence[Question]) -> list[Verdict]:
-        """One verdict per fact, in order. Each different pair of passage and fact is computed once."""
-        pairs = list(dict.fromkeys((passage.text, fact) for fact, passages in questions for passage in passages))
-        scores = dict(zip(pairs, self.probabilities(pairs), strict=True))
-        return [
-            self._judge([(passage.id, *scores[passage.text, fact][:2]) for passage in passages])
-            for fact, passages in questions
-        ]
+        """Return one verdict per fact, in order; each different pair of passage and fact is computed once."""
+        pairs: dict[tuple[str, str], None] = {}
+        for fact, passages in questions:
+            pairs.update(((passage.text, fact), None) for passage in passages)
+        scores = dict(zip(pairs, self.probabilities(list(pairs)), strict=True))
+        verdicts = []
+        for fact, passages in questions:
+            verdicts.append(self._judge([(passage.id, *scores[passage.text, fact][:2]) for passage in passages]))
+        return verdicts
 
     def probabilities(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, float, float]]:
-        """(premise, hypothesis) -> probabilities of entailment, contradiction, neutral; in order. Any string is safe;
-        where a pair has more than 512 tokens its longer half is cut at the end."""
+        """Return the probabilities of entailment, contradiction and neutral for each (premise, hypothesis), in order.
+
+        Any string is safe. If a pair has more than 512 tokens, its longer half is cut at the end.
+        """
         if not pairs:
             return []
-        premises, hypotheses = ([_storable(text) for text in side] for side in zip(*pairs, strict=True))
+        premises = [clean(premise, MAX_CHARS) for premise, _ in pairs]
+        hypotheses = [clean(hypothesis, MAX_CHARS) for _, hypothesis in pairs]
+        found: dict[int, tuple[float, float, float]] = {}
         with self._lock:
             encoded = self.tokenizer(premises, hypotheses, truncation="longest_first", max_length=self.max_tokens)
             lengths = [len(ids) for ids in encoded["input_ids"]]
-            found: dict[int, tuple[float, float, float]] = {}
             for batch in buckets(lengths, MAX_BATCH_TOKENS):
-                padded = self.tokenizer.pad(
-                    {key: [encoded[key][i] for i in batch] for key in encoded}, return_tensors="pt"
-                ).to(self.device)
+                inputs = {key: [values[place] for place in batch] for key, values in encoded.items()}
+                padded = self.tokenizer.pad(inputs, return_tensors="pt").to(self.device)
                 with torch.inference_mode():
                     scores_N3 = self.model(**padded).logits.float().softmax(-1)[:, self.columns]
                 found |= dict(zip(batch, map(tuple, scores_N3.tolist()), strict=True))
-        return [found[i] for i in range(len(pairs))]
+        return [found[place] for place in range(len(pairs))]
 
     def check_labels(self, model: str) -> None:
-        """UserError (exit 3) if the model's own label names do not fit what it says of UNMISTAKABLE."""
+        """Raise UserError (exit 3) if the model's own label names do not fit what it says of UNMISTAKABLE."""
         scored = self.probabilities([(premise, hypothesis) for premise, hypothesis, _ in UNMISTAKABLE])
         for (premise, hypothesis, wanted), scores in zip(UNMISTAKABLE, scored, strict=True):
             found = LABELS[scores.index(max(scores))]
             if found != wanted:
                 raise UserError(
                     f"the entailment model {model} fails its check",
-                    f'"{premise}" / "{hypothesis}" is {wanted}, and it says {found}: its labels are in another order than its '
-                    "config says, or it was trained for something else",
+                    f'"{premise}" / "{hypothesis}" is {wanted}, and it says {found}: its labels are in another order '
+                    "than its config says, or it was trained for something else",
                     f"correct id2label in its config.json, or use {DEFAULT_MODEL}",
                     PREFLIGHT,
                 )
 
     def _judge(self, scores: Sequence[tuple[str, float, float]]) -> Verdict:
-        """scores: (passage id, entailment, contradiction)."""
+        """Return the verdict on one fact; `scores` holds (passage id, entailment, contradiction)."""
         if not scores:
             return Verdict("unknown", None, 0.0, 0.0, "no passage")
-        entailment, contradiction = max(e for _, e, _ in scores), max(c for _, _, c in scores)
-        supporting = [(e, id) for id, e, c in scores if e >= self.threshold and (e > c or not self.weigh_contradiction)]
+        supporting, refuting = {}, {}
+        for id, entailment, contradiction in scores:
+            is_weightier = entailment > contradiction or not self.weigh_contradiction
+            if entailment >= self.threshold and is_weightier:
+                supporting.setdefault(entailment, id)
+            if contradiction > max(entailment, REFUTED_FROM):
+                refuting.setdefault(contradiction, id)
+        highest = max(entailment for _, entailment, _ in scores), max(contradiction for *_, contradiction in scores)
         if supporting:
-            best, evidence = max(supporting, key=lambda pair: pair[0])
-            return Verdict("supported", evidence, entailment, contradiction, f"entailed with {best:.2f}")
-        refuting = [(c, id) for id, e, c in scores if c > max(e, REFUTED_FROM)]
+            best = max(supporting)
+            return Verdict("supported", supporting[best], *highest, f"entailed with {best:.2f}")
         if refuting:
-            worst, evidence = max(refuting, key=lambda pair: pair[0])
-            return Verdict("refuted", evidence, entailment, contradiction, f"contradicted with {worst:.2f}")
-        return Verdict("unknown", None, entailment, contradiction, f"entailed with {entailment:.2f} at most")
+            worst = max(refuting)
+            return Verdict("refuted", refuting[worst], *highest, f"contradicted with {worst:.2f}")
+        return Verdict("unknown", None, *highest, f"entailed with {highest[0]:.2f} at most")
 
 
 def label_columns(model: str, id2label: Mapping[int, str]) -> list[int]:
-    """The logits' columns of entailment, contradiction and neutral, by the names in the config. UserError if they are
-    not just these."""
+    """Return the logits' columns of entailment, contradiction and neutral, by the names in the config.
+
+    UserError if the names are not exactly these.
+    """
     column_of = {str(name).lower(): int(column) for column, name in id2label.items()}
     if set(column_of) != set(LABELS) or len(id2label) != len(LABELS):
         raise UserError(
@@ -163,14 +176,15 @@ def label_columns(model: str, id2label: Mapping[int, str]) -> list[int]:
 
 
 def buckets(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Positions in batches of like length, the longest first; a batch times its longest is at most max_tokens, unless
-    it is one alone.
+    """Return positions in batches of similar length, the longest first.
+
+    The size of a batch times its longest length is at most `max_tokens`, unless the batch has one member.
 
     >>> buckets([3, 9, 2, 8], 18)
     [[1, 3], [0, 2]]
     """
     batches: list[list[int]] = []
-    for place in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
         if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= max_tokens:
             batches[-1].append(place)
         else:
@@ -194,10 +208,9 @@ def _read(model: str, folder: Path) -> tuple[torch.nn.Module, Any]:
             folder, trust_remote_code=False, use_safetensors=True, output_loading_info=True
         )
     except Exception as error:  # the library raises many kinds: unknown architecture, code of its own, damaged files
-        reason = str(error).splitlines()[0] if str(error) else ""
         raise UserError(
             f"cannot load the entailment model {model}",
-            f"{type(error).__name__}: {reason}",
+            f"{type(error).__name__}: {error}".partition("\n")[0],
             "check the folder, or use another model",
             PREFLIGHT,
         ) from error
@@ -212,8 +225,11 @@ def _read(model: str, folder: Path) -> tuple[torch.nn.Module, Any]:
 
 
 def _checkpoint_digest(folder: Path) -> str:
-    """Tells models apart for the verdict cache: the fingerprints of the weight files, and all of the config, which
-    holds the label order, and of the tokenizer's files."""
+    """Tell models apart for the verdict cache.
+
+    The digest covers the fingerprints of the weight files, and all of the config, which holds the label order, and of
+    the tokenizer's files.
+    """
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.suffix == ".safetensors":
@@ -221,8 +237,3 @@ def _checkpoint_digest(folder: Path) -> str:
         elif path.suffix in (".json", ".txt", ".model") and path.is_file():
             digest.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()[:16]
-
-
-def _storable(text: str) -> str:
-    """Without lone surrogates and NUL, which tokenizers refuse; no longer than can matter."""
-    return text[:MAX_CHARS].encode("utf-8", "replace").decode().replace("\0", " ")

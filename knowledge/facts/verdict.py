@@ -1,34 +1,40 @@
-"""A verdict: whether some passages support a fact or contradict it; who gives verdicts, and where they are kept.
+"""Say whether some passages support a fact or contradict it, and keep that verdict for the next time.
 
 verifier = CachedVerifier(LexicalVerifier(), "verdicts.db")
-verifier.verify([("Mira Tolan was born in Velda", passages)])     ->  [Verdict("supported", "Mira Tolan#0", 1.0, 0.0, ...)]
+verifier.verify([("Mira Tolan was born in Velda", passages)])  ->  [Verdict("supported", "Mira Tolan#0", 1.0, 0.0, ...)]
 """
 
 import hashlib
 import json
-import logging
-import sqlite3
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from grpo.errors import PREFLIGHT, UserError
+from knowledge.sanitise import encodable
+from knowledge.store.cache import DiskCache
 from knowledge.store.result import Passage
 
 Label = Literal["supported", "refuted", "unknown"]
 LABELS: tuple[Label, ...] = ("supported", "refuted", "unknown")
 Question = tuple[str, Sequence[Passage]]  # a fact, and the passages that may bear on it
 
-BUSY_TIMEOUT_S = 5.0
-_log = logging.getLogger("knowledge")
+COLUMNS = {
+    "label": "TEXT NOT NULL",
+    "evidence": "INTEGER",  # the passage's place among the passages: its id may differ in another knowledge base
+    "entailment": "REAL NOT NULL",
+    "contradiction": "REAL NOT NULL",
+    "reason": "TEXT NOT NULL",
+}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """evidence: the id of the passage that decided, None if none did. entailment, contradiction: the highest of any
-    passage, 0 to 1."""
+    """What the passages say of a fact.
+
+    evidence: the id of the passage that decided; None if no passage did. entailment, contradiction: the highest of any
+    passage, from 0 to 1.
+    """
 
     label: Label
     evidence: str | None
@@ -38,125 +44,62 @@ class Verdict:
 
 
 class Verifier(Protocol):
-    """name tells everything that a verdict depends on besides the fact and the passages: method, version, model,
-    thresholds."""
+    """Whoever gives verdicts: an NLI model (entailment.py) or rules (lexical.py).
+
+    name: all that a verdict depends on besides the fact and the passages, such as method, version, model, thresholds.
+    """
 
     name: str
 
     def verify(self, questions: Sequence[Question]) -> list[Verdict]:
-        """One verdict per fact, in order; "unknown" where there is no passage. May be called from several threads."""
+        """Give one verdict per fact, in order; "unknown" without a passage. Several threads may call this."""
 
 
 class CachedVerifier:
-    """A verifier whose verdicts are kept in an SQLite file, so that a fact is judged once per evidence: also after a
-    restart, and by several processes.
+    """Keep a verifier's verdicts in a file, so that each fact is judged once per evidence, also after a restart.
 
-    The key is a sha256 of the verifier's name, the fact, and the passages' titles and texts. A file that is no such
-    cache is refused (exit 3). Later trouble with the file (locked, full disk) is logged once, and the verdicts are made
-    as if there were no cache.
+    The key is a sha256 of the verifier's name, the fact, and the passages' titles and texts.
     """
 
     def __init__(self, verifier: Verifier, path: str | Path):
-        self.verifier, self.name, self.path = verifier, verifier.name, Path(path)
+        self.verifier, self.name = verifier, verifier.name
         self.num_hits = self.num_misses = 0
-        self._lock, self._is_warned = threading.Lock(), False
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(
-                self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-            )
-            self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute("PRAGMA synchronous=NORMAL")
-            self._connection.execute(
-                "CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, label TEXT NOT NULL, evidence INTEGER, "
-                "entailment REAL NOT NULL, contradiction REAL NOT NULL, reason TEXT NOT NULL) WITHOUT ROWID"
-            )
-            self._connection.execute("SELECT label, evidence, entailment, contradiction, reason FROM verdicts LIMIT 1")
-        except (OSError, sqlite3.Error) as error:
-            raise UserError(
-                f"cannot use the verdict cache {path}",
-                str(error),
-                "name another file, or delete this one: it is made anew",
-                PREFLIGHT,
-            ) from error
+        self._cache = DiskCache(path, "verdict cache", "verdicts", COLUMNS)
 
     def verify(self, questions: Sequence[Question]) -> list[Verdict]:
-        """As Verifier.verify; only facts that are new with their passages reach the verifier, each once."""
+        """Give one verdict per fact, in order. The verifier sees only facts that are new with their passages, once."""
         keys = [self._key(question) for question in questions]
-        known = self._read(keys)
+        known = self._cache.get(keys)
         new = {key: question for key, question in zip(keys, questions, strict=True) if key not in known}
-        self.num_hits, self.num_misses = self.num_hits + len(keys) - len(new), self.num_misses + len(new)
+        self.num_misses += len(new)
+        self.num_hits += len(keys) - len(new)
         if new:
-            made = dict(zip(new, self.verifier.verify(list(new.values())), strict=True))
-            places = {key: _place(verdict.evidence, new[key][1]) for key, verdict in made.items()}
-            self._write(made, places)
-            known |= {key: (verdict, places[key]) for key, verdict in made.items()}
-        return [
-            replace(known[key][0], evidence=None if known[key][1] is None else question[1][known[key][1]].id)
-            for key, question in zip(keys, questions, strict=True)
-        ]
+            verdicts = self.verifier.verify(list(new.values()))
+            made = {
+                key: _to_row(verdict, passages)
+                for (key, (_, passages)), verdict in zip(new.items(), verdicts, strict=True)
+            }
+            self._cache.put(made)
+            known |= made
+        return [_from_row(known[key], passages) for key, (_, passages) in zip(keys, questions, strict=True)]
 
     def close(self) -> None:
-        with self._lock:
-            self._connection.close()
+        """Close the file."""
+        self._cache.close()
 
     def _key(self, question: Question) -> str:
         fact, passages = question
-        return hashlib.sha256(
-            json.dumps([self.name, fact, [[passage.title, passage.text] for passage in passages]]).encode()
-        ).hexdigest()
-
-    def _read(self, keys: Sequence[str]) -> dict[str, tuple[Verdict, int | None]]:
-        """Key -> the verdict and the place of its evidence among the passages: ids may differ between knowledge
-        bases."""
-        sql = "SELECT key, label, evidence, entailment, contradiction, reason FROM verdicts WHERE key IN (SELECT value FROM json_each(?))"
-        rows = (
-            self._run(lambda: self._connection.execute(sql, (json.dumps(list(dict.fromkeys(keys))),)).fetchall()) or []
-        )
-        return {
-            key: (Verdict(label, None, entailment, contradiction, reason), place)
-            for key, label, place, entailment, contradiction, reason in rows
-        }
-
-    def _write(self, verdicts: dict[str, Verdict], places: dict[str, int | None]) -> None:
-        rows = [
-            (
-                key,
-                verdict.label,
-                places[key],
-                verdict.entailment,
-                verdict.contradiction,
-                verdict.reason.encode("utf-8", "replace").decode(),
-            )
-            for key, verdict in verdicts.items()
-        ]
-
-        def insert() -> None:
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                self._connection.executemany("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?, ?)", rows)
-                self._connection.execute("COMMIT")
-            finally:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-
-        self._run(insert)
-
-    def _run(self, action):
-        """The action's result; None if the file gives trouble."""
-        try:
-            with self._lock:
-                return action()
-        except sqlite3.Error as error:
-            if not self._is_warned:
-                self._is_warned = True
-                _log.warning(
-                    "the verdict cache %s gives trouble (%s); verdicts are made without it where needed",
-                    self.path,
-                    error,
-                )
-            return None
+        texts = [[passage.title, passage.text] for passage in passages]
+        return hashlib.sha256(json.dumps([self.name, fact, texts]).encode()).hexdigest()
 
 
-def _place(evidence: str | None, passages: Sequence[Passage]) -> int | None:
-    return next((place for place, passage in enumerate(passages) if passage.id == evidence), None)
+def _to_row(verdict: Verdict, passages: Sequence[Passage]) -> tuple:
+    ids = [passage.id for passage in passages]
+    place = ids.index(verdict.evidence) if verdict.evidence in ids else None
+    return verdict.label, place, verdict.entailment, verdict.contradiction, encodable(verdict.reason)
+
+
+def _from_row(row: tuple, passages: Sequence[Passage]) -> Verdict:
+    label, place, entailment, contradiction, reason = row
+    evidence = None if place is None else passages[place].id
+    return Verdict(label, evidence, entailment, contradiction, reason)

@@ -1,1 +1,16 @@
-"""TODO"""
+"""The knowledge base: one SQLite file of documents under titles, cut into passages and searched by BM25.
+
+It imports from the rest of this package only errors.py, text.py and words.py. Read it in this order:
+
+    base.py           the surface: open a file, look up a title, search          (result.py: the answers)
+    tokens.py         what a token is, in English, Chinese and other languages   (stem.py: Porter's stemmer)
+    rank.py           BM25 in Python, which orders every result
+    fulltext.py       search over everything: SQLite's FTS5 proposes candidates  (spelling.py: misspelt names)
+    index.py          the tables of the full-text index, and their writer
+    passages.py       documents to passages, in KnowRL's layout
+    source.py         the rows of a source file
+    whole_file.py     a file that appears complete or not at all
+    database.py       reading an SQLite file with many threads
+    recognise.py      whose file it is: ours, KnowRL's or FActScore's
+    side_index.py     a full-text index for files that are not ours
+"""

@@ -1,10 +1,10 @@
-"""BM25 in Python: the score that orders every result, in a document's few passages and over everything.
+"""Score passages by BM25 in Python: this score orders every result, within titles and over everything.
 
     score(q, p) = sum over tokens t of q:  idf(t) * f(t, p) * (k1 + 1) / (f(t, p) + k1 * (1 - b + b * |p| / mean |p|))
     idf(t)      = ln(1 + (N - n(t) + 1/2) / (n(t) + 1/2))
 
 f(t, p) is how often t occurs in p, |p| the passage's number of tokens, n(t) how many of the N passages hold t. A token
-counts once in the query. Over everything, SQLite's own bm25() only proposes candidates (base.py); `rank` over all
+counts once in the query. Over everything, SQLite's own bm25() only proposes candidates (fulltext.py); `rank` over all
 passages is its slow twin.
 """
 
@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-# The values of Anserini and Pyserini, which suit passages of like length better than Lucene's 1.2 and 0.75: see
+# The values of Anserini and Pyserini. They suit passages of similar length better than Lucene's 1.2 and 0.75: see
 # bench/knowledge.py.
 K1, B = 0.9, 0.4
 
 
 @dataclass(frozen=True)
 class Bag:
-    """A passage as BM25 sees it: how often each token occurs, and how many there are."""
+    """A passage as BM25 sees it: how often each token occurs, and how many tokens there are."""
 
     counts: Mapping[str, int]
     length: int
@@ -31,12 +31,12 @@ class Bag:
 
 
 def idf(num_passages: int, num_with_token: int) -> float:
-    """How much a token tells, in nats; always above 0, so a word that every passage holds still counts a little."""
+    """Return how much a token tells, in nats; above 0 even for a token that every passage holds."""
     return math.log1p((num_passages - num_with_token + 0.5) / (num_with_token + 0.5))
 
 
 def bm25(weights: Mapping[str, float], bag: Bag, mean_length: float) -> float:
-    """Score of one passage; weights: the idf of each query token. 0 where no token occurs."""
+    """Return the score of one passage; `weights` holds the idf of each token of the query."""
     norm = K1 * (1 - B + B * bag.length / max(mean_length, 1.0))
     score = 0.0
     for token, weight in weights.items():
@@ -47,13 +47,13 @@ def bm25(weights: Mapping[str, float], bag: Bag, mean_length: float) -> float:
 
 
 def rank(query: Iterable[str], bags: Sequence[Bag]) -> list[tuple[float, int]]:
-    """(score, position) of every passage, best first, ties in order of position: last, with 0, those that share no
-    token with the query.
+    """Return (score, position) of every passage, best first, and in order of position where scores are equal.
 
-    Statistics are those of the passages given: the corpus is what is searched. O(passages * query).
+    The statistics are those of the passages given: the corpus is what is searched. O(passages * query).
     """
-    query = set(query)
-    weights = {token: idf(len(bags), sum(token in bag.counts for bag in bags)) for token in query}
+    weights = {}
+    for token in set(query):
+        weights[token] = idf(len(bags), sum(token in bag.counts for bag in bags))
     mean_length = sum(bag.length for bag in bags) / max(len(bags), 1)
     scored = [(bm25(weights, bag, mean_length), position) for position, bag in enumerate(bags)]
     return sorted(scored, key=lambda pair: (-pair[0], pair[1]))

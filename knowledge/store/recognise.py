@@ -1,42 +1,48 @@
-"""Is this file a knowledge base, and whose? Says what was found and what was wanted if it is none."""
+"""Recognise whose knowledge base a file is, or say what was found and what was wanted."""
 
 import sqlite3
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from knowledge.errors import bad_file
-from knowledge.store.connect import ReadOnlyDatabase
-from knowledge.store.index import FORMAT_VERSION, INDEX_NAMES, read_meta
+from knowledge.store.database import ReadOnlyDatabase
+from knowledge.store.index import FORMAT_VERSION, INDEX_TABLES, read_meta
 from knowledge.store.tokens import TOKENS_VERSION
 
 OURS, KNOWRL, FACTSCORE = "ours", "KnowRL's", "FActScore's"
 MAGIC = b"SQLite format 3\0"
-NUM_SAMPLES = 50  # documents looked at for FActScore's markers
+NUM_SAMPLES = 50  # documents that are searched for FActScore's markers
+
+COLUMNS = """
+    SELECT tables.name, columns.name FROM main.sqlite_master AS tables
+    LEFT JOIN pragma_table_info(tables.name, 'main') AS columns WHERE tables.type IN ('table', 'view')"""
+TITLE_INDEX = """
+    SELECT 1 FROM pragma_index_list('documents', 'main') AS list, pragma_index_info(list.name, 'main') AS info
+    WHERE info.seqno = 0 AND info.name = 'title'"""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a file is. meta: the index's own record, empty without an index; markers: <s> and </s> are in its texts."""
+    """Whose file it is; `meta` is the index's own record, empty without an index."""
 
     owner: str
     meta: dict = field(default_factory=dict)
 
     @property
     def markers(self) -> bool:
+        """Tell whether <s> and </s> are in the texts."""
         return self.owner == FACTSCORE
 
 
 def has_fts5() -> bool:
-    """Was this Python's SQLite built with full-text search?"""
-    connection = sqlite3.connect(":memory:")
-    try:
+    """Tell whether this Python's SQLite was built with full-text search."""
+    with closing(sqlite3.connect(":memory:")) as connection:
         return connection.execute("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").fetchone() is not None
-    finally:
-        connection.close()
 
 
 def require_fts5(path: Path) -> None:
-    """UserError (exit 3) if full-text search is not built in."""
+    """Raise UserError (exit 3) if full-text search is not built in."""
     if not has_fts5():
         raise bad_file(
             path,
@@ -47,27 +53,27 @@ def require_fts5(path: Path) -> None:
 
 
 def check_header(path: Path) -> None:
-    """UserError (exit 3) unless the file is there, starts like SQLite's and is as long as its header says."""
+    """Raise UserError (exit 3) unless the file starts like SQLite's and is as long as its header says."""
     if not path.exists():
         raise bad_file(path, "no such file")
     if path.is_dir():
         raise bad_file(path, "a directory")
     with open(path, "rb") as file:
         header = file.read(100)
-    size = path.stat().st_size
-    if not size:
+    num_bytes = path.stat().st_size
+    if not num_bytes:
         raise bad_file(path, "an empty file")
     if not header.startswith(MAGIC[: len(header)]):
         raise bad_file(path, f"not an SQLite database: it starts with {header[:16]!r}", fix=_fix_for(path, header))
     page_bytes = int.from_bytes(header[16:18], "big")
     page_bytes = 65536 if page_bytes == 1 else page_bytes
-    num_pages = int.from_bytes(header[28:32], "big")
-    size_is_valid = header[24:28] == header[92:96]  # else an old SQLite wrote it and the size is not kept
-    if len(header) < 100 or (size_is_valid and size < page_bytes * num_pages):
+    wanted_bytes = max(page_bytes * int.from_bytes(header[28:32], "big"), 512)
+    is_size_kept = header[24:28] == header[92:96]  # old versions of SQLite do not keep it
+    if len(header) < 100 or (is_size_kept and num_bytes < wanted_bytes):
         raise bad_file(
             path,
-            f"truncated: {size:,} bytes of {max(page_bytes * num_pages, 512):,}",
-            "the whole file",
+            f"truncated: {num_bytes:,} bytes of {wanted_bytes:,}",
+            "the complete file",
             "fetch or build it again",
         )
 
@@ -75,31 +81,24 @@ def check_header(path: Path) -> None:
 def _fix_for(path: Path, header: bytes) -> str:
     if header.startswith(b"\x1f\x8b"):
         return f"if it is a compressed database: gunzip it; if a source: python -m knowledge.build {path} OUT.db"
-    if header.lstrip()[:1] in (b"{", b"["):
+    if header.lstrip().startswith((b"{", b"[")):
         return f"it looks like a source; build it: python -m knowledge.build {path} OUT.db"
     return ""
 
 
 def recognise(database: ReadOnlyDatabase) -> Kind:
-    """Whose file it is; UserError (exit 3) if nobody's, or if our index in it is of another version."""
+    """Return whose file it is; UserError (exit 3) if nobody's, or if our index in it is of another version."""
     path = database.path
-    columns = {
-        name: {row[1] for row in database.rows("SELECT cid, name FROM pragma_table_info(?, 'main')", name)}
-        for (name,) in database.rows("SELECT name FROM main.sqlite_master WHERE type IN ('table', 'view')")
-    }
-    if not {"title", "text"} <= columns.get("documents", set()):
-        found = (
-            "; ".join(f"{name}({', '.join(sorted(names))})" for name, names in sorted(columns.items()))
-            or "no table at all"
-        )
-        raise bad_file(path, f"it holds {found[:300]}")
-    if not database.rows(
-        "SELECT 1 FROM pragma_index_list('documents', 'main') AS l, pragma_index_info(l.name, 'main') AS i "
-        "WHERE i.seqno = 0 AND i.name = 'title'"
-    ):
+    columns: dict[str, list[str]] = {}
+    for table, column in database.rows(COLUMNS):
+        columns.setdefault(table, []).append(column)
+    if not {"title", "text"}.issubset(columns.get("documents", ())):
+        tables = [f"{name}({', '.join(sorted(names))})" for name, names in sorted(columns.items())]
+        raise bad_file(path, f"it holds {('; '.join(tables) or 'no table at all')[:300]}")
+    if not database.rows(TITLE_INDEX):
         raise bad_file(
             path,
-            "documents.title has no index: each look-up would read the whole file",
+            "documents.title has no index: each look-up would read the complete file",
             "documents(title PRIMARY KEY, text)",
             "CREATE UNIQUE INDEX by_title ON documents(title), on a copy",
         )
@@ -109,14 +108,16 @@ def recognise(database: ReadOnlyDatabase) -> Kind:
     samples = database.rows("SELECT substr(text, 1, 200) FROM documents LIMIT ?", NUM_SAMPLES)
     if not samples:
         raise bad_file(path, "the table documents is empty", "at least one document")
-    return Kind(FACTSCORE if any(str(text).lstrip().startswith("<s>") for (text,) in samples) else KNOWRL)
+    has_markers = any(str(text).lstrip().startswith("<s>") for (text,) in samples)
+    return Kind(FACTSCORE if has_markers else KNOWRL)
 
 
 def check_index(database: ReadOnlyDatabase) -> dict[str, object]:
-    """The record of a file's full-text index; UserError (exit 3) if the index is of another version or incomplete."""
+    """Return the record of a file's full-text index; UserError (exit 3) if it is of another version or incomplete."""
     tables = {name for (name,) in database.rows("SELECT name FROM main.sqlite_master")}
-    if missing := INDEX_NAMES - tables:
-        raise bad_file(database.path, f"its index has no table {', '.join(sorted(missing))}", "a whole index")
+    missing = sorted(INDEX_TABLES.keys() - tables)
+    if missing:
+        raise bad_file(database.path, f"its index has no table {', '.join(missing)}", "a complete index")
     meta = read_meta(database.rows("SELECT key, value FROM main.knowledge_meta"))
     versions = meta.get("format_version"), meta.get("tokens_version")
     if versions != (FORMAT_VERSION, TOKENS_VERSION):

@@ -1,12 +1,15 @@
-"""What a knowledge base answers."""
+"""Say what a knowledge base answers: passages, the documents of a title, the coverage of many titles."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Passage:
-    """A passage found. id: title#number, the same whether or not there is an index; score: BM25, higher is better,
-    comparable only within one result; 0 shares no word with the query (within titles only)."""
+    """A passage that was found.
+
+    id: title#number, the same with and without an index. score: BM25, higher is better; compare it only within one
+    result. A score of 0 means that no word is shared with the query, which happens only in a search within titles.
+    """
 
     id: str
     title: str
@@ -18,8 +21,9 @@ class Passage:
 class Lookup:
     """The documents that a title names.
 
-    how: "exact" (the whole string is a title), "parts" (some of its parts between semicolons are), "search" (none is:
-    `titles` are guesses by full-text search), "missing" (nothing at all). missing: the parts that are no titles.
+    how: "exact" (the string is a title), "parts" (some of its parts between semicolons are titles), "search" (none is,
+    and `titles` are guesses by full-text search) or "missing" (nothing was found). missing: the parts that are no
+    titles.
     """
 
     wanted: str
@@ -30,7 +34,7 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How the titles of a data set were found: counts that add up to `total`, and a few that were not."""
+    """How the titles of a data set were found: counts that add up to `total`, and a few titles that were not found."""
 
     total: int
     exact: int
@@ -41,7 +45,7 @@ class Coverage:
 
     @property
     def found(self) -> float:
-        """Share found as titles, 0 to 1; guesses by search do not count."""
+        """Return the share that was found as titles, 0 to 1; guesses by search do not count."""
         return (self.exact + self.parts) / self.total if self.total else 1.0
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""The full-text index of a file that is not ours and is never written to: a second file, made when it is first needed.
+"""Build the full-text index of a file that is not ours, in a second file, when it is first needed.
 
-It lies beside the database as NAME.search-index, or in the user's cache folder if that place cannot be written to, and
-knows the database by a fingerprint: for another or changed database it does not count.
+The index is written beside the database as NAME.search-index, or in the user's cache folder if nothing can be written
+there. It holds a fingerprint of the database, and does not count for another or a changed database.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 from grpo.errors import UserError
-from knowledge.store.connect import ReadOnlyDatabase
+from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.index import IndexWriter
 from knowledge.store.passages import split_stored
 from knowledge.store.recognise import check_index
@@ -24,8 +24,7 @@ _log = logging.getLogger("knowledge")
 
 
 def fingerprint(path: Path) -> str:
-    """Tells databases apart without reading all of them: length, first and last MB (SQLite's change counter is in the
-    first)."""
+    """Tell databases apart by their length, first and last MB; SQLite's change counter is in the first."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         digest = hashlib.sha256(f"{size}".encode() + file.read(SAMPLE_BYTES))
@@ -35,32 +34,32 @@ def fingerprint(path: Path) -> str:
 
 
 def side_index_path(path: Path) -> Path:
-    """Where the side index of this database is, or would be written."""
+    """Return where the side index of this database is, or would be written."""
     beside = Path(f"{path}.search-index")
     if beside.exists() or os.access(path.absolute().parent, os.W_OK):
         return beside
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo-knowledge"
-    return cache / f"{path.name}-{fingerprint(path)[:16]}.search-index"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "grpo-knowledge" / f"{path.name}-{fingerprint(path)[:16]}.search-index"
 
 
 def read_side_index(path: Path, out: Path) -> dict[str, object] | None:
-    """The record of the side index `out`, if it is there, of this version, and made for the database at `path`."""
+    """Return the record of the side index `out`; None unless it is of this version and of the database at `path`."""
     if not out.exists():
         return None
     try:
         with closing(ReadOnlyDatabase(out)) as database:
             meta = check_index(database)
     except UserError as error:
-        _log.warning("the side index %s is of no use: %s", out, error.what)
+        _log.warning("the side index %s cannot be used: %s", out, error.what)
         return None
     if meta.get("fingerprint") != fingerprint(path):
-        _log.warning("the side index %s is of no use: %s has changed since it was built", out, path)
+        _log.warning("the side index %s cannot be used: %s has changed since it was built", out, path)
         return None
     return meta
 
 
 def build_side_index(path: Path, out: Path, markers: bool) -> None:
-    """Indexes every document of the database at `path` into the file `out`, in constant memory; whole or not at all.
+    """Index every document of the database at `path` into the file `out`, in constant memory, completely or not at all.
 
     If several processes ask at once, one builds and the others wait for it. UserError (exit 6) if there is no room.
     """
@@ -70,7 +69,7 @@ def build_side_index(path: Path, out: Path, markers: bool) -> None:
             return
         start = shown = time.perf_counter()
         with closing(ReadOnlyDatabase(path)) as source, whole_file(out) as connection:
-            num_documents = source.rows("SELECT count(*) FROM documents")[0][0]
+            ((num_documents,),) = source.rows("SELECT count(*) FROM documents")
             _log.warning("%s has no full-text index: building %s from its %d documents, once", path, out, num_documents)
             writer = IndexWriter(connection)
             for title, text in source.stream("SELECT title, text FROM documents"):

@@ -1,18 +1,20 @@
-"""What a token is: the one definition that the index, the queries and the scoring in Python share.
+"""Define what a token is: the index, the queries and the scoring in Python share this definition.
 
     tokens("The Normans' cafés, 1,234 of them")  ->  ["norman", "cafe", "1234"]
     tokens("黑豹队 NFL")                          ->  ["黑豹", "豹队", "nfl"]
 
-Words are folded (case, width, Latin accents), stop words dropped, English words stemmed. Scripts written without spaces give pairs of
-neighbouring characters, so that two-character words are found (SQLite's trigram tokenizer cannot find them); a character that stands
-alone is a token by itself. Change anything here and raise TOKENS_VERSION: an index of another version is refused.
+Words are folded (case, width, Latin accents), stop words are dropped, and English words are stemmed. A script written
+without spaces gives pairs of neighbouring characters, so that a search finds words of two characters, which SQLite's
+trigram tokenizer cannot find. A character that stands alone is a token by itself. If you change anything here, raise
+TOKENS_VERSION: an index of another version is refused.
 """
 
 import re
-import unicodedata
 from itertools import chain
 
 from knowledge.store.stem import stem
+from knowledge.text import fold
+from knowledge.words import STOP_WORDS
 
 TOKENS_VERSION = 1
 MAX_TOKEN_CHARS = 64  # longer words are cut: base64 and URLs must not fill the vocabulary
@@ -22,63 +24,55 @@ UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
-INDIC = "\u0900-\u0963\u0966-\u0dff"  # vowel signs are no letters to `re`, but belong to the word
+INDIC = "\u0900-\u0963\u0966-\u0dff"  # `re` takes vowel signs for no letters, but they belong to the word
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)"  # 1,234,567 is one token, 1234567
 _WORD = re.compile(f"{_NUMBER}|[\\w{UNSPACED}{INDIC}]+")
 _RUNS = re.compile(f"[{UNSPACED}]+|[{INDIC}]+|[^_{UNSPACED}{INDIC}]+")  # one script each: 第3章abc -> 第, 3, 章, abc
 _IS_UNSPACED = re.compile(f"[{UNSPACED}]").match
-_ACCENTS = re.compile("[\u0300-\u036f]")
-# For ASCII text, the bulk of English: lower case, and a space for all but letters, digits and the comma that numbers need.
-_ASCII_FOLD = "".join(chr(code).lower() if chr(code).isalnum() or code == ord(",") else " " for code in range(128))
-
-_STOP_TEXT = """
-    a about after all also am an and any are as at be because been before being between both but by can could d did do does doing
-    during each few for from had has have having he her hers herself him himself his how i if in into is it its itself ll m me more
-    most my myself no nor not of on or other our ours over own re s same she should so some such t than that the their theirs them
-    themselves then there these they this those through to too under until up ve very was we were what when where which while who
-    whom whose why will with would you your yours
-    aren couldn didn doesn don hadn hasn haven isn shouldn wasn weren wouldn"""
-STOP_WORDS = frozenset(_STOP_TEXT.split())
-
-
-def fold(text: str) -> str:
-    """Case, full-width forms and Latin, Greek and Cyrillic accents removed: "Ｃａｆé" -> "cafe"; marks of other scripts stay."""
-    if text.isascii():
-        return text.lower()
-    text = unicodedata.normalize("NFKD", text).casefold()
-    return unicodedata.normalize("NFC", _ACCENTS.sub("", text))
+# For ASCII, the bulk of English: lower case, and a space for all but letters, digits and the comma that numbers need.
+_ASCII_FOLD = re.sub("[^a-z0-9,]", " ", bytes(range(128)).decode().lower())
 
 
 class _Tokens(dict):
-    """A piece of folded text between spaces -> its tokens: none for a stop word, several for a run of unspaced script.
+    """Map a piece of folded text between spaces to its tokens.
 
-    Filled as pieces are met: a text is then one split and one look-up per piece, five times faster than searching it for words.
+    A stop word has none, a run of unspaced script several. The map is filled as pieces are met, so that a text costs
+    one split and one look-up per piece: five times faster than searching it for words. The values are tuples because
+    garbage collection walks through lists, which costs 15 %.
     """
 
-    MAX_PIECES, MAX_CHARS = (
-        1 << 18,
-        32,
-    )  # about 70 MB when full; then it starts afresh, so memory stays bounded on any input
+    MAX_PIECES = 1 << 18  # about 70 MB; when it is full, it starts afresh, so memory stays bounded on any input
+    MAX_CHARS = 32
 
     def __missing__(self, piece: str) -> tuple[str, ...]:
-        found: list[str] = []
+        found: tuple[str, ...] = ()
         for word in _WORD.findall(piece):
-            for run in (word,) if word.isalnum() and word.isascii() else _RUNS.findall(word):
-                if _IS_UNSPACED(run):
-                    found += [run[i : i + 2] for i in range(len(run) - 1)] or [run]
-                elif run not in STOP_WORDS:
-                    found.append(stem(run.replace(",", "")[:MAX_TOKEN_CHARS]))
+            for run in _RUNS.findall(word):
+                found += _tokens_of_run(run)
         if len(self) >= self.MAX_PIECES:
             self.clear()
         if len(piece) <= self.MAX_CHARS:
-            self[piece] = tuple(found)
-        return tuple(found)
+            self[piece] = found
+        return found
+
+
+def _tokens_of_run(run: str) -> tuple[str, ...]:
+    """Return the tokens of a word or a part of one in one script."""
+    if _IS_UNSPACED(run):
+        return tuple(run[i : i + 2] for i in range(len(run) - 1)) or (run,)
+    if run in STOP_WORDS:
+        return ()
+    return (stem(run.replace(",", "")[:MAX_TOKEN_CHARS]),)
 
 
 _TOKENS_OF = _Tokens()
 
 
 def tokens(text: str) -> list[str]:
-    """The tokens of a text, in order and with repetitions. Any string is allowed, lone surrogates and NUL included; never raises."""
+    """Return the tokens of a text, in order and with repetitions.
+
+    Any string is allowed, also one with lone surrogates or NUL.
+    """
     folded = text.translate(_ASCII_FOLD) if text.isascii() else fold(text)
-    return list(chain.from_iterable(map(_TOKENS_OF.__getitem__, folded.split())))
+    tokens_of_pieces = map(_TOKENS_OF.__getitem__, folded.split())
+    return list(chain.from_iterable(tokens_of_pieces))

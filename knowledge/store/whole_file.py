@@ -1,15 +1,15 @@
-"""A database that appears whole or not at all, whatever happens to the process that writes it.
+"""Write a database that appears complete or not at all, whatever happens to the process that writes it.
 
-The work file OUT.building is filled, compacted into OUT.compacted, flushed to the disk and renamed to OUT; until that
-instant an older OUT stays as it is. A work file that a killed process left behind is taken over by the next build: a
-lock on it, which dies with its process, says whether it is in use.
+The work file OUT.building is filled, compacted into OUT.compacted, flushed to the disk and renamed to OUT. Until then
+an older OUT stays unchanged. A lock on the work file ends with its process; so the next build can take over a work
+file that a killed process left behind.
 """
 
 import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import sqlalchemy
@@ -17,41 +17,37 @@ import sqlalchemy
 from grpo.errors import BUSY, UserError
 from grpo.storage import failpoint, flush_to_disk
 from knowledge.errors import no_room
-from knowledge.store.connect import file_uri
+from knowledge.store.database import file_uri
 
 NEEDS = "a build needs up to 4 times its text in the folder of the output while it runs, 1.7 times afterwards"
-
-
 STORAGE_ERRORS = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 
 
 @contextmanager
 def build_lock(out: Path, wait: bool = False) -> Iterator[None]:
-    """One build of `out` at a time: UserError (exit 7) while another process is at it, or wait for that one to end.
+    """Allow one build of `out` at a time.
 
-    The lock is on the work file, dies with its process, and leaves nothing behind. UserError (exit 6) if it cannot be
-    created.
+    While another process builds it, raise UserError (exit 7), or wait for it to end. The lock leaves nothing behind.
+    UserError (exit 6) if it cannot be created.
     """
     work = work_file(out)
     descriptor = _lock(work, out, wait)
     try:
         yield
     finally:
-        work.unlink(missing_ok=True)  # while the lock is held: nobody else touches the file of this name
+        work.unlink(missing_ok=True)  # while the lock is held: nobody else uses the file of this name
         os.close(descriptor)
 
 
 def _lock(work: Path, out: Path, wait: bool) -> int:
-    """Descriptor of the locked work file."""
+    """Return a descriptor of the locked work file."""
     while True:
         try:
             descriptor = os.open(work, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise no_room(out, NEEDS, error) from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            if os.fstat(descriptor).st_ino == os.stat(work).st_ino:
-                return descriptor
+            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             raise UserError(
@@ -60,17 +56,17 @@ def _lock(work: Path, out: Path, wait: bool) -> int:
                 "wait for it, or name another output",
                 BUSY,
             ) from None
-        except FileNotFoundError:
-            pass
+        with suppress(FileNotFoundError):
+            if os.fstat(descriptor).st_ino == os.stat(work).st_ino:
+                return descriptor
         os.close(descriptor)  # its holder finished and removed it meanwhile: try again with a new one
 
 
 @contextmanager
 def whole_file(out: Path) -> Iterator[sqlalchemy.Connection]:
-    """Under build_lock: a connection to an empty database which becomes `out` when the block ends well, and vanishes
-    when it does not.
+    """Give a connection to an empty database that becomes `out` when the block succeeds; hold build_lock for this.
 
-    Raises UserError (exit 6) when there is no room, no permission, or the disk fails.
+    When the block fails, the database vanishes. UserError (exit 6): no room, no permission, or the disk fails.
     """
     work, compacted = work_file(out), Path(f"{out}.compacted")
     engine = sqlalchemy.create_engine(
@@ -92,17 +88,18 @@ def whole_file(out: Path) -> Iterator[sqlalchemy.Connection]:
         os.replace(compacted, out)
         failpoint("build-renamed")
         flush_to_disk(out.absolute().parent)
-    except (sqlalchemy.exc.DatabaseError, OSError) as error:
-        cause = getattr(error, "orig", error)
-        if isinstance(error, OSError) or cause.sqlite_errorcode & 0xFF in STORAGE_ERRORS:
-            raise no_room(out, NEEDS, cause) from error
+    except OSError as error:
+        raise no_room(out, NEEDS, error) from error
+    except sqlalchemy.exc.DatabaseError as error:
+        if error.orig.sqlite_errorcode & 0xFF in STORAGE_ERRORS:
+            raise no_room(out, NEEDS, error.orig) from error
         raise
     finally:
         compacted.unlink(missing_ok=True)
 
 
 def work_file(out: Path) -> Path:
-    """Where a build of `out` writes first."""
+    """Return the file that a build of `out` fills first."""
     return Path(f"{out}.building")
 
 

@@ -1,1 +1,11 @@
-"""TODO"""
+"""The one client for language models behind an OpenAI-compatible API: the judge and the decomposer.
+
+It knows no rewards. It may import `grpo.errors` and, for its cache, `knowledge`. Read in this order:
+
+    client.py       one question to one reply, or to "unscorable": retries, deadlines, limits, costs
+    endpoint.py     where a model is, from the configuration or the environment, and which URLs are allowed
+    limits.py       requests per minute, the budget of retries, the circuit breaker
+    connections.py  the SDK's connections, and what they send
+    reply.py        what an answer of the endpoint means
+    cache.py        replies on disk
+"""

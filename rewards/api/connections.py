@@ -1,7 +1,7 @@
-"""The way to an endpoint: OpenAI's SDK with its retries and redirects off, and without what it sends unasked.
+"""Send requests to an endpoint by OpenAI's SDK: without its retries and redirects, and without what it adds unasked.
 
-The SDK adds OPENAI_ORG_ID, OPENAI_PROJECT_ID and OPENAI_CUSTOM_HEADERS to the requests to whatever host is configured,
-and a description of this machine. Here only the headers in SENT leave, and the key is the endpoint's own.
+The SDK adds OPENAI_ORG_ID, OPENAI_PROJECT_ID, OPENAI_CUSTOM_HEADERS and a description of this machine to the requests
+to whatever host is configured. Here only the headers in SENT leave, with the endpoint's own key.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import openai
 from rewards.api.endpoint import Limits, is_local
 
 if TYPE_CHECKING:
-    from rewards.api.reply import Reply
+    from rewards.api.reply import ChatReply
 
 SENT = {
     "host",
@@ -22,53 +22,61 @@ SENT = {
     "content-type",
     "content-length",
     "user-agent",
-    "x-stainless-raw-response",
-}  # by the last one the SDK remembers to hand over the body as it is
+    "x-stainless-raw-response",  # it makes the SDK hand over the body unread
+}
 REQUESTS_PER_SDK = 12
 
 
 class Connections:
-    """What belongs to the running event loop: connections, slots for requests, and the items under way by their cache
-    key.
+    """Hold what belongs to the running event loop: connections, slots for requests, and the questions under way.
 
     Connections are spread over several SDK clients, opened as needed: a pool looks at all its connections at each
     request, so that one pool of 96 costs 0.1 s more than eight of 12.
     """
 
     def __init__(self, base_url: str, key: str, limits: Limits):
-        self.loop, self.slots = asyncio.get_running_loop(), asyncio.Semaphore(limits.max_concurrency)
-        self.running: dict[str, asyncio.Task[Reply]] = {}
-        self._base_url, self._key, self._timeout_s = base_url, key, limits.deadline_s / 2
-        self._busy: dict[openai.AsyncOpenAI, int] = {}  # requests under way
+        self.loop = asyncio.get_running_loop()
+        self.slots = asyncio.Semaphore(limits.max_concurrency)
+        self.running: dict[str, asyncio.Task[ChatReply]] = {}  # by their keys in the cache
+        self._base_url, self._key = base_url, key
+        self._timeout_s = limits.deadline_s / 2
+        self._num_running: dict[openai.AsyncOpenAI, int] = {}  # requests of each SDK client
 
     async def post(self, request: dict[str, Any]) -> bytes:
-        """The body of the endpoint's answer to a chat request. Raises what the SDK raises, and TimeoutError.
+        """Return the body of the endpoint's answer to a chat request. Raise what the SDK raises, and TimeoutError.
 
-        One timeout spans the whole exchange: the SDK's own is per read, so that a slow drip outlives it.
+        One timeout spans the complete exchange: the SDK's own timeout is per read, so a slow drip would outlive it.
         """
-        sdk = next((sdk for sdk, num in self._busy.items() if num < REQUESTS_PER_SDK), None) or self._new_sdk()
-        self._busy[sdk] = self._busy.get(sdk, 0) + 1
+        sdk = self._free_sdk()
+        self._num_running[sdk] += 1
         try:
             async with asyncio.timeout(self._timeout_s):
                 raw = await sdk.chat.completions.with_raw_response.create(**request)
             return raw.http_response.content
         finally:
-            self._busy[sdk] -= 1
+            self._num_running[sdk] -= 1
 
     async def close(self) -> None:
-        """Cancels the items under way and closes all sockets."""
+        """Cancel the questions under way, and close all sockets."""
         tasks = list(self.running.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for sdk in self._busy:
+        for sdk in self._num_running:
             await sdk.close()
 
+    def _free_sdk(self) -> openai.AsyncOpenAI:
+        for sdk, num_running in self._num_running.items():
+            if num_running < REQUESTS_PER_SDK:
+                return sdk
+        sdk = self._new_sdk()
+        self._num_running[sdk] = 0
+        return sdk
+
     def _new_sdk(self) -> openai.AsyncOpenAI:
-        """trust_env: the environment's proxies serve remote hosts only."""
         http_client = openai.DefaultAsyncHttpxClient(
             follow_redirects=False,
-            trust_env=not is_local(self._base_url),
+            trust_env=not is_local(self._base_url),  # the environment's proxies serve remote hosts only
             timeout=self._timeout_s,
             event_hooks={"request": [self._send_our_headers_only]},
         )
@@ -77,6 +85,7 @@ class Connections:
         )
 
     async def _send_our_headers_only(self, request: Any) -> None:
-        for name in [name for name in request.headers if name.lower() not in SENT]:
-            del request.headers[name]
+        for name in list(request.headers):
+            if name.lower() not in SENT:
+                del request.headers[name]
         request.headers["authorization"] = f"Bearer {self._key}"

@@ -1,5 +1,4 @@
-"""Where a judge or decomposer lives: its URL, the variable that holds its key, its model; and what may be asked of it
-per minute.
+"""Say where a judge or decomposer is: its URL, the variable that holds its key, its model; and how much may be asked.
 
 Values come from the configuration, else from the environment variables that KnowRL uses. A key is only ever named,
 never written down.
@@ -12,24 +11,24 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from grpo.errors import CONFIG, PREFLIGHT, UserError
 
 OPENAI_URL = "https://api.openai.com/v1"
-MODEL_VARIABLES = {
+MODEL_VARIABLES = {  # the first one that is set counts
     "judge": ("LLM_EVAL_MODEL", "REWARD_MODEL_NAME"),
     "decomposer": ("FACTSCORE_MODEL", "REWARD_MODEL_NAME"),
-}  # first to last
+}
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An OpenAI-compatible chat endpoint. name: its metrics' prefix. prices: US dollars per million prompt and
-    completion tokens.
+    """An OpenAI-compatible chat endpoint.
 
-    Raises UserError (exit 2) for a URL that is not allowed (see `check_url`) and for anything but a variable's name as
-    api_key_env.
+    name: the prefix of its metrics. prices: US dollars per million prompt and completion tokens. Raises UserError
+    (exit 2) for a URL that is not allowed (see `check_url`), and for anything but a variable's name as api_key_env.
     """
 
     name: str
@@ -57,8 +56,8 @@ class Endpoint:
         check_url(f"{self.name}_base_url", self.base_url)
 
     def read_key(self) -> str:
-        """The key. Raises UserError (exit 3) if the variable holds none: no other variable is ever looked at."""
-        key = os.environ.get(self.api_key_env, "").strip()
+        """Return the key. Raise UserError (exit 3) if its variable holds none: no other variable is looked at."""
+        key = _environment(self.api_key_env)
         if not key:
             raise UserError(
                 f"the {self.name} has no key",
@@ -78,13 +77,13 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one process asks of an endpoint. 0 requests or tokens per minute: no limit.
+    """How much one process asks of an endpoint. 0 requests or tokens per minute: no limit.
 
-    deadline_s: seconds for one item, all its tries and pauses included; a single try may take half of it. It starts
-    when the item's first request is let through, so that waiting for a free slot or for the rate limit costs nothing.
-    Backoff: before retry n a random time up to min(backoff_s * 2 ** n, max_backoff_s) seconds ("full jitter").
-    Breaker: after this many failed requests in a row only one goes out per cool_down_s, until one succeeds.
-    retry_budget: retries that may be spent; every success earns half a one back.
+    deadline_s: seconds for one question with all its tries and pauses; a single try may take half of it. It starts when
+    the question's first request is let through, so waiting for a free slot or for the rate limit does not count.
+    Backoff: before retry n, wait a random time up to min(backoff_s * 2 ** n, max_backoff_s) seconds ("full jitter").
+    Breaker: after this many failed requests in a row, only one goes out per cool_down_s, until one succeeds.
+    retry_budget: how many retries may be spent; every success earns half a retry back.
     """
 
     max_concurrency: int = 128
@@ -100,32 +99,29 @@ class Limits:
 
 
 def judge_endpoint(options: Mapping[str, Any]) -> Endpoint:
-    """The judge of the configuration, else of OPENAI_API_BASE_JUDGE and LLM_EVAL_MODEL (or REWARD_MODEL_NAME)."""
-    url, model = _environment("OPENAI_API_BASE_JUDGE"), _environment(*MODEL_VARIABLES["judge"])
+    """Read the judge's endpoint from the configuration, else from KnowRL's environment variables."""
     return Endpoint(
         "judge",
-        options["judge_base_url"] or url or OPENAI_URL,
+        options["judge_base_url"] or _environment("OPENAI_API_BASE_JUDGE") or OPENAI_URL,
         options["judge_api_key_env"],
-        options["judge_model"] or model,
+        options["judge_model"] or _environment(*MODEL_VARIABLES["judge"]),
         _prices("judge_prices", options["judge_prices"]),
     )
 
 
 def decomposer_endpoint(options: Mapping[str, Any]) -> Endpoint:
-    """The decomposer of the configuration, else of OPENAI_BASE_URL_FACTSCORE and FACTSCORE_MODEL (or
-    REWARD_MODEL_NAME)."""
-    url, model = _environment("OPENAI_BASE_URL_FACTSCORE"), _environment(*MODEL_VARIABLES["decomposer"])
+    """Read the decomposer's endpoint from the configuration, else from KnowRL's environment variables."""
     return Endpoint(
         "decomposer",
-        options["decomposer_base_url"] or url or OPENAI_URL,
+        options["decomposer_base_url"] or _environment("OPENAI_BASE_URL_FACTSCORE") or OPENAI_URL,
         options["decomposer_api_key_env"],
-        options["decomposer_model"] or model,
+        options["decomposer_model"] or _environment(*MODEL_VARIABLES["decomposer"]),
         _prices("decomposer_prices", options["decomposer_prices"]),
     )
 
 
 def read_limits(options: Mapping[str, Any]) -> Limits:
-    """The limits of the configuration."""
+    """Read the limits from the configuration."""
     return Limits(
         options["api_max_concurrency"],
         options["api_deadline_s"],
@@ -135,48 +131,48 @@ def read_limits(options: Mapping[str, Any]) -> Limits:
 
 
 def check_url(name: str, url: str) -> None:
-    """Raises UserError (exit 2) unless a URL is https, or http to this machine, without user, query, or link-local
-    address."""
+    """Allow https, and http to this machine, without user, query or link-local address; else UserError (exit 2)."""
     try:
         parts = urlsplit(url)
-        host, _ = parts.hostname or "", parts.port
+        _ = parts.port  # raises ValueError for a port that is no number, or too large
     except ValueError as error:
         raise UserError(f"{name} is no URL", str(error), "write it as https://host/v1", CONFIG) from None
-    address = _address(host)
-    problem = (
-        "it is neither http nor https"
-        if parts.scheme not in ("http", "https")
-        else "it names no host"
-        if not host
-        else "it holds a user or a password"
-        if "@" in parts.netloc
-        else "it holds a query or a fragment"
-        if parts.query or parts.fragment
-        else "link-local addresses serve a machine's own secrets"
-        if address is not None and forbidden(address)
-        else "plain http is allowed to this machine only"
-        if parts.scheme == "http" and not _is_loopback(host, address)
-        else ""
-    )
+    problem = _problem_with(parts)
     if problem:
         raise UserError(f"{name} is not allowed", problem, "write it as https://host/v1", CONFIG)
 
 
+def _problem_with(parts: SplitResult) -> str:
+    host = parts.hostname or ""
+    address = _address(host)
+    if parts.scheme not in ("http", "https"):
+        return "it is neither http nor https"
+    if not host:
+        return "it names no host"
+    if "@" in parts.netloc:
+        return "it holds a user or a password"
+    if parts.query or parts.fragment:
+        return "it holds a query or a fragment"
+    if address is not None and is_forbidden(address):
+        return "link-local addresses serve a machine's own secrets"
+    if parts.scheme == "http" and not _is_loopback(host):
+        return "plain http is allowed to this machine only"
+    return ""
+
+
 def is_local(url: str) -> bool:
-    """Whether a URL leads to this machine."""
-    host = urlsplit(url).hostname or ""
-    return _is_loopback(host, _address(host))
+    """Return whether a URL leads to this machine."""
+    return _is_loopback(urlsplit(url).hostname or "")
 
 
-def forbidden(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Link-local addresses, also when written as IPv6, and those that stand for no host."""
+def is_forbidden(address: Address) -> bool:
+    """Recognise link-local addresses, also written as IPv6, and addresses that stand for no host."""
     address = getattr(address, "ipv4_mapped", None) or address
     return address.is_link_local or address.is_unspecified or address.is_multicast
 
 
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """A host's address if it is written as a number, in any of the ways that the system understands (2852039166,
-    0xa9.254.1)."""
+def _address(host: str) -> Address | None:
+    """Return a host's address if it is written as a number, in any way the system understands: 2852039166, 0xa9.254."""
     try:
         return ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -187,22 +183,24 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def _is_loopback(host: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None) -> bool:
+def _is_loopback(host: str) -> bool:
+    address = _address(host)
     return host == "localhost" if address is None else address.is_loopback
 
 
 def _environment(*names: str) -> str:
-    return next((value for name in names if (value := os.environ.get(name, "").strip())), "")
+    """Return the first of these variables that is set; "" if none is."""
+    for name in names:
+        value = os.environ.get(name, "").strip()
+        if value:
+            return value
+    return ""
 
 
 def _prices(name: str, prices: Any) -> tuple[float, float]:
     if not prices:
         return 0.0, 0.0
     if len(prices) != 2 or min(prices) < 0:
-        raise UserError(
-            f"{name} must be two prices",
-            f"it is {prices}",
-            "write [input, output] in dollars per million tokens",
-            CONFIG,
-        )
+        fix = "write [input, output] in dollars per million tokens"
+        raise UserError(f"{name} must be two prices", f"it is {prices}", fix, CONFIG)
     return float(prices[0]), float(prices[1])

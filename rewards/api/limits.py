@@ -1,6 +1,7 @@
-"""What keeps a client polite and calm: requests and tokens per minute, a budget of retries, a circuit breaker.
+"""Limit what a client sends: requests and tokens per minute, a budget of retries, a circuit breaker.
 
-Plain arithmetic on a clock (seconds, monotonic): nothing here waits, sends or locks; all is called from one thread.
+This is plain arithmetic on a clock (seconds, monotonic): it waits for nothing, sends nothing, and locks nothing. All of
+it is called from one thread.
 """
 
 from collections import deque
@@ -10,107 +11,123 @@ from dataclasses import dataclass
 
 @dataclass
 class Reservation:
-    """A place in the queue: seconds to wait for it, its start on the clock, the tokens it counts for, and whether it
-    still counts."""
+    """A place in the queue of requests."""
 
-    wait_s: float
-    start_s: float
-    tokens: int
-    counts: bool = True
+    wait_s: float  # until its turn
+    start_s: float  # its turn, on the clock
+    tokens: int  # it counts for this many
+    counts: bool = True  # it still lies in the window
 
 
 class RateLimit:
-    """At most so many requests and tokens in any window of 60 s; 0 is no limit. First come, first served.
+    """Let at most so many requests and tokens through in any window of 60 s; 0 is no limit. First come, first served.
 
-    A sliding window rather than a refilling bucket: a bucket lets twice its limit through in its first minute.
+    The window slides. A bucket that refills would let twice its limit through in its first minute.
     """
 
     WINDOW_S = 60.0
 
     def __init__(self, requests: int, tokens: int, clock: Callable[[], float]):
-        self.max_requests, self.max_tokens, self.clock = requests or float("inf"), tokens or float("inf"), clock
+        self.max_requests = requests or float("inf")
+        self.max_tokens = tokens or float("inf")
+        self.clock = clock
         self._window: deque[Reservation] = deque()
         self._tokens = 0
 
     def reserve(self, tokens: int) -> Reservation:
-        """The first moment at which one more request of `tokens` fits. A request above the limit waits for an empty
-        window."""
-        now = self.clock()
-        start = max(now, self._window[-1].start_s) if self._window else now
-        while self._window and (
-            self._window[0].start_s + self.WINDOW_S <= start
-            or len(self._window) >= self.max_requests
-            or self._tokens + tokens > self.max_tokens
-        ):
-            oldest = self._window.popleft()  # nobody after us starts earlier than we do, so it never counts again
-            self._tokens -= oldest.tokens
+        """Find the first moment at which a request of `tokens` fits. One above the limit waits for an empty window."""
+        now = start = self.clock()
+        if self._window:
+            start = max(now, self._window[-1].start_s)
+        while self._window and not self._fits(tokens, start):
+            oldest = self._window.popleft()  # later requests start later still, so it never counts again
             oldest.counts = False
+            self._tokens -= oldest.tokens
             start = max(start, oldest.start_s + self.WINDOW_S)
         reservation = Reservation(start - now, start, tokens)
         self._window.append(reservation)
         self._tokens += tokens
         return reservation
 
+    def _fits(self, tokens: int, start: float) -> bool:
+        return (
+            self._window[0].start_s + self.WINDOW_S > start
+            and len(self._window) < self.max_requests
+            and self._tokens + tokens <= self.max_tokens
+        )
+
     def settle(self, reservation: Reservation, tokens: int) -> None:
-        """Replaces the estimate by what the request really used."""
+        """Replace the estimate by the tokens that the request really used."""
         if reservation.counts:
             self._tokens += tokens - reservation.tokens
             reservation.tokens = tokens
 
 
 class RetryBudget:
-    """Retries are spent from `capacity`; every success gives half a retry back. An outage cannot multiply the
-    traffic."""
+    """Spend retries from `capacity`; every success gives half a retry back. So an outage cannot multiply traffic."""
 
     def __init__(self, capacity: int):
         self.capacity = self.left = float(capacity)
 
     def spend(self) -> bool:
-        """Takes one retry; False if none is left."""
-        allowed = self.left >= 1
-        self.left -= allowed
-        return allowed
+        """Take one retry; return False if none is left."""
+        if self.left < 1:
+            return False
+        self.left -= 1
+        return True
 
     def succeed(self) -> None:
+        """Give half a retry back."""
         self.left = min(self.left + 0.5, self.capacity)
 
 
 class Breaker:
-    """After `threshold` failures in a row only one request, the probe, may go out per cool_down_s, until a request
-    succeeds."""
+    """Protect an endpoint that is down: after `threshold` failures in a row the breaker opens.
+
+    While it is open, one request per cool_down_s may go out, the probe. The first success closes it.
+    """
 
     POLL_S = 0.2
 
     def __init__(self, threshold: int, cool_down_s: float, clock: Callable[[], float]):
         self.threshold, self.cool_down_s, self.clock = threshold, cool_down_s, clock
-        self.failures, self.probing = 0, False
+        self.num_failures = 0
+        self.is_probing = False
         self.opened_at: float | None = None
-        self.next_probe = 0.0
+        self.next_probe_at = 0.0
 
     @property
     def open_for_s(self) -> float:
-        """Seconds since it opened, 0 while it is closed."""
+        """Seconds since it opened; 0 while it is closed."""
         return 0.0 if self.opened_at is None else self.clock() - self.opened_at
 
     def wait_s(self) -> float:
-        """Seconds until asking again may help; 0: go. While it is open, 0 makes the caller the probe."""
+        """Return the seconds until asking again may help; 0 means go, and while it is open, go as the probe."""
         if self.opened_at is None:
             return 0.0
-        if self.probing or self.clock() < self.next_probe:
+        if self.is_probing or self.clock() < self.next_probe_at:
             return min(self.POLL_S, self.cool_down_s)
-        self.probing = True
+        self.is_probing = True
         return 0.0
 
     def succeed(self) -> None:
-        self.failures, self.probing, self.opened_at = 0, False, None
+        """Close: a request succeeded."""
+        self.num_failures = 0
+        self.is_probing = False
+        self.opened_at = None
 
     def fail(self, is_probe: bool) -> None:
-        self.failures += 1
-        if is_probe or (self.opened_at is None and self.failures >= self.threshold):
+        """Count a failed request; open if it was one too many, and wait again if it was the probe."""
+        self.num_failures += 1
+        is_one_too_many = self.opened_at is None and self.num_failures >= self.threshold
+        if is_probe or is_one_too_many:
             now = self.clock()
-            self.opened_at = now if self.opened_at is None else self.opened_at
-            self.next_probe, self.probing = now + self.cool_down_s, False
+            if self.opened_at is None:
+                self.opened_at = now
+            self.next_probe_at = now + self.cool_down_s
+            self.is_probing = False
 
     def release(self, is_probe: bool) -> None:
-        """The request was given up before it came to an end: another one may be the probe."""
-        self.probing = self.probing and not is_probe
+        """Let another request be the probe: this one was given up before it came to an end."""
+        if is_probe:
+            self.is_probing = False

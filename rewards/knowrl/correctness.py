@@ -1,14 +1,15 @@
-"""Is the answer right? KnowRL's two versions, faithful in outcome, and a hardened one, `correctness`, which is the
-default.
+"""Grade the answer: KnowRL's two versions, faithful in outcome, and this project's own, `knowrl`, the default.
 
-                        knowrl_v1                                knowrl_v2        correctness
-    no answer block     -1                                       -1               -1 (and for anything but one tag pair of each kind)
-    before the judge    refusal pattern: -1; gold without a      nothing          no letter or digit: -1; a refusal: 1;
-                        digit and no word in common: -1                           nothing but alternatives: -1
-    judge: correct      2                                        2                2
-    judge: wrong        -1                                       -1               -1
-    judge: no attempt   -1                                       1                1
-    no verdict          unscorable                               unscorable       unscorable
+                         knowrl                            knowrl_v1                            knowrl_v2
+    no answer block      -1 (as for anything but one       -1                                   -1
+                         pair of each tag)
+    before the judge     no letter or digit: -1;           refusal pattern: -1;                 nothing
+                         a refusal: 1;                     truth without a digit, and
+                         nothing but alternatives: -1      no word in common with it: -1
+    judge: correct       2                                 2                                    2
+    judge: wrong         -1                                -1                                   -1
+    judge: no attempt    1                                 -1                                   1
+    judge fails          unscorable                        unscorable                           unscorable
 
 The judge sees the row's question, never the rendered prompt. (The original pays 0 when the judge fails, more than for a
 wrong answer; it pays 2 for any reply that holds the article "a"; and its v1 finds "red" in "scared".)
@@ -16,148 +17,150 @@ wrong answer; it pays 2 for any reply that holds the article "a"; and its v1 fin
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from grpo.schema import Score
 from knowledge.store.tokens import UNSPACED
 from rewards.exact import normalise, truths
-from rewards.format import TAGS, parse
-from rewards.knowrl.judge import Judge, Verdict, model_judge
-from rewards.knowrl.offline_judge import OfflineJudge, has_number, spaceless
-from rewards.knowrl.refusal import is_refusal
-from rewards.knowrl.refusal import knowrl_v1 as is_v1_refusal
+from rewards.format import parse
+from rewards.knowrl.judge import Judge, ModelJudge
+from rewards.knowrl.offline_judge import OfflineJudge, is_unspaced
+from rewards.knowrl.refusal import is_refusal, matches_knowrl_v1
 
 CORRECT, REFUSED, WRONG = 2.0, 1.0, -1.0
-Grade = Callable[[str, Mapping[str, Any]], Awaitable[Score]]
-STOP_WORDS = set(
-    "the a an and or but is are was were in on at to for with by about like from of that this these those it they he she we "
-    "you i me my your our their".split()
-)
 MAX_ALTERNATIVE_WORDS = 12
-# how answers list alternatives -> what separates them, and how often at least; "km/h" and "AC/DC" list none
-_ALTERNATIVES = {
+STOP_WORDS = set(  # of knowrl_v1
+    "the a an and or but is are was were in on at to for with by about like from of that this these those it they he "
+    "she we you i me my your our their".split()
+)
+_ALTERNATIVES = {  # how answers list alternatives: what separates them, and how often at least
     "or": (re.compile(r"\bor\b|或者|还是", re.IGNORECASE), 1),
-    "slash": (re.compile(r"\s/\s|(?<=[^\W\d_]{3})/(?=[^\W\d_]{3})"), 1),
+    "slash": (re.compile(r"\s/\s|(?<=[^\W\d_]{3})/(?=[^\W\d_]{3})"), 1),  # "km/h" and "AC/DC" list none
     "semicolon": (re.compile(r"[;；|](?=\s*\w)"), 1),
     "list": (re.compile(r"^[ \t]*[-*•][ \t]+(?=\S)|(?<!\S)\d{1,2}[.)]\s+(?=\S)", re.MULTILINE), 2),
 }
 _WORD = re.compile(f"[{UNSPACED}]|[^\\W{UNSPACED}]+")
 
 
+@dataclass(frozen=True)
+class Case:
+    """What is graded: the first answer block, and what its row asks and accepts."""
+
+    question: str
+    answer: str
+    truths: list[str]
+    is_well_tagged: bool  # see rewards/format.py
+
+
+GradeAnswer = Callable[[str, Mapping[str, Any]], Awaitable[Score]]
+Rules = Callable[[Case], Score | None]  # a score where no judge is needed
+
+
 def build_judge(options: Mapping[str, Any]) -> Judge:
-    """The judge of the configuration: `judge: api` asks a model, `judge: offline` matches texts."""
-    return OfflineJudge() if options["judge"] == "offline" else model_judge(options)
+    """Build the configured judge: `judge: api` asks a model, `judge: offline` matches texts."""
+    if options["judge"] == "offline":
+        return OfflineJudge()
+    from rewards.api.client import judge_client  # the SDK takes a second to import
+
+    return ModelJudge(judge_client(options))
 
 
-def knowrl_v1(judge: Judge) -> Grade:
-    """KnowRL's first version; see the table."""
+def knowrl(judge: Judge) -> GradeAnswer:
+    """Grade as this project does by default; see the table."""
+    return _grader(judge, _rules, refused=REFUSED)
+
+
+def knowrl_v1(judge: Judge) -> GradeAnswer:
+    """Grade as KnowRL's guide does; see the table."""
+    return _grader(judge, _rules_of_v1, refused=WRONG)
+
+
+def knowrl_v2(judge: Judge) -> GradeAnswer:
+    """Grade as KnowRL does since October 2025; see the table."""
+    return _grader(judge, lambda case: None, refused=REFUSED)
+
+
+def _grader(judge: Judge, rules: Rules, refused: float) -> GradeAnswer:
+    """Grade by the rules, else by the judge. refused: what the judge's "no attempt" is worth."""
+    values = {"correct": CORRECT, "wrong": WRONG, "refused": refused, None: None}
 
     async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
-        case = _Case.read(completion, columns)
-        if case.score is not None:
-            return case.score
-        if is_v1_refusal(case.answer):
-            return Score(WRONG, "matches a refusal pattern", "refused")
-        if not any(has_number(truth) or shares_keyword(case.answer, truth) for truth in case.truths):
-            return Score(
-                WRONG, "has no word in common with the truth", "refused" if is_refusal(case.answer) else "wrong"
-            )
-        return _score(await case.ask(judge), refused=WRONG)
+        case = _read(completion, columns)
+        decided = case if isinstance(case, Score) else rules(case)
+        if decided is not None:
+            return decided
+        judgement = await judge.judge(case.question, case.answer, case.truths)
+        return Score(values[judgement.outcome], judgement.reason, judgement.outcome)
 
     return grade
 
 
-def knowrl_v2(judge: Judge) -> Grade:
-    """KnowRL since October 2025; see the table."""
+def _read(completion: str, columns: Mapping[str, Any]) -> Case | Score:
+    """Collect what is graded; or give the score, where something is missing."""
+    parsed = parse(completion)
+    if parsed.answer is None:
+        return Score(WRONG, "no answer block", "wrong")
+    if not parsed.answer:
+        return Score(WRONG, "the answer block is empty", "wrong")
+    question = str(columns.get("question") or "").strip()
+    if not question:
+        return Score(None, "the row has no question")
+    accepted = truths(columns.get("answer"))
+    if not accepted:
+        return Score(None, "the row has no answer to compare with")
+    return Case(question, parsed.answer, accepted, parsed.is_well_tagged)
 
-    async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
-        case = _Case.read(completion, columns)
-        return case.score or _score(await case.ask(judge), refused=REFUSED)
 
-    return grade
+def _rules(case: Case) -> Score | None:
+    if not case.is_well_tagged:
+        return Score(WRONG, "not exactly one think block and one answer block", "wrong")
+    if not any(char.isalnum() for char in case.answer):
+        return Score(WRONG, "the answer holds neither letter nor digit", "wrong")
+    if normalise(case.answer) in {normalise(truth) for truth in case.truths}:
+        return None  # such an answer is neither a refusal nor a list, even if it is "Unknown" or "Trick or Treat"
+    if is_refusal(case.answer):
+        return Score(REFUSED, "declines to answer", "refused")
+    kind = lists_alternatives(case.answer, case.truths)
+    if kind:
+        return Score(WRONG, f"lists alternatives ({kind})", "wrong")
+    return None
 
 
-def correctness(judge: Judge) -> Grade:
-    """The hardened default; see the table."""
+def _rules_of_v1(case: Case) -> Score | None:
+    if matches_knowrl_v1(case.answer):
+        return Score(WRONG, "matches a refusal pattern", "refused")
+    if any(_has_digit(truth) or shares_keyword(case.answer, truth) for truth in case.truths):
+        return None
+    outcome = "refused" if is_refusal(case.answer) else "wrong"
+    return Score(WRONG, "has no word in common with the truth", outcome)
 
-    async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
-        case = _Case.read(completion, columns)
-        if case.score is not None:
-            return case.score
-        if not has_one_pair_of_each_tag(completion):
-            return Score(WRONG, "not exactly one think block and one answer block", "wrong")
-        if not any(char.isalnum() for char in case.answer):
-            return Score(WRONG, "the answer holds neither letter nor digit", "wrong")
-        if normalise(case.answer) not in {normalise(truth) for truth in case.truths}:
-            if is_refusal(case.answer):
-                return Score(REFUSED, "declines to answer", "refused")
-            if kind := lists_alternatives(case.answer, case.truths):
-                return Score(WRONG, f"lists alternatives ({kind})", "wrong")
-        return _score(await case.ask(judge), refused=REFUSED)
 
-    return grade
+def _has_digit(text: str) -> bool:
+    return any(char.isdigit() for char in text)
 
 
 def shares_keyword(answer: str, truth: str) -> bool:
-    """Whether one of the truth's words (longer than one character, no stop word) is a word of the answer."""
-    keywords = {word for word in re.findall(r"\w+", truth.lower()) if len(word) > 1 and word not in STOP_WORDS}
-    said = set(re.findall(r"\w+", answer.lower()))
-    return bool(keywords & said) or any(spaceless(word) and word in answer.lower() for word in keywords)
-
-
-def has_one_pair_of_each_tag(completion: str) -> bool:
-    """Whether each tag occurs once, and in order; `<think>` may be missing at the start (see format.py)."""
-    text = completion if TAGS[0] in completion else TAGS[0] + completion
-    places = [text.find(tag) for tag in TAGS]
-    return all(text.count(tag) == 1 for tag in TAGS) and places == sorted(places)
+    """Return whether a word of the truth (two characters or more, no stop word) is a word of the answer."""
+    answer = answer.lower()
+    said = set(re.findall(r"\w+", answer))
+    for word in re.findall(r"\w+", truth.lower()):
+        if len(word) > 1 and word not in STOP_WORDS:
+            if word in said or (is_unspaced(word) and word in answer):
+                return True
+    return False
 
 
 def lists_alternatives(answer: str, accepted: Sequence[str]) -> str:
-    """In which way an answer consists of alternatives, while no truth lists any in that way; "" if it does not.
+    """Say in which way an answer consists of alternatives, unless a truth lists some in that way; "" if it does not.
 
-    It does if every part is short: in a longer text an "or" or a list is nearly always incidental, and the judge grades
+    All parts must be short: in a longer text an "or" or a list is nearly always incidental, and the judge grades
     alternatives.
     """
-    for kind, (separator, least) in _ALTERNATIVES.items():
+    for kind, (separator, min_separators) in _ALTERNATIVES.items():
         parts = separator.split(answer)
-        if (
-            len(parts) > least
-            and all(len(_WORD.findall(part)) <= MAX_ALTERNATIVE_WORDS for part in parts)
-            and not any(separator.search(truth) for truth in accepted)
-        ):
+        if len(parts) <= min_separators or any(separator.search(truth) for truth in accepted):
+            continue
+        if all(len(_WORD.findall(part)) <= MAX_ALTERNATIVE_WORDS for part in parts):
             return kind
     return ""
-
-
-class _Case:
-    """A completion's answer (the first block), its row's question and truths; or the score, where that is decided
-    already."""
-
-    def __init__(self, question: str, answer: str, accepted: list[str], score: Score | None):
-        self.question, self.answer, self.truths, self.score = question, answer, accepted, score
-
-    @classmethod
-    def read(cls, completion: str, columns: Mapping[str, Any]) -> "_Case":
-        question, answer, accepted = (
-            str(columns.get("question") or "").strip(),
-            parse(completion).answer,
-            truths(columns.get("answer")),
-        )
-        score = (
-            Score(WRONG, "no answer block" if answer is None else "the answer block is empty", "wrong")
-            if not answer
-            else Score(None, "the row has no question")
-            if not question
-            else Score(None, "the row has no answer to compare with")
-            if not accepted
-            else None
-        )
-        return cls(question, answer or "", accepted, score)
-
-    async def ask(self, judge: Judge) -> Verdict:
-        return await judge.verdict(self.question, self.answer, self.truths)
-
-
-def _score(verdict: Verdict, refused: float) -> Score:
-    values = {"correct": CORRECT, "wrong": WRONG, "refused": refused, None: None}
-    return Score(values[verdict.outcome], verdict.reason, verdict.outcome)

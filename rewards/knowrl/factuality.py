@@ -1,13 +1,13 @@
-"""Factuality: how far a knowledge base supports what a think block states, from 0 to 1, or unscorable with a reason.
+"""Measure factuality: how far a knowledge base supports what a think block states, 0 to 1, or unscorable.
 
-    judge = FactualityJudge(base, by_rules, LexicalVerifier())
-    found = await judge.judge(think, "Where was Mira Tolan born?", "Mira Tolan")
-    found.value, found.reason, found.facts          # 0.5, "3 of 3 facts supported, 0 refuted", (FactVerdict(fact, verdict), ...)
-    str(found)                                      # "3 of 3 ..., 0 refuted; Mira Tolan was born in Velda → supported [Mira Tolan#0]; ..."
+    meter = FactualityMeter(base, by_rules, LexicalVerifier())
+    found = await meter.measure(think, "Where was Mira Tolan born?", "Mira Tolan")
+    found.value, found.reason, found.facts          # 0.25, "1 of 1 facts supported, 0 refuted", (FactVerdict(...),)
+    str(found)                                      # the same with every fact, its verdict and its evidence
 
-The facts of the text (knowledge/facts/claims.py) are each held against the five best passages for title and fact, in the
-documents of the title. The event loop never waits for work: look-ups and searches run on a thread pool, and verdicts on
-one thread that takes up all facts which have gathered meanwhile, so that completions share the model's batches.
+Each fact of the text (knowledge/facts/claims.py) is compared with the five best passages for title and fact, in the
+documents of the title. The event loop never waits for work: look-ups and searches run on a thread pool, verdicts on one
+thread. That thread takes up all facts which have gathered meanwhile, so that completions share the model's batches.
 """
 
 import asyncio
@@ -30,25 +30,15 @@ from knowledge.store.result import Lookup
 NUM_PASSAGES = 5  # evidence per fact, as in KnowRL
 NUM_THREADS = 4  # look-ups and searches at once
 MAX_FACT_CHARS = 120  # of a fact, where a score is explained
-PRIOR_FACTS = 3  # of `hardened`: half of the credit is reached at this number of supported facts
+PRIOR_FACTS = 3  # of `knowrl`: half of the credit is reached at this number of supported facts
+Formula = Callable[[Sequence[Label]], float]
 MissingTitle = Literal["zero", "unscored", "search"]
 
 
-def knowrl_v1(labels: Sequence[Label]) -> float:
-    """min(supported / 15, 1): KnowRL's guide. What is wrong or unknown costs nothing."""
-    return min(labels.count("supported") / 15, 1.0)
+def knowrl(labels: Sequence[Label]) -> float:
+    """Value the facts as this project does by default: max(0, supported - refuted) / (n + 3).
 
-
-def knowrl_v2(labels: Sequence[Label]) -> float:
-    """mean(supported) x penalty, penalty = 1 for more than 10 facts, else exp(1 - 10 / n): KnowRL since October 2025. 0
-    without facts."""
-    n = len(labels)
-    return labels.count("supported") / n * (1.0 if n > 10 else math.exp(1 - 10 / n)) if n else 0.0
-
-
-def hardened(labels: Sequence[Label]) -> float:
-    """max(0, supported - refuted) / (n + 3), the default. 0 without facts, 1/4 for one supported fact, 1/2 for three,
-    10/13 for ten.
+    No facts give 0, one supported fact 1/4, three 1/2, ten 10/13.
 
     Unlike v1, volume does not pay: what the base contradicts cancels a supported fact, what it does not know dilutes.
     Unlike v2, a false statement is worse than one that cannot be checked, and there is no cliff that makes ten facts
@@ -56,59 +46,87 @@ def hardened(labels: Sequence[Label]) -> float:
     that has shown little) keep a single safe statement from full credit. One more supported fact always raises a value
     above 0, an unknown one lowers it, a refuted one lowers it more.
     """
-    return max(0, labels.count("supported") - labels.count("refuted")) / (len(labels) + PRIOR_FACTS)
+    credit = max(0, labels.count("supported") - labels.count("refuted"))
+    return credit / (len(labels) + PRIOR_FACTS)
 
 
-Formula = Callable[[Sequence[Label]], float]
-FORMULAS: dict[str, Formula] = {"hardened": hardened, "knowrl_v1": knowrl_v1, "knowrl_v2": knowrl_v2}
+def knowrl_v1(labels: Sequence[Label]) -> float:
+    """Value the facts as KnowRL's guide does: min(supported / 15, 1). Wrong and unknown facts cost nothing."""
+    return min(labels.count("supported") / 15, 1.0)
+
+
+def knowrl_v2(labels: Sequence[Label]) -> float:
+    """Value the facts as KnowRL does since October 2025: mean(supported) x penalty; 0 without facts.
+
+    penalty = 1 for more than 10 facts, else exp(1 - 10 / n).
+    """
+    n = len(labels)
+    if n == 0:
+        return 0.0
+    penalty = 1.0 if n > 10 else math.exp(1 - 10 / n)
+    return labels.count("supported") / n * penalty
 
 
 @dataclass(frozen=True)
 class FactVerdict:
-    """A fact of the text and what the knowledge base says of it."""
+    """A fact of the text, and what the knowledge base says of it."""
 
     fact: str
     verdict: Verdict
 
     def __str__(self) -> str:
         fact = self.fact if len(self.fact) <= MAX_FACT_CHARS else self.fact[:MAX_FACT_CHARS] + "…"
-        return f"{fact} → {self.verdict.label}" + (f" [{self.verdict.evidence}]" if self.verdict.evidence else "")
+        evidence = f" [{self.verdict.evidence}]" if self.verdict.evidence else ""
+        return f"{fact} → {self.verdict.label}{evidence}"
 
 
 @dataclass(frozen=True)
 class Factuality:
-    """value: 0 to 1; None if it cannot be told, and reason says why."""
+    """What a text's facts are worth. value: 0 to 1; None if that cannot be told, and reason says why."""
 
     value: float | None
     facts: tuple[FactVerdict, ...] = ()
     reason: str = ""
 
     def count(self, label: Label) -> int:
-        """How many facts have this verdict."""
+        """Count the facts with this verdict."""
         return sum(fact.verdict.label == label for fact in self.facts)
 
+    def details(self) -> dict[str, float]:
+        """Return the numbers that a score logs; none if it is unscorable."""
+        if self.value is None:
+            return {}
+        counts = {"facts": len(self.facts), "supported": self.count("supported"), "refuted": self.count("refuted")}
+        return {"factuality": self.value, **counts}
+
     def __str__(self) -> str:
-        """The reason with every fact, its verdict and the passage that decided."""
+        """Return the reason with every fact, its verdict and the passage that decided."""
         return "; ".join([self.reason, *map(str, self.facts)])
 
 
 def titles_of(value: Any) -> str:
-    """What a row's title column names, as one string joined by semicolons: a string is that already, a list holds
-    several; the novel 1984 may be a number. "" if it names nothing."""
+    """Join the titles that a row's title column names by semicolons; "" if it names none.
+
+    A string is joined already, a list holds several, and the novel 1984 may be a number.
+    """
     if isinstance(value, list | tuple):
         return ";".join(str(title) for title in value if title is not None)
     return "" if value is None else str(value)
 
 
-class FactualityJudge:
-    """Holds the thread pool, the verdict thread and the counters; not the knowledge base, the verifier or its cache.
-    May be used from several event loops. `close` it.
+class FactualityMeter:
+    """Measure the factuality of texts. Several event loops may use it. `close` it.
 
-    missing_title: what a completion is worth whose title is not in the base. "zero": the base supports nothing of it.
-    "unscored": None, so that only the wrong answers leave their group (right ones and refusals are never looked up),
-    and refusing is the worst in it. "search": evidence is taken from the documents that full-text search guesses, and
-    the reason says so; unscored if it guesses none. It concerns that completion alone. A locked base makes it unscored
-    too; any other failure of the base (UserError) or the verifier ends the run.
+    It holds the thread pool, the verdict thread and the counters; the knowledge base, the verifier and its cache belong
+    to the caller.
+
+    missing_title: what a completion is worth whose title is not in the base. It concerns that completion alone.
+    "zero": the base supports nothing of it. "unscored": None; then only the wrong answers leave their group (right ones
+    and refusals are never looked up), and refusing is the worst in it. "search": evidence is taken from the documents
+    that full-text search guesses, and the reason says so; unscored if search guesses none.
+
+    A locked base makes a completion unscored too; any other failure of the base (UserError) or of the verifier ends the
+    run.
     """
 
     def __init__(
@@ -117,12 +135,11 @@ class FactualityJudge:
         decompose: Decompose,
         verifier: Verifier,
         *,
-        formula: Formula = hardened,
+        formula: Formula = knowrl,
         missing_title: MissingTitle = "zero",
-        num_passages: int = NUM_PASSAGES,
     ):
         self.base, self.decompose, self.formula = base, decompose, formula
-        self.missing_title, self.num_passages = missing_title, num_passages
+        self.missing_title = missing_title
         self.counters: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="knowledge")
@@ -130,13 +147,12 @@ class FactualityJudge:
         if missing_title == "search":
             base.prepare_search()
 
-    async def judge(self, think: str, question: str, titles: Any) -> Factuality:
-        """The factuality of one text. titles: as in the data (see `titles_of`). Any strings are safe."""
+    async def measure(self, think: str, question: str, titles: Any) -> Factuality:
+        """Measure one text. titles: the row's title column (see `titles_of`). Any strings are safe."""
         title = titles_of(titles)
         try:
-            found = await self._run(self.base.lookup, title) if title.strip() else Lookup(title, (), "missing")
-            self._count({f"lookups_{found.how}": 1})
-            if found.how == "missing" or (found.how == "search" and self.missing_title != "search"):
+            found = await self._look_up(title)
+            if found is None:
                 return self._without_document(title)
             is_about_title = found.how == "exact" and ";" not in title
             claims = await self.decompose(think, question, subject_of_title(title.strip()) if is_about_title else "")
@@ -149,38 +165,48 @@ class FactualityJudge:
         return self._value(claims.facts, verdicts, found)
 
     def metrics(self) -> dict[str, float]:
-        """The kb/* metrics of the completions judged since the last call, whose counters start afresh; shares are of
-        all their facts."""
+        """Return the kb/* metrics of the completions since the last call, and start to count afresh."""
         with self._lock:
             counts, self.counters = self.counters, Counter()
-        texts, facts = max(counts["texts"], 1), max(counts["facts"], 1)
+        num_texts, num_facts = max(counts["texts"], 1), max(counts["facts"], 1)
         return {
             "kb/lookups_exact": counts["lookups_exact"],
             "kb/lookups_parts": counts["lookups_parts"],
             "kb/lookups_search": counts["lookups_search"],
             "kb/lookups_missing": counts["lookups_missing"],
             "kb/unscored": counts["unscored"],
-            "kb/facts_per_completion": counts["facts"] / texts,
-            "kb/supported_frac": counts["supported"] / facts,
-            "kb/refuted_frac": counts["refuted"] / facts,
-            "kb/unknown_frac": counts["unknown"] / facts,
+            "kb/facts_per_completion": counts["facts"] / num_texts,
+            "kb/supported_frac": counts["supported"] / num_facts,
+            "kb/refuted_frac": counts["refuted"] / num_facts,
+            "kb/unknown_frac": counts["unknown"] / num_facts,
         }
 
     def close(self) -> None:
-        """Lets running work end and takes no more."""
+        """Let running work end, and take no more."""
         self._pool.shutdown(cancel_futures=True)
         self._queue.close()
 
+    async def _look_up(self, title: str) -> Lookup | None:
+        """Find the documents of the title; None if the base has none that may be used."""
+        found = await self._run(self.base.lookup, title) if title.strip() else Lookup(title, (), "missing")
+        self._count({f"lookups_{found.how}": 1})
+        is_guess = found.how == "search"
+        if found.how == "missing" or (is_guess and self.missing_title != "search"):
+            return None
+        return found
+
     def _evidence(self, facts: Sequence[str], found: Lookup) -> list[Question]:
-        """Each fact with its passages. The query is title and fact."""
+        """Return each fact with its passages. The query is title and fact."""
         title = " ".join(found.titles)
-        return [(fact, self.base.search(f"{title} {fact}", self.num_passages, found.titles)) for fact in facts]
+        return [(fact, self.base.search(f"{title} {fact}", NUM_PASSAGES, found.titles)) for fact in facts]
 
     def _value(self, facts: Sequence[str], verdicts: Sequence[Verdict], found: Lookup) -> Factuality:
         labels = [verdict.label for verdict in verdicts]
-        self._count({"texts": 1, "facts": len(facts)} | {label: labels.count(label) for label in LABELS})
-        supported, refuted = labels.count("supported"), labels.count("refuted")
-        reason = f"{supported} of {len(facts)} facts supported, {refuted} refuted" if facts else "no facts stated"
+        counts = {label: labels.count(label) for label in LABELS}
+        self._count({"texts": 1, "facts": len(facts), **counts})
+        reason = "no facts stated"
+        if facts:
+            reason = f"{counts['supported']} of {len(facts)} facts supported, {counts['refuted']} refuted"
         if found.how == "search":
             reason += f"; the title is not in the knowledge base, search guessed {', '.join(found.titles)}"
         pairs = tuple(FactVerdict(fact, verdict) for fact, verdict in zip(facts, verdicts, strict=True))
@@ -203,7 +229,7 @@ class FactualityJudge:
 
 
 class VerdictQueue:
-    """Micro-batching: while the verifier works, further facts gather, and the next call takes them all at once."""
+    """Batch a verifier's work: while it verifies some facts, further facts gather, and its next call takes them all."""
 
     def __init__(self, verifier: Verifier):
         self.verifier = verifier
@@ -212,7 +238,7 @@ class VerdictQueue:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="verdicts")
 
     def submit(self, questions: Sequence[Question]) -> "Future[list[Verdict]]":
-        """The verdicts, in order, as soon as they are there; or the verifier's exception."""
+        """Promise the verdicts, in order; or the verifier's exception."""
         future: Future[list[Verdict]] = Future()
         with self._lock:
             self._waiting.append((questions, future))
@@ -220,7 +246,7 @@ class VerdictQueue:
         return future
 
     def close(self) -> None:
-        """What is waiting is still judged."""
+        """Verify what is waiting, and take no more."""
         self._thread.shutdown()
 
     def _work(self) -> None:
@@ -229,8 +255,9 @@ class VerdictQueue:
         waiting = [(questions, future) for questions, future in waiting if future.set_running_or_notify_cancel()]
         if not waiting:
             return  # an earlier call took them along, or nobody waits for them any more
+        asked = [question for questions, _ in waiting for question in questions]
         try:
-            verdicts = iter(self.verifier.verify([question for questions, _ in waiting for question in questions]))
+            verdicts = iter(self.verifier.verify(asked))
             answers = [list(islice(verdicts, len(questions))) for questions, _ in waiting]
         except BaseException as error:  # whoever waits must hear of it, whatever it is
             for _, future in waiting:

@@ -30,12 +30,15 @@ def forgetful(prompts, completions, **columns):
 
 
 def drawn(prompts, completions, **columns):
-    """Uses every random generator of its process."""
+    """Uses every random generator of its process, on rank 1 twice as often: all ranks begin with the same seed, and
+    would stay alike."""
     import random
 
     import numpy
     import torch
 
+    for _ in range(int(os.environ.get("RANK", 0)) * len(completions)):
+        random.random(), numpy.random.rand(), torch.rand(())
     return [random.random() + numpy.random.rand() + float(torch.rand(())) for _ in completions]
 
 
@@ -201,10 +204,10 @@ def dies_in_a_step() -> None:
     """Rank 1 is killed in its third step; the process group notices a silent rank after 20 s."""
     from datetime import timedelta
 
-    import grpo.run.distributed
+    import grpo.device.distributed
     from grpo.rollout import Rollout
 
-    grpo.run.distributed.TIMEOUT = timedelta(seconds=20)
+    grpo.device.distributed.TIMEOUT = timedelta(seconds=20)
     sample = Rollout.sample
 
     def deadly(self, step):

@@ -13,17 +13,17 @@ from fuzzing import corpus, damaged, json_values, quick, refuses_or, texts, to_b
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from grpo.config.load import load_config
+from grpo.config.options import TrainConfig
 from grpo.data.rows import fingerprint, read_rows
 from grpo.run import checkpoint
-from grpo.run.config import load_config
-from grpo.run.options import TrainConfig
 from knowledge.build import SkipLog, build
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.source import Row, Skip, Source
 from rewards.api.reply import read_body
 from rewards.boxed import verdict
 from rewards.format import TAGS, grade, parse
-from rewards.knowrl.judge import VERDICTS, parse_verdict
+from rewards.knowrl.judge import GRADES, parse_grade
 
 TRIED: Counter[str] = Counter()
 FEWEST = 10 if os.environ.get("FUZZ_EXAMPLES") else 200
@@ -147,12 +147,12 @@ def test_math_verifier(answer, truth):
 
 
 @quick
-@given(reply=st.one_of(texts, st.builds("{}{}{}".format, texts, st.sampled_from(sorted(VERDICTS)), texts)))
+@given(reply=st.one_of(texts, st.builds("{}{}{}".format, texts, st.sampled_from(sorted(GRADES)), texts)))
 def test_judge_reply_parser(reply):
     """A verdict is a whole reply: stripped of white space and one full stop it is one of the words."""
     TRIED["judge-reply parser"] += 1
-    outcome = parse_verdict(reply)
-    assert (outcome is None) or reply.strip().removesuffix(".").upper() in VERDICTS
+    outcome = parse_grade(reply)
+    assert (outcome is None) or reply.strip().removesuffix(".").upper() in GRADES
 
 
 @quick

@@ -165,9 +165,8 @@ FORKING = """
 import os, sys, time
 from grpo.run.run_dir import RunDir
 held = RunDir(sys.argv[1], resume=False, overwrite=False)
-child = os.fork()
-if child:
-    print(child, flush=True)
+if os.fork() == 0:
+    print(os.getpid(), flush=True)  # it is past what it does at a fork
 time.sleep(30)
 """
 

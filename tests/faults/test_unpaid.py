@@ -8,8 +8,8 @@ import pytest
 
 from rewards.boxed import verdict
 from rewards.format import grade
-from rewards.knowrl.correctness import correctness
-from rewards.knowrl.judge import Verdict, build_messages
+from rewards.knowrl.correctness import knowrl
+from rewards.knowrl.judge import Judgement, build_messages
 
 
 class Generous:
@@ -18,9 +18,9 @@ class Generous:
     def __init__(self):
         self.asked = 0
 
-    async def verdict(self, question, answer, truths):
+    async def judge(self, question, answer, truths):
         self.asked += 1
-        return Verdict("correct", "generous")
+        return Judgement("correct", "generous")
 
 
 HACKS = [
@@ -48,7 +48,7 @@ HACKS = [
 def test_an_empty_or_hedging_answer_earns_nothing_even_from_a_generous_judge(answer):
     judge = Generous()
     score = asyncio.run(
-        correctness(judge)(f"<think>x</think><answer>{answer}</answer>", {"question": "q", "answer": "Paris"})
+        knowrl(judge)(f"<think>x</think><answer>{answer}</answer>", {"question": "q", "answer": "Paris"})
     )
     assert score.value == -1.0 and judge.asked == 0
 
@@ -70,7 +70,7 @@ SHAPES = [
 
 @pytest.mark.parametrize("completion", SHAPES)
 def test_anything_but_one_pair_of_each_tag_earns_nothing(completion):
-    score = asyncio.run(correctness(Generous())(completion, {"question": "q", "answer": "Paris"}))
+    score = asyncio.run(knowrl(Generous())(completion, {"question": "q", "answer": "Paris"}))
     assert score.value == -1.0 and grade(completion, {}).value == -1.0
 
 

@@ -1,9 +1,11 @@
 """Checkpoints: whole or absent; every damage is noticed and named."""
 
 import json
+import os
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -130,3 +132,148 @@ def test_manifest_lists_every_file(tmp_path):
     folder = write(tmp_path, 3)
     manifest = json.loads((folder / checkpoint.MANIFEST_FILE).read_text())
     assert set(manifest["files"]) == {"state.safetensors", "trainer_state.json", "extra.txt"} and manifest["step"] == 3
+
+
+def test_every_file_is_on_disk_before_the_manifest_and_all_before_the_rename(tmp_path, monkeypatch):
+    """The order that a power failure cannot break: files, manifest, folder, rename, parent folder."""
+    events, sync, replace = [], os.fsync, os.replace
+
+    def watched_sync(descriptor):
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        folder = next(tmp_path.glob("checkpoint-5*"))
+        events.append((path.name, (folder / checkpoint.MANIFEST_FILE).exists()))
+        sync(descriptor)
+
+    def watched_replace(source, target):
+        events.append(("rename", Path(source).name.startswith("checkpoint-5.tmp-") and not Path(target).exists()))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", watched_sync)
+    monkeypatch.setattr(os, "replace", watched_replace)
+    with checkpoint.CheckpointWriter(tmp_path, 5) as folder:
+        aside = folder.name
+        checkpoint.write_state(folder, {"master": torch.ones(3)}, {"step": 5})
+    files, rest = events[:2], events[2:]
+    assert sorted(files) == [("state.safetensors", False), ("trainer_state.json", False)]
+    assert rest == [("manifest.json", True), (aside, True), ("rename", True), (tmp_path.name, True)]
+    assert checkpoint.problem_with(tmp_path / "checkpoint-5") == ""
+
+
+def test_a_checkpoint_of_the_same_step_is_replaced_as_a_whole(tmp_path):
+    (write(tmp_path, 4, 1.0) / "left over").write_text("x")
+    folder = write(tmp_path, 4, 2.0)
+    assert checkpoint.problem_with(folder) == "" and not (folder / "left over").exists()
+    assert float(checkpoint.read_state(folder)[0]["master"][0]) == 2.0
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-4"]
+
+
+def test_what_retention_removes_loses_its_manifest_first(tmp_path, monkeypatch):
+    """If the removal is cut short, here before its first file, nothing that is left looks whole."""
+    for step in (1, 2, 3):
+        write(tmp_path, step)
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", lambda *arguments, **options: None)
+    checkpoint.clean(tmp_path, keep=1)
+    found = {path.name: checkpoint.problem_with(path) for path in checkpoint.checkpoints(tmp_path)}
+    assert found == {
+        "checkpoint-3": "",
+        "checkpoint-2": "manifest.json is missing",
+        "checkpoint-1": "manifest.json is missing",
+    }
+    assert (tmp_path / "checkpoint-1" / checkpoint.STATE_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("keep", "newest", "left"),
+    [
+        (1, None, [30]),
+        (2, None, [30, 20]),
+        (3, None, [30, 20, 9]),
+        (0, None, [30, 20, 9, 1]),
+        (1, 20, [30, 20]),
+        (2, 20, [30, 20, 9]),
+        (1, 9, [30, 20, 9]),
+        (2, 15, [30, 20, 9, 1]),
+    ],
+)
+def test_retention_counts_from_the_newest_that_is_valid(tmp_path, keep, newest, left):
+    """Later ones are damaged and do not count; they are left alone."""
+    for step in (1, 9, 20, 30):
+        write(tmp_path, step)
+    (tmp_path / "checkpoint-x").mkdir()
+    (tmp_path / "checkpoint-7").write_text("a file")
+    checkpoint.clean(tmp_path, keep, newest)
+    assert [path.name for path in checkpoint.checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in left]
+    assert (tmp_path / "checkpoint-x").exists() and (tmp_path / "checkpoint-7").exists()
+
+
+def edit_manifest(folder, **changes):
+    path = folder / checkpoint.MANIFEST_FILE
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize("version", [checkpoint.FORMAT - 1, checkpoint.FORMAT + 1, str(checkpoint.FORMAT), None])
+def test_a_checkpoint_of_another_format_is_refused_by_its_number(tmp_path, version):
+    folder = write(tmp_path, 1)
+    edit_manifest(folder, format=version)
+    assert checkpoint.problem_with(folder) == f"its format is {version}, this program reads {checkpoint.FORMAT}"
+    edit_manifest(folder, format=checkpoint.FORMAT)
+    assert checkpoint.problem_with(folder) == ""
+
+
+@pytest.mark.parametrize("name", [checkpoint.STATE_FILE, checkpoint.COUNTERS_FILE])
+def test_a_manifest_must_list_what_is_read(tmp_path, name):
+    folder = write(tmp_path, 1)
+    files = json.loads((folder / checkpoint.MANIFEST_FILE).read_text())["files"]
+    edit_manifest(folder, files={key: value for key, value in files.items() if key != name})
+    assert checkpoint.problem_with(folder) == f"manifest.json does not list {name}"
+
+
+def test_a_link_is_no_file_of_a_checkpoint(tmp_path):
+    """Though what it points at has the right bytes: it may change or vanish."""
+    folder = write(tmp_path, 1)
+    path = folder / checkpoint.STATE_FILE
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    assert checkpoint.problem_with(folder) == f"{path.name} is not a plain file of this folder"
+    path.unlink()
+    assert checkpoint.problem_with(folder) == f"{path.name} is missing"
+
+
+def test_every_rank_gets_its_own_generators_back(tmp_path):
+    states, wanted = [], []
+    for seed in range(3):
+        random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
+        states.append(checkpoint.random_state())
+        wanted.append((random.random(), np.random.rand(), torch.rand(1).item()))
+    with checkpoint.CheckpointWriter(tmp_path, 1) as folder:
+        checkpoint.write_state(folder, {}, {"step": 1}, states)
+    for rank in (2, 0, 1):
+        checkpoint.read_state(tmp_path / "checkpoint-1", rank)
+        assert (random.random(), np.random.rand(), torch.rand(1).item()) == wanted[rank]
+    with pytest.raises(UserError, match="cannot be read") as error:
+        checkpoint.read_state(tmp_path / "checkpoint-1", 3)
+    assert error.value.exit_code == 6
+
+
+def test_generators_go_on_in_the_middle_of_a_pair_of_gauss_numbers(tmp_path):
+    """random and numpy keep the second of two normal numbers for the next call."""
+    random.seed(1), np.random.seed(1)
+    random.gauss(0, 1), np.random.randn()
+    folder = write(tmp_path, 1)
+    wanted = (random.gauss(0, 1), random.gauss(0, 1), np.random.randn(), np.random.randn())
+    checkpoint.read_state(folder)
+    assert (random.gauss(0, 1), random.gauss(0, 1), np.random.randn(), np.random.randn()) == wanted
+
+
+def test_tensors_come_back_as_they_were(tmp_path):
+    """Views with gaps, other dtypes, and a name that begins like the prefix."""
+    tensors = {
+        "master": torch.arange(12.0).view(3, 4).T,
+        "optimizer.step": torch.tensor([3], dtype=torch.int64),
+        "half": torch.ones(2, dtype=torch.bfloat16),
+    }
+    with checkpoint.CheckpointWriter(tmp_path, 1) as folder:
+        checkpoint.write_state(folder, tensors, {"step": 1, "rows": [4, 5]})
+    found, counters = checkpoint.read_state(tmp_path / "checkpoint-1")
+    assert found.keys() == tensors.keys() and counters == {"step": 1, "rows": [4, 5]}
+    assert all(torch.equal(found[name], tensors[name]) and found[name].dtype == tensors[name].dtype for name in found)

@@ -1,31 +1,32 @@
-"""The commands as a user types them, in processes of their own."""
+"""The commands as a user types them, in processes of their own; each once in a new interpreter, else in a fork."""
 
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from commands import ROOT, run_command
 from making import load, randomise_adapter, write_rows
 
 from grpo.evaluate import summary
 from grpo.model.adapter import save_adapter, trained_adapter
 from grpo.schema import Completion, Group, Prompt, Score
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-def command(*arguments, stdin=None, code=0):
-    run = subprocess.run(
-        [sys.executable, "-m", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        input=stdin,
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+def command(*arguments, stdin="", code=0, new_interpreter=False):
+    if new_interpreter:
+        run = subprocess.run(
+            [sys.executable, "-m", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            input=stdin,
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+    else:
+        run = run_command(*arguments, stdin=stdin)
     assert run.returncode == code, run.stderr
     assert "Traceback" not in run.stderr
     return run
@@ -48,7 +49,7 @@ def test_export_merges_and_copies(adapter, tmp_path):
 
     peft = pytest.importorskip("peft")
     command("grpo.export", adapter, tmp_path / "merged", "--merge")
-    command("grpo.export", adapter, tmp_path / "adapter")
+    command("grpo.export", adapter, tmp_path / "adapter", new_interpreter=True)
     ids = torch.arange(5, 25)[None]
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")(ids).logits
     base = json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"]
@@ -87,7 +88,16 @@ def test_export_of_a_training_checkpoint_with_full_fine_tuning(chat_checkpoint, 
 
 def test_generate(adapter):
     one = command("grpo.generate", adapter, "--prompt", "What is 1 + 2?", "--max-new-tokens", 8, "--temperature", 0)
-    piped = command("grpo.generate", adapter, "--max-new-tokens", 8, "--temperature", 0, stdin="What is 1 + 2?\n\n")
+    piped = command(
+        "grpo.generate",
+        adapter,
+        "--max-new-tokens",
+        8,
+        "--temperature",
+        0,
+        stdin="What is 1 + 2?\n\n",
+        new_interpreter=True,
+    )
     assert one.stdout == piped.stdout and len(one.stdout) > 1
     several = command("grpo.generate", adapter, "--prompt", "a", "--prompt", "b", "--n", 2, "--max-new-tokens", 4)
     assert several.stdout.count("> ") >= 2
@@ -157,7 +167,7 @@ def test_score(tmp_path):
     assert [row["rewards"]["exact"] for row in graded] == [0.0, 1.0, 0.0, 0.0, None]
     assert all(row["reasons"][name] for row in graded for name in row["rewards"])
     assert "math: 4 of 5 rows scored" in run.stderr
-    command("rewards.score", "--reward", "math", path, "--output", tmp_path / "out.jsonl")
+    command("rewards.score", "--reward", "math", path, "--output", tmp_path / "out.jsonl", new_interpreter=True)
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 5
 
 
@@ -186,5 +196,6 @@ def test_score(tmp_path):
 )
 def test_mistakes_end_in_three_lines_and_the_right_code(tmp_path, arguments, code, part):
     write_rows(tmp_path / "in.jsonl", [{"completion": "x"}])
-    run = command(*[a.replace("{tmp}", str(tmp_path)) for a in arguments], code=code)
+    words = [a.replace("{tmp}", str(tmp_path)) for a in arguments]
+    run = command(*words, code=code, new_interpreter=words[0] == "grpo.evaluate")
     assert part in run.stderr and "fix: " in run.stderr

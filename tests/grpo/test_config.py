@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
+from grpo.config.load import coerce, load_config, to_yaml
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.errors import UserError
-from grpo.run.config import coerce, load_config, to_yaml
-from grpo.run.options import SftConfig, TrainConfig
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 MINIMAL = "model_name_or_path: m\ndataset_id_or_path: d\noutput_dir: o\nreward_funcs: [exact]\n"
@@ -188,7 +189,8 @@ def test_knowrls_own_file_names_no_rewards_but_a_knowledge_base(tmp_path, monkey
 def test_the_guides_words_are_understood(tmp_path):
     config, _ = load(
         tmp_path,
-        "kl_coef: 0.05\nnum_return_sequences: 2\nmax_new_tokens: 2048\nnum_epochs: 3\nlora_rank: 16\nlora_target: q_proj,v_proj\n",
+        "kl_coef: 0.05\nnum_return_sequences: 2\nmax_new_tokens: 2048\nnum_epochs: 3\n"
+        "lora_rank: 16\nlora_target: q_proj,v_proj\n",
     )
     assert (
         config.beta,
@@ -218,6 +220,108 @@ def test_coercion_refuses_what_only_looks_right():
         with pytest.raises(ValueError):
             coerce(value, hint)
     assert coerce("true", bool) is True and coerce(3.0, int) == 3 and coerce(None, str | None) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"),
+    [
+        ("top_p: 1", True),
+        ("top_p: 1.0001", False),
+        ("top_p: 0", False),
+        ("temperature: 1e-9", True),
+        ("learning_rate: 0", True),
+        ("learning_rate: -1e-9", False),
+        ("num_generations: 2\nper_device_train_batch_size: 2", True),
+        ("num_generations: 1", False),
+        ("warmup_ratio: 1", True),
+        ("warmup_ratio: 1.01", False),
+        ("max_steps: -1", True),
+        ("max_steps: -2", False),
+        ("reward_funcs_weights: 1", False),
+        ("gradient_checkpointing: true", True),
+        ("gradient_checkpointing: 1", False),
+    ],
+)
+def test_bounds_hold_at_their_edges(tmp_path, text, is_right):
+    if is_right:
+        assert load(tmp_path, text)
+    else:
+        assert text.partition(":")[0] in why(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("per_device_train_batch_size: 4\ngradient_accumulation_steps: 2\nnum_generations: 8", ""),
+        ("per_device_train_batch_size: 8\ngradient_accumulation_steps: 3\nnum_generations: 6", ""),
+        ("per_device_train_batch_size: 4\nnum_generations: 8", "= 4 completions do not make whole groups"),
+        ("reward_weights: [0.5]", ""),
+        ("top_k: 5\nnum_iterations: 2", "need num_iterations: 1"),
+        ("top_k: 5\ntop_p: 0.9", ""),
+        ("num_iterations: 2", ""),
+        ("lora_r: 0\nlora_dropout: 0.1\nadapter_name_or_path: a", "lora_dropout without an adapter"),
+        ("lora_r: 0\nadapter_name_or_path: a", ""),
+        ("lora_r: 2\nlora_dropout: 0.1\nadapter_name_or_path: a", ""),
+        ("report_to: [tensorboard, none]", ""),
+    ],
+)
+def test_combinations_that_work_and_do_not(tmp_path, text, part):
+    if part:
+        assert part in why(tmp_path, text)
+    else:
+        assert load(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("cache", "length", "is_right"), [(1, 10, True), (10, 10, True), (11, 10, False), (0, 10, False)]
+)
+def test_the_soft_punishment_must_fit_into_a_completion(tmp_path, cache, length, is_right):
+    text = MINIMAL.replace("[exact]", "[exact, soft_overlong_punishment]")
+    (tmp_path / "c.yaml").write_text(text + f"soft_punish_cache: {cache}\nmax_completion_length: {length}\n")
+    if is_right:
+        assert load_config(tmp_path / "c.yaml")
+    else:
+        with pytest.raises(UserError) as error:
+            load_config(tmp_path / "c.yaml")
+        assert "soft_p" in error.value.why
+
+
+def test_secrets_are_not_taken_into_a_config(tmp_path, monkeypatch):
+    """It would be written to config.resolved.yaml."""
+    monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "sk-very-secret")
+    text = why(tmp_path, "run_name: ${OPENAI_API_KEY_JUDGE}\n")
+    assert "holds a secret" in text and "sk-very" not in text
+
+
+def test_variables_are_filled_in_lists_and_more_than_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("PART", "q")
+    config, _ = load(tmp_path, "lora_target_modules: ['${PART}_proj', v_proj]\nrun_name: ${PART}${PART}${NONE:-}x\n")
+    assert config.lora_target_modules == ("q_proj", "v_proj") and config.run_name == "qqx"
+
+
+def test_aliases_are_refused_since_nine_lines_of_them_are_a_billion_values(tmp_path):
+    (tmp_path / "c.yaml").write_text(MINIMAL + "run_name: &a hello\nsystem_prompt: *a\n")
+    with pytest.raises(UserError) as error:
+        load_config(tmp_path / "c.yaml")
+    assert "aliases" in error.value.why
+
+
+def test_the_resolved_config_leaves_out_what_a_resumed_run_must_not_repeat(tmp_path):
+    config, _ = load(tmp_path, "overwrite_output_dir: true\nsystem_prompt: ä\n")
+    text = to_yaml(config)
+    assert "overwrite_output_dir" not in text and "system_prompt: ä" in text and "null" not in text
+    assert yaml.safe_load(text)["reward_funcs"] == ["exact"]
+
+
+def test_values_take_the_type_of_their_key():
+    assert coerce("3", int) == coerce(" 3"[1:], int) == coerce(3, int) == 3 and coerce("-3", int) == -3
+    assert coerce("a, b,c", list[str]) == ("a", "b", "c") and coerce("x", list[str]) == ("x",)
+    assert coerce([1, "2.5"], list[float]) == (1.0, 2.5) and coerce(2, list[float]) == (2.0,)
+    assert coerce(7, str) == "7" and coerce("FALSE", bool) is False and coerce("path", bool | str) == "path"
+    assert coerce(True, bool | str) is True and coerce("true", bool | str) is True
+    for value, hint in ((float("inf"), float), ("nan", float), ("1e999", float), (1.5, int), (None, int), ([[1]], str)):
+        with pytest.raises(ValueError, match="wants"):
+            coerce(value, hint)
 
 
 # --- base -------------------------------------------------------------------------------------------------------------

@@ -59,6 +59,26 @@ def test_equals_the_formula_with_gradients(shape, bytes_at_a_time, monkeypatch):
         assert error(ours, exact) < max(3 * error(torchs, exact), 0.01)
 
 
+@pytest.mark.parametrize("bytes_at_a_time", [1, 1 << 22])
+def test_gradients_with_a_mask_per_row(bytes_at_a_time, monkeypatch):
+    """Rows whose prompts have 4, 1 and 6 of 6 keys, and then three of their own, as in a batch of completions."""
+    monkeypatch.setattr(dense_attention, "SCORES_BYTES", bytes_at_a_time)
+    (*inputs, g), _ = tensors(3, 3, 9, 4, 2, 8)
+    square = torch.ones(9, 9, dtype=torch.bool).tril().repeat(3, 1, 1)
+    for row, length in enumerate((4, 1, 6)):
+        square[row, 6:, length:6] = False
+    masks = torch.cat([additive(square[row, 6:]) for row in range(3)])
+
+    def formula(q, k, v):
+        return torch.stack([slow(F.pad(q[n], (0, 0, 0, 0, 6, 0)), k[n], v[n], square[n])[6:] for n in range(3)])
+
+    wanted = run(formula, [x.double() for x in inputs], g)
+    got = run(lambda q, k, v: DenseAttention.apply(q, k, v, masks), inputs, g)
+    for ours, exact in zip(got, wanted, strict=True):
+        for row in range(3):
+            assert error(ours[row], exact[row]) < 0.02
+
+
 def test_a_mask_per_row_hides_what_it_hides():
     (q, k, v, _), visible = tensors(4, 3, 6, 2, 1, 8)
     masks = additive(visible).repeat(4, 1, 1, 1)

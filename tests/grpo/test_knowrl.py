@@ -7,10 +7,10 @@ import pytest
 from api_server import ApiServer, fails, replies_with, says
 from making import real_data
 
+from grpo.config.load import load_config
+from grpo.config.options import SftConfig
 from grpo.errors import UserError
 from grpo.model.policy import Policy
-from grpo.run.config import load_config
-from grpo.run.options import SftConfig
 from grpo.sft import sft
 from grpo.train import train
 from knowledge.build import SkipLog, build

@@ -8,7 +8,7 @@ from making import load, randomise_adapter, write_checkpoint
 from grpo.attention.packed import PackedAttention
 from grpo.logprobs import token_logprobs
 from grpo.model.adapter import save_adapter, trained_adapter
-from grpo.model.lora import POLICY, REFERENCE, Build, JointLinear, LoraLinear, LoraSpec, Mode
+from grpo.model.lora import POLICY, REFERENCE, Build, JointLinear, Linear, LoraLinear, LoraSpec, Mode
 from grpo.packing import pack
 from grpo.schema import Completion, Group, Prompt
 
@@ -61,18 +61,109 @@ def test_reference_mode_is_the_base_alone():
     assert (layer(x, POLICY) - base).abs().max() > 0.1
 
 
-def test_dropout_masks_depend_on_seed_and_layer_alone():
+def test_every_layer_and_seed_drops_other_inputs():
+    """Neighbouring layers and neighbouring seeds, too: a mask is the set of inputs that have no effect on h."""
     layer, x = make_layer(dropout=0.5), torch.randn(50, 10, dtype=torch.float64)
-    once, again, other = (layer(x, Mode(dropout_seed=seed)) for seed in (1, 1, 2))
-    assert torch.equal(once, again) and not torch.equal(once, other)
-    layer.number = 1
-    assert not torch.equal(once, layer(x, Mode(dropout_seed=1)))
+    outputs = []
+    for seed in range(4):
+        for layer.number in range(4):
+            outputs.append(layer(x, Mode(dropout_seed=seed)))
+            assert torch.equal(outputs[-1], layer(x, Mode(dropout_seed=seed)))
+    assert len(torch.unique(torch.stack(outputs).flatten(1), dim=0)) == 16
 
 
-def test_dropout_gradient_by_finite_differences():
-    layer = make_layer(dropout=0.5)
-    x = torch.randn(4, 10, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: layer(x, Mode(dropout_seed=3)), x)
+def test_without_a_seed_or_in_the_reference_nothing_is_dropped():
+    with_dropout, without = make_layer(dropout=0.3), make_layer()
+    x = torch.randn(6, 10, dtype=torch.float64)
+    assert torch.equal(with_dropout(x), without(x))
+    assert torch.equal(with_dropout(x, Mode(False, 3)), without(x, REFERENCE))
+    assert torch.equal(without(x, Mode(dropout_seed=3)), without(x))
+
+
+def test_dropout_keeps_its_share_and_the_mean():
+    """p = 0.3. One input at a time: its effect is gone in 3 of 10 masks and 1/0.7 as large in the others, so the mean
+    over masks is the effect without dropout. 20,000 masks: the share's standard error is 0.0032."""
+    layer = make_layer(targets=("q_proj",), dropout=0.3)
+    x = torch.zeros(20_000, 10, dtype=torch.float64)
+    x[:, 4] = 1.0
+    base, whole, dropped = (layer(x, mode)[:, :12] for mode in (REFERENCE, POLICY, Mode(dropout_seed=1)))
+    share = (dropped - base) / (whole - base)
+    gone = share.abs() < 1e-9
+    assert torch.equal(gone.any(dim=1), gone.all(dim=1))
+    assert (share[~gone] - 1 / 0.7).abs().max() < 1e-9
+    assert abs(float(gone.double().mean()) - 0.3) < 0.013
+
+
+def test_the_mean_over_dropout_seeds_is_the_layer_without():
+    layer, x = make_layer(dropout=0.3), torch.randn(5, 10, dtype=torch.float64)
+    many = torch.stack([layer(x, Mode(dropout_seed=seed)) for seed in range(3000)]).detach()
+    error = many.std(dim=0) / 3000**0.5
+    assert ((many.mean(dim=0) - layer(x)).abs() <= 5 * error + 1e-12).all() and error.max() > 1e-3
+
+
+@pytest.mark.parametrize("targets", [("q_proj", "v_proj"), ("k_proj",)])
+@pytest.mark.parametrize("seed", [None, 3])
+def test_gradients_by_finite_differences(targets, seed):
+    """By x, A and every B, with dropout (p = 0.3) and without. y is linear in each of them, so that differences of a
+    large step are exact."""
+    layer = make_layer(targets, dropout=0.3)
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(4, 10, generator=generator, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn(4, 24, generator=generator, dtype=torch.float64)
+
+    def loss():
+        layer.refresh()
+        return (layer(x, Mode(dropout_seed=seed)) * upstream).sum()
+
+    loss().backward()
+    leaves = [x, layer.A.master, *layer.B.values()]
+    assert len(leaves) == 2 + len(targets)
+    for leaf in leaves:
+        gradient, flat = leaf.grad.flatten(), leaf.data.view(-1)
+        for place in range(len(flat)):
+            original, values = float(flat[place]), []
+            for step in (0.5, -0.5):
+                flat[place] = original + step
+                with torch.no_grad():
+                    values.append(float(loss()))
+            flat[place] = original
+            assert float(gradient[place]) == pytest.approx(values[0] - values[1], abs=1e-9)
+        assert gradient.abs().min() < gradient.abs().max()
+
+
+def test_a_new_adapter_changes_nothing_and_has_the_spread_of_pefts():
+    """A uniform in ±1/sqrt(I), whose standard deviation is 1/sqrt(3 I): 0.0361 for I = 256; B zero."""
+    layer = LoraLinear(256, PARTS, False, Build(LoraSpec(64, 128), False, torch.float32, "cpu"))
+    for part in PARTS:
+        layer.adapter(part)[1].fill_(1.0)
+    layer.reset(torch.Generator().manual_seed(0))
+    seen = []
+    for part in PARTS:
+        A, B = layer.adapter(part)
+        assert A.shape == (64, 256) and not B.any()
+        assert 0.99 / 16 < A.max() <= 1 / 16 and 0.99 / 16 < -A.min() <= 1 / 16
+        assert abs(float(A.mean())) < 1.5e-3 and float(A.std()) == pytest.approx(0.0361, rel=0.02)
+        seen.append(A.clone())
+    assert not torch.equal(seen[0], seen[1]) and not torch.equal(seen[1], seen[2])
+    x = torch.randn(5, 256)
+    assert torch.equal(layer(x), layer(x, REFERENCE))
+    layer.reset(torch.Generator().manual_seed(0))
+    assert all(torch.equal(layer.adapter(part)[0], A) for part, A in zip(PARTS, seen, strict=True))
+
+
+def test_a_changed_master_counts_from_the_refresh_on():
+    """s = alpha / rank = 6 / 3 times B, in the columns of its own part."""
+    layer, x = make_layer(("q_proj", "v_proj")), torch.randn(7, 10, dtype=torch.float64)
+    before = layer(x)
+    A, B = layer.adapter("v_proj")
+    B += 1.0
+    assert torch.equal(layer(x), before)
+    A *= 2.0
+    layer.refresh()
+    change = layer(x) - before
+    assert not change[:, :18].any()
+    wanted = 2.0 * (x @ A.T) @ B.T - 2.0 * (x @ (A / 2).T) @ (B - 1).T
+    assert (change[:, 18:] - wanted).abs().max() < 1e-12
 
 
 def test_projections_split_when_zeros_would_cost_too_much():
@@ -80,6 +171,28 @@ def test_projections_split_when_zeros_would_cost_too_much():
     build = {rank: Build(LoraSpec(rank, 1), False, torch.float32, "meta") for rank in (16, 256)}
     assert len(JointLinear(3584, {"gate_proj": 18944, "up_proj": 18944}, False, build[256]).linears) == 2
     assert len(JointLinear(1536, {"gate_proj": 8960, "up_proj": 8960}, False, build[16]).linears) == 1
+
+
+def test_the_zeros_of_a_joint_product_are_counted():
+    """q, k and v of the 7B model: 3584 + 512 + 512 outputs of 3584 inputs. Each adapter leaves zeros at the outputs of
+    the others: (1024 + 4096 + 4096) x 128 of 4608 x 3584 are 7.1 %, for rank 64 3.6 %; k's alone of
+    rank 256 leaves 4096 x 256 (6.3 %), q's 1024 x 256 (1.6 %)."""
+    parts = {"q_proj": 3584, "k_proj": 512, "v_proj": 512}
+    found = {}
+    for rank, targets in (
+        (128, tuple(parts)),
+        (64, tuple(parts)),
+        (256, ("k_proj",)),
+        (256, ("q_proj",)),
+        (512, ("k_proj",)),
+    ):
+        spec = LoraSpec(rank, 1, targets=targets)
+        layers = JointLinear(3584, parts, False, Build(spec, False, torch.float32, "meta")).linears
+        found[rank, len(targets)] = len(layers)
+        assert [type(layer) for layer in layers] == (
+            [LoraLinear] if len(layers) == 1 else [LoraLinear if name in targets else Linear for name in parts]
+        )
+    assert found == {(128, 3): 3, (64, 3): 1, (256, 1): 1, (512, 1): 3}
 
 
 def test_split_and_joint_projections_compute_the_same(monkeypatch):

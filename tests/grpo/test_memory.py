@@ -11,11 +11,11 @@ import torch
 from making import kept_by_autograd, write_chat_checkpoint, write_rows
 
 from grpo.attention.packed import PackedAttention
+from grpo.config.load import load_config
 from grpo.errors import MEMORY, UserError, describe
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, LoraSpec
 from grpo.run import memory
-from grpo.run.config import load_config
 from grpo.run.run import Run
 from grpo.schema import Layout
 from grpo.train import Trainer
@@ -73,12 +73,12 @@ def test_what_is_kept_is_what_autograd_keeps(dtype, recompute):
     )  # `all` keeps next to nothing
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("recompute", ["none", "mlp", "all"])
-def test_a_process_takes_what_is_counted(dtype, recompute):
-    """Growth of the resident peak through one training pass, in a process of its own whose allocator gives freed memory
-    back."""
+@pytest.fixture(scope="module")
+def measured_to_counted() -> dict[tuple[str, str], float]:
+    """Growth of the resident peak through one training pass over what is counted. Each has a process of its own, whose
+    allocator gives freed memory back: a fork of one that has imported everything and computed nothing."""
     script = f"""
+import os
 import torch
 from grpo.run import memory
 from grpo.attention.packed import PackedAttention
@@ -89,20 +89,28 @@ from grpo.schema import Layout
 torch.set_num_threads(1)
 def status(key):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(key + ":"))
-model = Decoder(ModelConfig.from_hf({SMALL!r}), Build(LoraSpec(16, 16), False, torch.{dtype}, "cpu"))
-model.recompute = "{recompute}"
-def run(prompt, completion, rows):
-    layout = Layout(((prompt, (completion,) * rows),))
+def run(model, dtype, prompt, completion, rows):
+    layout = Layout.of((prompt, (completion,) * rows))
     T = layout.num_tokens
-    hidden = model(torch.zeros(T, dtype=torch.int64), torch.arange(T) % 4096, PackedAttention(layout, torch.{dtype}, "cpu"))
+    hidden = model(torch.zeros(T, dtype=torch.int64), torch.arange(T) % 4096, PackedAttention(layout, dtype, "cpu"))
     token_logprobs(hidden, model.head(), torch.zeros(T, dtype=torch.int64), 1.0, chunk=256)[0].sum().backward()
     return T
-run(8, 8, 2)
-before = status("VmRSS")
-tokens = run(96, 100, 39)
-budget = memory.Budget(tokens, "{recompute}", 256)
-counted = memory.account(model, 0, 0, budget)
-print((status("VmHWM") - before) / (counted.activations + counted.logits))
+def measure(name, recompute):
+    dtype = getattr(torch, name)
+    model = Decoder(ModelConfig.from_hf({SMALL!r}), Build(LoraSpec(16, 16), False, dtype, "cpu"))
+    model.recompute = recompute
+    run(model, dtype, 8, 8, 2)
+    before = status("VmRSS")
+    tokens = run(model, dtype, 96, 100, 39)
+    counted = memory.account(model, 0, 0, memory.Budget(tokens, recompute, 256))
+    print(name, recompute, (status("VmHWM") - before) / (counted.activations + counted.logits), flush=True)
+for name in ("float32", "bfloat16"):
+    for recompute in ("none", "mlp", "all"):
+        child = os.fork()
+        if child == 0:
+            measure(name, recompute)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
 """
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -112,7 +120,14 @@ print((status("VmHWM") - before) / (counted.activations + counted.logits))
         env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"},
     )
     assert done.returncode == 0, done.stderr
-    assert 0.8 < float(done.stdout) < 1.15, f"measured / counted = {done.stdout}"
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return {(dtype, recompute): float(ratio) for dtype, recompute, ratio in lines}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("recompute", ["none", "mlp", "all"])
+def test_a_process_takes_what_is_counted(measured_to_counted, dtype, recompute):
+    assert 0.8 < measured_to_counted[dtype, recompute] < 1.15
 
 
 @pytest.mark.parametrize(
@@ -149,6 +164,92 @@ def test_a_7b_model_is_counted_as_what_it_weighs():
     assert needed.weights == pytest.approx(2 * 7.6156e9, rel=1e-3)  # Qwen2.5-7B has 7,615,616,512 parameters
     assert needed.cache == 1000 * 56 * 1024
     assert needed.training == 0
+
+
+def test_an_account_by_hand():
+    """SMALL with rank 2, bfloat16. 4 layers, 2 key heads of 64: a token's cache is 2 x 4 x 2 x 64 x 2 = 2048 bytes. An
+    adapter is float32: A of 2 rows per projection, B of 2 columns; master, gradient and two moments are 4 copies."""
+    model, budget = decoder(SMALL, 2, torch.bfloat16, "meta"), memory.Budget(100, "none", 10)
+    needed = memory.account(model, 3, 50, budget)
+    inputs, outputs = 256 * 6 + 704, 256 + 128 + 128 + 256 + 704 + 704 + 256  # q k v o gate up, down
+    assert needed.training == 4 * 4 * 4 * 2 * (inputs + outputs)
+    assert needed.cache == 3 * 50 * 2048 == 3 * 50 * memory.kv_bytes_per_token(model.config, torch.bfloat16)
+    assert needed.logits == 10 * 2048 * (2 + 4 + 4)
+    assert memory.logits_bytes_per_row(model.config, torch.float32) == 2048 * 12
+    assert needed.activations == int(
+        100 * memory.activation_bytes_per_token(model.config, model.build.lora, torch.bfloat16, "none")
+    )
+    parts = (needed.weights, needed.training, needed.cache, needed.activations, needed.logits)
+    assert needed.total == sum(parts)
+    reference = decoder(SMALL, 0, torch.bfloat16, "meta")
+    with_reference = memory.account(model, 3, 50, budget, reference)
+    extra = sum(tensor.nbytes for tensor in reference.buffers())
+    assert with_reference.weights == needed.weights + extra and with_reference.total == needed.total + extra
+    assert memory.account(model, 3, 50, budget, model) == needed  # the same model, without its adapter
+
+
+def test_a_budget_by_hand():
+    """On a CPU a quarter of what is free stays free. 0.75 x free - logits, over the bytes of a token."""
+    model = decoder(SMALL, 0, torch.float32, "meta")
+    c, dtype = model.config, torch.float32
+    row = memory.logits_bytes_per_row(c, dtype)
+    cost = {level: memory.activation_bytes_per_token(c, None, dtype, level) for level in memory.RECOMPUTE_LEVELS}
+    assert cost["none"] > cost["mlp"] > cost["all"]
+
+    def free(tokens, level):
+        return int((tokens * cost[level] + 256 * row) / 0.75) + 1
+
+    def choose(free_bytes, longest=100, **options):
+        return memory.choose_budget(model, longest, free_bytes, kind="cpu", **options)
+
+    assert choose(free(1024, "none")) == memory.Budget(1024, "none", 256)
+    assert choose(free(3000, "none")) == memory.Budget(3000, "none", 256)
+    assert choose(free(9000, "none")) == memory.Budget(4096, "none", 256)
+    assert choose(free(9000, "none"), longest=5000) == memory.Budget(5000, "none", 256)
+    assert choose(free(1023, "none")).recompute == "mlp"
+    assert choose(free(1500, "none"), longest=1501).recompute == "mlp"
+    assert choose(free(1023, "mlp")).recompute == "all"
+    assert choose(free(1024, "mlp")) == memory.Budget(1024, "mlp", 256)
+    scarce = choose(free(900, "all"))
+    assert scarce.recompute == "all" and 128 < scarce.logits_rows < 256
+    assert scarce.tokens == int((0.75 * free(900, "all") - scarce.logits_rows * row) / cost["all"]) < 1024
+    assert choose(free(900, "all"), longest=950).tokens == 950  # it must fit; perhaps it does
+    assert choose(free(2000, "none"), max_tokens=300) == memory.Budget(300, "none", 256)
+    assert choose(free(1500, "none"), max_tokens=1501) == memory.Budget(1501, "mlp", 256)
+    assert choose(free(2000, "none"), checkpointing=True).recompute == "all"
+    assert choose(free(10, "all"), checkpointing=False).recompute == "none"
+    assert choose(free(2000, "none"), checkpointing="mlp").recompute == "mlp"
+    small = int(200 * row / 0.1) + 1  # logits take a tenth at most, and 128 rows at least
+    assert choose(small).logits_rows == 200 and choose(1000).logits_rows == 128
+
+
+def test_how_many_sequences_are_decoded_together():
+    """Half of what is free: 100 positions of 4096 bytes (float32) are 409,600 bytes a sequence."""
+    model = decoder(SMALL, 0, torch.float32, "meta")
+    for free, wanted, number in (
+        (8 * 819_200, 8, 8),
+        (8 * 819_200 - 1, 8, 7),
+        (100 * 819_200, 8, 8),
+        (1, 8, 1),
+    ):
+        assert memory.choose_num_sequences(model, wanted, 100, free) == number
+
+
+def test_halving_ends_where_the_longest_would_not_fit():
+    budget = memory.Budget(1001, "mlp", 128, True)
+    assert memory.halve(budget, 500) == memory.Budget(500, "mlp", 128, True)
+    assert memory.halve(budget, 501) is None
+
+
+def test_what_counts_as_out_of_memory():
+    for error in (
+        MemoryError(),
+        torch.OutOfMemoryError("full"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ):
+        assert memory.is_out_of_memory(error)
+    for error in (RuntimeError("shapes differ"), ValueError("can't allocate memory")):
+        assert not memory.is_out_of_memory(error)
 
 
 # --- when it runs out ------------------------------------------------------------------------------------------------
@@ -213,13 +314,14 @@ def runs_out_above(trainer, tokens, phase):
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
 def test_smaller_micro_batches_end_at_the_same_weights(made, phase, capsys):
+    """To a hundredth of an update (learning rate 5e-3): AdamW divides by gradients whose sum has another order."""
     whole, halved = made("whole"), made("halved")
     runs_out_above(halved, 120, phase)
     whole.train_step(), whole.train_step()
     halved.train_step(), halved.train_step()
     assert halved.budget.tokens <= 240 < whole.budget.tokens
     assert "out of memory while training" in capsys.readouterr().err
-    torch.testing.assert_close(halved.optimizer.flat, whole.optimizer.flat, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(halved.optimizer.flat, whole.optimizer.flat, rtol=1e-3, atol=5e-5)
     assert not torch.equal(whole.optimizer.flat, made("untrained").optimizer.flat)
 
 

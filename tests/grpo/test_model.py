@@ -2,13 +2,14 @@
 
 import pytest
 import torch
-from grpo.kernels.reference import attention
+from grpo.kernels.reference import attention, decode_attention
 from making import load, randomise_adapter, write_checkpoint
 
-from grpo.attention.packed import PackedAttention
+from grpo.attention.packed import CpuDecodeAttention, PackedAttention
 from grpo.errors import UserError
-from grpo.model.decoder import ModelConfig
-from grpo.model.lora import Mode
+from grpo.model.decoder import ModelConfig, RMSNorm
+from grpo.model.lora import Build, Mode
+from grpo.sampling.cache import KVCache
 from grpo.schema import Layout
 
 LENGTH = 24
@@ -68,6 +69,83 @@ def test_logits_equal_transformers_fp32(tmp_path, family, tied):
     with torch.no_grad():
         wanted = hf_model(tmp_path, torch.float32)(ids[None]).logits[0]
     assert (our_logits(load(tmp_path), ids) - wanted).abs().max() <= 2e-5
+
+
+SHAPES = {
+    "biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "attention bias": ("llama", {"attention_bias": True}),
+    "mlp bias": ("llama", {"mlp_bias": True}),
+    "qwen3 with biases": ("qwen3", {"attention_bias": True}),
+    "a head size of its own": ("llama", {"head_dim": 16}),
+    "every head its own keys": ("qwen2", {"num_key_value_heads": 4}),
+    "one head of keys": ("qwen2", {"num_key_value_heads": 1}),
+    "a large epsilon": ("qwen3", {"rms_norm_eps": 0.3}),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_logits_of_other_shapes_equal_transformers(tmp_path, shape):
+    family, changes = SHAPES[shape]
+    write_checkpoint(tmp_path, family, **changes)
+    ids = torch.randint(0, 96, (LENGTH,), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        wanted = hf_model(tmp_path, torch.float32)(ids[None]).logits[0]
+    assert (our_logits(load(tmp_path), ids) - wanted).abs().max() <= 2e-5
+
+
+def test_what_a_config_leaves_out_means_what_it_does_in_transformers():
+    """Heads of their own for keys, a head's share of the width, no bias but Qwen2's of q, k and v."""
+    raw = {
+        "model_type": "qwen2",
+        "vocab_size": 8,
+        "hidden_size": 24,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 3,
+    }
+    c = ModelConfig.from_hf(raw)
+    assert (c.num_kv_heads, c.head_dim, c.norm_eps, c.max_positions, c.tied_head) == (3, 8, 1e-6, 32768, False)
+    biases = {
+        family: ModelConfig.from_hf({**raw, "model_type": family, "attention_bias": True})
+        for family in ("qwen2", "qwen3", "llama")
+    }
+    assert [(c.qkv_bias, c.o_bias, c.mlp_bias) for c in biases.values()] == [
+        (True, False, False),
+        (True, True, False),
+        (True, True, False),
+    ]
+    assert [c.qk_norm for c in biases.values()] == [False, True, False]
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+def test_a_bfloat16_model_is_as_near_to_float64_as_transformers(tmp_path, family):
+    """200 positions. The same weights, bfloat16's, in both; the mean error of the logits is that of rounding."""
+    write_checkpoint(tmp_path, family, dtype=torch.bfloat16)
+    ids = torch.randint(0, 96, (200,), generator=torch.Generator().manual_seed(1))
+    exact = our_logits(load(tmp_path, dtype=torch.float64), ids)
+    with torch.no_grad():
+        theirs = hf_model(tmp_path, torch.bfloat16)(ids[None]).logits[0].double()
+    ours = our_logits(load(tmp_path, dtype=torch.bfloat16), ids).double()
+    error, usual = ((logits - exact).abs().mean() / exact.abs().mean() for logits in (ours, theirs))
+    assert 0 < error < max(1.2 * usual, 0.002) and error < 0.02
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_norm_rounds_where_transformers_rounds(dtype):
+    """Bit for bit: the mean of squares in float32, its product with x rounded once, then the weight."""
+    from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
+
+    torch.manual_seed(0)
+    x, residual, weight = torch.randn(64, 96).to(dtype), torch.randn(64, 96).to(dtype), torch.randn(96).to(dtype)
+    norm, theirs = RMSNorm(96, 1e-3, Build(None, False, dtype, "cpu")), Qwen2RMSNorm(96, 1e-3).to(dtype)
+    norm.weight.source.copy_(weight)
+    theirs.weight.data.copy_(weight)
+    assert torch.equal(norm(x), theirs(x))
+    normed, added = norm.after_adding(x, residual)
+    assert torch.equal(added, x + residual) and torch.equal(normed, theirs(x + residual))
+    exact = x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-3).sqrt() * weight.double()
+    two_roundings = {torch.float32: 1e-6, torch.bfloat16: 2 * 2**-8, torch.float16: 2 * 2**-11}[dtype]
+    assert ((norm(x).double() - exact).abs() <= 1.01 * two_roundings * exact.abs() + 1e-6).all()
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
@@ -186,19 +264,93 @@ def test_packed_prompts_and_completions_equal_separate_sequences(checkpoint):
     assert (packed - torch.cat(wanted)).abs().max() <= 5e-6
 
 
-def test_packed_attention_equals_its_twin_forward_and_backward():
-    layout, generator = Layout(((3, (2, 4)), (5, (1,)))), torch.Generator().manual_seed(0)
-    owner = [(0, -1)] * 3 + [(0, 0)] * 2 + [(0, 1)] * 4 + [(1, -1)] * 5 + [(1, 0)]
+TWIN_LAYOUTS = {
+    "two prompts": Layout(((3, (2, 4)), (5, (1,)))),
+    "prompts of one length": Layout(((4, (2, 1)), (4, (3,)))),
+    "the longer prompt first": Layout(((6, (3,)), (2, (1, 4, 2)))),
+    "prompts alone": Layout(((3, ()), (5, ()))),
+    "one group": Layout(((2, (5, 3, 1)),)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layout", TWIN_LAYOUTS)
+def test_packed_attention_equals_its_twin_forward_and_backward(dtype, layout):
+    """Each token sees its prompt and its own completion up to itself. In bfloat16 it is another program
+    (dense_attention.py), whose rounding costs a hundredth."""
+    layout, generator = TWIN_LAYOUTS[layout], torch.Generator().manual_seed(0)
+    owner = []
+    for group, (prompt_length, lengths) in enumerate(layout.groups):
+        owner += [(group, -1)] * prompt_length
+        for completion, length in enumerate(lengths):
+            owner += [(group, completion)] * length
     visible = torch.tensor(
         [
             [g == h and (d == -1 or d == c) and j <= i for j, (h, d) in enumerate(owner)]
             for i, (g, c) in enumerate(owner)
         ]
     )
-    q, k, v = (
-        torch.randn(15, heads, 8, generator=generator, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2)
-    )
-    upstream, gradients = torch.randn(15, 4, 8, generator=generator, dtype=torch.float64), []
-    for out in (PackedAttention(layout, torch.float64, "cpu")(0, q, k, v), attention(q, k, v, visible)):
-        gradients.append((out.detach(), *torch.autograd.grad(out, (q, k, v), upstream)))
-    assert all((a - b).abs().max() < 1e-12 for a, b in zip(*gradients, strict=True))
+    tokens = len(owner)
+    q, k, v = (torch.randn(tokens, heads, 8, generator=generator).to(dtype).requires_grad_() for heads in (4, 2, 2))
+    upstream, gradients = torch.randn(tokens, 4, 8, generator=generator).to(dtype), []
+    for out in (PackedAttention(layout, dtype, "cpu")(0, q, k, v), attention(q, k, v, visible)):
+        gradients.append((out.detach(), *torch.autograd.grad(out, (q, k, v), upstream.to(out.dtype))))
+    bound = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.03}[dtype]
+    for ours, slow in zip(*gradients, strict=True):
+        assert ours.dtype == dtype
+        for group in range(len(layout.groups)):  # apart, so that a small one cannot hide behind a large one
+            rows = torch.tensor([g == group for g, _ in owner])
+            assert (ours[rows].double() - slow[rows].double()).norm() <= bound * slow[rows].double().norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [3, 8, 11])  # from 8 rows on bfloat16 is computed by dense_attention.py
+def test_decode_attention_equals_its_twin_and_writes_its_cache(dtype, rows):
+    generator = torch.Generator().manual_seed(rows)
+    cache = KVCache(2, 12, 2, 32, 8, dtype, "cpu")
+    cache.kv_L2BKSE.copy_(torch.randn(cache.kv_L2BKSE.shape, generator=generator))
+    before = cache.kv_L2BKSE.clone()
+    positions = torch.randint(0, 20, (rows,), generator=generator)
+    positions[0], positions[1] = 0, 19
+    q, k, v = (torch.randn(rows, heads, 8, generator=generator).to(dtype) for heads in (4, 2, 2))
+    out = CpuDecodeAttention(cache, positions, 20)(1, q, k, v)
+    for row, position in enumerate(positions.tolist()):
+        before[1, 0, row, :, position], before[1, 1, row, :, position] = k[row], v[row]
+    assert torch.equal(cache.kv_L2BKSE, before)
+    wanted = decode_attention(q, before[1, 0, :rows], before[1, 1, :rows], positions + 1)
+    bound = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.02}[dtype]
+    assert ((out.double() - wanted).norm(dim=(1, 2)) <= bound * wanted.norm(dim=(1, 2))).all()
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize("tied", [False, True])
+def test_gradients_equal_the_finite_differences_of_the_whole_model(tmp_path, family, rank, tied):
+    """Every parameter that is trained, one random direction each, in float64."""
+    write_checkpoint(tmp_path, family, dtype=torch.float64, tie_word_embeddings=tied)
+    model = load(tmp_path, rank=rank, dtype=torch.float64, train_weights=not rank)
+    if rank:
+        randomise_adapter(model)
+    layout, ids = Layout(((4, (2, 3)), (2, (1,)))), torch.tensor([5, 9, 6, 40, 1, 2, 7, 7, 80, 3, 3, 90])
+    positions = torch.tensor([0, 1, 2, 3, 4, 5, 4, 5, 6, 0, 1, 2])
+    generator = torch.Generator().manual_seed(0)
+    upstream = torch.randn(len(ids), 96, generator=generator, dtype=torch.float64)
+
+    def loss():
+        model.refresh()
+        hidden = model(ids, positions, PackedAttention(layout, torch.float64, "cpu"))
+        return ((hidden @ model.head().T) * upstream).sum()
+
+    loss().backward()
+    parameters = dict(model.named_parameters())
+    assert parameters
+    for name, parameter in parameters.items():
+        direction = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        original, step, values = parameter.data.clone(), 1e-6, []
+        for sign in (1, -1):
+            parameter.data = original + sign * step * direction
+            with torch.no_grad():
+                values.append(float(loss()))
+        parameter.data = original
+        slope = (values[0] - values[1]) / (2 * step)
+        assert float((parameter.grad * direction).sum()) == pytest.approx(slope, rel=1e-4, abs=1e-5), name

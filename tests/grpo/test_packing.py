@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from grpo.config.options import TrainConfig
 from grpo.packing import Denominators, pack, plan, row_weights, step_weights, with_advantages
-from grpo.run.options import TrainConfig
 from grpo.schema import Completion, Group, Layout, Prompt
 
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from grpo.data.rows import Order
+from grpo.device.draw import SamplingParams
 from grpo.rollout import Rollout
-from grpo.sampling.draw import SamplingParams
 from grpo.schema import Completion, Group, Prompt, Score
 
 KEYS = {

@@ -5,9 +5,9 @@ import torch
 from making import load, randomise_adapter, write_checkpoint
 
 from grpo.attention.packed import PackedAttention
+from grpo.device.draw import SamplingParams
 from grpo.logprobs import token_logprobs
 from grpo.packing import pack
-from grpo.sampling.draw import SamplingParams
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Group, Layout, Prompt
 

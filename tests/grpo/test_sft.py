@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from grpo.config.load import load_config
+from grpo.config.options import SftConfig
 from grpo.errors import NON_FINITE, PREFLIGHT, UserError
 from grpo.optim import Optimizer
-from grpo.run.config import load_config
-from grpo.run.options import SftConfig
 from grpo.sft import sft
 from grpo.train import train
 

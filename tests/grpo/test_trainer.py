@@ -9,8 +9,8 @@ import pytest
 from making import write_rows
 
 import grpo.train
+from grpo.config.load import load_config
 from grpo.model.lora import POLICY
-from grpo.run.config import load_config
 from grpo.train import Trainer, train
 
 UPDATE = {"num_iterations": 2, "warmup_steps": 0, "warmup_ratio": 0.0, "lr_scheduler_type": "linear"}

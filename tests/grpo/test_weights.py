@@ -1,6 +1,7 @@
 """Checkpoints and adapters, in and out, with transformers and PEFT as judges."""
 
 import http.server
+import itertools
 import json
 import os
 import subprocess
@@ -100,6 +101,53 @@ def test_folders_that_are_no_checkpoints(tmp_path):
     (tmp_path / "a" / "config.json").write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
         load(tmp_path / "a")
+
+
+def test_no_shard_is_larger_than_asked_for_unless_one_tensor_is(tmp_path):
+    """Tensors keep their order, each is in one shard, and the index says where and how many bytes they are."""
+    model = load(write_checkpoint(tmp_path / "a"))
+    for limit in (4096, 8000, 12_288, 50_000):
+        save_checkpoint(model, tmp_path / str(limit), shard_bytes=limit)
+        index = json.loads((tmp_path / str(limit) / "model.safetensors.index.json").read_text())
+        sizes, files = [], sorted((tmp_path / str(limit)).glob("*.safetensors"))
+        for number, file in enumerate(files, 1):
+            assert file.name == f"model-{number:05d}-of-{len(files):05d}.safetensors"
+            tensors = load_file(file)
+            assert {index["weight_map"].pop(name) for name in tensors} == {file.name}
+            sizes.append((sum(t.nbytes for t in tensors.values()), len(tensors)))
+        assert not index["weight_map"] and index["metadata"]["total_size"] == sum(size for size, _ in sizes)
+        assert all(size <= limit or number == 1 for size, number in sizes)
+        assert all(a + b > limit for (a, _), (b, _) in itertools.pairwise(sizes))
+
+
+def test_tensors_that_follow_from_others_may_be_there(tmp_path):
+    """A tied head and rotary frequencies, as some checkpoints carry them; an untied model needs its head."""
+    for tied in (True, False):
+        folder = write_checkpoint(tmp_path / str(tied), tie_word_embeddings=tied)
+        wanted, tensors = logits(load(folder)), load_file(folder / "model.safetensors")
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+        if tied:
+            tensors["lm_head.weight"] = torch.full((96, 32), 7.0)
+        save_file(tensors, folder / "model.safetensors")
+        assert torch.equal(logits(load(folder)), wanted)
+    del tensors["lm_head.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(UserError) as error:
+        load(folder)
+    assert error.value.why == "missing lm_head.weight"
+
+
+def test_an_index_names_files_beside_it_alone(tmp_path):
+    model = load(write_checkpoint(tmp_path / "a"))
+    save_checkpoint(model, tmp_path / "b", shard_bytes=8000)
+    path = tmp_path / "b" / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    for name in ("../a/model.safetensors", str(tmp_path / "a" / "model.safetensors")):
+        index["weight_map"]["model.norm.weight"] = name
+        path.write_text(json.dumps(index))
+        with pytest.raises(UserError, match="outside of its folder") as error:
+            load(tmp_path / "b")
+        assert error.value.exit_code == 3
 
 
 # --- adapters ---------------------------------------------------------------------------------------------------------
@@ -246,9 +294,11 @@ def test_hub_ids_are_fetched_through_the_endpoint(tmp_path, hub):
         "README.md": b"x",
     }
     code = (
-        "from grpo.data.hub import fetch_data, fetch_model\nfrom grpo.data.rows import read_rows\nfrom grpo.model.weights import read_config\n"
+        "from grpo.data.hub import fetch_data, fetch_model\nfrom grpo.data.rows import read_rows\n"
+        "from grpo.model.weights import read_config\n"
         "folder = fetch_model('someone/tiny')\n"
-        "print(read_config(folder).hidden_size, sorted(p.name for p in folder.iterdir()), read_rows(fetch_data('someone/sums'))[0].question)"
+        "print(read_config(folder).hidden_size, sorted(p.name for p in folder.iterdir()),"
+        " read_rows(fetch_data('someone/sums'))[0].question)"
     )
     environment = {
         **os.environ,
@@ -264,7 +314,10 @@ def test_hub_ids_are_fetched_through_the_endpoint(tmp_path, hub):
         [sys.executable, "-c", code], env={**environment, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True
     )
     assert again.stdout == run.stdout, again.stderr
-    absent = "from grpo.errors import run_main\nfrom grpo.data.hub import fetch_model\nrun_main(lambda argv: fetch_model('someone/absent') and 0)"
+    absent = (
+        "from grpo.errors import run_main\nfrom grpo.data.hub import fetch_model\n"
+        "run_main(lambda argv: fetch_model('someone/absent') and 0)"
+    )
     failed = subprocess.run([sys.executable, "-c", absent], env=environment, capture_output=True, text=True)
     assert (
         failed.returncode == 3
@@ -280,3 +333,14 @@ def test_paths_are_used_as_they_are_and_nonsense_is_refused(tmp_path):
         with pytest.raises(UserError, match="does not exist") as error:
             fetch_model(name)
         assert error.value.exit_code == 3
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(tmp_path, bad):
+    write_checkpoint(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.norm.weight"][3] = bad
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match="do not fit") as error:
+        load(tmp_path)
+    assert error.value.exit_code == 3 and "model.norm.weight holds numbers that are not finite" in error.value.why

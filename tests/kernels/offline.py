@@ -4,20 +4,27 @@ out as JSON.
 The program's own launch code runs, on CPU tensors; a driver that only knows a target takes the place of the GPU's, and
 each launch compiles and stops. So what is compiled is what will be launched: warps, stages, and the divisibility of
 strides and pointers.
+
+Each target has a process of its own. Triton keeps what it compiled, by the kernel's source, its own version and the
+target; what cuobjdump says of a binary is kept beside that. So only a kernel that changed takes seconds.
 """
 
+import hashlib
 import json
+import multiprocessing
 import re
 import subprocess
 import sys
 import tempfile
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
+from triton.runtime.cache import get_cache_manager
 from triton.runtime.jit import JITFunction
 
 warnings.simplefilter("ignore")
@@ -75,15 +82,29 @@ def launches() -> None:
     swiglu(*(torch.zeros(B, 18944, dtype=BF16, requires_grad=True) for _ in range(2))).sum().backward()
 
 
+def disassembled(cubin: bytes) -> tuple[str, str]:
+    """What cuobjdump says of the resources of a binary, and its instructions."""
+    tool = (TOOLS / "cuobjdump").stat()
+    kept = get_cache_manager(hashlib.sha256(cubin + f"{triton.__version__} {tool.st_size}".encode()).hexdigest())
+    path = kept.get_file("cuobjdump.json")
+    if path is None:
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(cubin)
+            file.flush()
+            texts = [
+                subprocess.run(
+                    [TOOLS / "cuobjdump", option, file.name], capture_output=True, text=True, check=True
+                ).stdout
+                for option in ("--dump-resource-usage", "--dump-sass")
+            ]
+        path = kept.put(json.dumps(texts), "cuobjdump.json", binary=False)
+    usage, sass = json.loads(Path(path).read_text())
+    return usage, sass
+
+
 def describe(kernel, capability: int) -> dict:
     """Registers, bytes spilled to the stack, shared memory, and counts of instructions."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(kernel.asm["cubin"])
-        file.flush()
-        usage, sass = (
-            subprocess.run([TOOLS / "cuobjdump", option, file.name], capture_output=True, text=True, check=True).stdout
-            for option in ("--dump-resource-usage", "--dump-sass")
-        )
+    usage, sass = disassembled(kernel.asm["cubin"])
     found = {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
     counts = {
         "spills": len(re.findall(r"\b(?:LDL|STL)\b", sass)),
@@ -106,20 +127,22 @@ def describe(kernel, capability: int) -> dict:
     }
 
 
-def main() -> None:
+def rows_for(capability: int) -> list[dict]:
+    """The description of each kernel that is launched on this target."""
     compiled, original = [], JITFunction.run
 
     def compile_only(self, *arguments, grid, warmup, **options):
         compiled.append(original(self, *arguments, grid=grid, warmup=True, **options))
 
     JITFunction.run = compile_only
-    rows = []
-    for capability in (80, 90):
-        driver.set_active(Target(capability))
-        compiled.clear()
-        launches()
-        rows += [describe(kernel, capability) for kernel in {id(kernel): kernel for kernel in compiled}.values()]
-    json.dump(rows, sys.stdout)
+    driver.set_active(Target(capability))
+    launches()
+    return [describe(kernel, capability) for kernel in {id(kernel): kernel for kernel in compiled}.values()]
+
+
+def main() -> None:
+    with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as targets:
+        json.dump([row for rows in targets.map(rows_for, (80, 90)) for row in rows], sys.stdout)
 
 
 if __name__ == "__main__":

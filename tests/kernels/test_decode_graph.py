@@ -5,9 +5,9 @@ import pytest
 import torch
 from making import load, randomise_adapter, write_checkpoint
 
+from grpo.device.draw import SamplingParams
 from grpo.sampling.cache import KVCache
 from grpo.sampling.cuda_graph import WARM_UPS, DecodeGraphs, Slots, bucket
-from grpo.sampling.draw import SamplingParams
 from grpo.sampling.sampler import Sampler
 
 

@@ -8,7 +8,7 @@ from grpo.kernels.inverse_cdf import PIECE, _first, draw_rows
 from grpo.kernels.reference import draw as slow
 from grpo.kernels.reference import uniform
 
-from grpo.sampling.draw import SamplingParams, draw, uniforms
+from grpo.device.draw import SamplingParams, draw, uniforms
 
 
 def rows(width, number=6, device="cpu", dtype=torch.float32):

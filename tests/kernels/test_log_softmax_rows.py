@@ -85,7 +85,7 @@ def test_a_cut(device, width, cut):
     logits, targets = rows(width, device=device)
     cuts = torch.full((5,), cut, device=device)
     wanted = slow(logits, targets, 0.9, cuts)
-    logp, entropy, slope = log_softmax_rows(logits, targets, 0.9, cut_X=cuts)
+    logp, entropy, slope = log_softmax_rows(logits, targets, 0.9, cut_C=cuts)
     assert (logp - wanted[0]).abs().max() <= 5e-6 and (entropy - wanted[1]).abs().max() <= 1e-5
     dropped = (wanted[2] == 0).scatter(1, targets[:, None], False)
     assert (slope - wanted[2]).abs().max() <= 1e-6 and (slope[dropped] == 0).all()

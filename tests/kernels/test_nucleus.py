@@ -7,7 +7,7 @@ from grpo.kernels.nucleus import TILE, thresholds
 from grpo.kernels.reference import draw as slow
 from grpo.kernels.reference import uniform
 
-from grpo.sampling.draw import SamplingParams, _cut
+from grpo.device.draw import SamplingParams, _cut
 
 CUTS = [(0, 0.9), (0, 0.3), (5, 1.0), (1, 1.0), (40, 0.8), (0, 1.0), (10**6, 0.5)]
 
@@ -55,8 +55,8 @@ def test_negative_and_masked_logits(device):
 
 def test_cut_tokens_in_the_sampling_path(device):
     """What decode_graph draws with cuts: the cut that is recorded is the one that the plain path records."""
+    from grpo.device.draw import draw, uniforms
     from grpo.sampling import cuda_graph as decode_graph
-    from grpo.sampling.draw import draw, uniforms
 
     logits, seeds = rows(300, 6, device=device), torch.arange(6, device=device)
     sampling = SamplingParams(1, 0.7, 0.9, 50)

@@ -18,7 +18,7 @@ from knowledge.facts.entailment import LABELS, UNMISTAKABLE, EntailmentVerifier,
 from knowledge.facts.verdict import CachedVerifier
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.result import Passage
-from rewards.knowrl.factuality import FactualityJudge
+from rewards.knowrl.factuality import FactualityMeter
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = (
@@ -370,7 +370,7 @@ def test_in_the_factuality_reward_with_a_cache(verifier, make_base, tmp_path):
         make_base({"Mira Tolan": "Mira Tolan was born in Velda.", "Jon Orn": "Jon Orn was raised in Tane."})
     ) as base:
         cached = CachedVerifier(verifier, tmp_path / "verdicts.db")
-        judge = FactualityJudge(base, by_rules, cached)
+        judge = FactualityMeter(base, by_rules, cached)
 
         async def run():
             texts = {
@@ -378,7 +378,7 @@ def test_in_the_factuality_reward_with_a_cache(verifier, make_base, tmp_path):
                 "She was born in Orun.": "Mira Tolan",
                 "He was raised in Tane.": "Jon Orn",
             }
-            return await asyncio.gather(*(judge.judge(text, "", title) for text, title in texts.items()))
+            return await asyncio.gather(*(judge.measure(text, "", title) for text, title in texts.items()))
 
         found = [asyncio.run(run()) for _ in range(2)]
         assert [[fact.verdict.label for fact in one.facts] for one in found[0]] == [

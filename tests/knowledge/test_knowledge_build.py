@@ -116,9 +116,9 @@ KILL_AT = {
     "after some rows": "index.IndexWriter.add = at_call(300, index.IndexWriter.add)",
     "before the index is merged": "index.IndexWriter.finish = at_call(1, index.IndexWriter.finish)",
     "while statistics are written": "index.checksum = at_call(1, index.checksum)",
-    "before the file is flushed": "whole_file._flush_to_disk = at_call(1, whole_file._flush_to_disk)",
+    "before the file is flushed": "whole_file.flush_to_disk = at_call(1, whole_file.flush_to_disk)",
     "before it is renamed": "os.replace = at_call(1, os.replace)",
-    "after it is renamed": "whole_file._flush_to_disk = at_call(2, whole_file._flush_to_disk)",
+    "after it is renamed": "whole_file.flush_to_disk = at_call(2, whole_file.flush_to_disk)",
 }
 KILLED_BUILD = """
 import os, signal, sys

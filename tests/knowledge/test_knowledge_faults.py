@@ -1,5 +1,6 @@
 """Files that are not what they should be, and the two commands that look at files: each fault with its promise."""
 
+import inspect
 import json
 import os
 import random
@@ -163,14 +164,18 @@ time.sleep(60)
 def test_a_locked_file_is_waited_for_and_then_that_look_up_alone_fails(ours, tmp_path):
     path = tmp_path / "locked.db"
     shutil.copy(ours, path)
-    with KnowledgeBase.open(path) as base, KnowledgeBase.open(path, busy_timeout_s=0.2) as hasty:
+    assert inspect.signature(KnowledgeBase.open).parameters["busy_timeout_s"].default == 5.0
+    with (
+        KnowledgeBase.open(path, busy_timeout_s=1.0) as base,
+        KnowledgeBase.open(path, busy_timeout_s=0.05) as hasty,
+    ):
         locker = subprocess.Popen([sys.executable, "-c", LOCKER, path], stdout=subprocess.PIPE, text=True)
         try:
             assert locker.stdout.readline() == "locked\n"
             begun = time.monotonic()
             with pytest.raises(KnowledgeBusy):
                 base.lookup("Alex")
-            assert 4.5 < time.monotonic() - begun < 8
+            assert time.monotonic() - begun > 0.9
             for call in (
                 lambda: hasty.search("Salt"),
                 lambda: hasty.search("born", titles=["Alex"]),
@@ -179,7 +184,7 @@ def test_a_locked_file_is_waited_for_and_then_that_look_up_alone_fails(ours, tmp
                 with pytest.raises(KnowledgeBusy):
                     call()
             with pytest.raises(KnowledgeBusy) as error:
-                KnowledgeBase.open(path, busy_timeout_s=0.2)
+                KnowledgeBase.open(path, busy_timeout_s=0.05)
             assert error.value.exit_code == 3
         finally:
             locker.kill()

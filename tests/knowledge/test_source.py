@@ -93,51 +93,98 @@ def test_each_bad_line_is_skipped_with_its_number_and_reason(tmp_path):
     assert [row.title for row in rows if isinstance(row, Row)] == ["first", "last"]
 
 
-def test_a_bad_element_of_an_array_loses_only_itself(tmp_path):
+def test_an_unusable_element_of_an_array_loses_only_itself(tmp_path):
     bad = [
-        b'{"title": "a" "text": "no comma"}',
-        b'{"title": "b, "text": "no quote"}',
-        b'{"title": "c", "text": "no brace"',
-        b"5",
-        b'{"title": "d", "text": "line\nbreak"}',
-        b'{"title": "\xff", "text": "x"}',
+        (b"5", "not an object: int"),
+        (b'{"title": "b"}', 'no "text"'),
+        (b'{"title": "\xff", "text": "x"}', "invalid UTF-8"),
+        (b'{"title": "c",\n "text": "\\u0000"}', "a NUL character"),
     ]
-    for separator in (b",\n", b", "):
-        for fault in bad:
-            good = [json.dumps(row).encode() for row in GOOD]
-            content = b"[" + separator.join([good[0], fault, good[1], good[2]]) + b"]"
-            rows = read(tmp_path, content)
-            assert [row.title for row in rows if isinstance(row, Row)] == ["Alex", "Ż", "黑豹队"], (separator, fault)
-            skips = [row for row in rows if isinstance(row, Skip)]
-            assert skips and skips[0].line == (2 if separator == b",\n" else 1), (fault, skips)
-            if separator == b",\n":
-                assert [row.line for row in rows if isinstance(row, Row)][1:] == [
-                    3 + fault.count(b"\n"),
-                    4 + fault.count(b"\n"),
-                ]
+    for fault, reason in bad:
+        good = [json.dumps(row).encode() for row in GOOD]
+        rows = read(tmp_path, b"[" + b",\n".join([good[0], fault, good[1], good[2]]) + b"]")
+        num_lines = fault.count(b"\n")
+        assert [row.line for row in rows] == [1, 2, 3 + num_lines, 4 + num_lines]
+        assert [row.title for row in rows if isinstance(row, Row)] == ["Alex", "Ż", "黑豹队"]
+        assert reason in rows[1].reason
 
 
 @pytest.mark.parametrize(
-    "content, num_rows, num_skips",
+    "fault, line",
     [
-        (b"[]", 0, 0),
-        (b"[\n]\n", 0, 0),
-        (b"", 0, 0),
-        (b'[{"title": "a", "text": "b"}', 1, 1),
-        (b'[{"title": "a", "text": "b"},', 1, 1),
-        (b'[{"title": "a", "text": "b"},{"title": "c", "te', 1, 1),
-        (b'[{"title": "a", "text": "b"},]', 1, 0),
-        (b"[,]", 0, 1),
-        (b"]]][", 0, 1),
-        (b'[{"title": "a", "text": "b"}] rubbish', 1, 0),
+        (b'{"title": "a" "text": "no comma"},', 2),
+        (b'{"title": "b, "text": "no quote"},', 2),
+        (b'{"title": "c", "text": "no quote},', 2),
+        (b'{"title": "d", "text": "no brace",', 3),
+        (b'{"title": "e", "text": "no comma"}', 3),
+        (b'{"title": "f", "text": "line\nbreak"},', 2),
+        (b"{title: 1},", 2),
+        (b",", 2),
+        (b"]", 2),
+        (b"[" * 100_000, 2),
+        (b"9" * 5000 + b",", 2),
     ],
 )
-def test_broken_arrays(tmp_path, content, num_rows, num_skips):
-    rows = read(tmp_path, content)
-    assert (sum(isinstance(row, Row) for row in rows), sum(isinstance(row, Skip) for row in rows)) == (
-        num_rows,
-        num_skips,
-    )
+def test_a_broken_array_is_an_error_with_its_line(tmp_path, fault, line):
+    path = tmp_path / "source"
+    path.write_bytes(b'[{"title": "first", "text": "fine"},\n' + fault + b'\n{"title": "last", "text": "fine"}]')
+    rows = iter(Source(path))
+    assert next(rows) == Row(1, "first", ["fine"])
+    with pytest.raises(UserError, match="the JSON array is broken") as error:
+        list(rows)
+    assert error.value.what.startswith(f"{path}:{line}: ") and error.value.exit_code == 3
+    assert error.value.why and "one row per line" in error.value.fix
+
+
+def test_a_broken_array_is_found_without_reading_all_of_it(tmp_path):
+    path = tmp_path / "source"
+    with open(path, "wb") as file:
+        file.write(b'[{"title": "a", "text": "b"},\n{"title": "c", "text": ["')
+        file.write(b"x" * 30_000_000 + b'"]}]')
+    rows = Source(path, max_row_bytes=1_000_000)
+    tracemalloc.start()
+    with pytest.raises(UserError, match=":2: the JSON array is broken"):
+        list(rows)
+    assert tracemalloc.get_traced_memory()[1] < 50e6
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "content, num_rows", [(b"[]", 0), (b"[\n]\n", 0), (b"", 0), (b' [ {"title": "a", "text": "b"} ] \n', 1)]
+)
+def test_small_arrays(tmp_path, content, num_rows):
+    assert len(read(tmp_path, content)) == num_rows
+
+
+@pytest.mark.parametrize(
+    "content, why",
+    [
+        (b'[{"title": "a", "text": "b"}', "the file ends before the array does"),
+        (b'[{"title": "a", "text": "b"},', "Expecting value"),
+        (b'[{"title": "a", "text": "b"},{"title": "c", "te', "Unterminated string"),
+        (b'[{"title": "a", "text": "b"},]', "Expecting value"),
+        (b"[,]", "Expecting value"),
+        (b"[", "Expecting value"),
+        (b"[1 2]", "expected , or ], not 2"),
+        (b"[ 12", "the file ends before the array does"),
+        (b"[]\n1", "text after the end"),
+        (b'[{"title": "a", "text": "b"}] rubbish', "text after the end"),
+    ],
+)
+def test_arrays_that_end_too_early_or_too_late(tmp_path, content, why):
+    with pytest.raises(UserError, match="the JSON array is broken") as error:
+        read(tmp_path, content)
+    assert why in error.value.why
+
+
+def test_elements_may_end_anywhere_in_what_is_read_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "CHUNK_BYTES", 3)
+    content = '[ {"title": "Ż", "text": ["a\\"]", "b"]} , 1234567 ,\n{"title":"黑豹队","text":"x"}]\n'
+    assert read(tmp_path, content.encode()) == [
+        Row(1, "Ż", ['a"]', "b"]),
+        Skip(1, "not an object: int"),
+        Row(2, "黑豹队", ["x"]),
+    ]
 
 
 def test_a_row_over_the_limit_is_skipped_in_an_array_too(tmp_path):

@@ -138,7 +138,7 @@ def test_another_table_of_that_name_is_refused(tmp_path):
 
 
 def test_a_locked_file_stops_nothing(path, monkeypatch, caplog):
-    monkeypatch.setattr("knowledge.facts.verdict.BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("knowledge.store.cache.BUSY_TIMEOUT_S", 0.05)
     cached = CachedVerifier(Counting(), path)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")

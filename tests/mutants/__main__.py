@@ -132,7 +132,7 @@ def run_tests(mutant: Mutant | None, tests: tuple[str, ...]) -> None:
             os.dup2(nothing.fileno(), 2)
         import pytest
 
-        status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests]))
+        status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]))
     finally:
         os.chdir("/")
         shutil.rmtree(folder, ignore_errors=True)

@@ -6,7 +6,7 @@ from api_server import ApiServer
 
 from rewards.api.client import ApiClient
 from rewards.api.endpoint import Endpoint, Limits
-from rewards.api.reply import Reply
+from rewards.api.reply import ChatReply
 
 KEY = "canary-5e2b-key"
 KEY_NAME = "OPENAI_API_KEY_JUDGE"
@@ -17,11 +17,11 @@ def client_of(server: ApiServer, limits: Limits = FAST, **more) -> ApiClient:
     return ApiClient(Endpoint("judge", server.url, KEY_NAME, "m", more.pop("prices", (0.0, 0.0))), limits, **more)
 
 
-async def complete(client: ApiClient, text: str, **more) -> Reply:
+async def complete(client: ApiClient, text: str, **more) -> ChatReply:
     return await client.complete([{"role": "user", "content": text}], **{"max_tokens": 4, "prompt_version": "1"} | more)
 
 
-def ask(client: ApiClient, *texts: str) -> list[Reply]:
+def ask(client: ApiClient, *texts: str) -> list[ChatReply]:
     """All texts at once, then closes the client."""
 
     async def run():

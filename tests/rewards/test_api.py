@@ -16,7 +16,7 @@ from asking import KEY, KEY_NAME, ask, client_of, complete
 from grpo.errors import PREFLIGHT, SERVICE, UserError
 from rewards.api.connections import REQUESTS_PER_SDK
 from rewards.api.endpoint import Limits
-from rewards.api.reply import Reply, Trouble, read_body
+from rewards.api.reply import ChatReply, Trouble, read_body
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +93,7 @@ def test_a_passing_failure_is_retried(name):
         client = client_of(
             server, Limits(backoff_s=0.005, max_backoff_s=0.02, deadline_s=0.8 if name in ("hang", "drip") else 5.0)
         )
-        assert ask(client, "question") == [Reply("A")]
+        assert ask(client, "question") == [ChatReply("A")]
         assert (
             len(server.requests) == 2 and client.metrics()["judge/retries"] == client.metrics()["judge/failures"] == 1
         )
@@ -178,8 +178,8 @@ def test_no_body_whatever_makes_the_reader_fail():
         {"choices": [{"message": {"content": "A"}, "finish_reason": {}}]},
     ):
         outcome, usage = read_body(json.dumps(body).encode())
-        assert isinstance(outcome, Reply | Trouble) and usage.prompt_tokens in (0, 10)
-        if isinstance(outcome, Reply) and outcome.text:
+        assert isinstance(outcome, ChatReply | Trouble) and usage.prompt_tokens in (0, 10)
+        if isinstance(outcome, ChatReply) and outcome.text:
             outcome.text.encode()  # a lone surrogate could not be
 
 
@@ -219,7 +219,7 @@ def test_close_ends_hanging_calls_at_once_as_unscorable():
             time.sleep(0.01)
         start = time.monotonic()
         client.close()
-        assert [future.result(1) for future in futures] == [Reply(None, "the client was closed")] * 8
+        assert [future.result(1) for future in futures] == [ChatReply(None, "the client was closed")] * 8
         assert time.monotonic() - start < 0.5
         assert asyncio.run_coroutine_threadsafe(complete(client, "later"), loop).result(1).text is None
         loop.call_soon_threadsafe(loop.stop)
@@ -230,7 +230,7 @@ def test_close_ends_hanging_calls_at_once_as_unscorable():
 def test_close_after_the_loop_was_stopped_closes_the_sockets():
     with ApiServer() as server:
         loop, client = asyncio.new_event_loop(), client_of(server)
-        assert loop.run_until_complete(complete(client, "question")) == Reply("A")
+        assert loop.run_until_complete(complete(client, "question")) == ChatReply("A")
         client.close()
         loop.run_until_complete(asyncio.sleep(0.05))
         assert server.open_connections == 0
@@ -277,7 +277,7 @@ def test_a_caller_that_is_cancelled_leaves_the_others_alone():
             await client.aclose()
             return first.cancelled(), reply
 
-        assert asyncio.run(run()) == (True, Reply("A"))
+        assert asyncio.run(run()) == (True, ChatReply("A"))
 
 
 def test_a_client_serves_one_loop_after_another_but_not_two_at_once():

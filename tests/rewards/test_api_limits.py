@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from rewards.api.cache import ReplyCache, cache_key
 from rewards.api.connections import Connections
 from rewards.api.endpoint import Limits
 from rewards.api.limits import Breaker, RateLimit, RetryBudget
-from rewards.api.reply import Reply, retry_after_s
+from rewards.api.reply import ChatReply, retry_after_s
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +30,7 @@ def key(monkeypatch):
 def test_retry_after_is_obeyed_within_the_deadline():
     with ApiServer(fails(429, retry_after="0.3")) as server:
         start = time.monotonic()
-        assert ask(client_of(server), "question") == [Reply("A")]
+        assert ask(client_of(server), "question") == [ChatReply("A")]
         assert 0.3 <= time.monotonic() - start < 1.5
     with ApiServer(fails(503, retry_after="60")) as server:
         start = time.monotonic()
@@ -89,7 +90,7 @@ def test_the_breaker_lets_one_probe_through_and_closes_when_it_succeeds():
         breaker.fail(False)
     assert breaker.wait_s() > 0
     now[0] = 10.0
-    assert breaker.wait_s() == 0 and breaker.probing and breaker.wait_s() > 0  # one probe, the others wait
+    assert breaker.wait_s() == 0 and breaker.is_probing and breaker.wait_s() > 0  # one probe, the others wait
     breaker.fail(True)
     assert breaker.wait_s() > 0 and breaker.open_for_s == 10
     now[0] = 20.0
@@ -231,7 +232,7 @@ def test_the_client_keeps_to_requests_per_minute():
         client = client_of(
             server, Limits(requests_per_minute=2, deadline_s=5, max_concurrency=1), sleep=sleep, clock=lambda: now[0]
         )
-        assert ask(client, "a", "b", "c", "d", "e") == [Reply("A")] * 5 and now[0] == 120
+        assert ask(client, "a", "b", "c", "d", "e") == [ChatReply("A")] * 5 and now[0] == 120
 
 
 def test_concurrency_is_bounded():
@@ -279,7 +280,7 @@ def test_96_calls_take_hardly_longer_than_the_slowest_of_them(monkeypatch):
                 took.clear()
                 start = time.perf_counter()
                 replies = await asyncio.gather(*[complete(client, f"question {number} {i}") for i in range(96)])
-                assert replies == [Reply("A")] * 96
+                assert replies == [ChatReply("A")] * 96
                 rounds.append((time.perf_counter() - start, max(took)))
             await client.aclose()
             return rounds
@@ -292,13 +293,13 @@ def test_96_calls_take_hardly_longer_than_the_slowest_of_them(monkeypatch):
 def test_equal_questions_under_way_are_asked_once():
     with ApiServer(default=says("A", after_s=0.1)) as server:
         client = client_of(server)
-        assert ask(client, *["same"] * 8) == [Reply("A")] * 8
+        assert ask(client, *["same"] * 8) == [ChatReply("A")] * 8
         assert len(server.requests) == 1 and client.metrics()["judge/cache_hits"] == 7
 
 
 def test_the_cache_survives_a_restart_and_holds_successes_alone(tmp_path):
     with ApiServer(says("A"), says(None), says("B")) as server:
-        assert ask(client_of(server, cache=ReplyCache(tmp_path / "sub" / "cache.sqlite")), "one") == [Reply("A")]
+        assert ask(client_of(server, cache=ReplyCache(tmp_path / "sub" / "cache.sqlite")), "one") == [ChatReply("A")]
         assert ask(client_of(server, cache=ReplyCache(tmp_path / "sub" / "cache.sqlite")), "two")[0].text is None
     second = ApiServer(says("C"))
     with second:
@@ -356,7 +357,7 @@ def test_a_cache_that_cannot_be_opened_is_an_error_and_one_that_breaks_is_switch
         ReplyCache(tmp_path / "notes.txt")
     assert caught.value.exit_code == PREFLIGHT
     cache = ReplyCache(tmp_path / "cache.sqlite")
-    cache._connection.execute("DROP TABLE replies")
+    sqlite3.connect(tmp_path / "cache.sqlite").execute("DROP TABLE replies")
     assert cache.get("x") is None and cache.get("x") is None and len(caplog.records) == 1
 
 

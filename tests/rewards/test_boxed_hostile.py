@@ -104,18 +104,18 @@ SHORT = {
 
 @pytest.mark.parametrize("answer", HUGE.values(), ids=HUGE)
 def test_huge_answers(answer):
-    start = time.perf_counter()
+    start = time.process_time()
     assert verdict(rf"\boxed{{{answer}}}", "5")[0] in ("wrong", "no_answer")
     assert verdict(r"\boxed{5}", answer)[0] in ("wrong", "unscorable")
-    assert time.perf_counter() - start < MAX_SECONDS
+    assert time.process_time() - start < MAX_SECONDS
 
 
 @pytest.mark.parametrize("answer", SHORT.values(), ids=SHORT)
 @pytest.mark.parametrize("other", ["5", "x", None], ids=["against 5", "against x", "against its like"])
 def test_short_answers(answer, other):
-    start = time.perf_counter()
+    start = time.process_time()
     assert not equivalent(answer, answer + "+1" if other is None else other)
-    assert time.perf_counter() - start < MAX_SECONDS
+    assert time.process_time() - start < MAX_SECONDS
 
 
 @pytest.mark.parametrize("answer", SHORT.values(), ids=SHORT)
@@ -158,10 +158,10 @@ def test_pythons_own_limit_is_a_verdict_too(monkeypatch):
     ids=range(10),
 )
 def test_finding_the_box_and_the_truth_is_linear(text):
-    start = time.perf_counter()
+    start = time.process_time()
     verdict(text, "5")
     gold_answer(text)
-    assert time.perf_counter() - start < MAX_SECONDS
+    assert time.process_time() - start < MAX_SECONDS
 
 
 def test_nothing_is_evaluated(tmp_path):

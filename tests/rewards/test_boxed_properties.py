@@ -75,12 +75,12 @@ def boxed(text: str) -> str:
 @settings(max_examples=400, deadline=None)
 @given(any_text, any_text)
 def test_any_text_gets_a_verdict_in_time(answer, truth):
-    start = time.perf_counter()
+    start = time.process_time()
     kind, reason = verdict(boxed(answer), truth)
     equivalent(answer, truth)
     last_boxed(answer)
     gold_answer(answer)
-    assert time.perf_counter() - start < MAX_SECONDS
+    assert time.process_time() - start < MAX_SECONDS
     assert kind in ("correct", "wrong", "no_answer", "unscorable")
     reason.encode("utf-8")
 

@@ -7,18 +7,20 @@ from dataclasses import asdict
 
 import pytest
 
+from grpo.config.load import load_config
 from grpo.errors import UserError
-from grpo.run.config import load_config
 from grpo.schema import Completion, Group, Prompt
 from knowledge.build import SkipLog, build
 from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.facts.lexical import LexicalVerifier
 from knowledge.store.source import Source
-from rewards.knowrl import combined, correctness
-from rewards.knowrl.combined import Facts
-from rewards.knowrl.factuality import FORMULAS, Factuality, FactualityJudge
-from rewards.knowrl.judge import Verdict
+from rewards.knowrl import correctness, factuality
+from rewards.knowrl import reward as combined
+from rewards.knowrl.factuality import Factuality, FactualityMeter
+from rewards.knowrl.judge import Judgement
+from rewards.knowrl.reward import Facts
 from rewards.registry import build_rewards
+from rewards.score import main
 from rewards.scorer import Scorer
 
 ROW = {"question": "Where was Mira Tolan born?", "answer": "Velda", "title": "Mira Tolan"}
@@ -35,9 +37,9 @@ class FixedJudge:
     def __init__(self, outcome):
         self.outcome, self.asked = outcome, []
 
-    async def verdict(self, question, answer, truths):
+    async def judge(self, question, answer, truths):
         self.asked.append(question)
-        return Verdict(self.outcome, "as told")
+        return Judgement(self.outcome, "as told")
 
     def check_sync(self):
         pass
@@ -133,13 +135,13 @@ def test_the_truth_table(grade, version, outcome, thoughts, answer, value):
     ],
 )
 def test_facts_are_taken_from_the_think_block_and_from_all_only_without_one(base, completion, think):
-    facts, judged = Facts(options(base), "hardened", True), []
+    facts, judged = Facts(options(base), factuality.knowrl, True), []
 
     async def judge(text, question, titles):
         judged.append((text, question, titles))
         return Factuality(0.0)
 
-    facts.judge.judge = judge
+    facts.meter.measure = judge
     asyncio.run(facts.of(completion, ROW))
     facts.close()
     assert judged == [(completion if think is None else think, ROW["question"], ROW["title"])]
@@ -158,29 +160,29 @@ def test_an_empty_think_block_earns_nothing_for_facts_in_the_answer(base):
 @pytest.mark.parametrize(
     ("name", "formula", "weighs"),
     [
-        ("combined", FORMULAS["hardened"], True),
-        ("combined_v1", FORMULAS["knowrl_v1"], False),
-        ("combined_v2", FORMULAS["knowrl_v2"], False),
-        ("factuality", FORMULAS["hardened"], True),
+        ("combined", factuality.knowrl, True),
+        ("combined_v1", factuality.knowrl_v1, False),
+        ("combined_v2", factuality.knowrl_v2, False),
+        ("factuality", factuality.knowrl, True),
     ],
 )
 def test_each_version_has_its_formula_and_weighs_contradiction_as_the_table_says(
     base, monkeypatch, name, formula, weighs
 ):
-    loaded, judges = [], []
+    loaded, formulas = [], []
 
     def load(model, *, device, threshold, weigh_contradiction):
         loaded.append((model, threshold, weigh_contradiction))
         return LexicalVerifier()
 
-    def judge(*arguments, **more):
-        judges.append(more["formula"])
-        return FactualityJudge(*arguments, **more)
+    def meter(*arguments, **more):
+        formulas.append(more["formula"])
+        return FactualityMeter(*arguments, **more)
 
     monkeypatch.setattr(EntailmentVerifier, "load", load)
-    monkeypatch.setattr(combined, "FactualityJudge", judge)
+    monkeypatch.setattr(combined, "FactualityMeter", meter)
     reward = build_rewards([name], options(base, "verifier=nli", "nli_model=some/model", "entailment_threshold=0.4"))[0]
-    assert loaded == [("some/model", 0.4, weighs)] and judges == [formula] and reward.slow
+    assert loaded == [("some/model", 0.4, weighs)] and formulas == [formula] and reward.slow
     reward.close()
 
 
@@ -214,7 +216,7 @@ def test_the_details_of_a_score_count_facts_by_verdict(grade):
 def test_verdicts_are_kept_where_a_cache_is_named(base, tmp_path):
     text = f"<think>{SUPPORTED}</think><answer>Quent</answer>"
     for hits in (0, 1):
-        facts = Facts(options(base, f"verdict_cache={tmp_path / 'verdicts.db'}"), "hardened", True)
+        facts = Facts(options(base, f"verdict_cache={tmp_path / 'verdicts.db'}"), factuality.knowrl, True)
         assert asyncio.run(facts.of(text, ROW)).value == 1 / 4 and facts.verifier.num_hits == hits
         facts.close()
 
@@ -266,8 +268,10 @@ def test_a_missing_title_concerns_its_own_completion_alone_and_a_batch_of_one_sc
         for i, title in enumerate(("Mira Tolan", "Nobody At All"))
     ]
     scorer.grade(groups)
-    assert groups[0].rewards == [pytest.approx(1 - 1 + 1 / 4)]  # a batch of one completion
-    assert groups[1].rewards == [0.0] and "not in the knowledge base" in groups[1].scores[0]["combined"].reason
+    assert [c.reward for c in groups[0].completions] == [pytest.approx(1 - 1 + 1 / 4)]  # a batch of one completion
+    assert [c.reward for c in groups[1].completions] == [0.0] and "not in the knowledge base" in groups[1].completions[
+        0
+    ].scores["combined"].reason
     scorer.close()
 
 
@@ -279,7 +283,7 @@ def test_without_its_title_a_wrong_answer_still_counts_in_its_group_so_that_refu
     )
     scorer.grade([group])
     scorer.close()
-    assert group.rewards == [2.0, 1.0, -1.0]
+    assert [c.reward for c in group.completions] == [2.0, 1.0, -1.0]
 
 
 @pytest.mark.parametrize(("policy", "value"), [("zero", -1.0), ("unscored", None)])
@@ -339,3 +343,16 @@ def test_titles_in_lists_count_in_the_coverage_as_they_do_in_the_look_up(base):
     )
     reward.close()
     assert "66.7% of 3 titles found (1 exact, 1 by parts)" in said[0]
+
+
+def test_scoring_a_file_by_a_preset_reports_each_of_its_rewards(base, tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps(ROW | {"completion": "<think>x</think><answer>Velda</answer>"}), encoding="utf-8")
+    settings = ["judge=offline", "decomposer=rules", "verifier=lexical", f"knowledge_base={base}"]
+    main(["--reward", "knowrl_v2", str(rows), *settings])
+    said = capsys.readouterr()
+    assert json.loads(said.out)["rewards"] == {"format": 1.0, "combined_v2": 2.0}
+    assert said.err.splitlines()[-2:] == [
+        "format: 1 of 1 rows scored, mean +1.000",
+        "combined_v2: 1 of 1 rows scored, mean +2.000",
+    ]

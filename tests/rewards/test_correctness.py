@@ -1,4 +1,4 @@
-"""The correctness rewards: truth tables of both presets and of the hardened default, and the original's bugs."""
+"""The correctness rewards: truth tables of both presets and of the default, and the original's bugs."""
 
 import asyncio
 import inspect
@@ -17,13 +17,13 @@ from rewards.api.endpoint import Endpoint, Limits
 from rewards.format import parse
 from rewards.knowrl.correctness import (
     build_judge,
-    correctness,
+    knowrl,
     knowrl_v1,
     knowrl_v2,
     lists_alternatives,
     shares_keyword,
 )
-from rewards.knowrl.judge import ModelJudge, Verdict
+from rewards.knowrl.judge import Judgement, ModelJudge
 from rewards.knowrl.offline_judge import OfflineJudge
 from rewards.registry import Reward
 from rewards.scorer import Scorer
@@ -42,9 +42,9 @@ class Scripted:
     def __init__(self, outcome):
         self.outcome, self.asked = outcome, []
 
-    async def verdict(self, question: str, answer: str, truths: Sequence[str]) -> Verdict:
+    async def judge(self, question: str, answer: str, truths: Sequence[str]) -> Judgement:
         self.asked.append((question, answer, list(truths)))
-        return Verdict(self.outcome, "scripted")
+        return Judgement(self.outcome, "scripted")
 
 
 def block(answer: str) -> str:
@@ -56,7 +56,7 @@ def grade(make, outcome, completion: str, row=ROW) -> tuple[Score, int]:
     return asyncio.run(make(judge)(completion, row)), len(judge.asked)
 
 
-# completion, truth, what the judge says -> (value, outcome, was the judge asked) under v1, v2 and the hardened default
+# completion, truth, what the judge says -> (value, outcome, was the judge asked) under v1, v2 and the default
 WRONG, NOT_ASKED = (-1.0, "wrong", False), False
 TABLE = {
     "judge: correct": (
@@ -158,16 +158,16 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize("version", range(3), ids=["knowrl_v1", "knowrl_v2", "correctness"])
+@pytest.mark.parametrize("version", range(3), ids=["knowrl_v1", "knowrl_v2", "knowrl"])
 @pytest.mark.parametrize("name", TABLE)
 def test_truth_table(name, version):
     answer, truth, outcome, *wanted = TABLE[name]
-    score, asked = grade((knowrl_v1, knowrl_v2, correctness)[version], outcome, block(answer), ROW | {"answer": truth})
+    score, asked = grade((knowrl_v1, knowrl_v2, knowrl)[version], outcome, block(answer), ROW | {"answer": truth})
     assert (score.value, score.outcome, bool(asked)) == wanted[version]
     assert score.reason
 
 
-@pytest.mark.parametrize("make", [knowrl_v1, knowrl_v2, correctness])
+@pytest.mark.parametrize("make", [knowrl_v1, knowrl_v2, knowrl])
 @pytest.mark.parametrize(
     "completion", ["Paris", "", "<answer></answer>", "<answer> \n </answer>", "<answer>Paris", "</answer>Paris<answer>"]
 )
@@ -186,8 +186,8 @@ def test_without_an_answer_it_is_wrong_and_the_judge_is_not_asked(make, completi
         "<think><think>a</think><answer>Paris</answer>",
     ],
 )
-def test_tags_that_are_not_one_pair_of_each_get_no_credit_in_the_hardened_default_alone(completion):
-    assert grade(correctness, "correct", completion) == (
+def test_tags_that_are_not_one_pair_of_each_get_no_credit_in_the_default_alone(completion):
+    assert grade(knowrl, "correct", completion) == (
         Score(-1.0, "not exactly one think block and one answer block", "wrong"),
         0,
     )
@@ -200,7 +200,7 @@ def test_the_first_answer_block_counts():
     assert judge.asked[0][1] == "Paris"
 
 
-@pytest.mark.parametrize("make", [knowrl_v1, knowrl_v2, correctness])
+@pytest.mark.parametrize("make", [knowrl_v1, knowrl_v2, knowrl])
 def test_the_judge_sees_the_rows_question_and_not_the_rendered_prompt(make):
     """The original misspells a parameter, and shows the judge the whole templated prompt."""
     judge = Scripted("correct")
@@ -208,7 +208,7 @@ def test_the_judge_sees_the_rows_question_and_not_the_rendered_prompt(make):
     assert judge.asked == [("What is the capital of France?", "Paris", ["Paris", "City of Light"])]
 
 
-@pytest.mark.parametrize("make", [knowrl_v1, knowrl_v2, correctness])
+@pytest.mark.parametrize("make", [knowrl_v1, knowrl_v2, knowrl])
 def test_a_row_without_question_or_answer_is_unscorable(make):
     for row in (ROW | {"question": " "}, ROW | {"answer": None}, ROW | {"answer": []}, {}):
         score, asked = grade(make, "correct", block("Paris"), row)
@@ -216,7 +216,7 @@ def test_a_row_without_question_or_answer_is_unscorable(make):
 
 
 def test_they_are_coroutine_functions_as_the_scorer_needs_them():
-    assert all(inspect.iscoroutinefunction(make(Scripted("correct"))) for make in (knowrl_v1, knowrl_v2, correctness))
+    assert all(inspect.iscoroutinefunction(make(Scripted("correct"))) for make in (knowrl_v1, knowrl_v2, knowrl))
 
 
 def test_keywords_are_words():
@@ -266,7 +266,7 @@ def test_an_or_or_a_list_in_a_longer_text_is_left_to_the_judge():
         "Its rooms are open on Mondays and/or Tuesdays, and it sits in Paris."
     )
     judge = Scripted("correct")
-    assert asyncio.run(correctness(judge)(block(long), ROW)).value == 2 and judge.asked
+    assert asyncio.run(knowrl(judge)(block(long), ROW)).value == 2 and judge.asked
 
 
 def test_hardly_any_real_answer_lists_alternatives():
@@ -283,7 +283,7 @@ def test_hardly_any_real_answer_lists_alternatives():
 
 def test_offline_the_presets_pay_the_same_values():
     for answer, wanted in (("Paris", 2.0), ("London", -1.0), ("I don't know", 1.0)):
-        assert asyncio.run(correctness(OfflineJudge())(block(answer), ROW)).value == wanted
+        assert asyncio.run(knowrl(OfflineJudge())(block(answer), ROW)).value == wanted
         assert asyncio.run(knowrl_v2(OfflineJudge())(block(answer), ROW)).value == wanted
     assert asyncio.run(knowrl_v1(OfflineJudge())(block("I don't know"), ROW)).value == -1
 
@@ -292,7 +292,7 @@ def test_offline_the_presets_pay_the_same_values():
 def test_the_rules_take_linear_time(piece):
     start = time.perf_counter()
     for answer in (piece * 100_000, piece * (1000 // len(piece))):
-        asyncio.run(correctness(OfflineJudge())(block(answer), ROW))
+        asyncio.run(knowrl(OfflineJudge())(block(answer), ROW))
         asyncio.run(knowrl_v1(OfflineJudge())(block(answer), ROW))
     assert time.perf_counter() - start < 3
 
@@ -368,5 +368,5 @@ def test_judge_calls_run_together_where_the_original_made_one_after_the_other(mo
 def test_a_judge_that_hangs_ends_as_unscorable_by_the_deadline(monkeypatch):
     with ApiServer(default=hangs) as server:
         judge = model_judge(server, monkeypatch, Limits(backoff_s=0.001, deadline_s=0.4))
-        (score,) = run_in_scorer(judge, correctness, [block("Paris")])
+        (score,) = run_in_scorer(judge, knowrl, [block("Paris")])
         assert score.value is None and "no answer within" in score.reason

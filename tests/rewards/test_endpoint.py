@@ -11,7 +11,7 @@ from asking import FAST, KEY, KEY_NAME, ask, client_of
 from grpo.errors import CONFIG, PREFLIGHT, UserError
 from rewards.api.client import ApiClient, decomposer_client, judge_client
 from rewards.api.endpoint import Endpoint, check_url, decomposer_endpoint, judge_endpoint
-from rewards.api.reply import Reply
+from rewards.api.reply import ChatReply
 
 OPTIONS = {
     "judge_base_url": None,
@@ -61,7 +61,7 @@ def test_only_the_endpoints_own_key_and_plain_headers_are_sent(monkeypatch):
     }.items():
         monkeypatch.setenv(name, value)
     with ApiServer() as server:
-        assert ask(client_of(server), "question") == [Reply("A")]
+        assert ask(client_of(server), "question") == [ChatReply("A")]
         headers = server.requests[0].headers
     assert headers.pop("authorization") == f"Bearer {KEY}"
     assert "canary" not in str(headers) and not {name for name in headers if name.startswith("openai")}

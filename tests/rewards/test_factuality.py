@@ -18,7 +18,7 @@ from knowledge.facts.verdict import CachedVerifier, Verdict
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.result import Lookup, Passage
 from knowledge.store.source import Source
-from rewards.knowrl.factuality import FactualityJudge, FactVerdict, titles_of
+from rewards.knowrl.factuality import FactualityMeter, FactVerdict, titles_of
 
 DOCUMENTS = {
     "Mira Tolan": "Mira Tolan was born in Velda. She works as a baker. She lived in Orun.",
@@ -45,9 +45,9 @@ def make(path):
     """make(**options) -> a judge on the documents above, closed at the end."""
     made = []
 
-    def make_judge(decompose=by_rules, verifier=None, base_path=path, busy_timeout_s=5.0, **options) -> FactualityJudge:
+    def make_judge(decompose=by_rules, verifier=None, base_path=path, busy_timeout_s=5.0, **options) -> FactualityMeter:
         base = KnowledgeBase.open(base_path, busy_timeout_s=busy_timeout_s)
-        made.append((FactualityJudge(base, decompose, verifier or LexicalVerifier(), **options), base))
+        made.append((FactualityMeter(base, decompose, verifier or LexicalVerifier(), **options), base))
         return made[-1][0]
 
     yield make_judge
@@ -56,11 +56,11 @@ def make(path):
         base.close()
 
 
-def judge_all(judge: FactualityJudge, *rows: tuple):
+def judge_all(judge: FactualityMeter, *rows: tuple):
     """The judge's answers to rows (think, question, titles), all at once."""
 
     async def run():
-        return await asyncio.gather(*(judge.judge(*row) for row in rows))
+        return await asyncio.gather(*(judge.measure(*row) for row in rows))
 
     return asyncio.run(run())
 
@@ -352,10 +352,10 @@ def test_pronouns_stand_for_the_title_only_where_it_is_one_that_is_known(make, t
 
 
 def test_evidence_is_sought_with_all_titles_that_were_found(make):
-    judge, asked = make(num_passages=3), []
+    judge, asked = make(), []
     judge.base.search = lambda query, k, titles: asked.append((query, k, titles)) or []
     [found] = judge_all(judge, (GOOD, "", "Mira Tolan;Nobody;Jon Orn"))
-    assert asked == [("Mira Tolan Jon Orn Mira Tolan was born in Velda", 3, ("Mira Tolan", "Jon Orn"))]
+    assert asked == [("Mira Tolan Jon Orn Mira Tolan was born in Velda", 5, ("Mira Tolan", "Jon Orn"))]
     assert found.reason == "0 of 1 facts supported, 0 refuted"
 
 

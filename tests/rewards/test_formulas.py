@@ -1,10 +1,10 @@
-"""What a list of verdicts is worth: KnowRL's two formulas and the hardened one."""
+"""What a list of verdicts is worth: KnowRL's two formulas and the default one."""
 
 import math
 
 import pytest
 
-from rewards.knowrl.factuality import FORMULAS, hardened, knowrl_v1, knowrl_v2
+from rewards.knowrl.factuality import knowrl, knowrl_v1, knowrl_v2
 
 S, R, U = "supported", "refuted", "unknown"
 
@@ -24,14 +24,13 @@ def test_the_formula_of_version_2():
     assert knowrl_v2([S] * 10) == 1 and knowrl_v2([S]) == pytest.approx(math.exp(-9))
 
 
-def test_the_hardened_formula_as_its_docstring_tells_it():
-    assert [hardened([S] * n) for n in (0, 1, 3, 10)] == [0, 1 / 4, 1 / 2, 10 / 13]
+def test_the_default_formula_as_its_docstring_tells_it():
+    assert [knowrl([S] * n) for n in (0, 1, 3, 10)] == [0, 1 / 4, 1 / 2, 10 / 13]
     for s in range(8):
         for r in range(8):
             for u in range(8):
                 labels = [S] * s + [R] * r + [U] * u
-                value = hardened(labels)
-                assert 0 <= value < 1 and value <= hardened([*labels, S])
+                value = knowrl(labels)
+                assert 0 <= value < 1 and value <= knowrl([*labels, S])
                 if value > 0:
-                    assert hardened([*labels, S]) > value > hardened([*labels, U]) > hardened([*labels, R])
-    assert set(FORMULAS) == {"hardened", "knowrl_v1", "knowrl_v2"}
+                    assert knowrl([*labels, S]) > value > knowrl([*labels, U]) > knowrl([*labels, R])

@@ -10,7 +10,7 @@ from grpo.errors import PREFLIGHT, UserError
 from rewards.api.cache import ReplyCache
 from rewards.api.client import ApiClient
 from rewards.api.endpoint import Endpoint, Limits
-from rewards.knowrl.judge import MAX_CHARS, ModelJudge, build_messages, parse_verdict, quote
+from rewards.knowrl.judge import MAX_CHARS, ModelJudge, build_messages, parse_grade, quote
 
 REPLIES = {  # 60 replies -> the verdict they are
     "A": "correct",
@@ -82,13 +82,11 @@ def test_there_are_sixty_replies():
 
 @pytest.mark.parametrize("reply", REPLIES)
 def test_a_reply_is_a_verdict_only_as_a_whole(reply):
-    assert parse_verdict(reply) == REPLIES[reply]
+    assert parse_grade(reply) == REPLIES[reply]
 
 
 def test_the_parser_takes_linear_time():
-    assert (
-        parse_verdict(" " * 1_000_000 + "A" + "\n" * 1_000_000) == "correct" and parse_verdict("A" * 2_000_000) is None
-    )
+    assert parse_grade(" " * 1_000_000 + "A" + "\n" * 1_000_000) == "correct" and parse_grade("A" * 2_000_000) is None
 
 
 def judge_of(server: ApiServer, monkeypatch, **more) -> ModelJudge:
@@ -104,7 +102,7 @@ def judge_of(server: ApiServer, monkeypatch, **more) -> ModelJudge:
 
 def verdicts(judge: ModelJudge, *cases: tuple[str, str, list[str]]):
     async def run():
-        found = [await judge.verdict(*case) for case in cases]
+        found = [await judge.judge(*case) for case in cases]
         await judge.client.aclose()
         return found
 

@@ -52,7 +52,7 @@ OFFLINE = [  # question, answer, truths, outcome
 @pytest.mark.parametrize("number", range(len(OFFLINE)))
 def test_offline_judge(number):
     question, answer, truths, outcome = OFFLINE[number]
-    verdict = asyncio.run(OfflineJudge().verdict(question, answer, truths))
+    verdict = asyncio.run(OfflineJudge().judge(question, answer, truths))
     assert verdict.outcome == outcome, verdict.reason
     assert verdict.reason
 
@@ -141,12 +141,12 @@ RIVALS = [
     ("question", "answer", "truth"), [*((BORN, answer, VELDA) for answer in OTHERS + DENIALS), *RIVALS]
 )
 def test_no_answer_with_another_candidate_or_a_denial_is_right(question, answer, truth):
-    assert asyncio.run(OfflineJudge().verdict(question, answer, [truth])).outcome == "wrong"
+    assert asyncio.run(OfflineJudge().judge(question, answer, [truth])).outcome == "wrong"
 
 
 @pytest.mark.parametrize(("question", "answer", "truth"), ORDINARY)
 def test_an_ordinary_answer_stays_right(question, answer, truth):
-    verdict = asyncio.run(OfflineJudge().verdict(question, answer, [truth]))
+    verdict = asyncio.run(OfflineJudge().judge(question, answer, [truth]))
     assert verdict.outcome == "correct", verdict.reason
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rewards.knowrl.refusal import is_refusal, knowrl_v1
+from rewards.knowrl.refusal import is_refusal, matches_knowrl_v1
 
 REFUSALS = [
     "I don't know",
@@ -157,7 +157,7 @@ V1 = {
 
 @pytest.mark.parametrize("answer", V1)
 def test_knowrls_first_version_finds_what_it_found_and_misses_what_it_missed(answer):
-    assert knowrl_v1(answer) is V1[answer]
+    assert matches_knowrl_v1(answer) is V1[answer]
 
 
 SLOW_TWIN = [
@@ -187,7 +187,7 @@ def test_the_scan_agrees_with_the_plain_patterns_on_random_sentences():
     for _ in range(20_000):
         text = " ".join(draw.choices(WORDS, k=draw.randint(2, 14)))
         wanted = any(pattern.search(text) for pattern in SLOW_TWIN)
-        assert knowrl_v1(text) == wanted, text
+        assert matches_knowrl_v1(text) == wanted, text
         found += wanted
     assert found > 500
 
@@ -217,8 +217,8 @@ HOSTILE = [
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_time_is_linear_in_the_text(piece):
     """400,000 characters in well under a second each; a quadratic pattern takes minutes."""
-    start = time.perf_counter()
-    knowrl_v1(piece * (400_000 // len(piece)))
+    start = time.process_time()
+    matches_knowrl_v1(piece * (400_000 // len(piece)))
     is_refusal(piece * (400_000 // len(piece)))
     is_refusal(piece * (1000 // len(piece)))
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3

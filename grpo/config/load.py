@@ -18,9 +18,8 @@ from typing import Any
 
 import yaml
 
-from grpo.errors import CONFIG, UserError
-from grpo.run.combinations import find_problems
-from grpo.run.options import (
+from grpo.config.combinations import find_problems
+from grpo.config.options import (
     ALIASES,
     IGNORED,
     MADE_BY_TOY_WORLD,
@@ -30,7 +29,8 @@ from grpo.run.options import (
     TrainConfig,
     describe_keys,
 )
-from grpo.run.values import check_bounds, coerce, did_you_mean, expand_variables
+from grpo.config.values import check_bounds, coerce, did_you_mean, expand_variables
+from grpo.errors import CONFIG, UserError
 from rewards.api.endpoint import MODEL_VARIABLES
 from rewards.registry import NEED_KNOWLEDGE, expand
 
@@ -97,7 +97,7 @@ def load_config(
         raise UserError(
             f"{path or COMMAND_LINE}: {count} in the configuration",
             "\n     ".join(problems),
-            "correct the keys named above; grpo/run/options.py lists every key",
+            "correct the keys named above; grpo/config/options.py lists every key",
             CONFIG,
         )
     return config, notices

@@ -1,10 +1,8 @@
-"""A read-only SQLite file behind SQLAlchemy: safe in threads, after a fork, and when somebody locks or replaces the
-file."""
+"""Read an SQLite file through SQLAlchemy, safely with threads, and when somebody locks or replaces the file."""
 
 import os
 import shlex
 import sqlite3
-import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,14 +21,16 @@ CACHE_KIB = 16 << 10  # SQLite's page cache of each connection; the system's fil
 
 
 def file_uri(path: Path, mode: str) -> str:
-    """SQLite's URI of a file; mode: ro or rw, neither creates it."""
+    """Return SQLite's URI of a file; mode: ro or rw, neither creates it."""
     return f"file:{quote(str(path.absolute()))}?mode={mode}"
 
 
 def read_only_uri(path: Path) -> str:
-    """SQLite's URI to read a file by. One in WAL mode, as KnowRL leaves its own, is read as immutable: SQLite would
-    create two files beside it otherwise, and fail where it cannot. UserError (exit 3) if part of its content is still
-    in the -wal file."""
+    """Return SQLite's URI to read a file.
+
+    A file in WAL mode, as KnowRL leaves its own, is read as immutable. Otherwise SQLite would create two files beside
+    it, and fail where it cannot. UserError (exit 3) if part of the content is still in the -wal file.
+    """
     try:
         with open(path, "rb") as file:
             is_wal = 2 in file.read(20)[18:]
@@ -44,92 +44,24 @@ def read_only_uri(path: Path) -> str:
     if log.exists() and log.stat().st_size:
         raise bad_file(
             path,
-            f"in SQLite's WAL mode, and not all of it is in it: {log.name} holds the rest",
+            f"it is in SQLite's WAL mode, and part of its content is only in {log.name}",
             "a file that is complete by itself",
             f"end the processes that write to it, then: sqlite3 {shlex.quote(str(path))} 'PRAGMA journal_mode=DELETE'",
         )
     return file_uri(path, "ro") + "&immutable=1"
 
 
-class _ForkGate:
-    """Lets any number of threads use SQLite at once, but no fork happen meanwhile.
-
-    A fork copies only the thread that forks. A lock that another thread holds just then, in SQLite or SQLAlchemy, would
-    stay locked in the child for ever, so the fork waits for the running calls to end (MAX_WAIT_S at most, in case the
-    forking thread has one itself).
-    """
-
-    MAX_WAIT_S = 10.0
-
-    def __init__(self) -> None:
-        self._changed, self._running, self._forking = threading.Condition(threading.Lock()), 0, False
-
-    def __enter__(self) -> None:
-        with self._changed:
-            while self._forking:
-                self._changed.wait()
-            self._running += 1
-
-    def __exit__(self, *exception: object) -> None:
-        with self._changed:
-            self._running -= 1
-            if self._forking:
-                self._changed.notify_all()
-
-    def before_fork(self) -> None:
-        self._changed.acquire()
-        self._forking = True
-        self._changed.wait_for(lambda: not self._running, self.MAX_WAIT_S)
-
-    def after_fork_in_parent(self) -> None:
-        self._forking = False
-        self._changed.notify_all()
-        self._changed.release()
-
-
-_gate = _ForkGate()
-
-
 class ReadOnlyDatabase:
-    """Runs SELECTs on one file, and on a second one attached to it. No statement ever holds user text: values are
-    bound.
+    """Runs SELECTs on one file, and on a second one attached to it. Values are bound: no statement holds user text.
 
-    Raises KnowledgeBusy after busy_timeout_s of waiting for a lock, and UserError (exit 3) on a damaged or replaced
-    file.
+    Raises KnowledgeBusy after `busy_timeout_s` of waiting for a lock, and UserError (exit 3) if the file is damaged or
+    was replaced.
     """
 
     def __init__(self, path: Path, attached: Path | None = None, busy_timeout_s: float = BUSY_TIMEOUT_S):
         self.path, self.attached, self.busy_timeout_s = path, attached, busy_timeout_s
         self._inodes = {file: os.stat(file).st_ino for file in (path, attached) if file}
-        with _gate:
-            self._engine = self._new_engine()
-        _open_databases.add(self)
-
-    def rows(self, sql: str, *values: object) -> list[tuple]:
-        """All rows of a SELECT, its ? bound to the values."""
-        with self._connected() as connection:
-            return connection.exec_driver_sql(sql, values).fetchall()
-
-    def stream(self, sql: str, *values: object) -> Iterator[tuple]:
-        """The rows of a SELECT one by one, in constant memory; a read lock is held until the last."""
-        with self._connected() as connection:
-            yield from connection.exec_driver_sql(sql, values)
-
-    def close(self) -> None:
-        """Closes the idle connections; a later SELECT opens a new one."""
-        with _gate:
-            self._engine.dispose()
-
-    @contextmanager
-    def _connected(self) -> Iterator[sqlalchemy.Connection]:
-        try:
-            with _gate, self._engine.connect() as connection:
-                yield connection
-        except (sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, sqlite3.Error) as error:
-            raise self._explain(error) from error
-
-    def _new_engine(self) -> sqlalchemy.Engine:
-        return sqlalchemy.create_engine(
+        self._engine = sqlalchemy.create_engine(
             "sqlite://",
             creator=self._connect,
             poolclass=QueuePool,
@@ -137,6 +69,29 @@ class ReadOnlyDatabase:
             max_overflow=0,
             isolation_level="AUTOCOMMIT",
         )
+        _engines.add(self._engine)
+
+    def rows(self, sql: str, *values: object) -> list[tuple]:
+        """Return all rows of a SELECT, its ? bound to the values."""
+        with self._connected() as connection:
+            return connection.exec_driver_sql(sql, values).fetchall()
+
+    def stream(self, sql: str, *values: object) -> Iterator[tuple]:
+        """Yield the rows of a SELECT one by one, in constant memory; a read lock is held until the last."""
+        with self._connected() as connection:
+            yield from connection.exec_driver_sql(sql, values)
+
+    def close(self) -> None:
+        """Close the idle connections; a later SELECT opens a new one."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlalchemy.Connection]:
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except (sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, sqlite3.Error) as error:
+            raise self._explain(error) from error
 
     def _connect(self) -> sqlite3.Connection:
         for file, inode in self._inodes.items():
@@ -156,7 +111,7 @@ class ReadOnlyDatabase:
         return connection
 
     def _explain(self, error: Exception) -> UserError:
-        """TimeoutError: all connections were busy for SQLAlchemy's 30 s."""
+        """Return what to raise instead. TimeoutError: all connections were busy for SQLAlchemy's 30 s."""
         cause = getattr(error, "orig", error)
         is_locked = getattr(cause, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
         if is_locked or isinstance(error, sqlalchemy.exc.TimeoutError):
@@ -168,23 +123,14 @@ class ReadOnlyDatabase:
             f"python -m knowledge.verify {self.path} tells what is damaged; then fetch or build it again",
         )
 
-    def _after_fork(self) -> None:
-        """In the child: new connections. The inherited ones belong to the parent (SQLite forbids sharing them), so they
-        are kept alive but never used or closed here."""
-        _inherited.append(self._engine)
-        self._engine = self._new_engine()
+
+_engines: "weakref.WeakSet[sqlalchemy.Engine]" = weakref.WeakSet()
 
 
-_open_databases: "weakref.WeakSet[ReadOnlyDatabase]" = weakref.WeakSet()
-_inherited: list[sqlalchemy.Engine] = []
+def _forget_inherited_connections() -> None:
+    """Let a forked child open its own connections: SQLite forbids sharing those of its parent."""
+    for engine in list(_engines):
+        engine.dispose(close=False)
 
 
-def _after_fork_in_child() -> None:
-    _gate.__init__()  # its lock is held by this thread and its count may be another thread's: start afresh
-    for database in list(_open_databases):
-        database._after_fork()
-
-
-os.register_at_fork(
-    before=_gate.before_fork, after_in_parent=_gate.after_fork_in_parent, after_in_child=_after_fork_in_child
-)
+os.register_at_fork(after_in_child=_forget_inherited_connections)

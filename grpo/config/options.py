@@ -1,6 +1,6 @@
 """Every configuration key: its name, type, default, meaning and bounds.
 
-`config.py` turns a YAML file and a command line into a `TrainConfig` or an `SftConfig`. The names are those of TRL,
+`load.py` turns a YAML file and a command line into a `TrainConfig` or an `SftConfig`. The names are those of TRL,
 which KnowRL uses too; ALIASES lists the names that other tools use. A key means the same in both stages.
 """
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from grpo.run.options import AnyConfig, TrainConfig
+from grpo.config.options import AnyConfig, TrainConfig
 from grpo.run.run import Run
 from grpo.storage import write_atomically
 from knowledge.build import SkipLog, build

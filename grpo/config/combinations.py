@@ -2,7 +2,7 @@
 
 import os
 
-from grpo.run.options import AnyConfig, TrainConfig
+from grpo.config.options import AnyConfig, TrainConfig
 from rewards.registry import NEED_KNOWLEDGE, expand
 
 TRACKERS = ("tensorboard", "swanlab", "wandb", "none")

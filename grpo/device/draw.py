@@ -1,0 +1,131 @@
+"""Draw a token: temperature, top-k, top-p, then inverse-CDF sampling with one uniform number per row.
+
+No sort of the vocabulary, no random number per entry. The uniform is a hash of (seed of the row, position): the same
+tokens come out whatever else is in the batch, and a generation can be replayed from its seed.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+BLOCK = 128  # entries per block of the two-level search
+CANDIDATES = 1024  # entries that are sorted for top-p before the complete row is
+NO_CUT = float("-inf")
+_GOLDEN, _MIX1, _MIX2 = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """temperature 0 is greedy; top_k 0 and top_p 1 keep everything. max_new_tokens counts the end token."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+    @property
+    def cuts(self) -> bool:
+        """Whether some tokens cannot be drawn."""
+        return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
+
+
+def draw(
+    logits_BV: torch.Tensor, uniform_B: torch.Tensor, params: SamplingParams
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Draw a token per row; return ids, log-probs under the distribution drawn from, and its cuts (Completion.cuts).
+
+    uniform_B: numbers in (0, 1). Greedy puts all mass on one token: log-prob 0. Slow twin: kernels/reference.py `draw`.
+    """
+    exact = torch.promote_types(logits_BV.dtype, torch.float32)
+    no_cut_B = torch.full(uniform_B.shape, NO_CUT, dtype=exact, device=logits_BV.device)
+    if params.temperature == 0:
+        return logits_BV.argmax(dim=-1), torch.zeros_like(no_cut_B), no_cut_B
+    logits_BV = logits_BV.to(exact) / params.temperature
+    if not params.cuts:
+        weight_BV = (logits_BV - logits_BV.amax(dim=-1, keepdim=True)).exp_()
+        id_B, total_B = inverse_cdf(weight_BV, uniform_B)
+        return id_B, (weight_BV.gather(1, id_B[:, None])[:, 0] / total_B).log(), no_cut_B
+    logp_BV = logits_BV.log_softmax(dim=-1)
+    cut_B = _cut(logp_BV, params.top_k, params.top_p)
+    weight_BV = torch.where(logp_BV >= cut_B[:, None], logp_BV, NO_CUT).exp_()
+    id_B, total_B = inverse_cdf(weight_BV, uniform_B)
+    return id_B, logp_BV.gather(1, id_B[:, None])[:, 0] - total_B.log(), cut_B
+
+
+def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the first entry at which the running sum of the weights exceeds uniform · total, and the total (Eq. 13).
+
+    Two levels: find the block, then the entry in it, so that long running sums are over V / 128 numbers in float64. For a
+    row that is not finite the entry means nothing, and the total is not finite.
+    """
+    num_rows, width = weight_BV.shape
+    block_BXX = torch.nn.functional.pad(weight_BV, (0, -width % BLOCK)).view(num_rows, -1, BLOCK)
+    running_BX = block_BXX.sum(dim=-1).double().cumsum(dim=-1)
+    total_B = running_BX[:, -1]
+    target_B1 = (uniform_B.double() * total_B)[:, None]
+    block_B1 = torch.searchsorted(running_BX, target_B1, right=True).clamp_(max=running_BX.shape[1] - 1)  # Eq. 13
+    before_B1 = torch.where(block_B1 > 0, running_BX.gather(1, (block_B1 - 1).clamp_min(0)), 0.0)
+    chosen_B1X = block_BXX.gather(1, block_B1[:, :, None].expand(-1, -1, BLOCK))
+    inside_BX = chosen_B1X[:, 0].double().cumsum(dim=-1)
+    last_B1 = inside_BX[:, -1:] * (1 - 1e-12)  # rounding never steps past the block
+    residual_B1 = torch.minimum(target_B1 - before_B1, last_B1)
+    entry_B1 = torch.searchsorted(inside_BX, residual_B1, right=True)  # Eq. 13
+    id_B = (block_B1 * BLOCK + entry_B1)[:, 0].clamp_(max=width - 1)  # a row that is not finite must not crash
+    return id_B, total_B.to(weight_BV.dtype)
+
+
+def _cut(logp_BV: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
+    """Return the log-prob that a token needs to be kept (Eq. 14).
+
+    It lies half way between the last one kept and the first one dropped, so that rounding differences between sampler
+    and trainer do not move tokens across it. Most nuclei are small: a row is sorted completely only if its nucleus does
+    not end among the first CANDIDATES entries.
+    """
+    width = logp_BV.shape[1]
+    few = min(max(CANDIDATES, top_k + 1), width)
+    sorted_BX, kept_BX = _nucleus(logp_BV, few, top_k, top_p)
+    if few < width and bool(kept_BX[:, -1].any()):
+        sorted_BX, kept_BX = _nucleus(logp_BV, width, top_k, top_p)
+    num_kept_B1 = kept_BX.sum(dim=-1, keepdim=True).clamp_min(1)
+    last_B1 = sorted_BX.gather(1, num_kept_B1 - 1)
+    first_dropped_B1 = sorted_BX.gather(1, num_kept_B1.clamp(max=sorted_BX.shape[1] - 1))
+    next_B1 = torch.where(num_kept_B1 < width, first_dropped_B1, NO_CUT)
+    return torch.where(next_B1 > NO_CUT, (last_B1 + next_B1) / 2, next_B1)[:, 0]  # Eq. 14
+
+
+def _nucleus(logp_BV: torch.Tensor, size: int, top_k: int, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the `size` largest log-probs of each row, in order, and which of them top-k and top-p keep."""
+    sorted_BX = logp_BV.topk(size, dim=-1).values
+    kept_BX = torch.ones_like(sorted_BX, dtype=torch.bool)
+    if 0 < top_k < logp_BV.shape[1]:
+        kept_BX[:, top_k:] = False
+    mass_BX = torch.where(kept_BX, sorted_BX, NO_CUT).exp()
+    before_BX = mass_BX.cumsum(dim=-1) - mass_BX
+    total_B1 = mass_BX.sum(dim=-1, keepdim=True) if top_k else 1.0
+    return sorted_BX, kept_BX & (before_BX < top_p * total_B1)
+
+
+def uniforms(seed_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
+    """Return a number in (0, 1), float64, for each (seed, position), int64 each: SplitMix64 (Steele, Lea, Flood 2014).
+
+    It is the middle of its interval: a 0 would draw an entry of any probability, such as 1e-45.
+    """
+    x = seed_B + position_B * _GOLDEN
+    x = (x ^ _shift_right(x, 30)) * _MIX1
+    x = (x ^ _shift_right(x, 27)) * _MIX2
+    x = x ^ _shift_right(x, 31)
+    return (_shift_right(x, 12).double() + 0.5) * 2.0**-52
+
+
+def row_seed(*parts: int) -> int:
+    """Make one 63-bit seed from several numbers (run seed, step, row of the data set, completion): FNV-1a over their
+    bytes."""
+    seed = 0xCBF29CE484222325
+    for byte in b"".join(part.to_bytes(8, "little", signed=True) for part in parts):
+        seed = ((seed ^ byte) * 0x100000001B3) % 2**64
+    return seed >> 1
+
+
+def _shift_right(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Shift int64 logically; torch shifts it arithmetically."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)

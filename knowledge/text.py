@@ -1,0 +1,25 @@
+"""Two normal forms of foreign text: one that every library accepts, and one in which equal words are equal."""
+
+import re
+import unicodedata
+
+_ACCENTS = re.compile("[\u0300-\u036f]")
+
+
+def clean(text: str, max_chars: int | None = None) -> str:
+    """Return the first `max_chars` characters with "?" for each lone surrogate and a space for each NUL.
+
+    SQLite, UTF-8 and tokenizers refuse both.
+    """
+    return text[:max_chars].encode("utf-8", "replace").decode().replace("\0", " ")
+
+
+def fold(text: str) -> str:
+    """Remove case, full-width forms and Latin, Greek and Cyrillic accents: "Ｃａｆé" -> "cafe".
+
+    The marks of other scripts stay.
+    """
+    if text.isascii():
+        return text.lower()
+    text = unicodedata.normalize("NFKD", text).casefold()
+    return unicodedata.normalize("NFC", _ACCENTS.sub("", text))

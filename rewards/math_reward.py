@@ -1,0 +1,29 @@
+"""Grade the last boxed answer against the truth; the configuration says what each kind of answer is worth."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from grpo.schema import Score
+from rewards import boxed, exact
+from rewards.registry import Reward
+
+OUTCOMES = {"correct": "correct", "wrong": "wrong", "no_answer": "wrong", "unscorable": None}
+
+
+def build(options: Mapping[str, Any]) -> Reward:
+    """Build the reward `math`."""
+    values = {
+        "correct": options["math_reward_correct"],
+        "wrong": options["math_reward_wrong"],
+        "no_answer": options["math_reward_no_answer"],
+        "unscorable": None,
+    }
+
+    def grade(completion: str, columns: Mapping[str, Any]) -> Score:
+        accepted = exact.truths(columns.get("answer")) or [""]
+        verdicts = [boxed.verdict(completion, truth) for truth in accepted]
+        right = [verdict for verdict in verdicts if verdict[0] == "correct"]
+        kind, reason = (right or verdicts)[0]
+        return Score(values[kind], reason, OUTCOMES[kind])
+
+    return Reward("math", grade, needs=("answer",))

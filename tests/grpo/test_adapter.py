@@ -1,0 +1,213 @@
+"""Adapters with unlike ranks, scales and settings, in and out, with PEFT as judge."""
+
+import json
+
+import pytest
+import torch
+from making import load, randomise_adapter, write_checkpoint
+from safetensors.torch import load_file, save_file
+
+from grpo.errors import UserError
+from grpo.model.adapter import Adapter, load_adapter, merge_adapter, save_adapter, trained_adapter
+from grpo.model.lora import Build, LoraSpec
+from grpo.model.weights import load_decoder, projections, save_checkpoint
+
+Q, V, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.v_proj", "model.layers.1.mlp.down_proj"
+
+
+def make(ranks: dict[str, int]) -> Adapter:
+    generator, sizes = torch.Generator().manual_seed(0), {Q: (32, 32), V: (16, 32), DOWN: (32, 48)}
+    return Adapter(
+        {
+            module: (
+                torch.randn(rank, sizes[module][1], generator=generator) * 0.1,
+                torch.randn(sizes[module][0], rank, generator=generator) * 0.1,
+            )
+            for module, rank in ranks.items()
+        },
+        "base",
+    )
+
+
+def change(model, original, module: str) -> torch.Tensor:
+    """What was added to a projection's weight."""
+    linear, part = projections(model)[module]
+    before, _ = projections(original)[module]
+    return linear.base(part)[0] - before.base(part)[0]
+
+
+@pytest.mark.parametrize("lora_alpha", [None, 1.0, 6.0, 32.0])
+def test_pairs_of_unlike_ranks_come_back_and_mean_the_same_to_peft(tmp_path, lora_alpha):
+    """Ranks 4, 4 and 2: PEFT reads each projection's own rank and alpha from two patterns."""
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    base, adapter = write_checkpoint(tmp_path / "base"), make({Q: 4, V: 2, DOWN: 4})
+    save_adapter(adapter, tmp_path / "adapter", lora_alpha)
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert config["r"] == 4 and config["lora_alpha"] == (4 if lora_alpha is None else lora_alpha)
+    again = load_adapter(tmp_path / "adapter")
+    assert again.base_model == "base" and again.pairs.keys() == adapter.pairs.keys()
+    for module, (A, B) in adapter.pairs.items():
+        assert torch.equal(again.pairs[module][0], A) and torch.allclose(again.pairs[module][1], B, rtol=1e-6)
+    merged, original = load(base), load(base)
+    merge_adapter(merged, again)
+    theirs = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path / "adapter")
+    theirs = dict(theirs.merge_and_unload().named_parameters())
+    for module, (A, B) in adapter.pairs.items():
+        assert (change(merged, original, module) - B @ A).abs().max() <= 1e-6
+        linear, part = projections(merged)[module]
+        assert (theirs[module + ".weight"] - linear.base(part)[0]).abs().max() <= 1e-6
+    untouched = "model.layers.1.self_attn.q_proj"
+    assert not change(merged, original, untouched).any()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"use_rslora": True},
+        {"alpha_pattern": {"v_proj": 3}},
+        {"alpha_pattern": {"layers.1.self_attn.v_proj": 3}},
+        {"alpha_pattern": {"v_proj": 3}, "rank_pattern": {"v_proj": 2}},
+        {"alpha_pattern": {"v_proj": 3}, "rank_pattern": {"v_proj": 2, "q_proj": 8}, "use_rslora": True},
+    ],
+    ids=str,
+)
+def test_pefts_scales_are_read(tmp_path, options):
+    """alpha / r, or alpha / sqrt(r) with rslora, each with the projection's own alpha and r."""
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    base = write_checkpoint(tmp_path / "base")
+    torch.manual_seed(0)
+    settings = {"r": 4, "lora_alpha": 12, "target_modules": ["q_proj", "v_proj"], "init_lora_weights": False}
+    theirs = peft.get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base), peft.LoraConfig(task_type="CAUSAL_LM", **settings, **options)
+    )
+    theirs.save_pretrained(tmp_path / "adapter")
+    model, original = load(base), load(base)
+    merge_adapter(model, load_adapter(tmp_path / "adapter"))
+    theirs = dict(theirs.merge_and_unload().named_parameters())
+    for name, weight in theirs.items():
+        if name.endswith(("q_proj.weight", "v_proj.weight")):
+            module = name.removesuffix(".weight")
+            linear, part = projections(model)[module]
+            assert change(model, original, module).abs().max() > 0.1
+            assert (weight - linear.base(part)[0]).abs().max() <= 1e-5, module
+
+
+def test_scales_by_hand(tmp_path):
+    """B is ones of rank 4, alpha 12: 12/4 = 3, with rslora 12/2 = 6; without an alpha 1; a pattern of 8: 2."""
+    save_adapter(Adapter({Q: (torch.ones(4, 32), torch.ones(32, 4))}, None), tmp_path)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    for settings, wanted in (
+        ({"lora_alpha": 12}, 3.0),
+        ({"lora_alpha": 12, "use_rslora": True}, 6.0),
+        ({}, 1.0),
+        ({"lora_alpha": 12, "alpha_pattern": {"q_proj": 8}}, 2.0),
+        ({"lora_alpha": 12, "alpha_pattern": {Q: 8}, "use_rslora": True}, 4.0),
+        ({"lora_alpha": 12, "alpha_pattern": {"eq_proj": 8, "proj": 8, "k_proj": 8}}, 3.0),
+    ):
+        kept = {key: value for key, value in config.items() if key not in ("lora_alpha", "alpha_pattern")}
+        (tmp_path / "adapter_config.json").write_text(json.dumps({**kept, **settings}))
+        assert load_adapter(tmp_path).pairs[Q][1].unique().tolist() == [wanted], settings
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"peft_type": "IA3"},
+        {"peft_type": None},
+        {"bias": "lora_only"},
+        {"bias": "all"},
+        {"use_dora": True},
+        {"fan_in_fan_out": True},
+        {"modules_to_save": ["lm_head"]},
+        {"lora_bias": True},
+        {"trainable_token_indices": [1]},
+    ],
+    ids=str,
+)
+def test_what_would_be_merged_wrongly_is_refused(tmp_path, setting):
+    save_adapter(make({Q: 4}), tmp_path)
+    path = tmp_path / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **setting}))
+    with pytest.raises(UserError, match="not a plain LoRA adapter") as error:
+        load_adapter(tmp_path)
+    assert error.value.exit_code == 3
+
+
+def test_half_a_pair_and_tensors_of_another_kind_are_refused(tmp_path):
+    for name, tensors in {
+        "half": {"base_model.model.x.lora_A.weight": torch.ones(1, 2)},
+        "nothing": {},
+        "other": {
+            "base_model.model.x.lora_A.weight": torch.ones(1, 2),
+            "base_model.model.x.lora_B.weight": torch.ones(2, 1),
+            "base_model.model.x.lora_magnitude_vector.weight": torch.ones(2),
+        },
+    }.items():
+        save_adapter(make({Q: 4}), tmp_path / name)
+        save_file(tensors, tmp_path / name / "adapter_model.safetensors")
+        with pytest.raises(UserError, match="no complete LoRA pairs"):
+            load_adapter(tmp_path / name)
+
+
+def test_an_adapter_of_a_larger_model_is_refused_though_its_names_fit(tmp_path):
+    model = load(write_checkpoint(tmp_path))
+    for pair in ((torch.ones(2, 48), torch.ones(32, 2)), (torch.ones(2, 32), torch.ones(48, 2))):
+        with pytest.raises(UserError, match="belongs to another model"):
+            merge_adapter(model, Adapter({Q: pair}, "base"))
+
+
+def test_merging_into_bfloat16_adds_in_float32_and_rounds_once(tmp_path):
+    base, adapter = write_checkpoint(tmp_path, dtype=torch.bfloat16), make({Q: 4, DOWN: 2})
+    model, original = load(base, dtype=torch.bfloat16), load(base, dtype=torch.bfloat16)
+    merge_adapter(model, adapter)
+    for module, (A, B) in adapter.pairs.items():
+        (linear, part), (before, _) = projections(model)[module], projections(original)[module]
+        assert torch.equal(linear.base(part)[0], (before.base(part)[0].float() + B @ A).bfloat16())
+
+
+def test_merging_into_trained_weights_reaches_what_is_computed_with(tmp_path):
+    base, adapter = write_checkpoint(tmp_path), make({Q: 4})
+    for dtype in (torch.float32, torch.bfloat16):
+        model, original = (load_decoder(base, Build(None, True, dtype, "cpu")) for _ in range(2))
+        merge_adapter(model, adapter)
+        (linear, part), (before, _) = projections(model)[Q], projections(original)[Q]
+        wanted = before.base(part)[0] + adapter.pairs[Q][1] @ adapter.pairs[Q][0]
+        assert (linear.base(part)[0] - wanted).abs().max() <= 1e-6
+        assert torch.equal(linear.weight.value[linear.out_slices[part]], linear.base(part)[0].to(dtype))
+
+
+@pytest.mark.parametrize("alpha", [2.0, 8.0])
+def test_an_export_of_an_adapter_adds_in_float32_and_rounds_once(tmp_path, alpha):
+    """W + s B A with s = alpha / 4; what has no adapter is copied."""
+    base = write_checkpoint(tmp_path / "base", dtype=torch.bfloat16)
+    spec = LoraSpec(4, alpha, targets=("q_proj", "down_proj"))
+    model = load_decoder(base, Build(spec, False, torch.bfloat16, "cpu"))
+    randomise_adapter(model)
+    for dtype in (torch.bfloat16, torch.float32):
+        save_checkpoint(model, tmp_path / str(dtype), dtype)
+        saved, before = (load_file(folder / "model.safetensors") for folder in (tmp_path / str(dtype), base))
+        for module, (A, B) in trained_adapter(model, None, "base").pairs.items():
+            name = module + ".weight"
+            wanted = (before.pop(name).float() + B @ A).to(dtype)
+            assert torch.allclose(saved[name].float(), wanted.float(), rtol=1e-6, atol=1e-7), name
+            (linear, part) = projections(model)[module]
+            assert torch.allclose(B @ A, alpha / 4 * linear.adapter(part)[1] @ linear.adapter(part)[0], atol=1e-6)
+        assert all(torch.equal(saved[name], before[name].to(dtype)) for name in before)
+
+
+def test_a_stack_is_the_sum_of_both(tmp_path):
+    """Projections with one adapter alone keep it; the others add up."""
+    base = write_checkpoint(tmp_path)
+    start, model = make({Q: 3, DOWN: 2}), load(base, rank=4, targets=("q_proj", "k_proj"))
+    randomise_adapter(model)
+    both, own = (trained_adapter(model, first, "base").pairs for first in (start, None))
+    for module, (A, B) in both.items():
+        parts = [pairs[module] for pairs in (start.pairs, own) if module in pairs]
+        assert len(A) == B.shape[1] == sum(len(a) for a, _ in parts)
+        assert torch.allclose(B @ A, sum(b @ a for a, b in parts), atol=1e-6)
+    assert both.keys() == {*start.pairs, *own} and len(own) == 4

@@ -1,0 +1,116 @@
+"""Stage 1's records by hand: three layouts, each answer an example, what is cut and what is left out."""
+
+import pytest
+from making import make_tokenizer
+
+from grpo.data.conversations import make_examples, read_messages
+from grpo.data.prompts import ChatEncoder
+from grpo.errors import UserError
+
+SYSTEM = {"role": "system", "content": "s"}
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def assistant(text):
+    return {"role": "assistant", "content": text}
+
+
+@pytest.mark.parametrize(
+    ("record", "messages"),
+    [
+        ({"messages": [user("a"), assistant("b")]}, [user("a"), assistant("b")]),
+        ({"messages": [user("a"), assistant("b")], "system": "s"}, [SYSTEM, user("a"), assistant("b")]),
+        (
+            {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "system": "s"},
+            [SYSTEM, user("a"), assistant("b")],
+        ),
+        (
+            {"conversations": [{"from": "system", "value": "s"}, {"from": "user", "value": "a"}, assistant("b")]},
+            [SYSTEM, user("a"), assistant("b")],
+        ),
+        ({"instruction": "a", "output": "b"}, [user("a"), assistant("b")]),
+        ({"instruction": "a", "input": "", "output": "b", "system": ""}, [user("a"), assistant("b")]),
+        (
+            {"instruction": "a", "input": "i", "output": "b", "system": "s", "history": [["c", "d"], ["e", "f"]]},
+            [SYSTEM, user("c"), assistant("d"), user("e"), assistant("f"), user("a\ni"), assistant("b")],
+        ),
+    ],
+)
+def test_three_layouts_mean_messages(record, messages):
+    assert read_messages(record) == messages
+
+
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        ({"question": "a", "answer": "b"}, "neither conversations, messages nor instruction among its columns: quest"),
+        ({"messages": [user("a"), {"role": "tool", "content": "b"}]}, "message 2 has no known role or no text"),
+        ({"messages": [user("a"), {"role": "assistant", "content": None}]}, "message 2 has no known role or no text"),
+        ({"instruction": "a"}, "message 2 has no known role or no text"),
+        ({"messages": [user("a")]}, "there is no answer in it"),
+        ({"messages": [user("a"), assistant(" \n")]}, "there is no answer in it"),
+    ],
+)
+def test_what_is_wrong_with_a_record_is_said(record, problem):
+    with pytest.raises(ValueError, match=problem):
+        read_messages(record)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return ChatEncoder(make_tokenizer(["abc"], tmp_path_factory.mktemp("tokenizer")))
+
+
+def test_every_answer_is_an_example_after_all_that_was_said_before(encoder, tmp_path):
+    """The first message of a conversation is never an answer to anything."""
+    turns = [assistant("x"), user("a"), assistant("b"), user("c"), assistant("d")]
+    examples, cut, left_out = make_examples([{"messages": turns}], tmp_path, encoder, None, 1000)
+    assert (len(examples), cut, left_out) == (2, 0, 0)
+    for example, end, answer in zip(examples, (2, 4), ("b", "d"), strict=True):
+        (completion,) = example.completions
+        assert example.prompt.text == encoder.prompt(turns[:end])[0]
+        assert list(example.prompt.ids) == encoder.prompt(turns[:end])[1] and example.prompt.row == 0
+        assert list(completion.ids) == encoder.answer(answer) and completion.ids[-1] == encoder.tokenizer.eos_token_id
+        assert len(completion.logps) == len(completion.cuts) == len(completion.ids)
+
+
+def test_a_system_prompt_is_added_where_there_is_none(encoder, tmp_path):
+    records = [{"messages": [user("a"), assistant("b")]}, {"messages": [SYSTEM, user("a"), assistant("b")]}]
+    examples, _, _ = make_examples(records, tmp_path, encoder, "mine", 1000)
+    texts = [example.prompt.text for example in examples]
+    assert texts[0].startswith("<|im_start|>system\nmine<|im_end|>") and "mine" not in texts[1]
+    assert [example.prompt.row for example in examples] == [0, 1]
+
+
+def test_answers_are_cut_at_the_length_and_prompts_never(encoder, tmp_path):
+    """A prompt of n tokens and an answer of m: whole at n + m, cut below, left out where no token of it fits."""
+    record = {"messages": [user("a"), assistant("b c d")]}
+    prompt, answer = encoder.prompt([user("a")])[1], encoder.answer("b c d")
+    n, m = len(prompt), len(answer)
+    assert m > 2
+    short = {"messages": [user(""), assistant("b")]}  # so that there is something left of the data
+    for length, wanted in (
+        (n + m + 1, (m, 0, 0)),
+        (n + m, (m, 0, 0)),
+        (n + m - 1, (m - 1, 1, 0)),
+        (n + 1, (1, 1, 0)),
+    ):
+        (example,), cut, left_out = make_examples([record], tmp_path, encoder, None, length)
+        assert (len(example.completions[0].ids), cut, left_out) == wanted
+        assert list(example.prompt.ids) == prompt and list(example.completions[0].ids) == answer[: wanted[0]]
+    examples, cut, left_out = make_examples([record, short, record], tmp_path, encoder, None, n)
+    assert (len(examples), left_out) == (1, 2)
+    with pytest.raises(UserError, match="no usable example") as error:
+        make_examples([record, record], tmp_path, encoder, None, n)
+    assert error.value.exit_code == 3 and "2 are longer" in error.value.why
+
+
+def test_a_bad_record_is_named_by_its_row(encoder, tmp_path):
+    good = {"messages": [user("a"), assistant("b")]}
+    for bad in ({}, {"messages": "text"}, {"messages": [3]}, {"instruction": "a", "history": [["b"]], "output": "c"}):
+        with pytest.raises(UserError, match="row 2 is no conversation") as error:
+            make_examples([good, bad], tmp_path, encoder, None, 1000)
+        assert error.value.exit_code == 3

@@ -1,0 +1,82 @@
+"""Two ranks' sums, maxima and lists; and one rank alone, for which they do nothing."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from grpo.device.distributed import Ranks, choose_device
+
+RANK = """
+import json, sys, torch
+from grpo.device.distributed import Ranks
+ranks = Ranks(torch.device("cpu"))
+mine = float(ranks.rank + 1)
+tensor = torch.tensor([mine, -10 * mine])
+same = ranks.sum_(tensor) is tensor
+ranks.barrier()
+print(json.dumps([ranks.world, ranks.is_main, same, tensor.tolist(), ranks.sum([mine, 0.1, 2.0**-40]), ranks.max(-mine),
+                  ranks.max(mine), ranks.gather({"rank": ranks.rank})]))
+ranks.close()
+"""
+
+
+def test_two_ranks():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK],
+            env={**os.environ, **shared, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    answers = [json.loads(child.communicate(timeout=60)[0]) for child in children]
+    sums = [3.0, 0.2, 2.0**-39]  # in float64: in float32 0.1 + 0.1 were 0.20000000298
+    both = [[3.0, -30.0], sums, -1.0, 2.0, [{"rank": 0}, {"rank": 1}]]
+    assert answers == [[2, True, True, *both], [2, False, True, *both]]
+
+
+def test_one_rank_alone(monkeypatch):
+    for name in ("WORLD_SIZE", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    ranks, tensor = Ranks(torch.device("cpu")), torch.tensor([1.0, 2.0])
+    assert (ranks.world, ranks.rank, ranks.is_main) == (1, 0, True)
+    assert ranks.sum_(tensor) is tensor and tensor.tolist() == [1.0, 2.0]
+    assert ranks.sum((1.0, 2.0)) == [1.0, 2.0] and ranks.max(-3.0) == -3.0 and ranks.gather("x") == ["x"]
+    ranks.barrier()
+    ranks.close()
+
+
+@pytest.mark.parametrize(("name", "has_gpu", "wanted"), [("cpu", True, "cpu"), ("auto", False, "cpu")])
+def test_where_there_is_no_gpu_or_none_is_wanted_it_is_the_cpu(monkeypatch, name, has_gpu, wanted):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    assert choose_device(name) == torch.device(wanted)
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda"])
+def test_each_rank_of_a_machine_takes_its_own_gpu(monkeypatch, name):
+    taken = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert choose_device(name) == torch.device("cuda", 3) and taken == [torch.device("cuda", 3)]
+
+
+def test_a_broken_connection_is_told_apart_from_a_bug(monkeypatch):
+    from grpo.device.distributed import _peers
+    from grpo.errors import UserError
+
+    with pytest.raises(UserError, match="another process of this run has ended") as error, _peers():
+        raise RuntimeError("[gloo] Connection closed by peer\nmore")
+    assert error.value.exit_code == 1 and error.value.why == "[gloo] Connection closed by peer"
+    with pytest.raises(RuntimeError, match="shapes differ"), _peers():
+        raise RuntimeError("shapes differ")

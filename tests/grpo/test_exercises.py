@@ -1,0 +1,92 @@
+"""The answers to those exercises of grpo/MATH.md that no other test gives."""
+
+import itertools
+from fractions import Fraction
+
+import pytest
+import torch
+
+from grpo.config.options import TrainConfig
+from grpo.device.distributed import Ranks
+from grpo.device.draw import inverse_cdf
+from grpo.loss import k3
+from grpo.packing import set_loss_weights
+from grpo.schema import Completion, Group, Prompt
+
+REWARDS = torch.tensor([1.0, 0.0, 5.0], dtype=torch.float64)  # of three possible answers
+LOGITS = torch.tensor([0.3, -0.7, 0.1], dtype=torch.float64)
+
+
+def score_function(logits: torch.Tensor) -> torch.Tensor:
+    """Row i: the gradient of log π(i) with respect to the logits, onehot - softmax."""
+    return torch.eye(len(logits), dtype=logits.dtype) - logits.softmax(0)
+
+
+def test_a_baseline_leaves_the_expected_gradient():
+    p, gradients = LOGITS.softmax(0), score_function(LOGITS)
+    wanted = (p * REWARDS) @ gradients
+    torch.testing.assert_close((p * (REWARDS - 17.0)) @ gradients, wanted)
+    G, expected = 3, torch.zeros(3, dtype=torch.float64)
+    for group in itertools.product(range(3), repeat=G):  # every group of three answers, with its probability
+        members = list(group)
+        advantages = REWARDS[members] - REWARDS[members].mean()
+        expected += p[members].prod() * (advantages @ gradients[members]) / G
+    torch.testing.assert_close(expected, wanted * (G - 1) / G)
+
+
+@pytest.mark.parametrize(
+    ("advantage", "ratio", "has_gradient"),
+    [(1.0, 1.3, False), (1.0, 0.7, True), (1.0, 1.1, True), (-1.0, 0.7, False), (-1.0, 1.3, True), (-1.0, 0.9, True)],
+)
+def test_where_the_minimum_stops_the_gradient(advantage, ratio, has_gradient):
+    rho = torch.tensor(ratio, requires_grad=True)
+    torch.minimum(rho * advantage, rho.clamp(0.8, 1.2) * advantage).backward()
+    assert float(rho.grad) == (advantage if has_gradient else 0.0)
+
+
+def test_k3_is_unbiased_but_its_gradient_is_not():
+    reference = torch.tensor([-0.2, 0.9, 0.0], dtype=torch.float64).log_softmax(0)
+    logits = LOGITS.clone().requires_grad_()
+    logp = logits.log_softmax(0)
+    divergence = (logp.exp() * (logp - reference)).sum()
+    (wanted,) = torch.autograd.grad(divergence, logits, retain_graph=True)
+    p = logp.detach().exp()
+    estimate = k3(reference - logp)
+    torch.testing.assert_close((p * estimate).sum(), divergence)
+    (plain,) = torch.autograd.grad((p * estimate).sum(), logits, retain_graph=True)
+    assert (plain - wanted).abs().max() > 0.05
+    ratio = (logp - logp.detach()).exp()
+    (corrected,) = torch.autograd.grad((p * ratio * estimate).sum(), logits)
+    torch.testing.assert_close(corrected, wanted)
+
+
+def test_what_a_long_wrong_answer_counts():
+    """100 tokens beside three answers of 10: all tokens of the step are 130."""
+
+    def weights(loss_type: str) -> tuple[float, float]:
+        completions = [Completion([5] * n, [0.0] * n, [0.0] * n, "stop") for n in (100, 10, 10, 10)]
+        config = TrainConfig(loss_type=loss_type, max_completion_length=200, per_device_train_batch_size=4)
+        set_loss_weights([Group(Prompt(0, "", (1,), {}), completions)], config, Ranks(torch.device("cpu")))
+        return completions[0].loss_weight, completions[1].loss_weight
+
+    assert weights("grpo") == pytest.approx((1 / 400, 1 / 40))  # each answer counts the same, its tokens little
+    assert weights("dapo") == pytest.approx((1 / 130, 1 / 130))  # each token counts the same
+    assert weights("dr_grpo") == pytest.approx((1 / 800, 1 / 800))
+
+
+def test_inverse_cdf_gives_each_token_its_share():
+    uniforms = torch.arange(0.05, 1.0, 0.1, dtype=torch.float64)
+    weights = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64).expand(10, -1)
+    ids, total = inverse_cdf(weights, uniforms)
+    assert ids.tolist() == [0] * 5 + [1] * 3 + [2] * 2
+    assert total.tolist() == pytest.approx([1.0] * 10)
+
+
+@pytest.mark.parametrize(("fact", "threshold"), [(0, Fraction(2, 3)), (1, Fraction(1, 2))])
+def test_from_where_on_answering_pays(fact, threshold):
+    def value_of_answering(p: Fraction) -> Fraction:
+        return 2 * p + (-1 + fact) * (1 - p)
+
+    assert threshold == Fraction(2 - fact, 3 - fact)
+    assert value_of_answering(threshold) == 1  # what declining earns
+    assert value_of_answering(threshold - Fraction(1, 100)) < 1 < value_of_answering(threshold + Fraction(1, 100))

@@ -1,0 +1,144 @@
+"""The policy with all that belongs to it: what it starts from, what its reference is, what it saves."""
+
+import json
+
+import pytest
+import torch
+from making import load, randomise_adapter
+
+from grpo.attention.packed import PackedAttention
+from grpo.config.load import load_config
+from grpo.errors import UserError
+from grpo.model.adapter import load_adapter, save_adapter, trained_adapter
+from grpo.model.lora import ALL_PROJECTIONS, REFERENCE
+from grpo.model.policy import (
+    check_vocabulary,
+    choose_dtype,
+    find_parts,
+    load_for_inference,
+    load_policy,
+    load_reference,
+    lora_spec,
+)
+from grpo.schema import Layout
+
+CPU, IDS = torch.device("cpu"), torch.tensor([5, 9, 6, 40, 41, 2, 7])
+
+
+def configured(model, **keys):
+    keys = {"dataset_id_or_path": "d", "output_dir": "o", "reward_funcs": "[exact]", "lora_r": 4, **keys}
+    return load_config(None, [f"model_name_or_path={model}", *(f"{name}={value}" for name, value in keys.items())])[0]
+
+
+def hidden(model, mode=None):
+    with torch.no_grad():
+        attend = PackedAttention(Layout(((len(IDS), ()),)), model.build.dtype, "cpu")
+        return model(IDS, torch.arange(len(IDS)), attend, *([mode] if mode else []))
+
+
+@pytest.fixture(scope="module")
+def adapter(chat_checkpoint, tmp_path_factory):
+    """An adapter of the chat checkpoint that changes a lot."""
+    folder, model = tmp_path_factory.mktemp("adapter"), load(chat_checkpoint, rank=2)
+    randomise_adapter(model)
+    save_adapter(trained_adapter(model, None, str(chat_checkpoint)), folder)
+    return folder
+
+
+@pytest.mark.parametrize("keys", [{}, {"lora_r": 0}], ids=["adapter", "all weights"])
+@pytest.mark.parametrize("named", ["apart", "as the model"])
+def test_what_starts_from_an_adapter_starts_with_it_merged_and_so_does_its_reference(
+    chat_checkpoint, adapter, keys, named
+):
+    model = {"adapter_name_or_path": adapter, "model": chat_checkpoint} if named == "apart" else {"model": adapter}
+    config = configured(**model, **keys)
+    policy = load_policy(config, CPU)
+    reference = load_reference(config, policy)
+    started, plain = hidden(policy.model), hidden(load(chat_checkpoint))
+    assert (started - plain).abs().max() > 0.01 and policy.base == str(chat_checkpoint)
+    assert torch.allclose(hidden(reference, REFERENCE), started, atol=1e-6)
+    for parameter in policy.model.parameters():  # the policy moves, its reference does not
+        parameter.data += 0.05
+    policy.model.refresh()
+    assert (hidden(policy.model) - started).abs().max() > 0.01
+    assert torch.allclose(hidden(reference, REFERENCE), started, atol=1e-6)
+    assert not [parameter for parameter in reference.parameters() if reference is not policy.model]
+
+
+def test_what_is_saved_applies_to_the_checkpoint_on_disk(chat_checkpoint, adapter, tmp_path):
+    """The new adapter alone, with its alpha; or both stacked; or all weights."""
+    for name, keys in {
+        "new": {"model": chat_checkpoint, "lora_alpha": 12},
+        "stacked": {"model": adapter},
+        "weights": {"model": adapter, "lora_r": 0},
+    }.items():
+        policy = load_policy(configured(**keys), CPU)
+        if policy.model.build.lora:
+            randomise_adapter(policy.model, seed=5)
+        policy.save(tmp_path / name)
+        again = load_for_inference(configured(tmp_path / name), CPU)
+        assert torch.allclose(hidden(again.model), hidden(policy.model), atol=1e-5), name
+        assert not list(again.model.parameters()) and again.eos_ids == policy.eos_ids
+    new, stacked = (json.loads((tmp_path / name / "adapter_config.json").read_text()) for name in ("new", "stacked"))
+    assert (new["r"], new["lora_alpha"], stacked["r"], stacked["lora_alpha"]) == (4, 12, 6, 6)
+    assert load_adapter(tmp_path / "stacked").base_model == str(chat_checkpoint)
+
+
+def test_a_new_adapter_depends_on_the_seed_alone(chat_checkpoint):
+    drawn = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(len(drawn))
+        policy = load_policy(configured(chat_checkpoint, seed=seed), CPU)
+        drawn.append([layer.A.source.clone() for layer in policy.model.lora_layers()])
+    assert all(torch.equal(a, b) for a, b in zip(drawn[0], drawn[1], strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(drawn[0], drawn[2], strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(drawn[0], drawn[0][1:], strict=False) if a.shape == b.shape)
+
+
+def test_two_adapters_or_one_without_a_base_are_refused(chat_checkpoint, adapter, tmp_path):
+    assert find_parts(str(chat_checkpoint), "main", None) == (chat_checkpoint, None, str(chat_checkpoint))
+    assert find_parts(str(chat_checkpoint), "main", str(adapter)) == (chat_checkpoint, adapter, str(chat_checkpoint))
+    assert find_parts(str(adapter), "main", None) == (chat_checkpoint, adapter, str(chat_checkpoint))
+    with pytest.raises(UserError, match="two adapters"):
+        find_parts(str(adapter), "main", str(adapter))
+    save_adapter(trained_adapter(load(chat_checkpoint, rank=2), None, None), tmp_path)
+    with pytest.raises(UserError, match="does not name its base") as error:
+        find_parts(str(tmp_path), "main", None)
+    assert error.value.exit_code == 3
+
+
+def test_which_projections_get_an_adapter():
+    for text, targets in (
+        ("all", ALL_PROJECTIONS),
+        ("all-linear", ALL_PROJECTIONS),
+        ("null", ALL_PROJECTIONS),
+        ("q_proj,down_proj", ("q_proj", "down_proj")),
+    ):
+        spec = lora_spec(configured("m", lora_target_modules=text, lora_r=8, lora_alpha=12, lora_dropout=0.1))
+        assert (spec.rank, spec.alpha, spec.dropout, spec.targets, spec.scale) == (8, 12, 0.1, targets, 1.5)
+    assert lora_spec(configured("m", lora_r=0)) is None
+    with pytest.raises(UserError, match="unknown lm_head"):
+        lora_spec(configured("m", lora_target_modules="q_proj,lm_head"))
+
+
+def test_dtypes():
+    assert choose_dtype("auto", CPU) == torch.float32
+    assert choose_dtype("auto", torch.device("cuda")) == torch.bfloat16
+    assert choose_dtype("float16", CPU) == torch.float16
+
+
+def test_a_tokenizer_must_fit_into_the_embedding(chat_checkpoint):
+    model = load(chat_checkpoint)
+
+    class Tokenizer:
+        def __init__(self, largest):
+            self.largest = largest
+
+        def get_vocab(self):
+            return {"a": 0, "b": self.largest}
+
+    size = model.config.vocab_size
+    check_vocabulary(Tokenizer(size - 1), model)
+    with pytest.raises(UserError, match="does not belong to the model") as error:
+        check_vocabulary(Tokenizer(size), model)
+    assert error.value.exit_code == 3

@@ -1,0 +1,154 @@
+"""Rotary tables by the formula, and against transformers' for every setting that a checkpoint may have."""
+
+import math
+
+import pytest
+import torch
+
+from grpo.errors import UserError
+from grpo.model.rope import read_rope, rope_tables, rotate
+
+HEAD, POSITIONS = 16, 512
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+def config(**rope):
+    """A config.json of 512 positions with these settings of its rope, in either layout."""
+    shape = {"vocab_size": 8, "hidden_size": 32, "intermediate_size": 8, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": POSITIONS}
+    return {"model_type": "llama", **shape, **heads, **rope}
+
+
+def theirs(raw):
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    rotary = LlamaRotaryEmbedding(LlamaConfig(**raw))
+    cos, sin = rotary(torch.zeros(1), torch.arange(POSITIONS)[None])
+    return cos[0], sin[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_tables_are_the_cosines_and_sines_of_position_times_frequency(dtype):
+    """Column e and e + E/2 turn by position / theta^(2e/E). In bfloat16 a table may be off by the rounding of its
+    entries alone, half a step of 2^-8 below 1: the angles themselves are never rounded."""
+    cos, sin = rope_tables({"rope_type": "default", "rope_theta": 1e4}, HEAD, 4096, dtype, "cpu")
+    angle = [[p / 1e4 ** (2 * (e % 8) / HEAD) for e in range(HEAD)] for p in range(4096)]
+    angle = torch.tensor(angle, dtype=torch.float64)
+    bound = {torch.float64: 1e-10, torch.float32: 1e-3, torch.bfloat16: 2**-8}[dtype]
+    assert cos.dtype == sin.dtype == dtype
+    assert (cos.double() - angle.cos()).abs().max() <= bound
+    assert (sin.double() - angle.sin()).abs().max() <= bound
+
+
+def test_a_quarter_turn_takes_the_first_half_to_the_second():
+    """(1, 2 | 3, 4) are the pairs (1, 3) and (2, 4); a turn by 90 degrees takes (a, b) to (-b, a)."""
+    x = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]])
+    turned = rotate(x, torch.zeros(1, 1, 4), torch.ones(1, 1, 4))
+    assert turned.tolist() == [[[-3.0, -4.0, 1.0, 2.0]]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"factor": 0.5},
+        {"factor": None},
+        {"beta_fast": 8, "beta_slow": 2},
+        {"beta_fast": 8, "beta_slow": 2, "truncate": False},
+        {"original_max_position_embeddings": 128},
+        {"rope_theta": 1e6},
+        {"attention_factor": 0.7},
+        {"attention_factor": 1.0},
+        {"mscale": 0.7},
+        {"mscale_all_dim": 0.7},
+        {"mscale": 0.7, "mscale_all_dim": 0.3},
+        {"mscale": 0.7, "mscale_all_dim": 0.3, "attention_factor": 1.5},
+    ],
+    ids=str,
+)
+def test_yarn_equals_transformers(change):
+    """attention_factor comes before mscale, which needs its partner; a factor that is not given is the ratio of the
+    contexts."""
+    raw = config(rope_parameters={**YARN, **change})
+    wanted = theirs(config(rope_parameters={**YARN, **change}))
+    for ours, other in zip(rope_tables(read_rope(raw), HEAD, POSITIONS, torch.float32, "cpu"), wanted, strict=True):
+        assert (ours - other).abs().max() <= 1e-4
+
+
+def test_yarns_amplitude_by_hand():
+    """cos(0) is the amplitude: 0.1 ln 4 + 1 for a context of four times the length, its ratio for two mscales."""
+    hand = {
+        (): 0.1 * math.log(4) + 1,
+        (("mscale", 2.0), ("mscale_all_dim", 0.5)): (0.2 * math.log(4) + 1) / (0.05 * math.log(4) + 1),
+        (("attention_factor", 0.25),): 0.25,
+    }
+    for change, wanted in hand.items():
+        cos, _ = rope_tables(read_rope({"rope_scaling": {**YARN, **dict(change)}}), HEAD, 1, torch.float64, "cpu")
+        assert cos[0, 0].item() == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"low_freq_factor": 2.0, "high_freq_factor": 3.0}, {"original_max_position_embeddings": 200}, {"factor": 2.0}],
+    ids=str,
+)
+def test_llama3_equals_transformers(change):
+    raw = config(rope_parameters={**LLAMA3, **change})
+    wanted = theirs(config(rope_parameters={**LLAMA3, **change}))
+    for ours, other in zip(rope_tables(read_rope(raw), HEAD, POSITIONS, torch.float32, "cpu"), wanted, strict=True):
+        assert (ours - other).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize("kind", ["yarn", "llama3"])
+@pytest.mark.parametrize("inside", [None, 64])
+@pytest.mark.parametrize("beside", [None, 128])
+def test_the_old_layout_finds_the_original_context_where_transformers_does(kind, inside, beside):
+    """In rope_scaling itself, else beside it, else it is max_position_embeddings."""
+    scaling = {key: value for key, value in {"yarn": YARN, "llama3": LLAMA3}[kind].items() if key != "rope_theta"}
+    scaling = {**scaling, "type": scaling.pop("rope_type"), "original_max_position_embeddings": inside}
+    scaling = {key: value for key, value in scaling.items() if value is not None}
+    raw = config(rope_theta=1e4, rope_scaling=scaling)
+    if beside:
+        raw["original_max_position_embeddings"] = beside
+    rope = read_rope(raw)
+    assert rope["original_max_position_embeddings"] == (inside or beside or POSITIONS)
+    if inside is None or beside is None:  # of two values that differ transformers' own choice has changed
+        wanted = theirs(config(**{key: raw[key] for key in raw if key not in config()}))
+        for ours, other in zip(rope_tables(rope, HEAD, POSITIONS, torch.float32, "cpu"), wanted, strict=True):
+            assert (ours - other).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        {"rope_type": "longrope", "rope_theta": 1e4},
+        {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0},
+    ],
+    ids=str,
+)
+def test_what_the_tables_cannot_say_is_refused(rope):
+    for layout in ("rope_parameters", "rope_scaling"):
+        with pytest.raises(UserError, match="not supported") as error:
+            read_rope(config(**{layout: rope}))
+        assert error.value.exit_code == 3
+    assert read_rope(config(rope_parameters={"rope_type": "default", "partial_rotary_factor": 1.0}))
+
+
+def test_the_base_of_the_frequencies_may_be_beside_the_scaling_or_left_out():
+    assert read_rope({"rope_theta": 5e5})["rope_theta"] == 5e5
+    assert read_rope({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}})["rope_theta"] == 5e5
+    assert read_rope({"rope_theta": 5e5, "rope_parameters": {"rope_type": "default", "rope_theta": 7e5}}) == {
+        "rope_type": "default",
+        "rope_theta": 7e5,
+    }
+    assert read_rope({})["rope_theta"] == 1e4

@@ -1,0 +1,217 @@
+"""One invocation: signals and when they count, what a resumed run may change, what is reported when."""
+
+import json
+import os
+import random
+import signal
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from grpo.config.load import load_config, to_yaml
+from grpo.config.options import SftConfig, TrainConfig
+from grpo.errors import Interrupted, UserError
+from grpo.run import checkpoint
+from grpo.run import run as run_module
+from grpo.run.run import Run
+
+
+def configured(folder, *changes):
+    keys = {
+        "model_name_or_path": "m",
+        "dataset_id_or_path": "d",
+        "output_dir": str(folder / "run"),
+        "reward_funcs": "[exact]",
+        "report_to": "[none]",
+        "disable_tqdm": "true",
+        "device": "cpu",
+        "logging_steps": "3",
+        "resume_from_checkpoint": "true",
+    }
+    keys |= dict(change.split("=", 1) for change in changes)
+    return load_config(None, [f"{name}={value}" for name, value in keys.items()])[0]
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(0.01)  # Python runs its handler between two instructions
+
+
+def test_a_signal_before_the_first_step_ends_the_run_at_once(tmp_path):
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+        with pytest.raises(Interrupted) as stop, Run(configured(tmp_path)):
+            send(number)
+            raise AssertionError("it went on")
+        assert stop.value.exit_code == code
+        found = json.loads((tmp_path / "run" / "run_state.json").read_text())
+        assert found["status"] == "failed" and found["exit_code"] == code
+
+
+def test_a_signal_during_training_waits_for_the_end_of_the_step(tmp_path):
+    saved = []
+    with pytest.raises(Interrupted) as stop, Run(configured(tmp_path)) as run:
+        run.is_training = True
+        run.stop_if_asked(lambda: saved.append("too early"))
+        send(signal.SIGTERM)
+        assert run.stop_code == 143 and not saved
+        run.stop_if_asked(lambda: saved.append("saved"))
+    assert saved == ["saved"] and stop.value.exit_code == 143
+
+
+def test_a_second_ctrl_c_does_not_wait(tmp_path):
+    with pytest.raises(KeyboardInterrupt), Run(configured(tmp_path)) as run:
+        run.is_training = True
+        send(signal.SIGINT)
+        send(signal.SIGTERM)
+        send(signal.SIGINT)
+        assert run.stop_code == 130
+        send(signal.SIGINT)
+        raise AssertionError("it went on")
+
+
+def test_after_the_grace_a_rollout_is_dropped_and_an_update_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_module, "GRACE_S", 0.05)
+    updated = False
+    with pytest.raises(Interrupted) as stop, Run(configured(tmp_path)) as run:
+        run.is_training = True
+        with run.may_drop():
+            pass
+        send(signal.SIGTERM)
+        time.sleep(0.3)  # an update: nothing may drop it
+        updated = True
+        with run.may_drop():
+            time.sleep(5)
+            raise AssertionError("it went on")
+    assert updated and not run.is_droppable and stop.value.exit_code == 143
+
+
+def test_within_the_grace_a_rollout_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_module, "GRACE_S", 30.0)
+    with Run(configured(tmp_path)) as run:
+        run.is_training = True
+        with run.may_drop():
+            send(signal.SIGTERM)
+            time.sleep(0.1)
+        assert run.stop_code == 143 and 25 < signal.getitimer(signal.ITIMER_REAL)[0] <= 30
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_with_peers_only_what_all_drop_together_is_dropped(tmp_path, monkeypatch):
+    """A rank that waits for the end of the step sees no alarm; where all come by, the highest code of any counts."""
+    asked = []
+
+    def largest(value):
+        asked.append(value)
+        return max(value, 130)
+
+    peers = SimpleNamespace(world=2, rank=0, is_main=True, barrier=lambda: None, max=largest)
+    monkeypatch.setattr(run_module, "GRACE_S", 0.05)
+    with pytest.raises(Interrupted) as stop, Run(configured(tmp_path), ranks=peers) as run:
+        run.is_training = True
+        with run.may_drop():
+            assert not run.is_droppable
+        assert not asked
+        with run.may_drop(together=True):
+            assert run.is_droppable
+    assert asked == [0] and stop.value.exit_code == 130
+
+
+def test_on_leaving_everything_is_as_it_was(tmp_path):
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    before = [signal.getsignal(number) for number in numbers]
+    with Run(configured(tmp_path)):
+        assert all(signal.getsignal(number) != handler for number, handler in zip(numbers, before, strict=True))
+    assert [signal.getsignal(number) for number in numbers] == before
+    assert json.loads((tmp_path / "run" / "run_state.json").read_text())["status"] == "done"
+
+
+def test_every_generator_begins_with_the_seed(tmp_path):
+    drawn = []
+    for seed in (5, 5, 6):
+        with Run(configured(tmp_path, f"seed={seed}")):
+            drawn.append((random.random(), np.random.rand(), torch.rand(1).item()))
+    assert drawn[0] == drawn[1] and all(a != b for a, b in zip(drawn[0], drawn[2], strict=True))
+
+
+def test_a_deadline_as_long_as_the_peers_patience_is_refused(tmp_path):
+    for deadline, fits in ((1799, True), (1800, False)):
+        run = Run(configured(tmp_path, "judge_model=m", f"api_deadline_s={deadline}"))
+        if fits:
+            with run:
+                pass
+        else:
+            with pytest.raises(UserError, match="api_deadline_s is 1800") as error:
+                run.__enter__()
+            assert error.value.exit_code == 2
+
+
+def test_lines_are_written_at_every_so_many_steps_and_for_every_bad_one(tmp_path):
+    """logging_steps 3; a gradient that is not finite is always on record, an evaluation (no step_time) too."""
+    with Run(configured(tmp_path, "log_completions=true")) as run:
+        run.start_log(9, 0)
+        for step in range(1, 8):
+            run.report(step, {"step_time": 1.0, "grad_norm": float("nan") if step == 4 else 1.0})
+        run.report(7, {"eval/accuracy": 0.5})
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [3, 4, 6, 7]
+    assert json.loads((tmp_path / "run" / "run_state.json").read_text())["step"] == 7
+
+
+def saved_by(config, world=1):
+    """A checkpoint folder as far as resuming looks at what made it."""
+    folder = run_module.Path(config.output_dir) / "checkpoint-1"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / checkpoint.MANIFEST_FILE).write_text(json.dumps({"world_size": world}))
+    (folder / "config.resolved.yaml").write_text(to_yaml(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        ("max_steps=7", ""),
+        ("save_total_limit=1", ""),
+        ("max_tokens_per_micro_batch=4096", ""),
+        ("learning_rate=0.5", "note: learning_rate was 1e-06, is now 0.5"),
+        ("beta=0.5", "note: beta was 0.0, is now 0.5"),
+        ("temperature=0.5", "temperature: 1.0 -> 0.5"),
+        ("num_generations=4", "num_generations: 8 -> 4"),
+        ("seed=1", "seed: 42 -> 1"),
+        ("lora_r=3", "lora_r"),
+        ("system_prompt=hello", "system_prompt: None -> hello"),
+    ],
+)
+def test_what_a_resumed_run_may_change(tmp_path, change, outcome, capsys):
+    folder = saved_by(configured(tmp_path))
+    with Run(configured(tmp_path, change)) as run:
+        if " -> " in outcome or outcome == "lora_r":
+            with pytest.raises(UserError, match="another configuration") as error:
+                run._check_changes(folder)
+            assert error.value.exit_code == 2 and outcome in error.value.why
+        else:
+            run._check_changes(folder)
+            assert capsys.readouterr().err.strip() == outcome
+
+
+def test_a_run_of_two_processes_does_not_go_on_as_one(tmp_path):
+    folder = saved_by(configured(tmp_path), world=2)
+    with Run(configured(tmp_path)) as run, pytest.raises(UserError, match="made by 2 processes, this is one of 1"):
+        run._check_changes(folder)
+
+
+def test_every_key_that_a_resumed_run_may_change_is_a_key():
+    names = {*TrainConfig.__dataclass_fields__, *SftConfig.__dataclass_fields__}
+    assert names >= run_module.FREE | run_module.WARNED and not run_module.FREE & run_module.WARNED
+
+
+def test_only_rank_0_writes_and_the_others_leave_a_note_of_their_end(tmp_path):
+    peers = SimpleNamespace(world=2, rank=1, is_main=False, barrier=lambda: None)
+    with pytest.raises(ValueError), Run(configured(tmp_path), ranks=peers):
+        (tmp_path / "run").mkdir()
+        raise ValueError("boom")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["run_state.rank1.json"]
+    note = json.loads((tmp_path / "run" / "run_state.rank1.json").read_text())
+    assert note["exit_code"] == 1 and "boom" in note["reason"]

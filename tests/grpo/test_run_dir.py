@@ -1,0 +1,136 @@
+"""The output directory: one run at a time, what is removed and what never is, and the record of how it stands."""
+
+import json
+import logging
+import os
+
+import pytest
+
+from grpo.errors import UserError
+from grpo.run import run_dir
+from grpo.run.run_dir import RunDir, close_debug_log, open_debug_log, write_atomically
+
+FOREIGN = ("notes.txt", "checkpoint.py", "data", "final.txt")
+
+
+def state(path) -> dict:
+    return json.loads((path / "run_state.json").read_text())
+
+
+def fill(path):
+    """A directory with a run in it, and other things that nobody may remove."""
+    for name in ("checkpoint-3", "checkpoint-4.tmp-77", "final", "completions", "tb", "data"):
+        (path / name).mkdir(parents=True)
+        (path / name / "file").write_text(name)
+    for name in ("metrics.jsonl", "debug.log", "config.resolved.yaml", "run_state.json", "run_state.rank1.json"):
+        (path / name).write_text("{}")
+    for name in FOREIGN:
+        if name != "data":
+            (path / name).write_text("mine")
+    return path
+
+
+def test_a_second_run_in_the_same_directory_is_told_who_holds_it(tmp_path):
+    first = RunDir(tmp_path / "run", resume=False, overwrite=False)
+    for resume, overwrite in ((True, False), (False, True), (False, False)):
+        with pytest.raises(UserError, match="is in use") as error:
+            RunDir(tmp_path / "run", resume, overwrite)
+        assert error.value.exit_code == 7 and f"pid {os.getpid()} on" in error.value.why
+    first.close(0, "")
+    RunDir(tmp_path / "run", resume=True, overwrite=False).close(0, "")
+
+
+def test_the_lock_names_its_last_holder_alone(tmp_path):
+    for _ in range(2):
+        RunDir(tmp_path, resume=True, overwrite=False).close(0, "")
+    assert (tmp_path / ".lock").read_text().count("pid ") == 1
+
+
+def test_a_directory_that_holds_something_is_refused_and_left_as_it_was(tmp_path):
+    fill(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match="is not empty") as error:
+        RunDir(tmp_path, resume=False, overwrite=False)
+    assert error.value.exit_code == 2 and "checkpoint-3" in error.value.why
+    assert sorted(path for path in tmp_path.rglob("*") if path.name != ".lock") == before
+    RunDir(tmp_path, resume=True, overwrite=False).close(0, "")  # the refusal has given the lock back
+    assert set(before) <= set(tmp_path.rglob("*"))
+
+
+def test_overwriting_removes_a_runs_own_files_and_nothing_else(tmp_path):
+    fill(tmp_path / "run")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "weights").write_text("precious")
+    (tmp_path / "run" / "cold_start").symlink_to(tmp_path / "elsewhere")
+    RunDir(tmp_path / "run", resume=False, overwrite=True).close(0, "")
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert left == {*FOREIGN, "cold_start", ".lock", "run_state.json"}
+    assert (tmp_path / "elsewhere" / "weights").read_text() == "precious"
+    assert (tmp_path / "run" / "data" / "file").exists()
+
+
+def test_the_record_says_how_the_run_stands_and_ended(tmp_path):
+    made = RunDir(tmp_path, resume=False, overwrite=False)
+    assert (
+        state(tmp_path).items()
+        >= {
+            "status": "running",
+            "exit_code": None,
+            "step": 0,
+            "last_checkpoint": None,
+            "pid": os.getpid(),
+        }.items()
+    )
+    made.update(step=7, last_checkpoint="checkpoint-5")
+    assert (state(tmp_path)["step"], state(tmp_path)["last_checkpoint"], state(tmp_path)["status"]) == (
+        7,
+        "checkpoint-5",
+        "running",
+    )
+    made.close(143, "a signal")
+    assert state(tmp_path).items() >= {"status": "failed", "exit_code": 143, "reason": "a signal", "step": 7}.items()
+    again = RunDir(tmp_path, resume=True, overwrite=False)
+    again.close(0, "")
+    assert state(tmp_path).items() >= {"status": "done", "exit_code": 0, "reason": ""}.items()
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    """At the moment before the exchange the old text is still there; if the exchange fails, it stays."""
+    path, seen = tmp_path / "a.json", []
+    write_atomically(path, "old")
+    monkeypatch.setattr(run_dir, "failpoint", lambda name: seen.append((name, path.read_text())))
+    write_atomically(path, "new \ud800")
+    assert seen == [("write-a.json", "old")] and path.read_text() == "new \\ud800"
+
+    def fails(source, target):
+        raise OSError("no space")
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(OSError):
+        write_atomically(path, "newer")
+    assert [found.name for found in tmp_path.iterdir()] == ["a.json"] and path.read_text() == "new \\ud800"
+
+
+def test_a_record_that_cannot_be_written_is_told_once(tmp_path, monkeypatch, capsys):
+    made = RunDir(tmp_path, resume=False, overwrite=False)
+    (tmp_path / "run_state.json.tmp").mkdir()
+    made.update(step=1)
+    made.update(step=2)
+    assert capsys.readouterr().err.count("warning: run_state.json cannot be written") == 1
+    assert state(tmp_path)["step"] == 0
+    (tmp_path / "run_state.json.tmp").rmdir()
+    made.close(0, "")
+    assert state(tmp_path)["step"] == 2
+
+
+def test_the_debug_log_leaves_secrets_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "sk-very-secret-value")
+    logger = logging.getLogger("grpo.test_run_dir")
+    open_debug_log(logger, tmp_path / "debug.log")
+    logger.info("the key is %s", "sk-very-secret-value")
+    logger.error("and that was it")
+    close_debug_log(logger)
+    logger.error("after the end")
+    text = (tmp_path / "debug.log").read_text()
+    assert "INFO the key is" in text and "sk-very" not in text and "ERROR and that was it" in text
+    assert "after the end" not in text and not logger.handlers and not logger.propagate
