@@ -18,7 +18,7 @@ TIMEOUT = timedelta(minutes=30)  # when a rank stops answering, the others end a
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _peers() -> Iterator[None]:
     """Explain the error that a collective raises when another process has ended: at once, or after TIMEOUT."""
     try:
         yield
@@ -51,7 +51,7 @@ class Ranks:
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum a tensor over all ranks, in place."""
         if self.world > 1:
-            with _explained():
+            with _peers():
                 dist.all_reduce(tensor)
         return tensor
 
@@ -66,7 +66,7 @@ class Ranks:
         if self.world == 1:
             return value
         tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
-        with _explained():
+        with _peers():
             dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return float(tensor)
 
@@ -75,14 +75,14 @@ class Ranks:
         if self.world == 1:
             return [value]
         values: list = [None] * self.world
-        with _explained():
+        with _peers():
             dist.all_gather_object(values, value)
         return values
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
         if self.world > 1:
-            with _explained():
+            with _peers():
                 dist.barrier()
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from grpo.config.options import SftConfig, TrainConfig
 from grpo.errors import Interrupted, UserError
 from grpo.run import checkpoint
 from grpo.run import run as run_module
+from grpo.run.resume import FREE, WARNED, check_changes
 from grpo.run.run import Run
 
 
@@ -77,22 +78,22 @@ def test_after_the_grace_a_rollout_is_dropped_and_an_update_is_not(tmp_path, mon
     updated = False
     with pytest.raises(Interrupted) as stop, Run(configured(tmp_path)) as run:
         run.is_training = True
-        with run.may_drop():
+        with run.interruptible():
             pass
         send(signal.SIGTERM)
         time.sleep(0.3)  # an update: nothing may drop it
         updated = True
-        with run.may_drop():
+        with run.interruptible():
             time.sleep(5)
             raise AssertionError("it went on")
-    assert updated and not run.is_droppable and stop.value.exit_code == 143
+    assert updated and not run.is_interruptible and stop.value.exit_code == 143
 
 
 def test_within_the_grace_a_rollout_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(run_module, "GRACE_S", 30.0)
     with Run(configured(tmp_path)) as run:
         run.is_training = True
-        with run.may_drop():
+        with run.interruptible():
             send(signal.SIGTERM)
             time.sleep(0.1)
         assert run.stop_code == 143 and 25 < signal.getitimer(signal.ITIMER_REAL)[0] <= 30
@@ -111,11 +112,11 @@ def test_with_peers_only_what_all_drop_together_is_dropped(tmp_path, monkeypatch
     monkeypatch.setattr(run_module, "GRACE_S", 0.05)
     with pytest.raises(Interrupted) as stop, Run(configured(tmp_path), ranks=peers) as run:
         run.is_training = True
-        with run.may_drop():
-            assert not run.is_droppable
+        with run.interruptible():
+            assert not run.is_interruptible
         assert not asked
-        with run.may_drop(together=True):
-            assert run.is_droppable
+        with run.interruptible(together=True):
+            assert run.is_interruptible
     assert asked == [0] and stop.value.exit_code == 130
 
 
@@ -175,8 +176,8 @@ def saved_by(config, world=1):
         ("max_steps=7", ""),
         ("save_total_limit=1", ""),
         ("max_tokens_per_micro_batch=4096", ""),
-        ("learning_rate=0.5", "note: learning_rate was 1e-06, is now 0.5"),
-        ("beta=0.5", "note: beta was 0.0, is now 0.5"),
+        ("learning_rate=0.5", "learning_rate was 1e-06, is now 0.5"),
+        ("beta=0.5", "beta was 0.0, is now 0.5"),
         ("temperature=0.5", "temperature: 1.0 -> 0.5"),
         ("num_generations=4", "num_generations: 8 -> 4"),
         ("seed=1", "seed: 42 -> 1"),
@@ -184,27 +185,26 @@ def saved_by(config, world=1):
         ("system_prompt=hello", "system_prompt: None -> hello"),
     ],
 )
-def test_what_a_resumed_run_may_change(tmp_path, change, outcome, capsys):
+def test_what_a_resumed_run_may_change(tmp_path, change, outcome):
     folder = saved_by(configured(tmp_path))
-    with Run(configured(tmp_path, change)) as run:
-        if " -> " in outcome or outcome == "lora_r":
-            with pytest.raises(UserError, match="another configuration") as error:
-                run._check_changes(folder)
-            assert error.value.exit_code == 2 and outcome in error.value.why
-        else:
-            run._check_changes(folder)
-            assert capsys.readouterr().err.strip() == outcome
+    changed = configured(tmp_path, change)
+    if " -> " in outcome or outcome == "lora_r":
+        with pytest.raises(UserError, match="another configuration") as error:
+            check_changes(folder, changed, 1)
+        assert error.value.exit_code == 2 and outcome in error.value.why
+    else:
+        assert check_changes(folder, changed, 1) == ([outcome] if outcome else [])
 
 
 def test_a_run_of_two_processes_does_not_go_on_as_one(tmp_path):
     folder = saved_by(configured(tmp_path), world=2)
-    with Run(configured(tmp_path)) as run, pytest.raises(UserError, match="made by 2 processes, this is one of 1"):
-        run._check_changes(folder)
+    with pytest.raises(UserError, match="made by 2 processes, this is one of 1"):
+        check_changes(folder, configured(tmp_path), 1)
 
 
 def test_every_key_that_a_resumed_run_may_change_is_a_key():
     names = {*TrainConfig.__dataclass_fields__, *SftConfig.__dataclass_fields__}
-    assert names >= run_module.FREE | run_module.WARNED and not run_module.FREE & run_module.WARNED
+    assert names >= FREE | WARNED and not FREE & WARNED
 
 
 def test_only_rank_0_writes_and_the_others_leave_a_note_of_their_end(tmp_path):
