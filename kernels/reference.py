@@ -156,7 +156,7 @@ def policy_loss(
     max_length: int = 1,
     rows_per_micro_batch: int = 1,
 ) -> float:
-    """Eq. 4 to 10 over whole completions, with plain floats and loops. Twin of packing.row_weights and
+    """Eq. 4 to 10 over whole completions, with plain floats and loops. Twin of packing.set_loss_weights and
     loss.policy_loss."""
     used = [i for i, counted in enumerate(counts) if counted]
     total = 0.0
