@@ -112,6 +112,14 @@ def make_group(prompt: Sequence[int], *completions: Sequence[int], **fields: Seq
     return fill(group, **fields)
 
 
+def groups_of(prompts: Sequence[Sequence[int]], completions: Sequence[list[Completion]]) -> list[Group]:
+    """What a sampler returned for these prompts, as groups."""
+    return [
+        Group(Prompt(row, "", tuple(prompt), {}), members)
+        for row, (prompt, members) in enumerate(zip(prompts, completions, strict=True))
+    ]
+
+
 def fill(group: Group, **fields: Sequence) -> Group:
     """The group, with fields of its completions set to the values given, one for each."""
     for name, values in fields.items():

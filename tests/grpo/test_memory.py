@@ -61,7 +61,7 @@ def decoder(raw, rank, dtype, device="cpu"):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("recompute", ["none", "mlp", "all"])
 def test_what_is_kept_is_what_autograd_keeps(dtype, recompute):
-    model, layout = decoder(SMALL, 16, dtype), Layout(((40, (60, 60, 60)),))
+    model, layout = decoder(SMALL, 16, dtype), Layout.of((40, (60, 60, 60)))
     model.recompute = recompute
     measured = kept_by_autograd(model, PackedAttention(layout, dtype, "cpu"), layout.num_tokens)
     attention, mlp, once = memory.kept_bytes_per_token(model.config, model.build.lora, dtype)
@@ -92,7 +92,7 @@ def status(key):
 model = Decoder(ModelConfig.from_hf({SMALL!r}), Build(LoraSpec(16, 16), False, torch.{dtype}, "cpu"))
 model.recompute = "{recompute}"
 def run(prompt, completion, rows):
-    layout = Layout(((prompt, (completion,) * rows),))
+    layout = Layout.of((prompt, (completion,) * rows))
     T = layout.num_tokens
     hidden = model(torch.zeros(T, dtype=torch.int64), torch.arange(T) % 4096, PackedAttention(layout, torch.{dtype}, "cpu"))
     token_logprobs(hidden, model.head(), torch.zeros(T, dtype=torch.int64), 1.0, chunk=256)[0].sum().backward()

@@ -34,7 +34,7 @@ def hf_model(folder, dtype):
 
 
 def our_logits(model, ids):
-    attend = PackedAttention(Layout(((len(ids), ()),)), model.build.dtype, "cpu")
+    attend = PackedAttention(Layout.of((len(ids), ())), model.build.dtype, "cpu")
     with torch.no_grad():
         return model(ids, torch.arange(len(ids)), attend) @ model.head().T
 
@@ -157,7 +157,7 @@ def test_recomputation_changes_no_gradient(checkpoint, recompute):
         model = load(checkpoint, rank=4, dropout=0.1)
         randomise_adapter(model)
         model.recompute = level
-        attend = PackedAttention(Layout(((8, (7, 5)),)), torch.float32, "cpu")
+        attend = PackedAttention(Layout.of((8, (7, 5))), torch.float32, "cpu")
         hidden = model(ids, torch.cat([torch.arange(15), torch.arange(8, 13)]), attend, Mode(dropout_seed=5))
         hidden.square().sum().backward()
         gradients.append([p.grad for p in model.parameters()])
@@ -167,7 +167,7 @@ def test_recomputation_changes_no_gradient(checkpoint, recompute):
 def test_packed_prompts_and_completions_equal_separate_sequences(checkpoint):
     """Groups of different sizes in one row: each completion's hidden states are those of prompt + completion alone."""
     model, generator = load(checkpoint, rank=4), torch.Generator().manual_seed(3)
-    layout = Layout(((5, (4, 1, 0)), (2, ()), (9, (3,)), (1, (6, 2))))
+    layout = Layout.of((5, (4, 1, 0)), (2, ()), (9, (3,)), (1, (6, 2)))
     ids, positions, wanted = [], [], []
     for prompt_length, lengths in layout.groups:
         prompt = torch.randint(0, 96, (prompt_length,), generator=generator)
@@ -176,7 +176,7 @@ def test_packed_prompts_and_completions_equal_separate_sequences(checkpoint):
             whole = new if length is None else torch.cat([prompt, new])
             with torch.no_grad():
                 alone = model(
-                    whole, torch.arange(len(whole)), PackedAttention(Layout(((len(whole), ()),)), torch.float32, "cpu")
+                    whole, torch.arange(len(whole)), PackedAttention(Layout.of((len(whole), ())), torch.float32, "cpu")
                 )
             ids.append(new)
             positions.append(torch.arange(len(whole) - len(new), len(whole)))
@@ -187,7 +187,7 @@ def test_packed_prompts_and_completions_equal_separate_sequences(checkpoint):
 
 
 def test_packed_attention_equals_its_twin_forward_and_backward():
-    layout, generator = Layout(((3, (2, 4)), (5, (1,)))), torch.Generator().manual_seed(0)
+    layout, generator = Layout.of((3, (2, 4)), (5, (1,))), torch.Generator().manual_seed(0)
     owner = [(0, -1)] * 3 + [(0, 0)] * 2 + [(0, 1)] * 4 + [(1, -1)] * 5 + [(1, 0)]
     visible = torch.tensor(
         [

@@ -10,7 +10,7 @@ from grpo.attention.packed import PackedAttention
 from grpo.logprobs import token_logprobs
 from grpo.schema import Layout
 
-LAYOUT = Layout(((5, (3, 4)), (2, (6,))))
+LAYOUT = Layout.of((5, (3, 4)), (2, (6,)))
 
 
 @pytest.fixture
