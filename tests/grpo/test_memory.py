@@ -93,8 +93,8 @@ model = Decoder(ModelConfig.from_hf({SMALL!r}), Build(LoraSpec(16, 16), False, t
 model.recompute = "{recompute}"
 def run(prompt, completion, rows):
     layout = Layout.of((prompt, (completion,) * rows))
-    T = layout.num_tokens
-    hidden = model(torch.zeros(T, dtype=torch.int64), torch.arange(T) % 4096, PackedAttention(layout, torch.{dtype}, "cpu"))
+    T, attend = layout.num_tokens, PackedAttention(layout, torch.{dtype}, "cpu")
+    hidden = model(torch.zeros(T, dtype=torch.int64), torch.arange(T) % 4096, attend)
     token_logprobs(hidden, model.head(), torch.zeros(T, dtype=torch.int64), 1.0, chunk=256)[0].sum().backward()
     return T
 run(8, 8, 2)

@@ -169,9 +169,9 @@ def test_packed_prompts_and_completions_equal_separate_sequences(checkpoint):
     model, generator = load(checkpoint, rank=4), torch.Generator().manual_seed(3)
     layout = Layout.of((5, (4, 1, 0)), (2, ()), (9, (3,)), (1, (6, 2)))
     ids, positions, wanted = [], [], []
-    for prompt_length, lengths in layout.groups:
-        prompt = torch.randint(0, 96, (prompt_length,), generator=generator)
-        for length in (None, *lengths):
+    for group in layout.groups:
+        prompt = torch.randint(0, 96, (group.prompt,), generator=generator)
+        for length in (None, *group.completions):
             new = prompt if length is None else torch.randint(0, 96, (length,), generator=generator)
             whole = new if length is None else torch.cat([prompt, new])
             with torch.no_grad():

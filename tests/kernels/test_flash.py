@@ -75,9 +75,10 @@ def plain_backward(dout, q, k, v, out, lse, q_starts, k_starts, max_q, max_k, dr
 def visible_in(layout):
     """Who sees whom in a packed row."""
     seen, start = torch.zeros(layout.num_tokens, layout.num_tokens, dtype=torch.bool), 0
-    for prompt, completions in layout.groups:
+    for group in layout.groups:
+        prompt = group.prompt
         pieces, at = [(start, prompt)], start + prompt
-        for length in completions:
+        for length in group.completions:
             pieces.append((at, length))
             at += length
         for first, length in pieces:
@@ -157,7 +158,7 @@ def test_the_same_bits_twice_on_a_gpu(warned):
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_with_the_kernels_less_is_kept_and_memory_counts_it(monkeypatch):
+def test_with_the_kernels_less_is_kept_and_memory_counts_it(switch_kernels_on):
     raw = {
         "model_type": "qwen2",
         "vocab_size": 256,
@@ -171,10 +172,10 @@ def test_with_the_kernels_less_is_kept_and_memory_counts_it(monkeypatch):
     model = Decoder(ModelConfig.from_hf(raw), Build(LoraSpec(2, 2), False, torch.bfloat16, "cpu"))
     layout = Layout.of((40, (60, 60, 60)))
     plain = kept_by_autograd(model, PackedAttention(layout, torch.bfloat16, "cpu"), layout.num_tokens)
-    for module in ("model", "rope"):
-        monkeypatch.setattr(f"grpo.{module}.fused", lambda x: True)
+    asked = switch_kernels_on()
     kept = kept_by_autograd(
         model, FlashPackedAttention(layout, "cpu", plain_forward, plain_backward), layout.num_tokens
     )
     attention, mlp, once = memory.kept_bytes_per_token(model.config, model.build.lora, torch.bfloat16, fused=True)
+    assert asked == {"rms_norm", "swiglu", "rotate"}
     assert kept == pytest.approx(3 * (attention + mlp) + once, rel=0.05) and kept < 0.8 * plain
