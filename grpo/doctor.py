@@ -19,6 +19,7 @@ from safetensors import safe_open
 
 from grpo.data.prompts import eos_ids, load_tokenizer
 from grpo.data.questions import load_prompts
+from grpo.device import ops
 from grpo.errors import CONFIG, PREFLIGHT, STORAGE, UserError, describe, escape, redact, run_main
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
