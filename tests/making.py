@@ -112,6 +112,12 @@ def make_group(prompt: Sequence[int], *completions: Sequence[int], **fields: Seq
     return fill(group, **fields)
 
 
+def make_answers(columns: dict, *texts: str, prompt: str = "p") -> Group:
+    """A group of completions with these texts; the only token of each is its length. columns: the data row."""
+    members = [make_completion([len(text)], text=text) for text in texts]
+    return Group(Prompt(0, prompt, (1,), columns), members)
+
+
 def groups_of(prompts: Sequence[Sequence[int]], completions: Sequence[list[Completion]]) -> list[Group]:
     """What a sampler returned for these prompts, as groups."""
     return [
