@@ -16,8 +16,8 @@ import torch
 
 from bench import ceilings, models, timing
 from grpo.attention.select import choose_decoder
-from grpo.device.ops import describe
 from grpo.device.draw import SamplingParams
+from grpo.device.ops import describe
 from grpo.model.decoder import Decoder
 from grpo.run import memory
 from grpo.sampling.cache import KVCache

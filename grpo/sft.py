@@ -54,7 +54,8 @@ class SftTrainer(Trainer):
         """Train on the next examples: the mean negative log-prob of all their answer tokens."""
         rows = self.order.take(self.rows_per_step)[self.ranks.rank :: self.ranks.world]
         groups = [self.examples[row] for row in rows]
-        self.set_loss_weights(groups)
+        if not self.is_repeated:
+            self.set_loss_weights(groups)
         batches = self.pack(groups)
         total = 0.0
         for batch in batches:

@@ -57,7 +57,8 @@ class GrpoTrainer(Trainer):
     def train_step(self) -> None:
         """Generate one batch and train on it."""
         groups = self.rollout.sample(self.step)  # G completions per prompt; grading starts as each ends
-        set_loss_weights(groups, self.config, self.ranks)  # Eq. 8, over the whole step and all ranks
+        if not self.is_repeated:
+            set_loss_weights(groups, self.config, self.ranks)  # Eq. 8, over the whole step and all ranks
         batches = self.pack(groups)
         for batch in batches:
             batch.ref_logp_C = self.reference_logprobs(batch)  # Eq. 3, while rewards are pending

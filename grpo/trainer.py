@@ -34,6 +34,7 @@ class Trainer:
     num_iterations = 1  # updates per step
     reference: Decoder | None = None  # the frozen policy of step 0, for the KL penalty
     num_sequences = 0  # decoded together
+    is_repeated = False  # whether this rank begins its step again; the others do not, so it must ask them nothing twice
 
     def __init__(self, config: TrainConfig | SftConfig, run: Run):
         self.config, self.run, self.ranks = config, run, run.ranks
@@ -66,10 +67,12 @@ class Trainer:
         )
         self.model.recompute = self.budget.recompute
 
-    def start_step(self) -> None:
-        """Forget what a step has gathered: to begin one, or to begin it again."""
+    def start_step(self, again: bool = False) -> None:
+        """Forget what a step has gathered: to begin one, or to begin it again on this rank alone."""
+        self.is_repeated = again
         self.meter = TokenMeter()
-        self.clock.restart()
+        if not again:
+            self.clock.restart()
         self.optimizer.discard_gradient()
 
     # --- the parts of a step --------------------------------------------------------------------------------------

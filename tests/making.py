@@ -4,13 +4,16 @@ Every checkpoint has random weights and is made here; nothing is downloaded.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from grpo.model.lora import Build, LoraSpec
 from grpo.model.weights import load_decoder
+from grpo.schema import Completion, Group, Layout, PackedBatch, Part, Prompt
 
 SHARED = (
     Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -19,6 +22,9 @@ TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+
+ALONE = SimpleNamespace(rank=0, world=1, sum=list, sum_=lambda tensor: tensor, max=float, gather=lambda mine: [mine])
 
 
 def real_data(name: str) -> Path:
@@ -93,6 +99,68 @@ def randomise_adapter(model, seed: int = 0, spread: float = 0.1) -> None:
             for half in layer.adapter(part):
                 half.copy_(torch.randn(half.shape, generator=generator) * spread)
     model.refresh()
+
+
+def make_completion(ids: Sequence[int], finish_reason: str = "stop", **fields) -> Completion:
+    """A completion whose tokens all had the log-prob -0.5, of a distribution that was not cut off."""
+    return Completion(list(ids), [-0.5] * len(ids), [float("-inf")] * len(ids), finish_reason, **fields)
+
+
+def make_group(prompt: Sequence[int], *completions: Sequence[int], **fields: Sequence) -> Group:
+    """A group of such completions. fields: of the completions, one value for each."""
+    group = Group(Prompt(0, "", tuple(prompt), {}), [make_completion(ids) for ids in completions])
+    return fill(group, **fields)
+
+
+def make_answers(columns: dict, *texts: str, prompt: str = "p") -> Group:
+    """A group of completions with these texts; the only token of each is its length. columns: the data row."""
+    members = [make_completion([len(text)], text=text) for text in texts]
+    return Group(Prompt(0, prompt, (1,), columns), members)
+
+
+def groups_of(prompts: Sequence[Sequence[int]], completions: Sequence[list[Completion]]) -> list[Group]:
+    """What a sampler returned for these prompts, as groups."""
+    return [
+        Group(Prompt(row, "", tuple(prompt), {}), members)
+        for row, (prompt, members) in enumerate(zip(prompts, completions, strict=True))
+    ]
+
+
+def fill(group: Group, **fields: Sequence) -> Group:
+    """The group, with fields of its completions set to the values given, one for each."""
+    for name, values in fields.items():
+        for completion, value in zip(group.completions, values, strict=True):
+            setattr(completion, name, value)
+    return group
+
+
+def of_each(group: Group, name: str) -> list:
+    """A field of each completion."""
+    return [getattr(completion, name) for completion in group.completions]
+
+
+def whole(*groups: Group) -> list[Part]:
+    """One micro-batch of all completions of the groups."""
+    return [Part(group, group.completions) for group in groups]
+
+
+def loss_batch(
+    weights: Sequence[float],
+    advantages: Sequence[float],
+    old: Sequence[float] | torch.Tensor,
+    ref: Sequence[float] | torch.Tensor | None = None,
+    sampler: Sequence[float] | None = None,
+    rows: Sequence[int] | None = None,
+) -> PackedBatch:
+    """What the loss reads of a micro-batch, given per token; each token is a completion of its own unless `rows` says
+    otherwise."""
+    nothing = torch.zeros(0, dtype=torch.int64)
+    weight_C, sampler_C = (torch.tensor(x) for x in (weights, [0.0] * len(weights) if sampler is None else sampler))
+    row_C = torch.tensor(range(len(weights)) if rows is None else rows)
+    batch = PackedBatch(0, [], Layout(()), nothing, nothing, nothing, nothing, row_C, weight_C, sampler_C, nothing)
+    batch.advantage_C, batch.old_logp_C = torch.tensor(advantages), torch.as_tensor(old)
+    batch.ref_logp_C = None if ref is None else torch.as_tensor(ref)
+    return batch
 
 
 def make_tokenizer(texts: list[str], folder: Path, vocab_size: int = 400):

@@ -77,8 +77,9 @@ class Guard:
         yet."""
         trainer = self.trainer
         position, num_updates = trainer.order.position, trainer.optimizer.num_steps
+        again = False
         while True:
-            trainer.start_step()
+            trainer.start_step(again)
             try:
                 return work()
             except Exception as error:
@@ -90,7 +91,7 @@ class Guard:
             smaller = memory.halve(trainer.budget, trainer.longest)
             if is_generating or trainer.optimizer.num_steps != num_updates or smaller is None:
                 raise self._out_of_memory(now, reason)
-            trainer.budget = smaller
+            again, trainer.budget = True, smaller
             trainer.order.position = position
             trainer.optimizer.discard_gradient()
             memory.release()

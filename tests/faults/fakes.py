@@ -173,16 +173,16 @@ def bad_logits() -> None:
     """The log-probs of the second training step (one micro-batch, no reference) are not finite."""
     import torch
 
-    import grpo.logprobs
+    import grpo.trainer
 
-    score, calls = grpo.logprobs.token_logprobs, []
+    score, calls = grpo.trainer.token_logprobs, []
 
     def broken(*arguments, **options):
         calls.append(1)
         logp_C, entropy_C = score(*arguments, **options)
         return (logp_C * torch.nan if len(calls) == 2 else logp_C), entropy_C
 
-    grpo.logprobs.token_logprobs = broken
+    grpo.trainer.token_logprobs = broken
 
 
 def bad_gradient() -> None:

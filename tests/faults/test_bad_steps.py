@@ -127,9 +127,9 @@ def test_a_row_without_a_part_leaves_its_group_and_a_lonely_row_teaches_nothing(
     """From the API's Reply to the advantage: mean and standard deviation over the scorable rows alone."""
     from grpo.advantages import group_advantages
 
-    first, second, third = group_advantages([[2.0, None, -1.0, 2.0], [None, None, 2.0, None], [None] * 4], "group")
-    (without,) = group_advantages([[2.0, -1.0, 2.0]], "group")
-    assert first == [without[0], 0.0, without[1], without[2]] and second == third == [0.0] * 4
+    without = group_advantages([2.0, -1.0, 2.0])
+    assert group_advantages([2.0, None, -1.0, 2.0]) == [without[0], 0.0, without[1], without[2]]
+    assert group_advantages([None, None, 2.0, None]) == group_advantages([None] * 4) == [0.0] * 4
 
 
 def test_wait_policy(processes, chat_checkpoint, tmp_path):

@@ -4,31 +4,38 @@ import math
 
 import pytest
 
-from grpo.advantages import group_advantages
+from grpo.advantages import group_advantages, reward_std
+
+
+def step_advantages(groups, scale):
+    """Those of several groups, with the deviation of all their rewards."""
+    batch_std = reward_std([reward for group in groups for reward in group])
+    return [group_advantages(group, scale, batch_std) for group in groups]
 
 
 def test_hand_worked_group():
     """Rewards 1, 0, 0, 3: mean 1, deviations 0 -1 -1 2, std with n - 1: sqrt(6 / 3) = 1.41421."""
-    got = group_advantages([[1, 0, 0, 3]])[0]
+    got = group_advantages([1, 0, 0, 3])
     divisor = math.sqrt(2) + 1e-4
     assert got == pytest.approx([0, -1 / divisor, -1 / divisor, 2 / divisor], abs=1e-12)
 
 
 def test_batch_scale_uses_the_deviation_of_all_rewards():
     """Rewards 0 2 | 4 6: all together have mean 4 - 1 = 3 and std sqrt((9 + 1 + 1 + 9) / 3)."""
-    got = group_advantages([[0, 2], [4, 6]], "batch")
+    got = step_advantages([[0, 2], [4, 6]], "batch")
+    assert reward_std([0, 2, 4, 6]) == pytest.approx(math.sqrt(20 / 3))
     divisor = math.sqrt(20 / 3) + 1e-4
     assert got == [pytest.approx([-1 / divisor, 1 / divisor])] * 2
 
 
 def test_none_scale_is_the_plain_difference():
-    assert group_advantages([[1.0, 0.0, 5.0]], "none") == [[-1.0, -2.0, 3.0]]
+    assert group_advantages([1.0, 0.0, 5.0], "none") == [-1.0, -2.0, 3.0]
 
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_unscorable_rows_leave_mean_and_deviation(scale):
-    with_gap = group_advantages([[1.0, None, 0.0, 2.0]], scale)[0]
-    without = group_advantages([[1.0, 0.0, 2.0]], scale)[0]
+    with_gap = step_advantages([[1.0, None, 0.0, 2.0]], scale)[0]
+    without = step_advantages([[1.0, 0.0, 2.0]], scale)[0]
     assert [with_gap[0], *with_gap[2:]] == without and with_gap[1] == 0.0
 
 
@@ -37,15 +44,13 @@ def test_unscorable_rows_leave_mean_and_deviation(scale):
     "group", [[0.3] * 7, [0.01] * 29, [None, 2.0], [None, None], [5.0], [0.1 + 0.2, 0.1 + 0.2, None]]
 )
 def test_no_signal_is_exactly_zero(scale, group):
-    assert group_advantages([group, [1.0, 2.0]], scale)[0] == [0.0] * len(group)
+    assert step_advantages([group, [1.0, 2.0]], scale)[0] == [0.0] * len(group)
 
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_a_constant_added_to_one_group_changes_nothing_within_it(scale):
-    moved = group_advantages([[11.0, 10.0, 13.0]], "group" if scale == "batch" else scale)[0]
-    assert moved == pytest.approx(
-        group_advantages([[1.0, 0.0, 3.0]], "group" if scale == "batch" else scale)[0], abs=1e-12
-    )
+    moved, plain = (group_advantages(rewards, scale, 3.0) for rewards in ([11.0, 10.0, 13.0], [1.0, 0.0, 3.0]))
+    assert moved == pytest.approx(plain, abs=1e-12)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
@@ -53,7 +58,7 @@ def test_a_constant_added_to_one_group_changes_nothing_within_it(scale):
 def test_a_reward_that_is_not_finite_poisons_its_group_and_no_other(bad, scale, divisor):
     """The other group has mean 1/2. It alone has variance (1/4 + 1/4) / 1; with the finite rewards of the poisoned one,
     1 and 0, it has 4 · 1/4 / 3."""
-    poisoned, other = group_advantages([[1.0, bad, 0.0], [1.0, 0.0]], scale)
+    poisoned, other = step_advantages([[1.0, bad, 0.0], [1.0, 0.0]], scale)
     floor = 0.0 if scale == "none" else 1e-4
     assert all(math.isnan(a) for a in poisoned)
     assert other == pytest.approx([0.5 / (divisor + floor), -0.5 / (divisor + floor)], abs=1e-12)
@@ -63,11 +68,11 @@ def test_a_reward_that_is_not_finite_poisons_its_group_and_no_other(bad, scale, 
 @pytest.mark.parametrize("group", [[None], [2.0], [2.0, 2.0]])
 def test_a_reward_that_is_not_finite_poisons_whatever_else_is_in_the_group(bad, group):
     """Also where the finite ones tell nothing."""
-    assert all(math.isnan(a) for a in group_advantages([[*group, bad]])[0])
+    assert all(math.isnan(a) for a in group_advantages([*group, bad]))
 
 
 def test_unscorable_rows_are_in_no_deviation_of_the_batch():
     """Rewards 0 2 | 4 6 as above, and rows that are unscorable: alone, beside others, or a whole group."""
-    plain = group_advantages([[0, 2], [4, 6]], "batch")
-    found = group_advantages([[0, None, 2], [4, 6], [None, None]], "batch")
+    plain = step_advantages([[0, 2], [4, 6]], "batch")
+    found = step_advantages([[0, None, 2], [4, 6], [None, None]], "batch")
     assert found == [[plain[0][0], 0.0, plain[0][1]], plain[1], [0.0, 0.0]]

@@ -5,9 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from making import write_chat_checkpoint, write_rows
 
-from grpo.doctor import main
+from grpo.config.options import TrainConfig
+from grpo.doctor import Doctor, main
 from grpo.errors import CONFIG, PREFLIGHT
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -47,6 +49,12 @@ def test_a_healthy_config(config, capsys, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
     assert main([str(config)]) == 0
     assert capsys.readouterr().out.count("ok    ") == 7
+
+
+def test_on_a_gpu_it_says_what_computes(monkeypatch):
+    monkeypatch.setattr("grpo.doctor.choose_device", torch.device)
+    monkeypatch.setattr("grpo.device.ops.triton_problem", lambda: "Triton is not installed")
+    assert "torch's own operations (Triton is not installed)" in Doctor(TrainConfig(device="cuda"), None).machine()
 
 
 def test_each_fault_is_found(config, capsys, tmp_path):

@@ -140,7 +140,9 @@ def test_no_uniform_is_0_or_1():
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("params", [SamplingParams(1), SamplingParams(1, top_p=0.9), SamplingParams(1, temperature=0.0)])
+@pytest.mark.parametrize(
+    "params", [SamplingParams(1), SamplingParams(1, top_p=0.9), SamplingParams(1, temperature=0.0)]
+)
 def test_logits_that_are_not_finite_spoil_their_own_row_and_crash_nothing(bad, params):
     """The recorded log-prob is NaN, so that the step's gradient is not finite and the step is skipped."""
     logits = torch.randn(3, 300, generator=torch.Generator().manual_seed(0))

@@ -3,16 +3,16 @@
 import math
 
 import pytest
+from making import make_group
 
 from grpo.run.summary import Z95, summary
-from grpo.schema import Completion, Group, Prompt, Score
+from grpo.schema import Score
 
 
 def question(*outcomes, details=None, rewards=None, length=2):
     """One question and how its answers turned out; None: no reward could tell."""
-    members = [Completion([1] * length, [], [], "stop") for _ in outcomes]
     scores = [{"r": Score(1.0, "", outcome, details or {})} for outcome in outcomes]
-    return Group(Prompt(0, "", (), {}), members, scores, list(rewards or [1.0] * len(outcomes)))
+    return make_group((), *[[1] * length] * len(outcomes), scores=scores, reward=rewards or [1.0] * len(outcomes))
 
 
 def answers(right, wrong, refused=0):

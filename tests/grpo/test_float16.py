@@ -9,25 +9,25 @@ from torch import nn
 from grpo.optim import FIRST_SCALE, SCALE_GROWS_AFTER, Optimizer
 
 
-def make(guarded=True):
+def make(scales_loss=True):
     parameter = nn.Parameter(torch.ones(4, 4))
-    return parameter, Optimizer([parameter], (0.9, 0.999), 1e-8, 0.0, guarded)
+    return parameter, Optimizer([parameter], (0.9, 0.999), 1e-8, 0.0, scales_loss)
 
 
-@pytest.mark.parametrize("guarded", [True, False])
-def test_a_gradient_below_float16s_smallest_number(guarded):
-    parameter, optimizer = make(guarded)
+@pytest.mark.parametrize("scales_loss", [True, False])
+def test_a_gradient_below_float16s_smallest_number(scales_loss):
+    parameter, optimizer = make(scales_loss)
     optimizer.backward((parameter.half().float() * 1e-8).sum())  # 1e-8 rounds to 0 in float16
     norm = optimizer.step(0.1, 0.0)
-    assert norm == (pytest.approx(4e-8, rel=1e-2) if guarded else 0.0)
-    assert bool((parameter < 0.95).all()) if guarded else bool((parameter == 1).all())
+    assert norm == (pytest.approx(4e-8, rel=1e-2) if scales_loss else 0.0)
+    assert bool((parameter < 0.95).all()) if scales_loss else bool((parameter == 1).all())
 
 
 @pytest.mark.parametrize("max_norm", [0.0, 1.0])
 def test_the_scale_does_not_change_an_update(max_norm):
     updates = []
-    for guarded in (True, False):
-        parameter, optimizer = make(guarded)
+    for scales_loss in (True, False):
+        parameter, optimizer = make(scales_loss)
         for _ in range(3):
             optimizer.backward((parameter**2 * torch.arange(16.0).view(4, 4)).sum())
             norm = optimizer.step(0.1, max_norm)

@@ -9,7 +9,8 @@ import torch
 from grpo.kernels.reference import token_logprobs as slow
 
 from grpo.device.draw import SamplingParams, draw
-from grpo.logprobs import row_epilogue, token_logprobs
+from grpo.device.ops import log_softmax_rows
+from grpo.logprobs import token_logprobs
 
 NO_CUT = float("-inf")
 
@@ -30,7 +31,7 @@ def inputs(rows=37, width=16, vocabulary=101, seed=0, dtype=torch.float64, offse
 @pytest.mark.parametrize("rows_in_cache", [3, 1000])
 def test_equals_the_twin_with_gradients(monkeypatch, temperature, chunk, cut, rows_in_cache):
     """Also where a chunk is worked on in several parts, and where rows are cut at different places or not at all."""
-    monkeypatch.setattr("grpo.logprobs.CACHE_BYTES", rows_in_cache * 101 * 8)
+    monkeypatch.setattr("grpo.device.ops.CACHE_BYTES", rows_in_cache * 101 * 8)
     hidden, head, targets = inputs()
     cuts = None if cut is None else torch.full((37,), -1.0 if cut == "mixed" else cut, dtype=torch.float64)
     if cut == "mixed":
@@ -77,8 +78,7 @@ def test_logits_in_bfloat16_are_worked_on_in_float32(temperature, cut):
     cuts = None if cut is None else torch.full((7,), cut)
     identity = torch.eye(200, dtype=torch.float64)
     wanted = slow(logits.double(), identity, targets, temperature, cuts)
-    softmax = logits.clone()
-    found = row_epilogue(softmax, targets, temperature, cuts)
+    found = log_softmax_rows(logits.clone(), targets, temperature, torch.float32, cuts)[:2]
     for one, other in zip(found, wanted, strict=True):
         assert one.dtype == torch.float32 and (one - other).abs().max() < 1e-5
     logp = token_logprobs(logits, identity.bfloat16(), targets, temperature, cuts)[0]

@@ -3,14 +3,13 @@
 import pytest
 import torch
 from grpo.kernels.reference import lora_linear
-from making import load, randomise_adapter, write_checkpoint
+from making import load, make_group, randomise_adapter, whole, write_checkpoint
 
 from grpo.attention.packed import PackedAttention
 from grpo.logprobs import token_logprobs
 from grpo.model.adapter import save_adapter, trained_adapter
 from grpo.model.lora import POLICY, REFERENCE, Build, JointLinear, Linear, LoraLinear, LoraSpec, Mode
 from grpo.packing import pack
-from grpo.schema import Completion, Group, Prompt
 
 PARTS = {"q_proj": 12, "k_proj": 6, "v_proj": 6}
 
@@ -262,14 +261,10 @@ def test_packed_gradients_equal_peft_on_padded_rows(tmp_path, family):
     randomise_adapter(ours)
     save_adapter(trained_adapter(ours, None, str(tmp_path / "base")), tmp_path / "adapter", lora_alpha=8)
     groups = [
-        Group(
-            Prompt(0, "", (5, 9, 6, 11), {}),
-            [_completion([7, 3, 2]), _completion([8, 8, 4, 4, 1, 2]), _completion([9])],
-        ),
-        Group(Prompt(1, "", (15, 19), {}), [_completion([17, 2]), _completion([30, 31, 32])]),
+        make_group((5, 9, 6, 11), [7, 3, 2], [8, 8, 4, 4, 1, 2], [9], loss_weight=[0.1, 0.2, 0.3]),
+        make_group((15, 19), [17, 2], [30, 31, 32], loss_weight=[0.15, 0.25]),
     ]
-    weights = [[0.1, 0.2, 0.3], [0.15, 0.25]]
-    batch = pack(groups, [(g, i) for g, group in enumerate(groups) for i in range(len(group.completions))], weights)
+    batch = pack(whole(*groups))
     hidden = ours(batch.ids_T, batch.positions_T, PackedAttention(batch.layout, torch.float32, "cpu"))
     logp, _ = token_logprobs(hidden.index_select(0, batch.source_C), ours.head(), batch.targets_C, 0.8)
     (logp * batch.weight_C).sum().backward()
@@ -278,9 +273,9 @@ def test_packed_gradients_equal_peft_on_padded_rows(tmp_path, family):
         AutoModelForCausalLM.from_pretrained(tmp_path / "base"), tmp_path / "adapter", is_trainable=True
     )
     rows = [
-        (group.prompt.ids, c.ids, weights[g][i])
-        for g, group in enumerate(groups)
-        for i, c in enumerate(group.completions)
+        (group.prompt.ids, completion.ids, completion.loss_weight)
+        for group in groups
+        for completion in group.completions
     ]
     width = max(len(p) + len(c) for p, c, _ in rows)
     ids = torch.tensor([[*p, *c] + [0] * (width - len(p) - len(c)) for p, c, _ in rows])
@@ -305,7 +300,3 @@ def test_packed_gradients_equal_peft_on_padded_rows(tmp_path, family):
                     assert (linear.B[part].grad - b).abs().max() <= 5e-6
                     compared += 1
     assert compared == 7 * 2
-
-
-def _completion(ids):
-    return Completion(ids, [0.0] * len(ids), [float("-inf")] * len(ids), "stop")

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from grpo.kernels.reference import policy_loss as slow_loss
+from making import ALONE, fill, loss_batch, make_group, of_each, whole
 
-from grpo.loss import LossConfig, k3, policy_loss
-from grpo.packing import Denominators, counts, pack, plan, row_weights, with_advantages
-from grpo.schema import Completion, Group, Prompt
+from grpo.config.options import TrainConfig
+from grpo.loss import k3, policy_loss
+from grpo.packing import pack, set_loss_weights, split_into_micro_batches
 
 LENGTHS = [[3, 5, 1, 2], [4, 4, 2, 7]]
 LOSSES = ["grpo", "dapo", "dr_grpo", "bnpo"]
@@ -22,24 +23,18 @@ def make_groups(lengths=LENGTHS, truncated=(), seed=0):
     rng = random.Random(seed)
     groups = []
     for g, group in enumerate(lengths):
-        members = [
-            Completion(
-                [rng.randrange(50) for _ in range(n)],
-                [0.0] * n,
-                [float("-inf")] * n,
-                "length" if (g, i) in truncated else "stop",
-            )
-            for i, n in enumerate(group)
-        ]
-        groups.append(
-            Group(Prompt(g, "", tuple(range(1, 4 + g)), {}), members, advantages=[rng.gauss(0, 1) for _ in members])
-        )
+        made = make_group(range(1, 4 + g), *([rng.randrange(50) for _ in range(n)] for n in group))
+        reasons = ["length" if (g, i) in truncated else "stop" for i in range(len(group))]
+        groups.append(fill(made, finish_reason=reasons, advantage=[rng.gauss(0, 1) for _ in group]))
     return groups
 
 
-def weights_of(groups, loss_type, mask_truncated=False):
-    used = [len(c.ids) for group in groups for c in group.completions if counts(c, mask_truncated)]
-    return row_weights(groups, loss_type, Denominators(len(used), sum(used)), 16, 4, 2, mask_truncated)
+def weighted(groups, loss_type, **keys):
+    """The configuration; the groups have their loss weights by it."""
+    keys = {"max_completion_length": 16, "per_device_train_batch_size": 4} | keys
+    config = TrainConfig(loss_type=loss_type, **keys)
+    set_loss_weights(groups, config, ALONE)
+    return config
 
 
 def tables(groups, seed=1):
@@ -48,34 +43,27 @@ def tables(groups, seed=1):
     return [[[rng.uniform(-3, -0.1) for _ in c.ids] for group in groups for c in group.completions] for _ in range(3)]
 
 
-def fast_loss(groups, weights, logps, config, rows=None):
-    """The loss through pack, with_advantages and policy_loss; logps are lists per completion, or tensors."""
-    rows = rows or [(g, i) for g, group in enumerate(groups) for i in range(len(group.completions))]
-    batch = with_advantages(pack(groups, rows, weights), groups)
-    order = [sum(len(group.completions) for group in groups[:g]) + i for g, i in rows]
+def fast_loss(groups, logps, config, parts=None):
+    """The loss through pack, set_advantages and policy_loss; logps are lists per completion, or tensors."""
+    batch = pack(parts or whole(*groups))
+    batch.set_advantages()
+    place = {id(c): n for n, c in enumerate(c for group in groups for c in group.completions)}
+    order = [place[id(completion)] for completion in batch.completions]
     new, old, ref = (torch.cat([torch.as_tensor(table[row], dtype=torch.float64) for row in order]) for table in logps)
-    return policy_loss(new, old, ref, batch.advantage_C.double(), batch.weight_C.double(), batch.row_C, config)
+    batch.old_logp_C, batch.ref_logp_C = old, ref
+    batch.advantage_C, batch.weight_C = batch.advantage_C.double(), batch.weight_C.double()
+    return policy_loss(batch, new, config)
 
 
 def test_hand_worked_grpo():
     """Two completions of 1 and 2 tokens, ratios 1.5 (clipped to 1.2, A = 1) and 0.5, 1 (A = -1): the first contributes
     -1.2 / (2 * 1), the second -(min(-0.5, -0.8) - 1) / (2 * 2) = 1.8 / 4. Loss = -0.6 + 0.45 = -0.15."""
     log = torch.log(torch.tensor([1.5, 0.5, 1.0]))
-    loss, stats = policy_loss(
-        log,
-        torch.zeros(3),
-        None,
-        torch.tensor([1.0, -1.0, -1.0]),
-        torch.tensor([0.5, 0.25, 0.25]),
-        torch.tensor([0, 1, 1]),
-        LossConfig(),
-    )
+    batch = loss_batch([0.5, 0.25, 0.25], [1.0, -1.0, -1.0], old=[0.0] * 3, rows=[0, 1, 1])
+    loss, stats = policy_loss(batch, log, TrainConfig())
     assert float(loss) == pytest.approx(-0.15, abs=1e-6)
-    assert stats["clipped_high"].tolist() == [True, False, False] and stats["clipped_low"].tolist() == [
-        False,
-        True,
-        False,
-    ]
+    assert stats["clipped_high"].tolist() == [True, False, False]
+    assert stats["clipped_low"].tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("loss_type", LOSSES)
@@ -95,14 +83,14 @@ def test_hand_worked_grpo():
 def test_equals_the_slow_twin(loss_type, options, truncated):
     groups = make_groups(truncated=truncated)
     logps = tables(groups)
-    loss, _ = fast_loss(groups, weights_of(groups, loss_type, True), logps, LossConfig(**options))
+    config = weighted(groups, loss_type, mask_truncated_completions=True, **options)
+    loss, _ = fast_loss(groups, logps, config)
     twin = {**options, "sequence_level": options.get("importance_sampling_level") == "sequence"}
     twin.pop("importance_sampling_level", None)
-    members = [(g, i) for g, group in enumerate(groups) for i in range(len(group.completions))]
     wanted = slow_loss(
         *logps,
-        [groups[g].advantages[i] for g, i in members],
-        [pair not in truncated for pair in members],
+        [completion.advantage for group in groups for completion in group.completions],
+        [completion.finish_reason == "stop" for group in groups for completion in group.completions],
         loss_type=loss_type,
         max_length=16,
         rows_per_micro_batch=4,
@@ -128,25 +116,16 @@ def test_gradient_by_finite_differences(loss_type, options, delta):
     new, old, ref = tables(groups)
     flat = torch.tensor([x for row in new for x in row], dtype=torch.float64, requires_grad=True)
     sizes = [len(row) for row in new]
-    config = LossConfig(epsilon_high=0.28, delta=delta, **options)
-    assert torch.autograd.gradcheck(
-        lambda x: fast_loss(groups, weights_of(groups, loss_type), (x.split(sizes), old, ref), config)[0], flat
-    )
+    config = weighted(groups, loss_type, epsilon_high=0.28, delta=delta, **options)
+    assert torch.autograd.gradcheck(lambda x: fast_loss(groups, (x.split(sizes), old, ref), config)[0], flat)
 
 
 def test_gradient_of_the_bias_corrected_kl_by_hand():
     """β r k3(d), r = e^(θ − old), d = ref − θ: its derivative is β r (k3(d) + 1 − e^d) = −β r d, that of the KL
     itself. Here A = 0, r = e^0.5, d = −0.25."""
     new = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
-    loss, stats = policy_loss(
-        new,
-        torch.tensor([-1.5]),
-        torch.tensor([-1.25]),
-        torch.tensor([0.0]),
-        torch.tensor([1.0]),
-        torch.tensor([0]),
-        LossConfig(beta=0.1, use_bias_correction_kl=True),
-    )
+    batch = loss_batch([1.0], [0.0], old=[-1.5], ref=[-1.25])
+    loss, stats = policy_loss(batch, new, TrainConfig(beta=0.1, use_bias_correction_kl=True))
     loss.backward()
     assert float(new.grad) == pytest.approx(0.1 * math.exp(0.5) * 0.25)
     assert float(stats["kl"]) == pytest.approx(math.exp(0.5) * (math.exp(-0.25) + 0.25 - 1))
@@ -156,15 +135,8 @@ def test_a_sequences_ratio_is_the_geometric_mean_of_its_tokens():
     """GSPO. Log-ratios 0.3 and −0.1 in the first completion, mean 0.1; 0.2 in the second. Nothing is clipped: each
     token's gradient is −w A r / n, where the sum over the tokens of a row gives back n."""
     new = torch.tensor([-1.0, -1.0, -1.0], dtype=torch.float64, requires_grad=True)
-    loss, stats = policy_loss(
-        new,
-        torch.tensor([-1.3, -0.9, -1.2]),
-        None,
-        torch.tensor([2.0, 2.0, -1.0]),
-        torch.tensor([0.25, 0.25, 0.5]),
-        torch.tensor([0, 0, 1]),
-        LossConfig(epsilon=0.3, epsilon_high=0.3, importance_sampling_level="sequence"),
-    )
+    batch = loss_batch([0.25, 0.25, 0.5], [2.0, 2.0, -1.0], old=[-1.3, -0.9, -1.2], rows=[0, 0, 1])
+    loss, stats = policy_loss(batch, new, TrainConfig(epsilon=0.3, importance_sampling_level="sequence"))
     first, second = math.exp(0.1), math.exp(0.2)
     assert stats["ratio"].tolist() == pytest.approx([first, first, second])
     assert float(loss.detach()) == pytest.approx(-0.5 * first * 2 + 0.5 * second)
@@ -179,11 +151,11 @@ def test_any_split_into_micro_batches_gives_the_same_gradient(loss_type, level):
     matter."""
     groups = make_groups()
     logps = tables(groups)
-    weights, config, results = weights_of(groups, loss_type), LossConfig(beta=0.1, importance_sampling_level=level), []
+    config, results = weighted(groups, loss_type, beta=0.1, importance_sampling_level=level), []
     for budget in (1, 9, 14, 25, 1000):
         new = [torch.tensor(row, dtype=torch.float64, requires_grad=True) for row in logps[0]]
-        for rows in reversed(plan(groups, weights, budget)):
-            fast_loss(groups, weights, (new, *logps[1:]), config, rows)[0].backward()
+        for parts in reversed(split_into_micro_batches(groups, budget)):
+            fast_loss(groups, (new, *logps[1:]), config, parts)[0].backward()
         results.append(torch.cat([row.grad for row in new]))
     assert all((r - results[0]).abs().max() < 1e-12 for r in results)
     assert results[0].abs().max() > 1e-3
@@ -194,8 +166,8 @@ def test_on_policy_identity():
     groups = make_groups()
     new = [torch.tensor(row, dtype=torch.float64, requires_grad=True) for row in tables(groups)[0]]
     old = [row.detach() for row in new]
-    loss, _ = fast_loss(groups, weights_of(groups, "grpo"), (new, old, old), LossConfig())
-    advantages = [a for group in groups for a in group.advantages]
+    loss, _ = fast_loss(groups, (new, old, old), weighted(groups, "grpo"))
+    advantages = [advantage for group in groups for advantage in of_each(group, "advantage")]
     assert float(loss.detach()) == pytest.approx(-sum(advantages) / len(advantages), rel=1e-6)
     loss.backward()
     for row, advantage in zip(new, advantages, strict=True):
@@ -212,15 +184,9 @@ def test_kl_and_its_gradient_vanish_at_the_reference():
 def test_k3_does_not_overflow_and_masked_tokens_cannot_poison():
     """Trap 8: exp(1e4) in a token that does not count would make the whole gradient NaN."""
     new = torch.tensor([-1e4, -1.0, float("-inf")], requires_grad=True)
-    loss, _ = policy_loss(
-        new,
-        torch.tensor([0.0, -1.1, float("nan")]),
-        torch.tensor([1e4, -1.2, float("inf")]),
-        torch.tensor([1.0, 1.0, -3.0]),
-        torch.tensor([0.5, 0.5, 0.0]),
-        torch.tensor([0, 0, 1]),
-        LossConfig(beta=0.1),
-    )
+    old, ref = [0.0, -1.1, float("nan")], [1e4, -1.2, float("inf")]
+    batch = loss_batch([0.5, 0.5, 0.0], [1.0, 1.0, -3.0], old, ref, rows=[0, 0, 1])
+    loss, _ = policy_loss(batch, new, TrainConfig(beta=0.1))
     loss.backward()
     assert loss.isfinite() and new.grad.isfinite().all() and new.grad[2] == 0
 
@@ -232,33 +198,21 @@ def test_an_enormous_ratio_leaves_loss_and_gradient_finite(log_ratio, advantage,
     """Trap 8: e^100 is infinite in float32. The ratio is held within e^±20; where it is clipped the loss does not
     depend on it."""
     new = torch.tensor([log_ratio - 1], requires_grad=True)
-    loss, _ = policy_loss(
-        new,
-        torch.tensor([-1.0]),
-        None,
-        torch.tensor([advantage]),
-        torch.tensor([0.5]),
-        torch.tensor([0]),
-        LossConfig(epsilon_high=0.3, importance_sampling_level=level),
-    )
+    batch = loss_batch([0.5], [advantage], old=[-1.0])
+    loss, _ = policy_loss(batch, new, TrainConfig(epsilon_high=0.3, importance_sampling_level=level))
     loss.backward()
     ratio = {(100, 1): 1.3, (100, -1): math.exp(20), (-100, 1): math.exp(-20), (-100, -1): 0.8}[log_ratio, advantage]
     assert float(loss.detach()) == pytest.approx(-0.5 * advantage * ratio, rel=1e-5) and new.grad.tolist() == [0.0]
 
 
+CORRECTED = {"sampler_importance_sampling_correction": True, "sampler_importance_sampling_cap": 2.0}
+
+
 @pytest.mark.parametrize("sampler", [float("-inf"), float("nan"), -1e4])
 def test_a_masked_token_cannot_poison_the_sampler_correction(sampler):
     new = torch.tensor([-1.0, -1.0], requires_grad=True)
-    loss, _ = policy_loss(
-        new,
-        torch.tensor([-1.0, float("-inf")]),
-        None,
-        torch.tensor([1.0, 1.0]),
-        torch.tensor([0.5, 0.0]),
-        torch.tensor([0, 1]),
-        LossConfig(sampler_cap=2.0),
-        torch.tensor([-1.5, sampler]),
-    )
+    batch = loss_batch([0.5, 0.0], [1.0, 1.0], old=[-1.0, float("-inf")], sampler=[-1.5, sampler])
+    loss, _ = policy_loss(batch, new, TrainConfig(**CORRECTED))
     loss.backward()
     factor = math.exp(0.5)
     assert float(loss.detach()) == pytest.approx(-0.5 * factor)
@@ -272,15 +226,8 @@ def test_what_counts_as_clipped():
     advantages = [1.0, 1.0, 0.0, -1.0, 1.0, -1.0, 0.0, 1.0, -1.0, -1.0]
     weights = [0.1, 0.1, 0.1, 0.1, 0.0, 0.1, 0.1, 0.1, 0.1, 0.0]
     log = torch.tensor(ratios).log()
-    _, stats = policy_loss(
-        log,
-        torch.zeros(10),
-        log + 0.5,
-        torch.tensor(advantages),
-        torch.tensor(weights),
-        torch.arange(10),
-        LossConfig(epsilon=0.1, epsilon_high=0.3, beta=0.1),
-    )
+    batch = loss_batch(weights, advantages, old=[0.0] * 10, ref=log + 0.5)
+    _, stats = policy_loss(batch, log, TrainConfig(epsilon=0.1, epsilon_high=0.3, beta=0.1))
     assert stats["clipped_high"].nonzero().flatten().tolist() == [1]
     assert stats["clipped_low"].nonzero().flatten().tolist() == [5]
     used = [weight > 0 for weight in weights]
@@ -298,25 +245,20 @@ def test_truncated_rows_leave_loss_and_denominator():
     """Trap 4: without the truncated completion the loss is that of the others alone, in every loss type."""
     groups, logps = make_groups(truncated=((0, 1),)), tables(make_groups())
     for loss_type in ("grpo", "dapo", "dr_grpo"):
-        masked, _ = fast_loss(groups, weights_of(groups, loss_type, True), logps, LossConfig())
+        masked, _ = fast_loss(groups, logps, weighted(groups, loss_type, mask_truncated_completions=True))
         fewer = make_groups()
-        del fewer[0].completions[1], fewer[0].advantages[1]
-        alone, _ = fast_loss(
-            fewer, weights_of(fewer, loss_type, True), [table[:1] + table[2:] for table in logps], LossConfig()
-        )
+        del fewer[0].completions[1]
+        config = weighted(fewer, loss_type, mask_truncated_completions=True)
+        alone, _ = fast_loss(fewer, [table[:1] + table[2:] for table in logps], config)
         assert float(masked) == pytest.approx(float(alone), rel=1e-6)
 
 
 def test_sampler_correction_weighs_the_policy_gradient_alone():
     """Eq. 11: w = min(π_train / π_sampler, C) multiplies the surrogate, not the KL term, and carries no gradient."""
-    new, old, ref = (
-        torch.tensor([-1.0, -1.0], requires_grad=True),
-        torch.tensor([-1.0, -1.0]),
-        torch.tensor([-1.5, -1.5]),
-    )
-    sampler = torch.tensor([-1.0 - 0.5, -1.0 - 3.0])  # ratios e^0.5 and e^3, the latter capped at 2
-    arguments = (ref, torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.5]), torch.tensor([0, 1]))
-    loss, stats = policy_loss(new, old, *arguments, LossConfig(beta=0.1, sampler_cap=2.0), sampler)
+    new = torch.tensor([-1.0, -1.0], requires_grad=True)
+    sampler = [-1.0 - 0.5, -1.0 - 3.0]  # ratios e^0.5 and e^3, the latter capped at 2
+    batch = loss_batch([0.5, 0.5], [1.0, 1.0], [-1.0, -1.0], [-1.5, -1.5], sampler)
+    loss, stats = policy_loss(batch, new, TrainConfig(beta=0.1, **CORRECTED))
     wanted = -(0.5 * math.exp(0.5) + 0.5 * 2.0) + 0.1 * float(stats["kl"].mean())
     assert float(loss.detach()) == pytest.approx(wanted, rel=1e-6)
 
@@ -339,14 +281,12 @@ def test_equals_trl(loss_type, options):
     trl = pytest.importorskip("trl")
     groups = make_groups([[3, 5, 1, 2, 4, 4]])
     new, old, ref = tables(groups)
-    config = LossConfig(**{"epsilon_high": options.get("epsilon", 0.2), **options})
-    used = [len(c.ids) for c in groups[0].completions]
-    weights = row_weights(groups, loss_type, Denominators(6, sum(used)), 16, 6, 1, False)
-    ours, _ = fast_loss(groups, weights, (new, old, ref), config)
-    assert float(ours) == pytest.approx(_trl_loss(trl, groups[0], (new, old, ref), loss_type, config), abs=1e-6)
+    config = weighted(groups, loss_type, per_device_train_batch_size=6, **options)
+    ours, _ = fast_loss(groups, (new, old, ref), config)
+    assert float(ours) == pytest.approx(_trl_loss(trl, groups[0], (new, old, ref), config), abs=1e-6)
 
 
-def _trl_loss(trl, group, logps, loss_type, config):
+def _trl_loss(trl, group, logps, config):
     """GRPOTrainer._compute_loss on given log-probs: a trainer with the attributes that method reads and no model behind
     it."""
     width = max(len(c.ids) for c in group.completions)
@@ -377,9 +317,9 @@ def _trl_loss(trl, group, logps, loss_type, config):
         current_gradient_accumulation_steps=1,
         max_completion_length=16,
         beta=config.beta,
-        loss_type=loss_type,
+        loss_type=config.loss_type,
         epsilon_low=config.epsilon,
-        epsilon_high=config.epsilon_high,
+        epsilon_high=config.epsilon_high or config.epsilon,
         importance_sampling_level=config.importance_sampling_level,
         vllm_importance_sampling_correction=False,
         _get_per_token_logps_and_entropies=lambda *_, **__: (new, torch.zeros_like(new), None),
@@ -390,7 +330,7 @@ def _trl_loss(trl, group, logps, loss_type, config):
         "prompt_mask": prompt + 1,
         "completion_ids": torch.zeros_like(mask),
         "completion_mask": mask,
-        "advantages": torch.tensor(group.advantages, dtype=torch.float64),
+        "advantages": torch.tensor(of_each(group, "advantage"), dtype=torch.float64),
         "old_per_token_logps": old,
         "ref_per_token_logps": ref,
         "num_items_in_batch": mask.sum(),

@@ -4,6 +4,7 @@ out."""
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ from grpo.errors import MEMORY, UserError, describe
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, LoraSpec
 from grpo.run import memory
+from grpo.run.guard import Guard
 from grpo.run.run import Run
 from grpo.schema import Layout
-from grpo.train import Trainer
+from grpo.train import GrpoTrainer
 
 QWEN_7B = {
     "model_type": "qwen2",
@@ -61,7 +63,7 @@ def decoder(raw, rank, dtype, device="cpu"):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("recompute", ["none", "mlp", "all"])
 def test_what_is_kept_is_what_autograd_keeps(dtype, recompute):
-    model, layout = decoder(SMALL, 16, dtype), Layout(((40, (60, 60, 60)),))
+    model, layout = decoder(SMALL, 16, dtype), Layout.of((40, (60, 60, 60)))
     model.recompute = recompute
     measured = kept_by_autograd(model, PackedAttention(layout, dtype, "cpu"), layout.num_tokens)
     attention, mlp, once = memory.kept_bytes_per_token(model.config, model.build.lora, dtype)
@@ -276,7 +278,7 @@ def trainer(run_folder, checkpoint, folder, **keys):
     }
     config, _ = load_config(None, [f"{name}={value}" for name, value in keys.items()])
     run = Run(config)
-    return run, lambda: Trainer(config, run)
+    return run, lambda: GrpoTrainer(config, run)
 
 
 @pytest.fixture()
@@ -312,17 +314,47 @@ def runs_out_above(trainer, tokens, phase):
     trainer.logprobs = limited
 
 
+def step(trainer):
+    """A step as a run makes it; its metrics."""
+    Guard(trainer).step()
+    return trainer.measure()[0]
+
+
 @pytest.mark.parametrize("phase", ["forward", "backward"])
 def test_smaller_micro_batches_end_at_the_same_weights(made, phase, capsys):
     """To a hundredth of an update (learning rate 5e-3): AdamW divides by gradients whose sum has another order."""
     whole, halved = made("whole"), made("halved")
     runs_out_above(halved, 120, phase)
-    whole.train_step(), whole.train_step()
-    halved.train_step(), halved.train_step()
+    for _ in range(2):
+        step(whole), step(halved)
     assert halved.budget.tokens <= 240 < whole.budget.tokens
     assert "out of memory while training" in capsys.readouterr().err
     torch.testing.assert_close(halved.optimizer.flat, whole.optimizer.flat, rtol=1e-3, atol=5e-5)
     assert not torch.equal(whole.optimizer.flat, made("untrained").optimizer.flat)
+
+
+def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, monkeypatch):
+    """They do not do it again: they would wait for one another. Its time is that of both tries."""
+    asked = {}
+    for name in ("whole", "halved"):
+        trainer = made(name, scale_rewards="batch", dynamic_sampling="true", num_iterations=2)
+        trainer.run.interruptible = lambda together=False: nullcontext()  # which asks only if all ranks come by
+        for method in ("sum", "max", "sum_", "gather"):
+            original = getattr(trainer.ranks, method)
+
+            def record(value, name=name, method=method, original=original):
+                asked.setdefault(name, []).append(method)
+                return original(value)
+
+            monkeypatch.setattr(trainer.ranks, method, record)
+        if name == "halved":
+            runs_out_above(trainer, 120, "backward")
+        tokens = trainer.budget.tokens
+        Guard(trainer).step()
+        assert (trainer.budget.tokens < tokens) == (name == "halved")
+        times = trainer.clock.result()
+        assert times["step_time"] > times["time/generate"] > 0
+    assert asked["whole"] == asked["halved"] and {"sum", "max", "sum_", "gather"} == set(asked["whole"])
 
 
 def test_what_cannot_be_halved_ends_with_exit_8_and_says_what_to_lower(made):
@@ -330,7 +362,7 @@ def test_what_cannot_be_halved_ends_with_exit_8_and_says_what_to_lower(made):
     runs_out_above(small, 0, "forward")
     before = small.optimizer.flat.clone()
     with pytest.raises(UserError) as failed:
-        small.train_step()
+        step(small)
     code, text = describe(failed.value)
     assert code == MEMORY
     for word in (
@@ -359,7 +391,7 @@ def test_no_second_try_after_an_update(made):
 
     twice.logprobs = fails_later
     with pytest.raises(UserError) as failed:
-        twice.train_step()
+        step(twice)
     assert failed.value.exit_code == MEMORY and len(calls) == 3
 
 
@@ -371,7 +403,7 @@ def test_generation_that_runs_out_names_its_own_keys(made, monkeypatch):
         lambda *a, **k: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory.")),
     )
     with pytest.raises(UserError) as failed:
-        full.train_step()
+        step(full)
     assert (
         failed.value.exit_code == MEMORY
         and "while generating" in failed.value.what
@@ -383,7 +415,7 @@ def test_any_other_error_is_not_taken_for_memory(made):
     broken = made("broken")
     broken.logprobs = lambda *a: (_ for _ in ()).throw(RuntimeError("shapes differ"))
     with pytest.raises(RuntimeError, match="shapes differ"):
-        broken.train_step()
+        step(broken)
     assert describe(MemoryError())[0] == describe(torch.OutOfMemoryError("full"))[0] == MEMORY
 
 
@@ -393,11 +425,11 @@ def test_the_rehearsal_finds_the_size_that_fits_and_leaves_no_trace(made, capsys
     seen = []
     original = first.logprobs
     first.logprobs = lambda batch, model, mode: (seen.append(batch.layout.num_tokens), original(batch, model, mode))[1]
-    first.rehearse()
+    Guard(first).rehearse()
     assert max(seen) > 200 >= seen[-1] > 100  # it tried the largest, and what fits fills its budget
     assert "the longest step fits" in capsys.readouterr().err
     assert not first.optimizer.grad.any()
     runs_out_above(second, 200, "backward")
-    metrics = first.train_step()[0], second.train_step()[0]
+    metrics = step(first), step(second)
     assert metrics[0]["loss"] == pytest.approx(metrics[1]["loss"], abs=1e-6)
     torch.testing.assert_close(first.optimizer.flat, second.optimizer.flat, rtol=1e-4, atol=1e-6)

@@ -5,51 +5,41 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from making import ALONE, loss_batch, make_group
 
 from grpo.run import metrics
 from grpo.run.metrics import Clock, TokenMeter, completion_metrics, is_mixed, outcome_of
-from grpo.schema import Completion, Group, Prompt, Score
-
-ALONE = SimpleNamespace(sum=list, max=lambda value: value)
+from grpo.schema import Score
 
 
-def add(meter, is_first, loss, weight, logp, sampler, kl, entropy, low, high):
+def add(meter, iteration, loss, weight, logp, sampler, kl, entropy, low, high):
     """One micro-batch; the arguments are numbers per token."""
-    batch = SimpleNamespace(weight_C=torch.tensor(weight), sampler_logp_C=torch.tensor(sampler))
+    batch = loss_batch(weight, [1.0] * len(weight), old=logp, sampler=sampler)
     stats = {"kl": torch.tensor(kl), "clipped_low": torch.tensor(low), "clipped_high": torch.tensor(high)}
-    meter.add(batch, torch.tensor(loss), torch.tensor(logp), torch.tensor(entropy), stats, is_first)
+    loss, logp_C = torch.tensor(loss, requires_grad=True), torch.tensor(logp, requires_grad=True)
+    meter.add(iteration, batch, loss, logp_C, torch.tensor(entropy), stats)
 
 
-def add_long(meter, is_first, loss, kl, entropy, low, high):
+def add_long(meter, iteration, loss, kl, entropy, low, high):
     """Three tokens, of which the last does not count, whatever its numbers. Sampler and trainer differ by 0.5, 0.1."""
     logp, sampler = [-1.0, -2.0, -9.0], [-1.5, -1.9, -math.inf]
-    if not is_first:
+    if iteration:
         sampler = [-7.0, -7.0, -math.inf]  # the policy has moved: no noise
-    add(
-        meter,
-        is_first,
-        loss,
-        [0.5, 0.25, 0.0],
-        logp,
-        sampler,
-        [*kl, math.inf],
-        [*entropy, math.nan],
-        low + [1],
-        high + [1],
-    )
+    kl, entropy, low, high = [*kl, math.inf], [*entropy, math.nan], [*low, 1], [*high, 1]
+    add(meter, iteration, loss, [0.5, 0.25, 0.0], logp, sampler, kl, entropy, low, high)
 
 
-def add_short(meter, is_first, loss, kl, entropy, low, high):
+def add_short(meter, iteration, loss, kl, entropy, low, high):
     """One token. Sampler and trainer differ by 0.3."""
-    add(meter, is_first, loss, [0.1], [-3.0], [-2.7 if is_first else -9.0], kl, entropy, low, high)
+    add(meter, iteration, loss, [0.1], [-3.0], [-9.0 if iteration else -2.7], kl, entropy, low, high)
 
 
 def two_iterations(long, short):
     """Two iterations over two micro-batches, into the two meters."""
-    add_long(long, True, 0.3, [0.1, 0.3], [1.0, 2.0], [0, 0], [0, 0])
-    add_short(short, True, 0.1, [0.2], [3.0], [0], [0])
-    add_long(long, False, 0.5, [0.5, 0.7], [2.0, 2.5], [1, 0], [0, 1])
-    add_short(short, False, 0.3, [0.6], [1.5], [0], [1])
+    add_long(long, 0, 0.3, [0.1, 0.3], [1.0, 2.0], [0, 0], [0, 0])
+    add_short(short, 0, 0.1, [0.2], [3.0], [0], [0])
+    add_long(long, 1, 0.5, [0.5, 0.7], [2.0, 2.5], [1, 0], [0, 1])
+    add_short(short, 1, 0.3, [0.6], [1.5], [0], [1])
 
 
 # Three tokens count, each of them twice.
@@ -73,8 +63,8 @@ def test_token_means_over_two_micro_batches_and_two_iterations():
 
 def test_the_largest_difference_may_come_last():
     meter = TokenMeter()
-    add_short(meter, True, 0.1, [0.2], [3.0], [0], [0])
-    add_long(meter, True, 0.3, [0.1, 0.3], [1.0, 2.0], [0, 0], [0, 0])
+    add_short(meter, 0, 0.1, [0.2], [3.0], [0], [0])
+    add_long(meter, 0, 0.3, [0.1, 0.3], [1.0, 2.0], [0, 0], [0, 0])
     found = meter.result(ALONE)
     assert found["sampler/logp_diff_max"] == pytest.approx(0.5) and found["loss"] == pytest.approx(0.4)
 
@@ -84,9 +74,11 @@ def test_token_means_over_two_ranks(rank):
     """Each rank has one of the micro-batches; both tell the means over all tokens, not the mean of two means."""
     meters = [TokenMeter(), TokenMeter()]
     two_iterations(*meters)
+    told = []  # by the other rank
+    meters[1 - rank].result(SimpleNamespace(sum=lambda values: told.append(values) or values, max=told.append))
     ranks = SimpleNamespace(
-        sum=lambda values: [a + b for a, b in zip(values, meters[1 - rank].sums, strict=True)],
-        max=lambda value: max(value, meters[1 - rank].largest),
+        sum=lambda values: [a + b for a, b in zip(values, told[0], strict=True)],
+        max=lambda value: max(value, told[1]),
     )
     assert meters[rank].result(ranks) == pytest.approx(BY_HAND, rel=1e-6)
 
@@ -95,10 +87,11 @@ def test_a_step_without_tokens_has_zeros():
     assert set(TokenMeter().result(ALONE).values()) == {0.0}
 
 
-def group(lengths, rewards, advantages=(), scores=()):
+def group(lengths, rewards, advantages, scores):
     """lengths: of the completions, negative for those that were cut off."""
-    members = [Completion([7] * abs(n), [], [], "stop" if n > 0 else "length") for n in lengths]
-    return Group(Prompt(0, "", (), {}), members, list(scores), list(rewards), list(advantages))
+    reasons = ["stop" if n > 0 else "length" for n in lengths]
+    fields = {"finish_reason": reasons, "reward": rewards, "advantage": advantages, "scores": scores}
+    return make_group((), *([7] * abs(n) for n in lengths), **fields)
 
 
 def scores(values, others, outcomes):
@@ -178,23 +171,35 @@ def test_the_first_reward_that_can_tell_gives_the_outcome():
 )
 def test_what_dynamic_sampling_keeps(outcomes, rewards, mixed):
     blank = [None] * len(rewards)
-    assert is_mixed(group([1] * len(rewards), rewards, (), scores(blank, blank, outcomes))) is mixed
+    assert is_mixed(group([1] * len(rewards), rewards, blank, scores(blank, blank, outcomes))) is mixed
+
+
+PHASES = ("time/generate", "time/reference", "time/reward")
 
 
 def test_the_clock(monkeypatch):
     now = SimpleNamespace(perf_counter=lambda: seconds)
     monkeypatch.setattr(metrics, "time", now)
-    seconds = 100.0
+    seconds = 90.0
     clock = Clock()
-    assert clock.laps == {"time/reward": 0.0}
-    seconds = 102.0
-    clock.lap("generate")
-    clock.exclude("time/reward", 1.5)
-    clock.exclude("time/reward", 0.5)
-    seconds = 109.0
-    clock.lap("train")  # 7 seconds, of which 2 waited for rewards
+    with clock.measure("time/reference"):
+        seconds = 100.0
+    clock.restart()
+    assert clock.result() == dict.fromkeys([*PHASES, "time/train", "step_time"], 0.0)
+    with clock.measure("time/generate"):
+        assert clock.phase == "time/generate"
+        seconds = 102.0
+    assert clock.phase == ""
+    for wait in (1.5, 0.5):
+        with clock.measure("time/reward"):
+            seconds += wait
     seconds = 110.0
-    clock.lap("rest")
-    assert clock.laps == {"generate": 2.0, "time/reward": 2.0, "train": 5.0, "rest": 1.0}
-    seconds = 112.0
-    assert clock.total() == 12.0
+    with clock.measure("time/reference"):
+        seconds = 111.0
+    seconds = 112.0  # of the 12 seconds 2, 2 and 1 are claimed
+    assert clock.result() == dict(zip(PHASES, (2.0, 1.0, 2.0), strict=True)) | {"time/train": 7.0, "step_time": 12.0}
+    with pytest.raises(RuntimeError), clock.measure("time/generate"):
+        raise RuntimeError
+    assert clock.phase == "time/generate"  # where the error happened
+    clock.restart()
+    assert clock.phase == ""

@@ -35,7 +35,7 @@ def hf_model(folder, dtype):
 
 
 def our_logits(model, ids):
-    attend = PackedAttention(Layout(((len(ids), ()),)), model.build.dtype, "cpu")
+    attend = PackedAttention(Layout.of((len(ids), ())), model.build.dtype, "cpu")
     with torch.no_grad():
         return model(ids, torch.arange(len(ids)), attend) @ model.head().T
 
@@ -235,7 +235,7 @@ def test_recomputation_changes_no_gradient(checkpoint, recompute):
         model = load(checkpoint, rank=4, dropout=0.1)
         randomise_adapter(model)
         model.recompute = level
-        attend = PackedAttention(Layout(((8, (7, 5)),)), torch.float32, "cpu")
+        attend = PackedAttention(Layout.of((8, (7, 5))), torch.float32, "cpu")
         hidden = model(ids, torch.cat([torch.arange(15), torch.arange(8, 13)]), attend, Mode(dropout_seed=5))
         hidden.square().sum().backward()
         gradients.append([p.grad for p in model.parameters()])
@@ -245,16 +245,16 @@ def test_recomputation_changes_no_gradient(checkpoint, recompute):
 def test_packed_prompts_and_completions_equal_separate_sequences(checkpoint):
     """Groups of different sizes in one row: each completion's hidden states are those of prompt + completion alone."""
     model, generator = load(checkpoint, rank=4), torch.Generator().manual_seed(3)
-    layout = Layout(((5, (4, 1, 0)), (2, ()), (9, (3,)), (1, (6, 2))))
+    layout = Layout.of((5, (4, 1, 0)), (2, ()), (9, (3,)), (1, (6, 2)))
     ids, positions, wanted = [], [], []
-    for prompt_length, lengths in layout.groups:
-        prompt = torch.randint(0, 96, (prompt_length,), generator=generator)
-        for length in (None, *lengths):
+    for group in layout.groups:
+        prompt = torch.randint(0, 96, (group.prompt,), generator=generator)
+        for length in (None, *group.completions):
             new = prompt if length is None else torch.randint(0, 96, (length,), generator=generator)
             whole = new if length is None else torch.cat([prompt, new])
             with torch.no_grad():
                 alone = model(
-                    whole, torch.arange(len(whole)), PackedAttention(Layout(((len(whole), ()),)), torch.float32, "cpu")
+                    whole, torch.arange(len(whole)), PackedAttention(Layout.of((len(whole), ())), torch.float32, "cpu")
                 )
             ids.append(new)
             positions.append(torch.arange(len(whole) - len(new), len(whole)))
@@ -265,11 +265,11 @@ def test_packed_prompts_and_completions_equal_separate_sequences(checkpoint):
 
 
 TWIN_LAYOUTS = {
-    "two prompts": Layout(((3, (2, 4)), (5, (1,)))),
-    "prompts of one length": Layout(((4, (2, 1)), (4, (3,)))),
-    "the longer prompt first": Layout(((6, (3,)), (2, (1, 4, 2)))),
-    "prompts alone": Layout(((3, ()), (5, ()))),
-    "one group": Layout(((2, (5, 3, 1)),)),
+    "two prompts": Layout.of((3, (2, 4)), (5, (1,))),
+    "prompts of one length": Layout.of((4, (2, 1)), (4, (3,))),
+    "the longer prompt first": Layout.of((6, (3,)), (2, (1, 4, 2))),
+    "prompts alone": Layout.of((3, ()), (5, ())),
+    "one group": Layout.of((2, (5, 3, 1))),
 }
 
 
@@ -280,9 +280,9 @@ def test_packed_attention_equals_its_twin_forward_and_backward(dtype, layout):
     (dense_attention.py), whose rounding costs a hundredth."""
     layout, generator = TWIN_LAYOUTS[layout], torch.Generator().manual_seed(0)
     owner = []
-    for group, (prompt_length, lengths) in enumerate(layout.groups):
-        owner += [(group, -1)] * prompt_length
-        for completion, length in enumerate(lengths):
+    for group, packed in enumerate(layout.groups):
+        owner += [(group, -1)] * packed.prompt
+        for completion, length in enumerate(packed.completions):
             owner += [(group, completion)] * length
     visible = torch.tensor(
         [
@@ -331,7 +331,7 @@ def test_gradients_equal_the_finite_differences_of_the_whole_model(tmp_path, fam
     model = load(tmp_path, rank=rank, dtype=torch.float64, train_weights=not rank)
     if rank:
         randomise_adapter(model)
-    layout, ids = Layout(((4, (2, 3)), (2, (1,)))), torch.tensor([5, 9, 6, 40, 1, 2, 7, 7, 80, 3, 3, 90])
+    layout, ids = Layout.of((4, (2, 3)), (2, (1,))), torch.tensor([5, 9, 6, 40, 1, 2, 7, 7, 80, 3, 3, 90])
     positions = torch.tensor([0, 1, 2, 3, 4, 5, 4, 5, 6, 0, 1, 2])
     generator = torch.Generator().manual_seed(0)
     upstream = torch.randn(len(ids), 96, generator=generator, dtype=torch.float64)

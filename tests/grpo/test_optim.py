@@ -107,11 +107,11 @@ def test_schedules_by_hand():
 @pytest.mark.parametrize(
     ("max_norm", "factor"), [(0.0, 1.0), (10.0, 1.0), (2.5, 0.5)], ids=["off", "large enough", "half"]
 )
-@pytest.mark.parametrize("guarded", [False, True], ids=["float32", "float16"])
-def test_clipping_by_hand(monkeypatch, guarded, max_norm, factor):
+@pytest.mark.parametrize("scales_loss", [False, True], ids=["float32", "float16"])
+def test_clipping_by_hand(monkeypatch, scales_loss, max_norm, factor):
     """The gradient (3, 4) has norm 5. With a guard the loss, and so the sum, is 1024 times that."""
     parameter = torch.nn.Parameter(torch.zeros(1, 2))
-    optimizer, applied = Optimizer([parameter], (0.9, 0.99), 1e-8, 0.0, guarded), []
+    optimizer, applied = Optimizer([parameter], (0.9, 0.99), 1e-8, 0.0, scales_loss), []
     monkeypatch.setattr(optimizer.adamw, "step", lambda: applied.append(optimizer.grad.tolist()))
     optimizer.backward((parameter * torch.tensor([3.0, 4.0])).sum())
     assert optimizer.step(0.1, max_norm) == pytest.approx(5.0)

@@ -32,7 +32,7 @@ def configured(model, **keys):
 
 def hidden(model, mode=None):
     with torch.no_grad():
-        attend = PackedAttention(Layout(((len(IDS), ()),)), model.build.dtype, "cpu")
+        attend = PackedAttention(Layout.of((len(IDS), ())), model.build.dtype, "cpu")
         return model(IDS, torch.arange(len(IDS)), attend, *([mode] if mode else []))
 
 

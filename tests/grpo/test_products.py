@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from grpo.device import products
 from grpo.device.products import Product, linear, prepack
-from grpo.model import linear as products
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 needs_onednn = pytest.mark.skipif(not products.ONEDNN, reason="this build of torch has no oneDNN products")

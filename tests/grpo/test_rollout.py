@@ -1,15 +1,19 @@
-"""The first half of a step in its parts: which prompts and seeds a rank takes, what dynamic sampling keeps, and when
-advantages are due."""
+"""The first half of a step in its parts: which prompts and seeds a rank takes, what dynamic sampling keeps, when
+advantages are due, and which micro-batch is next."""
 
 import math
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+from making import fill, make_completion, make_group, of_each, whole
 
 from grpo.data.rows import Order
 from grpo.device.draw import SamplingParams
+from grpo.packing import pack
 from grpo.rollout import Rollout
-from grpo.schema import Completion, Group, Prompt, Score
+from grpo.run.metrics import Clock
+from grpo.schema import Prompt, Score
 
 KEYS = {
     "seed": 5,
@@ -24,84 +28,111 @@ KEYS = {
 def rollout(rank=0, world=1, groups_per_rank=2, others=(), **keys):
     """A rollout over ten prompts without a model. others: the rewards that the other ranks hold."""
     made = object.__new__(Rollout)
-    made.config = SimpleNamespace(**KEYS | keys)
-    made.run = SimpleNamespace(
-        ranks=SimpleNamespace(
-            rank=rank,
-            world=world,
-            max=lambda value: value,
-            gather=lambda mine: [*others[:rank], mine, *others[rank:]],
-        )
-    )
+    made.config, made.clock = SimpleNamespace(**KEYS | keys), Clock()
+    made.gathered = []
+
+    def gather(mine):
+        made.gathered.append(mine)
+        return [*others[:rank], mine, *others[rank:]]
+
+    ranks = SimpleNamespace(rank=rank, world=world, max=lambda value: value, gather=gather)
+    made.waits = []  # which stretches a signal may interrupt
+    made.run = SimpleNamespace(ranks=ranks, interruptible=interruptible(made))
     made.prompts = [Prompt(row, f"prompt {row}", (row,), {"question": str(row)}) for row in range(10)]
     made.order = Order(10, 0, shuffle=False)
     made.groups_per_rank, made.sampling = groups_per_rank, SamplingParams(4)
     made.policy = SimpleNamespace(decode=lambda completion: f"text {completion.ids[0]}")
-    made.scorer = Recorder()
-    made.sampler = made.scorer
+    made.scorer = made.sampler = Recorder()
+    made.sampled_step, made.is_graded, made.batch_std, made.groups = -1, False, None, []
     return made
 
 
+def interruptible(made):
+    @contextmanager
+    def record(together=False):
+        made.waits.append((made.clock.phase, together))
+        yield
+
+    return record
+
+
 class Recorder:
-    """Sampler and scorer in one: completion n is the token n; it writes down what it is asked."""
+    """Sampler and scorer in one: completion n is the token n; it writes down what it is asked.
+
+    outcomes: by the prompt's row, how many of its completions are right (1 unless told). arrived: rows whose grades are
+    there.
+    """
 
     slow = True
 
     def __init__(self):
-        self.seeds, self.submitted, self.collected, self.outcomes = [], [], [], {}
+        self.seeds, self.submitted, self.collected, self.outcomes, self.arrived = [], [], [], {}, set()
 
-    def begin(self):
-        self.submitted, self.collected = [], []
-
-    def sample(self, prompts, num_generations, sampling, seeds, on_finish):
+    def sample(self, prompts, num_generations, params, seeds, on_finish):
         self.seeds.append(seeds)
-        done = [Completion([number], [0.0], [-math.inf], "stop") for number in range(len(seeds))]
         for number in reversed(range(len(seeds))):  # the last one ends first
-            on_finish(number, done[number])
-        return [done[start : start + num_generations] for start in range(0, len(done), num_generations)]
+            on_finish(number, make_completion([number]))
 
-    def submit(self, group, index, size, prompt, completion, columns):
-        self.submitted.append((group, index, size, prompt, completion.text, columns["question"]))
+    def submit(self, group, index):
+        completion, row = group.completions[index], group.prompt.row
+        self.submitted.append((row, index, completion.text, group.prompt.columns["question"]))
+        group.pending = [{"r": SimpleNamespace(done=lambda: row in self.arrived)}] * len(group.completions)
 
-    def collect(self, number, group):
-        self.collected.append(number)
-        right = self.outcomes.get(number, 1)
-        group.scores = [{"r": Score(1.0, "", "correct" if i < right else "wrong")} for i in range(2)]
-        group.rewards = [float(number), float(number) + 2]
+    def collect(self, group):
+        assert group.pending
+        row, group.pending = group.prompt.row, []
+        self.collected.append(row)
+        right = self.outcomes.get(row, 1)
+        for index, completion in enumerate(group.completions):
+            completion.scores = {"r": Score(1.0, "", "correct" if index < right else "wrong")}
+            completion.reward = float(row) + 2 * index
 
-    def ready(self, number, size):
-        return number in self.outcomes
+
+def rows_of(groups):
+    return [group.prompt.row for group in groups]
 
 
 def test_each_completion_goes_to_the_scorer_with_its_own_prompt_group_and_place():
     made = rollout()
-    groups, generated = made.sample(0)
-    assert groups is generated and [group.prompt.row for group in groups] == [0, 1]
-    assert [[completion.ids for completion in group.completions] for group in groups] == [[[0], [1]], [[2], [3]]]
+    groups = made.sample(0)
+    assert groups is made.groups is made.generated and rows_of(groups) == [0, 1]
+    assert [of_each(group, "ids") for group in groups] == [[[0], [1]], [[2], [3]]]
     assert sorted(made.scorer.submitted) == [
-        (0, 0, 2, "prompt 0", "text 0", "0"),
-        (0, 1, 2, "prompt 0", "text 1", "0"),
-        (1, 0, 2, "prompt 1", "text 2", "1"),
-        (1, 1, 2, "prompt 1", "text 3", "1"),
+        (0, 0, "text 0", "0"),
+        (0, 1, "text 1", "0"),
+        (1, 0, "text 2", "1"),
+        (1, 1, "text 3", "1"),
     ]
+    assert made.waits == [("time/generate", True)]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_step_that_is_done_again_has_the_same_groups(dynamic):
+    """After running out of memory, with the data where it was before the step: nothing is sampled again."""
+    made = rollout(dynamic_sampling=dynamic)
+    groups, seeds = made.sample(7), list(made.scorer.seeds)
+    made.is_graded, made.order.position = True, 0
+    assert made.sample(7) is groups and made.scorer.seeds == seeds
+    assert made.order.position == 2 and made.is_graded
+    again = made.sample(8)
+    assert again is not groups and rows_of(again) == [2, 3] and not made.is_graded
 
 
 def test_ranks_share_out_what_one_would_take():
     """Prompts in turn; every completion has the seed that it would have in a single process."""
     alone = rollout(groups_per_rank=4)
-    groups, _ = alone.sample(3)
+    groups = alone.sample(3)
     seeds = {group.prompt.row: alone.scorer.seeds[0][2 * n : 2 * n + 2] for n, group in enumerate(groups)}
     for rank, rows in ((0, [0, 2]), (1, [1, 3])):
         made = rollout(rank, 2)
-        mine, _ = made.sample(3)
-        assert [group.prompt.row for group in mine] == rows and made.order.position == alone.order.position == 4
+        assert rows_of(made.sample(3)) == rows and made.order.position == alone.order.position == 4
         assert made.scorer.seeds == [[seed for row in rows for seed in seeds[row]]]
 
 
 def test_no_two_completions_share_a_seed():
     """Of different steps, batches of one step, groups and places."""
     made = rollout(dynamic_sampling=True)
-    made.scorer.outcomes = dict.fromkeys(range(6), 0)  # all wrong: three batches a step
+    made.scorer.outcomes = dict.fromkeys(range(10), 0)  # all wrong: three batches a step
     for step in range(4):
         made.sample(step)
     seeds = [seed for batch in made.scorer.seeds for seed in batch]
@@ -115,56 +146,110 @@ def test_dynamic_sampling_goes_on_until_there_are_enough_groups_and_keeps_no_mor
     """Two groups are wanted. Of the first batch one is mixed (the other is all right), of the second both."""
     made = rollout(dynamic_sampling=True)
     made.scorer.outcomes = {0: 2, 1: 1, 2: 1, 3: 1}
-    kept, generated = made.sample(0)
-    assert [group.prompt.row for group in generated] == [0, 1, 2, 3] and made.scorer.collected == [0, 1, 2, 3]
-    assert [group.prompt.row for group in kept] == [1, 2]
-    assert [group for group, *_ in made.scorer.submitted] == [1, 1, 0, 0, 3, 3, 2, 2]
-    assert all(group.advantages == [0.0, 0.0] for group in generated)
+    kept = made.sample(0)
+    assert rows_of(made.generated) == made.scorer.collected == [0, 1, 2, 3]
+    assert rows_of(kept) == rows_of(made.groups) == [1, 2]
+    assert [row for row, *_ in made.scorer.submitted] == [1, 1, 0, 0, 3, 3, 2, 2]
+    assert all(of_each(group, "advantage") == [0.0, 0.0] for group in made.generated)
+    assert made.waits == [("time/generate", False)]  # a rank may be through before another
 
 
 def test_dynamic_sampling_takes_what_there_is_in_the_end():
     made = rollout(dynamic_sampling=True)
     made.scorer.outcomes = {0: 2, 1: 0, 2: 2, 3: 0, 4: 1, 5: 0}
-    kept, generated = made.sample(0)
-    assert [group.prompt.row for group in kept] == [4] and len(generated) == 6
+    assert rows_of(made.sample(0)) == [4] and len(made.generated) == 6
 
 
-def graded(rewards):
-    return [Group(Prompt(0, "", (), {}), [Completion([1], [], [], "stop")] * 2, rewards=list(r)) for r in rewards]
+def test_every_rank_goes_on_until_the_last_has_enough():
+    made = rollout(dynamic_sampling=True)
+    made.run.ranks.max = lambda missing: max(missing, 1)  # another rank always lacks a group
+    assert rows_of(made.sample(0)) == [0, 1] and len(made.generated) == 6
+
+
+def batches_of(*groups):
+    return [pack(whole(group), number) for number, group in enumerate(groups)]
 
 
 @pytest.mark.parametrize(
     ("scale", "divisor"), [(True, math.sqrt(2) + 1e-4), ("group", math.sqrt(2) + 1e-4), (False, 1.0), ("none", 1.0)]
 )
 def test_advantages_of_the_groups_that_are_due(scale, divisor):
-    """Rewards 4 and 6: deviations -1 and 1, standard deviation sqrt(2). The others wait."""
-    made, groups = rollout(scale_rewards=scale), graded([[0.0, 0.0], [4.0, 6.0], []])
-    assert made.finish(groups, [1]) == [1]
-    assert groups[1].advantages == pytest.approx([-1 / divisor, 1 / divisor])
-    assert groups[0].advantages == groups[2].advantages == made.scorer.collected == []
-    made.finish(groups, [2])
-    assert made.scorer.collected == [2] and groups[2].advantages == groups[1].advantages
+    """Rewards 0 and 2, 1 and 3: deviations -1 and 1, standard deviation sqrt(2). The others wait."""
+    made = rollout(scale_rewards=scale)
+    made.scorer.arrived = {0, 1}
+    groups = made.sample(0)
+    batches = made.graded(batches_of(*groups))
+    first = next(batches)
+    assert first.advantage_C.tolist() == pytest.approx([-1 / divisor, 1 / divisor])
+    assert of_each(groups[0], "advantage") == pytest.approx([-1 / divisor, 1 / divisor], abs=1e-12)
+    assert of_each(groups[1], "advantage") == [None, None] and made.scorer.collected == [0]
+    next(batches)
+    assert made.scorer.collected == [0, 1]
+    assert of_each(groups[1], "advantage") == of_each(groups[0], "advantage") and made.gathered == []
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_advantages_over_the_batch_of_all_ranks(rank):
-    """Rewards 0 2 | 4 6 here, and 1 1 | 3 3 5 on the others: all have mean 25/9. Each group keeps its own mean."""
-    made = rollout(rank, 3, others=([[1.0, 1.0]], [[3.0, 3.0, 5.0]]), scale_rewards="batch")
-    groups = graded([[0.0, 2.0], [4.0, 6.0]])
-    assert list(made.finish(groups, [0])) == [0, 1]
+    """Rewards 0 2 | 4 6 here, and 1 1 | 3 3 5 on the others: all have mean 25/9. Each group keeps its own mean. The
+    ranks share their rewards once."""
+    made = rollout(rank, 3, others=([1.0, 1.0], [3.0, 3.0, 5.0]), scale_rewards="batch")
+    made.groups = [make_group((1,), [5], [6], reward=reward) for reward in ([0.0, 2.0], [4.0, 6.0])]
     values = [0, 2, 4, 6, 1, 1, 3, 3, 5]
     divisor = math.sqrt(sum((value - 25 / 9) ** 2 for value in values) / 8) + 1e-4
-    assert [group.advantages for group in groups] == [pytest.approx([-1 / divisor, 1 / divisor])] * 2
+    for batch in made.graded(batches_of(*made.groups)):
+        assert batch.advantage_C.tolist() == pytest.approx([-1 / divisor, 1 / divisor])
+    assert made.gathered == [[0.0, 2.0, 4.0, 6.0]]
+    assert [of_each(group, "advantage") for group in made.groups] == [
+        pytest.approx([-1 / divisor, 1 / divisor], abs=1e-12)
+    ] * 2
+
+
+@pytest.mark.parametrize("scale", ["group", "batch"])
+def test_groups_in_no_micro_batch_are_graded_too_and_a_rank_without_any_takes_part(scale):
+    """Of two groups one is trained. Later iterations wait for nothing, and no signal may interrupt them."""
+    made = rollout(scale_rewards=scale)
+    groups = made.sample(0)
+    batches = batches_of(groups[1])
+    made.scorer.arrived = {1}
+    assert list(made.graded(batches)) == batches
+    assert sorted(made.scorer.collected) == [0, 1] and of_each(groups[0], "advantage") == of_each(
+        groups[1], "advantage"
+    )
+    assert len(made.gathered) == (scale == "batch")
+    waits = [("time/generate", True), ("time/reward", False)]
+    assert made.waits == waits
+    batches[0].advantage_C = None
+    assert list(made.graded(batches)) == batches and batches[0].advantage_C is not None
+    assert made.waits == waits and sorted(made.scorer.collected) == [0, 1] and len(made.gathered) == (scale == "batch")
+    alone = rollout(scale_rewards=scale)
+    assert list(alone.graded([])) == [] and alone.gathered == ([[]] if scale == "batch" else [])
 
 
 def test_which_micro_batch_is_next():
     """The first whose rewards are all there; simply the first where the order must not depend on time."""
-    batches, groups = [[0, 1], [1, 2], [2, 3]], graded([[], [], [1.0, 2.0], []])
-    made = rollout()
-    made.scorer.outcomes = {1: 1}  # arrived; group 2 is graded already, 0 and 3 are pending
-    assert made.first_ready(batches, groups) == 1
-    assert made.first_ready([[0], [3], [2]], groups) == 2
-    for keys in ({"full_determinism": True}, {"scale_rewards": "batch"}):
-        assert rollout(**keys).first_ready(batches, groups) == 0
-    made.scorer.slow = False
-    assert made.first_ready(batches, groups) == 0
+
+    def first_ready(made, *numbers):
+        groups = made.sample(0)
+        fill(groups[2], reward=[1.0, 2.0]).pending = []  # graded already
+        return made._first_ready([pack(whole(*(groups[n] for n in batch))) for batch in numbers])
+
+    def waiting(slow=True, **keys):
+        made = rollout(groups_per_rank=4, **keys)
+        made.scorer.arrived, made.scorer.slow = {1}, slow
+        return made
+
+    assert first_ready(waiting(), [0, 1], [1, 2], [2, 3]) == 1
+    assert first_ready(waiting(), [0], [3], [2]) == 2
+    for keys in ({"full_determinism": True}, {"scale_rewards": "batch"}, {"slow": False}):
+        assert first_ready(waiting(**keys), [0, 1], [1, 2], [2, 3]) == 0
+
+
+def test_micro_batches_come_in_the_order_in_which_their_rewards_arrive():
+    made = rollout(groups_per_rank=3)
+    batches = batches_of(*made.sample(0))
+    made.scorer.arrived = {2}
+    order = []
+    for batch in made.graded(batches):
+        order.append(batch.number)
+        made.scorer.arrived = {1} if len(order) == 1 else {0, 1}
+    assert order == [2, 1, 0] and [batch.number for batch in made.graded(batches)] == [0, 1, 2]

@@ -7,7 +7,6 @@ import os
 import pytest
 
 from grpo.errors import UserError
-from grpo.run import run_dir
 from grpo.run.run_dir import RunDir, close_debug_log, open_debug_log, write_atomically
 
 FOREIGN = ("notes.txt", "checkpoint.py", "data", "final.txt")

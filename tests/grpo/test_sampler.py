@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from making import load, randomise_adapter, write_checkpoint
+from making import groups_of, load, randomise_adapter, whole, write_checkpoint
 
 from grpo.attention.packed import PackedAttention
 from grpo.device.draw import SamplingParams
 from grpo.logprobs import token_logprobs
 from grpo.packing import pack
 from grpo.sampling.sampler import Sampler
-from grpo.schema import Group, Layout, Prompt
+from grpo.schema import Layout
 
 PROMPTS = [[5, 9, 6], [40], [3, 3, 3, 7, 8, 1, 0, 2, 50, 51, 52], [20, 21], [60, 61, 62, 63]]
 
@@ -79,11 +79,7 @@ def test_logprobs_equal_the_trainers(checkpoint, sampling):
     from."""
     model = policy(checkpoint)
     done = Sampler(model, [2]).sample(PROMPTS, 4, sampling, list(range(20)))
-    groups = [
-        Group(Prompt(i, "", tuple(prompt), {}), members)
-        for i, (prompt, members) in enumerate(zip(PROMPTS, done, strict=True))
-    ]
-    batch = pack(groups, [(g, i) for g in range(5) for i in range(4)], [[1.0] * 4] * 5)
+    batch = pack(whole(*groups_of(PROMPTS, done)))
     with torch.no_grad():
         hidden = model(batch.ids_T, batch.positions_T, PackedAttention(batch.layout, torch.float32, "cpu"))
         logp, _ = token_logprobs(
@@ -96,11 +92,7 @@ def test_logprobs_equal_the_trainers(checkpoint, sampling):
 def test_bf16_noise_is_small_and_unbiased(checkpoint):
     model = policy(checkpoint, torch.bfloat16)
     done = Sampler(model, []).sample(PROMPTS, 16, SamplingParams(40), list(range(80)))
-    groups = [
-        Group(Prompt(i, "", tuple(prompt), {}), members)
-        for i, (prompt, members) in enumerate(zip(PROMPTS, done, strict=True))
-    ]
-    batch = pack(groups, [(g, i) for g in range(5) for i in range(16)], [[1.0] * 16] * 5)
+    batch = pack(whole(*groups_of(PROMPTS, done)))
     with torch.no_grad():
         hidden = model(batch.ids_T, batch.positions_T, PackedAttention(batch.layout, torch.bfloat16, "cpu"))
         logp, _ = token_logprobs(hidden[batch.source_C], model.head(), batch.targets_C, 1.0)
@@ -115,7 +107,7 @@ def test_prefill_and_decode_equal_the_full_forward(checkpoint):
     done = Sampler(model, []).sample([PROMPTS[2]], 1, SamplingParams(40, temperature=0.0), [1])[0][0]
     ids = torch.tensor(PROMPTS[2] + done.ids)
     with torch.no_grad():
-        hidden = model(ids, torch.arange(len(ids)), PackedAttention(Layout(((len(ids), ()),)), torch.float32, "cpu"))
+        hidden = model(ids, torch.arange(len(ids)), PackedAttention(Layout.of((len(ids), ())), torch.float32, "cpu"))
         logits = hidden @ model.head().T
     assert logits[len(PROMPTS[2]) - 1 : -1].argmax(-1).tolist() == done.ids
 

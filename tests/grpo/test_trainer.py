@@ -2,34 +2,40 @@
 reaches the loss."""
 
 import json
-from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
-from making import write_rows
+import torch
+from making import ALONE, make_group, whole, write_rows
 
 import grpo.train
 from grpo.config.load import load_config
-from grpo.model.lora import POLICY
-from grpo.train import Trainer, train
+from grpo.loss import policy_loss
+from grpo.model.lora import POLICY, REFERENCE
+from grpo.packing import pack
+from grpo.run.metrics import Clock
+from grpo.train import GrpoTrainer, train
 
 UPDATE = {"num_iterations": 2, "warmup_steps": 0, "warmup_ratio": 0.0, "lr_scheduler_type": "linear"}
 
 
-def updates(norm=1.0, has_batches=True, **keys):
-    """A trainer of five steps without a model, and what its updates return."""
-    made = object.__new__(Trainer)
-    made.config = SimpleNamespace(**{"learning_rate": 1.0, "max_grad_norm": 0.5} | UPDATE | keys)
-    made.ranks = SimpleNamespace(sum_=lambda tensor: tensor, max=lambda value: value)
-    made.calls, made.skipped, made.total_steps = [], 0, 5
-    made.optimizer = SimpleNamespace(grad=None, step=lambda *given: made.calls.append(given) or norm)
-    made.watch = SimpleNamespace(updated=lambda *given: None)
-    made.model = SimpleNamespace(refresh=lambda: None)
+def updates(norm=1.0, num_backward=1, **keys):
+    """A trainer of five steps without a model, and the rate and gradient norm that it tells after each update."""
+    made = object.__new__(GrpoTrainer)
+    made.config, made.ranks = SimpleNamespace(**{"learning_rate": 1.0, "max_grad_norm": 0.5} | UPDATE | keys), ALONE
+    made.num_iterations = made.config.num_iterations
+    made.calls, made.told, made.refreshed, made.skipped, made.total_steps = [], [], [], 0, 5
+    made.optimizer = SimpleNamespace(
+        grad=None, num_backward=num_backward, step=lambda *given: made.calls.append(given) or norm
+    )
+    made.health = SimpleNamespace(updated=lambda optimizer, norm: made.told.append(norm))
+    made.model = SimpleNamespace(refresh=lambda: made.refreshed.append(1))
     found = []
     for step in range(made.total_steps):
-        for iteration in range(made.config.num_iterations):
+        for iteration in range(made.num_iterations):
             made.step = step
-            found.append(made.update(iteration, has_batches))
+            made.update(iteration)
+            found.append((made.learning_rate, made.grad_norm))
     return made, found
 
 
@@ -46,26 +52,67 @@ def updates(norm=1.0, has_batches=True, **keys):
 def test_the_rate_of_each_update(keys, rates):
     """Warm-up and decay go by optimizer steps, of which each step has num_iterations."""
     made, found = updates(**keys)
-    assert [update["learning_rate"] for update in found] == pytest.approx(rates)
+    assert [rate for rate, _ in found] == pytest.approx(rates)
     assert made.calls == [(pytest.approx(rate), 0.5) for rate in rates]
 
 
 def test_a_step_without_tokens_is_no_update_and_one_that_is_not_finite_is_counted():
-    made, found = updates(has_batches=False)
-    assert made.calls == [] and {update["grad_norm"] for update in found} == {0.0} and made.skipped == 0
+    made, found = updates(num_backward=0)
+    assert made.calls == made.told == made.refreshed == [] and {norm for _, norm in found} == {0.0}
+    assert made.skipped == 0
     assert updates(norm=float("inf"))[0].skipped == updates(norm=float("nan"))[0].skipped == 10
-    assert updates()[0].skipped == 0
+    made, found = updates(norm=0.25)
+    assert made.skipped == 0 and made.told == [norm for _, norm in found] == [0.25] * 10
+    assert len(made.refreshed) == 10
 
 
 def test_dropout_masks_differ_by_step_rank_and_micro_batch_and_not_by_iteration():
-    def seed(step=0, rank=0, index=0, run=42, dropout=0.1):
-        made = object.__new__(Trainer)
+    def seed(step=0, rank=0, number=0, run=42, dropout=0.1):
+        modes = []
+        made = object.__new__(GrpoTrainer)
         made.config, made.step = SimpleNamespace(seed=run, lora_dropout=dropout), step
-        made.ranks = SimpleNamespace(rank=rank)
-        return made.policy_mode(index).dropout_seed
+        made.ranks, made.model = SimpleNamespace(rank=rank), None
+        made.logprobs = lambda batch, model, mode: (modes.append(mode), (torch.zeros(2), torch.zeros(2)))[1]
+        batch = pack(whole(make_group((1,), (2, 3))), number)
+        for _ in range(2):
+            made.policy_logprobs(batch)
+        assert modes[0] == modes[1]
+        return modes[0].dropout_seed
 
-    assert len({seed(), seed(step=1), seed(rank=1), seed(index=1), seed(run=43)}) == 5
+    assert len({seed(), seed(step=1), seed(rank=1), seed(number=1), seed(run=43)}) == 5
     assert seed(2, 1, 3) == seed(2, 1, 3) and seed(dropout=0.0) == POLICY.dropout_seed
+
+
+def test_the_policy_that_sampled_is_that_of_the_first_pass():
+    made, passes = object.__new__(GrpoTrainer), iter([-1.0, -2.0, -3.0])
+    made.config, made.model = SimpleNamespace(lora_dropout=0.0), None
+    made.logprobs = lambda *given: (torch.full((2,), next(passes), requires_grad=True), torch.zeros(2))
+    batch = pack(whole(make_group((1,), (2, 3))))
+    for logp in (-1.0, -2.0, -3.0):
+        assert made.policy_logprobs(batch)[0].tolist() == [logp] * 2
+        assert batch.old_logp_C.tolist() == [-1.0] * 2 and not batch.old_logp_C.requires_grad
+
+
+def test_the_reference_is_its_own_policy_without_gradient_and_its_time_is_its_own():
+    made, seen = object.__new__(GrpoTrainer), []
+    made.reference, made.clock = None, Clock()
+    assert made.reference_logprobs("batch") is None and made.clock.phases["time/reference"] == 0.0
+    made.reference = "reference"
+    made.logprobs = lambda *given: (seen.append((given, torch.is_grad_enabled(), made.clock.phase)), ("logp", None))[1]
+    assert made.reference_logprobs("batch") == "logp" and made.clock.phases["time/reference"] > 0
+    assert seen == [(("batch", "reference", REFERENCE), False, "time/reference")]
+
+
+LOSS_KEYS = {
+    "epsilon": 0.1,
+    "epsilon_high": 0.3,
+    "delta": 1.7,
+    "beta": 0.05,
+    "importance_sampling_level": "sequence",
+    "sampler_importance_sampling_correction": True,
+    "sampler_importance_sampling_cap": 3.0,
+    "use_bias_correction_kl": True,
+}
 
 
 def test_every_option_reaches_the_loss_and_every_token_is_counted(tmp_path, chat_checkpoint, monkeypatch):
@@ -73,18 +120,10 @@ def test_every_option_reaches_the_loss_and_every_token_is_counted(tmp_path, chat
     rounded up."""
     from transformers import AutoTokenizer
 
-    seen, original = [], grpo.train.policy_loss
-    monkeypatch.setattr(grpo.train, "policy_loss", lambda *given: seen.append(given[6]) or original(*given))
+    seen = []
+    monkeypatch.setattr(grpo.train, "policy_loss", lambda *given: seen.append(given) or policy_loss(*given))
     rows = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(4) for b in range(4)]
-    keys = {
-        "epsilon": 0.1,
-        "epsilon_high": 0.3,
-        "delta": 1.7,
-        "beta": 0.05,
-        "importance_sampling_level": "sequence",
-        "sampler_importance_sampling_correction": True,
-        "sampler_importance_sampling_cap": 3.0,
-        "use_bias_correction_kl": True,
+    keys = LOSS_KEYS | {
         "model_name_or_path": str(chat_checkpoint),
         "dataset_id_or_path": str(write_rows(tmp_path / "rows.jsonl", rows)),
         "output_dir": str(tmp_path / "run"),
@@ -100,15 +139,9 @@ def test_every_option_reaches_the_loss_and_every_token_is_counted(tmp_path, chat
     }
     (tmp_path / "c.yaml").write_text(json.dumps(keys))
     train(*load_config(tmp_path / "c.yaml"))
-    assert asdict(seen[0]) == {
-        "epsilon": 0.1,
-        "epsilon_high": 0.3,
-        "delta": 1.7,
-        "beta": 0.05,
-        "importance_sampling_level": "sequence",
-        "sampler_cap": 3.0,
-        "use_bias_correction_kl": True,
-    }
+    batch, _, config = seen[0]
+    assert {name: getattr(config, name) for name in LOSS_KEYS} == LOSS_KEYS
+    assert batch.ref_logp_C is not None and batch.old_logp_C is not None and batch.advantage_C is not None
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert len(lines) == 3 and [line["epoch"] for line in lines] == [2 / 16, 4 / 16, 6 / 16]
     tokenizer, total = AutoTokenizer.from_pretrained(chat_checkpoint), 0

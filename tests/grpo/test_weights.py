@@ -26,7 +26,7 @@ IDS = torch.tensor([5, 9, 6, 40, 41, 2, 7, 7, 80, 3])
 
 def logits(model):
     with torch.no_grad():
-        attend = PackedAttention(Layout(((len(IDS), ()),)), model.build.dtype, "cpu")
+        attend = PackedAttention(Layout.of((len(IDS), ())), model.build.dtype, "cpu")
         return (model(IDS, torch.arange(len(IDS)), attend) @ model.head().T).float()
 
 

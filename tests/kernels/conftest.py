@@ -1,8 +1,12 @@
 """Each kernel test runs on a CPU in Triton's interpreter, and, marked `gpu`, on a GPU. Fresh memory is filled with NaN
 in all of them."""
 
+import sys
+
 import pytest
 import torch
+
+from grpo.device import ops
 
 triton = pytest.importorskip("triton")
 
@@ -22,6 +26,18 @@ def poisoned_memory():
     assert torch.empty(3).isnan().all()
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def switch_kernels_on(monkeypatch):
+    """Switches the kernels on, on a CPU too; returns a set that will hold the names of the operations that asked."""
+
+    def switch_on() -> set[str]:
+        asked = set()
+        monkeypatch.setattr(ops, "uses_kernels", lambda x: asked.add(sys._getframe(1).f_code.co_name) or True)
+        return asked
+
+    return switch_on
 
 
 @pytest.fixture

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from grpo.attention import select
+from grpo.attention import decode
 from grpo.attention.select import choose, choose_decoder, choose_packed
+from grpo.device import ops
 
 WANTED = torch.linspace(1, 2, 7, dtype=torch.float64)
 
@@ -39,8 +40,9 @@ def test_the_fastest_of_those_that_are_right():
     choice = choose(CANDIDATES, WANTED, 1e-6, clock)
     assert choice.name == "faster"
     assert str(choice) == (
-        "faster (faster 20 µs, missing: ImportError: No module named 'somewhere', refusing: RuntimeError: head dimension 96 is not "
-        "supported, wrong: wrong by 1.0e-01, not a number: wrong by nan, right 30 µs, fallback 90 µs)"
+        "faster (faster 20 µs, missing: ImportError: No module named 'somewhere', refusing: RuntimeError: "
+        "head dimension 96 is not supported, wrong: wrong by 1.0e-01, "
+        "not a number: wrong by nan, right 30 µs, fallback 90 µs)"
     )
 
 
@@ -75,14 +77,14 @@ def test_what_tritons_compiler_raises_is_the_end_of_that_candidate():
 def test_on_a_cpu_everything_is_torchs_own(dtype):
     assert choose_decoder(4, 2, 16, 3, 50, dtype, "cpu").name == "sdpa"
     assert choose_packed(4, 2, 16, dtype, "cpu").name == "sdpa"
-    assert not select.fused(torch.ones(3)) and select.describe("cpu") == "torch's own operations"
+    assert not ops.uses_kernels(torch.ones(3)) and ops.describe("cpu") == "torch's own operations"
 
 
 def test_reading_beyond_a_length_is_noticed():
     """A decoder that ignores the lengths is wrong in the trial."""
 
     def careless(lengths, num_positions):
-        return select.sdpa_decode(torch.full_like(lengths, num_positions), num_positions)
+        return decode.sdpa(torch.full_like(lengths, num_positions), num_positions)
 
     with pytest.raises(RuntimeError, match="no implementation passed"):
         choose_decoder(4, 2, 16, 3, 50, torch.float32, "cpu", decoders={"sdpa": careless})
@@ -112,8 +114,8 @@ def test_torch_flash_sees_the_cache_as_one_run_of_tokens(monkeypatch):
     cache = torch.randn(3, 2, 5, 2, 40, 8, generator=generator)  # L2BKSE, of which 4 rows and 30 positions are read
     k, v = cache[1, :, :4, :, :30]
     q, lengths = torch.randn(4, 6, 8, generator=generator), torch.tensor([1, 30, 17, 2])
-    wanted = select.sdpa_decode(lengths, 30)(q, k, v)
-    assert torch.allclose(select.torch_flash_decode(lengths, 30)(q, k, v), wanted, atol=1e-6)
+    wanted = decode.sdpa(lengths, 30)(q, k, v)
+    assert torch.allclose(decode.torch_flash(lengths, 30)(q, k, v), wanted, atol=1e-6)
 
 
 @pytest.mark.gpu
@@ -132,4 +134,4 @@ def test_the_packed_attention_of_a_gpu_is_torchs_flash():
 
 @pytest.mark.gpu
 def test_the_kernels_are_in_use_on_a_gpu():
-    assert select.fused(torch.ones(3, device="cuda", dtype=torch.bfloat16)), select.triton_problem()
+    assert ops.uses_kernels(torch.ones(3, device="cuda", dtype=torch.bfloat16)), ops.triton_problem()

@@ -3,11 +3,12 @@ the interpreter."""
 
 import pytest
 import torch
-from making import load, randomise_adapter, write_checkpoint
+from making import groups_of, load, randomise_adapter, whole, write_checkpoint
 
 from grpo.device.draw import SamplingParams
 from grpo.sampling.cache import KVCache
-from grpo.sampling.cuda_graph import WARM_UPS, DecodeGraphs, Slots, bucket
+from grpo.sampling.cuda_graph import WARM_UPS, DecodeGraphs, bucket
+from grpo.sampling.decode_step import Slots
 from grpo.sampling.sampler import Sampler
 
 
@@ -40,7 +41,7 @@ def generate(model, first_ids, seeds, limits, sampling, eos, steps=3, spare=4, d
         tensor[live] = torch.as_tensor(value)
     slots.ended_B[live] = False
     graphs = DecodeGraphs(model, slots, eos, decoder, capture)
-    with torch.inference_mode(), model.packed() as head:
+    with torch.inference_mode(), model.prepacked() as head:
         while not bool(slots.ended_B[live].all()):
             graphs.run(len(first_ids), steps, sampling, head)
     return [
@@ -70,15 +71,13 @@ def test_same_tokens_as_the_sampler(model, sampling, steps):
 @pytest.mark.parametrize(
     "sampling", [SamplingParams(6), SamplingParams(6, 0.0), SamplingParams(6, 0.9, 0.8, 30)], ids=str
 )
-def test_the_kernels_give_the_same_tokens(model, sampling, monkeypatch):
+def test_the_kernels_give_the_same_tokens(model, sampling, switch_kernels_on):
     """RMSNorm, rotation into the cache, split-KV attention, SwiGLU and drawing, all in the interpreter."""
     wanted = generate(model, FIRST[:3], SEEDS[:3], [6, 3, 5], sampling, [2])
-    used = []
-    monkeypatch.setattr("grpo.attention.select.fused", lambda x: used.append(1) or True)
-    for module in ("decode_graph", "model"):
-        monkeypatch.setattr(f"grpo.{module}.fused", lambda x: used.append(1) or True)
+    asked = switch_kernels_on()
     ours = generate(model, FIRST[:3], SEEDS[:3], [6, 3, 5], sampling, [2], decoder="triton")
-    assert used and [ids for ids, _ in ours] == [ids for ids, _ in wanted]
+    assert asked == {"rms_norm", "rotate_into_cache", "swiglu", "draw_tokens"}
+    assert [ids for ids, _ in ours] == [ids for ids, _ in wanted]
     assert all(
         abs(a - b) <= 2e-5
         for (_, mine), (_, theirs) in zip(ours, wanted, strict=True)
@@ -169,7 +168,6 @@ def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     from grpo.model.lora import Build, LoraSpec
     from grpo.model.weights import load_decoder
     from grpo.packing import pack
-    from grpo.schema import Group, Prompt
 
     model = load_decoder(checkpoint, Build(LoraSpec(4, 8), False, dtype, "cuda"))
     randomise_adapter(model)
@@ -180,11 +178,7 @@ def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     sampler.graphs.capture = None
     again = sampler.sample(prompts, 4, sampling, list(range(12)))
     assert [[c.ids for c in group] for group in again] == [[c.ids for c in group] for group in done]
-    groups = [
-        Group(Prompt(i, "", tuple(prompt), {}), members)
-        for i, (prompt, members) in enumerate(zip(prompts, done, strict=True))
-    ]
-    batch = pack(groups, [(g, i) for g in range(3) for i in range(4)], [[1.0] * 4] * 3, "cuda")
+    batch = pack(whole(*groups_of(prompts, done)), 0, "cuda")
     if sampling.temperature:
         with torch.no_grad():
             hidden = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout))

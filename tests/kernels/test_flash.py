@@ -75,9 +75,10 @@ def plain_backward(dout, q, k, v, out, lse, q_starts, k_starts, max_q, max_k, dr
 def visible_in(layout):
     """Who sees whom in a packed row."""
     seen, start = torch.zeros(layout.num_tokens, layout.num_tokens, dtype=torch.bool), 0
-    for prompt, completions in layout.groups:
+    for group in layout.groups:
+        prompt = group.prompt
         pieces, at = [(start, prompt)], start + prompt
-        for length in completions:
+        for length in group.completions:
             pieces.append((at, length))
             at += length
         for first, length in pieces:
@@ -107,7 +108,7 @@ def run(attend, tensors):
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_equals_the_padded_attention_with_gradients(name):
-    layout = Layout(LAYOUTS[name])
+    layout = Layout.of(*LAYOUTS[name])
     tensors = inputs(layout)
     ours = run(FlashPackedAttention(layout, "cpu", plain_forward, plain_backward), tensors)
     assert torch.allclose(ours[0], slow(*tensors[:3], visible_in(layout)).detach(), atol=1e-12)
@@ -119,7 +120,7 @@ def test_equals_the_padded_attention_with_gradients(name):
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize(("heads", "kv_heads", "width"), [(28, 4, 128), (14, 2, 64)])
 def test_torchs_operations_on_a_gpu(name, heads, kv_heads, width):
-    layout = Layout(tuple((17 * prompt, tuple(31 * n for n in completions)) for prompt, completions in LAYOUTS[name]))
+    layout = Layout.of(*((17 * prompt, tuple(31 * n for n in completions)) for prompt, completions in LAYOUTS[name]))
     tensors = inputs(layout, heads, kv_heads, width, torch.bfloat16, "cuda")
     ours = run(FlashPackedAttention(layout, "cuda"), tensors)
     exact = run(PackedAttention(layout, torch.float64, "cuda"), [x.detach().double().requires_grad_() for x in tensors])
@@ -138,7 +139,7 @@ def warned():
 
 
 def test_the_backward_pass_is_demanded_to_repeat_where_others_are_only_warned(warned):
-    layout, seen = Layout(LAYOUTS["shared"]), []
+    layout, seen = Layout.of(*LAYOUTS["shared"]), []
 
     def backward(*arguments):
         seen.append(torch.is_deterministic_algorithms_warn_only_enabled())
@@ -150,14 +151,14 @@ def test_the_backward_pass_is_demanded_to_repeat_where_others_are_only_warned(wa
 
 @pytest.mark.gpu
 def test_the_same_bits_twice_on_a_gpu(warned):
-    layout = Layout(((300, (700, 20, 512)), (64, (900,))))
+    layout = Layout.of((300, (700, 20, 512)), (64, (900,)))
     one, other = (
         run(FlashPackedAttention(layout, "cuda"), inputs(layout, 28, 4, 128, torch.bfloat16, "cuda")) for _ in range(2)
     )
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_with_the_kernels_less_is_kept_and_memory_counts_it(monkeypatch):
+def test_with_the_kernels_less_is_kept_and_memory_counts_it(switch_kernels_on):
     raw = {
         "model_type": "qwen2",
         "vocab_size": 256,
@@ -169,12 +170,12 @@ def test_with_the_kernels_less_is_kept_and_memory_counts_it(monkeypatch):
         "max_position_embeddings": 512,
     }
     model = Decoder(ModelConfig.from_hf(raw), Build(LoraSpec(2, 2), False, torch.bfloat16, "cpu"))
-    layout = Layout(((40, (60, 60, 60)),))
+    layout = Layout.of((40, (60, 60, 60)))
     plain = kept_by_autograd(model, PackedAttention(layout, torch.bfloat16, "cpu"), layout.num_tokens)
-    for module in ("model", "rope"):
-        monkeypatch.setattr(f"grpo.{module}.fused", lambda x: True)
+    asked = switch_kernels_on()
     kept = kept_by_autograd(
         model, FlashPackedAttention(layout, "cpu", plain_forward, plain_backward), layout.num_tokens
     )
     attention, mlp, once = memory.kept_bytes_per_token(model.config, model.build.lora, torch.bfloat16, fused=True)
+    assert asked == {"rms_norm", "swiglu", "rotate"}
     assert kept == pytest.approx(3 * (attention + mlp) + once, rel=0.05) and kept < 0.8 * plain

@@ -7,7 +7,8 @@ from grpo.kernels.nucleus import TILE, thresholds
 from grpo.kernels.reference import draw as slow
 from grpo.kernels.reference import uniform
 
-from grpo.device.draw import SamplingParams, _cut
+from grpo.device.draw import SamplingParams, _cut, draw, uniforms
+from grpo.device.ops import draw_tokens
 
 CUTS = [(0, 0.9), (0, 0.3), (5, 1.0), (1, 1.0), (40, 0.8), (0, 1.0), (10**6, 0.5)]
 
@@ -53,17 +54,14 @@ def test_negative_and_masked_logits(device):
     ]
 
 
-def test_cut_tokens_in_the_sampling_path(device):
-    """What decode_graph draws with cuts: the cut that is recorded is the one that the plain path records."""
-    from grpo.device.draw import draw, uniforms
-    from grpo.sampling import cuda_graph as decode_graph
-
+def test_cut_tokens_in_the_sampling_path(device, switch_kernels_on):
+    """What is drawn with cuts: the cut that is recorded is the one that the plain path records."""
     logits, seeds = rows(300, 6, device=device), torch.arange(6, device=device)
     sampling = SamplingParams(1, 0.7, 0.9, 50)
     wanted = draw(logits, uniforms(seeds, seeds), sampling)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode_graph, "fused", lambda x: True)
-        ours = decode_graph.draw_tokens(logits, seeds, seeds, sampling)
+    asked = switch_kernels_on()
+    ours = draw_tokens(logits, seeds, seeds, sampling)
+    assert asked == {"draw_tokens"}
     assert (
         torch.equal(ours[0], wanted[0])
         and (ours[1] - wanted[1]).abs().max() <= 5e-6

@@ -5,30 +5,11 @@ import pytest
 import torch
 from making import load, randomise_adapter, write_checkpoint
 
-from grpo import logprobs
 from grpo.attention.packed import PackedAttention
 from grpo.logprobs import token_logprobs
 from grpo.schema import Layout
 
-LAYOUT = Layout(((5, (3, 4)), (2, (6,))))
-
-
-@pytest.fixture
-def kernels(monkeypatch):
-    """Switches the kernels on and counts how often each place asks."""
-    asked = dict.fromkeys(("logprobs", "model", "rope"), 0)
-
-    def switch_on():
-        for module in asked:
-
-            def fused(x, module=module):
-                asked[module] += 1
-                return True
-
-            monkeypatch.setattr(f"grpo.{module}.fused", fused)
-        return asked
-
-    return switch_on
+LAYOUT = Layout.of((5, (3, 4)), (2, (6,)))
 
 
 def training_pass(decoder, recompute):
@@ -46,25 +27,26 @@ def training_pass(decoder, recompute):
 
 @pytest.mark.parametrize("recompute", ["none", "mlp", "all"])
 @pytest.mark.parametrize(("family", "rank"), [("qwen2", 4), ("qwen3", 4), ("llama", 0)])
-def test_a_training_pass(tmp_path, kernels, family, rank, recompute):
+def test_a_training_pass(tmp_path, switch_kernels_on, family, rank, recompute):
     """Rank 0 trains all weights, norms included."""
     decoder = load(write_checkpoint(tmp_path, family), rank=rank, train_weights=not rank)
     randomise_adapter(decoder)
     plain = training_pass(decoder, recompute)
-    asked = kernels()
+    asked = switch_kernels_on()
     ours = training_pass(decoder, recompute)
-    assert all(asked.values()) and len(ours) == len(plain) > 3
+    assert asked == {"rms_norm", "swiglu", "rotate", "log_softmax_rows"} and len(ours) == len(plain) > 3
     assert all((a - b).norm() <= 3e-6 * b.norm() + 1e-7 for a, b in zip(ours, plain, strict=True))
 
 
 @pytest.mark.parametrize("cut", [-4.0, -1.0, float("-inf")])
-def test_logprobs_of_what_a_cut_leaves(monkeypatch, cut):
+def test_logprobs_of_what_a_cut_leaves(switch_kernels_on, cut):
     hidden, head, targets = torch.randn(9, 8), torch.randn(50, 8), torch.arange(9)
     cuts = torch.full((9,), cut)
     cuts[0] = -3.0
     plain = token_logprobs(hidden.requires_grad_(), head, targets, 0.8, cuts)
     plain_grad = torch.autograd.grad(plain[0].sum(), hidden)[0]
-    monkeypatch.setattr(logprobs, "fused", lambda x: True)
+    asked = switch_kernels_on()
     ours = token_logprobs(hidden, head, targets, 0.8, cuts)
+    assert asked == {"log_softmax_rows"}
     for got, wanted in (*zip(ours, plain, strict=True), (torch.autograd.grad(ours[0].sum(), hidden)[0], plain_grad)):
         assert torch.allclose(got, wanted, atol=2e-6)

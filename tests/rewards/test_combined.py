@@ -6,10 +6,10 @@ import math
 from dataclasses import asdict
 
 import pytest
+from making import make_answers, of_each
 
 from grpo.config.load import load_config
 from grpo.errors import UserError
-from grpo.schema import Completion, Group, Prompt
 from knowledge.build import SkipLog, build
 from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.facts.lexical import LexicalVerifier
@@ -263,27 +263,21 @@ def test_the_judge_sees_the_question_and_not_the_rendered_prompt(grade):
 def test_a_missing_title_concerns_its_own_completion_alone_and_a_batch_of_one_scores(base):
     scorer = Scorer(build_rewards(["knowrl"], options(base)))
     text = f"<think>{SUPPORTED}</think><answer>Quent</answer>"
-    groups = [
-        Group(Prompt(i, "", (), ROW | {"title": title}), [Completion([], [], [], "stop", text)])
-        for i, title in enumerate(("Mira Tolan", "Nobody At All"))
-    ]
+    groups = [make_answers(ROW | {"title": title}, text) for title in ("Mira Tolan", "Nobody At All")]
     scorer.grade(groups)
-    assert [c.reward for c in groups[0].completions] == [pytest.approx(1 - 1 + 1 / 4)]  # a batch of one completion
-    assert [c.reward for c in groups[1].completions] == [0.0] and "not in the knowledge base" in groups[1].completions[
-        0
-    ].scores["combined"].reason
+    (found,), (missing,) = (group.completions for group in groups)  # batches of one completion
+    assert found.reward == pytest.approx(1 - 1 + 1 / 4)
+    assert missing.reward == 0.0 and "not in the knowledge base" in missing.scores["combined"].reason
     scorer.close()
 
 
 def test_without_its_title_a_wrong_answer_still_counts_in_its_group_so_that_refusing_is_not_the_worst(base):
     scorer = Scorer(build_rewards(["combined"], options(base)))
     texts = [f"<think>{SUPPORTED}</think><answer>{answer}</answer>" for answer in ("Velda", "I don't know", "Quent")]
-    group = Group(
-        Prompt(0, "", (), ROW | {"title": "Nobody At All"}), [Completion([], [], [], "stop", text) for text in texts]
-    )
+    group = make_answers(ROW | {"title": "Nobody At All"}, *texts)
     scorer.grade([group])
     scorer.close()
-    assert [c.reward for c in group.completions] == [2.0, 1.0, -1.0]
+    assert of_each(group, "reward") == [2.0, 1.0, -1.0]
 
 
 @pytest.mark.parametrize(("policy", "value"), [("zero", -1.0), ("unscored", None)])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 from api_server import ApiServer, fails, hangs, replies_with, says
-from making import real_data
+from making import make_answers, of_each, real_data
 
 from grpo.errors import SERVICE, UserError
 from grpo.schema import Score
@@ -312,19 +312,14 @@ def model_judge(server: ApiServer, monkeypatch, limits=Limits(backoff_s=0.001, m
 
 def run_in_scorer(judge: ModelJudge, make, completions: Sequence[str]) -> list[Score]:
     """As in training: each completion is handed to the scorer, whose event loop lives in a daemon thread."""
-    from grpo.schema import Completion, Group, Prompt
-
     scorer = Scorer([Reward("correctness", make(judge), slow=True)])
-    group = Group(
-        Prompt(0, "the rendered prompt", (1,), ROW),
-        [Completion([1], [0.0], [0.0], "stop", text) for text in completions],
-    )
+    group = make_answers(ROW, *completions, prompt="the rendered prompt")
     try:
         scorer.grade([group])
     finally:
         judge.close()
         scorer.close()
-    return [scores["correctness"] for scores in group.scores]
+    return [scores["correctness"] for scores in of_each(group, "scores")]
 
 
 def test_an_outage_pays_nothing_to_anybody_where_the_original_paid_more_than_for_a_wrong_answer(monkeypatch):

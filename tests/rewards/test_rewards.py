@@ -5,9 +5,10 @@ import threading
 import time
 
 import pytest
+from making import make_answers, of_each
 
 from grpo.errors import UserError
-from grpo.schema import Completion, Group, Prompt, Score
+from grpo.schema import Score
 from rewards import exact, format, overlong
 from rewards.registry import PRESETS, Reward, build_rewards, expand
 from rewards.scorer import Scorer, combine
@@ -142,7 +143,11 @@ def test_none_in_one_part_makes_the_sum_none():
 
 
 def _group(*texts):
-    return Group(Prompt(0, "p", (1,), {"answer": "x"}), [Completion([1], [0.0], [0.0], "stop", text) for text in texts])
+    return make_answers({"answer": "x"}, *texts)
+
+
+def rewards_of(*groups):
+    return [of_each(group, "reward") for group in groups]
 
 
 def test_scorer_grades_one_by_one_groups_and_coroutines():
@@ -165,8 +170,8 @@ def test_scorer_grades_one_by_one_groups_and_coroutines():
     groups, started = [_group("a", "bb", "ccc") for _ in range(20)], time.perf_counter()
     scorer.grade(groups)
     assert time.perf_counter() - started < 1.0  # 60 calls of 0.2 s, all at once
-    assert all(group.rewards == [101.0, 211.0, 321.0] for group in groups) and scorer.slow
-    assert groups[0].scores[0]["one"].reason == "x"
+    assert rewards_of(*groups) == [[101.0, 211.0, 321.0]] * 20 and scorer.slow
+    assert groups[0].completions[0].scores["one"].reason == "x"
     scorer.close()
 
 
@@ -179,12 +184,13 @@ def test_scorer_starts_when_a_completion_is_submitted():
 
     scorer = Scorer([Reward("r", grade=grade)])
     group = _group("a", "b")
-    scorer.begin()
-    scorer.submit(0, 0, 2, "p", group.completions[0], {})
+    second, group.completions[1] = group.completions[1], None
+    scorer.submit(group, 0)
     assert started.wait(5)  # before the second completion exists
-    scorer.submit(0, 1, 2, "p", group.completions[1], {})
-    scorer.collect(0, group)
-    assert group.rewards == [1.0, 1.0]
+    group.completions[1] = second
+    scorer.submit(group, 1)
+    scorer.collect(group)
+    assert rewards_of(group) == [[1.0, 1.0]] and not group.pending
     scorer.close()
 
 
@@ -205,22 +211,22 @@ def test_rewards_go_to_the_completion_of_their_index_in_whatever_order_they_arri
         return Score(100.0 * len(text), f"{text} of {row['k']}")
 
     groups = [
-        Group(
-            Prompt(number, f"p{number}", (1,), {"k": number}),
-            [Completion([len(text)], [0.0], [0.0], "stop", text) for text in texts],
-        )
+        make_answers({"k": number}, *texts, prompt=f"p{number}")
         for number, texts in enumerate((("a", "bb", "ccc"), ("xxx", "y", "zz")))
     ]
     scorer = Scorer([Reward("all", function=lengths), Reward("api", grade=api), Reward("one", grade=plain)])
-    scorer.begin()
-    for group, index in ((0, 2), (1, 1), (0, 0), (1, 2), (0, 1), (1, 0)):
-        scorer.submit(group, index, 3, f"p{group}", groups[group].completions[index], {"k": group})
+    made = [list(group.completions) for group in groups]
+    for group in groups:
+        group.completions[:] = [None] * 3
+    for number, index in ((0, 2), (1, 1), (0, 0), (1, 2), (0, 1), (1, 0)):
+        groups[number].completions[index] = made[number][index]
+        scorer.submit(groups[number], index)
     for number in (1, 0):
-        scorer.collect(number, groups[number])
+        scorer.collect(groups[number])
     scorer.close()
-    assert [group.rewards for group in groups] == [[111.0, 222.0, 333.0], [333.0, 111.0, 222.0]]
-    assert [score["one"].reason for score in groups[1].scores] == ["xxx of 1", "y of 1", "zz of 1"]
-    assert all(list(scores) == ["all", "api", "one"] for group in groups for scores in group.scores)
+    assert rewards_of(*groups) == [[111.0, 222.0, 333.0], [333.0, 111.0, 222.0]]
+    assert [scores["one"].reason for scores in of_each(groups[1], "scores")] == ["xxx of 1", "y of 1", "zz of 1"]
+    assert all(list(scores) == ["all", "api", "one"] for group in groups for scores in of_each(group, "scores"))
     assert sorted(seen, key=lambda call: call[0]) == [
         (["p0"] * 3, ["a", "bb", "ccc"], {"k": [0] * 3, "completion_ids": [[1], [2], [3]]}),
         (["p1"] * 3, ["xxx", "y", "zz"], {"k": [1] * 3, "completion_ids": [[3], [1], [2]]}),
@@ -236,7 +242,7 @@ def test_columns_of_the_names_that_trl_passes_itself_do_not_reach_a_group_functi
     group.prompt.columns.update(prompt="q", prompts="q", completions="q")
     scorer.grade([group])
     scorer.close()
-    assert group.rewards == [1.0, 1.0]
+    assert rewards_of(group) == [[1.0, 1.0]]
 
 
 @pytest.mark.parametrize("kind", ["grade", "function"])
@@ -252,19 +258,21 @@ def test_a_group_is_ready_when_all_its_grades_are_there(kind):
         return [1.0] * len(completions)
 
     scorer, group = Scorer([Reward("r", **{kind: {"grade": grade, "function": whole}[kind]})]), _group("a", "b")
-    scorer.begin()
-    for index, completion in enumerate(group.completions):
-        scorer.submit(0, index, 2, "p", completion, {})
+    for index in range(2):
+        scorer.submit(group, index)
     time.sleep(0.05)
-    assert not scorer.ready(0, 2)  # the first completion is graded, the second is not
+    assert not group.is_ready  # the first completion is graded, the second is not
     go.set()
-    scorer.collect(0, group)
-    assert scorer.ready(0, 2)
+    for _ in range(100):
+        time.sleep(0 if group.is_ready else 0.05)
+    assert group.is_ready and group.pending
+    scorer.collect(group)
+    assert group.is_ready and not group.pending
     scorer.close()
 
 
-def test_a_step_begins_without_the_completions_of_the_one_before():
-    """Else the first completion of a group would find the group complete, with an old text in it."""
+def test_a_group_function_is_called_once_for_each_group_also_if_its_completions_are_all_there():
+    """As in an evaluation, whose groups are finished before they are graded."""
     seen = []
 
     def whole(prompts, completions, **columns):
@@ -275,7 +283,7 @@ def test_a_step_begins_without_the_completions_of_the_one_before():
     scorer.grade([old])
     scorer.grade([new])
     scorer.close()
-    assert seen == [["a", "bb"], ["cccc", "ddd"]] and (old.rewards, new.rewards) == ([1.0, 2.0], [4.0, 3.0])
+    assert seen == [["a", "bb"], ["cccc", "ddd"]] and rewards_of(old, new) == [[1.0, 2.0], [4.0, 3.0]]
 
 
 def test_weights_belong_to_rewards_by_their_order_and_are_1_unless_given():
@@ -284,7 +292,9 @@ def test_weights_belong_to_rewards_by_their_order_and_are_1_unless_given():
         scorer, group = Scorer(rewards, weights), _group("a")
         scorer.grade([group])
         scorer.close()
-        assert group.rewards == [value] and group.scores[0]["b"].value == 0.5  # scores are not weighted
+        assert (
+            rewards_of(group) == [[value]] and group.completions[0].scores["b"].value == 0.5
+        )  # scores are not weighted
 
 
 def test_the_scorer_hands_on_to_each_reward_that_has_it():
@@ -320,7 +330,7 @@ def test_a_users_function_may_return_integers_and_none():
     scorer, group = Scorer([Reward("mine", function=lambda prompts, completions, **_: [3, None])]), _group("a", "b")
     scorer.grade([group])
     scorer.close()
-    assert group.rewards == [3.0, None] and isinstance(group.rewards[0], float)
+    assert rewards_of(group) == [[3.0, None]] and isinstance(group.completions[0].reward, float)
 
 
 def test_a_users_function_that_raises_ends_in_its_own_words():
