@@ -1,10 +1,10 @@
 """Products with a weight matrix, y = x Wᵀ + b: on a CPU by oneDNN, elsewhere by torch.
 
 torch gives float32 products on a CPU to MKL, whose rounding of a row depends on how many rows there are. oneDNN's does
-not (from two rows on), so a completion is the same in any batch; where both were measured it was never slower, and up
-to twice as fast. oneDNN works on blocks: a weight that stays as it is for many products is packed into them once
-(`prepack`), with the same result bit for bit. bench/LOG.md has the figures. What a build, a dtype or a layout lacks is
-computed by torch.
+not (from two rows on), so a completion is the same in any batch. The exception is bfloat16 on a CPU with matrix units
+(AMX), where few rows are added in another order. Where both were measured, oneDNN was never slower, and up to twice as
+fast. It works on blocks: a weight that stays as it is for many products is packed into them once (`prepack`), with the
+same result bit for bit. bench/LOG.md has the figures. What a build, a dtype or a layout lacks is computed by torch.
 """
 
 import torch

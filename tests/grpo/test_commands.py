@@ -10,9 +10,7 @@ import torch
 from commands import ROOT, run_command
 from making import load, randomise_adapter, write_rows
 
-from grpo.evaluate import summary
 from grpo.model.adapter import save_adapter, trained_adapter
-from grpo.schema import Completion, Group, Prompt, Score
 
 
 def command(*arguments, stdin="", code=0, new_interpreter=False):
@@ -130,25 +128,6 @@ def test_evaluate(adapter, tmp_path):
         "accuracy_low",
     } <= result.keys()
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
-
-
-def test_summary_by_hand():
-    """Three questions, two answers each: right right | right wrong | refused wrong."""
-
-    def group(*outcomes):
-        members = [Completion([1, 2], [], [], "stop") for _ in outcomes]
-        return Group(
-            Prompt(0, "", (), {}),
-            members,
-            scores=[{"r": Score(1.0, "", outcome)} for outcome in outcomes],
-            rewards=[1.0] * len(outcomes),
-        )
-
-    result = summary([group("correct", "correct"), group("correct", "wrong"), group("refused", "wrong")])
-    assert result["accuracy"] == pytest.approx(0.5) and result["attempted_accuracy"] == pytest.approx(3 / 5)
-    assert result["hallucination_rate"] == pytest.approx(2 / 5) and result["refusal_rate"] == pytest.approx(1 / 6)
-    assert result["pass@1"] == pytest.approx(0.5) and result["pass@2"] == pytest.approx(2 / 3)
-    assert result["accuracy_low"] < 0.5 < result["accuracy_high"]
 
 
 def test_score(tmp_path):

@@ -111,6 +111,6 @@ def test_answers_are_cut_at_the_length_and_prompts_never(encoder, tmp_path):
 def test_a_bad_record_is_named_by_its_row(encoder, tmp_path):
     good = {"messages": [user("a"), assistant("b")]}
     for bad in ({}, {"messages": "text"}, {"messages": [3]}, {"instruction": "a", "history": [["b"]], "output": "c"}):
-        with pytest.raises(UserError, match="row 2 is no conversation") as error:
+        with pytest.raises(UserError, match="row 2 is not a conversation") as error:
             make_examples([good, bad], tmp_path, encoder, None, 1000)
         assert error.value.exit_code == 3

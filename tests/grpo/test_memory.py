@@ -329,6 +329,8 @@ def test_smaller_micro_batches_end_at_the_same_weights(made, phase, capsys):
         step(whole), step(halved)
     assert halved.budget.tokens <= 240 < whole.budget.tokens
     assert "out of memory while training" in capsys.readouterr().err
+    same = torch.isclose(halved.optimizer.flat, whole.optimizer.flat, rtol=1e-4, atol=1e-6)
+    assert (~same).sum() <= 3  # AdamW's first steps blow up the rounding of a gradient that is nearly 0
     torch.testing.assert_close(halved.optimizer.flat, whole.optimizer.flat, rtol=1e-3, atol=5e-5)
     assert not torch.equal(whole.optimizer.flat, made("untrained").optimizer.flat)
 

@@ -56,13 +56,19 @@ def test_a_frozen_weight_gets_no_gradient_and_keeps_no_input():
 @needs_onednn
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_packing_and_the_other_rows_change_no_bit(dtype):
+    """With matrix units (AMX), oneDNN adds bfloat16 products of few rows in another order: then a rounding apart."""
     x, weight, bias = case(dtype, rows=100, inputs=528, outputs=704)
     packed = prepack(weight)
     assert packed is not weight
     whole = linear(x, weight, bias)
+    has_matrix_units = dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
     for rows in (1, 2, 3, 17, 48, 99):
-        assert torch.equal(linear(x[:rows], packed, bias), whole[:rows])
-        assert torch.equal(linear(x[:rows], weight, bias), whole[:rows])
+        for stored in (packed, weight):
+            found = linear(x[:rows], stored, bias)
+            if has_matrix_units:
+                torch.testing.assert_close(found, whole[:rows], rtol=2**-7, atol=2**-3)
+            else:
+                assert torch.equal(found, whole[:rows])
 
 
 def test_without_onednn_torch_computes_it(monkeypatch):

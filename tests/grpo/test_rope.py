@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
+from grpo.device.ops import rotate
 from grpo.errors import UserError
-from grpo.model.rope import read_rope, rope_tables, rotate
+from grpo.model.rope import read_rope, rope_tables
 
 HEAD, POSITIONS = 16, 512
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
@@ -52,7 +53,7 @@ def test_tables_are_the_cosines_and_sines_of_position_times_frequency(dtype):
 def test_a_quarter_turn_takes_the_first_half_to_the_second():
     """(1, 2 | 3, 4) are the pairs (1, 3) and (2, 4); a turn by 90 degrees takes (a, b) to (-b, a)."""
     x = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]])
-    turned = rotate(x, torch.zeros(1, 1, 4), torch.ones(1, 1, 4))
+    turned = rotate(x, (torch.zeros(1, 1, 4), torch.ones(1, 1, 4)))
     assert turned.tolist() == [[[-3.0, -4.0, 1.0, 2.0]]]
 
 
