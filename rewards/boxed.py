@@ -7,12 +7,15 @@ whatever the model wrote. The reading and comparing is done in mathematics/.
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from rewards.mathematics.algebra import Algebra, Unreadable
+from rewards.mathematics.application import mark_applications
+from rewards.mathematics.compare import same
 from rewards.mathematics.read import read_answer
-from rewards.mathematics.text import clean, has_content, same_word, text_key, tokenize
-from rewards.mathematics.value import same
+from rewards.mathematics.text import Token, clean, has_content, same_word, text_key, tokenize
+from rewards.mathematics.trigonometry import separate_angles
 
 MAX_ANSWER_CHARS: Final = 2000  # longer answers are compared as text
 
@@ -55,9 +58,17 @@ def equivalent(answer: str, truth: str) -> bool:
         return False
     if text_key(answer_tokens) == text_key(truth_tokens) or same_word(answer_tokens, truth_tokens):
         return True
+    answer_tokens, truth_tokens = mark_applications(answer_tokens, truth_tokens)
     algebra = Algebra()
+    if _same_value(answer_tokens, truth_tokens, algebra):
+        return True
+    parts = separate_angles(algebra)  # sin x and sin(x/2) meet when both are written in sines of x/2
+    return bool(parts) and _same_value(answer_tokens, truth_tokens, Algebra(angle_parts=parts))
+
+
+def _same_value(answer: Sequence[Token], truth: Sequence[Token], algebra: Algebra) -> bool:
     try:
-        return same(read_answer(answer_tokens, algebra), read_answer(truth_tokens, algebra), algebra)
+        return same(read_answer(answer, algebra), read_answer(truth, algebra), algebra)
     except (Unreadable, RecursionError):  # the comparison itself grew beyond the limits
         return False
 

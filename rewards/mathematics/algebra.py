@@ -9,11 +9,12 @@ and two quotients are equal when their cross products are the same polynomial. A
     "i"                  i^2 = -1
     "(1+x)"              a sum under a root: (1+x)^1 is multiplied out
     "abs(x)"             abs(x)^2 = x^2, and √(x^2) = abs(x); otherwise √(xy) = √x·√y, as if variables were positive
+    "sin(x)"             sin(x)^2 = 1 - cos(x)^2, see trigonometry.py
 
 Nothing is rounded. All work is limited: beyond the limits `Unreadable` is raised and the caller compares texts instead.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd, isqrt, lcm
@@ -22,6 +23,8 @@ from typing import Final
 Monomial = tuple[tuple[str, Fraction], ...]  # sorted by atom, no exponent 0
 Polynomial = dict[Monomial, Fraction]  # no coefficient 0
 
+DEGREE: Final = "°"
+CONSTANTS: Final = frozenset(("π", "e", "i"))
 MAX_BITS: Final = 2048  # of a coefficient's numerator or denominator: 616 digits
 MAX_EXPONENT_BITS: Final = 64  # of an exponent that stays symbolic
 MAX_TERMS: Final = 400
@@ -77,10 +80,13 @@ class Algebra:
     """The operations, for the lifetime of one comparison: it holds the budget of work and what the composite atoms
     stand for."""
 
-    def __init__(self, max_work: int = MAX_WORK) -> None:
+    def __init__(self, max_work: int = MAX_WORK, angle_parts: Mapping[str, int] | None = None) -> None:
         self.work_left = max_work
         self.rules: dict[str, tuple[int, Polynomial]] = {"i": (2, {(): Fraction(-1)})}  # atom -> (n, what atom^n is)
         self.variables_in: dict[str, frozenset[str]] = {}  # atom -> variables that it depends on; absent: none
+        self.arguments: dict[str, Quotient] = {}  # atom of a function of one argument -> that argument
+        self.angle_parts = dict(angle_parts or {})  # "x" -> n where sines are written in those of x/n
+        self.angles_seen: dict[str, set[int]] = {}  # "x" -> denominators of its multiples under sines
 
     # ---- making ------------------------------------------------------------------------------------------------------
     def number(self, value: Fraction | int) -> Quotient:
@@ -89,11 +95,18 @@ class Algebra:
 
     def atom(self, name: str, *depends_on: Quotient, exponent: Fraction = Fraction(1)) -> Quotient:
         """A free atom: a variable of that name, or (with `depends_on`) a function of these arguments."""
-        if name not in ("π", "e", "i"):
+        if name not in CONSTANTS:
             names = frozenset().union(*map(self.variables, depends_on)) if depends_on else frozenset((name,))
             if names:
                 self.variables_in[name] = names
         return Quotient({((name, exponent),): Fraction(1)}, ONE)
+
+    def applied(self, name: str, *arguments: Quotient) -> Quotient:
+        """A function of these arguments, of which nothing more is known."""
+        atom = f"{name}({','.join(map(self.key, arguments))})"
+        if len(arguments) == 1:
+            self.arguments[atom] = arguments[0]
+        return self.atom(atom, *arguments)
 
     def prime(self, prime: int, exponent: Fraction) -> Quotient:
         atom = f"#{prime}"
@@ -105,21 +118,23 @@ class Algebra:
         if a.number is not None:
             return self.number(abs(a.number))
         a = self.negate(a) if self.leading(a) < 0 else a
-        atom = f"abs({self.key(a)})"
+        magnitude = self.applied("abs", a)
         if a.bottom == ONE:
-            self.rules[atom] = 2, self._product(a.top, a.top)
-        return self.atom(atom, a)
+            self.rules[magnitude.lone_atom] = 2, self._product(a.top, a.top)
+        return magnitude
 
     # ---- arithmetic --------------------------------------------------------------------------------------------------
     def add(self, a: Quotient, b: Quotient) -> Quotient:
         if a.bottom == b.bottom:
             return Quotient(self._sum(a.top, b.top), a.bottom)
-        return Quotient(
-            self._sum(self._product(a.top, b.bottom), self._product(b.top, a.bottom)), self._product(a.bottom, b.bottom)
-        )
+        top = self._sum(self._product(a.top, b.bottom), self._product(b.top, a.bottom))
+        return Quotient(top, self._product(a.bottom, b.bottom))
 
     def negate(self, a: Quotient) -> Quotient:
         return Quotient({monomial: -c for monomial, c in a.top.items()}, a.bottom)
+
+    def subtract(self, a: Quotient, b: Quotient) -> Quotient:
+        return self.add(a, self.negate(b))
 
     def multiply(self, a: Quotient, b: Quotient) -> Quotient:
         return Quotient(self._product(a.top, b.top), self._product(a.bottom, b.bottom))
@@ -179,6 +194,25 @@ class Algebra:
         atoms = {atom for polynomial in (a.top, a.bottom) for monomial in polynomial for atom, _ in monomial}
         return frozenset().union(*(self.variables_in.get(atom, frozenset()) for atom in atoms))
 
+    def is_opaque(self, a: Quotient) -> bool:
+        """Whether anything in the value is more than a number or a name."""
+        atoms = {atom for polynomial in (a.top, a.bottom) for monomial in polynomial for atom, _ in monomial}
+        return any("(" in atom for atom in atoms)
+
+    def without(self, unit: str, a: Quotient) -> Quotient | None:
+        """The value with the factor `unit` taken from the terms that have it; None if no term has it, or one has a
+        power of it, or it stands below the line."""
+        if any(atom == unit for monomial in a.bottom for atom, _ in monomial):
+            return None
+        factor = (unit, Fraction(1))
+        kept: Polynomial = {}
+        for monomial, c in a.top.items():
+            rest = tuple(part for part in monomial if part != factor)
+            if any(atom == unit for atom, _ in rest):
+                return None
+            kept = self._sum(kept, {rest: c})
+        return None if kept == a.top else Quotient(kept, a.bottom)
+
     def key(self, a: Quotient) -> str:
         """A text that determines the value; equal values share it unless they are quotients of sums."""
         if a.bottom != ONE:
@@ -192,13 +226,11 @@ class Algebra:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
     def _print(self, polynomial: Polynomial, lead: Fraction) -> str:
-        return (
-            "+".join(
-                f"{c / lead}" + "".join(f"*{atom}^{power}" for atom, power in monomial)
-                for monomial, c in sorted(polynomial.items())
-            )
-            or "0"
-        )
+        terms = []
+        for monomial, c in sorted(polynomial.items()):
+            factors = "".join(f"*{atom}^{power}" for atom, power in monomial)
+            terms.append(f"{c / lead}{factors}")
+        return "+".join(terms) or "0"
 
     def _checked(self, value: Fraction) -> Fraction:
         if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
@@ -259,13 +291,10 @@ class Algebra:
         period, polynomial = self.rules[atom]
         whole, rest = divmod(power, period)
         alone = Quotient({((atom, rest),) if rest else (): Fraction(1)}, ONE)
-        number = Quotient(polynomial, ONE).number
-        known = (
-            self.number(self._rational_power(number, whole))
-            if number
-            else self.whole_power(Quotient(polynomial, ONE), whole)
-        )
-        return self.multiply(alone, known)
+        known = Quotient(polynomial, ONE)
+        if known.number:
+            return self.multiply(alone, self.number(self._rational_power(known.number, whole)))
+        return self.multiply(alone, self.whole_power(known, whole))
 
     def _rational_power(self, base: Fraction, n: int) -> Fraction:
         if abs(base) == 1:

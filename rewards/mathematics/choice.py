@@ -6,20 +6,33 @@ from rewards.mathematics.text import Token, is_letter, is_mark, stripped
 
 
 def split_choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
-    """(letter A to J, what follows it), or None: no letter in front, or several of them ("A) 5 B) 6", "(A) (B)")."""
+    """(letter A to J, what follows it), or None: no letter in front, several of them ("A) 5 B) 6", "(A) (B)"), or a
+    term ("(B) + 1")."""
     if len(tokens) > 1 and tokens[0].kind == "word" and tokens[0].text.casefold() in ("option", "choice", "answer"):
         tokens = [token for token in tokens[1:] if not is_mark(token, ":")]
-    in_brackets = bool(tokens) and tokens[0].text == "("
-    letter, *rest = tokens[in_brackets:] or [Token("mark", "")]
+    if not tokens:
+        return None
+    in_brackets = tokens[0].text == "("
+    letter, *rest = tokens[in_brackets:] or [tokens[0]]
     if not _is_choice_letter(letter):
         return None
     if not rest:
         return letter.text, []
-    ends = rest[0].text == ")" or (not in_brackets and is_mark(rest[0], ".:") and len(rest) > 1 and rest[1].spaced)
+    ends_with_point = not in_brackets and is_mark(rest[0], ".:") and len(rest) > 1 and rest[1].spaced
+    if rest[0].text != ")" and not ends_with_point:
+        return None
     body = stripped(rest[1:])
-    if not ends or any(_is_choice_mark(body, at) for at in range(len(body))):
+    if _goes_on(rest[1:]) or any(_is_choice_mark(body, at) for at in range(len(body))):
         return None
     return letter.text, body
+
+
+def _goes_on(tokens: Sequence[Token]) -> bool:
+    """Whether an operation with the letter follows: (B)+1, (B)^2; "(B) -1" is choice B, minus one."""
+    if not tokens or not is_mark(tokens[0], "+-*/^_!'=<>≤≥≠≈∈∪∖±∓"):
+        return False
+    is_sign = is_mark(tokens[0], "+-±∓") and len(tokens) > 1
+    return not (is_sign and tokens[0].spaced and not tokens[1].spaced)
 
 
 def _is_choice_letter(token: Token) -> bool:
@@ -30,4 +43,6 @@ def _is_choice_mark(tokens: Sequence[Token], at: int) -> bool:
     """Whether another choice starts here."""
     if not _is_choice_letter(tokens[at]):
         return False
-    return len(tokens) == 1 or (at + 1 < len(tokens) and (tokens[at + 1].text == ")" or is_mark(tokens[at + 1], ".:")))
+    if len(tokens) == 1:
+        return True
+    return at + 1 < len(tokens) and (tokens[at + 1].text == ")" or is_mark(tokens[at + 1], ".:"))

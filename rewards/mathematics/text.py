@@ -13,16 +13,22 @@ from rewards.mathematics import symbols, units
 
 
 class Token(NamedTuple):
-    kind: str  # number | name | word | function | command | mark | open | close | begin | end
+    kind: str  # number | name | applied | word | function | command | mark | open | close | begin | end
     text: str  # one spelling per meaning: `\times`, `×` and `*` are all "*"
     spaced: bool = False  # white space stood before it
 
 
+RELATIONS: Final = "=≈<>≤≥≠∈"
 _SUPERSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUPERSCRIPTS)}]+")
 _SUBSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUBSCRIPTS)}]+")
 _REWRITES: Final = [
     (re.compile(pattern), new)
     for pattern, new in (
+        (r"^\*\*([^*]+)\*\*$", r"\1"),  # bold in Markdown
+        (r"\*\*(?= ?[-+({\\\w])", "^"),  # a power in ASCII
+        (r">=(?!=)", "≥"),
+        (r"(?<!<)<=(?![=>])", "≤"),
+        (r"(?<=[A-Za-z ])!=(?!=)", "≠"),  # 3!=6 is about a factorial
         (r"\^ ?(?:\{ ?\\(?:circ|degree) ?\}|\\(?:circ|degree)(?![A-Za-z]))", "°"),
         (r"\^ ?(?:\{ ?\\prime ?\}|\\prime(?![A-Za-z]))", "'"),
         (r"\.\.\.+", r"\\dots "),
@@ -54,6 +60,10 @@ _PIECE: Final = re.compile(
     r"|(?P<letters>[^\W\d_]+)|(?P<other>.)",
     re.DOTALL,
 )
+_BRACKET: Final = re.compile(
+    r"(?P<opening>[(\[]|\\\{|\\l(?:brace|brack|angle|floor|ceil)(?![A-Za-z]))"
+    r"|[)\]]|\\\}|\\r(?:brace|brack|angle|floor|ceil)(?![A-Za-z])"
+)
 _GREEK_LETTER: Final = re.compile(f"([{''.join(sorted(set(symbols.GREEK.values())))}])")
 _PUNCTUATION: Final = frozenset((r"\{", r"\}", r"\\", *"\\()[]{}.,:;?!…'\"|-_*&~@#\ufffd"))
 
@@ -75,38 +85,96 @@ def clean(text: str) -> str:
 
 def tokenize(text: str) -> list[Token]:
     """Tokens of `clean`ed text, in order. Any text has some reading: an unknown character becomes a mark."""
-    tokens: list[Token] = []
-    modes, text_next = ["math"], False  # one mode for each open brace; \text{ opens "text", whose braces leave no token
-    depth, spaced, at = 0, False, 0  # depth: brackets in which a comma separates and never groups thousands
-    while at < len(text):
-        number = (_NUMBER if depth else _GROUPED_NUMBER).match(text, at)
-        piece = number or _PIECE.match(text, at)
-        kind, found, at = ("number" if number else piece.lastgroup), piece[0], piece.end()
-        if kind == "space" or found in symbols.BLANKS:
-            spaced = True
-            continue
+    return _without_alignment(_Tokenizer(text).tokens)
+
+
+class _Tokenizer:
+    """Reads the text once, from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self.tokens: list[Token] = []
+        self.modes = ["math"]  # one for each open brace; \text{ opens "text", whose braces leave no token
+        self.next_mode = ""  # of the brace that comes next, after \text
+        opening, closing = _matched_brackets(text)
+        depth = at = 0  # depth: brackets in which a comma separates and never groups thousands
+        spaced = False
+        while at < len(text):
+            number = (_NUMBER if depth else _GROUPED_NUMBER).match(text, at)
+            piece = number or _PIECE.match(text, at)
+            depth += (at in opening) - (at in closing)
+            at = piece.end()
+            kind = "number" if number else piece.lastgroup
+            if kind == "space" or piece[0] in symbols.BLANKS:
+                spaced = True
+                continue
+            if self.changes_font(piece[0]):
+                continue
+            new = self.read(kind, piece[0])
+            self.next_mode = ""
+            if new:
+                self.tokens += [new[0]._replace(spaced=spaced), *new[1:]]
+                spaced = False
+
+    def changes_font(self, found: str) -> bool:
+        """Whether the command only says how the text that follows is set; remembers what that text is."""
+        if found in symbols.TEXT_FONTS:
+            self.next_mode = "text roman" if found in (r"\mathrm", r"\operatorname") else "text"
+            return True
+        if found in symbols.FONT_SWITCHES:
+            self.modes[-1] = "switched text"
+            return True
+        return False
+
+    def read(self, kind: str, found: str) -> list[Token]:
+        mode = self.modes[-1]
         if kind == "number":
-            new = [Token("number", _one_spelling(found))]
-        elif kind == "letters":
-            new = _letters(found, in_text="text" in modes[-1], roman=modes[-1] == "text roman")
-        elif found == "{":
-            modes.append(text_next or modes[-1].removeprefix("switched "))
-            new = [] if "text" in modes[-1] else [Token("open", "{")]
-        elif found == "}":
-            mode = modes.pop() if len(modes) > 1 else "math"
-            new = [] if "text" in mode and not mode.startswith("switched") else [Token("close", "}")]
-        elif found in symbols.TEXT_FONTS:
-            text_next = "text roman" if found in (r"\mathrm", r"\operatorname") else "text"
+            return [Token("number", _one_spelling(found))]
+        if kind == "letters":
+            return _letters(found, in_text="text" in mode, roman=mode == "text roman")
+        if found == "{":
+            self.modes.append(self.next_mode or mode.removeprefix("switched "))
+            return [] if "text" in self.modes[-1] else [Token("open", "{")]
+        if found == "}":
+            if len(self.modes) > 1:
+                self.modes.pop()
+            is_text = "text" in mode and not mode.startswith("switched")
+            return [] if is_text else [Token("close", "}")]
+        return _symbol(kind, found)
+
+
+def _matched_brackets(text: str) -> tuple[set[int], set[int]]:
+    """Where brackets open and close that belong together, of any two kinds: an interval has "(" and "]"."""
+    opening, closing, waiting = set(), set(), []
+    for bracket in _BRACKET.finditer(text):
+        if bracket["opening"]:
+            waiting.append(bracket.start())
+        elif waiting:
+            opening.add(waiting.pop())
+            closing.add(bracket.start())
+    return opening, closing
+
+
+def _without_alignment(tokens: list[Token]) -> list[Token]:
+    r"""The rows of `aligned` and its like as a list, a row that starts with a relation as the end of the one before."""
+    kept: list[Token] = []
+    open_environments: list[str] = []
+    for at, token in enumerate(tokens):
+        is_aligned = bool(open_environments) and open_environments[-1] in symbols.ALIGNMENTS
+        if token.kind == "begin":
+            open_environments.append(token.text)
+        elif token.kind == "end" and open_environments:
+            open_environments.pop()
+        if token.kind in ("begin", "end") and token.text in symbols.ALIGNMENTS:
             continue
-        elif found in symbols.FONT_SWITCHES:
-            modes[-1] = "switched text"
+        if is_aligned and token.text == "&":
             continue
-        else:
-            new = _symbol(kind, found)
-        depth += sum((token.kind == "open") - (token.kind == "close") for token in new if token.text not in "{}")
-        tokens += [token._replace(spaced=spaced) if i == 0 else token for i, token in enumerate(new)]
-        spaced, text_next = spaced and not new, False
-    return tokens
+        if is_aligned and token.text == r"\\":
+            following = next((after for after in tokens[at + 1 :] if after.text != "&"), token)
+            if not is_mark(following, RELATIONS) and following.kind != "end":
+                kept.append(Token("mark", ","))
+            continue
+        kept.append(token)
+    return kept
 
 
 def _one_spelling(number: str) -> str:
@@ -139,24 +207,19 @@ def _letters(run: str, *, in_text: bool, roman: bool) -> list[Token]:
         return [Token("function", run)]
     if run in symbols.GREEK.values() or (roman and run in ("e", "i")):
         return [Token("name", run)]
-    if not in_text:
-        if not run.isascii() and _GREEK_LETTER.search(run):
-            return [
-                token
-                for part in _GREEK_LETTER.split(run)
-                if part
-                for token in _letters(part, in_text=False, roman=False)
-            ]
-        if run == "sqrt":
-            return [Token("command", r"\sqrt")]
-        if run in symbols.GREEK and len(run) > 1:
-            return [Token("name", symbols.GREEK[run])]
-        if run.casefold() in ("infinity", "inf", "oo"):
-            return [Token("mark", "∞")]
-        if len(run) == 1 and run.isascii():
-            return [Token("name", run)]
-        if run.isascii() and not _is_word(run):
-            return [Token("name", letter) for letter in run]
+    if in_text:
+        return [Token("word", run)]
+    if not run.isascii() and _GREEK_LETTER.search(run):
+        parts = filter(None, _GREEK_LETTER.split(run))
+        return [token for part in parts for token in _letters(part, in_text=False, roman=False)]
+    if run == "sqrt":
+        return [Token("command", r"\sqrt")]
+    if run in symbols.GREEK and len(run) > 1:
+        return [Token("name", symbols.GREEK[run])]
+    if run.casefold() in ("infinity", "inf", "oo"):
+        return [Token("mark", "∞")]
+    if run.isascii() and (len(run) == 1 or not _is_word(run)):
+        return [Token("name", letter) for letter in run]
     return [Token("word", run)]
 
 
@@ -221,18 +284,24 @@ def enclosed(tokens: Sequence[Token]) -> bool:
     return False
 
 
+def closing_bracket(tokens: Sequence[Token], opening: int, within: int | None = None) -> int:
+    """Where the bracket closes that opens at `opening`; the last token looked at if none does."""
+    end = len(tokens) if within is None else min(len(tokens), opening + within)
+    depth = 0
+    for at in range(opening, end):
+        depth += (tokens[at].kind in ("open", "begin")) - (tokens[at].kind in ("close", "end"))
+        if depth <= 0:
+            return at
+    return end - 1
+
+
 def unwrapped(tokens: Sequence[Token]) -> list[Token]:
     """The tokens without the braces around a single one: `x^{2}` reads as `x^2`, `\\frac{12}{3}` keeps what it
     needs."""
     kept: list[Token] = []
     for token in tokens:
-        if (
-            token.text == "}"
-            and token.kind == "close"
-            and len(kept) > 1
-            and kept[-2].text == "{"
-            and kept[-2].kind == "open"
-        ):
+        closes = token.text == "}" and token.kind == "close"
+        if closes and len(kept) > 1 and kept[-2].text == "{" and kept[-2].kind == "open":
             kept[-2:] = [kept[-1]]
         else:
             kept.append(token)
@@ -247,15 +316,20 @@ def text_key(tokens: Iterable[Token]) -> str:
     for at, token in enumerate(kept):
         lower = token.text.casefold()
         if token.kind == "number" and token.text.replace(".", "", 1).isdigit():
-            whole, _, decimals = token.text.partition(".")
-            parts.append((whole.lstrip("0") or "0") + ("." + decimals.rstrip("0") if decimals.strip("0") else ""))
+            parts.append(_without_idle_zeros(token.text))
         elif _is_article(kept, at):
             continue
+        elif token.kind == "word":
+            parts.append(str(units.NUMBER_WORDS.get(lower, lower)))
         else:
-            parts.append(
-                str(units.NUMBER_WORDS.get(lower, lower)) if token.kind == "word" else lower if prose else token.text
-            )
+            parts.append(lower if prose else token.text)
     return " ".join(parts)
+
+
+def _without_idle_zeros(number: str) -> str:
+    whole, _, decimals = number.partition(".")
+    decimals = decimals.rstrip("0")
+    return f"{whole or 0}.{decimals}" if decimals else whole or "0"
 
 
 def _is_article(tokens: Sequence[Token], at: int) -> bool:
@@ -263,25 +337,35 @@ def _is_article(tokens: Sequence[Token], at: int) -> bool:
     before it."""
     if len(tokens) == 1 or tokens[at].text.casefold() not in ("the", "a", "an"):
         return False
+    if tokens[at].kind == "word":
+        return True
     after = tokens[1]
-    return tokens[at].kind == "word" or (
-        at == 0
-        and after.kind == "word"
-        and len(after.text) > 2
-        and after.spaced
-        and after.text.casefold() not in units.MEANING_AFTER | units.SHORT_WORDS
-    )
+    if at or after.kind != "word" or len(after.text) <= 2 or not after.spaced:
+        return False
+    return after.text.casefold() not in units.MEANING_AFTER | units.SHORT_WORDS
 
 
 def same_word(one: Sequence[Token], other: Sequence[Token]) -> bool:
-    r"""Whether both are letters alone and spell the same, \text{AC} and AC; two products, AC and ac, are left to
-    algebra."""
-    both = [*one, *other]
-    return (
-        all(token.kind in ("word", "name") for token in both)
-        and any(token.kind == "word" for token in both)
-        and "".join(token.text for token in one).casefold() == "".join(token.text for token in other).casefold()
-    )
+    r"""Whether both are letters alone and spell the same, \text{AC}, \overline{AC} and AC; two products, AC and ac, are
+    left to algebra."""
+    segments = [_segment(one), _segment(other)]
+    both = [segments[0] or list(one), segments[1] or list(other)]
+    if any(token.kind not in ("word", "name") for token in both[0] + both[1]):
+        return False
+    spelt = ["".join(token.text for token in tokens) for tokens in both]
+    if any(segments):
+        return spelt[0] == spelt[1]
+    return any(token.kind == "word" for token in both[0] + both[1]) and spelt[0].casefold() == spelt[1].casefold()
+
+
+def _segment(tokens: Sequence[Token]) -> list[Token]:
+    r"""The two end points of a segment, \overline{CD}; nothing if it is anything else."""
+    if not tokens or tokens[0].text != r"\overline" or [token.text for token in tokens[1:2]] != ["{"]:
+        return []
+    points = list(tokens[2:-1])
+    spelt = "".join(token.text for token in points)
+    is_pair = tokens[-1].text == "}" and len(spelt) == 2 and spelt.isascii() and spelt.isalpha() and spelt.isupper()
+    return points if is_pair else []
 
 
 def has_content(tokens: Sequence[Token]) -> bool:

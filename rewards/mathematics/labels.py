@@ -1,0 +1,95 @@
+r"""The left side of an equation as a label: `x`, `a_n`, `\angle ABC`, "the area", `f(x)` where f is being defined,
+`f(2)` whose value was asked for. Any other left side is one half of an equation: \ln y = x + C says nothing about
+y = x + C.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rewards.mathematics import symbols, units
+from rewards.mathematics.application import end_of_exponent, end_of_name
+from rewards.mathematics.text import Token, closing_bracket, enclosed, is_letter, is_mark, text_key, unwrapped
+
+_CONSTANTS: Final = frozenset("πei")
+_NO_LABEL: Final = "+-*/^=<>≤≥≠≈±∓!|"
+
+
+@dataclass(frozen=True)
+class Label:
+    key: str  # the whole label
+    function: str | None = None  # the f of f(x) =
+    is_words: bool = False  # "the area", "the correct option": no name of mathematics
+
+    def agrees(self, other: "Label") -> bool:
+        """Whether both name the same: y = and f(x) = define one function, and so do s = and s(t) =."""
+        if self.key == other.key:
+            return True
+        pairs = ((self, other), (other, self))
+        return any(one.function and another.key in ("y", one.function) for one, another in pairs)
+
+
+def read_label(tokens: Sequence[Token]) -> Label | None:
+    """The label that the tokens are, None if they are more than that."""
+    if not tokens:
+        return None
+    if any(token.kind == "word" and len(token.text) > 1 for token in tokens):
+        return _phrase(tokens)
+    if tokens[0].kind == "applied":
+        return _application(tokens)
+    if _is_object(_without_measure(tokens)):
+        return Label(text_key(token for token in tokens if token.text not in (r"\overline", "{", "}")))
+    if is_letter(tokens[0]) and end_of_name(tokens, 0) == len(tokens):
+        is_constant = len(tokens) == 1 and tokens[0].text in _CONSTANTS
+        return None if is_constant else Label(text_key(tokens))
+    return None
+
+
+def is_phrase(tokens: Sequence[Token]) -> bool:
+    """Whether there are words, and none that negates what follows."""
+    words = [token.text.casefold() for token in tokens if token.kind == "word" and len(token.text) > 1]
+    return bool(words) and units.NEGATIONS.isdisjoint(words)
+
+
+def _phrase(tokens: Sequence[Token]) -> Label | None:
+    """Words that name what follows; a term with words, 2 area or area + 1, does not."""
+    has_operation = any(token.kind == "function" or is_mark(token, _NO_LABEL) for token in tokens)
+    if tokens[0].kind == "number" or has_operation or not is_phrase(tokens):
+        return None
+    return Label(text_key(tokens), is_words=True)
+
+
+def _application(tokens: Sequence[Token]) -> Label | None:
+    r"""f(x), f^{-1}(x), u(x,t), or one value: f(2), P(A \cup B)."""
+    end = end_of_name(tokens, 0)
+    opening = end_of_exponent(tokens, end)
+    if opening >= len(tokens) or closing_bracket(tokens, opening) != len(tokens) - 1:
+        return None
+    argument = tokens[opening + 1 : -1]
+    if all(is_letter(token) or is_mark(token, ",") for token in argument):
+        return Label(text_key(tokens), function=text_key(tokens[:opening]))
+    has_variable = any(
+        token.kind in ("name", "applied", "function") and not token.text.isupper() and token.text not in _CONSTANTS
+        for token in argument
+    )
+    return None if has_variable else Label(text_key(tokens))
+
+
+def _without_measure(tokens: Sequence[Token]) -> Sequence[Token]:
+    r"""The tokens without the m of m\angle and the bars of |AB|."""
+    if len(tokens) > 2 and tokens[0].text == "m" and tokens[1].text == r"\angle":
+        return tokens[1:]
+    if len(tokens) > 3 and is_mark(tokens[0], "|") and is_mark(tokens[-1], "|"):
+        return tokens[1:-1]
+    return tokens
+
+
+def _is_object(tokens: Sequence[Token]) -> bool:
+    r"""Whether the tokens name a thing: the segment AB, \angle ABC, \vec{v}, \hat p."""
+    has_accent = tokens[0].text in symbols.ACCENTS
+    letters = unwrapped(tokens[1:]) if has_accent else list(tokens)
+    if has_accent and enclosed(letters):
+        letters = letters[1:-1]
+    if not letters or not all(is_letter(token) for token in letters):
+        return has_accent and len(letters) == 1
+    return has_accent or (len(letters) > 1 and all(token.text.isupper() for token in letters))
