@@ -23,7 +23,10 @@ Verdict = Literal["correct", "wrong", "no_answer", "unscorable"]
 
 _BOX: Final = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE: Final = re.compile(r"\\.|[{}]", re.DOTALL)
-_UNBRACED: Final = re.compile(r"[-+−]?[0-9][0-9.,]*|\\[A-Za-z]+|[A-Za-z]")
+_UNBRACED: Final = re.compile(r"[-+−]?[0-9][0-9.,]*|[-+−]?\\[A-Za-z]+|[A-Za-z]")
+_OPTION: Final = re.compile(r"\s*\[[^\[\]{}]*\]")  # the 3 of \sqrt[3]{2}
+_ARGUMENT: Final = re.compile(r"\s*(?:(?=\{)|[0-9A-Za-z](?![A-Za-z])|\\[A-Za-z]+)")
+_NUM_ARGUMENTS: Final = {"frac": 2, "dfrac": 2, "tfrac": 2, "cfrac": 2, "binom": 2, "dbinom": 2, "sqrt": 1}
 
 
 def last_boxed(text: str) -> str | None:
@@ -96,16 +99,35 @@ def _find_box(text: str) -> tuple[str | None, str]:
         end = _end_of_group(text, last.end())
         content = text[last.end() + 1 : end - 1]
     else:
-        unbraced = _UNBRACED.match(text, last.end())
-        end = unbraced.end() if unbraced else 0
-        while unbraced and text[end : end + 1] == "{":
-            end = _end_of_group(text, end) or len(text)
+        end = _end_without_braces(text, last.end())
         content = text[last.end() : end].rstrip(".,")
     if not end:
         return None, r"the last \boxed{} is cut off"
     if not _is_visible(content):
         return None, r"the last \boxed{} is blank"
     return content.strip(), ""
+
+
+def _end_without_braces(text: str, start: int) -> int:
+    r"""The index after what a box without braces holds: a number, a letter, a command with its arguments (`\frac12`); 0
+    if there is nothing of the kind."""
+    unbraced = _UNBRACED.match(text, start)
+    if unbraced is None:
+        return 0
+    end = unbraced.end()
+    command = unbraced[0].lstrip("-+−").removeprefix("\\")
+    option = _OPTION.match(text, end) if command == "sqrt" else None
+    end = option.end() if option else end
+    for _ in range(_NUM_ARGUMENTS.get(command, 0)):
+        argument = _ARGUMENT.match(text, end)
+        if argument is None:
+            return 0
+        end = argument.end()
+        if text[end : end + 1] == "{" and not argument[0][-1:].isdigit():
+            end = _end_of_group(text, end) or len(text)
+    while "\\" in unbraced[0] and text[end : end + 1] == "{":
+        end = _end_of_group(text, end) or len(text)
+    return end
 
 
 def _end_of_group(text: str, start: int) -> int:

@@ -28,11 +28,16 @@ def split_choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
 
 
 def _goes_on(tokens: Sequence[Token]) -> bool:
-    """Whether an operation with the letter follows: (B)+1, (B)^2; "(B) -1" is choice B, minus one."""
-    if not tokens or not is_mark(tokens[0], "+-*/^_!'=<>≤≥≠≈∈∪∖±∓"):
+    """Whether the letter is a factor or a term in what follows: (B)+1, (B)x, (B)^2; "(B) -1" is choice B, minus one."""
+    if not tokens:
         return False
-    is_sign = is_mark(tokens[0], "+-±∓") and len(tokens) > 1
-    return not (is_sign and tokens[0].spaced and not tokens[1].spaced)
+    first = tokens[0]
+    if is_mark(first, "+-±∓"):
+        is_sign = first.spaced and len(tokens) > 1 and not tokens[1].spaced
+        return not is_sign
+    if first.kind in ("name", "open"):
+        return not first.spaced
+    return is_mark(first, "*/^_!'=<>≤≥≠≈∈∪∖")
 
 
 def _is_choice_letter(token: Token) -> bool:

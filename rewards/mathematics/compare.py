@@ -40,13 +40,13 @@ def same(answer: Value, truth: Value, algebra: Algebra) -> bool:
         return any(same(side, truth, algebra) for side in answer.sides)
     if isinstance(answer, Ratio) or isinstance(truth, Ratio):
         return _same_ratio(answer, truth, algebra)
-    if isinstance(truth, Numeral):
-        return answer == truth or _has_digits(answer, truth)
+    if isinstance(answer, Numeral) or isinstance(truth, Numeral):
+        return _same_numeral(answer, truth)
     if isinstance(answer, Grid) != isinstance(truth, Grid):
         answer, truth = _as_row(answer), _as_row(truth)
     for one, other in ((answer, truth), (truth, answer)):
         values = _assigned(one)
-        if values and isinstance(other, (Row, Bag)) and not _assigned(other):
+        if values and isinstance(other, (Row, Bag)) and not any(isinstance(item, Named) for item in other.items):
             return _is_plain_list(other) and _same_in_order(values, other.items, algebra)
     return type(answer) is type(truth) and _same_shape(answer, truth, algebra)
 
@@ -104,11 +104,17 @@ def _same_scalar(answer: Scalar, truth: Scalar, algebra: Algebra) -> bool:
     return False
 
 
-def _has_digits(answer: Value, truth: Numeral) -> bool:
-    """Whether the answer is a bare whole number with these digits: the base was given with the question."""
-    if not isinstance(answer, Scalar) or answer.unit or not truth.digits.isdigit():
+def _same_numeral(answer: Value, truth: Value) -> bool:
+    """Whether digits and base agree. A truth with a base is answered by the bare digits: the base was given with the
+    question; a bare truth only by base ten."""
+    if isinstance(answer, Numeral) and isinstance(truth, Numeral):
+        return answer == truth
+    numeral, other = (answer, truth) if isinstance(answer, Numeral) else (truth, answer)
+    if numeral is answer and numeral.base != 10:
         return False
-    return answer.value.number == int(truth.digits)
+    if not isinstance(other, Scalar) or other.unit or not numeral.digits.isdigit():
+        return False
+    return other.value.number == int(numeral.digits)
 
 
 def _same_ratio(answer: Value, truth: Value, algebra: Algebra) -> bool:
@@ -319,10 +325,11 @@ def _same_chain(answer: Chain, truth: Chain, algebra: Algebra) -> bool:
     r"""Whether both say the same of the same things: \log_4 8 = 3/2 is not \log_{36} 216 = 3/2."""
     if answer.signs != truth.signs:
         return False
+    is_of_numbers = all(isinstance(side, Scalar) for side in answer.sides)
     sides = list(zip(answer.sides, answer.written, strict=True))
     orders = [sides, sides[::-1]] if set(answer.signs) <= {"=", "≠"} else [sides]
     for order in orders:
         values, written = zip(*order, strict=True)
-        if written == truth.written and _same_in_order(values, truth.sides, algebra):
+        if (written == truth.written or not is_of_numbers) and _same_in_order(values, truth.sides, algebra):
             return True
     return False

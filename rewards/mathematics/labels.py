@@ -11,7 +11,7 @@ from rewards.mathematics import symbols, units
 from rewards.mathematics.application import end_of_exponent, end_of_name
 from rewards.mathematics.text import Token, closing_bracket, enclosed, is_letter, is_mark, text_key, unwrapped
 
-_CONSTANTS: Final = frozenset("πei")
+_CONSTANTS: Final = frozenset("πi")  # e is an eccentricity, too
 _NO_LABEL: Final = "+-*/^=<>≤≥≠≈±∓!|"
 
 
@@ -53,10 +53,14 @@ def is_phrase(tokens: Sequence[Token]) -> bool:
 
 def _phrase(tokens: Sequence[Token]) -> Label | None:
     """Words that name what follows; a term with words, 2 area or area + 1, does not."""
-    has_operation = any(token.kind == "function" or is_mark(token, _NO_LABEL) for token in tokens)
-    if tokens[0].kind == "number" or has_operation or not is_phrase(tokens):
+    if tokens[0].kind == "number" or any(map(_operates, tokens)) or not is_phrase(tokens):
         return None
     return Label(text_key(tokens), is_words=True)
+
+
+def _operates(token: Token) -> bool:
+    is_command = token.kind == "command" and token.text not in symbols.ACCENTS
+    return is_command or token.kind == "function" or is_mark(token, _NO_LABEL)
 
 
 def _application(tokens: Sequence[Token]) -> Label | None:

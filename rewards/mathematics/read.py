@@ -50,7 +50,7 @@ _WORDS: Final = {
 _SYNONYMS: Final = {spelt: key for key, others in _WORDS.items() for spelt in (key, *others.split("|"))}
 # words that answer one question each: in a list of them the order says which
 _VERDICTS: Final = frozenset(
-    "true false yes no t f y n right wrong correct incorrect odd even positive negative zero increasing decreasing "
+    "true false yes no right wrong correct incorrect odd even positive negative zero increasing decreasing "
     "always sometimes never converges diverges convergent divergent rational irrational prime composite up down left "
     "maximum minimum max min even neither both acute obtuse".split()
 )
@@ -160,9 +160,14 @@ class _Reader:
             label = Label(text_key(left))
         if label is not None or self.is_term_with_value(*values):
             return self.named(label, self.side(right), difference)
-        if difference and sign == "=" and self.algebra.variables(difference):
+        if difference and sign == "=" and self.is_equation(values, difference):
             return Relation("=", difference)
         return self.chain([left, right], [sign])
+
+    def is_equation(self, values: tuple[Quotient, Quotient], difference: Quotient) -> bool:
+        """Whether the sides have variables and none cancels: x + C = x has no more to say than its two sides."""
+        variables = self.algebra.variables
+        return bool(variables(difference)) and variables(difference) == variables(values[0]) | variables(values[1])
 
     def inequation(self, label: Label | None, values: tuple[Quotient | None, ...]) -> Value | None:
         """x ≠ 3 as the numbers without 3; any other as a relation; None for what has no value."""
@@ -374,17 +379,11 @@ def _is_bounded(item: Value) -> bool:
 
 def _is_series_of_verdicts(items: Sequence[Value]) -> bool:
     """Whether a list answers one question after the other, so that its order counts: "true, false", "T, F, T"."""
-    names = []
-    for item in items:
-        if isinstance(item, Text):
-            names.append(item.key)
-        elif isinstance(item, Scalar) and item.value.lone_atom:
-            names.append(item.value.lone_atom)
-        else:
-            return False
-    are_verdicts = all(name.casefold() in _VERDICTS and name not in "fynt" for name in names)
-    is_repeated = len(set(names)) < len(names) and not all(isinstance(item, Scalar) for item in items)
-    return len(names) > 1 and (are_verdicts or is_repeated)
+    words = [item.key.casefold() for item in items if isinstance(item, Text)]
+    if sum(word in _VERDICTS for word in words) > 1 or len(set(words)) < len(words):
+        return True
+    letters = [item.value.lone_atom for item in items if isinstance(item, Scalar)]
+    return len(letters) > 1 and set(letters) <= {"T", "F"}
 
 
 def _with_signs(tokens: list[Token], signs: dict[str, str]) -> list[Token]:

@@ -18,6 +18,7 @@ class Token(NamedTuple):
     spaced: bool = False  # white space stood before it
 
 
+MAX_OUTER_BRACES: Final = 3  # that are taken off an answer: \boxed{\boxed{5}}
 RELATIONS: Final = "=≈<>≤≥≠∈"
 _SUPERSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUPERSCRIPTS)}]+")
 _SUBSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUBSCRIPTS)}]+")
@@ -34,12 +35,13 @@ _REWRITES: Final = [
         (r"\.\.\.+", r"\\dots "),
         (r"(?<![A-Za-z\\])([AaPp])\. ?[Mm]\.(?![A-Za-z])", r"\1m"),
         (r"(?<=[0-9])(?:\\[,;: ]|~)(?=[0-9])", " "),
-        (r"\\! ?", ""),  # a negative space: 1,\! 234
+        (r"(?<=[0-9]),\\! ?(?=[0-9]{3}(?![0-9]))", ""),  # thousands: 1,\! 234
+        (r"\\! ?", ""),
         (r"(?<![0-9])0\{,\}(?=[0-9])", "0."),  # `{,}` before three digits groups thousands,
         (r"(?<=[0-9])\{,\}(?=[0-9]{3}(?![0-9]))", ""),
         (r"(?<=[0-9])\{,\}(?=[0-9])", "."),  # anywhere else it is a decimal comma
         (r"\\(left|right) ?\.", ""),
-        (r"(?<=[0-9])_ ?(?:10|\{ ?10 ?\})(?![0-9])", ""),  # base ten is no other notation
+        (r"\\[dtc]?frac ?([0-9]) ?([0-9])", r"\\frac{\1}{\2}"),
         (r"\\(?:text)?color ?\{[A-Za-z]*\}|\\[hv]space\*? ?\{[^{}]*\}|\\(?:label|tag) ?\{[^{}]*\}", " "),
         (r"(\\begin ?\{array\}) ?\{[^{}]*\}", r"\1"),
         (r"(\\\\) ?\[[0-9.]+ ?[a-z]{2}\]", r"\1"),
@@ -52,7 +54,7 @@ _THOUSANDS: Final = (
 )
 _NUMBER: Final = re.compile(
     r"[0-9]*\.[0-9]*\\(?:overline|bar|dot) ?(?:\{ ?[0-9]+ ?\}|[0-9])"  # 0.1\overline{6}
-    r"|(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+(?![A-Za-z0-9.]))?"
+    r"|(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+(?![A-Za-z0-9]|\.[0-9]))?"
 )
 _GROUPED_NUMBER: Final = re.compile(f"{_THOUSANDS}|{_NUMBER.pattern}")
 _PIECE: Final = re.compile(
@@ -85,7 +87,11 @@ def clean(text: str) -> str:
 
 def tokenize(text: str) -> list[Token]:
     """Tokens of `clean`ed text, in order. Any text has some reading: an unknown character becomes a mark."""
-    return _without_alignment(_Tokenizer(text).tokens)
+    tokens = _without_alignment(_Tokenizer(text).tokens)
+    for _ in range(MAX_OUTER_BRACES):
+        if len(tokens) > 2 and tokens[0].text == "{" and enclosed(tokens):
+            tokens = tokens[1:-1]
+    return tokens
 
 
 class _Tokenizer:
