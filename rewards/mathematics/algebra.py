@@ -114,9 +114,22 @@ class Algebra:
         return self._atom_power(atom, exponent)
 
     def absolute(self, a: Quotient) -> Quotient:
-        """|a|: the number, or an atom that |-a| shares."""
+        """|a|, of a product the product of each factor's; of anything else an atom that |-a| shares."""
         if a.number is not None:
             return self.number(abs(a.number))
+        if a.bottom != ONE or len(a.top) != 1:
+            return self._absolute_atom(a)
+        ((monomial, coefficient),) = a.top.items()
+        result = self.number(abs(coefficient))
+        for atom, power in monomial:
+            factor = Quotient({((atom, Fraction(1)),): Fraction(1)}, ONE)
+            is_positive = atom in ("π", "e") or atom.startswith(("#", "abs("))
+            size = factor if is_positive else self._absolute_atom(factor)
+            ((single, _),) = size.top.items()
+            result = self.multiply(result, self.monomial_power(single, Fraction(1), power))
+        return result
+
+    def _absolute_atom(self, a: Quotient) -> Quotient:
         a = self.negate(a) if self.leading(a) < 0 else a
         magnitude = self.applied("abs", a)
         if a.bottom == ONE:

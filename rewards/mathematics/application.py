@@ -15,12 +15,13 @@ from rewards.mathematics.text import Token, closing_bracket, is_letter, is_mark,
 MAX_ARGUMENT: Final = 200  # tokens: looking further would make deep nesting slow
 _CONSTANTS: Final = frozenset("π")
 _ALWAYS_FUNCTIONS: Final = frozenset("fΓζ")
-_VARIABLES: Final = frozenset("xt")
 # letters that are functions where they are applied to something made of these letters alone
 _FUNCTIONS_OF: Final = {
-    **dict.fromkeys("ghuvFGHQ", _VARIABLES),
+    **dict.fromkeys("ghpquvFGHQδφψρΦΨ", frozenset("xt")),
     **dict.fromkeys("PE", frozenset("ABCDEXYZ")),
+    **dict.fromkeys("abcm", frozenset("nt")),
 }
+_COEFFICIENTS: Final = frozenset("abckm")  # before a sum these are factors unless something speaks against it
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def _is_function(uses: Sequence[Name], is_bare: bool, num_arguments: int) -> boo
         return True
     if num_arguments > 1 or not all(_is_sum(use.argument) for use in uses):
         return True
-    return not is_bare
+    return not is_bare and letter not in _COEFFICIENTS
 
 
 def _repeats_in_argument(use: Name) -> bool:
@@ -142,7 +143,8 @@ def _repeats_in_argument(use: Name) -> bool:
 def _is_known(use: Name) -> bool:
     """Whether the letter is a usual name for functions of what is in the brackets."""
     letters = {name.letter for name in _names(use.argument)}
-    return bool(letters) and letters <= _FUNCTIONS_OF.get(use.letter, frozenset())
+    has_subscript = "_" in use.text
+    return bool(letters) and not has_subscript and letters <= _FUNCTIONS_OF.get(use.letter, frozenset())
 
 
 def _is_sum(argument: Sequence[Token]) -> bool:

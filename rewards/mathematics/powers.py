@@ -43,10 +43,20 @@ def logarithm(algebra: Algebra, value: Quotient, base: Quotient | None = None) -
         raise Unreadable("the logarithm of a negative number")
     result = algebra.number(0)
     primes = [(f"#{p}", Fraction(k)) for p, k in _signed_prime_powers(coefficient)]
-    for factor, k in [*primes, *monomial]:
+    for factor, k in [*primes, *_absolute_together(algebra, monomial)]:
         term = algebra.number(1) if factor == "e" else algebra.applied("ln", _single(factor))
         result = algebra.add(result, algebra.multiply(algebra.number(k), term))
     return result
+
+
+def _absolute_together(algebra: Algebra, monomial: Monomial) -> Monomial:
+    """|x|·x^-2 as |x|^-1, so that ln(1/|x|) = -ln|x|."""
+    powers = dict(monomial)
+    for atom in [atom for atom in powers if atom.startswith("abs(")]:
+        inside = algebra.arguments[atom].lone_atom
+        if powers.get(inside, 1) % 2 == 0:
+            powers[atom] += powers.pop(inside)
+    return tuple(powers.items())
 
 
 def _single(atom: str) -> Quotient:

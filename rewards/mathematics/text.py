@@ -42,7 +42,12 @@ _REWRITES: Final = [
         (r"(?<=[0-9])\{,\}(?=[0-9])", "."),  # anywhere else it is a decimal comma
         (r"\\(left|right) ?\.", ""),
         (r"\\[dtc]?frac ?([0-9]) ?([0-9])", r"\\frac{\1}{\2}"),
-        (r"\\(?:text)?color ?\{[A-Za-z]*\}|\\[hv]space\*? ?\{[^{}]*\}|\\(?:label|tag) ?\{[^{}]*\}", " "),
+        (r"\\(?:text)?color ?\{[A-Za-z]*\}|\\f?colorbox(?: ?\{[A-Za-z]*\})+(?= ?\{)", " "),
+        (r"\\[hv]space\*? ?\{[^{}]*\}|\\[hv]?phantom ?\{[^{}]*\}|\\(?:label|tag) ?\{[^{}]*\}", " "),
+        (r"\\bbox ?\[[^\[\]]*\]", " "),
+        (r"(\\begin ?\{[a-z]+\*?\}) ?\[[tbc]\]", r"\1"),
+        (r"\{ ?: ?\}", ":"),
+        (r"^(?:=>|\\rightarrow(?![A-Za-z])|→) ?", ""),
         (r"(\\begin ?\{array\}) ?\{[^{}]*\}", r"\1"),
         (r"(\\\\) ?\[[0-9.]+ ?[a-z]{2}\]", r"\1"),
         (r"\\mathbb ?\{? ?([A-Z]) ?\}?", r"\\mathbb\1 "),
