@@ -29,7 +29,8 @@ MAX_BITS: Final = 2048  # of a coefficient's numerator or denominator: 616 digit
 MAX_EXPONENT_BITS: Final = 64  # of an exponent that stays symbolic
 MAX_TERMS: Final = 400
 MAX_WORK: Final = 20_000  # coefficient products in one comparison, about 0.1 s
-TRIAL_PRIMES: Final = [n for n in range(2, 3000) if all(n % p for p in range(2, isqrt(n) + 1))]
+MAX_FACTORED_BITS: Final = 256  # of a number that is taken apart into primes
+MAX_TRIAL_PRIME: Final = 3000
 
 
 class Unreadable(Exception):
@@ -51,13 +52,44 @@ class Quotient:
     @property
     def lone_atom(self) -> str | None:
         """The atom if this is nothing but one: "x" for x, None for 2x, x^2 and x + y."""
-        if self.bottom == ONE and list(self.top.values()) == [1]:
-            (monomial,) = self.top
-            return monomial[0][0] if len(monomial) == 1 and monomial[0][1] == 1 else None
-        return None
+        if self.bottom != ONE or list(self.top.values()) != [1]:
+            return None
+        (monomial,) = self.top
+        if len(monomial) != 1:
+            return None
+        ((atom, power),) = monomial
+        return atom if power == 1 else None
+
+    @property
+    def atoms(self) -> set[str]:
+        """All atoms in it."""
+        monomials = [*self.top, *self.bottom]
+        return {atom for monomial in monomials for atom, _ in monomial}
 
 
 ONE: Final[Polynomial] = {(): Fraction(1)}
+
+
+def single(atom: str) -> Quotient:
+    """The value that is this atom."""
+    monomial = ((atom, Fraction(1)),)
+    return Quotient({monomial: Fraction(1)}, ONE)
+
+
+def size(value: Fraction) -> int:
+    """The bits of the longer one of numerator and denominator."""
+    return max(value.numerator.bit_length(), value.denominator.bit_length())
+
+
+def _primes_below(limit: int) -> list[int]:
+    found: list[int] = []
+    for n in range(2, limit):
+        if all(n % p for p in found if p * p <= n):
+            found.append(n)
+    return found
+
+
+TRIAL_PRIMES: Final = _primes_below(MAX_TRIAL_PRIME)
 
 
 def prime_powers(n: int) -> Iterator[tuple[int, int]]:
@@ -96,7 +128,9 @@ class Algebra:
     def atom(self, name: str, *depends_on: Quotient, exponent: Fraction = Fraction(1)) -> Quotient:
         """A free atom: a variable of that name, or (with `depends_on`) a function of these arguments."""
         if name not in CONSTANTS:
-            names = frozenset().union(*map(self.variables, depends_on)) if depends_on else frozenset((name,))
+            names = frozenset().union(*map(self.variables, depends_on))
+            if not depends_on:
+                names = frozenset((name,))
             if names:
                 self.variables_in[name] = names
         return Quotient({((name, exponent),): Fraction(1)}, ONE)
@@ -122,11 +156,10 @@ class Algebra:
         ((monomial, coefficient),) = a.top.items()
         result = self.number(abs(coefficient))
         for atom, power in monomial:
-            factor = Quotient({((atom, Fraction(1)),): Fraction(1)}, ONE)
             is_positive = atom in ("π", "e") or atom.startswith(("#", "abs("))
-            size = factor if is_positive else self._absolute_atom(factor)
-            ((single, _),) = size.top.items()
-            result = self.multiply(result, self.monomial_power(single, Fraction(1), power))
+            if not is_positive:
+                atom = self._absolute_atom(single(atom)).lone_atom
+            result = self.multiply(result, self._atom_power(atom, power))
         return result
 
     def _absolute_atom(self, a: Quotient) -> Quotient:
@@ -140,8 +173,9 @@ class Algebra:
     def add(self, a: Quotient, b: Quotient) -> Quotient:
         if a.bottom == b.bottom:
             return Quotient(self._sum(a.top, b.top), a.bottom)
-        top = self._sum(self._product(a.top, b.bottom), self._product(b.top, a.bottom))
-        return Quotient(top, self._product(a.bottom, b.bottom))
+        left = self._product(a.top, b.bottom)
+        right = self._product(b.top, a.bottom)
+        return Quotient(self._sum(left, right), self._product(a.bottom, b.bottom))
 
     def negate(self, a: Quotient) -> Quotient:
         return Quotient({monomial: -c for monomial, c in a.top.items()}, a.bottom)
@@ -150,7 +184,11 @@ class Algebra:
         return self.add(a, self.negate(b))
 
     def multiply(self, a: Quotient, b: Quotient) -> Quotient:
-        return Quotient(self._product(a.top, b.top), self._product(a.bottom, b.bottom))
+        top = self._product(a.top, b.top)
+        return Quotient(top, self._product(a.bottom, b.bottom))
+
+    def square(self, a: Quotient) -> Quotient:
+        return self.multiply(a, a)
 
     def divide(self, a: Quotient, b: Quotient) -> Quotient:
         if not b.top:
@@ -159,10 +197,14 @@ class Algebra:
             return self.multiply(a, Quotient(b.bottom, b.top))
         ((monomial, coefficient),) = b.top.items()
         inverse = self.monomial_power(monomial, coefficient, Fraction(-1))
-        return self.multiply(self.multiply(a, Quotient(b.bottom, ONE)), inverse)
+        whole = self.multiply(a, Quotient(b.bottom, ONE))
+        return self.multiply(whole, inverse)
 
     def equal(self, a: Quotient, b: Quotient) -> bool:
-        return a == b or self._product(a.top, b.bottom) == self._product(b.top, a.bottom)
+        if a == b:
+            return True
+        left = self._product(a.top, b.bottom)
+        return left == self._product(b.top, a.bottom)
 
     def whole_power(self, a: Quotient, n: int) -> Quotient:
         """a^n for an integer n, by repeated squaring."""
@@ -183,8 +225,9 @@ class Algebra:
         """(coefficient · monomial)^exponent, the principal root where the exponent is a fraction."""
         result = self._number_power(coefficient, exponent)
         for atom, power in monomial:
-            if atom in self.variables_in and atom not in self.rules and power % 2 == 0 == exponent.denominator % 2:
-                atom = self.absolute(self._atom_power(atom, Fraction(1))).lone_atom  # √(x^2) = |x|
+            is_free = atom in self.variables_in and atom not in self.rules
+            if is_free and power % 2 == 0 == exponent.denominator % 2:
+                atom = self._absolute_atom(single(atom)).lone_atom  # √(x^2) = |x|
             result = self.multiply(result, self._atom_power(atom, power * exponent))
         return result
 
@@ -194,23 +237,25 @@ class Algebra:
         result = self.whole_power(Quotient(a, ONE), whole)
         if not rest:
             return result
-        content = Fraction(gcd(*(c.numerator for c in a.values())), lcm(*(c.denominator for c in a.values())))
+        top = gcd(*(c.numerator for c in a.values()))
+        bottom = lcm(*(c.denominator for c in a.values()))
+        content = Fraction(top, bottom)
         primitive = {monomial: c / content for monomial, c in a.items()}
         atom = f"({self.key(Quotient(primitive, ONE))})"
         self.rules[atom] = 1, primitive
         root = self.atom(atom, Quotient(primitive, ONE), exponent=rest)
-        return self.multiply(result, self.multiply(root, self._number_power(content, rest)))
+        result = self.multiply(result, root)
+        return self.multiply(result, self._number_power(content, rest))
 
     # ---- looking -----------------------------------------------------------------------------------------------------
     def variables(self, a: Quotient) -> frozenset[str]:
         """The names that the value depends on; none for √2 + π."""
-        atoms = {atom for polynomial in (a.top, a.bottom) for monomial in polynomial for atom, _ in monomial}
-        return frozenset().union(*(self.variables_in.get(atom, frozenset()) for atom in atoms))
+        names = [self.variables_in.get(atom, frozenset()) for atom in a.atoms]
+        return frozenset().union(*names)
 
     def is_opaque(self, a: Quotient) -> bool:
         """Whether anything in the value is more than a number or a name."""
-        atoms = {atom for polynomial in (a.top, a.bottom) for monomial in polynomial for atom, _ in monomial}
-        return any("(" in atom for atom in atoms)
+        return any("(" in atom for atom in a.atoms)
 
     def without(self, unit: str, a: Quotient) -> Quotient | None:
         """The value with the factor `unit` taken from the terms that have it; None if no term has it, or one has a
@@ -235,7 +280,10 @@ class Algebra:
 
     def leading(self, a: Quotient) -> Fraction:
         """The coefficient that decides the sign under which `f(-x)` and `f(x)` meet; 0 for zero."""
-        return a.top[min(a.top)] / a.bottom[min(a.bottom)] if a.top else Fraction(0)
+        if not a.top:
+            return Fraction(0)
+        top = a.top[min(a.top)]
+        return top / a.bottom[min(a.bottom)]
 
     # ---- inside ------------------------------------------------------------------------------------------------------
     def _print(self, polynomial: Polynomial, lead: Fraction) -> str:
@@ -246,7 +294,7 @@ class Algebra:
         return "+".join(terms) or "0"
 
     def _checked(self, value: Fraction) -> Fraction:
-        if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+        if size(value) > MAX_BITS:
             raise Unreadable("too large a number")
         return value
 
@@ -295,7 +343,7 @@ class Algebra:
         return product
 
     def _atom_power(self, atom: str, power: Fraction) -> Quotient:
-        if max(power.numerator.bit_length(), power.denominator.bit_length()) > MAX_EXPONENT_BITS:
+        if size(power) > MAX_EXPONENT_BITS:
             raise Unreadable("too large an exponent")
         if atom == "i" and power.denominator != 1:
             raise Unreadable("a root of i")
@@ -312,8 +360,7 @@ class Algebra:
     def _rational_power(self, base: Fraction, n: int) -> Fraction:
         if abs(base) == 1:
             return base ** (n % 2)
-        bits = max(base.numerator.bit_length(), base.denominator.bit_length())
-        if abs(n) * (bits - 1) > MAX_BITS:
+        if abs(n) * (size(base) - 1) > MAX_BITS:
             raise Unreadable("too large a power")
         return self._checked(base**n)
 
@@ -322,7 +369,7 @@ class Algebra:
             raise Unreadable("zero to a power that is not positive")
         if exponent.denominator == 1:
             return self.number(self._rational_power(base, int(exponent)))
-        if max(base.numerator.bit_length(), base.denominator.bit_length(), exponent.denominator) > 256:
+        if max(size(base), exponent.denominator) > MAX_FACTORED_BITS:
             raise Unreadable("too large a root")
         if not base:
             return self.number(0)
@@ -341,6 +388,7 @@ class Algebra:
         return result
 
     def _spend(self, *coefficients: Fraction) -> None:
-        self.work_left -= 1 + sum(c.numerator.bit_length() + c.denominator.bit_length() for c in coefficients) // 256
+        bits = sum(c.numerator.bit_length() + c.denominator.bit_length() for c in coefficients)
+        self.work_left -= 1 + bits // 256
         if self.work_left < 0:
             raise Unreadable("too much work")

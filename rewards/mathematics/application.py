@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rewards.mathematics.text import Token, closing_bracket, is_letter, is_mark, text_key
+from rewards.mathematics.text import Token, Tokens, closing_bracket, is_letter, is_mark, text_key
 
 MAX_ARGUMENT: Final = 200  # tokens: looking further would make deep nesting slow
 _CONSTANTS: Final = frozenset("π")
@@ -39,7 +39,7 @@ class Name:
         return self.text[0]
 
 
-def mark_applications(answer: Sequence[Token], truth: Sequence[Token]) -> tuple[list[Token], list[Token]]:
+def mark_applications(answer: Tokens, truth: Tokens) -> tuple[list[Token], list[Token]]:
     """Both texts, with kind "applied" for each name that is a function of what stands in the brackets behind it."""
     texts = [list(_names(tokens)) for tokens in (answer, truth)]
     functions = _functions(texts)
@@ -53,7 +53,7 @@ def mark_applications(answer: Sequence[Token], truth: Sequence[Token]) -> tuple[
     return marked[0], marked[1]
 
 
-def end_of_name(tokens: Sequence[Token], at: int) -> int:
+def end_of_name(tokens: Tokens, at: int) -> int:
     """Where the name that starts at `at` ends, after its primes and its subscript."""
     at += 1
     while at < len(tokens) and is_mark(tokens[at], "'"):
@@ -64,7 +64,7 @@ def end_of_name(tokens: Sequence[Token], at: int) -> int:
     return at
 
 
-def end_of_exponent(tokens: Sequence[Token], at: int) -> int:
+def end_of_exponent(tokens: Tokens, at: int) -> int:
     """Where the exponent that may start at `at` ends: `^{-1}`, `^2`."""
     if at + 1 >= len(tokens) or not is_mark(tokens[at], "^"):
         return at
@@ -74,7 +74,7 @@ def end_of_exponent(tokens: Sequence[Token], at: int) -> int:
     return start + 1
 
 
-def _names(tokens: Sequence[Token]) -> Iterator[Name]:
+def _names(tokens: Tokens) -> Iterator[Name]:
     at = 0
     while at < len(tokens):
         if not is_letter(tokens[at]):
@@ -85,7 +85,7 @@ def _names(tokens: Sequence[Token]) -> Iterator[Name]:
         at = end
 
 
-def _name(tokens: Sequence[Token], at: int, end: int) -> Name:
+def _name(tokens: Tokens, at: int, end: int) -> Name:
     text = text_key(tokens[at:end])
     opening = end_of_exponent(tokens, end)
     exponent = "".join(token.text for token in tokens[end:opening])
@@ -147,7 +147,7 @@ def _is_known(use: Name) -> bool:
     return bool(letters) and not has_subscript and letters <= _FUNCTIONS_OF.get(use.letter, frozenset())
 
 
-def _is_sum(argument: Sequence[Token]) -> bool:
+def _is_sum(argument: Tokens) -> bool:
     """Whether several terms stand in the brackets."""
     depth = 0
     for at, token in enumerate(argument):

@@ -1,8 +1,6 @@
 """The letter of a multiple-choice answer: `B`, `(B)`, `B.`, `(B) 12`, `B. Paris`, "Option B"."""
 
-from collections.abc import Sequence
-
-from rewards.mathematics.text import Token, is_letter, is_mark, stripped
+from rewards.mathematics.text import Token, Tokens, is_letter, is_mark, stripped
 
 
 def split_choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
@@ -27,7 +25,7 @@ def split_choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
     return letter.text, body
 
 
-def _goes_on(tokens: Sequence[Token]) -> bool:
+def _goes_on(tokens: Tokens) -> bool:
     """Whether the letter is a factor or a term in what follows: (B)+1, (B)x, (B)^2; "(B) -1" is choice B, minus one."""
     if not tokens:
         return False
@@ -44,7 +42,7 @@ def _is_choice_letter(token: Token) -> bool:
     return is_letter(token) and len(token.text) == 1 and "A" <= token.text <= "J"
 
 
-def _is_choice_mark(tokens: Sequence[Token], at: int) -> bool:
+def _is_choice_mark(tokens: Tokens, at: int) -> bool:
     """Whether another choice starts here."""
     if not _is_choice_letter(tokens[at]):
         return False

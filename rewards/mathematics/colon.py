@@ -1,10 +1,9 @@
 """What a colon can mean between numbers: a time of day (`9:05`, `2:15 PM`) or a ratio (`2:3`, `1:2:4`)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rewards.mathematics.text import Token, is_mark
+from rewards.mathematics.text import Tokens, is_mark
 
 _HALVES: Final = {"am": 0, "pm": 12}
 
@@ -19,7 +18,7 @@ class Clock:
     is_certain: bool  # it has AM or PM, or a part like 05: no ratio is written so
 
 
-def read_clock(tokens: Sequence[Token]) -> Clock | None:
+def read_clock(tokens: Tokens) -> Clock | None:
     """The time of day that the tokens are, None if they are anything else. Without AM and PM, 24 hours are meant."""
     half = _HALVES.get(tokens[-1].text.casefold()) if tokens else None
     digits = tokens if half is None else tokens[:-1]

@@ -3,13 +3,12 @@ r"""The left side of an equation as a label: `x`, `a_n`, `\angle ABC`, "the area
 y = x + C.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rewards.mathematics import symbols, units
 from rewards.mathematics.application import end_of_exponent, end_of_name
-from rewards.mathematics.text import Token, closing_bracket, enclosed, is_letter, is_mark, text_key, unwrapped
+from rewards.mathematics.text import Token, Tokens, closing_bracket, enclosed, is_letter, is_mark, text_key, unwrapped
 
 _CONSTANTS: Final = frozenset("πi")  # e is an eccentricity, too
 _NO_LABEL: Final = "+-*/^=<>≤≥≠≈±∓!|"
@@ -29,7 +28,7 @@ class Label:
         return any(one.function and another.key in ("y", one.function) for one, another in pairs)
 
 
-def read_label(tokens: Sequence[Token]) -> Label | None:
+def read_label(tokens: Tokens) -> Label | None:
     """The label that the tokens are, None if they are more than that."""
     if not tokens:
         return None
@@ -45,13 +44,13 @@ def read_label(tokens: Sequence[Token]) -> Label | None:
     return None
 
 
-def is_phrase(tokens: Sequence[Token]) -> bool:
+def is_phrase(tokens: Tokens) -> bool:
     """Whether there are words, and none that negates what follows."""
     words = [token.text.casefold() for token in tokens if token.kind == "word" and len(token.text) > 1]
     return bool(words) and units.NEGATIONS.isdisjoint(words)
 
 
-def _phrase(tokens: Sequence[Token]) -> Label | None:
+def _phrase(tokens: Tokens) -> Label | None:
     """Words that name what follows; a term with words, 2 area or area + 1, does not."""
     if tokens[0].kind == "number" or any(map(_operates, tokens)) or not is_phrase(tokens):
         return None
@@ -63,7 +62,7 @@ def _operates(token: Token) -> bool:
     return is_command or token.kind == "function" or is_mark(token, _NO_LABEL)
 
 
-def _application(tokens: Sequence[Token]) -> Label | None:
+def _application(tokens: Tokens) -> Label | None:
     r"""f(x), f^{-1}(x), u(x,t), or one value: f(2), P(A \cup B)."""
     end = end_of_name(tokens, 0)
     opening = end_of_exponent(tokens, end)
@@ -79,7 +78,7 @@ def _application(tokens: Sequence[Token]) -> Label | None:
     return None if has_variable else Label(text_key(tokens))
 
 
-def _without_measure(tokens: Sequence[Token]) -> Sequence[Token]:
+def _without_measure(tokens: Tokens) -> Tokens:
     r"""The tokens without the m of m\angle and the bars of |AB|."""
     if len(tokens) > 2 and tokens[0].text == "m" and tokens[1].text == r"\angle":
         return tokens[1:]
@@ -88,7 +87,7 @@ def _without_measure(tokens: Sequence[Token]) -> Sequence[Token]:
     return tokens
 
 
-def _is_object(tokens: Sequence[Token]) -> bool:
+def _is_object(tokens: Tokens) -> bool:
     r"""Whether the tokens name a thing: the segment AB, \angle ABC, \vec{v}, \hat p."""
     has_accent = tokens[0].text in symbols.ACCENTS
     letters = unwrapped(tokens[1:]) if has_accent else list(tokens)

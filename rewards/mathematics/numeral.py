@@ -1,10 +1,9 @@
 """A whole number in another base than ten: `101_2`, `{20}_{5}`, `20_{\\text{five}}`, `1A_{16}`, `101 base 2`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rewards.mathematics.text import Token, is_mark
+from rewards.mathematics.text import Token, Tokens, is_mark
 from rewards.mathematics.units import NUMBER_WORDS
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -16,7 +15,7 @@ class Numeral:
     base: int
 
 
-def read_numeral(tokens: Sequence[Token]) -> Numeral | None:
+def read_numeral(tokens: Tokens) -> Numeral | None:
     """The numeral that the tokens are, None if they are anything else."""
     at = next((at for at, token in enumerate(tokens) if _leads_to_base(token)), None)
     if not at:

@@ -10,7 +10,6 @@ evaluated as code.
 function of that argument is one symbol.
 """
 
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
@@ -19,7 +18,7 @@ from rewards.mathematics.algebra import MAX_BITS, Algebra, Quotient, Unreadable
 from rewards.mathematics.application import end_of_exponent, end_of_name
 from rewards.mathematics.functions import call
 from rewards.mathematics.powers import logarithm, power, root
-from rewards.mathematics.text import Token, closing_bracket, is_letter, is_mark, split, text_key
+from rewards.mathematics.text import Token, Tokens, closing_bracket, is_letter, is_mark, split, text_key
 
 MAX_DEPTH: Final = 60  # of nested groups, fractions, roots, functions and exponents; each costs up to six Python frames
 MAX_DIGITS: Final = MAX_BITS // 4  # of a literal or of its power of ten
@@ -39,7 +38,7 @@ _MULTIPLYING_GROUPS: Final = _GROUPS | {r"\lfloor", r"\lceil"}
 _OPERATORS: Final = frozenset((r"\frac", r"\sqrt", r"\binom")) | symbols.ACCENTS
 
 
-def read_expression(tokens: Sequence[Token], algebra: Algebra) -> Quotient:
+def read_expression(tokens: Tokens, algebra: Algebra) -> Quotient:
     """The value of all the tokens together; `Unreadable` if they are not one expression or exceed a limit."""
     return _Reader(tokens, algebra).whole()
 
@@ -61,7 +60,7 @@ def exact(literal: str) -> Fraction:
 class _Reader:
     """A position in the tokens of one expression."""
 
-    def __init__(self, tokens: Sequence[Token], algebra: Algebra, depth: int = 0) -> None:
+    def __init__(self, tokens: Tokens, algebra: Algebra, depth: int = 0) -> None:
         self.tokens, self.algebra = list(tokens), algebra
         self.at, self.depth, self.open_bars = 0, depth, 0
 
@@ -232,7 +231,7 @@ class _Reader:
             raise Unreadable("unbalanced brackets")
         return self.algebra.applied(name, self.algebra.atom(name), *arguments)
 
-    def part_of_argument(self, tokens: Sequence[Token]) -> Quotient:
+    def part_of_argument(self, tokens: Tokens) -> Quotient:
         """The value of an argument; the symbol of its text where it has none (`X > 2`)."""
         try:
             return _Reader(tokens, self.algebra, self.depth).whole()

@@ -4,7 +4,18 @@ r"""Powers with any exponent, roots and logarithms on the quotients of `algebra.
 from fractions import Fraction
 from math import isqrt
 
-from rewards.mathematics.algebra import ONE, Algebra, Monomial, Polynomial, Quotient, Unreadable, prime_powers
+from rewards.mathematics.algebra import (
+    MAX_FACTORED_BITS,
+    ONE,
+    Algebra,
+    Monomial,
+    Polynomial,
+    Quotient,
+    Unreadable,
+    prime_powers,
+    single,
+    size,
+)
 
 _HALF = Fraction(1, 2)
 
@@ -19,7 +30,9 @@ def power(algebra: Algebra, base: Quotient, exponent: Quotient) -> Quotient:
     nested = _denested(algebra, base) if n == _HALF else None
     if nested is not None:
         return nested
-    return algebra.divide(_part_power(algebra, base.top, n), _part_power(algebra, base.bottom, n))
+    top = _part_power(algebra, base.top, n)
+    bottom = _part_power(algebra, base.bottom, n)
+    return algebra.divide(top, bottom)
 
 
 def root(algebra: Algebra, radicand: Quotient, degree: Quotient) -> Quotient:
@@ -44,8 +57,10 @@ def logarithm(algebra: Algebra, value: Quotient, base: Quotient | None = None) -
     result = algebra.number(0)
     primes = [(f"#{p}", Fraction(k)) for p, k in _signed_prime_powers(coefficient)]
     for factor, k in [*primes, *_absolute_together(algebra, monomial)]:
-        term = algebra.number(1) if factor == "e" else algebra.applied("ln", _single(factor))
-        result = algebra.add(result, algebra.multiply(algebra.number(k), term))
+        term = algebra.number(k)
+        if factor != "e":
+            term = algebra.multiply(term, algebra.applied("ln", single(factor)))
+        result = algebra.add(result, term)
     return result
 
 
@@ -57,10 +72,6 @@ def _absolute_together(algebra: Algebra, monomial: Monomial) -> Monomial:
         if powers.get(inside, 1) % 2 == 0:
             powers[atom] += powers.pop(inside)
     return tuple(powers.items())
-
-
-def _single(atom: str) -> Quotient:
-    return Quotient({((atom, Fraction(1)),): Fraction(1)}, ONE)
 
 
 def _part_power(algebra: Algebra, polynomial: Polynomial, exponent: Fraction) -> Quotient:
@@ -78,21 +89,27 @@ def _symbolic_power(algebra: Algebra, base: Quotient, exponent: Quotient) -> Quo
         key = f"pow({algebra.key(base)},{algebra.key(exponent)})"
         return algebra.atom(key, base, exponent)
     ((monomial, coefficient),) = base.top.items()
-    factors = [(f"{prime}", Fraction(k)) for prime, k in _signed_prime_powers(coefficient)] + list(monomial)
+    factors = [(str(prime), Fraction(k)) for prime, k in _signed_prime_powers(coefficient)]
+    factors += monomial
     result = algebra.number(1)
     for term, times in exponent.top.items():
-        if not term:
-            result = algebra.multiply(result, power(algebra, base, algebra.number(times)))
+        known = _known_power(algebra, base, term, times)
+        if known is not None:
+            result = algebra.multiply(result, known)
             continue
-        undone = _power_of_logarithm(algebra, term, times) if base.lone_atom == "e" else None
-        if undone is not None:
-            result = algebra.multiply(result, undone)
-            continue
-        term_alone = Quotient({term: Fraction(1)}, ONE)
+        key = algebra.key(Quotient({term: Fraction(1)}, ONE))
         for factor, k in factors:
-            atom = f"pow({factor.lstrip('#')},{algebra.key(term_alone)})"
-            result = algebra.multiply(result, algebra.atom(atom, base, exponent, exponent=k * times))
+            atom = f"pow({factor.lstrip('#')},{key})"
+            part = algebra.atom(atom, base, exponent, exponent=k * times)
+            result = algebra.multiply(result, part)
     return result
+
+
+def _known_power(algebra: Algebra, base: Quotient, term: Monomial, times: Fraction) -> Quotient | None:
+    """base^(times · term) where the term is a number, or undone by the base; None elsewhere."""
+    if not term:
+        return power(algebra, base, algebra.number(times))
+    return _power_of_logarithm(algebra, term, times) if base.lone_atom == "e" else None
 
 
 def _power_of_logarithm(algebra: Algebra, term: Monomial, times: Fraction) -> Quotient | None:
@@ -102,14 +119,14 @@ def _power_of_logarithm(algebra: Algebra, term: Monomial, times: Fraction) -> Qu
         return None
     rest = tuple(part for part in term if part[0] != logarithms[0])
     argument = algebra.arguments[logarithms[0]]
-    ((monomial, _),) = argument.top.items() if len(argument.top) == 1 else (((), None),)
-    if len(monomial) == 1 and monomial[0][0].startswith("#"):
-        argument = algebra.number(int(monomial[0][0][1:]))
+    atom = argument.lone_atom
+    if atom and atom.startswith("#"):  # ln 2 holds the prime as an atom
+        argument = algebra.number(int(atom[1:]))
     return power(algebra, argument, Quotient({rest: times}, ONE))
 
 
 def _signed_prime_powers(value: Fraction) -> list[tuple[int, int]]:
-    if not value or max(value.numerator.bit_length(), value.denominator.bit_length()) > 256:
+    if not value or size(value) > MAX_FACTORED_BITS:
         raise Unreadable("no factors")
     above = list(prime_powers(abs(value.numerator)))
     below = [(p, -k) for p, k in prime_powers(value.denominator)]
@@ -121,16 +138,18 @@ def _denested(algebra: Algebra, radicand: Quotient) -> Quotient | None:
     r"""√(a ± b√c) as √x ± √y with x, y = (a ± √(a²-b²c))/2, where these are rational and a > 0; None otherwise."""
     if radicand.bottom != ONE or len(radicand.top) != 2 or () not in radicand.top:
         return None
-    a = radicand.top[()]
-    (surd,) = (monomial for monomial in radicand.top if monomial)
-    b = radicand.top[surd]
+    terms = dict(radicand.top)
+    a = terms.pop(())
+    ((surd, b),) = terms.items()
     if any(atom[0] != "#" or k != _HALF for atom, k in surd):
         return None
     surd_squared = Fraction(1)
     for atom, _ in surd:
         surd_squared *= int(atom[1:])
     inner = a * a - b * b * surd_squared
-    if inner < 0 or a <= 0 or not (_is_square(inner.numerator) and _is_square(inner.denominator)):
+    if inner < 0 or a <= 0:
+        return None
+    if not _is_square(inner.numerator) or not _is_square(inner.denominator):
         return None
     inner_root = Fraction(isqrt(inner.numerator), isqrt(inner.denominator))
     large = algebra.monomial_power((), (a + inner_root) / 2, _HALF)

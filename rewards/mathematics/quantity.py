@@ -7,14 +7,13 @@ not 0.05. After a word that changes the meaning ("5 or more", "12 pm") nothing i
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rewards.mathematics import units
 from rewards.mathematics.algebra import DEGREE, Algebra, Quotient, Unreadable
 from rewards.mathematics.parse import read_expression
-from rewards.mathematics.text import Token, is_mark
+from rewards.mathematics.text import Token, Tokens, is_mark
 
 MAX_UNIT_WORDS: Final = 8
 _PLAIN_UNITS: Final = frozenset(("square", "sq", "cubic", "unit", "units", "degree", "degrees"))
@@ -39,7 +38,7 @@ class Scalar:
         return bool(self.direction and other.direction) and self.direction != other.direction
 
 
-def read_quantity(tokens: Sequence[Token], algebra: Algebra) -> Scalar:
+def read_quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
     """The value and the unit of all the tokens together; `Unreadable` if there is no such reading."""
     number, unit_before = _without_lead(tokens)
     number, tail = _split_tail(number)
@@ -71,7 +70,7 @@ def _with_letters(number: list[Token], value: Quotient, unit: units.Unit | None,
     return Scalar(value, unit)
 
 
-def is_range_or_code(tokens: Sequence[Token]) -> bool:
+def is_range_or_code(tokens: Tokens) -> bool:
     """Whether whole numbers joined by hyphens or slashes are a range (`3-5`), a date or a code (`2020-12-25`) and not a
     difference or a fraction."""
     numbers, joints = tokens[::2], tokens[1::2]
@@ -86,7 +85,7 @@ def is_range_or_code(tokens: Sequence[Token]) -> bool:
     return len(numbers) > 2 or (joints[0].text == "-" and ascending)
 
 
-def _without_lead(tokens: Sequence[Token]) -> tuple[list[Token], units.Unit | None]:
+def _without_lead(tokens: Tokens) -> tuple[list[Token], units.Unit | None]:
     """The tokens without "about", "\\approx", "\\$", "Rs" in front, and the currency found there; a sign stays."""
     kept: list[Token] = []
     unit, at = None, 0
@@ -148,7 +147,7 @@ def _is_unit(token: Token) -> bool:
     return token.kind == "mark" and token.text in units.UNIT_MARKS
 
 
-def _shape(tokens: Sequence[Token]) -> str:
+def _shape(tokens: Tokens) -> str:
     """One character for each token: u unit or noun, c letter that can be a unit, n number, ? something else, or
     itself."""
     return "".join(map(_character, tokens))
@@ -165,7 +164,7 @@ def _character(token: Token) -> str:
     return "c" if can_be_unit else "?"
 
 
-def _is_harmless(tail: Sequence[Token]) -> bool:
+def _is_harmless(tail: Tokens) -> bool:
     """Whether the words after a number only say what it counts or measures."""
     words = [token.text.casefold() for token in tail if token.kind == "word"]
     while words and tail[0].text.casefold() == words[0] and units.magnitude_named(words[0]):
@@ -177,7 +176,7 @@ def _is_harmless(tail: Sequence[Token]) -> bool:
     )
 
 
-def _start_of_unit_letters(tokens: Sequence[Token]) -> int | None:
+def _start_of_unit_letters(tokens: Tokens) -> int | None:
     """Where the letters that can be the unit of the one term before them start: `-5 m`, `\\frac12 s`, `20 m/s`; None if
     there are none: `5m` is taken for a product, `2 + 3 m` for a sum, \\sin 2 m for the sine of one."""
     shape, after_sign = _shape(tokens), int(bool(tokens) and is_mark(tokens[0], "+-"))
@@ -189,7 +188,7 @@ def _start_of_unit_letters(tokens: Sequence[Token]) -> int | None:
     return at
 
 
-def _is_one_term(tokens: Sequence[Token]) -> bool:
+def _is_one_term(tokens: Tokens) -> bool:
     """Whether the tokens are no sum and no function: no sign outside brackets but at the start or in an exponent."""
     depth = 0
     for at, token in enumerate(tokens):
@@ -200,24 +199,24 @@ def _is_one_term(tokens: Sequence[Token]) -> bool:
     return True
 
 
-def _counts(number: Sequence[Token], tail: Sequence[Token]) -> bool:
+def _counts(number: Tokens, tail: Tokens) -> bool:
     """Whether a noun may follow: "18 eggs" and "x units", but "n odd" is not n."""
     if any(token.kind == "number" for token in number):
         return True
     return all(token.kind != "word" or token.text.casefold() in _PLAIN_UNITS for token in tail)
 
 
-def _noun_of(tail: Sequence[Token]) -> frozenset[str]:
+def _noun_of(tail: Tokens) -> frozenset[str]:
     """The words after a number, each in the singular."""
     return frozenset(units.stem(token.text) for token in tail if token.kind == "word")
 
 
-def _direction_of(tail: Sequence[Token]) -> str | None:
+def _direction_of(tail: Tokens) -> str | None:
     found = (units.DIRECTIONS.get(token.text.casefold()) for token in tail)
     return next(filter(None, found), None)
 
 
-def _unit_of(tail: Sequence[Token]) -> units.Unit | None:
+def _unit_of(tail: Tokens) -> units.Unit | None:
     """The unit that the tokens name, None without one or if a word is not a known unit."""
     factors: list[tuple[str, int]] = []
     sign, power_before, at = 1, 1, 0
@@ -244,7 +243,7 @@ def _unit_of(tail: Sequence[Token]) -> units.Unit | None:
     return units.product_of(factors)
 
 
-def _exponent(tail: Sequence[Token], at: int) -> tuple[int, int]:
+def _exponent(tail: Tokens, at: int) -> tuple[int, int]:
     """(the whole exponent that starts here, where the tokens go on); 1 if there is none."""
     sign = 1
     while at < len(tail) and tail[at].text in ("{", "-"):

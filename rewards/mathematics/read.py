@@ -15,7 +15,7 @@ from rewards.mathematics.labels import Label, is_phrase, read_label
 from rewards.mathematics.numeral import read_numeral
 from rewards.mathematics.parse import CLOSERS, read_expression
 from rewards.mathematics.quantity import Scalar, is_range_or_code, read_quantity
-from rewards.mathematics.text import RELATIONS, Token, enclosed, is_letter, is_mark, split, stripped, text_key
+from rewards.mathematics.text import RELATIONS, Token, Tokens, enclosed, is_letter, is_mark, split, stripped, text_key
 from rewards.mathematics.value import (
     INFINITY,
     MINUS_INFINITY,
@@ -56,7 +56,7 @@ _VERDICTS: Final = frozenset(
 )
 
 
-def read_answer(tokens: Sequence[Token], algebra: Algebra) -> Value:
+def read_answer(tokens: Tokens, algebra: Algebra) -> Value:
     """The shape of a whole answer."""
     return _Reader(algebra).answer(stripped(tokens))
 
@@ -239,14 +239,14 @@ class _Reader:
         closer = "]" if row.opener == "[" else ")"
         return Row(opener, closer, (ends[1], ends[0]))
 
-    def expression(self, tokens: Sequence[Token]) -> Quotient | None:
+    def expression(self, tokens: Tokens) -> Quotient | None:
         try:
             return read_expression(tokens, self.algebra)
         except Unreadable:
             return None
 
     # ---- sides: one value, or brackets -------------------------------------------------------------------------------
-    def side(self, tokens: Sequence[Token]) -> Value:
+    def side(self, tokens: Tokens) -> Value:
         tokens = stripped(tokens)
         self.nesting += 1
         try:
@@ -282,7 +282,7 @@ class _Reader:
             return Ratio(tuple(self.side(part) for part in parts), is_range=True)
         return None
 
-    def brackets(self, tokens: Sequence[Token]) -> Value | None:
+    def brackets(self, tokens: Tokens) -> Value | None:
         """What the brackets around all the tokens make of their content; None if they only group."""
         opener, inner, closer = tokens[0].text, list(tokens[1:-1]), tokens[-1].text
         if tokens[0].kind == "begin":
@@ -310,7 +310,7 @@ class _Reader:
             return Grid(tuple(item.items for item in items))
         return Row(opener, closer, items)
 
-    def answer_within(self, tokens: Sequence[Token]) -> Value:
+    def answer_within(self, tokens: Tokens) -> Value:
         """A part inside brackets: anything but a list by words."""
         values = self.both_signs(stripped(tokens)) if tokens else []
         return values[0] if len(values) == 1 else Text(text_key(tokens))
@@ -349,14 +349,14 @@ class _Reader:
         names = {item.label.key for item in items if isinstance(item, Named) and item.label}
         return Bag(tuple(items)) if 1 < len(items) == len(names) else None
 
-    def multiple(self, tokens: Sequence[Token]) -> Value | None:
+    def multiple(self, tokens: Tokens) -> Value | None:
         """A number times a matrix; None if this is anything else."""
         start = next(at for at, token in enumerate(tokens) if token.kind in ("begin", "end"))
         factor = self.expression(tokens[:start])
         grid = self.side(tokens[start:]) if factor and enclosed(tokens[start:]) else None
         return scaled(grid, factor, self.algebra) if isinstance(grid, Grid) else None
 
-    def quantity(self, tokens: Sequence[Token]) -> Value:
+    def quantity(self, tokens: Tokens) -> Value:
         key = text_key(tokens)
         if key in _SYNONYMS:
             return Text(_SYNONYMS[key])
@@ -400,7 +400,7 @@ def _split_words_and_colon(tokens: list[Token]) -> tuple[list[Token], list[Token
     return (words, parts[1]) if is_label else ([], tokens)
 
 
-def _leaves(tokens: Sequence[Token]) -> tuple[str, ...]:
+def _leaves(tokens: Tokens) -> tuple[str, ...]:
     """The numbers, names and functions of a side, sorted; nothing for a number as it is written."""
     kept = [token for token in tokens if token.text not in ("{", "}", "(", ")")]
     if all(token.kind == "number" or token.text in (r"\frac", "/", "-", "+") for token in kept):
@@ -409,7 +409,7 @@ def _leaves(tokens: Sequence[Token]) -> tuple[str, ...]:
     return tuple(sorted(token.text for token in kept if token.text not in ("*", "/", r"\frac")))
 
 
-def _is_variable(side: Sequence[Token]) -> bool:
+def _is_variable(side: Tokens) -> bool:
     """Whether the side is x or -x."""
     letter = side[1:] if len(side) == 2 and is_mark(side[0], "-") else side
     return len(letter) == 1 and is_letter(letter[0]) and letter[0].text not in "πei"
@@ -428,7 +428,7 @@ def _without_integers(parts: list[list[Token]]) -> list[list[Token]]:
     return answers if any(last[0].text in value for value in values) else parts
 
 
-def _union_sign(tokens: Sequence[Token], at: int) -> Token:
+def _union_sign(tokens: Tokens, at: int) -> Token:
     """The token, and ∪ for a letter U between two brackets."""
     token = tokens[at]
     if token.text != "U" or not 0 < at < len(tokens) - 1:

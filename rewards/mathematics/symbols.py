@@ -210,7 +210,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 # typesetting without meaning; `\left.` and `\right.` lose their dot in mathtext.clean
 _IGNORED: Final = (
     "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle "
-    "scriptstyle limits nolimits strut mathstrut hline boldsymbol bm mathbf mathit mathsf mathcal mathfrak mathnormal boxed fbox framebox "
+    "scriptstyle limits nolimits strut mathstrut hline "
+    "boldsymbol bm mathbf mathit mathsf mathcal mathfrak mathnormal boxed fbox framebox "
     "ensuremath therefore implies Rightarrow ( ) [ ] / - "
     "tiny scriptsize footnotesize small normalsize large Large LARGE huge Huge noindent centering hfill "
     "checkmark blacksquare qed QED"

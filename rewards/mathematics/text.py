@@ -20,6 +20,8 @@ class Token(NamedTuple):
 
 MAX_OUTER_BRACES: Final = 3  # that are taken off an answer: \boxed{\boxed{5}}
 RELATIONS: Final = "=≈<>≤≥≠∈"
+Tokens = Sequence[Token]
+
 _SUPERSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUPERSCRIPTS)}]+")
 _SUBSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUBSCRIPTS)}]+")
 _REWRITES: Final = [
@@ -254,7 +256,7 @@ def is_letter(token: Token) -> bool:
     return token.kind == "name" or (token.kind == "word" and len(token.text) == 1 and token.text.isascii())
 
 
-def stripped(tokens: Sequence[Token]) -> list[Token]:
+def stripped(tokens: Tokens) -> list[Token]:
     """Without the punctuation around; French ]1, 2[ in the brackets of everyone else."""
     start, end = 0, len(tokens)
     while start < end and is_mark(tokens[start], ',.;:"'):
@@ -269,7 +271,7 @@ def stripped(tokens: Sequence[Token]) -> list[Token]:
     return kept
 
 
-def split(tokens: Sequence[Token], separates: Collection[str]) -> tuple[list[list[Token]], list[str]]:
+def split(tokens: Tokens, separates: Collection[str]) -> tuple[list[list[Token]], list[str]]:
     """(the parts between separators outside all brackets, the separators found there): marks and words in lower
     case."""
     parts: list[list[Token]] = [[]]
@@ -285,7 +287,7 @@ def split(tokens: Sequence[Token], separates: Collection[str]) -> tuple[list[lis
     return parts, found
 
 
-def enclosed(tokens: Sequence[Token]) -> bool:
+def enclosed(tokens: Tokens) -> bool:
     """Whether the first token is a bracket that the last one closes."""
     depth = 0
     for at, token in enumerate(tokens):
@@ -295,7 +297,7 @@ def enclosed(tokens: Sequence[Token]) -> bool:
     return False
 
 
-def closing_bracket(tokens: Sequence[Token], opening: int, within: int | None = None) -> int:
+def closing_bracket(tokens: Tokens, opening: int, within: int | None = None) -> int:
     """Where the bracket closes that opens at `opening`; the last token looked at if none does."""
     end = len(tokens) if within is None else min(len(tokens), opening + within)
     depth = 0
@@ -306,7 +308,7 @@ def closing_bracket(tokens: Sequence[Token], opening: int, within: int | None = 
     return end - 1
 
 
-def unwrapped(tokens: Sequence[Token]) -> list[Token]:
+def unwrapped(tokens: Tokens) -> list[Token]:
     """The tokens without the braces around a single one: `x^{2}` reads as `x^2`, `\\frac{12}{3}` keeps what it
     needs."""
     kept: list[Token] = []
@@ -343,7 +345,7 @@ def _without_idle_zeros(number: str) -> str:
     return f"{whole or 0}.{decimals}" if decimals else whole or "0"
 
 
-def _is_article(tokens: Sequence[Token], at: int) -> bool:
+def _is_article(tokens: Tokens, at: int) -> bool:
     """Whether the word is a mere article; a bare "a" (a name) is one only where a noun follows it and nothing stands
     before it."""
     if len(tokens) == 1 or tokens[at].text.casefold() not in ("the", "a", "an"):
@@ -356,7 +358,7 @@ def _is_article(tokens: Sequence[Token], at: int) -> bool:
     return after.text.casefold() not in units.MEANING_AFTER | units.SHORT_WORDS
 
 
-def same_word(one: Sequence[Token], other: Sequence[Token]) -> bool:
+def same_word(one: Tokens, other: Tokens) -> bool:
     r"""Whether both are letters alone and spell the same, \text{AC}, \overline{AC} and AC; two products, AC and ac, are
     left to algebra."""
     segments = [_segment(one), _segment(other)]
@@ -369,7 +371,7 @@ def same_word(one: Sequence[Token], other: Sequence[Token]) -> bool:
     return any(token.kind == "word" for token in both[0] + both[1]) and spelt[0].casefold() == spelt[1].casefold()
 
 
-def _segment(tokens: Sequence[Token]) -> list[Token]:
+def _segment(tokens: Tokens) -> list[Token]:
     r"""The two end points of a segment, \overline{CD}; nothing if it is anything else."""
     if not tokens or tokens[0].text != r"\overline" or [token.text for token in tokens[1:2]] != ["{"]:
         return []
@@ -379,6 +381,6 @@ def _segment(tokens: Sequence[Token]) -> list[Token]:
     return points if is_pair else []
 
 
-def has_content(tokens: Sequence[Token]) -> bool:
+def has_content(tokens: Tokens) -> bool:
     """False for an answer of nothing but punctuation, dots and brackets: "…", ":", "?"; but {} is the empty set."""
     return any(token.text not in _PUNCTUATION for token in tokens) or [token.text for token in tokens] == [r"\{", r"\}"]

@@ -14,11 +14,21 @@ from rewards.mathematics.powers import square_root
 MAX_MULTIPLE: Final = 12  # sin(12x) is written in sines of x; that of a larger multiple is left as it is
 MAX_ANGLES: Final = 4  # that are added under one sine
 
-_HALF: Final = Fraction(1, 2)
+_HALF: Final = Fraction(1, 2)  # of π: a right angle
+_EIGHTH: Final = Fraction(1, 4)  # of π: an eighth of a full turn
 _TURN: Final[Monomial] = (("π", Fraction(1)),)
 # sin²(r·π) where it is rational, and the two sines that are (√5 ± 1)/4
-_SINE_SQUARED: Final = {Fraction(n, 12): Fraction(k, 4) for n, k in ((0, 0), (2, 1), (3, 2), (4, 3), (6, 4))}
-_GOLDEN_SINE: Final = {Fraction(1, 10): -1, Fraction(3, 10): 1}
+_SINE_SQUARED: Final = {
+    Fraction(0): Fraction(0),
+    Fraction(1, 6): Fraction(1, 4),
+    Fraction(1, 4): Fraction(1, 2),
+    Fraction(1, 3): Fraction(3, 4),
+    Fraction(1, 2): Fraction(1),
+}
+_GOLDEN_SINE: Final = {
+    Fraction(1, 10): -1,
+    Fraction(3, 10): 1,
+}
 _TANGENT_SQUARED: Final = {
     Fraction(0): Fraction(0),
     Fraction(1, 3): Fraction(1, 6),
@@ -46,7 +56,7 @@ def of_angle(algebra: Algebra, name: str, angle: Quotient) -> Quotient:
 
 def inverse(algebra: Algebra, name: str, value: Quotient) -> Quotient | None:
     """arcsin, arccos or arctan where the angle has a name; None elsewhere."""
-    squared = algebra.multiply(value, value).number
+    squared = algebra.square(value).number
     if squared is None:
         return None
     if name == "arctan":
@@ -74,7 +84,8 @@ def separate_angles(algebra: Algebra) -> dict[str, int]:
 
 def _in_radians(algebra: Algebra, angle: Quotient) -> Quotient:
     """The angle with π/180 for every degree."""
-    radian = algebra.multiply(algebra.number(Fraction(1, 180)), algebra.atom("π"))
+    pi, half_turn = algebra.atom("π"), algebra.number(180)
+    radian = algebra.divide(pi, half_turn)
     total = algebra.number(0)
     for monomial, c in angle.top.items():
         term = algebra.number(c)
@@ -101,7 +112,7 @@ def _sine_and_cosine(algebra: Algebra, angle: Quotient) -> Pair:
 def _of_term(algebra: Algebra, monomial: Monomial, coefficient: Fraction) -> Pair:
     """Sine and cosine of coefficient · monomial."""
     if monomial == _TURN:
-        return _sine_of_turns(algebra, coefficient), _sine_of_turns(algebra, coefficient + _HALF)
+        return _pair_of_turns(algebra, coefficient)
     name = algebra.key(Quotient({monomial: Fraction(1)}, ONE))
     algebra.angles_seen.setdefault(name, set()).add(coefficient.denominator)
     parts = algebra.angle_parts.get(name, coefficient.denominator)
@@ -115,9 +126,11 @@ def _of_term(algebra: Algebra, monomial: Monomial, coefficient: Fraction) -> Pai
 
 def _of_sum(algebra: Algebra, one: Pair, other: Pair) -> Pair:
     """sin(A+B) = sin A cos B + cos A sin B, cos(A+B) = cos A cos B - sin A sin B."""
-    product = algebra.multiply
-    sine = algebra.add(product(one[0], other[1]), product(one[1], other[0]))
-    cosine = algebra.subtract(product(one[1], other[1]), product(one[0], other[0]))
+    times = algebra.multiply
+    sine_a, cosine_a = one
+    sine_b, cosine_b = other
+    sine = algebra.add(times(sine_a, cosine_b), times(cosine_a, sine_b))
+    cosine = algebra.subtract(times(cosine_a, cosine_b), times(sine_a, sine_b))
     return sine, cosine
 
 
@@ -134,11 +147,11 @@ def _of_single(algebra: Algebra, angle: Quotient) -> Pair:
     if name not in INVERSE:
         return _opaque(algebra, angle)
     value = algebra.arguments[angle.lone_atom]
-    square = algebra.multiply(value, value)
+    square = algebra.square(value)
     one = algebra.number(1)
     if name == "arctan":
-        cosine = algebra.divide(one, square_root(algebra, algebra.add(one, square)))
-        return algebra.multiply(value, cosine), cosine
+        hypotenuse = square_root(algebra, algebra.add(one, square))
+        return algebra.divide(value, hypotenuse), algebra.divide(one, hypotenuse)
     other = square_root(algebra, algebra.subtract(one, square))
     return (value, other) if name == "arcsin" else (other, value)
 
@@ -154,43 +167,47 @@ def _opaque(algebra: Algebra, angle: Quotient) -> Pair:
 
 def _link(algebra: Algebra, sine: Quotient, cosine: Quotient) -> None:
     """Makes sin² = 1 - cos² a rule of the algebra."""
-    rest = algebra.subtract(algebra.number(1), algebra.multiply(cosine, cosine))
+    rest = algebra.subtract(algebra.number(1), algebra.square(cosine))
     algebra.rules[sine.lone_atom] = 2, rest.top
 
 
 def _sine_of_turns(algebra: Algebra, turns: Fraction) -> Quotient:
     """sin(turns · π)."""
     turns %= 2
-    sign = -1 if turns > 1 else 1
+    is_negative = turns > 1
     turns %= 1
-    return algebra.multiply(algebra.number(sign), _first_quadrant(algebra, min(turns, 1 - turns)))
+    sine = _first_quadrant(algebra, min(turns, 1 - turns))
+    return algebra.negate(sine) if is_negative else sine
 
 
 def _first_quadrant(algebra: Algebra, turns: Fraction) -> Quotient:
     """sin(turns · π) for 0 ≤ turns ≤ 1/2: exact where it is made of square roots of rational numbers, else an atom."""
+    number = algebra.number
     if turns in _SINE_SQUARED:
-        squared = _SINE_SQUARED[turns]
-        return algebra.monomial_power((), squared, _HALF) if squared else algebra.number(0)
+        return square_root(algebra, number(_SINE_SQUARED[turns])) if turns else number(0)
     if turns in _GOLDEN_SINE:
-        root = algebra.monomial_power((), Fraction(5), _HALF)
-        return algebra.divide(algebra.add(root, algebra.number(_GOLDEN_SINE[turns])), algebra.number(4))
+        root = square_root(algebra, number(5))
+        top = algebra.add(root, number(_GOLDEN_SINE[turns]))
+        return algebra.divide(top, number(4))
     if turns in (Fraction(1, 12), Fraction(5, 12)):  # 15° = 45° - 30°, 75° = 45° + 30°
-        parts = [_sine_and_cosine_of(algebra, angle) for angle in (Fraction(1, 4), turns - Fraction(1, 4))]
-        return _of_sum(algebra, *parts)[0]
+        rest = turns - _EIGHTH
+        return _of_sum(algebra, _pair_of_turns(algebra, _EIGHTH), _pair_of_turns(algebra, rest))[0]
     if turns in (Fraction(1, 5), Fraction(2, 5)):  # 36° and 72°, from the cosines that are golden sines
         cosine = _first_quadrant(algebra, _HALF - turns)
-        return square_root(algebra, algebra.subtract(algebra.number(1), algebra.multiply(cosine, cosine)))
+        squared = algebra.subtract(number(1), algebra.square(cosine))
+        return square_root(algebra, squared)
     return _turn_atom(algebra, turns)
 
 
-def _sine_and_cosine_of(algebra: Algebra, turns: Fraction) -> Pair:
+def _pair_of_turns(algebra: Algebra, turns: Fraction) -> Pair:
     return _sine_of_turns(algebra, turns), _sine_of_turns(algebra, turns + _HALF)
 
 
 def _turn_atom(algebra: Algebra, turns: Fraction) -> Quotient:
     """An atom for the sine of an angle below 90°; of two that add up to 90°, the smaller one's square is replaced."""
     rest = _HALF - turns
-    sine, cosine = (algebra.applied("sin", Quotient({_TURN: part}, ONE)) for part in (turns, rest))
+    sine = algebra.applied("sin", Quotient({_TURN: turns}, ONE))
     if turns < rest:
+        cosine = algebra.applied("sin", Quotient({_TURN: rest}, ONE))
         _link(algebra, sine, cosine)
     return sine
