@@ -97,7 +97,8 @@ def _name(tokens: Tokens, at: int, end: int) -> Name:
     argument = tuple(tokens[opening + 1 : closing])
     is_assigned = closing + 1 < len(tokens) and is_mark(tokens[closing + 1], "=")
     is_first = at == 0 or is_mark(tokens[at - 1], ",;:") or tokens[at - 1].kind == "word"
-    is_defined = is_assigned and is_first and all(is_letter(part) or is_mark(part, ",") for part in argument)
+    has_bare_names = all(is_letter(part) or is_mark(part, ",") for part in argument)
+    is_defined = is_assigned and is_first and has_bare_names
     return Name(at, text, argument, is_defined, is_inverse)
 
 
@@ -111,8 +112,12 @@ def _functions(texts: Sequence[Sequence[Name]]) -> set[str]:
                 bare.add(name.text)
             else:
                 applied[name.text].append(name)
-    most = {name: max(len(_arguments(names, name)) for names in texts) for name in applied}
-    return {name for name, uses in applied.items() if _is_function(uses, name in bare, most[name])}
+    functions = set()
+    for name, uses in applied.items():
+        most_arguments = max(len(_arguments(names, name)) for names in texts)
+        if _is_function(uses, name in bare, most_arguments):
+            functions.add(name)
+    return functions
 
 
 def _arguments(names: Sequence[Name], text: str) -> set[str]:

@@ -21,18 +21,29 @@ class Clock:
 def read_clock(tokens: Tokens) -> Clock | None:
     """The time of day that the tokens are, None if they are anything else. Without AM and PM, 24 hours are meant."""
     half = _HALVES.get(tokens[-1].text.casefold()) if tokens else None
-    digits = tokens if half is None else tokens[:-1]
-    parts, colons = digits[::2], digits[1::2]
-    if len(parts) != len(colons) + 1 or len(parts) > 3 or (half is None and len(parts) < 2):
+    figures = _figures(tokens if half is None else tokens[:-1])
+    if not figures or (half is None and len(figures) == 1):
         return None
-    if not all(is_mark(colon, ":") for colon in colons) or not all(part.text.isdigit() for part in parts):
+    hours, minutes, seconds = (int(figure) for figure in [*figures, "0", "0"][:3])
+    if hours > 24 or minutes > 59 or seconds > 59:
         return None
-    if len(parts[0].text) > 2 or any(len(part.text) != 2 for part in parts[1:]):
+    is_certain = half is not None or any(figure.startswith("0") for figure in figures)
+    if half is None:
+        return Clock(hours, minutes, seconds, is_certain)
+    if not 1 <= hours <= 12:
         return None
-    hours, minutes, seconds = (*(int(part.text) for part in parts), 0, 0)[:3]
-    if minutes > 59 or seconds > 59 or hours > 24 or (half is not None and not 1 <= hours <= 12):
-        return None
-    if half is not None:
-        hours = hours % 12 + half
-    is_certain = half is not None or any(part.text.startswith("0") for part in parts)
-    return Clock(hours, minutes, seconds, is_certain)
+    return Clock(hours % 12 + half, minutes, seconds, is_certain)
+
+
+def _figures(tokens: Tokens) -> list[str]:
+    """The numbers between colons, all but the first of two digits; nothing if there is anything else."""
+    parts, colons = tokens[::2], tokens[1::2]
+    if not all(is_mark(colon, ":") for colon in colons) or len(parts) == len(colons):
+        return []
+    figures = [part.text for part in parts]
+    if len(figures) > 3 or not all(figure.isdigit() for figure in figures):
+        return []
+    first, *others = figures
+    if len(first) > 2 or any(len(figure) != 2 for figure in others):
+        return []
+    return figures

@@ -24,8 +24,10 @@ class Label:
         """Whether both name the same: y = and f(x) = define one function, and so do s = and s(t) =."""
         if self.key == other.key:
             return True
-        pairs = ((self, other), (other, self))
-        return any(one.function and another.key in ("y", one.function) for one, another in pairs)
+        return self._is_defined_as(other) or other._is_defined_as(self)
+
+    def _is_defined_as(self, other: "Label") -> bool:
+        return self.function is not None and other.key in ("y", self.function)
 
 
 def read_label(tokens: Tokens) -> Label | None:
@@ -71,28 +73,33 @@ def _application(tokens: Tokens) -> Label | None:
     argument = tokens[opening + 1 : -1]
     if all(is_letter(token) or is_mark(token, ",") for token in argument):
         return Label(text_key(tokens), function=text_key(tokens[:opening]))
-    has_variable = any(
-        token.kind in ("name", "applied", "function") and not token.text.isupper() and token.text not in _CONSTANTS
-        for token in argument
-    )
-    return None if has_variable else Label(text_key(tokens))
+    if any(map(_is_variable, argument)):
+        return None
+    return Label(text_key(tokens))
+
+
+def _is_variable(token: Token) -> bool:
+    """Whether a value at this argument would be no single one: not so for the 2 of f(2) and the A of P(A)."""
+    if token.kind == "name":
+        return not token.text.isupper() and token.text not in _CONSTANTS
+    return token.kind in ("applied", "function")
 
 
 def _without_measure(tokens: Tokens) -> Tokens:
     r"""The tokens without the m of m\angle and the bars of |AB|."""
-    if len(tokens) > 2 and tokens[0].text == "m" and tokens[1].text == r"\angle":
+    texts = [token.text for token in tokens]
+    if texts[:2] == ["m", r"\angle"]:
         return tokens[1:]
-    if len(tokens) > 3 and is_mark(tokens[0], "|") and is_mark(tokens[-1], "|"):
+    if len(texts) > 3 and texts[0] == texts[-1] == "|":
         return tokens[1:-1]
     return tokens
 
 
 def _is_object(tokens: Tokens) -> bool:
     r"""Whether the tokens name a thing: the segment AB, \angle ABC, \vec{v}, \hat p."""
-    has_accent = tokens[0].text in symbols.ACCENTS
-    letters = unwrapped(tokens[1:]) if has_accent else list(tokens)
-    if has_accent and enclosed(letters):
+    if tokens[0].text not in symbols.ACCENTS:
+        return len(tokens) > 1 and all(is_letter(token) and token.text.isupper() for token in tokens)
+    letters = unwrapped(tokens[1:])
+    if enclosed(letters):
         letters = letters[1:-1]
-    if not letters or not all(is_letter(token) for token in letters):
-        return has_accent and len(letters) == 1
-    return has_accent or (len(letters) > 1 and all(token.text.isupper() for token in letters))
+    return len(letters) == 1 or (len(letters) > 1 and all(map(is_letter, letters)))

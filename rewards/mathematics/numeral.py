@@ -17,24 +17,34 @@ class Numeral:
 
 def read_numeral(tokens: Tokens) -> Numeral | None:
     """The numeral that the tokens are, None if they are anything else."""
-    at = next((at for at, token in enumerate(tokens) if _leads_to_base(token)), None)
-    if not at:
+    leads = [_leads_to_base(token) for token in tokens]
+    if True not in leads:
         return None
-    written = [token.text for token in tokens[:at] if token.text not in "{}()"]
-    base = [token for token in tokens[at + 1 :] if token.text not in "{}()"]
-    base_value = _base(base[0]) if len(base) == 1 else None
-    if base_value is None or not written or not written[0][0].isdigit():
+    at = leads.index(True)
+    digits = "".join(_texts(tokens[:at])).upper()
+    base = _base(_texts(tokens[at + 1 :]))
+    if base is None or not digits[:1].isdigit():
         return None
-    digits = "".join(written).upper().lstrip("0") or "0"
-    is_numeral = all(digit in _DIGITS[:base_value] for digit in digits)
-    return Numeral(digits, base_value) if is_numeral else None
+    if any(digit not in _DIGITS[:base] for digit in digits):
+        return None
+    return Numeral(digits.lstrip("0") or "0", base)
+
+
+def _texts(tokens: Tokens) -> list[str]:
+    return [token.text for token in tokens if token.text not in "{}()"]
 
 
 def _leads_to_base(token: Token) -> bool:
     return is_mark(token, "_") or (token.kind == "word" and token.text.casefold() == "base")
 
 
-def _base(token: Token) -> int | None:
-    named = NUMBER_WORDS.get(token.text.casefold())
-    value = int(token.text) if token.text.isdigit() and len(token.text) < 3 else named
-    return value if value is not None and 2 <= value <= len(_DIGITS) else None
+def _base(texts: list[str]) -> int | None:
+    """The base that one number or number word names."""
+    if len(texts) != 1:
+        return None
+    (text,) = texts
+    if text.isdigit() and len(text) < 3:
+        value = int(text)
+    else:
+        value = NUMBER_WORDS.get(text.casefold(), 0)
+    return value if 2 <= value <= len(_DIGITS) else None

@@ -48,7 +48,8 @@ def read_quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
     if not tail:
         return _with_letters(number, value, unit_before, algebra)
     while tail and units.magnitude_named(tail[0].text):
-        value = algebra.multiply(value, algebra.number(units.magnitude_named(tail.pop(0).text)))
+        magnitude = units.magnitude_named(tail.pop(0).text)
+        value = algebra.multiply(value, algebra.number(magnitude))
     unit = _unit_of(tail)
     if tail and not unit and not _counts(number, tail):
         raise Unreadable("a noun after something that counts nothing")
@@ -99,24 +100,28 @@ def _without_lead(tokens: Tokens) -> tuple[list[Token], units.Unit | None]:
             kept.append(token)
         elif word in ("negative", "minus") and not kept:
             kept.append(Token("mark", "-"))
-        elif not (is_mark(token, "≈~") or (unit and is_mark(token, ".")) or word in units.HARMLESS_BEFORE):
+        elif not is_mark(token, "≈~." if unit else "≈~") and word not in units.HARMLESS_BEFORE:
             break
         at += 1
-    return kept + list(tokens[at:]), units.product_of([(unit, 1)]) if unit else None
+    currency = units.product_of([(unit, 1)]) if unit else None
+    return [*kept, *tokens[at:]], currency
 
 
 def _currency(token: Token) -> str | None:
     """The currency that the token names."""
     if token.kind not in ("mark", "word"):
         return None
-    named = units.UNIT_MARKS.get(token.text) if token.kind == "mark" else units.unit_named(token.text)
+    if token.kind == "mark":
+        named = units.UNIT_MARKS.get(token.text)
+    else:
+        named = units.unit_named(token.text)
     return named if named in units.CURRENCIES else None
 
 
 def _split_tail(tokens: list[Token]) -> tuple[list[Token], list[Token]]:
     """(expression, what follows it from the first unit or noun on); no tail if something in it carries meaning."""
-    first = start = next((at for at, token in enumerate(tokens) if at and _is_unit(token)), len(tokens))
-    if start == len(tokens):
+    first = start = next((at for at in range(1, len(tokens)) if _is_unit(tokens[at])), 0)
+    if not start:
         return tokens, []
     if tokens[start].text == "°" and any(token.kind == "function" for token in tokens):  # sin 30°
         return tokens, []
@@ -135,9 +140,10 @@ def _split_tail(tokens: list[Token]) -> tuple[list[Token], list[Token]]:
 def _with_unit_letters(tokens: list[Token], start: int, first: int) -> tuple[int, int]:
     """Where the tail starts when a letter and a hyphen lead to its first unit: the N of `5 N-kg`."""
     at = first - 2
-    if at > 0 and is_mark(tokens[first - 1], "-") and tokens[at].spaced and tokens[at].text in units.UNIT_LETTERS:
-        return at, at
-    return start, first
+    if at <= 0 or not is_mark(tokens[first - 1], "-"):
+        return start, first
+    is_unit = tokens[at].spaced and tokens[at].text in units.UNIT_LETTERS
+    return (at, at) if is_unit else (start, first)
 
 
 def _is_unit(token: Token) -> bool:
@@ -167,25 +173,24 @@ def _character(token: Token) -> str:
 def _is_harmless(tail: Tokens) -> bool:
     """Whether the words after a number only say what it counts or measures."""
     words = [token.text.casefold() for token in tail if token.kind == "word"]
-    while words and tail[0].text.casefold() == words[0] and units.magnitude_named(words[0]):
-        words, tail = words[1:], tail[1:]
-    return (
-        len(words) <= MAX_UNIT_WORDS
-        and units.MEANING_AFTER.isdisjoint(words)
-        and units.MEANING_CHARACTERS.isdisjoint("".join(words))
-    )
+    if tail[0].kind == "word":
+        while words and units.magnitude_named(words[0]):
+            words = words[1:]
+    if len(words) > MAX_UNIT_WORDS or not units.MEANING_AFTER.isdisjoint(words):
+        return False
+    return units.MEANING_CHARACTERS.isdisjoint("".join(words))
 
 
 def _start_of_unit_letters(tokens: Tokens) -> int | None:
     """Where the letters that can be the unit of the one term before them start: `-5 m`, `\\frac12 s`, `20 m/s`; None if
     there are none: `5m` is taken for a product, `2 + 3 m` for a sum, \\sin 2 m for the sine of one."""
-    shape, after_sign = _shape(tokens), int(bool(tokens) and is_mark(tokens[0], "+-"))
-    at = next((at for at in range(after_sign + 1, len(tokens)) if _LETTERS.fullmatch(shape, at)), None)
-    if at is None or not (tokens[at].spaced or (at == after_sign + 1 and "/" in shape)):
+    shape = _shape(tokens)
+    first = 2 if tokens and is_mark(tokens[0], "+-") else 1
+    at = next((at for at in range(first, len(tokens)) if _LETTERS.fullmatch(shape, at)), None)
+    if at is None or "n" not in shape[:at] or not _is_one_term(tokens[:at]):
         return None
-    if "n" not in shape[:at] or not _is_one_term(tokens[:at]):
-        return None
-    return at
+    is_apart = tokens[at].spaced or (at == first and "/" in shape)
+    return at if is_apart else None
 
 
 def _is_one_term(tokens: Tokens) -> bool:
@@ -193,8 +198,10 @@ def _is_one_term(tokens: Tokens) -> bool:
     depth = 0
     for at, token in enumerate(tokens):
         depth += (token.kind == "open") - (token.kind == "close")
-        is_sign = depth == 0 and at and is_mark(token, "+-") and not is_mark(tokens[at - 1], "^")
-        if is_sign or token.kind == "function":
+        is_sign = is_mark(token, "+-") and at > 0 and depth == 0
+        if is_sign and not is_mark(tokens[at - 1], "^"):
+            return False
+        if token.kind == "function":
             return False
     return True
 
@@ -230,7 +237,8 @@ def _unit_of(tail: Tokens) -> units.Unit | None:
         elif is_mark(token, "^"):
             power, at = _exponent(tail, at)
             if factors:
-                factors[-1] = (factors[-1][0], factors[-1][1] * power)
+                name, times = factors.pop()
+                factors.append((name, times * power))
         elif token.kind in ("word", "name") or token.text in units.UNIT_MARKS:
             name = units.UNIT_MARKS.get(token.text) or units.unit_named(word)
             if factors[-1:] == [("degree", 1)] and word in units.TEMPERATURES:
@@ -247,8 +255,9 @@ def _exponent(tail: Tokens, at: int) -> tuple[int, int]:
     """(the whole exponent that starts here, where the tokens go on); 1 if there is none."""
     sign = 1
     while at < len(tail) and tail[at].text in ("{", "-"):
-        sign = -1 if tail[at].text == "-" else sign
+        if tail[at].text == "-":
+            sign = -1
         at += 1
-    if at < len(tail) and tail[at].text.isdigit() and len(tail[at].text) < 3:
-        return sign * int(tail[at].text), at + 1
-    return 1, at
+    text = tail[at].text if at < len(tail) else ""
+    is_power = text.isdigit() and len(text) < 3
+    return (sign * int(text), at + 1) if is_power else (1, at)

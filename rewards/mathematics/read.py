@@ -38,6 +38,8 @@ MAX_ITEMS: Final = 64  # of a list: comparing without order is quadratic
 _EQUALS_WORDS: Final = ("is", "are", "equals")
 _FLIPPED: Final = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
 _MATRICES: Final = frozenset(("matrix", "pmatrix", "bmatrix", "Bmatrix", "smallmatrix", "array", "vmatrix", "Vmatrix"))
+_ROW_OPENERS: Final = ("(", "[", r"\langle")
+_ROW_CLOSERS: Final = (")", "]", r"\rangle")
 _UNNAMED: Final = ("answer", "final answer")  # what stands behind these is the answer itself
 _WORDS: Final = {
     "∅": r"\{ \}|no solution|no solutions|no real solution|no real solutions|empty set|none|there is no solution"
@@ -47,7 +49,7 @@ _WORDS: Final = {
     MINUS_INFINITY.key: "- ∞|negative ∞|negative infinity",
     REALS.key: r"\mathbbR|all real numbers|all reals|all real|real numbers",
 }
-_SYNONYMS: Final = {spelt: key for key, others in _WORDS.items() for spelt in (key, *others.split("|"))}
+_SYNONYMS: Final = {spelt: key for key, others in _WORDS.items() for spelt in others.split("|")}
 # words that answer one question each: in a list of them the order says which
 _VERDICTS: Final = frozenset(
     "true false yes no right wrong correct incorrect odd even positive negative zero increasing decreasing "
@@ -66,7 +68,7 @@ class _Reader:
         self.algebra, self.nesting = algebra, 0
 
     # ---- lists -------------------------------------------------------------------------------------------------------
-    def answer(self, tokens: list[Token]) -> Value:
+    def answer(self, tokens: Tokens) -> Value:
         """A choice, or a list of items separated by `;`, or by commas, "and", "or"; of one item, that item."""
         choice = split_choice(tokens)
         if choice:
@@ -78,27 +80,28 @@ class _Reader:
             return self.bag(items, tokens, is_ordered=True)
         return self.comma_list(tokens)
 
-    def comma_list(self, tokens: list[Token]) -> Value:
+    def comma_list(self, tokens: Tokens) -> Value:
         parts, separators = split(tokens, (",", "and", "or"))
-        parts = _without_integers(parts)
-        items = [item for part in map(stripped, parts) if part for item in self.both_signs(part)]
-        if len(items) > 1 and isinstance(items[0], Named):  # x = 3, 5 says x twice
-            label = items[0].label
-            items[1:] = [Named(label, item) if isinstance(item, Scalar) else item for item in items[1:]]
+        items: list[Value] = []
+        for part in map(stripped, _without_integers(parts)):
+            if part:
+                items += self.both_signs(part)
+        items = _with_shared_label(items)
         bounded = [item.label.key for item in items if _is_bounded(item)]
         if "and" in separators and len(set(bounded)) < len(bounded):
             return Text(text_key(tokens))  # "x > 1 and x < 5" is no union
         return self.bag(items, tokens, is_ordered=_is_series_of_verdicts(items))
 
-    def bag(self, items: list[Value], tokens: list[Token], *, is_ordered: bool) -> Value:
-        if len(items) > MAX_ITEMS or not items:
+    def bag(self, items: list[Value], tokens: Tokens, *, is_ordered: bool) -> Value:
+        if len(items) == 1:
+            return items[0]
+        if not 0 < len(items) <= MAX_ITEMS:
             return Text(text_key(tokens))
-        return items[0] if len(items) == 1 else Bag(tuple(items), is_ordered=is_ordered)
+        return Bag(tuple(items), is_ordered=is_ordered)
 
-    def both_signs(self, tokens: list[Token]) -> list[Value]:
+    def both_signs(self, tokens: Tokens) -> list[Value]:
         """`2 ± √3` is two values, and `∓` goes along with `±`; inside a set they are two of its members."""
-        parts, _ = split([token for token in tokens if token.text not in ("(", ")", "{", "}")], "±∓")
-        if len(parts) == 1:
+        if not _has_both_signs(tokens):
             return [self.item(tokens)]
         upper = self.item(_with_signs(tokens, {"±": "+", "∓": "-"}))
         lower = self.item(_with_signs(tokens, {"±": "-", "∓": "+"}))
@@ -106,94 +109,102 @@ class _Reader:
             return [Text(text_key(tokens))]
         return [upper] if upper == lower else [upper, lower]
 
-    # ---- items: relations between sides ------------------------------------------------------------------------------
-    def item(self, tokens: list[Token]) -> Value:
+    # ---- items: relations between sides -----------------------------------------------------------------------------
+    def item(self, tokens: Tokens) -> Value:
         words, rest = _split_words_and_colon(tokens)
         if words:
-            return self.named(Label(text_key(words), is_words=True), self.item(stripped(rest)))
+            label = Label(text_key(words), is_words=True)
+            return _under(label, self.item(stripped(rest)))
         sides, signs = split(tokens, (*RELATIONS, *_EQUALS_WORDS))
         signs = ["=" if sign in _EQUALS_WORDS else sign for sign in signs]
         if signs and not sides[0] and signs[0] in "=≈":
             sides, signs = sides[1:], signs[1:]
-        if not signs or not all(sides):
-            return self.side(tokens if signs else sides[0])
+        if not signs:
+            return self.side(sides[0])
+        if not all(sides):
+            return self.side(tokens)
         if any(sign in _FLIPPED for sign in signs):
             return self.inequality(sides, signs)
         if len(signs) > 1:
             return self.equalities(sides, signs)
+        if signs[0] == "≠":
+            return self.inequation(*sides)
         return self.equation(sides[0], signs[0], sides[1])
 
-    def named(self, label: Label | None, value: Value, difference: Quotient | None = None) -> Value:
-        """The value under its name; "the answer" is no name."""
-        return value if label and label.key in _UNNAMED else Named(label, value, difference)
-
-    def equalities(self, sides: list[list[Token]], signs: list[str]) -> Value:
+    def equalities(self, sides: list[Tokens], signs: list[str]) -> Value:
         """x = 3 + 4 = 7 as x = 7 if every link holds; otherwise a chain."""
         label = read_label(sides[0])
-        chain = self.chain(sides, signs)
-        if label is None or set(signs) != {"="}:
-            return chain
-        rest = self.chain(sides[1:], signs[1:])
-        return self.named(label, rest.sides[-1]) if rest.holds else chain
+        if label is not None and set(signs) == {"="}:
+            rest = self.chain(sides[1:], signs[1:])
+            if rest.holds:
+                return _under(label, rest.sides[-1])
+        return self.chain(sides, signs)
 
-    def chain(self, sides: list[list[Token]], signs: list[str]) -> Chain:
-        values = tuple(self.side(side) for side in sides)
-        holds = set(signs) == {"="} and all(self.is_equal(values[0], value) for value in values[1:])
-        return Chain(tuple(signs), values, tuple(map(_leaves, sides)), holds)
+    def chain(self, sides: Sequence[Tokens], signs: Sequence[str]) -> Chain:
+        values = tuple(map(self.side, sides))
+        written = tuple(map(_leaves, sides))
+        first, *others = values
+        are_equal = all(self.is_equal(first, other) for other in others)
+        return Chain(tuple(signs), values, written, holds=are_equal and set(signs) == {"="})
 
     def is_equal(self, one: Value, other: Value) -> bool:
         """Whether an equation of two values holds whatever the variables are."""
-        if not isinstance(one, Scalar) or not isinstance(other, Scalar) or one.contradicts(other):
+        if not isinstance(one, Scalar) or not isinstance(other, Scalar):
             return False
-        return self.algebra.equal(one.value, other.value)
+        return not one.contradicts(other) and self.algebra.equal(one.value, other.value)
 
-    def equation(self, left: list[Token], sign: str, right: list[Token]) -> Value:
-        label, values = read_label(left), (self.expression(left), self.expression(right))
-        if label is None and values[1] is not None:
-            label = read_label(right)  # 5 = x
-            if label is not None:
-                left, right, values = right, left, values[::-1]
-        if sign == "≠":
-            return self.inequation(label, values) or self.chain([left, right], [sign])
-        difference = None if None in values else self.algebra.subtract(*values)
+    def equation(self, left: Tokens, sign: str, right: Tokens) -> Value:
+        """x = 5 under its name, x + y = 5 too; other equations in variables as a relation, the rest as two sides."""
+        left, right = _label_first(left, right)
+        label = read_label(left)
         if label is None and enclosed(left) and self.is_point(self.side(left)):  # (x, y) = (1, 2)
             label = Label(text_key(left))
+        values = self.expression(left), self.expression(right)
+        if None in values:
+            return _under(label, self.side(right)) if label else self.chain([left, right], [sign])
+        difference = self.algebra.subtract(*values)
         if label is not None or self.is_term_with_value(*values):
-            return self.named(label, self.side(right), difference)
-        if difference and sign == "=" and self.is_equation(values, difference):
+            return _under(label, self.side(right), difference)
+        if sign == "=" and self.is_equation(*values, difference):
             return Relation("=", difference)
         return self.chain([left, right], [sign])
 
-    def is_equation(self, values: tuple[Quotient, Quotient], difference: Quotient) -> bool:
+    def is_equation(self, left: Quotient, right: Quotient, difference: Quotient) -> bool:
         """Whether the sides have variables and none cancels: x + C = x has no more to say than its two sides."""
         variables = self.algebra.variables
-        return bool(variables(difference)) and variables(difference) == variables(values[0]) | variables(values[1])
+        remaining = variables(difference)
+        return bool(remaining) and remaining == variables(left) | variables(right)
 
-    def inequation(self, label: Label | None, values: tuple[Quotient | None, ...]) -> Value | None:
-        """x ≠ 3 as the numbers without 3; any other as a relation; None for what has no value."""
-        if label is not None and values[1] is not None and values[1].number is not None:
-            return self.named(label, Row("∖", "∖", (REALS, Scalar(values[1]))))
-        difference = None if None in values else self.algebra.subtract(*values)
-        is_relation = difference is not None and self.algebra.variables(difference)
-        return Relation("≠", difference) if is_relation else None
+    def inequation(self, left: Tokens, right: Tokens) -> Value:
+        """x ≠ 3 as the numbers without 3; any other as a relation, or a chain if it has no value."""
+        left, right = _label_first(left, right)
+        values = self.expression(left), self.expression(right)
+        if None in values:
+            return self.chain([left, right], ["≠"])
+        label = read_label(left)
+        if label is not None and values[1].number is not None:
+            taken = Scalar(values[1])
+            return Named(label, Row("∖", "∖", (REALS, taken)))
+        difference = self.algebra.subtract(*values)
+        if self.algebra.variables(difference):
+            return Relation("≠", difference)
+        return self.chain([left, right], ["≠"])
 
-    def is_term_with_value(self, left: Quotient | None, right: Quotient | None) -> bool:
+    def is_term_with_value(self, left: Quotient, right: Quotient) -> bool:
         """Whether the equation gives the value of a term in several variables: x + y = 5."""
-        if left is None or right is None or self.algebra.is_opaque(left) or self.algebra.variables(right):
+        if self.algebra.is_opaque(left) or self.algebra.variables(right):
             return False
         return len(self.algebra.variables(left)) > 1
 
     def is_point(self, side: Value) -> bool:
         """Whether the left side is a tuple of variables."""
-        if not isinstance(side, Row):
-            return False
-        atoms = [item.value.lone_atom if isinstance(item, Scalar) else None for item in side.items]
-        return all(atom is not None and "(" not in atom for atom in atoms)
+        return isinstance(side, Row) and all(map(_is_variable_value, side.items))
 
-    def inequality(self, sides: list[list[Token]], signs: list[str]) -> Value:
+    def inequality(self, sides: list[Tokens], signs: list[str]) -> Value:
         """0 < x ≤ 1 as x in (0, 1]; x > 3 as x in (3, ∞); any other as one relation or a chain."""
         if all(sign in ">≥" for sign in signs):
-            sides, signs = sides[::-1], [_FLIPPED[sign] for sign in signs[::-1]]
+            sides = sides[::-1]
+            signs = [_FLIPPED[sign] for sign in reversed(signs)]
         if not all(sign in "<≤" for sign in signs):
             return self.chain(sides, signs)
         interval = self.interval(sides, signs)
@@ -206,38 +217,46 @@ class _Reader:
                 return Relation(signs[0], difference)
         return self.chain(sides, signs)
 
-    def interval(self, sides: list[list[Token]], signs: list[str]) -> Value | None:
+    def interval(self, sides: list[Tokens], signs: list[str]) -> Value | None:
         """The interval of the one variable between numbers, increasing signs given: 0 < x ≤ 1, -x < 3; None if it is
         anything else."""
         places = [at for at, side in enumerate(sides) if _is_variable(side)]
-        if len(places) != 1 or not (len(sides) == 2 or (len(sides) == 3 and places == [1])):
+        if len(sides) > 3 or len(places) != 1 or (len(sides) == 3 and places != [1]):
             return None
         at = places[0]
-        bounds = [self.expression(side) for side in (*sides[:at], *sides[at + 1 :])]
-        if None in bounds or any(map(self.algebra.variables, bounds)):
-            return None
-        low, opener = (self.side(sides[at - 1]), "[" if signs[at - 1] == "≤" else "(") if at else (MINUS_INFINITY, "(")
-        high, closer = INFINITY, ")"
+        low, high = MINUS_INFINITY, INFINITY
+        opener, closer = "(", ")"
+        if at > 0:
+            low = self.bound(sides[at - 1])
+            opener = "[" if signs[at - 1] == "≤" else "("
         if at + 1 < len(sides):
-            high, closer = self.side(sides[at + 1]), "]" if signs[at] == "≤" else ")"
+            high = self.bound(sides[at + 1])
+            closer = "]" if signs[at] == "≤" else ")"
+        if low is None or high is None:
+            return None
         row = Row(opener, closer, (low, high))
-        if len(sides[at]) > 1:
-            row = self.mirrored(row)
-        return Named(Label(sides[at][-1].text), row) if row else None
+        is_negative = len(sides[at]) > 1
+        return Named(Label(sides[at][-1].text), self.mirrored(row) if is_negative else row)
 
-    def mirrored(self, row: Row) -> Row | None:
+    def bound(self, tokens: Tokens) -> Scalar | None:
+        """The number that bounds an interval, None for anything else."""
+        value = self.expression(tokens)
+        if value is None or self.algebra.variables(value):
+            return None
+        side = self.side(tokens)
+        return side if isinstance(side, Scalar) else None
+
+    def mirrored(self, row: Row) -> Row:
         """What x is in where -x is in the interval."""
-        ends = []
-        for end in row.items:
-            if isinstance(end, Scalar):
-                ends.append(Scalar(self.algebra.negate(end.value), end.unit))
-            elif end in (INFINITY, MINUS_INFINITY):
-                ends.append(MINUS_INFINITY if end == INFINITY else INFINITY)
-            else:
-                return None
+        low, high = row.items
         opener = "[" if row.closer == "]" else "("
         closer = "]" if row.opener == "[" else ")"
-        return Row(opener, closer, (ends[1], ends[0]))
+        return Row(opener, closer, (self.opposite(high), self.opposite(low)))
+
+    def opposite(self, bound: Value) -> Value:
+        if isinstance(bound, Scalar):
+            return Scalar(self.algebra.negate(bound.value), bound.unit)
+        return MINUS_INFINITY if bound == INFINITY else INFINITY
 
     def expression(self, tokens: Tokens) -> Quotient | None:
         try:
@@ -256,7 +275,7 @@ class _Reader:
         finally:
             self.nesting -= 1
 
-    def shape(self, tokens: list[Token]) -> Value:
+    def shape(self, tokens: Tokens) -> Value:
         if enclosed(tokens):
             return self.brackets(tokens) or self.quantity(tokens)
         if tokens[-1].kind == "end":
@@ -269,22 +288,24 @@ class _Reader:
                 return Bag(items) if sign == "∪" else Row(sign, sign, items)
         return self.ratio(tokens) or self.quantity(tokens)
 
-    def ratio(self, tokens: list[Token]) -> Value | None:
+    def ratio(self, tokens: Tokens) -> Value | None:
         """`2:3`, `3 to 4`, or a time of day; None if this is anything else."""
         clock = read_clock(tokens)
-        if clock is not None and is_mark(tokens[-1], ":") is False and not tokens[-1].text.isdigit():
+        has_half = tokens[-1].kind == "word"
+        if clock is not None and has_half:
             return clock  # with AM or PM
         parts, colons = split(tokens, (":",))
         if colons and all(parts):
-            return Ratio(tuple(self.side(part) for part in parts), clock)
+            return Ratio(tuple(map(self.side, parts)), clock)
         parts, _ = split(tokens, ("to",))
-        if len(parts) == 2 and all(self.expression(part) for part in parts):
-            return Ratio(tuple(self.side(part) for part in parts), is_range=True)
+        if len(parts) == 2 and all(map(self.expression, parts)):
+            return Ratio(tuple(map(self.side, parts)), is_range=True)
         return None
 
     def brackets(self, tokens: Tokens) -> Value | None:
         """What the brackets around all the tokens make of their content; None if they only group."""
-        opener, inner, closer = tokens[0].text, list(tokens[1:-1]), tokens[-1].text
+        opener, closer = tokens[0].text, tokens[-1].text
+        inner = list(tokens[1:-1])
         if tokens[0].kind == "begin":
             return self.environment(opener, inner)
         if opener == r"\{":
@@ -295,33 +316,32 @@ class _Reader:
         parts, _ = split(inner, (";",))
         if len(parts) == 1:
             parts, _ = split(inner, (",",))
-        if len(parts) > 1 and all(parts) and opener in ("(", "[", r"\langle") and closer in (")", "]", r"\rangle"):
+        is_list = len(parts) > 1 and all(parts)
+        if is_list and opener in _ROW_OPENERS and closer in _ROW_CLOSERS:
             return self.row(opener, closer, parts)
         if CLOSERS[opener] != closer or opener not in ("(", "["):
             return None
         value = self.answer_within(inner)
         return None if isinstance(value, Text) else value
 
-    def row(self, opener: str, closer: str, parts: list[list[Token]]) -> Row | Grid:
+    def row(self, opener: str, closer: str, parts: list[Tokens]) -> Row | Grid:
         """A tuple or an interval; [[1,2],[3,4]] is a matrix."""
-        items = tuple(self.answer_within(part) for part in parts)
-        is_matrix = opener == "[" and all(isinstance(item, Row) and item.opener == "[" for item in items)
-        if is_matrix and len({len(item.items) for item in items}) == 1:
-            return Grid(tuple(item.items for item in items))
-        return Row(opener, closer, items)
+        row = Row(opener, closer, tuple(map(self.answer_within, parts)))
+        rows = [item.items for item in row.items if isinstance(item, Row) and item.opener == "["]
+        has_equal_rows = len(rows) == len(parts) and len(set(map(len, rows))) == 1
+        return Grid(tuple(rows)) if opener == "[" and has_equal_rows else row
 
     def answer_within(self, tokens: Tokens) -> Value:
         """A part inside brackets: anything but a list by words."""
         values = self.both_signs(stripped(tokens)) if tokens else []
         return values[0] if len(values) == 1 else Text(text_key(tokens))
 
-    def braces(self, inner: list[Token]) -> Value:
+    def braces(self, inner: Tokens) -> Value:
         """A set, by its members or by a condition on one variable: {x | x > 3}."""
         parts, found = split(inner, "|:")
-        is_real = [token.text for token in parts[0][1:]] in ([], ["∈", r"\mathbbR"])
-        if found and len(parts) == 2 and parts[0] and is_letter(parts[0][0]) and is_real:
-            condition = self.item(parts[1])
+        if found and len(parts) == 2 and _ranges_over_reals(parts[0]):
             variable = parts[0][0].text
+            condition = self.item(parts[1])
             is_about_it = isinstance(condition, Named) and condition.label and condition.label.key == variable
             return condition.value if is_about_it else Text(text_key(inner))
         if not inner:
@@ -330,17 +350,19 @@ class _Reader:
         is_list = isinstance(listed, Bag) and not listed.is_set
         return Bag(listed.items if is_list else (listed,), is_set=True)
 
-    def environment(self, name: str, inner: list[Token]) -> Value | None:
+    def environment(self, name: str, inner: Tokens) -> Value | None:
         if name in _MATRICES:
             return self.matrix(name, inner)
         return self.system(inner) if name == "cases" else None
 
-    def matrix(self, environment: str, inner: list[Token]) -> Value:
-        rows, _ = split(inner, (r"\\",))
-        entries = tuple(tuple(self.side(entry) for entry in split(row, "&")[0]) for row in rows if row)
-        return Grid(entries, is_determinant=environment in ("vmatrix", "Vmatrix"))
+    def matrix(self, environment: str, inner: Tokens) -> Value:
+        rows = []
+        for row in filter(None, split(inner, (r"\\",))[0]):
+            entries, _ = split(row, "&")
+            rows.append(tuple(map(self.side, entries)))
+        return Grid(tuple(rows), is_determinant=environment in ("vmatrix", "Vmatrix"))
 
-    def system(self, inner: list[Token]) -> Bag | None:
+    def system(self, inner: Tokens) -> Bag | None:
         """x = 1, y = 2 one below the other; None if this is anything but one value for each of several names."""
         if any(token.text == "&" for token in inner):
             return None
@@ -351,9 +373,12 @@ class _Reader:
 
     def multiple(self, tokens: Tokens) -> Value | None:
         """A number times a matrix; None if this is anything else."""
-        start = next(at for at, token in enumerate(tokens) if token.kind in ("begin", "end"))
+        kinds = [token.kind for token in tokens]
+        start = kinds.index("begin") if "begin" in kinds else 0
         factor = self.expression(tokens[:start])
-        grid = self.side(tokens[start:]) if factor and enclosed(tokens[start:]) else None
+        if factor is None or not enclosed(tokens[start:]):
+            return None
+        grid = self.side(tokens[start:])
         return scaled(grid, factor, self.algebra) if isinstance(grid, Grid) else None
 
     def quantity(self, tokens: Tokens) -> Value:
@@ -372,9 +397,37 @@ class _Reader:
             return Text(key)
 
 
+def _under(label: Label | None, value: Value, difference: Quotient | None = None) -> Value:
+    """The value under its name; "the answer" is no name."""
+    if label is not None and label.key in _UNNAMED:
+        return value
+    return Named(label, value, difference)
+
+
+def _label_first(left: Tokens, right: Tokens) -> tuple[Tokens, Tokens]:
+    """5 = x as x = 5."""
+    is_turned = read_label(left) is None and read_label(right) is not None
+    return (right, left) if is_turned else (left, right)
+
+
+def _with_shared_label(items: list[Value]) -> list[Value]:
+    """x = 3, 5 as x = 3, x = 5."""
+    if len(items) < 2 or not isinstance(items[0], Named):
+        return items
+    label = items[0].label
+    return [Named(label, item) if isinstance(item, Scalar) else item for item in items]
+
+
 def _is_bounded(item: Value) -> bool:
     """Whether the item says which interval a variable is in."""
-    return isinstance(item, Named) and item.label is not None and isinstance(item.value, Row)
+    if not isinstance(item, Named) or item.label is None:
+        return False
+    return isinstance(item.value, Row)
+
+
+def _is_variable_value(item: Value) -> bool:
+    atom = item.value.lone_atom if isinstance(item, Scalar) else None
+    return atom is not None and "(" not in atom
 
 
 def _is_series_of_verdicts(items: Sequence[Value]) -> bool:
@@ -386,11 +439,22 @@ def _is_series_of_verdicts(items: Sequence[Value]) -> bool:
     return len(letters) > 1 and set(letters) <= {"T", "F"}
 
 
-def _with_signs(tokens: list[Token], signs: dict[str, str]) -> list[Token]:
-    return [token._replace(text=signs[token.text]) if is_mark(token, "±∓") else token for token in tokens]
+def _has_both_signs(tokens: Tokens) -> bool:
+    """Whether ± or ∓ stands in a value, not in a tuple or a matrix."""
+    depth = 0
+    for token in tokens:
+        if token.text not in ("(", ")", "{", "}"):
+            depth += (token.kind in ("open", "begin")) - (token.kind in ("close", "end"))
+        if depth == 0 and is_mark(token, "±∓"):
+            return True
+    return False
 
 
-def _split_words_and_colon(tokens: list[Token]) -> tuple[list[Token], list[Token]]:
+def _with_signs(tokens: Tokens, signs: dict[str, str]) -> Tokens:
+    return [token._replace(text=signs.get(token.text, token.text)) for token in tokens]
+
+
+def _split_words_and_colon(tokens: Tokens) -> tuple[Tokens, Tokens]:
     """ "Answer: 5" as (Answer, 5); no words for a time or a ratio."""
     parts, _ = split(tokens, (":",))
     if len(parts) != 2 or not all(parts):
@@ -403,29 +467,41 @@ def _split_words_and_colon(tokens: list[Token]) -> tuple[list[Token], list[Token
 def _leaves(tokens: Tokens) -> tuple[str, ...]:
     """The numbers, names and functions of a side, sorted; nothing for a number as it is written."""
     kept = [token for token in tokens if token.text not in ("{", "}", "(", ")")]
-    if all(token.kind == "number" or token.text in (r"\frac", "/", "-", "+") for token in kept):
-        if sum(is_mark(token, "+-") for token in kept[1:]) == 0 and not is_range_or_code(kept):
-            return ()
+    has_sign_inside = any(is_mark(token, "+-") for token in kept[1:])
+    is_number = all(token.kind == "number" or token.text in (r"\frac", "/", "-", "+") for token in kept)
+    if is_number and not has_sign_inside and not is_range_or_code(kept):
+        return ()
     return tuple(sorted(token.text for token in kept if token.text not in ("*", "/", r"\frac")))
 
 
 def _is_variable(side: Tokens) -> bool:
     """Whether the side is x or -x."""
-    letter = side[1:] if len(side) == 2 and is_mark(side[0], "-") else side
+    letter = side[1:] if is_mark(side[0], "-") else side
     return len(letter) == 1 and is_letter(letter[0]) and letter[0].text not in "πei"
 
 
-def _without_integers(parts: list[list[Token]]) -> list[list[Token]]:
+def _ranges_over_reals(tokens: Tokens) -> bool:
+    r"""Whether a set is said to be of all x, or all x \in \mathbb{R}, with some condition."""
+    texts = [token.text for token in tokens[1:]]
+    return bool(tokens) and is_letter(tokens[0]) and texts in ([], ["∈", r"\mathbbR"])
+
+
+def _without_integers(parts: list[Tokens]) -> list[Tokens]:
     """`k\\pi, k \\in \\mathbb{Z}` without its last part, which only says what a k in an answer means; not so with x >
     1, x \\in \\mathbb{Z}."""
     *answers, last = parts
-    if [token.text for token in last[1:]] != ["∈", r"\mathbbZ"] or last[0].text not in ("k", "m", "n"):
-        return parts
     texts = [[token.text for token in part] for part in answers]
+    if [token.text for token in last[1:]] != ["∈", r"\mathbbZ"]:
+        return parts
     if any(sign in text for text in texts for sign in "<>≤≥≠∈≈"):
         return parts
-    values = [text[text.index("=") + 1 :] if "=" in text else text for text in texts]
-    return answers if any(last[0].text in value for value in values) else parts
+    variable = last[0].text
+    is_used = any(variable in _right_side(text) for text in texts)
+    return answers if is_used and variable in ("k", "m", "n") else parts
+
+
+def _right_side(texts: list[str]) -> list[str]:
+    return texts[texts.index("=") + 1 :] if "=" in texts else texts
 
 
 def _union_sign(tokens: Tokens, at: int) -> Token:
