@@ -22,7 +22,7 @@ setup(
     extras_require={
         "flash": ["flash-attn>=2.7"],
         "test": ["pytest>=8.0", "hypothesis>=6.100", "triton>=3.5", "peft>=0.18"],
-        "bench": ["trl>=0.27", "peft>=0.18", "rank-bm25>=0.2"],
+        "bench": ["trl>=0.27", "peft>=0.18", "rank-bm25>=0.2", "math-verify>=0.8"],
         "track": ["swanlab", "wandb"],
     },
 )

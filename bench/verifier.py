@@ -100,6 +100,8 @@ def swap_sides(text: str, rng: random.Random) -> str | None:
     if len(sides) != 3 or re.search(r"text|,|;|\$|\\mid|\||:", text):
         return None
     left, sign, right = sides
+    if not left.strip() or not right.strip() or left.count("(") != left.count(")"):
+        return None
     return f"{right.strip()} {signs[sign]} {left.strip()}"
 
 
@@ -160,6 +162,10 @@ def on_values(*templates: str, pattern: str = r"") -> Rule:
 
 
 PROSE = r"(?<!\\)\b[A-Za-z]{4,}|begin|\\cdots|[0-9] \\frac"
+NO_VALUE = (
+    r"(?<!\\)\b[A-Za-z]{2,}|\\[{}]|[=<>,;:|$%&±~]|\([A-J]\)|^[A-J]$|[0-9]-[0-9]+-|[^\x00-\x7f]"
+    r"|\\(text|pm|le|ge|ne|in|cup|begin|approx|log|ln|sin|cos|tan|math)|^[-0. ]+$|[!.]$|_\{?[0-9]+\}?$"
+)
 WHOLE = r"[2-9][0-9]{0,3}$"
 UNICODE = (
     (r"\\pi(?![A-Za-z])", "π"),
@@ -259,9 +265,8 @@ def invert_fraction(text: str, rng: random.Random) -> str | None:
 
 
 def negate(text: str, rng: random.Random) -> str | None:
-    if re.search(r"[A-Za-z]{4}|[=<>,;:|$%&±~]|\\(text|pm|le|ge|ne|in|cup|begin|approx|log|ln|sin|cos|tan|math)", text):
-        return None
-    return None if re.search(r"^[-0. ]+$|^[A-J]$|[!.]$|_\{?[0-9]+\}?$|[^\x00-\x7f]", text) else f"-({text})"
+    """The answer with the other sign, if it is one value."""
+    return None if re.search(NO_VALUE, text) else f"-({text})"
 
 
 def next_number(match: re.Match) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 
 from rewards.mathematics.text import Token, Tokens, closing_bracket, is_letter, is_mark, text_key
 
-MAX_ARGUMENT: Final = 200  # tokens: looking further would make deep nesting slow
+MAX_ARGUMENT: Final = 120  # tokens: looking further would make deep nesting slow
 _CONSTANTS: Final = frozenset("π")
 _ALWAYS_FUNCTIONS: Final = frozenset("fΓζ")
 # letters that are functions where they are applied to something made of these letters alone
@@ -94,7 +94,8 @@ def _name(tokens: Tokens, at: int, end: int) -> Name:
     if is_power or opening >= len(tokens) or tokens[opening].text not in ("(", "["):
         return Name(at, text, None)
     closing = closing_bracket(tokens, opening, MAX_ARGUMENT)
-    argument = tuple(tokens[opening + 1 : closing])
+    is_closed = tokens[closing].kind == "close"
+    argument = tuple(tokens[opening + 1 : closing]) if is_closed else ()
     is_assigned = closing + 1 < len(tokens) and is_mark(tokens[closing + 1], "=")
     is_first = at == 0 or is_mark(tokens[at - 1], ",;:") or tokens[at - 1].kind == "word"
     has_bare_names = all(is_letter(part) or is_mark(part, ",") for part in argument)

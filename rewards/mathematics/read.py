@@ -114,7 +114,9 @@ class _Reader:
         words, rest = _split_words_and_colon(tokens)
         if words:
             label = Label(text_key(words), is_words=True)
-            return _under(label, self.item(stripped(rest)))
+            if label.key in _UNNAMED:
+                return self.answer(stripped(rest))
+            return Named(label, self.item(stripped(rest)))
         sides, signs = split(tokens, (*RELATIONS, *_EQUALS_WORDS))
         signs = ["=" if sign in _EQUALS_WORDS else sign for sign in signs]
         if signs and not sides[0] and signs[0] in "=≈":
@@ -137,7 +139,7 @@ class _Reader:
         if label is not None and set(signs) == {"="}:
             rest = self.chain(sides[1:], signs[1:])
             if rest.holds:
-                return _under(label, rest.sides[-1])
+                return Named(label, rest.sides[-1])
         return self.chain(sides, signs)
 
     def chain(self, sides: Sequence[Tokens], signs: Sequence[str]) -> Chain:
@@ -157,14 +159,16 @@ class _Reader:
         """x = 5 under its name, x + y = 5 too; other equations in variables as a relation, the rest as two sides."""
         left, right = _label_first(left, right)
         label = read_label(left)
+        if label is not None and label.key in _UNNAMED:
+            return self.answer(stripped(right))
         if label is None and enclosed(left) and self.is_point(self.side(left)):  # (x, y) = (1, 2)
             label = Label(text_key(left))
         values = self.expression(left), self.expression(right)
         if None in values:
-            return _under(label, self.side(right)) if label else self.chain([left, right], [sign])
+            return Named(label, self.side(right)) if label else self.chain([left, right], [sign])
         difference = self.algebra.subtract(*values)
         if label is not None or self.is_term_with_value(*values):
-            return _under(label, self.side(right), difference)
+            return Named(label, self.side(right), difference)
         if sign == "=" and self.is_equation(*values, difference):
             return Relation("=", difference)
         return self.chain([left, right], [sign])
@@ -395,13 +399,6 @@ class _Reader:
             return read_quantity(tokens, self.algebra)
         except Unreadable:
             return Text(key)
-
-
-def _under(label: Label | None, value: Value, difference: Quotient | None = None) -> Value:
-    """The value under its name; "the answer" is no name."""
-    if label is not None and label.key in _UNNAMED:
-        return value
-    return Named(label, value, difference)
 
 
 def _label_first(left: Tokens, right: Tokens) -> tuple[Tokens, Tokens]:
