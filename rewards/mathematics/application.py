@@ -91,7 +91,8 @@ def _name(tokens: Tokens, at: int, end: int) -> Name:
     exponent = "".join(token.text for token in tokens[end:opening])
     is_inverse = exponent in ("^{-1}", "^-1")
     is_power = opening > end and not is_inverse and text[0] not in _ALWAYS_FUNCTIONS
-    if is_power or opening >= len(tokens) or tokens[opening].text not in ("(", "["):
+    is_exponent = at > 0 and is_mark(tokens[at - 1], "^")  # 2^n(n+1)
+    if is_power or is_exponent or opening >= len(tokens) or tokens[opening].text not in ("(", "["):
         return Name(at, text, None)
     closing = closing_bracket(tokens, opening, MAX_ARGUMENT)
     is_closed = tokens[closing].kind == "close"
@@ -135,7 +136,8 @@ def _is_function(uses: Sequence[Name], is_bare: bool, num_arguments: int) -> boo
         return True
     if any(_repeats_in_argument(use) for use in uses):  # x(x+1)
         return False
-    if letter in _ALWAYS_FUNCTIONS or any(_is_known(use) for use in uses):
+    is_derivative = "'" in uses[0].text
+    if is_derivative or letter in _ALWAYS_FUNCTIONS or any(map(_is_known, uses)):
         return True
     if num_arguments > 1 or not all(_is_sum(use.argument) for use in uses):
         return True
@@ -148,9 +150,9 @@ def _repeats_in_argument(use: Name) -> bool:
 
 def _is_known(use: Name) -> bool:
     """Whether the letter is a usual name for functions of what is in the brackets."""
-    letters = {name.letter for name in _names(use.argument)}
-    has_subscript = "_" in use.text
-    return bool(letters) and not has_subscript and letters <= _FUNCTIONS_OF.get(use.letter, frozenset())
+    names = {name.text for name in _names(use.argument)}
+    usual = _FUNCTIONS_OF.get(use.text, frozenset())  # with a subscript, v_0, it is a constant
+    return bool(names) and names <= usual
 
 
 def _is_sum(argument: Tokens) -> bool:

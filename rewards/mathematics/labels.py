@@ -36,6 +36,8 @@ def read_label(tokens: Tokens) -> Label | None:
         return None
     if any(token.kind == "word" and len(token.text) > 1 for token in tokens):
         return _phrase(tokens)
+    if _is_ratio_of_names(tokens):
+        return Label(text_key(tokens))
     if tokens[0].kind == "applied":
         return _application(tokens)
     if _is_object(_without_measure(tokens)):
@@ -93,6 +95,12 @@ def _without_measure(tokens: Tokens) -> Tokens:
     if len(texts) > 3 and texts[0] == texts[-1] == "|":
         return tokens[1:-1]
     return tokens
+
+
+def _is_ratio_of_names(tokens: Tokens) -> bool:
+    """x:y, AB:CD."""
+    has_colon = any(is_mark(token, ":") for token in tokens)
+    return has_colon and all(is_letter(token) or is_mark(token, ":") for token in tokens)
 
 
 def _is_object(tokens: Tokens) -> bool:

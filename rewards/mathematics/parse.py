@@ -110,11 +110,12 @@ class _Reader:
         return negative
 
     def starts_factor(self) -> bool:
-        """Whether the next token multiplies what stands before it. A number does only in `3!4!`: `x 2`, `\\frac12 3`
-        have no value."""
-        token = self.peek()
+        """Whether the next token multiplies what stands before it. A number does only in `3!4!` and `(n+1)2^n`: `x 2`,
+        `\\frac12 3` have no value."""
+        token, before = self.peek(), self.peek(-1)
         if token.kind == "number":
-            return is_mark(self.peek(-1), "!")
+            is_power = is_mark(self.peek(1), "^") and (before.text == ")" or before.kind == "name")
+            return is_power or is_mark(before, "!")
         if token.kind == "open":
             return token.text in _MULTIPLYING_GROUPS
         if token.kind == "command":

@@ -156,14 +156,20 @@ class _Tokenizer:
 
 
 def _matched_brackets(text: str) -> tuple[set[int], set[int]]:
-    """Where brackets open and close that belong together, of any two kinds: an interval has "(" and "]"."""
-    opening, closing, waiting = set(), set(), []
+    """Where brackets open and close that belong together, of any two kinds: an interval has "(" and "]", or "]" and
+    "[" in French."""
+    opening, closing, waiting, alone = set(), set(), [], []
     for bracket in _BRACKET.finditer(text):
         if bracket["opening"]:
             waiting.append(bracket.start())
         elif waiting:
             opening.add(waiting.pop())
             closing.add(bracket.start())
+        else:
+            alone.append(bracket.start())
+    square = [at for at in sorted(alone + waiting) if text[at] in "[]"]
+    opening.update(square[: len(square) // 2 * 2 : 2])
+    closing.update(square[1::2])
     return opening, closing
 
 
