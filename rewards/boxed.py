@@ -142,7 +142,9 @@ def _end_of_group(text: str, start: int) -> int:
 
 def _is_visible(content: str) -> bool:
     r"""Whether anything would be printed: `\,`, `{}` and `\text{ }` are blank."""
-    return len(content.strip()) > MAX_ANSWER_CHARS or any(token.text not in "{}" for token in tokenize(clean(content)))
+    if len(content.strip()) > MAX_ANSWER_CHARS:
+        return True
+    return any(token.text not in "{}" for token in tokenize(clean(content)))
 
 
 def _is_readable(gold: str) -> bool:
@@ -151,4 +153,5 @@ def _is_readable(gold: str) -> bool:
 
 def _excerpt(text: str) -> str:
     """A short printable form of untrusted text, control characters and lone surrogates escaped."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in (text if len(text) <= 80 else text[:77] + "..."))
+    shown = text if len(text) <= 80 else text[:77] + "..."
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)

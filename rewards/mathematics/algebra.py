@@ -319,9 +319,11 @@ class Algebra:
             row: Polynomial = {}
             for right, d in q.items():
                 self._spend(c, d)
-                for monomial, e in self._merge(left, right, self._checked(c * d)).items():
+                merged = self._merge(left, right, self._checked(c * d))
+                for monomial, e in merged.items():
                     row[monomial] = row.get(monomial, Fraction(0)) + e
-            total = self._sum(total, {monomial: e for monomial, e in row.items() if e})
+            row = {monomial: e for monomial, e in row.items() if e}
+            total = self._sum(total, row)
         return total
 
     def _merge(self, left: Monomial, right: Monomial, coefficient: Fraction) -> Polynomial:
@@ -351,10 +353,12 @@ class Algebra:
             return Quotient({((atom, power),): Fraction(1)}, ONE)
         period, polynomial = self.rules[atom]
         whole, rest = divmod(power, period)
-        alone = Quotient({((atom, rest),) if rest else (): Fraction(1)}, ONE)
+        monomial = ((atom, rest),) if rest else ()
+        alone = Quotient({monomial: Fraction(1)}, ONE)
         known = Quotient(polynomial, ONE)
         if known.number:
-            return self.multiply(alone, self.number(self._rational_power(known.number, whole)))
+            power_of_number = self._rational_power(known.number, whole)
+            return self.multiply(alone, self.number(power_of_number))
         return self.multiply(alone, self.whole_power(known, whole))
 
     def _rational_power(self, base: Fraction, n: int) -> Fraction:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rewards.mathematics.text import Token, Tokens, closing_bracket, is_letter, is_mark, text_key
+from rewards.mathematics.text import Token, Tokens, closing_bracket, is_letter, is_mark, nesting, text_key
 
 MAX_ARGUMENT: Final = 120  # tokens: looking further would make deep nesting slow
 _CONSTANTS: Final = frozenset("π")
@@ -159,7 +159,7 @@ def _is_sum(argument: Tokens) -> bool:
     """Whether several terms stand in the brackets."""
     depth = 0
     for at, token in enumerate(argument):
-        depth += (token.kind in ("open", "begin")) - (token.kind in ("close", "end"))
+        depth += nesting(token)
         if depth == 0 and at and is_mark(token, "+-") and not is_mark(argument[at - 1], "^*/+-"):
             return not any(is_mark(part, ",") for part in argument)
     return False

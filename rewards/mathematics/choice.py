@@ -1,12 +1,16 @@
 """The letter of a multiple-choice answer: `B`, `(B)`, `B.`, `(B) 12`, `B. Paris`, "Option B"."""
 
+from typing import Final
+
 from rewards.mathematics.text import Token, Tokens, is_letter, is_mark, stripped
+
+_LEADS: Final = ("option", "choice", "answer")
 
 
 def split_choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
     """(letter A to J, what follows it), or None: no letter in front, several of them ("A) 5 B) 6", "(A) (B)"), or a
     term ("(B) + 1")."""
-    if len(tokens) > 1 and tokens[0].kind == "word" and tokens[0].text.casefold() in ("option", "choice", "answer"):
+    if len(tokens) > 1 and tokens[0].kind == "word" and tokens[0].text.casefold() in _LEADS:
         tokens = [token for token in tokens[1:] if not is_mark(token, ":")]
     if not tokens:
         return None
@@ -16,13 +20,13 @@ def split_choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
         return None
     if not rest:
         return letter.text, []
-    ends_with_point = not in_brackets and is_mark(rest[0], ".:") and len(rest) > 1 and rest[1].spaced
-    if rest[0].text != ")" and not ends_with_point:
+    end, *behind = rest
+    has_point = is_mark(end, ".:") and bool(behind) and behind[0].spaced
+    if end.text != ")" and (in_brackets or not has_point):
         return None
-    body = stripped(rest[1:])
-    if _goes_on(rest[1:]) or any(_is_choice_mark(body, at) for at in range(len(body))):
-        return None
-    return letter.text, body
+    body = stripped(behind)
+    has_others = any(_is_choice_mark(body, at) for at in range(len(body)))
+    return None if has_others or _goes_on(behind) else (letter.text, body)
 
 
 def _goes_on(tokens: Tokens) -> bool:
@@ -46,6 +50,6 @@ def _is_choice_mark(tokens: Tokens, at: int) -> bool:
     """Whether another choice starts here."""
     if not _is_choice_letter(tokens[at]):
         return False
-    if len(tokens) == 1:
-        return True
-    return at + 1 < len(tokens) and (tokens[at + 1].text == ")" or is_mark(tokens[at + 1], ".:"))
+    if at + 1 == len(tokens):
+        return len(tokens) == 1
+    return tokens[at + 1].text in (")", ".", ":")

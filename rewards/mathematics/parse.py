@@ -50,7 +50,8 @@ def exact(literal: str) -> Fraction:
     if literal.endswith(")"):
         fixed, _, repeated = literal[:-1].partition("(")
         shift = 10 ** len(fixed.partition(".")[2])
-        return Fraction(fixed if fixed != "." else 0) + Fraction(int(repeated), (10 ** len(repeated) - 1) * shift)
+        period = (10 ** len(repeated) - 1) * shift
+        return Fraction(fixed if fixed != "." else 0) + Fraction(int(repeated), period)
     mantissa, _, exponent = literal.replace("E", "e").partition("e")
     if len(exponent) > 5 or abs(int(exponent or 0)) > MAX_DIGITS:
         raise Unreadable("too large an exponent")
@@ -143,7 +144,7 @@ class _Reader:
         """`^2`, `^{-1}`, `^-1`, `^\\pi`, and to the right first: 2^3^2 = 2^9."""
         self.descend()
         negative = self.signs()
-        value = self.algebra.number(exact(self.take().text)) if self.peek().kind == "number" else self.primary()
+        value = self.literal_or_primary()
         if is_mark(self.peek(), "^"):
             self.take()
             value = power(self.algebra, value, self.exponent())
@@ -200,12 +201,14 @@ class _Reader:
             is_mixed = _is_whole(above) and fraction.number is not None and 0 < fraction.number < 1
             return self.algebra.add(value, fraction) if is_mixed else self.algebra.multiply(value, fraction)
         above, slash, below = self.peek(), self.peek(1), self.peek(2)
-        if not (above.spaced and is_mark(slash, "/") and above.text.isdigit() and below.text.isdigit()):
+        are_digits = above.text.isdigit() and below.text.isdigit()
+        if not are_digits or not above.spaced or not is_mark(slash, "/"):
             return value
-        if not 0 < exact(above.text) < exact(below.text):
+        top, bottom = exact(above.text), exact(below.text)
+        if not 0 < top < bottom:
             return value
         self.at += 3
-        return self.algebra.add(value, self.algebra.number(exact(above.text) / exact(below.text)))
+        return self.algebra.add(value, self.algebra.number(top / bottom))
 
     def name(self, token: Token) -> Quotient:
         label = token.text
@@ -278,7 +281,12 @@ class _Reader:
         """What `\\frac` takes: a group or one token, of a number one digit (`\\frac12`)."""
         token = self.peek()
         if token.kind == "number" and token.text.isdigit() and len(token.text) > 1:
-            self.tokens[self.at : self.at + 1] = [Token("number", token.text[0]), Token("number", token.text[1:])]
+            digits = Token("number", token.text[0]), Token("number", token.text[1:])
+            self.tokens[self.at : self.at + 1] = digits
+        return self.literal_or_primary()
+
+    def literal_or_primary(self) -> Quotient:
+        """A number as it stands, without the fraction that might make it a mixed one; or any other primary."""
         if self.peek().kind == "number":
             return self.algebra.number(exact(self.take().text))
         return self.primary()
@@ -289,8 +297,7 @@ class _Reader:
         if self.peek().text == "[":
             self.take()
             degree = self.group("[")
-        radicand = self.algebra.number(exact(self.take().text)) if self.peek().kind == "number" else self.primary()
-        return root(self.algebra, radicand, degree)
+        return root(self.algebra, self.literal_or_primary(), degree)
 
     def function(self, name: str) -> Quotient:
         """`\\sin^2 2x`, `\\log_2(8)`, `\\tan^{-1} x`: without brackets the argument is the product up to the next

@@ -15,7 +15,18 @@ from rewards.mathematics.labels import Label, is_phrase, read_label
 from rewards.mathematics.numeral import read_numeral
 from rewards.mathematics.parse import CLOSERS, read_expression
 from rewards.mathematics.quantity import Scalar, is_range_or_code, read_quantity
-from rewards.mathematics.text import RELATIONS, Token, Tokens, enclosed, is_letter, is_mark, split, stripped, text_key
+from rewards.mathematics.text import (
+    RELATIONS,
+    Token,
+    Tokens,
+    enclosed,
+    is_letter,
+    is_mark,
+    nesting,
+    split,
+    stripped,
+    text_key,
+)
 from rewards.mathematics.value import (
     INFINITY,
     MINUS_INFINITY,
@@ -225,9 +236,11 @@ class _Reader:
         """The interval of the one variable between numbers, increasing signs given: 0 < x ≤ 1, -x < 3; None if it is
         anything else."""
         places = [at for at, side in enumerate(sides) if _is_variable(side)]
-        if len(sides) > 3 or len(places) != 1 or (len(sides) == 3 and places != [1]):
+        if len(sides) > 3 or len(places) != 1:
             return None
         at = places[0]
+        if len(sides) == 3 and at != 1:
+            return None
         low, high = MINUS_INFINITY, INFINITY
         opener, closer = "(", ")"
         if at > 0:
@@ -239,8 +252,9 @@ class _Reader:
         if low is None or high is None:
             return None
         row = Row(opener, closer, (low, high))
-        is_negative = len(sides[at]) > 1
-        return Named(Label(sides[at][-1].text), self.mirrored(row) if is_negative else row)
+        if len(sides[at]) > 1:  # -x
+            row = self.mirrored(row)
+        return Named(Label(sides[at][-1].text), row)
 
     def bound(self, tokens: Tokens) -> Scalar | None:
         """The number that bounds an interval, None for anything else."""
@@ -441,7 +455,7 @@ def _has_both_signs(tokens: Tokens) -> bool:
     depth = 0
     for token in tokens:
         if token.text not in ("(", ")", "{", "}"):
-            depth += (token.kind in ("open", "begin")) - (token.kind in ("close", "end"))
+            depth += nesting(token)
         if depth == 0 and is_mark(token, "±∓"):
             return True
     return False

@@ -73,7 +73,9 @@ _BRACKET: Final = re.compile(
     r"(?P<opening>[(\[]|\\\{|\\l(?:brace|brack|angle|floor|ceil)(?![A-Za-z]))"
     r"|[)\]]|\\\}|\\r(?:brace|brack|angle|floor|ceil)(?![A-Za-z])"
 )
+_DOLLAR: Final = re.compile(r"(?<!\\)\$")
 _GREEK_LETTER: Final = re.compile(f"([{''.join(sorted(set(symbols.GREEK.values())))}])")
+_AROUND: Final = (",", ".", ";", ":", '"', r"\\")  # punctuation around an answer, or a new line at its end
 _PUNCTUATION: Final = frozenset((r"\{", r"\}", r"\\", *"\\()[]{}.,:;?!…'\"|-_*&~@#\ufffd"))
 
 
@@ -81,15 +83,26 @@ def clean(text: str) -> str:
     """One spelling for Unicode's many: no control characters or lone surrogates, ASCII digits and operators, single
     spaces."""
     text = text.translate(symbols.CHARACTERS)
-    text = _SUPERSCRIPT_RUN.sub(lambda run: "^{" + "".join(symbols.SUPERSCRIPTS[c] for c in run[0]) + "}", text)
-    text = _SUBSCRIPT_RUN.sub(lambda run: "_{" + "".join(symbols.SUBSCRIPTS[c] for c in run[0]) + "}", text)
+    text = _SUPERSCRIPT_RUN.sub(_superscript, text)
+    text = _SUBSCRIPT_RUN.sub(_subscript, text)
     text = " ".join(text.split())
     if r"\begin" not in text:  # escaped twice: \\frac; in a matrix \\ ends a row
         text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
     for pattern, new in _REWRITES:
         text = pattern.sub(new, text)
     # an even number of dollars delimits formulas; an odd one holds a price
-    return re.sub(r"(?<!\\)\$", "" if len(re.findall(r"(?<!\\)\$", text)) % 2 == 0 else r"\\$", text).strip()
+    are_delimiters = len(_DOLLAR.findall(text)) % 2 == 0
+    return _DOLLAR.sub("" if are_delimiters else r"\\$", text).strip()
+
+
+def _superscript(run: re.Match) -> str:
+    digits = "".join(symbols.SUPERSCRIPTS[character] for character in run[0])
+    return f"^{{{digits}}}"
+
+
+def _subscript(run: re.Match) -> str:
+    digits = "".join(symbols.SUBSCRIPTS[character] for character in run[0])
+    return f"_{{{digits}}}"
 
 
 def tokenize(text: str) -> list[Token]:
@@ -206,7 +219,8 @@ def _one_spelling(number: str) -> str:
 
 def _symbol(kind: str, found: str) -> list[Token]:
     if kind == "environment":
-        return [Token("begin" if found.startswith(r"\begin") else "end", found[found.index("{") + 1 : -1].rstrip("*"))]
+        side, _, name = found.rstrip("*}").partition("{")
+        return [Token(side.strip("\\ "), name)]
     if found in symbols.IGNORED:
         return []
     if kind == "command":
@@ -257,17 +271,26 @@ def is_mark(token: Token, texts: str) -> bool:
     return token.kind == "mark" and token.text in texts
 
 
+def nesting(token: Token) -> int:
+    """How much deeper in brackets the next token stands: 1 after an opening one, -1 after a closing one."""
+    if token.kind in ("open", "begin"):
+        return 1
+    return -1 if token.kind in ("close", "end") else 0
+
+
 def is_letter(token: Token) -> bool:
     """Whether the token can be a variable; `\\text{x}` can, too."""
-    return token.kind == "name" or (token.kind == "word" and len(token.text) == 1 and token.text.isascii())
+    if token.kind == "word":
+        return len(token.text) == 1 and token.text.isascii()
+    return token.kind == "name"
 
 
 def stripped(tokens: Tokens) -> list[Token]:
     """Without the punctuation around; French ]1, 2[ in the brackets of everyone else."""
     start, end = 0, len(tokens)
-    while start < end and is_mark(tokens[start], ',.;:"'):
+    while start < end and tokens[start].text in _AROUND[:-1]:
         start += 1
-    while end > start and (is_mark(tokens[end - 1], ',.;:"') or tokens[end - 1].text == r"\\"):
+    while end > start and tokens[end - 1].text in _AROUND:
         end -= 1
     kept = list(tokens[start:end])
     if kept and kept[0].text == "]":
@@ -283,7 +306,7 @@ def split(tokens: Tokens, separates: Collection[str]) -> tuple[list[list[Token]]
     parts: list[list[Token]] = [[]]
     found, depth = [], 0
     for token in tokens:
-        depth += (token.kind in ("open", "begin")) - (token.kind in ("close", "end"))
+        depth += nesting(token)
         text = token.text.casefold() if token.kind == "word" else token.text
         if depth == 0 and token.kind in ("mark", "word") and text in separates:
             found.append(text)
@@ -297,7 +320,7 @@ def enclosed(tokens: Tokens) -> bool:
     """Whether the first token is a bracket that the last one closes."""
     depth = 0
     for at, token in enumerate(tokens):
-        depth += (token.kind in ("open", "begin")) - (token.kind in ("close", "end"))
+        depth += nesting(token)
         if depth <= 0:
             return depth == 0 and 0 < at == len(tokens) - 1
     return False
@@ -308,7 +331,7 @@ def closing_bracket(tokens: Tokens, opening: int, within: int | None = None) -> 
     end = len(tokens) if within is None else min(len(tokens), opening + within)
     depth = 0
     for at in range(opening, end):
-        depth += (tokens[at].kind in ("open", "begin")) - (tokens[at].kind in ("close", "end"))
+        depth += nesting(tokens[at])
         if depth <= 0:
             return at
     return end - 1
@@ -367,26 +390,32 @@ def _is_article(tokens: Tokens, at: int) -> bool:
 def same_word(one: Tokens, other: Tokens) -> bool:
     r"""Whether both are letters alone and spell the same, \text{AC}, \overline{AC} and AC; two products, AC and ac, are
     left to algebra."""
-    segments = [_segment(one), _segment(other)]
-    both = [segments[0] or list(one), segments[1] or list(other)]
-    if any(token.kind not in ("word", "name") for token in both[0] + both[1]):
+    segments = _segment(one), _segment(other)
+    ours, theirs = segments[0] or one, segments[1] or other
+    kinds = {token.kind for token in (*ours, *theirs)}
+    if not kinds <= {"word", "name"}:
         return False
-    spelt = ["".join(token.text for token in tokens) for tokens in both]
+    spelt, other_spelt = _spelt(ours), _spelt(theirs)
     if any(segments):
-        return spelt[0] == spelt[1]
-    return any(token.kind == "word" for token in both[0] + both[1]) and spelt[0].casefold() == spelt[1].casefold()
+        return spelt == other_spelt
+    return "word" in kinds and spelt.casefold() == other_spelt.casefold()
+
+
+def _spelt(tokens: Tokens) -> str:
+    return "".join(token.text for token in tokens)
 
 
 def _segment(tokens: Tokens) -> list[Token]:
     r"""The two end points of a segment, \overline{CD}; nothing if it is anything else."""
-    if not tokens or tokens[0].text != r"\overline" or [token.text for token in tokens[1:2]] != ["{"]:
+    texts = [token.text for token in tokens]
+    if texts[:2] != [r"\overline", "{"] or texts[-1] != "}":
         return []
     points = list(tokens[2:-1])
-    spelt = "".join(token.text for token in points)
-    is_pair = tokens[-1].text == "}" and len(spelt) == 2 and spelt.isascii() and spelt.isalpha() and spelt.isupper()
+    is_pair = re.fullmatch("[A-Z]{2}", _spelt(points))
     return points if is_pair else []
 
 
 def has_content(tokens: Tokens) -> bool:
     """False for an answer of nothing but punctuation, dots and brackets: "…", ":", "?"; but {} is the empty set."""
-    return any(token.text not in _PUNCTUATION for token in tokens) or [token.text for token in tokens] == [r"\{", r"\}"]
+    texts = [token.text for token in tokens]
+    return texts == [r"\{", r"\}"] or any(text not in _PUNCTUATION for text in texts)

@@ -115,6 +115,8 @@ _IRREGULAR_PLURALS: Final = {
     "dice": "die",
 }
 
+_PLURAL_ENDINGS: Final = {"ies": "y", "ses": "s", "xes": "x", "ches": "ch", "shes": "sh", "ss": "ss"}
+
 SPELLINGS: Final = {spelling: unit for unit, (others, _) in _UNITS.items() for spelling in (unit, *others.split())}
 UNIT_MARKS: Final = {
     "%": "percent",
@@ -182,7 +184,9 @@ _TEMPERATURE_POWERS: Final = frozenset((("celsius", 1), ("fahrenheit", 1)))
 def unit_named(word: str) -> str | None:
     """The one spelling of a known unit ("cm" for "Centimeters"), None for any other word."""
     word = word.casefold().rstrip(".")
-    return SPELLINGS.get(word) or (SPELLINGS.get(word[:-1]) if word.endswith("s") else None)
+    if word in SPELLINGS:
+        return SPELLINGS[word]
+    return SPELLINGS.get(word[:-1]) if word.endswith("s") else None
 
 
 def magnitude_named(word: str) -> int | None:
@@ -207,7 +211,7 @@ def stem(noun: str) -> str:
     noun = noun.casefold()
     if noun in _IRREGULAR_PLURALS:
         return _IRREGULAR_PLURALS[noun]
-    for ending, singular in (("ies", "y"), ("ses", "s"), ("xes", "x"), ("ches", "ch"), ("shes", "sh"), ("ss", "ss")):
+    for ending, singular in _PLURAL_ENDINGS.items():
         if noun.endswith(ending):
             return noun.removesuffix(ending) + singular
     return noun.removesuffix("s")
