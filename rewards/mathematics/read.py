@@ -65,7 +65,7 @@ _SYNONYMS: Final = {spelt: key for key, others in _WORDS.items() for spelt in ot
 _VERDICTS: Final = frozenset(
     "true false yes no right wrong correct incorrect odd even positive negative zero increasing decreasing "
     "always sometimes never converges diverges convergent divergent rational irrational prime composite up down left "
-    "maximum minimum max min even neither both acute obtuse".split()
+    "maximum minimum max min neither both acute obtuse male female".split()
 )
 
 
