@@ -7,12 +7,15 @@ whatever the model wrote. The reading and comparing is done in mathematics/.
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from rewards.mathematics.algebra import Algebra, Unreadable
+from rewards.mathematics.application import mark_applications
+from rewards.mathematics.compare import same
 from rewards.mathematics.read import read_answer
-from rewards.mathematics.text import clean, has_content, same_word, text_key, tokenize
-from rewards.mathematics.value import same
+from rewards.mathematics.text import Token, clean, has_content, same_word, text_key, tokenize
+from rewards.mathematics.trigonometry import separate_angles
 
 MAX_ANSWER_CHARS: Final = 2000  # longer answers are compared as text
 
@@ -20,7 +23,10 @@ Verdict = Literal["correct", "wrong", "no_answer", "unscorable"]
 
 _BOX: Final = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE: Final = re.compile(r"\\.|[{}]", re.DOTALL)
-_UNBRACED: Final = re.compile(r"[-+−]?[0-9][0-9.,]*|\\[A-Za-z]+|[A-Za-z]")
+_UNBRACED: Final = re.compile(r"[-+−]?[0-9][0-9.,]*|[-+−]?\\[A-Za-z]+|[A-Za-z]")
+_OPTION: Final = re.compile(r"\s*\[[^\[\]{}]*\]")  # the 3 of \sqrt[3]{2}
+_ARGUMENT: Final = re.compile(r"\s*(?:(?=\{)|[0-9A-Za-z](?![A-Za-z])|\\[A-Za-z]+)")
+_NUM_ARGUMENTS: Final = {"frac": 2, "dfrac": 2, "tfrac": 2, "cfrac": 2, "binom": 2, "dbinom": 2, "sqrt": 1}
 
 
 def last_boxed(text: str) -> str | None:
@@ -55,9 +61,17 @@ def equivalent(answer: str, truth: str) -> bool:
         return False
     if text_key(answer_tokens) == text_key(truth_tokens) or same_word(answer_tokens, truth_tokens):
         return True
+    answer_tokens, truth_tokens = mark_applications(answer_tokens, truth_tokens)
     algebra = Algebra()
+    if _same_value(answer_tokens, truth_tokens, algebra):
+        return True
+    parts = separate_angles(algebra)  # sin x and sin(x/2) meet when both are written in sines of x/2
+    return bool(parts) and _same_value(answer_tokens, truth_tokens, Algebra(angle_parts=parts))
+
+
+def _same_value(answer: Sequence[Token], truth: Sequence[Token], algebra: Algebra) -> bool:
     try:
-        return same(read_answer(answer_tokens, algebra), read_answer(truth_tokens, algebra), algebra)
+        return same(read_answer(answer, algebra), read_answer(truth, algebra), algebra)
     except (Unreadable, RecursionError):  # the comparison itself grew beyond the limits
         return False
 
@@ -85,16 +99,35 @@ def _find_box(text: str) -> tuple[str | None, str]:
         end = _end_of_group(text, last.end())
         content = text[last.end() + 1 : end - 1]
     else:
-        unbraced = _UNBRACED.match(text, last.end())
-        end = unbraced.end() if unbraced else 0
-        while unbraced and text[end : end + 1] == "{":
-            end = _end_of_group(text, end) or len(text)
+        end = _end_without_braces(text, last.end())
         content = text[last.end() : end].rstrip(".,")
     if not end:
         return None, r"the last \boxed{} is cut off"
     if not _is_visible(content):
         return None, r"the last \boxed{} is blank"
     return content.strip(), ""
+
+
+def _end_without_braces(text: str, start: int) -> int:
+    r"""The index after what a box without braces holds: a number, a letter, a command with its arguments (`\frac12`); 0
+    if there is nothing of the kind."""
+    unbraced = _UNBRACED.match(text, start)
+    if unbraced is None:
+        return 0
+    end = unbraced.end()
+    command = unbraced[0].lstrip("-+−").removeprefix("\\")
+    option = _OPTION.match(text, end) if command == "sqrt" else None
+    end = option.end() if option else end
+    for _ in range(_NUM_ARGUMENTS.get(command, 0)):
+        argument = _ARGUMENT.match(text, end)
+        if argument is None:
+            return 0
+        end = argument.end()
+        if text[end : end + 1] == "{" and not argument[0][-1:].isdigit():
+            end = _end_of_group(text, end) or len(text)
+    while "\\" in unbraced[0] and text[end : end + 1] == "{":
+        end = _end_of_group(text, end) or len(text)
+    return end
 
 
 def _end_of_group(text: str, start: int) -> int:
@@ -109,7 +142,9 @@ def _end_of_group(text: str, start: int) -> int:
 
 def _is_visible(content: str) -> bool:
     r"""Whether anything would be printed: `\,`, `{}` and `\text{ }` are blank."""
-    return len(content.strip()) > MAX_ANSWER_CHARS or any(token.text not in "{}" for token in tokenize(clean(content)))
+    if len(content.strip()) > MAX_ANSWER_CHARS:
+        return True
+    return any(token.text not in "{}" for token in tokenize(clean(content)))
 
 
 def _is_readable(gold: str) -> bool:
@@ -118,4 +153,5 @@ def _is_readable(gold: str) -> bool:
 
 def _excerpt(text: str) -> str:
     """A short printable form of untrusted text, control characters and lone surrogates escaped."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in (text if len(text) <= 80 else text[:77] + "..."))
+    shown = text if len(text) <= 80 else text[:77] + "..."
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)

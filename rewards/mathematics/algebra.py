@@ -9,11 +9,12 @@ and two quotients are equal when their cross products are the same polynomial. A
     "i"                  i^2 = -1
     "(1+x)"              a sum under a root: (1+x)^1 is multiplied out
     "abs(x)"             abs(x)^2 = x^2, and √(x^2) = abs(x); otherwise √(xy) = √x·√y, as if variables were positive
+    "sin(x)"             sin(x)^2 = 1 - cos(x)^2, see trigonometry.py
 
 Nothing is rounded. All work is limited: beyond the limits `Unreadable` is raised and the caller compares texts instead.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd, isqrt, lcm
@@ -22,11 +23,14 @@ from typing import Final
 Monomial = tuple[tuple[str, Fraction], ...]  # sorted by atom, no exponent 0
 Polynomial = dict[Monomial, Fraction]  # no coefficient 0
 
+DEGREE: Final = "°"
+CONSTANTS: Final = frozenset(("π", "e", "i"))
 MAX_BITS: Final = 2048  # of a coefficient's numerator or denominator: 616 digits
 MAX_EXPONENT_BITS: Final = 64  # of an exponent that stays symbolic
 MAX_TERMS: Final = 400
 MAX_WORK: Final = 20_000  # coefficient products in one comparison, about 0.1 s
-TRIAL_PRIMES: Final = [n for n in range(2, 3000) if all(n % p for p in range(2, isqrt(n) + 1))]
+MAX_FACTORED_BITS: Final = 256  # of a number that is taken apart into primes
+MAX_TRIAL_PRIME: Final = 3000
 
 
 class Unreadable(Exception):
@@ -48,13 +52,44 @@ class Quotient:
     @property
     def lone_atom(self) -> str | None:
         """The atom if this is nothing but one: "x" for x, None for 2x, x^2 and x + y."""
-        if self.bottom == ONE and list(self.top.values()) == [1]:
-            (monomial,) = self.top
-            return monomial[0][0] if len(monomial) == 1 and monomial[0][1] == 1 else None
-        return None
+        if self.bottom != ONE or list(self.top.values()) != [1]:
+            return None
+        (monomial,) = self.top
+        if len(monomial) != 1:
+            return None
+        ((atom, power),) = monomial
+        return atom if power == 1 else None
+
+    @property
+    def atoms(self) -> set[str]:
+        """All atoms in it."""
+        monomials = [*self.top, *self.bottom]
+        return {atom for monomial in monomials for atom, _ in monomial}
 
 
 ONE: Final[Polynomial] = {(): Fraction(1)}
+
+
+def single(atom: str) -> Quotient:
+    """The value that is this atom."""
+    monomial = ((atom, Fraction(1)),)
+    return Quotient({monomial: Fraction(1)}, ONE)
+
+
+def size(value: Fraction) -> int:
+    """The bits of the longer one of numerator and denominator."""
+    return max(value.numerator.bit_length(), value.denominator.bit_length())
+
+
+def _primes_below(limit: int) -> list[int]:
+    found: list[int] = []
+    for n in range(2, limit):
+        if all(n % p for p in found if p * p <= n):
+            found.append(n)
+    return found
+
+
+TRIAL_PRIMES: Final = _primes_below(MAX_TRIAL_PRIME)
 
 
 def prime_powers(n: int) -> Iterator[tuple[int, int]]:
@@ -77,10 +112,13 @@ class Algebra:
     """The operations, for the lifetime of one comparison: it holds the budget of work and what the composite atoms
     stand for."""
 
-    def __init__(self, max_work: int = MAX_WORK) -> None:
+    def __init__(self, max_work: int = MAX_WORK, angle_parts: Mapping[str, int] | None = None) -> None:
         self.work_left = max_work
         self.rules: dict[str, tuple[int, Polynomial]] = {"i": (2, {(): Fraction(-1)})}  # atom -> (n, what atom^n is)
         self.variables_in: dict[str, frozenset[str]] = {}  # atom -> variables that it depends on; absent: none
+        self.arguments: dict[str, Quotient] = {}  # atom of a function of one argument -> that argument
+        self.angle_parts = dict(angle_parts or {})  # "x" -> n where sines are written in those of x/n
+        self.angles_seen: dict[str, set[int]] = {}  # "x" -> denominators of its multiples under sines
 
     # ---- making ------------------------------------------------------------------------------------------------------
     def number(self, value: Fraction | int) -> Quotient:
@@ -89,11 +127,20 @@ class Algebra:
 
     def atom(self, name: str, *depends_on: Quotient, exponent: Fraction = Fraction(1)) -> Quotient:
         """A free atom: a variable of that name, or (with `depends_on`) a function of these arguments."""
-        if name not in ("π", "e", "i"):
-            names = frozenset().union(*map(self.variables, depends_on)) if depends_on else frozenset((name,))
+        if name not in CONSTANTS:
+            names = frozenset().union(*map(self.variables, depends_on))
+            if not depends_on:
+                names = frozenset((name,))
             if names:
                 self.variables_in[name] = names
         return Quotient({((name, exponent),): Fraction(1)}, ONE)
+
+    def applied(self, name: str, *arguments: Quotient) -> Quotient:
+        """A function of these arguments, of which nothing more is known."""
+        atom = f"{name}({','.join(map(self.key, arguments))})"
+        if len(arguments) == 1:
+            self.arguments[atom] = arguments[0]
+        return self.atom(atom, *arguments)
 
     def prime(self, prime: int, exponent: Fraction) -> Quotient:
         atom = f"#{prime}"
@@ -101,28 +148,47 @@ class Algebra:
         return self._atom_power(atom, exponent)
 
     def absolute(self, a: Quotient) -> Quotient:
-        """|a|: the number, or an atom that |-a| shares."""
+        """|a|, of a product the product of each factor's; of anything else an atom that |-a| shares."""
         if a.number is not None:
             return self.number(abs(a.number))
+        if a.bottom != ONE or len(a.top) != 1:
+            return self._absolute_atom(a)
+        ((monomial, coefficient),) = a.top.items()
+        result = self.number(abs(coefficient))
+        for atom, power in monomial:
+            is_positive = atom in ("π", "e") or atom.startswith(("#", "abs("))
+            if not is_positive:
+                atom = self._absolute_atom(single(atom)).lone_atom
+            result = self.multiply(result, self._atom_power(atom, power))
+        return result
+
+    def _absolute_atom(self, a: Quotient) -> Quotient:
         a = self.negate(a) if self.leading(a) < 0 else a
-        atom = f"abs({self.key(a)})"
+        magnitude = self.applied("abs", a)
         if a.bottom == ONE:
-            self.rules[atom] = 2, self._product(a.top, a.top)
-        return self.atom(atom, a)
+            self.rules[magnitude.lone_atom] = 2, self._product(a.top, a.top)
+        return magnitude
 
     # ---- arithmetic --------------------------------------------------------------------------------------------------
     def add(self, a: Quotient, b: Quotient) -> Quotient:
         if a.bottom == b.bottom:
             return Quotient(self._sum(a.top, b.top), a.bottom)
-        return Quotient(
-            self._sum(self._product(a.top, b.bottom), self._product(b.top, a.bottom)), self._product(a.bottom, b.bottom)
-        )
+        left = self._product(a.top, b.bottom)
+        right = self._product(b.top, a.bottom)
+        return Quotient(self._sum(left, right), self._product(a.bottom, b.bottom))
 
     def negate(self, a: Quotient) -> Quotient:
         return Quotient({monomial: -c for monomial, c in a.top.items()}, a.bottom)
 
+    def subtract(self, a: Quotient, b: Quotient) -> Quotient:
+        return self.add(a, self.negate(b))
+
     def multiply(self, a: Quotient, b: Quotient) -> Quotient:
-        return Quotient(self._product(a.top, b.top), self._product(a.bottom, b.bottom))
+        top = self._product(a.top, b.top)
+        return Quotient(top, self._product(a.bottom, b.bottom))
+
+    def square(self, a: Quotient) -> Quotient:
+        return self.multiply(a, a)
 
     def divide(self, a: Quotient, b: Quotient) -> Quotient:
         if not b.top:
@@ -131,10 +197,14 @@ class Algebra:
             return self.multiply(a, Quotient(b.bottom, b.top))
         ((monomial, coefficient),) = b.top.items()
         inverse = self.monomial_power(monomial, coefficient, Fraction(-1))
-        return self.multiply(self.multiply(a, Quotient(b.bottom, ONE)), inverse)
+        whole = self.multiply(a, Quotient(b.bottom, ONE))
+        return self.multiply(whole, inverse)
 
     def equal(self, a: Quotient, b: Quotient) -> bool:
-        return a == b or self._product(a.top, b.bottom) == self._product(b.top, a.bottom)
+        if a == b:
+            return True
+        left = self._product(a.top, b.bottom)
+        return left == self._product(b.top, a.bottom)
 
     def whole_power(self, a: Quotient, n: int) -> Quotient:
         """a^n for an integer n, by repeated squaring."""
@@ -155,8 +225,9 @@ class Algebra:
         """(coefficient · monomial)^exponent, the principal root where the exponent is a fraction."""
         result = self._number_power(coefficient, exponent)
         for atom, power in monomial:
-            if atom in self.variables_in and atom not in self.rules and power % 2 == 0 == exponent.denominator % 2:
-                atom = self.absolute(self._atom_power(atom, Fraction(1))).lone_atom  # √(x^2) = |x|
+            is_free = atom in self.variables_in and atom not in self.rules
+            if is_free and power % 2 == 0 == exponent.denominator % 2:
+                atom = self._absolute_atom(single(atom)).lone_atom  # √(x^2) = |x|
             result = self.multiply(result, self._atom_power(atom, power * exponent))
         return result
 
@@ -166,18 +237,39 @@ class Algebra:
         result = self.whole_power(Quotient(a, ONE), whole)
         if not rest:
             return result
-        content = Fraction(gcd(*(c.numerator for c in a.values())), lcm(*(c.denominator for c in a.values())))
+        top = gcd(*(c.numerator for c in a.values()))
+        bottom = lcm(*(c.denominator for c in a.values()))
+        content = Fraction(top, bottom)
         primitive = {monomial: c / content for monomial, c in a.items()}
         atom = f"({self.key(Quotient(primitive, ONE))})"
         self.rules[atom] = 1, primitive
         root = self.atom(atom, Quotient(primitive, ONE), exponent=rest)
-        return self.multiply(result, self.multiply(root, self._number_power(content, rest)))
+        result = self.multiply(result, root)
+        return self.multiply(result, self._number_power(content, rest))
 
     # ---- looking -----------------------------------------------------------------------------------------------------
     def variables(self, a: Quotient) -> frozenset[str]:
         """The names that the value depends on; none for √2 + π."""
-        atoms = {atom for polynomial in (a.top, a.bottom) for monomial in polynomial for atom, _ in monomial}
-        return frozenset().union(*(self.variables_in.get(atom, frozenset()) for atom in atoms))
+        names = [self.variables_in.get(atom, frozenset()) for atom in a.atoms]
+        return frozenset().union(*names)
+
+    def is_opaque(self, a: Quotient) -> bool:
+        """Whether anything in the value is more than a number or a name."""
+        return any("(" in atom for atom in a.atoms)
+
+    def without(self, unit: str, a: Quotient) -> Quotient | None:
+        """The value with the factor `unit` taken from the terms that have it; None if no term has it, or one has a
+        power of it, or it stands below the line."""
+        if any(atom == unit for monomial in a.bottom for atom, _ in monomial):
+            return None
+        factor = (unit, Fraction(1))
+        kept: Polynomial = {}
+        for monomial, c in a.top.items():
+            rest = tuple(part for part in monomial if part != factor)
+            if any(atom == unit for atom, _ in rest):
+                return None
+            kept = self._sum(kept, {rest: c})
+        return None if kept == a.top else Quotient(kept, a.bottom)
 
     def key(self, a: Quotient) -> str:
         """A text that determines the value; equal values share it unless they are quotients of sums."""
@@ -188,20 +280,21 @@ class Algebra:
 
     def leading(self, a: Quotient) -> Fraction:
         """The coefficient that decides the sign under which `f(-x)` and `f(x)` meet; 0 for zero."""
-        return a.top[min(a.top)] / a.bottom[min(a.bottom)] if a.top else Fraction(0)
+        if not a.top:
+            return Fraction(0)
+        top = a.top[min(a.top)]
+        return top / a.bottom[min(a.bottom)]
 
     # ---- inside ------------------------------------------------------------------------------------------------------
     def _print(self, polynomial: Polynomial, lead: Fraction) -> str:
-        return (
-            "+".join(
-                f"{c / lead}" + "".join(f"*{atom}^{power}" for atom, power in monomial)
-                for monomial, c in sorted(polynomial.items())
-            )
-            or "0"
-        )
+        terms = []
+        for monomial, c in sorted(polynomial.items()):
+            factors = "".join(f"*{atom}^{power}" for atom, power in monomial)
+            terms.append(f"{c / lead}{factors}")
+        return "+".join(terms) or "0"
 
     def _checked(self, value: Fraction) -> Fraction:
-        if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+        if size(value) > MAX_BITS:
             raise Unreadable("too large a number")
         return value
 
@@ -226,9 +319,11 @@ class Algebra:
             row: Polynomial = {}
             for right, d in q.items():
                 self._spend(c, d)
-                for monomial, e in self._merge(left, right, self._checked(c * d)).items():
+                merged = self._merge(left, right, self._checked(c * d))
+                for monomial, e in merged.items():
                     row[monomial] = row.get(monomial, Fraction(0)) + e
-            total = self._sum(total, {monomial: e for monomial, e in row.items() if e})
+            row = {monomial: e for monomial, e in row.items() if e}
+            total = self._sum(total, row)
         return total
 
     def _merge(self, left: Monomial, right: Monomial, coefficient: Fraction) -> Polynomial:
@@ -250,7 +345,7 @@ class Algebra:
         return product
 
     def _atom_power(self, atom: str, power: Fraction) -> Quotient:
-        if max(power.numerator.bit_length(), power.denominator.bit_length()) > MAX_EXPONENT_BITS:
+        if size(power) > MAX_EXPONENT_BITS:
             raise Unreadable("too large an exponent")
         if atom == "i" and power.denominator != 1:
             raise Unreadable("a root of i")
@@ -258,20 +353,18 @@ class Algebra:
             return Quotient({((atom, power),): Fraction(1)}, ONE)
         period, polynomial = self.rules[atom]
         whole, rest = divmod(power, period)
-        alone = Quotient({((atom, rest),) if rest else (): Fraction(1)}, ONE)
-        number = Quotient(polynomial, ONE).number
-        known = (
-            self.number(self._rational_power(number, whole))
-            if number
-            else self.whole_power(Quotient(polynomial, ONE), whole)
-        )
-        return self.multiply(alone, known)
+        monomial = ((atom, rest),) if rest else ()
+        alone = Quotient({monomial: Fraction(1)}, ONE)
+        known = Quotient(polynomial, ONE)
+        if known.number:
+            power_of_number = self._rational_power(known.number, whole)
+            return self.multiply(alone, self.number(power_of_number))
+        return self.multiply(alone, self.whole_power(known, whole))
 
     def _rational_power(self, base: Fraction, n: int) -> Fraction:
         if abs(base) == 1:
             return base ** (n % 2)
-        bits = max(base.numerator.bit_length(), base.denominator.bit_length())
-        if abs(n) * (bits - 1) > MAX_BITS:
+        if abs(n) * (size(base) - 1) > MAX_BITS:
             raise Unreadable("too large a power")
         return self._checked(base**n)
 
@@ -280,7 +373,7 @@ class Algebra:
             raise Unreadable("zero to a power that is not positive")
         if exponent.denominator == 1:
             return self.number(self._rational_power(base, int(exponent)))
-        if max(base.numerator.bit_length(), base.denominator.bit_length(), exponent.denominator) > 256:
+        if max(size(base), exponent.denominator) > MAX_FACTORED_BITS:
             raise Unreadable("too large a root")
         if not base:
             return self.number(0)
@@ -299,6 +392,7 @@ class Algebra:
         return result
 
     def _spend(self, *coefficients: Fraction) -> None:
-        self.work_left -= 1 + sum(c.numerator.bit_length() + c.denominator.bit_length() for c in coefficients) // 256
+        bits = sum(c.numerator.bit_length() + c.denominator.bit_length() for c in coefficients)
+        self.work_left -= 1 + bits // 256
         if self.work_left < 0:
             raise Unreadable("too much work")

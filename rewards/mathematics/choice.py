@@ -1,33 +1,55 @@
 """The letter of a multiple-choice answer: `B`, `(B)`, `B.`, `(B) 12`, `B. Paris`, "Option B"."""
 
-from collections.abc import Sequence
+from typing import Final
 
-from rewards.mathematics.text import Token, is_letter, is_mark, stripped
+from rewards.mathematics.text import Token, Tokens, is_letter, is_mark, stripped
+
+_LEADS: Final = ("option", "choice", "answer")
 
 
 def split_choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
-    """(letter A to J, what follows it), or None: no letter in front, or several of them ("A) 5 B) 6", "(A) (B)")."""
-    if len(tokens) > 1 and tokens[0].kind == "word" and tokens[0].text.casefold() in ("option", "choice", "answer"):
+    """(letter A to J, what follows it), or None: no letter in front, several of them ("A) 5 B) 6", "(A) (B)"), or a
+    term ("(B) + 1")."""
+    if len(tokens) > 1 and tokens[0].kind == "word" and tokens[0].text.casefold() in _LEADS:
         tokens = [token for token in tokens[1:] if not is_mark(token, ":")]
-    in_brackets = bool(tokens) and tokens[0].text == "("
-    letter, *rest = tokens[in_brackets:] or [Token("mark", "")]
+    if not tokens:
+        return None
+    in_brackets = tokens[0].text == "("
+    letter, *rest = tokens[in_brackets:] or [tokens[0]]
     if not _is_choice_letter(letter):
         return None
     if not rest:
         return letter.text, []
-    ends = rest[0].text == ")" or (not in_brackets and is_mark(rest[0], ".:") and len(rest) > 1 and rest[1].spaced)
-    body = stripped(rest[1:])
-    if not ends or any(_is_choice_mark(body, at) for at in range(len(body))):
+    end, *behind = rest
+    has_point = is_mark(end, ".:") and bool(behind) and behind[0].spaced
+    if end.text != ")" and (in_brackets or not has_point):
         return None
-    return letter.text, body
+    body = stripped(behind)
+    has_others = any(_is_choice_mark(body, at) for at in range(len(body)))
+    return None if has_others or _goes_on(behind) else (letter.text, body)
+
+
+def _goes_on(tokens: Tokens) -> bool:
+    """Whether the letter is a factor or a term in what follows: (B)+1, (B)x, (B)^2; "(B) -1" is choice B, minus one."""
+    if not tokens:
+        return False
+    first = tokens[0]
+    if is_mark(first, "+-±∓"):
+        is_sign = first.spaced and len(tokens) > 1 and not tokens[1].spaced
+        return not is_sign
+    if first.kind in ("name", "open"):
+        return not first.spaced
+    return is_mark(first, "*/^_!'=<>≤≥≠≈∈∪∖")
 
 
 def _is_choice_letter(token: Token) -> bool:
     return is_letter(token) and len(token.text) == 1 and "A" <= token.text <= "J"
 
 
-def _is_choice_mark(tokens: Sequence[Token], at: int) -> bool:
+def _is_choice_mark(tokens: Tokens, at: int) -> bool:
     """Whether another choice starts here."""
     if not _is_choice_letter(tokens[at]):
         return False
-    return len(tokens) == 1 or (at + 1 < len(tokens) and (tokens[at + 1].text == ")" or is_mark(tokens[at + 1], ".:")))
+    if at + 1 == len(tokens):
+        return len(tokens) == 1
+    return tokens[at + 1].text in (")", ".", ":")

@@ -1,20 +1,24 @@
 r"""Tokens of one expression -> its exact value, by recursive descent with a limit on the depth. Nothing is ever
 evaluated as code.
 
-    expression = term { (+|-) term }        term = { + | - } factor { [*|/] factor }        factor = primary { ^ exponent | ! | ° }
+    expression = term { (+|-) term }
+    term = { + | - } factor { [*|/] factor }
+    factor = primary { ^ exponent | ! | ° }
 
 `1/2x` is (1/2)·x, as in programming languages; two numbers side by side have no value but `3!4!` and mixed numbers (`3
-1/2`, `3\frac12`); a letter before a bracket is a product.
+1/2`, `3\frac12`). A letter before a bracket is a factor unless `application.py` marked it as a function: then the
+function of that argument is one symbol.
 """
 
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
 from rewards.mathematics import symbols
 from rewards.mathematics.algebra import MAX_BITS, Algebra, Quotient, Unreadable
-from rewards.mathematics.functions import call, logarithm, power, root
-from rewards.mathematics.text import Token, is_letter, is_mark, text_key
+from rewards.mathematics.application import end_of_exponent, end_of_name
+from rewards.mathematics.functions import call
+from rewards.mathematics.powers import logarithm, power, root
+from rewards.mathematics.text import Token, Tokens, closing_bracket, is_letter, is_mark, split, text_key
 
 MAX_DEPTH: Final = 60  # of nested groups, fractions, roots, functions and exponents; each costs up to six Python frames
 MAX_DIGITS: Final = MAX_BITS // 4  # of a literal or of its power of ten
@@ -30,16 +34,13 @@ CLOSERS: Final = {
 
 _END: Final = Token("end of text", "")
 _GROUPS: Final = frozenset(("{", "(", "["))
+_MULTIPLYING_GROUPS: Final = _GROUPS | {r"\lfloor", r"\lceil"}
 _OPERATORS: Final = frozenset((r"\frac", r"\sqrt", r"\binom")) | symbols.ACCENTS
 
 
-def read_expression(tokens: Sequence[Token], algebra: Algebra) -> Quotient:
+def read_expression(tokens: Tokens, algebra: Algebra) -> Quotient:
     """The value of all the tokens together; `Unreadable` if they are not one expression or exceed a limit."""
-    reader = _Reader(tokens, algebra)
-    value = reader.expression()
-    if reader.peek() is not _END:
-        raise Unreadable(f"something follows the expression: {reader.peek().text}")
-    return value
+    return _Reader(tokens, algebra).whole()
 
 
 def exact(literal: str) -> Fraction:
@@ -49,7 +50,8 @@ def exact(literal: str) -> Fraction:
     if literal.endswith(")"):
         fixed, _, repeated = literal[:-1].partition("(")
         shift = 10 ** len(fixed.partition(".")[2])
-        return Fraction(fixed if fixed != "." else 0) + Fraction(int(repeated), (10 ** len(repeated) - 1) * shift)
+        period = (10 ** len(repeated) - 1) * shift
+        return Fraction(fixed if fixed != "." else 0) + Fraction(int(repeated), period)
     mantissa, _, exponent = literal.replace("E", "e").partition("e")
     if len(exponent) > 5 or abs(int(exponent or 0)) > MAX_DIGITS:
         raise Unreadable("too large an exponent")
@@ -59,9 +61,9 @@ def exact(literal: str) -> Fraction:
 class _Reader:
     """A position in the tokens of one expression."""
 
-    def __init__(self, tokens: Sequence[Token], algebra: Algebra) -> None:
+    def __init__(self, tokens: Tokens, algebra: Algebra, depth: int = 0) -> None:
         self.tokens, self.algebra = list(tokens), algebra
-        self.at, self.depth, self.open_bars = 0, 0, 0
+        self.at, self.depth, self.open_bars = 0, depth, 0
 
     def peek(self, ahead: int = 0) -> Token:
         return self.tokens[self.at + ahead] if self.at + ahead < len(self.tokens) else _END
@@ -76,6 +78,13 @@ class _Reader:
             raise Unreadable(f"{text} expected")
 
     # ---- the grammar -------------------------------------------------------------------------------------------------
+    def whole(self) -> Quotient:
+        """An expression, and nothing after it."""
+        value = self.expression()
+        if self.peek() is not _END:
+            raise Unreadable(f"something follows the expression: {self.peek().text}")
+        return value
+
     def expression(self) -> Quotient:
         total = self.term()
         while is_mark(self.peek(), "+-"):
@@ -102,17 +111,19 @@ class _Reader:
         return negative
 
     def starts_factor(self) -> bool:
-        """Whether the next token multiplies what stands before it. A number does only in `3!4!`: `x 2`, `\\frac12 3`
-        have no value."""
-        token = self.peek()
-        return (
-            is_letter(token)
-            or token.kind == "function"
-            or (token.kind == "number" and is_mark(self.peek(-1), "!"))
-            or (token.kind == "open" and token.text in _GROUPS | {r"\lfloor", r"\lceil"})
-            or (token.kind == "command" and token.text in _OPERATORS)
-            or (is_mark(token, "|") and not self.open_bars)
-        )
+        """Whether the next token multiplies what stands before it. A number does only in `3!4!` and `(n+1)2^n`: `x 2`,
+        `\\frac12 3` have no value."""
+        token, before = self.peek(), self.peek(-1)
+        if token.kind == "number":
+            is_power = is_mark(self.peek(1), "^") and (before.text == ")" or before.kind == "name")
+            return is_power or is_mark(before, "!")
+        if token.kind == "open":
+            return token.text in _MULTIPLYING_GROUPS
+        if token.kind == "command":
+            return token.text in _OPERATORS
+        if is_mark(token, "|"):
+            return not self.open_bars
+        return is_letter(token) or token.kind in ("applied", "function")
 
     def factor(self) -> Quotient:
         value = self.primary()
@@ -133,7 +144,7 @@ class _Reader:
         """`^2`, `^{-1}`, `^-1`, `^\\pi`, and to the right first: 2^3^2 = 2^9."""
         self.descend()
         negative = self.signs()
-        value = self.algebra.number(exact(self.take().text)) if self.peek().kind == "number" else self.primary()
+        value = self.literal_or_primary()
         if is_mark(self.peek(), "^"):
             self.take()
             value = power(self.algebra, value, self.exponent())
@@ -158,6 +169,8 @@ class _Reader:
             return self.number(token)
         if is_letter(token):
             return self.name(token)
+        if token.kind == "applied":
+            return self.application()
         if token.kind == "function":
             return self.function(token.text)
         if token.kind == "open" and token.text in CLOSERS:
@@ -185,20 +198,17 @@ class _Reader:
             self.take()
             above, below = self.argument(), self.argument()
             fraction = self.algebra.divide(above, below)
-            part, top = fraction.number, above.number
-            mixed = part is not None and top is not None and top.denominator == 1 and 0 < part < 1
-            return (self.algebra.add if mixed else self.algebra.multiply)(value, fraction)
+            is_mixed = _is_whole(above) and fraction.number is not None and 0 < fraction.number < 1
+            return self.algebra.add(value, fraction) if is_mixed else self.algebra.multiply(value, fraction)
         above, slash, below = self.peek(), self.peek(1), self.peek(2)
-        if (
-            above.spaced
-            and is_mark(slash, "/")
-            and above.text.isdigit()
-            and below.text.isdigit()
-            and 0 < exact(above.text) < exact(below.text)
-        ):
-            self.at += 3
-            return self.algebra.add(value, self.algebra.number(exact(above.text) / exact(below.text)))
-        return value
+        are_digits = above.text.isdigit() and below.text.isdigit()
+        if not are_digits or not above.spaced or not is_mark(slash, "/"):
+            return value
+        top, bottom = exact(above.text), exact(below.text)
+        if not 0 < top < bottom:
+            return value
+        self.at += 3
+        return self.algebra.add(value, self.algebra.number(top / bottom))
 
     def name(self, token: Token) -> Quotient:
         label = token.text
@@ -209,22 +219,43 @@ class _Reader:
             label += f"_{self.label()}"
         return self.algebra.atom(label)
 
+    def application(self) -> Quotient:
+        """A function about which nothing is known, as one symbol: `f(x+1)`, `P(A|B)`, `f^{-1}(x)`, `u(x,t)`."""
+        start = self.at - 1
+        end = end_of_name(self.tokens, start)
+        opening = end_of_exponent(self.tokens, end)
+        name = text_key(self.tokens[start:opening])
+        closing = closing_bracket(self.tokens, opening)
+        parts, _ = split(self.tokens[opening + 1 : closing], (",",))
+        self.at = opening
+        self.take()
+        arguments = [self.part_of_argument(part) for part in parts]
+        self.at = closing
+        if self.take().kind != "close":
+            raise Unreadable("unbalanced brackets")
+        return self.algebra.applied(name, self.algebra.atom(name), *arguments)
+
+    def part_of_argument(self, tokens: Tokens) -> Quotient:
+        """The value of an argument; the symbol of its text where it has none (`X > 2`)."""
+        try:
+            return _Reader(tokens, self.algebra, self.depth).whole()
+        except Unreadable:
+            return self.algebra.atom(f"({text_key(tokens)})")
+
     def label(self) -> str:
         """The text of a subscript or of what stands under an accent: one braced group, or a run of letters."""
         start = self.at
         if self.peek().text == "{":
-            open_braces = 0
-            while True:
-                token = self.take()
-                open_braces += (token.text == "{") - (token.text == "}")
-                if token is _END:
-                    raise Unreadable("unbalanced braces")
-                if not open_braces:
-                    return text_key(self.tokens[start : self.at])
+            closing = closing_bracket(self.tokens, start)
+            if self.tokens[closing].text != "}":
+                raise Unreadable("unbalanced braces")
+            self.at = closing + 1
+            return text_key(self.tokens[start : self.at])
         if self.peek().kind not in ("name", "word", "number"):
             raise Unreadable("a label expected")
         kind = self.take().kind
-        while kind == "name" and self.peek().kind == "name" and self.tokens[start - 1].text in symbols.ACCENTS:
+        is_under_accent = self.tokens[start - 1].text in symbols.ACCENTS
+        while is_under_accent and kind == "name" and self.peek().kind == "name":
             self.take()
         return text_key(self.tokens[start : self.at])
 
@@ -250,7 +281,12 @@ class _Reader:
         """What `\\frac` takes: a group or one token, of a number one digit (`\\frac12`)."""
         token = self.peek()
         if token.kind == "number" and token.text.isdigit() and len(token.text) > 1:
-            self.tokens[self.at : self.at + 1] = [Token("number", token.text[0]), Token("number", token.text[1:])]
+            digits = Token("number", token.text[0]), Token("number", token.text[1:])
+            self.tokens[self.at : self.at + 1] = digits
+        return self.literal_or_primary()
+
+    def literal_or_primary(self) -> Quotient:
+        """A number as it stands, without the fraction that might make it a mixed one; or any other primary."""
         if self.peek().kind == "number":
             return self.algebra.number(exact(self.take().text))
         return self.primary()
@@ -261,8 +297,7 @@ class _Reader:
         if self.peek().text == "[":
             self.take()
             degree = self.group("[")
-        radicand = self.algebra.number(exact(self.take().text)) if self.peek().kind == "number" else self.primary()
-        return root(self.algebra, radicand, degree)
+        return root(self.algebra, self.literal_or_primary(), degree)
 
     def function(self, name: str) -> Quotient:
         """`\\sin^2 2x`, `\\log_2(8)`, `\\tan^{-1} x`: without brackets the argument is the product up to the next
@@ -285,3 +320,7 @@ class _Reader:
             name, times = f"arc{name}", None
         value = logarithm(self.algebra, argument, base) if base else call(self.algebra, name, argument)
         return value if times is None else power(self.algebra, value, times)
+
+
+def _is_whole(value: Quotient) -> bool:
+    return value.number is not None and value.number.denominator == 1

@@ -75,6 +75,7 @@ CHARACTERS: Final[dict[int, str]] = {
     **{0xFEE0 + code: chr(code) for code in range(0x21, 0x7F)},  # full-width ！ to ～
     **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
     **dict.fromkeys((*range(9), *range(14, 32), 0x7F, 0xAD, *range(0x200B, 0x2010), 0x2060, 0x2063, 0xFEFF), ""),
+    **{ord(decoration): "" for decoration in "✓✔☑✅∎"},
     **{ord(space): " " for space in "\u00a0\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"},
     **{ord(dash): "-" for dash in "−‐‑‒–—﹣⁃"},
     **{ord(times): "*" for times in "×·⋅∙•∗✕"},
@@ -208,10 +209,15 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 
 # typesetting without meaning; `\left.` and `\right.` lose their dot in mathtext.clean
 _IGNORED: Final = (
-    "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle scriptstyle limits "
-    "nolimits strut mathstrut hline boldsymbol bm mathbf mathit mathsf mathcal mathfrak mathnormal boxed fbox ensuremath therefore "
-    "implies Rightarrow ( ) [ ] / -"
+    "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle "
+    "scriptstyle limits nolimits strut mathstrut hline "
+    "boldsymbol bm mathbf mathit mathsf mathcal mathfrak mathnormal boxed fbox framebox "
+    "ensuremath therefore implies Rightarrow ( ) [ ] / - "
+    "tiny scriptsize footnotesize small normalsize large Large LARGE huge Huge noindent centering hfill "
+    "checkmark blacksquare qed QED"
 )
+# environments that only line formulas up: their rows are read one after the other
+_ALIGNMENTS: Final = "align aligned alignat alignedat gather gathered split equation displaymath multline"
 _BLANKS: Final = ", ; : quad qquad enspace thinspace space"
 _TEXT_FONTS: Final = (
     "text textbf textit textrm texttt textsf textnormal textup mbox hbox emph mathrm operatorname underline"
@@ -220,12 +226,10 @@ _FUNCTIONS: Final = "sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos a
 _ACCENTS: Final = "vec overrightarrow overline bar hat widehat tilde widetilde dot ddot triangle angle overarc"
 
 IGNORED: Final = frozenset("\\" + name for name in _IGNORED.split())
-BLANKS: Final = frozenset("\\" + name for name in _BLANKS.split()) | {
-    "\\ ",
-    "\\",
-}  # a last backslash has lost its space
+BLANKS: Final = frozenset(("\\ ", "\\", *("\\" + name for name in _BLANKS.split())))  # a last backslash lost its space
 TEXT_FONTS: Final = frozenset("\\" + name for name in _TEXT_FONTS.split())
 FONT_SWITCHES: Final = frozenset((r"\rm", r"\bf", r"\it", r"\tt", r"\sf"))
 
+ALIGNMENTS: Final = frozenset(_ALIGNMENTS.split())
 FUNCTIONS: Final = frozenset(_FUNCTIONS.split())
 ACCENTS: Final = frozenset("\\" + name for name in _ACCENTS.split())

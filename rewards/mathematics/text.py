@@ -13,28 +13,43 @@ from rewards.mathematics import symbols, units
 
 
 class Token(NamedTuple):
-    kind: str  # number | name | word | function | command | mark | open | close | begin | end
+    kind: str  # number | name | applied | word | function | command | mark | open | close | begin | end
     text: str  # one spelling per meaning: `\times`, `×` and `*` are all "*"
     spaced: bool = False  # white space stood before it
 
+
+MAX_OUTER_BRACES: Final = 3  # that are taken off an answer: \boxed{\boxed{5}}
+RELATIONS: Final = "=≈<>≤≥≠∈"
+Tokens = Sequence[Token]
 
 _SUPERSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUPERSCRIPTS)}]+")
 _SUBSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUBSCRIPTS)}]+")
 _REWRITES: Final = [
     (re.compile(pattern), new)
     for pattern, new in (
+        (r"^\*\*([^*]+)\*\*$", r"\1"),  # bold in Markdown
+        (r"\*\*(?= ?[-+({\\\w])", "^"),  # a power in ASCII
+        (r">=(?!=)", "≥"),
+        (r"(?<!<)<=(?![=>])", "≤"),
+        (r"(?<=[A-Za-z ])!=(?!=)", "≠"),  # 3!=6 is about a factorial
         (r"\^ ?(?:\{ ?\\(?:circ|degree) ?\}|\\(?:circ|degree)(?![A-Za-z]))", "°"),
         (r"\^ ?(?:\{ ?\\prime ?\}|\\prime(?![A-Za-z]))", "'"),
         (r"\.\.\.+", r"\\dots "),
         (r"(?<![A-Za-z\\])([AaPp])\. ?[Mm]\.(?![A-Za-z])", r"\1m"),
         (r"(?<=[0-9])(?:\\[,;: ]|~)(?=[0-9])", " "),
-        (r"\\! ?", ""),  # a negative space: 1,\! 234
+        (r"(?<=[0-9]),\\! ?(?=[0-9]{3}(?![0-9]))", ""),  # thousands: 1,\! 234
+        (r"\\! ?", ""),
         (r"(?<![0-9])0\{,\}(?=[0-9])", "0."),  # `{,}` before three digits groups thousands,
         (r"(?<=[0-9])\{,\}(?=[0-9]{3}(?![0-9]))", ""),
         (r"(?<=[0-9])\{,\}(?=[0-9])", "."),  # anywhere else it is a decimal comma
         (r"\\(left|right) ?\.", ""),
-        (r"(?<=[0-9])_ ?(?:10|\{ ?10 ?\})(?![0-9])", ""),  # base ten is no other notation
-        (r"\\(?:text)?color ?\{[A-Za-z]*\}|\\[hv]space\*? ?\{[^{}]*\}|\\(?:label|tag) ?\{[^{}]*\}", " "),
+        (r"\\[dtc]?frac ?([0-9]) ?([0-9])", r"\\frac{\1}{\2}"),
+        (r"\\(?:text)?color ?\{[A-Za-z]*\}|\\f?colorbox(?: ?\{[A-Za-z]*\})+(?= ?\{)", " "),
+        (r"\\[hv]space\*? ?\{[^{}]*\}|\\[hv]?phantom ?\{[^{}]*\}|\\(?:label|tag) ?\{[^{}]*\}", " "),
+        (r"\\bbox ?\[[^\[\]]*\]", " "),
+        (r"(\\begin ?\{[a-z]+\*?\}) ?\[[tbc]\]", r"\1"),
+        (r"\{ ?: ?\}", ":"),
+        (r"^(?:=>|\\rightarrow(?![A-Za-z])|→) ?", ""),
         (r"(\\begin ?\{array\}) ?\{[^{}]*\}", r"\1"),
         (r"(\\\\) ?\[[0-9.]+ ?[a-z]{2}\]", r"\1"),
         (r"\\mathbb ?\{? ?([A-Z]) ?\}?", r"\\mathbb\1 "),
@@ -46,7 +61,7 @@ _THOUSANDS: Final = (
 )
 _NUMBER: Final = re.compile(
     r"[0-9]*\.[0-9]*\\(?:overline|bar|dot) ?(?:\{ ?[0-9]+ ?\}|[0-9])"  # 0.1\overline{6}
-    r"|(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+(?![A-Za-z0-9.]))?"
+    r"|(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+(?![A-Za-z0-9]|\.[0-9]))?"
 )
 _GROUPED_NUMBER: Final = re.compile(f"{_THOUSANDS}|{_NUMBER.pattern}")
 _PIECE: Final = re.compile(
@@ -54,7 +69,13 @@ _PIECE: Final = re.compile(
     r"|(?P<letters>[^\W\d_]+)|(?P<other>.)",
     re.DOTALL,
 )
+_BRACKET: Final = re.compile(
+    r"(?P<opening>[(\[]|\\\{|\\l(?:brace|brack|angle|floor|ceil)(?![A-Za-z]))"
+    r"|[)\]]|\\\}|\\r(?:brace|brack|angle|floor|ceil)(?![A-Za-z])"
+)
+_DOLLAR: Final = re.compile(r"(?<!\\)\$")
 _GREEK_LETTER: Final = re.compile(f"([{''.join(sorted(set(symbols.GREEK.values())))}])")
+_AROUND: Final = (",", ".", ";", ":", '"', r"\\")  # punctuation around an answer, or a new line at its end
 _PUNCTUATION: Final = frozenset((r"\{", r"\}", r"\\", *"\\()[]{}.,:;?!…'\"|-_*&~@#\ufffd"))
 
 
@@ -62,51 +83,130 @@ def clean(text: str) -> str:
     """One spelling for Unicode's many: no control characters or lone surrogates, ASCII digits and operators, single
     spaces."""
     text = text.translate(symbols.CHARACTERS)
-    text = _SUPERSCRIPT_RUN.sub(lambda run: "^{" + "".join(symbols.SUPERSCRIPTS[c] for c in run[0]) + "}", text)
-    text = _SUBSCRIPT_RUN.sub(lambda run: "_{" + "".join(symbols.SUBSCRIPTS[c] for c in run[0]) + "}", text)
+    text = _SUPERSCRIPT_RUN.sub(_superscript, text)
+    text = _SUBSCRIPT_RUN.sub(_subscript, text)
     text = " ".join(text.split())
     if r"\begin" not in text:  # escaped twice: \\frac; in a matrix \\ ends a row
         text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
     for pattern, new in _REWRITES:
         text = pattern.sub(new, text)
     # an even number of dollars delimits formulas; an odd one holds a price
-    return re.sub(r"(?<!\\)\$", "" if len(re.findall(r"(?<!\\)\$", text)) % 2 == 0 else r"\\$", text).strip()
+    are_delimiters = len(_DOLLAR.findall(text)) % 2 == 0
+    return _DOLLAR.sub("" if are_delimiters else r"\\$", text).strip()
+
+
+def _superscript(run: re.Match) -> str:
+    digits = "".join(symbols.SUPERSCRIPTS[character] for character in run[0])
+    return f"^{{{digits}}}"
+
+
+def _subscript(run: re.Match) -> str:
+    digits = "".join(symbols.SUBSCRIPTS[character] for character in run[0])
+    return f"_{{{digits}}}"
 
 
 def tokenize(text: str) -> list[Token]:
     """Tokens of `clean`ed text, in order. Any text has some reading: an unknown character becomes a mark."""
-    tokens: list[Token] = []
-    modes, text_next = ["math"], False  # one mode for each open brace; \text{ opens "text", whose braces leave no token
-    depth, spaced, at = 0, False, 0  # depth: brackets in which a comma separates and never groups thousands
-    while at < len(text):
-        number = (_NUMBER if depth else _GROUPED_NUMBER).match(text, at)
-        piece = number or _PIECE.match(text, at)
-        kind, found, at = ("number" if number else piece.lastgroup), piece[0], piece.end()
-        if kind == "space" or found in symbols.BLANKS:
-            spaced = True
-            continue
-        if kind == "number":
-            new = [Token("number", _one_spelling(found))]
-        elif kind == "letters":
-            new = _letters(found, in_text="text" in modes[-1], roman=modes[-1] == "text roman")
-        elif found == "{":
-            modes.append(text_next or modes[-1].removeprefix("switched "))
-            new = [] if "text" in modes[-1] else [Token("open", "{")]
-        elif found == "}":
-            mode = modes.pop() if len(modes) > 1 else "math"
-            new = [] if "text" in mode and not mode.startswith("switched") else [Token("close", "}")]
-        elif found in symbols.TEXT_FONTS:
-            text_next = "text roman" if found in (r"\mathrm", r"\operatorname") else "text"
-            continue
-        elif found in symbols.FONT_SWITCHES:
-            modes[-1] = "switched text"
-            continue
-        else:
-            new = _symbol(kind, found)
-        depth += sum((token.kind == "open") - (token.kind == "close") for token in new if token.text not in "{}")
-        tokens += [token._replace(spaced=spaced) if i == 0 else token for i, token in enumerate(new)]
-        spaced, text_next = spaced and not new, False
+    tokens = _without_alignment(_Tokenizer(text).tokens)
+    for _ in range(MAX_OUTER_BRACES):
+        if len(tokens) > 2 and tokens[0].text == "{" and enclosed(tokens):
+            tokens = tokens[1:-1]
     return tokens
+
+
+class _Tokenizer:
+    """Reads the text once, from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self.tokens: list[Token] = []
+        self.modes = ["math"]  # one for each open brace; \text{ opens "text", whose braces leave no token
+        self.next_mode = ""  # of the brace that comes next, after \text
+        opening, closing = _matched_brackets(text)
+        depth = at = 0  # depth: brackets in which a comma separates and never groups thousands
+        spaced = False
+        while at < len(text):
+            number = (_NUMBER if depth else _GROUPED_NUMBER).match(text, at)
+            piece = number or _PIECE.match(text, at)
+            depth += (at in opening) - (at in closing)
+            at = piece.end()
+            kind = "number" if number else piece.lastgroup
+            if kind == "space" or piece[0] in symbols.BLANKS:
+                spaced = True
+                continue
+            if self.changes_font(piece[0]):
+                continue
+            new = self.read(kind, piece[0])
+            self.next_mode = ""
+            if new:
+                self.tokens += [new[0]._replace(spaced=spaced), *new[1:]]
+                spaced = False
+
+    def changes_font(self, found: str) -> bool:
+        """Whether the command only says how the text that follows is set; remembers what that text is."""
+        if found in symbols.TEXT_FONTS:
+            self.next_mode = "text roman" if found in (r"\mathrm", r"\operatorname") else "text"
+            return True
+        if found in symbols.FONT_SWITCHES:
+            self.modes[-1] = "switched text"
+            return True
+        return False
+
+    def read(self, kind: str, found: str) -> list[Token]:
+        mode = self.modes[-1]
+        if kind == "number":
+            return [Token("number", _one_spelling(found))]
+        if kind == "letters":
+            return _letters(found, in_text="text" in mode, roman=mode == "text roman")
+        if found == "{":
+            self.modes.append(self.next_mode or mode.removeprefix("switched "))
+            return [] if "text" in self.modes[-1] else [Token("open", "{")]
+        if found == "}":
+            if len(self.modes) > 1:
+                self.modes.pop()
+            is_text = "text" in mode and not mode.startswith("switched")
+            return [] if is_text else [Token("close", "}")]
+        return _symbol(kind, found)
+
+
+def _matched_brackets(text: str) -> tuple[set[int], set[int]]:
+    """Where brackets open and close that belong together, of any two kinds: an interval has "(" and "]", or "]" and
+    "[" in French."""
+    opening, closing, waiting, alone = set(), set(), [], []
+    for bracket in _BRACKET.finditer(text):
+        if bracket["opening"]:
+            waiting.append(bracket.start())
+        elif waiting:
+            opening.add(waiting.pop())
+            closing.add(bracket.start())
+        else:
+            alone.append(bracket.start())
+    square = [at for at in sorted(alone + waiting) if text[at] in "[]"]
+    opening.update(square[: len(square) // 2 * 2 : 2])
+    closing.update(square[1::2])
+    return opening, closing
+
+
+def _without_alignment(tokens: list[Token]) -> list[Token]:
+    r"""The rows of `aligned` and its like as a list, a row that starts with a relation as the end of the one before."""
+    kept: list[Token] = []
+    open_environments: list[str] = []
+    for at, token in enumerate(tokens):
+        is_aligned = bool(open_environments) and open_environments[-1] in symbols.ALIGNMENTS
+        if token.kind == "begin":
+            open_environments.append(token.text)
+        elif token.kind == "end" and open_environments:
+            open_environments.pop()
+        if token.kind in ("begin", "end") and token.text in symbols.ALIGNMENTS:
+            continue
+        if is_aligned and token.text == "&":
+            continue
+        if is_aligned and token.text == r"\\":
+            following = next((after for after in tokens[at + 1 :] if after.text != "&"), token)
+            if not is_mark(following, RELATIONS) and following.kind != "end":
+                kept.append(Token("mark", ","))
+            continue
+        kept.append(token)
+    return kept
 
 
 def _one_spelling(number: str) -> str:
@@ -119,7 +219,8 @@ def _one_spelling(number: str) -> str:
 
 def _symbol(kind: str, found: str) -> list[Token]:
     if kind == "environment":
-        return [Token("begin" if found.startswith(r"\begin") else "end", found[found.index("{") + 1 : -1].rstrip("*"))]
+        side, _, name = found.rstrip("*}").partition("{")
+        return [Token(side.strip("\\ "), name)]
     if found in symbols.IGNORED:
         return []
     if kind == "command":
@@ -139,24 +240,19 @@ def _letters(run: str, *, in_text: bool, roman: bool) -> list[Token]:
         return [Token("function", run)]
     if run in symbols.GREEK.values() or (roman and run in ("e", "i")):
         return [Token("name", run)]
-    if not in_text:
-        if not run.isascii() and _GREEK_LETTER.search(run):
-            return [
-                token
-                for part in _GREEK_LETTER.split(run)
-                if part
-                for token in _letters(part, in_text=False, roman=False)
-            ]
-        if run == "sqrt":
-            return [Token("command", r"\sqrt")]
-        if run in symbols.GREEK and len(run) > 1:
-            return [Token("name", symbols.GREEK[run])]
-        if run.casefold() in ("infinity", "inf", "oo"):
-            return [Token("mark", "∞")]
-        if len(run) == 1 and run.isascii():
-            return [Token("name", run)]
-        if run.isascii() and not _is_word(run):
-            return [Token("name", letter) for letter in run]
+    if in_text:
+        return [Token("word", run)]
+    if not run.isascii() and _GREEK_LETTER.search(run):
+        parts = filter(None, _GREEK_LETTER.split(run))
+        return [token for part in parts for token in _letters(part, in_text=False, roman=False)]
+    if run == "sqrt":
+        return [Token("command", r"\sqrt")]
+    if run in symbols.GREEK and len(run) > 1:
+        return [Token("name", symbols.GREEK[run])]
+    if run.casefold() in ("infinity", "inf", "oo"):
+        return [Token("mark", "∞")]
+    if run.isascii() and (len(run) == 1 or not _is_word(run)):
+        return [Token("name", letter) for letter in run]
     return [Token("word", run)]
 
 
@@ -175,17 +271,26 @@ def is_mark(token: Token, texts: str) -> bool:
     return token.kind == "mark" and token.text in texts
 
 
+def nesting(token: Token) -> int:
+    """How much deeper in brackets the next token stands: 1 after an opening one, -1 after a closing one."""
+    if token.kind in ("open", "begin"):
+        return 1
+    return -1 if token.kind in ("close", "end") else 0
+
+
 def is_letter(token: Token) -> bool:
     """Whether the token can be a variable; `\\text{x}` can, too."""
-    return token.kind == "name" or (token.kind == "word" and len(token.text) == 1 and token.text.isascii())
+    if token.kind == "word":
+        return len(token.text) == 1 and token.text.isascii()
+    return token.kind == "name"
 
 
-def stripped(tokens: Sequence[Token]) -> list[Token]:
+def stripped(tokens: Tokens) -> list[Token]:
     """Without the punctuation around; French ]1, 2[ in the brackets of everyone else."""
     start, end = 0, len(tokens)
-    while start < end and is_mark(tokens[start], ',.;:"'):
+    while start < end and tokens[start].text in _AROUND[:-1]:
         start += 1
-    while end > start and (is_mark(tokens[end - 1], ',.;:"') or tokens[end - 1].text == r"\\"):
+    while end > start and tokens[end - 1].text in _AROUND:
         end -= 1
     kept = list(tokens[start:end])
     if kept and kept[0].text == "]":
@@ -195,13 +300,13 @@ def stripped(tokens: Sequence[Token]) -> list[Token]:
     return kept
 
 
-def split(tokens: Sequence[Token], separates: Collection[str]) -> tuple[list[list[Token]], list[str]]:
+def split(tokens: Tokens, separates: Collection[str]) -> tuple[list[list[Token]], list[str]]:
     """(the parts between separators outside all brackets, the separators found there): marks and words in lower
     case."""
     parts: list[list[Token]] = [[]]
     found, depth = [], 0
     for token in tokens:
-        depth += (token.kind in ("open", "begin")) - (token.kind in ("close", "end"))
+        depth += nesting(token)
         text = token.text.casefold() if token.kind == "word" else token.text
         if depth == 0 and token.kind in ("mark", "word") and text in separates:
             found.append(text)
@@ -211,28 +316,34 @@ def split(tokens: Sequence[Token], separates: Collection[str]) -> tuple[list[lis
     return parts, found
 
 
-def enclosed(tokens: Sequence[Token]) -> bool:
+def enclosed(tokens: Tokens) -> bool:
     """Whether the first token is a bracket that the last one closes."""
     depth = 0
     for at, token in enumerate(tokens):
-        depth += (token.kind in ("open", "begin")) - (token.kind in ("close", "end"))
+        depth += nesting(token)
         if depth <= 0:
             return depth == 0 and 0 < at == len(tokens) - 1
     return False
 
 
-def unwrapped(tokens: Sequence[Token]) -> list[Token]:
+def closing_bracket(tokens: Tokens, opening: int, within: int | None = None) -> int:
+    """Where the bracket closes that opens at `opening`; the last token looked at if none does."""
+    end = len(tokens) if within is None else min(len(tokens), opening + within)
+    depth = 0
+    for at in range(opening, end):
+        depth += nesting(tokens[at])
+        if depth <= 0:
+            return at
+    return end - 1
+
+
+def unwrapped(tokens: Tokens) -> list[Token]:
     """The tokens without the braces around a single one: `x^{2}` reads as `x^2`, `\\frac{12}{3}` keeps what it
     needs."""
     kept: list[Token] = []
     for token in tokens:
-        if (
-            token.text == "}"
-            and token.kind == "close"
-            and len(kept) > 1
-            and kept[-2].text == "{"
-            and kept[-2].kind == "open"
-        ):
+        closes = token.text == "}" and token.kind == "close"
+        if closes and len(kept) > 1 and kept[-2].text == "{" and kept[-2].kind == "open":
             kept[-2:] = [kept[-1]]
         else:
             kept.append(token)
@@ -247,43 +358,64 @@ def text_key(tokens: Iterable[Token]) -> str:
     for at, token in enumerate(kept):
         lower = token.text.casefold()
         if token.kind == "number" and token.text.replace(".", "", 1).isdigit():
-            whole, _, decimals = token.text.partition(".")
-            parts.append((whole.lstrip("0") or "0") + ("." + decimals.rstrip("0") if decimals.strip("0") else ""))
+            parts.append(_without_idle_zeros(token.text))
         elif _is_article(kept, at):
             continue
+        elif token.kind == "word":
+            parts.append(str(units.NUMBER_WORDS.get(lower, lower)))
         else:
-            parts.append(
-                str(units.NUMBER_WORDS.get(lower, lower)) if token.kind == "word" else lower if prose else token.text
-            )
+            parts.append(lower if prose else token.text)
     return " ".join(parts)
 
 
-def _is_article(tokens: Sequence[Token], at: int) -> bool:
+def _without_idle_zeros(number: str) -> str:
+    whole, _, decimals = number.partition(".")
+    decimals = decimals.rstrip("0")
+    return f"{whole or 0}.{decimals}" if decimals else whole or "0"
+
+
+def _is_article(tokens: Tokens, at: int) -> bool:
     """Whether the word is a mere article; a bare "a" (a name) is one only where a noun follows it and nothing stands
     before it."""
     if len(tokens) == 1 or tokens[at].text.casefold() not in ("the", "a", "an"):
         return False
+    if tokens[at].kind == "word":
+        return True
     after = tokens[1]
-    return tokens[at].kind == "word" or (
-        at == 0
-        and after.kind == "word"
-        and len(after.text) > 2
-        and after.spaced
-        and after.text.casefold() not in units.MEANING_AFTER | units.SHORT_WORDS
-    )
+    if at or after.kind != "word" or len(after.text) <= 2 or not after.spaced:
+        return False
+    return after.text.casefold() not in units.MEANING_AFTER | units.SHORT_WORDS
 
 
-def same_word(one: Sequence[Token], other: Sequence[Token]) -> bool:
-    r"""Whether both are letters alone and spell the same, \text{AC} and AC; two products, AC and ac, are left to
-    algebra."""
-    both = [*one, *other]
-    return (
-        all(token.kind in ("word", "name") for token in both)
-        and any(token.kind == "word" for token in both)
-        and "".join(token.text for token in one).casefold() == "".join(token.text for token in other).casefold()
-    )
+def same_word(one: Tokens, other: Tokens) -> bool:
+    r"""Whether both are letters alone and spell the same, \text{AC}, \overline{AC} and AC; two products, AC and ac, are
+    left to algebra."""
+    segments = _segment(one), _segment(other)
+    ours, theirs = segments[0] or one, segments[1] or other
+    kinds = {token.kind for token in (*ours, *theirs)}
+    if not kinds <= {"word", "name"}:
+        return False
+    spelt, other_spelt = _spelt(ours), _spelt(theirs)
+    if any(segments):
+        return spelt == other_spelt
+    return "word" in kinds and spelt.casefold() == other_spelt.casefold()
 
 
-def has_content(tokens: Sequence[Token]) -> bool:
+def _spelt(tokens: Tokens) -> str:
+    return "".join(token.text for token in tokens)
+
+
+def _segment(tokens: Tokens) -> list[Token]:
+    r"""The two end points of a segment, \overline{CD}; nothing if it is anything else."""
+    texts = [token.text for token in tokens]
+    if texts[:2] != [r"\overline", "{"] or texts[-1] != "}":
+        return []
+    points = list(tokens[2:-1])
+    is_pair = re.fullmatch("[A-Z]{2}", _spelt(points))
+    return points if is_pair else []
+
+
+def has_content(tokens: Tokens) -> bool:
     """False for an answer of nothing but punctuation, dots and brackets: "…", ":", "?"; but {} is the empty set."""
-    return any(token.text not in _PUNCTUATION for token in tokens) or [token.text for token in tokens] == [r"\{", r"\}"]
+    texts = [token.text for token in tokens]
+    return texts == [r"\{", r"\}"] or any(text not in _PUNCTUATION for text in texts)

@@ -1,6 +1,9 @@
 """Words around a number: units and currencies that may be dropped, magnitudes that multiply, and words that change the
 meaning, after which nothing may be dropped."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 _NUMBERS: Final = (
@@ -9,10 +12,13 @@ _NUMBERS: Final = (
 )
 _BEFORE: Final = "about approximately approx around roughly exactly answer final total only us"
 _AFTER: Final = (
-    "and or nor to than less not no none am pm base mod modulo remainder r half halves third thirds fourth fourths quarter quarters "
-    "fifth fifths sixth sixths seventh sevenths eighth eighths ninth ninths tenth tenths twelfth twelfths sixteenth sixteenths hundredth "
-    "hundredths thousandth thousandths mil lakh lakhs crore crores between from if when where with at most least below negative minus "
-    "plus squared cubed factorial over under is are was wrong incorrect maybe either both except unless until through but instead "
+    "and or nor to than less not no none am pm base mod modulo remainder r "
+    "half halves third thirds fourth fourths quarter quarters fifth fifths sixth sixths seventh sevenths "
+    "eighth eighths ninth ninths "
+    "tenth tenths twelfth twelfths sixteenth sixteenths hundredth hundredths thousandth thousandths "
+    "mil lakh lakhs crore crores "
+    "between from if when where with at most least below negative minus plus squared cubed factorial over under is are "
+    "was wrong incorrect maybe either both except unless until through but instead "
     "thirty forty fifty sixty seventy eighty ninety repeating repeated recurring periodic googol"
 )
 _SHORT: Final = "and or no yes not is the to of per all any are am pm an by at if sq st nd rd th us"
@@ -21,65 +27,69 @@ _THOUSANDS: Final = (
     "thousand million billion trillion quadrillion quintillion sextillion septillion octillion nonillion decillion"
 )
 _CURRENCIES: Final = "dollar euro pound_sterling cent yen yuan rupee"
-_SPELLINGS: Final = {
-    "mm": "millimeter millimetre",
-    "cm": "centimeter centimetre",
-    "dm": "decimeter decimetre",
-    "m": "meter metre",
-    "km": "kilometer kilometre",
-    "in": "inch inches",
-    "ft": "foot feet",
-    "yd": "yard",
-    "mi": "mile",
-    "mg": "milligram",
-    "g": "gram",
-    "kg": "kilogram kilo",
-    "oz": "ounce",
-    "lb": "lbs",
-    "ton": "tonne",
-    "ml": "milliliter millilitre",
-    "l": "liter litre",
-    "gal": "gallon",
-    "pt": "pint",
-    "qt": "quart",
-    "ms": "millisecond",
-    "s": "sec second",
-    "min": "minute mins",
-    "h": "hr hrs hour",
-    "day": "",
-    "week": "",
-    "month": "",
-    "year": "yr yrs",
-    "mi / h": "mph",
-    "km / h": "kmh kph",
-    "degree": "deg",
-    "rad": "radian",
-    "j": "joule",
-    "kj": "kilojoule",
-    "n": "newton",
-    "w": "watt",
-    "kw": "kilowatt",
-    "v": "volt",
-    "ohm": "",
-    "hz": "hertz",
-    "khz": "",
-    "mhz": "",
-    "pa": "pascal",
-    "kpa": "",
-    "mol": "mole",
-    "ha": "hectare",
-    "acre": "",
-    "percent": "percentage pct",
-    "dollar": "usd buck",
-    "euro": "eur",
-    "pound_sterling": "gbp",
-    "cent": "",
-    "yen": "jpy",
-    "yuan": "rmb cny",
-    "rupee": "rs inr",
-    "celsius": "",
-    "fahrenheit": "",
-    "kelvin": "",
+
+# unit -> (its other spellings, what it is: a factor and base units; a name that is no unit here is a base unit)
+_UNITS: Final = {
+    "m": ("meter metre", "1 m"),
+    "mm": ("millimeter millimetre", "1/1000 m"),
+    "cm": ("centimeter centimetre", "1/100 m"),
+    "dm": ("decimeter decimetre", "1/10 m"),
+    "km": ("kilometer kilometre", "1000 m"),
+    "in": ("inch inches", "127/5000 m"),
+    "ft": ("foot feet", "381/1250 m"),
+    "yd": ("yard", "1143/1250 m"),
+    "mi": ("mile", "201168/125 m"),
+    "unit": ("", "1 unit"),
+    "kg": ("kilogram kilo", "1 kg"),
+    "g": ("gram", "1/1000 kg"),
+    "mg": ("milligram", "1/1000000 kg"),
+    "oz": ("ounce", "1 oz"),
+    "lb": ("lbs", "1 lb"),
+    "ton": ("tonne", "1 ton"),
+    "l": ("liter litre", "1/1000 m^3"),
+    "ml": ("milliliter millilitre", "1/1000000 m^3"),
+    "gal": ("gallon", "1 gal"),
+    "qt": ("quart", "1/4 gal"),
+    "pt": ("pint", "1/8 gal"),
+    "s": ("sec second", "1 s"),
+    "ms": ("millisecond", "1/1000 s"),
+    "min": ("minute mins", "60 s"),
+    "h": ("hr hrs hour", "3600 s"),
+    "day": ("", "86400 s"),
+    "week": ("", "604800 s"),
+    "month": ("", "1 month"),
+    "year": ("yr yrs", "1 year"),
+    "mph": ("", "1397/3125 m s^-1"),
+    "kmh": ("kph", "5/18 m s^-1"),
+    "degree": ("deg", "1 degree"),
+    "rad": ("radian", "1 rad"),
+    "n": ("newton", "1 kg m s^-2"),
+    "j": ("joule", "1 kg m^2 s^-2"),
+    "kj": ("kilojoule", "1000 kg m^2 s^-2"),
+    "w": ("watt", "1 kg m^2 s^-3"),
+    "kw": ("kilowatt", "1000 kg m^2 s^-3"),
+    "ampere": ("amp", "1 ampere"),
+    "v": ("volt", "1 kg m^2 s^-3 ampere^-1"),
+    "ohm": ("", "1 kg m^2 s^-3 ampere^-2"),
+    "hz": ("hertz", "1 s^-1"),
+    "khz": ("", "1000 s^-1"),
+    "mhz": ("", "1000000 s^-1"),
+    "pa": ("pascal", "1 kg m^-1 s^-2"),
+    "kpa": ("", "1000 kg m^-1 s^-2"),
+    "mol": ("mole", "1 mol"),
+    "ha": ("hectare", "10000 m^2"),
+    "acre": ("", "1 acre"),
+    "percent": ("percentage pct", "1 percent"),
+    "dollar": ("usd buck", "1 dollar"),
+    "euro": ("eur", "1 euro"),
+    "pound_sterling": ("gbp", "1 pound_sterling"),
+    "cent": ("", "1 cent"),
+    "yen": ("jpy", "1 yen"),
+    "yuan": ("rmb cny", "1 yuan"),
+    "rupee": ("rs inr", "1 rupee"),
+    "celsius": ("", "1 celsius"),
+    "fahrenheit": ("", "1 fahrenheit"),
+    "kelvin": ("", "1 kelvin"),
 }
 _DIRECTIONS: Final = {
     "up": "profit profits gain gains increase rise",
@@ -93,7 +103,21 @@ _DIRECTIONS: Final = {
     "clockwise": "",
     "counterclockwise": "anticlockwise",
 }
-UNITS: Final = {spelling: unit for unit, others in _SPELLINGS.items() for spelling in (unit, *others.split())}
+_IRREGULAR_PLURALS: Final = {
+    "children": "child",
+    "people": "person",
+    "men": "man",
+    "women": "woman",
+    "geese": "goose",
+    "mice": "mouse",
+    "feet": "foot",
+    "teeth": "tooth",
+    "dice": "die",
+}
+
+_PLURAL_ENDINGS: Final = {"ies": "y", "ses": "s", "xes": "x", "ches": "ch", "shes": "sh", "ss": "ss"}
+
+SPELLINGS: Final = {spelling: unit for unit, (others, _) in _UNITS.items() for spelling in (unit, *others.split())}
 UNIT_MARKS: Final = {
     "%": "percent",
     "°": "degree",
@@ -106,10 +130,11 @@ UNIT_MARKS: Final = {
 }
 CURRENCIES: Final = frozenset(_CURRENCIES.split())
 ORDINAL_ENDINGS: Final = frozenset(("st", "nd", "rd", "th"))
-TEMPERATURES: Final = frozenset(("celsius", "fahrenheit"))
+TEMPERATURES: Final = {"c": "celsius", "f": "fahrenheit", "celsius": "celsius", "fahrenheit": "fahrenheit"}
 DIRECTIONS: Final = {
     word: direction for direction, others in _DIRECTIONS.items() for word in (direction, *others.split())
 }
+POWER_WORDS: Final = {"square": 2, "sq": 2, "cubic": 3}
 UNIT_LETTERS: Final = frozenset("mghsJNWVL")  # a letter after a number and a space may be one of these units
 
 MAGNITUDES: Final = {"dozen": 12, "hundred": 10**2, **{name: 1000**n for n, name in enumerate(_THOUSANDS.split(), 1)}}
@@ -124,15 +149,86 @@ MEANING_CHARACTERS: Final = frozenset("万亿千百十半多余以不或和至�
 # with these a sentence before the answer does not name it ("the answer is not: 5")
 NEGATIONS: Final = frozenset(_NEGATIONS.split())
 # runs of one to three letters that are words even outside \text{...}; any other short run is a product of variables
-SHORT_WORDS: Final = (UNITS.keys() - set("mglshjnwv")) | NUMBER_WORDS.keys() | frozenset(_SHORT.split())
+SHORT_WORDS: Final = (SPELLINGS.keys() - set("mglshjnwv")) | NUMBER_WORDS.keys() | frozenset(_SHORT.split())
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A product of units: its size, and the power of each base unit in it."""
+
+    size: Fraction
+    powers: frozenset[tuple[str, int]]
+
+    def contradicts(self, other: "Unit") -> bool:
+        """Whether one quantity cannot have both; "square units" may be any square of a length, 5° may be 5 °C."""
+        for one, another in ((self, other), (other, self)):
+            if one.powers == frozenset([("degree", 1)]) and another.powers <= _TEMPERATURE_POWERS:
+                return False
+            generic = dict(one.powers).get("unit")
+            if generic and len(one.powers) == 1:
+                return not another._can_be_generic(generic)
+        return self != other
+
+    def _can_be_generic(self, power: int) -> bool:
+        """Whether "units" to this power may stand for the unit."""
+        lengths = dict(self.powers)
+        is_length = lengths.keys() <= {"m", "unit"}
+        if power == 1:
+            return not is_length or sum(lengths.values()) == 1
+        return is_length and sum(lengths.values()) == power
+
+
+_TEMPERATURE_POWERS: Final = frozenset((("celsius", 1), ("fahrenheit", 1)))
 
 
 def unit_named(word: str) -> str | None:
     """The one spelling of a known unit ("cm" for "Centimeters"), None for any other word."""
     word = word.casefold().rstrip(".")
-    return UNITS.get(word) or (UNITS.get(word[:-1]) if word.endswith("s") else None)
+    if word in SPELLINGS:
+        return SPELLINGS[word]
+    return SPELLINGS.get(word[:-1]) if word.endswith("s") else None
 
 
 def magnitude_named(word: str) -> int | None:
     """1,000,000 for "million" and "millions", None for any other word."""
     return MAGNITUDES.get(word.casefold().removesuffix("s"))
+
+
+def product_of(factors: Sequence[tuple[str, int]]) -> Unit | None:
+    """The unit that is this product of powers of known units, None for no factors."""
+    size = Fraction(1)
+    powers: dict[str, int] = {}
+    for name, power in factors:
+        unit = _KNOWN[name]
+        size *= unit.size**power
+        for base, times in unit.powers:
+            powers[base] = powers.get(base, 0) + times * power
+    return Unit(size, _without_zeros(powers)) if factors else None
+
+
+def stem(noun: str) -> str:
+    """The singular of an English noun, roughly: enough to see that "adults" and "adult" are one."""
+    noun = noun.casefold()
+    if noun in _IRREGULAR_PLURALS:
+        return _IRREGULAR_PLURALS[noun]
+    for ending, singular in _PLURAL_ENDINGS.items():
+        if noun.endswith(ending):
+            return noun.removesuffix(ending) + singular
+    return noun.removesuffix("s")
+
+
+def _defined(definition: str) -> Unit:
+    """The unit of a line of the table: "1 kg m s^-2"."""
+    size, *bases = definition.split()
+    powers = {}
+    for base in bases:
+        name, _, power = base.partition("^")
+        powers[name] = int(power or 1)
+    return Unit(Fraction(size), _without_zeros(powers))
+
+
+def _without_zeros(powers: Mapping[str, int]) -> frozenset[tuple[str, int]]:
+    return frozenset((base, power) for base, power in powers.items() if power)
+
+
+_KNOWN: Final = {unit: _defined(definition) for unit, (_, definition) in _UNITS.items()}

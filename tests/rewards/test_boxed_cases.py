@@ -9,8 +9,23 @@ import pytest
 from rewards.boxed import equivalent, verdict
 
 CASES_FOLDER = Path(__file__).parent / "boxed_cases"
-# one direction only: the left side of `x+y=5` says what was asked; a bare 5 does not say that it answers an equation
-ONE_WAY = {("x+y = 5", "5"), ("5", "x+y=5"), ("4", "x^2+y^2=4")}
+# one direction only: the answer may say more than the truth, never less. `x+y=5` says what was asked, 3+4=7 how it was
+# found; a bare 5 does not say that it answers an equation. Digits answer a truth that has a base, and an answer with a
+# base is no decimal number
+ONE_WAY = {
+    ("x+y = 5", "5"),
+    ("5", "x+y=5"),
+    ("4", "x^2+y^2=4"),
+    ("664", "664_7"),
+    ("664_7", "664"),
+    ("664", r"664_{\text{seven}}"),
+    ("101_2", "101"),
+    ("2+3=5", "5"),
+    ("14 + 6 = 20", "20"),
+    ("3+4=7", "7"),
+    (r"\sin 30^\circ = \frac12", "0.5"),
+    (r"\frac{10}{4} = \frac52 = 2.5", "2.5"),
+}
 
 
 def read_cases() -> list[tuple[str, str, bool]]:

@@ -1,0 +1,405 @@
+"""When two shapes are the same answer. Where a reader could doubt it, they are not."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final
+
+from rewards.mathematics.algebra import ONE, Algebra, Quotient
+from rewards.mathematics.colon import Clock
+from rewards.mathematics.numeral import Numeral
+from rewards.mathematics.quantity import Scalar
+from rewards.mathematics.value import (
+    INFINITY,
+    MINUS_INFINITY,
+    REALS,
+    Bag,
+    Chain,
+    Choice,
+    Grid,
+    Named,
+    Ratio,
+    Relation,
+    Row,
+    Value,
+)
+
+_TUPLE_BRACKETS: Final = (("(", ")"), (r"\langle", r"\rangle"))
+_LINE: Final = Row("(", ")", (MINUS_INFINITY, INFINITY))
+
+Values = Sequence[Value]
+Nouns = list[frozenset[str]]
+
+
+def same(answer: Value, truth: Value, algebra: Algebra) -> bool:
+    """Whether the answer is the truth. Symmetric but where only the answer may say more: x + y = 5 and 3 + 2 = 5 answer
+    5, and 5 answers neither; 664 answers 664_7, and 664_7 does not answer 664."""
+    return _Comparison(algebra).same(answer, truth)
+
+
+class _Comparison:
+    """The comparison of shapes within one algebra."""
+
+    def __init__(self, algebra: Algebra) -> None:
+        self.algebra = algebra
+        self.of_shape: dict[type, Callable[..., bool]] = {
+            Scalar: self.scalars,
+            Row: self.rows,
+            Bag: self.lists,
+            Grid: self.grids,
+            Relation: self.relations,
+            Chain: self.chains,
+            Clock: self.clocks,
+        }
+
+    def same(self, answer: Value, truth: Value) -> bool:
+        answer, truth = _plain(answer), _plain(truth)
+        kinds = (type(answer), type(truth))
+        if Named in kinds:
+            return self.named(answer, truth)
+        if Choice in kinds:
+            return self.choices(answer, truth)
+        if kinds[0] is Chain and kinds[1] is not Chain:
+            return answer.holds and any(self.same(side, truth) for side in answer.sides)
+        if Ratio in kinds:
+            return self.ratios(answer, truth)
+        if Numeral in kinds:
+            return _same_numeral(answer, truth)
+        if kinds.count(Grid) == 1:
+            answer, truth = _as_row(answer), _as_row(truth)
+        if _is_assignment(answer) and _is_nameless_list(truth):
+            return _has_order(truth) and self.in_order(_assigned(answer), truth.items)
+        if _is_assignment(truth) and _is_nameless_list(answer):
+            return _has_order(answer) and self.in_order(answer.items, _assigned(truth))
+        return type(answer) is type(truth) and self.same_shape(answer, truth)
+
+    def same_shape(self, answer: Value, truth: Value) -> bool:
+        compare = self.of_shape.get(type(answer))
+        return compare(answer, truth) if compare else answer == truth
+
+    # ---- numbers -----------------------------------------------------------------------------------------------------
+    def scalars(self, answer: Scalar, truth: Scalar) -> bool:
+        if answer.contradicts(truth):
+            return False
+        if self.algebra.equal(answer.value, truth.value):
+            return True
+        return self.is_measured(answer, truth) or self.is_measured(truth, answer)
+
+    def is_measured(self, one: Scalar, other: Scalar) -> bool:
+        """Whether letters behind the one are its unit and the rest is the other: 5 m and 5."""
+        if one.if_unit is None or self.algebra.variables(other.value):
+            return False
+        return self.scalars(one.if_unit, other)
+
+    def clocks(self, answer: Clock, truth: Clock) -> bool:
+        return replace(answer, is_certain=True) == replace(truth, is_certain=True)
+
+    def ratios(self, answer: Value, truth: Value) -> bool:
+        """2:4 is 1:2 and ½; times of day are the same to the minute, and nothing that may be a time is a fraction."""
+        clocks = [_clock(answer), _clock(truth)]
+        if all(clocks):
+            return self.clocks(*clocks)
+        if any(clock and clock.is_certain for clock in clocks):
+            return False
+        if isinstance(answer, Ratio) and isinstance(truth, Ratio):
+            return self.in_proportion(answer.parts, truth.parts)
+        if isinstance(answer, Ratio):
+            return self.is_fraction(answer, truth)
+        return self.is_fraction(truth, answer)
+
+    def is_fraction(self, ratio: Ratio, other: Value) -> bool:
+        if ratio.clock or ratio.is_range or len(ratio.parts) != 2:
+            return False
+        if not isinstance(other, Scalar) or other.unit:
+            return False
+        number = other.value.number
+        if number is None or number.denominator == 1:
+            return False
+        one = Scalar(self.algebra.number(1))
+        return self.in_proportion(ratio.parts, (other, one))
+
+    def in_proportion(self, ones: Values, others: Values) -> bool:
+        """Whether the parts of two ratios are the same but for a factor."""
+        if len(ones) != len(others) or not all(map(_is_nonzero, [*ones, *others])):
+            return False
+        pairs = list(zip(ones, others, strict=True))
+        if any(one.contradicts(other) for one, other in pairs):
+            return False
+        multiply = self.algebra.multiply
+        first, first_other = (part.value for part in pairs[0])
+        for one, other in pairs[1:]:
+            left = multiply(first, other.value)
+            right = multiply(first_other, one.value)
+            if not self.algebra.equal(left, right):
+                return False
+        return True
+
+    # ---- lists -------------------------------------------------------------------------------------------------------
+    def in_order(self, answers: Values, truths: Values) -> bool:
+        return len(answers) == len(truths) and all(map(self.same, answers, truths))
+
+    def in_any_order(self, answers: Values, truths: Values) -> bool:
+        return _pair_off(answers, truths, self.same)
+
+    def rows(self, answer: Row, truth: Row) -> bool:
+        brackets = [(row.opener, row.closer) for row in (answer, truth)]
+        are_tuples = all(pair in _TUPLE_BRACKETS for pair in brackets)
+        if brackets[0] != brackets[1] and not are_tuples:
+            return False
+        return self.in_order(answer.items, truth.items)
+
+    def grids(self, answer: Grid, truth: Grid) -> bool:
+        if answer.is_determinant != truth.is_determinant or len(answer.rows) != len(truth.rows):
+            return False
+        return all(map(self.in_order, answer.rows, truth.rows))
+
+    def lists(self, answer: Bag, truth: Bag) -> bool:
+        if answer.is_set or truth.is_set:
+            return self.sets(answer, truth)
+        if answer.is_ordered or truth.is_ordered:
+            return self.in_order(answer.items, truth.items)
+        nouns = [_distinct_nouns(answer), _distinct_nouns(truth)]
+        if all(nouns):
+            return self.counts(answer, truth, *nouns)
+        if any(nouns):  # 342, 236 for 342 adults, 236 children
+            return self.in_order(answer.items, truth.items)
+        return self.in_any_order(answer.items, truth.items)
+
+    def sets(self, answer: Bag, truth: Bag) -> bool:
+        """Whether each member of the one is in the other."""
+        ours = all(any(self.same(a, t) for t in truth.items) for a in answer.items)
+        theirs = all(any(self.same(a, t) for a in answer.items) for t in truth.items)
+        return ours and theirs
+
+    def counts(self, answer: Bag, truth: Bag, ours: Nouns, theirs: Nouns) -> bool:
+        """Whether each thing is counted alike: 3 cats, 4 dogs."""
+
+        def is_alike(one: tuple, other: tuple) -> bool:
+            return one[0] == other[0] and self.same(one[1], other[1])
+
+        answers = list(zip(ours, answer.items, strict=True))
+        truths = list(zip(theirs, truth.items, strict=True))
+        return _pair_off(answers, truths, is_alike)
+
+    # ---- letters of multiple choice ----------------------------------------------------------------------------------
+    def choices(self, answer: Value, truth: Value) -> bool:
+        """The letters decide; without two letters, the body of the one against the whole other. A lone "b" is the
+        letter B."""
+        letters = _letter(answer), _letter(truth)
+        ours, theirs = _body(answer), _body(truth)
+        if all(letters):
+            agree = ours is None or theirs is None or self.same(ours, theirs)
+            return letters[0] == letters[1] and agree
+        if ours is not None:
+            return self.same(ours, truth)
+        return theirs is not None and self.same(answer, theirs)
+
+    # ---- equations ---------------------------------------------------------------------------------------------------
+    def named(self, answer: Value, truth: Value) -> bool:
+        return self.same_value(answer, truth) or self.same_equation(_as_equation(answer), _as_equation(truth))
+
+    def same_value(self, answer: Value, truth: Value) -> bool:
+        """Whether the values agree, and the labels too where both have one."""
+        if isinstance(answer, Named) and isinstance(truth, Named):
+            return self.same_label(answer, truth) and self.same(answer.value, truth.value)
+        if isinstance(answer, Named):
+            return _says_value(answer, truth) and self.same(answer.value, truth)
+        if truth.label is None:
+            return False
+        return _says_value(truth, answer) and self.same(answer, truth.value)
+
+    def same_label(self, answer: Named, truth: Named) -> bool:
+        if answer.label is None or truth.label is None:
+            return False
+        if answer.label.key == truth.label.key:
+            return True
+        if not isinstance(answer.value, Scalar):
+            return False
+        has_variable = bool(self.algebra.variables(answer.value.value))
+        return has_variable and answer.label.agrees(truth.label)
+
+    def same_equation(self, answer: Value, truth: Value) -> bool:
+        """Whether both are one equation in several variables: y = 2x + 3 and 2x - y + 3 = 0."""
+        for side in (answer, truth):
+            if not isinstance(side, Relation) or side.sign != "=":
+                return False
+            if len(self.algebra.variables(side.difference)) < 2:
+                return False
+        return self.relations(answer, truth)
+
+    def relations(self, answer: Relation, truth: Relation) -> bool:
+        """Whether one difference is a constant multiple of the other (a positive one for < and ≤); in an equation the
+        denominators do not matter."""
+        if answer.sign != truth.sign:
+            return False
+        a, t = answer.difference, truth.difference
+        is_equation = answer.sign in "=≠"
+        if is_equation:
+            a, t = Quotient(a.top, ONE), Quotient(t.top, ONE)
+        if not a.top or not t.top:
+            return a.top == t.top
+        factor = self.algebra.leading(a) / self.algebra.leading(t)
+        if factor < 0 and not is_equation:
+            return False
+        multiple = self.algebra.multiply(t, self.algebra.number(factor))
+        return self.algebra.equal(a, multiple)
+
+    def chains(self, answer: Chain, truth: Chain) -> bool:
+        r"""Whether both say the same of the same things: \log_4 8 = 3/2 is not \log_{36} 216 = 3/2."""
+        if answer.signs != truth.signs:
+            return False
+        if self.same_sides(answer, truth):
+            return True
+        turned = replace(answer, sides=answer.sides[::-1], written=answer.written[::-1])
+        return set(answer.signs) <= {"=", "≠"} and self.same_sides(turned, truth)
+
+    def same_sides(self, answer: Chain, truth: Chain) -> bool:
+        is_of_numbers = all(isinstance(side, Scalar) for side in answer.sides)
+        if is_of_numbers and answer.written != truth.written:
+            return False
+        return self.in_order(answer.sides, truth.sides)
+
+
+def scaled(grid: Grid, factor: Quotient, algebra: Algebra) -> Grid | None:
+    """The matrix times a number, None if not all its entries are plain values."""
+    if grid.is_determinant:
+        return None
+    rows = []
+    for row in grid.rows:
+        if not all(isinstance(entry, Scalar) and entry.unit is None for entry in row):
+            return None
+        rows.append(tuple(Scalar(algebra.multiply(factor, entry.value)) for entry in row))
+    return Grid(tuple(rows))
+
+
+def _plain(value: Value) -> Value:
+    """A set of one member is that member; the whole line is the real numbers, and without some points it is a union."""
+    if isinstance(value, Bag) and value.is_set and len(value.items) == 1:
+        return _plain(value.items[0])
+    if value == _LINE:
+        return REALS
+    is_difference = isinstance(value, Row) and value.opener == "∖" and len(value.items) == 2
+    return _punctured_line(value) if is_difference and value.items[0] == REALS else value
+
+
+def _punctured_line(value: Row) -> Value:
+    """ℝ without some numbers as the intervals between them."""
+    taken = value.items[1]
+    removed = taken.items if isinstance(taken, Bag) else (taken,)
+    if not all(_is_rational(item) for item in removed):
+        return value
+    points = sorted(removed, key=lambda point: point.value.number)
+    bounds = [MINUS_INFINITY, *points, INFINITY]
+    return Bag(tuple(Row("(", ")", pair) for pair in pairwise(bounds)))
+
+
+def _is_rational(value: Value) -> bool:
+    return isinstance(value, Scalar) and value.value.number is not None
+
+
+def _is_nonzero(value: Value) -> bool:
+    return isinstance(value, Scalar) and bool(value.value.top)
+
+
+def _clock(value: Value) -> Clock | None:
+    if isinstance(value, Ratio):
+        return value.clock
+    return value if isinstance(value, Clock) else None
+
+
+def _same_numeral(answer: Value, truth: Value) -> bool:
+    """Whether digits and base agree. A truth with a base is answered by the bare digits: the base was given with the
+    question; a bare truth only by base ten."""
+    if isinstance(answer, Numeral) and isinstance(truth, Numeral):
+        return answer == truth
+    if isinstance(answer, Numeral):
+        return answer.base == 10 and _has_digits(truth, answer.digits)
+    return _has_digits(answer, truth.digits)
+
+
+def _has_digits(value: Value, digits: str) -> bool:
+    if not isinstance(value, Scalar) or value.unit or not digits.isdigit():
+        return False
+    return value.value.number == int(digits)
+
+
+def _pair_off(ones: Iterable, others: Iterable, alike: Callable[..., bool]) -> bool:
+    """Whether each of the one has its own partner in the other, and none is left."""
+    left = list(others)
+    for one in ones:
+        found = next((at for at, other in enumerate(left) if alike(one, other)), None)
+        if found is None:
+            return False
+        del left[found]
+    return not left
+
+
+def _distinct_nouns(bag: Bag) -> Nouns:
+    """What each number counts, without the words that are the same for all; nothing unless they count different
+    things."""
+    nouns = [item.noun if isinstance(item, Scalar) else frozenset() for item in bag.items]
+    if len(set(nouns)) < 2:
+        return []
+    shared = frozenset.intersection(*nouns)
+    return [noun - shared for noun in nouns]
+
+
+def _as_row(value: Value) -> Value:
+    """A column or row matrix as the tuple of its entries."""
+    if not isinstance(value, Grid) or value.is_determinant:
+        return value
+    if len(value.rows) == 1:
+        return Row("(", ")", value.rows[0])
+    if all(len(row) == 1 for row in value.rows):
+        return Row("(", ")", tuple(row[0] for row in value.rows))
+    return value
+
+
+def _is_assignment(value: Value) -> bool:
+    """Whether the list gives each of several variables its value: x = 1, y = 2, but not x = 1, x = 2."""
+    if not isinstance(value, Bag):
+        return False
+    names = {item.label.key for item in value.items if isinstance(item, Named) and item.label}
+    return len(names) == len(value.items)
+
+
+def _assigned(value: Bag) -> list[Value]:
+    """The values of x = 1, y = 2 by the order of their names."""
+    ordered = sorted(value.items, key=lambda item: item.label.key)
+    return [item.value for item in ordered]
+
+
+def _is_nameless_list(value: Value) -> bool:
+    if not isinstance(value, (Row, Bag)):
+        return False
+    return not any(isinstance(item, Named) for item in value.items)
+
+
+def _has_order(value: Row | Bag) -> bool:
+    """Whether the members can be the values of several variables: "1, 2" or (1, 2)."""
+    if isinstance(value, Bag):
+        return not value.is_set
+    return (value.opener, value.closer) in _TUPLE_BRACKETS
+
+
+def _letter(value: Value) -> str | None:
+    if isinstance(value, Choice):
+        return value.letter
+    name = value.value.lone_atom if isinstance(value, Scalar) else None
+    return name.upper() if name and name not in "ei" else None
+
+
+def _body(value: Value) -> Value | None:
+    return value.body if isinstance(value, Choice) else None
+
+
+def _says_value(named: Named, other: Value) -> bool:
+    """Whether the value alone may stand for the equation: C for "the answer is C", but not for z = c."""
+    is_symbol = named.label is not None and not named.label.is_words
+    return not (is_symbol and isinstance(other, Choice))
+
+
+def _as_equation(value: Value) -> Value:
+    if isinstance(value, Named) and value.difference:
+        return Relation("=", value.difference)
+    return value

@@ -1,0 +1,113 @@
+r"""The left side of an equation as a label: `x`, `a_n`, `\angle ABC`, "the area", `f(x)` where f is being defined,
+`f(2)` whose value was asked for. Any other left side is one half of an equation: \ln y = x + C says nothing about
+y = x + C.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from rewards.mathematics import symbols, units
+from rewards.mathematics.application import end_of_exponent, end_of_name
+from rewards.mathematics.text import Token, Tokens, closing_bracket, enclosed, is_letter, is_mark, text_key, unwrapped
+
+_CONSTANTS: Final = frozenset("πi")  # e is an eccentricity, too
+_NO_LABEL: Final = "+-*/^=<>≤≥≠≈±∓!|"
+
+
+@dataclass(frozen=True)
+class Label:
+    key: str  # the whole label
+    function: str | None = None  # the f of f(x) =
+    is_words: bool = False  # "the area", "the correct option": no name of mathematics
+
+    def agrees(self, other: "Label") -> bool:
+        """Whether both name the same: y = and f(x) = define one function, and so do s = and s(t) =."""
+        if self.key == other.key:
+            return True
+        return self._is_defined_as(other) or other._is_defined_as(self)
+
+    def _is_defined_as(self, other: "Label") -> bool:
+        return self.function is not None and other.key in ("y", self.function)
+
+
+def read_label(tokens: Tokens) -> Label | None:
+    """The label that the tokens are, None if they are more than that."""
+    if not tokens:
+        return None
+    if any(token.kind == "word" and len(token.text) > 1 for token in tokens):
+        return _phrase(tokens)
+    if _is_ratio_of_names(tokens):
+        return Label(text_key(tokens))
+    if tokens[0].kind == "applied":
+        return _application(tokens)
+    if _is_object(_without_measure(tokens)):
+        return Label(text_key(token for token in tokens if token.text not in (r"\overline", "{", "}")))
+    if is_letter(tokens[0]) and end_of_name(tokens, 0) == len(tokens):
+        is_constant = len(tokens) == 1 and tokens[0].text in _CONSTANTS
+        return None if is_constant else Label(text_key(tokens))
+    return None
+
+
+def is_phrase(tokens: Tokens) -> bool:
+    """Whether there are words, and none that negates what follows."""
+    words = [token.text.casefold() for token in tokens if token.kind == "word" and len(token.text) > 1]
+    return bool(words) and units.NEGATIONS.isdisjoint(words)
+
+
+def _phrase(tokens: Tokens) -> Label | None:
+    """Words that name what follows; a term with words, 2 area or area + 1, does not."""
+    if tokens[0].kind == "number" or any(map(_operates, tokens)) or not is_phrase(tokens):
+        return None
+    return Label(text_key(tokens), is_words=True)
+
+
+def _operates(token: Token) -> bool:
+    is_command = token.kind == "command" and token.text not in symbols.ACCENTS
+    return is_command or token.kind == "function" or is_mark(token, _NO_LABEL)
+
+
+def _application(tokens: Tokens) -> Label | None:
+    r"""f(x), f^{-1}(x), u(x,t), or one value: f(2), P(A \cup B)."""
+    end = end_of_name(tokens, 0)
+    opening = end_of_exponent(tokens, end)
+    if opening >= len(tokens) or closing_bracket(tokens, opening) != len(tokens) - 1:
+        return None
+    argument = tokens[opening + 1 : -1]
+    if all(is_letter(token) or is_mark(token, ",") for token in argument):
+        return Label(text_key(tokens), function=text_key(tokens[:opening]))
+    if any(map(_is_variable, argument)):
+        return None
+    return Label(text_key(tokens))
+
+
+def _is_variable(token: Token) -> bool:
+    """Whether a value at this argument would be no single one: not so for the 2 of f(2) and the A of P(A)."""
+    if token.kind == "name":
+        return not token.text.isupper() and token.text not in _CONSTANTS
+    return token.kind in ("applied", "function")
+
+
+def _without_measure(tokens: Tokens) -> Tokens:
+    r"""The tokens without the m of m\angle and the bars of |AB|."""
+    texts = [token.text for token in tokens]
+    if texts[:2] == ["m", r"\angle"]:
+        return tokens[1:]
+    if len(texts) > 3 and texts[0] == texts[-1] == "|":
+        return tokens[1:-1]
+    return tokens
+
+
+def _is_ratio_of_names(tokens: Tokens) -> bool:
+    """x:y, AB:CD."""
+    has_colon = any(is_mark(token, ":") for token in tokens)
+    return has_colon and all(is_letter(token) or is_mark(token, ":") for token in tokens)
+
+
+def _is_object(tokens: Tokens) -> bool:
+    r"""Whether the tokens name a thing: the segment AB, \angle ABC, \vec{v}, \hat p."""
+    if tokens[0].text not in symbols.ACCENTS:
+        return len(tokens) > 1 and all(is_letter(token) and token.text.isupper() for token in tokens)
+    letters = unwrapped(tokens[1:])
+    if enclosed(letters):
+        letters = letters[1:-1]
+    return len(letters) == 1 or (len(letters) > 1 and all(map(is_letter, letters)))

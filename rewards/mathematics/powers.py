@@ -1,0 +1,161 @@
+r"""Powers with any exponent, roots and logarithms on the quotients of `algebra.py`, exact where the result has a name:
+8^{1/3} = 2, \log_2 8 = 3, \sqrt{3+2\sqrt2} = 1+\sqrt2. Otherwise the result is an atom."""
+
+from fractions import Fraction
+from math import isqrt
+
+from rewards.mathematics.algebra import (
+    MAX_FACTORED_BITS,
+    ONE,
+    Algebra,
+    Monomial,
+    Polynomial,
+    Quotient,
+    Unreadable,
+    prime_powers,
+    single,
+    size,
+)
+
+_HALF = Fraction(1, 2)
+
+
+def power(algebra: Algebra, base: Quotient, exponent: Quotient) -> Quotient:
+    """base^exponent."""
+    n = exponent.number
+    if n is None:
+        return _symbolic_power(algebra, base, exponent)
+    if n.denominator == 1:
+        return algebra.whole_power(base, int(n))
+    nested = _denested(algebra, base) if n == _HALF else None
+    if nested is not None:
+        return nested
+    top = _part_power(algebra, base.top, n)
+    bottom = _part_power(algebra, base.bottom, n)
+    return algebra.divide(top, bottom)
+
+
+def root(algebra: Algebra, radicand: Quotient, degree: Quotient) -> Quotient:
+    """The degree-th root of the radicand."""
+    return power(algebra, radicand, algebra.divide(algebra.number(1), degree))
+
+
+def square_root(algebra: Algebra, radicand: Quotient) -> Quotient:
+    """The principal square root of the radicand."""
+    return power(algebra, radicand, algebra.number(_HALF))
+
+
+def logarithm(algebra: Algebra, value: Quotient, base: Quotient | None = None) -> Quotient:
+    """log_base(value), natural without a base; a product becomes the sum of its factors' logarithms."""
+    if base is not None:
+        return algebra.divide(logarithm(algebra, value), logarithm(algebra, base))
+    if value.bottom != ONE or len(value.top) != 1:
+        return algebra.applied("ln", value)
+    ((monomial, coefficient),) = value.top.items()
+    if coefficient < 0:
+        raise Unreadable("the logarithm of a negative number")
+    result = algebra.number(0)
+    primes = [(f"#{p}", Fraction(k)) for p, k in _signed_prime_powers(coefficient)]
+    for factor, k in [*primes, *_absolute_together(algebra, monomial)]:
+        term = algebra.number(k)
+        if factor != "e":
+            term = algebra.multiply(term, algebra.applied("ln", single(factor)))
+        result = algebra.add(result, term)
+    return result
+
+
+def _absolute_together(algebra: Algebra, monomial: Monomial) -> Monomial:
+    """|x|·x^-2 as |x|^-1, so that ln(1/|x|) = -ln|x|."""
+    powers = dict(monomial)
+    for atom in [atom for atom in powers if atom.startswith("abs(")]:
+        inside = algebra.arguments[atom].lone_atom
+        if powers.get(inside, 1) % 2 == 0:
+            powers[atom] += powers.pop(inside)
+    return tuple(powers.items())
+
+
+def _part_power(algebra: Algebra, polynomial: Polynomial, exponent: Fraction) -> Quotient:
+    if not polynomial:
+        return algebra.monomial_power((), Fraction(0), exponent)
+    if len(polynomial) > 1:
+        return algebra.sum_power(polynomial, exponent)
+    ((monomial, coefficient),) = polynomial.items()
+    return algebra.monomial_power(monomial, coefficient, exponent)
+
+
+def _symbolic_power(algebra: Algebra, base: Quotient, exponent: Quotient) -> Quotient:
+    """2^{n+1} is 2·pow(#2,n), and 4^n is pow(#2,n)^2: one atom for each factor of the base and term of the exponent."""
+    if exponent.bottom != ONE or base.bottom != ONE or len(base.top) != 1:
+        key = f"pow({algebra.key(base)},{algebra.key(exponent)})"
+        return algebra.atom(key, base, exponent)
+    ((monomial, coefficient),) = base.top.items()
+    factors = [(str(prime), Fraction(k)) for prime, k in _signed_prime_powers(coefficient)]
+    factors += monomial
+    result = algebra.number(1)
+    for term, times in exponent.top.items():
+        known = _known_power(algebra, base, term, times)
+        if known is not None:
+            result = algebra.multiply(result, known)
+            continue
+        key = algebra.key(Quotient({term: Fraction(1)}, ONE))
+        for factor, k in factors:
+            atom = f"pow({factor.lstrip('#')},{key})"
+            part = algebra.atom(atom, base, exponent, exponent=k * times)
+            result = algebra.multiply(result, part)
+    return result
+
+
+def _known_power(algebra: Algebra, base: Quotient, term: Monomial, times: Fraction) -> Quotient | None:
+    """base^(times · term) where the term is a number, or undone by the base; None elsewhere."""
+    if not term:
+        return power(algebra, base, algebra.number(times))
+    return _power_of_logarithm(algebra, term, times) if base.lone_atom == "e" else None
+
+
+def _power_of_logarithm(algebra: Algebra, term: Monomial, times: Fraction) -> Quotient | None:
+    """e^(t · ln a) as a^t; None if the term has no logarithm or several."""
+    logarithms = [atom for atom, k in term if atom.startswith("ln(") and k == 1]
+    if len(logarithms) != 1:
+        return None
+    rest = tuple(part for part in term if part[0] != logarithms[0])
+    argument = algebra.arguments[logarithms[0]]
+    atom = argument.lone_atom
+    if atom and atom.startswith("#"):  # ln 2 holds the prime as an atom
+        argument = algebra.number(int(atom[1:]))
+    return power(algebra, argument, Quotient({rest: times}, ONE))
+
+
+def _signed_prime_powers(value: Fraction) -> list[tuple[int, int]]:
+    if not value or size(value) > MAX_FACTORED_BITS:
+        raise Unreadable("no factors")
+    above = list(prime_powers(abs(value.numerator)))
+    below = [(p, -k) for p, k in prime_powers(value.denominator)]
+    sign = [(-1, 1)] if value < 0 else []
+    return sign + above + below
+
+
+def _denested(algebra: Algebra, radicand: Quotient) -> Quotient | None:
+    r"""√(a ± b√c) as √x ± √y with x, y = (a ± √(a²-b²c))/2, where these are rational and a > 0; None otherwise."""
+    if radicand.bottom != ONE or len(radicand.top) != 2 or () not in radicand.top:
+        return None
+    terms = dict(radicand.top)
+    a = terms.pop(())
+    ((surd, b),) = terms.items()
+    if any(atom[0] != "#" or k != _HALF for atom, k in surd):
+        return None
+    surd_squared = Fraction(1)
+    for atom, _ in surd:
+        surd_squared *= int(atom[1:])
+    inner = a * a - b * b * surd_squared
+    if inner < 0 or a <= 0:
+        return None
+    if not _is_square(inner.numerator) or not _is_square(inner.denominator):
+        return None
+    inner_root = Fraction(isqrt(inner.numerator), isqrt(inner.denominator))
+    large = algebra.monomial_power((), (a + inner_root) / 2, _HALF)
+    small = algebra.monomial_power((), (a - inner_root) / 2, _HALF)
+    return algebra.add(large, small) if b > 0 else algebra.subtract(large, small)
+
+
+def _is_square(n: int) -> bool:
+    return isqrt(n) ** 2 == n
