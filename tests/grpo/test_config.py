@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from grpo.config.load import coerce, load_config, to_yaml
+from grpo.config.load import coerce, load_config, parse_arguments, to_yaml
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.errors import UserError
 
@@ -413,3 +413,22 @@ def test_the_configs_of_other_losses_differ_from_a800_in_a_few_keys():
     for name, count in (("bnpo", 2), ("dr_grpo", 3), ("dapo", 8)):
         found = vars(load_config(CONFIGS / f"{name}.yaml")[0])
         assert sum(found[key] != a800[key] for key in found) == count, name
+
+
+# --- help -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [TrainConfig, SftConfig])
+def test_help_shows_every_key_with_its_default_and_its_meaning(kind, capsys):
+    with pytest.raises(SystemExit) as end:
+        parse_arguments(["-h"], kind, "What the command does.\n\nMore for readers of the code.")
+    text = capsys.readouterr().out
+    assert end.value.code == 0 and text.startswith("What the command does.\n") and "readers" not in text
+    assert max(map(len, text.splitlines())) <= 120
+    words = " ".join(text.split())
+    for name, field in kind.__dataclass_fields__.items():
+        assert f"  {name}: " in text and field.metadata["doc"] in words and field.metadata["doc"].endswith("."), name
+    for line in ("output_dir: required", "lora_r: 16", "report_to: [tensorboard]", "chat_template: null"):
+        assert f"  {line} " in text
+    for name in set(TrainConfig.__dataclass_fields__) - set(kind.__dataclass_fields__):
+        assert f"  {name}: " not in text
