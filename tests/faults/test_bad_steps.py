@@ -88,7 +88,9 @@ def test_what_only_the_user_can_mend_saves_and_ends_with_exit_4(processes, chat_
             ).code
             == 0
         )
-    assert [row["step"] for row in lines(tmp_path / "run")] == [1, 2, 3, 4]
+    told = lines(tmp_path / "run")
+    assert [row["step"] for row in told] == [1, 2, 3, 4]
+    assert [row["epoch"] for row in told] == pytest.approx([told[0]["epoch"] * step for step in (1, 2, 3, 4)])
 
 
 def good_until_step_1_is_on_record(run_dir):

@@ -398,12 +398,14 @@ def test_no_second_try_after_an_update(made):
 
 
 def test_generation_that_runs_out_names_its_own_keys(made, monkeypatch):
-    full = made("full")
-    monkeypatch.setattr(
-        full.rollout.sampler,
-        "sample",
-        lambda *a, **k: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory.")),
-    )
+    """At once: smaller micro-batches would not help."""
+    full, calls = made("full"), []
+
+    def runs_out(*arguments):
+        calls.append(1)
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(full.rollout.sampler, "sample", runs_out)
     with pytest.raises(UserError) as failed:
         step(full)
     assert (
@@ -411,6 +413,7 @@ def test_generation_that_runs_out_names_its_own_keys(made, monkeypatch):
         and "while generating" in failed.value.what
         and "max_num_seqs" in failed.value.fix
     )
+    assert len(calls) == 1
 
 
 def test_any_other_error_is_not_taken_for_memory(made):
