@@ -1,8 +1,8 @@
 """Measure what the machine reaches at best, in the same run: matrix products of the shapes in use, and copying memory.
 
 A share of the ceiling is the time that a workload's matrix products take alone, each at its own shape, divided by the
-time that the workload took. The products are those of grpo/device/products.py with prepacked weights, the fastest at hand.
-Packing them is not counted.
+time that the workload took. The products are those of grpo/device/products.py with prepacked weights, the fastest at
+hand. Packing them is not counted.
 """
 
 import statistics

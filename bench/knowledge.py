@@ -47,7 +47,7 @@ DRAWN_WORDS = 1 << 17  # at once
 PEER_TARGETS = {7500: 8.0, 60000: 15.0}  # documents: times faster than the peer
 
 
-# --- Generated text ---------------------------------------------------------------------------------------------------
+# --- Generated text ------------------------------------------------------------------------------------------------
 
 
 def vocabulary(rng: np.random.Generator) -> np.ndarray:
@@ -101,7 +101,7 @@ def build_here(rows: list[tuple[str, str]], folder: Path, **options) -> Path:
     return out
 
 
-# --- Recall -----------------------------------------------------------------------------------------------------------
+# --- Recall --------------------------------------------------------------------------------------------------------
 
 
 def recall(xquad: Path, folder: Path) -> dict:
@@ -173,7 +173,7 @@ def patched(patches: list[tuple[object, str, object]]) -> Iterator[None]:
     tokens._TOKENS_OF.clear()
 
 
-# --- Scale ------------------------------------------------------------------------------------------------------------
+# --- Scale ---------------------------------------------------------------------------------------------------------
 
 
 def scale(megabytes: float, folder: Path) -> dict:
@@ -254,7 +254,7 @@ def sample_queries(path: Path, number: int) -> list[tuple[str, str, str]]:
     return queries
 
 
-# --- Peer -------------------------------------------------------------------------------------------------------------
+# --- Peer ----------------------------------------------------------------------------------------------------------
 
 
 def peer(num_documents: int, folder: Path, repeats: int, num_queries: int = 40) -> dict:

@@ -24,7 +24,7 @@ PACKAGES = ("torch", "transformers", "trl", "peft")
 NUM_PROFILED = 12  # operations that a profile lists
 
 
-# --- Options ----------------------------------------------------------------------------------------------------------
+# --- Options -------------------------------------------------------------------------------------------------------
 
 
 def parser(
@@ -70,7 +70,7 @@ def default(options: argparse.Namespace, smoke: Any, cpu: Any, cuda: Any) -> Any
     return cuda if options.device == "cuda" else cpu
 
 
-# --- Time -------------------------------------------------------------------------------------------------------------
+# --- Time ----------------------------------------------------------------------------------------------------------
 
 
 def interleave(
@@ -148,7 +148,7 @@ def profile(run: Callable[[], object], device: str) -> list[dict]:
     return operations[:NUM_PROFILED]
 
 
-# --- Comparisons ------------------------------------------------------------------------------------------------------
+# --- Comparisons ---------------------------------------------------------------------------------------------------
 
 
 def spread(values: Sequence[float]) -> dict[str, float | list[float]]:
@@ -183,7 +183,7 @@ def rates(case: Mapping, tokens: int, ceiling_seconds: float) -> dict[str, float
     return {"tokens": tokens, "tokens_per_s": tokens / seconds, "ceiling_share": ceiling_seconds / seconds}
 
 
-# --- Results ----------------------------------------------------------------------------------------------------------
+# --- Results -------------------------------------------------------------------------------------------------------
 
 
 def show(case: Mapping) -> None:

@@ -48,7 +48,7 @@ class Count:
     wrong: dict[str, list[Pair]] = field(default_factory=lambda: defaultdict(list))  # judge -> its failures
 
 
-# ---- references ------------------------------------------------------------------------------------------------------
+# --- references ----------------------------------------------------------------------------------------------------
 def read_references(paths: Sequence[Path]) -> list[str]:
     """The answers of all files, each once."""
     found = [answer for path in paths for answer in _answers(path)] if paths else _corpus_truths()
@@ -71,7 +71,7 @@ def _corpus_truths() -> list[str]:
     return [line.partition(" ≡ ")[2] for line in lines if " ≡ " in line and not line.startswith("#")]
 
 
-# ---- rules: another way to write the same ----------------------------------------------------------------------------
+# --- rules: another way to write the same --------------------------------------------------------------------------
 def replace(*pairs: tuple[str, str], unless: str = r"(?!)") -> Rule:
     """Every occurrence of each pattern; the rule does not apply where none is found, or where `unless` is."""
 
@@ -222,7 +222,7 @@ SAME: dict[str, Rule] = {
 }
 
 
-# ---- rules: something else -------------------------------------------------------------------------------------------
+# --- rules: something else -----------------------------------------------------------------------------------------
 def change_one(pattern: str, new: Callable[[re.Match], str], unless: str = r"(?!)") -> Rule:
     """One occurrence of the pattern, drawn at random."""
 
@@ -347,7 +347,7 @@ def _answer_and_truth(new: str | tuple[str, str], truth: str) -> tuple[str, str]
     return new if isinstance(new, tuple) else (new, truth)
 
 
-# ---- judging ---------------------------------------------------------------------------------------------------------
+# --- judging -------------------------------------------------------------------------------------------------------
 def math_verify_judge() -> Callable[[str, str], bool]:
     """math-verify as its documentation says: both in a box, the truth first."""
     from math_verify import parse, verify

@@ -75,7 +75,7 @@ class Trainer:
             self.clock.restart()
         self.optimizer.discard_gradient()
 
-    # --- the parts of a step --------------------------------------------------------------------------------------
+    # --- the parts of a step ----------------------------------------------------------------------------------------
 
     def pack(self, groups: list[Group]) -> list[PackedBatch]:
         """Split the groups into micro-batches that fit into memory. Their loss weights are set already."""
@@ -125,7 +125,7 @@ class Trainer:
             self.model.refresh()
         failpoint("step-updated")
 
-    # --- what a checkpoint holds besides weights and optimizer ----------------------------------------------------
+    # --- what a checkpoint holds besides weights and optimizer ------------------------------------------------------
 
     def counters(self) -> dict:
         """Return what a resumed run needs to know, as JSON."""

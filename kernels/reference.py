@@ -173,7 +173,8 @@ def policy_loss(
     max_length: int = 1,
     rows_per_micro_batch: int = 1,
 ) -> float:
-    """Compute the loss of a step from plain floats, token by token. Twin of packing.set_loss_weights and loss.policy_loss.
+    """Compute the loss of a step from plain floats, token by token. Twin of packing.set_loss_weights and
+    loss.policy_loss.
 
     Completion i has the log-probs logp[i], old[i], ref[i] and one advantage. It is left out of the loss and of every
     denominator unless counts[i]. Micro-batches, which only bnpo looks at, hold rows_per_micro_batch completions each.

@@ -1,5 +1,6 @@
-"""The folder kernels/ bears the name of a library that transformers probes for. Ours must be found as grpo.kernels, theirs must
-stay importable as kernels, and transformers' model classes must load: however ours is installed, whether theirs is or not.
+"""The folder kernels/ bears the name of a library that transformers probes for. Ours must be found as grpo.kernels,
+theirs must stay importable as kernels, and transformers' model classes must load: however ours is installed, whether
+theirs is or not.
 """
 
 import os
@@ -17,8 +18,8 @@ site.addsitedir(sys.argv[1])
 def transformers_works():
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
-    config = Qwen2Config(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2)
-    Qwen2ForCausalLM(config)(torch.tensor([[1, 2]]))
+    config = Qwen2Config(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+    num_key_value_heads=2) Qwen2ForCausalLM(config)(torch.tensor([[1, 2]]))
 def ours_works():
     import grpo, grpo.kernels.reference, rewards.boxed, knowledge
     print(grpo.kernels.reference.__file__)
@@ -38,7 +39,7 @@ class Names(type):
     def __getattr__(cls, name):
         if name.startswith("__"): raise AttributeError(name)
         return Anything()
-class Anything(metaclass=Names):                    # a class, a decorator, a decorator with arguments, an enumeration: what is asked for
+class Anything(metaclass=Names):  # a class, a decorator, an enumeration: whatever is asked for
     def __init__(self, *arguments, **options): pass
     def __call__(self, decorated=None, *arguments, **options): return decorated
     def __getattr__(self, name): return Anything()
@@ -50,7 +51,8 @@ def __getattr__(name):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A site-packages folder each with the project as editable install, as wheel, and without it (run from its folder)."""
+    """A site-packages folder each with the project as editable install, as wheel, and without it (run from its
+    folder)."""
     folders = {"folder": tmp_path_factory.mktemp("none")}
     for kind, options in (("editable", ["-e"]), ("wheel", [])):
         prefix = tmp_path_factory.mktemp(kind)

@@ -220,7 +220,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_the_readmes_file_tree_is_true():
     """Every file of the packages is in the tree, and every file in the tree exists."""
-    block = re.search(r"```text\n(.*?)```", README, re.DOTALL)[1]
+    block = re.search(r"```text\n(grpo/ .*?)```", README, re.DOTALL)[1]
     folder, listed = "", set()
     for line in block.splitlines():
         if match := re.match(r"(\w[\w/]*)/\s", line + " "):

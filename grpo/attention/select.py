@@ -88,7 +88,7 @@ def _try(name: str, run: Callable, wanted: torch.Tensor, tolerance: float, clock
         return Trial(name, problem=f"{type(problem).__name__}: {first_line[:120]}")
 
 
-# --- attention of one new token per slot ------------------------------------------------------------------------------
+# --- attention of one new token per slot ---------------------------------------------------------------------------
 
 
 def choose_decoder(
@@ -129,8 +129,7 @@ def configure(kernels: bool, repeatable: bool) -> None:
     choose_packed.cache_clear()
 
 
-# --- attention inside a packed row
-# --------------------------------------------------------------------------------------
+# --- attention inside a packed row ---------------------------------------------------------------------------------
 
 
 def flash_packed(layout: Layout, dtype: torch.dtype, device: torch.device | str) -> FlashPackedAttention:

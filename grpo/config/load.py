@@ -112,7 +112,7 @@ def to_yaml(config: AnyConfig) -> str:
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------------------------
 
 
 def _read_files(chain: list[Path], problems: list[str]) -> list[_Entry]:
@@ -204,7 +204,7 @@ def _read_overrides(overrides: Sequence[str], problems: list[str]) -> list[_Entr
     return entries
 
 
-# --- from entries to values -------------------------------------------------------------------------------------------
+# --- from entries to values ----------------------------------------------------------------------------------------
 
 
 def _resolve(entries: list[_Entry], kind: type, problems: list[str]) -> tuple[dict[str, Any], list[str]]:

@@ -55,8 +55,8 @@ def draw(
 def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the first entry at which the running sum of the weights exceeds uniform · total, and the total (Eq. 13).
 
-    Two levels: find the block, then the entry in it, so that long running sums are over V / 128 numbers in float64. For a
-    row that is not finite the entry means nothing, and the total is not finite.
+    Two levels: find the block, then the entry in it, so that long running sums are over V / 128 numbers in float64. For
+    a row that is not finite the entry means nothing, and the total is not finite.
     """
     num_rows, width = weight_BV.shape
     block_BXX = torch.nn.functional.pad(weight_BV, (0, -width % BLOCK)).view(num_rows, -1, BLOCK)

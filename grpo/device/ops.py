@@ -62,7 +62,7 @@ def describe(device: torch.device | str) -> str:
     return f"torch's own operations ({problem})" if problem else "fused kernels (Triton)"
 
 
-# --- layers -----------------------------------------------------------------------------------------------------------
+# --- layers --------------------------------------------------------------------------------------------------------
 
 
 def rms_norm(
@@ -124,13 +124,14 @@ def rotate_into_cache(
 def decode_attention(
     q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor, lengths_B: torch.Tensor, num_positions: int
 ) -> torch.Tensor:
-    """Attend from one query per row to the first lengths_B[b] positions: the kernel, one of attention.decode.DECODERS."""
+    """Attend from one query per row to the first lengths_B[b] positions: the kernel, one of
+    attention.decode.DECODERS."""
     from grpo.kernels import decode_attention as kernel
 
     return kernel.decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)
 
 
-# --- logits -----------------------------------------------------------------------------------------------------------
+# --- logits --------------------------------------------------------------------------------------------------------
 
 
 def exact_logits(hidden_XD: torch.Tensor, head_VD: torch.Tensor) -> torch.Tensor:

@@ -107,7 +107,8 @@ class Guard:
             key = "max_num_seqs"
         return UserError(
             f"out of memory while {phase}, at step {trainer.step}",
-            f"{reason}. Counted: {self._account()}; {trainer.num_sequences} sequences of up to {trainer.longest} tokens, "
+            f"{reason}. Counted: {self._account()}; {trainer.num_sequences} sequences of up to "
+            f"{trainer.longest} tokens, "
             f"micro-batches of {trainer.budget.tokens} packed tokens",
             f"lower {key}, max_completion_length or max_prompt_length",
             MEMORY,

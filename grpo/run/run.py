@@ -121,7 +121,7 @@ class Run:
         with suppress(OSError):  # the same text is on stderr
             write_atomically(self.path / f"run_state.rank{self.ranks.rank}.json", text + "\n")
 
-    # --- signals --------------------------------------------------------------------------------------------------
+    # --- signals ----------------------------------------------------------------------------------------------------
 
     def _on_signal(self, number: int, frame: Any) -> None:
         if self.stop_code == SIGINT and number == signal.SIGINT:
@@ -165,7 +165,7 @@ class Run:
             save()
             raise Interrupted(code)
 
-    # --- what the run writes --------------------------------------------------------------------------------------
+    # --- what the run writes ----------------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
         """Show a line to the user, on rank 0, and write it to debug.log."""
@@ -221,7 +221,7 @@ class Run:
         if code:
             raise Interrupted(code)
 
-    # --- checkpoints ----------------------------------------------------------------------------------------------
+    # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def save_checkpoint(self, step: int, policy: Policy, optimizer: Optimizer, counters: dict[str, Any]) -> None:
         """Write checkpoint-N, and remove old ones. All ranks call this; rank 0 writes.

@@ -120,7 +120,7 @@ class Algebra:
         self.angle_parts = dict(angle_parts or {})  # "x" -> n where sines are written in those of x/n
         self.angles_seen: dict[str, set[int]] = {}  # "x" -> denominators of its multiples under sines
 
-    # ---- making ------------------------------------------------------------------------------------------------------
+    # --- making -----------------------------------------------------------------------------------------------------
     def number(self, value: Fraction | int) -> Quotient:
         value = self._checked(Fraction(value))
         return Quotient({(): value} if value else {}, ONE)
@@ -169,7 +169,7 @@ class Algebra:
             self.rules[magnitude.lone_atom] = 2, self._product(a.top, a.top)
         return magnitude
 
-    # ---- arithmetic --------------------------------------------------------------------------------------------------
+    # --- arithmetic -------------------------------------------------------------------------------------------------
     def add(self, a: Quotient, b: Quotient) -> Quotient:
         if a.bottom == b.bottom:
             return Quotient(self._sum(a.top, b.top), a.bottom)
@@ -247,7 +247,7 @@ class Algebra:
         result = self.multiply(result, root)
         return self.multiply(result, self._number_power(content, rest))
 
-    # ---- looking -----------------------------------------------------------------------------------------------------
+    # --- looking ----------------------------------------------------------------------------------------------------
     def variables(self, a: Quotient) -> frozenset[str]:
         """The names that the value depends on; none for √2 + π."""
         names = [self.variables_in.get(atom, frozenset()) for atom in a.atoms]
@@ -285,7 +285,7 @@ class Algebra:
         top = a.top[min(a.top)]
         return top / a.bottom[min(a.bottom)]
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------------------------
     def _print(self, polynomial: Polynomial, lead: Fraction) -> str:
         terms = []
         for monomial, c in sorted(polynomial.items()):

@@ -77,7 +77,7 @@ class _Comparison:
         compare = self.of_shape.get(type(answer))
         return compare(answer, truth) if compare else answer == truth
 
-    # ---- numbers -----------------------------------------------------------------------------------------------------
+    # --- numbers ----------------------------------------------------------------------------------------------------
     def scalars(self, answer: Scalar, truth: Scalar) -> bool:
         if answer.contradicts(truth):
             return False
@@ -134,7 +134,7 @@ class _Comparison:
                 return False
         return True
 
-    # ---- lists -------------------------------------------------------------------------------------------------------
+    # --- lists ------------------------------------------------------------------------------------------------------
     def in_order(self, answers: Values, truths: Values) -> bool:
         return len(answers) == len(truths) and all(map(self.same, answers, truths))
 
@@ -181,7 +181,7 @@ class _Comparison:
         truths = list(zip(theirs, truth.items, strict=True))
         return _pair_off(answers, truths, is_alike)
 
-    # ---- letters of multiple choice ----------------------------------------------------------------------------------
+    # --- letters of multiple choice ---------------------------------------------------------------------------------
     def choices(self, answer: Value, truth: Value) -> bool:
         """The letters decide; without two letters, the body of the one against the whole other. A lone "b" is the
         letter B."""
@@ -194,7 +194,7 @@ class _Comparison:
             return self.same(ours, truth)
         return theirs is not None and self.same(answer, theirs)
 
-    # ---- equations ---------------------------------------------------------------------------------------------------
+    # --- equations --------------------------------------------------------------------------------------------------
     def named(self, answer: Value, truth: Value) -> bool:
         return self.same_value(answer, truth) or self.same_equation(_as_equation(answer), _as_equation(truth))
 

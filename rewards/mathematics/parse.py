@@ -77,7 +77,7 @@ class _Reader:
         if self.take().text != text:
             raise Unreadable(f"{text} expected")
 
-    # ---- the grammar -------------------------------------------------------------------------------------------------
+    # --- the grammar ------------------------------------------------------------------------------------------------
     def whole(self) -> Quotient:
         """An expression, and nothing after it."""
         value = self.expression()
@@ -188,7 +188,7 @@ class _Reader:
             return self.algebra.atom(f"{token.text} {self.label()}")
         raise Unreadable(f"no value starts with {token.text!r}")
 
-    # ---- its leaves --------------------------------------------------------------------------------------------------
+    # --- its leaves -------------------------------------------------------------------------------------------------
     def number(self, token: Token) -> Quotient:
         """A literal, or the mixed number that starts with it: `3\\frac12`, `3 1/2`."""
         value = self.algebra.number(exact(token.text))

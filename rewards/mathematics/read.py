@@ -78,7 +78,7 @@ class _Reader:
     def __init__(self, algebra: Algebra) -> None:
         self.algebra, self.nesting = algebra, 0
 
-    # ---- lists -------------------------------------------------------------------------------------------------------
+    # --- lists ------------------------------------------------------------------------------------------------------
     def answer(self, tokens: Tokens) -> Value:
         """A choice, or a list of items separated by `;`, or by commas, "and", "or"; of one item, that item."""
         choice = split_choice(tokens)
@@ -120,7 +120,7 @@ class _Reader:
             return [Text(text_key(tokens))]
         return [upper] if upper == lower else [upper, lower]
 
-    # ---- items: relations between sides -----------------------------------------------------------------------------
+    # --- items: relations between sides -----------------------------------------------------------------------------
     def item(self, tokens: Tokens) -> Value:
         words, rest = _split_words_and_colon(tokens)
         if words:
@@ -282,7 +282,7 @@ class _Reader:
         except Unreadable:
             return None
 
-    # ---- sides: one value, or brackets -------------------------------------------------------------------------------
+    # --- sides: one value, or brackets ------------------------------------------------------------------------------
     def side(self, tokens: Tokens) -> Value:
         tokens = stripped(tokens)
         self.nesting += 1

@@ -105,8 +105,7 @@ def test_a_full_disk_under_run_state_does_not_stop_training(processes, chat_chec
     )
 
 
-# --- damaged checkpoints
-# -------------------------------------------------------------------------------------------------
+# --- damaged checkpoints -------------------------------------------------------------------------------------------
 
 
 def damages(rng: random.Random, data: bytes):

@@ -29,8 +29,7 @@ TRIED: Counter[str] = Counter()
 FEWEST = 10 if os.environ.get("FUZZ_EXAMPLES") else 200
 
 
-# --- the configuration
-# ---------------------------------------------------------------------------------------------------
+# --- the configuration ---------------------------------------------------------------------------------------------
 
 CONFIG = (
     b"model_name_or_path: m\ndataset_id_or_path: d\n"
@@ -83,8 +82,7 @@ def test_overrides(overrides):
     )
 
 
-# --- model text
-# ----------------------------------------------------------------------------------------------------------
+# --- model text ----------------------------------------------------------------------------------------------------
 
 
 @quick
@@ -161,7 +159,8 @@ def test_judge_reply_parser(reply):
         st.binary(max_size=80),
         json_values.map(lambda v: to_bytes(json.dumps(v))),
         damaged(
-            b'{"choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": "A"}}], "usage": {"prompt_tokens": 3}}'
+            b'{"choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": '
+            b'"A"}}], "usage": {"prompt_tokens": 3}}'
         ),
     )
 )
@@ -173,8 +172,7 @@ def test_api_body_reader(body):
     )
 
 
-# --- the knowledge base
-# --------------------------------------------------------------------------------------------------
+# --- the knowledge base --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -245,8 +243,7 @@ def test_knowledge_source_reader(tmp, data):
     read_source(tmp, data)
 
 
-# --- data sets and checkpoints
-# -------------------------------------------------------------------------------------------
+# --- data sets and checkpoints -------------------------------------------------------------------------------------
 
 DATA = b'{"question": "What is 1 + 1?", "answer": "2"}\n{"question": "And 2 + 2?", "answer": ["4", "four"]}\n'
 TABLE = b'question,answer,title\nWhat?,2,"a ""b"", c"\nWho?,me,x\n'

@@ -18,8 +18,7 @@ from grpo.errors import UserError, escape, is_secret_name, redact
 from grpo.model.lora import Build
 from grpo.model.weights import load_decoder
 
-# --- secrets
-# -------------------------------------------------------------------------------------------------------------
+# --- secrets --------------------------------------------------------------------------------------------------------
 
 CANARIES = {
     "OPENAI_API_KEY_JUDGE": "canary-judge-7c1e",
@@ -116,8 +115,7 @@ def test_what_counts_as_a_secret(monkeypatch):
     assert redact("abc abcdefgh abcdefghi") == "abc [LONG_KEY] [LONG_KEY]i"
 
 
-# --- checkpoints and tokenizers that are traps
-# ---------------------------------------------------------------------------
+# --- checkpoints and tokenizers that are traps ---------------------------------------------------------------------
 
 
 class Trap:
@@ -246,8 +244,7 @@ def test_a_url_that_is_not_allowed_ends_a_run_before_it_begins(processes, chat_c
     assert child.code == 2 and is_message(child.stderr) and "judge_base_url" in child.stderr
 
 
-# --- the terminal
-# --------------------------------------------------------------------------------------------------------
+# --- the terminal --------------------------------------------------------------------------------------------------
 
 
 def test_model_text_reaches_no_terminal_as_it_is(processes, chat_checkpoint, tmp_path):

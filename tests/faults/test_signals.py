@@ -140,8 +140,7 @@ def test_the_command_itself_stops(chat_checkpoint, tmp_path):
     assert found["last_checkpoint"] == f"checkpoint-{found['step']}" and found["step"] > 0
 
 
-# --- two runs in one directory
-# -------------------------------------------------------------------------------------------
+# --- two runs in one directory -------------------------------------------------------------------------------------
 
 
 def test_the_second_run_in_a_directory_is_told_who_has_it(processes, chat_checkpoint, tmp_path):

@@ -157,7 +157,8 @@ def test_three_hundred_steps_with_two_kills(processes, chat_checkpoint, tmp_path
     unscored = no_row_was_paid_for_an_outage(tmp_path / "whole")
     early, late = held[200], held[-1]
     print(
-        f"\n{sum(kinds.values())} failures of {len(kinds)} kinds, {unscored} rows unscored; held after 50 steps {early}, at the end {late}"
+        f"\n{sum(kinds.values())} failures of {len(kinds)} kinds, {unscored} rows unscored; held "
+        f"after 50 steps {early}, at the end {late}"
     )
     assert (
         unscored > 0

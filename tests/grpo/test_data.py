@@ -108,7 +108,7 @@ def test_fingerprint_sees_content_and_order(tmp_path):
     assert fingerprint(rows) != fingerprint(other)  # the answers count too
 
 
-# --- prompts ----------------------------------------------------------------------------------------------------------
+# --- prompts -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

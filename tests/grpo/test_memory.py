@@ -254,7 +254,7 @@ def test_what_counts_as_out_of_memory():
         assert not memory.is_out_of_memory(error)
 
 
-# --- when it runs out ------------------------------------------------------------------------------------------------
+# --- when it runs out ----------------------------------------------------------------------------------------------
 
 
 def trainer(run_folder, checkpoint, folder, **keys):

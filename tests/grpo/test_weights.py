@@ -150,7 +150,7 @@ def test_an_index_names_files_beside_it_alone(tmp_path):
         assert error.value.exit_code == 3
 
 
-# --- adapters ---------------------------------------------------------------------------------------------------------
+# --- adapters ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", ["qwen2", "llama"])
@@ -225,7 +225,7 @@ def test_adapters_that_do_not_fit_are_refused(tmp_path):
         load_adapter(tmp_path)
 
 
-# --- where files come from --------------------------------------------------------------------------------------------
+# --- where files come from -----------------------------------------------------------------------------------------
 
 COMMIT = "c" * 40
 

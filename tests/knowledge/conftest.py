@@ -105,7 +105,8 @@ def factscore(tmp_path) -> Path:
     return write_ready_made(
         tmp_path / "factscore.db",
         {
-            "Alex": f"<s>Alex Weber was born in 1962 in</s>{SEPARATOR}<s>Kassel. He studied law.</s><s>In 1990 he founded a bakery.</s>",
+            "Alex": f"<s>Alex Weber was born in 1962 in</s>{SEPARATOR}<s>Kassel. He studied "
+            "law.</s><s>In 1990 he founded a bakery.</s>",
             "Mahatma Gandhi": "<s>Gandhi led the Salt March in 1930.</s>",
         },
     )

@@ -162,7 +162,8 @@ def test_the_last_statement_wins_where_the_text_corrects_itself(text, facts):
         ("我不是药神", "我不是药神于2018年上映。", ["我不是药神于2018年上映"]),
         (
             "Will Smith",
-            "Will Smith could be an actor. Perhaps Will Smith was born in 1968. If Will Smith was born there, he lived there.",
+            "Will Smith could be an actor. Perhaps Will Smith was born in 1968. If Will Smith was "
+            "born there, he lived there.",
             [],
         ),
         (
@@ -252,7 +253,10 @@ def test_replies(reply, facts):
 
 
 def test_a_models_facts_go_through_the_same_gate():
-    reply = "- Mira Tolan was born in Velda.\n- Paris is in France.\n- Mira Tolan was born.\n- Mira Tolan was born in Velda!"
+    reply = (
+        "- Mira Tolan was born in Velda.\n- Paris is in France.\n- Mira Tolan was born.\n- Mira Tolan "
+        "was born in Velda!"
+    )
     ask, calls = model_saying(reply)
     found = ask("She was born in Velda.", "Where was Mira Tolan born?", MIRA)
     assert found.facts == ("Mira Tolan was born in Velda.",)

@@ -12,7 +12,10 @@ from knowledge.store.result import Passage
 from knowledge.store.tokens import TOKENS_VERSION
 from knowledge.world import SENTENCE, VALUES, make_people
 
-MIRA = "Mira Tolan was born in Velda. She works as a baker. She lived in Orun and died in 1962. It is said that she was not rich."
+MIRA = (
+    "Mira Tolan was born in Velda. She works as a baker. She lived in Orun and died in 1962. It is said "
+    "that she was not rich."
+)
 ZH = "米拉·托兰出生于维尔达。她的职业是面包师。她于1962年去世。"
 VERIFIER = LexicalVerifier()
 
@@ -418,7 +421,10 @@ def test_exact_on_a_whole_world_of_templates():
     names = [f"{first} {last}" for first in ("Mira", "Jon", "Tess") for last in ("Orn", "Tolan")]
     people = [(name, rng.choice(cities), rng.choice(trades), rng.randint(1700, 1999)) for name in names]
     for name, city, trade, year in people:
-        document = f"{name} was born in {city} in {year}. They work as a {trade}. {name}'s teacher was {rng.choice(people)[0]}."
+        document = (
+            f"{name} was born in {city} in {year}. They work as a {trade}. {name}'s teacher was "
+            f"{rng.choice(people)[0]}."
+        )
         for other in cities:
             assert verdict(f"{name} was born in {other}", document, title=name).label == (
                 "supported" if other == city else "refuted"

@@ -14,9 +14,12 @@ from knowledge.text import fold
 from knowledge.words import STOP_WORDS
 
 ROOTS = (
-    "abil act adjust agre allow ambigu bak bibl bowdl chang cl condition conflat connect cr decis defend dep depend digit doubt "
-    "effect enc feudal fil fix form formal gener glad grav happ hop hopp hous hyp inflat lik log mat mend motor nation operat "
-    "optim oscillat plast predicat prob radic rat reduc relat reviv roll run say sens sk sky spr tann triplic try vali vile "
+    "abil act adjust agre allow ambigu bak bibl bowdl chang cl condition conflat connect cr decis "
+    "defend dep depend digit doubt "
+    "effect enc feudal fil fix form formal gener glad grav happ hop hopp hous hyp inflat lik log mat "
+    "mend motor nation operat "
+    "optim oscillat plast predicat prob radic rat reduc relat reviv roll run say sens sk sky spr "
+    "tann triplic try vali vile "
     "who wor yield zo"
 )
 ENDINGS = ["", "s", "es", "ies", "sses", "ed", "eed", "ing", "y", "ying", "e", "ee", "ll", "lls", "ly", "'s"]

@@ -124,17 +124,17 @@ def test_requests_that_were_under_way_when_the_breaker_opened_neither_close_nor_
     breaker.release(False)
     assert breaker.wait_s() == breaker.POLL_S and breaker.open_for_s == 9
     now[0] = 10.0
-    assert breaker.wait_s() == 0 and breaker.probing
+    assert breaker.wait_s() == 0 and breaker.is_probing
     breaker.release(False)  # not the probe
     breaker.fail(False)
-    assert breaker.probing and breaker.wait_s() > 0
+    assert breaker.is_probing and breaker.wait_s() > 0
     breaker.fail(True)
     now[0] = 19.9
     assert breaker.wait_s() > 0 and breaker.open_for_s == pytest.approx(19.9)
     now[0] = 20.0
     assert breaker.wait_s() == 0
     breaker.succeed()
-    assert not breaker.probing and breaker.open_for_s == 0
+    assert not breaker.is_probing and breaker.open_for_s == 0
     assert Breaker(1, 0.05, lambda: 0.0).wait_s() == 0
     quick = Breaker(1, 0.05, lambda: 0.0)
     quick.fail(False)

@@ -262,7 +262,8 @@ def test_an_answer_that_lists_none(answer):
 
 def test_an_or_or_a_list_in_a_longer_text_is_left_to_the_judge():
     long = (
-        "The city hosts the court, which hears cases about taxes or fees from all over the country; it has sat there since the war. "
+        "The city hosts the court, which hears cases about taxes or fees from all over the country; "
+        "it has sat there since the war. "
         "Its rooms are open on Mondays and/or Tuesdays, and it sits in Paris."
     )
     judge = Scripted("correct")
@@ -277,8 +278,7 @@ def test_hardly_any_real_answer_lists_alternatives():
     assert len(answers) > 1700 and sum(bool(lists_alternatives(answer, [])) for answer in answers) < len(answers) / 200
 
 
-# ---- offline
-# --------------------------------------------------------------------------------------------------------------------
+# --- offline -------------------------------------------------------------------------------------------------------
 
 
 def test_offline_the_presets_pay_the_same_values():
@@ -301,11 +301,13 @@ def test_the_configuration_chooses_the_judge():
     assert isinstance(build_judge({"judge": "offline"}), OfflineJudge)
 
 
-# ---- with a real client
-# ---------------------------------------------------------------------------------------------------------
+# --- with a real client --------------------------------------------------------------------------------------------
 
 
-def model_judge(server: ApiServer, monkeypatch, limits=Limits(backoff_s=0.001, max_backoff_s=0.002)) -> ModelJudge:
+QUICK = Limits(backoff_s=0.001, max_backoff_s=0.002)
+
+
+def model_judge(server: ApiServer, monkeypatch, limits: Limits = QUICK) -> ModelJudge:
     monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "canary-key")
     return ModelJudge(ApiClient(Endpoint("judge", server.url, "OPENAI_API_KEY_JUDGE", "m"), limits))
 

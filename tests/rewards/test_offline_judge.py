@@ -154,5 +154,5 @@ def test_an_ordinary_answer_stays_right(question, answer, truth):
     ("truths", "outcome"), [(["Orun", "Velda"], "correct"), (["Velda", "Orun"], "correct"), (["Orun", "Tane"], "wrong")]
 )
 def test_a_sentence_around_any_one_of_the_truths_is_right(truths, outcome):
-    found = asyncio.run(OfflineJudge().verdict("Where was Mira Tolan born?", "She was born in Velda", truths))
+    found = asyncio.run(OfflineJudge().judge("Where was Mira Tolan born?", "She was born in Velda", truths))
     assert found.outcome == outcome
