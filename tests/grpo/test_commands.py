@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from making import load, randomise_adapter, write_rows
+from making import load, make_group, randomise_adapter, write_rows
 
 from grpo.evaluate import summary
 from grpo.model.adapter import save_adapter, trained_adapter
-from grpo.schema import Completion, Group, Prompt, Score
+from grpo.schema import Score
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -126,13 +126,8 @@ def test_summary_by_hand():
     """Three questions, two answers each: right right | right wrong | refused wrong."""
 
     def group(*outcomes):
-        members = [Completion([1, 2], [], [], "stop") for _ in outcomes]
-        return Group(
-            Prompt(0, "", (), {}),
-            members,
-            scores=[{"r": Score(1.0, "", outcome)} for outcome in outcomes],
-            rewards=[1.0] * len(outcomes),
-        )
+        scores = [{"r": Score(1.0, "", outcome)} for outcome in outcomes]
+        return make_group((), *[[1, 2]] * len(outcomes), scores=scores, reward=[1.0] * len(outcomes))
 
     result = summary([group("correct", "correct"), group("correct", "wrong"), group("refused", "wrong")])
     assert result["accuracy"] == pytest.approx(0.5) and result["attempted_accuracy"] == pytest.approx(3 / 5)
