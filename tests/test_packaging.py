@@ -18,8 +18,9 @@ site.addsitedir(sys.argv[1])
 def transformers_works():
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
-    config = Qwen2Config(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
-    num_key_value_heads=2) Qwen2ForCausalLM(config)(torch.tensor([[1, 2]]))
+    config = Qwen2Config(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+                         num_attention_heads=2, num_key_value_heads=2)
+    Qwen2ForCausalLM(config)(torch.tensor([[1, 2]]))
 def ours_works():
     import grpo, grpo.kernels.reference, rewards.boxed, knowledge
     print(grpo.kernels.reference.__file__)
@@ -51,8 +52,7 @@ def __getattr__(name):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A site-packages folder each with the project as editable install, as wheel, and without it (run from its
-    folder)."""
+    """A site-packages folder each with the project as editable install, as wheel, and without it."""
     folders = {"folder": tmp_path_factory.mktemp("none")}
     for kind, options in (("editable", ["-e"]), ("wheel", [])):
         prefix = tmp_path_factory.mktemp(kind)
