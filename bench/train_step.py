@@ -32,7 +32,7 @@ from grpo.loss import policy_loss
 from grpo.model.adapter import save_adapter, trained_adapter
 from grpo.model.decoder import Decoder
 from grpo.model.lora import LoraLinear
-from grpo.packing import pack, set_loss_weights, split_into_micro_batches
+from grpo.packing import pack_batch, set_loss_weights, split_into_micro_batches
 from grpo.run import memory
 from grpo.schema import Completion, Group, PackedBatch, Prompt
 
@@ -68,7 +68,7 @@ def make_batches(groups: list[Group], model: Decoder, device: str) -> list[Packe
     model.recompute = budget.recompute
     batches = []
     for number, parts in enumerate(split_into_micro_batches(groups, budget.tokens)):
-        batches.append(pack(parts, number, device))
+        batches.append(pack_batch(parts, number, device))
         batches[-1].set_advantages()
     return batches
 

@@ -162,7 +162,7 @@ def watch_one_step(name: str, trainer: GrpoTrainer, options, seen: list[dict], c
 def profile_training(trainer: GrpoTrainer, groups: list[Group], device: str) -> list[dict]:
     """Profile forward and backward of the first micro-batch."""
     set_loss_weights(groups, trainer.config, trainer.ranks)
-    batch = trainer.pack(groups)[0]
+    batch = trainer.make_batches(groups)[0]
 
     def run() -> None:
         logp_C, _ = trainer.policy_logprobs(batch)

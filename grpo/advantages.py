@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-STD_FLOOR = 1e-4  # added to the standard deviation, as in TRL; the paper (DeepSeekMath, 2402.03300) has none
+STD_EPSILON = 1e-4  # added to the standard deviation, as in TRL; the paper (DeepSeekMath, 2402.03300) has none
 
 
 def group_advantages(
@@ -27,8 +27,8 @@ def group_advantages(
         return [0.0] * len(rewards)
     mean = math.fsum(known) / len(known)
     divisor = {
-        "group": reward_std(known) + STD_FLOOR,  # Eq. 1
-        "batch": batch_std + STD_FLOOR,  # Eq. 2
+        "group": reward_std(known) + STD_EPSILON,  # Eq. 1
+        "batch": batch_std + STD_EPSILON,  # Eq. 2
         "none": 1.0,
     }[scale_rewards]
     return [0.0 if reward is None else (reward - mean) / divisor for reward in rewards]  # Eq. 1, 2

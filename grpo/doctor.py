@@ -19,7 +19,7 @@ import torch
 from safetensors import safe_open
 
 from grpo.config.load import load_config
-from grpo.config.options import SftConfig, TrainConfig
+from grpo.config.options import TrainConfig
 from grpo.data.prompts import eos_ids, load_tokenizer
 from grpo.data.questions import load_prompts
 from grpo.device import ops
@@ -30,6 +30,7 @@ from grpo.model.lora import Build
 from grpo.model.policy import Policy, check_vocabulary, choose_dtype, find_parts, lora_spec
 from grpo.model.weights import read_config, tensor_slots
 from grpo.run import memory
+from grpo.sft import load_stage1
 from rewards.registry import build_rewards
 
 CHECKPOINT_COPIES = 3  # of every trained weight: itself and AdamW's two moments
@@ -93,8 +94,7 @@ class Doctor:
 
     def cold_start(self) -> str:
         config = self.config
-        overrides = [f"toy_dir={config.toy_dir}"] if config.toy_world else []
-        stage1, _ = load_config(config.cold_start, overrides, SftConfig)
+        stage1, _ = load_stage1(config)
         final = Path(stage1.output_dir) / "final"
         if final.exists():
             self.start = replace(config, model_name_or_path=str(final))

@@ -11,7 +11,7 @@ import sys
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder, Message
 from grpo.device.distributed import choose_device
-from grpo.device.draw import SamplingParams, row_seed
+from grpo.device.draw import SamplingParams, hash_seed
 from grpo.errors import escape, run_main
 from grpo.model.policy import Policy, load_for_inference
 from grpo.sampling.sampler import Sampler
@@ -31,7 +31,7 @@ class Chat:
         """Print the answer to a conversation while it is generated, and return it."""
         _, prompt_ids = self.encoder.prompt(messages)
         ids, shown = [], ""
-        for token in self.sampler.stream(prompt_ids, self.sampling, row_seed(self.seed, len(messages))):
+        for token in self.sampler.stream(prompt_ids, self.sampling, hash_seed(self.seed, len(messages))):
             ids.append(token)
             text = self.policy.tokenizer.decode(ids, skip_special_tokens=True)
             if not text.endswith(INCOMPLETE):
@@ -46,7 +46,7 @@ class Chat:
             self.answer(conversations[0])
             return
         prompts = [self.encoder.prompt(messages)[1] for messages in conversations]
-        seeds = [row_seed(self.seed, number) for number in range(len(conversations) * n)]
+        seeds = [hash_seed(self.seed, number) for number in range(len(conversations) * n)]
         answers = self.sampler.sample(prompts, n, self.sampling, seeds)
         for messages, completions in zip(conversations, answers, strict=True):
             print(f"> {escape(messages[-1]['content'])}")

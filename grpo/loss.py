@@ -47,13 +47,13 @@ def policy_loss(
 
 
 def _sampler_correction(batch: PackedBatch, used_C: torch.Tensor, config: TrainConfig) -> torch.Tensor:
-    """min(π_train / π_sampler, C): a constant, so that it weighs tokens without adding a gradient (Eq. 11)."""
+    """Return min(π_train / π_sampler, C), a constant: it weighs tokens without adding a gradient (Eq. 11)."""
     log_ratio_C = _masked(batch.old_logp_C - batch.sampler_logp_C, used_C).clamp(max=MAX_LOG_RATIO)
     return log_ratio_C.exp().clamp(max=config.sampler_importance_sampling_cap).detach()  # Eq. 11
 
 
 def k3(log_ratio: torch.Tensor) -> torch.Tensor:
-    """e^d − d − 1 ≥ 0 for d = ℓ_ref − ℓ_θ: Schulman's unbiased, non-negative estimate of KL(θ ‖ ref) from samples of θ.
+    """Estimate KL(θ ‖ ref) from samples of θ: e^d − d − 1 ≥ 0 for d = ℓ_ref − ℓ_θ, Schulman's k3, unbiased.
 
     d is clamped to ±20, where the estimate's gradient ends.
     """
@@ -62,12 +62,12 @@ def k3(log_ratio: torch.Tensor) -> torch.Tensor:
 
 
 def _masked(values_C: torch.Tensor, used_C: torch.Tensor) -> torch.Tensor:
-    """0 where a token does not count: before any exp, so that nothing infinite can reach the sum or its gradient."""
+    """Set unused tokens to 0, before any exp: nothing infinite can then reach the sum or its gradient."""
     return torch.where(used_C, values_C, torch.zeros_like(values_C))
 
 
 def _row_mean(values_C: torch.Tensor, used_C: torch.Tensor, row_C: torch.Tensor) -> torch.Tensor:
-    """Each token gets the mean over the tokens of its row."""
+    """Give each token the mean over the tokens of its completion."""
     num_rows = int(row_C.max()) + 1
     sums_N = values_C.new_zeros(num_rows).index_add(0, row_C, values_C)
     counts_N = values_C.new_zeros(num_rows).index_add(0, row_C, used_C.to(values_C.dtype))

@@ -85,7 +85,7 @@ class Optimizer:
             self.scale *= 2
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Everything a resumed run needs to go on bit for bit."""
+        """Return everything that a resumed run needs to go on bit for bit."""
         tensors = {"master": self.flat}
         if self.scales_loss:
             tensors["scale"] = torch.tensor([self.scale, self.finite_steps], dtype=torch.float64)
@@ -111,7 +111,8 @@ class Optimizer:
 
 
 def learning_rate(step: int, peak: float, schedule: str, warmup_steps: int, total_steps: int) -> float:
-    """The rate of optimizer step `step` (from 0): a linear warm-up, then "constant", "linear" or "cosine" decay to 0.
+    """Return the rate of optimizer step `step` (from 0): a linear warm-up, then "constant", "linear" or "cosine" decay
+    to 0.
 
     As in transformers: step s of w warm-up steps has rate peak · s / w, so the very first step of a warm-up has rate 0;
     "constant" has no warm-up, "constant_with_warmup" has.

@@ -65,8 +65,9 @@ def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list
     for group in groups:
         members = [completion for completion in group.completions if completion.loss_weight]
         prompt = len(group.prompt.ids)
-        if room < prompt + sum(map(_packed_length, members)) <= token_budget:
-            room = 0
+        size = prompt + sum(map(_packed_length, members))
+        if room < size <= token_budget:
+            room = 0  # the group fits into a micro-batch of its own, but not into the rest of this one
         part = None
         for completion in members:
             needed = _packed_length(completion) + (prompt if part is None else 0)
@@ -83,11 +84,11 @@ def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list
 
 
 def _packed_length(completion: Completion) -> int:
-    """How many tokens of the packed row it takes: its last token is a target only."""
+    """Count the tokens of the packed row that it takes: its last token is a target only."""
     return len(completion.ids) - 1
 
 
-def pack(parts: list[Part], number: int = 0, device: torch.device | str = "cpu") -> PackedBatch:
+def pack_batch(parts: list[Part], number: int = 0, device: torch.device | str = "cpu") -> PackedBatch:
     """Pack a micro-batch; see PackedBatch for a worked example."""
     layout, ids, positions, source, targets, rows, weights, logps, cuts = [], [], [], [], [], [], [], [], []
     row = 0

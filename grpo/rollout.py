@@ -10,8 +10,9 @@ from grpo.advantages import group_advantages, reward_std
 from grpo.config.options import TrainConfig
 from grpo.data.questions import load_prompts
 from grpo.data.rows import Order
-from grpo.device.draw import SamplingParams, row_seed
+from grpo.device.draw import SamplingParams, hash_seed
 from grpo.model.policy import Policy
+from grpo.packing import set_loss_weights
 from grpo.run import memory
 from grpo.run.metrics import Clock, is_mixed
 from grpo.run.run import Run
@@ -43,7 +44,7 @@ class Rollout:
         # On a GPU the cache is allocated now, before what memory is left is shared out.
         self.sampler.prepare(slots, self.longest, config.max_completion_length)
         # Of the step under way:
-        self.sampled_step, self.position = -1, 0  # its number, and the position in the data after it was sampled
+        self.sampled_step = -1  # its number
         self.groups: list[Group] = []  # to train on
         self.generated: list[Group] = []  # all of them
         self.is_graded = False
@@ -55,7 +56,6 @@ class Rollout:
         A step that was sampled already and is done again, with smaller micro-batches, gets the same groups.
         """
         if step == self.sampled_step:
-            self.order.position = self.position
             return self.groups
         self.is_graded, self.batch_std = False, None
         dynamic = self.config.dynamic_sampling
@@ -63,7 +63,8 @@ class Rollout:
             self.groups = self._sample_mixed(step) if dynamic else self._generate(step, 0)
         if not dynamic:
             self.generated = self.groups
-        self.sampled_step, self.position = step, self.order.position
+        set_loss_weights(self.groups, self.config, self.run.ranks)  # Eq. 8, over the whole step and all ranks
+        self.sampled_step = step
         failpoint("step-sampled")
         return self.groups
 
@@ -95,7 +96,7 @@ class Rollout:
         places = [
             (ranks.rank + number * ranks.world) * G + member for number in range(len(groups)) for member in range(G)
         ]
-        seeds = [row_seed(self.config.seed, step, rollout, 0, place) for place in places]
+        seeds = [hash_seed(self.config.seed, step, rollout, 0, place) for place in places]
 
         def finish(number: int, completion: Completion) -> None:
             group, index = groups[number // G], number % G

@@ -162,7 +162,7 @@ class PackedBatch:
 
     @property
     def completions(self) -> list[Completion]:
-        """Its N completions, in order."""
+        """Return its N completions, in order."""
         return [completion for part in self.parts for completion in part.completions]
 
     def set_advantages(self) -> None:

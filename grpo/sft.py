@@ -41,6 +41,7 @@ class SftTrainer(Trainer):
                 f"{num_left_out} more, whose prompts are longer, are left out"
             )
         self.losses: list[float] = []
+        self.taken_step, self.groups = -1, []  # the step whose examples were taken last, and these
         rows_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps
         self.set_data(
             Order(len(self.examples), config.seed, shuffle=True),
@@ -52,11 +53,8 @@ class SftTrainer(Trainer):
 
     def train_step(self) -> None:
         """Train on the next examples: the mean negative log-prob of all their answer tokens."""
-        rows = self.order.take(self.rows_per_step)[self.ranks.rank :: self.ranks.world]
-        groups = [self.examples[row] for row in rows]
-        if not self.is_repeated:
-            self.set_loss_weights(groups)
-        batches = self.pack(groups)
+        groups = self.next_examples()
+        batches = self.make_batches(groups)
         total = 0.0
         for batch in batches:
             logp_C, _ = self.policy_logprobs(batch)  # Eq. 3
@@ -68,11 +66,19 @@ class SftTrainer(Trainer):
         self.losses.append(self.ranks.sum([total])[0])
         self.num_micro_batches = len(batches)
 
-    def set_loss_weights(self, groups: list[Group]) -> None:
-        """Give every answer token of the step, over all ranks, the same weight."""
-        self.step_tokens = int(self.ranks.sum([sum(len(group.completions[0].ids) for group in groups)])[0])
-        for group in groups:
-            group.completions[0].loss_weight = 1 / self.step_tokens
+    def next_examples(self) -> list[Group]:
+        """Return this rank's examples of the step, in which every answer token, over all ranks, has the same weight.
+
+        A step that is done again, with smaller micro-batches, gets the same examples.
+        """
+        if self.taken_step != self.step:
+            rows = self.order.take(self.rows_per_step)[self.ranks.rank :: self.ranks.world]
+            self.groups, self.taken_step = [self.examples[row] for row in rows], self.step
+            num_tokens = sum(len(group.completions[0].ids) for group in self.groups)
+            self.step_tokens = int(self.ranks.sum([num_tokens])[0])
+            for group in self.groups:
+                group.completions[0].loss_weight = 1 / self.step_tokens
+        return self.groups
 
     def measure(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
@@ -119,25 +125,27 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
 
 
 def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
-    """Runs the stage 1 that a stage 2 config names, if its output is missing; its result is the policy at step 0.
-
-    In a toy world it belongs to the run: it lies in the run's directory and shares its seed.
-    """
+    """Run the stage 1 that a stage 2 config names, if its output is missing; its result is the policy at step 0."""
     if not config.cold_start:
         return config
-    own = Path(config.output_dir)
-    overrides = (
-        [f"output_dir={own / 'cold_start'}", f"toy_dir={config.toy_dir}", f"seed={config.seed}"]
-        if config.toy_world
-        else []
-    )
-    overrides += ["resume_from_checkpoint=true", f"disable_tqdm={config.disable_tqdm}"]
-    stage1, notices = load_config(config.cold_start, overrides, SftConfig)
+    stage1, notices = load_stage1(config)
     final = Path(stage1.output_dir) / "final"
     if not final.exists():
         run.say(f"cold start: {config.cold_start} into {stage1.output_dir}")
         sft(stage1, notices, run.ranks)
     return replace(config, model_name_or_path=str(final), cold_start=None)
+
+
+def load_stage1(config: TrainConfig) -> tuple[SftConfig, list[str]]:
+    """Load the stage 1 config that a stage 2 config names, and its notices.
+
+    In a toy world it belongs to the run: it lies in the run's directory and shares its seed.
+    """
+    overrides = ["resume_from_checkpoint=true", f"disable_tqdm={config.disable_tqdm}"]
+    if config.toy_world:
+        output_dir = Path(config.output_dir) / "cold_start"
+        overrides += [f"output_dir={output_dir}", f"toy_dir={config.toy_dir}", f"seed={config.seed}"]
+    return load_config(config.cold_start, overrides, SftConfig)
 
 
 def main(argv: list[str]) -> None:

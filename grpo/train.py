@@ -1,7 +1,7 @@
 """Stage 2: GRPO.  python -m grpo.train CONFIG [key=value ...]
 
-`GrpoTrainer.train_step` is the algorithm. Each line of it is one hop away from its formula; the numbers are those of
-grpo/MATH.md.
+`GrpoTrainer.train_step` is the algorithm. The numbers of the equations are those of grpo/MATH.md; each stands on the
+line of code that computes it.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,6 @@ from grpo.errors import run_main
 from grpo.loss import policy_loss
 from grpo.model.lora import REFERENCE
 from grpo.model.policy import load_reference
-from grpo.packing import set_loss_weights
 from grpo.rollout import Rollout
 from grpo.run import memory
 from grpo.run.evaluation import Evaluation
@@ -35,7 +34,7 @@ class GrpoTrainer(Trainer):
     """Policy, frozen reference, rollouts and optimizer of one run."""
 
     def __init__(self, config: TrainConfig, run: Run, scorer: Scorer | None = None):
-        """scorer: the rewards, if they are prepared already."""
+        """Load the policy and the data. scorer: the rewards, if they are prepared already."""
         super().__init__(config, run)
         self.reference = load_reference(config, self.policy) if config.beta else None
         self.rollout = Rollout(config, run, self.policy, scorer or prepare_rewards(config, run.say), self.clock)
@@ -56,10 +55,8 @@ class GrpoTrainer(Trainer):
 
     def train_step(self) -> None:
         """Generate one batch and train on it."""
-        groups = self.rollout.sample(self.step)  # G completions per prompt; grading starts as each ends
-        if not self.is_repeated:
-            set_loss_weights(groups, self.config, self.ranks)  # Eq. 8, over the whole step and all ranks
-        batches = self.pack(groups)
+        groups = self.rollout.sample(self.step)  # G completions per prompt, Eq. 8; grading starts as each ends
+        batches = self.make_batches(groups)  # micro-batches that fit into memory
         for batch in batches:
             batch.ref_logp_C = self.reference_logprobs(batch)  # Eq. 3, while rewards are pending
         for iteration in range(self.num_iterations):
@@ -80,8 +77,8 @@ class GrpoTrainer(Trainer):
         with self.clock.measure("time/reference"):
             return self.logprobs(batch, self.reference, REFERENCE)[0]  # Eq. 3
 
-    def kept_tokens(self, batch: PackedBatch) -> torch.Tensor | None:
-        return batch.cut_C if self.rollout.sampling.cuts else None
+    def cuts(self, batch: PackedBatch) -> torch.Tensor | None:
+        return batch.cut_C if self.rollout.sampling.truncates else None
 
     def measure(self) -> tuple[dict[str, float], list[Group]]:
         """Return the metrics of the last step over all ranks, and all ranks' groups."""
@@ -92,7 +89,7 @@ class GrpoTrainer(Trainer):
         metrics = {
             "epoch": self.order.position / self.order.num_rows,
             "num_tokens": self.num_tokens,
-            "skipped_steps": self.skipped,
+            "skipped_steps": self.num_skipped,
             "grad_norm": self.grad_norm,
             "learning_rate": self.learning_rate,
             "micro_batches": self.num_micro_batches,
@@ -106,14 +103,6 @@ class GrpoTrainer(Trainer):
         if self.config.dynamic_sampling:
             metrics["sampling/kept_groups"] = self.ranks.sum([len(self.rollout.groups)])[0] / len(groups)
         return metrics, groups
-
-    def counters(self) -> dict:
-        return super().counters() | {"skipped": self.skipped}
-
-    def restore(self) -> dict:
-        counters = super().restore()
-        self.skipped = counters.get("skipped", 0)
-        return counters
 
 
 def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[str, float]]:

@@ -8,14 +8,14 @@ import torch
 from grpo.attention.select import packed_attention
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.rows import Order
-from grpo.device.draw import row_seed
+from grpo.device.draw import hash_seed
 from grpo.errors import UserError
 from grpo.logprobs import token_logprobs
 from grpo.model.decoder import Decoder
 from grpo.model.lora import POLICY, Mode
 from grpo.model.policy import load_policy
 from grpo.optim import Optimizer, learning_rate
-from grpo.packing import pack, split_into_micro_batches
+from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.run import memory
 from grpo.run.health import Health
 from grpo.run.metrics import Clock, TokenMeter
@@ -34,7 +34,6 @@ class Trainer:
     num_iterations = 1  # updates per step
     reference: Decoder | None = None  # the frozen policy of step 0, for the KL penalty
     num_sequences = 0  # decoded together
-    is_repeated = False  # whether this rank begins its step again; the others do not, so it must ask them nothing twice
 
     def __init__(self, config: TrainConfig | SftConfig, run: Run):
         self.config, self.run, self.ranks = config, run, run.ranks
@@ -49,38 +48,38 @@ class Trainer:
         )
         self.health = Health(run.say)
         self.meter, self.clock = TokenMeter(), Clock()
-        self.step, self.num_tokens, self.skipped = 0, 0, 0
+        self.step, self.num_tokens, self.num_skipped = 0, 0, 0
 
     def set_data(self, order: Order, data_hash: str, rows_per_step: int, longest: int) -> None:
-        """Say what the steps consume: rows in this order, so many a step over all ranks, the longest of `longest`
-        tokens."""
-        self.order, self.data_hash = order, data_hash
+        """Set what the steps consume, and plan for it: how many steps there are, and which micro-batches fit.
+
+        rows_per_step: over all ranks. longest: tokens of the longest prompt with its completion.
+        """
+        self.order, self.data_hash, self.longest = order, data_hash, longest
         c = self.config
         self.total_steps = c.max_steps if c.max_steps > 0 else ceil(c.num_train_epochs * order.num_rows / rows_per_step)
-        self.longest = longest
+        free = memory.free_bytes(self.run.device)
         self.budget = memory.choose_budget(
-            self.model,
-            longest,
-            memory.free_bytes(self.run.device),
-            c.max_tokens_per_micro_batch,
-            c.gradient_checkpointing,
+            self.model, longest, free, c.max_tokens_per_micro_batch, c.gradient_checkpointing
         )
         self.model.recompute = self.budget.recompute
 
-    def start_step(self, again: bool = False) -> None:
-        """Forget what a step has gathered: to begin one, or to begin it again on this rank alone."""
-        self.is_repeated = again
+    def start_step(self) -> None:
+        """Begin to measure a step."""
+        self.clock.restart()
+        self.discard_step()
+
+    def discard_step(self) -> None:
+        """Forget the gradient and the statistics that a step has gathered, so that it can be trained again."""
         self.meter = TokenMeter()
-        if not again:
-            self.clock.restart()
         self.optimizer.discard_gradient()
 
     # --- the parts of a step ----------------------------------------------------------------------------------------
 
-    def pack(self, groups: list[Group]) -> list[PackedBatch]:
+    def make_batches(self, groups: list[Group]) -> list[PackedBatch]:
         """Split the groups into micro-batches that fit into memory. Their loss weights are set already."""
         batches = split_into_micro_batches(groups, self.budget.tokens)
-        return [pack(parts, number, self.run.device) for number, parts in enumerate(batches)]
+        return [pack_batch(parts, number, self.run.device) for number, parts in enumerate(batches)]
 
     def policy_logprobs(self, batch: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute log-prob and entropy of every completion token under the policy, [C] each (Eq. 3).
@@ -90,7 +89,7 @@ class Trainer:
         """
         mode = POLICY
         if self.config.lora_dropout:
-            seed = row_seed(self.config.seed, self.step, self.ranks.rank, batch.number)
+            seed = hash_seed(self.config.seed, self.step, self.ranks.rank, batch.number)
             mode = replace(POLICY, dropout_seed=seed)
         logp_C, entropy_C = self.logprobs(batch, self.model, mode)
         if batch.old_logp_C is None:
@@ -102,11 +101,11 @@ class Trainer:
         hidden_TD = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout), mode)
         hidden_CD = hidden_TD.index_select(0, batch.source_C)
         return token_logprobs(
-            hidden_CD, model.head(), batch.targets_C, self.temperature, self.kept_tokens(batch), self.budget.logits_rows
+            hidden_CD, model.head(), batch.targets_C, self.temperature, self.cuts(batch), self.budget.logits_rows
         )
 
-    def kept_tokens(self, batch: PackedBatch) -> torch.Tensor | None:
-        """Return the log-prob from which on tokens could be drawn, [C]; None if all of them could."""
+    def cuts(self, batch: PackedBatch) -> torch.Tensor | None:
+        """Return the log-prob that a token needed to be drawn (Completion.cuts), [C]; None if all could be drawn."""
         return None
 
     def update(self, iteration: int = 0) -> None:
@@ -121,7 +120,7 @@ class Trainer:
         if self.ranks.max(self.optimizer.num_backward):  # without any tokens, momentum alone must not move the weights
             self.grad_norm = self.optimizer.step(self.learning_rate, c.max_grad_norm)
             self.health.updated(self.optimizer, self.grad_norm)
-            self.skipped += not isfinite(self.grad_norm)
+            self.num_skipped += not isfinite(self.grad_norm)
             self.model.refresh()
         failpoint("step-updated")
 
@@ -133,6 +132,7 @@ class Trainer:
             "position": self.order.position,
             "data_hash": self.data_hash,
             "num_tokens": self.num_tokens,
+            "skipped": self.num_skipped,
             "micro_batch_tokens": self.budget.tokens,
         }
 
@@ -148,6 +148,7 @@ class Trainer:
                 "put the old file back, or start anew in another output_dir",
             )
         self.step, self.num_tokens = counters["step"], counters["num_tokens"]
+        self.num_skipped = counters.get("skipped", 0)
         self.order.position = counters["position"]
         if not self.config.max_tokens_per_micro_batch:  # sums and dropout masks depend on the micro-batches
             self.budget = replace(self.budget, tokens=counters["micro_batch_tokens"])

@@ -22,7 +22,7 @@ from grpo.schema import Layout
 
 
 class FlashPackedAttention:
-    """`attention.PackedAttention` for half precision on a GPU. forward, backward: torch's operations; tests put others
+    """`packed.PackedAttention` for half precision on a GPU. forward, backward: torch's operations; tests put others
     in their place."""
 
     def __init__(

@@ -35,7 +35,7 @@ class PackedAttention:
         self.mask = _completion_mask(lengths, self.prompt_width, self.completion_width, dtype, device)
 
     def _slots(self, layout: Layout) -> list[int]:
-        """For each token of the row its place in the padded batches, prompts first, then completions."""
+        """Return for each token of the row its place in the padded batches: prompts first, then completions."""
         slots, row = [], 0
         for prompt, group in enumerate(layout.groups):
             start = prompt * self.prompt_width
@@ -87,20 +87,20 @@ class _Unpad(torch.autograd.Function):
 
 
 def _attend(
-    q_NSHE: torch.Tensor, k_NTKE: torch.Tensor, v_NTKE: torch.Tensor, mask: torch.Tensor | None
+    q_NSHE: torch.Tensor, k_NXKE: torch.Tensor, v_NXKE: torch.Tensor, mask: torch.Tensor | None
 ) -> torch.Tensor:
-    """Causal, if there is no mask."""
+    """Attend; causally if there is no mask."""
     if dense.usable(q_NSHE):
         if mask is None:
             mask = _completion_mask([0], 0, q_NSHE.shape[1], q_NSHE.dtype, q_NSHE.device)
-        return dense.DenseAttention.apply(q_NSHE, k_NTKE, v_NTKE, mask)
+        return dense.DenseAttention.apply(q_NSHE, k_NXKE, v_NXKE, mask)
     out_NHSE = F.scaled_dot_product_attention(
         q_NSHE.transpose(1, 2),
-        k_NTKE.transpose(1, 2),
-        v_NTKE.transpose(1, 2),
+        k_NXKE.transpose(1, 2),
+        v_NXKE.transpose(1, 2),
         mask,
         is_causal=mask is None,
-        enable_gqa=q_NSHE.shape[2] != k_NTKE.shape[2],
+        enable_gqa=q_NSHE.shape[2] != k_NXKE.shape[2],
     )
     return out_NHSE.transpose(1, 2)
 
@@ -116,5 +116,5 @@ def _completion_mask(
 
 
 def _additive(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """0 where attention is allowed, -inf elsewhere."""
+    """Return 0 where attention is allowed, -inf elsewhere."""
     return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, float("-inf"))

@@ -24,7 +24,7 @@ class SamplingParams:
     top_k: int = 0
 
     @property
-    def cuts(self) -> bool:
+    def truncates(self) -> bool:
         """Whether some tokens cannot be drawn."""
         return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
 
@@ -41,7 +41,7 @@ def draw(
     if params.temperature == 0:
         return logits_BV.argmax(dim=-1), torch.zeros_like(no_cut_B), no_cut_B
     logits_BV = logits_BV.to(exact) / params.temperature
-    if not params.cuts:
+    if not params.truncates:
         weight_BV = (logits_BV - logits_BV.amax(dim=-1, keepdim=True)).exp_()
         id_B, total_B = inverse_cdf(weight_BV, uniform_B)
         return id_B, (weight_BV.gather(1, id_B[:, None])[:, 0] / total_B).log(), no_cut_B
@@ -117,8 +117,8 @@ def uniforms(seed_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
     return (_shift_right(x, 12).double() + 0.5) * 2.0**-52
 
 
-def row_seed(*parts: int) -> int:
-    """Make one 63-bit seed from several numbers (run seed, step, row of the data set, completion): FNV-1a over their
+def hash_seed(*parts: int) -> int:
+    """Hash several numbers to one 63-bit seed (run seed, step, row of the data set, completion): FNV-1a over their
     bytes."""
     seed = 0xCBF29CE484222325
     for byte in b"".join(part.to_bytes(8, "little", signed=True) for part in parts):

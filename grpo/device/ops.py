@@ -155,7 +155,7 @@ def draw_tokens(
     from grpo.kernels.nucleus import thresholds
 
     least_B = cut_B = None
-    if params.cuts:
+    if params.truncates:
         least_B, cut_B = thresholds(logits_BV, params.temperature, params.top_k, params.top_p)
     id_B, logp_B = draw_rows(logits_BV, seed_B, count_B, params.temperature, least_B)
     return id_B, logp_B, torch.full_like(logp_B, NO_CUT) if cut_B is None else cut_B
@@ -193,11 +193,12 @@ def log_softmax_rows(
         kept_XV = logp_XV if cut_X is None else logp_XV.clamp_min_(torch.finfo(exact).min)  # 0 · -inf
         entropy_X[part] = -torch.bmm(p_XV[:, None], kept_XV[:, :, None])[:, 0, 0]
         logits_XV[part] = p_XV.neg_().scatter_add_(1, target_X1, torch.ones_like(p_XV[:, :1]))
-    return logp_X, entropy_X, logits_XV.to(dtype)
+    slope_XV = logits_XV.to(dtype)  # they were overwritten, part by part
+    return logp_X, entropy_X, slope_XV
 
 
 def _log_softmax(logits_XV: torch.Tensor, target_X1: torch.Tensor, cut_X1: torch.Tensor | None) -> torch.Tensor:
-    """Over the whole vocabulary, or over what is left of it after the cut."""
+    """Normalise over the vocabulary, or over what is left of it after the cut."""
     logp_XV = logits_XV.log_softmax(dim=-1)
     if cut_X1 is None:
         return logp_XV

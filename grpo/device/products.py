@@ -46,7 +46,7 @@ def prepack(weight_OI: torch.Tensor) -> torch.Tensor:
 
 
 def linear(x_TI: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> torch.Tensor:
-    """x Wᵀ + b, outside autograd; `weight_OI` may be prepacked."""
+    """Compute x Wᵀ + b, outside autograd; `weight_OI` may be prepacked."""
     if not _by_onednn(weight_OI):
         return F.linear(x_TI, weight_OI, bias_O)
     if len(x_TI) == 1:  # one row alone would be rounded differently

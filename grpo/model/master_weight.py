@@ -9,13 +9,16 @@ from torch import nn
 
 
 def master_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float32, or float64 for a float64 model."""
+    """Return float32, or float64 for a float64 model."""
     return torch.promote_types(dtype, torch.float32)
 
 
 class MasterWeight(nn.Module):
-    """A tensor of the model. Frozen: only `value`, in `dtype`. Trained: a float32 `master`, and `value` as its copy in
-    `dtype` (the master itself if that is float32 already)."""
+    """A tensor of the model.
+
+    Frozen, it has only `value`, in `dtype`. Trained, it has a float32 `master`, and `value` is a copy of it in `dtype`
+    (or the master itself, if that is float32 already).
+    """
 
     def __init__(self, *shape: int, trained: bool, dtype: torch.dtype, device: torch.device | str):
         super().__init__()
@@ -25,22 +28,25 @@ class MasterWeight(nn.Module):
 
     @property
     def value(self) -> torch.Tensor:
-        """The tensor to compute with, outside autograd."""
+        """Return the tensor to compute with, outside autograd."""
         return self.master.data if self.copy is None else self.copy
 
     @property
     def source(self) -> torch.Tensor:
-        """The tensor to write to when loading, and to read from when saving; call `refresh` after writing."""
+        """Return the tensor to write to when loading and to read from when saving; call `refresh` after writing."""
         return self.copy if self.master is None else self.master.data
 
     def forward(self) -> torch.Tensor:
-        """The tensor to compute with; its gradient arrives at the master."""
-        if self.master is None or self.copy is None:
-            return self.value if self.master is None else self.master
+        """Return the tensor to compute with; its gradient arrives at the master."""
+        if self.master is None:
+            return self.copy
+        if self.copy is None:
+            return self.master
         return _StraightThrough.apply(self.master, self.copy)
 
     @torch.no_grad()
     def refresh(self) -> None:
+        """Renew the copy, after the master has changed."""
         if self.master is not None and self.copy is not None:
             self.copy.copy_(self.master)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from grpo.config.options import TrainConfig
 from grpo.data.questions import load_prompts
-from grpo.device.draw import SamplingParams, row_seed
+from grpo.device.draw import SamplingParams, hash_seed
 from grpo.model.policy import Policy
 from grpo.run.run import Run
 from grpo.run.summary import SHOWN, Summary, comparison_table, summary
@@ -25,7 +25,7 @@ def generate_groups(
     policy: Policy, sampler: Sampler, prompts: Sequence[Prompt], n: int, sampling: SamplingParams, seed: int
 ) -> list[Group]:
     """Generate and decode n completions of each prompt."""
-    seeds = [row_seed(seed, prompt.row, index) for prompt in prompts for index in range(n)]
+    seeds = [hash_seed(seed, prompt.row, index) for prompt in prompts for index in range(n)]
     answers = sampler.sample([prompt.ids for prompt in prompts], n, sampling, seeds)
     groups = [Group(prompt, completions) for prompt, completions in zip(prompts, answers, strict=True)]
     for group in groups:

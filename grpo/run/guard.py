@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from grpo.device.draw import NO_CUT
 from grpo.errors import MEMORY, SERVICE, Interrupted, UserError
 from grpo.loss import policy_loss
-from grpo.packing import pack, split_into_micro_batches
+from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.run import memory
 from grpo.schema import Completion, Group
 
@@ -33,9 +33,9 @@ class Guard:
         try:
             self._retry_on_oom(trainer.train_step)
         except (UserError, Interrupted) as error:
-            fails_alone = error.exit_code == SERVICE and trainer.ranks.world == 1
             is_unchanged = trainer.optimizer.num_steps == num_updates
-            if isinstance(error, Interrupted) or (fails_alone and is_unchanged):
+            can_save = error.exit_code == SERVICE and trainer.ranks.world == 1 and is_unchanged
+            if isinstance(error, Interrupted) or can_save:
                 trainer.order.position = position
                 trainer.save()
             raise
@@ -59,7 +59,7 @@ class Guard:
         groups = longest_groups(trainer)
 
         def work() -> None:
-            batch = pack(split_into_micro_batches(groups, trainer.budget.tokens)[0], 0, self.run.device)
+            batch = pack_batch(split_into_micro_batches(groups, trainer.budget.tokens)[0], 0, self.run.device)
             batch.set_advantages()
             batch.ref_logp_C = trainer.reference_logprobs(batch)
             logp_C, _ = trainer.policy_logprobs(batch)
@@ -73,13 +73,14 @@ class Guard:
         self.run.say(f"the longest step fits: peak {peak:.2f} GB, counted {self._account()}")
 
     def _retry_on_oom(self, work: Callable[[], None], phase: str = "") -> None:
-        """Run `work`; on out-of-memory, retry with smaller micro-batches, provided the policy has not been updated
-        yet."""
+        """Run `work`; on out-of-memory, retry with smaller micro-batches, if the policy has not been updated yet.
+
+        A repeated `train_step` gets the groups that it had: nothing is sampled, graded or asked of other ranks again.
+        """
         trainer = self.trainer
-        position, num_updates = trainer.order.position, trainer.optimizer.num_steps
-        again = False
+        num_updates = trainer.optimizer.num_steps
+        trainer.start_step()
         while True:
-            trainer.start_step(again)
             try:
                 return work()
             except Exception as error:
@@ -91,9 +92,8 @@ class Guard:
             smaller = memory.halve(trainer.budget, trainer.longest)
             if is_generating or trainer.optimizer.num_steps != num_updates or smaller is None:
                 raise self._out_of_memory(now, reason)
-            again, trainer.budget = True, smaller
-            trainer.order.position = position
-            trainer.optimizer.discard_gradient()
+            trainer.budget = smaller
+            trainer.discard_step()
             memory.release()
             self.run.say(
                 f"note: out of memory while {now} ({reason}); "

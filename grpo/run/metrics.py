@@ -149,7 +149,7 @@ class Clock:
         self.phases[phase] += time.perf_counter() - started
 
     def result(self) -> dict[str, float]:
-        """Return the seconds of every phase, and of the step since the clock was made."""
+        """Return the seconds of every phase, and of the step since `restart`."""
         step_time = time.perf_counter() - self.started
         train_time = step_time - sum(self.phases.values())
         return {**self.phases, "time/train": train_time, "step_time": step_time}

@@ -41,7 +41,7 @@ class KVCache:
         return self.kv_L2BKSE.shape[4]
 
     def reserve(self, num_positions: int) -> None:
-        """Makes room for `num_positions`, and a little more: growing copies everything."""
+        """Make room for `num_positions`, and a little more: growing copies everything."""
         if num_positions > self.num_positions:
             old_L2BKSE, more = self.kv_L2BKSE, -num_positions % GROWTH + num_positions - self.num_positions
             self.kv_L2BKSE = torch.cat(
@@ -57,10 +57,10 @@ class KVCache:
         v_BKSE[slot_X, :, position_X] = v_XKE
 
     def read(self, layer: int, num_rows: int, num_positions: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Views k_BKSE, v_BKSE of the first `num_rows` slots and `num_positions` positions."""
+        """Return views k_BKSE, v_BKSE of the first `num_rows` slots and `num_positions` positions."""
         k_BKSE, v_BKSE = self.kv_L2BKSE[layer, :, :num_rows, :, :num_positions]
         return k_BKSE, v_BKSE
 
     def move(self, source: int, target: int, length: int) -> None:
-        """Copies the first `length` positions of slot `source` over slot `target`, in all layers."""
+        """Copy the first `length` positions of slot `source` over slot `target`, in all layers."""
         self.kv_L2BKSE[:, :, target, :, :length] = self.kv_L2BKSE[:, :, source, :, :length]

@@ -46,7 +46,7 @@ class DecodeGraphs:
         rows = bucket(live, self.slots.cache.num_slots)
         self.slots.ended_B[live:rows] = True
         # Without kernels, torch's top-k and top-p look at their thresholds on the host, which cannot be captured.
-        can_capture = not params.cuts or uses_kernels(self.slots.cache.kv_L2BKSE)
+        can_capture = not params.truncates or uses_kernels(self.slots.cache.kv_L2BKSE)
         if self.capture is None or not can_capture:
             for _ in range(steps):
                 self.step(rows, params, head_VD)

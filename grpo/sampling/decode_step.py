@@ -41,7 +41,7 @@ class Slots:
         return cls(cache, *integers, torch.ones(B, dtype=torch.bool, device=device), *results)
 
     def rows(self) -> list[torch.Tensor]:
-        """All tensors with one row per slot."""
+        """List the tensors that have one row per slot."""
         return [getattr(self, field.name) for field in fields(self)[1:]]
 
     def holds(self, num_slots: int, num_positions: int, max_new_tokens: int) -> bool:

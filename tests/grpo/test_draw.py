@@ -7,7 +7,7 @@ import torch
 from grpo.kernels.reference import draw as draw_slowly
 from grpo.kernels.reference import uniform as uniform_slowly
 
-from grpo.device.draw import SamplingParams, draw, row_seed, uniforms
+from grpo.device.draw import SamplingParams, draw, hash_seed, uniforms
 
 CASES = [
     (1.0, 1.0, 0),
@@ -119,7 +119,7 @@ def test_uniforms_equal_their_twin(seed):
 
 
 def test_row_seeds_differ():
-    seeds = {row_seed(42, step, row) for step in range(200) for row in range(200)}
+    seeds = {hash_seed(42, step, row) for step in range(200) for row in range(200)}
     assert len(seeds) == 40_000 and all(0 <= seed < 2**63 for seed in seeds)
 
 

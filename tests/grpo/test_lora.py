@@ -9,7 +9,7 @@ from grpo.attention.packed import PackedAttention
 from grpo.logprobs import token_logprobs
 from grpo.model.adapter import save_adapter, trained_adapter
 from grpo.model.lora import POLICY, REFERENCE, Build, JointLinear, Linear, LoraLinear, LoraSpec, Mode
-from grpo.packing import pack
+from grpo.packing import pack_batch
 
 PARTS = {"q_proj": 12, "k_proj": 6, "v_proj": 6}
 
@@ -264,7 +264,7 @@ def test_packed_gradients_equal_peft_on_padded_rows(tmp_path, family):
         make_group((5, 9, 6, 11), [7, 3, 2], [8, 8, 4, 4, 1, 2], [9], loss_weight=[0.1, 0.2, 0.3]),
         make_group((15, 19), [17, 2], [30, 31, 32], loss_weight=[0.15, 0.25]),
     ]
-    batch = pack(whole(*groups))
+    batch = pack_batch(whole(*groups))
     hidden = ours(batch.ids_T, batch.positions_T, PackedAttention(batch.layout, torch.float32, "cpu"))
     logp, _ = token_logprobs(hidden.index_select(0, batch.source_C), ours.head(), batch.targets_C, 0.8)
     (logp * batch.weight_C).sum().backward()

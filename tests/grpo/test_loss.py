@@ -13,7 +13,7 @@ from making import ALONE, fill, loss_batch, make_group, of_each, whole
 
 from grpo.config.options import TrainConfig
 from grpo.loss import k3, policy_loss
-from grpo.packing import pack, set_loss_weights, split_into_micro_batches
+from grpo.packing import pack_batch, set_loss_weights, split_into_micro_batches
 
 LENGTHS = [[3, 5, 1, 2], [4, 4, 2, 7]]
 LOSSES = ["grpo", "dapo", "dr_grpo", "bnpo"]
@@ -45,7 +45,7 @@ def tables(groups, seed=1):
 
 def fast_loss(groups, logps, config, parts=None):
     """The loss through pack, set_advantages and policy_loss; logps are lists per completion, or tensors."""
-    batch = pack(parts or whole(*groups))
+    batch = pack_batch(parts or whole(*groups))
     batch.set_advantages()
     place = {id(c): n for n, c in enumerate(c for group in groups for c in group.completions)}
     order = [place[id(completion)] for completion in batch.completions]

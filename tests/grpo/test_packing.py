@@ -8,12 +8,12 @@ import torch
 from making import ALONE, fill, make_group, of_each, whole
 
 from grpo.config.options import TrainConfig
-from grpo.packing import pack, set_loss_weights, split_into_micro_batches
+from grpo.packing import pack_batch, set_loss_weights, split_into_micro_batches
 from grpo.schema import Layout, Part
 
 
 def test_the_worked_example_of_the_schema():
-    batch = pack(whole(make_group((5, 9, 6), (7, 2), (8, 8, 2), loss_weight=[0.5, 0.25])))
+    batch = pack_batch(whole(make_group((5, 9, 6), (7, 2), (8, 8, 2), loss_weight=[0.5, 0.25])))
     assert batch.ids_T.tolist() == [5, 9, 6, 7, 8, 8]
     assert batch.positions_T.tolist() == [0, 1, 2, 3, 3, 4]
     assert batch.targets_C.tolist() == [7, 2, 8, 8, 2]
@@ -25,7 +25,7 @@ def test_the_worked_example_of_the_schema():
 
 def test_every_target_follows_its_source():
     """Trap 2: a completion's first token is predicted from the prompt's last, every other from the one before it."""
-    batch = pack(whole(make_group((1, 2, 3), (10, 11, 12), (20,)), make_group((4,), (30, 31))))
+    batch = pack_batch(whole(make_group((1, 2, 3), (10, 11, 12), (20,)), make_group((4,), (30, 31))))
     sources = batch.ids_T[batch.source_C].tolist()
     assert list(zip(sources, batch.targets_C.tolist(), strict=True)) == [
         (3, 10),
@@ -59,7 +59,7 @@ def test_a_split_keeps_every_completion_once_and_within_the_budget(budget):
     found = split([[1, 1, 0], [1, 1], [1, 1]], budget, *groups)
     assert [place for batch in found for place in batch] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
     for parts in split_into_micro_batches(groups, budget):
-        batch = pack(parts)
+        batch = pack_batch(parts)
         assert batch.layout.num_tokens <= budget or len(batch.completions) == 1
 
 
@@ -177,14 +177,14 @@ def test_bnpo_weighs_by_its_micro_batch():
 
 
 def test_pack_moves_to_the_device_it_is_given():
-    assert pack(whole(make_group((1, 2), (3,))), 0, "meta").ids_T.device == torch.device("meta")
+    assert pack_batch(whole(make_group((1, 2), (3,))), 0, "meta").ids_T.device == torch.device("meta")
 
 
 def test_each_token_has_the_advantage_of_its_completion():
     """Also where a micro-batch begins within a group."""
     first = make_group((1,), range(2), range(3), advantage=[1.0, 2.0])
     second = make_group((1,), range(1), range(2), advantage=[3.0, 4.0])
-    batch = pack([Part(first, first.completions[1:]), *whole(second)], number=5)
+    batch = pack_batch([Part(first, first.completions[1:]), *whole(second)], number=5)
     batch.set_advantages()
     assert batch.advantage_C.tolist() == [2.0, 2.0, 2.0, 3.0, 4.0, 4.0] and batch.advantage_C.dtype == torch.float32
     assert batch.completions == [first.completions[1], *second.completions] and batch.number == 5
@@ -192,13 +192,13 @@ def test_each_token_has_the_advantage_of_its_completion():
 
 def test_an_advantage_that_is_not_known_is_refused():
     """It must not pass for 0."""
-    batch = pack(whole(make_group((1,), range(2), range(3), advantage=[1.0, None])))
+    batch = pack_batch(whole(make_group((1,), range(2), range(3), advantage=[1.0, None])))
     with pytest.raises((TypeError, RuntimeError)):
         batch.set_advantages()
 
 
 def test_what_was_recorded_while_sampling_stays_with_its_token():
     recorded = {"logps": [[-0.25, -0.5], [-1.0]], "cuts": [[-4.0, float("-inf")], [-2.0]]}
-    batch = pack(whole(make_group((1,), range(2), range(1), **recorded)))
+    batch = pack_batch(whole(make_group((1,), range(2), range(1), **recorded)))
     assert batch.sampler_logp_C.tolist() == [-0.25, -0.5, -1.0]
     assert batch.cut_C.tolist() == [-4.0, float("-inf"), -2.0]

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 from making import fill, make_completion, make_group, of_each, whole
 
+from grpo.config.options import TrainConfig
 from grpo.data.rows import Order
 from grpo.device.draw import SamplingParams
-from grpo.packing import pack
+from grpo.packing import pack_batch
 from grpo.rollout import Rollout
 from grpo.run.metrics import Clock
 from grpo.schema import Prompt, Score
@@ -28,14 +29,14 @@ KEYS = {
 def rollout(rank=0, world=1, groups_per_rank=2, others=(), **keys):
     """A rollout over ten prompts without a model. others: the rewards that the other ranks hold."""
     made = object.__new__(Rollout)
-    made.config, made.clock = SimpleNamespace(**KEYS | keys), Clock()
+    made.config, made.clock = TrainConfig(**KEYS | keys), Clock()
     made.gathered = []
 
     def gather(mine):
         made.gathered.append(mine)
         return [*others[:rank], mine, *others[rank:]]
 
-    ranks = SimpleNamespace(rank=rank, world=world, max=lambda value: value, gather=gather)
+    ranks = SimpleNamespace(rank=rank, world=world, max=lambda value: value, sum=list, gather=gather)
     made.waits = []  # which stretches a signal may interrupt
     made.run = SimpleNamespace(ranks=ranks, interruptible=interruptible(made))
     made.prompts = [Prompt(row, f"prompt {row}", (row,), {"question": str(row)}) for row in range(10)]
@@ -108,12 +109,13 @@ def test_each_completion_goes_to_the_scorer_with_its_own_prompt_group_and_place(
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_step_that_is_done_again_has_the_same_groups(dynamic):
-    """After running out of memory, with the data where it was before the step: nothing is sampled again."""
+    """After running out of memory: nothing is sampled again, and nothing asked of other ranks."""
     made = rollout(dynamic_sampling=dynamic)
     groups, seeds = made.sample(7), list(made.scorer.seeds)
-    made.is_graded, made.order.position = True, 0
+    made.is_graded, made.run.ranks.sum = True, None
     assert made.sample(7) is groups and made.scorer.seeds == seeds
     assert made.order.position == 2 and made.is_graded
+    made.run.ranks.sum = list
     again = made.sample(8)
     assert again is not groups and rows_of(again) == [2, 3] and not made.is_graded
 
@@ -167,7 +169,7 @@ def test_every_rank_goes_on_until_the_last_has_enough():
 
 
 def batches_of(*groups):
-    return [pack(whole(group), number) for number, group in enumerate(groups)]
+    return [pack_batch(whole(group), number) for number, group in enumerate(groups)]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +233,7 @@ def test_which_micro_batch_is_next():
     def first_ready(made, *numbers):
         groups = made.sample(0)
         fill(groups[2], reward=[1.0, 2.0]).pending = []  # graded already
-        return made._first_ready([pack(whole(*(groups[n] for n in batch))) for batch in numbers])
+        return made._first_ready([pack_batch(whole(*(groups[n] for n in batch))) for batch in numbers])
 
     def waiting(slow=True, **keys):
         made = rollout(groups_per_rank=4, **keys)

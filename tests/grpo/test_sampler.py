@@ -7,7 +7,7 @@ from making import groups_of, load, randomise_adapter, whole, write_checkpoint
 from grpo.attention.packed import PackedAttention
 from grpo.device.draw import SamplingParams
 from grpo.logprobs import token_logprobs
-from grpo.packing import pack
+from grpo.packing import pack_batch
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Layout
 
@@ -79,7 +79,7 @@ def test_logprobs_equal_the_trainers(checkpoint, sampling):
     from."""
     model = policy(checkpoint)
     done = Sampler(model, [2]).sample(PROMPTS, 4, sampling, list(range(20)))
-    batch = pack(whole(*groups_of(PROMPTS, done)))
+    batch = pack_batch(whole(*groups_of(PROMPTS, done)))
     with torch.no_grad():
         hidden = model(batch.ids_T, batch.positions_T, PackedAttention(batch.layout, torch.float32, "cpu"))
         logp, _ = token_logprobs(
@@ -92,7 +92,7 @@ def test_logprobs_equal_the_trainers(checkpoint, sampling):
 def test_bf16_noise_is_small_and_unbiased(checkpoint):
     model = policy(checkpoint, torch.bfloat16)
     done = Sampler(model, []).sample(PROMPTS, 16, SamplingParams(40), list(range(80)))
-    batch = pack(whole(*groups_of(PROMPTS, done)))
+    batch = pack_batch(whole(*groups_of(PROMPTS, done)))
     with torch.no_grad():
         hidden = model(batch.ids_T, batch.positions_T, PackedAttention(batch.layout, torch.bfloat16, "cpu"))
         logp, _ = token_logprobs(hidden[batch.source_C], model.head(), batch.targets_C, 1.0)

@@ -12,7 +12,7 @@ import grpo.train
 from grpo.config.load import load_config
 from grpo.loss import policy_loss
 from grpo.model.lora import POLICY, REFERENCE
-from grpo.packing import pack
+from grpo.packing import pack_batch
 from grpo.run.metrics import Clock
 from grpo.train import GrpoTrainer, train
 
@@ -24,7 +24,7 @@ def updates(norm=1.0, num_backward=1, **keys):
     made = object.__new__(GrpoTrainer)
     made.config, made.ranks = SimpleNamespace(**{"learning_rate": 1.0, "max_grad_norm": 0.5} | UPDATE | keys), ALONE
     made.num_iterations = made.config.num_iterations
-    made.calls, made.told, made.refreshed, made.skipped, made.total_steps = [], [], [], 0, 5
+    made.calls, made.told, made.refreshed, made.num_skipped, made.total_steps = [], [], [], 0, 5
     made.optimizer = SimpleNamespace(
         grad=None, num_backward=num_backward, step=lambda *given: made.calls.append(given) or norm
     )
@@ -59,10 +59,10 @@ def test_the_rate_of_each_update(keys, rates):
 def test_a_step_without_tokens_is_no_update_and_one_that_is_not_finite_is_counted():
     made, found = updates(num_backward=0)
     assert made.calls == made.told == made.refreshed == [] and {norm for _, norm in found} == {0.0}
-    assert made.skipped == 0
-    assert updates(norm=float("inf"))[0].skipped == updates(norm=float("nan"))[0].skipped == 10
+    assert made.num_skipped == 0
+    assert updates(norm=float("inf"))[0].num_skipped == updates(norm=float("nan"))[0].num_skipped == 10
     made, found = updates(norm=0.25)
-    assert made.skipped == 0 and made.told == [norm for _, norm in found] == [0.25] * 10
+    assert made.num_skipped == 0 and made.told == [norm for _, norm in found] == [0.25] * 10
     assert len(made.refreshed) == 10
 
 
@@ -73,7 +73,7 @@ def test_dropout_masks_differ_by_step_rank_and_micro_batch_and_not_by_iteration(
         made.config, made.step = SimpleNamespace(seed=run, lora_dropout=dropout), step
         made.ranks, made.model = SimpleNamespace(rank=rank), None
         made.logprobs = lambda batch, model, mode: (modes.append(mode), (torch.zeros(2), torch.zeros(2)))[1]
-        batch = pack(whole(make_group((1,), (2, 3))), number)
+        batch = pack_batch(whole(make_group((1,), (2, 3))), number)
         for _ in range(2):
             made.policy_logprobs(batch)
         assert modes[0] == modes[1]
@@ -87,7 +87,7 @@ def test_the_policy_that_sampled_is_that_of_the_first_pass():
     made, passes = object.__new__(GrpoTrainer), iter([-1.0, -2.0, -3.0])
     made.config, made.model = SimpleNamespace(lora_dropout=0.0), None
     made.logprobs = lambda *given: (torch.full((2,), next(passes), requires_grad=True), torch.zeros(2))
-    batch = pack(whole(make_group((1,), (2, 3))))
+    batch = pack_batch(whole(make_group((1,), (2, 3))))
     for logp in (-1.0, -2.0, -3.0):
         assert made.policy_logprobs(batch)[0].tolist() == [logp] * 2
         assert batch.old_logp_C.tolist() == [-1.0] * 2 and not batch.old_logp_C.requires_grad

@@ -6,6 +6,7 @@ import torch
 from making import groups_of, load, randomise_adapter, whole, write_checkpoint
 
 from grpo.device.draw import SamplingParams
+from grpo.packing import pack_batch
 from grpo.sampling.cache import KVCache
 from grpo.sampling.cuda_graph import WARM_UPS, DecodeGraphs, bucket
 from grpo.sampling.decode_step import Slots
@@ -167,7 +168,6 @@ def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     from grpo.logprobs import token_logprobs
     from grpo.model.lora import Build, LoraSpec
     from grpo.model.weights import load_decoder
-    from grpo.packing import pack
 
     model = load_decoder(checkpoint, Build(LoraSpec(4, 8), False, dtype, "cuda"))
     randomise_adapter(model)
@@ -178,7 +178,7 @@ def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     sampler.graphs.capture = None
     again = sampler.sample(prompts, 4, sampling, list(range(12)))
     assert [[c.ids for c in group] for group in again] == [[c.ids for c in group] for group in done]
-    batch = pack(whole(*groups_of(prompts, done)), 0, "cuda")
+    batch = pack_batch(whole(*groups_of(prompts, done)), 0, "cuda")
     if sampling.temperature:
         with torch.no_grad():
             hidden = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout))
@@ -187,7 +187,7 @@ def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
                 model.head(),
                 batch.targets_C,
                 sampling.temperature,
-                batch.cut_C if sampling.cuts else None,
+                batch.cut_C if sampling.truncates else None,
             )
         difference = logp - batch.sampler_logp_C
         assert difference.abs().mean() <= (1e-5 if dtype == torch.float32 else 3e-2)
