@@ -7,9 +7,10 @@
        │ sample                      sampling/             completions + log-probs of the distribution sampled from
        ▼
     groups, being graded             rollout.py            a number, or unscorable, and why         ← rewards/
-       │ group_advantages            advantages.py         Â                                       Eq. 1, 2
+       │ pack_batch                  packing.py            one row of tokens, shared prompts       Eq. 8
        ▼
-    packed micro-batches             packing.py            one row of tokens, shared prompts       Eq. 8
+    micro-batches                    trainer.py
+       │ group_advantages            advantages.py         as the rewards arrive                   Eq. 1, 2
        │ token_logprobs              logprobs.py           policy and reference                    Eq. 3   ← kernels/
        ▼
     policy_loss                      loss.py               loss, statistics                        Eq. 4 to 7
@@ -17,7 +18,7 @@
        ▼
     log, checkpoint                  run/
 
-Read in this order, about ninety minutes with MATH.md beside it:
+Read in this order, with MATH.md beside it:
 
     train.py         `train_step`: the algorithm on one screen
     schema.py        the data that flows through it, with worked examples, and the legend of tensor shapes
@@ -31,10 +32,11 @@ Read in this order, about ninety minutes with MATH.md beside it:
     attention/       inside a packed row, and of one new token per sequence
     device/          where a fused kernel takes the place of torch's operations
     data/            files to prompts
-    run/             what surrounds the algorithm: config, output directory, log, checkpoints, memory
+    config/          YAML to one frozen config
+    run/             what surrounds the algorithm: output directory, log, checkpoints, memory
 
 Imports go one way: errors.py, schema.py and storage.py import nothing of this program; knowledge/ imports these, and
-rewards/ imports knowledge/. The rooms of grpo/ come next, and train.py, sft.py and the other commands last.
+rewards/ imports knowledge/. The folders of grpo/ come next, and train.py, sft.py and the other commands last.
 """
 
 from pathlib import Path
