@@ -250,6 +250,13 @@ class ApiKeys:
     max_unscored: float = key(
         0.2, "share of unscorable completions above which, for 3 steps, the run saves and stops", above=0, high=1
     )
+    judge_max_tokens: int = key(2048, "tokens of a judge's reply, a reasoning model's thoughts included", low=1)
+    decomposer_max_tokens: int = key(4096, "tokens of a decomposer's reply, thoughts included", low=1)
+    api_plain_http: bool = key(
+        False,
+        "allow http without encryption to private addresses (10.*, 172.16-31.*, 192.168.*, 100.64-127.*, fc00::/7): "
+        "prompts, answers and keys are readable on the way",
+    )
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ GLOSSARY = {  # <name> stands for a reward's name
     "refusal_rate": "share of completions that decline to answer",
     "rewards/<name>/mean": "mean over scorable completions",
     "rewards/<name>/std": "standard deviation over scorable completions",
-    "rewards/<name>/unscored_frac": "share of completions that this reward could not score",
+    "rewards/<name>/unscored_frac": "share of completions that this reward could not score; or of those that needed "
+    "the judge, the knowledge base or the decomposer and got no answer, if that share is larger",
     "kl": "mean k3 estimate (Eq. 6) per completion token, nats",
     "entropy": "mean entropy per completion token of the distribution sampled from, nats",
     "clip_ratio/low_mean": "share of tokens whose ratio is below 1 - epsilon with a negative advantage",

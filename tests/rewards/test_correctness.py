@@ -305,7 +305,9 @@ def test_the_configuration_chooses_the_judge():
 # ---------------------------------------------------------------------------------------------------------
 
 
-def model_judge(server: ApiServer, monkeypatch, limits=Limits(backoff_s=0.001, max_backoff_s=0.002)) -> ModelJudge:
+def model_judge(
+    server: ApiServer, monkeypatch, limits=Limits(backoff_s=0.001, max_backoff_s=0.002, deadline_s=2.0)
+) -> ModelJudge:
     monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "canary-key")
     return ModelJudge(ApiClient(Endpoint("judge", server.url, "OPENAI_API_KEY_JUDGE", "m"), limits))
 
@@ -324,7 +326,7 @@ def run_in_scorer(judge: ModelJudge, make, completions: Sequence[str]) -> list[S
     finally:
         judge.close()
         scorer.close()
-    return [scores["correctness"] for scores in group.scores]
+    return [completion.scores["correctness"] for completion in group.completions]
 
 
 def test_an_outage_pays_nothing_to_anybody_where_the_original_paid_more_than_for_a_wrong_answer(monkeypatch):
