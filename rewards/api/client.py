@@ -298,7 +298,7 @@ class ApiClient:
             return ChatReply(None, trouble.reason, trouble.cut)
         if question.num_down >= question.max_tries:
             return ChatReply(None, f"{trouble.reason}; given up after {question.num_tries} tries")
-        if trouble.wait_s > left_s:
+        if trouble.wait_s > max(left_s, 0.0):
             reason = f"{trouble.reason} and asked to wait {trouble.wait_s:.0f} s, which is after the deadline"
             return ChatReply(None, reason + HELP[trouble.kind])
         return None
