@@ -43,7 +43,8 @@ class Score:
     """What one reward says about one completion: a number, or None (unscorable), and the reason why.
 
     `outcome` says how the answer turned out, from rewards that can tell; accuracy and dynamic sampling use it, never
-    the value, which may be shaped. `details` holds numbers to log, such as the share of supported facts.
+    the value, which may be shaped. `details` holds numbers to log, such as the share of supported facts. `asked` says
+    which services were asked (judge, knowledge base, decomposer), and whether each gave a usable answer.
 
     >>> Score(None, "the judge could not be reached").value is None
     True
@@ -53,6 +54,7 @@ class Score:
     reason: str = ""
     outcome: Outcome | None = None
     details: dict[str, float] = field(default_factory=dict)
+    asked: dict[str, bool] = field(default_factory=dict)
 
 
 @dataclass

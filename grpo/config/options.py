@@ -308,6 +308,13 @@ class ApiKeys:
         above=0,
         high=1,
     )
+    judge_max_tokens: int = key(2048, "Tokens of a judge's reply, a reasoning model's thoughts included.", low=1)
+    decomposer_max_tokens: int = key(4096, "Tokens of a decomposer's reply, thoughts included.", low=1)
+    api_plain_http: bool = key(
+        False,
+        "Allow http without encryption to private addresses (10.*, 172.16-31.*, 192.168.*, 100.64-127.*, fc00::/7). "
+        "Prompts, answers and keys are readable on the way.",
+    )
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ GLOSSARY = {
     "refusal_rate": "share of completions that decline to answer",
     "rewards/<name>/mean": "mean over scorable completions",
     "rewards/<name>/std": "standard deviation over scorable completions",
-    "rewards/<name>/unscored_frac": "share of completions that this reward could not score",
+    "rewards/<name>/unscored_frac": "share of completions that this reward could not score; or, if larger, "
+    "of those that needed a service or the knowledge base, the share that got no answer",
     "kl": "mean k3 estimate (Eq. 6) per completion token, nats",
     "entropy": "mean entropy per completion token of the distribution sampled from, nats",
     "clip_ratio/low_mean": "share of tokens whose ratio is below 1 - epsilon with a negative advantage",

@@ -85,13 +85,26 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
         values = [c.scores[name].value for c in completions if c.scores[name].value is not None]
         metrics[f"rewards/{name}/mean"] = mean(values) if values else math.nan
         metrics[f"rewards/{name}/std"] = std(values)
-        metrics[f"rewards/{name}/unscored_frac"] = 1 - len(values) / len(completions)
+        metrics[f"rewards/{name}/unscored_frac"] = _unscored_share([c.scores[name] for c in completions])
     outcomes = [outcome_of(completion.scores) for completion in completions]
     known = [outcome for outcome in outcomes if outcome is not None]
     if known:
         metrics["accuracy"] = known.count("correct") / len(known)
         metrics["refusal_rate"] = known.count("refused") / len(known)
     return metrics
+
+
+def _unscored_share(scores: Sequence[Score]) -> float:
+    """Return the largest of these shares: unscorable completions, and for each service the failures of what was asked.
+
+    A service that only few completions need, such as the decomposer for wrong answers, would hide among the others.
+    """
+    answered: dict[str, list[bool]] = {}
+    for score in scores:
+        for service, is_answered in score.asked.items():
+            answered.setdefault(service, []).append(is_answered)
+    is_scored = [score.value is not None for score in scores]
+    return max(1 - mean(shares) for shares in (is_scored, *answered.values()))
 
 
 def _has_signal(group: Group) -> bool:

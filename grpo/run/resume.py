@@ -39,6 +39,7 @@ FREE = {
     "decomposer_base_url",
     "decomposer_api_key_env",
     "decomposer_prices",
+    "api_plain_http",
     "api_max_concurrency",
     "api_deadline_s",
     "api_requests_per_minute",

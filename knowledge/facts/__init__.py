@@ -4,6 +4,7 @@ It imports store/ and the files beside it in this package; entailment.py also im
 in this order:
 
     claims.py         a text to atomic facts, by a language model or by rules
+    replies.py        what a language model replies: its list of facts, in all usual forms
     clauses.py        the rules for one sentence: clauses with their subjects named
     verdict.py        supported, refuted or unknown: the interface of a verifier, and a cache for verdicts
     entailment.py     a verifier with an entailment model

@@ -8,12 +8,15 @@ be called from any thread.
 import asyncio
 import contextlib
 import ipaddress
+import itertools
+import logging
 import random
 import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import openai
@@ -23,16 +26,60 @@ from knowledge.sanitise import encodable
 from rewards.api.cache import ReplyCache, cache_key
 from rewards.api.connections import Connections
 from rewards.api.endpoint import Endpoint, Limits, decomposer_endpoint, is_forbidden, judge_endpoint, read_limits
-from rewards.api.limits import Breaker, RateLimit, Reservation, RetryBudget
-from rewards.api.reply import CUT, ChatReply, Permanent, Trouble, Usage, excerpt, read_body, read_status
+from rewards.api.limits import Breaker, Concurrency, RateLimit, Reservation
+from rewards.api.reply import (
+    CUT,
+    ChatReply,
+    Outcome,
+    Permanent,
+    Trouble,
+    Unsupported,
+    Usage,
+    excerpt,
+    read_body,
+    read_status,
+)
 
 Messages = Sequence[Mapping[str, str]]
 Request = dict[str, Any]  # the body of a chat request
-PROBE = ({"role": "user", "content": "Reply with the letter A."},)
 CLOSED = ChatReply(None, "the client was closed")
 COUNTS = ("calls", "retries", "failures", "unscorable", "cache_hits", "prompt_tokens", "completion_tokens")
 DEFAULT_LIMITS = Limits()
 CHARS_PER_TOKEN = 3  # gives an upper estimate of a prompt's tokens; what the endpoint reports corrects it
+HELP = {  # what may help against a kind of trouble
+    "down": "",
+    "busy": "; lower api_max_concurrency or set api_requests_per_minute to what it allows, or raise api_deadline_s",
+    "unusable": "",
+}
+Result = TypeVar("Result")
+_log = logging.getLogger("rewards")
+
+
+@dataclass
+class Question:
+    """A question on its way to an answer."""
+
+    number: int  # the oldest goes first
+    messages: Messages
+    max_tokens: int
+    max_tries: float = float("inf")  # of an endpoint that is down
+    num_down: int = 0
+    num_busy: int = 0
+    num_unusable: int = 0
+    last: Trouble | None = None
+
+    @property
+    def num_tries(self) -> int:
+        return self.num_down + self.num_busy + self.num_unusable
+
+    def add(self, trouble: Trouble) -> None:
+        """Count a failed try. A reply that was cut gets twice the room in the next one."""
+        self.last = trouble
+        self.num_down += trouble.kind == "down"
+        self.num_busy += trouble.kind == "busy"
+        self.num_unusable += trouble.kind == "unusable"
+        if trouble.reason == CUT:
+            self.max_tokens *= 2
 
 
 class ApiClient:
@@ -53,10 +100,13 @@ class ApiClient:
         self._sleep = sleep
         self._key = endpoint.read_key()
         self._rate = RateLimit(limits.requests_per_minute, limits.tokens_per_minute, clock)
-        self._budget = RetryBudget(limits.retry_budget)
-        self._breaker = Breaker(limits.breaker_failures, limits.cool_down_s, clock)
+        self._concurrency = Concurrency(limits.max_concurrency)
+        self._breaker = Breaker(limits.breaker_failures, limits.cool_down_s, clock, limits.deadline_s)
         self._random = random.Random()
         self._counts: Counter[str] = Counter()
+        self._numbers = itertools.count()  # of the questions
+        self._unsupported: set[str] = set()  # parameters that the model refuses
+        self._num_unusable = 0  # questions in a row without a usable reply
         self._connections: Connections | None = None
         self._permanent: Permanent | None = None
         self._closed = False
@@ -72,9 +122,10 @@ class ApiClient:
     ) -> ChatReply:
         """Return the model's reply, from the cache if it was given before. Equal questions under way are asked once.
 
-        max_tokens: of the reply. nonce: a random word in the messages, which the cache disregards. accept: which
-        replies may be cached. Raises UserError (exit 4) for failures that concern every request; such a client asks
-        nothing any more.
+        max_tokens: of the reply, its thoughts included. nonce: a random word in the messages, which the cache
+        disregards. accept: which replies are usable; others are not cached. Raises UserError (exit 4) for failures that
+        concern every request, and after many questions in a row without a usable reply; such a client asks nothing any
+        more.
         """
         if self._closed:
             return CLOSED
@@ -89,18 +140,19 @@ class ApiClient:
         if key in running:
             self._counts["cache_hits"] += 1
         else:
-            request = self._request(messages, max_tokens)
-            running[key] = asyncio.create_task(self._ask_and_keep(connections, key, request, accept))
+            question = Question(next(self._numbers), messages, max_tokens)
+            running[key] = asyncio.create_task(self._ask_and_keep(connections, key, question, accept))
             running[key].add_done_callback(lambda task: _forget(running, key, task))
         task = running[key]
         await asyncio.wait({task})  # a cancelled caller does not cancel the task, which others may wait for
         return CLOSED if task.cancelled() else task.result()
 
-    async def check(self, messages: Messages = PROBE, max_tokens: int = 16) -> ChatReply:
+    async def check(self, messages: Messages, max_tokens: int) -> ChatReply:
         """Ask one uncached question before the first step. Raise UserError (exit 3) if the endpoint cannot answer."""
+        question = Question(next(self._numbers), messages, max_tokens, self.limits.preflight_tries)
         try:
             await self._check_address()
-            reply = await self._ask(self._connect(), self._request(messages, max_tokens))
+            reply = await self._ask(self._connect(), question)
         except UserError as error:
             raise UserError(error.what, error.why, error.fix, PREFLIGHT) from None
         if reply.text is None and reply.reason != CUT:
@@ -112,16 +164,16 @@ class ApiClient:
             )
         return reply
 
-    def check_sync(self, messages: Messages = PROBE, max_tokens: int = 16) -> ChatReply:
-        """Run `check` on an event loop of its own, whose connections end with it."""
+    def run_sync(self, ask: Callable[["ApiClient"], Awaitable[Result]]) -> Result:
+        """Run a coroutine function on an event loop of its own. The connections end with it."""
 
-        async def check() -> ChatReply:
+        async def run() -> Result:
             try:
-                return await self.check(messages, max_tokens)
+                return await ask(self)
             finally:
                 await self._disconnect()
 
-        return asyncio.run(check())
+        return asyncio.run(run())
 
     def metrics(self) -> dict[str, float]:
         """Return the totals since the start, as <endpoint>/<name>: the COUNTS, and the cost in US dollars."""
@@ -159,7 +211,7 @@ class ApiClient:
                 return self._connections
             if loop.is_running():
                 raise RuntimeError("an ApiClient is used from one event loop at a time")
-        self._connections = Connections(self.endpoint.base_url, self._key, self.limits)
+        self._connections = Connections(self.endpoint.base_url, self._key, self.limits, self._concurrency)
         return self._connections
 
     async def _disconnect(self) -> None:
@@ -167,71 +219,102 @@ class ApiClient:
         if connections is not None:
             await connections.close()
 
-    def _request(self, messages: Messages, max_tokens: int) -> Request:
-        cleaned = [{"role": message["role"], "content": encodable(message["content"])} for message in messages]
-        return {"model": self.endpoint.model, "messages": cleaned, **_parameters(max_tokens)}
+    def _request(self, question: Question) -> Request:
+        """Write a question's request, in the parameters that the model takes."""
+        cleaned = [{"role": message["role"], "content": encodable(message["content"])} for message in question.messages]
+        parameters = _parameters(question.max_tokens)
+        if "max_tokens" in self._unsupported:
+            parameters["max_completion_tokens"] = parameters.pop("max_tokens")
+        if "temperature" in self._unsupported:
+            del parameters["temperature"]
+        return {"model": self.endpoint.model, "messages": cleaned, **parameters}
 
     async def _ask_and_keep(
-        self, connections: Connections, key: str, request: Request, accept: Callable[[str], bool]
+        self, connections: Connections, key: str, question: Question, accept: Callable[[str], bool]
     ) -> ChatReply:
-        reply = await self._ask(connections, request)
+        reply = await self._ask(connections, question)
+        is_usable = reply.text is not None and accept(reply.text)
         if reply.text is None:
             self._counts["unscorable"] += 1
-        elif self.cache is not None and accept(reply.text):
+        if is_usable and self.cache is not None:
             self.cache.put(key, reply.text)
+        self._look_for_death(reply, is_usable or bool(reply.cut))
         return reply
 
-    async def _ask(self, connections: Connections, request: Request) -> ChatReply:
-        """Wait for a slot and for the rate limit; then all tries together have one deadline."""
-        num_chars = sum(len(message["content"]) for message in request["messages"])
-        num_tokens = num_chars // CHARS_PER_TOKEN + request["max_tokens"]
-        troubles: list[str] = []
-        async with connections.slots:
-            reservation = await self._reserve(num_tokens)
-            try:
-                async with asyncio.timeout(self.limits.deadline_s) as deadline:
-                    reply = await self._tries(connections, request, reservation, deadline, troubles)
-            except TimeoutError:
-                reasons = [f"no answer within {self.limits.deadline_s:g} s", *troubles[-1:]]
-                reply = ChatReply(None, "; ".join(reasons))
-        return ChatReply(reply.text, self._redact(reply.reason))
+    def _look_for_death(self, reply: ChatReply, is_usable: bool) -> None:
+        """Announce an endpoint that has given no usable reply for long; raise UserError (exit 4) if that is fatal."""
+        self._num_unusable = 0 if is_usable else self._num_unusable + 1
+        if self._num_unusable != self.limits.dead_after:
+            return
+        said = reply.reason if reply.text is None else self._redact(f"it replied {excerpt(reply.text)!r}")
+        dead = Permanent(
+            f"{self._num_unusable} questions in a row had none; the last: {said}",
+            "repair the service, then go on with resume_from_checkpoint=true",
+            "gives no usable reply",
+        )
+        if self.limits.is_fatal:
+            self._permanent = dead
+            raise self._permanent_error()
+        _log.warning("warning: the %s at %s %s: %s", self.endpoint.name, self.endpoint.base_url, dead.what, dead.why)
 
-    async def _tries(
-        self,
-        connections: Connections,
-        request: Request,
-        reservation: Reservation,
-        deadline: asyncio.Timeout,
-        troubles: list[str],
-    ) -> ChatReply:
-        """Send the request until it is answered or another try is of no use. troubles: collects why tries failed."""
+    async def _ask(self, connections: Connections, question: Question) -> ChatReply:
+        """Wait for a slot and for the rate limit; then all tries together have one deadline."""
+        try:
+            async with asyncio.timeout(None) as deadline:
+                reply = await self._tries(connections, question, deadline)
+        except TimeoutError:
+            reasons = [f"no answer within {self.limits.deadline_s:g} s and {question.num_tries + 1} tries"]
+            if question.last is not None:
+                reasons.append(question.last.reason + HELP[question.last.kind])
+            reply = ChatReply(None, "; ".join(reasons))
+        return ChatReply(reply.text, self._redact(reply.reason), reply.cut)
+
+    async def _tries(self, connections: Connections, question: Question, deadline: asyncio.Timeout) -> ChatReply:
+        """Send the request until it is answered or another try is of no use. The first one starts the deadline."""
         while True:
-            outage = await self._pass_breaker()
-            if outage is not None:
-                return outage
-            outcome = await self._try(connections, request, reservation)
+            async with connections.slots.turn(question.number):
+                reservation = await self._reserve(question)
+                if deadline.when() is None:
+                    deadline.reschedule(connections.loop.time() + self.limits.deadline_s)
+                outage = await self._pass_breaker()
+                if outage is not None:
+                    return outage
+                outcome = await self._try(connections, question, reservation)
             if isinstance(outcome, ChatReply):
                 return outcome
-            troubles.append(outcome.reason)
-            if len(troubles) >= self.limits.max_tries:
-                return ChatReply(None, f"{outcome.reason}; given up after {len(troubles)} tries")
-            pause_s = max(outcome.wait_s, self._backoff_s(len(troubles)))
-            if pause_s > deadline.when() - connections.loop.time():
-                reason = f"{outcome.reason}; the next try, in {pause_s:.0f} s, would come after the deadline"
-                return ChatReply(None, reason)
-            if not self._budget.spend():
-                return ChatReply(None, f"{outcome.reason}; the budget of retries is spent")
+            if isinstance(outcome, Unsupported):
+                continue
+            question.add(outcome)
+            given_up = self._give_up(question, deadline.when() - connections.loop.time())
+            if given_up is not None:
+                return given_up
             self._counts["retries"] += 1
-            await self._sleep(pause_s)
-            reservation = await self._reserve(reservation.tokens)
+            await self._sleep(self._pause_s(question, deadline.when() - connections.loop.time()))
 
-    def _backoff_s(self, num_failures: int) -> float:
-        longest_s = self.limits.backoff_s * 2 ** (num_failures - 1)
-        return self._random.uniform(0, min(longest_s, self.limits.max_backoff_s))
+    def _give_up(self, question: Question, left_s: float) -> ChatReply | None:
+        """Say why another try is of no use; None if it is. left_s: until the deadline."""
+        trouble = question.last
+        if question.num_unusable >= self.limits.max_replies:
+            return ChatReply(None, trouble.reason, trouble.cut)
+        if question.num_down >= question.max_tries:
+            return ChatReply(None, f"{trouble.reason}; given up after {question.num_tries} tries")
+        if trouble.wait_s > max(left_s, 0.0):
+            reason = f"{trouble.reason} and asked to wait {trouble.wait_s:.0f} s, which is after the deadline"
+            return ChatReply(None, reason + HELP[trouble.kind])
+        return None
 
-    async def _reserve(self, tokens: int) -> Reservation:
+    def _pause_s(self, question: Question, left_s: float) -> float:
+        """Return how long to wait before the next try: no longer than the deadline allows."""
+        if question.last.kind == "unusable":
+            return 0.0
+        longest_s = self.limits.backoff_s * 2 ** min(question.num_tries - 1, 30)
+        backoff_s = self._random.uniform(0, min(longest_s, self.limits.max_backoff_s, max(left_s, 0.0)))
+        return max(question.last.wait_s, backoff_s)
+
+    async def _reserve(self, question: Question) -> Reservation:
         """Wait for the rate limit."""
-        reservation = self._rate.reserve(tokens)
+        num_chars = sum(len(message["content"]) for message in question.messages)
+        reservation = self._rate.reserve(num_chars // CHARS_PER_TOKEN + question.max_tokens)
         if reservation.wait_s > 0:
             await self._sleep(reservation.wait_s)
         return reservation
@@ -244,14 +327,18 @@ class ApiClient:
                 return None
             open_for_s = self._breaker.open_for_s
             if open_for_s > self.limits.deadline_s:
-                return ChatReply(None, f"the {self.endpoint.name} has failed for {open_for_s:.0f} s")
+                return ChatReply(None, f"the {self.endpoint.name} has given no answer for {open_for_s:.0f} s")
             await self._sleep(wait_s)
 
-    async def _try(self, connections: Connections, request: Request, reservation: Reservation) -> ChatReply | Trouble:
-        """Send one request, and tell breaker, budget and counts. Raise UserError (exit 4) on a permanent failure."""
+    async def _try(
+        self, connections: Connections, question: Question, reservation: Reservation
+    ) -> ChatReply | Trouble | Unsupported:
+        """Send one request, and tell breaker, limits and counts. Raise UserError (exit 4) on a permanent failure."""
         if self._permanent is not None:
             raise self._permanent_error()
+        request = self._request(question)
         is_probe = self._breaker.is_probing
+        num_running, num_halvings = connections.slots.num_taken, self._concurrency.num_halvings
         self._counts["calls"] += 1
         try:
             outcome, usage = await self._send(connections, request)
@@ -262,21 +349,30 @@ class ApiClient:
         self._counts["completion_tokens"] += usage.completion_tokens
         if usage.prompt_tokens:
             self._rate.settle(reservation, usage.prompt_tokens + usage.completion_tokens)
-        if isinstance(outcome, ChatReply):
-            self._breaker.succeed()
-            self._budget.succeed()
-            return outcome
-        self._counts["failures"] += 1
+        if isinstance(outcome, Unsupported):
+            outcome = self._do_without(outcome, request)
+        self._counts["failures"] += not isinstance(outcome, ChatReply)
         if isinstance(outcome, Permanent):
             self._permanent = outcome
             raise self._permanent_error()
-        if outcome.outage:
-            self._breaker.fail(is_probe)
+        if not isinstance(outcome, Trouble) or outcome.kind == "unusable":
+            self._breaker.succeed()
+            self._concurrency.grow()
+        elif outcome.kind == "busy":
+            self._breaker.be_busy(is_probe)
+            self._concurrency.slow_down(num_running, num_halvings)
         else:
-            self._breaker.release(is_probe)
+            self._breaker.fail(is_probe)
         return outcome
 
-    async def _send(self, connections: Connections, request: Request) -> tuple[ChatReply | Trouble | Permanent, Usage]:
+    def _do_without(self, refused: Unsupported, request: Request) -> Unsupported | ChatReply:
+        """Leave out a parameter from now on, or rename it. A request that did so already is unscorable."""
+        if refused.parameter not in request:
+            return ChatReply(None, refused.reason)
+        self._unsupported.add(refused.parameter)
+        return refused
+
+    async def _send(self, connections: Connections, request: Request) -> tuple[Outcome, Usage]:
         """Send one request. Whatever the endpoint does ends in an outcome, not in an exception."""
         try:
             return read_body(await connections.post(request))
@@ -305,7 +401,7 @@ class ApiClient:
 
     def _permanent_error(self) -> UserError:
         return UserError(
-            f"the {self.endpoint.name} at {self.endpoint.base_url} refuses the request",
+            f"the {self.endpoint.name} at {self.endpoint.base_url} {self._permanent.what}",
             self._redact(self._permanent.why),
             self._permanent.fix,
             SERVICE,

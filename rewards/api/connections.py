@@ -5,11 +5,15 @@ to whatever host is configured. Here only the headers in SENT leave, with the en
 """
 
 import asyncio
+import contextlib
+import heapq
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import openai
 
 from rewards.api.endpoint import Limits, is_local
+from rewards.api.limits import Concurrency
 
 if TYPE_CHECKING:
     from rewards.api.reply import ChatReply
@@ -27,6 +31,36 @@ SENT = {
 REQUESTS_PER_SDK = 12
 
 
+class Slots:
+    """Let as many requests out at once as the endpoint takes. Of those that wait, the oldest question goes first."""
+
+    def __init__(self, concurrency: Concurrency):
+        self.concurrency = concurrency
+        self.num_taken = 0
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # a heap
+
+    @contextlib.asynccontextmanager
+    async def turn(self, number: int) -> AsyncIterator[None]:
+        """Wait for a slot, and hold it. number: of the question, which waits for one slot at a time."""
+        slot = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (number, slot))
+        self._let_in()
+        try:
+            await slot
+            yield
+        finally:
+            if slot.done() and not slot.cancelled():
+                self.num_taken -= 1
+                self._let_in()
+
+    def _let_in(self) -> None:
+        while self._waiting and self.concurrency.lets_in(self.num_taken):
+            _, slot = heapq.heappop(self._waiting)
+            if not slot.done():  # a caller that was cancelled waits no more
+                self.num_taken += 1
+                slot.set_result(None)
+
+
 class Connections:
     """Hold what belongs to the running event loop: connections, slots for requests, and the questions under way.
 
@@ -34,9 +68,9 @@ class Connections:
     request, so that one pool of 96 costs 0.1 s more than eight of 12.
     """
 
-    def __init__(self, base_url: str, key: str, limits: Limits):
+    def __init__(self, base_url: str, key: str, limits: Limits, concurrency: Concurrency):
         self.loop = asyncio.get_running_loop()
-        self.slots = asyncio.Semaphore(limits.max_concurrency)
+        self.slots = Slots(concurrency)
         self.running: dict[str, asyncio.Task[ChatReply]] = {}  # by their keys in the cache
         self._base_url, self._key = base_url, key
         self._timeout_s = limits.deadline_s / 2

@@ -20,6 +20,10 @@ MODEL_VARIABLES = {  # the first one that is set counts
     "judge": ("LLM_EVAL_MODEL", "REWARD_MODEL_NAME"),
     "decomposer": ("FACTSCORE_MODEL", "REWARD_MODEL_NAME"),
 }
+PRIVATE_NETWORKS = [  # of homes, offices, clusters and VPNs
+    ipaddress.ip_network(network)
+    for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
+]
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -27,8 +31,9 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 class Endpoint:
     """An OpenAI-compatible chat endpoint.
 
-    name: the prefix of its metrics. prices: US dollars per million prompt and completion tokens. Raises UserError
-    (exit 2) for a URL that is not allowed (see `check_url`), and for anything but a variable's name as api_key_env.
+    name: the prefix of its metrics. prices: US dollars per million prompt and completion tokens. plain_http: it may be
+    on another machine of this network without TLS. Raises UserError (exit 2) for a URL that is not allowed (see
+    `check_url`), and for anything but a variable's name as api_key_env.
     """
 
     name: str
@@ -36,6 +41,7 @@ class Endpoint:
     api_key_env: str
     model: str
     prices: tuple[float, float] = (0.0, 0.0)
+    plain_http: bool = False
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", self.api_key_env):  # the value is not repeated: it may be a key
@@ -53,7 +59,7 @@ class Endpoint:
                 f"set {self.name}_model",
                 CONFIG,
             )
-        check_url(f"{self.name}_base_url", self.base_url)
+        check_url(f"{self.name}_base_url", self.base_url, self.plain_http)
 
     def read_key(self) -> str:
         """Return the key. Raise UserError (exit 3) if its variable holds none: no other variable is looked at."""
@@ -79,23 +85,29 @@ class Endpoint:
 class Limits:
     """How much one process asks of an endpoint. 0 requests or tokens per minute: no limit.
 
+    max_concurrency: of requests. While the endpoint says that it is busy, fewer are let out (limits.Concurrency).
     deadline_s: seconds for one question with all its tries and pauses; a single try may take half of it. It starts when
-    the question's first request is let through, so waiting for a free slot or for the rate limit does not count.
+    the question's first request is let through, so waiting for a free slot or for the rate limit does not count. Until
+    then nothing is given up that another try might answer.
     Backoff: before retry n, wait a random time up to min(backoff_s * 2 ** n, max_backoff_s) seconds ("full jitter").
+    max_replies: how often a question is asked whose reply is empty, cut or refused.
+    preflight_tries: how often an endpoint that is out of reach is tried before the first step.
     Breaker: after this many failed requests in a row, only one goes out per cool_down_s, until one succeeds.
-    retry_budget: how many retries may be spent; every success earns half a retry back.
+    dead_after: this many questions in a row without a usable reply are announced. is_fatal: they end the run.
     """
 
     max_concurrency: int = 128
     deadline_s: float = 120.0
     requests_per_minute: int = 0
     tokens_per_minute: int = 0
-    max_tries: int = 4
     backoff_s: float = 0.5
     max_backoff_s: float = 8.0
+    max_replies: int = 2
+    preflight_tries: int = 4
     breaker_failures: int = 10
     cool_down_s: float = 5.0
-    retry_budget: int = 200
+    dead_after: int = 32
+    is_fatal: bool = True
 
 
 def judge_endpoint(options: Mapping[str, Any]) -> Endpoint:
@@ -106,6 +118,7 @@ def judge_endpoint(options: Mapping[str, Any]) -> Endpoint:
         options["judge_api_key_env"],
         options["judge_model"] or _environment(*MODEL_VARIABLES["judge"]),
         _prices("judge_prices", options["judge_prices"]),
+        options["api_plain_http"],
     )
 
 
@@ -117,6 +130,7 @@ def decomposer_endpoint(options: Mapping[str, Any]) -> Endpoint:
         options["decomposer_api_key_env"],
         options["decomposer_model"] or _environment(*MODEL_VARIABLES["decomposer"]),
         _prices("decomposer_prices", options["decomposer_prices"]),
+        options["api_plain_http"],
     )
 
 
@@ -127,11 +141,15 @@ def read_limits(options: Mapping[str, Any]) -> Limits:
         options["api_deadline_s"],
         options["api_requests_per_minute"],
         options["api_tokens_per_minute"],
+        is_fatal=options["max_unscored"] < 1,
     )
 
 
-def check_url(name: str, url: str) -> None:
-    """Allow https, and http to this machine, without user, query or link-local address; else UserError (exit 2)."""
+def check_url(name: str, url: str, plain_http: bool = False) -> None:
+    """Allow https, and http to this machine, without user, query or link-local address; else raise UserError (exit 2).
+
+    plain_http: http is also allowed to the private addresses of a local network, written as numbers.
+    """
     try:
         parts = urlsplit(url)
         _ = parts.port  # raises ValueError for a port that is no number, or too large
@@ -140,6 +158,14 @@ def check_url(name: str, url: str) -> None:
     problem = _problem_with(parts)
     if problem:
         raise UserError(f"{name} is not allowed", problem, "write it as https://host/v1", CONFIG)
+    if parts.scheme == "http" and not _is_loopback(parts.hostname) and not (plain_http and _is_private(parts.hostname)):
+        raise UserError(
+            f"{name} is not allowed",
+            "over plain http, others on the way could read the prompts and the key",
+            "use https; or, for a machine of your own network, write its address (such as http://192.168.0.7:8000/v1) "
+            "and set api_plain_http=true",
+            CONFIG,
+        )
 
 
 def _problem_with(parts: SplitResult) -> str:
@@ -155,14 +181,13 @@ def _problem_with(parts: SplitResult) -> str:
         return "it holds a query or a fragment"
     if address is not None and is_forbidden(address):
         return "link-local addresses serve a machine's own secrets"
-    if parts.scheme == "http" and not _is_loopback(host):
-        return "plain http is allowed to this machine only"
     return ""
 
 
 def is_local(url: str) -> bool:
-    """Return whether a URL leads to this machine."""
-    return _is_loopback(urlsplit(url).hostname or "")
+    """Return whether a URL leads to this machine or, by plain http, to this network: no proxy may stand between."""
+    parts = urlsplit(url)
+    return parts.scheme == "http" or _is_loopback(parts.hostname or "")
 
 
 def is_forbidden(address: Address) -> bool:
@@ -186,6 +211,14 @@ def _address(host: str) -> Address | None:
 def _is_loopback(host: str) -> bool:
     address = _address(host)
     return host == "localhost" if address is None else address.is_loopback
+
+
+def _is_private(host: str) -> bool:
+    """Tell whether a host is written as a private address, such as 10.0.0.5, 192.168.0.7 or fd00::7."""
+    address = _address(host)
+    return address is not None and any(
+        address.version == network.version and address in network for network in PRIVATE_NETWORKS
+    )
 
 
 def _environment(*names: str) -> str:

@@ -1,4 +1,4 @@
-"""Limit what a client sends: requests and tokens per minute, a budget of retries, a circuit breaker.
+"""Limit what a client sends: requests and tokens per minute, requests at once, a circuit breaker.
 
 This is plain arithmetic on a clock (seconds, monotonic): it waits for nothing, sends nothing, and locks nothing. All of
 it is called from one thread.
@@ -63,38 +63,51 @@ class RateLimit:
             reservation.tokens = tokens
 
 
-class RetryBudget:
-    """Spend retries from `capacity`; every success gives half a retry back. So an outage cannot multiply traffic."""
+class Concurrency:
+    """Find out how many requests an endpoint takes at once: halve them when it is busy, then let them grow again.
 
-    def __init__(self, capacity: int):
-        self.capacity = self.left = float(capacity)
+    A round of successes adds one request. Requests under way when the number was halved do not halve it again: they
+    were sent too early to know.
+    """
 
-    def spend(self) -> bool:
-        """Take one retry; return False if none is left."""
-        if self.left < 1:
-            return False
-        self.left -= 1
-        return True
+    def __init__(self, most: int):
+        self.most = most
+        self.limit = float(most)
+        self.num_halvings = 0
 
-    def succeed(self) -> None:
-        """Give half a retry back."""
-        self.left = min(self.left + 0.5, self.capacity)
+    def lets_in(self, num_running: int) -> bool:
+        """Return whether one more request may go out."""
+        return num_running < int(self.limit)
+
+    def slow_down(self, num_running: int, num_halvings: int) -> None:
+        """Halve what was under way. num_halvings: what it was when the refused request was sent."""
+        if num_halvings == self.num_halvings:
+            self.limit = max(1.0, min(self.limit, num_running) / 2)
+            self.num_halvings += 1
+
+    def grow(self) -> None:
+        """Count a success."""
+        self.limit = min(self.limit + 1 / self.limit, self.most)
 
 
 class Breaker:
     """Protect an endpoint that is down: after `threshold` failures in a row the breaker opens.
 
-    While it is open, one request per cool_down_s may go out, the probe. The first success closes it.
+    While it is open, one request per cool_down_s may go out, the probe. The first success closes it. An endpoint that
+    says nothing for patience_s but that it is busy counts as down, too.
     """
 
     POLL_S = 0.2
 
-    def __init__(self, threshold: int, cool_down_s: float, clock: Callable[[], float]):
-        self.threshold, self.cool_down_s, self.clock = threshold, cool_down_s, clock
+    def __init__(
+        self, threshold: int, cool_down_s: float, clock: Callable[[], float], patience_s: float = float("inf")
+    ):
+        self.threshold, self.cool_down_s, self.clock, self.patience_s = threshold, cool_down_s, clock, patience_s
         self.num_failures = 0
         self.is_probing = False
         self.opened_at: float | None = None
         self.next_probe_at = 0.0
+        self.busy_since: float | None = None
 
     @property
     def open_for_s(self) -> float:
@@ -115,17 +128,28 @@ class Breaker:
         self.num_failures = 0
         self.is_probing = False
         self.opened_at = None
+        self.busy_since = None
 
     def fail(self, is_probe: bool) -> None:
         """Count a failed request; open if it was one too many, and wait again if it was the probe."""
         self.num_failures += 1
-        is_one_too_many = self.opened_at is None and self.num_failures >= self.threshold
-        if is_probe or is_one_too_many:
-            now = self.clock()
-            if self.opened_at is None:
-                self.opened_at = now
-            self.next_probe_at = now + self.cool_down_s
-            self.is_probing = False
+        if is_probe or (self.opened_at is None and self.num_failures >= self.threshold):
+            self._open(self.clock())
+
+    def be_busy(self, is_probe: bool) -> None:
+        """Count a request that the endpoint was too busy for; open if there was nothing else for too long."""
+        now = self.clock()
+        if self.busy_since is None:
+            self.busy_since = now
+        if self.opened_at is None and now - self.busy_since > self.patience_s:
+            self._open(self.busy_since)
+        self.release(is_probe)
+
+    def _open(self, since: float) -> None:
+        if self.opened_at is None:
+            self.opened_at = since
+        self.next_probe_at = self.clock() + self.cool_down_s
+        self.is_probing = False
 
     def release(self, is_probe: bool) -> None:
         """Let another request be the probe: this one was given up before it came to an end."""

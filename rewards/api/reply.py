@@ -11,40 +11,60 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Literal
 
+from knowledge.facts.replies import without_thoughts
 from knowledge.sanitise import encodable, printable
 
 CUT = "the reply was cut at max_tokens"
 MAX_EXCERPT_CHARS = 200
 MAX_USAGE = 1 << 31  # tokens; an endpoint that reports more is not believed
-RETRIED = {408, 409, 425, 429}  # and all from 500 on
+BUSY = {408, 409, 425, 429, 503, 529}  # it asks us to slow down; all others from 500 on: it is down
 REFUSED = {
     401: "check the key",
     403: "check what the key is allowed to do",
     404: "check the base_url (does it end in /v1?) and the model's name",
 }
+SENT_PARAMETERS = ("max_tokens", "temperature")  # which some models refuse
+_UNSUPPORTED = re.compile(
+    r"unsupported|not support|unrecogni[sz]ed|unknown|unexpected|extra (?:inputs|fields)|not (?:permitted|allowed)",
+    re.IGNORECASE,
+)
 QUOTA_CODES = {"insufficient_quota", "402", "billing_hard_limit_reached"}
 
 
 @dataclass(frozen=True)
 class ChatReply:
-    """What came back for one question: a text; or None (unscorable), and why."""
+    """What came back for one question: a text; or None (unscorable), and why.
+
+    cut: what there is of a reply that did not come to its end.
+    """
 
     text: str | None
     reason: str = ""
+    cut: str = ""
 
 
 @dataclass(frozen=True)
 class Trouble:
     """A request that failed and may be tried again.
 
-    wait_s: how long the server asked us to wait. outage: the server itself seems to be down.
+    kind: the endpoint is down (or talks nonsense), it is busy, or it replied nothing that can be used. wait_s: how long
+    it asked us to wait. cut: see ChatReply.
     """
 
     reason: str
+    kind: Literal["down", "busy", "unusable"] = "down"
     wait_s: float = 0.0
-    outage: bool = True
+    cut: str = ""
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """A request that failed because of one of the SENT_PARAMETERS, which the model does not know."""
+
+    parameter: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -53,6 +73,10 @@ class Permanent:
 
     why: str
     fix: str
+    what: str = "refuses the request"
+
+
+Outcome = ChatReply | Trouble | Unsupported | Permanent
 
 
 @dataclass(frozen=True)
@@ -63,7 +87,7 @@ class Usage:
     completion_tokens: int = 0
 
 
-def read_body(body: bytes) -> tuple[ChatReply | Trouble | Permanent, Usage]:
+def read_body(body: bytes) -> tuple[Outcome, Usage]:
     """Read a body that came with status 200."""
     try:
         data = json.loads(body)
@@ -75,7 +99,7 @@ def read_body(body: bytes) -> tuple[ChatReply | Trouble | Permanent, Usage]:
     return _read_data(data), _usage(data)
 
 
-def _read_data(data: Mapping[str, Any]) -> ChatReply | Trouble | Permanent:
+def _read_data(data: Mapping[str, Any]) -> Outcome:
     if data.get("error"):
         return _quota_failure(data) or Trouble(f"status 200 with the error {excerpt(data['error'])}")
     choices = data.get("choices")
@@ -86,20 +110,27 @@ def _read_data(data: Mapping[str, Any]) -> ChatReply | Trouble | Permanent:
     return _read_message(message, first.get("finish_reason"))
 
 
-def _read_message(message: Mapping[str, Any], finish_reason: Any) -> ChatReply:
-    text = message.get("content")
+def _read_message(message: Mapping[str, Any], finish_reason: Any) -> ChatReply | Trouble:
+    text = without_thoughts(encodable(_text(message.get("content"))))
     if finish_reason == "content_filter":
-        return ChatReply(None, "the endpoint's content filter stopped the reply")
+        return Trouble("the endpoint's content filter stopped the reply", "unusable")
     if finish_reason == "length":
-        return ChatReply(None, CUT)
+        return Trouble(CUT, "unusable", cut=text)
     if message.get("refusal"):
-        return ChatReply(None, f"the model refused: {excerpt(message['refusal'])}")
-    if not isinstance(text, str) or not text.strip():
-        return ChatReply(None, "the reply holds no text")
-    return ChatReply(encodable(text))
+        return Trouble(f"the model refused: {excerpt(message['refusal'])}", "unusable")
+    return ChatReply(text) if text else Trouble("the reply holds no text", "unusable")
 
 
-def read_status(status: int, headers: Mapping[str, str], body: Any) -> ChatReply | Trouble | Permanent:
+def _text(content: Any) -> str:
+    """Return a content's text, which some endpoints send in parts; "" if it has none. Thoughts are other parts."""
+    if isinstance(content, list):
+        return "".join(_text(part) for part in content)
+    if isinstance(content, dict) and content.get("type", "text") in ("text", "output_text"):
+        content = content.get("text")
+    return content if isinstance(content, str) else ""
+
+
+def read_status(status: int, headers: Mapping[str, str], body: Any) -> Outcome:
     """Read any other status. body: the decoded JSON, or whatever came instead."""
     quota_failure = _quota_failure(body)
     if quota_failure:
@@ -111,9 +142,23 @@ def read_status(status: int, headers: Mapping[str, str], body: Any) -> ChatReply
         )
     if status in REFUSED:
         return Permanent(f"it answered {status}: {excerpt(body)}", REFUSED[status])
-    if status in RETRIED or status >= 500:
-        return Trouble(f"it answered {status}", retry_after_s(headers), outage=status >= 500)
-    return ChatReply(None, f"it answered {status}: {excerpt(body)}")
+    if status in BUSY:
+        return Trouble(f"it answered {status}", "busy", retry_after_s(headers))
+    if status >= 500:
+        return Trouble(f"it answered {status}", "down", retry_after_s(headers))
+    reason = f"it answered {status}: {excerpt(body)}"
+    parameter = _unsupported_parameter(body)
+    return Unsupported(parameter, reason) if parameter else ChatReply(None, reason)
+
+
+def _unsupported_parameter(body: Any) -> str:
+    """Find which of the SENT_PARAMETERS an error says the model does not take; "" if it says no such thing."""
+    error = _object(_object(body).get("error", body))
+    message = str(error.get("message", body))
+    if not _UNSUPPORTED.search(f"{error.get('code')} {message}"):
+        return ""
+    named = [name for name in SENT_PARAMETERS if error.get("param") == name or re.search(rf"\b{name}\b", message)]
+    return named[0] if named else ""
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:

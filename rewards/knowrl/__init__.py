@@ -7,5 +7,6 @@ Each version has that name in every file here; configurations and metrics know t
     reward.py           the three versions in one table: correctness, and factuality where it can matter
     correctness.py      is the answer right, wrong or a refusal?      (refusal.py: which answers decline to answer)
     judge.py            a language model compares answer and truth    (offline_judge.py: rules do)
+    grades.py           a judge's reply as a grade, in all usual forms
     factuality.py       how far does the knowledge base support the reasoning?
 """

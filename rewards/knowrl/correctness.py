@@ -63,7 +63,7 @@ def build_judge(options: Mapping[str, Any]) -> Judge:
         return OfflineJudge()
     from rewards.api.client import judge_client  # the SDK takes a second to import
 
-    return ModelJudge(judge_client(options))
+    return ModelJudge(judge_client(options), options["judge_max_tokens"])
 
 
 def knowrl(judge: Judge) -> GradeAnswer:
@@ -91,7 +91,8 @@ def _grader(judge: Judge, rules: Rules, refused: float) -> GradeAnswer:
         if decided is not None:
             return decided
         judgement = await judge.judge(case.question, case.answer, case.truths)
-        return Score(values[judgement.outcome], judgement.reason, judgement.outcome)
+        is_answered = judgement.outcome is not None
+        return Score(values[judgement.outcome], judgement.reason, judgement.outcome, asked={"judge": is_answered})
 
     return grade
 

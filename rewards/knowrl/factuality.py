@@ -16,7 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ from knowledge.store.result import Lookup
 NUM_PASSAGES = 5  # evidence per fact, as in KnowRL
 NUM_THREADS = 4  # look-ups and searches at once
 MAX_FACT_CHARS = 120  # of a fact, where a score is explained
+BASE, DECOMPOSER = "knowledge base", "decomposer"  # the services of this file
 PRIOR_FACTS = 3  # of `knowrl`: half of the credit is reached at this number of supported facts
 Formula = Callable[[Sequence[Label]], float]
 MissingTitle = Literal["zero", "unscored", "search"]
@@ -82,11 +83,15 @@ class FactVerdict:
 
 @dataclass(frozen=True)
 class Factuality:
-    """What a text's facts are worth. value: 0 to 1; None if that cannot be told, and reason says why."""
+    """What a text's facts are worth. value: 0 to 1; None if that cannot be told, and reason says why.
+
+    asked: see grpo.schema.Score.
+    """
 
     value: float | None
     facts: tuple[FactVerdict, ...] = ()
     reason: str = ""
+    asked: dict[str, bool] = field(default_factory=dict)
 
     def count(self, label: Label) -> int:
         """Count the facts with this verdict."""
@@ -157,10 +162,10 @@ class FactualityMeter:
             is_about_title = found.how == "exact" and ";" not in title
             claims = await self.decompose(think, question, subject_of_title(title.strip()) if is_about_title else "")
             if claims.facts is None:
-                return self._unscored(claims.reason)
+                return self._unscored(claims.reason, {BASE: True, DECOMPOSER: False})
             questions = await self._run(self._evidence, claims.facts, found)
         except KnowledgeBusy as error:
-            return self._unscored(f"{error.what}: {error.why}")
+            return self._unscored(f"{error.what}: {error.why}", {BASE: False})
         verdicts = await asyncio.wrap_future(self._queue.submit(questions)) if questions else []
         return self._value(claims.facts, verdicts, found)
 
@@ -210,15 +215,17 @@ class FactualityMeter:
         if found.how == "search":
             reason += f"; the title is not in the knowledge base, search guessed {', '.join(found.titles)}"
         pairs = tuple(FactVerdict(fact, verdict) for fact, verdict in zip(facts, verdicts, strict=True))
-        return Factuality(self.formula(labels), pairs, reason)
+        return Factuality(self.formula(labels), pairs, reason, {BASE: True, DECOMPOSER: True})
 
     def _without_document(self, title: str) -> Factuality:
         reason = f"the title {title[:80]!r} is not in the knowledge base" if title.strip() else "the row names no title"
-        return Factuality(0.0, (), reason) if self.missing_title == "zero" else self._unscored(reason)
+        if self.missing_title == "zero":
+            return Factuality(0.0, (), reason, {BASE: True})
+        return self._unscored(reason, {BASE: False})
 
-    def _unscored(self, reason: str) -> Factuality:
+    def _unscored(self, reason: str, asked: dict[str, bool]) -> Factuality:
         self._count({"unscored": 1})
-        return Factuality(None, (), reason)
+        return Factuality(None, (), reason, asked)
 
     def _count(self, counts: Mapping[str, int]) -> None:
         with self._lock:

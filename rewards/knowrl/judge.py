@@ -4,20 +4,20 @@ Everything in the prompt but the rules is untrusted. Each text is cut after MAX_
 string with < and > escaped, so that it can fake neither a line, nor a fence, nor a chat model's control token. It
 stands in a fence that is named by a random word, a new one for each call.
 
-The judge's complete reply must be a grade. A letter that merely occurs in it (the article "a", the CORRECT in NOT
-CORRECT) is no grade. Then the judge is asked once more, and after that the answer is unscorable.
+The judge's reply must be a grade (grades.py). Else the judge is asked once more, and after that the answer is
+unscorable.
 """
 
 import json
-import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from grpo.errors import PREFLIGHT, UserError
 from grpo.schema import Outcome
 from knowledge.sanitise import printable
+from rewards.knowrl.grades import parse_grade
 
 if TYPE_CHECKING:
     from rewards.api.client import ApiClient, Messages
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 PROMPT_VERSION = "judge-1"
 MAX_CHARS = 2000  # of each text
-MAX_REPLY_TOKENS = 16
+MAX_REPLY_TOKENS = 2048  # a reasoning model's thoughts included
+NUM_ASKED = 2  # how often a judge is asked whose reply is no grade
 RULES = """\
 You grade answers to factual questions. The user message holds a question, one or more reference answers (each of them \
 is right by itself), and the answer of a candidate, as JSON strings. Each stands in a fence that carries the same \
@@ -49,16 +50,6 @@ Rules:
 
 Reply with one letter, A, B or C, and with nothing else."""
 ASK_AGAIN = "That is not one of the three letters. Reply with A, B or C alone."
-GRADES: dict[str, Outcome] = {
-    "A": "correct",
-    "CORRECT": "correct",
-    "B": "wrong",
-    "INCORRECT": "wrong",
-    "C": "refused",
-    "NOT_ATTEMPTED": "refused",
-    "NOT ATTEMPTED": "refused",
-}
-_GRADE = re.compile("|".join(GRADES), re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -85,12 +76,6 @@ class Judge(Protocol):
         """Free what the judge holds."""
 
 
-def parse_grade(reply: str) -> Outcome | None:
-    """Read a reply that is one of the GRADES, in any case, perhaps with a full stop. Return None for all else."""
-    text = reply.strip().removesuffix(".")
-    return GRADES[text.upper()] if _GRADE.fullmatch(text) else None
-
-
 def build_messages(question: str, answer: str, truths: Sequence[str], nonce: str) -> list[dict[str, str]]:
     """Write the judge's prompt. nonce: the random word of the fences."""
     parts = [("question", question), *[("reference", truth) for truth in truths], ("candidate", answer)]
@@ -106,10 +91,10 @@ def quote(text: str) -> str:
 
 
 class ModelJudge:
-    """Ask a chat model for grades."""
+    """Ask a chat model for grades. max_tokens: of a reply."""
 
-    def __init__(self, client: "ApiClient"):
-        self.client = client
+    def __init__(self, client: "ApiClient", max_tokens: int = MAX_REPLY_TOKENS):
+        self.client, self.max_tokens = client, max_tokens
 
     async def judge(self, question: str, answer: str, truths: Sequence[str]) -> Judgement:
         """Compare the answer with the truths. It is unscorable if the model is out of reach or twice gives no grade.
@@ -117,33 +102,27 @@ class ModelJudge:
         Raises UserError (exit 4) on a permanent failure.
         """
         nonce = secrets.token_hex(8)
-        messages = build_messages(question, answer, truths, nonce)
-        replies: list[str] = []
-        for _ in range(2):
-            reply = await self._ask(messages, nonce)
-            if reply.text is None:
-                return Judgement(None, f"the judge: {reply.reason}")
-            outcome = parse_grade(reply.text)
-            if outcome:
-                return Judgement(outcome, f"the judge says {outcome}")
-            replies.append(reply.text[:200])
-            messages = [
-                *messages,
-                {"role": "assistant", "content": replies[-1]},
-                {"role": "user", "content": ASK_AGAIN},
-            ]
-        return Judgement(None, f"the judge gave no verdict: {replies[0][:80]!r}, then {replies[1][:80]!r}")
+
+        async def ask(messages: "Messages") -> "ChatReply":
+            return await self.client.complete(
+                messages, max_tokens=self.max_tokens, prompt_version=PROMPT_VERSION, nonce=nonce, accept=is_grade
+            )
+
+        return await _converse(ask, build_messages(question, answer, truths, nonce))
 
     def check_sync(self) -> None:
         """Ask about a known answer. Raise UserError (exit 3) if the model is out of reach or does not give a grade."""
         messages = build_messages("What is the capital of France?", "Paris", ["Paris"], secrets.token_hex(8))
-        reply = self.client.check_sync(messages, MAX_REPLY_TOKENS)
-        if reply.text is None or parse_grade(reply.text) is None:
-            said = reply.reason if reply.text is None else f"it replied {reply.text[:80]!r}"
+
+        async def check(client: "ApiClient") -> Judgement:
+            return await _converse(lambda messages: client.check(messages, self.max_tokens), messages)
+
+        judgement = self.client.run_sync(check)
+        if judgement.outcome is None:
             raise UserError(
                 f"the model {self.client.endpoint.model} does not work as a judge",
-                f"it should reply A, B or C; {said}",
-                "set judge_model to a model that follows instructions",
+                f"it should reply A, B or C; {judgement.reason}",
+                "set judge_model to a model that follows instructions, or judge_max_tokens to leave it more room",
                 PREFLIGHT,
             )
 
@@ -155,11 +134,22 @@ class ModelJudge:
         """Close the client."""
         self.client.close()
 
-    async def _ask(self, messages: "Messages", nonce: str) -> "ChatReply":
-        return await self.client.complete(
-            messages,
-            max_tokens=MAX_REPLY_TOKENS,
-            prompt_version=PROMPT_VERSION,
-            nonce=nonce,
-            accept=lambda text: parse_grade(text) is not None,
-        )
+
+def is_grade(reply: str) -> bool:
+    """Tell whether a reply is a grade. What is none is asked for again, and not kept in a cache."""
+    return parse_grade(reply) is not None
+
+
+async def _converse(ask: "Callable[[Messages], Awaitable[ChatReply]]", messages: "Messages") -> Judgement:
+    """Ask for a grade, and once more if the reply is none."""
+    replies: list[str] = []
+    for _ in range(NUM_ASKED):
+        reply = await ask(messages)
+        if reply.text is None:
+            return Judgement(None, f"the judge: {reply.reason}")
+        outcome = parse_grade(reply.text)
+        if outcome:
+            return Judgement(outcome, f"the judge says {outcome}")
+        replies.append(reply.text[:200])
+        messages = [*messages, {"role": "assistant", "content": replies[-1]}, {"role": "user", "content": ASK_AGAIN}]
+    return Judgement(None, f"the judge gave no verdict: {replies[0][:80]!r}, then {replies[1][:80]!r}")

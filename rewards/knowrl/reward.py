@@ -16,11 +16,11 @@ looked up and no model is asked.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from grpo.errors import CONFIG, UserError
+from grpo.errors import CONFIG, PREFLIGHT, UserError
 from grpo.schema import Score
-from knowledge.facts.claims import Decompose, by_model, by_rules
+from knowledge.facts.claims import Claims, Decompose, by_model, by_rules
 from knowledge.facts.lexical import LexicalVerifier
 from knowledge.facts.verdict import CachedVerifier, Verifier
 from knowledge.store.base import KnowledgeBase
@@ -29,6 +29,14 @@ from rewards.knowrl import correctness, factuality
 from rewards.knowrl.factuality import Factuality, FactualityMeter, Formula, titles_of
 from rewards.registry import Reward
 
+if TYPE_CHECKING:
+    from rewards.api.client import ApiClient
+
+KNOWN_TEXT = (  # text, question, subject
+    "Paris is the capital of France, and it lies on the Seine.",
+    "What is the capital of France?",
+    "Paris",
+)
 LOWEST_COVERAGE = 0.5  # of the data set's titles in the knowledge base; below it the run warns
 
 
@@ -64,7 +72,8 @@ def _build(
             return answer
         found = await facts.of(completion, columns)
         value = None if found.value is None else answer.value + found.value  # Eq. 15
-        return Score(value, f"{answer.reason}; {found}", answer.outcome, found.details())
+        asked = answer.asked | found.asked
+        return Score(value, f"{answer.reason}; {found}", answer.outcome, found.details(), asked)
 
     def prepare(rows: Sequence[Mapping[str, Any]], say: Callable[[str], None]) -> None:
         judge.check_sync()
@@ -105,7 +114,7 @@ def factuality_alone(options: Mapping[str, Any]) -> Reward:
 
     async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
         found = await facts.of(completion, columns)
-        return Score(found.value, str(found), None, found.details())
+        return Score(found.value, str(found), None, found.details(), found.asked)
 
     return Reward(
         "factuality",
@@ -127,7 +136,8 @@ class Facts:
         self.client = _decomposer_client(options)
         self.missing_title = options["missing_title_policy"]
         self.max_unscored = options["max_unscored"]
-        decompose: Decompose = by_model(self.client.complete) if self.client else by_rules
+        self.max_tokens = options["decomposer_max_tokens"]
+        decompose: Decompose = by_model(self.client.complete, self.max_tokens) if self.client else by_rules
         self.meter = FactualityMeter(
             self.base, decompose, self.verifier, formula=formula, missing_title=self.missing_title
         )
@@ -151,7 +161,7 @@ class Facts:
                 f"{', '.join(coverage.examples_missing[:3])}; missing_title_policy is {self.missing_title}{consequence}"
             )
         if self.client:
-            self.client.check_sync()
+            check_decomposer(self.client, self.max_tokens)
 
     def metrics(self) -> dict[str, float]:
         """Return the kb/* metrics, and those of the decomposer's API."""
@@ -165,6 +175,23 @@ class Facts:
         self.base.close()
         if self.client:
             self.client.close()
+
+
+def check_decomposer(client: "ApiClient", max_tokens: int) -> None:
+    """Have a known text taken apart before the first step. Raise UserError (exit 3) if that yields no facts."""
+
+    async def check(client: "ApiClient") -> Claims:
+        decompose = by_model(lambda messages, max_tokens, **_: client.check(messages, max_tokens), max_tokens)
+        return await decompose(*KNOWN_TEXT)
+
+    claims = client.run_sync(check)
+    if not claims.facts:
+        raise UserError(
+            f"the model {client.endpoint.model} does not work as a decomposer",
+            f"it should list the facts of {KNOWN_TEXT[0]!r}; {claims.reason or 'it found none'}",
+            "set decomposer_model to a model that follows instructions, or decomposer_max_tokens to leave it more room",
+            PREFLIGHT,
+        )
 
 
 def _is_slow(options: Mapping[str, Any]) -> bool:

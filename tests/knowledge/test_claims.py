@@ -11,12 +11,11 @@ from knowledge.facts.claims import (
     admissible,
     by_model,
     by_rules,
-    num_words,
-    parse_reply,
     prompt,
     stated_facts,
 )
 from knowledge.facts.clauses import clauses
+from knowledge.facts.replies import num_words, parse_reply, without_thoughts
 
 MIRA = "Mira Tolan"
 HOSTILE = [
@@ -42,15 +41,16 @@ HOSTILE = [
 class FakeReply:
     text: str | None
     reason: str = ""
+    cut: str = ""
 
 
-def model_saying(text: str | None, reason: str = ""):
-    """A decomposer whose model gives this reply, and the list of what that model was asked."""
+def model_saying(*texts: str | None, reason: str = "", cut: str = ""):
+    """A decomposer whose model gives these replies, the last one for ever; and the list of what it was asked."""
     calls: list = []
 
     async def complete(messages, *, max_tokens, prompt_version, accept):
         calls.append((messages, max_tokens, prompt_version))
-        return FakeReply(text, reason)
+        return FakeReply(texts[min(len(calls), len(texts)) - 1], reason, cut)
 
     decompose = by_model(complete)
     return lambda *arguments: asyncio.run(decompose(*arguments)), calls
@@ -223,33 +223,115 @@ def test_by_rules_does_all_of_it():
     assert found.facts == ("Mira Tolan was born in Velda",) and found.reason == ""
 
 
+TWO = ["Mira was born.", "Velda is old."]
+LISTS = {  # a reply -> its facts
+    "- Mira was born.\n- Velda is old.": TWO,
+    "* Mira was born.\n* Velda is old.": TWO,
+    "+ Mira was born.\n+ Velda is old.": TWO,
+    "• Mira was born.\n•Velda is old.": TWO,
+    "– Mira was born.\n— Velda is old.": TWO,
+    "-Mira was born.\n-Velda is old.": TWO,
+    "1. Mira was born.\n2. Velda is old.": TWO,
+    "1) Mira was born.\n(2) Velda is old.": TWO,
+    "1、Mira was born.\n2．Velda is old.": TWO,
+    "[1] Mira was born.\n[2] Velda is old.": TWO,
+    "10.Mira was born.\n11.Velda is old.": TWO,
+    "  - Mira was born.  \n\t- Velda is old.": TWO,
+    "- **Mira** was born.\n- **Velda is old.**": TWO,
+    "Here are the facts:\n\n- Mira was born.\n* Velda is old.\nThanks": TWO,
+    "**Facts**\n- Mira was born.\n---\n- Velda is old.": TWO,
+    "1. Mira's life:\n   - Mira was born.\n2. The city of Velda：\n   - Velda is old.": TWO,
+    "```\n- Mira was born.\n- Velda is old.\n```": TWO,
+    '["Mira was born.", "Velda is old."]': TWO,
+    '```json\n["Mira was born.",\n "Velda is old."]\n```': TWO,
+    'Facts: ["Mira was born.", "Velda is old."]\nI hope that this helps.': TWO,
+    '{"facts": ["Mira was born.", "Velda is old."]}': TWO,
+    '{"atomic_facts": [{"fact": "Mira was born."}, {"fact": "Velda is old.", "id": 2}]}': TWO,
+    "<think>\n- Bob is tall here.\n</think>\n- Mira was born.\n- Velda is old.": TWO,
+    "- Bob is tall here.\n</think>\n\n- Mira was born.\n- Velda is old.": TWO,
+    "- A bb cc\n- X yy zz\n- a bb cc\n- Last one here": ["A bb cc", "X yy zz", "Last one here"],
+    "- ナポレオンはパリにいた\n- กรุงเทพเป็นเมืองหลวง\n- はい": ["ナポレオンはパリにいた", "กรุงเทพเป็นเมืองหลวง"],
+    "- Mira was born.\n- mira WAS born.\n- Too short\n- Velda is old.": TWO,
+    "- 唐朝建立于618年\n- 唐": ["唐朝建立于618年"],
+    "- Mira has [] in her name.": ["Mira has [] in her name."],
+    "- Yes": [],
+}
+NO_FACTS = [
+    "NON_FACTUAL: only doubts",
+    "NON_FACTUAL",
+    "\nNON_FACTUAL:\n",
+    "non_factual: a",
+    "NON-FACTUAL.",
+    "**NON_FACTUAL**",
+    "- NON_FACTUAL: only doubts",
+    "NON_FACTUAL: a\nIt only doubts.",
+    "```\nNON_FACTUAL:\n```",
+    "<think>- Bob is tall here.</think>\nNON_FACTUAL:",
+    "No facts are stated.",
+    "No facts are stated in the text.",
+    "- No facts are stated.",
+    "There are no facts in the text.",
+    "The text states no facts.",
+    "The given text does not state any facts.",
+    "The text doesn't contain any verifiable facts.",
+    "该文本没有陈述任何事实。",
+    "None.",
+    "[]",
+    '{"facts": []}',
+    '{"NON_FACTUAL": "only doubts"}',
+]
+NO_LISTS = [
+    "",
+    "  \n",
+    "I cannot help with that.",
+    "I am sorry, I cannot list any facts.",
+    "Mira was born.",
+    "Mira was born. Velda is old.",
+    "NON_FACTUAL: a\n- Mira was born.",
+    "- No facts are stated.\n- Mira was born.",
+    "<think>\n- Bob is tall here.\n- Mira was born.",
+    "<think>\n- Bob is tall here.\n</think>",
+    "[1, 2]",
+    '{"answer": "Velda"}',
+    '["Mira was born.", "Vel',
+    "1962 was a good year.",
+    "1.5 million people live there.",
+    "**Mira was born.**",
+]
+
+
+@pytest.mark.parametrize("reply", LISTS)
+def test_a_list_of_facts_in_any_usual_form_is_read(reply):
+    assert parse_reply(reply) == LISTS[reply]
+
+
+@pytest.mark.parametrize("reply", NO_FACTS)
+def test_a_reply_that_there_are_no_facts_is_an_empty_list(reply):
+    assert parse_reply(reply) == []
+
+
+@pytest.mark.parametrize("reply", NO_LISTS)
+def test_any_other_reply_is_no_list(reply):
+    assert parse_reply(reply) is None
+
+
 @pytest.mark.parametrize(
-    "reply, facts",
+    "reply, rest",
     [
-        ("- Mira was born.\n- Velda is old.", ["Mira was born.", "Velda is old."]),
-        ("Here are the facts:\n\n- Mira was born.\n* Velda is old.\nThanks", ["Mira was born."]),
-        ("- A bb cc\n- X yy zz\n- a bb cc\n- Last one here", ["A bb cc", "X yy zz", "Last one here"]),
-        ("- ナポレオンはパリにいた\n- กรุงเทพเป็นเมืองหลวง\n- はい", ["ナポレオンはパリにいた", "กรุงเทพเป็นเมืองหลวง"]),
-        (
-            "- Mira was born.\n- mira WAS born.\n- Too short\n-No space here\n- Velda is old.",
-            ["Mira was born.", "Velda is old."],
-        ),
-        ("  - Mira was born.  ", ["Mira was born."]),
-        ("- 唐朝建立于618年\n- 唐", ["唐朝建立于618年"]),
-        ("- Yes", []),
-        ("NON_FACTUAL: only doubts", []),
-        ("\nNON_FACTUAL:\n", []),
-        ("NON_FACTUAL: a\nbut more", None),
-        ("non_factual: a", None),
-        ("", None),
-        ("  \n", None),
-        ("I cannot help with that.", None),
-        ("* Mira was born.", None),
-        ('{"facts": []}', None),
+        ("A", "A"),
+        ("<think>B</think>A", "A"),
+        ("<think>it says </think> here</think>\nA", "A"),
+        ("<thinking>\nB\n</thinking>\n\nA", "A"),
+        ("◁think▷B◁/think▷A", "A"),
+        ("<|channel|>analysis<|message|>B<|end|><|start|>assistant<|channel|>final<|message|>A", "A"),
+        ("B, or so.\n</think>\nA", "A"),
+        ("<think>B", ""),
+        ("<think>B</think>", ""),
+        ("It quotes </think>A", "It quotes </think>A"),
     ],
 )
-def test_replies(reply, facts):
-    assert parse_reply(reply) == facts
+def test_a_models_thoughts_are_no_part_of_its_reply(reply, rest):
+    assert without_thoughts(reply) == rest
 
 
 def test_a_models_facts_go_through_the_same_gate():
@@ -264,11 +346,28 @@ def test_a_models_facts_go_through_the_same_gate():
 
 
 def test_a_model_that_fails_makes_the_text_unscorable_and_never_zero():
-    found = model_saying(None, "the judge could not be reached")[0]("She was born in Velda.", "", MIRA)
+    found = model_saying(None, reason="the judge could not be reached")[0]("She was born in Velda.", "", MIRA)
     assert found.facts is None and "could not be reached" in found.reason
-    found = model_saying("Sure! Here you go.")[0]("She was born in Velda.", "", MIRA)
-    assert found.facts is None and found.reason
+    ask, calls = model_saying("Sure! Here you go.")
+    found = ask("She was born in Velda.", "", MIRA)
+    assert found.facts is None and "Sure!" in found.reason and len(calls) == 2
     assert model_saying("NON_FACTUAL: none")[0]("Hm.", "", "").facts == ()
+
+
+def test_a_reply_that_is_no_list_is_asked_for_once_more():
+    ask, calls = model_saying("Sure! Here you go.", "- Mira Tolan was born in Velda.")
+    assert ask("She was born in Velda.", "", MIRA).facts == ("Mira Tolan was born in Velda.",)
+    first, second = (messages for messages, *_ in calls)
+    assert second[:2] == first and second[2] == {"role": "assistant", "content": "Sure! Here you go."}
+
+
+def test_a_reply_that_was_cut_loses_the_fact_at_the_cut_alone():
+    cut = "- Mira Tolan was born in Velda.\n- She works as a baker in Or"
+    found = model_saying(None, reason="it was cut", cut=cut)[0]("She was born in Velda, a baker.", "", MIRA)
+    assert found.facts == ("Mira Tolan was born in Velda.",)
+    for cut in ("- Mira Tolan was born in Vel", "<think>\n- Mira Tolan was born in Velda.\n", ""):
+        found = model_saying(None, reason="it was cut", cut=cut)[0]("She was born in Velda.", "", MIRA)
+        assert found.facts is None and "it was cut" in found.reason
 
 
 def test_an_empty_text_costs_no_call():

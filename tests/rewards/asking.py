@@ -21,6 +21,11 @@ async def complete(client: ApiClient, text: str, **more) -> ChatReply:
     return await client.complete([{"role": "user", "content": text}], **{"max_tokens": 4, "prompt_version": "1"} | more)
 
 
+def check(client: ApiClient) -> ChatReply:
+    """Asks as the preflight does."""
+    return client.run_sync(lambda client: client.check([{"role": "user", "content": "question"}], 4))
+
+
 def ask(client: ApiClient, *texts: str) -> list[ChatReply]:
     """All texts at once, then closes the client."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from api_server import ApiServer, chat, dies_midway, drips, fails, hangs, resets, says, sends
-from asking import KEY, KEY_NAME, ask, client_of, complete
+from asking import KEY, KEY_NAME, ask, check, client_of, complete
 
 from grpo.errors import PREFLIGHT, SERVICE, UserError
 from rewards.api.connections import REQUESTS_PER_SDK
@@ -58,7 +58,7 @@ def test_a_permanent_failure_is_not_retried_and_ends_the_run_with_exit_code_4(na
 @pytest.mark.parametrize("name", PERMANENT)
 def test_the_same_failure_before_the_first_step_has_exit_code_3(name):
     with ApiServer(default=PERMANENT[name]) as server, pytest.raises(UserError) as caught:
-        client_of(server).check_sync()
+        check(client_of(server))
     assert caught.value.exit_code == PREFLIGHT and len(server.requests) == 1
 
 
@@ -100,10 +100,20 @@ def test_a_passing_failure_is_retried(name):
 
 
 @pytest.mark.parametrize("name", [name for name in RETRIED if name not in ("hang", "drip")])
-def test_a_lasting_failure_is_unscorable_after_four_tries_and_never_a_number(name):
+def test_a_lasting_failure_is_tried_until_the_deadline_and_never_a_number(name):
+    """Pauses of 20 ms at most fill 0.3 s with 15 tries at least, on a machine that is not overloaded."""
+    limits = Limits(backoff_s=0.005, max_backoff_s=0.02, deadline_s=0.3, breaker_failures=1000)
     with ApiServer(default=RETRIED[name]) as server:
-        (reply,) = ask(client_of(server, Limits(backoff_s=0.005, max_backoff_s=0.02)), "question")
-        assert reply.text is None and "4 tries" in reply.reason and len(server.requests) == 4
+        start = time.monotonic()
+        (reply,) = ask(client_of(server, limits), "question")
+        assert reply.text is None and "no answer within 0.3 s" in reply.reason and len(server.requests) > 4
+        assert 0.3 <= time.monotonic() - start < 1.5
+
+
+def test_a_failure_that_ends_before_the_deadline_costs_no_grade():
+    with ApiServer(*[fails(500)] * 9, *[fails(429)] * 9) as server:
+        limits = Limits(backoff_s=0.001, max_backoff_s=0.002, deadline_s=5.0, breaker_failures=5, cool_down_s=0.01)
+        assert ask(client_of(server, limits), "question") == [ChatReply("A")] and len(server.requests) == 19
 
 
 @pytest.mark.parametrize("behaviour", [hangs, drips])
@@ -118,34 +128,111 @@ def test_the_deadline_spans_all_tries_and_beats_a_slow_drip(behaviour):
 def test_a_refused_connection_is_retried_and_then_unscorable():
     with ApiServer() as server:
         pass  # nobody listens on its port any more
-    client = client_of(server)
+    client = client_of(server, Limits(backoff_s=0.005, max_backoff_s=0.02, deadline_s=0.3))
     (reply,) = ask(client, "question")
-    assert reply.text is None and "reached" in reply.reason and client.metrics()["judge/calls"] == 4
+    assert reply.text is None and "reached" in reply.reason and client.metrics()["judge/calls"] > 1
 
 
 def test_an_unreachable_endpoint_before_the_first_step_has_exit_code_3():
     with ApiServer() as server:
         pass
     with pytest.raises(UserError) as caught:
-        client_of(server).check_sync()
+        check(client_of(server))
     assert caught.value.exit_code == PREFLIGHT
 
 
-FINAL = {
+UNUSABLE = {
     "null content": says(None),
     "empty content": says(" "),
     "content no text": says([1]),
+    "no text part": says([{"type": "reasoning", "text": "A"}]),
+    "thoughts alone": says("<think>A</think>"),
+    "thoughts without an end": says("<think>A"),
+    "thoughts in a field": says(None, reasoning_content="A"),
     "cut": says("A", "length"),
     "filter": says("A", "content_filter"),
     "refusal": says(None, refusal="I will not"),
-    "400": fails(400),
-    "422": fails(422),
-    "413": sends(b"too large", 413, "text/plain"),
+}
+FINAL = {"400": fails(400), "422": fails(422), "413": sends(b"too large", 413, "text/plain")}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_an_empty_cut_or_refused_reply_is_asked_for_once_more(name):
+    with ApiServer(UNUSABLE[name]) as server:
+        assert ask(client_of(server), "question") == [ChatReply("A")] and len(server.requests) == 2
+    with ApiServer(UNUSABLE[name]) as server:
+        assert check(client_of(server)) == ChatReply("A") and len(server.requests) == 2
+    with ApiServer(default=UNUSABLE[name]) as server:
+        (reply,) = ask(client_of(server), "question")
+        assert reply.text is None and reply.reason and len(server.requests) == 2
+
+
+def test_a_reply_that_was_cut_gets_twice_the_room_and_what_there_is_of_it_is_kept():
+    with ApiServer(default=says("- one\n- tw", "length")) as server:
+        (reply,) = ask(client_of(server), "question")
+        assert reply == ChatReply(None, "the reply was cut at max_tokens", "- one\n- tw")
+        assert [request.body["max_tokens"] for request in server.requests] == [4, 8]
+
+
+TEXTS = {
+    "a text": says("A"),
+    "parts": says([{"type": "text", "text": "A"}]),
+    "thoughts as a part": says([{"type": "thinking", "thinking": "B"}, {"type": "output_text", "text": "A"}]),
+    "strings": says(["", "A"]),
+    "thoughts before it": says("<think>B</think>\n\nA"),
+    "thoughts in a field": says("A", reasoning_content="B", reasoning="B"),
 }
 
 
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_is_found_in_any_usual_body_without_the_models_thoughts(name):
+    with ApiServer(TEXTS[name]) as server:
+        assert ask(client_of(server), "question") == [ChatReply("A")] and len(server.requests) == 1
+
+
+def refuses(*names, message="Unsupported parameter: '{}' is not supported with this model."):
+    """A model that takes no parameter of these names, as OpenAI's reasoning models."""
+
+    async def behave(server, request, writer):
+        named = [name for name in names if name in request.body]
+        behaviour = fails(400, "unsupported_parameter", message.format(named[0])) if named else says("A")
+        await behaviour(server, request, writer)
+
+    return behave
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Unsupported parameter: '{}' is not supported with this model. Use 'max_completion_tokens' instead.",
+        "Unsupported value: '{}' does not support 0.0 with this model. Only the default (1) value is supported.",
+        "body.{}: Extra inputs are not permitted",
+        "Unrecognized request argument supplied: {}",
+    ],
+)
+def test_a_parameter_that_the_model_refuses_is_found_out_once_by_asking(message):
+    with ApiServer(default=refuses("max_tokens", "temperature", message=message)) as server:
+        client = client_of(server)
+        assert check(client) == ChatReply("A") and len(server.requests) == 3
+        assert ask(client, "one", "two") == [ChatReply("A")] * 2 and len(server.requests) == 5
+        assert set(server.requests[-1].body) == {"model", "messages", "max_completion_tokens"}
+        assert server.requests[-1].body["max_completion_tokens"] == 4
+
+
+def test_questions_that_are_refused_together_are_all_asked_again():
+    with ApiServer(default=refuses("max_tokens")) as server:
+        assert ask(client_of(server), *"abcdefgh") == [ChatReply("A")] * 8
+
+
+def test_a_parameter_that_is_refused_also_under_its_other_name_is_no_endless_loop():
+    for message in ("Unsupported parameter: max_tokens", "max_tokens is too large: this model supports at most 2"):
+        with ApiServer(default=fails(400, message=message)) as server:
+            (reply,) = ask(client_of(server), "question")
+            assert reply.text is None and "max_tokens" in reply.reason and len(server.requests) <= 2
+
+
 @pytest.mark.parametrize("name", FINAL)
-def test_a_reply_without_a_usable_text_is_unscorable_at_once_with_its_reason(name):
+def test_a_request_that_the_endpoint_cannot_take_is_unscorable_at_once_with_its_reason(name):
     with ApiServer(default=FINAL[name]) as server:
         (reply,) = ask(client_of(server), "question")
         assert reply.text is None and reply.reason and len(server.requests) == 1

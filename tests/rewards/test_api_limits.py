@@ -7,18 +7,19 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from email.utils import formatdate
 from pathlib import Path
 
 import pytest
-from api_server import ApiServer, fails, replies_with, says
-from asking import KEY, KEY_NAME, ask, client_of, complete
+from api_server import ApiServer, Behaviour, fails, replies_with, says
+from asking import FAST, KEY, KEY_NAME, ask, check, client_of, complete
 
-from grpo.errors import PREFLIGHT, UserError
+from grpo.errors import PREFLIGHT, SERVICE, UserError
 from rewards.api.cache import ReplyCache, cache_key
-from rewards.api.connections import Connections
+from rewards.api.connections import Connections, Slots
 from rewards.api.endpoint import Limits
-from rewards.api.limits import Breaker, RateLimit, RetryBudget
+from rewards.api.limits import Breaker, Concurrency, RateLimit
 from rewards.api.reply import ChatReply, retry_after_s
 
 
@@ -54,32 +55,152 @@ def test_backoff_has_full_jitter_and_doubles_up_to_its_limit():
 
     with ApiServer(default=fails(500)) as server:
         for _ in range(30):
-            ask(client_of(server, Limits(max_tries=7, breaker_failures=100), sleep=sleep), "question")
+            with pytest.raises(UserError):
+                check(client_of(server, Limits(preflight_tries=7, breaker_failures=100), sleep=sleep))
     by_number = [pauses[i::6] for i in range(6)]
     for number, found in enumerate(by_number):
         longest = min(0.5 * 2**number, 8.0)
         assert longest / 2 < max(found) <= longest and min(found) < longest / 2  # false alarms: 12 * 0.5 ** 30
 
 
-def test_the_retry_budget_bounds_the_traffic_of_an_outage():
-    with ApiServer(default=fails(500)) as server:
-        client = client_of(server, Limits(backoff_s=0.001, retry_budget=5, breaker_failures=1000))
-        replies = ask(client, *[f"question {i}" for i in range(40)])
-        assert len(server.requests) == 45 and any("budget" in reply.reason for reply in replies)
+class BusyServer(ApiServer):
+    """An endpoint that takes so many calls at once, each for so long, and answers 429 or 503 to all others."""
+
+    def __init__(self, capacity: int, takes_s: float, refusal: Behaviour):
+        super().__init__(default=self.reply)
+        self.capacity, self.takes_s, self.refusal = capacity, takes_s, refusal
+        self.running = self.refused = 0
+
+    async def reply(self, server, request, writer):
+        if self.running >= self.capacity:
+            self.refused += 1
+            return await self.refusal(server, request, writer)
+        self.running += 1
+        try:
+            await says("A", after_s=self.takes_s)(server, request, writer)
+        finally:
+            self.running -= 1
 
 
-def test_the_retry_budget_is_earned_back_by_successes_up_to_its_capacity():
-    budget = RetryBudget(1)
-    assert budget.spend() and not budget.spend() and not budget.spend()  # refusals cost nothing
-    budget.succeed()
-    assert not budget.spend()  # half a retry is none
-    budget.succeed()
-    assert budget.spend()
-    budget = RetryBudget(2)
-    for _ in range(100):
-        budget.succeed()
-    assert [budget.spend() for _ in range(4)] == [True, True, False, False]
-    assert not RetryBudget(0).spend()
+def quicker(limits: Limits, factor: float) -> Limits:
+    """The same limits in a world where all takes `factor` of the time."""
+    times = ("deadline_s", "backoff_s", "max_backoff_s", "cool_down_s")
+    return replace(limits, **{name: getattr(limits, name) * factor for name in times})
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_96_of_96_are_answered_by_a_server_that_takes_5_at_once_and_1_s_each(status):
+    """With the default limits, but 20 times as quick: 96 calls take 0.96 s at least, the deadline is 6 s."""
+    with BusyServer(5, 0.05, fails(status)) as server:
+        client = client_of(server, quicker(Limits(), 0.05))
+        start = time.monotonic()
+        assert ask(client, *[f"question {i}" for i in range(96)]) == [ChatReply("A")] * 96
+        assert time.monotonic() - start < 3
+        assert server.refused < 2 * 96 and client.metrics()["judge/unscorable"] == 0
+
+
+def test_a_server_that_stays_busy_is_left_with_few_requests_and_the_reason_names_what_helps():
+    with ApiServer(default=fails(429)) as server:
+        limits = Limits(backoff_s=0.05, max_backoff_s=0.4, deadline_s=0.6)
+        replies = ask(client_of(server, limits), *[f"question {i}" for i in range(16)])
+        assert all(reply.text is None and "api_max_concurrency" in reply.reason for reply in replies)
+        assert len(server.requests) < 16 * 12
+
+
+def test_an_endpoint_that_is_busy_halves_the_requests_at_once_and_each_round_of_successes_adds_one():
+    concurrency = Concurrency(16)
+    assert concurrency.lets_in(15) and not concurrency.lets_in(16)
+    for _ in range(8):  # sent together, refused together: halved once
+        concurrency.slow_down(num_running=12, num_halvings=0)
+    assert concurrency.limit == 6 and concurrency.lets_in(5) and not concurrency.lets_in(6)
+    concurrency.slow_down(num_running=6, num_halvings=1)
+    concurrency.slow_down(num_running=3, num_halvings=2)
+    concurrency.slow_down(num_running=1, num_halvings=3)
+    assert concurrency.limit == 1 and concurrency.lets_in(0)  # never less
+    concurrency.grow()
+    assert concurrency.limit == 2
+    concurrency.grow()
+    concurrency.grow()
+    assert concurrency.limit == pytest.approx(2 + 1 / 2 + 1 / 2.5)
+    for _ in range(1000):
+        concurrency.grow()
+    assert concurrency.limit == 16
+
+
+def test_the_oldest_question_goes_first_and_a_caller_that_is_cancelled_leaves_its_place():
+    async def run():
+        slots, order = Slots(Concurrency(1)), []
+
+        async def ask(number):
+            async with slots.turn(number):
+                order.append(number)
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.create_task(ask(number)) for number in (0, 5, 3, 4, 1)]
+        await asyncio.sleep(0)
+        tasks[2].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return order, slots.num_taken
+
+    assert asyncio.run(run()) == ([0, 1, 4, 5], 0)
+
+
+def test_an_endpoint_that_is_only_busy_for_longer_than_a_deadline_counts_as_down():
+    now = [0.0]
+    breaker = Breaker(3, 10.0, lambda: now[0], patience_s=100.0)
+    for now[0] in (5.0, 50.0, 105.0):
+        breaker.be_busy(False)
+        assert breaker.wait_s() == 0
+    now[0] = 105.1
+    breaker.be_busy(False)
+    assert breaker.wait_s() > 0 and breaker.open_for_s == pytest.approx(100.1)
+    breaker.succeed()
+    now[0] = 110.0
+    breaker.be_busy(False)
+    assert breaker.wait_s() == 0
+
+
+def dead_client(server: ApiServer, is_fatal: bool, accept=bool):
+    limits = replace(FAST, dead_after=5, is_fatal=is_fatal, deadline_s=0.2)
+    client = client_of(server, limits)
+
+    async def run():
+        try:
+            return [await complete(client, f"question {i}", accept=accept) for i in range(8)]
+        finally:
+            await client.aclose()
+
+    return run()
+
+
+DEAD = {
+    "down": (fails(400), bool, "400"),
+    "empty": (says(""), bool, "no text"),
+    "useless": (says("Sure!"), lambda text: text == "A", "Sure!"),
+}
+
+
+@pytest.mark.parametrize("name", DEAD)
+def test_a_service_without_a_usable_reply_ends_the_run_at_once_with_the_reason(name):
+    behaviour, accept, word = DEAD[name]
+    with ApiServer(default=behaviour) as server, pytest.raises(UserError) as caught:
+        asyncio.run(dead_client(server, True, accept))
+    assert caught.value.exit_code == SERVICE and word in str(caught.value)
+    assert "judge" in caught.value.what and "5 questions in a row" in caught.value.why
+
+
+def test_a_dead_service_is_only_announced_where_the_run_shall_go_on(caplog):
+    with ApiServer(default=fails(400)) as server:
+        replies = asyncio.run(dead_client(server, False))
+    assert [reply.text for reply in replies] == [None] * 8
+    (record,) = caplog.records
+    assert "5 questions in a row" in record.getMessage() and "400" in record.getMessage()
+
+
+def test_one_usable_reply_in_between_is_a_sign_of_life():
+    with ApiServer(*[fails(400)] * 4, says("A"), default=fails(400)) as server:
+        replies = asyncio.run(dead_client(server, True))
+    assert [reply.text for reply in replies] == [None] * 4 + ["A"] + [None] * 3
 
 
 def test_the_breaker_lets_one_probe_through_and_closes_when_it_succeeds():
@@ -298,7 +419,7 @@ def test_equal_questions_under_way_are_asked_once():
 
 
 def test_the_cache_survives_a_restart_and_holds_successes_alone(tmp_path):
-    with ApiServer(says("A"), says(None), says("B")) as server:
+    with ApiServer(says("A"), says(None), says(None), says("B")) as server:
         assert ask(client_of(server, cache=ReplyCache(tmp_path / "sub" / "cache.sqlite")), "one") == [ChatReply("A")]
         assert ask(client_of(server, cache=ReplyCache(tmp_path / "sub" / "cache.sqlite")), "two")[0].text is None
     second = ApiServer(says("C"))

@@ -6,10 +6,14 @@ import math
 from dataclasses import asdict
 
 import pytest
+from api_server import ApiServer, fails, replies_with, says
 from making import make_answers, of_each
 
 from grpo.config.load import load_config
-from grpo.errors import UserError
+from grpo.errors import PREFLIGHT, SERVICE, UserError
+from grpo.run.health import Health
+from grpo.run.metrics import completion_metrics
+from grpo.schema import Completion, Group, Prompt
 from knowledge.build import SkipLog, build
 from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.facts.lexical import LexicalVerifier
@@ -350,3 +354,109 @@ def test_scoring_a_file_by_a_preset_reports_each_of_its_rewards(base, tmp_path, 
         "format: 1 of 1 rows scored, mean +1.000",
         "combined_v2: 1 of 1 rows scored, mean +2.000",
     ]
+
+
+FACTS_KEY = "OPENAI_API_KEY_FACTSCORE"
+
+
+def served(base, server, *more):
+    """The options of a run whose decomposer is this server."""
+    return options(
+        base, "decomposer=api", "decomposer_model=m", f"decomposer_base_url={server.url}", "api_deadline_s=5", *more
+    )
+
+
+def graded(rewards, answers):
+    """One group of these answers, graded as in training."""
+    texts = [f"<think>{SUPPORTED} So I say {answer}.</think><answer>{answer}</answer>" for answer in answers]
+    group = Group(
+        Prompt(0, "", (1,), ROW), [Completion([1], [0.0], [0.0], "stop", text, advantage=0.0) for text in texts]
+    )
+    scorer = Scorer(rewards)
+    try:
+        scorer.grade([group])
+    finally:
+        scorer.close()
+    return group
+
+
+def test_a_dead_decomposer_shows_and_stops_the_run_though_few_answers_need_it(base, monkeypatch):
+    """One of eight answers is wrong: of all completions 12.5 % are unscored, of what the decomposer was asked all."""
+    monkeypatch.setenv(FACTS_KEY, "canary-key")
+    with ApiServer(default=fails(400)) as server:
+        rewards = build_rewards(["combined", "format"], served(base, server))
+        group = graded(rewards, ["Velda"] * 7 + ["Quent"])
+    assert [completion.scores["combined"].value for completion in group.completions] == [2.0] * 7 + [None]
+    found = completion_metrics([group], ["combined", "format"])
+    assert found["rewards/combined/unscored_frac"] == 1.0 and found["rewards/format/unscored_frac"] == 0.0
+    health = Health(lambda text: None, max_unscored=0.2)
+    health.check(1, found)
+    health.check(2, found)
+    with pytest.raises(UserError) as caught:
+        health.check(3, found)
+    assert caught.value.exit_code == SERVICE and "rewards/combined" in caught.value.what
+
+
+def test_the_unscored_share_is_the_worst_of_the_services_asked(base, monkeypatch):
+    """Four wrong answers, one of which the decomposer fails: a quarter, though it is an eighth of the completions."""
+
+    def facts(request):
+        return "Sure!" if "Orun" in request.body["messages"][1]["content"] else f"- {SUPPORTED}"
+
+    monkeypatch.setenv(FACTS_KEY, "canary-key")
+    with ApiServer(default=replies_with(facts)) as server:
+        rewards = build_rewards(["combined"], served(base, server))
+        group = graded(rewards, ["Velda"] * 4 + ["Quent", "Tessel", "Marn", "Orun"])
+    scores = [completion.scores["combined"] for completion in group.completions]
+    assert scores[0].asked == {"judge": True}
+    assert scores[4].asked == {"judge": True, "knowledge base": True, "decomposer": True}
+    assert scores[7].asked == {"judge": True, "knowledge base": True, "decomposer": False}
+    assert completion_metrics([group], ["combined"])["rewards/combined/unscored_frac"] == 0.25
+
+
+def test_a_dead_decomposer_ends_the_run_within_a_step_if_many_answers_need_it(base, monkeypatch):
+    monkeypatch.setenv(FACTS_KEY, "canary-key")
+    with ApiServer(default=fails(400)) as server, pytest.raises(UserError) as caught:
+        graded(build_rewards(["combined"], served(base, server)), [f"Quent {i}" for i in range(40)])
+    assert caught.value.exit_code == SERVICE and "32 questions in a row" in caught.value.why
+    assert "decomposer" in caught.value.what and "400" in caught.value.why
+
+
+def test_max_unscored_1_goes_on_without_a_decomposer(base, monkeypatch):
+    monkeypatch.setenv(FACTS_KEY, "canary-key")
+    with ApiServer(default=fails(400)) as server:
+        rewards = build_rewards(["combined"], served(base, server, "max_unscored=1.0"))
+        group = graded(rewards, [f"Quent {i}" for i in range(40)])
+    assert {completion.scores["combined"].value for completion in group.completions} == {None}
+
+
+def prepare(base, server):
+    reward = build_rewards(["combined"], served(base, server))[0]
+    try:
+        reward.prepare([ROW], lambda text: None)
+    finally:
+        reward.close()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        ["1. Paris is the capital of France."],
+        ["", "- Paris lies on the Seine."],
+        ["Sure!", '["Paris lies on the Seine."]'],
+    ],
+)
+def test_the_preflight_has_a_text_taken_apart(base, monkeypatch, script):
+    monkeypatch.setenv(FACTS_KEY, "canary-key")
+    with ApiServer(*map(says, script), default=fails(400)) as server:
+        prepare(base, server)
+        assert len(server.requests) == len(script)
+        assert "Paris is the capital of France" in server.requests[0].text
+
+
+@pytest.mark.parametrize("reply", ["A", "Sure! Paris.", "NON_FACTUAL:", "- Rome is in Italy.", ""])
+def test_a_model_that_cannot_take_a_text_apart_is_found_before_the_first_step(base, monkeypatch, reply):
+    monkeypatch.setenv(FACTS_KEY, "canary-key")
+    with ApiServer(default=says(reply)) as server, pytest.raises(UserError) as caught:
+        prepare(base, server)
+    assert caught.value.exit_code == PREFLIGHT and "decomposer" in caught.value.what

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 from api_server import ApiServer, fails, hangs, replies_with, says
-from making import make_answers, of_each, real_data
+from making import make_answers, real_data
 
 from grpo.errors import SERVICE, UserError
 from grpo.schema import Score
@@ -304,7 +304,7 @@ def test_the_configuration_chooses_the_judge():
 # --- with a real client --------------------------------------------------------------------------------------------
 
 
-QUICK = Limits(backoff_s=0.001, max_backoff_s=0.002)
+QUICK = Limits(backoff_s=0.001, max_backoff_s=0.002, deadline_s=2.0)
 
 
 def model_judge(server: ApiServer, monkeypatch, limits: Limits = QUICK) -> ModelJudge:
@@ -321,7 +321,7 @@ def run_in_scorer(judge: ModelJudge, make, completions: Sequence[str]) -> list[S
     finally:
         judge.close()
         scorer.close()
-    return [scores["correctness"] for scores in of_each(group, "scores")]
+    return [completion.scores["correctness"] for completion in group.completions]
 
 
 def test_an_outage_pays_nothing_to_anybody_where_the_original_paid_more_than_for_a_wrong_answer(monkeypatch):

@@ -6,7 +6,7 @@ import os
 
 import pytest
 from api_server import ApiServer, fails, sends
-from asking import FAST, KEY, KEY_NAME, ask, client_of
+from asking import FAST, KEY, KEY_NAME, ask, check, client_of
 
 from grpo.errors import CONFIG, PREFLIGHT, UserError
 from rewards.api.client import ApiClient, decomposer_client, judge_client
@@ -27,6 +27,8 @@ OPTIONS = {
     "api_requests_per_minute": 0,
     "api_tokens_per_minute": 0,
     "api_cache": None,
+    "api_plain_http": False,
+    "max_unscored": 0.2,
 }
 
 
@@ -144,13 +146,48 @@ def test_these_urls_are_refused(url):
     assert caught.value.exit_code == CONFIG
 
 
+PRIVATE = ["http://10.0.0.5:8000/v1", "http://192.168.0.7/v1", "http://172.16.3.4/v1", "http://100.64.1.2/v1"]
+PRIVATE += ["http://[fd00::7]:8000/v1", "http://10.1/v1"]
+
+
+@pytest.mark.parametrize("url", PRIVATE)
+def test_plain_http_to_a_private_address_needs_the_explicit_key_which_the_message_names(url):
+    with pytest.raises(UserError, match="not allowed") as caught:
+        judge_endpoint(OPTIONS | {"judge_model": "m", "judge_base_url": url})
+    assert caught.value.exit_code == CONFIG and "api_plain_http=true" in caught.value.fix
+    for read, name in ((judge_endpoint, "judge"), (decomposer_endpoint, "decomposer")):
+        keys = {f"{name}_model": "m", f"{name}_base_url": url, "api_plain_http": True}
+        assert read(OPTIONS | keys).base_url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://8.8.8.8/v1",
+        "http://api.openai.com/v1",
+        "http://gpu2/v1",
+        "http://10.0.0.5.example.org/v1",
+        "http://169.254.169.254/v1",
+        "http://[fe80::1]/v1",
+        "http://[::ffff:169.254.169.254]/v1",
+        "http://0.0.0.0/v1",
+        "http://172.32.0.1/v1",
+        "http://user:pw@10.0.0.5/v1",
+    ],
+)
+def test_the_key_allows_no_other_address(url):
+    with pytest.raises(UserError) as caught:
+        check_url("judge_base_url", url, plain_http=True)
+    assert caught.value.exit_code == CONFIG
+
+
 def test_a_name_that_stands_for_a_link_local_address_is_refused_before_anything_is_sent(monkeypatch):
     async def getaddrinfo(*arguments, **more):
         return [(2, 1, 6, "", ("169.254.169.254", 443))]
 
     monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "getaddrinfo", getaddrinfo)
     with pytest.raises(UserError, match="not allowed") as caught:
-        ApiClient(Endpoint("judge", "https://example.org/v1", "OPENAI_API_KEY_JUDGE", "m"), FAST).check_sync()
+        check(ApiClient(Endpoint("judge", "https://example.org/v1", "OPENAI_API_KEY_JUDGE", "m"), FAST))
     assert caught.value.exit_code == PREFLIGHT
 
 

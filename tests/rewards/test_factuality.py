@@ -173,6 +173,7 @@ def test_a_locked_base_makes_the_sample_unscorable(make, path, tmp_path):
 def test_a_decomposer_that_fails_makes_the_sample_unscorable(make):
     class Reply:
         text, reason = None, "the server answered 503 four times"
+        cut = ""
 
     async def complete(messages, *, max_tokens, prompt_version, accept):
         return Reply()

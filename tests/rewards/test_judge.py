@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 import pytest
 from api_server import ApiServer, fails, replies_with, says
@@ -10,83 +11,71 @@ from grpo.errors import PREFLIGHT, UserError
 from rewards.api.cache import ReplyCache
 from rewards.api.client import ApiClient
 from rewards.api.endpoint import Endpoint, Limits
-from rewards.knowrl.judge import MAX_CHARS, ModelJudge, build_messages, parse_grade, quote
+from rewards.knowrl.grades import parse_grade
+from rewards.knowrl.judge import MAX_CHARS, ModelJudge, build_messages, quote
 
-REPLIES = {  # 60 replies -> the verdict they are
-    "A": "correct",
-    "a": "correct",
-    " A ": "correct",
-    "A.": "correct",
-    "\nA\n": "correct",
-    "a.": "correct",
-    "\tA.\n": "correct",
-    "CORRECT": "correct",
-    "correct": "correct",
-    "Correct.": "correct",
-    " correct ": "correct",
-    "B": "wrong",
-    "b": "wrong",
-    "B.": "wrong",
-    "  B\n": "wrong",
-    "INCORRECT": "wrong",
-    "incorrect": "wrong",
-    "Incorrect.": "wrong",
-    "C": "refused",
-    "c": "refused",
-    "C.": "refused",
-    "\r\nC\r\n": "refused",
-    "NOT_ATTEMPTED": "refused",
-    "not_attempted": "refused",
-    "Not_Attempted.": "refused",
-    "NOT ATTEMPTED": "refused",
-    "not attempted.": "refused",
-    "": None,
-    " ": None,
-    ".": None,
-    "..": None,
-    "A..": None,
-    "A,": None,
-    "A)": None,
-    "(A)": None,
-    "**A**": None,
-    "`A`": None,
-    "'A'": None,
-    "A B": None,
-    "AB": None,
-    "AA": None,
-    "A or B": None,
-    "A/B": None,
-    "A: CORRECT": None,
-    "A (correct)": None,
-    "NOT CORRECT": None,
-    "not correct.": None,
-    "A correct answer": None,
-    "This is a correct answer.": None,
-    "The answer is A": None,
-    "Grade: A": None,
-    "It is not A but B": None,
-    "CORRECT INCORRECT": None,
-    "UNCORRECT": None,
-    "NOTATTEMPTED": None,
-    "D": None,
-    "1": None,
-    "А": None,
-    "Ａ": None,
-    "A\nB": None,
+GRADES = {
+    "correct": [
+        *("A", "a", " A ", "A.", "\nA\n", "a.", "\tA.\n", "CORRECT", "correct", "Correct.", " correct "),
+        *("A..", "A,", "A)", "(A)", "[A]", "**A**", "`A`", "'A'", '"A"', "# A", "> A", "_A_", "✅ A"),
+        *("A: CORRECT", "A (correct)", "A - CORRECT", "A\nCORRECT", "CORRECT (A)", "**A**: Correct."),
+        *("Ａ", "A（正确）", "A。", "正确", "正确。", "回答正确", "评分：A", "等级为A", "判断：正确", "A：正确"),
+        *("Grade: A", "**Grade:** A", "**Grade**: A", "Final grade: **A**", "The grade is A.", "My verdict is: A"),
+        *("Verdict - A", "Answer: A", "Therefore, the grade is: A", "Result: CORRECT"),
+        *("```\nA\n```", "```text\nA\n```", '```json\n{"grade": "A"}\n```', "<grade>A</grade>"),
+        *("\\boxed{A}", "$\\boxed{\\text{A}}$"),
+        *('{"grade": "A"}', '{"Verdict": "CORRECT"}', '{"grade": "A: CORRECT"}', '["A"]', '{"评分": "A"}'),
+        *('{"grade": "A", "reason": "It is not B."}', '{"judge_says": "A"}', '{"grade": "A"'),
+        *("<think>B</think>A", "<think>\nB? No.\n</think>\n\nA", "It is B. No.\n</think>\nA"),
+        *("A\n\nThe answer matches the reference.", "A: The answer matches.", "A\n\nIt is correct."),
+        "Grade: A\nReason: the reference says so, B would be unfair.",
+        "The candidate says Paris, as the reference does.\nGrade: A",
+    ],
+    "wrong": [
+        *("B", "b", "B.", "  B\n", "INCORRECT", "incorrect", "Incorrect.", "WRONG", "B: INCORRECT", "B（错误）"),
+        *("错误", "不正确", "回答错误", "Grade: B", '{"grade": "B"}', "B\nThe reference says 1962."),
+    ],
+    "refused": [
+        *("C", "c", "C.", "\r\nC\r\n", "NOT_ATTEMPTED", "not_attempted", "Not_Attempted.", "NOT ATTEMPTED"),
+        *("not attempted.", "NOT-ATTEMPTED", "NotAttempted", "C: NOT_ATTEMPTED", "C (NOT ATTEMPTED)", "C（未作答）"),
+        *("未尝试", '{"grade": "NOT_ATTEMPTED"}', "**C**"),
+    ],
 }
+NO_GRADES = [
+    *("", " ", ".", "..", "D", "1", "А", "AA", "AB", "UNCORRECT", "null", "true", "{}", "[]", "❌ A", "≠A", "A?"),
+    *("A B", "A/B", "A or B", "A, B or C?", "A\nB", "CORRECT INCORRECT", "A: INCORRECT", "B (correct)", "A（错误）"),
+    *("NOT CORRECT", "not correct.", "Not A", "Grade: not A", "Grade: A or B", "Partially correct", "不完全正确"),
+    *("A correct answer", "This is a correct answer.", "A correct answer would be Paris", "正确答案是巴黎"),
+    *("The answer is A", "It is not A but B", "Sure! The answer is right.", "A. Lincoln was president"),
+    *("Grade: A\nGrade: B", "A\n\nWait, it is B.", "B\nThe correct answer is Paris.", "Grade: B\nNo:\nGrade: A"),
+    *('{"grade": "A", "grade": "B"}', '{"grade": "A", "verdict": "B"}', '["A", "B"]', '{"is_correct": true}'),
+    *('{"reason": "A", "note": "B"}', '{"grade": null}', '{"grade": "A or B"}'),
+    *("<think>A", "<think>A</think>", "It quotes </think>A", "```\nA\n```\n```\nB\n```"),
+    "The candidate writes:\nGrade: A\nThis is an order, and no answer.",
+    "The candidate writes:\nA",
+    "A: CORRECT, B: INCORRECT, C: NOT_ATTEMPTED",
+]
 
 
-def test_there_are_sixty_replies():
-    assert len(REPLIES) == 60
+@pytest.mark.parametrize("outcome, reply", [(outcome, reply) for outcome in GRADES for reply in GRADES[outcome]])
+def test_a_grade_in_any_usual_dress_is_a_grade(outcome, reply):
+    assert parse_grade(reply) == outcome
 
 
-@pytest.mark.parametrize("reply", REPLIES)
-def test_a_reply_is_a_verdict_only_as_a_whole(reply):
-    assert parse_grade(reply) == REPLIES[reply]
+@pytest.mark.parametrize("reply", NO_GRADES)
+def test_a_reply_that_might_mean_something_else_is_no_grade(reply):
+    assert parse_grade(reply) is None
 
 
-def test_the_parser_takes_linear_time():
-    assert parse_grade(" " * 1_000_000 + "A" + "\n" * 1_000_000) == "correct" and parse_grade("A" * 2_000_000) is None
+@pytest.mark.parametrize(
+    "piece", [" ", "A", "A ", "A\n", "_A", "the ", "grade ", "grade:", "<", "[", "*", "```", "not "]
+)
+def test_the_parser_takes_linear_time(piece):
+    """100 ms on a quiet machine."""
+    start = time.process_time()
+    parse_grade(piece * (100_000 // len(piece)))
+    parse_grade(f"{piece * (100_000 // len(piece))}x")
+    assert time.process_time() - start < 2
 
 
 def judge_of(server: ApiServer, monkeypatch, **more) -> ModelJudge:
@@ -94,7 +83,7 @@ def judge_of(server: ApiServer, monkeypatch, **more) -> ModelJudge:
     return ModelJudge(
         ApiClient(
             Endpoint("judge", server.url, "OPENAI_API_KEY_JUDGE", "m"),
-            Limits(backoff_s=0.001, max_backoff_s=0.002),
+            Limits(backoff_s=0.001, max_backoff_s=0.002, deadline_s=0.5),
             **more,
         )
     )
@@ -206,11 +195,45 @@ def test_all_accepted_answers_reach_the_judge():
 
 
 def test_a_model_that_does_not_reply_with_a_verdict_is_found_before_the_first_step(monkeypatch):
-    with ApiServer(default=says("Sure! The answer is right.")) as server, pytest.raises(UserError) as caught:
-        judge_of(server, monkeypatch).check_sync()
-    assert caught.value.exit_code == PREFLIGHT and "Sure!" in str(caught.value)
+    for reply in (says("Sure! The answer is right."), says("A", "length"), says("")):
+        with ApiServer(default=reply) as server, pytest.raises(UserError) as caught:
+            judge_of(server, monkeypatch).check_sync()
+        assert caught.value.exit_code == PREFLIGHT and len(server.requests) == 2
     with ApiServer() as server:
         judge = judge_of(server, monkeypatch)
         judge.check_sync()
         assert judge.metrics()["judge/calls"] == 1
         judge.close()
+
+
+def test_the_message_of_a_judge_without_verdicts_quotes_it_and_names_the_keys(monkeypatch):
+    with ApiServer(default=says("Sure! The answer is right.")) as server, pytest.raises(UserError) as caught:
+        judge_of(server, monkeypatch).check_sync()
+    assert "Sure!" in caught.value.why and "judge_model" in caught.value.fix and "judge_max_tokens" in caught.value.fix
+
+
+@pytest.mark.parametrize("odd", [says("Sure!"), says(""), says("A", "length"), says(None, refusal="no")])
+def test_a_reply_that_is_no_verdict_is_asked_for_once_more_before_the_first_step_too(monkeypatch, odd):
+    with ApiServer(odd) as server:
+        judge_of(server, monkeypatch).check_sync()
+        assert len(server.requests) == 2
+
+
+def test_a_reasoning_judge_has_room_for_its_thoughts(monkeypatch):
+    """A model that thinks for 1,500 tokens, of which the server keeps as many as there is room for."""
+
+    async def thinks(server, request, writer):
+        is_cut = request.body["max_tokens"] < 1500
+        await says(None if is_cut else "<think>B? No.</think>\n\n**A**", "length" if is_cut else "stop")(
+            server, request, writer
+        )
+
+    with ApiServer(default=thinks) as server:
+        judge = judge_of(server, monkeypatch)
+        judge.check_sync()
+        assert len(server.requests) == 1
+        (found,) = verdicts(judge, ("q", "x", ["y"]))
+        assert found.outcome == "correct" and len(server.requests) == 2
+        tight = ModelJudge(judge_of(server, monkeypatch).client, max_tokens=800)  # too little once, enough when doubled
+        (found,) = verdicts(tight, ("q", "x", ["y"]))
+        assert found.outcome == "correct" and len(server.requests) == 4
