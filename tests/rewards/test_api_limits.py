@@ -139,7 +139,8 @@ def test_the_oldest_question_goes_first_and_a_caller_that_is_cancelled_leaves_it
         tasks = [asyncio.create_task(ask(number)) for number in (0, 5, 3, 4, 1)]
         await asyncio.sleep(0)
         tasks[2].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        async with asyncio.timeout(2):
+            await asyncio.gather(*tasks, return_exceptions=True)
         return order, slots.num_taken
 
     assert asyncio.run(run()) == ([0, 1, 4, 5], 0)
