@@ -184,6 +184,29 @@ def bad_logits() -> None:
     grpo.trainer.token_logprobs = broken
 
 
+def bad_logits_while_sampling() -> None:
+    """In the second step the logits of one row are not finite when a token is drawn from them, and when it is trained."""
+    import grpo.trainer
+    from grpo.sampling import decode_step, sampler
+
+    draw, sample, score = decode_step.draw_tokens, sampler.Sampler.sample, grpo.trainer.token_logprobs
+    step = []
+
+    def count(*arguments, **options):
+        step.append(1)
+        return sample(*arguments, **options)
+
+    def spoil(logits_BV, *arguments):
+        if len(step) == 2:
+            logits_BV[0] = float("nan")
+        return draw(logits_BV, *arguments)
+
+    def broken(hidden_CD, *arguments):
+        return score(hidden_CD * float("nan") if len(step) == 2 else hidden_CD, *arguments)
+
+    decode_step.draw_tokens, sampler.Sampler.sample, grpo.trainer.token_logprobs = spoil, count, broken
+
+
 def bad_gradient() -> None:
     """One number of the gradient of the second step is infinite."""
     from grpo.optim import Optimizer

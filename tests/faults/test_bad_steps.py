@@ -24,6 +24,7 @@ INJECTED = {
     "NaN reward": ({"reward_funcs": ["fakes:not_finite"]}, {"BAD_GROUPS": "3", "BAD_VALUE": "nan"}),
     "infinite reward": ({"reward_funcs": ["fakes:not_finite"]}, {"BAD_GROUPS": "4", "BAD_VALUE": "inf"}),
     "NaN logits": ({"beta": 0.0}, {"setup": "bad_logits"}),
+    "NaN logits while sampling": ({"beta": 0.0}, {"setup": "bad_logits_while_sampling"}),
     "infinite gradient": ({}, {"setup": "bad_gradient"}),
 }
 

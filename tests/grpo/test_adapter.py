@@ -69,6 +69,8 @@ def test_pairs_of_unlike_ranks_come_back_and_mean_the_same_to_peft(tmp_path, lor
         {"use_rslora": True},
         {"alpha_pattern": {"v_proj": 3}},
         {"alpha_pattern": {"layers.1.self_attn.v_proj": 3}},
+        {"alpha_pattern": {r"layers\.[01]\..*_proj": 3, "q_proj": 5}},
+        {"rank_pattern": {r".*\.(q|v)_proj": 2}, "alpha_pattern": {"(q|o)_proj": 5}},
         {"alpha_pattern": {"v_proj": 3}, "rank_pattern": {"v_proj": 2}},
         {"alpha_pattern": {"v_proj": 3}, "rank_pattern": {"v_proj": 2, "q_proj": 8}, "use_rslora": True},
     ],
@@ -126,6 +128,11 @@ def test_scales_by_hand(tmp_path):
         {"modules_to_save": ["lm_head"]},
         {"lora_bias": True},
         {"trainable_token_indices": [1]},
+        {"init_lora_weights": "pissa"},  # these changed the base weights, too
+        {"init_lora_weights": "pissa_niter_16"},
+        {"init_lora_weights": "olora"},
+        {"init_lora_weights": "corda"},
+        {"init_lora_weights": "loftq"},
     ],
     ids=str,
 )
