@@ -39,6 +39,8 @@ FREE = {
     "decomposer_base_url",
     "decomposer_api_key_env",
     "decomposer_prices",
+    "judge_max_tokens",
+    "decomposer_max_tokens",
     "api_plain_http",
     "api_max_concurrency",
     "api_deadline_s",

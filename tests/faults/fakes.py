@@ -185,7 +185,7 @@ def bad_logits() -> None:
 
 
 def bad_logits_while_sampling() -> None:
-    """In the second step the logits of one row are not finite when a token is drawn from them, and when it is trained."""
+    """In the second step the logits of one row are not finite, in sampling and in training."""
     import grpo.trainer
     from grpo.sampling import decode_step, sampler
 
