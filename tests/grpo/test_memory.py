@@ -351,11 +351,11 @@ def test_a_step_that_is_done_again_forgets_what_its_first_try_had_summed(made):
             return original(batch)
 
         trainer.policy_logprobs = second_fails
-        steps[name] = step(trainer)
+        steps[name] = step(trainer) | {"tokens counted": trainer.meter.num_tokens}
         assert passes[:2] == [0, 1]
         assert (passes[2:].count(0) == 1) == (name == "again")
     assert steps["whole"]["grad_norm"] > 0.01
-    for metric in ("grad_norm", "loss", "entropy"):
+    for metric in ("grad_norm", "loss", "entropy", "tokens counted"):
         assert steps["again"][metric] == pytest.approx(steps["whole"][metric], rel=1e-4, abs=1e-6)
 
 
