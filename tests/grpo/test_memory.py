@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -333,6 +334,29 @@ def test_smaller_micro_batches_end_at_the_same_weights(made, phase, capsys):
     assert (~same).sum() <= 3  # AdamW's first steps blow up the rounding of a gradient that is nearly 0
     torch.testing.assert_close(halved.optimizer.flat, whole.optimizer.flat, rtol=1e-3, atol=5e-5)
     assert not torch.equal(whole.optimizer.flat, made("untrained").optimizer.flat)
+
+
+def test_a_step_that_is_done_again_forgets_what_its_first_try_had_summed(made):
+    """The first try ends at the second micro-batch, when the first one has added to the gradient and the metrics."""
+    steps = {}
+    for name in ("whole", "again"):
+        trainer = made(name)
+        trainer.budget = replace(trainer.budget, tokens=2 * trainer.longest)  # several micro-batches
+        passes, original = [], trainer.policy_logprobs
+
+        def second_fails(batch, passes=passes, original=original, name=name):
+            passes.append(batch.number)
+            if name == "again" and len(passes) == 2:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return original(batch)
+
+        trainer.policy_logprobs = second_fails
+        steps[name] = step(trainer) | {"tokens counted": trainer.meter.num_tokens}
+        assert passes[:2] == [0, 1]
+        assert (passes[2:].count(0) == 1) == (name == "again")
+    assert steps["whole"]["grad_norm"] > 0.01
+    for metric in ("grad_norm", "loss", "entropy", "tokens counted"):
+        assert steps["again"][metric] == pytest.approx(steps["whole"][metric], rel=1e-4, abs=1e-6)
 
 
 def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, monkeypatch):
