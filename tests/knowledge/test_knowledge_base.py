@@ -220,6 +220,14 @@ def test_ready_made_files_are_served_as_they_are(request, layout, owner):
         assert base.can_search_everything
 
 
+@pytest.mark.parametrize("titles", [["plain", "marked"], ["marked", "plain"]])
+def test_a_document_without_markers_leaves_the_file_factscores(tmp_path, ready_made, titles):
+    texts = {"plain": "A text without markers.", "marked": "<s>A text with them.</s>"}
+    with KnowledgeBase.open(ready_made(tmp_path / "base.db", {title: texts[title] for title in titles})) as base:
+        assert base.kind.owner == "FActScore's"
+        assert [passage.text for passage in base.search("text", titles=["marked"])] == ["A text with them."]
+
+
 def test_the_ids_are_the_same_with_and_without_an_index(knowrl):
     with KnowledgeBase.open(knowrl) as base:
         everything = {passage.id for passage in base.search("Alex Gandhi satyagraha band march", k=10)}

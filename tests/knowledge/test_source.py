@@ -187,6 +187,11 @@ def test_elements_may_end_anywhere_in_what_is_read_at_once(tmp_path, monkeypatch
     ]
 
 
+def test_a_number_goes_on_in_what_is_read_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "CHUNK_BYTES", 3)  # "[12", "345", "6]": 12 is a number, too
+    assert read(tmp_path, b"[123456]") == [Skip(1, "not an object: int")]
+
+
 def test_a_row_over_the_limit_is_skipped_in_an_array_too(tmp_path):
     content = json.dumps(
         [{"title": "a", "text": "b"}, {"title": "big", "text": "x" * 5_000_000}, {"title": "c", "text": "d"}]

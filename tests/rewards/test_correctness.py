@@ -183,6 +183,7 @@ def test_without_an_answer_it_is_wrong_and_the_judge_is_not_asked(make, completi
         "<think>a</think><think>b</think><answer>Paris</answer>",
         "<answer>Paris</answer></answer>",
         "<answer>Paris</answer><think>a</think>",
+        "<think>a<answer>Paris</think></answer>",
         "<think><think>a</think><answer>Paris</answer>",
     ],
 )

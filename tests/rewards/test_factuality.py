@@ -259,22 +259,22 @@ def test_metrics_are_of_the_completions_since_the_last_call(make):
     judge = make(missing_title="unscored")
     judge_all(
         judge,
-        (GOOD + " She works as a cook.", "", "Mira Tolan"),
+        (GOOD + " She works as a cook. She lived in Orun.", "", "Mira Tolan"),
         ("I am not sure.", "", "Jon Orn"),
         (GOOD, "", "Nobody Known"),
         (GOOD, "", "Nobody;Mira Tolan"),
         (GOOD, "", "Mira of Tolan"),
     )
-    metrics = judge.metrics()
+    metrics = judge.metrics()  # of 3 completions with 3, 0 and 1 facts, one of them refuted
     assert metrics == {
         "kb/lookups_exact": 2,
         "kb/lookups_parts": 1,
         "kb/lookups_search": 1,
         "kb/lookups_missing": 1,
         "kb/unscored": 2,
-        "kb/facts_per_completion": 1.0,
-        "kb/supported_frac": pytest.approx(2 / 3),
-        "kb/refuted_frac": pytest.approx(1 / 3),
+        "kb/facts_per_completion": pytest.approx(4 / 3),
+        "kb/supported_frac": 3 / 4,
+        "kb/refuted_frac": 1 / 4,
         "kb/unknown_frac": 0.0,
     }
     assert set(judge.metrics().values()) == {0} and judge.metrics().keys() == metrics.keys()

@@ -73,6 +73,13 @@ def test_parse_finds_blocks_even_in_a_bad_format():
     assert format.parse("nothing").answer is None
 
 
+@pytest.mark.parametrize("text", ["<answer>b</answer><think>a</think>", "<think>a<answer>b</think></answer>"])
+def test_one_of_each_tag_is_not_well_tagged_unless_they_are_in_order(text):
+    parsed = format.parse(text)
+    assert (parsed.is_well_tagged, parsed.problem) == (False, "the tags are out of order")
+    assert format.parse(GOOD).is_well_tagged
+
+
 @pytest.mark.parametrize(
     ("said", "truth", "value"),
     [
