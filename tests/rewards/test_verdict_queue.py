@@ -44,3 +44,25 @@ def test_a_cancelled_completion_disturbs_no_other():
     go.set()
     assert [verdict.reason for verdict in first.result(5) + last.result(5)] == ["a", "c", "d"]
     queue.close()
+
+
+def test_facts_that_gathered_are_verified_in_one_call_and_each_completion_gets_its_own_verdicts():
+    started, go, calls = threading.Event(), threading.Event(), []
+
+    class Waits:
+        name = "waits/1"
+
+        def verify(self, questions):
+            calls.append([fact for fact, _ in questions])
+            started.set()
+            go.wait(5)
+            return [Verdict("unknown", None, 0.0, 0.0, fact) for fact, _ in questions]
+
+    queue = VerdictQueue(Waits())
+    waiting = [queue.submit([("a", [])])]
+    started.wait(5)
+    waiting += [queue.submit([(fact, []) for fact in facts]) for facts in ("b", "cd", "", "efg")]
+    go.set()
+    found = ["".join(verdict.reason for verdict in future.result(5)) for future in waiting]
+    assert found == ["a", "b", "cd", "", "efg"] and calls == [["a"], list("bcdefg")]
+    queue.close()
