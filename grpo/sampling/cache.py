@@ -48,14 +48,6 @@ class KVCache:
                 [old_L2BKSE, old_L2BKSE.new_zeros(*old_L2BKSE.shape[:4], more, old_L2BKSE.shape[5])], dim=4
             )
 
-    def write(
-        self, layer: int, slot_X: torch.Tensor, position_X: torch.Tensor, k_XKE: torch.Tensor, v_XKE: torch.Tensor
-    ) -> None:
-        """Stores token x at (slot_X[x], position_X[x])."""
-        k_BKSE, v_BKSE = self.kv_L2BKSE[layer]
-        k_BKSE[slot_X, :, position_X] = k_XKE
-        v_BKSE[slot_X, :, position_X] = v_XKE
-
     def read(self, layer: int, num_rows: int, num_positions: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return views k_BKSE, v_BKSE of the first `num_rows` slots and `num_positions` positions."""
         k_BKSE, v_BKSE = self.kv_L2BKSE[layer, :, :num_rows, :, :num_positions]

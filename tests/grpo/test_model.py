@@ -278,7 +278,7 @@ TWIN_LAYOUTS = {
 @pytest.mark.parametrize("layout", TWIN_LAYOUTS)
 def test_packed_attention_equals_its_twin_forward_and_backward(dtype, layout):
     """Each token sees its prompt and its own completion up to itself. In bfloat16 it is another program
-    (dense_attention.py), whose rounding costs a hundredth."""
+    (attention/dense.py), whose rounding costs a hundredth."""
     layout, generator = TWIN_LAYOUTS[layout], torch.Generator().manual_seed(0)
     owner = []
     for group, packed in enumerate(layout.groups):
@@ -305,7 +305,7 @@ def test_packed_attention_equals_its_twin_forward_and_backward(dtype, layout):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rows", [3, 8, 11])  # from 8 rows on bfloat16 is computed by dense_attention.py
+@pytest.mark.parametrize("rows", [3, 8, 11])  # from 8 rows on bfloat16 is computed by attention/dense.py
 def test_decode_attention_equals_its_twin_and_writes_its_cache(dtype, rows):
     generator = torch.Generator().manual_seed(rows)
     cache = KVCache(2, 12, 2, 32, 8, dtype, "cpu")
