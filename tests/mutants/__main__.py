@@ -228,7 +228,8 @@ def main() -> int:
     print("\n" + text)
     if options.save:
         page = README.read_text()
-        page = re.sub(r"(<!-- mutants -->\n).*?(\n<!-- /mutants -->)", lambda m: m[1] + text + m[2], page, flags=re.S)
+        block = f"<!-- mutants -->\n{text}\n<!-- /mutants -->"
+        page = re.sub(r"<!-- mutants -->.*?<!-- /mutants -->", lambda _: block, page, flags=re.S)
         README.write_text(page)
     return int(any(r.passed for r in results))
 
