@@ -45,7 +45,7 @@ class Optimizer:
                 leaf.grad = self.grad[rows]
                 groups.append({"params": [leaf], "weight_decay": decay})
         self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
-        self.num_backward, self.num_steps = 0, 0  # passes since the last step; steps made
+        self.num_backward, self.num_steps = 0, 0  # passes since the last step; steps, skipped ones included
         self.scales_loss, self.scale, self.finite_steps = scales_loss, FIRST_SCALE if scales_loss else 1.0, 0
 
     def backward(self, loss: torch.Tensor) -> None:

@@ -1,7 +1,7 @@
 """Groups to micro-batches: one row of tokens each, no padding, shared prompts, loss weights filled once.
 
 Micro-batches are a matter of memory. Any split gives the same gradient, because the denominators of Eq. 8 are those of
-the whole optimizer step over all ranks. (Dropout is the exception: its masks differ from one micro-batch to another.)
+the complete step, over all ranks. (Dropout is the exception: its masks differ from one micro-batch to another.)
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ def set_loss_weights(groups: Sequence[Group], config: TrainConfig, ranks: Ranks)
         dr_grpo   1 / (N L_max)          a constant length instead (2503.20783)
         bnpo      1 / (M Σ_m n_i)        mean over the tokens of each of the M micro-batches, as in TRL
 
-    n_i counts the tokens of completion i. N and the sums run over the completions that are trained, of the whole
-    optimizer step and all ranks. A micro-batch of bnpo is `per_device_train_batch_size` consecutive completions,
+    n_i counts the tokens of completion i. N and the sums run over the completions that are trained, of the complete
+    step and all ranks. A micro-batch of bnpo is `per_device_train_batch_size` consecutive completions,
     however they are packed. Completions that are not trained get 0.
     """
     rows = [completion for group in groups for completion in group.completions]

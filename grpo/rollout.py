@@ -79,7 +79,7 @@ class Rollout:
             for group in groups:
                 self.scorer.collect(group)
                 for completion in group.completions:
-                    completion.advantage = 0.0
+                    completion.advantage = 0.0  # the metrics need one for the groups that are dropped, too
             self.generated += groups
             kept += [group for group in groups if is_mixed(group)]
             most_missing = self.run.ranks.max(self.groups_per_rank - len(kept))

@@ -92,7 +92,7 @@ class Group:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every grade has arrived."""
+        """Whether every grade has arrived, once all completions were submitted."""
         futures = [future for grades in self.pending for future in grades.values()]
         return all(future.done() for future in futures)
 

@@ -1,8 +1,8 @@
 """Choose the implementation of each attention on this machine, by a self-test at start; the log names what was chosen.
 
 `choose` tries the implementations on a small problem of the run's own shape, drops what is missing or wrong, and takes
-the fastest of the rest. On a CPU there is only torch's own. Where bits must be the same in every run, the first that is
-right is taken.
+the fastest of the rest. On a CPU packed.py and decode.py choose by dtype. Where bits must be the same in every run, the
+first that is right is taken.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Read a YAML file and `key=value` arguments into one frozen configuration.
 
-Reading is strict, and reports all mistakes at once with file, line and key (exit code 2): unknown keys, keys set twice,
-wrong types, values out of bounds, and combinations that cannot work.
+Reading is strict. It reports all mistakes in keys and values together, then all in combinations (exit code 2): unknown
+keys, keys set twice, wrong types, values out of bounds, and combinations that cannot work.
 
 - `base: other.yaml` takes all keys from another file first. Its path is relative to the file that names it.
 - `${VAR}` and `${VAR:-default}` stand for environment variables.

@@ -69,10 +69,10 @@ class LoraKeys:
 @dataclass(frozen=True)
 class OptimKeys:
     per_device_train_batch_size: int = key(
-        8, "Completions (stage 2) or conversations (stage 1) per device and accumulation step.", low=1
+        8, "Completions (stage 2) or answers (stage 1) per device and accumulation step.", low=1
     )
     gradient_accumulation_steps: int = key(
-        1, "Multiplies the batch: a step has this many times per_device_train_batch_size.", low=1
+        1, "Multiplies per_device_train_batch_size; memory alone decides the size of micro-batches.", low=1
     )
     learning_rate: float = key(1e-6, "Peak learning rate.", low=0)
     lr_scheduler_type: str = key(
@@ -347,7 +347,7 @@ class SftKeys:
     )
     dataset_split: str = key("train", "File of a hub data set to use: the one whose name contains this word.")
     max_samples: int = key(0, "Use only this many rows, from the first. 0: all.", low=0)
-    max_length: int = key(3072, "Cut conversations of more tokens at the end.", low=2)
+    max_length: int = key(3072, "Cut answers so that prompt and answer fit; leave out longer prompts.", low=2)
     system_prompt: str | None = key(None, "System message of conversations that have none.")
 
 
@@ -395,7 +395,7 @@ IGNORED = {  # keys of engines that are not used here, and what happens instead
     "stage": "the command decides",
     "template": "the tokenizer's chat template is used",
     "finetuning_type": "lora_r decides; 0 trains all weights",
-    "plot_loss": "the loss is always plotted",
+    "plot_loss": "stage 1 always plots the loss",
     "overwrite_cache": "prepared data is not cached",
     "preprocessing_num_workers": "one process reads the data",
     "ddp_timeout": "the time limit of collectives is fixed",

@@ -217,7 +217,7 @@ class JointLinear(nn.Module):
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> tuple[torch.Tensor, ...]:
         if len(self.linears) == 1:
             return self.linears[0](x_TI, mode).split(self.sizes, dim=-1)
-        return tuple(linear(x_TI, mode) for linear in self.linears)
+        return tuple(layer(x_TI, mode) for layer in self.linears)
 
 
 def _slices(sizes: dict[str, int]) -> dict[str, slice]:

@@ -45,7 +45,8 @@ class Policy:
 
 
 def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_weights: bool = True) -> Policy:
-    """Load the policy at step 0: with a new adapter, or (lora_r 0) with all weights trained, or none.
+    """Load the policy at step 0: with a new adapter; with lora_r 0, all weights are trained, or none if `train_weights`
+    is False.
 
     A model path that holds an adapter stands for the adapter on its base.
     """

@@ -1,7 +1,7 @@
 """One decode step: the next token of every live sequence. The only one, for a CPU and for CUDA graphs.
 
-Nothing in it waits for the device, so on a GPU it can be captured. A row that has ended goes on writing where nothing
-is read: its next position in the cache, and the column after its last token.
+With the kernels nothing in it waits for the device, so that on a GPU it can be captured. A row that has ended goes on
+writing where nothing is read: its next position in the cache, and the column after its last token.
 """
 
 from dataclasses import dataclass, fields
