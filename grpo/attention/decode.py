@@ -28,13 +28,14 @@ class DecodeAttention:
 
     def __init__(self, cache: "KVCache", positions_B: torch.Tensor, decoder: str):
         self.cache, self.positions_B = cache, positions_B
+        self.rows_B = torch.arange(len(positions_B), device=positions_B.device)
         self.attend: DecodeKernel = DECODERS[decoder](positions_B + 1, cache.num_positions)
 
     def __call__(
         self, layer: int, q_BHE: torch.Tensor, k_BKE: torch.Tensor, v_BKE: torch.Tensor, rope: Rope
     ) -> torch.Tensor:
         k_BKSE, v_BKSE = self.cache.read(layer, len(q_BHE), self.cache.num_positions)
-        q_BHE = rotate_into_cache(q_BHE, k_BKE, v_BKE, rope, k_BKSE, v_BKSE, self.positions_B)
+        q_BHE = rotate_into_cache(q_BHE, k_BKE, v_BKE, rope, k_BKSE, v_BKSE, self.rows_B, self.positions_B)
         return self.attend(q_BHE, k_BKSE, v_BKSE)
 
 
@@ -48,6 +49,7 @@ class CpuDecodeAttention:
 
     def __init__(self, cache: "KVCache", positions_B: torch.Tensor, longest: int):
         self.cache, self.positions_B = cache, positions_B
+        self.rows_B = torch.arange(len(positions_B), device=positions_B.device)
         is_dense = dense.usable(cache.kv_L2BKSE) and len(positions_B) >= MANY_ROWS
         self.num_positions = cache.num_positions if is_dense else longest
         self.attend = dense.decode if is_dense else F.scaled_dot_product_attention
@@ -59,7 +61,7 @@ class CpuDecodeAttention:
         self, layer: int, q_BHE: torch.Tensor, k_BKE: torch.Tensor, v_BKE: torch.Tensor, rope: Rope
     ) -> torch.Tensor:
         k_BKSE, v_BKSE = self.cache.read(layer, len(q_BHE), self.num_positions)
-        q_BHE = rotate_into_cache(q_BHE, k_BKE, v_BKE, rope, k_BKSE, v_BKSE, self.positions_B)
+        q_BHE = rotate_into_cache(q_BHE, k_BKE, v_BKE, rope, k_BKSE, v_BKSE, self.rows_B, self.positions_B)
         q_BKGE = q_BHE.unflatten(1, (k_BKE.shape[1], -1))
         return self.attend(q_BKGE, k_BKSE, v_BKSE, self.mask_B11S).flatten(1, 2)
 

@@ -108,14 +108,17 @@ def rotate_into_cache(
     rope: Rope,
     k_BKSE: torch.Tensor,
     v_BKSE: torch.Tensor,
+    row_B: torch.Tensor,
     position_B: torch.Tensor,
 ) -> torch.Tensor:
-    """Return the rotated queries; write rotated keys, and values, into row b of the cache at position_B[b]."""
+    """Return the rotated queries; write rotated keys, and values, into row b of the cache at position_B[b].
+
+    row_B: 0 ... B-1, made once for all layers.
+    """
     if uses_kernels(q_BHE):
         from grpo.kernels import rotary as kernel
 
         return kernel.rotate_into_cache(q_BHE, k_BKE, v_BKE, *rope, k_BKSE, v_BKSE, position_B)
-    row_B = torch.arange(len(position_B), device=position_B.device)
     k_BKSE[row_B, :, position_B] = rotate(k_BKE, rope)
     v_BKSE[row_B, :, position_B] = v_BKE
     return rotate(q_BHE, rope)
