@@ -1,11 +1,13 @@
 """Combinations of configuration keys that cannot work."""
 
 import os
+import re
 
 from grpo.config.options import AnyConfig, TrainConfig
 from rewards.registry import NEED_KNOWLEDGE, expand
 
 TRACKERS = ("tensorboard", "swanlab", "wandb", "none")
+RUN_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def find_problems(config: AnyConfig) -> list[str]:
@@ -16,6 +18,10 @@ def find_problems(config: AnyConfig) -> list[str]:
         (
             config.lora_r == 0 and config.adapter_name_or_path and config.lora_dropout,
             "lora_dropout without an adapter (lora_r is 0)",
+        ),
+        (
+            config.run_name is not None and not RUN_NAME.fullmatch(config.run_name),
+            f"run_name may hold letters, digits, dots, dashes and underscores; got {config.run_name!r:.80}",
         ),
         (unknown, f"report_to: unknown {', '.join(unknown)}"),
     ]

@@ -4,7 +4,8 @@ Reading is strict. It reports all mistakes in keys and values together, then all
 keys, keys set twice, wrong types, values out of bounds, and combinations that cannot work.
 
 - `base: other.yaml` takes all keys from another file first. Its path is relative to the file that names it.
-- `${VAR}` and `${VAR:-default}` stand for environment variables.
+- `${VAR}` and `${VAR:-default}` stand for environment variables. Their values are secrets, unless they are paths that
+  exist: no output holds them.
 - `5e-6` is a number, though YAML 1.1 reads it as text.
 - Nothing in a configuration is ever run.
 """
@@ -30,7 +31,7 @@ from grpo.config.options import (
     describe_keys,
 )
 from grpo.config.values import check_bounds, coerce, did_you_mean, expand_variables
-from grpo.errors import CONFIG, UserError
+from grpo.errors import CONFIG, UserError, keep_secret, refer
 from rewards.api.endpoint import MODEL_VARIABLES
 from rewards.registry import NEED_KNOWLEDGE, expand
 
@@ -92,6 +93,9 @@ def load_config(
     if not problems:
         config = kind(**values)
         problems = find_problems(config)
+    for name, value in values.items():
+        if name.endswith("_api_key_env"):
+            keep_secret(value)
     if problems:
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         raise UserError(
@@ -104,12 +108,19 @@ def load_config(
 
 
 def to_yaml(config: AnyConfig) -> str:
-    """Return the configuration as YAML, from which `load_config` makes an equal one."""
+    """Return the configuration as YAML, from which `load_config` makes an equal one. Secrets stay ${VARIABLE}."""
     values = {}
     for name, value in asdict(config).items():
         if value is not None and name not in NOT_REPEATED:
-            values[name] = list(value) if isinstance(value, tuple) else value
+            values[name] = _as_written(value)
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _as_written(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_as_written(item) for item in value]
+    written = refer(str(value))
+    return value if written == str(value) else written
 
 
 # --- reading -------------------------------------------------------------------------------------------------------

@@ -5,13 +5,17 @@ contains `<|im_end|>` stays a question.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from grpo.data.rows import Row
 from grpo.errors import PREFLIGHT, UserError
 from grpo.schema import Prompt
+from grpo.time_limit import time_limit
 
+TEMPLATE_SECONDS = 5.0  # of computing, for one prompt
+MAX_TEMPLATE_CHARS = 1_000_000  # that a chat template may write around the messages
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
 
 
@@ -53,8 +57,7 @@ def eos_ids(folder: Path, tokenizer) -> tuple[int, ...]:
     found = {tokenizer.eos_token_id}
     for name in ("generation_config.json", "config.json"):
         if (folder / name).exists():
-            value = json.loads((folder / name).read_text(encoding="utf-8")).get("eos_token_id")
-            found |= set(value) if isinstance(value, list) else {value}
+            found |= _read_eos_ids(folder / name)
     found.discard(None)
     if not found:
         raise UserError(
@@ -66,12 +69,29 @@ def eos_ids(folder: Path, tokenizer) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
+def _read_eos_ids(path: Path) -> set[int | None]:
+    """Read eos_token_id, a number, a list of numbers or null, from a configuration file of a checkpoint."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+        found = set(value) if isinstance(value, list) else {value}
+        wrong = [value for value in found if value is not None and type(value) is not int]
+        if wrong:
+            raise ValueError(f"its eos_token_id holds {wrong[0]!r:.80}")
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"{path} cannot be read", f"{type(error).__name__}: {error}", "download the checkpoint again", PREFLIGHT
+        ) from None
+    return found
+
+
 class ChatEncoder:
-    """Renders messages with the tokenizer's chat template and encodes them."""
+    """Renders messages with the tokenizer's chat template and encodes them.
+
+    Special tokens, and those that the template itself writes around messages, are never made of a message's text.
+    """
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
-        self.special = [token for token in tokenizer.all_special_tokens if token]
         example = [{"role": "user", "content": "x"}]
         plain, with_header = self._render(example, header=False), self._render(example)
         if not with_header.startswith(plain) or with_header == plain:
@@ -82,6 +102,20 @@ class ChatEncoder:
                 PREFLIGHT,
             )
         self.opens_think = with_header.rstrip().endswith("<think>")
+        self.longest_token = max(map(len, tokenizer.get_vocab()))  # characters
+        self._find_markup(with_header)
+
+    def _find_markup(self, rendered: str) -> None:
+        """Find the tokens that a message must not spell. A model answers with <think>, so that may be spelled."""
+        added = {id: token for id, token in self.tokenizer.added_tokens_decoder.items() if token.content}
+        markup = [token.content for token in added.values() if token.content in rendered and token.content != "<think>"]
+        self.forbidden = {id for id, token in added.items() if token.special or token.content in markup}
+        self.forbidden.discard(self.tokenizer.unk_token_id)  # any text may hold what the tokenizer does not know
+        # Not all such tokens are flagged as special. Cut after its first character, a token is not recognised.
+        cuts = [f"(?<={re.escape(text[0])})(?={re.escape(text[1:])})" for text in markup if text[1:]]
+        self.cuts = re.compile("|".join(cuts) or "(?!)")
+        spelled = [] if any(token.normalized for token in added.values()) else [t.content for t in added.values()]
+        self.suspicious = re.compile("|".join(map(re.escape, spelled)))
 
     def prompt(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
         """Render messages up to the assistant's header; return the text and its tokens.
@@ -92,7 +126,7 @@ class ChatEncoder:
         text = self._render(messages)
         markers = {}  # index of such a message -> what stands for it in the template
         for index, message in enumerate(messages):
-            if any(token in message["content"] for token in self.special):
+            if self._spells_markup(message["content"]):
                 markers[index] = f"\ue000{index}\ue001"
         if not markers:
             return text, self._encode(text)
@@ -102,14 +136,12 @@ class ChatEncoder:
         for index, marker in markers.items():
             before, found, rest = rest.partition(marker)
             if not found or marker in rest:
-                raise UserError(
-                    "the chat template does not contain each message exactly once",
-                    "a message holds a special token and cannot be encoded safely",
-                    "remove special tokens from the data",
-                    PREFLIGHT,
-                )
+                raise _unsafe("the chat template does not contain each message exactly once")
             ids += self._encode(before) + self.plain(messages[index]["content"])
         return text, ids + self._encode(rest)
+
+    def _spells_markup(self, text: str) -> bool:
+        return self.suspicious.search(text) is not None and self._encode(text) != self.plain(text)
 
     def answer(self, text: str) -> list[int]:
         """Return the tokens of an answer as the policy would generate it, and the end token.
@@ -120,16 +152,28 @@ class ChatEncoder:
             text = text.lstrip().removeprefix("<think>").lstrip("\n")
         return [*self.plain(text), self.tokenizer.eos_token_id]
 
+    def max_chars(self, num_tokens: int) -> int:
+        """Return how many characters so many tokens can spell. A longer text has more tokens, so it is not encoded."""
+        return num_tokens * self.longest_token
+
     def plain(self, text: str) -> list[int]:
         """Return the tokens of a text in which nothing is special."""
-        return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        ids: list[int] = []
+        for piece in self.cuts.split(text):
+            ids += self.tokenizer.encode(piece, add_special_tokens=False, split_special_tokens=True)
+        if not self.forbidden.isdisjoint(ids):
+            raise _unsafe("the tokenizer finds a special token in any text that spells it")
+        return ids
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def _render(self, messages: Sequence[Message], header: bool = True) -> str:
         try:
-            return self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=header)
+            with time_limit(TEMPLATE_SECONDS):
+                text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=header)
+            if len(text) > MAX_TEMPLATE_CHARS + sum(len(message["content"]) for message in messages):
+                raise ValueError(f"it writes more than {MAX_TEMPLATE_CHARS} characters around the messages")
         except Exception as error:  # Jinja's own errors and a template's raise_exception()
             raise UserError(
                 "the chat template cannot render a prompt",
@@ -137,6 +181,12 @@ class ChatEncoder:
                 "if it allows no system role, put the instructions into prompt_template",
                 PREFLIGHT,
             ) from None
+        return text
+
+
+def _unsafe(what: str) -> UserError:
+    why = "a message holds a special token and cannot be encoded safely"
+    return UserError(what, why, "remove special tokens from the data", PREFLIGHT)
 
 
 def make_prompts(
@@ -147,15 +197,16 @@ def make_prompts(
     prompts = []
     for row in rows:
         content = template.replace("{question}", row.question)
-        text, ids = encoder.prompt([*system, {"role": "user", "content": content}])
-        prompts.append(Prompt(row.index, text, tuple(ids), row.columns))
+        if len(content) <= encoder.max_chars(max_prompt_length):
+            text, ids = encoder.prompt([*system, {"role": "user", "content": content}])
+            prompts.append(Prompt(row.index, text, tuple(ids), row.columns))
     kept = [prompt for prompt in prompts if len(prompt.ids) <= max_prompt_length]
     if not kept:
-        shortest = min(len(prompt.ids) for prompt in prompts)
+        shortest = min((len(prompt.ids) for prompt in prompts), default=f"more than {max_prompt_length}")
         raise UserError(
             "every prompt is longer than max_prompt_length",
             f"the shortest has {shortest} tokens, allowed are {max_prompt_length}",
             "raise max_prompt_length",
             PREFLIGHT,
         )
-    return kept, len(prompts) - len(kept)
+    return kept, len(rows) - len(kept)

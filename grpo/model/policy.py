@@ -101,15 +101,15 @@ def find_parts(name_or_path: str, revision: str, adapter: str | None) -> tuple[P
             "set only one of them",
             PREFLIGHT,
         )
-    base = load_adapter(folder).base_model
-    if not base:
+    adapter = load_adapter(folder)
+    if not adapter.base_model:
         raise UserError(
             f"the adapter {folder} does not name its base model",
             "adapter_config.json has no base_model_name_or_path",
             "set model_name_or_path to the base, and adapter_name_or_path to the adapter",
             PREFLIGHT,
         )
-    return fetch_model(base), folder, base
+    return fetch_model(adapter.base_model, adapter.base_revision), folder, adapter.base_model
 
 
 def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:

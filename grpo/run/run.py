@@ -22,7 +22,7 @@ from grpo.attention import select
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
 from grpo.device.distributed import TIMEOUT, Ranks, choose_device
-from grpo.errors import CONFIG, SIGINT, SIGTERM, STORAGE, Interrupted, UserError, describe, escape, redact
+from grpo.errors import CONFIG, SIGINT, STORAGE, Interrupted, UserError, describe, escape, redact
 from grpo.model.policy import Policy
 from grpo.optim import Optimizer
 from grpo.run import checkpoint
@@ -63,11 +63,10 @@ class Run:
             open_debug_log(self.debug, self.path / "debug.log")
             checkpoint.clean(self.path, keep=0)
         self.ranks.barrier()
-        self._handlers = {
-            signal.SIGINT: signal.signal(signal.SIGINT, self._on_signal),
-            signal.SIGTERM: signal.signal(signal.SIGTERM, self._on_signal),
-            signal.SIGALRM: signal.signal(signal.SIGALRM, self._on_alarm),
-        }
+        self._handlers = {signal.SIGALRM: signal.signal(signal.SIGALRM, self._on_alarm)}
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
+                self._handlers[number] = signal.signal(number, self._on_signal)
         self._configure_libraries()
         for notice in self.notices:
             self.say(f"note: {notice}")
@@ -126,7 +125,7 @@ class Run:
     def _on_signal(self, number: int, frame: Any) -> None:
         if self.stop_code == SIGINT and number == signal.SIGINT:
             raise KeyboardInterrupt  # a second Ctrl-C does not wait
-        self.stop_code = SIGINT if number == signal.SIGINT else SIGTERM
+        self.stop_code = 128 + number
         if not self.is_training:
             raise Interrupted(self.stop_code)
         signal.setitimer(signal.ITIMER_REAL, GRACE_S, 0.5)

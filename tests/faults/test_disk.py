@@ -54,6 +54,18 @@ def test_a_full_disk_during_a_save(processes, chat_checkpoint, finished, tmp_pat
     assert all(torch.equal(saved[name], wanted[name]) for name in wanted)
 
 
+def test_a_full_disk_under_the_tokenizer(processes, chat_checkpoint, tmp_path):
+    """Its library is written in Rust and raises a bare Exception. First a checkpoint, then final/ meets the limit."""
+    config = write_config(tmp_path, chat_checkpoint, max_steps=2)
+    full = processes.train(config, setup="full_disk_under_the_tokenizer")
+    assert full.code == 6 and is_message(full.stderr) and "checkpoint-2" in full.stderr, full.stderr
+    assert [folder.name for folder in checkpoint.checkpoints(tmp_path / "run")] == ["checkpoint-1"]
+    config = write_config(tmp_path, chat_checkpoint, "once", max_steps=1, save_steps=0)
+    full = processes.train(config, setup="full_disk_under_the_tokenizer")
+    assert full.code == 6 and is_message(full.stderr) and state(tmp_path / "once")["exit_code"] == 6
+    assert sorted(path.name for path in (tmp_path / "once").glob("final*")) == []
+
+
 def test_a_full_disk_under_the_final_weights(processes, copy, tmp_path):
     config, run_dir = copy
     shutil.rmtree(run_dir / "final")
