@@ -47,7 +47,7 @@ class Trainer:
             scales_loss=self.model.build.dtype == torch.float16,
         )
         self.health = Health(run.say)
-        self.meter, self.clock = TokenMeter(), Clock()
+        self.meter, self.clock = TokenMeter(), Clock(run.device)
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
 
     def set_data(self, order: Order, data_hash: str, rows_per_step: int, longest: int) -> None:

@@ -142,9 +142,10 @@ def std(values: Sequence[float]) -> float:
 
 
 class Clock:
-    """Seconds of a step by phase. What no phase claims is time/train."""
+    """Seconds of a step by phase. What no phase claims is time/train. On a GPU a phase ends when its work is done."""
 
-    def __init__(self):
+    def __init__(self, device: torch.device | None = None):
+        self.wait = torch.cuda.synchronize if device and device.type == "cuda" else lambda: None
         self.restart()
 
     def restart(self) -> None:
@@ -158,11 +159,13 @@ class Clock:
         """Count the time inside as `phase`, one of the keys of `phases`."""
         started, self.phase = time.perf_counter(), phase
         yield
+        self.wait()
         self.phase = ""  # after an error it stays, and tells where that happened
         self.phases[phase] += time.perf_counter() - started
 
     def result(self) -> dict[str, float]:
         """Return the seconds of every phase, and of the step since `restart`."""
+        self.wait()
         step_time = time.perf_counter() - self.started
         train_time = step_time - sum(self.phases.values())
         return {**self.phases, "time/train": train_time, "step_time": step_time}
