@@ -49,7 +49,7 @@ class GrpoTrainer(Trainer):
         )
         if run.device.type == "cuda":
             run.say(
-                f"on this GPU: {ops.describe(run.device)}; decode attention {self.rollout.sampler.decoder}; "
+                f"on this GPU: {ops.describe(run.device)}; decode attention {self.rollout.sampler.decode_kernel}; "
                 f"packed attention {select.packed_choice(self.model)}"
             )
 

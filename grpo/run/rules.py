@@ -196,10 +196,10 @@ def refuses_everything(history: History) -> str | None:
     To do: resume from an earlier checkpoint; lower learning_rate, raise beta, or use more questions whose answers the
     model knows.
     """
-    rates = [step.get("refusal_rate", math.nan) for step in history.steps[-MEMORY:]]
-    *earlier, now = rates
-    if not all(map(math.isfinite, rates)):
+    rates = _finite(history.steps[-MEMORY:], "refusal_rate")
+    if not rates:
         return None
+    *earlier, now = rates
     answered = 0.0
     for refused in earlier:
         answered = ANSWER_RATE_DECAY * answered + (1 - ANSWER_RATE_DECAY) * (1 - refused)
