@@ -18,7 +18,7 @@ from grpo.data.prompts import load_tokenizer
 from grpo.errors import CONFIG, PREFLIGHT, UserError, run_main
 from grpo.model.adapter import is_adapter, load_adapter, save_adapter
 from grpo.model.policy import Policy, load_for_inference, load_policy
-from grpo.model.weights import DTYPES, save_checkpoint
+from grpo.model.weights import DTYPES
 from grpo.optim import Optimizer
 from grpo.run import checkpoint
 
@@ -32,9 +32,7 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
     if (source / checkpoint.MANIFEST_FILE).exists():
         checkpoint.find_checkpoint(source.parent, str(source))  # raises if it is damaged
     if merge:
-        policy = load(source, dtype)
-        save_checkpoint(policy.model, target, DTYPES.get(dtype))
-        policy.tokenizer.save_pretrained(target)
+        load(source, dtype).save_merged(target, DTYPES.get(dtype))
     elif is_adapter(source):
         save_adapter(load_adapter(source), target)
         load_tokenizer(source).save_pretrained(target)
