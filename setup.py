@@ -8,7 +8,10 @@ setup(
     python_requires=">=3.11",
     packages=[
         "grpo",
-        *(f"grpo.{room}" for room in ("attention", "config", "data", "device", "kernels", "model", "run", "sampling")),
+        *(
+            f"grpo.{room}"
+            for room in ("attention", "config", "data", "device", "kernels", "model", "report", "run", "sampling")
+        ),
         "rewards",
         *(f"rewards.{room}" for room in ("api", "knowrl", "mathematics")),
         "knowledge",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from grpo.attention.decode import DECODERS, sdpa
+from grpo.attention.decode import DECODE_KERNELS, sdpa
 from grpo.attention.flash import FlashPackedAttention
 from grpo.attention.packed import PackedAttention
 from grpo.device.ops import HALF, Settings, triton_problem
@@ -91,7 +91,7 @@ def _try(name: str, run: Callable, wanted: torch.Tensor, tolerance: float, clock
 # --- attention of one new token per slot ---------------------------------------------------------------------------
 
 
-def choose_decoder(
+def choose_decode_kernel(
     heads: int,
     kv_heads: int,
     head_dim: int,
@@ -99,7 +99,7 @@ def choose_decoder(
     num_positions: int,
     dtype: torch.dtype,
     device: torch.device | str,
-    decoders: Mapping[str, Callable] = DECODERS,
+    kernels: Mapping[str, Callable] = DECODE_KERNELS,
 ) -> Choice:
     """Choose the decode attention for `rows` sequences of up to `num_positions` tokens.
 
@@ -107,9 +107,9 @@ def choose_decoder(
     """
     rows, num_positions = min(rows, TRIAL_ROWS), min(num_positions, TRIAL_POSITIONS)
     if torch.device(device).type != "cuda":
-        decoders = {"sdpa": decoders["sdpa"]}
+        kernels = {"sdpa": kernels["sdpa"]}
     elif not Settings.kernels or triton_problem():
-        decoders = {name: make for name, make in decoders.items() if name != "triton"}
+        kernels = {name: make for name, make in kernels.items() if name != "triton"}
     generator = torch.Generator(device).manual_seed(0)
     q_BHE = torch.randn(rows, heads, head_dim, generator=generator, device=device).to(dtype)
     kv = torch.randn(2, rows, kv_heads, num_positions, head_dim, generator=generator, device=device).to(dtype)
@@ -118,7 +118,7 @@ def choose_decoder(
     wanted = sdpa(lengths_B, num_positions)(q_BHE.double(), *kv.double())
     kv.masked_fill_(beyond_BS[None, :, None, :, None], 10.0)
     candidates = {
-        name: (lambda make=make: make(lengths_B, num_positions)(q_BHE, *kv)) for name, make in decoders.items()
+        name: (lambda make=make: make(lengths_B, num_positions)(q_BHE, *kv)) for name, make in kernels.items()
     }
     return choose(candidates, wanted, TOLERANCE[dtype], replay_seconds, Settings.repeatable)
 

@@ -128,7 +128,7 @@ def decode_attention(
     q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor, lengths_B: torch.Tensor, num_positions: int
 ) -> torch.Tensor:
     """Attend from one query per row to the first lengths_B[b] positions: the kernel, one of
-    attention.decode.DECODERS."""
+    attention.decode.DECODE_KERNELS."""
     from grpo.kernels import decode_attention as kernel
 
     return kernel.decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)

@@ -3,6 +3,7 @@
 import math
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -91,6 +92,21 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
     if known:
         metrics["accuracy"] = known.count("correct") / len(known)
         metrics["refusal_rate"] = known.count("refused") / len(known)
+        metrics |= _coverage(groups)
+    return metrics
+
+
+def _coverage(groups: Sequence[Group]) -> dict[str, float]:
+    """Say for how many questions the group holds a right answer, and how often it declines one that it knows.
+
+    A group knows its question if a quarter of its completions is right, and more are right than wrong: a lucky guess
+    is not knowledge.
+    """
+    counts = [Counter(outcome_of(completion.scores) for completion in group.completions) for group in groups]
+    known = [c for c in counts if c["correct"] > c["wrong"] and c["correct"] >= c.total() / 4]
+    metrics = {"coverage": mean([float(count["correct"] > 0) for count in counts])}
+    if known:
+        metrics["refusal_rate_known"] = mean([count["refused"] / count.total() for count in known])
     return metrics
 
 

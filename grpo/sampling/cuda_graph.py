@@ -34,10 +34,10 @@ class DecodeGraphs:
         model: Decoder,
         slots: Slots,
         eos_ids: Sequence[int],
-        decoder: str = "sdpa",
+        kernel: str = "sdpa",
         capture: Callable[..., Recorded] | None = None,
     ):
-        self.model, self.slots, self.decoder, self.capture = model, slots, decoder, capture
+        self.model, self.slots, self.kernel, self.capture = model, slots, kernel, capture
         self.eos = torch.tensor(eos_ids, dtype=torch.int64, device=slots.ended_B.device)
         self.graphs: dict[tuple, Recorded] = {}  # by rows and what is sampled
 
@@ -59,7 +59,7 @@ class DecodeGraphs:
 
     def step(self, rows: int, params: SamplingParams, head_VD: torch.Tensor) -> None:
         """Generate one token for each of the first `rows` slots."""
-        attend = DecodeAttention(self.slots.cache, self.slots.position_B[:rows], self.decoder)
+        attend = DecodeAttention(self.slots.cache, self.slots.position_B[:rows], self.kernel)
         decode_step(self.model, self.slots, rows, attend, params, head_VD, self.eos)
 
     def _captured(self, rows: int, params: SamplingParams, head_VD: torch.Tensor) -> Recorded:

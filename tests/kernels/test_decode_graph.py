@@ -20,7 +20,7 @@ def model(request, tmp_path_factory):
     return made
 
 
-def generate(model, first_ids, seeds, limits, sampling, eos, steps=3, spare=4, decoder="sdpa", capture=None):
+def generate(model, first_ids, seeds, limits, sampling, eos, steps=3, spare=4, kernel="sdpa", capture=None):
     """One-token prompts, so that there is nothing to prefill; `spare` slots stay free."""
     c, longest = model.config, max(limits)
     slots = Slots.make(
@@ -41,7 +41,7 @@ def generate(model, first_ids, seeds, limits, sampling, eos, steps=3, spare=4, d
     ):
         tensor[live] = torch.as_tensor(value)
     slots.ended_B[live] = False
-    graphs = DecodeGraphs(model, slots, eos, decoder, capture)
+    graphs = DecodeGraphs(model, slots, eos, kernel, capture)
     with torch.inference_mode(), model.prepacked() as head:
         while not bool(slots.ended_B[live].all()):
             graphs.run(len(first_ids), steps, sampling, head)
@@ -76,7 +76,7 @@ def test_the_kernels_give_the_same_tokens(model, sampling, switch_kernels_on):
     """RMSNorm, rotation into the cache, split-KV attention, SwiGLU and drawing, all in the interpreter."""
     wanted = generate(model, FIRST[:3], SEEDS[:3], [6, 3, 5], sampling, [2])
     asked = switch_kernels_on()
-    ours = generate(model, FIRST[:3], SEEDS[:3], [6, 3, 5], sampling, [2], decoder="triton")
+    ours = generate(model, FIRST[:3], SEEDS[:3], [6, 3, 5], sampling, [2], kernel="triton")
     assert asked == {"rms_norm", "rotate_into_cache", "swiglu", "draw_tokens"}
     assert [ids for ids, _ in ours] == [ids for ids, _ in wanted]
     assert all(
