@@ -18,6 +18,7 @@ setup(
         *(f"knowledge.{room}" for room in ("facts", "store")),
     ],
     package_dir={"grpo.kernels": "kernels"},  # its own name belongs to another library: see grpo/__init__.py
+    package_data={"rewards": ["examples/*.jsonl"]},
     install_requires=[
         "torch>=2.11,<2.14",
         "transformers>=5.0",
