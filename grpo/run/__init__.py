@@ -8,5 +8,6 @@ Read in this order:
 - guard.py, health.py, memory.py: what protects a step;
 - toy.py: a small world made from scratch, for runs without a download.
 
-These files import the other rooms of grpo/, rewards/ and knowledge/. Only guard.py and evaluation.py know a trainer.
+These files import the other rooms of grpo/, rewards/ and knowledge/. Only guard.py knows
+the trainer, and only evaluation.py the rollout.
 """

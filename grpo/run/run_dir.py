@@ -1,6 +1,7 @@
 """The output directory: it belongs to one run at a time, and records the state of that run.
 
-config.resolved.yaml  run_state.json  metrics.jsonl  tb/  completions/  debug.log  checkpoint-N/  final/
+config.resolved.yaml  run_state.json  metrics.jsonl  evaluation.json  tb/  completions/  loss.png (stage 1)
+debug.log  checkpoint-N/  final/
 """
 
 import json
