@@ -167,6 +167,9 @@ class _WithoutSecrets:
 
 def run_main(main: Callable[[list[str]], int | None]) -> None:
     """Run `main(argv)` and end the process with its exit code; a failure prints at most three lines on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal may lack a character that a model has written
+            stream.reconfigure(errors="backslashreplace")
     sys.stdout, sys.stderr = _WithoutSecrets(sys.stdout), _WithoutSecrets(sys.stderr)
     try:
         code = main(sys.argv[1:]) or 0

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
     """Raise TimeoutError inside after so many seconds of computing.
 
-    Python can interrupt only its main thread; in another one there is no limit.
+    Python can interrupt only its main thread, and only on Unix; elsewhere there is no limit.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
         return
 

@@ -245,8 +245,8 @@ class KnowledgeKeys:
     missing_title_policy: str = key(
         "zero",
         "Factuality of a completion whose title is not in the knowledge base. zero: 0. search: use what full-text "
-        "search finds. unscored: leave the completion out; only wrong answers need factuality, so only they leave the "
-        "group, and a refusal looks worst in it.",
+        "search finds. unscored: leave the completion out of its group. Since only wrong answers need factuality, only "
+        "they leave, and the worst of those that stay is then the refusal.",
         choices=("zero", "unscored", "search"),
     )
     decomposer: str = key(
@@ -320,7 +320,7 @@ class ApiKeys:
 @dataclass(frozen=True)
 class LogKeys:
     log_completions: bool = key(True, "Write completions to completions/, with every reward and its reason.")
-    num_completions_to_print: int = key(0, "Completions to print at each logged step.", low=0)
+    num_completions_to_print: int = key(0, "Completions to print at each logged step. Needs log_completions.", low=0)
 
 
 @dataclass(frozen=True)

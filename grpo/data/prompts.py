@@ -52,9 +52,52 @@ def load_tokenizer(folder: Path, chat_template: str | None = None):
     return tokenizer
 
 
+def render(tokenizer, messages: Sequence[Message], header: bool = True) -> str:
+    """Render messages with the chat template. header: end with the assistant's header, as a prompt does."""
+    try:
+        with time_limit(TEMPLATE_SECONDS):
+            text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=header)
+        if len(text) > MAX_TEMPLATE_CHARS + sum(len(message["content"]) for message in messages):
+            raise ValueError(f"it writes more than {MAX_TEMPLATE_CHARS} characters around the messages")
+    except Exception as error:  # Jinja's own errors and a template's raise_exception()
+        raise UserError(
+            "the chat template cannot render a prompt",
+            f"{type(error).__name__}: {error}",
+            "if it allows no system role, put the instructions into prompt_template",
+            PREFLIGHT,
+        ) from None
+    return text
+
+
+def turn_end(tokenizer) -> int | None:
+    """Return the token that ends an assistant's turn: the special token that follows its text in the chat template.
+
+    Base models often name another end token than their template uses: Qwen2.5's name <|endoftext|>, and their template
+    ends a turn with <|im_end|>. If no special token follows, it is the tokenizer's end token, or None without one.
+    """
+    mark = "\ue000"
+    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": mark}]
+    _, _, rest = render(tokenizer, turns, header=False).partition(mark)
+    following = tokenizer.encode(rest.lstrip(), add_special_tokens=False)
+    if following and following[0] in special_tokens(tokenizer):
+        return following[0]
+    return tokenizer.eos_token_id
+
+
+def special_tokens(tokenizer) -> dict[int, str]:
+    """Return all special tokens: id -> text.
+
+    The tokenizer's own list, `all_special_ids`, lacks those without a role in its settings, such as Llama 3's headers.
+    """
+    return {index: token.content for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+
+
 def eos_ids(folder: Path, tokenizer) -> tuple[int, ...]:
-    """Return every token that ends a completion: those of the tokenizer, generation_config.json and config.json."""
-    found = {tokenizer.eos_token_id}
+    """Return every token that ends a completion.
+
+    They are those of the chat template, the tokenizer, generation_config.json and config.json.
+    """
+    found = {turn_end(tokenizer), tokenizer.eos_token_id}
     for name in ("generation_config.json", "config.json"):
         if (folder / name).exists():
             found |= _read_eos_ids(folder / name)
@@ -92,8 +135,9 @@ class ChatEncoder:
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
+        self.end = turn_end(tokenizer)
         example = [{"role": "user", "content": "x"}]
-        plain, with_header = self._render(example, header=False), self._render(example)
+        plain, with_header = render(tokenizer, example, header=False), render(tokenizer, example)
         if not with_header.startswith(plain) or with_header == plain:
             raise UserError(
                 "the chat template ignores add_generation_prompt",
@@ -107,15 +151,17 @@ class ChatEncoder:
 
     def _find_markup(self, rendered: str) -> None:
         """Find the tokens that a message must not spell. A model answers with <think>, so that may be spelled."""
-        added = {id: token for id, token in self.tokenizer.added_tokens_decoder.items() if token.content}
-        markup = [token.content for token in added.values() if token.content in rendered and token.content != "<think>"]
-        self.forbidden = {id for id, token in added.items() if token.special or token.content in markup}
+        added = {index: token for index, token in self.tokenizer.added_tokens_decoder.items() if token.content}
+        texts = {token.content for token in added.values()}
+        markup = {text for text in texts if text in rendered and re.search(r"[^\w\s]", text)} - {"<think>"}
+        self.forbidden = {index for index, token in added.items() if token.special or token.content in markup}
         self.forbidden.discard(self.tokenizer.unk_token_id)  # any text may hold what the tokenizer does not know
-        # Not all such tokens are flagged as special. Cut after its first character, a token is not recognised.
+        # DeepSeek-R1's <｜User｜> is not flagged as special. Cut after its first character, a token is not recognised.
         cuts = [f"(?<={re.escape(text[0])})(?={re.escape(text[1:])})" for text in markup if text[1:]]
         self.cuts = re.compile("|".join(cuts) or "(?!)")
-        spelled = [] if any(token.normalized for token in added.values()) else [t.content for t in added.values()]
-        self.suspicious = re.compile("|".join(map(re.escape, spelled)))
+        # Text that spells such a token only once it is normalised cannot be told by its looks: look closer at any text.
+        can_hide = any(token.normalized for token in added.values())
+        self.suspicious = re.compile("" if can_hide else "|".join(map(re.escape, texts)))
 
     def prompt(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
         """Render messages up to the assistant's header; return the text and its tokens.
@@ -123,7 +169,7 @@ class ChatEncoder:
         The text is encoded in one piece, as in the model's training. Only messages that spell a special token are
         encoded apart from the template around them.
         """
-        text = self._render(messages)
+        text = render(self.tokenizer, messages)
         markers = {}  # index of such a message -> what stands for it in the template
         for index, message in enumerate(messages):
             if self._spells_markup(message["content"]):
@@ -131,7 +177,7 @@ class ChatEncoder:
         if not markers:
             return text, self._encode(text)
         marked = [{**message, "content": markers.get(i, message["content"])} for i, message in enumerate(messages)]
-        rest = self._render(marked)
+        rest = render(self.tokenizer, marked)
         ids: list[int] = []
         for index, marker in markers.items():
             before, found, rest = rest.partition(marker)
@@ -150,7 +196,14 @@ class ChatEncoder:
         """
         if self.opens_think:
             text = text.lstrip().removeprefix("<think>").lstrip("\n")
-        return [*self.plain(text), self.tokenizer.eos_token_id]
+        if self.end is None:
+            raise UserError(
+                "no token is known that ends an answer",
+                "the chat template ends no turn with a special token, and the tokenizer has no eos_token",
+                "add eos_token to tokenizer_config.json",
+                PREFLIGHT,
+            )
+        return [*self.plain(text), self.end]
 
     def max_chars(self, num_tokens: int) -> int:
         """Return how many characters so many tokens can spell. A longer text has more tokens, so it is not encoded."""
@@ -167,21 +220,6 @@ class ChatEncoder:
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
-
-    def _render(self, messages: Sequence[Message], header: bool = True) -> str:
-        try:
-            with time_limit(TEMPLATE_SECONDS):
-                text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=header)
-            if len(text) > MAX_TEMPLATE_CHARS + sum(len(message["content"]) for message in messages):
-                raise ValueError(f"it writes more than {MAX_TEMPLATE_CHARS} characters around the messages")
-        except Exception as error:  # Jinja's own errors and a template's raise_exception()
-            raise UserError(
-                "the chat template cannot render a prompt",
-                f"{type(error).__name__}: {error}",
-                "if it allows no system role, put the instructions into prompt_template",
-                PREFLIGHT,
-            ) from None
-        return text
 
 
 def _unsafe(what: str) -> UserError:

@@ -42,6 +42,12 @@ _READ_ERRORS = (  # of damaged or hostile files
     RecursionError,
     re.error,
 )
+PICKLED_FILE = "adapter_model.bin"  # the older format of PEFT
+CONVERSION = (
+    'python -c "import torch, safetensors.torch as s; '
+    f"s.save_file({{k: v.contiguous() for k, v in torch.load('{PICKLED_FILE}', weights_only=True).items()}}, "
+    f"'{WEIGHTS_FILE}')\""
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,13 @@ def is_adapter(folder: Path) -> bool:
 
 def load_adapter(folder: Path) -> Adapter:
     """Read an adapter written by PEFT or by `save_adapter`; UserError (exit 3) if it is not a plain LoRA adapter."""
+    if (folder / PICKLED_FILE).exists() and not (folder / WEIGHTS_FILE).exists():
+        raise UserError(
+            f"{folder} holds no {WEIGHTS_FILE}",
+            f"found {PICKLED_FILE}; pickled weights can run code and are not read",
+            f"convert them, in that folder: {CONVERSION}",
+            PREFLIGHT,
+        )
     try:
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
         extras = _extras(config)
