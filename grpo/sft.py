@@ -120,7 +120,7 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
         return config
     stage1, notices = load_stage1(config)
     final = Path(stage1.output_dir) / "final"
-    if not final.exists():
+    if not run.ranks.of_main(final.exists()):
         run.say(f"cold start: {config.cold_start} into {stage1.output_dir}")
         sft(stage1, notices, run.ranks)
     return replace(config, model_name_or_path=str(final), cold_start=None)

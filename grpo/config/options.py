@@ -12,7 +12,12 @@ import yaml
 
 REQUIRED = ("model_name_or_path", "output_dir", "dataset_id_or_path", "reward_funcs")
 MADE_BY_TOY_WORLD = ("model_name_or_path", "dataset_id_or_path")
-NOT_REPEATED = ("resume_from_checkpoint", "overwrite_output_dir")  # they concern one invocation, not the run
+NOT_REPEATED = (  # they concern one invocation, not the run
+    "resume_from_checkpoint",
+    "overwrite_output_dir",
+    "allow_changes",
+)
+INPUTS = ("dataset", "base_weights", "tokenizer", "chat_template")  # whose content a checkpoint has a fingerprint of
 
 
 def key(
@@ -121,13 +126,21 @@ class RunKeys:
     resume_from_checkpoint: bool | str = key(
         False, "Resume. true: from the newest valid checkpoint in output_dir. A path: from that checkpoint."
     )
+    allow_changes: list[str] = key(
+        (),
+        "Resume although these have changed since the checkpoint: names of keys, or dataset, base_weights, tokenizer "
+        "and chat_template for their contents.",
+    )
     logging_steps: int = key(1, "Write metrics every so many steps.", low=1)
     save_steps: int = key(50, "Save a checkpoint every so many steps. 0: only at the end.", low=0)
     save_total_limit: int = key(3, "Number of checkpoints to keep. 0: all.", low=0)
     report_to: list[str] = key(
         ("tensorboard",), "Trackers that get the metrics as well as metrics.jsonl: tensorboard, swanlab, wandb or none."
     )
-    run_name: str | None = key(None, "Name of the run in swanlab and wandb. Unset: that of output_dir.")
+    run_name: str | None = key(
+        None,
+        "Name of the run in swanlab and wandb, of letters, digits, dots, dashes and underscores. Unset: output_dir.",
+    )
     disable_tqdm: bool = key(False, "Hide the progress bar.")
     toy_world: str | None = key(
         None,
@@ -191,7 +204,9 @@ class LossKeys:
         None, "Upper bound of the ratio where the advantage is negative (two-sided clipping). Unset: none.", above=1
     )
     use_bias_correction_kl: bool = key(
-        False, "Multiply the KL estimate by the ratio, so that its gradient is that of the KL divergence."
+        False,
+        "Multiply the KL estimate by the ratio, so that its gradient is that of the KL divergence. false: the formula "
+        "of DeepSeekMath, with which KnowRL trained. TRL 1.16 has true by default.",
     )
     importance_sampling_level: str = key(
         "token", "Compute the ratio per token, or per sequence (GSPO).", choices=("token", "sequence")

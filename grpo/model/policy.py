@@ -19,14 +19,17 @@ from grpo.schema import Completion
 
 @dataclass
 class Policy:
-    """A decoder that is being trained. `start`: the adapter that was merged into it, if any; `base`: the checkpoint's
-    name."""
+    """A decoder that is being trained.
+
+    start: the adapter that was merged into it, if any. base: the checkpoint's name. folders: of checkpoint and adapter.
+    """
 
     model: Decoder
     tokenizer: object
     eos_ids: tuple[int, ...]
     start: Adapter | None
     base: str
+    folders: tuple[Path, ...] = ()
 
     def decode(self, completion: Completion) -> str:
         """Return its text, without special tokens."""
@@ -76,7 +79,8 @@ def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_wei
     source = fetch_model(config.tokenizer_name_or_path) if config.tokenizer_name_or_path else model_path
     tokenizer = load_tokenizer(source, config.chat_template)
     check_vocabulary(tokenizer, model)
-    return Policy(model, tokenizer, eos_ids(model_path, tokenizer), start, base)
+    folders = (model_path, adapter_path) if adapter_path else (model_path,)
+    return Policy(model, tokenizer, eos_ids(model_path, tokenizer), start, base, folders)
 
 
 def load_reference(config: TrainConfig, policy: Policy) -> Decoder:
