@@ -9,9 +9,9 @@
     tiar          1       0, and the advantage                 -1           2605.25850
                           gains lambda (1 - 2 p)
 
-With `abstention`, answering pays where the probability of being right exceeds t, abstention_threshold. p is the share of right ones among the
-answers of the group that were attempted. Of karl and tiar only the rule about refusals is taken from the papers: the
-other two numbers are TruthRL's, and karl's second stage of training is left out.
+With `abstention`, answering pays where the probability of being right exceeds abstention_threshold. p is the share of
+right ones among the answers of the group that were attempted. Of karl and tiar only the rule about refusals is taken
+from the papers: the other two numbers are TruthRL's, and karl's second stage of training is left out.
 """
 
 from collections.abc import Callable, Mapping, Sequence
