@@ -24,6 +24,7 @@ setup(
         "transformers>=5.0",
         "safetensors>=0.5",
         "numpy>=1.26",
+        "psutil>=5.9",
         "openai>=1.60",
         "sqlalchemy>=2.0",
         "pyyaml>=6.0",

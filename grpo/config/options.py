@@ -211,6 +211,12 @@ class LossKeys:
         "or not at all: none (or false).",
         choices=("group", "batch", "none", True, False),
     )
+    multi_objective_aggregation: str = key(
+        "sum_then_normalize",
+        "How several rewards make one advantage. normalize_then_sum (GDPO): normalize each within its group, add them "
+        "up, and divide by the deviation over the batch, whatever scale_rewards says.",
+        choices=("sum_then_normalize", "normalize_then_sum"),
+    )
     num_iterations: int = key(1, "Updates per generated batch. TRL counts each of them as a step.", low=1)
     mask_truncated_completions: bool = key(False, "Leave completions that hit max_completion_length out of the loss.")
     dynamic_sampling: bool = key(
@@ -236,6 +242,13 @@ class RewardKeys:
     math_reward_correct: float = key(1.0, "Value of the reward math if the last boxed answer is right.")
     math_reward_wrong: float = key(-1.0, "Value of the reward math if it is wrong.")
     math_reward_no_answer: float = key(-0.5, "Value of the reward math if nothing is boxed.")
+    abstention_threshold: float = key(
+        0.5,
+        "For the reward abstention: the probability of being right from which on answering pays more than declining.",
+        low=0,
+        high=0.99,
+    )
+    tiar_lambda: float = key(1.0, "For the reward tiar: weight of what is added to the advantage of a refusal.", low=0)
     soft_punish_cache: int = key(
         0, "For the reward soft_overlong_punishment: tokens before the length limit at which the penalty starts.", low=0
     )
