@@ -47,8 +47,14 @@ class Scorer:
 
     def collect(self, group: Group) -> None:
         """Wait for a group's grades; set each completion's scores and its reward, their weighted sum."""
-        for completion, futures in zip(group.completions, group.pending, strict=True):
-            completion.scores = {reward.name: futures[reward.name].result() for reward in self.rewards}
+        for completion in group.completions:
+            completion.scores = {}
+        for reward in self.rewards:
+            scores = [futures[reward.name].result() for futures in group.pending]
+            scores = reward.finish(scores) if reward.finish else scores
+            for completion, score in zip(group.completions, scores, strict=True):
+                completion.scores[reward.name] = score
+        for completion in group.completions:
             completion.reward = combine(completion.scores, self.rewards, self.weights)
         group.pending = []
 

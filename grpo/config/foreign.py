@@ -226,7 +226,6 @@ REFUSED = {
     "loraplus_*": (_NOTHING, _ADAPTERS),
     "mask_history": (_NOTHING, _ANSWERS),
     "min_p": ((None, 0), _SAMPLING),
-    "multi_objective_aggregation": (("sum_then_normalize",), "rewards are added, then normalised"),
     "neftune_noise_alpha": ((None, 0), "embeddings get no noise"),
     "off_policy_mask_threshold": ((None,), "see delta and sampler_importance_sampling_correction"),
     "pissa_*": (_NOTHING, _ADAPTERS),

@@ -214,6 +214,12 @@ class LossKeys:
         "or not at all: none (or false).",
         choices=("group", "batch", "none", True, False),
     )
+    multi_objective_aggregation: str = key(
+        "sum_then_normalize",
+        "How several rewards make one advantage. normalize_then_sum (GDPO): normalize each within its group, add them "
+        "up, and divide by the deviation over the batch, whatever scale_rewards says.",
+        choices=("sum_then_normalize", "normalize_then_sum"),
+    )
     num_iterations: int = key(1, "Updates per generated batch. TRL counts each of them as a step.", low=1)
     mask_truncated_completions: bool = key(False, "Leave completions that hit max_completion_length out of the loss.")
     dynamic_sampling: bool = key(
@@ -237,6 +243,13 @@ class RewardKeys:
     math_reward_correct: float = key(1.0, "Value of the reward math if the last boxed answer is right.")
     math_reward_wrong: float = key(-1.0, "Value of the reward math if it is wrong.")
     math_reward_no_answer: float = key(-0.5, "Value of the reward math if nothing is boxed.")
+    abstention_threshold: float = key(
+        0.5,
+        "For the reward abstention: the probability of being right from which on answering pays more than declining.",
+        low=0,
+        high=0.99,
+    )
+    tiar_lambda: float = key(1.0, "For the reward tiar: weight of what is added to the advantage of a refusal.", low=0)
     soft_punish_cache: int = key(
         0, "For the reward soft_overlong_punishment: tokens before the length limit at which the penalty starts.", low=0
     )
@@ -253,8 +266,8 @@ class KnowledgeKeys:
     missing_title_policy: str = key(
         "zero",
         "Factuality of a completion whose title is not in the knowledge base. zero: 0. search: use what full-text "
-        "search finds. unscored: leave the completion out; only wrong answers need factuality, so only they leave the "
-        "group, and a refusal looks worst in it.",
+        "search finds. unscored: leave the completion out of its group. Since only wrong answers need factuality, only "
+        "they leave, and the worst of those that stay is then the refusal.",
         choices=("zero", "unscored", "search"),
     )
     decomposer: str = key(
@@ -332,7 +345,7 @@ class LogKeys:
         "Write completions/: all answers of the first step, the last one and every logging_steps-th, with every reward "
         "and its reason.",
     )
-    num_completions_to_print: int = key(0, "Completions to print at each logged step.", low=0)
+    num_completions_to_print: int = key(0, "Completions to print at each logged step. Needs log_completions.", low=0)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,9 @@ GLOSSARY = {
     "advantage_abs_mean": "mean |advantage| over completions; 0: nothing is learned",
     "accuracy": "share of completions whose answer is right, by the first reward that knows the outcome",
     "refusal_rate": "share of completions that decline to answer",
+    "coverage": "share of questions that some completion of their group answers right: pass@k, k = num_generations",
+    "refusal_rate_known": "share of completions that decline, among questions that their group knows: a quarter of its "
+    "completions is right, and more are right than wrong",
     "rewards/<name>/mean": "mean over scorable completions",
     "rewards/<name>/std": "standard deviation over scorable completions",
     "rewards/<name>/unscored_frac": "share of completions that this reward could not score; or, if larger, "

@@ -189,7 +189,8 @@ def _continue_lines(path: Path, first_step: int) -> int:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         kept = [line + "\n" for line in lines if _step_of(line) <= first_step]
         write_atomically(path, "".join(kept))
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    binary = getattr(os, "O_BINARY", 0)  # Windows' own flag: no \r before \n
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | binary, 0o644)
 
 
 def _step_of(line: str) -> float:
@@ -209,5 +210,5 @@ def _append(descriptor: int, line: str) -> None:
             written = os.write(descriptor, data)
             data = data[written:]
     except OSError:
-        os.truncate(descriptor, size)
+        os.ftruncate(descriptor, size)
         raise

@@ -14,7 +14,7 @@ import torch
 from grpo.config.load import load_config, to_yaml
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.errors import Interrupted, UserError
-from grpo.run import checkpoint
+from grpo.run import alarm, checkpoint
 from grpo.run import run as run_module
 from grpo.run.resume import FREE, WARNED, check_changes
 from grpo.run.run import Run
@@ -121,7 +121,7 @@ def test_with_peers_only_what_all_drop_together_is_dropped(tmp_path, monkeypatch
 
 
 def test_on_leaving_everything_is_as_it_was(tmp_path):
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    numbers = (signal.SIGINT, signal.SIGTERM, alarm.SIGNAL)
     before = [signal.getsignal(number) for number in numbers]
     with Run(configured(tmp_path)):
         assert all(signal.getsignal(number) != handler for number, handler in zip(numbers, before, strict=True))
