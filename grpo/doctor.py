@@ -22,7 +22,7 @@ from grpo.config.entries import split_arguments
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import eos_ids, load_tokenizer
-from grpo.data.questions import load_prompts
+from grpo.data.questions import Questions, load_prompts
 from grpo.device import ops
 from grpo.device.distributed import choose_device
 from grpo.errors import PREFLIGHT, STORAGE, UserError, describe, escape, redact, run_main
@@ -153,7 +153,7 @@ class Doctor:
         notes: list[str] = []
         self.built_rewards = build_rewards(config.reward_funcs, asdict(config))
         self.prompts, _ = load_prompts(
-            config, self.policy, self.built_rewards, config.dataset_id_or_path, config.max_samples, notes.append
+            config, self.policy, self.built_rewards, Questions.to_train(config), notes.append
         )
         lengths = sorted(len(prompt.ids) for prompt in self.prompts)
         median = lengths[len(lengths) // 2]

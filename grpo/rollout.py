@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from grpo.advantages import group_advantages, normalize_then_sum, reward_std
 from grpo.config.options import TrainConfig
-from grpo.data.questions import load_prompts
+from grpo.data.questions import Questions, load_prompts
 from grpo.data.rows import Order
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.model.policy import Policy
@@ -29,9 +29,7 @@ class Rollout:
 
     def __init__(self, config: TrainConfig, run: Run, policy: Policy, scorer: Scorer, clock: Clock):
         self.config, self.run, self.policy, self.scorer, self.clock = config, run, policy, scorer, clock
-        self.prompts, self.data_hash = load_prompts(
-            config, policy, scorer.rewards, config.dataset_id_or_path, config.max_samples, run.say
-        )
+        self.prompts, self.data_hash = load_prompts(config, policy, scorer.rewards, Questions.to_train(config), run.say)
         self.order = Order(len(self.prompts), config.seed, config.shuffle_dataset)
         completions_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps
         self.groups_per_rank = completions_per_rank // config.num_generations

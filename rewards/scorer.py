@@ -125,8 +125,12 @@ class _Element:
 
 
 def combine(scores: dict[str, Score], rewards: Sequence[Reward], weights: Sequence[float]) -> float | None:
-    """Return the weighted sum of the scores; None as soon as one of them is None."""
+    """Return the weighted sum of the scores; None as soon as one of them is None.
+
+    A reward of weight 0 is logged and counts for nothing, not even where it is None.
+    """
     values = [scores[reward.name].value for reward in rewards]
-    if any(value is None for value in values):
+    paid = [(weight, value) for weight, value in zip(weights, values, strict=True) if weight]
+    if any(value is None for _, value in paid):
         return None
-    return sum(weight * value for weight, value in zip(weights, values, strict=True))
+    return sum(weight * value for weight, value in paid)

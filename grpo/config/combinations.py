@@ -38,6 +38,10 @@ def _training_checks(config: TrainConfig) -> list[tuple[bool, str]]:
             "top_p and top_k need num_iterations: 1, "
             "since the tokens that they keep are known only for the policy that sampled",
         ),
+        (
+            config.eval_size and config.eval_dataset_id_or_path,
+            "eval_size and eval_dataset_id_or_path both name held-out questions; set one of them",
+        ),
         ("{question}" not in config.prompt_template, "prompt_template does not contain {question}"),
     ]
 

@@ -46,6 +46,7 @@ ALIASES = {
     "tokenizer_name": "tokenizer_name_or_path",
     "tokenizer_path": "tokenizer_name_or_path",
     "trackio_project": "project",
+    "val_size": "eval_size",
     "vllm_importance_sampling_cap": "sampler_importance_sampling_cap",
     "vllm_importance_sampling_correction": "sampler_importance_sampling_correction",
     "wandb_name": "run_name",

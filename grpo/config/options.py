@@ -163,6 +163,11 @@ class DataKeys:
     eval_dataset_id_or_path: str | None = key(
         None, "Held-out questions, which are answered before and after training, and every eval_steps."
     )
+    eval_size: int = key(
+        0,
+        "Hold out the last so many rows of dataset_id_or_path as such questions; they are never trained on. 0: none.",
+        low=0,
+    )
     eval_steps: int = key(0, "Evaluate every so many steps. 0: only before and after training.", low=0)
     eval_max_samples: int = key(0, "Use only this many held-out questions, from the first. 0: all.", low=0)
     eval_group_field: str | None = key(
@@ -239,7 +244,9 @@ class RewardKeys:
         "Rewards: built-in names, package.module:function, or the presets knowrl, knowrl_v1 and knowrl_v2. "
         "rewards/registry.py lists them.",
     )
-    reward_weights: list[float] | None = key(None, "One weight per reward. Unset: all 1.")
+    reward_weights: list[float] | None = key(
+        None, "One weight per reward. Unset: all 1. A reward of weight 0 is logged and not paid."
+    )
     math_reward_correct: float = key(1.0, "Value of the reward math if the last boxed answer is right.")
     math_reward_wrong: float = key(-1.0, "Value of the reward math if it is wrong.")
     math_reward_no_answer: float = key(-0.5, "Value of the reward math if nothing is boxed.")

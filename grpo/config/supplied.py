@@ -11,10 +11,15 @@ from rewards.api.endpoint import MODEL_VARIABLES
 from rewards.registry import NEED_KNOWLEDGE, PRESETS, expand
 
 KNOWRL_MODEL = "gpt-4o-mini"  # judge and decomposer of KnowRL's code
-KNOWRL_PROMPT = (
-    "Think first, between <think> and </think>: recall what you know and check it against facts. Then give the answer "
-    "alone, between <answer> and </answer>. If you do not know the answer, reply exactly: I don't know"
-)
+KNOWRL_PROMPT = """\
+Think first, between <think> and </think>: recall what you know and check it against facts. Then give the answer
+alone, between <answer> and </answer>. If you do not know it, write there exactly: I don't know
+
+Two examples:
+<think>The Rhine flows through Basel, and Basel is a city in Switzerland.</think>
+<answer>Switzerland</answer>
+<think>I recall no film of that name, and would have to guess its director.</think>
+<answer>I don't know</answer>"""
 NO_REWARD = (
     "reward_funcs is not set. KnowRL's files do not set it, but have a knowledge base: set knowledge_base or the "
     "variable FACTSCORE_DB_PATH, and knowrl_v2 is used. The math guide's have reward_correct, and math is used. "

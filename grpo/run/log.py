@@ -14,7 +14,7 @@ from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
 from grpo.errors import escape, redact
 from grpo.run.glossary import check_names
-from grpo.run.metrics import Window
+from grpo.run.metrics import Window, outcome_of
 from grpo.run.trackers import Tracker, open_tracker
 from grpo.schema import Completion, Group, Prompt
 from grpo.storage import failpoint, write_atomically
@@ -169,6 +169,7 @@ def completion_record(prompt: Prompt, completion: Completion) -> dict[str, Any]:
         "finish_reason": completion.finish_reason,
         "num_tokens": len(completion.ids),
         "reward": _as_json(completion.reward),
+        "outcome": outcome_of(scores),
         "advantage": _as_json(completion.advantage),
         "rewards": {name: _as_json(score.value) for name, score in scores.items()},
         "reasons": {name: score.reason for name, score in scores.items()},
