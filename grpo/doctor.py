@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
+from grpo.config.entries import split_arguments
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import eos_ids, load_tokenizer
@@ -30,6 +31,7 @@ from grpo.model.lora import Build
 from grpo.model.policy import Policy, check_vocabulary, choose_dtype, find_parts, lora_spec
 from grpo.model.weights import read_config, tensor_slots
 from grpo.run import memory
+from grpo.run.trackers import check_trackers
 from grpo.sft import load_stage1
 from rewards.registry import build_rewards
 
@@ -65,6 +67,7 @@ class Doctor:
     def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
         yield "machine", self.machine
         yield "output", self.output
+        yield "trackers", lambda: check_trackers(self.config)
         if self.config.cold_start:
             yield "stage 1", self.cold_start
         if self.config.toy_world:
@@ -239,21 +242,21 @@ def examine(config: TrainConfig, memory_gb: float | None = None) -> Iterator[Fin
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m grpo.doctor",
+        usage="%(prog)s CONFIG [key=value ...] [--json] [--memory-gb N]",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("config", metavar="CONFIG", help="config of stage 2")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="any key of it (python -m grpo.train -h)")
     parser.add_argument("--json", action="store_true", help="print all findings as JSON")
     parser.add_argument("--memory-gb", type=float, metavar="N", help="count memory for a GPU of N GB")
     return parser
 
 
 def main(argv: list[str]) -> int:
-    arguments, dashed = make_parser().parse_known_intermixed_args(argv)  # dashed: overrides such as --beta=0.1
-    config, notices = load_config(arguments.config, arguments.overrides + dashed)
-    findings = [Finding("config", True, "; ".join([f"{arguments.config} is complete", *notices]))]
+    arguments, rest = make_parser().parse_known_args(argv)
+    path, overrides = split_arguments(rest)
+    config, notices = load_config(path, overrides)
+    findings = [Finding("config", True, "; ".join([f"{path} is complete", *notices]))]
     findings += examine(config, arguments.memory_gb)
     if arguments.json:
         print(redact(json.dumps([asdict(finding) for finding in findings])))

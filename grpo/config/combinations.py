@@ -5,7 +5,7 @@ import os
 from grpo.config.options import AnyConfig, TrainConfig
 from rewards.registry import NEED_KNOWLEDGE, expand
 
-TRACKERS = ("tensorboard", "swanlab", "wandb", "none")
+TRACKERS = ("tensorboard", "swanlab", "wandb", "trackio", "none")
 
 
 def find_problems(config: AnyConfig) -> list[str]:

@@ -1,7 +1,7 @@
 """Every configuration key: its name, type, default, meaning and bounds.
 
 `load.py` turns a YAML file and a command line into a `TrainConfig` or an `SftConfig`. The names are those of TRL,
-which KnowRL uses too; ALIASES lists the names that other tools use. A key means the same in both stages.
+which KnowRL uses too; foreign.py lists the names that other tools use. A key means the same in both stages.
 """
 
 import textwrap
@@ -118,16 +118,24 @@ class RunKeys:
     overwrite_output_dir: bool = key(
         False, "Start anew in a directory that holds a run, and remove the files of that run."
     )
-    resume_from_checkpoint: bool | str = key(
+    resume_from_checkpoint: bool | str | None = key(
         False, "Resume. true: from the newest valid checkpoint in output_dir. A path: from that checkpoint."
     )
-    logging_steps: int = key(1, "Write metrics every so many steps.", low=1)
+    logging_steps: int = key(
+        1, "Average so many steps for the trackers and on the terminal. metrics.jsonl has every step.", low=1
+    )
     save_steps: int = key(50, "Save a checkpoint every so many steps. 0: only at the end.", low=0)
     save_total_limit: int = key(3, "Number of checkpoints to keep. 0: all.", low=0)
     report_to: list[str] = key(
-        ("tensorboard",), "Trackers that get the metrics as well as metrics.jsonl: tensorboard, swanlab, wandb or none."
+        ("tensorboard",),
+        "Trackers that get the metrics as well as metrics.jsonl: tensorboard, swanlab, wandb, trackio or none.",
     )
-    run_name: str | None = key(None, "Name of the run in swanlab and wandb. Unset: that of output_dir.")
+    run_name: str | None = key(None, "Name of the run in swanlab, wandb and trackio. Unset: that of output_dir.")
+    project: str = key("grpo", "Project in swanlab, wandb and trackio.")
+    swanlab_project: str | None = key(None, "Project in swanlab. Unset: the variable SWANLAB_PROJ_NAME, or project.")
+    swanlab_workspace: str | None = key(None, "Organisation in swanlab. Unset: your own account.")
+    wandb_project: str | None = key(None, "Project in wandb. Unset: the variable WANDB_PROJECT, or project.")
+    wandb_entity: str | None = key(None, "Team in wandb. Unset: your own account.")
     disable_tqdm: bool = key(False, "Hide the progress bar.")
     toy_world: str | None = key(
         None,
@@ -339,7 +347,11 @@ class ApiKeys:
 
 @dataclass(frozen=True)
 class LogKeys:
-    log_completions: bool = key(True, "Write completions to completions/, with every reward and its reason.")
+    log_completions: bool = key(
+        True,
+        "Write completions/: all answers of the first step, the last one and every logging_steps-th, with every reward "
+        "and its reason.",
+    )
     num_completions_to_print: int = key(0, "Completions to print at each logged step. Needs log_completions.", low=0)
 
 
@@ -377,52 +389,6 @@ class SftConfig(ModelKeys, LoraKeys, SftKeys, OptimKeys, RunKeys):
 
 
 AnyConfig = TrainConfig | SftConfig
-
-ALIASES = {  # names in LLaMA-Factory, in the math guide, and in older and newer versions of TRL
-    "lora_rank": "lora_r",
-    "lora_target": "lora_target_modules",
-    "cutoff_len": "max_length",
-    "dtype": "torch_dtype",
-    "kl_coef": "beta",
-    "num_return_sequences": "num_generations",
-    "max_new_tokens": "max_completion_length",
-    "num_epochs": "num_train_epochs",
-    "dataset_splits": "dataset_split",
-    "data_path": "dataset_id_or_path",
-    "dataset": "dataset_id_or_path",
-    "vllm_importance_sampling_correction": "sampler_importance_sampling_correction",
-    "vllm_importance_sampling_cap": "sampler_importance_sampling_cap",
-    "swanlab_experiment_name": "run_name",
-    "best_answer_field": "answer_field",
-    "model_name": "model_name_or_path",
-    "batch_size": "per_device_train_batch_size",
-    "max_seq_length": "max_length",
-    "val_size": "eval_size",
-    "target_modules": "lora_target_modules",
-}
-
-IGNORED = {  # keys of engines that are not used here, and what happens instead
-    "attn_implementation": "the fastest attention that works on this machine is chosen",
-    "optim": "the optimizer is AdamW with float32 states",
-    "gradient_checkpointing_kwargs": "checkpointing does not need them",
-    "use_vllm": "the built-in sampler generates",
-    "vllm_mode": "the built-in sampler generates",
-    "vllm_gpu_memory_utilization": "the cache is sized by free memory",
-    "vllm_model_impl": "the built-in sampler generates",
-    "logging_strategy": "metrics are logged every logging_steps",
-    "save_strategy": "checkpoints are saved every save_steps",
-    "swanlab_project": "the project is named grpo, and the run after output_dir",
-    "do_train": "the command decides",
-    "stage": "the command decides",
-    "template": "the tokenizer's chat template is used",
-    "finetuning_type": "lora_r decides; 0 trains all weights",
-    "plot_loss": "stage 1 always plots the loss",
-    "overwrite_cache": "prepared data is not cached",
-    "preprocessing_num_workers": "one process reads the data",
-    "ddp_timeout": "the time limit of collectives is fixed",
-    "remove_unused_columns": "rewards see all columns",
-    "dataset_dir": "dataset_id_or_path is a path",
-}
 
 
 def describe_keys(kind: type) -> str:

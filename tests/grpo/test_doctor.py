@@ -44,11 +44,16 @@ def test_a_healthy_config(config, capsys, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     code, found = examine(capsys, config)
     assert code == 0 and all(finding["ok"] for finding in found.values())
-    assert list(found) == ["config", "machine", "output", "model", "data", "rewards", "memory"]
+    assert list(found) == ["config", "machine", "output", "trackers", "model", "data", "rewards", "memory"]
     assert "4 prompts" in found["data"]["text"] and "GB" in found["memory"]["text"]
     assert sorted(tmp_path.rglob("*")) == before
     assert main([str(config)]) == 0
-    assert capsys.readouterr().out.count("ok    ") == 7
+    assert capsys.readouterr().out.count("ok    ") == 8
+
+
+def test_flags_and_keys_may_stand_in_any_order(config, capsys):
+    code, found = examine(capsys, "--memory-gb", 80, "--max_samples", 3, "--config", config, "beta=0.1")
+    assert code == 0 and "3 prompts" in found["data"]["text"] and "of 80.0 GB" in found["memory"]["text"]
 
 
 def test_on_a_gpu_it_says_what_computes(monkeypatch):
