@@ -15,13 +15,14 @@ The last line of stdout is JSON.
 import torch
 
 from bench import ceilings, models, timing
-from grpo.attention.select import choose_decoder
+from grpo.attention.select import choose_decode_kernel
+from grpo.device.capture import CudaCapture
 from grpo.device.draw import SamplingParams
 from grpo.device.ops import describe
 from grpo.model.decoder import Decoder
 from grpo.run import memory
 from grpo.sampling.cache import KVCache
-from grpo.sampling.cuda_graph import CudaCapture, DecodeGraphs
+from grpo.sampling.cuda_graph import DecodeGraphs
 from grpo.sampling.decode_step import Slots
 
 RANKS = {"1.5b": 16, "7b": 256}
@@ -33,7 +34,7 @@ ADAPTER_ROWS = 96
 class Steps:
     """Decode steps of `rows` sequences with `context` tokens each; `run` makes STEPS of them from the same state."""
 
-    def __init__(self, model: Decoder, rows: int, context: int, decoder: str, top_p: float):
+    def __init__(self, model: Decoder, rows: int, context: int, kernel: str, top_p: float):
         config, build = model.config, model.build
         self.model, self.rows, self.context = model, rows, context
         self.sampling = SamplingParams(STEPS, top_p=top_p)
@@ -50,7 +51,7 @@ class Steps:
         self.slots = Slots.make(cache, STEPS)
         self.slots.seed_B.copy_(torch.arange(rows))
         capture = CudaCapture() if str(build.device) == "cuda" else None
-        self.graphs = DecodeGraphs(model, self.slots, (), decoder, capture)
+        self.graphs = DecodeGraphs(model, self.slots, (), kernel, capture)
 
     @torch.inference_mode()
     def run(self) -> None:
@@ -78,7 +79,7 @@ def measure(name: str, model: Decoder, rows: int, options, peak: dict[str, float
     """Time the steps of one model at one number of rows."""
     config, build = model.config, model.build
     positions = options.context + STEPS + 1
-    choice = choose_decoder(
+    choice = choose_decode_kernel(
         config.num_heads, config.num_kv_heads, config.head_dim, rows, positions, build.dtype, options.device
     )
     steps = Steps(model, rows, options.context, choice.name, options.top_p)

@@ -86,7 +86,7 @@ def our_pass(model: Decoder, batches: list[PackedBatch], chunk: int) -> None:
 def backward(logp_C: torch.Tensor, batch: PackedBatch | SimpleNamespace) -> None:
     """Compute the loss that both sides share, and its gradients. The old log-probs are the new ones.
 
-    batch: what the loss needs of one: old_logp_C, advantage_C, weight_C, row_C.
+    batch: what the loss needs of one: old_logp_C, advantage_C, weight_C, completion_C.
     """
     batch.old_logp_C = logp_C.detach()
     loss, _ = policy_loss(batch, logp_C, TrainConfig())
@@ -118,10 +118,10 @@ class Padded:
         self.mask_NS = torch.tensor(mask, device=device)
         self.width = right  # the last positions, which hold the completions
         self.is_scored_NS = self.mask_NS[:, left:].bool()
-        row_C = torch.arange(len(ids), device=device)[:, None].expand(-1, right)[self.is_scored_NS]
-        advantage_C = torch.tensor(advantages, device=device)[row_C]
-        weight_C = torch.full_like(advantage_C, 1 / len(row_C))
-        self.batch = SimpleNamespace(row_C=row_C, advantage_C=advantage_C, weight_C=weight_C)
+        completion_C = torch.arange(len(ids), device=device)[:, None].expand(-1, right)[self.is_scored_NS]
+        advantage_C = torch.tensor(advantages, device=device)[completion_C]
+        weight_C = torch.full_like(advantage_C, 1 / len(completion_C))
+        self.batch = SimpleNamespace(completion_C=completion_C, advantage_C=advantage_C, weight_C=weight_C)
 
     def run(self) -> None:
         """Run forward, loss and backward over all rows at once."""

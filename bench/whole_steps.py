@@ -153,7 +153,7 @@ def watch_one_step(name: str, trainer: GrpoTrainer, options, seen: list[dict], c
         peak = torch.cuda.max_memory_allocated()
         checks[f"{name}: peak memory / predicted"] = peak / predicted_peak(trainer, resident, packed_tokens(groups))
         checks[f"{name}: peak GB"] = peak / 1e9
-        print(f"  attention: decode {trainer.rollout.sampler.decoder}", flush=True)
+        print(f"  attention: decode {trainer.rollout.sampler.decode_kernel}", flush=True)
     if options.profile:
         cases[-1]["kernels"] = profile_training(trainer, groups, options.device)
     return checks

@@ -7,20 +7,17 @@ into which the adapter is merged in float32 and rounded once.
 """
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from grpo.config.load import load_config
-from grpo.config.options import SftConfig, TrainConfig
+from grpo.config.options import TrainConfig
 from grpo.data.prompts import load_tokenizer
 from grpo.errors import CONFIG, PREFLIGHT, UserError, run_main
 from grpo.model.adapter import is_adapter, load_adapter, save_adapter
-from grpo.model.policy import Policy, load_for_inference, load_policy
-from grpo.model.weights import DTYPES, save_checkpoint
-from grpo.optim import Optimizer
+from grpo.model.weights import DTYPES
 from grpo.run import checkpoint
+from grpo.run.saved import find_saved, load_saved
 
 CPU = torch.device("cpu")
 
@@ -29,12 +26,13 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
     """Write `target`. Exit 3 if `source` holds nothing to export, 6 if it is a damaged checkpoint."""
     if target.exists() and any(target.iterdir()):
         raise UserError(f"{target} is not empty", "", "give a new folder", CONFIG)
+    saved = find_saved(str(source))
+    source = Path(saved.name)
     if (source / checkpoint.MANIFEST_FILE).exists():
         checkpoint.find_checkpoint(source.parent, str(source))  # raises if it is damaged
     if merge:
-        policy = load(source, dtype)
-        save_checkpoint(policy.model, target, DTYPES.get(dtype))
-        policy.tokenizer.save_pretrained(target)
+        policy = load_saved(saved, TrainConfig(torch_dtype=dtype), CPU)
+        policy.save_merged(target, DTYPES.get(dtype))
     elif is_adapter(source):
         save_adapter(load_adapter(source), target)
         load_tokenizer(source).save_pretrained(target)
@@ -47,26 +45,12 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
         )
 
 
-def load(source: Path, dtype: str) -> Policy:
-    """Load the policy of an adapter folder, of a model, or of a training checkpoint of full fine-tuning."""
-    resolved = source / "config.resolved.yaml"
-    if is_adapter(source) or not resolved.exists():
-        return load_for_inference(TrainConfig(model_name_or_path=str(source), torch_dtype=dtype), CPU)
-    kind = TrainConfig if "reward_funcs" in resolved.read_text(encoding="utf-8") else SftConfig
-    config, _ = load_config(resolved, kind=kind)
-    policy = load_policy(replace(config, torch_dtype="float32"), CPU)
-    master_weights, _ = checkpoint.read_state(source)
-    Optimizer(policy.model.parameters(), (0.9, 0.999), 1e-8, 0.0).load_state(master_weights)
-    policy.model.refresh()
-    return policy
-
-
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m grpo.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "checkpoint", type=Path, metavar="CHECKPOINT", help="checkpoint-N/ or final/ of a run, or any adapter"
+        "checkpoint", type=Path, metavar="CHECKPOINT", help="a run, its checkpoint-N/ or final/, or any adapter"
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="a new folder")
     parser.add_argument("--merge", action="store_true", help="write a complete checkpoint with the adapter merged")

@@ -124,7 +124,7 @@ def pack_batch(parts: list[Part], number: int = 0, device: torch.device | str = 
         positions_T=integers(positions),
         source_C=integers(source),
         targets_C=integers(targets),
-        row_C=integers(rows),
+        completion_C=integers(rows),
         weight_C=floats(weights),
         sampler_logp_C=floats(logps),
         cut_C=floats(cuts),

@@ -55,6 +55,7 @@ class Score:
     outcome: Outcome | None = None
     details: dict[str, float] = field(default_factory=dict)
     asked: dict[str, bool] = field(default_factory=dict)
+    bonus: float = 0.0  # added to the advantage
 
 
 @dataclass
@@ -154,7 +155,7 @@ class PackedBatch:
     positions_T: torch.Tensor  # int64, from 0 in each sequence
     source_C: torch.Tensor  # int64, index into T
     targets_C: torch.Tensor  # int64
-    row_C: torch.Tensor  # int64, index into N: which completion a scored token belongs to
+    completion_C: torch.Tensor  # int64, index into N: which completion a scored token belongs to
     weight_C: torch.Tensor  # float32, Completion.loss_weight; the loss is a plain weighted sum
     sampler_logp_C: torch.Tensor  # float32, log-probs recorded while sampling
     cut_C: torch.Tensor  # float32, see Completion.cuts
@@ -170,4 +171,4 @@ class PackedBatch:
     def set_advantages(self) -> None:
         """Give each token the advantage of its completion."""
         advantage_N = torch.tensor([c.advantage for c in self.completions], dtype=torch.float32)
-        self.advantage_C = advantage_N.to(self.row_C.device)[self.row_C]
+        self.advantage_C = advantage_N.to(self.completion_C.device)[self.completion_C]

@@ -156,8 +156,10 @@ def loss_batch(
     otherwise."""
     nothing = torch.zeros(0, dtype=torch.int64)
     weight_C, sampler_C = (torch.tensor(x) for x in (weights, [0.0] * len(weights) if sampler is None else sampler))
-    row_C = torch.tensor(range(len(weights)) if rows is None else rows)
-    batch = PackedBatch(0, [], Layout(()), nothing, nothing, nothing, nothing, row_C, weight_C, sampler_C, nothing)
+    completion_C = torch.tensor(range(len(weights)) if rows is None else rows)
+    batch = PackedBatch(
+        0, [], Layout(()), nothing, nothing, nothing, nothing, completion_C, weight_C, sampler_C, nothing
+    )
     batch.advantage_C, batch.old_logp_C = torch.tensor(advantages), torch.as_tensor(old)
     batch.ref_logp_C = None if ref is None else torch.as_tensor(ref)
     return batch

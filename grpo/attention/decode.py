@@ -23,13 +23,13 @@ MANY_ROWS = 8  # from which on dense.py is the faster one in bfloat16 on a CPU
 class DecodeAttention:
     """Store keys and values of one new token per slot, then attend to all positions up to its own.
 
-    positions_B: position of the new token in slots 0 ... B-1; it stays on the device. decoder: one of DECODERS.
+    positions_B: position of the new token in slots 0 ... B-1; it stays on the device. kernel: one of DECODE_KERNELS.
     """
 
-    def __init__(self, cache: "KVCache", positions_B: torch.Tensor, decoder: str):
+    def __init__(self, cache: "KVCache", positions_B: torch.Tensor, kernel: str):
         self.cache, self.positions_B = cache, positions_B
         self.rows_B = torch.arange(len(positions_B), device=positions_B.device)
-        self.attend: DecodeKernel = DECODERS[decoder](positions_B + 1, cache.num_positions)
+        self.attend: DecodeKernel = DECODE_KERNELS[kernel](positions_B + 1, cache.num_positions)
 
     def __call__(
         self, layer: int, q_BHE: torch.Tensor, k_BKE: torch.Tensor, v_BKE: torch.Tensor, rope: Rope
@@ -134,7 +134,7 @@ def _reachable(lengths_B: torch.Tensor, num_positions: int) -> torch.Tensor:
     return torch.arange(num_positions, device=lengths_B.device) < lengths_B[:, None]
 
 
-DECODERS: dict[str, Callable[[torch.Tensor, int], DecodeKernel]] = {
+DECODE_KERNELS: dict[str, Callable[[torch.Tensor, int], DecodeKernel]] = {
     "triton": triton,
     "torch flash": torch_flash,
     "flash-attn": flash_attn,

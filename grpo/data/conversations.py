@@ -6,7 +6,7 @@ from typing import Any
 
 from grpo.data.prompts import ChatEncoder, Message
 from grpo.errors import PREFLIGHT, UserError
-from grpo.schema import Completion, Group, Prompt
+from grpo.schema import Completion, FinishReason, Group, Prompt
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 
@@ -77,8 +77,9 @@ def make_examples(
             if room <= 0:
                 num_left_out += 1
                 continue
-            num_cut += room < len(answer_ids)
-            completion = _given_completion(answer_ids[:room], message["content"])
+            is_cut = room < len(answer_ids)
+            num_cut += is_cut
+            completion = _given_completion(answer_ids[:room], message["content"], "length" if is_cut else "stop")
             examples.append(Group(Prompt(index, text, tuple(prompt_ids), {}), [completion]))
     if not examples:
         raise UserError(
@@ -90,6 +91,6 @@ def make_examples(
     return examples, num_cut, num_left_out
 
 
-def _given_completion(ids: list[int], text: str) -> Completion:
+def _given_completion(ids: list[int], text: str, finish_reason: FinishReason) -> Completion:
     """Make a completion that was not sampled, so its log-probs and cuts mean nothing."""
-    return Completion(ids, [0.0] * len(ids), [float("-inf")] * len(ids), "stop", text)
+    return Completion(ids, [0.0] * len(ids), [float("-inf")] * len(ids), finish_reason, text)

@@ -118,8 +118,10 @@ def uniforms(seed_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
 
 
 def hash_seed(*parts: int) -> int:
-    """Hash several numbers to one 63-bit seed (run seed, step, row of the data set, completion): FNV-1a over their
-    bytes."""
+    """Hash several numbers, such as the run's seed, a step and a place in it, to one 63-bit seed.
+
+    FNV-1a over their bytes: another order or number of parts gives another seed.
+    """
     seed = 0xCBF29CE484222325
     for byte in b"".join(part.to_bytes(8, "little", signed=True) for part in parts):
         seed = ((seed ^ byte) * 0x100000001B3) % 2**64

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import torch
 
 from grpo.attention.decode import CpuDecodeAttention
-from grpo.attention.select import Choice, choose_decoder, packed_attention
+from grpo.attention.select import Choice, choose_decode_kernel, packed_attention
+from grpo.device.capture import CudaCapture
 from grpo.device.draw import SamplingParams
 from grpo.device.ops import Rope, rotate
 from grpo.model.decoder import Attend, Decoder
 from grpo.sampling.cache import KVCache
-from grpo.sampling.cuda_graph import CudaCapture, DecodeGraphs
+from grpo.sampling.cuda_graph import DecodeGraphs
 from grpo.sampling.decode_step import Slots, decode_step
 from grpo.schema import Completion, Layout
 
@@ -58,7 +59,7 @@ class Sampler:
         self.check_every = check_every or (16 if self.on_cuda else 1)
         self.uses_graphs = self.on_cuda if graphs is None else graphs
         self.graphs: DecodeGraphs | None = None
-        self.decoder: Choice | None = None  # of decode attention, once there are graphs
+        self.decode_kernel: Choice | None = None  # of decode attention, once there are graphs
 
     @torch.inference_mode()
     def prepare(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeGraphs | None:
@@ -69,12 +70,12 @@ class Sampler:
             return self.graphs
         c, build = self.model.config, self.model.build
         self.graphs = None  # its memory first
-        self.decoder = choose_decoder(
+        self.decode_kernel = choose_decode_kernel(
             c.num_heads, c.num_kv_heads, c.head_dim, num_slots, num_positions, build.dtype, build.device
         )
         slots = Slots.make(self._cache(num_slots, num_positions), max_new_tokens)
         capture = CudaCapture() if self.on_cuda else None
-        self.graphs = DecodeGraphs(self.model, slots, self.eos_ids, self.decoder.name, capture)
+        self.graphs = DecodeGraphs(self.model, slots, self.eos_ids, self.decode_kernel.name, capture)
         return self.graphs
 
     def _cache(self, num_slots: int, num_positions: int) -> KVCache:

@@ -79,9 +79,13 @@ def test_export_of_a_training_checkpoint_with_full_fine_tuning(chat_checkpoint, 
         "disable_tqdm=true",
         "report_to=none",
     )
+    final = load_file(tmp_path / "run" / "final" / "model.safetensors")
     command("grpo.export", tmp_path / "run" / "checkpoint-1", tmp_path / "out", "--merge")
-    exported, final = (load_file(path / "model.safetensors") for path in (tmp_path / "out", tmp_path / "run" / "final"))
-    assert exported.keys() == final.keys() and all(torch.equal(exported[k], final[k]) for k in final)
+    (tmp_path / "run" / "final").rename(tmp_path / "elsewhere")
+    command("grpo.export", tmp_path / "run", tmp_path / "of_run", "--merge")  # the newest checkpoint
+    for folder in ("out", "of_run"):
+        exported = load_file(tmp_path / folder / "model.safetensors")
+        assert exported.keys() == final.keys() and all(torch.equal(exported[k], final[k]) for k in final)
 
 
 def test_generate(adapter):

@@ -18,7 +18,7 @@ def test_the_worked_example_of_the_schema():
     assert batch.positions_T.tolist() == [0, 1, 2, 3, 3, 4]
     assert batch.targets_C.tolist() == [7, 2, 8, 8, 2]
     assert batch.source_C.tolist() == [2, 3, 2, 4, 5]
-    assert batch.row_C.tolist() == [0, 0, 1, 1, 1]
+    assert batch.completion_C.tolist() == [0, 0, 1, 1, 1]
     assert batch.weight_C.tolist() == [0.5, 0.5, 0.25, 0.25, 0.25]
     assert batch.layout == Layout.of((3, (1, 2))) and batch.layout.num_tokens == 6
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from grpo.attention import decode
-from grpo.attention.select import choose, choose_decoder, choose_packed
+from grpo.attention.select import choose, choose_decode_kernel, choose_packed
 from grpo.device import ops
 
 WANTED = torch.linspace(1, 2, 7, dtype=torch.float64)
@@ -75,7 +75,7 @@ def test_what_tritons_compiler_raises_is_the_end_of_that_candidate():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_on_a_cpu_everything_is_torchs_own(dtype):
-    assert choose_decoder(4, 2, 16, 3, 50, dtype, "cpu").name == "sdpa"
+    assert choose_decode_kernel(4, 2, 16, 3, 50, dtype, "cpu").name == "sdpa"
     assert choose_packed(4, 2, 16, dtype, "cpu").name == "sdpa"
     assert not ops.uses_kernels(torch.ones(3)) and ops.describe("cpu") == "torch's own operations"
 
@@ -87,7 +87,7 @@ def test_reading_beyond_a_length_is_noticed():
         return decode.sdpa(torch.full_like(lengths, num_positions), num_positions)
 
     with pytest.raises(RuntimeError, match="no implementation passed"):
-        choose_decoder(4, 2, 16, 3, 50, torch.float32, "cpu", decoders={"sdpa": careless})
+        choose_decode_kernel(4, 2, 16, 3, 50, torch.float32, "cpu", kernels={"sdpa": careless})
 
 
 def test_torch_flash_sees_the_cache_as_one_run_of_tokens(monkeypatch):
@@ -122,7 +122,7 @@ def test_torch_flash_sees_the_cache_as_one_run_of_tokens(monkeypatch):
 @pytest.mark.parametrize(("heads", "kv_heads", "width"), [(28, 4, 128), (12, 2, 128), (14, 2, 64), (16, 8, 128)])
 @pytest.mark.parametrize("rows", [1, 96])
 def test_every_decoder_is_right_on_a_gpu(heads, kv_heads, width, rows):
-    choice = choose_decoder(heads, kv_heads, width, rows, 1280, torch.bfloat16, "cuda")
+    choice = choose_decode_kernel(heads, kv_heads, width, rows, 1280, torch.bfloat16, "cuda")
     wrong = [trial for trial in choice.trials if trial.problem and trial.name != "flash-attn"]
     assert not wrong, str(choice)
 

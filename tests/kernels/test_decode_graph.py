@@ -5,10 +5,11 @@ import pytest
 import torch
 from making import groups_of, load, randomise_adapter, whole, write_checkpoint
 
+from grpo.device.capture import WARM_UPS, no_waiting
 from grpo.device.draw import SamplingParams
 from grpo.packing import pack_batch
 from grpo.sampling.cache import KVCache
-from grpo.sampling.cuda_graph import WARM_UPS, DecodeGraphs, bucket
+from grpo.sampling.cuda_graph import DecodeGraphs, bucket
 from grpo.sampling.decode_step import Slots
 from grpo.sampling.sampler import Sampler
 
@@ -20,7 +21,7 @@ def model(request, tmp_path_factory):
     return made
 
 
-def generate(model, first_ids, seeds, limits, sampling, eos, steps=3, spare=4, decoder="sdpa", capture=None):
+def generate(model, first_ids, seeds, limits, sampling, eos, steps=3, spare=4, kernel="sdpa", capture=None):
     """One-token prompts, so that there is nothing to prefill; `spare` slots stay free."""
     c, longest = model.config, max(limits)
     slots = Slots.make(
@@ -41,7 +42,7 @@ def generate(model, first_ids, seeds, limits, sampling, eos, steps=3, spare=4, d
     ):
         tensor[live] = torch.as_tensor(value)
     slots.ended_B[live] = False
-    graphs = DecodeGraphs(model, slots, eos, decoder, capture)
+    graphs = DecodeGraphs(model, slots, eos, kernel, capture)
     with torch.inference_mode(), model.prepacked() as head:
         while not bool(slots.ended_B[live].all()):
             graphs.run(len(first_ids), steps, sampling, head)
@@ -76,7 +77,7 @@ def test_the_kernels_give_the_same_tokens(model, sampling, switch_kernels_on):
     """RMSNorm, rotation into the cache, split-KV attention, SwiGLU and drawing, all in the interpreter."""
     wanted = generate(model, FIRST[:3], SEEDS[:3], [6, 3, 5], sampling, [2])
     asked = switch_kernels_on()
-    ours = generate(model, FIRST[:3], SEEDS[:3], [6, 3, 5], sampling, [2], decoder="triton")
+    ours = generate(model, FIRST[:3], SEEDS[:3], [6, 3, 5], sampling, [2], kernel="triton")
     assert asked == {"rms_norm", "rotate_into_cache", "swiglu", "draw_tokens"}
     assert [ids for ids, _ in ours] == [ids for ids, _ in wanted]
     assert all(
@@ -177,6 +178,8 @@ def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     assert sampler.graphs.graphs
     sampler.graphs.capture = None
     again = sampler.sample(prompts, 4, sampling, list(range(12)))
+    with torch.inference_mode(), model.prepacked() as head, no_waiting():
+        sampler.graphs.step(4, sampling, head)
     assert [[c.ids for c in group] for group in again] == [[c.ids for c in group] for group in done]
     batch = pack_batch(whole(*groups_of(prompts, done)), 0, "cuda")
     if sampling.temperature:

@@ -1,0 +1,105 @@
+"""The models that runs have written: what a path stands for, the config it was trained with, and how to load it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import yaml
+
+from grpo.config.load import load_config
+from grpo.config.options import ALIASES, AnyConfig, SftConfig, TrainConfig
+from grpo.errors import PREFLIGHT, UserError
+from grpo.model.adapter import is_adapter
+from grpo.model.policy import Policy, load_for_inference, load_policy
+from grpo.optim import Optimizer
+from grpo.run import checkpoint
+
+CONFIG_FILE = "config.resolved.yaml"
+RUN_FILES = (CONFIG_FILE, "run_state.json")  # a directory with one of them is a run's, or one of its checkpoints
+SHARED = ("system_prompt", "chat_template", "tokenizer_name_or_path", "torch_dtype")  # by stage 1 and stage 2
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A model, as a command names it.
+
+    name: the folder of a checkpoint or adapter, or a hub id. config_path: the configuration of the run that made it;
+    None if it was not made by a run.
+    """
+
+    name: str
+    config_path: Path | None
+
+    @property
+    def is_bare_state(self) -> bool:
+        """Whether it is a checkpoint of full fine-tuning, which holds the optimizer's state and no model."""
+        folder = Path(self.name)
+        return (folder / checkpoint.STATE_FILE).exists() and not is_adapter(folder)
+
+    def config(self) -> AnyConfig | None:
+        """Return the configuration of the run: of stage 2, or of stage 1."""
+        if self.config_path is None:
+            return None
+        kind = TrainConfig if "reward_funcs" in _read_keys(self.config_path) else SftConfig
+        return load_config(self.config_path, kind=kind)[0]
+
+
+def find_saved(name: str) -> SavedModel:
+    """Return what a name stands for. A run's directory stands for its final/, or else for its newest checkpoint.
+
+    Exit 3 if the run has written neither.
+    """
+    folder = Path(name)
+    if (folder / checkpoint.MANIFEST_FILE).exists():
+        return SavedModel(name, _existing(folder / CONFIG_FILE))
+    if not any((folder / file).exists() for file in RUN_FILES):
+        is_final = folder.resolve().name == "final"
+        return SavedModel(name, _existing(folder.resolve().parent / CONFIG_FILE) if is_final else None)
+    if (folder / "final").is_dir():
+        return SavedModel(str(folder / "final"), _existing(folder / CONFIG_FILE))
+    newest, notices = checkpoint.find_checkpoint(folder, wanted=True)
+    if newest is None:
+        raise UserError(
+            f"the run in {folder} has written no model yet",
+            "; ".join(notices),
+            f"continue it with resume_from_checkpoint=true output_dir={folder}, or name a model",
+            PREFLIGHT,
+        )
+    return SavedModel(str(newest), _existing(newest / CONFIG_FILE))
+
+
+def read_config(saved: SavedModel, overrides: Sequence[str]) -> TrainConfig:
+    """Return the configuration to use a model with: that of the run that made it, in which `overrides` are set.
+
+    Of a run of stage 1 it has what both stages share: how prompts are made and the model is loaded.
+    """
+    made_with = saved.config()
+    if isinstance(made_with, TrainConfig):
+        return load_config(saved.config_path, overrides)[0]
+    config, _ = load_config(None, overrides)
+    if made_with is None:
+        return config
+    chosen = [override.removeprefix("--").partition("=")[0] for override in overrides]
+    chosen = {ALIASES.get(name, name) for name in chosen}
+    return replace(config, **{name: getattr(made_with, name) for name in SHARED if name not in chosen})
+
+
+def load_saved(saved: SavedModel, config: TrainConfig, device: torch.device) -> Policy:
+    """Load a model to generate with, or to write in another format. `config` says how; `saved` says which."""
+    if not saved.is_bare_state:
+        return load_for_inference(replace(config, model_name_or_path=saved.name), device)
+    made_with = replace(saved.config(), torch_dtype="float32")  # of the master weights
+    policy = load_policy(made_with, device)
+    master_weights, _ = checkpoint.read_state(Path(saved.name))
+    Optimizer(policy.model.parameters(), (0.9, 0.999), 1e-8, 0.0).load_state(master_weights)
+    policy.model.refresh()
+    return policy
+
+
+def _existing(path: Path) -> Path | None:
+    return path if path.exists() else None
+
+
+def _read_keys(path: Path) -> set[str]:
+    return set(yaml.safe_load(path.read_text(encoding="utf-8")) or {})

@@ -1,0 +1,81 @@
+"""What a path means to a command: a run's directory stands for the model it has written, with the run's config."""
+
+import pytest
+
+from grpo.config.load import load_config, to_yaml
+from grpo.config.options import SftConfig, TrainConfig
+from grpo.errors import UserError
+from grpo.run import checkpoint
+from grpo.run.saved import find_saved, read_config
+
+STAGE_2 = ["model_name_or_path=m", "dataset_id_or_path=d", "reward_funcs=exact", "system_prompt=Be brief.", "top_p=0.5"]
+STAGE_1 = ["model_name_or_path=m", "dataset_id_or_path=d", "system_prompt=Be *brief*.\n\nAlways: yes"]
+
+
+def run_of(folder, keys=STAGE_2, kind=TrainConfig):
+    """The directory of a run, as far as it is read here, before anything is saved."""
+    folder.mkdir(parents=True)
+    config, _ = load_config(None, [*keys, f"output_dir={folder}"], kind)
+    (folder / "config.resolved.yaml").write_text(to_yaml(config), encoding="utf-8")
+    (folder / "run_state.json").write_text("{}")
+    return folder
+
+
+def save(run, step, is_damaged=False):
+    with checkpoint.CheckpointWriter(run, step) as folder:
+        for name in (checkpoint.STATE_FILE, checkpoint.COUNTERS_FILE):
+            (folder / name).write_text("{}")
+        (folder / "config.resolved.yaml").write_text((run / "config.resolved.yaml").read_text())
+    if is_damaged:
+        (run / f"checkpoint-{step}" / checkpoint.COUNTERS_FILE).write_text("{ }")
+
+
+def test_a_run_stands_for_its_result_or_else_for_its_newest_valid_checkpoint(tmp_path):
+    run = run_of(tmp_path / "run")
+    with pytest.raises(UserError, match="has written no model yet") as error:
+        find_saved(str(run))
+    assert error.value.exit_code == 3 and "no valid checkpoint" in error.value.why
+    save(run, 2)
+    save(run, 10)
+    save(run, 11, is_damaged=True)
+    found = find_saved(str(run))
+    assert found.name == str(run / "checkpoint-10") and found.config_path == run / "checkpoint-10/config.resolved.yaml"
+    (run / "final").mkdir()
+    found = find_saved(str(run))
+    assert found.name == str(run / "final") and found.config_path == run / "config.resolved.yaml"
+
+
+def test_parts_of_a_run_stand_for_themselves_and_know_their_config(tmp_path):
+    run = run_of(tmp_path / "run")
+    save(run, 2)
+    (run / "final").mkdir()
+    for part, config in (("final", run), ("checkpoint-2", run / "checkpoint-2")):
+        found = find_saved(str(run / part))
+        assert found.name == str(run / part) and found.config_path.resolve() == config / "config.resolved.yaml"
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-7B", "/no/such/folder", "final", "plain"])
+def test_every_other_name_stands_for_itself(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "final").mkdir()
+    found = find_saved(name)
+    assert (found.name, found.config_path, found.config()) == (name, None, None)
+
+
+def test_what_is_typed_wins_over_the_run_and_the_run_over_the_defaults(tmp_path):
+    run = run_of(tmp_path / "run")
+    (run / "final").mkdir()
+    saved = find_saved(str(run))
+    config = read_config(saved, ["top_p=0.9", "reward_funcs=format"])
+    assert (config.system_prompt, config.top_p, config.reward_funcs) == ("Be brief.", 0.9, ("format",))
+
+
+def test_a_run_of_stage_1_passes_on_how_it_makes_prompts(tmp_path):
+    run = run_of(tmp_path / "sft", STAGE_1, SftConfig)
+    (run / "final").mkdir()
+    saved = find_saved(str(run))
+    typed = ["model_name_or_path=m", "dataset_id_or_path=d", "reward_funcs=exact", "output_dir=o"]
+    assert read_config(saved, typed).system_prompt == saved.config().system_prompt == "Be *brief*.\n\nAlways: yes"
+    assert read_config(saved, [*typed, "system_prompt=null", "dtype=float64"]).system_prompt is None
+    assert read_config(saved, [*typed, "dtype=float64"]).torch_dtype == "float64"
