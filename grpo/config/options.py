@@ -222,8 +222,8 @@ class LossKeys:
 class RewardKeys:
     reward_funcs: list[str] = key(
         None,
-        "Rewards: built-in names, package.module:function, or the presets knowrl, knowrl_v1 and knowrl_v2. "
-        "rewards/registry.py lists them.",
+        "Rewards: built-in names, package.module:function, path/file.py:function, or the presets knowrl, knowrl_v1 "
+        "and knowrl_v2. rewards/registry.py lists them.",
     )
     reward_weights: list[float] | None = key(None, "One weight per reward. Unset: all 1.")
     math_reward_correct: float = key(1.0, "Value of the reward math if the last boxed answer is right.")
@@ -231,6 +231,12 @@ class RewardKeys:
     math_reward_no_answer: float = key(-0.5, "Value of the reward math if nothing is boxed.")
     soft_punish_cache: int = key(
         0, "For the reward soft_overlong_punishment: tokens before the length limit at which the penalty starts.", low=0
+    )
+    reward_timeout_s: float = key(
+        120.0,
+        "Seconds that a call of your own reward may take. After them its completions are unscorable. Code that never "
+        "lets Python's other threads run, such as an endless regular expression, cannot be interrupted.",
+        above=0,
     )
     eval_reward_funcs: list[str] | None = key(None, "Rewards that grade the held-out questions. Unset: reward_funcs.")
 
