@@ -57,6 +57,7 @@ class Score:
     outcome: Outcome | None = None
     details: dict[str, float] = field(default_factory=dict)
     asked: dict[str, bool] = field(default_factory=dict)
+    bonus: float = 0.0  # added to the advantage
     applies: bool = True
 
 

@@ -120,7 +120,8 @@ def arguments(group: Group, trainer_state: Any) -> dict[str, Any]:
     prompts, completions: texts; lists of messages if the data holds conversations. Every column holds one value per
     completion.
     """
-    prompt, texts, size = group.prompt, [completion.text for completion in group.completions], len(group.completions)
+    texts = [completion.text for completion in group.completions]
+    prompt, size = group.prompt, len(texts)
     if prompt.messages:
         prompts = [list(prompt.messages) for _ in texts]
         completions = [[{"role": "assistant", "content": text}] for text in texts]

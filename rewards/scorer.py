@@ -57,12 +57,18 @@ class Scorer:
 
         Where a reward does not apply to the prompt, the sum is that of the others.
         """
-        for completion, futures in zip(group.completions, group.pending, strict=True):
-            completion.scores = {reward.name: _wait_for(futures[reward.name]) for reward in self.rewards}
-        scores = group.completions[0].scores
-        applying = [number for number, reward in enumerate(self.rewards) if scores[reward.name].applies]
-        counted = applying or range(len(self.rewards))
-        rewards, weights = [self.rewards[i] for i in counted], [self.weights[i] for i in counted]
+        for completion in group.completions:
+            completion.scores = {}
+        applying = []
+        for reward, weight in zip(self.rewards, self.weights, strict=True):
+            scores = [_wait_for(futures[reward.name]) for futures in group.pending]
+            scores = reward.finish(scores) if reward.finish else scores
+            for completion, score in zip(group.completions, scores, strict=True):
+                completion.scores[reward.name] = score
+            if scores[0].applies:
+                applying.append((reward, weight))
+        counts = any(weight for _, weight in applying)
+        rewards, weights = zip(*applying, strict=True) if counts else (self.rewards, self.weights)
         for completion in group.completions:
             completion.reward = combine(completion.scores, rewards, weights)
         group.pending = []
@@ -153,8 +159,12 @@ def _wait_for(future: Future | _Element) -> Score:
 
 
 def combine(scores: dict[str, Score], rewards: Sequence[Reward], weights: Sequence[float]) -> float | None:
-    """Return the weighted sum of the scores; None as soon as one of them is None."""
+    """Return the weighted sum of the scores; None as soon as one of them is None.
+
+    A reward of weight 0 is logged and counts for nothing, not even where it is None.
+    """
     values = [scores[reward.name].value for reward in rewards]
-    if any(value is None for value in values):
+    paid = [(weight, value) for weight, value in zip(weights, values, strict=True) if weight]
+    if any(value is None for _, value in paid):
         return None
-    return sum(weight * value for weight, value in zip(weights, values, strict=True))
+    return sum(weight * value for weight, value in paid)

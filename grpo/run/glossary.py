@@ -56,14 +56,16 @@ GLOSSARY = {
     "eval/reward": "mean reward on held-out questions",
     "eval/unscored_frac": "share of held-out answers that could not be scored",
     "eval/mean_length": "mean tokens of held-out answers",
-    "eval/supported_frac": "share of the facts stated in held-out answers that the knowledge base supports",
+    "eval/supported_frac": "share of the facts stated in held-out answers that the knowledge base supports; "
+    "over all answers with the reward factuality (see eval_reward_funcs), over wrong ones alone without it",
     "kb/lookups_exact": "titles of this step that the knowledge base has",
     "kb/lookups_parts": "titles found by their parts between semicolons",
     "kb/lookups_search": "titles not found, for which full-text search guessed documents",
     "kb/lookups_missing": "titles not found at all",
     "kb/unscored": "completions whose factuality could not be determined",
     "kb/facts_per_completion": "facts per completion whose factuality was checked",
-    "kb/supported_frac": "share of these facts that the knowledge base supports",
+    "kb/supported_frac": "share of these facts that the knowledge base supports; KnowRL's rewards check the facts of "
+    "wrong answers alone (combined_v1: of refusals, too), so it is no measure of all answers: see eval/supported_frac",
     "kb/refuted_frac": "share of these facts that it contradicts",
     "kb/unknown_frac": "share of these facts about which it says nothing",
     "judge/calls": "requests to the judge, since the start like all judge/* and decomposer/*",

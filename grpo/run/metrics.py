@@ -1,6 +1,7 @@
 """The numbers of a step: statistics of its tokens, what its completions look like, and where its time went."""
 
 import math
+import re
 import statistics
 import time
 from collections import Counter
@@ -158,6 +159,32 @@ def std(values: Sequence[float]) -> float:
         return 0.0
     centre = mean(values)
     return math.sqrt(sum((value - centre) ** 2 for value in values) / (len(values) - 1))
+
+
+class Window:
+    """The steps since the last logged line. What counts since the start of the run is taken as it is; of anything else
+    the mean of the steps is taken that have it."""
+
+    SINCE_START = re.compile("(judge|decomposer)/|(epoch|num_tokens|learning_rate|skipped_steps|peak_memory_gb)$")
+
+    def __init__(self):
+        self.values: dict[str, list[float]] = {}
+        self.number = 0  # of steps
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Add a step."""
+        self.number += 1
+        for name, value in metrics.items():
+            self.values.setdefault(name, []).append(value)
+
+    def take(self) -> dict[str, float]:
+        """Return the metrics of the line, and begin a new one. NaN stands for what no step could tell."""
+        taken = {}
+        for name, values in self.values.items():
+            finite = [value for value in values if math.isfinite(value)] or [math.nan]
+            taken[name] = values[-1] if self.SINCE_START.match(name) else mean(finite)
+        self.values, self.number = {}, 0
+        return taken
 
 
 class Clock:

@@ -11,7 +11,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from grpo.run.alarm import Alarm
 from grpo.run.log import Log
 from grpo.run.resume import check_changes
 from grpo.run.run_dir import RunDir, close_debug_log, open_debug_log
+from grpo.run.trackers import check_trackers
 from grpo.schema import Group
 from grpo.storage import failpoint, write_atomically
 
@@ -61,6 +61,7 @@ class Run:
         self._check_deadline()
         self.ranks = self.ranks or Ranks(self.device)
         if self.ranks.is_main:
+            check_trackers(self.config)
             self.dir = RunDir(self.path, bool(self.config.resume_from_checkpoint), self.config.overwrite_output_dir)
             open_debug_log(self.debug, self.path / "debug.log")
             checkpoint.clean(self.path, keep=0)
@@ -187,26 +188,18 @@ class Run:
         self.is_training = True
         if not self.ranks.is_main:
             return
-        config = self.config
-        text = to_yaml(config)
-        write_atomically(self.path / "config.resolved.yaml", text)
-        show_bar = not config.disable_tqdm
-        self.log = Log(self.path, text, total_steps, first_step, config.report_to, config.run_name, show_bar)
+        write_atomically(self.path / "config.resolved.yaml", to_yaml(self.config))
+        self.log = Log(self.config, total_steps, first_step)
 
     def report(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
         """Log the metrics and completions of a step, or the metrics of an evaluation, which have no step_time."""
         if self.log is None:
             return
-        is_step = "step_time" in metrics
-        if is_step:
-            self.log.advance(metrics)
+        if "step_time" in metrics:
             self.dir.update(step=step)
-        is_bad = not isfinite(metrics.get("grad_norm", 0.0))
-        if is_step and not is_bad and step % self.config.logging_steps:
-            return
-        self.log.write(step, metrics)
-        if groups and (self.config.log_completions or is_bad):
-            self.log.write_completions(step, groups, self.config.num_completions_to_print)
+            self.log.write_step(step, metrics, groups)
+        else:
+            self.log.write_evaluation(step, metrics)
 
     def save_final(self, policy: Policy) -> None:
         """Write final/, the adapter (or checkpoint) and the tokenizer, completely or not at all."""

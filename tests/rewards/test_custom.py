@@ -14,9 +14,9 @@ import torch
 from making import make_answers, of_each
 
 from grpo.errors import UserError
+from rewards.custom import find_function, needed_columns, short_name
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
-from rewards.custom import find_function, needed_columns, short_name
 
 FILE = """
 import helper
