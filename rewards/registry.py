@@ -112,5 +112,5 @@ def _build(name: str, options: Mapping[str, Any]) -> Reward:
             CONFIG,
         )
     function = find_function(name)
-    timeout_s = options.get("reward_timeout_s")
+    timeout_s = options["reward_timeout_s"]
     return Reward(short_name(name), function=function, needs=needed_columns(function), timeout_s=timeout_s)

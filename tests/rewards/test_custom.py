@@ -93,7 +93,7 @@ def test_a_name_is_a_function_of_a_module_or_of_a_file(folder, name, wanted):
 
 
 def test_two_functions_of_a_file_share_what_it_holds(folder):
-    first, second = build_rewards(["./rewards.py:brevity", "rewards.py:counted"], {})
+    first, second = build_rewards(["./rewards.py:brevity", "rewards.py:counted"], {"reward_timeout_s": 5})
     graded(first)
     assert of_each(graded(second), "reward") == [1.0, 1.0]
 
@@ -103,7 +103,7 @@ def test_metrics_name_a_file_without_its_folder(folder):
     (folder / "other").mkdir()
     (folder / "other" / "rewards.py").write_text("def brevity(completions, **_): return [0.0] * len(completions)")
     with pytest.raises(UserError, match="two rewards are named rewards:brevity"):
-        build_rewards(["./rewards.py:brevity", "other/rewards.py:brevity"], {})
+        build_rewards(["./rewards.py:brevity", "other/rewards.py:brevity"], {"reward_timeout_s": 5})
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_parameters_without_a_default_are_columns_that_the_data_must_have(tmp_pa
 
     assert needed_columns(f) == ("ground_truth", "task")
     (tmp_path / "mine.py").write_text("def f(completions, ground_truth, **columns): return [0.0]")
-    assert build_rewards([f"{tmp_path}/mine.py:f"], {})[0].needs == ("ground_truth",)
+    assert build_rewards([f"{tmp_path}/mine.py:f"], {"reward_timeout_s": 5})[0].needs == ("ground_truth",)
 
 
 # --- the forms in TRL's documentation ------------------------------------------------------------------------------
