@@ -21,7 +21,7 @@ from safetensors import safe_open
 from grpo.config.entries import split_arguments
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
-from grpo.data.prompts import eos_ids, load_tokenizer
+from grpo.data.prompts import eos_ids, load_tokenizer, turn_end
 from grpo.data.questions import Questions, load_prompts
 from grpo.device import ops
 from grpo.device.distributed import choose_device
@@ -35,7 +35,7 @@ from grpo.run.trackers import check_trackers
 from grpo.sft import is_done, load_stage1
 from rewards.registry import build_rewards
 
-CHECKPOINT_COPIES = 3  # of every trained weight: itself and AdamW's two moments
+CHECKPOINT_COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written once more
 MAX_MISFITS = 8  # tensors to name in a message
 
 
@@ -107,7 +107,7 @@ class Doctor:
 
     def model(self) -> str:
         config, start = self.config, self.start
-        folder, _, _ = find_parts(start.model_name_or_path, start.model_revision, start.adapter_name_or_path)
+        folder, adapter, _ = find_parts(start.model_name_or_path, start.model_revision, start.adapter_name_or_path)
         lora, dtype = lora_spec(config), choose_dtype(config.torch_dtype, self.device)
         model = Decoder(read_config(folder), Build(lora, lora is None, dtype, "meta"))
         problems = list(misfits(model, folder))
@@ -121,16 +121,31 @@ class Doctor:
         tokenizer = load_tokenizer(Path(start.tokenizer_name_or_path or folder), config.chat_template)
         check_vocabulary(tokenizer, model)
         self.policy = Policy(model, tokenizer, eos_ids(folder, tokenizer), None, str(folder))
-        checkpoint_bytes = self._check_disk(model)
+        checkpoint_bytes = self._check_disk(model, adapter)
         num_weights = sum(tensor.numel() for tensor in tensor_slots(model).values())
+        num_trained = sum(parameter.numel() for parameter in model.parameters())
+        share = num_trained / (num_weights + num_trained) if lora else 1.0
         return (
-            f"{model.config.family}, {num_weights / 1e9:.3f}B weights; "
-            f"a checkpoint takes {checkpoint_bytes / 1e9:.2f} GB"
+            f"{model.config.family}, {num_weights / 1e9:.3f}B weights, {num_trained / 1e6:.1f}M trained ({share:.2%}); "
+            f"an answer ends with {self._ends()}; a checkpoint takes {checkpoint_bytes / 1e9:.2f} GB"
         )
 
-    def _check_disk(self, model: Decoder) -> int:
-        """Check that the checkpoints fit on the disk; return the bytes of one."""
-        one = CHECKPOINT_COPIES * sum(master.nbytes for master in model.parameters())
+    def _ends(self) -> str:
+        """Name the tokens that end an answer, the chat template's first."""
+        policy = self.policy
+        first = turn_end(policy.tokenizer)
+        tokens = sorted(policy.eos_ids, key=lambda token: token != first)
+        return " or ".join(map(str, policy.tokenizer.convert_ids_to_tokens(tokens)))
+
+    def _check_disk(self, model: Decoder, start: Path | None) -> int:
+        """Check that the checkpoints fit on the disk; return the bytes of one.
+
+        start: the adapter to start from; every checkpoint holds it as well, stacked on the new one.
+        """
+        trained = sum(master.nbytes for master in model.parameters())
+        one = CHECKPOINT_COPIES * trained
+        if model.build.lora is not None:
+            one += trained + (sum(path.stat().st_size for path in start.glob("*.safetensors")) if start else 0)
         number = (self.config.save_total_limit or 1) + 1  # the new one is complete before an old one is removed
         free = self._free_disk()
         if free < number * one:

@@ -57,6 +57,7 @@ def _reward_checks(config: TrainConfig) -> list[tuple[bool, str]]:
             f"reward_weights has {len(config.reward_weights or ())} entries, "
             f"reward_funcs stands for {len(rewards)}: {', '.join(rewards)}",
         ),
+        (config.reward_weights and not any(config.reward_weights), "reward_weights are all 0: nothing is paid"),
         (len(set(rewards)) != len(rewards), "reward_funcs names a reward twice"),
         (
             not has_knowledge and any(name in NEED_KNOWLEDGE for name in all_rewards),

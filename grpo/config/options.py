@@ -244,8 +244,8 @@ class LossKeys:
 class RewardKeys:
     reward_funcs: list[str] = key(
         None,
-        "Rewards: built-in names, package.module:function, or the presets knowrl, knowrl_v1 and knowrl_v2. "
-        "rewards/registry.py lists them.",
+        "Rewards: built-in names, package.module:function, path/file.py:function, or the presets knowrl, knowrl_v1 "
+        "and knowrl_v2. rewards/registry.py lists them.",
     )
     reward_weights: list[float] | None = key(
         None, "One weight per reward. Unset: all 1. A reward of weight 0 is logged and not paid."
@@ -262,6 +262,12 @@ class RewardKeys:
     tiar_lambda: float = key(1.0, "For the reward tiar: weight of what is added to the advantage of a refusal.", low=0)
     soft_punish_cache: int = key(
         0, "For the reward soft_overlong_punishment: tokens before the length limit at which the penalty starts.", low=0
+    )
+    reward_timeout_s: float = key(
+        120.0,
+        "Seconds that a call of your own reward may take. After them its completions are unscorable. Code that never "
+        "lets Python's other threads run, such as an endless regular expression, cannot be interrupted.",
+        above=0,
     )
     eval_reward_funcs: list[str] | None = key(None, "Rewards that grade the held-out questions. Unset: reward_funcs.")
 

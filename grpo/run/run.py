@@ -79,14 +79,15 @@ class Run:
 
     def _check_deadline(self) -> None:
         """Refuse rewards that may take longer than the ranks wait for each other."""
-        deadline = getattr(self.config, "api_deadline_s", 0)
-        if deadline >= TIMEOUT.total_seconds():
-            raise UserError(
-                f"api_deadline_s is {deadline:g}",
-                f"after {TIMEOUT.total_seconds():g} s without a sign the other processes end",
-                "lower api_deadline_s",
-                CONFIG,
-            )
+        for name in ("api_deadline_s", "reward_timeout_s"):
+            deadline = getattr(self.config, name, 0)
+            if deadline >= TIMEOUT.total_seconds():
+                raise UserError(
+                    f"{name} is {deadline:g}",
+                    f"after {TIMEOUT.total_seconds():g} s without a sign the other processes end",
+                    f"lower {name}",
+                    CONFIG,
+                )
 
     def _configure_libraries(self) -> None:
         """Set precision, determinism and seeds of the libraries as the configuration says."""

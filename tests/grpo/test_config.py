@@ -77,6 +77,7 @@ def test_environment_variables(tmp_path, monkeypatch):
     [
         ("num_generations: 8\nper_device_train_batch_size: 12\n", "do not make whole groups"),
         ("reward_weights: [1, 2]\n", "reward_weights has 2 entries"),
+        ("reward_weights: [0]\n", "nothing is paid"),
         ("top_p: 0.9\nnum_iterations: 2\n", "top_p and top_k need num_iterations: 1"),
         ("prompt_template: hello\n", "does not contain {question}"),
         ("report_to: [tensorbord]\n", "unknown tensorbord"),
