@@ -17,7 +17,7 @@ _CONSTANTS: Final = frozenset("π")
 _ALWAYS_FUNCTIONS: Final = frozenset("fΓζ")
 # letters that are functions where they are applied to something made of these letters alone
 _FUNCTIONS_OF: Final = {
-    **dict.fromkeys("ghpquvFGHQTUW", frozenset("xt")),
+    **dict.fromkeys("ghpquvFGHLQSTUW", frozenset("xt")),
     **dict.fromkeys("δηθρσφχψΘΦΨ", frozenset("xyzt")),
     **dict.fromkeys("XY", frozenset("st")),
     **dict.fromkeys("PE", frozenset("ABCDEXYZ")),
@@ -198,7 +198,8 @@ def _repeats_in_argument(use: Name) -> bool:
 def _is_known(use: Name) -> bool:
     """Whether the letter is a usual name for functions of what is in the brackets."""
     names = {name.text for name in _names(use.argument)}
-    usual = _FUNCTIONS_OF.get(use.text, frozenset())  # with a subscript, v_0, it is a constant
+    is_indexed = use.text.endswith("_ n") and use.letter.isupper()  # T_n(x + 1); with any other subscript, v_0,
+    usual = _FUNCTIONS_OF.get(use.letter if is_indexed else use.text, frozenset())  # it is a constant
     return bool(names) and names <= usual
 
 
