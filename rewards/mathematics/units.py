@@ -187,8 +187,8 @@ class Unit:
         return self.powers != frozenset([("unit", 1)])
 
     def contradicts(self, other: "Unit") -> bool:
-        """Whether one quantity cannot have both, of whatever size. But "square units" may be any square of a length, and
-        5° may be 5 °C."""
+        """Whether one quantity cannot have both, of whatever size. But "square units" may be any square of a length,
+        and 5° may be 5 °C."""
         for one, another in ((self, other), (other, self)):
             if one.powers == frozenset([("degree", 1)]) and another.powers <= _TEMPERATURE_POWERS:
                 return False
