@@ -1,6 +1,7 @@
 """Every metric, defined once, under TRL's name where TRL has one. Logging any other name is an error.
 
-<name> stands for the name of a reward. With several processes, kb/*, judge/* and decomposer/* are those of rank 0.
+<name> stands for the name of a reward. With several processes, kb/*, judge/*, decomposer/* and the seconds of rewards
+are those of rank 0.
 """
 
 import re
@@ -26,6 +27,7 @@ GLOSSARY = {
     "rewards/<name>/std": "standard deviation over scorable completions",
     "rewards/<name>/unscored_frac": "share of completions that this reward could not score; or, if larger, "
     "of those that needed a service or the knowledge base, the share that got no answer",
+    "rewards/<name>/time": "seconds of all calls of a user's function; they overlap each other and the sampling",
     "kl": "mean k3 estimate (Eq. 6) per completion token, nats",
     "entropy": "mean entropy per completion token of the distribution sampled from, nats",
     "clip_ratio/low_mean": "share of tokens whose ratio is below 1 - epsilon with a negative advantage",
