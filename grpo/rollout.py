@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from grpo.advantages import group_advantages, normalize_then_sum, reward_std
 from grpo.config.options import TrainConfig
-from grpo.data.questions import load_prompts
+from grpo.data.questions import Questions, load_prompts
 from grpo.data.rows import Order
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.model.policy import Policy
@@ -19,6 +19,7 @@ from grpo.run.run import Run
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Completion, Group, PackedBatch
 from grpo.storage import failpoint
+from rewards.custom import TrainerState
 from rewards.scorer import Scorer
 
 POLL_SECONDS = 0.005
@@ -27,11 +28,11 @@ POLL_SECONDS = 0.005
 class Rollout:
     """The prompts of a run, their order, the sampler and the scorer."""
 
+    total_steps = 0  # of the run; the trainer sets it
+
     def __init__(self, config: TrainConfig, run: Run, policy: Policy, scorer: Scorer, clock: Clock):
         self.config, self.run, self.policy, self.scorer, self.clock = config, run, policy, scorer, clock
-        self.prompts, self.data_hash = load_prompts(
-            config, policy, scorer.rewards, config.dataset_id_or_path, config.max_samples, run.say
-        )
+        self.prompts, self.data_hash = load_prompts(config, policy, scorer.rewards, Questions.to_train(config), run.say)
         self.order = Order(len(self.prompts), config.seed, config.shuffle_dataset)
         completions_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps
         self.groups_per_rank = completions_per_rank // config.num_generations
@@ -58,6 +59,8 @@ class Rollout:
         if step == self.sampled_step:
             return self.groups
         self.is_graded, self.batch_std = False, None
+        epoch = self.order.position / self.order.num_rows
+        self.scorer.state = TrainerState(step, self.total_steps, epoch, self.run.ranks.rank == 0)
         dynamic = self.config.dynamic_sampling
         with self.clock.measure("time/generate"), self.run.interruptible(together=not dynamic):
             self.groups = self._sample_mixed(step) if dynamic else self._generate(step, 0)

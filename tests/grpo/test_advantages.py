@@ -98,6 +98,11 @@ def test_a_row_without_one_reward_is_in_no_mean():
     assert got[:2] == normalize_then_sum([[1.0, 0.0], [0.0, 1.0]], [1.0, 1.0])
 
 
+def test_a_reward_of_weight_0_changes_nothing_even_if_it_is_missing():
+    rewards = [1.0, 0.0, 5.0]
+    assert normalize_then_sum([rewards, [None, 0.1, None]], [1.0, 0.0]) == normalize_then_sum([rewards], [1.0])
+
+
 def test_normalized_rewards_have_mean_zero():
     joined = normalize_then_sum([[1.0, 0.0, 5.0, 2.0], [0.3, 1.0, 0.2, None]], [1.0, 0.7])
     assert math.fsum(value for value in joined if value is not None) == pytest.approx(0, abs=1e-12)
