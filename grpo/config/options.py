@@ -174,7 +174,10 @@ class DataKeys:
         None, "Column that splits the held-out questions: each of its values gets its own lines in the final table."
     )
     cold_start: str | None = key(
-        None, "Config of stage 1. It runs first if its output is missing, and stage 2 starts from its result."
+        None,
+        "Config of stage 1. It runs first, unless its output is there and was made with the same config, data and "
+        "base; stage 2 starts from its result. model_name_or_path, if set, is the base that stage 1 starts from. "
+        "null: start from model_name_or_path as it is, such as your own fine-tuned checkpoint or adapter.",
     )
 
 
@@ -384,7 +387,12 @@ class SftKeys:
         None, "Conversations in the format ShareGPT, Alpaca or messages: a JSON or JSONL file, or a hub id."
     )
     dataset_split: str = key("train", "File of a hub data set to use: the one whose name contains this word.")
-    max_samples: int = key(0, "Use only this many rows, from the first. 0: all.", low=0)
+    dataset_dir: str | None = key(
+        None,
+        "Folder of LLaMA-Factory's dataset_info.json. dataset_id_or_path may then hold names that are registered "
+        "there, separated by commas. Unset: data, if that holds one.",
+    )
+    max_samples: int = key(0, "Use only this many rows of each data set, from the first. 0: all.", low=0)
     max_length: int = key(3072, "Cut answers so that prompt and answer fit; leave out longer prompts.", low=2)
     system_prompt: str | None = key(None, "System message of conversations that have none.")
 
