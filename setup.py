@@ -17,6 +17,7 @@ setup(
         "knowledge",
         *(f"knowledge.{room}" for room in ("facts", "store")),
     ],
+    package_data={"grpo.report": ["page.html"]},
     package_dir={"grpo.kernels": "kernels"},  # its own name belongs to another library: see grpo/__init__.py
     install_requires=[
         "torch>=2.11,<2.14",
@@ -29,6 +30,7 @@ setup(
         "tqdm>=4.66",
         "tensorboard>=2.16",
         "matplotlib>=3.8",
+        "jinja2>=3.1",
     ],
     extras_require={
         "flash": ["flash-attn>=2.7"],

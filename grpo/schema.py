@@ -44,7 +44,8 @@ class Score:
 
     `outcome` says how the answer turned out, from rewards that can tell; accuracy and dynamic sampling use it, never
     the value, which may be shaped. `details` holds numbers to log, such as the share of supported facts. `asked` says
-    which services were asked (judge, knowledge base, decomposer), and whether each gave a usable answer.
+    which services were asked (judge, knowledge base, decomposer), and whether each gave a usable answer. `facts` are
+    those that were checked, each with "fact", "verdict" and the id of the "passage" that decided, or None.
 
     >>> Score(None, "the judge could not be reached").value is None
     True
@@ -55,6 +56,7 @@ class Score:
     outcome: Outcome | None = None
     details: dict[str, float] = field(default_factory=dict)
     asked: dict[str, bool] = field(default_factory=dict)
+    facts: list[dict[str, str | None]] = field(default_factory=list)
 
 
 @dataclass

@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from grpo.errors import escape, redact
 from grpo.run.glossary import check_names
+from grpo.run.metrics import outcome_of
 from grpo.run.trackers import Tracker, open_tracker
 from grpo.schema import Completion, Group, Prompt
 from grpo.storage import failpoint, write_atomically
@@ -120,15 +121,19 @@ def completion_record(prompt: Prompt, completion: Completion) -> dict[str, Any]:
     scores = completion.scores
     return {
         "row": prompt.row,
+        "question": prompt.columns.get("question"),
+        "answer": prompt.columns.get("answer"),
         "prompt": prompt.text,
         "completion": completion.text,
         "finish_reason": completion.finish_reason,
         "num_tokens": len(completion.ids),
+        "outcome": outcome_of(scores),
         "reward": _as_json(completion.reward),
         "advantage": _as_json(completion.advantage),
         "rewards": {name: _as_json(score.value) for name, score in scores.items()},
         "reasons": {name: score.reason for name, score in scores.items()},
         "details": {name: score.details for name, score in scores.items() if score.details},
+        "facts": {name: score.facts for name, score in scores.items() if score.facts},
     }
 
 
