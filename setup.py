@@ -19,11 +19,13 @@ setup(
     ],
     package_data={"grpo.report": ["page.html"]},
     package_dir={"grpo.kernels": "kernels"},  # its own name belongs to another library: see grpo/__init__.py
+    package_data={"rewards": ["examples/*.jsonl"]},
     install_requires=[
         "torch>=2.11,<2.14",
         "transformers>=5.0",
         "safetensors>=0.5",
         "numpy>=1.26",
+        "psutil>=5.9",
         "openai>=1.60",
         "sqlalchemy>=2.0",
         "pyyaml>=6.0",

@@ -1,6 +1,7 @@
 """Every metric, defined once, under TRL's name where TRL has one. Logging any other name is an error.
 
-<name> stands for the name of a reward. With several processes, kb/*, judge/* and decomposer/* are those of rank 0.
+<name> stands for the name of a reward. With several processes, kb/*, judge/*, decomposer/* and the seconds of rewards
+are those of rank 0.
 """
 
 import re
@@ -27,6 +28,7 @@ GLOSSARY = {
     "rewards/<name>/std": "standard deviation over scorable completions",
     "rewards/<name>/unscored_frac": "share of completions that this reward could not score; or, if larger, "
     "of those that needed a service or the knowledge base, the share that got no answer",
+    "rewards/<name>/time": "seconds of all calls of a user's function; they overlap each other and the sampling",
     "kl": "mean k3 estimate (Eq. 6) per completion token, nats",
     "entropy": "mean entropy per completion token of the distribution sampled from, nats",
     "clip_ratio/low_mean": "share of tokens whose ratio is below 1 - epsilon with a negative advantage",
@@ -55,14 +57,16 @@ GLOSSARY = {
     "eval/reward": "mean reward on held-out questions",
     "eval/unscored_frac": "share of held-out answers that could not be scored",
     "eval/mean_length": "mean tokens of held-out answers",
-    "eval/supported_frac": "share of the facts stated in held-out answers that the knowledge base supports",
+    "eval/supported_frac": "share of the facts stated in held-out answers that the knowledge base supports; "
+    "over all answers with the reward factuality (see eval_reward_funcs), over wrong ones alone without it",
     "kb/lookups_exact": "titles of this step that the knowledge base has",
     "kb/lookups_parts": "titles found by their parts between semicolons",
     "kb/lookups_search": "titles not found, for which full-text search guessed documents",
     "kb/lookups_missing": "titles not found at all",
     "kb/unscored": "completions whose factuality could not be determined",
     "kb/facts_per_completion": "facts per completion whose factuality was checked",
-    "kb/supported_frac": "share of these facts that the knowledge base supports",
+    "kb/supported_frac": "share of these facts that the knowledge base supports; KnowRL's rewards check the facts of "
+    "wrong answers alone (combined_v1: of refusals, too), so it is no measure of all answers: see eval/supported_frac",
     "kb/refuted_frac": "share of these facts that it contradicts",
     "kb/unknown_frac": "share of these facts about which it says nothing",
     "judge/calls": "requests to the judge, since the start like all judge/* and decomposer/*",

@@ -22,6 +22,11 @@ FREE = {
     "save_total_limit",
     "report_to",
     "run_name",
+    "project",
+    "swanlab_project",
+    "swanlab_workspace",
+    "wandb_project",
+    "wandb_entity",
     "disable_tqdm",
     "log_completions",
     "num_completions_to_print",
@@ -49,6 +54,7 @@ FREE = {
     "api_cache",
     "verdict_cache",
     "max_unscored",
+    "reward_timeout_s",
 }
 WARNED = {
     "learning_rate",
