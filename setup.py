@@ -17,9 +17,8 @@ setup(
         "knowledge",
         *(f"knowledge.{room}" for room in ("facts", "store")),
     ],
-    package_data={"grpo.report": ["page.html"]},
     package_dir={"grpo.kernels": "kernels"},  # its own name belongs to another library: see grpo/__init__.py
-    package_data={"rewards": ["examples/*.jsonl"]},
+    package_data={"grpo.report": ["page.html"], "rewards": ["examples/*.jsonl"]},
     install_requires=[
         "torch>=2.11,<2.14",
         "transformers>=5.0",
