@@ -1,8 +1,8 @@
 """Write a database that appears complete or not at all, whatever happens to the process that writes it.
 
-The work file OUT.building is filled, compacted into OUT.compacted, sealed, flushed to the disk and renamed to OUT. Until
-then an older OUT stays unchanged. A lock on the work file ends with its process; so the next build can take over a work
-file that a killed process left behind.
+The work file OUT.building is filled, compacted into OUT.compacted, sealed, flushed to the disk and renamed to OUT.
+Until then an older OUT stays unchanged. A lock on the work file ends with its process; so the next build can take over
+a work file that a killed process left behind.
 """
 
 import os
