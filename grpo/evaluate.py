@@ -13,7 +13,7 @@ from pathlib import Path
 
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
-from grpo.data.questions import load_prompts
+from grpo.data.questions import Questions, load_prompts
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
 from grpo.errors import UserError, run_main
@@ -35,9 +35,8 @@ def evaluate(config: TrainConfig, n: int, temperature: float) -> tuple[dict[str,
     device = choose_device(config.device)
     policy = load_for_inference(config, device)
     scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
-    prompts, _ = load_prompts(
-        config, policy, scorer.rewards, config.dataset_id_or_path, config.max_samples, _print_on_stderr
-    )
+    questions = Questions(config.dataset_id_or_path, config.max_samples)
+    prompts, _ = load_prompts(config, policy, scorer.rewards, questions, _print_on_stderr)
     positions = max(len(prompt.ids) for prompt in prompts) + config.max_completion_length
     num_slots = memory.choose_num_sequences(policy.model, MAX_SEQUENCES, positions, memory.free_bytes(device))
     sampler = Sampler(policy.model, policy.eos_ids, num_slots)

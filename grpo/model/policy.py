@@ -124,7 +124,10 @@ def find_parts(name_or_path: str, revision: str, adapter: str | None) -> tuple[P
             "set model_name_or_path to the base, and adapter_name_or_path to the adapter",
             PREFLIGHT,
         )
-    return fetch_model(adapter.base_model, adapter.base_revision), folder, adapter.base_model
+    base_revision = adapter.base_revision
+    if revision != "main" and Path(name_or_path).is_dir():  # a folder has no revision of its own
+        base_revision = revision
+    return fetch_model(adapter.base_model, base_revision), folder, adapter.base_model
 
 
 def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:

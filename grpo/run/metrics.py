@@ -1,6 +1,7 @@
 """The numbers of a step: statistics of its tokens, what its completions look like, and where its time went."""
 
 import math
+import re
 import statistics
 import time
 from collections import Counter
@@ -86,7 +87,8 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
         values = [c.scores[name].value for c in completions if c.scores[name].value is not None]
         metrics[f"rewards/{name}/mean"] = mean(values) if values else math.nan
         metrics[f"rewards/{name}/std"] = std(values)
-        metrics[f"rewards/{name}/unscored_frac"] = _unscored_share([c.scores[name] for c in completions])
+        applying = [c.scores[name] for c in completions if c.scores[name].applies or c.reward is None]
+        metrics[f"rewards/{name}/unscored_frac"] = _unscored_share(applying)
     outcomes = [outcome_of(completion.scores) for completion in completions]
     known = [outcome for outcome in outcomes if outcome is not None]
     if known:
@@ -115,6 +117,8 @@ def _unscored_share(scores: Sequence[Score]) -> float:
 
     A service that only few completions need, such as the decomposer for wrong answers, would hide among the others.
     """
+    if not scores:
+        return 0.0
     answered: dict[str, list[bool]] = {}
     for score in scores:
         for service, is_answered in score.asked.items():
@@ -155,6 +159,32 @@ def std(values: Sequence[float]) -> float:
         return 0.0
     centre = mean(values)
     return math.sqrt(sum((value - centre) ** 2 for value in values) / (len(values) - 1))
+
+
+class Window:
+    """The steps since the last logged line. What counts since the start of the run is taken as it is; of anything else
+    the mean of the steps is taken that have it."""
+
+    SINCE_START = re.compile("(judge|decomposer)/|(epoch|num_tokens|learning_rate|skipped_steps|peak_memory_gb)$")
+
+    def __init__(self):
+        self.values: dict[str, list[float]] = {}
+        self.number = 0  # of steps
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Add a step."""
+        self.number += 1
+        for name, value in metrics.items():
+            self.values.setdefault(name, []).append(value)
+
+    def take(self) -> dict[str, float]:
+        """Return the metrics of the line, and begin a new one. NaN stands for what no step could tell."""
+        taken = {}
+        for name, values in self.values.items():
+            finite = [value for value in values if math.isfinite(value)] or [math.nan]
+            taken[name] = values[-1] if self.SINCE_START.match(name) else mean(finite)
+        self.values, self.number = {}, 0
+        return taken
 
 
 class Clock:

@@ -28,6 +28,11 @@ FREE = {
     "save_total_limit",
     "report_to",
     "run_name",
+    "project",
+    "swanlab_project",
+    "swanlab_workspace",
+    "wandb_project",
+    "wandb_entity",
     "disable_tqdm",
     "log_completions",
     "num_completions_to_print",
@@ -55,6 +60,7 @@ FREE = {
     "api_cache",
     "verdict_cache",
     "max_unscored",
+    "reward_timeout_s",
 }
 WARNED = {
     "learning_rate",

@@ -12,7 +12,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,10 @@ from grpo.run import checkpoint
 from grpo.run.alarm import Alarm
 from grpo.run.fingerprint import environment
 from grpo.run.log import Log
+from grpo.run.origin import ORIGIN_FILE
 from grpo.run.resume import check_changes, hidden_values
 from grpo.run.run_dir import RunDir, close_debug_log, open_debug_log
+from grpo.run.trackers import check_trackers
 from grpo.schema import Group
 from grpo.storage import failpoint, write_atomically
 
@@ -67,6 +68,7 @@ class Run:
         # After a rank has died, torchrun starts all of them again. Only the agent of the dead rank counts that.
         self.num_restarts = int(self.ranks.max(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))))
         if self.ranks.is_main:
+            check_trackers(self.config)
             may_resume = bool(self.config.resume_from_checkpoint or self.num_restarts)
             self.dir = RunDir(self.path, may_resume, self.config.overwrite_output_dir)
             open_debug_log(self.debug, self.path / "debug.log")
@@ -85,14 +87,15 @@ class Run:
 
     def _check_deadline(self) -> None:
         """Refuse rewards that may take longer than the ranks wait for each other."""
-        deadline = getattr(self.config, "api_deadline_s", 0)
-        if deadline >= TIMEOUT.total_seconds():
-            raise UserError(
-                f"api_deadline_s is {deadline:g}",
-                f"after {TIMEOUT.total_seconds():g} s without a sign the other processes end",
-                "lower api_deadline_s",
-                CONFIG,
-            )
+        for name in ("api_deadline_s", "reward_timeout_s"):
+            deadline = getattr(self.config, name, 0)
+            if deadline >= TIMEOUT.total_seconds():
+                raise UserError(
+                    f"{name} is {deadline:g}",
+                    f"after {TIMEOUT.total_seconds():g} s without a sign the other processes end",
+                    f"lower {name}",
+                    CONFIG,
+                )
 
     def _configure_libraries(self) -> None:
         """Set precision, determinism and seeds of the libraries as the configuration says."""
@@ -194,35 +197,32 @@ class Run:
         self.is_training = True
         if not self.ranks.is_main:
             return
-        config = self.config
-        text = to_yaml(config)
-        write_atomically(self.path / "config.resolved.yaml", text)
-        show_bar = not config.disable_tqdm
-        self.log = Log(self.path, text, total_steps, first_step, config.report_to, config.run_name, show_bar)
+        write_atomically(self.path / "config.resolved.yaml", to_yaml(self.config))
+        self.log = Log(self.config, total_steps, first_step)
 
     def report(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
         """Log the metrics and completions of a step, or the metrics of an evaluation, which have no step_time."""
         if self.log is None:
             return
-        is_step = "step_time" in metrics
-        if is_step:
-            self.log.advance(metrics)
+        if "step_time" in metrics:
             self.dir.update(step=step)
-        is_bad = not isfinite(metrics.get("grad_norm", 0.0))
-        if is_step and not is_bad and step % self.config.logging_steps:
-            return
-        self.log.write(step, metrics)
-        if groups and (self.config.log_completions or is_bad):
-            self.log.write_completions(step, groups, self.config.num_completions_to_print)
+            self.log.write_step(step, metrics, groups)
+        else:
+            self.log.write_evaluation(step, metrics)
 
-    def save_final(self, policy: Policy) -> None:
-        """Write final/, the adapter (or checkpoint) and the tokenizer, completely or not at all."""
+    def save_final(self, policy: Policy, origin: Mapping[str, Any] | None = None) -> None:
+        """Write final/, the adapter (or checkpoint) and the tokenizer, completely or not at all.
+
+        origin: what it was made from, which is written as well (see origin.py).
+        """
         self.is_training = False  # everything is saved, so a signal may end the run
         if self.ranks.is_main:
             temporary = self.path / "final.tmp"
             shutil.rmtree(temporary, ignore_errors=True)
             try:
                 policy.save(temporary)
+                if origin:
+                    (temporary / ORIGIN_FILE).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise

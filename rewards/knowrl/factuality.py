@@ -68,6 +68,11 @@ def knowrl_v2(labels: Sequence[Label]) -> float:
     return labels.count("supported") / n * penalty
 
 
+def binary_rar(labels: Sequence[Label]) -> float:
+    """Value the facts as 2510.17733 does: 1 if none is refuted, also if there are none; else 0."""
+    return float("refuted" not in labels)
+
+
 @dataclass(frozen=True)
 class FactVerdict:
     """A fact of the text, and what the knowledge base says of it."""
@@ -103,6 +108,13 @@ class Factuality:
             return {}
         counts = {"facts": len(self.facts), "supported": self.count("supported"), "refuted": self.count("refuted")}
         return {"factuality": self.value, **counts}
+
+    def records(self) -> list[dict[str, str | None]]:
+        """Return what a score holds about each fact; see grpo.schema.Score."""
+        return [
+            {"fact": found.fact, "verdict": found.verdict.label, "passage": found.verdict.evidence}
+            for found in self.facts
+        ]
 
     def __str__(self) -> str:
         """Return the reason with every fact, its verdict and the passage that decided."""

@@ -7,17 +7,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from making import make_tokenizer, write_rows
+from making import make_tokenizer, real_data, write_rows
 
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
+from grpo.data.rows import read_records
 from grpo.doctor import main as doctor
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.policy import lora_spec
 from grpo.model.weights import read_config, tensor_slots
+from knowledge.world import make_world as make_encyclopedia
+from rewards.format import parse
+from rewards.knowrl.refusal import is_refusal
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "configs"
+CONFIG_TEXT = "".join(path.read_text(encoding="utf-8") for path in CONFIGS.glob("*.yaml"))
 QWEN = {
     "architectures": ["Qwen2ForCausalLM"],
     "model_type": "qwen2",
@@ -86,7 +92,7 @@ def planned(tmp_path_factory):
     return plan
 
 
-MODELS, LONG = {"math": MATH, "r1": R1}, 200  # LONG: words of the longest prompt
+MODELS, LONG = {"math": MATH, "r1": R1}, 100  # LONG: words of the longest prompt
 
 
 def gigabytes(text: str) -> float:
@@ -94,11 +100,114 @@ def gigabytes(text: str) -> float:
     return float(text.partition(" GB")[0].rpartition("= ")[2])
 
 
+# What a user of the guides looks for, and finds otherwise here.
+GUIDES_WORDS = """
+train.sh, main.py, requirements.txt, environment.yml, setup.sh, INSTALLATION.md, conda, tmux, trl 0.7.10, 2.5.1
+TRANSFORMERS_CACHE, HF_HOME, USE_API_MANAGER_FOR_LLM_EVAL, USE_API_MANAGER_FOR_FACTSCORE, FACTSCORE_DB_PATH
+supported / 15, moderates format penalties, every generation, regular expression, knowrl_v1, a refusal is paid
+Unsloth, vLLM, vllm_gpu_memory_utilization, LLaMA-Factory, DeepSpeed, deepspeed, template: qwen, fp16, ddp_timeout
+save_strategy, q_proj,v_proj, adapter_name_or_path, model_name_or_path, effective batch, gradient checkpointing
+trainer_log.jsonl, training.log, Training completed, adapter_model.bin, pytorch_model.bin, training_args.bin
+SwanLab, WandB, flash-attn, SFT checkpoint, 0.28 %, 37,892, 2,370, 18,946, 10 to 13 GB, 0.1 to 0.3, "binary"
+compute_reward, --model_path checkpoint-N, per reward function, unscorable, 4 to 6 hours, 6 to 12 hours
+zjunlp/KnowRL-Train-Data, collections/zjunlp, gdown, 100 GB, 50 GB, 32 GB, CUDA 13, [flash], Skywork-OR1-7B-Preview
+out of memory, slow, not learning, refuses everything, bad format, API limits, 24 GB, examples
+"""
+
+
+@pytest.mark.parametrize(
+    "word", [word.strip() for line in GUIDES_WORDS.split("\n") for word in line.split(", ") if word]
+)
+def test_what_is_otherwise_than_in_the_guides_can_be_found(word):
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "grpo/MATH.md")]
+    assert word in " ".join([*texts, *(header(path.name) for path in CONFIGS.glob("*.yaml"))]) or word in CONFIG_TEXT
+
+
 def test_memory_of_the_mathematics(planned, capsys):
     for size, said in ((24, "22 GB of 24"), (8, "7.6 GB of 8")):
         code, found = planned(capsys, "math_1.5b.yaml", size)
         assert code == 0 and said in header("math_1.5b.yaml")
         assert f"{gigabytes(found['memory']):.2g} GB of {size}" == said
+
+
+OFFLINE = [
+    "judge=offline",
+    "decomposer=rules",
+    "verifier=lexical",
+    "reward_funcs=[format]",
+    "eval_size=0",
+    "system_prompt=null",
+]
+
+
+def test_memory_of_knowrl(planned, capsys):
+    """On one card of 80 GB, and on each of four cards of 24 GB."""
+    text = header("a800.yaml")
+    code, found = planned(capsys, "a800.yaml", 80, *OFFLINE)
+    assert code == 0 and f"80 GB, of which it takes {gigabytes(found['memory']):.0f}" in text, found
+    code, found = planned(capsys, "a800.yaml", 24, *OFFLINE)
+    assert code == 3 and f"r = 256 needs {gigabytes(found['memory']):.0f} GB" in text, found
+    smaller = ["lora_r=64", "lora_alpha=128", "per_device_train_batch_size=6"]
+    code, found = planned(capsys, "a800.yaml", 24, *OFFLINE, *smaller)
+    assert code == 0 and "24 GB do for lora_r=64 lora_alpha=128" in text, found
+
+
+def test_batches_of_knowrl():
+    """Four ranks of 6 x 4 make the batch of one of 24 x 4."""
+    config, _ = load_config(CONFIGS / "a800.yaml")
+    completions = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    questions = completions // config.num_generations
+    assert f"{completions} completions a step = {questions} questions x {config.num_generations} answers" in header(
+        "a800.yaml"
+    )
+    assert f"{config.max_steps} steps see {config.max_steps * questions:,} questions" in header("a800.yaml")
+    small, _ = load_config(CONFIGS / "a800.yaml", ["per_device_train_batch_size=6"])
+    assert 4 * small.per_device_train_batch_size * small.gradient_accumulation_steps == completions
+
+
+def test_the_two_stages_of_knowrl_share_their_prompt():
+    """Its examples have the format that is rewarded: an answer, and a refusal."""
+    stage1, _ = load_config(CONFIGS / "a800_sft.yaml", kind=SftConfig)
+    stage2, _ = load_config(CONFIGS / "a800.yaml")
+    assert stage1.system_prompt == stage2.system_prompt
+    examples = stage2.system_prompt.partition("Two examples:\n")[2]
+    answers = [parse(part + "</answer>") for part in examples.split("</answer>") if part.strip()]
+    assert [answer.problem for answer in answers] == ["", ""]
+    assert not is_refusal(answers[0].answer) and is_refusal(answers[1].answer)
+
+
+def test_knowrls_data_as_its_files_are(capsys):
+    """3,177 questions, of which training sees fewer than are left; 1,798 conversations."""
+    stage1, _ = load_config(CONFIGS / "a800_sft.yaml", kind=SftConfig)
+    stage2, _ = load_config(CONFIGS / "dapo.yaml")  # the longest
+    questions = read_records(real_data("knowrl/knowrl_RLdata.json"))
+    conversations = read_records(real_data("knowrl/knowrl_coldstart.json"))
+    assert f"{len(questions):,} questions" in (CONFIGS / "a800.yaml").read_text()
+    completions = stage2.per_device_train_batch_size * stage2.gradient_accumulation_steps
+    assert stage2.max_steps * completions // stage2.num_generations <= len(questions) - stage2.eval_size
+    steps = ceil(stage1.num_train_epochs * len(conversations) / stage1.per_device_train_batch_size)
+    assert f"{len(conversations):,} make {steps:,} steps" in header("a800_sft.yaml")
+    assert (stage2.dataset_split in "knowrl_RLdata") and (stage1.dataset_split in "knowrl_coldstart")
+
+
+def test_steps_of_the_tiny_cold_starts(tmp_path):
+    """Of the encyclopedia; of the arithmetic the header says what the config does."""
+    config, _ = load_config(CONFIGS / "tiny_sft.yaml", kind=SftConfig)
+    number = len(make_encyclopedia(config.seed).conversations)
+    steps = ceil(config.num_train_epochs * number / config.per_device_train_batch_size)
+    assert f"x {steps} steps = {config.num_train_epochs:g} epochs of {number:,}" in header("tiny_sft.yaml")
+    config, _ = load_config(CONFIGS / "tiny_math_sft.yaml", kind=SftConfig)
+    seen = config.max_steps * config.per_device_train_batch_size
+    assert f"{config.max_steps} steps = {seen:,} = {seen / 6000:.1f} epochs of 6,000" in header("tiny_math_sft.yaml")
+
+
+@pytest.mark.parametrize("name", ["tiny.yaml", "tiny_math.yaml", "dapo.yaml"])
+def test_batches_are_what_the_headers_say(name):
+    config, _ = load_config(CONFIGS / name)
+    completions = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    questions = completions // config.num_generations
+    said = f"{completions} completions a step = {questions} questions x {config.num_generations} answers"
+    assert said in header(name)
 
 
 def share_trained(folder: Path, **keys) -> tuple[float, float]:

@@ -150,18 +150,6 @@ def test_a_deadline_as_long_as_the_peers_patience_is_refused(tmp_path):
             assert error.value.exit_code == 2
 
 
-def test_lines_are_written_at_every_so_many_steps_and_for_every_bad_one(tmp_path):
-    """logging_steps 3; a gradient that is not finite is always on record, an evaluation (no step_time) too."""
-    with Run(configured(tmp_path, "log_completions=true")) as run:
-        run.start_log(9, 0)
-        for step in range(1, 8):
-            run.report(step, {"step_time": 1.0, "grad_norm": float("nan") if step == 4 else 1.0})
-        run.report(7, {"eval/accuracy": 0.5})
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [3, 4, 6, 7]
-    assert json.loads((tmp_path / "run" / "run_state.json").read_text())["step"] == 7
-
-
 def saved_by(config, world=1):
     """A checkpoint folder as far as resuming looks at what made it."""
     folder = run_module.Path(config.output_dir) / "checkpoint-1"

@@ -146,7 +146,14 @@ def test_unknown_names_are_refused():
 def test_none_in_one_part_makes_the_sum_none():
     rewards = [Reward("a"), Reward("b")]
     assert combine({"a": Score(1.0), "b": Score(0.5)}, rewards, [2, 4]) == 4.0
-    assert combine({"a": Score(1.0), "b": Score(None, "judge unreachable")}, rewards, [2, 0]) is None
+    assert combine({"a": Score(1.0), "b": Score(None, "judge unreachable")}, rewards, [2, 1]) is None
+
+
+def test_a_reward_of_weight_0_is_logged_and_not_paid():
+    """Also where it cannot be scored: factuality of every answer can be followed without touching the training."""
+    rewards = [Reward("a"), Reward("b")]
+    for value in (0.5, None):
+        assert combine({"a": Score(1.0), "b": Score(value)}, rewards, [2, 0]) == 2.0
 
 
 def _group(*texts):
@@ -206,6 +213,8 @@ def test_rewards_go_to_the_completion_of_their_index_in_whatever_order_they_arri
     seen = []
 
     def lengths(prompts, completions, **columns):
+        state = columns.pop("trainer_state")
+        assert (state.global_step, state.max_steps) == (0, 0)
         seen.append((prompts, completions, columns))
         return [float(len(completion)) for completion in completions]
 
@@ -242,7 +251,7 @@ def test_rewards_go_to_the_completion_of_their_index_in_whatever_order_they_arri
 
 def test_columns_of_the_names_that_trl_passes_itself_do_not_reach_a_group_function_twice():
     def whole(prompts, completions, **columns):
-        assert set(columns) == {"answer", "completion_ids"}
+        assert set(columns) == {"answer", "completion_ids", "trainer_state"}
         return [1.0] * len(completions)
 
     scorer, group = Scorer([Reward("all", function=whole)]), _group("a", "b")
