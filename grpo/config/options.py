@@ -417,7 +417,7 @@ def describe_keys(kind: type) -> str:
 
 def _describe_key(entry: Field, column: int = 42, width: int = 120) -> list[str]:
     """Lay out one key like argparse: name and default on the left, the meaning wrapped on the right."""
-    default = "required" if entry.name in REQUIRED else _as_yaml(entry.default)
+    default = "required" if entry.name in REQUIRED else as_yaml(entry.default)
     name = f"  {entry.name}: {default}"
     doc = textwrap.wrap(entry.metadata["doc"], width - column)
     if len(name) + 2 > column:
@@ -425,6 +425,7 @@ def _describe_key(entry: Field, column: int = 42, width: int = 120) -> list[str]
     return [name.ljust(column) + doc[0]] + [" " * column + line for line in doc[1:]]
 
 
-def _as_yaml(value: Any) -> str:
+def as_yaml(value: Any) -> str:
+    """Return a value as YAML, on one line."""
     value = list(value) if isinstance(value, tuple) else value
     return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()

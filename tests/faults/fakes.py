@@ -168,6 +168,17 @@ def talkative() -> None:
     short_grace()
 
 
+def thoughtful() -> None:
+    """The same, and each completion states a fact of its own in its thoughts."""
+    talkative()
+    from grpo.model.policy import Policy
+
+    frame = Policy.decode
+    Policy.decode = lambda self, completion: frame(self, completion).replace(
+        "So.", f"The number {'-'.join(map(str, completion.ids))} is a town in France."
+    )
+
+
 def bad_logits() -> None:
     """The log-probs of the second training step (one micro-batch, no reference) are not finite."""
     import torch
