@@ -205,6 +205,7 @@ class Run:
         if self.log is None:
             return
         if "step_time" in metrics:
+            self.dir.keep_lock()
             self.dir.update(step=step)
             self.log.write_step(step, metrics, groups)
         else:
@@ -243,6 +244,7 @@ class Run:
         """
         random_states = self.ranks.gather(checkpoint.random_state())
         if self.ranks.is_main and self.saved_step != step:
+            self.dir.keep_lock()
             text = to_yaml(self.config)
             state = optimizer.state()
             about = {
