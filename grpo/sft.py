@@ -12,10 +12,11 @@ from grpo.config.load import load_config, parse_arguments
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.conversations import make_examples
 from grpo.data.hub import fetch_data
-from grpo.data.prompts import ChatEncoder
 from grpo.data.rows import Order, digest, read_records
 from grpo.device.distributed import Ranks
 from grpo.errors import run_main
+from grpo.model.policy import find_parts, load_encoder
+from grpo.model.weights import read_config
 from grpo.run.guard import Guard
 from grpo.run.plot import line_plot
 from grpo.run.run import Run
@@ -28,12 +29,12 @@ class SftTrainer(Trainer):
     """Policy, examples and optimizer of one run. An example is a group of one given completion."""
 
     def __init__(self, config: SftConfig, run: Run):
-        super().__init__(config, run)
         path = fetch_data(config.dataset_id_or_path, config.dataset_split)
         records = read_records(path)[: config.max_samples or None]
-        max_length = min(config.max_length, self.model.config.max_positions)
-        encoder = ChatEncoder(self.policy.tokenizer)
+        max_length = min(config.max_length, read_config(find_parts(config).model).max_positions)
+        encoder = load_encoder(config)
         self.examples, num_cut, num_left_out = make_examples(records, path, encoder, config.system_prompt, max_length)
+        super().__init__(config, run)  # loads the model, now that nothing is wrong with the data
         if num_cut or num_left_out:
             run.say(
                 f"note: of {len(self.examples)} answers {num_cut} are cut at {max_length} tokens; "
@@ -112,6 +113,20 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
         run.save_final(trainer.policy)
         if run.ranks.is_main:
             line_plot(run.path / "loss.png", {"loss": trainer.losses}, "step", "loss of the answer tokens, nats")
+
+
+def check_prompts(config: TrainConfig) -> None:
+    """Check that prompts can be made, before any model is loaded: by the tokenizer of stage 1, if that is due."""
+    start = config
+    if config.cold_start and not config.toy_world:
+        stage1, _ = load_stage1(config)
+        final = Path(stage1.output_dir) / "final"
+        own = {
+            name: getattr(config, name) or getattr(stage1, name) for name in ("chat_template", "chat_template_kwargs")
+        }
+        start = replace(config, model_name_or_path=str(final)) if final.exists() else replace(stage1, **own)
+    system = [{"role": "system", "content": config.system_prompt}] if config.system_prompt else []
+    load_encoder(start).prompt([*system, {"role": "user", "content": config.prompt_template}])
 
 
 def cold_start(config: TrainConfig, run: Run) -> TrainConfig:

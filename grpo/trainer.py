@@ -167,6 +167,12 @@ class Trainer:
                 "put the old file back, or start anew in another output_dir",
             )
         self.step, self.num_tokens = counters["step"], counters["num_tokens"]
+        if self.step > self.total_steps:
+            raise UserError(
+                f"the run is at step {self.step}, and would end at step {self.total_steps}",
+                "max_steps or num_train_epochs is lower than when it was saved",
+                f"raise it to {self.step} at least; `python -m grpo.export` takes the checkpoint as it is",
+            )
         self.num_skipped = counters.get("skipped", 0)
         self.order.position = counters["position"]
         if not self.config.max_tokens_per_micro_batch:  # sums and dropout masks depend on the micro-batches
