@@ -13,7 +13,12 @@ import yaml
 REQUIRED = ("model_name_or_path", "output_dir", "dataset_id_or_path", "reward_funcs")
 MADE_BY_TOY_WORLD = ("model_name_or_path", "dataset_id_or_path")
 MAPPINGS = ("chat_template_kwargs",)  # keys whose value is a mapping
-NOT_REPEATED = ("resume_from_checkpoint", "overwrite_output_dir")  # they concern one invocation, not the run
+NOT_REPEATED = (  # they concern one invocation, not the run
+    "resume_from_checkpoint",
+    "overwrite_output_dir",
+    "allow_changes",
+)
+INPUTS = ("dataset", "base_weights", "tokenizer", "chat_template")  # whose content a checkpoint has a fingerprint of
 
 
 def key(
@@ -131,6 +136,11 @@ class RunKeys:
     resume_from_checkpoint: bool | str | None = key(
         False, "Resume. true: from the newest valid checkpoint in output_dir. A path: from that checkpoint."
     )
+    allow_changes: list[str] = key(
+        (),
+        "Resume although these have changed since the checkpoint: names of keys, or dataset, base_weights, tokenizer "
+        "and chat_template for their contents.",
+    )
     logging_steps: int = key(
         1, "Average so many steps for the trackers and on the terminal. metrics.jsonl has every step.", low=1
     )
@@ -140,7 +150,10 @@ class RunKeys:
         ("tensorboard",),
         "Trackers that get the metrics as well as metrics.jsonl: tensorboard, swanlab, wandb, trackio or none.",
     )
-    run_name: str | None = key(None, "Name of the run in swanlab, wandb and trackio. Unset: that of output_dir.")
+    run_name: str | None = key(
+        None,
+        "Name of the run in swanlab, wandb and trackio: letters, digits, dots, dashes, underscores. Unset: output_dir.",
+    )
     project: str = key("grpo", "Project in swanlab, wandb and trackio.")
     swanlab_project: str | None = key(None, "Project in swanlab. Unset: the variable SWANLAB_PROJ_NAME, or project.")
     swanlab_workspace: str | None = key(None, "Organisation in swanlab. Unset: your own account.")
@@ -184,7 +197,10 @@ class DataKeys:
         None, "Column that splits the held-out questions: each of its values gets its own lines in the final table."
     )
     cold_start: str | None = key(
-        None, "Config of stage 1. It runs first if its output is missing, and stage 2 starts from its result."
+        None,
+        "Config of stage 1. It runs first, unless its output is there and was made with the same config, data and "
+        "base; stage 2 starts from its result. model_name_or_path, if set, is the base that stage 1 starts from. "
+        "null: start from model_name_or_path as it is, such as your own fine-tuned checkpoint or adapter.",
     )
 
 
@@ -214,7 +230,9 @@ class LossKeys:
         None, "Upper bound of the ratio where the advantage is negative (two-sided clipping). Unset: none.", above=1
     )
     use_bias_correction_kl: bool = key(
-        False, "Multiply the KL estimate by the ratio, so that its gradient is that of the KL divergence."
+        False,
+        "Multiply the KL estimate by the ratio, so that its gradient is that of the KL divergence. false: the formula "
+        "of DeepSeekMath, with which KnowRL trained. TRL 1.16 has true by default.",
     )
     importance_sampling_level: str = key(
         "token", "Compute the ratio per token, or per sequence (GSPO).", choices=("token", "sequence")
@@ -394,7 +412,12 @@ class SftKeys:
         None, "Conversations in the format ShareGPT, Alpaca or messages: a JSON or JSONL file, or a hub id."
     )
     dataset_split: str = key("train", "File of a hub data set to use: the one whose name contains this word.")
-    max_samples: int = key(0, "Use only this many rows, from the first. 0: all.", low=0)
+    dataset_dir: str | None = key(
+        None,
+        "Folder of LLaMA-Factory's dataset_info.json. dataset_id_or_path may then hold names that are registered "
+        "there, separated by commas. Unset: data, if that holds one.",
+    )
+    max_samples: int = key(0, "Use only this many rows of each data set, from the first. 0: all.", low=0)
     max_length: int = key(3072, "Cut answers so that prompt and answer fit; leave out longer prompts.", low=2)
     system_prompt: str | None = key(None, "System message of conversations that have none.")
 
@@ -419,7 +442,7 @@ def describe_keys(kind: type) -> str:
 
 def _describe_key(entry: Field, column: int = 42, width: int = 120) -> list[str]:
     """Lay out one key like argparse: name and default on the left, the meaning wrapped on the right."""
-    default = "required" if entry.name in REQUIRED else _as_yaml(entry.default)
+    default = "required" if entry.name in REQUIRED else as_yaml(entry.default)
     name = f"  {entry.name}: {default}"
     doc = textwrap.wrap(entry.metadata["doc"], width - column)
     if len(name) + 2 > column:
@@ -427,6 +450,7 @@ def _describe_key(entry: Field, column: int = 42, width: int = 120) -> list[str]
     return [name.ljust(column) + doc[0]] + [" " * column + line for line in doc[1:]]
 
 
-def _as_yaml(value: Any) -> str:
+def as_yaml(value: Any) -> str:
+    """Return a value as YAML, on one line."""
     value = list(value) if isinstance(value, tuple) else value
     return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()

@@ -19,14 +19,17 @@ from grpo.schema import Completion
 
 @dataclass
 class Policy:
-    """A decoder that is being trained. `start`: the adapter that was merged into it, if any; `base`: the checkpoint's
-    name."""
+    """A decoder that is being trained.
+
+    start: the adapter that was merged into it, if any. base: the checkpoint's name. folders: of checkpoint and adapter.
+    """
 
     model: Decoder
     tokenizer: object
     eos_ids: tuple[int, ...]
     start: Adapter | None
     base: str
+    folders: tuple[Path, ...] = ()
 
     def decode(self, completion: Completion) -> str:
         """Return its text, without special tokens."""
@@ -74,7 +77,8 @@ def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_wei
     for layer in model.lora_layers():
         layer.reset(generator)
     check_vocabulary(tokenizer, model)
-    return Policy(model, tokenizer, end_ids, start, parts.base)
+    folders = (parts.model, parts.adapter) if parts.adapter else (parts.model,)
+    return Policy(model, tokenizer, end_ids, start, parts.base, folders)
 
 
 def load_encoder(config: TrainConfig | SftConfig) -> ChatEncoder:
@@ -117,9 +121,10 @@ class Parts:
 
 def find_parts(config: TrainConfig | SftConfig) -> Parts:
     """Find the model that a configuration names. A tokenizer beside an adapter is the one that it was trained with."""
-    folder = fetch_model(config.model_name_or_path, config.model_revision)
+    name, revision = config.model_name_or_path, config.model_revision
+    folder = fetch_model(name, revision)
     adapter = fetch_model(config.adapter_name_or_path) if config.adapter_name_or_path else None
-    base = str(folder.resolve()) if Path(config.model_name_or_path).is_dir() else config.model_name_or_path
+    base = str(folder.resolve()) if Path(name).is_dir() else name
     if is_adapter(folder):
         if adapter:
             raise UserError(
@@ -129,7 +134,8 @@ def find_parts(config: TrainConfig | SftConfig) -> Parts:
                 PREFLIGHT,
             )
         adapter, base = folder, base_of(folder)
-        folder = _fetch_base(base, adapter)
+        is_of_base = revision != "main" and Path(name).is_dir()  # a folder has no revision of its own
+        folder = _fetch_base(base, revision if is_of_base else load_adapter(adapter).base_revision, adapter)
     if config.tokenizer_name_or_path:
         tokenizer = fetch_model(config.tokenizer_name_or_path)
     else:
@@ -150,9 +156,9 @@ def base_of(adapter: Path) -> str:
     return find_model(base, adapter)
 
 
-def _fetch_base(base: str, adapter: Path) -> Path:
+def _fetch_base(base: str, revision: str, adapter: Path) -> Path:
     try:
-        return fetch_model(base)
+        return fetch_model(base, revision)
     except UserError as error:
         raise UserError(
             f"the base model of the adapter {adapter} cannot be found",

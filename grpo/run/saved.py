@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from grpo.config.foreign import ALIASES
-from grpo.config.load import load_config
+from grpo.config.load import keys_of, load_config
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
 from grpo.data.hub import find_model
 from grpo.data.prompts import has_tokenizer
@@ -81,8 +80,7 @@ def read_config(saved: SavedModel, overrides: Sequence[str]) -> TrainConfig:
     made_with = saved.config()
     if made_with is None:
         return load_config(None, overrides)[0]
-    chosen = [override.removeprefix("--").partition("=")[0] for override in overrides]
-    chosen = {ALIASES.get(name, name) for name in chosen}
+    chosen = keys_of(overrides)
     if isinstance(made_with, TrainConfig):
         config, _ = load_config(saved.config_path, overrides)
     else:

@@ -11,12 +11,14 @@ from making import make_tokenizer, real_data, write_rows
 
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
+from grpo.config.supplied import KNOWRL_PROMPT
 from grpo.data.rows import read_records
 from grpo.doctor import main as doctor
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.policy import lora_spec
 from grpo.model.weights import read_config, tensor_slots
+from knowledge.world import make_world as make_encyclopedia
 from rewards.format import parse
 from rewards.knowrl.refusal import is_refusal
 
@@ -168,7 +170,7 @@ def test_the_two_stages_of_knowrl_share_their_prompt():
     """Its examples have the format that is rewarded: an answer, and a refusal."""
     stage1, _ = load_config(CONFIGS / "a800_sft.yaml", kind=SftConfig)
     stage2, _ = load_config(CONFIGS / "a800.yaml")
-    assert stage1.system_prompt == stage2.system_prompt
+    assert stage1.system_prompt == stage2.system_prompt == KNOWRL_PROMPT
     examples = stage2.system_prompt.partition("Two examples:\n")[2]
     answers = [parse(part + "</answer>") for part in examples.split("</answer>") if part.strip()]
     assert [answer.problem for answer in answers] == ["", ""]
@@ -187,6 +189,26 @@ def test_knowrls_data_as_its_files_are(capsys):
     steps = ceil(stage1.num_train_epochs * len(conversations) / stage1.per_device_train_batch_size)
     assert f"{len(conversations):,} make {steps:,} steps" in header("a800_sft.yaml")
     assert (stage2.dataset_split in "knowrl_RLdata") and (stage1.dataset_split in "knowrl_coldstart")
+
+
+def test_steps_of_the_tiny_cold_starts(tmp_path):
+    """Of the encyclopedia; of the arithmetic the header says what the config does."""
+    config, _ = load_config(CONFIGS / "tiny_sft.yaml", kind=SftConfig)
+    number = len(make_encyclopedia(config.seed).conversations)
+    steps = ceil(config.num_train_epochs * number / config.per_device_train_batch_size)
+    assert f"x {steps} steps = {config.num_train_epochs:g} epochs of {number:,}" in header("tiny_sft.yaml")
+    config, _ = load_config(CONFIGS / "tiny_math_sft.yaml", kind=SftConfig)
+    seen = config.max_steps * config.per_device_train_batch_size
+    assert f"{config.max_steps} steps = {seen:,} = {seen / 6000:.1f} epochs of 6,000" in header("tiny_math_sft.yaml")
+
+
+@pytest.mark.parametrize("name", ["tiny.yaml", "tiny_math.yaml", "dapo.yaml"])
+def test_batches_are_what_the_headers_say(name):
+    config, _ = load_config(CONFIGS / name)
+    completions = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    questions = completions // config.num_generations
+    said = f"{completions} completions a step = {questions} questions x {config.num_generations} answers"
+    assert said in header(name)
 
 
 def share_trained(folder: Path, **keys) -> tuple[float, float]:
