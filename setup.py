@@ -8,7 +8,10 @@ setup(
     python_requires=">=3.11",
     packages=[
         "grpo",
-        *(f"grpo.{room}" for room in ("attention", "config", "data", "device", "kernels", "model", "run", "sampling")),
+        *(
+            f"grpo.{room}"
+            for room in ("attention", "config", "data", "device", "evaluation", "kernels", "model", "run", "sampling")
+        ),
         "rewards",
         *(f"rewards.{room}" for room in ("api", "knowrl", "mathematics")),
         "knowledge",
@@ -28,6 +31,7 @@ setup(
         "matplotlib>=3.8",
     ],
     extras_require={
+        "parquet": ["pyarrow>=14"],
         "flash": ["flash-attn>=2.7"],
         "test": ["pytest>=8.0", "pytest-xdist>=3.5", "ruff>=0.14", "hypothesis>=6.100", "triton>=3.5", "peft>=0.18"],
         "bench": ["trl>=0.27", "peft>=0.18", "rank-bm25>=0.2", "math-verify>=0.8"],

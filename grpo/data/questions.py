@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def load_rows(config: TrainConfig, rewards: Sequence[Reward], name: str, max_samples: int) -> list[Row]:
     """Read the data set `name`. Exit 3 if a column is missing that a reward needs."""
     path = fetch_data(name, config.dataset_split)
-    rows = read_rows(path, config.question_field, config.answer_field, config.title_field, max_samples)
+    fields = (config.question_field, config.answer_field, config.title_field)
+    rows = read_rows(path, *fields, max_samples, config.seed)
     filled = {}  # columns with any value, in the order of the file
     for row in rows:
         for column, value in row.columns.items():
@@ -28,6 +29,8 @@ def load_rows(config: TrainConfig, rewards: Sequence[Reward], name: str, max_sam
                 filled[column] = True
     for reward in rewards:
         missing = [column for column in reward.needs if column not in filled]
+        if "unanswerable" in filled:  # to decline is right there, whatever the answer
+            missing = [column for column in missing if column != "answer"]
         if missing:
             raise UserError(
                 f"the reward {reward.name} needs the column {missing[0]}",
