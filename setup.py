@@ -10,7 +10,10 @@ setup(
         "grpo",
         *(
             f"grpo.{room}"
-            for room in ("attention", "config", "data", "device", "evaluation", "kernels", "model", "run", "sampling")
+            for room in (
+                *("attention", "config", "data", "device", "evaluation", "kernels", "model", "report", "run"),
+                "sampling",
+            )
         ),
         "rewards",
         *(f"rewards.{room}" for room in ("api", "knowrl", "mathematics")),
@@ -18,11 +21,13 @@ setup(
         *(f"knowledge.{room}" for room in ("facts", "store")),
     ],
     package_dir={"grpo.kernels": "kernels"},  # its own name belongs to another library: see grpo/__init__.py
+    package_data={"rewards": ["examples/*.jsonl"]},
     install_requires=[
         "torch>=2.11,<2.14",
         "transformers>=5.0",
         "safetensors>=0.5",
         "numpy>=1.26",
+        "psutil>=5.9",
         "openai>=1.60",
         "sqlalchemy>=2.0",
         "pyyaml>=6.0",

@@ -12,11 +12,12 @@ import torch
 
 from bench.timing import default, once
 from bench.workload import Work
+from grpo.device.capture import CudaCapture
 from grpo.device.products import linear, prepack
 from grpo.model.decoder import ModelConfig
 
 Product = tuple[int, int, int]  # rows, inputs, outputs
-COPY_BYTES = 1 << 28
+COPY_BYTES = {"cpu": 1 << 28, "cuda": 1 << 32}  # far more than any cache
 SMOKE_COPY_BYTES = 1 << 20
 ROW_STEPS = 8  # the number of sequences still decoding is rounded down to a multiple of this
 
@@ -61,7 +62,10 @@ def products_seconds(shapes: Sequence[Product], dtype: torch.dtype, device: str,
 
     with torch.inference_mode():
         run()
-        return statistics.median(once(run, device) for _ in range(repeats))
+        timed = (
+            CudaCapture()(run).replay if device == "cuda" else run
+        )  # launched one by one, small products wait for Python
+        return statistics.median(once(timed, device) for _ in range(repeats))
 
 
 def decoding_seconds(config: ModelConfig, work: Work, dtype: torch.dtype, device: str) -> float:
@@ -93,8 +97,8 @@ def peaks(options) -> dict[str, float]:
     found = {}
     for name in ("float32", "bfloat16"):
         found[f"{name}_tflops"] = flops(square) / products_seconds(square, getattr(torch, name), device) / 1e12
-    num_bytes = SMOKE_COPY_BYTES if options.smoke else COPY_BYTES
-    source = torch.zeros(num_bytes // 4, device=device)
+    num_bytes = SMOKE_COPY_BYTES if options.smoke else COPY_BYTES[device]
+    source = torch.rand(num_bytes // 4, device=device)  # zeros would be compressed
     target = torch.empty_like(source)
     target.copy_(source)
     seconds = statistics.median(once(lambda: target.copy_(source), device) for _ in range(5))

@@ -16,12 +16,13 @@ import torch
 
 from bench import ceilings, models, timing
 from grpo.attention.select import choose_decode_kernel
+from grpo.device.capture import CudaCapture
 from grpo.device.draw import SamplingParams
 from grpo.device.ops import describe
 from grpo.model.decoder import Decoder
 from grpo.run import memory
 from grpo.sampling.cache import KVCache
-from grpo.sampling.cuda_graph import CudaCapture, DecodeGraphs
+from grpo.sampling.cuda_graph import DecodeGraphs
 from grpo.sampling.decode_step import Slots
 
 RANKS = {"1.5b": 16, "7b": 256}

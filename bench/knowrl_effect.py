@@ -2,8 +2,9 @@
 
 Does KnowRL's reward teach a model where its knowledge ends, and what does its factuality term add? This tests the
 paper's claim in miniature, on the fictional encyclopedia of configs/tiny.yaml. Each seed makes a cold start and then
-three runs of GRPO from it: with format and correctness alone ("outcome"), and with factuality as well, by our formula
-("knowrl") and by KnowRL's ("knowrl_v2"). All are evaluated on held-out questions with greedy answers, about people whom
+four runs of GRPO from it: with format and correctness alone ("outcome"), and with factuality as well, by our formula
+("knowrl"), by KnowRL's guide ("knowrl_v1": supported facts / 15, and a refusal is paid like a wrong answer) and by its
+code since October 2025 ("knowrl_v2"). All are evaluated on held-out questions with greedy answers, about people whom
 the cold start taught well and about people whom it never mentioned. All keys except reward_funcs are those of
 configs/tiny.yaml.
 
@@ -26,7 +27,12 @@ from grpo.run.plot import line_plot
 from grpo.sft import sft
 from grpo.train import train
 
-ARMS = {"outcome": "[format, correctness]", "knowrl": "[knowrl]", "knowrl_v2": "[knowrl_v2]"}
+ARMS = {
+    "outcome": "[format, correctness]",
+    "knowrl": "[knowrl]",
+    "knowrl_v1": "[knowrl_v1]",
+    "knowrl_v2": "[knowrl_v2]",
+}
 KNOWN, UNSEEN = "well known", "unseen"
 COLUMNS = {
     "accuracy, known": (KNOWN, "accuracy"),
@@ -93,10 +99,9 @@ def wrong_answers(folder: Path) -> Iterator[list[dict]]:
     for path in sorted((folder / "completions").glob("*.jsonl")):
         details_of_prompt: dict[int, list[dict]] = {}
         for completion in read_jsonl(path):
-            for details in completion["details"].values():
-                if "factuality" in details:
-                    details_of_prompt.setdefault(completion["row"], []).append(details)
-                    break
+            checked = [details for details in completion["details"].values() if "factuality" in details]
+            if checked and completion["outcome"] == "wrong":  # knowrl_v1 checks refusals, too
+                details_of_prompt.setdefault(completion["row"], []).append(checked[0])
         yield from details_of_prompt.values()
 
 
@@ -134,7 +139,10 @@ def main(argv: list[str] | None = None) -> dict:
     for seed, folder in zip(seeds, folders, strict=True):
         results[str(seed)] = run_seed(folder, seed, options.smoke)
     print("\n".join(table(list(results.values()))))
-    checks = effect_of_factuality(folders, "knowrl") | effect_of_factuality(folders, "knowrl_v2")
+    checks = {}
+    for arm in ARMS:
+        if arm != "outcome":  # it checks no facts
+            checks |= effect_of_factuality(folders, arm)
     row = timing.finish("knowrl_effect", options, [], checks, results=results)
     plots = timing.RESULTS if options.save else options.folder
     plots.mkdir(parents=True, exist_ok=True)

@@ -138,13 +138,14 @@ def drawing(rows: int, vocab: int, options) -> list[dict]:
     weight_BV = logits_BV.softmax(-1)
     seed_B = torch.arange(rows, device=options.device)
     uniform_B = uniforms(seed_B, torch.zeros_like(seed_B))
+    record = room_for_draws(rows, options.device)
     sides_of = {
         "operation": {
             "ours": lambda: inverse_cdf(weight_BV, uniform_B),
             "torch.multinomial": lambda: torch.multinomial(weight_BV, 1),
         },
         "from logits": {
-            "ours": lambda: draw_tokens(logits_BV, seed_B, seed_B, SamplingParams(1)),
+            "ours": lambda: draw_tokens(logits_BV, seed_B, torch.zeros_like(seed_B), SamplingParams(1), record),
             "torch.multinomial": lambda: torch.multinomial(logits_BV.softmax(-1), 1),
         },
     }
@@ -161,6 +162,11 @@ def drawing(rows: int, vocab: int, options) -> list[dict]:
     return cases
 
 
+def room_for_draws(rows: int, device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Make the tensors that take one token per row, its log-prob and its cut."""
+    return torch.zeros(rows, 1, dtype=torch.int64, device=device), *torch.zeros(2, rows, 1, device=device)
+
+
 def chi_squared_z(num_draws: int, device: str, vocab: int = 1000) -> dict[str, float]:
     """Return how many standard deviations chi-squared lies from its mean, over draws from Zipf's distribution."""
     weight_V = 1 / torch.arange(3, vocab + 3, device=device, dtype=torch.float32)
@@ -170,7 +176,8 @@ def chi_squared_z(num_draws: int, device: str, vocab: int = 1000) -> dict[str, f
     for start in range(0, num_draws, DRAWS_AT_ONCE):
         seed_B = torch.arange(start, min(start + DRAWS_AT_ONCE, num_draws), device=device)
         logits_BV = weight_V.log().expand(len(seed_B), -1)
-        our_ids_B, *_ = draw_tokens(logits_BV, seed_B, torch.zeros_like(seed_B), SamplingParams(1))
+        record = room_for_draws(len(seed_B), device)
+        our_ids_B = draw_tokens(logits_BV, seed_B, torch.zeros_like(seed_B), SamplingParams(1), record)
         peer_ids_B = torch.multinomial(weight_V, len(seed_B), replacement=True)
         counts["ours"] += torch.bincount(our_ids_B, minlength=vocab)
         counts["torch.multinomial"] += torch.bincount(peer_ids_B, minlength=vocab)

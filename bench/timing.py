@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -268,5 +269,7 @@ def _cpu_name() -> str:
 
 
 def _git(*arguments: str) -> str | None:
+    if not shutil.which("git"):
+        return None
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else None

@@ -34,6 +34,26 @@ def group_advantages(
     return [0.0 if reward is None else (reward - mean) / divisor for reward in rewards]  # Eq. 1, 2
 
 
+def normalize_then_sum(values: Sequence[Sequence[float | None]], weights: Sequence[float]) -> list[float | None]:
+    """Normalise each reward within the group, then add them up (GDPO, 2601.05242; Eq. 17).
+
+    values: one list per reward, each with one value per completion. Summed first, the reward with the widest spread
+    drowns the others. A completion that some reward could not score gets None, and is in no reward's mean. Rewards of
+    weight 0 do not count.
+
+    >>> normalize_then_sum([[1.0, 0.0, None], [0.0, 0.0, 5.0]], [1.0, 1.0])[2] is None
+    True
+    """
+    paid = [(weight, column) for weight, column in zip(weights, values, strict=True) if weight]
+    is_scored = [None not in row for row in zip(*(column for _, column in paid), strict=True)]
+    sums = [0.0] * len(is_scored)
+    for weight, column in paid:
+        known = [value if scored else None for value, scored in zip(column, is_scored, strict=True)]
+        normalized = group_advantages(known, "group")  # Eq. 17
+        sums = [total + weight * value for total, value in zip(sums, normalized, strict=True)]  # Eq. 17
+    return [total if scored else None for total, scored in zip(sums, is_scored, strict=True)]
+
+
 def reward_std(rewards: Sequence[float | None]) -> float:
     """Return the standard deviation of the finite rewards; 0 for fewer than two."""
     known = [reward for reward in rewards if reward is not None and math.isfinite(reward)]

@@ -18,10 +18,11 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
+from grpo.config.entries import split_arguments
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
-from grpo.data.prompts import eos_ids, load_tokenizer
-from grpo.data.questions import load_prompts
+from grpo.data.prompts import eos_ids, load_tokenizer, turn_end
+from grpo.data.questions import Questions, load_prompts
 from grpo.device import ops
 from grpo.device.distributed import choose_device
 from grpo.errors import PREFLIGHT, STORAGE, UserError, describe, escape, redact, run_main
@@ -30,10 +31,11 @@ from grpo.model.lora import Build
 from grpo.model.policy import Policy, check_vocabulary, choose_dtype, find_parts, lora_spec
 from grpo.model.weights import read_config, tensor_slots
 from grpo.run import memory
+from grpo.run.trackers import check_trackers
 from grpo.sft import load_stage1
 from rewards.registry import build_rewards
 
-CHECKPOINT_COPIES = 3  # of every trained weight: itself and AdamW's two moments
+CHECKPOINT_COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written once more
 MAX_MISFITS = 8  # tensors to name in a message
 
 
@@ -65,6 +67,7 @@ class Doctor:
     def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
         yield "machine", self.machine
         yield "output", self.output
+        yield "trackers", lambda: check_trackers(self.config)
         if self.config.cold_start:
             yield "stage 1", self.cold_start
         if self.config.toy_world:
@@ -104,7 +107,7 @@ class Doctor:
 
     def model(self) -> str:
         config, start = self.config, self.start
-        folder, _, _ = find_parts(start.model_name_or_path, start.model_revision, start.adapter_name_or_path)
+        folder, adapter, _ = find_parts(start.model_name_or_path, start.model_revision, start.adapter_name_or_path)
         lora, dtype = lora_spec(config), choose_dtype(config.torch_dtype, self.device)
         model = Decoder(read_config(folder), Build(lora, lora is None, dtype, "meta"))
         problems = list(misfits(model, folder))
@@ -118,16 +121,31 @@ class Doctor:
         tokenizer = load_tokenizer(Path(start.tokenizer_name_or_path or folder), config.chat_template)
         check_vocabulary(tokenizer, model)
         self.policy = Policy(model, tokenizer, eos_ids(folder, tokenizer), None, str(folder))
-        checkpoint_bytes = self._check_disk(model)
+        checkpoint_bytes = self._check_disk(model, adapter)
         num_weights = sum(tensor.numel() for tensor in tensor_slots(model).values())
+        num_trained = sum(parameter.numel() for parameter in model.parameters())
+        share = num_trained / (num_weights + num_trained) if lora else 1.0
         return (
-            f"{model.config.family}, {num_weights / 1e9:.3f}B weights; "
-            f"a checkpoint takes {checkpoint_bytes / 1e9:.2f} GB"
+            f"{model.config.family}, {num_weights / 1e9:.3f}B weights, {num_trained / 1e6:.1f}M trained ({share:.2%}); "
+            f"an answer ends with {self._ends()}; a checkpoint takes {checkpoint_bytes / 1e9:.2f} GB"
         )
 
-    def _check_disk(self, model: Decoder) -> int:
-        """Check that the checkpoints fit on the disk; return the bytes of one."""
-        one = CHECKPOINT_COPIES * sum(master.nbytes for master in model.parameters())
+    def _ends(self) -> str:
+        """Name the tokens that end an answer, the chat template's first."""
+        policy = self.policy
+        first = turn_end(policy.tokenizer)
+        tokens = sorted(policy.eos_ids, key=lambda token: token != first)
+        return " or ".join(map(str, policy.tokenizer.convert_ids_to_tokens(tokens)))
+
+    def _check_disk(self, model: Decoder, start: Path | None) -> int:
+        """Check that the checkpoints fit on the disk; return the bytes of one.
+
+        start: the adapter to start from; every checkpoint holds it as well, stacked on the new one.
+        """
+        trained = sum(master.nbytes for master in model.parameters())
+        one = CHECKPOINT_COPIES * trained
+        if model.build.lora is not None:
+            one += trained + (sum(path.stat().st_size for path in start.glob("*.safetensors")) if start else 0)
         number = (self.config.save_total_limit or 1) + 1  # the new one is complete before an old one is removed
         free = self._free_disk()
         if free < number * one:
@@ -150,7 +168,7 @@ class Doctor:
         notes: list[str] = []
         self.built_rewards = build_rewards(config.reward_funcs, asdict(config))
         self.prompts, _ = load_prompts(
-            config, self.policy, self.built_rewards, config.dataset_id_or_path, config.max_samples, notes.append
+            config, self.policy, self.built_rewards, Questions.to_train(config), notes.append
         )
         lengths = sorted(len(prompt.ids) for prompt in self.prompts)
         median = lengths[len(lengths) // 2]
@@ -239,21 +257,21 @@ def examine(config: TrainConfig, memory_gb: float | None = None) -> Iterator[Fin
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m grpo.doctor",
+        usage="%(prog)s CONFIG [key=value ...] [--json] [--memory-gb N]",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("config", metavar="CONFIG", help="config of stage 2")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="any key of it (python -m grpo.train -h)")
     parser.add_argument("--json", action="store_true", help="print all findings as JSON")
     parser.add_argument("--memory-gb", type=float, metavar="N", help="count memory for a GPU of N GB")
     return parser
 
 
 def main(argv: list[str]) -> int:
-    arguments, dashed = make_parser().parse_known_intermixed_args(argv)  # dashed: overrides such as --beta=0.1
-    config, notices = load_config(arguments.config, arguments.overrides + dashed)
-    findings = [Finding("config", True, "; ".join([f"{arguments.config} is complete", *notices]))]
+    arguments, rest = make_parser().parse_known_args(argv)
+    path, overrides = split_arguments(rest)
+    config, notices = load_config(path, overrides)
+    findings = [Finding("config", True, "; ".join([f"{path} is complete", *notices]))]
     findings += examine(config, arguments.memory_gb)
     if arguments.json:
         print(redact(json.dumps([asdict(finding) for finding in findings])))

@@ -114,6 +114,9 @@ def _escape_char(char: str) -> str:
 
 def run_main(main: Callable[[list[str]], int | None]) -> None:
     """Run `main(argv)` and end the process with its exit code; a failure prints at most three lines on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal may lack a character that a model has written
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = main(sys.argv[1:]) or 0
     except SystemExit:

@@ -44,7 +44,7 @@ def evaluate(task: Task, n: int, temperature: float, rescue: Path = UNGRADED) ->
     The reward's services are asked first. If grading fails, the answers are written to `rescue`.
     """
     config = task.config
-    scorer = prepare_rewards(config, say)
+    scorer = prepare_rewards(config, say, task.questions)
     try:
         groups = _generate(task, scorer, n, temperature)
         _grade(scorer, groups, rescue, config.reward_funcs)
@@ -62,8 +62,7 @@ def evaluate(task: Task, n: int, temperature: float, rescue: Path = UNGRADED) ->
 def evaluate_choices(task: Task) -> Result:
     """Score the choices that the questions give: MC1 and MC2."""
     policy = load_saved(task.saved, task.config, choose_device(task.config.device))
-    name, max_samples = task.config.dataset_id_or_path, task.config.max_samples
-    scored = score_choices(policy, load_prompts(task.config, policy, [], name, max_samples, say)[0])
+    scored = score_choices(policy, load_prompts(task.config, policy, [], task.questions, say)[0])
     measured = summarise_choices(scored)
     say(result_table({"": measured}))
     return measured, [question.record() for question in scored]
@@ -72,7 +71,7 @@ def evaluate_choices(task: Task) -> Result:
 def _generate(task: Task, scorer: Scorer, n: int, temperature: float) -> list[Group]:
     config, device = task.config, choose_device(task.config.device)
     policy = load_saved(task.saved, config, device)
-    prompts, _ = load_prompts(config, policy, scorer.rewards, config.dataset_id_or_path, config.max_samples, say)
+    prompts, _ = load_prompts(config, policy, scorer.rewards, task.questions, say)
     positions = max(len(prompt.ids) for prompt in prompts) + config.max_completion_length
     num_slots = memory.choose_num_sequences(policy.model, MAX_SEQUENCES, positions, memory.free_bytes(device))
     sampler = Sampler(policy.model, policy.eos_ids, num_slots)

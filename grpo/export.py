@@ -15,7 +15,7 @@ from grpo.config.options import TrainConfig
 from grpo.data.prompts import load_tokenizer
 from grpo.errors import CONFIG, PREFLIGHT, UserError, run_main
 from grpo.model.adapter import is_adapter, load_adapter, save_adapter
-from grpo.model.weights import DTYPES, save_checkpoint
+from grpo.model.weights import DTYPES
 from grpo.run import checkpoint
 from grpo.run.saved import find_saved, load_saved
 
@@ -32,8 +32,7 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
         checkpoint.find_checkpoint(source.parent, str(source))  # raises if it is damaged
     if merge:
         policy = load_saved(saved, TrainConfig(torch_dtype=dtype), CPU)
-        save_checkpoint(policy.model, target, DTYPES.get(dtype))
-        policy.tokenizer.save_pretrained(target)
+        policy.save_merged(target, DTYPES.get(dtype))
     elif is_adapter(source):
         save_adapter(load_adapter(source), target)
         load_tokenizer(source).save_pretrained(target)

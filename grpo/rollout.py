@@ -6,9 +6,9 @@ Grading starts as each completion ends, while the others are still being generat
 import time
 from collections.abc import Iterator, Sequence
 
-from grpo.advantages import group_advantages, reward_std
+from grpo.advantages import group_advantages, normalize_then_sum, reward_std
 from grpo.config.options import TrainConfig
-from grpo.data.questions import load_prompts
+from grpo.data.questions import Questions, load_prompts
 from grpo.data.rows import Order
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.model.policy import Policy
@@ -29,9 +29,7 @@ class Rollout:
 
     def __init__(self, config: TrainConfig, run: Run, policy: Policy, scorer: Scorer, clock: Clock):
         self.config, self.run, self.policy, self.scorer, self.clock = config, run, policy, scorer, clock
-        self.prompts, self.data_hash = load_prompts(
-            config, policy, scorer.rewards, config.dataset_id_or_path, config.max_samples, run.say
-        )
+        self.prompts, self.data_hash = load_prompts(config, policy, scorer.rewards, Questions.to_train(config), run.say)
         self.order = Order(len(self.prompts), config.seed, config.shuffle_dataset)
         completions_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps
         self.groups_per_rank = completions_per_rank // config.num_generations
@@ -130,7 +128,7 @@ class Rollout:
     def _first_ready(self, batches: Sequence[PackedBatch]) -> int:
         """Return which micro-batch to train next: the first, or with slow rewards the first that is graded."""
         c = self.config
-        if not self.scorer.slow or c.full_determinism or c.scale_rewards == "batch":
+        if not self.scorer.slow or c.full_determinism or self._scale == "batch":
             return 0
         while True:
             for index, batch in enumerate(batches):
@@ -140,21 +138,35 @@ class Rollout:
 
     def _grade(self, groups: Sequence[Group]) -> None:
         """Wait for the rewards of these groups and set the advantages of their completions (Eq. 1, 2)."""
-        scale = {True: "group", False: "none"}.get(self.config.scale_rewards, self.config.scale_rewards)
-        if scale == "batch" and self.batch_std is None:
+        if self._scale == "batch" and self.batch_std is None:
             self.batch_std = self._share_rewards()
         for group in groups:
             if group.pending:
                 self.scorer.collect(group)
-            rewards = [completion.reward for completion in group.completions]
-            advantages = group_advantages(rewards, scale, self.batch_std or 0.0)  # Eq. 1, 2
+            advantages = group_advantages(self._compared(group), self._scale, self.batch_std or 0.0)  # Eq. 1, 2
             for completion, advantage in zip(group.completions, advantages, strict=True):
-                completion.advantage = advantage
+                bonus = sum(score.bonus for score in completion.scores.values())
+                completion.advantage = advantage + bonus if completion.reward is not None else 0.0
+
+    @property
+    def _scale(self) -> str:
+        """How advantages are scaled: group, batch or none. Rewards that were normalized one by one: over the batch."""
+        if self.config.multi_objective_aggregation == "normalize_then_sum":
+            return "batch"
+        return {True: "group", False: "none"}.get(self.config.scale_rewards, self.config.scale_rewards)
+
+    def _compared(self, group: Group) -> list[float | None]:
+        """Return the rewards that the completions of a group are compared by."""
+        if self.config.multi_objective_aggregation == "sum_then_normalize":
+            return [completion.reward for completion in group.completions]
+        names = [reward.name for reward in self.scorer.rewards]
+        values = [[completion.scores[name].value for completion in group.completions] for name in names]
+        return normalize_then_sum(values, self.scorer.weights)  # Eq. 17
 
     def _share_rewards(self) -> float:
         """Wait for all rewards of the step, and return their deviation over all ranks. Every rank takes part once."""
         for group in self.groups:
             if group.pending:
                 self.scorer.collect(group)
-        mine = [completion.reward for group in self.groups for completion in group.completions]
+        mine = [reward for group in self.groups for reward in self._compared(group)]
         return reward_std([reward for rewards in self.run.ranks.gather(mine) for reward in rewards])

@@ -55,6 +55,7 @@ class Score:
     outcome: Outcome | None = None
     details: dict[str, float] = field(default_factory=dict)
     asked: dict[str, bool] = field(default_factory=dict)
+    bonus: float = 0.0  # added to the advantage
 
 
 @dataclass

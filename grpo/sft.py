@@ -16,7 +16,6 @@ from grpo.data.prompts import ChatEncoder
 from grpo.data.rows import Order, digest, read_records
 from grpo.device.distributed import Ranks
 from grpo.errors import run_main
-from grpo.run import memory
 from grpo.run.guard import Guard
 from grpo.run.plot import line_plot
 from grpo.run.run import Run
@@ -82,20 +81,8 @@ class SftTrainer(Trainer):
 
     def measure(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
-        self.num_tokens += self.step_tokens
-        step_time = self.clock.result()["step_time"]
-        return {
-            "loss": self.losses[-1],
-            "grad_norm": self.grad_norm,
-            "learning_rate": self.learning_rate,
-            "epoch": self.order.position / self.order.num_rows,
-            "tokens": self.step_tokens,
-            "num_tokens": self.num_tokens,
-            "step_time": step_time,
-            "tokens_per_second": self.step_tokens / step_time,
-            "micro_batches": self.num_micro_batches,
-            "peak_memory_gb": memory.peak_bytes(self.run.device) / 1e9,
-        }
+        groups = [group for rank in self.ranks.gather(self.groups) for group in rank]
+        return {"loss": self.losses[-1], "tokens": self.step_tokens, **self.step_metrics(groups)}
 
     def counters(self) -> dict:
         return super().counters() | {"losses": self.losses}
@@ -114,11 +101,14 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
         trainer.restore()
         guard = Guard(trainer)
         run.start_log(trainer.total_steps, trainer.step)
+        trainer.health.resume(run.path)
         while trainer.step < trainer.total_steps:
             guard.step()
-            run.report(trainer.step, trainer.measure())
-            guard.after_step({})
+            metrics = trainer.measure()
+            run.report(trainer.step, metrics)
+            guard.after_step(metrics)
         trainer.save()
+        trainer.health.end()
         run.save_final(trainer.policy)
         if run.ranks.is_main:
             line_plot(run.path / "loss.png", {"loss": trainer.losses}, "step", "loss of the answer tokens, nats")

@@ -19,7 +19,6 @@ from grpo.loss import policy_loss
 from grpo.model.lora import REFERENCE
 from grpo.model.policy import load_reference
 from grpo.rollout import Rollout
-from grpo.run import memory
 from grpo.run.guard import Guard
 from grpo.run.metrics import completion_metrics
 from grpo.run.run import Run
@@ -40,6 +39,7 @@ class GrpoTrainer(Trainer):
         self.rollout = Rollout(config, run, self.policy, scorer or prepare_rewards(config, run.say), self.clock)
         self.temperature, self.num_iterations = config.temperature, config.num_iterations
         self.health.max_unscored = config.max_unscored
+        self.health.watch.history.prompt = self.rollout.prompts[0].text
         self.num_sequences = self.rollout.sampler.max_slots
         self.set_data(
             self.rollout.order,
@@ -83,22 +83,11 @@ class GrpoTrainer(Trainer):
     def measure(self) -> tuple[dict[str, float], list[Group]]:
         """Return the metrics of the last step over all ranks, and all ranks' groups."""
         groups = [group for rank in self.ranks.gather(self.rollout.generated) for group in rank]
-        num_tokens = sum(len(completion.ids) for group in groups for completion in group.completions)
-        self.num_tokens += num_tokens + sum(len(group.prompt.ids) * len(group.completions) for group in groups)
-        times = self.clock.result()
         metrics = {
-            "epoch": self.order.position / self.order.num_rows,
-            "num_tokens": self.num_tokens,
-            "skipped_steps": self.num_skipped,
-            "grad_norm": self.grad_norm,
-            "learning_rate": self.learning_rate,
-            "micro_batches": self.num_micro_batches,
+            **self.step_metrics(groups),
             **completion_metrics(groups, [reward.name for reward in self.rollout.scorer.rewards]),
             **self.meter.result(self.ranks),
             **self.rollout.scorer.metrics(),
-            **times,
-            "tokens_per_second": num_tokens / times["step_time"],
-            "peak_memory_gb": self.ranks.max(memory.peak_bytes(self.run.device)) / 1e9,
         }
         if self.config.dynamic_sampling:
             metrics["sampling/kept_groups"] = self.ranks.sum([len(self.rollout.groups)])[0] / len(groups)
@@ -119,6 +108,7 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[st
             guard.rehearse()
         before = evaluation.before(trainer.step)
         run.start_log(trainer.total_steps, trainer.step)
+        trainer.health.resume(run.path)
         while trainer.step < trainer.total_steps:
             guard.step()
             metrics, groups = trainer.measure()
@@ -127,6 +117,7 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[st
                 run.report(trainer.step, evaluation.metrics(evaluation.measure()))
             guard.after_step(metrics)
         trainer.save()
+        trainer.health.end()
         run.save_final(trainer.policy)
         after = evaluation.measure()
         if run.ranks.is_main:

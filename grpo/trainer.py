@@ -1,6 +1,7 @@
 """What stage 1 and stage 2 share: a policy, its passes over micro-batches, the optimizer step, and the checkpoint."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from math import ceil, isfinite
 
 import torch
@@ -47,7 +48,8 @@ class Trainer:
             scales_loss=self.model.build.dtype == torch.float16,
         )
         self.health = Health(run.say)
-        self.meter, self.clock = TokenMeter(), Clock()
+        self.health.watch.history.config = asdict(config)
+        self.meter, self.clock = TokenMeter(), Clock(run.device)
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
 
     def set_data(self, order: Order, data_hash: str, rows_per_step: int, longest: int) -> None:
@@ -123,6 +125,23 @@ class Trainer:
             self.num_skipped += not isfinite(self.grad_norm)
             self.model.refresh()
         failpoint("step-updated")
+
+    def step_metrics(self, groups: Sequence[Group]) -> dict[str, float]:
+        """Return what both stages log of the last step. groups: those of all ranks."""
+        num_tokens = sum(len(completion.ids) for group in groups for completion in group.completions)
+        self.num_tokens += num_tokens + sum(len(group.prompt.ids) * len(group.completions) for group in groups)
+        times = self.clock.result()
+        return {
+            "epoch": self.order.position / self.order.num_rows,
+            "num_tokens": self.num_tokens,
+            "skipped_steps": self.num_skipped,
+            "grad_norm": self.grad_norm,
+            "learning_rate": self.learning_rate,
+            "micro_batches": self.num_micro_batches,
+            **times,
+            "tokens_per_second": num_tokens / times["step_time"],
+            "peak_memory_gb": self.ranks.max(memory.peak_bytes(self.run.device)) / 1e9,
+        }
 
     # --- what a checkpoint holds besides weights and optimizer ------------------------------------------------------
 

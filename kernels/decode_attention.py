@@ -35,14 +35,13 @@ def decode_attention(
     B, H, E = q_BHE.shape
     K = k_BKSE.shape[1]
     num_splits = num_splits or choose_splits(B * K, num_positions, _num_multiprocessors(q_BHE.device))
-    split_length = triton.cdiv(triton.cdiv(num_positions, num_splits), POSITIONS) * POSITIONS
-    num_splits = triton.cdiv(num_positions, split_length)
     out_BHE = torch.empty(B, H, E, dtype=q_BHE.dtype, device=q_BHE.device)
     part_BHXE = out_BHE  # one split is the result
     if num_splits > 1:
         part_BHXE = torch.empty(B, H, num_splits, E, dtype=torch.float32, device=q_BHE.device)
     lse_BHX = torch.empty(B, H, num_splits, dtype=torch.float32, device=q_BHE.device)
-    shape = {"splits": num_splits, "E": E, "padded_E": max(MIN_DOT, triton.next_power_of_2(E))}
+    shape = {"E": E, "padded_E": max(MIN_DOT, triton.next_power_of_2(E))}
+    is_exact = q_BHE.dtype == torch.float32
     _stretches[(B, K, num_splits)](
         q_BHE,
         k_BKSE,
@@ -52,19 +51,19 @@ def decode_attention(
         lse_BHX,
         *q_BHE.stride()[:2],
         *k_BKSE.stride()[:3],
-        split_length,
+        num_splits,
         1.0 / math.sqrt(E),
         group=H // K,
         padded_group=max(MIN_DOT, triton.next_power_of_2(H // K)),
         positions=POSITIONS,
-        is_exact=q_BHE.dtype == torch.float32,
+        is_exact=is_exact,
         **shape,
         num_warps=4,
-        num_stages=3,
+        num_stages=2 if is_exact else 3,  # three float32 stages exceed the shared memory of an A100
     )
     if num_splits > 1:
         padded_splits = triton.next_power_of_2(num_splits)
-        _combine[(B * H,)](part_BHXE, lse_BHX, out_BHE, padded_splits=padded_splits, **shape, num_warps=2)
+        _combine[(B * H,)](part_BHXE, lse_BHX, out_BHE, num_splits, padded_splits=padded_splits, **shape, num_warps=2)
     return out_BHE
 
 
@@ -78,7 +77,7 @@ def _num_multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _stretches(
     q_ptr,
     k_ptr,
@@ -91,13 +90,12 @@ def _stretches(
     slot_stride,
     kv_head_stride,
     position_stride,
-    split_length,
+    splits,
     scale,
     group: tl.constexpr,
     padded_group: tl.constexpr,
     positions: tl.constexpr,
     is_exact: tl.constexpr,
-    splits: tl.constexpr,
     E: tl.constexpr,
     padded_E: tl.constexpr,
 ):
@@ -118,6 +116,7 @@ def _stretches(
     out = tl.zeros([padded_group, padded_E], tl.float32)
     precision: tl.constexpr = "ieee" if is_exact else "tf32"  # tf32 matters for float32 operands only
     slot = row * slot_stride + kv_head * kv_head_stride
+    split_length = tl.cdiv(tl.cdiv(length, splits), positions) * positions  # of this row: short rows keep all busy
     begin = split * split_length
     end = tl.minimum(begin + split_length, length)
     for start in range(begin, end, positions):
@@ -143,12 +142,12 @@ def _stretches(
     tl.store(lse_ptr + head * splits + split, top + tl.log2(sum_or_one), mask=g < group)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _combine(
     part_ptr,
     lse_ptr,
     out_ptr,
-    splits: tl.constexpr,
+    splits,
     padded_splits: tl.constexpr,
     E: tl.constexpr,
     padded_E: tl.constexpr,

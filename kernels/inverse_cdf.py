@@ -18,14 +18,16 @@ def draw_rows(
     seed_B: torch.Tensor,
     position_B: torch.Tensor,
     temperature: float,
-    least_B: torch.Tensor | None = None,
+    thresholds: tuple[torch.Tensor, torch.Tensor] | None = None,
+    record: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a token per row (int64) and its log-prob at that temperature (float32, nats).
 
-    Temperature 0 takes the likeliest token, with log-prob 0. least_B (see nucleus.thresholds) is the least logit that
-    can be drawn; the log-prob is then that among the tokens that are left. The tokens are those of
-    draw.draw(logits_BV, draw.uniforms(seed_B, position_B), ...), except where u * total lies within rounding of the
-    edge between two tokens. Slow twin: kernels/reference.py `draw`.
+    Temperature 0 takes the likeliest token, with log-prob 0. thresholds: those of nucleus.thresholds, the least logit
+    and the least log-prob that can be drawn; the log-prob is then that among the tokens that are left. record: three
+    tensors [B, X] with equal strides; column position_B[b] takes the token, its log-prob and the least log-prob of row
+    b. The tokens are those of draw.draw(logits_BV, draw.uniforms(seed_B, position_B), ...), except where u * total lies
+    within rounding of the edge between two tokens. Slow twin: kernels/reference.py `draw`.
     """
     B, V = logits_BV.shape
     num_pieces = triton.cdiv(V, PIECE)
@@ -35,8 +37,9 @@ def draw_rows(
     logp_B = torch.empty(B, dtype=torch.float32, device=logits_BV.device)
     if B:
         inverse_temperature = 1.0 / temperature if temperature else 0.0
-        has_least = least_B is not None
-        least_B = least_B if has_least else logp_B  # not read if there is none
+        has_least, has_record = thresholds is not None, record is not None
+        least_B, cut_B = thresholds or (logp_B, logp_B)  # not read if there are none
+        ids_BX, logps_BX, cuts_BX = record or (id_B[:, None], logp_B[:, None], logp_B[:, None])  # likewise
         shared = {"is_greedy": temperature == 0, "has_least": has_least, "piece": PIECE, "num_warps": 8}
         stride = logits_BV.stride(0)
         _masses[(num_pieces, B)](logits_BV, least_B, top_BX, mass_BX, stride, V, inverse_temperature, **shared)
@@ -49,10 +52,16 @@ def draw_rows(
             position_B,
             id_B,
             logp_B,
+            cut_B,
+            ids_BX,
+            logps_BX,
+            cuts_BX,
+            ids_BX.stride(0),
             stride,
             V,
             num_pieces,
             inverse_temperature,
+            has_record=has_record,
             padded_pieces=triton.next_power_of_2(num_pieces),
             **shared,
         )
@@ -96,40 +105,54 @@ def _pick(
     position_ptr,
     id_ptr,
     logp_ptr,
+    cut_ptr,
+    ids_ptr,
+    logps_ptr,
+    cuts_ptr,
+    record_stride,
     stride,
     V,
     num_pieces,
     inverse_temperature,
     is_greedy: tl.constexpr,
     has_least: tl.constexpr,
+    has_record: tl.constexpr,
     piece: tl.constexpr,
     padded_pieces: tl.constexpr,
 ):
     """Pick the piece of a row, then the entry inside it."""
     row = tl.program_id(0)
+    position = tl.load(position_ptr + row)
     x = tl.arange(0, padded_pieces)
     tops = tl.load(top_ptr + row * num_pieces + x, mask=x < num_pieces, other=float("-inf"))
     masses = tl.load(mass_ptr + row * num_pieces + x, mask=x < num_pieces, other=0.0)
     if is_greedy:
         chosen = tl.argmax(tops, 0)
-        entry = tl.sum(tl.where(x == chosen, masses, 0.0), 0).to(tl.int64)
-        tl.store(id_ptr + row, chosen * piece + entry)
-        tl.store(logp_ptr + row, 0.0)
+        entry = tl.sum(tl.where(x == chosen, masses, 0.0), 0).to(tl.int32)
+        logp = 0.0
     else:
         top = tl.max(tops, 0)
         weights = masses.to(tl.float64) * tl.exp((tops - top) * inverse_temperature).to(tl.float64)
         total = tl.sum(weights, 0)
-        wanted = _uniform(tl.load(seed_ptr + row), tl.load(position_ptr + row)) * total
+        wanted = _uniform(tl.load(seed_ptr + row), position) * total
         chosen = _first(tl.cumsum(weights, 0) > wanted, weights > 0, x, padded_pieces)
         wanted_inside = wanted - tl.sum(tl.where(x < chosen, weights, 0.0), 0)
 
         lane = tl.arange(0, piece)
         z = _load_logits(logits_ptr, least_ptr, row, stride, chosen * piece + lane, V, has_least)
         weights = tl.exp((z - top) * inverse_temperature).to(tl.float64)
+        wanted_inside = tl.minimum(wanted_inside, tl.sum(weights, 0) * (1 - 1e-12))  # rounding never steps past it
         entry = _first(tl.cumsum(weights, 0) > wanted_inside, weights > 0, lane, piece)
         logit = tl.sum(tl.where(lane == entry, z, 0.0), 0)
-        tl.store(id_ptr + row, (chosen * piece + entry).to(tl.int64))
-        tl.store(logp_ptr + row, (logit - top) * inverse_temperature - tl.log(total.to(tl.float32)))
+        logp = (logit - top) * inverse_temperature - tl.log(total.to(tl.float32))
+    token = (chosen * piece + entry).to(tl.int64)
+    tl.store(id_ptr + row, token)
+    tl.store(logp_ptr + row, logp)
+    if has_record:
+        place = row.to(tl.int64) * record_stride + position
+        tl.store(ids_ptr + place, token)
+        tl.store(logps_ptr + place, logp)
+        tl.store(cuts_ptr + place, tl.load(cut_ptr + row) if has_least else float("-inf"))
 
 
 @triton.jit

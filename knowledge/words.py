@@ -34,6 +34,7 @@ VERBS = frozenset(
     trained visited weighs went wins won worked works writes wrote
     """.split()
 )
+COPULAS = frozenset("is are was were am be become becomes became".split())
 AUXILIARIES = frozenset(("do", "does", "did"))
 ARTICLES = frozenset(("a", "an", "the"))
 PRONOUNS = frozenset(("he", "she", "it", "they"))

@@ -1,5 +1,6 @@
 """Compare the answer with the truth after normalisation: "exact match", the measure of SQuAD and TriviaQA."""
 
+import re
 import string
 import unicodedata
 from collections.abc import Mapping
@@ -10,13 +11,16 @@ from rewards.format import parse
 from rewards.registry import Reward
 
 ARTICLES = {"a", "an", "the"}
-_PUNCTUATION = str.maketrans("", "", string.punctuation + "“”‘’«»、。，！？：；（）《》·…")
+_MARK = f"[{re.escape(string.punctuation)}“”‘’«»、。，！？：；（）《》·…]"
+# 1,000 is 1000; but 1.5 is not 15, 1/2 is not 12, and -5 is not 5
+_DROPPED = re.compile(rf"(?<=\d),(?=\d{{3}}(?!\d))|(?!(?<!\w)-\d)(?:(?<!\d){_MARK}|{_MARK}(?!\d))")
 
 
 def normalise(text: str) -> str:
-    """Unify compatibility characters and case; drop punctuation, articles and extra spaces."""
-    text = unicodedata.normalize("NFKC", text).lower().translate(_PUNCTUATION)
-    return " ".join(word for word in text.split() if word not in ARTICLES)
+    """Unify compatibility characters and case; drop articles, extra spaces, and punctuation outside of numbers."""
+    text = _DROPPED.sub("", unicodedata.normalize("NFKC", text).lower().replace("−", "-"))
+    words = text.split()
+    return " ".join([word for word in words if word not in ARTICLES] or words)  # a choice may be "A"
 
 
 def truths(answer: Any) -> list[str]:

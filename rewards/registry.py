@@ -22,11 +22,17 @@ BUILT_IN = {  # a reward's name -> module:function, which builds it from the con
     "simpleqa": "rewards.knowrl.simpleqa:build",
     "correctness": "rewards.knowrl.reward:correctness_alone",
     "factuality": "rewards.knowrl.reward:factuality_alone",
+    "truthrl": "rewards.knowrl.outcome:truthrl",
+    "abstention": "rewards.knowrl.outcome:abstention",
+    "karl": "rewards.knowrl.outcome:karl",
+    "tiar": "rewards.knowrl.outcome:tiar",
+    "binary_rar": "rewards.knowrl.reward:binary_rar",
     "combined": "rewards.knowrl.reward:knowrl",
     "combined_v1": "rewards.knowrl.reward:knowrl_v1",
     "combined_v2": "rewards.knowrl.reward:knowrl_v2",
 }
-NEED_KNOWLEDGE = ("factuality", "combined", "combined_v1", "combined_v2")
+NEED_KNOWLEDGE = ("factuality", "binary_rar", "combined", "combined_v1", "combined_v2")
+NEED_JUDGE = ("simpleqa", "correctness", "truthrl", "abstention", "karl", "tiar", *NEED_KNOWLEDGE)
 PRESETS = {
     "knowrl": ("format", "combined"),
     "knowrl_v1": ("format", "combined_v1"),
@@ -42,6 +48,7 @@ class Reward:
     slow: it waits for something, such as an API; then micro-batches are trained in the order in which rewards arrive.
     prepare: called once before the first step with the data set's rows, to find out now what would fail later; it may
     `say` something.
+    finish: changes the scores of a group once all of them are there, by rules that compare its completions.
     metrics: counts since the last call, under their names in the glossary of metrics.
     close: frees what the reward holds.
     """
@@ -52,6 +59,7 @@ class Reward:
     needs: tuple[str, ...] = ()
     slow: bool = False
     prepare: Callable[[Sequence[Mapping[str, Any]], Callable[[str], None]], None] | None = None
+    finish: Callable[[Sequence[Score]], list[Score]] | None = None
     metrics: Callable[[], dict[str, float]] | None = None
     close: Callable[[], None] | None = None
 

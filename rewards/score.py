@@ -2,8 +2,14 @@
 
 python -m rewards.score --reward NAME[,NAME] IN.jsonl [--output OUT.jsonl] [key=value ...]
 
-Rows are {completion, question?, answer?, title?, ...}; each comes back with `rewards: {name: number or null}` and
-`reasons: {name: text}`. key=value sets what a reward takes from a training config, such as math_reward_wrong=0.
+Rows are {completion, question?, answer?, title?, ...}. Each comes back with `predicted` (the completion's last box, or
+else its answer block), `expected` (the row's answer), `rewards: {name: number or null}` and `reasons: {name: text}`.
+key=value sets what a reward takes from a training config, such as math_reward_wrong=0. To try it:
+
+  python -m rewards.score --reward math rewards/examples/math.jsonl
+  python -m knowledge.build rewards/examples/articles.jsonl knowledge.db
+  python -m rewards.score --reward knowrl rewards/examples/knowrl.jsonl \\
+    judge=offline decomposer=rules verifier=lexical knowledge_base=knowledge.db
 """
 
 import argparse
@@ -17,12 +23,17 @@ from grpo.config.load import load_config
 from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS, read_records
 from grpo.errors import PREFLIGHT, UserError, run_main
 from grpo.schema import Completion, Group, Prompt
+from rewards.boxed import last_boxed
+from rewards.format import parse
 from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 
 
 def score_rows(rows: list[dict[str, Any]], scorer: Scorer) -> list[dict[str, Any]]:
-    """Return the rows with their `rewards` and `reasons`. Each row is a group of its own."""
+    """Return the rows with what they predict and should predict, their rewards, and the reasons for these.
+
+    Each row is a group of its own.
+    """
     groups = [_group(number, row) for number, row in enumerate(rows, 1)]
     scorer.grade(groups)
     scored = []
@@ -30,8 +41,14 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer) -> list[dict[str, Any
         (completion,) = group.completions
         values = {name: score.value for name, score in completion.scores.items()}
         reasons = {name: score.reason for name, score in completion.scores.items()}
-        scored.append({**row, "rewards": values, "reasons": reasons})
+        answers = {"predicted": predicted(row["completion"]), "expected": group.prompt.columns["answer"]}
+        scored.append({**row, **answers, "rewards": values, "reasons": reasons})
     return scored
+
+
+def predicted(completion: str) -> str | None:
+    """Return what a completion gives as its answer: its last box, or else its answer block."""
+    return last_boxed(completion) or parse(completion).answer
 
 
 def _group(number: int, row: dict[str, Any]) -> Group:
@@ -47,7 +64,9 @@ def _group(number: int, row: dict[str, Any]) -> Group:
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m rewards.score", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m rewards.score", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--reward", required=True, help="names of built-in rewards, or package.module:function, separated by commas"
     )

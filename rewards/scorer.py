@@ -47,8 +47,14 @@ class Scorer:
 
     def collect(self, group: Group) -> None:
         """Wait for a group's grades; set each completion's scores and its reward, their weighted sum."""
-        for completion, futures in zip(group.completions, group.pending, strict=True):
-            completion.scores = {reward.name: futures[reward.name].result() for reward in self.rewards}
+        for completion in group.completions:
+            completion.scores = {}
+        for reward in self.rewards:
+            scores = [futures[reward.name].result() for futures in group.pending]
+            scores = reward.finish(scores) if reward.finish else scores
+            for completion, score in zip(group.completions, scores, strict=True):
+                completion.scores[reward.name] = score
+        for completion in group.completions:
             completion.reward = combine(completion.scores, self.rewards, self.weights)
         group.pending = []
 
@@ -119,8 +125,12 @@ class _Element:
 
 
 def combine(scores: dict[str, Score], rewards: Sequence[Reward], weights: Sequence[float]) -> float | None:
-    """Return the weighted sum of the scores; None as soon as one of them is None."""
+    """Return the weighted sum of the scores; None as soon as one of them is None.
+
+    A reward of weight 0 is logged and counts for nothing, not even where it is None.
+    """
     values = [scores[reward.name].value for reward in rewards]
-    if any(value is None for value in values):
+    paid = [(weight, value) for weight, value in zip(weights, values, strict=True) if weight]
+    if any(value is None for _, value in paid):
         return None
-    return sum(weight * value for weight, value in zip(weights, values, strict=True))
+    return sum(weight * value for weight, value in paid)

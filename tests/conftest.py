@@ -22,7 +22,8 @@ def pytest_cmdline_main(config) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         return  # a worker has no workers of its own
     options = config.option
-    cores = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = min(MOST_WORKERS, usable)
     has_folder = any(Path(argument).is_dir() for argument in config.args)
     wants_one_process = options.usepdb or options.capture == "no" or "not gpu" not in options.markexpr
     if config.pluginmanager.hasplugin("xdist") and options.numprocesses is None and has_folder:

@@ -55,9 +55,21 @@ def last_line(capfd) -> dict:
 def test_the_experiment_runs_and_shows_every_arm(bench, capfd, tmp_path):
     bench("knowrl_effect").main(["--smoke", "--folder", str(tmp_path / "runs")])
     results = last_line(capfd)["results"]
-    assert list(results["1"]) == ["cold start", "outcome", "knowrl", "knowrl_v2"]
+    assert list(results["1"]) == ["cold start", "outcome", "knowrl", "knowrl_v1", "knowrl_v2"]
     assert (tmp_path / "runs" / "knowrl_refusals.png").exists()
     assert all({"", "well known", "unseen"} == arm.keys() for arm in results["1"].values())
+
+
+def test_the_experiment_counts_wrong_answers_alone(bench, tmp_path):
+    """knowrl_v1 checks the facts of refusals as well; right answers have no facts at all."""
+    facts = {"combined_v1": {"factuality": 1 / 15, "facts": 1, "supported": 1, "refuted": 0}}
+    rows = [("wrong", 1, facts), ("refused", 1, facts), ("correct", 1, {}), ("wrong", 1, {}), ("wrong", 2, facts)]
+    (tmp_path / "arm" / "completions").mkdir(parents=True)
+    lines = [json.dumps({"outcome": outcome, "row": row, "details": details}) for outcome, row, details in rows]
+    (tmp_path / "arm" / "completions" / "step-000001.jsonl").write_text("\n".join(lines))
+    effect = bench("knowrl_effect").effect_of_factuality([tmp_path], "arm")
+    assert [len(group) for group in bench("knowrl_effect").wrong_answers(tmp_path / "arm")] == [1, 1]
+    assert effect["arm: wrong answers paid for facts"] == 1 and effect["arm: highest pay for facts"] == 1 / 15
 
 
 @pytest.mark.parametrize(("name", "peer"), RUNS, ids=map("-".join, RUNS))

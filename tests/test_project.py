@@ -92,8 +92,8 @@ ORDER = [
     *("grpo.data.rows", "knowledge", "rewards", "grpo.config"),
     *("grpo.device", "grpo.attention.packed", "grpo.data.rows", "grpo.model.decoder", "grpo.sampling"),
     *("grpo.advantages", "grpo.packing", "grpo.logprobs", "grpo.loss", "grpo.optim"),
-    *("grpo.run.run", "grpo.rollout", "grpo.trainer", "grpo.sft", "grpo.evaluation", "grpo.evaluate", "grpo.train"),
-    *("grpo.generate", "grpo.export", "grpo.doctor", "rewards.score"),
+    *("grpo.run.run", "grpo.report", "grpo.rollout", "grpo.trainer", "grpo.sft", "grpo.evaluation", "grpo.evaluate"),
+    *("grpo.train", "grpo.generate", "grpo.explain", "grpo.export", "grpo.doctor", "rewards.score"),
 ]
 
 

@@ -18,6 +18,7 @@ import torch
 from grpo.attention.decode import DECODE_KERNELS, sdpa
 from grpo.attention.flash import FlashPackedAttention
 from grpo.attention.packed import PackedAttention
+from grpo.device.capture import CudaCapture, no_waiting
 from grpo.device.ops import HALF, Settings, triton_problem
 from grpo.schema import Layout
 
@@ -113,13 +114,16 @@ def choose_decode_kernel(
     generator = torch.Generator(device).manual_seed(0)
     q_BHE = torch.randn(rows, heads, head_dim, generator=generator, device=device).to(dtype)
     kv = torch.randn(2, rows, kv_heads, num_positions, head_dim, generator=generator, device=device).to(dtype)
-    lengths_B = torch.linspace(1, num_positions, rows, device=device).long()
+    lengths_B = torch.linspace(num_positions, 1, rows, device=device).long()
     beyond_BS = torch.arange(num_positions, device=device) >= lengths_B[:, None]
     wanted = sdpa(lengths_B, num_positions)(q_BHE.double(), *kv.double())
     kv.masked_fill_(beyond_BS[None, :, None, :, None], 10.0)
-    candidates = {
-        name: (lambda make=make: make(lengths_B, num_positions)(q_BHE, *kv)) for name, make in kernels.items()
-    }
+
+    def candidate(make: Callable) -> Callable[[], torch.Tensor]:
+        attend = cache(lambda: make(lengths_B, num_positions))  # made once per step, and called by every layer
+        return lambda: attend()(q_BHE, *kv)
+
+    candidates = {name: candidate(make) for name, make in kernels.items()}
     return choose(candidates, wanted, TOLERANCE[dtype], replay_seconds, Settings.repeatable)
 
 
@@ -195,10 +199,9 @@ def replay_seconds(run: Callable[[], object]) -> float:
     """
     if not torch.cuda.is_available():
         return seconds(run)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(CALLS_PER_GRAPH):
-            run()
+    with no_waiting():
+        run()
+    graph = CudaCapture()(lambda: [run() for _ in range(CALLS_PER_GRAPH)])
     return seconds(graph.replay) / CALLS_PER_GRAPH
 
 

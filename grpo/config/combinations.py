@@ -5,7 +5,7 @@ import os
 from grpo.config.options import AnyConfig, TrainConfig
 from rewards.registry import NEED_KNOWLEDGE, expand
 
-TRACKERS = ("tensorboard", "swanlab", "wandb", "none")
+TRACKERS = ("tensorboard", "swanlab", "wandb", "trackio", "none")
 
 
 def find_problems(config: AnyConfig) -> list[str]:
@@ -38,6 +38,10 @@ def _training_checks(config: TrainConfig) -> list[tuple[bool, str]]:
             "top_p and top_k need num_iterations: 1, "
             "since the tokens that they keep are known only for the policy that sampled",
         ),
+        (
+            config.eval_size and config.eval_dataset_id_or_path,
+            "eval_size and eval_dataset_id_or_path both name held-out questions; set one of them",
+        ),
         ("{question}" not in config.prompt_template, "prompt_template does not contain {question}"),
     ]
 
@@ -53,6 +57,7 @@ def _reward_checks(config: TrainConfig) -> list[tuple[bool, str]]:
             f"reward_weights has {len(config.reward_weights or ())} entries, "
             f"reward_funcs stands for {len(rewards)}: {', '.join(rewards)}",
         ),
+        (config.reward_weights and not any(config.reward_weights), "reward_weights are all 0: nothing is paid"),
         (len(set(rewards)) != len(rewards), "reward_funcs names a reward twice"),
         (
             not has_knowledge and any(name in NEED_KNOWLEDGE for name in all_rewards),

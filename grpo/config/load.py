@@ -4,66 +4,42 @@ Reading is strict. It reports all mistakes in keys and values together, then all
 keys, keys set twice, wrong types, values out of bounds, and combinations that cannot work.
 
 - `base: other.yaml` takes all keys from another file first. Its path is relative to the file that names it.
+- Keys may stand in sections, and have the names of other tools (foreign.py).
 - `${VAR}` and `${VAR:-default}` stand for environment variables.
-- `5e-6` is a number, though YAML 1.1 reads it as text.
+- `5e-6` is a number, though YAML 1.1 reads it as text; for a key that takes text, `0123` and `1e5` are text.
 - Nothing in a configuration is ever run.
 """
 
-import os
 import typing
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from grpo.config.combinations import find_problems
+from grpo.config.entries import COMMAND_LINE, Entry, read_files, read_overrides, split_arguments
+from grpo.config.foreign import ALIASES, IGNORED, REFUSED, VALUES, fits, readings
 from grpo.config.options import (
-    ALIASES,
-    IGNORED,
     MADE_BY_TOY_WORLD,
     NOT_REPEATED,
     REQUIRED,
     AnyConfig,
+    SftConfig,
     TrainConfig,
     describe_keys,
 )
-from grpo.config.values import check_bounds, coerce, did_you_mean, expand_variables
+from grpo.config.supplied import NO_REWARD, supply
+from grpo.config.values import as_type, check_bounds, coerce, did_you_mean, expand_variables
 from grpo.errors import CONFIG, UserError
-from rewards.api.endpoint import MODEL_VARIABLES
-from rewards.registry import NEED_KNOWLEDGE, expand
 
-MAX_BASES = 4  # files that a configuration may be based on, one on the other
-COMMAND_LINE = "command line"
-DTYPE_FLAGS = {"bf16": "bfloat16", "fp16": "float16"}  # `bf16: true` means `torch_dtype: bfloat16`
+STAGES = {SftConfig: "stage 1 (python -m grpo.sft)", TrainConfig: "stage 2 (python -m grpo.train)"}
 HELP = """
-CONFIG is a YAML file with the keys below. A key on the command line overrides the one in the file.
+CONFIG is a YAML file with the keys below. A key on the command line overrides the one in the file; `--key value` and
+`--key=value` mean the same as `key=value`, and `--config FILE` the same as FILE.
 `base: FILE` in a config takes every key that the config does not set from another config.
 """
-YAML_ERRORS = (  # PyYAML raises more than its own errors, such as on a bad date or tag
-    yaml.YAMLError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    KeyError,
-    OverflowError,
-    RecursionError,
-)
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """A key as it was written. `source` is a file's path or the command line; `line` is 0 on the command line."""
-
-    name: str
-    value: Any
-    source: str
-    line: int = 0
-
-    @property
-    def where(self) -> str:
-        return f"{self.source}:{self.line}" if self.line else self.source
 
 
 def parse_arguments(argv: list[str], kind: type, doc: str) -> tuple[AnyConfig, list[str]]:
@@ -71,7 +47,7 @@ def parse_arguments(argv: list[str], kind: type, doc: str) -> tuple[AnyConfig, l
     if not argv or argv[0] in ("-h", "--help"):
         print(doc.partition("\n")[0] + "\n" + HELP + describe_keys(kind))
         raise SystemExit(0 if argv else CONFIG)
-    return load_config(argv[0], argv[1:], kind)
+    return load_config(*split_arguments(argv), kind)
 
 
 def load_config(
@@ -82,11 +58,14 @@ def load_config(
     Without a path, everything comes from `overrides` and the defaults. UserError (exit 2) lists all mistakes.
     """
     problems: list[str] = []
-    entries = _read_files([Path(path)], problems) if path else []
-    entries += _read_overrides(overrides, problems)
-    values, notices = _resolve(entries, kind, problems)
+    entries = read_files([Path(path)], problems) if path else []
+    entries += read_overrides(overrides, problems)
+    reader = _Reader(kind, problems)
+    for entry in entries:
+        reader.read(entry)
+    values, notices = reader.values, list(reader.notices.values())
     if kind is TrainConfig:
-        notices += _fill_from_environment(values)
+        notices += supply(values)
     if not problems:
         problems = _missing_keys(values, kind)
     if not problems:
@@ -112,164 +91,99 @@ def to_yaml(config: AnyConfig) -> str:
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
-# --- reading -------------------------------------------------------------------------------------------------------
+class _Reader:
+    """Turns entries into values of the keys of one stage. Later sources win; a file may set a key only once.
 
-
-def _read_files(chain: list[Path], problems: list[str]) -> list[_Entry]:
-    """Read the last file of the chain after the files that it is based on, whose keys it may set again.
-
-    chain: the file of the command, its base, the base of that, and so on.
+    values: key -> value. notices: key -> what happens instead of it. problems: what is wrong, to add to.
     """
-    own = _read_file(chain[-1], problems)
-    bases = [entry for entry in own if entry.name == "base"]
-    entries = [entry for entry in own if entry.name != "base"]
-    if not bases:
-        return entries
-    try:
-        base = _find_base(bases, chain)
-    except ValueError as error:
-        problems.append(f"{bases[-1].where}: base: {error}")
-        return entries
-    return _read_files([*chain, base], problems) + entries
 
+    def __init__(self, kind: type, problems: list[str]):
+        self.kind, self.problems = kind, problems
+        self.keys = {field.name: field for field in fields(kind)}
+        self.hints = typing.get_type_hints(kind)
+        self.values: dict[str, Any] = {}
+        self.set_by: dict[str, Entry] = {}
+        self.notices: dict[str, str] = {}
 
-def _find_base(bases: list[_Entry], chain: list[Path]) -> Path:
-    """Return the file that a file names as its base. ValueError says why it cannot be used."""
-    if len(bases) > 1:
-        raise ValueError(f"it was set at {bases[0].where} already")
-    path = chain[-1].parent / coerce(expand_variables(bases[0].value), str)
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}")
-    if path.resolve() in [file.resolve() for file in chain]:
-        raise ValueError(f"a file cannot be based on itself: {' -> '.join(map(str, [*chain, path]))}")
-    if len(chain) > MAX_BASES:
-        raise ValueError(f"more than {MAX_BASES} files are based on each other")
-    return path
+    def read(self, entry: Entry) -> None:
+        """Read one entry."""
+        name = entry.name.rstrip(":")  # KnowRL's grpo.yaml has `swanlab_experiment_name::`
+        if name != entry.name:
+            self.notices[entry.name] = f"{entry.where}: {entry.name} is read as {name}"
+        name = self._choose_reading(name)
+        refused, ignored = fits(REFUSED, name), fits(IGNORED, name)
+        if name in self.keys:
+            self._set(entry, name, entry.value, entry.text)
+        elif ALIASES.get(name) in self.keys:
+            self._set(entry, ALIASES[name], entry.value, entry.text)
+        elif meaning := self._meaning(name, entry.value):
+            self._set(entry, *meaning)
+        elif refused and entry.value not in REFUSED[refused][0]:
+            self.problems.append(f"{entry.where}: {name}: {entry.text} is not available here: {REFUSED[refused][1]}")
+        elif refused or ignored:
+            instead = IGNORED[ignored] if ignored else REFUSED[refused][1]
+            self.notices.setdefault(name, f"{entry.where}: {name} is not used: {instead}")
+        elif name not in VALUES:  # `bf16: false` says nothing
+            self.problems.append(f"{entry.where}: unknown key {entry.name}{self._hint(name)}")
 
+    @staticmethod
+    def _meaning(name: str, value: Any) -> tuple[str, Any] | None:
+        """Return the key and the value that a key with this value stands for; None if it stands for none."""
+        return next((meaning for written, meaning in VALUES.get(name, {}).items() if written == value), None)
 
-def _read_file(path: Path, problems: list[str]) -> list[_Entry]:
-    """Read the keys of one file, with their lines."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"cannot read the config {path}",
-            str(error),
-            "give the path of a YAML file, such as configs/tiny_math.yaml",
-            CONFIG,
-        ) from None
-    try:
-        return _parse(text, str(path))
-    except YAML_ERRORS as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        problems.append(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}")
-        return []
+    def _choose_reading(self, name: str) -> str:
+        """Return the key that a name in sections stands for; without one, the name itself."""
+        candidates = list(readings(name))
+        own = [reading for reading in candidates if reading in self.keys or ALIASES.get(reading) in self.keys]
+        foreign = [*ALIASES, *VALUES, *REFUSED, *IGNORED]
+        return next(iter(own + [reading for reading in candidates if fits(foreign, reading)]), name)
 
-
-def _parse(text: str, source: str) -> list[_Entry]:
-    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-        # Nested aliases: nine lines of them can stand for a billion values.
-        raise yaml.YAMLError("aliases (*name) are not used here")
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    if root is None:
-        return []
-    if not isinstance(root, yaml.MappingNode):
-        raise yaml.YAMLError("the file must hold `key: value` lines")
-    entries = []
-    for key_node, value_node in root.value:
-        loader = yaml.SafeLoader("")
-        name = str(loader.construct_object(key_node, deep=True))
-        value = loader.construct_object(value_node, deep=True)
-        entries.append(_Entry(name, value, source, key_node.start_mark.line + 1))
-    return entries
-
-
-def _read_overrides(overrides: Sequence[str], problems: list[str]) -> list[_Entry]:
-    """Read `key=value` arguments. A value is YAML, or else text."""
-    entries = []
-    for argument in overrides:
-        name, equals, text = argument.removeprefix("--").partition("=")
-        if not equals:
-            problems.append(f"{COMMAND_LINE}: {argument!r} is not key=value")
-            continue
-        if name == "base":
-            problems.append(f"{COMMAND_LINE}: base can be set only in a file")
-            continue
+    def _set(self, entry: Entry, name: str, value: Any, text: str | None = None) -> None:
+        """Set a key to a value. text: as it was written."""
         try:
-            value = text if "*" in text else yaml.safe_load(text)
-        except YAML_ERRORS:
-            value = text
-        entries.append(_Entry(name, value, COMMAND_LINE))
-    return entries
-
-
-# --- from entries to values ----------------------------------------------------------------------------------------
-
-
-def _resolve(entries: list[_Entry], kind: type, problems: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """Translate names and convert values. Later sources win; a file may set a key only once."""
-    keys = {field.name: field for field in fields(kind)}
-    hints = typing.get_type_hints(kind)
-    values: dict[str, Any] = {}
-    set_by: dict[str, _Entry] = {}
-    notices: list[str] = []
-    for entry in entries:
-        name, value = _translate(entry, keys, notices)
-        if name in DTYPE_FLAGS:
-            continue  # `bf16: false` says nothing
-        if name in IGNORED and name not in keys:
-            notices.append(f"{entry.where}: {name} is not used: {IGNORED[name]}")
-            continue
-        if name not in keys:
-            problems.append(f"{entry.where}: unknown key {name}{did_you_mean(name, [*keys, *ALIASES])}")
-            continue
-        try:
-            value = coerce(expand_variables(value), hints[name])
-            check_bounds(value, keys[name].metadata)
+            value = expand_variables(as_type(value, text, self.hints[name]))
+            if value is None and not _takes_null(self.hints[name]):
+                value = self._default(entry, name)
+            else:
+                value = coerce(value, self.hints[name])
+                check_bounds(value, self.keys[name].metadata)
         except (ValueError, OverflowError) as error:
-            problems.append(f"{entry.where}: {name}: {error}")
-            continue
-        before = set_by.get(name)
+            self.problems.append(f"{entry.where}: {entry.name}: {error}")
+            return
+        before = self.set_by.get(name)
         if before and before.source == entry.source != COMMAND_LINE:
-            if before.name == entry.name or values[name] != value:
-                problems.append(f"{entry.where}: {entry.name} was set at {before.where} already, as {before.name}")
-        values[name] = value
-        set_by[name] = entry
-    return values, notices
+            if before.name == entry.name or self.values[name] != value:
+                self.problems.append(f"{entry.where}: {entry.name} was set at {before.where} already, as {before.name}")
+        self.values[name] = value
+        self.set_by[name] = entry
+
+    def _default(self, entry: Entry, name: str) -> Any:
+        """Return what null stands for."""
+        value = self.keys[name].default
+        if value not in (None, MISSING):
+            self.notices[name] = f"{entry.where}: {name} is null: its default {value} is used"
+        return value
+
+    def _hint(self, name: str) -> str:
+        """Return the end of a message about an unknown key: where it belongs, or what it resembles."""
+        for kind, stage in STAGES.items():
+            names = [field.name for field in fields(kind)]
+            if name in names or ALIASES.get(name) in names:
+                return f": it belongs to {stage}"
+        own_aliases = [alias for alias, key in ALIASES.items() if key in self.keys]
+        return did_you_mean(name.rpartition(".")[2], [*self.keys, *own_aliases])
 
 
-def _translate(entry: _Entry, keys: dict[str, Any], notices: list[str]) -> tuple[str, Any]:
-    """Return name and value of an entry in the words of options.py."""
-    name = entry.name.rstrip(":")  # KnowRL's grpo.yaml has `swanlab_experiment_name::`
-    if name != entry.name:
-        notices.append(f"{entry.where}: {entry.name} is read as {name}")
-    if name in DTYPE_FLAGS and entry.value is True:
-        return "torch_dtype", DTYPE_FLAGS[name]
-    if ALIASES.get(name) in keys:
-        return ALIASES[name], entry.value
-    return name, entry.value
-
-
-def _fill_from_environment(values: dict[str, Any]) -> list[str]:
-    """Set what KnowRL's program takes from its environment, so that a resumed run has the same; return notices."""
-    notices = []
-    has_knowledge = values.get("knowledge_base") or os.environ.get("FACTSCORE_DB_PATH")
-    if values.get("reward_funcs") is None and has_knowledge:
-        values["reward_funcs"] = ("knowrl_v2",)  # KnowRL's files name no rewards, because its program has only these
-        notices.append("reward_funcs is not set, but a knowledge base is, as for KnowRL: using knowrl_v2")
-    rewards = expand(values.get("reward_funcs") or ())
-    if {"correctness", *NEED_KNOWLEDGE} & set(rewards):
-        for name, variables in MODEL_VARIABLES.items():
-            models = [os.environ[variable] for variable in variables if os.environ.get(variable)]
-            if values.get(f"{name}_model") is None and models:
-                values[f"{name}_model"] = models[0]
-    return notices
+def _takes_null(hint: Any) -> bool:
+    return type(None) in typing.get_args(hint)
 
 
 def _missing_keys(values: dict[str, Any], kind: type) -> list[str]:
     """Name the keys that must be set and are not."""
-    needed = [name for name in REQUIRED if name in kind.__dataclass_fields__]
+    needed: Iterable[str] = [name for name in REQUIRED if name in kind.__dataclass_fields__]
     if values.get("toy_world"):
         needed = [name for name in needed if name not in MADE_BY_TOY_WORLD]
-    return [f"{name} is not set" for name in needed if values.get(name) is None]
+    if values.get("cold_start"):
+        needed = [name for name in needed if name != "model_name_or_path"]
+    missing = [name for name in needed if values.get(name) is None]
+    return [NO_REWARD if name == "reward_funcs" else f"{name} is not set" for name in missing]

@@ -1,7 +1,7 @@
 """Every configuration key: its name, type, default, meaning and bounds.
 
 `load.py` turns a YAML file and a command line into a `TrainConfig` or an `SftConfig`. The names are those of TRL,
-which KnowRL uses too; ALIASES lists the names that other tools use. A key means the same in both stages.
+which KnowRL uses too; foreign.py lists the names that other tools use. A key means the same in both stages.
 """
 
 import textwrap
@@ -118,16 +118,24 @@ class RunKeys:
     overwrite_output_dir: bool = key(
         False, "Start anew in a directory that holds a run, and remove the files of that run."
     )
-    resume_from_checkpoint: bool | str = key(
+    resume_from_checkpoint: bool | str | None = key(
         False, "Resume. true: from the newest valid checkpoint in output_dir. A path: from that checkpoint."
     )
-    logging_steps: int = key(1, "Write metrics every so many steps.", low=1)
+    logging_steps: int = key(
+        1, "Average so many steps for the trackers and on the terminal. metrics.jsonl has every step.", low=1
+    )
     save_steps: int = key(50, "Save a checkpoint every so many steps. 0: only at the end.", low=0)
     save_total_limit: int = key(3, "Number of checkpoints to keep. 0: all.", low=0)
     report_to: list[str] = key(
-        ("tensorboard",), "Trackers that get the metrics as well as metrics.jsonl: tensorboard, swanlab, wandb or none."
+        ("tensorboard",),
+        "Trackers that get the metrics as well as metrics.jsonl: tensorboard, swanlab, wandb, trackio or none.",
     )
-    run_name: str | None = key(None, "Name of the run in swanlab and wandb. Unset: that of output_dir.")
+    run_name: str | None = key(None, "Name of the run in swanlab, wandb and trackio. Unset: that of output_dir.")
+    project: str = key("grpo", "Project in swanlab, wandb and trackio.")
+    swanlab_project: str | None = key(None, "Project in swanlab. Unset: the variable SWANLAB_PROJ_NAME, or project.")
+    swanlab_workspace: str | None = key(None, "Organisation in swanlab. Unset: your own account.")
+    wandb_project: str | None = key(None, "Project in wandb. Unset: the variable WANDB_PROJECT, or project.")
+    wandb_entity: str | None = key(None, "Team in wandb. Unset: your own account.")
     disable_tqdm: bool = key(False, "Hide the progress bar.")
     toy_world: str | None = key(
         None,
@@ -154,6 +162,11 @@ class DataKeys:
     shuffle_dataset: bool = key(True, "Shuffle the data in each epoch, by the seed.")
     eval_dataset_id_or_path: str | None = key(
         None, "Held-out questions, which are answered before and after training, and every eval_steps."
+    )
+    eval_size: int = key(
+        0,
+        "Hold out the last so many rows of dataset_id_or_path as such questions; they are never trained on. 0: none.",
+        low=0,
     )
     eval_steps: int = key(0, "Evaluate every so many steps. 0: only before and after training.", low=0)
     eval_max_samples: int = key(0, "Use only this many held-out questions, from the first. 0: all.", low=0)
@@ -206,6 +219,12 @@ class LossKeys:
         "or not at all: none (or false).",
         choices=("group", "batch", "none", True, False),
     )
+    multi_objective_aggregation: str = key(
+        "sum_then_normalize",
+        "How several rewards make one advantage. normalize_then_sum (GDPO): normalize each within its group, add them "
+        "up, and divide by the deviation over the batch, whatever scale_rewards says.",
+        choices=("sum_then_normalize", "normalize_then_sum"),
+    )
     num_iterations: int = key(1, "Updates per generated batch. TRL counts each of them as a step.", low=1)
     mask_truncated_completions: bool = key(False, "Leave completions that hit max_completion_length out of the loss.")
     dynamic_sampling: bool = key(
@@ -225,10 +244,19 @@ class RewardKeys:
         "Rewards: built-in names, package.module:function, or the presets knowrl, knowrl_v1 and knowrl_v2. "
         "rewards/registry.py lists them.",
     )
-    reward_weights: list[float] | None = key(None, "One weight per reward. Unset: all 1.")
+    reward_weights: list[float] | None = key(
+        None, "One weight per reward. Unset: all 1. A reward of weight 0 is logged and not paid."
+    )
     math_reward_correct: float = key(1.0, "Value of the reward math if the last boxed answer is right.")
     math_reward_wrong: float = key(-1.0, "Value of the reward math if it is wrong.")
     math_reward_no_answer: float = key(-0.5, "Value of the reward math if nothing is boxed.")
+    abstention_threshold: float = key(
+        0.5,
+        "For the reward abstention: the probability of being right from which on answering pays more than declining.",
+        low=0,
+        high=0.99,
+    )
+    tiar_lambda: float = key(1.0, "For the reward tiar: weight of what is added to the advantage of a refusal.", low=0)
     soft_punish_cache: int = key(
         0, "For the reward soft_overlong_punishment: tokens before the length limit at which the penalty starts.", low=0
     )
@@ -319,7 +347,11 @@ class ApiKeys:
 
 @dataclass(frozen=True)
 class LogKeys:
-    log_completions: bool = key(True, "Write completions to completions/, with every reward and its reason.")
+    log_completions: bool = key(
+        True,
+        "Write completions/: all answers of the first step, the last one and every logging_steps-th, with every reward "
+        "and its reason.",
+    )
     num_completions_to_print: int = key(0, "Completions to print at each logged step. Needs log_completions.", low=0)
 
 
@@ -357,51 +389,6 @@ class SftConfig(ModelKeys, LoraKeys, SftKeys, OptimKeys, RunKeys):
 
 
 AnyConfig = TrainConfig | SftConfig
-
-ALIASES = {  # names in LLaMA-Factory, in the math guide, and in older and newer versions of TRL
-    "lora_rank": "lora_r",
-    "lora_target": "lora_target_modules",
-    "cutoff_len": "max_length",
-    "dtype": "torch_dtype",
-    "kl_coef": "beta",
-    "num_return_sequences": "num_generations",
-    "max_new_tokens": "max_completion_length",
-    "num_epochs": "num_train_epochs",
-    "dataset_splits": "dataset_split",
-    "data_path": "dataset_id_or_path",
-    "dataset": "dataset_id_or_path",
-    "vllm_importance_sampling_correction": "sampler_importance_sampling_correction",
-    "vllm_importance_sampling_cap": "sampler_importance_sampling_cap",
-    "swanlab_experiment_name": "run_name",
-    "best_answer_field": "answer_field",
-    "model_name": "model_name_or_path",
-    "batch_size": "per_device_train_batch_size",
-    "max_seq_length": "max_length",
-    "target_modules": "lora_target_modules",
-}
-
-IGNORED = {  # keys of engines that are not used here, and what happens instead
-    "attn_implementation": "the fastest attention that works on this machine is chosen",
-    "optim": "the optimizer is AdamW with float32 states",
-    "gradient_checkpointing_kwargs": "checkpointing does not need them",
-    "use_vllm": "the built-in sampler generates",
-    "vllm_mode": "the built-in sampler generates",
-    "vllm_gpu_memory_utilization": "the cache is sized by free memory",
-    "vllm_model_impl": "the built-in sampler generates",
-    "logging_strategy": "metrics are logged every logging_steps",
-    "save_strategy": "checkpoints are saved every save_steps",
-    "swanlab_project": "the project is named grpo, and the run after output_dir",
-    "do_train": "the command decides",
-    "stage": "the command decides",
-    "template": "the tokenizer's chat template is used",
-    "finetuning_type": "lora_r decides; 0 trains all weights",
-    "plot_loss": "stage 1 always plots the loss",
-    "overwrite_cache": "prepared data is not cached",
-    "preprocessing_num_workers": "one process reads the data",
-    "ddp_timeout": "the time limit of collectives is fixed",
-    "remove_unused_columns": "rewards see all columns",
-    "dataset_dir": "dataset_id_or_path is a path",
-}
 
 
 def describe_keys(kind: type) -> str:

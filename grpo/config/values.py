@@ -10,6 +10,7 @@ from typing import Any
 
 from grpo.errors import is_secret_name
 
+NULLS = ("", "~", "null", "Null", "NULL")
 MAX_SHOWN = 200  # characters of a wrong value in a message
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
@@ -30,15 +31,35 @@ def _read_variable(match: re.Match) -> str:
             f"{name} holds a secret, which would be written to config.resolved.yaml; "
             "name the variable (judge_api_key_env) instead"
         )
-    found = os.environ.get(name, default)
+    found = os.environ.get(name)
+    if not found and default is not None:  # as in a shell, an empty variable counts as unset here
+        return default
     if found is None:
         raise ValueError(f"the environment variable {name} is not set (write ${{{name}:-default}} to allow that)")
     return found
 
 
+def as_type(value: Any, text: str | None, hint: Any) -> Any:
+    """Return the text as it was written, if the type `hint` takes text; otherwise the value that YAML reads in it.
+
+    YAML reads 0123 as 83, `yes` as true, and `{question}` as a mapping. null stays null, and true and false stay what
+    they are where the type takes these, too.
+    """
+    options = _options(hint)
+    if value is None and (text or "") in NULLS:
+        return None
+    if str not in options or text is None or (bool in options and isinstance(value, bool)):
+        return value
+    return text
+
+
+def _options(hint: Any) -> tuple:
+    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+
+
 def coerce(value: Any, hint: Any) -> Any:
     """Convert a value to the type `hint`, or to the first of several that fits. ValueError says what was wanted."""
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    options = _options(hint)
     for option in options:
         try:
             return _TYPES[option][1](value)
@@ -138,7 +159,7 @@ def _check_limits(number: float, low: float | None, above: float | None, high: f
 
 def did_you_mean(name: str, candidates: list[str]) -> str:
     """Return the end of a message that suggests the candidate closest to `name`; "" if none is close."""
-    close = difflib.get_close_matches(name, candidates, n=1)
+    close = difflib.get_close_matches(name, [candidate for candidate in candidates if candidate != name], n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 

@@ -48,9 +48,48 @@ def load_tokenizer(folder: Path, chat_template: str | None = None):
     return tokenizer
 
 
+def render(tokenizer, messages: Sequence[Message], header: bool = True) -> str:
+    """Render messages with the chat template. header: end with the assistant's header, as a prompt does."""
+    try:
+        return tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=header)
+    except Exception as error:  # Jinja's own errors and a template's raise_exception()
+        raise UserError(
+            "the chat template cannot render a prompt",
+            f"{type(error).__name__}: {error}",
+            "if it allows no system role, put the instructions into prompt_template",
+            PREFLIGHT,
+        ) from None
+
+
+def turn_end(tokenizer) -> int | None:
+    """Return the token that ends an assistant's turn: the special token that follows its text in the chat template.
+
+    Base models often name another end token than their template uses: Qwen2.5's name <|endoftext|>, and their template
+    ends a turn with <|im_end|>. If no special token follows, it is the tokenizer's end token, or None without one.
+    """
+    mark = "\ue000"
+    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": mark}]
+    _, _, rest = render(tokenizer, turns, header=False).partition(mark)
+    following = tokenizer.encode(rest.lstrip(), add_special_tokens=False)
+    if following and following[0] in special_tokens(tokenizer):
+        return following[0]
+    return tokenizer.eos_token_id
+
+
+def special_tokens(tokenizer) -> dict[int, str]:
+    """Return all special tokens: id -> text.
+
+    The tokenizer's own list, `all_special_ids`, lacks those without a role in its settings, such as Llama 3's headers.
+    """
+    return {index: token.content for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+
+
 def eos_ids(folder: Path, tokenizer) -> tuple[int, ...]:
-    """Return every token that ends a completion: those of the tokenizer, generation_config.json and config.json."""
-    found = {tokenizer.eos_token_id}
+    """Return every token that ends a completion.
+
+    They are those of the chat template, the tokenizer, generation_config.json and config.json.
+    """
+    found = {turn_end(tokenizer), tokenizer.eos_token_id}
     for name in ("generation_config.json", "config.json"):
         if (folder / name).exists():
             value = json.loads((folder / name).read_text(encoding="utf-8")).get("eos_token_id")
@@ -71,9 +110,10 @@ class ChatEncoder:
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
-        self.special = [token for token in tokenizer.all_special_tokens if token]
+        self.special = list(special_tokens(tokenizer).values())
+        self.end = turn_end(tokenizer)
         example = [{"role": "user", "content": "x"}]
-        plain, with_header = self._render(example, header=False), self._render(example)
+        plain, with_header = render(tokenizer, example, header=False), render(tokenizer, example)
         if not with_header.startswith(plain) or with_header == plain:
             raise UserError(
                 "the chat template ignores add_generation_prompt",
@@ -89,7 +129,7 @@ class ChatEncoder:
         The text is encoded in one piece, as in the model's training. Only messages that spell a special token are
         encoded apart from the template around them.
         """
-        text = self._render(messages)
+        text = render(self.tokenizer, messages)
         markers = {}  # index of such a message -> what stands for it in the template
         for index, message in enumerate(messages):
             if any(token in message["content"] for token in self.special):
@@ -97,7 +137,7 @@ class ChatEncoder:
         if not markers:
             return text, self._encode(text)
         marked = [{**message, "content": markers.get(i, message["content"])} for i, message in enumerate(messages)]
-        rest = self._render(marked)
+        rest = render(self.tokenizer, marked)
         ids: list[int] = []
         for index, marker in markers.items():
             before, found, rest = rest.partition(marker)
@@ -118,7 +158,14 @@ class ChatEncoder:
         """
         if self.opens_think:
             text = text.lstrip().removeprefix("<think>").lstrip("\n")
-        return [*self.plain(text), self.tokenizer.eos_token_id]
+        if self.end is None:
+            raise UserError(
+                "no token is known that ends an answer",
+                "the chat template ends no turn with a special token, and the tokenizer has no eos_token",
+                "add eos_token to tokenizer_config.json",
+                PREFLIGHT,
+            )
+        return [*self.plain(text), self.end]
 
     def plain(self, text: str) -> list[int]:
         """Return the tokens of a text in which nothing is special."""
@@ -126,17 +173,6 @@ class ChatEncoder:
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
-
-    def _render(self, messages: Sequence[Message], header: bool = True) -> str:
-        try:
-            return self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=header)
-        except Exception as error:  # Jinja's own errors and a template's raise_exception()
-            raise UserError(
-                "the chat template cannot render a prompt",
-                f"{type(error).__name__}: {error}",
-                "if it allows no system role, put the instructions into prompt_template",
-                PREFLIGHT,
-            ) from None
 
 
 def make_prompts(

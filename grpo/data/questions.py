@@ -1,7 +1,7 @@
 """From a configuration to the prompts of a run and the rewards that grade their answers. Both are checked."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from grpo.config.options import TrainConfig
@@ -17,11 +17,45 @@ if TYPE_CHECKING:
     from grpo.model.policy import Policy
 
 
-def load_rows(config: TrainConfig, rewards: Sequence[Reward], name: str, max_samples: int) -> list[Row]:
-    """Read the data set `name`. Exit 3 if a column is missing that a reward needs."""
+@dataclass(frozen=True)
+class Questions:
+    """Which questions of which data set: of its rows [start:stop], the first `most` (0: all)."""
+
+    name: str  # of the data set: a file or a hub id
+    most: int = 0
+    start: int = 0
+    stop: int | None = None
+
+    @classmethod
+    def to_train(cls, config: TrainConfig) -> "Questions":
+        """Choose the questions to train on: all but those that eval_size holds out."""
+        return cls(config.dataset_id_or_path, config.max_samples, stop=-config.eval_size or None)
+
+    @classmethod
+    def held_out(cls, config: TrainConfig) -> "Questions | None":
+        """Choose the questions to evaluate on during training; None if the configuration names none."""
+        if config.eval_size:
+            return cls(config.dataset_id_or_path, config.eval_max_samples, start=-config.eval_size)
+        if config.eval_dataset_id_or_path:
+            return cls(config.eval_dataset_id_or_path, config.eval_max_samples)
+        return None
+
+
+def load_rows(config: TrainConfig, rewards: Sequence[Reward], questions: Questions) -> list[Row]:
+    """Read these questions. Exit 3 if there are none, or if a column is missing that a reward needs."""
+    name, most = questions.name, questions.most
     path = fetch_data(name, config.dataset_split)
+    is_part = questions.start or questions.stop
     fields = (config.question_field, config.answer_field, config.title_field)
-    rows = read_rows(path, *fields, max_samples, config.seed)
+    rows = read_rows(path, *fields, 0 if is_part else most, config.seed)
+    rows = rows[questions.start : questions.stop][: most or None]
+    if not rows:
+        raise UserError(
+            "no question is left to train on",
+            f"eval_size holds out {config.eval_size}, and {name} has no more",
+            "lower eval_size",
+            PREFLIGHT,
+        )
     filled = {}  # columns with any value, in the order of the file
     for row in rows:
         for column, value in row.columns.items():
@@ -41,11 +75,12 @@ def load_rows(config: TrainConfig, rewards: Sequence[Reward], name: str, max_sam
     return rows
 
 
-def prepare_rewards(config: TrainConfig, say: Callable[[str], None]) -> Scorer:
-    """Build the rewards of a run and check that their columns, services and knowledge base are there."""
+def prepare_rewards(config: TrainConfig, say: Callable[[str], None], questions: Questions | None = None) -> Scorer:
+    """Build the rewards for these questions, by default those to train on; check that their columns, services and
+    knowledge base are there."""
     scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
     try:
-        rows = load_rows(config, scorer.rewards, config.dataset_id_or_path, config.max_samples)
+        rows = load_rows(config, scorer.rewards, questions or Questions.to_train(config))
         scorer.prepare([row.columns for row in rows], say)
     except BaseException:
         scorer.close()
@@ -57,15 +92,14 @@ def load_prompts(
     config: TrainConfig,
     policy: "Policy",
     rewards: Sequence[Reward],
-    name: str,
-    max_samples: int,
+    questions: Questions,
     say: Callable[[str], None],
 ) -> tuple[list[Prompt], str]:
-    """Return the prompts of the data set `name` and a hash of its content.
+    """Return the prompts of these questions and a hash of their content.
 
     Exit 3 if a column is missing that a reward needs, or if no prompt fits.
     """
-    rows = load_rows(config, rewards, name, max_samples)
+    rows = load_rows(config, rewards, questions)
     positions = policy.model.config.max_positions
     limit = min(config.max_prompt_length, positions - config.max_completion_length)
     if limit < 1:
@@ -78,5 +112,6 @@ def load_prompts(
     encoder = ChatEncoder(policy.tokenizer)
     prompts, num_too_long = make_prompts(rows, encoder, config.system_prompt, config.prompt_template, limit)
     if num_too_long:
-        say(f"note: {num_too_long} of {len(rows)} prompts of {name} are longer than {limit} tokens and left out")
+        share = f"{num_too_long} of {len(rows)} prompts of {questions.name}"
+        say(f"note: {share} are longer than {limit} tokens and left out")
     return prompts, fingerprint(rows)

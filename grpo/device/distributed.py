@@ -12,7 +12,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from grpo.errors import INTERNAL, UserError
+from grpo.errors import CONFIG, INTERNAL, UserError
 
 TIMEOUT = timedelta(minutes=30)  # when a rank stops answering, the others end after this; rewards must be faster
 
@@ -92,9 +92,18 @@ class Ranks:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of this rank. "auto" means its GPU if there is one."""
+    """Return the device of this rank. "auto" means its GPU if there is one. UserError (exit 2) if it is not there."""
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
+    if name == "mps" and torch.backends.mps.is_available():
+        return torch.device("mps")
+    if name == "mps" or not torch.cuda.is_available():
+        raise UserError(
+            f"device is {name}, and torch finds no such GPU",
+            f"this is torch {torch.__version__}; a build for CPUs finds none",
+            "set device=auto or device=cpu, or install torch for your GPU (https://pytorch.org/get-started)",
+            CONFIG,
+        )
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
     torch.cuda.set_device(device)
     return device

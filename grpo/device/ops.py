@@ -146,22 +146,29 @@ def exact_logits(hidden_XD: torch.Tensor, head_VD: torch.Tensor) -> torch.Tensor
 
 
 def draw_tokens(
-    logits_BV: torch.Tensor, seed_B: torch.Tensor, count_B: torch.Tensor, params: SamplingParams
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Draw a token per row with the uniforms of (seed, tokens so far); see `draw.draw` for what is returned.
+    logits_BV: torch.Tensor,
+    seed_B: torch.Tensor,
+    count_B: torch.Tensor,
+    params: SamplingParams,
+    record: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+) -> torch.Tensor:
+    """Draw a token per row with the uniforms of (seed, tokens so far), and return it.
 
-    The kernels do it in two launches, three with top-k or top-p.
+    record: three tensors [B, X], of equal strides: column count_B takes the token, its log-prob and the cut
+    (`draw.draw`). The kernels do it in two launches, three with top-k or top-p.
     """
     if not uses_kernels(logits_BV):
-        return draw(logits_BV, uniforms(seed_B, count_B), params)
+        drawn = draw(logits_BV, uniforms(seed_B, count_B), params)
+        for values_BX, value_B in zip(record, drawn, strict=True):
+            values_BX.scatter_(1, count_B[:, None], value_B[:, None].to(values_BX.dtype))
+        return drawn[0]
     from grpo.kernels.inverse_cdf import draw_rows
     from grpo.kernels.nucleus import thresholds
 
-    least_B = cut_B = None
+    least = None
     if params.truncates:
-        least_B, cut_B = thresholds(logits_BV, params.temperature, params.top_k, params.top_p)
-    id_B, logp_B = draw_rows(logits_BV, seed_B, count_B, params.temperature, least_B)
-    return id_B, logp_B, torch.full_like(logp_B, NO_CUT) if cut_B is None else cut_B
+        least = thresholds(logits_BV, params.temperature, params.top_k, params.top_p)
+    return draw_rows(logits_BV, seed_B, count_B, params.temperature, least, record)[0]
 
 
 def log_softmax_rows(

@@ -12,6 +12,10 @@ import torch.nn.functional as F
 
 _DTYPES = (torch.float32, torch.bfloat16)
 
+# By default cuBLAS may split the inner dimension and add the parts in 16 bits: that rounds away what Eq. 12 keeps.
+torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+
 
 def _has_onednn() -> bool:
     """Whether this build of torch has the two operations, and they work on this CPU in both dtypes."""

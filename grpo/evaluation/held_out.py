@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from grpo.config.options import TrainConfig
-from grpo.data.questions import load_prompts
+from grpo.data.questions import Questions, load_prompts
 from grpo.device.draw import SamplingParams
 from grpo.evaluation.answers import generate_groups, split_into_parts
 from grpo.evaluation.measures import Summary, summary
@@ -40,14 +40,13 @@ class Evaluation:
         self.config, self.run, self.policy, self.rollout = config, run, policy, rollout
         self.prompts: list[Prompt] = []
         self.data_hash, self.first_step = "", 0
-        if not config.eval_dataset_id_or_path:
+        questions = Questions.held_out(config)
+        if not questions:
             return
         self.scorer = rollout.scorer
         if config.eval_reward_funcs:
             self.scorer = Scorer(build_rewards(config.eval_reward_funcs, asdict(config)))
-        self.prompts, self.data_hash = load_prompts(
-            config, policy, self.scorer.rewards, config.eval_dataset_id_or_path, config.eval_max_samples, run.say
-        )
+        self.prompts, self.data_hash = load_prompts(config, policy, self.scorer.rewards, questions, run.say)
 
     def measure(self) -> Measurement:
         """Answer all held-out questions, each rank its share, and summarise the answers."""
@@ -91,7 +90,7 @@ class Evaluation:
     def comparison(self, before: Mapping[str, Summary], after: Mapping[str, Summary]) -> str:
         """Return the text that ends a run: a table of both measurements."""
         if not after:
-            return "done (set eval_dataset_id_or_path to see accuracy before and after)"
+            return "done (set eval_dataset_id_or_path or eval_size to see accuracy before and after)"
         return comparison_table(before, after, f"step {self.first_step}" if self.first_step else "before")
 
     def write(self, before: Mapping[str, Summary], after: Mapping[str, Summary] | None) -> None:

@@ -4,10 +4,12 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from grpo.config.foreign import ALIASES
 from grpo.config.load import load_config
-from grpo.config.options import ALIASES, TrainConfig
+from grpo.config.options import TrainConfig
 from grpo.data.benchmarks import Benchmark, find_benchmark
 from grpo.data.hub import fetch_data
+from grpo.data.questions import Questions
 from grpo.data.rows import Record, read_records
 from grpo.errors import CONFIG, UserError
 from grpo.run.saved import SavedModel, find_saved, read_config
@@ -19,10 +21,12 @@ NO_LIMIT = 10**9  # tokens of a prompt: all questions are asked that the model h
 
 @dataclass(frozen=True)
 class Task:
-    """A model and the configuration that says how to ask it; benchmark: the format of the questions, if it is known."""
+    """A model, the questions, and the configuration that says how to ask them; benchmark: the format of the questions,
+    if it is known."""
 
     saved: SavedModel
     config: TrainConfig
+    questions: Questions
     benchmark: Benchmark | None
 
 
@@ -47,15 +51,14 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
     keys |= {"reward_funcs": reward} if reward else {}
     overrides = [*(f"{name}={value}" for name, value in keys.items() if value), *typed]
     config = load_config(arguments.config, overrides)[0] if arguments.config else read_config(saved, overrides)
-    if not arguments.data:
-        config = _held_out(config, model)
     if not reward and config.eval_reward_funcs:
         config = replace(config, reward_funcs=config.eval_reward_funcs)
-    if arguments.max_samples:
-        config = replace(config, max_samples=arguments.max_samples)
     if arguments.data:
+        questions = Questions(arguments.data, config.max_samples if _is_set(typed, "max_samples") else 0)
         config = _fit_to_data(config, records, benchmark, typed, say)
-    return Task(saved, config, benchmark)
+    else:
+        questions = _held_out(config, model)
+    return Task(saved, config, replace(questions, most=arguments.max_samples or questions.most), benchmark)
 
 
 def _read(data: str, typed: Sequence[str]) -> list[Record]:
@@ -79,16 +82,13 @@ def _choose_reward(arguments: Namespace, benchmark: Benchmark | None, has_config
     return None
 
 
-def _held_out(config: TrainConfig, model: str) -> TrainConfig:
-    """Ask what is asked during training: the held-out questions."""
-    if not config.eval_dataset_id_or_path:
-        raise UserError(
-            f"the run {model} has no held-out questions",
-            "eval_dataset_id_or_path is not set",
-            "add --data FILE",
-            CONFIG,
-        )
-    return replace(config, dataset_id_or_path=config.eval_dataset_id_or_path, max_samples=config.eval_max_samples)
+def _held_out(config: TrainConfig, model: str) -> Questions:
+    """Return the questions that are asked during training."""
+    questions = Questions.held_out(config)
+    if not questions:
+        why = "neither eval_dataset_id_or_path nor eval_size is set"
+        raise UserError(f"the run {model} has no held-out questions", why, "add --data FILE", CONFIG)
+    return questions
 
 
 def _fit_to_data(

@@ -23,6 +23,12 @@ PREFIX = "base_model.model."
 NOT_PLAIN = ("use_dora", "modules_to_save", "lora_bias", "fan_in_fan_out", "trainable_token_indices")
 PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal")  # that leave the base weights as they are
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+PICKLED_FILE = "adapter_model.bin"  # the older format of PEFT
+CONVERSION = (
+    'python -c "import torch, safetensors.torch as s; '
+    f"s.save_file({{k: v.contiguous() for k, v in torch.load('{PICKLED_FILE}', weights_only=True).items()}}, "
+    f"'{WEIGHTS_FILE}')\""
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,13 @@ def is_adapter(folder: Path) -> bool:
 
 def load_adapter(folder: Path) -> Adapter:
     """Read an adapter written by PEFT or by `save_adapter`; UserError (exit 3) if it is not a plain LoRA adapter."""
+    if (folder / PICKLED_FILE).exists() and not (folder / WEIGHTS_FILE).exists():
+        raise UserError(
+            f"{folder} holds no {WEIGHTS_FILE}",
+            f"found {PICKLED_FILE}; pickled weights can run code and are not read",
+            f"convert them, in that folder: {CONVERSION}",
+            PREFLIGHT,
+        )
     try:
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
         tensors = load_file(folder / WEIGHTS_FILE)

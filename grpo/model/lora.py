@@ -17,7 +17,9 @@ from grpo.device.products import Product, linear, prepack
 from grpo.model.master_weight import MasterWeight, master_dtype
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-MAX_ZERO_SHARE = 0.07  # of a joint weight that may be zeros off the diagonal of s B; above it projections stay apart
+# How many zeros off the diagonal of s B a joint weight may hold; above it projections stay apart.
+MAX_ZERO_SHARE = 0.07  # of the weight, where products are bound by arithmetic
+MAX_ZERO_BYTES = 8 << 20  # on a GPU, where decoding is bound by memory and by the number of launches
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,7 @@ class JointLinear(nn.Module):
         out_features = sum(parts.values())
         adapted = [name for name in parts if build.lora and name in build.lora.targets]
         zeros = sum((out_features - parts[name]) * build.lora.rank for name in adapted)
-        is_joint = zeros <= MAX_ZERO_SHARE * out_features * in_features
+        is_joint = few_zeros(zeros, out_features * in_features, build.dtype, build.device)
         products = [parts] if is_joint else [{name: size} for name, size in parts.items()]
         self.linears = nn.ModuleList(make_linear(in_features, product, bias, build) for product in products)
         self.sizes = list(parts.values())
@@ -218,6 +220,14 @@ class JointLinear(nn.Module):
         if len(self.linears) == 1:
             return self.linears[0](x_TI, mode).split(self.sizes, dim=-1)
         return tuple(layer(x_TI, mode) for layer in self.linears)
+
+
+def few_zeros(zeros: int, weights: int, dtype: torch.dtype, device: torch.device | str) -> bool:
+    """Whether a joint product of so many weights is worth its zeros."""
+    is_few = zeros <= MAX_ZERO_SHARE * weights
+    if torch.device(device).type == "cuda":
+        return is_few or zeros * dtype.itemsize <= MAX_ZERO_BYTES
+    return is_few
 
 
 def _slices(sizes: dict[str, int]) -> dict[str, slice]:

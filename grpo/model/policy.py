@@ -1,5 +1,6 @@
 """The policy with all that belongs to it: decoder, tokenizer, end tokens, what it started from."""
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,11 +37,21 @@ class Policy:
         folder.mkdir(parents=True, exist_ok=True)
         lora = self.model.build.lora
         if lora is None:
-            save_checkpoint(self.model, folder)
+            self.save_merged(folder)
         elif self.start is None:
             save_adapter(trained_adapter(self.model, None, self.base), folder, lora.alpha, lora.dropout)
         else:
             save_adapter(trained_adapter(self.model, self.start, self.base), folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def save_merged(self, folder: Path, dtype: torch.dtype | None = None) -> None:
+        """Write a complete checkpoint: the weights with every adapter merged, the tokenizer, and the end tokens.
+
+        The end tokens matter to other tools: those that config.json names may not be the ones the model has learned.
+        """
+        save_checkpoint(self.model, folder, dtype)
+        text = json.dumps({"eos_token_id": list(self.eos_ids)})
+        (folder / "generation_config.json").write_text(text + "\n", encoding="utf-8")
         self.tokenizer.save_pretrained(folder)
 
 

@@ -2,7 +2,7 @@
 
 Read in this order:
 
-- run.py: one invocation, with run_dir.py, checkpoint.py and resume.py;
+- run.py: one invocation, with run_dir.py, alarm.py, checkpoint.py and resume.py;
 - metrics.py, evaluation.py, summary.py: the numbers of a step and of held-out questions;
 - log.py: where they go, with glossary.py, trackers.py and plot.py;
 - guard.py, health.py, memory.py: what protects a step;

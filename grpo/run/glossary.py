@@ -19,6 +19,9 @@ GLOSSARY = {
     "advantage_abs_mean": "mean |advantage| over completions; 0: nothing is learned",
     "accuracy": "share of completions whose answer is right, by the first reward that knows the outcome",
     "refusal_rate": "share of completions that decline to answer",
+    "coverage": "share of questions that some completion of their group answers right: pass@k, k = num_generations",
+    "refusal_rate_known": "share of completions that decline, among questions that their group knows: a quarter of its "
+    "completions is right, and more are right than wrong",
     "rewards/<name>/mean": "mean over scorable completions",
     "rewards/<name>/std": "standard deviation over scorable completions",
     "rewards/<name>/unscored_frac": "share of completions that this reward could not score; or, if larger, "
@@ -54,15 +57,16 @@ GLOSSARY = {
     "eval/reward": "mean reward on held-out questions",
     "eval/unscored_frac": "share of held-out answers that could not be scored",
     "eval/mean_length": "mean tokens of held-out answers",
-    "eval/supported_frac": "share of the facts checked in held-out answers that the knowledge base supports; KnowRL's "
-    "reward checks wrong answers only, the reward factuality all",
+    "eval/supported_frac": "share of the facts stated in held-out answers that the knowledge base supports; "
+    "over all answers with the reward factuality (see eval_reward_funcs), over wrong ones alone without it",
     "kb/lookups_exact": "titles of this step that the knowledge base has",
     "kb/lookups_parts": "titles found by their parts between semicolons",
     "kb/lookups_search": "titles not found, for which full-text search guessed documents",
     "kb/lookups_missing": "titles not found at all",
     "kb/unscored": "completions whose factuality could not be determined",
     "kb/facts_per_completion": "facts per completion whose factuality was checked",
-    "kb/supported_frac": "share of these facts that the knowledge base supports",
+    "kb/supported_frac": "share of these facts that the knowledge base supports; KnowRL's rewards check the facts of "
+    "wrong answers alone (combined_v1: of refusals, too), so it is no measure of all answers: see eval/supported_frac",
     "kb/refuted_frac": "share of these facts that it contradicts",
     "kb/unknown_frac": "share of these facts about which it says nothing",
     "judge/calls": "requests to the judge, since the start like all judge/* and decomposer/*",

@@ -1,38 +1,73 @@
-"""Faults that show only over several steps.
+"""Faults that show only over several steps: alarms for what the rules recognise, and the end for what cannot go on."""
 
-These are steps that are not finite, rewards that cannot be computed, and a policy that stops answering.
-"""
-
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from grpo.errors import NON_FINITE, SERVICE, UserError
-from grpo.optim import Optimizer
+from grpo.run.record import read_metrics
+from grpo.run.rules import ENDINGS, RULES, History, Metrics, Rule, advice
+
+if TYPE_CHECKING:
+    from grpo.optim import Optimizer
 
 MAX_BAD_STEPS = 3  # in a row; then the run ends
-COLLAPSED = 0.95  # refusal rate from which on the policy has collapsed
-ANSWER_RATE_DECAY = 0.9  # of the running mean that shows whether the policy once answered
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """What a rule has recognised, and at which step."""
+
+    rule: Rule
+    step: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"step {self.step}: {self.text}"
+
+
+@dataclass
+class Watch:
+    """Asks every rule after every step, and raises each alarm once. A finished run is watched again by replaying it."""
+
+    history: History = field(default_factory=History)
+    alarms: list[Alarm] = field(default_factory=list)
+
+    def check(self, step: int, metrics: Metrics) -> list[Alarm]:
+        """Add the metrics of a step; return the alarms that are new."""
+        self.history.steps.append({"step": step, **metrics})
+        return self._ask(RULES)
+
+    def end(self) -> list[Alarm]:
+        """Return the alarms that only a complete run can raise."""
+        return self._ask(ENDINGS) if self.history.steps else []
+
+    def holds(self, alarm: Alarm) -> bool:
+        """Whether an alarm is still true at the last step."""
+        return alarm.rule(self.history) is not None
+
+    def _ask(self, rules: Iterable[Rule]) -> list[Alarm]:
+        raised = {alarm.rule for alarm in self.alarms}
+        found = [(rule, rule(self.history)) for rule in rules if rule not in raised]
+        step = self.history.steps[-1]["step"]
+        new = [Alarm(rule, step, text) for rule, text in found if text is not None]
+        self.alarms += new
+        return new
 
 
 @dataclass
 class Health:
-    """Checks each step. Ends the run with exit code 5 for steps that are not finite, and 4 for rewards that fail.
-
-    Why a policy collapses into refusing: a refusal is worth 1, a right answer 2, and a wrong one -1 + fact. So an
-    answer pays only if it is right with a probability above (2 - fact) / (3 - fact), which is 2/3 without facts. A step
-    that is too large makes the policy refuse what it knows. Then all rewards of a group are equal, and no gradient
-    leads back.
-    """
+    """Checks each step. Ends the run with exit code 5 for steps that are not finite, and 4 for rewards that fail."""
 
     say: Callable[[str], None]
     max_unscored: float = 1.0  # share of completions
     unscored: int = 0  # steps in a row
     not_finite: int = 0  # steps in a row
-    answered: float = 0.0  # running mean of 1 - refusal rate
-    has_collapsed: bool = False
+    watch: Watch = field(default_factory=Watch)
 
-    def updated(self, optimizer: Optimizer, grad_norm: float) -> None:
+    def updated(self, optimizer: "Optimizer", grad_norm: float) -> None:
         """Count optimizer steps without a finite gradient. In float16 they are normal until the loss scale is found."""
         if isfinite(grad_norm) or optimizer.scale > 1:
             self.not_finite = 0
@@ -49,21 +84,21 @@ class Health:
                 "or use torch_dtype: bfloat16 instead of float16",
                 NON_FINITE,
             )
-        if "refusal_rate" in metrics:
-            self._check_collapse(step, metrics["refusal_rate"])
+        self._announce(self.watch.check(step, metrics))
         self._check_rewards(metrics)
 
-    def _check_collapse(self, step: int, refusal_rate: float) -> None:
-        """Warn, once, when a policy that used to answer refuses everything."""
-        once_answered = self.answered > 1 - COLLAPSED
-        if refusal_rate >= COLLAPSED and once_answered and not self.has_collapsed:
-            self.has_collapsed = True
-            self.say(
-                f"warning: step {step}: collapse into refusing: {refusal_rate:.0%} of the completions decline to "
-                "answer, and groups that all decline teach nothing. Resume from an earlier checkpoint; lower "
-                "learning_rate, raise beta, or use more questions whose answers the model knows"
-            )
-        self.answered = ANSWER_RATE_DECAY * self.answered + (1 - ANSWER_RATE_DECAY) * (1 - refusal_rate)
+    def resume(self, run_dir: Path) -> None:
+        """Learn what happened before the run was resumed. Its alarms were announced then."""
+        for metrics in read_metrics(run_dir / "metrics.jsonl")[0]:
+            self.watch.check(metrics["step"], metrics)
+
+    def end(self) -> None:
+        """Say what only a complete run can show, such as that it has learned nothing."""
+        self._announce(self.watch.end())
+
+    def _announce(self, alarms: Iterable[Alarm]) -> None:
+        for alarm in alarms:
+            self.say(f"warning: {alarm}. To do: {advice(alarm.rule)}")
 
     def _check_rewards(self, metrics: Mapping[str, float]) -> None:
         """End the run when a built-in reward stays unscorable. A user's own function may skip what it likes."""

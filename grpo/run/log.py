@@ -10,8 +10,11 @@ from typing import Any
 
 from tqdm import tqdm
 
+from grpo.config.load import to_yaml
+from grpo.config.options import AnyConfig
 from grpo.errors import escape, redact
 from grpo.run.glossary import check_names
+from grpo.run.metrics import Window, outcome_of
 from grpo.run.trackers import Tracker, open_tracker
 from grpo.schema import Completion, Group, Prompt
 from grpo.storage import failpoint, write_atomically
@@ -33,45 +36,67 @@ MAX_TRACKED = 4  # completions that a tracker gets at each logged step
 class Log:
     """Writes the metrics of one run; only rank 0 has one.
 
-    If the disk is full, lines are lost, with one warning per file, and training continues.
+    metrics.jsonl gets every step. The trackers, and the terminal if logging_steps is more than 1, get the means of
+    every logging_steps steps. completions/ gets the first step, the last one, and one of every logging_steps.
+
+    If the disk is full or a tracker fails, lines are lost, with one warning for each, and training continues.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        config_text: str,
-        total_steps: int,
-        first_step: int,
-        report_to: Sequence[str],
-        run_name: str | None,
-        show_bar: bool,
-    ):
+    def __init__(self, config: AnyConfig, total_steps: int, first_step: int):
+        run_dir = Path(config.output_dir)
+        self.config, self.total_steps, self.step = config, total_steps, first_step
         self.completions = run_dir / "completions"
         self.warned: set[str] = set()
+        self.window = Window()
         self.metrics: int | None = _continue_lines(run_dir / "metrics.jsonl", first_step)
-        self.bar = tqdm(total=total_steps, initial=first_step, disable=not show_bar, dynamic_ncols=True, unit="step")
+        hide = config.disable_tqdm
+        self.bar = tqdm(total=total_steps, initial=first_step, disable=hide, dynamic_ncols=True, unit="step")
         self.trackers: dict[str, Tracker] = {}
-        for name in report_to:
+        for name in config.report_to:
             if name != "none":
-                self._attempt(name, self._open_tracker, name, run_dir, run_name, config_text, first_step)
+                self._track(name, self._open_tracker, name, first_step)
 
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write a line of metrics.jsonl, and send the metrics to the trackers."""
+    def write_step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
+        """Record a step: its metrics, and its completions if they are due."""
+        self._write_line(step, metrics)
+        self._advance(metrics)
+        self.step = step
+        self.window.add(metrics)
+        is_due = step % self.config.logging_steps == 0 or step == self.total_steps
+        if is_due:
+            self._write_means()
+        if not groups:
+            return
+        is_bad = not math.isfinite(metrics.get("grad_norm", 0.0))
+        if is_bad or (self.config.log_completions and (is_due or step == 1)):
+            self.write_completions(step, groups, self.config.num_completions_to_print)
+
+    def write_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record the metrics of an evaluation."""
+        self._write_line(step, metrics)
+        for name, tracker in self.trackers.items():
+            self._track(name, tracker.scalars, step, metrics)
+
+    def _write_line(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write a line of metrics.jsonl."""
         check_names(metrics)
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no NaN
         failpoint("log-append")
         self._attempt("metrics.jsonl", _append, self.metrics, json.dumps({"step": step, **finite}) + "\n")
         failpoint("log-appended")
-        for name, tracker in self.trackers.items():
-            self._attempt(name, tracker.scalars, step, metrics)
 
-    def advance(self, metrics: Mapping[str, float]) -> None:
+    def _write_means(self) -> None:
+        """Send the means of the steps since the last time to the trackers, and print them if they are of several."""
+        number, means = self.window.number, self.window.take()
+        for name, tracker in self.trackers.items():
+            self._track(name, tracker.scalars, self.step, means)
+        if self.config.logging_steps > 1:
+            what = "" if number == 1 else f", mean of {number}"
+            self.say(f"step {self.step} of {self.total_steps}{what}: {_summary(means)}")
+
+    def _advance(self, metrics: Mapping[str, float]) -> None:
         """Move the progress bar by a step, and show some metrics on it."""
-        parts = []
-        for name, (label, style) in ON_BAR.items():
-            if name in metrics:
-                parts.append(f"{label} {metrics[name]:{style}}")
-        self.bar.set_postfix_str("  ".join(parts), refresh=False)
+        self.bar.set_postfix_str(_summary(metrics), refresh=False)
         self.bar.update()
 
     def say(self, text: str) -> None:
@@ -86,19 +111,22 @@ class Log:
             self.say(f"--- step {step}, reward {record['reward']}\n{record['prompt']}\n>>> {record['completion']}")
         text = "\n\n".join(f"reward {record['reward']}: {record['completion']}" for record in records[:MAX_TRACKED])
         for name, tracker in self.trackers.items():
-            self._attempt(name, tracker.text, step, "completions", text)
+            self._track(name, tracker.text, step, "completions", text)
 
     def close(self) -> None:
         """Close the files, the trackers and the progress bar."""
         self.bar.close()
+        if self.window.number:  # the run was stopped between two lines
+            self._write_means()
         if self.metrics is not None:
             os.close(self.metrics)
             self.metrics = None
         for name, tracker in self.trackers.items():
-            self._attempt(name, tracker.close)
+            self._track(name, tracker.close)
+        self.trackers = {}
 
-    def _open_tracker(self, name: str, *arguments: Any) -> None:
-        self.trackers[name] = open_tracker(name, *arguments)
+    def _open_tracker(self, name: str, first_step: int) -> None:
+        self.trackers[name] = open_tracker(name, self.config, to_yaml(self.config), first_step)
 
     def _write_records(self, path: Path, records: Sequence[Mapping[str, Any]]) -> None:
         self.completions.mkdir(exist_ok=True)
@@ -110,9 +138,25 @@ class Log:
         try:
             write(*arguments)
         except OSError as error:
-            if name not in self.warned:
-                self.warned.add(name)
-                self.say(f"warning: {name} cannot be written ({error}); training continues")
+            self._warn(name, f"{name} cannot be written ({error})")
+
+    def _track(self, name: str, call: Callable[..., None], *arguments: Any) -> None:
+        """Call a method of a tracker. Whatever it raises is a warning, once per tracker: the run matters more."""
+        try:
+            call(*arguments)
+        except Exception as error:  # of a service's own kinds
+            self._warn(name, f"{name} failed ({type(error).__name__}: {error})")
+
+    def _warn(self, name: str, text: str) -> None:
+        if name not in self.warned:
+            self.warned.add(name)
+            self.say(redact(f"warning: {text}; training continues"))
+
+
+def _summary(metrics: Mapping[str, float]) -> str:
+    """Return the most important metrics as a line of text."""
+    parts = [f"{label} {metrics[name]:{style}}" for name, (label, style) in ON_BAR.items() if name in metrics]
+    return "  ".join(parts)
 
 
 def completion_record(prompt: Prompt, completion: Completion) -> dict[str, Any]:
@@ -125,6 +169,7 @@ def completion_record(prompt: Prompt, completion: Completion) -> dict[str, Any]:
         "finish_reason": completion.finish_reason,
         "num_tokens": len(completion.ids),
         "reward": _as_json(completion.reward),
+        "outcome": outcome_of(scores),
         "advantage": _as_json(completion.advantage),
         "rewards": {name: _as_json(score.value) for name, score in scores.items()},
         "reasons": {name: score.reason for name, score in scores.items()},
@@ -145,7 +190,8 @@ def _continue_lines(path: Path, first_step: int) -> int:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         kept = [line + "\n" for line in lines if _step_of(line) <= first_step]
         write_atomically(path, "".join(kept))
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    binary = getattr(os, "O_BINARY", 0)  # Windows' own flag: no \r before \n
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | binary, 0o644)
 
 
 def _step_of(line: str) -> float:
@@ -165,5 +211,5 @@ def _append(descriptor: int, line: str) -> None:
             written = os.write(descriptor, data)
             data = data[written:]
     except OSError:
-        os.truncate(descriptor, size)
+        os.ftruncate(descriptor, size)
         raise

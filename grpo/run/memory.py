@@ -4,21 +4,33 @@ All figures are bytes. The count of activations follows what autograd saves in g
 tests compare it with what is really saved.
 """
 
-import re
-import resource
+import sys
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 
+import psutil
 import torch
 
 from grpo.device.ops import will_use_kernels
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import LoraSpec
 
-RESERVE = {"cuda": 0.1, "cpu": 0.25}  # share of the memory to leave free: gaps between tensors, other programs
-ENOUGH = {"cuda": 4096, "cpu": 1024}  # tokens per pass that keep the device busy; more are not worth recomputation
-LARGEST_MICRO_BATCH = {"cuda": 32768, "cpu": 4096}  # tokens; larger ones are not faster
-LOGITS_ROWS = {"cuda": 2048, "cpu": 256}  # rows of logits at a time, if memory allows
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
+RESERVE = {
+    "cuda": 0.1,
+    "mps": 0.25,
+    "cpu": 0.25,
+}  # share of the memory to leave free: gaps between tensors, other programs
+ENOUGH = {
+    "cuda": 4096,
+    "mps": 1024,
+    "cpu": 1024,
+}  # tokens per pass that keep the device busy; more are not worth recomputation
+LARGEST_MICRO_BATCH = {"cuda": 32768, "mps": 4096, "cpu": 4096}  # tokens; larger ones are not faster
+LOGITS_ROWS = {"cuda": 2048, "mps": 256, "cpu": 256}  # rows of logits at a time, if memory allows
 RECOMPUTE_LEVELS = ("none", "mlp", "all")
 
 
@@ -126,8 +138,9 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
-    found = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
-    return int(found[1]) * 1024
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+    return psutil.virtual_memory().available
 
 
 def choose_budget(
@@ -138,7 +151,7 @@ def choose_budget(
     It recomputes as little as leaves room for ENOUGH tokens, and then takes as many tokens as fit.
 
     longest: packed tokens of the longest prompt with one completion, which must fit. max_tokens, checkpointing: the
-    user's choice. kind: "cuda" or "cpu"; by default that of the model.
+    user's choice. kind: "cuda", "mps" or "cpu"; by default that of the model.
     """
     config, build = model.config, model.build
     kind = kind or torch.device(build.device).type
@@ -178,4 +191,9 @@ def peak_bytes(device: torch.device) -> int:
     """Return the largest memory in use so far."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if device.type == "mps":
+        return torch.mps.driver_allocated_memory()
+    if resource is None:
+        return psutil.Process().memory_info().peak_wset
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

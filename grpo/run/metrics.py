@@ -1,8 +1,10 @@
 """The numbers of a step: statistics of its tokens, what its completions look like, and where its time went."""
 
 import math
+import re
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -91,6 +93,21 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
     if known:
         metrics["accuracy"] = known.count("correct") / len(known)
         metrics["refusal_rate"] = known.count("refused") / len(known)
+        metrics |= _coverage(groups)
+    return metrics
+
+
+def _coverage(groups: Sequence[Group]) -> dict[str, float]:
+    """Say for how many questions the group holds a right answer, and how often it declines one that it knows.
+
+    A group knows its question if a quarter of its completions is right, and more are right than wrong: a lucky guess
+    is not knowledge.
+    """
+    counts = [Counter(outcome_of(completion.scores) for completion in group.completions) for group in groups]
+    known = [c for c in counts if c["correct"] > c["wrong"] and c["correct"] >= c.total() / 4]
+    metrics = {"coverage": mean([float(count["correct"] > 0) for count in counts])}
+    if known:
+        metrics["refusal_rate_known"] = mean([count["refused"] / count.total() for count in known])
     return metrics
 
 
@@ -141,10 +158,37 @@ def std(values: Sequence[float]) -> float:
     return math.sqrt(sum((value - centre) ** 2 for value in values) / (len(values) - 1))
 
 
-class Clock:
-    """Seconds of a step by phase. What no phase claims is time/train."""
+class Window:
+    """The steps since the last logged line. What counts since the start of the run is taken as it is; of anything else
+    the mean of the steps is taken that have it."""
+
+    SINCE_START = re.compile("(judge|decomposer)/|(epoch|num_tokens|learning_rate|skipped_steps|peak_memory_gb)$")
 
     def __init__(self):
+        self.values: dict[str, list[float]] = {}
+        self.number = 0  # of steps
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Add a step."""
+        self.number += 1
+        for name, value in metrics.items():
+            self.values.setdefault(name, []).append(value)
+
+    def take(self) -> dict[str, float]:
+        """Return the metrics of the line, and begin a new one. NaN stands for what no step could tell."""
+        taken = {}
+        for name, values in self.values.items():
+            finite = [value for value in values if math.isfinite(value)] or [math.nan]
+            taken[name] = values[-1] if self.SINCE_START.match(name) else mean(finite)
+        self.values, self.number = {}, 0
+        return taken
+
+
+class Clock:
+    """Seconds of a step by phase. What no phase claims is time/train. On a GPU a phase ends when its work is done."""
+
+    def __init__(self, device: torch.device | None = None):
+        self.wait = torch.cuda.synchronize if device and device.type == "cuda" else lambda: None
         self.restart()
 
     def restart(self) -> None:
@@ -158,11 +202,13 @@ class Clock:
         """Count the time inside as `phase`, one of the keys of `phases`."""
         started, self.phase = time.perf_counter(), phase
         yield
+        self.wait()
         self.phase = ""  # after an error it stays, and tells where that happened
         self.phases[phase] += time.perf_counter() - started
 
     def result(self) -> dict[str, float]:
         """Return the seconds of every phase, and of the step since `restart`."""
+        self.wait()
         step_time = time.perf_counter() - self.started
         train_time = step_time - sum(self.phases.values())
         return {**self.phases, "time/train": train_time, "step_time": step_time}

@@ -11,7 +11,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,11 @@ from grpo.errors import CONFIG, SIGINT, SIGTERM, STORAGE, Interrupted, UserError
 from grpo.model.policy import Policy
 from grpo.optim import Optimizer
 from grpo.run import checkpoint
+from grpo.run.alarm import Alarm
 from grpo.run.log import Log
 from grpo.run.resume import check_changes
 from grpo.run.run_dir import RunDir, close_debug_log, open_debug_log
+from grpo.run.trackers import check_trackers
 from grpo.schema import Group
 from grpo.storage import failpoint, write_atomically
 
@@ -53,12 +54,14 @@ class Run:
         self.log: Log | None = None
         self.stop_code, self.is_training, self.is_interruptible = 0, False, False
         self.saved_step: int | None = None
+        self.alarm = Alarm(self._on_alarm)
         self.debug = logging.getLogger(f"grpo.{id(self)}")
 
     def __enter__(self) -> "Run":
         self._check_deadline()
         self.ranks = self.ranks or Ranks(self.device)
         if self.ranks.is_main:
+            check_trackers(self.config)
             self.dir = RunDir(self.path, bool(self.config.resume_from_checkpoint), self.config.overwrite_output_dir)
             open_debug_log(self.debug, self.path / "debug.log")
             checkpoint.clean(self.path, keep=0)
@@ -66,8 +69,8 @@ class Run:
         self._handlers = {
             signal.SIGINT: signal.signal(signal.SIGINT, self._on_signal),
             signal.SIGTERM: signal.signal(signal.SIGTERM, self._on_signal),
-            signal.SIGALRM: signal.signal(signal.SIGALRM, self._on_alarm),
         }
+        self.alarm.open()
         self._configure_libraries()
         for notice in self.notices:
             self.say(f"note: {notice}")
@@ -89,6 +92,8 @@ class Run:
         config = self.config
         torch.backends.cuda.matmul.allow_tf32 = config.tf32
         torch.backends.cudnn.allow_tf32 = config.tf32
+        if sys.platform == "linux":  # fewer gaps between tensors; CUDA reads it before its first allocation
+            os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         if config.full_determinism:  # cuBLAS reads this before its first product
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(config.full_determinism, warn_only=True)
@@ -101,7 +106,7 @@ class Run:
     def __exit__(self, kind, error, trace) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        self.alarm.close()
         code, reason = (0, "") if error is None else describe(error)
         if error is not None:
             self.debug.error("".join(traceback.format_exception(error)))
@@ -129,9 +134,9 @@ class Run:
         self.stop_code = SIGINT if number == signal.SIGINT else SIGTERM
         if not self.is_training:
             raise Interrupted(self.stop_code)
-        signal.setitimer(signal.ITIMER_REAL, GRACE_S, 0.5)
+        self.alarm.start(GRACE_S)
 
-    def _on_alarm(self, number: int, frame: Any) -> None:
+    def _on_alarm(self) -> None:
         if self.is_interruptible:
             self.is_interruptible = False
             raise Interrupted(self.stop_code)
@@ -182,26 +187,18 @@ class Run:
         self.is_training = True
         if not self.ranks.is_main:
             return
-        config = self.config
-        text = to_yaml(config)
-        write_atomically(self.path / "config.resolved.yaml", text)
-        show_bar = not config.disable_tqdm
-        self.log = Log(self.path, text, total_steps, first_step, config.report_to, config.run_name, show_bar)
+        write_atomically(self.path / "config.resolved.yaml", to_yaml(self.config))
+        self.log = Log(self.config, total_steps, first_step)
 
     def report(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
         """Log the metrics and completions of a step, or the metrics of an evaluation, which have no step_time."""
         if self.log is None:
             return
-        is_step = "step_time" in metrics
-        if is_step:
-            self.log.advance(metrics)
+        if "step_time" in metrics:
             self.dir.update(step=step)
-        is_bad = not isfinite(metrics.get("grad_norm", 0.0))
-        if is_step and not is_bad and step % self.config.logging_steps:
-            return
-        self.log.write(step, metrics)
-        if groups and (self.config.log_completions or is_bad):
-            self.log.write_completions(step, groups, self.config.num_completions_to_print)
+            self.log.write_step(step, metrics, groups)
+        else:
+            self.log.write_evaluation(step, metrics)
 
     def save_final(self, policy: Policy) -> None:
         """Write final/, the adapter (or checkpoint) and the tokenizer, completely or not at all."""

@@ -4,7 +4,6 @@ config.resolved.yaml  run_state.json  metrics.jsonl  evaluation.json  tb/  compl
 debug.log  checkpoint-N/  final/
 """
 
-import fcntl
 import json
 import logging
 import os
@@ -17,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from grpo.errors import BUSY, CONFIG, STORAGE, UserError, redact
-from grpo.storage import write_atomically
+from grpo.storage import run_in_forked_children, try_to_lock, write_atomically
 
 OWN_FILES = ("config.resolved.yaml", "run_state.json", "metrics.jsonl", "debug.log", "loss.png", "evaluation.json")
 OWN_FOLDERS = ("tb", "completions", "final", "world", "cold_start")
@@ -66,16 +65,14 @@ class RunDir:
         self.update()
 
     def _take_lock(self) -> None:
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel frees it, however the process ends
-        except OSError:
+        if not try_to_lock(self.lock.fileno()):
             self.lock.seek(0)
             raise UserError(
                 f"the output directory {self.path} is in use",
                 f"by {self.lock.read().strip() or 'another process'}",
                 "wait for that run, stop it, or set another output_dir",
                 BUSY,
-            ) from None
+            )
         self.lock.truncate(0)
         self.lock.write(f"pid {os.getpid()} on {socket.gethostname()}, started {_now()}\n")
         self.lock.flush()
@@ -123,7 +120,7 @@ def _close_locks_in_child() -> None:
         run_dir.lock.close()
 
 
-os.register_at_fork(after_in_child=_close_locks_in_child)
+run_in_forked_children(_close_locks_in_child)
 
 
 def open_debug_log(logger: logging.Logger, path: Path) -> None:

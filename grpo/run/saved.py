@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 import yaml
 
+from grpo.config.foreign import ALIASES
 from grpo.config.load import load_config
-from grpo.config.options import ALIASES, AnyConfig, SftConfig, TrainConfig
+from grpo.config.options import AnyConfig, SftConfig, TrainConfig
 from grpo.errors import PREFLIGHT, UserError
 from grpo.model.adapter import is_adapter
 from grpo.model.policy import Policy, load_for_inference, load_policy

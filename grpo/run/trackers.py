@@ -1,16 +1,27 @@
-"""Trackers, which get the metrics as well as metrics.jsonl: TensorBoard, and the online services swanlab and wandb.
+"""Trackers, which get the metrics as well as metrics.jsonl: TensorBoard, swanlab, wandb and trackio.
 
 Each has three methods: `scalars` records the metrics of a step, `text` records a text, `close` writes what is left.
+`check_trackers` tells before a run what would keep one of them from starting.
 """
 
 import importlib
+import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import yaml
 
-from grpo.errors import CONFIG, UserError, escape, is_storage_error, redact
+from grpo.config.options import AnyConfig
+from grpo.errors import CONFIG, PREFLIGHT, UserError, escape, is_storage_error, redact
+
+MODULES = {"tensorboard": "torch.utils.tensorboard", "swanlab": "swanlab", "wandb": "wandb", "trackio": "trackio"}
+LOGINS = {  # services with an account: the variables of its key and of its mode, and the command that logs in
+    "swanlab": ("SWANLAB_API_KEY", "SWANLAB_MODE", "swanlab login"),
+    "wandb": ("WANDB_API_KEY", "WANDB_MODE", "wandb login"),
+}
+WITHOUT_LOGIN = ("offline", "local", "disabled", "dryrun")  # modes
 
 
 class TensorBoard:
@@ -42,19 +53,11 @@ def _ignore_full_disks(failure: threading.ExceptHookArgs) -> None:
 
 
 class OnlineTracker:
-    """Sends metrics to swanlab or wandb, which share these few calls. Completions stay on this machine."""
+    """Sends metrics to swanlab, wandb or trackio, which share these few calls. Completions stay on this machine."""
 
-    def __init__(self, module_name: str, run_name: str, config_text: str):
-        try:
-            self.module = importlib.import_module(module_name)
-        except ImportError:
-            raise UserError(
-                f"report_to names {module_name}, which is not installed",
-                "",
-                f"pip install {module_name}, or remove it from report_to",
-                CONFIG,
-            ) from None
-        self.module.init(project="grpo", name=run_name, config=yaml.safe_load(config_text))
+    def __init__(self, name: str, config: AnyConfig, config_text: str):
+        self.module = importlib.import_module(MODULES[name])
+        self.module.init(**_place(name, config), config=yaml.safe_load(config_text))
 
     def scalars(self, step: int, metrics: Mapping[str, float]) -> None:
         self.module.log(dict(metrics), step=step)
@@ -69,8 +72,73 @@ class OnlineTracker:
 Tracker = TensorBoard | OnlineTracker
 
 
-def open_tracker(name: str, run_dir: Path, run_name: str | None, config_text: str, first_step: int) -> Tracker:
-    """Start the tracker `name`: tensorboard, swanlab or wandb."""
+def open_tracker(name: str, config: AnyConfig, config_text: str, first_step: int) -> Tracker:
+    """Start the tracker `name`, one of MODULES."""
     if name == "tensorboard":
-        return TensorBoard(run_dir, config_text, first_step)
-    return OnlineTracker(name, run_name or run_dir.name, config_text)
+        return TensorBoard(Path(config.output_dir), config_text, first_step)
+    return OnlineTracker(name, config, config_text)
+
+
+def _place(name: str, config: AnyConfig) -> dict[str, str]:
+    """Return project, run name and owner in the words of a service. The configuration goes before its variables."""
+    run_name = config.run_name or Path(config.output_dir).name
+    if name == "wandb":
+        project = config.wandb_project or os.environ.get("WANDB_PROJECT") or config.project
+        place = {"project": project, "name": run_name, "entity": config.wandb_entity}
+    elif name == "swanlab":
+        project = config.swanlab_project or os.environ.get("SWANLAB_PROJ_NAME") or config.project
+        place = {"project": project, "experiment_name": run_name, "workspace": config.swanlab_workspace}
+    else:
+        place = {"project": config.project, "name": run_name}
+    return {word: value for word, value in place.items() if value}
+
+
+# --- before the run ------------------------------------------------------------------------------------------------
+
+
+def check_trackers(config: AnyConfig) -> str:
+    """Check that the trackers of a run are installed and, as far as this machine knows, logged in; return their names.
+
+    Raises UserError (exit 2 or 3).
+    """
+    names = [name for name in config.report_to if name != "none"]
+    for name in names:
+        try:
+            importlib.import_module(MODULES[name])
+        except Exception as error:  # a broken installation can raise anything
+            raise UserError(
+                f"report_to names {name}, which is not installed",
+                f"{type(error).__name__}: {error}",
+                f"pip install {name}, or remove it from report_to",
+                CONFIG,
+            ) from None
+        if name in LOGINS and not _is_logged_in(name):
+            key, mode, command = LOGINS[name]
+            raise UserError(
+                f"report_to names {name}, but nobody is logged in there",
+                f"{key} is not set, no login is stored, and {mode} is not offline",
+                f"{command}; or export {key}=...; or export {mode}=offline; or report_to=tensorboard",
+                PREFLIGHT,
+            )
+    return ", ".join(names) or "none"
+
+
+def _is_logged_in(name: str) -> bool:
+    """Whether a key is known, or none is needed."""
+    key, mode, _ = LOGINS[name]
+    if os.environ.get(key) or os.environ.get(mode, "").lower() in WITHOUT_LOGIN:
+        return True
+    if name == "swanlab":
+        folder = Path(os.environ.get("SWANLAB_SAVE_DIR") or "~/.swanlab").expanduser()
+        return "password" in _read(folder / ".netrc")
+    host = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
+    stored = [os.environ.get("NETRC") or "~/.netrc", "~/_netrc"]
+    settings = ["wandb/settings", "~/.config/wandb/settings"]  # `wandb offline` writes the first
+    return any(host in _read(Path(file)) for file in stored) or any("offline" in _read(Path(file)) for file in settings)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.expanduser().read_text(encoding="utf-8", errors="replace")
+    except (OSError, RuntimeError):  # there is no such file, or no home
+        return ""

@@ -16,8 +16,6 @@ from grpo.device.ops import uses_kernels
 from grpo.model.decoder import Decoder
 from grpo.sampling.decode_step import Slots, decode_step
 
-WARM_UPS = 2  # runs before a capture: lazily made handles and compiled kernels
-
 
 class Recorded(Protocol):
     """What a capture gives: `replay` runs what was recorded again."""
@@ -68,30 +66,6 @@ class DecodeGraphs:
         self.slots.ended_B.fill_(True)
         graph = self.capture(lambda: self.step(rows, params, head_VD))
         self.slots.ended_B.copy_(ended_B)
-        return graph
-
-
-class CudaCapture:
-    """Turns functions into CUDA graphs.
-
-    They share one pool of memory, since they never run at the same time, and one stream, for which cuBLAS keeps one
-    workspace. Other threads (a verifier at work on rewards) may use the GPU during a capture.
-    """
-
-    def __init__(self):
-        self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
-
-    def __call__(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        """Run `step` some times, then record it; recording does not run it."""
-        current = torch.cuda.current_stream()
-        self.stream.wait_stream(current)
-        with torch.cuda.stream(self.stream):
-            for _ in range(WARM_UPS):
-                step()
-        current.wait_stream(self.stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
-            step()
         return graph
 
 

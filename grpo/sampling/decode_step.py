@@ -70,9 +70,8 @@ def decode_step(
     rows = slice(num_rows)
     position_B, count_B, running_B = slots.position_B[rows], slots.count_B[rows], ~slots.ended_B[rows]
     hidden_BD = model(slots.last_id_B[rows], position_B, attend)
-    id_B, logp_B, cut_B = draw_tokens(exact_logits(hidden_BD, head_VD), slots.seed_B[rows], count_B, params)
-    for results_BX, value_B in ((slots.ids_BX, id_B), (slots.logps_BX, logp_B), (slots.cuts_BX, cut_B)):
-        results_BX[rows].scatter_(1, count_B[:, None], value_B[:, None].to(results_BX.dtype))
+    results = slots.ids_BX[rows], slots.logps_BX[rows], slots.cuts_BX[rows]
+    id_B = draw_tokens(exact_logits(hidden_BD, head_VD), slots.seed_B[rows], count_B, params, results)
     slots.last_id_B[rows] = torch.where(running_B, id_B, slots.last_id_B[rows])
     count_B += running_B
     position_B += running_B

@@ -13,11 +13,12 @@ import torch
 
 from grpo.attention.decode import CpuDecodeAttention
 from grpo.attention.select import Choice, choose_decode_kernel, packed_attention
+from grpo.device.capture import CudaCapture
 from grpo.device.draw import SamplingParams
 from grpo.device.ops import Rope, rotate
 from grpo.model.decoder import Attend, Decoder
 from grpo.sampling.cache import KVCache
-from grpo.sampling.cuda_graph import CudaCapture, DecodeGraphs
+from grpo.sampling.cuda_graph import DecodeGraphs
 from grpo.sampling.decode_step import Slots, decode_step
 from grpo.schema import Completion, Layout
 

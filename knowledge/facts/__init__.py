@@ -6,6 +6,7 @@ in this order:
     claims.py         a text to atomic facts, by a language model or by rules
     replies.py        what a language model replies: its list of facts, in all usual forms
     clauses.py        the rules for one sentence: clauses with their subjects named
+    forms.py          dates, numbers and "&" in one form
     verdict.py        supported, refuted or unknown: the interface of a verifier, and a cache for verdicts
     entailment.py     a verifier with an entailment model
     lexical.py        a verifier without a model

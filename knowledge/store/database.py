@@ -7,12 +7,12 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote
 
 import sqlalchemy
 from sqlalchemy.pool import QueuePool
 
 from grpo.errors import PREFLIGHT, UserError
+from grpo.storage import run_in_forked_children
 from knowledge.errors import KnowledgeBusy, bad_file
 
 BUSY_TIMEOUT_S = 5.0
@@ -22,7 +22,7 @@ CACHE_KIB = 16 << 10  # SQLite's page cache of each connection; the system's fil
 
 def file_uri(path: Path, mode: str) -> str:
     """Return SQLite's URI of a file; mode: ro or rw, neither creates it."""
-    return f"file:{quote(str(path.absolute()))}?mode={mode}"
+    return f"{path.absolute().as_uri()}?mode={mode}"
 
 
 def read_only_uri(path: Path) -> str:
@@ -133,4 +133,4 @@ def _forget_inherited_connections() -> None:
         engine.dispose(close=False)
 
 
-os.register_at_fork(after_in_child=_forget_inherited_connections)
+run_in_forked_children(_forget_inherited_connections)

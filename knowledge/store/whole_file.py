@@ -5,9 +5,9 @@ an older OUT stays unchanged. A lock on the work file ends with its process; so 
 file that a killed process left behind.
 """
 
-import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,10 +15,11 @@ from pathlib import Path
 import sqlalchemy
 
 from grpo.errors import BUSY, UserError
-from grpo.storage import failpoint, flush_to_disk
+from grpo.storage import failpoint, flush_to_disk, try_to_lock
 from knowledge.errors import no_room
 from knowledge.store.database import file_uri
 
+WAIT_SECONDS = 0.05  # between two looks at a lock that another build holds
 NEEDS = "a build needs up to 4 times its text in the folder of the output while it runs, 1.7 times afterwards"
 STORAGE_ERRORS = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 
@@ -35,31 +36,41 @@ def build_lock(out: Path, wait: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        work.unlink(missing_ok=True)  # while the lock is held: nobody else uses the file of this name
-        os.close(descriptor)
+        _remove(work, descriptor)
 
 
 def _lock(work: Path, out: Path, wait: bool) -> int:
     """Return a descriptor of the locked work file."""
     while True:
         try:
-            descriptor = os.open(work, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(work, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise no_room(out, NEEDS, error) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise UserError(
-                f"{out} is being built by another process",
-                f"it holds the lock of {work}",
-                "wait for it, or name another output",
-                BUSY,
-            ) from None
+        while not try_to_lock(descriptor):
+            if not wait:
+                os.close(descriptor)
+                raise UserError(
+                    f"{out} is being built by another process",
+                    f"it holds the lock of {work}",
+                    "wait for it, or name another output",
+                    BUSY,
+                )
+            time.sleep(WAIT_SECONDS)
         with suppress(FileNotFoundError):
             if os.fstat(descriptor).st_ino == os.stat(work).st_ino:
                 return descriptor
         os.close(descriptor)  # its holder finished and removed it meanwhile: try again with a new one
+
+
+def _remove(work: Path, descriptor: int) -> None:
+    """Remove the work file while it is locked: nobody else uses the file of this name."""
+    try:
+        work.unlink(missing_ok=True)
+        os.close(descriptor)
+    except PermissionError:  # Windows removes no open file; if the next build has opened it already, it stays
+        os.close(descriptor)
+        with suppress(OSError):
+            work.unlink()
 
 
 @contextmanager

@@ -68,6 +68,11 @@ def knowrl_v2(labels: Sequence[Label]) -> float:
     return labels.count("supported") / n * penalty
 
 
+def binary_rar(labels: Sequence[Label]) -> float:
+    """Value the facts as 2510.17733 does: 1 if none is refuted, also if there are none; else 0."""
+    return float("refuted" not in labels)
+
+
 @dataclass(frozen=True)
 class FactVerdict:
     """A fact of the text, and what the knowledge base says of it."""

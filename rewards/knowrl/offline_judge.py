@@ -4,22 +4,24 @@ It errs towards "wrong": what it cannot match earns nothing (a surname for a ful
 so that no answer is worth trying but the right one. An answer may be a sentence around the truth, but it must not offer
 other candidates. A candidate is what is written like the truth: for "Velda" a word in capitals, for "weaver" one in
 small letters, for 1962 a number, for March a month. Words of the question, and common words such as sentences begin
-with, are no candidates.
+with, are no candidates. Dates, numbers and "&" are compared in one form (knowledge/facts/forms.py).
 """
 
 import re
-import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 
+from knowledge.facts.forms import MONTHS, usual_forms
 from knowledge.store.tokens import UNSPACED
+from knowledge.text import fold
+from knowledge.words import BOUNDS, ZH_BOUNDS
 from rewards.exact import ARTICLES, normalise
 from rewards.knowrl.judge import Judgement
 from rewards.knowrl.refusal import is_refusal
-from rewards.mathematics.units import NUMBER_WORDS
 
 MAX_CHARS = 1000  # a longer answer is wrong
 MAX_OTHER_WORDS = 3  # in a sentence around the truth, besides those of the question and common ones
-_NUMBER = re.compile(r"\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?")
+_WORD = re.compile(r"(?:(?<!\w)[-−])?\d+(?:\.\d+)?|[^\W\d_]+")
 _PART_END = re.compile(
     r"[,;:!?/&|()\[\]{}\"“”\n、，；：。！？–—]|\.(?!\d)|\b(?:and|or|nor|versus|vs)\b|[和或与]", re.IGNORECASE
 )
@@ -28,7 +30,7 @@ _NEGATIONS = set(
     "anywhere everything everyone everywhere nothing nobody nowhere none other else rather instead far cannot isnt "
     "wasnt arent werent cant couldnt dont doesnt didnt wont wouldnt shouldnt hasnt havent hadnt".split()
 )
-_UNSPACED_NEGATIONS = ("不是", "没有", "并非", "ではな", "아니", "ไม่")
+_UNSPACED_DENIALS = re.compile("|".join(["不是", "没有", "并非", "ではな", "아니", "ไม่", *ZH_BOUNDS]))
 _UNSPACED_COMMON = "是的在了位于叫做答案为我认想可能它他她个名です은는이가입니다"
 _COMMON = set(
     "it its is was are were be been being this that these those there here he she they his her their i we you my our "
@@ -39,7 +41,7 @@ _COMMON = set(
     "happened began started ended released published wrote written directed played starred sang sung made won became "
     "came comes".split()
 )
-_MONTHS = set("january february march april may june july august september october november december".split())
+_MONTHS = {month.lower() for month in MONTHS}
 _ORDINAL_ENDINGS = {"st", "nd", "rd", "th"}
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 Spelled = list[tuple[str, bool]]  # words, each with whether it is written in capitals
@@ -53,15 +55,15 @@ class OfflineJudge:
     ) -> Judgement:
         """Always reach an outcome: no answer is unscorable. What matches no truth is wrong, so falsehoods add
         nothing."""
-        is_long = len(answer) > MAX_CHARS
-        said = normalise(answer[:MAX_CHARS])
-        if said and not is_long and said in {normalise(truth) for truth in truths}:
+        if len(answer) > MAX_CHARS:
+            return Judgement("wrong", f"longer than {MAX_CHARS} characters")
+        question, said = usual_forms(question), usual_forms(answer)
+        accepted = [usual_forms(truth) for truth in truths]
+        if normalise(said) in {normalise(truth) for truth in accepted} - {""}:
             return Judgement("correct", "equals the truth")
         if is_refusal(answer):
             return Judgement("refused", "declines to answer")
-        if is_long:
-            return Judgement("wrong", f"longer than {MAX_CHARS} characters")
-        mismatches = [_mismatch(question, answer, truth) for truth in truths]
+        mismatches = [_mismatch(question, said, truth) for truth in accepted]
         if "" in mismatches:
             return Judgement("correct", "states the truth")
         return Judgement("wrong", mismatches[0])
@@ -78,26 +80,18 @@ class OfflineJudge:
 
 
 def words(text: str) -> list[str]:
-    """Split a text into words: lower case, no apostrophes and genitives, numbers in digits (three, 3 and 3rd are 3)."""
+    """Split a text into words: lower case, no accents, no apostrophes and genitives, 3rd as 3."""
     return [word for word, _ in _spelled(text)]
 
 
 def _spelled(text: str) -> Spelled:
-    text = unicodedata.normalize("NFKC", text)
     text = re.sub(r"['’]s\b|['’]", "", text, flags=re.IGNORECASE)
     found = []
-    for written in re.findall(r"\d+(?:\.\d+)?|[^\W\d_]+", _without_thousands(text)):
-        word = written.lower()
-        if word in NUMBER_WORDS:
-            word = str(NUMBER_WORDS[word])
+    for written in _WORD.findall(text):
+        word = fold(written)
         if word not in ARTICLES | _ORDINAL_ENDINGS:
             found.append((word, written[0].isupper()))
     return found
-
-
-def _without_thousands(text: str) -> str:
-    """Write 12,000 as 12000, and set it apart from what it touches."""
-    return _NUMBER.sub(lambda match: f" {match[0].replace(',', '')} ", text)
 
 
 def is_unspaced(text: str) -> bool:
@@ -116,15 +110,16 @@ def _mismatch(question: str, answer: str, truth: str) -> str:
     allowed = asked.union(word for word, _ in gold)
     if not gold:
         return "the truth holds no word"
-    other_numbers = [word for word in said if word[0].isdigit() and word not in allowed]
+    other_numbers = [word for word in said if word[-1].isdigit() and word not in allowed]
     if other_numbers:
         return f"states other numbers: {', '.join(sorted(other_numbers)[:3])}"
-    missing = _missing(gold, said, asked, answer)
+    missing = _missing(gold, spelled, asked, answer)
     if missing:
         return f"does not say {', '.join(missing[:3])}"
-    denials = [word for word in said if word in _NEGATIONS and word not in allowed]
+    denials = [word for word in said if word in _NEGATIONS | BOUNDS and word not in allowed]
+    denials += [word for word in _UNSPACED_DENIALS.findall(answer) if word not in question + truth]
     if denials:
-        return f"denies something: {min(denials)}"
+        return f"denies or bounds something: {min(denials)}"
     if is_unspaced(truth):
         return _surplus_unspaced(question, answer, truth)
     others = [word for word in said if word not in allowed | _COMMON]
@@ -134,22 +129,19 @@ def _mismatch(question: str, answer: str, truth: str) -> str:
     return f"offers something else too: {candidate}" if candidate else ""
 
 
-def _missing(gold: Spelled, said: list[str], asked: set[str], answer: str) -> list[str]:
-    """Find the truth's words that the answer does not say."""
-    required = list(dict.fromkeys(word for word, _ in gold))
-    if any(word[0].isdigit() for word in required):  # "How many seasons?" is answered by "three", too
-        required = [word for word in required if word not in asked]
-    return [word for word in required if word not in said and not (is_unspaced(word) and word in answer.lower())]
+def _missing(gold: Spelled, said: Spelled, asked: set[str], answer: str) -> list[str]:
+    """Find the truth's words that the answer does not say, or not as often as the truth does."""
+    required = Counter(word for word, _ in gold)
+    if any(word[-1].isdigit() for word in required):  # "How many seasons?" is answered by "three", too
+        required = Counter({word: number for word, number in required.items() if word not in asked})
+    required -= Counter(word for word, _ in said)
+    return [word for word in required if not (is_unspaced(word) and word in answer.lower())]
 
 
 def _surplus_unspaced(question: str, answer: str, truth: str) -> str:
     """Say what a text without spaces says besides the truth. One character that is not common is allowed."""
-    known = question + truth
-    for word in _UNSPACED_NEGATIONS:
-        if word in answer and word not in known:
-            return f"denies something: {word}"
     rest = answer.replace(truth, "")
-    others = [char for char in rest if char.isalnum() and char not in known + _UNSPACED_COMMON]
+    others = [char for char in rest if char.isalnum() and char not in question + truth + _UNSPACED_COMMON]
     return f"says something besides the truth: {''.join(others[:10])}" if len(others) > 1 else ""
 
 
@@ -160,7 +152,7 @@ def _candidate(said: Spelled, gold: Spelled, others: set[str]) -> str:
     is a date, only months are candidates.
     """
     core = {word for word, _ in gold} - _COMMON
-    if core and all(word[0].isdigit() or word in _MONTHS for word in core):
+    if core and all(word[-1].isdigit() or word in _MONTHS for word in core):
         return min(others & _MONTHS, default="") if core & _MONTHS else ""
     cases = {is_capital for word, is_capital in said + gold if word in core} or {True, False}
     for place, (word, is_capital) in enumerate(said):
@@ -173,7 +165,7 @@ def _candidate(said: Spelled, gold: Spelled, others: set[str]) -> str:
 
 def _part_without(allowed: set[str], answer: str) -> str:
     """Find a part of the answer, between commas and the like, that says something and none of the allowed words."""
-    for part in _PART_END.split(_without_thousands(answer)):
+    for part in _PART_END.split(answer):
         found = set(words(part)) - _COMMON
         if found and not found & allowed:
             return part.strip()[:40]

@@ -61,60 +61,75 @@ def _has_stages_in_order(pattern: re.Pattern[str], text: str) -> bool:
     return False
 
 
+# This project's own rule. A clause declines by its grammar: a negation with a verb of knowing or telling, of which "I"
+# or nobody is the subject; no noun of knowing; or an answer of which is said that it is unknown.
 MAX_CHARS = 1000  # a longer answer says more than that it gives none
 _APOSTROPHES = str.maketrans("", "", "'’‘ʼ`´＇")
 _CLAUSE_END = re.compile(r"[.!?;,:…\n。！？；，：]|\b(?:but|however|though|although)\b")
+_CONTRACTIONS = [  # without their apostrophes
+    (re.compile(r"\bcannot\b"), "can not"),
+    (re.compile(r"\b(do|does|did|is|are|was|were|could|would|have|has|had)nt\b"), r"\1 not"),
+    (re.compile(r"\bcant\b"), "can not"),
+    (re.compile(r"\bwont\b"), "will not"),
+    (re.compile(r"\bim\b"), "i am"),
+    (re.compile(r"\bive\b"), "i have"),
+    (re.compile(r"\b(it|that|there)s\b"), r"\1 is"),
+]
+_ADVERB = r"\w+ly|just|still|also|even|quite|so|too|very|now|yet"
+_ADVERBS = rf"(?:(?:{_ADVERB}) )*"
 _LEAD = (
-    r"(?:(?:well|hmm|sorry|im sorry|i am sorry|unfortunately|honestly|actually|and|so|that|to be honest|at this time"
-    r"|as of now) )*"
+    rf"(?:(?:{_ADVERB}|well|hmm|sorry|and|that|to say|to be honest|at this time|as of now"
+    r"|i (?:am (?:afraid|sorry)|regret|(?:must|have to) (?:say|admit|confess)))(?: |$))*"
 )
-_WE = r"(?:i|we)(?: (?:really|honestly|simply|just|truly|currently|still|also))*"
-_NOT = r"(?:do not|dont|did not|didnt|cannot|can not|cant)"
-_KNOWLEDGE = r"(?:information|info|knowledge|data|details|context|evidence|idea|clue|answer|memory|record|records)"
-_ABOUT = (
-    r"(?: (?:the|this|that|it|who|what|when|where|which|why|how|whether|if|about|of|for|enough|any|anything|exactly"
-    r"|yet|you|specific|an answer|a response)\b.*)?"
+_NOT = rf"(?:do|did|does|can|could|will|would|have|am|are|is|was) {_ADVERBS}not {_ADVERBS}"
+_KNOW = (
+    r"(?:know|recall|remember|recollect|say|tell you|answer|respond|determine|verify|confirm|provide|find|identify"
+    r"|assist|help you|help with|give (?:you )?an|heard|come across|possess)"
 )
+_SURE = r"(?:sure|certain|aware|familiar|able to (?:\w+|help))"
+_KNOWLEDGE = (
+    r"(?:information|info|knowledge|data|details|context|evidence|idea|clue|answer|memory|records?|recollection"
+    r"|way of knowing)"
+)
+_ABOUT = (  # what is not known: it opens with a word that names nothing
+    r"(?: (?:the|this|that|it|who|what|when|where|which|why|how|whether|if|about|of|for|to|on|with|regarding|as to|in"
+    r"|available|enough|any|anything|exactly|yet|you|specific|an answer|a response|at all|whatsoever)\b.*)?"
+)
+_SUBJECT = r"(?:(?:this|that|it|the (?:answer|question|information|exact \w+))(?: to (?:this|the)(?: question)?)? )?"
 _REFUSAL = re.compile(
-    _LEAD
-    + "(?:"
+    f"{_LEAD}(?:(?:i|we) {_ADVERBS})?(?:"
     + "|".join(
         (
-            rf"{_WE} {_NOT} (?:know|recall|remember){_ABOUT}",
-            rf"(?:{_WE} am|im|we are) (?:"
-            r"not (?:sure|certain|aware|familiar|able to (?:answer|say|tell|determine|provide|verify))"
-            r"|unsure|uncertain|unaware"
-            r"|unable to (?:answer|respond|say|tell|determine|provide|verify|confirm|recall|assist|help)"
-            rf"){_ABOUT}",
-            rf"{_WE} (?:do not|dont) have "
-            rf"(?:the |any |enough |sufficient |that |specific |reliable |access to )*{_KNOWLEDGE}\b.*",
-            rf"{_WE} have no {_KNOWLEDGE}\b.*",
-            rf"{_WE} (?:cannot|can not|cant|could not|couldnt|will not|wont) (?:"
-            r"answer|respond|say|determine|verify|confirm|provide|find|identify"
-            rf"|assist|tell you|give (?:an|you an) answer|help with|help you){_ABOUT}",
-            rf"{_WE} (?:must|have to|need to|will have to) (?:decline|refuse|refrain|abstain)\b.*",
-            rf"{_WE} (?:would rather not|prefer not to|would prefer not to) (?:answer|say|guess)\b.*",
-            r"(?:it is |its |this is )?"
-            r"(?:unknown|not known|unanswerable|unavailable|not available|idk|dunno|not sure|unsure|no idea|no clue"
-            r"|no answer|n a)(?: to me)?",
-            r"(?:dont know|do not know|cannot answer|cant answer|unable to answer)",
-            r"(?:the|this|that) (?:answer|question|information|exact \w+)(?: to this(?: question)?)? "
-            r"(?:is|are|cannot be|can not be|remains) "
-            r"(?:unknown|not known|unavailable|not available|unclear|uncertain|determined|answered|unanswerable)\b.*",
-            r"(?:there is |i have )?(?:not enough|insufficient|no(?: reliable)?) "
-            rf"{_KNOWLEDGE}(?: (?:available|to|on|about|for)\b.*)?",
+            f"{_NOT}{_KNOW}{_ABOUT}",
+            f"(?:have )?never (?:knew|learned|heard){_ABOUT}",
+            rf"(?:{_NOT}|not )(?:\w+ ){{0,3}}{_SURE}{_ABOUT}",
+            rf"(?:(?:am|are|was|were) {_ADVERBS})?un(?:sure|certain|aware|able to \w+){_ABOUT}",
+            rf"(?:{_NOT}(?:have|possess)|have {_ADVERBS}not?|lack) (?:\w+ ){{0,3}}{_KNOWLEDGE}{_ABOUT}",
+            rf"(?:there is )?(?:not|insufficient|no) (?:\w+ ){{0,2}}{_KNOWLEDGE}{_ABOUT}",
+            r"(?:must|have to|need to|will have to) (?:decline|refuse|refrain|abstain)\b.*",
+            r"(?:would rather not|prefer not to|would prefer not to) (?:answer|say|guess)\b.*",
+            rf"(?:would )?(?:need|require) {_MORE} (?:information|context|details)\b.*",
             rf"{_MORE} (?:information|context|details) (?:is|are|would be) (?:needed|required|necessary)\b.*",
-            rf"{_WE} (?:would )?(?:need|require) {_MORE} (?:information|context|details)\b.*",
-            r"(?:抱歉|对不起)?(?:我|我们)?(?:并|也|还)?"
-            r"(?:不知道|不清楚|不确定|不了解|无法回答|无法确定|没有足够的信息|答不上来).*|未知|不详|无可奉告",
+            rf"{_SUBJECT}(?:(?:is|are|remains) {_ADVERBS})?(?:not known|unknown|unanswerable|unclear|uncertain"
+            r"|unavailable|not available)(?: to (?:me|us))?",
+            rf"{_SUBJECT}(?:can|could) not be (?:known|determined|answered|verified|confirmed|found){_ABOUT}",
+            rf"{_SUBJECT}(?:is |lies )?(?:beyond|outside) (?:of )?(?:my|our) \w+",
+            r"idk|dunno|n a|do not know",
         )
     )
-    + ")"
+    + ")|"
+    r"(?:抱歉|对不起|不好意思|很遗憾|对此|这个?(?:问题)?|关于这个问题)*(?:我们?)?"
+    r"(?:真的?|确实|实在|目前|暂时?|完全|其实|并|也|还|就|很|都|从来?|对此|这个(?:问题)?)*"
+    r"(?:(?:不太?|没有?|未|无法|无从|难以|不能|不是很)(?:能够?|太)?"
+    r"(?:知道?|清楚|确定|了解|晓得|明白|肯定|回答|提供|得知|获知|判断|听说|记得|查到)"
+    r"|(?:没有|无|缺乏|缺少).{0,8}(?:信息|资料|数据|头绪|印象|把握|答案)|一无所知|忘记?了"
+    r"|[说答想记]不[上出起清]来?)"
+    r"(?:(?:[了呢啊过这该那关谁什哪几多怎何答具相他她它如为问确准]|是[否谁什哪几多]).*)?|未知|信息不足|不详|无可奉告|不得而知"
 )
 _FILLER = re.compile(
-    _LEAD + r"(?:sorry|im sorry|i am sorry|apologies|i apologi[sz]e\b.*|unfortunately|honestly|as an ai\b.*"
-    r"|as a (?:large )?language model|as an assistant|please\b.*|thank you\b.*|thanks|to be honest|for sure"
-    r"|with certainty|at this time|抱歉|对不起|很抱歉)?"
+    _LEAD + r"(?:sorry|i am sorry|i am afraid|apologies|i apologi[sz]e\b.*|unfortunately|honestly|as an ai\b.*"
+    r"|as a (?:large )?language model|as an assistant|please\b.*|thank you\b.*|thanks|for sure"
+    r"|with certainty|很?抱歉|对不起|不好意思|很遗憾|对此)?"
 )
 _OFFER = re.compile(  # an answer in the same clause: "I don't know the answer it is Paris"
     r"\b(?:answer|question|this|that|know|sure|certain) (?:and )?(?:it|he|she|they) "
@@ -128,17 +143,22 @@ def is_refusal(answer: str) -> bool:
     """Return whether an answer says that it gives none, and nothing else.
 
     Every clause declines, apologises or fills, and at least one declines. "I don't know, but perhaps Paris" is an
-    attempt, without the comma as well. Nothing is assumed about a question whose right answer is "Unknown".
+    attempt, without the comma as well. Nothing is assumed about a question whose right answer is "Unknown". Idioms
+    ("Beats me") are not known to it; a judge that is a model knows them.
     """
     if len(answer) > MAX_CHARS:
         return False
     text = unicodedata.normalize("NFKC", answer.translate(_APOSTROPHES)).lower()  # NFKC takes ´ apart, into a space
-    clauses = [_words_alone(clause) for clause in _CLAUSE_END.split(text)]
+    clauses = [_plain_words(clause) for clause in _CLAUSE_END.split(text)]
     others = [clause for clause in clauses if not _REFUSAL.fullmatch(clause)]
     if len(others) == len(clauses) or any(_OFFER.search(clause) for clause in clauses):
         return False
     return all(_FILLER.fullmatch(clause) for clause in others)
 
 
-def _words_alone(clause: str) -> str:
-    return " ".join(re.sub(r"[^\w]+|_", " ", clause).split())
+def _plain_words(clause: str) -> str:
+    """Return the words of a clause with one space between, and its contractions written in full."""
+    words = " ".join(re.sub(r"[^\w]+|_", " ", clause).split())
+    for contraction, full in _CONTRACTIONS:
+        words = contraction.sub(full, words)
+    return words

@@ -110,14 +110,23 @@ def correctness_alone(options: Mapping[str, Any]) -> Reward:
 
 def factuality_alone(options: Mapping[str, Any]) -> Reward:
     """Build the reward `factuality`: how far the knowledge base supports the reasoning, 0 to 1, whatever the answer."""
-    facts = Facts(options, factuality.knowrl, weigh_contradiction=True)
+    return _facts_alone("factuality", options, factuality.knowrl)
+
+
+def binary_rar(options: Mapping[str, Any]) -> Reward:
+    """Build the reward `binary_rar`: 1 if the knowledge base refutes nothing of the reasoning, else 0 (2510.17733)."""
+    return _facts_alone("binary_rar", options, factuality.binary_rar)
+
+
+def _facts_alone(name: str, options: Mapping[str, Any], formula: Formula) -> Reward:
+    facts = Facts(options, formula, weigh_contradiction=True)
 
     async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
         found = await facts.of(completion, columns)
         return Score(found.value, str(found), None, found.details(), found.asked)
 
     return Reward(
-        "factuality",
+        name,
         grade,
         needs=("title",),
         slow=_is_slow(options),

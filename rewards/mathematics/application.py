@@ -10,14 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rewards.mathematics.text import Token, Tokens, closing_bracket, is_letter, is_mark, nesting, text_key
+from rewards.mathematics.text import Token, Tokens, closing_bracket, is_letter, is_mark, nesting, text_key, unwrapped
 
 MAX_ARGUMENT: Final = 120  # tokens: looking further would make deep nesting slow
 _CONSTANTS: Final = frozenset("π")
 _ALWAYS_FUNCTIONS: Final = frozenset("fΓζ")
 # letters that are functions where they are applied to something made of these letters alone
 _FUNCTIONS_OF: Final = {
-    **dict.fromkeys("ghpquvFGHQδφψρΦΨ", frozenset("xt")),
+    **dict.fromkeys("ghpquvFGHQTUW", frozenset("xt")),
+    **dict.fromkeys("δηθρσφχψΘΦΨ", frozenset("xyzt")),
+    **dict.fromkeys("XY", frozenset("st")),
     **dict.fromkeys("PE", frozenset("ABCDEXYZ")),
     **dict.fromkeys("abcm", frozenset("nt")),
 }
@@ -51,6 +53,51 @@ def mark_applications(answer: Tokens, truth: Tokens) -> tuple[list[Token], list[
                 tokens[name.at] = tokens[name.at]._replace(kind="applied")
         marked.append(tokens)
     return marked[0], marked[1]
+
+
+def share_parameters(answer: Tokens, truth: Tokens) -> Tokens:
+    """The answer with the parameters of its definition named as in the truth's: f(t) = t^2 as f(x) = x^2. As it is
+    where it defines something else, or uses one of the truth's names for another thing."""
+    ours, theirs = _Definition.read(answer), _Definition.read(truth)
+    if ours is None or theirs is None or ours.name != theirs.name or len(ours.parameters) != len(theirs.parameters):
+        return answer
+    used, used_by_truth = ({name.text for name in _names(each.body)} for each in (ours, theirs))
+    has_others = not used.isdisjoint(set(theirs.parameters) - set(ours.parameters))
+    if has_others or not used.issuperset(ours.parameters) or not used_by_truth.issuperset(theirs.parameters):
+        return answer
+    renamed = dict(zip(ours.parameters, theirs.parameters, strict=True))
+    body = list(ours.body)
+    for name in _names(ours.body):
+        if name.text in renamed:
+            body[name.at] = body[name.at]._replace(text=renamed[name.text])
+    return [*theirs.head, *body]
+
+
+@dataclass(frozen=True)
+class _Definition:
+    """f(x) = x^2, a_n = 2n + 1."""
+
+    name: str
+    parameters: tuple[str, ...]
+    head: Tokens
+    body: Tokens  # from the sign of equality on
+
+    @classmethod
+    def read(cls, tokens: Tokens) -> "_Definition | None":
+        first = next(_names(tokens), None)
+        if first is None or first.at != 0:
+            return None
+        end = end_of_name(tokens, 0)
+        opening = end_of_exponent(tokens, end)
+        if first.is_defined:
+            name, parameters = text_key(tokens[:opening]), [token for token in first.argument if is_letter(token)]
+            end = closing_bracket(tokens, opening) + 1
+        else:
+            name, parameters = tokens[0].text, unwrapped(tokens[2:end])
+        is_index = len(parameters) == 1 and is_letter(parameters[0]) and parameters[0].text.islower()
+        if end >= len(tokens) or not is_mark(tokens[end], "=") or not (first.is_defined or is_index):
+            return None
+        return cls(name, tuple(token.text for token in parameters), tokens[:end], tokens[end:])
 
 
 def end_of_name(tokens: Tokens, at: int) -> int:

@@ -28,7 +28,7 @@ _TUPLE_BRACKETS: Final = (("(", ")"), (r"\langle", r"\rangle"))
 _LINE: Final = Row("(", ")", (MINUS_INFINITY, INFINITY))
 
 Values = Sequence[Value]
-Nouns = list[frozenset[str]]
+Member = tuple[frozenset[str], Value]  # what it counts, how many
 
 
 def same(answer: Value, truth: Value, algebra: Algebra) -> bool:
@@ -64,7 +64,7 @@ class _Comparison:
         if Ratio in kinds:
             return self.ratios(answer, truth)
         if Numeral in kinds:
-            return _same_numeral(answer, truth)
+            return self.numerals(answer, truth)
         if kinds.count(Grid) == 1:
             answer, truth = _as_row(answer), _as_row(truth)
         if _is_assignment(answer) and _is_nameless_list(truth):
@@ -134,12 +134,34 @@ class _Comparison:
                 return False
         return True
 
+    def numerals(self, answer: Value, truth: Value) -> bool:
+        """Whether digits and base agree. A truth with a base is answered by the bare digits: the base was given with
+        the question; a bare truth only by base ten."""
+        if isinstance(answer, Numeral) and isinstance(truth, Numeral):
+            return answer == truth
+        if isinstance(answer, Numeral):
+            return answer.base == 10 and self.has_digits(truth, answer)
+        return self.has_digits(answer, truth)
+
+    def has_digits(self, value: Value, numeral: Numeral) -> bool:
+        is_plain = isinstance(value, Scalar) and not value.unit
+        return is_plain and self.algebra.equal(value.value, numeral.bare)
+
     # --- lists ------------------------------------------------------------------------------------------------------
     def in_order(self, answers: Values, truths: Values) -> bool:
-        return len(answers) == len(truths) and all(map(self.same, answers, truths))
+        if len(answers) != len(truths):
+            return False
+        return all(map(self.same_member, _with_nouns(answers), _with_nouns(truths)))
 
     def in_any_order(self, answers: Values, truths: Values) -> bool:
-        return _pair_off(answers, truths, self.same)
+        return _pair_off(_with_nouns(answers), _with_nouns(truths), self.same_member)
+
+    def same_member(self, answer: Member, truth: Member) -> bool:
+        """Whether the values are the same, and both count the same thing: 3 cats."""
+        (noun, value), (other_noun, other) = answer, truth
+        if noun and other_noun and noun != other_noun:
+            return False
+        return self.same(value, other)
 
     def rows(self, answer: Row, truth: Row) -> bool:
         brackets = [(row.opener, row.closer) for row in (answer, truth)]
@@ -156,30 +178,18 @@ class _Comparison:
     def lists(self, answer: Bag, truth: Bag) -> bool:
         if answer.is_set or truth.is_set:
             return self.sets(answer, truth)
-        if answer.is_ordered or truth.is_ordered:
-            return self.in_order(answer.items, truth.items)
-        nouns = [_distinct_nouns(answer), _distinct_nouns(truth)]
-        if all(nouns):
-            return self.counts(answer, truth, *nouns)
-        if any(nouns):  # 342, 236 for 342 adults, 236 children
+        counts_things = [any(noun for noun, _ in _with_nouns(bag.items)) for bag in (answer, truth)]
+        names_the_rest = counts_things[0] != counts_things[1]  # 342, 236 for 342 adults, 236 children
+        if answer.is_ordered or truth.is_ordered or names_the_rest:
             return self.in_order(answer.items, truth.items)
         return self.in_any_order(answer.items, truth.items)
 
     def sets(self, answer: Bag, truth: Bag) -> bool:
         """Whether each member of the one is in the other."""
-        ours = all(any(self.same(a, t) for t in truth.items) for a in answer.items)
-        theirs = all(any(self.same(a, t) for a in answer.items) for t in truth.items)
+        answers, truths = _with_nouns(answer.items), _with_nouns(truth.items)
+        ours = all(any(self.same_member(a, t) for t in truths) for a in answers)
+        theirs = all(any(self.same_member(a, t) for a in answers) for t in truths)
         return ours and theirs
-
-    def counts(self, answer: Bag, truth: Bag, ours: Nouns, theirs: Nouns) -> bool:
-        """Whether each thing is counted alike: 3 cats, 4 dogs."""
-
-        def is_alike(one: tuple, other: tuple) -> bool:
-            return one[0] == other[0] and self.same(one[1], other[1])
-
-        answers = list(zip(ours, answer.items, strict=True))
-        truths = list(zip(theirs, truth.items, strict=True))
-        return _pair_off(answers, truths, is_alike)
 
     # --- letters of multiple choice ---------------------------------------------------------------------------------
     def choices(self, answer: Value, truth: Value) -> bool:
@@ -219,11 +229,11 @@ class _Comparison:
         return has_variable and answer.label.agrees(truth.label)
 
     def same_equation(self, answer: Value, truth: Value) -> bool:
-        """Whether both are one equation in several variables: y = 2x + 3 and 2x - y + 3 = 0."""
+        """Whether both are one equation in several variables, y = 2x + 3 and 2x - y + 3 = 0, or one inequality."""
         for side in (answer, truth):
-            if not isinstance(side, Relation) or side.sign != "=":
+            if not isinstance(side, Relation):
                 return False
-            if len(self.algebra.variables(side.difference)) < 2:
+            if side.sign == "=" and len(self.algebra.variables(side.difference)) < 2:
                 return False
         return self.relations(answer, truth)
 
@@ -307,22 +317,6 @@ def _clock(value: Value) -> Clock | None:
     return value if isinstance(value, Clock) else None
 
 
-def _same_numeral(answer: Value, truth: Value) -> bool:
-    """Whether digits and base agree. A truth with a base is answered by the bare digits: the base was given with the
-    question; a bare truth only by base ten."""
-    if isinstance(answer, Numeral) and isinstance(truth, Numeral):
-        return answer == truth
-    if isinstance(answer, Numeral):
-        return answer.base == 10 and _has_digits(truth, answer.digits)
-    return _has_digits(answer, truth.digits)
-
-
-def _has_digits(value: Value, digits: str) -> bool:
-    if not isinstance(value, Scalar) or value.unit or not digits.isdigit():
-        return False
-    return value.value.number == int(digits)
-
-
 def _pair_off(ones: Iterable, others: Iterable, alike: Callable[..., bool]) -> bool:
     """Whether each of the one has its own partner in the other, and none is left."""
     left = list(others)
@@ -334,14 +328,12 @@ def _pair_off(ones: Iterable, others: Iterable, alike: Callable[..., bool]) -> b
     return not left
 
 
-def _distinct_nouns(bag: Bag) -> Nouns:
-    """What each number counts, without the words that are the same for all; nothing unless they count different
-    things."""
-    nouns = [item.noun if isinstance(item, Scalar) else frozenset() for item in bag.items]
-    if len(set(nouns)) < 2:
-        return []
-    shared = frozenset.intersection(*nouns)
-    return [noun - shared for noun in nouns]
+def _with_nouns(values: Values) -> list[Member]:
+    """Each value with what it counts, without the words that are the same for all; with nothing where all count the
+    same."""
+    nouns = [value.noun if isinstance(value, Scalar) else frozenset() for value in values]
+    shared = frozenset.intersection(*nouns) if nouns else frozenset()
+    return [(noun - shared, value) for noun, value in zip(nouns, values, strict=True)]
 
 
 def _as_row(value: Value) -> Value:
@@ -400,6 +392,4 @@ def _says_value(named: Named, other: Value) -> bool:
 
 
 def _as_equation(value: Value) -> Value:
-    if isinstance(value, Named) and value.difference:
-        return Relation("=", value.difference)
-    return value
+    return value.relation or value if isinstance(value, Named) else value

@@ -12,6 +12,7 @@ from rewards.mathematics.powers import logarithm, power
 
 MAX_FACTORIAL: Final = 300  # 300! has 2042 bits
 MAX_BINOMIAL: Final = 1000
+MAX_CHOSEN: Final = 6  # k of a binomial coefficient that is multiplied out
 
 _ODD: Final = frozenset(("arcsin", "arctan"))
 _HYPERBOLIC: Final = frozenset(("sinh", "cosh", "tanh", "coth"))
@@ -67,9 +68,20 @@ def _counted(algebra: Algebra, name: str, arguments: tuple[Quotient, ...]) -> Qu
     """A factorial or a binomial coefficient."""
     numbers = [argument.number for argument in arguments]
     if None in numbers:
-        return algebra.applied(name, *arguments)
+        return _chosen(algebra, *arguments) or algebra.applied(name, *arguments)
     limit = MAX_FACTORIAL if name == "factorial" else MAX_BINOMIAL
     if any(n.denominator != 1 or not 0 <= n <= limit for n in numbers):
         raise Unreadable(f"{name} of a number that is negative, broken or too large")
     whole = [int(n) for n in numbers]
     return algebra.number(factorial(*whole) if name == "factorial" else comb(*whole))
+
+
+def _chosen(algebra: Algebra, total: Quotient, size: Quotient | None = None) -> Quotient | None:
+    r"""\binom{n}{k} = n(n-1)…(n-k+1)/k! for a small number k; None for anything else."""
+    if size is None or size.number not in range(MAX_CHOSEN + 1):
+        return None
+    result = algebra.number(1)
+    for step in range(int(size.number)):
+        factor = algebra.subtract(total, algebra.number(step))
+        result = algebra.multiply(result, algebra.divide(factor, algebra.number(step + 1)))
+    return result

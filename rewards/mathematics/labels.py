@@ -8,7 +8,17 @@ from typing import Final
 
 from rewards.mathematics import symbols, units
 from rewards.mathematics.application import end_of_exponent, end_of_name
-from rewards.mathematics.text import Token, Tokens, closing_bracket, enclosed, is_letter, is_mark, text_key, unwrapped
+from rewards.mathematics.text import (
+    Token,
+    Tokens,
+    closing_bracket,
+    enclosed,
+    is_letter,
+    is_mark,
+    segment,
+    text_key,
+    unwrapped,
+)
 
 _CONSTANTS: Final = frozenset("πi")  # e is an eccentricity, too
 _NO_LABEL: Final = "+-*/^=<>≤≥≠≈±∓!|"
@@ -41,7 +51,7 @@ def read_label(tokens: Tokens) -> Label | None:
     if tokens[0].kind == "applied":
         return _application(tokens)
     if _is_object(_without_measure(tokens)):
-        return Label(text_key(token for token in tokens if token.text not in (r"\overline", "{", "}")))
+        return Label(text_key(segment(tokens) or tokens))
     if is_letter(tokens[0]) and end_of_name(tokens, 0) == len(tokens):
         is_constant = len(tokens) == 1 and tokens[0].text in _CONSTANTS
         return None if is_constant else Label(text_key(tokens))
@@ -50,7 +60,7 @@ def read_label(tokens: Tokens) -> Label | None:
 
 def is_phrase(tokens: Tokens) -> bool:
     """Whether there are words, and none that negates what follows."""
-    words = [token.text.casefold() for token in tokens if token.kind == "word" and len(token.text) > 1]
+    words = [token.text.casefold() for token in tokens if token.kind == "word" and not is_letter(token)]
     return bool(words) and units.NEGATIONS.isdisjoint(words)
 
 

@@ -7,11 +7,13 @@ not 0.05. After a word that changes the meaning ("5 or more", "12 pm") nothing i
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from rewards.mathematics import units
 from rewards.mathematics.algebra import DEGREE, Algebra, Quotient, Unreadable
+from rewards.mathematics.application import end_of_exponent
 from rewards.mathematics.parse import read_expression
 from rewards.mathematics.text import Token, Tokens, is_mark
 
@@ -32,8 +34,13 @@ class Scalar:
     noun: frozenset[str] = frozenset()  # what is counted, where it is no unit: {"duck", "egg"}
 
     def contradicts(self, other: "Scalar") -> bool:
-        """Whether both have a unit or a direction, and not the same."""
-        if self.unit and other.unit and self.unit.contradicts(other.unit):
+        """Whether both have a unit or a direction, and not the same; what is counted is in no unit: 5 people, 5 cm."""
+        if self.unit and other.unit:
+            if self.unit.contradicts(other.unit):
+                return True
+        elif (self.unit and self.unit.excludes_counts and other.noun) or (
+            other.unit and other.unit.excludes_counts and self.noun
+        ):
             return True
         return bool(self.direction and other.direction) and self.direction != other.direction
 
@@ -50,11 +57,10 @@ def read_quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
     while tail and units.magnitude_named(tail[0].text):
         magnitude = units.magnitude_named(tail.pop(0).text)
         value = algebra.multiply(value, algebra.number(magnitude))
-    unit = _unit_of(tail)
+    unit, noun = _unit_and_noun(tail)
     if tail and not unit and not _counts(number, tail):
         raise Unreadable("a noun after something that counts nothing")
     plain = algebra.without(DEGREE, value)
-    noun = frozenset() if unit else _noun_of(tail)
     return Scalar(plain or value, unit_before or unit, direction=_direction_of(tail), noun=noun)
 
 
@@ -64,7 +70,7 @@ def _with_letters(number: list[Token], value: Quotient, unit: units.Unit | None,
     if letters:
         without = read_expression(number[:letters], algebra)
         if not algebra.variables(without):
-            return Scalar(value, unit, Scalar(without, _unit_of(number[letters:])))
+            return Scalar(value, unit, Scalar(without, _unit_and_noun(number[letters:])[0]))
     in_degrees = algebra.without(DEGREE, value)
     if in_degrees is not None:
         return Scalar(in_degrees, unit or units.product_of([("degree", 1)]))
@@ -178,7 +184,8 @@ def _is_harmless(tail: Tokens) -> bool:
             words = words[1:]
     if len(words) > MAX_UNIT_WORDS or not units.MEANING_AFTER.isdisjoint(words):
         return False
-    return units.MEANING_CHARACTERS.isdisjoint("".join(words))
+    others = [word for word in words if not units.unit_named(word)]
+    return units.MEANING_CHARACTERS.isdisjoint("".join(others))
 
 
 def _start_of_unit_letters(tokens: Tokens) -> int | None:
@@ -213,51 +220,59 @@ def _counts(number: Tokens, tail: Tokens) -> bool:
     return all(token.kind != "word" or token.text.casefold() in _PLAIN_UNITS for token in tail)
 
 
-def _noun_of(tail: Tokens) -> frozenset[str]:
-    """The words after a number, each in the singular."""
-    return frozenset(units.stem(token.text) for token in tail if token.kind == "word")
-
-
 def _direction_of(tail: Tokens) -> str | None:
     found = (units.DIRECTIONS.get(token.text.casefold()) for token in tail)
     return next(filter(None, found), None)
 
 
-def _unit_of(tail: Tokens) -> units.Unit | None:
-    """The unit that the tokens name, None without one or if a word is not a known unit."""
+def _unit_and_noun(tail: Tokens) -> tuple[units.Unit | None, frozenset[str]]:
+    """The unit that the tokens name, None without one, and the words beside it, each in the singular. A word of a
+    compound is a unit of its own: the man of man-hours, the widget of "per widget"."""
     factors: list[tuple[str, int]] = []
-    sign, power_before, at = 1, 1, 0
+    nouns: set[str] = set()
+    for word, power, is_part in _measures(tail):
+        temperature = units.TEMPERATURES.get(word)
+        if temperature and factors[-1:] == [("degree", 1)]:
+            factors.pop()
+        name = temperature or units.unit_named(word)
+        if name or is_part:
+            factors.append((name or units.stem(word), power))
+        elif word not in units.HARMLESS_AFTER:
+            nouns.add(units.stem(word))
+    return units.product_of(factors), frozenset(nouns)
+
+
+def _measures(tail: Tokens) -> Iterator[tuple[str, int, bool]]:
+    """(a word, its power, whether it is part of a compound): kg, m and s^-2 of "kg m per s^2"."""
+    sign, power, is_part, at = 1, 1, False, 0
     while at < len(tail):
         token, word = tail[at], tail[at].text.casefold()
         at += 1
         if word in units.POWER_WORDS:
-            power_before = units.POWER_WORDS[word]
+            power = units.POWER_WORDS[word]
         elif word in ("/", "per"):
-            sign = -1
-        elif is_mark(token, "^"):
-            power, at = _exponent(tail, at)
-            if factors:
-                name, times = factors.pop()
-                factors.append((name, times * power))
+            sign, is_part = -1, True
+        elif word in ("-", "*"):
+            is_part = True
         elif token.kind in ("word", "name") or token.text in units.UNIT_MARKS:
-            name = units.UNIT_MARKS.get(token.text) or units.unit_named(word)
-            if factors[-1:] == [("degree", 1)] and word in units.TEMPERATURES:
-                name = units.TEMPERATURES[word]
-                factors.pop()
-            if name is None:
-                return None
-            factors.append((name, sign * power_before))
-            sign, power_before = 1, 1
-    return units.product_of(factors)
+            if word == "in" and _is_word(tail, at):  # "5 in total" are no inches
+                continue
+            if _is_word(tail, at) and units.unit_named(f"{word} {tail[at].text}"):  # light years
+                word, at = f"{word} {tail[at].text.casefold()}", at + 1
+            times, at = _exponent(tail, at)
+            is_part |= at < len(tail) and tail[at].text in ("-", "*")
+            yield units.UNIT_MARKS.get(word, word), sign * power * times, is_part
+            sign, power, is_part = 1, 1, False
+
+
+def _is_word(tail: Tokens, at: int) -> bool:
+    return at < len(tail) and tail[at].kind == "word"
 
 
 def _exponent(tail: Tokens, at: int) -> tuple[int, int]:
-    """(the whole exponent that starts here, where the tokens go on); 1 if there is none."""
-    sign = 1
-    while at < len(tail) and tail[at].text in ("{", "-"):
-        if tail[at].text == "-":
-            sign = -1
-        at += 1
-    text = tail[at].text if at < len(tail) else ""
-    is_power = text.isdigit() and len(text) < 3
-    return (sign * int(text), at + 1) if is_power else (1, at)
+    """(the whole exponent that may start here, where the tokens go on); 1 if there is none."""
+    end = end_of_exponent(tail, at)
+    texts = [token.text for token in tail[at:end]]
+    figures = "".join(text for text in texts if text not in ("^", "{", "}"))
+    is_power = figures.removeprefix("-").isdigit() and len(figures) < 4
+    return (int(figures), end) if is_power else (1, at)

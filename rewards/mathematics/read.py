@@ -23,6 +23,7 @@ from rewards.mathematics.text import (
     is_letter,
     is_mark,
     nesting,
+    segment,
     split,
     stripped,
     text_key,
@@ -51,7 +52,14 @@ _FLIPPED: Final = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
 _MATRICES: Final = frozenset(("matrix", "pmatrix", "bmatrix", "Bmatrix", "smallmatrix", "array", "vmatrix", "Vmatrix"))
 _ROW_OPENERS: Final = ("(", "[", r"\langle")
 _ROW_CLOSERS: Final = (")", "]", r"\rangle")
-_UNNAMED: Final = ("answer", "final answer")  # what stands behind these is the answer itself
+_UNNAMED: Final = (
+    "answer",
+    "final answer",
+    "ans",
+    "答",
+    "答案",
+    "故答案",
+)  # what stands behind these is the answer itself
 _WORDS: Final = {
     "∅": r"\{ \}|no solution|no solutions|no real solution|no real solutions|empty set|none|there is no solution"
     "|there are no solutions",
@@ -101,7 +109,7 @@ class _Reader:
         bounded = [item.label.key for item in items if _is_bounded(item)]
         if "and" in separators and len(set(bounded)) < len(bounded):
             return Text(text_key(tokens))  # "x > 1 and x < 5" is no union
-        return self.bag(items, tokens, is_ordered=_is_series_of_verdicts(items))
+        return self.bag(items, tokens, is_ordered=_is_series(items, separators))
 
     def bag(self, items: list[Value], tokens: Tokens, *, is_ordered: bool) -> Value:
         if len(items) == 1:
@@ -179,7 +187,7 @@ class _Reader:
             return Named(label, self.side(right)) if label else self.chain([left, right], [sign])
         difference = self.algebra.subtract(*values)
         if label is not None or self.is_term_with_value(*values):
-            return Named(label, self.side(right), difference)
+            return Named(label, self.side(right), Relation("=", difference))
         if sign == "=" and self.is_equation(*values, difference):
             return Relation("=", difference)
         return self.chain([left, right], [sign])
@@ -225,12 +233,15 @@ class _Reader:
         interval = self.interval(sides, signs)
         if interval is not None:
             return interval
+        return self.two_sided(sides, signs) or self.chain(sides, signs)
+
+    def two_sided(self, sides: list[Tokens], signs: list[str]) -> Relation | None:
+        """The inequality of two sides, None for three, or without a variable."""
         values = [self.expression(side) for side in sides]
-        if len(sides) == 2 and None not in values:
-            difference = self.algebra.subtract(*values)
-            if self.algebra.variables(difference):
-                return Relation(signs[0], difference)
-        return self.chain(sides, signs)
+        if len(sides) != 2 or None in values:
+            return None
+        difference = self.algebra.subtract(*values)
+        return Relation(signs[0], difference) if self.algebra.variables(difference) else None
 
     def interval(self, sides: list[Tokens], signs: list[str]) -> Value | None:
         """The interval of the one variable between numbers, increasing signs given: 0 < x ≤ 1, -x < 3; None if it is
@@ -252,17 +263,16 @@ class _Reader:
         if low is None or high is None:
             return None
         row = Row(opener, closer, (low, high))
-        if len(sides[at]) > 1:  # -x
-            row = self.mirrored(row)
-        return Named(Label(sides[at][-1].text), row)
+        label = Label(sides[at][-1].text)
+        if len(sides[at]) == 1:
+            return Named(label, row)
+        return Named(label, self.mirrored(row), self.two_sided(sides, signs))  # -x
 
     def bound(self, tokens: Tokens) -> Scalar | None:
         """The number that bounds an interval, None for anything else."""
-        value = self.expression(tokens)
-        if value is None or self.algebra.variables(value):
-            return None
         side = self.side(tokens)
-        return side if isinstance(side, Scalar) else None
+        is_number = isinstance(side, Scalar) and not self.algebra.variables(side.value)
+        return side if is_number else None
 
     def mirrored(self, row: Row) -> Row:
         """What x is in where -x is in the interval."""
@@ -284,7 +294,7 @@ class _Reader:
 
     # --- sides: one value, or brackets ------------------------------------------------------------------------------
     def side(self, tokens: Tokens) -> Value:
-        tokens = stripped(tokens)
+        tokens = segment(tokens) or stripped(tokens)
         self.nesting += 1
         try:
             if self.nesting > MAX_NESTING or not tokens:
@@ -403,11 +413,11 @@ class _Reader:
         key = text_key(tokens)
         if key in _SYNONYMS:
             return Text(_SYNONYMS[key])
-        numeral = read_numeral(tokens)
-        if numeral is not None:
-            return numeral
         word = tokens[0].text.casefold()
         try:
+            numeral = read_numeral(tokens, self.algebra)
+            if numeral is not None:
+                return numeral
             if len(tokens) == 1 and word in units.NUMBER_WORDS:
                 return Scalar(self.algebra.number(units.NUMBER_WORDS[word]))
             return read_quantity(tokens, self.algebra)
@@ -441,13 +451,18 @@ def _is_variable_value(item: Value) -> bool:
     return atom is not None and "(" not in atom
 
 
-def _is_series_of_verdicts(items: Sequence[Value]) -> bool:
-    """Whether a list answers one question after the other, so that its order counts: "true, false", "T, F, T"."""
+def _is_series(items: Sequence[Value], separators: Sequence[str]) -> bool:
+    """Whether a list answers one question after the other, so that its order counts: "true, false", "hot, cold",
+    "T, F, T". But "red and blue" is one answer, the statements ①, ③ too, and "鸡3只, 兔5只" says what is what."""
     words = [item.key.casefold() for item in items if isinstance(item, Text)]
+    words = [word for word in words if not any(map(str.isdigit, word))]
+    is_one_answer = "and" in separators or "or" in separators
+    if len(words) > 1 and not is_one_answer:
+        return True
     if sum(word in _VERDICTS for word in words) > 1 or len(set(words)) < len(words):
         return True
-    letters = [item.value.lone_atom for item in items if isinstance(item, Scalar)]
-    return len(letters) > 1 and set(letters) <= {"T", "F"}
+    letters = {item.value.lone_atom for item in items if isinstance(item, Scalar)}
+    return len(items) > 1 and (letters <= {"T", "F"} or letters <= {"Y", "N"}) and bool(letters)
 
 
 def _has_both_signs(tokens: Tokens) -> bool:

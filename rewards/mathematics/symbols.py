@@ -96,6 +96,7 @@ CHARACTERS: Final[dict[int, str]] = {
             "∅": "∅",
             "ø": "∅",
             "⌀": "∅",
+            "∶": ":",
             "…": r"\dots ",
             "⋯": r"\dots ",
             "、": ", ",
@@ -211,7 +212,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 _IGNORED: Final = (
     "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle "
     "scriptstyle limits nolimits strut mathstrut hline "
-    "boldsymbol bm mathbf mathit mathsf mathcal mathfrak mathnormal boxed fbox framebox "
+    "boldsymbol bm mathop mathbf mathit mathsf mathcal mathfrak mathnormal boxed fbox framebox "
     "ensuremath therefore implies Rightarrow ( ) [ ] / - "
     "tiny scriptsize footnotesize small normalsize large Large LARGE huge Huge noindent centering hfill "
     "checkmark blacksquare qed QED"

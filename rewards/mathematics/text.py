@@ -27,7 +27,9 @@ _SUBSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUBSCRIPTS)}]+")
 _REWRITES: Final = [
     (re.compile(pattern), new)
     for pattern, new in (
-        (r"^\*\*([^*]+)\*\*$", r"\1"),  # bold in Markdown
+        (r"^(\*\*|__|')([^*]+)\1$", r"\2"),  # bold or code in Markdown
+        (r"==+", "="),
+        (r"(?:等于|为|是)(?=[-+ 0-9A-Za-z\\($])", r"\\text{ is }"),
         (r"\*\*(?= ?[-+({\\\w])", "^"),  # a power in ASCII
         (r">=(?!=)", "≥"),
         (r"(?<!<)<=(?![=>])", "≤"),
@@ -240,6 +242,8 @@ def _letters(run: str, *, in_text: bool, roman: bool) -> list[Token]:
         return [Token("function", run)]
     if run in symbols.GREEK.values() or (roman and run in ("e", "i")):
         return [Token("name", run)]
+    if run[:2] in ("平方", "立方") and len(run) > 2:
+        return [Token("word", run[:2]), Token("word", run[2:])]
     if in_text:
         return [Token("word", run)]
     if not run.isascii() and _GREEK_LETTER.search(run):
@@ -390,7 +394,7 @@ def _is_article(tokens: Tokens, at: int) -> bool:
 def same_word(one: Tokens, other: Tokens) -> bool:
     r"""Whether both are letters alone and spell the same, \text{AC}, \overline{AC} and AC; two products, AC and ac, are
     left to algebra."""
-    segments = _segment(one), _segment(other)
+    segments = segment(one), segment(other)
     ours, theirs = segments[0] or one, segments[1] or other
     kinds = {token.kind for token in (*ours, *theirs)}
     if not kinds <= {"word", "name"}:
@@ -405,7 +409,7 @@ def _spelt(tokens: Tokens) -> str:
     return "".join(token.text for token in tokens)
 
 
-def _segment(tokens: Tokens) -> list[Token]:
+def segment(tokens: Tokens) -> list[Token]:
     r"""The two end points of a segment, \overline{CD}; nothing if it is anything else."""
     texts = [token.text for token in tokens]
     if texts[:2] != [r"\overline", "{"] or texts[-1] != "}":

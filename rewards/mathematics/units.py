@@ -21,7 +21,11 @@ _AFTER: Final = (
     "was wrong incorrect maybe either both except unless until through but instead "
     "thirty forty fifty sixty seventy eighty ninety repeating repeated recurring periodic googol"
 )
-_SHORT: Final = "and or no yes not is the to of per all any are am pm an by at if sq st nd rd th us"
+_AFTERWARDS: Final = (
+    "total altogether overall combined together in of the an a all each apiece more left only extra additional "
+    "remaining long wide tall high deep thick old away apart ago later"
+)
+_SHORT: Final = "and or no yes not is the to of per all any are am pm an by at if sq cu up st nd rd th us"
 _NEGATIONS: Final = "not no never neither isn aren least most than except wrong incorrect"
 _THOUSANDS: Final = (
     "thousand million billion trillion quadrillion quintillion sextillion septillion octillion nonillion decillion"
@@ -30,45 +34,56 @@ _CURRENCIES: Final = "dollar euro pound_sterling cent yen yuan rupee"
 
 # unit -> (its other spellings, what it is: a factor and base units; a name that is no unit here is a base unit)
 _UNITS: Final = {
-    "m": ("meter metre", "1 m"),
-    "mm": ("millimeter millimetre", "1/1000 m"),
-    "cm": ("centimeter centimetre", "1/100 m"),
-    "dm": ("decimeter decimetre", "1/10 m"),
-    "km": ("kilometer kilometre", "1000 m"),
+    "m": ("meter metre 米", "1 m"),
+    "mm": ("millimeter millimetre 毫米", "1/1000 m"),
+    "cm": ("centimeter centimetre 厘米", "1/100 m"),
+    "dm": ("decimeter decimetre 分米", "1/10 m"),
+    "km": ("kilometer kilometre 千米 公里", "1000 m"),
     "in": ("inch inches", "127/5000 m"),
     "ft": ("foot feet", "381/1250 m"),
     "yd": ("yard", "1143/1250 m"),
     "mi": ("mile", "201168/125 m"),
+    "nmi": ("nautical_mile", "1852 m"),
+    "lightyear": ("light_year ly 光年", "1 lightyear"),
     "unit": ("", "1 unit"),
-    "kg": ("kilogram kilo", "1 kg"),
-    "g": ("gram", "1/1000 kg"),
-    "mg": ("milligram", "1/1000000 kg"),
+    "kg": ("kilogram kilo 千克 公斤", "1 kg"),
+    "g": ("gram 克", "1/1000 kg"),
+    "mg": ("milligram 毫克", "1/1000000 kg"),
     "oz": ("ounce", "1 oz"),
-    "lb": ("lbs", "1 lb"),
-    "ton": ("tonne", "1 ton"),
-    "l": ("liter litre", "1/1000 m^3"),
-    "ml": ("milliliter millilitre", "1/1000000 m^3"),
+    "floz": ("fluid_ounce fl_oz", "1 floz"),
+    "lb": ("lbs pound", "1 pound"),
+    "ton": ("tonne metric_ton 吨", "1 ton"),
+    "l": ("liter litre 升", "1/1000 m^3"),
+    "ml": ("milliliter millilitre 毫升", "1/1000000 m^3"),
     "gal": ("gallon", "1 gal"),
     "qt": ("quart", "1/4 gal"),
     "pt": ("pint", "1/8 gal"),
-    "s": ("sec second", "1 s"),
+    "s": ("sec second 秒", "1 s"),
     "ms": ("millisecond", "1/1000 s"),
-    "min": ("minute mins", "60 s"),
-    "h": ("hr hrs hour", "3600 s"),
-    "day": ("", "86400 s"),
-    "week": ("", "604800 s"),
-    "month": ("", "1 month"),
-    "year": ("yr yrs", "1 year"),
+    "min": ("minute mins 分钟", "60 s"),
+    "h": ("hr hrs hour 小时", "3600 s"),
+    "day": ("天", "86400 s"),
+    "week": ("周", "604800 s"),
+    "month": ("月 个月", "1 month"),
+    "year": ("yr yrs 年", "1 year"),
     "mph": ("", "1397/3125 m s^-1"),
     "kmh": ("kph", "5/18 m s^-1"),
-    "degree": ("deg", "1 degree"),
+    "degree": ("deg 度", "1 degree"),
     "rad": ("radian", "1 rad"),
     "n": ("newton", "1 kg m s^-2"),
     "j": ("joule", "1 kg m^2 s^-2"),
     "kj": ("kilojoule", "1000 kg m^2 s^-2"),
+    "kwh": ("", "3600000 kg m^2 s^-2"),
+    "ev": ("electronvolt", "1 ev"),
+    "cal": ("calorie", "1 cal"),
+    "kcal": ("kilocalorie", "1000 cal"),
     "w": ("watt", "1 kg m^2 s^-3"),
     "kw": ("kilowatt", "1000 kg m^2 s^-3"),
     "ampere": ("amp", "1 ampere"),
+    "coulomb": ("", "1 s ampere"),
+    "tesla": ("", "1 kg s^-2 ampere^-1"),
+    "farad": ("", "1 kg^-1 m^-2 s^4 ampere^2"),
+    "decibel": ("db", "1 decibel"),
     "v": ("volt", "1 kg m^2 s^-3 ampere^-1"),
     "ohm": ("", "1 kg m^2 s^-3 ampere^-2"),
     "hz": ("hertz", "1 s^-1"),
@@ -77,15 +92,15 @@ _UNITS: Final = {
     "pa": ("pascal", "1 kg m^-1 s^-2"),
     "kpa": ("", "1000 kg m^-1 s^-2"),
     "mol": ("mole", "1 mol"),
-    "ha": ("hectare", "10000 m^2"),
+    "ha": ("hectare 公顷", "10000 m^2"),
     "acre": ("", "1 acre"),
     "percent": ("percentage pct", "1 percent"),
-    "dollar": ("usd buck", "1 dollar"),
+    "dollar": ("usd buck 美元", "1 dollar"),
     "euro": ("eur", "1 euro"),
-    "pound_sterling": ("gbp", "1 pound_sterling"),
+    "pound_sterling": ("gbp", "1 pound"),
     "cent": ("", "1 cent"),
     "yen": ("jpy", "1 yen"),
-    "yuan": ("rmb cny", "1 yuan"),
+    "yuan": ("rmb cny 元", "1 yuan"),
     "rupee": ("rs inr", "1 rupee"),
     "celsius": ("", "1 celsius"),
     "fahrenheit": ("", "1 fahrenheit"),
@@ -117,7 +132,9 @@ _IRREGULAR_PLURALS: Final = {
 
 _PLURAL_ENDINGS: Final = {"ies": "y", "ses": "s", "xes": "x", "ches": "ch", "shes": "sh", "ss": "ss"}
 
-SPELLINGS: Final = {spelling: unit for unit, (others, _) in _UNITS.items() for spelling in (unit, *others.split())}
+SPELLINGS: Final = {
+    spelling.replace("_", " "): unit for unit, (others, _) in _UNITS.items() for spelling in (unit, *others.split())
+}
 UNIT_MARKS: Final = {
     "%": "percent",
     "°": "degree",
@@ -134,7 +151,7 @@ TEMPERATURES: Final = {"c": "celsius", "f": "fahrenheit", "celsius": "celsius", 
 DIRECTIONS: Final = {
     word: direction for direction, others in _DIRECTIONS.items() for word in (direction, *others.split())
 }
-POWER_WORDS: Final = {"square": 2, "sq": 2, "cubic": 3}
+POWER_WORDS: Final = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3}
 UNIT_LETTERS: Final = frozenset("mghsJNWVL")  # a letter after a number and a space may be one of these units
 
 MAGNITUDES: Final = {"dozen": 12, "hundred": 10**2, **{name: 1000**n for n, name in enumerate(_THOUSANDS.split(), 1)}}
@@ -142,6 +159,8 @@ NUMBER_WORDS: Final = {word: value for value, word in enumerate(_NUMBERS.split()
 
 # before a number these say nothing more about it ("about 5"; "at most 5" is another matter)
 HARMLESS_BEFORE: Final = frozenset(_BEFORE.split())
+# after a number these do not say what it counts
+HARMLESS_AFTER: Final = frozenset(_AFTERWARDS.split()) | DIRECTIONS.keys() | ORDINAL_ENDINGS
 # after a number these make it another value or no single one ("3 or more", "12 pm", "101 base two", "5 below zero", "3
 # tenths")
 MEANING_AFTER: Final = frozenset(_AFTER.split()) | MAGNITUDES.keys() | NUMBER_WORDS.keys()
@@ -158,6 +177,11 @@ class Unit:
 
     size: Fraction
     powers: frozenset[tuple[str, int]]
+
+    @property
+    def excludes_counts(self) -> bool:
+        """Whether a quantity with this unit counts no things: all but "5 units"."""
+        return self.powers != frozenset([("unit", 1)])
 
     def contradicts(self, other: "Unit") -> bool:
         """Whether one quantity cannot have both; "square units" may be any square of a length, 5° may be 5 °C."""
@@ -195,11 +219,11 @@ def magnitude_named(word: str) -> int | None:
 
 
 def product_of(factors: Sequence[tuple[str, int]]) -> Unit | None:
-    """The unit that is this product of powers of known units, None for no factors."""
+    """The unit that is this product of powers of units, None for no factors; an unknown one is a base unit."""
     size = Fraction(1)
     powers: dict[str, int] = {}
     for name, power in factors:
-        unit = _KNOWN[name]
+        unit = _KNOWN.get(name) or Unit(Fraction(1), frozenset([(name, 1)]))
         size *= unit.size**power
         for base, times in unit.powers:
             powers[base] = powers.get(base, 0) + times * power

@@ -60,7 +60,7 @@ class Named:
 
     label: Label | None  # None for x + y = 5: the left side is more than a name
     value: "Value"
-    difference: Quotient | None = None  # left side minus right side
+    relation: "Relation | None" = None  # of its sides, where these may be written in another way
 
 
 @dataclass(frozen=True)

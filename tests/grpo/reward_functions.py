@@ -51,3 +51,11 @@ stops_the_run.calls = 0
 
 def no_kwargs(prompts, completions):
     return [0.0] * len(completions)
+
+
+def never_scorable(prompts, completions, **columns):
+    return [None] * len(completions)
+
+
+def always_zero(prompts, completions, **columns):
+    return [0.0] * len(completions)

@@ -1,6 +1,8 @@
 """Adapters with unlike ranks, scales and settings, in and out, with PEFT as judge."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -97,6 +99,21 @@ def test_pefts_scales_are_read(tmp_path, options):
             linear, part = projections(model)[module]
             assert change(model, original, module).abs().max() > 0.1
             assert (weight - linear.base(part)[0]).abs().max() <= 1e-5, module
+
+
+def test_a_pickled_adapter_is_refused_and_the_conversion_in_the_message_works(tmp_path):
+    adapter = make({Q: 4, V: 2})
+    save_adapter(adapter, tmp_path)
+    torch.save(load_file(tmp_path / "adapter_model.safetensors"), tmp_path / "adapter_model.bin")
+    (tmp_path / "adapter_model.safetensors").unlink()
+    with pytest.raises(UserError, match="holds no adapter_model.safetensors") as error:
+        load_adapter(tmp_path)
+    assert error.value.exit_code == 3 and "can run code" in error.value.why
+    command = "python -c " + error.value.fix.partition("python -c ")[2]
+    subprocess.run(command.replace("python", sys.executable, 1), shell=True, cwd=tmp_path, check=True)
+    again = load_adapter(tmp_path)
+    for module, (A, B) in adapter.pairs.items():
+        assert torch.equal(again.pairs[module][0], A) and torch.equal(again.pairs[module][1], B)
 
 
 def test_scales_by_hand(tmp_path):

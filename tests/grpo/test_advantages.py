@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from grpo.advantages import group_advantages, reward_std
+from grpo.advantages import group_advantages, normalize_then_sum, reward_std
 
 
 def step_advantages(groups, scale):
@@ -76,3 +76,33 @@ def test_unscorable_rows_are_in_no_deviation_of_the_batch():
     plain = step_advantages([[0, 2], [4, 6]], "batch")
     found = step_advantages([[0, None, 2], [4, 6], [None, None]], "batch")
     assert found == [[plain[0][0], 0.0, plain[0][1]], plain[1], [0.0, 0.0]]
+
+
+def test_hand_worked_normalize_then_sum():
+    """Rewards 2 -1 | 0 0.1 with weights 1 and 2: deviations from the mean in units of std + 1e-4 are +-1 / sqrt 2."""
+    first, second = 1.5 / (3 / math.sqrt(2) + 1e-4), 0.05 / (0.1 / math.sqrt(2) + 1e-4)
+    got = normalize_then_sum([[2.0, -1.0], [0.0, 0.1]], [1.0, 2.0])
+    assert got == pytest.approx([first - 2 * second, -first + 2 * second], abs=1e-12)
+
+
+def test_summed_first_the_wide_reward_drowns_the_narrow_one():
+    wide, narrow = [2.0, -1.0, -1.0], [0.0, 0.0, 0.03]
+    summed = group_advantages([a + b for a, b in zip(wide, narrow, strict=True)])
+    joined = group_advantages(normalize_then_sum([wide, narrow], [1.0, 1.0]))
+    assert summed[2] - summed[1] < 0.02 and joined[2] - joined[1] > 0.5
+
+
+def test_a_row_without_one_reward_is_in_no_mean():
+    got = normalize_then_sum([[1.0, 0.0, 5.0], [0.0, 1.0, None]], [1.0, 1.0])
+    assert got[2] is None
+    assert got[:2] == normalize_then_sum([[1.0, 0.0], [0.0, 1.0]], [1.0, 1.0])
+
+
+def test_a_reward_of_weight_0_changes_nothing_even_if_it_is_missing():
+    rewards = [1.0, 0.0, 5.0]
+    assert normalize_then_sum([rewards, [None, 0.1, None]], [1.0, 0.0]) == normalize_then_sum([rewards], [1.0])
+
+
+def test_normalized_rewards_have_mean_zero():
+    joined = normalize_then_sum([[1.0, 0.0, 5.0, 2.0], [0.3, 1.0, 0.2, None]], [1.0, 0.7])
+    assert math.fsum(value for value in joined if value is not None) == pytest.approx(0, abs=1e-12)

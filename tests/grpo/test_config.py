@@ -7,6 +7,7 @@ import yaml
 
 from grpo.config.load import coerce, load_config, parse_arguments, to_yaml
 from grpo.config.options import SftConfig, TrainConfig
+from grpo.config.supplied import KNOWRL_PROMPT
 from grpo.errors import UserError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -76,6 +77,7 @@ def test_environment_variables(tmp_path, monkeypatch):
     [
         ("num_generations: 8\nper_device_train_batch_size: 12\n", "do not make whole groups"),
         ("reward_weights: [1, 2]\n", "reward_weights has 2 entries"),
+        ("reward_weights: [0]\n", "nothing is paid"),
         ("top_p: 0.9\nnum_iterations: 2\n", "top_p and top_k need num_iterations: 1"),
         ("prompt_template: hello\n", "does not contain {question}"),
         ("report_to: [tensorbord]\n", "unknown tensorbord"),
@@ -176,14 +178,89 @@ def test_knowrls_own_file_loads_with_a_notice_per_unused_key(tmp_path):
 
 
 def test_knowrls_own_file_names_no_rewards_but_a_knowledge_base(tmp_path, monkeypatch):
+    """Its program has one reward, one prompt and one model for judge and decomposer. Each is announced."""
     (tmp_path / "grpo.yaml").write_text(KNOWRL_GRPO)
-    monkeypatch.delenv("FACTSCORE_DB_PATH", raising=False)
-    with pytest.raises(UserError, match="1 problem"):
-        load_config(tmp_path / "grpo.yaml")
+    for variable in ("FACTSCORE_DB_PATH", "LLM_EVAL_MODEL", "FACTSCORE_MODEL", "REWARD_MODEL_NAME"):
+        monkeypatch.delenv(variable, raising=False)
+    assert "1 problem" in str(refused(tmp_path / "grpo.yaml")) and "FACTSCORE_DB_PATH" in why_not(
+        tmp_path / "grpo.yaml"
+    )
     monkeypatch.setenv("FACTSCORE_DB_PATH", "knowledge.db")
     config, notices = load_config(tmp_path / "grpo.yaml")
-    assert list(config.reward_funcs) == ["knowrl_v2"]
-    assert any("knowrl_v2" in notice for notice in notices)
+    assert config.reward_funcs == ("knowrl_v2",) and config.system_prompt == KNOWRL_PROMPT
+    assert (config.judge_model, config.decomposer_model, config.swanlab_project) == (
+        "gpt-4o-mini",
+        "gpt-4o-mini",
+        "project",
+    )
+    for part in (
+        "using knowrl_v2",
+        "supplies the system prompt",
+        "judge_model is not set",
+        "decomposer_model is not set",
+    ):
+        assert sum(part in notice for notice in notices) == 1, part
+    (tmp_path / "again.yaml").write_text(to_yaml(config))
+    again, notices = load_config(tmp_path / "again.yaml")
+    assert again == config and not notices
+
+
+def refused(path, *overrides):
+    with pytest.raises(UserError) as error:
+        load_config(path, overrides)
+    return error.value
+
+
+@pytest.mark.parametrize(
+    ("keys", "supplied"),
+    [
+        (["reward_funcs=knowrl"], True),
+        (["reward_funcs=[knowrl_v1, exact]"], True),
+        (["reward_funcs=knowrl", "system_prompt=mine"], False),
+        (["reward_funcs=knowrl", "system_prompt="], False),
+        (["reward_funcs=knowrl", "prompt_template=Answer {question}"], False),
+        (["reward_funcs=knowrl", "toy_world=encyclopedia"], False),
+        (["reward_funcs=format"], False),
+    ],
+)
+def test_knowrls_presets_bring_their_prompt_unless_there_is_one(tmp_path, keys, supplied):
+    config, notices = load(tmp_path, "knowledge_base: k.db\n", *keys)
+    assert (config.system_prompt == KNOWRL_PROMPT) is supplied
+    assert any("system prompt" in notice for notice in notices) is supplied
+
+
+def test_the_models_of_judge_and_decomposer(tmp_path, monkeypatch):
+    """The config goes before the variables, and these before KnowRL's default; nothing is set that nobody asks."""
+    for variable in ("LLM_EVAL_MODEL", "FACTSCORE_MODEL", "REWARD_MODEL_NAME"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def models(*keys):
+        config, _ = load(tmp_path, "knowledge_base: k.db\n", *keys)
+        return config.judge_model, config.decomposer_model
+
+    assert models("reward_funcs=exact") == (None, None)
+    assert models("reward_funcs=correctness") == ("gpt-4o-mini", None)
+    assert models("reward_funcs=exact", "eval_reward_funcs=correctness") == ("gpt-4o-mini", None)
+    assert models("reward_funcs=knowrl", "judge=offline", "decomposer=rules") == (None, None)
+    assert models("reward_funcs=knowrl", "judge_model=a") == ("a", "gpt-4o-mini")
+    monkeypatch.setenv("REWARD_MODEL_NAME", "both")
+    monkeypatch.setenv("FACTSCORE_MODEL", "facts")
+    assert models("reward_funcs=knowrl") == ("both", "facts")
+
+
+def test_the_variable_of_the_knowledge_base_beats_the_configs_placeholder(monkeypatch):
+    for value, path in (("mine.db", "mine.db"), ("", "knowledge.db"), (None, "knowledge.db")):
+        if value is None:
+            monkeypatch.delenv("FACTSCORE_DB_PATH", raising=False)
+        else:
+            monkeypatch.setenv("FACTSCORE_DB_PATH", value)
+        assert load_config(CONFIGS / "a800.yaml")[0].knowledge_base == path
+        assert load_config(CONFIGS / "a800.yaml", ["knowledge_base=other.db"])[0].knowledge_base == "other.db"
+
+
+def test_the_prompt_of_the_preset_is_that_of_the_config():
+    assert load_config(CONFIGS / "a800.yaml")[0].system_prompt == KNOWRL_PROMPT
+    assert load_config(CONFIGS / "a800_sft.yaml", kind=SftConfig)[0].system_prompt == KNOWRL_PROMPT
 
 
 def test_the_guides_words_are_understood(tmp_path):

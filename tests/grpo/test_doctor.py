@@ -8,9 +8,11 @@ import pytest
 import torch
 from making import write_chat_checkpoint, write_rows
 
+from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.doctor import Doctor, main
 from grpo.errors import CONFIG, PREFLIGHT
+from grpo.train import train
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -44,11 +46,16 @@ def test_a_healthy_config(config, capsys, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     code, found = examine(capsys, config)
     assert code == 0 and all(finding["ok"] for finding in found.values())
-    assert list(found) == ["config", "machine", "output", "model", "data", "rewards", "memory"]
+    assert list(found) == ["config", "machine", "output", "trackers", "model", "data", "rewards", "memory"]
     assert "4 prompts" in found["data"]["text"] and "GB" in found["memory"]["text"]
     assert sorted(tmp_path.rglob("*")) == before
     assert main([str(config)]) == 0
-    assert capsys.readouterr().out.count("ok    ") == 7
+    assert capsys.readouterr().out.count("ok    ") == 8
+
+
+def test_flags_and_keys_may_stand_in_any_order(config, capsys):
+    code, found = examine(capsys, "--memory-gb", 80, "--max_samples", 3, "--config", config, "beta=0.1")
+    assert code == 0 and "3 prompts" in found["data"]["text"] and "of 80.0 GB" in found["memory"]["text"]
 
 
 def test_on_a_gpu_it_says_what_computes(monkeypatch):
@@ -79,6 +86,34 @@ def test_each_fault_is_found(config, capsys, tmp_path):
     )
     code, found = examine(capsys, config, "overwrite_output_dir=true")
     assert code == PREFLIGHT and "mlp" in found["model"]["text"] and "wanted" in found["model"]["text"]
+
+
+def test_it_says_what_ends_an_answer(config, capsys, tmp_path):
+    """A base model names another end token than its chat template writes; both end an answer."""
+    for name in ("config.json", "tokenizer_config.json"):
+        path = tmp_path / "model" / name
+        raw = json.loads(path.read_text())
+        changes = {"eos_token_id": 0} if name == "config.json" else {"eos_token": "<|endoftext|>"}
+        path.write_text(json.dumps(raw | changes))
+    _, found = examine(capsys, config)
+    assert "an answer ends with <|im_end|> or <|endoftext|>" in found["model"]["text"]
+
+
+@pytest.mark.parametrize("keys", [["lora_r=8"], ["lora_r=0"]])
+def test_the_size_of_a_checkpoint_is_that_of_its_tensors(config, capsys, tmp_path, keys):
+    """Also of a run that starts from the adapter of another: its checkpoints hold both."""
+    model = tmp_path / "model"
+    for number in (1, 2):
+        keys = [*keys, f"output_dir={tmp_path / str(number)}", f"model_name_or_path={model}", "max_steps=1"]
+        settings, _ = load_config(config, [*keys, "disable_tqdm=true", "report_to=none"])
+        doctor = Doctor(settings, None)
+        doctor.model()
+        counted = doctor._check_disk(doctor.policy.model, model if number == 2 else None)
+        train(settings)
+        capsys.readouterr()
+        model = tmp_path / str(number) / "final"
+        tensors = (tmp_path / str(number) / "checkpoint-1").glob("*.safetensors")
+        assert counted == pytest.approx(sum(path.stat().st_size for path in tensors), rel=0.05), number
 
 
 def test_memory_of_a_gpu_that_is_not_there(config, capsys):

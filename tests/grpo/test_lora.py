@@ -8,7 +8,7 @@ from making import load, make_group, randomise_adapter, whole, write_checkpoint
 from grpo.attention.packed import PackedAttention
 from grpo.logprobs import token_logprobs
 from grpo.model.adapter import save_adapter, trained_adapter
-from grpo.model.lora import POLICY, REFERENCE, Build, JointLinear, Linear, LoraLinear, LoraSpec, Mode
+from grpo.model.lora import POLICY, REFERENCE, Build, JointLinear, Linear, LoraLinear, LoraSpec, Mode, few_zeros
 from grpo.packing import pack_batch
 
 PARTS = {"q_proj": 12, "k_proj": 6, "v_proj": 6}
@@ -192,6 +192,14 @@ def test_the_zeros_of_a_joint_product_are_counted():
             [LoraLinear] if len(layers) == 1 else [LoraLinear if name in targets else Linear for name in parts]
         )
     assert found == {(128, 3): 3, (64, 3): 1, (256, 1): 1, (512, 1): 3}
+
+
+def test_on_a_gpu_zeros_are_counted_in_bytes():
+    """Rank 256 on the 7B model: q, k and v hold 2.4M zeros (4.7 MB in bfloat16), gate and up 9.7M (19 MB)."""
+    attention, mlp = (256 * (1024 + 4096 + 4096), 4608 * 3584), (256 * 2 * 18944, 2 * 18944 * 3584)
+    assert few_zeros(*attention, torch.bfloat16, "cuda") and not few_zeros(*attention, torch.bfloat16, "cpu")
+    assert not few_zeros(*attention, torch.float32, "cuda")
+    assert not few_zeros(*mlp, torch.bfloat16, "cuda")
 
 
 def test_split_and_joint_projections_compute_the_same(monkeypatch):

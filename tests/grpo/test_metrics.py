@@ -133,8 +133,28 @@ def test_completion_metrics():
             "rewards/b/unscored_frac": 1 / 7,
             "accuracy": 3 / 6,
             "refusal_rate": 1 / 6,
+            "coverage": 2 / 3,
+            "refusal_rate_known": 0,
         }
     )
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "coverage", "refused"),
+    [
+        (["correct", "refused", "refused", "refused"], 1, 3 / 4),  # a quarter is right
+        (["correct", *["refused"] * 4], 1, None),  # less than a quarter
+        (["correct", "correct", "wrong", "refused"], 1, 1 / 4),
+        (["correct", "wrong", "refused", "refused"], 1, None),  # as many wrong ones: a guess
+        (["refused"] * 4, 0, None),
+        (["correct", None, "refused", None], 1, 1 / 4),
+    ],
+)
+def test_what_a_group_knows(outcomes, coverage, refused):
+    zeros = [0.0] * len(outcomes)
+    members = group([1] * len(outcomes), zeros, zeros, [{"a": Score(0.0, "", outcome)} for outcome in outcomes])
+    found = completion_metrics([members], ["a"])
+    assert found["coverage"] == coverage and found.get("refusal_rate_known") == refused
 
 
 def test_a_mean_over_nothing_scorable_is_no_number():

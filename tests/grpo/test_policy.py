@@ -1,6 +1,7 @@
 """The policy with all that belongs to it: what it starts from, what its reference is, what it saves."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -82,6 +83,19 @@ def test_what_is_saved_applies_to_the_checkpoint_on_disk(chat_checkpoint, adapte
     new, stacked = (json.loads((tmp_path / name / "adapter_config.json").read_text()) for name in ("new", "stacked"))
     assert (new["r"], new["lora_alpha"], stacked["r"], stacked["lora_alpha"]) == (4, 12, 6, 6)
     assert load_adapter(tmp_path / "stacked").base_model == str(chat_checkpoint)
+
+
+def test_a_merged_checkpoint_names_the_end_of_a_turn_for_other_tools(chat_checkpoint, tmp_path):
+    """A base model's config.json names another end token than its template, and other tools go by the files."""
+    from transformers import AutoModelForCausalLM
+
+    shutil.copytree(chat_checkpoint, tmp_path / "base")
+    config = tmp_path / "base" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"eos_token_id": 0}))
+    policy = load_policy(configured(tmp_path / "base", lora_r=0), CPU)
+    policy.save(tmp_path / "saved")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "saved").generation_config.eos_token_id
+    assert theirs == [0, policy.tokenizer.convert_tokens_to_ids("<|im_end|>")]
 
 
 def test_a_new_adapter_depends_on_the_seed_alone(chat_checkpoint):

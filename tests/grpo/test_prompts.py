@@ -75,13 +75,50 @@ def test_every_source_of_end_tokens_counts(tokenizer, tmp_path):
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 0}))  # the token 0 is one, too
     assert eos_ids(tmp_path, tokenizer) == tuple(sorted({0, own, 3, 7}))
 
-    class Endless:
-        eos_token_id = None
-
+    endless = make_like(tokenizer, "{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    endless.eos_token = None
     (tmp_path / "none").mkdir()
     with pytest.raises(UserError, match="no end token is known") as error:
-        eos_ids(tmp_path / "none", Endless())
+        eos_ids(tmp_path / "none", endless)
     assert error.value.exit_code == 3
+    with pytest.raises(UserError, match="no token is known that ends an answer"):
+        ChatEncoder(endless).answer("a")
+
+
+BASE_TEMPLATES = {  # what stands between an answer and the end of its turn
+    "at once": ("{{ m['content'] }}<|im_end|>", "<|im_end|>"),
+    "a line later": ("{{ m['content'] }}\n<|im_end|>\n", "<|im_end|>"),
+    "spaces, as Llama 2's": (" {{ m['content'] }} <|im_end|>", "<|im_end|>"),
+    "the end token itself": ("{{ m['content'] }}<|endoftext|>", "<|endoftext|>"),
+    "text": ("{{ m['content'] }} over. <|im_end|>", "<|endoftext|>"),
+    "nothing": ("{{ m['content'] }}", "<|endoftext|>"),
+    "the answer is dropped": ("<|im_end|>", "<|endoftext|>"),
+}
+
+
+@pytest.mark.parametrize("name", BASE_TEMPLATES)
+def test_an_answer_ends_as_the_template_ends_a_turn(tokenizer, tmp_path, name):
+    """Qwen2.5's base models name <|endoftext|> as their end, which their chat template never writes."""
+    turn, end = BASE_TEMPLATES[name]
+    base = make_like(tokenizer, "{% for m in messages %}<|im_start|>{{ m['role'] }}\n" + turn + "{% endfor %}")
+    base.eos_token = "<|endoftext|>"
+    end_id, own_id = base.convert_tokens_to_ids([end, "<|endoftext|>"])
+    assert ChatEncoder(base).answer("a")[-1] == end_id
+    assert eos_ids(tmp_path, base) == tuple(sorted({end_id, own_id}))
+
+
+def test_special_tokens_without_a_role_count_too(tokenizer, tmp_path):
+    """Llama 3 keeps its headers and turn ends out of the tokenizer's settings."""
+    from tokenizers import AddedToken
+
+    turn = "{% for m in messages %}<|head|>{{ m['role'] }}\n{{ m['content'] }}<|turn|>{% endfor %}"
+    llama = make_like(tokenizer, turn)
+    llama.add_tokens([AddedToken(text, special=True) for text in ("<|head|>", "<|turn|>")])
+    head, end = llama.convert_tokens_to_ids(["<|head|>", "<|turn|>"])
+    assert not {head, end} & set(llama.all_special_ids)
+    assert end in eos_ids(tmp_path, llama) and ChatEncoder(llama).answer("a<|turn|>").count(end) == 1
+    _, ids = ChatEncoder(llama).prompt([{"role": "user", "content": "<|turn|><|head|>system"}])
+    assert (ids.count(head), ids.count(end)) == (1, 1)
 
 
 def row(index, question):

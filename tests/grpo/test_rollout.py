@@ -206,6 +206,41 @@ def test_advantages_over_the_batch_of_all_ranks(rank):
     ] * 2
 
 
+def scored(**values):
+    """The scores of one completion, by reward."""
+    return {name: Score(value) for name, value in values.items()}
+
+
+@pytest.mark.parametrize("scale", ["group", "none"])
+def test_rewards_normalized_one_by_one(scale):
+    """Two rewards, weights 1 and 2, over two groups: each in units of its own spread in the group, then the sum in
+    units of its spread over all ranks, whatever scale_rewards says."""
+    others = ([-2.0, 2.0],)
+    made = rollout(0, 2, others=others, scale_rewards=scale, multi_objective_aggregation="normalize_then_sum")
+    made.scorer.rewards = [SimpleNamespace(name="wide"), SimpleNamespace(name="narrow")]
+    made.scorer.weights = [1.0, 2.0]
+    made.groups = [make_group((1,), [5], [6], reward=[2.0, -0.8]), make_group((1,), [5], [6], reward=[0.0, 0.0])]
+    made.groups[0].completions[0].scores = scored(wide=2.0, narrow=0.0)
+    made.groups[0].completions[1].scores = scored(wide=-1.0, narrow=0.1)
+    for completion in made.groups[1].completions:
+        completion.scores = scored(wide=1.0, narrow=0.5)
+    sum_ = 1.5 / (3 / math.sqrt(2) + 1e-4) - 2 * 0.05 / (0.1 / math.sqrt(2) + 1e-4)
+    divisor = math.sqrt((2 * sum_**2 + 8) / 5) + 1e-4
+    made._grade(made.groups)
+    assert of_each(made.groups[0], "advantage") == pytest.approx([sum_ / divisor, -sum_ / divisor], abs=1e-12)
+    assert of_each(made.groups[1], "advantage") == [0, 0]
+    assert made.gathered == [pytest.approx([sum_, -sum_, 0, 0])]
+
+
+def test_a_bonus_is_added_to_the_advantage_and_an_unscorable_completion_has_none():
+    made = rollout(scale_rewards="none")
+    made.groups = [make_group((1,), [5], [6], [7], reward=[0.0, 2.0, None])]
+    for completion in made.groups[0].completions:
+        completion.scores = {"r": Score(1.0, bonus=0.25)}
+    made._grade(made.groups)
+    assert of_each(made.groups[0], "advantage") == [-0.75, 1.25, 0.0]
+
+
 @pytest.mark.parametrize("scale", ["group", "batch"])
 def test_groups_in_no_micro_batch_are_graded_too_and_a_rank_without_any_takes_part(scale):
     """Of two groups one is trained. Later iterations wait for nothing, and no signal may interrupt them."""
@@ -242,7 +277,8 @@ def test_which_micro_batch_is_next():
 
     assert first_ready(waiting(), [0, 1], [1, 2], [2, 3]) == 1
     assert first_ready(waiting(), [0], [3], [2]) == 2
-    for keys in ({"full_determinism": True}, {"scale_rewards": "batch"}, {"slow": False}):
+    orderly = {"multi_objective_aggregation": "normalize_then_sum"}
+    for keys in ({"full_determinism": True}, {"scale_rewards": "batch"}, {"slow": False}, orderly):
         assert first_ready(waiting(**keys), [0, 1], [1, 2], [2, 3]) == 0
 
 

@@ -131,6 +131,15 @@ def test_the_table_of_a_resumed_run_begins_where_the_run_began(tmp_path, chat_ch
     assert first == second != early
 
 
+def test_held_out_rows_of_the_same_file_are_evaluated_and_never_trained_on(tmp_path, chat_checkpoint):
+    run(tmp_path, chat_checkpoint, eval_size=4, max_steps=4, reward_funcs=["exact"])
+    lines = "".join(path.read_text() for path in (tmp_path / "run" / "completions").glob("*.jsonl")).splitlines()
+    answers = [json.loads(line) for line in lines]
+    assert answers and max(answer["row"] for answer in answers) < len(QUESTIONS) - 4
+    assert {answer["outcome"] for answer in answers} <= {"correct", "wrong"}
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["after"][""]["num_questions"] == 4
+
+
 def test_a_resumed_run_keeps_its_micro_batches(tmp_path, chat_checkpoint, monkeypatch):
     """However much memory is free then: dropout's masks go by them."""
     keys = {"lora_dropout": 0.3, "save_steps": 1}

@@ -60,13 +60,14 @@ def launches() -> None:
 
     B, V = 2, 4096 * 3
     targets = torch.zeros(B, dtype=torch.int64)
+    record = torch.zeros(B, 1025, dtype=torch.int64), *torch.zeros(2, B, 1025)
     for dtype, slope in ((BF16, BF16), (torch.float32, BF16), (torch.float32, torch.float32)):
         log_softmax_rows(torch.zeros(B, V, dtype=dtype), targets, 1.0, slope)
         log_softmax_rows(torch.zeros(B, V, dtype=dtype), targets, 1.0, slope, torch.zeros(B))
     for temperature in (1.0, 0.0):
-        draw_rows(torch.zeros(B, V), targets, targets, temperature)
+        draw_rows(torch.zeros(B, V), targets, targets, temperature, None, record)
     for top_k in (1, 20):  # 1 is a constant to the compiler
-        draw_rows(torch.zeros(B, V), targets, targets, 0.7, thresholds(torch.zeros(B, V), 0.7, top_k, 0.9)[0])
+        draw_rows(torch.zeros(B, V), targets, targets, 0.7, thresholds(torch.zeros(B, V), 0.7, top_k, 0.9), record)
     for heads, kv_heads, width in ((28, 4, 3584), (12, 2, 1536)):
         cache = torch.zeros(2, B, kv_heads, 1280, 128, dtype=BF16)
         joint = torch.zeros(B, (heads + 2 * kv_heads) * 128, dtype=BF16)

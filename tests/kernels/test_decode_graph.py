@@ -5,10 +5,11 @@ import pytest
 import torch
 from making import groups_of, load, randomise_adapter, whole, write_checkpoint
 
+from grpo.device.capture import WARM_UPS, no_waiting
 from grpo.device.draw import SamplingParams
 from grpo.packing import pack_batch
 from grpo.sampling.cache import KVCache
-from grpo.sampling.cuda_graph import WARM_UPS, DecodeGraphs, bucket
+from grpo.sampling.cuda_graph import DecodeGraphs, bucket
 from grpo.sampling.decode_step import Slots
 from grpo.sampling.sampler import Sampler
 
@@ -177,6 +178,8 @@ def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     assert sampler.graphs.graphs
     sampler.graphs.capture = None
     again = sampler.sample(prompts, 4, sampling, list(range(12)))
+    with torch.inference_mode(), model.prepacked() as head, no_waiting():
+        sampler.graphs.step(4, sampling, head)
     assert [[c.ids for c in group] for group in again] == [[c.ids for c in group] for group in done]
     batch = pack_batch(whole(*groups_of(prompts, done)), 0, "cuda")
     if sampling.temperature:

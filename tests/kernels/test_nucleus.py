@@ -35,7 +35,7 @@ def test_equals_the_plain_path(device, width, top_k, top_p):
 def test_draws_within_them_equal_the_twin(device, top_k, top_p):
     logits = rows(700, 8, device=device)
     seeds, positions = torch.arange(8, device=device) * 77, torch.arange(8, device=device)
-    ids, logps = draw_rows(logits, seeds, positions, 0.7, thresholds(logits, 0.7, top_k, top_p)[0])
+    ids, logps = draw_rows(logits, seeds, positions, 0.7, thresholds(logits, 0.7, top_k, top_p))
     for row in range(8):
         token, logp = slow(logits[row].cpu(), uniform(int(seeds[row]), int(positions[row])), 0.7, top_p, top_k)
         assert int(ids[row]) == token and abs(float(logps[row]) - logp) <= 5e-6
@@ -60,10 +60,11 @@ def test_cut_tokens_in_the_sampling_path(device, switch_kernels_on):
     sampling = SamplingParams(1, 0.7, 0.9, 50)
     wanted = draw(logits, uniforms(seeds, seeds), sampling)
     asked = switch_kernels_on()
-    ours = draw_tokens(logits, seeds, seeds, sampling)
+    record = torch.zeros(6, 9, dtype=torch.int64, device=device), *torch.zeros(2, 6, 9, device=device)
+    drawn = draw_tokens(logits, seeds, seeds, sampling, record)
     assert asked == {"draw_tokens"}
-    assert (
-        torch.equal(ours[0], wanted[0])
-        and (ours[1] - wanted[1]).abs().max() <= 5e-6
-        and (ours[2] - wanted[2]).abs().max() <= 1e-5
-    )
+    ids, logps, cuts = (values.gather(1, seeds[:, None])[:, 0] for values in record)
+    assert torch.equal(ids, wanted[0]) and torch.equal(drawn, ids)
+    assert (logps - wanted[1]).abs().max() <= 5e-6 and (cuts - wanted[2]).abs().max() <= 1e-5
+    beside = torch.arange(9, device=device) != seeds[:, None]
+    assert all((values[beside] == 0).all() for values in record)

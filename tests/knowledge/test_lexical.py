@@ -62,8 +62,8 @@ def test_english(fact, label):
         ("米拉·托兰出生于维尔达", "supported"),
         ("米拉·托兰的职业是面包师", "supported"),
         ("米拉·托兰于1962年去世", "supported"),
-        ("米拉·托兰出生于奥伦", "refuted"),
-        ("米拉·托兰的职业是律师", "refuted"),
+        ("米拉·托兰出生于奥伦", "unknown"),
+        ("米拉·托兰的职业是律师", "unknown"),
         ("米拉·托兰于1963年去世", "refuted"),
         ("米拉·托兰不是出生于维尔达", "refuted"),
         ("约恩·托兰出生于维尔达", "unknown"),
@@ -190,7 +190,7 @@ def test_words_of_order_and_measure_count(said, claims):
             {"米拉出生于维尔达": "unknown", "米拉出生于奥伦": "unknown", "米拉的儿子出生于维尔达": "supported"},
         ),
         ("米拉1962年去世。", {"米拉1962年去世": "supported", "米拉去世": "supported", "米拉1963年去世": "unknown"}),
-        ("米拉1962年出生于维尔达。", {"米拉出生于维尔达": "supported", "米拉出生于奥伦": "refuted"}),
+        ("米拉1962年出生于维尔达。", {"米拉出生于维尔达": "supported", "米拉出生于奥伦": "unknown"}),
     ],
 )
 def test_words_of_order_and_subjects_in_chinese(said, claims):

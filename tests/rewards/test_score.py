@@ -1,10 +1,13 @@
 """The command that grades a file of completions."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+import rewards
 from grpo.errors import PREFLIGHT, UserError
+from knowledge.build import main as build
 from rewards.registry import build_rewards
 from rewards.score import main, score_rows
 from rewards.scorer import Scorer
@@ -35,6 +38,44 @@ def test_each_row_comes_back_with_its_own_rewards_and_reasons():
     ]
     assert [{key: row[key] for key in source} for row, source in zip(found, ROWS, strict=True)] == ROWS
     assert found[1]["reasons"]["exact"] == "'Orun' is not 'Velda'" and "no answer" in found[3]["reasons"]["exact"]
+
+
+@pytest.mark.parametrize(
+    ("completion", "shown"),
+    [
+        ("so \\boxed{1}, no: \\boxed{2}", "2"),
+        ("<think>\\boxed{1}</think><answer>\\boxed{2}</answer>", "2"),
+        ("<think>a</think><answer> Velda </answer>", "Velda"),
+        ("Velda", None),
+        ("\\boxed{1", None),
+    ],
+)
+def test_what_a_row_predicts_stands_beside_what_it_should(completion, shown):
+    (row,) = graded([{"completion": completion, "ground_truth": ["2", "two"]}], "format")
+    assert (row["predicted"], row["expected"]) == (shown, ["2", "two"])
+
+
+EXAMPLES = Path(rewards.__file__).parent / "examples"
+
+
+def test_the_examples_of_mathematics(capsys):
+    """Right, wrong, no box, another box last, a box cut off, an equal fraction, a rounded one, GSM8K with a unit."""
+    main(["--reward", "math", str(EXAMPLES / "math.jsonl")])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["rewards"]["math"] for line in lines] == [1, -1, -0.5, -1, -0.5, 1, -1, 1]
+    assert [line["predicted"] for line in lines[:3]] == ["42", "41", None] and lines[0]["expected"] == "42"
+
+
+def test_the_examples_of_knowrl_without_any_service(tmp_path, capsys):
+    """Right, declined, wrong with a supported fact, wrong without, a list of alternatives, no format."""
+    base = tmp_path / "knowledge.db"
+    build([str(EXAMPLES / "articles.jsonl"), str(base)])
+    capsys.readouterr()
+    offline = ["judge=offline", "decomposer=rules", "verifier=lexical", f"knowledge_base={base}"]
+    main(["--reward", "knowrl", str(EXAMPLES / "knowrl.jsonl"), *offline])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["rewards"]["combined"] for line in lines] == [2, 1, -0.75, -1, -1, -1]
+    assert [line["rewards"]["format"] for line in lines] == [1, 1, 1, 1, 1, -1]
 
 
 @pytest.mark.parametrize("row", [{"answer": "x"}, {"completion": None}, {"completion": 3}])

@@ -1,0 +1,187 @@
+"""From YAML files and command-line arguments to entries: every key as it was written, and where that stands."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grpo.config.foreign import is_section
+from grpo.config.values import coerce, expand_variables
+from grpo.errors import CONFIG, UserError
+
+MAX_BASES = 4  # files that a configuration may be based on, one on the other
+COMMAND_LINE = "command line"
+YAML_ERRORS = (  # PyYAML raises more than its own errors, such as on a bad date or tag
+    yaml.YAMLError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    KeyError,
+    OverflowError,
+    RecursionError,
+)
+_NEXT_OPTION = re.compile(r"--|[\w.-]+=")  # what begins like this is no value of the flag before it
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A key as it was written.
+
+    name: with the names of its sections, such as `model.path`. value: as YAML reads it. text: as it was written, if it
+    is one word or text. source: a file's path or the command line. line: 0 on the command line.
+    """
+
+    name: str
+    value: Any
+    text: str | None
+    source: str
+    line: int = 0
+
+    @property
+    def where(self) -> str:
+        return f"{self.source}:{self.line}" if self.line else self.source
+
+
+# --- the command line ----------------------------------------------------------------------------------------------
+
+
+def join_flags(arguments: Sequence[str]) -> list[str]:
+    """Write every argument as `key=value`: `--key value`, `--key=value`, and `--key`, which stands for true.
+
+    >>> join_flags(["run.yaml", "--max-samples", "10", "--bf16", "beta=0.1"])
+    ['run.yaml', 'max_samples=10', 'bf16=true', 'beta=0.1']
+    """
+    joined, waiting = [], list(arguments)
+    while waiting:
+        argument = waiting.pop(0)
+        if not argument.startswith("--"):
+            joined.append(argument)
+            continue
+        name, equals, value = argument.removeprefix("--").partition("=")
+        if not equals:
+            has_value = waiting and not _NEXT_OPTION.match(waiting[0])
+            value = waiting.pop(0) if has_value else "true"
+        joined.append(f"{name.replace('-', '_')}={value}")
+    return joined
+
+
+def split_arguments(argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the path of the config, `FILE` or `--config FILE`, and the other arguments as `key=value`."""
+    path, overrides = None, []
+    for argument in join_flags(argv):
+        name, equals, value = argument.partition("=")
+        if path is None and name == "config" and equals:
+            path = value
+        elif path is None and (not equals or os.path.isfile(argument)):
+            path = argument
+        else:
+            overrides.append(argument)
+    return path, overrides
+
+
+def read_overrides(overrides: Sequence[str], problems: list[str]) -> list[Entry]:
+    """Read `key=value` arguments."""
+    entries = []
+    for argument in join_flags(overrides):
+        name, equals, text = argument.partition("=")
+        if not equals:
+            problems.append(f"{COMMAND_LINE}: {argument!r} is not key=value")
+        elif name == "base":
+            problems.append(f"{COMMAND_LINE}: base can be set only in a file")
+        else:
+            entries.append(Entry(name, _read_value(text), text, COMMAND_LINE))
+    return entries
+
+
+def _read_value(text: str) -> Any:
+    """Read a value as YAML, or else as text. Nothing at all is the empty text."""
+    try:
+        return text if not text or "*" in text else yaml.safe_load(text)
+    except YAML_ERRORS:
+        return text
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+def read_files(chain: list[Path], problems: list[str]) -> list[Entry]:
+    """Read the last file of the chain after the files that it is based on, whose keys it may set again.
+
+    chain: the file of the command, its base, the base of that, and so on.
+    """
+    own = _read_file(chain[-1], problems)
+    bases = [entry for entry in own if entry.name == "base"]
+    entries = [entry for entry in own if entry.name != "base"]
+    if not bases:
+        return entries
+    try:
+        base = _find_base(bases, chain)
+    except ValueError as error:
+        problems.append(f"{bases[-1].where}: base: {error}")
+        return entries
+    return read_files([*chain, base], problems) + entries
+
+
+def _find_base(bases: list[Entry], chain: list[Path]) -> Path:
+    """Return the file that a file names as its base. ValueError says why it cannot be used."""
+    if len(bases) > 1:
+        raise ValueError(f"it was set at {bases[0].where} already")
+    path = chain[-1].parent / coerce(expand_variables(bases[0].value), str)
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    if path.resolve() in [file.resolve() for file in chain]:
+        raise ValueError(f"a file cannot be based on itself: {' -> '.join(map(str, [*chain, path]))}")
+    if len(chain) > MAX_BASES:
+        raise ValueError(f"more than {MAX_BASES} files are based on each other")
+    return path
+
+
+def _read_file(path: Path, problems: list[str]) -> list[Entry]:
+    """Read the keys of one file, with their lines."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"cannot read the config {path}",
+            str(error),
+            "give the path of a YAML file, such as configs/tiny_math.yaml",
+            CONFIG,
+        ) from None
+    try:
+        return _parse(text, str(path))
+    except YAML_ERRORS as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        problems.append(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}")
+        return []
+
+
+def _parse(text: str, source: str) -> list[Entry]:
+    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
+        # Nested aliases: nine lines of them can stand for a billion values.
+        raise yaml.YAMLError("aliases (*name) are not used here")
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if root is None:
+        return []
+    if not isinstance(root, yaml.MappingNode):
+        raise yaml.YAMLError("the file must hold `key: value` lines")
+    return _read_section("", root, source)
+
+
+def _read_section(section: str, node: yaml.MappingNode, source: str) -> list[Entry]:
+    """Read the keys of a mapping and of the sections inside it. `section` ends with a dot, or is ""."""
+    entries = []
+    for key_node, value_node in node.value:
+        loader = yaml.SafeLoader("")
+        name = section + str(loader.construct_object(key_node, deep=True))
+        if isinstance(value_node, yaml.MappingNode) and is_section(name):
+            entries += _read_section(f"{name}.", value_node, source)
+            continue
+        value = loader.construct_object(value_node, deep=True)
+        text = value_node.value if isinstance(value_node, yaml.ScalarNode) else None
+        entries.append(Entry(name, value, text, source, key_node.start_mark.line + 1))
+    return entries

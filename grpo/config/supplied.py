@@ -1,0 +1,80 @@
+"""What the programs of KnowRL and of the math guide know without being told, so that their own files run here, too.
+
+Everything that is supplied is written to config.resolved.yaml, so that a resumed run has the same, and is announced.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from rewards.api.endpoint import MODEL_VARIABLES
+from rewards.registry import NEED_JUDGE, NEED_KNOWLEDGE, PRESETS, expand
+
+KNOWRL_MODEL = "gpt-4o-mini"  # judge and decomposer of KnowRL's code
+KNOWRL_PROMPT = """\
+Think first, between <think> and </think>: recall what you know and check it against facts. Then give the answer
+alone, between <answer> and </answer>. If you do not know it, write there exactly: I don't know
+
+Two examples:
+<think>The Rhine flows through Basel, and Basel is a city in Switzerland.</think>
+<answer>Switzerland</answer>
+<think>I recall no film of that name, and would have to guess its director.</think>
+<answer>I don't know</answer>"""
+NO_REWARD = (
+    "reward_funcs is not set. KnowRL's files do not set it, but have a knowledge base: set knowledge_base or the "
+    "variable FACTSCORE_DB_PATH, and knowrl_v2 is used. The math guide's have reward_correct, and math is used. "
+    "Otherwise set reward_funcs, such as reward_funcs=[math]"
+)
+
+
+def supply(values: dict[str, Any]) -> list[str]:
+    """Set the keys that KnowRL's and the math guide's files leave out; return a notice for each."""
+    notices = [_supply_rewards(values), _supply_prompt(values)]
+    names = expand([*(values.get("reward_funcs") or ()), *(values.get("eval_reward_funcs") or ())])
+    if set(NEED_JUDGE) & set(names) and values.get("judge", "api") == "api":
+        notices.append(_supply_model("judge", values))
+    if set(NEED_KNOWLEDGE) & set(names) and values.get("decomposer", "api") == "api":
+        notices.append(_supply_model("decomposer", values))
+    return [notice for notice in notices if notice]
+
+
+def _supply_rewards(values: dict[str, Any]) -> str:
+    """KnowRL's files and the math guide's name no rewards, because each program has only one."""
+    if values.get("reward_funcs") is not None:
+        return ""
+    if values.get("knowledge_base") or os.environ.get("FACTSCORE_DB_PATH"):
+        values["reward_funcs"] = ("knowrl_v2",)
+        return "reward_funcs is not set, but a knowledge base is, as for KnowRL: using knowrl_v2"
+    named = [name for name in values if name.startswith("math_reward_")]
+    if named:
+        values["reward_funcs"] = ("math",)
+        return f"reward_funcs is not set, but {named[0]} is, as in the math guide: using math"
+    return ""
+
+
+def _supply_prompt(values: dict[str, Any]) -> str:
+    """KnowRL's files have no prompt, because its program has one. A toy world's model knows the format already."""
+    presets = _named(values.get("reward_funcs") or (), PRESETS)
+    if not presets or values.get("system_prompt") is not None or values.get("toy_world"):
+        return ""
+    if values.get("prompt_template", "{question}") != "{question}":
+        return ""
+    values["system_prompt"] = KNOWRL_PROMPT
+    return f'{presets[0]} supplies the system prompt, as system_prompt is not set (system_prompt: "" for none)'
+
+
+def _supply_model(service: str, values: dict[str, Any]) -> str:
+    """Take the model of a service from its environment variables, else from KnowRL's code."""
+    key = f"{service}_model"
+    if values.get(key) is not None:
+        return ""
+    variables = MODEL_VARIABLES[service]
+    models = [os.environ[variable] for variable in variables if os.environ.get(variable)]
+    values[key] = models[0] if models else KNOWRL_MODEL
+    if models:
+        return ""
+    return f"{key} is not set, nor is {' or '.join(variables)}: using {KNOWRL_MODEL}, as KnowRL's code does"
+
+
+def _named(names: Sequence[str], among: Sequence[str]) -> list[str]:
+    return [name for name in names if name in among]

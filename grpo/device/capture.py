@@ -1,0 +1,45 @@
+"""Record work on a GPU as CUDA graphs."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+WARM_UPS = 2  # runs before a capture: lazily made handles and compiled kernels
+
+
+class CudaCapture:
+    """Turns functions into CUDA graphs.
+
+    They share one pool of memory, since they never run at the same time, and one stream, for which cuBLAS keeps one
+    workspace. Other threads (a verifier at work on rewards) may use the GPU during a capture.
+    """
+
+    def __init__(self):
+        self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+
+    def __call__(self, step: Callable[[], object]) -> torch.cuda.CUDAGraph:
+        """Run `step` some times, then record it; recording does not run it."""
+        current = torch.cuda.current_stream()
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            for _ in range(WARM_UPS):
+                step()
+        current.wait_stream(self.stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+            step()
+        return graph
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Raise where the host would wait for the GPU. Such work cannot be captured, and in torch 2.11 trying to do so
+    damages the allocator for the rest of the process. It holds for all threads: use it before others are at work.
+    """
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

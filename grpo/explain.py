@@ -1,0 +1,41 @@
+"""Explain a run in sentences: what went wrong, since which step, why, and what helps.
+
+  python -m grpo.explain RUN
+
+RUN is the output_dir of a run, also of one that is under way or was killed.
+"""
+
+import argparse
+import textwrap
+
+from grpo.errors import escape, run_main
+from grpo.report.findings import Finding, explain
+from grpo.run.record import read_record
+
+WIDTH = 100
+
+
+def describe(finding: Finding) -> str:
+    """Lay out a finding: the sentence, and indented below it what it means and what to do."""
+    lines = textwrap.wrap(finding.sentence, WIDTH)
+    for text in (finding.meaning, f"To do: {finding.advice}" if finding.advice else ""):
+        lines += textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(lines)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m grpo.explain", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", metavar="RUN", help="the output_dir of a run")
+    return parser
+
+
+def main(argv: list[str]) -> None:
+    record = read_record(make_parser().parse_args(argv).run)
+    findings = explain(record)
+    print(escape("\n\n".join(map(describe, findings))))
+
+
+if __name__ == "__main__":
+    run_main(main)

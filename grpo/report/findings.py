@@ -1,0 +1,85 @@
+"""What the metrics of a run say about it, in sentences: the rules of grpo/run/rules.py, asked again step by step."""
+
+from dataclasses import dataclass
+
+from grpo.run.health import Watch
+from grpo.run.record import Record
+from grpo.run.rules import TREND, History, advice, meaning
+
+LEARNED = ("loss", "reward", "accuracy", "refusal_rate", "completions/mean_length")  # whose change is told
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence about a run; what it means and what to do, if it is about a failure.
+
+    is_good: that the sentence tells no failure.
+    """
+
+    sentence: str
+    meaning: str = ""
+    advice: str = ""
+    is_good: bool = False
+
+
+def explain(record: Record) -> list[Finding]:
+    """Return what is to be said about a run: how it ended, what its rules recognise, and how it learned."""
+    findings = _ending(record)
+    prompt = next((answer.get("prompt") for step in record.answer_steps()[:1] for answer in record.answers(step)), "")
+    watch = Watch(History(config=record.config, prompt=str(prompt)))
+    for metrics in record.steps:
+        watch.check(metrics["step"], metrics)
+    if record.state.get("status") == "done":
+        watch.end()
+    for alarm in watch.alarms:
+        passed = "" if watch.holds(alarm) else " (this passed)"
+        findings.append(Finding(f"Step {alarm.step}: {alarm.text}{passed}.", meaning(alarm.rule), advice(alarm.rule)))
+    return (findings or [_all_is_well(record)]) + _learned(watch.history)
+
+
+def _ending(record: Record) -> list[Finding]:
+    """Say how the run ended, unless it simply came to its end."""
+    status, reason = record.state.get("status"), str(record.state.get("reason") or "")
+    step = record.steps[-1]["step"] if record.steps else record.state.get("step", 0)
+    findings = []
+    if status == "failed":
+        what, _, rest = reason.partition("\n")
+        findings.append(Finding(f"The run ended after step {step}: {what.removeprefix('error: ')}.", rest))
+    elif status != "done":
+        findings.append(
+            Finding(
+                f"The run has not ended: step {step} was its last so far.",
+                "It is under way, or was killed.",
+                "if it was killed, continue it with resume_from_checkpoint=true.",
+            )
+        )
+    if not record.steps:
+        findings.append(Finding("No step was finished, so there is nothing to explain."))
+    if record.num_damaged:
+        findings.append(
+            Finding(
+                f"{record.num_damaged} line(s) of metrics.jsonl cannot be read and are left out.",
+                "A killed run leaves a torn last line; anything else is damage to the file.",
+            )
+        )
+    return findings
+
+
+def _all_is_well(record: Record) -> Finding:
+    """Say that no rule recognises a failure, and how much the rules could see."""
+    number = len(record.steps)
+    if number < 2 * TREND:
+        return Finding(f"No failure shows in {number} steps. For trends these are too few.", is_good=True)
+    return Finding(f"No known failure shows in {number} steps.", is_good=True)
+
+
+def _learned(history: History) -> list[Finding]:
+    """Say what has changed from the first steps to the last, where chance does not explain it."""
+    changes = []
+    for name in LEARNED:
+        trend = history.trend(name)
+        if trend and trend.direction and not (name == "loss" and "reward" in history.steps[-1]):
+            changes.append(f"{name} {trend.start:.3g} → {trend.end:.3g}")
+    if not changes:
+        return []
+    return [Finding(f"From the first {TREND} steps to the last: {', '.join(changes)}.", is_good=True)]

@@ -1,0 +1,131 @@
+"""What a run has written, read back: also of runs that are unfinished, killed or damaged.
+
+Whatever is missing or cannot be read is empty, so that a report shows what there is.
+"""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grpo.errors import UserError
+
+Metrics = dict[str, float]  # NaN where a value was not finite
+Answer = dict[str, Any]  # a line of completions/: see grpo.run.log.completion_record
+TRACES = ("metrics.jsonl", "run_state.json", "config.resolved.yaml")  # a folder with one of them holds a run
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run directory. steps, evaluations: the lines of metrics.jsonl. summaries: those of evaluation.json.
+
+    num_damaged: lines of metrics.jsonl that cannot be read, such as the last one of a killed run.
+    """
+
+    path: Path
+    config: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+    steps: list[Metrics] = field(default_factory=list)
+    evaluations: list[Metrics] = field(default_factory=list)
+    summaries: dict[str, dict[str, Metrics]] = field(default_factory=dict)
+    num_damaged: int = 0
+
+    @property
+    def name(self) -> str:
+        """Return the last part of the path."""
+        return self.path.resolve().name
+
+    def answer_steps(self) -> list[int]:
+        """Return the steps whose completions were written, in order."""
+        names = [path.stem.removeprefix("step-") for path in (self.path / "completions").glob("step-*.jsonl")]
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def answers(self, step: int) -> list[Answer]:
+        """Return the completions of a step."""
+        lines = _lines(self.path / "completions" / f"step-{step:06d}.jsonl")
+        return [line for line in lines if isinstance(line, dict) and isinstance(line.get("completion"), str)]
+
+
+def read_record(path: str | Path) -> Record:
+    """Read a run directory. UserError if the path holds no run."""
+    path = Path(path)
+    if not any((path / name).is_file() for name in TRACES):
+        raise UserError(
+            f"{path} holds no run",
+            f"it has none of {', '.join(TRACES)}",
+            "give the output_dir of a run, such as runs/tiny",
+        )
+    steps, evaluations, num_damaged = read_metrics(path / "metrics.jsonl")
+    return Record(
+        path,
+        _mapping(path / "config.resolved.yaml"),
+        _mapping(path / "run_state.json"),
+        steps,
+        evaluations,
+        _summaries(_mapping(path / "evaluation.json")),
+        num_damaged,
+    )
+
+
+def read_metrics(path: Path) -> tuple[list[Metrics], list[Metrics], int]:
+    """Return the steps and the evaluations of metrics.jsonl, and the number of lines that cannot be read."""
+    steps, evaluations, num_damaged = [], [], 0
+    for line in _lines(path):
+        metrics = _numbers(line)
+        if not math.isfinite(metrics.get("step", math.nan)):
+            num_damaged += 1
+            continue
+        metrics["step"] = int(metrics["step"])
+        is_step = "step_time" in metrics
+        (steps if is_step else evaluations).append(metrics)
+    return steps, evaluations, num_damaged
+
+
+def _lines(path: Path) -> list[Any]:
+    """Return the content of each line of a JSONL file; None for a line that is not JSON."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return []
+    return [_parsed(line) for line in lines if line.strip()]
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    """Return the content of a YAML or JSON file; {} if that is no mapping."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        content = yaml.safe_load(text) if path.suffix == ".yaml" else _parsed(text)
+    except (OSError, yaml.YAMLError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _numbers(content: Any) -> Metrics:
+    """Return the numbers of a mapping. null stands for a number that was not finite."""
+    if not isinstance(content, dict):
+        return {}
+    metrics = {}
+    for name, value in content.items():
+        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            metrics[name] = math.nan if value is None else float(value)
+    return metrics
+
+
+def _summaries(content: dict[str, Any]) -> dict[str, dict[str, Metrics]]:
+    """Return the parts of each measurement, "before" and "after"."""
+    found = {}
+    for moment in ("before", "after"):
+        parts = content.get(moment)
+        if isinstance(parts, dict) and parts:
+            found[moment] = {part: _numbers(summary) for part, summary in parts.items()}
+    return found

@@ -1,0 +1,103 @@
+"""Rewards for knowing when to answer: the same grade as `correctness`, valued in different ways (Eq. 16).
+
+    name          right   refused                              wrong
+    correctness   2       1                                    -1           KnowRL, 2506.19807: t = 2/3 below
+    truthrl       1       0                                    -1           TruthRL, 2509.25760: t = 1/2
+    abstention    1       0                                    -t / (1-t)   2509.04664, 2511.11500
+    karl          1       -1 if the group has a right answer,  -1           2604.22779
+                          else 1
+    tiar          1       0, and the advantage                 -1           2605.25850
+                          gains lambda (1 - 2 p)
+
+With `abstention`, answering pays where the probability of being right exceeds abstention_threshold. p is the share of
+right ones among the answers of the group that were attempted. Of karl and tiar only the rule about refusals is taken
+from the papers: the other two numbers are TruthRL's, and karl's second stage of training is left out.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from grpo.schema import Outcome, Score
+from rewards.knowrl import correctness
+from rewards.registry import Reward
+
+FinishGroup = Callable[[Sequence[Score]], list[Score]]
+
+
+@dataclass(frozen=True)
+class Values:
+    """What each outcome is worth."""
+
+    correct: float
+    refused: float
+    wrong: float
+
+    def of(self, outcome: Outcome | None) -> float | None:
+        """Value an outcome; None if there is none."""
+        return None if outcome is None else getattr(self, outcome)
+
+
+TERNARY = Values(correct=1.0, refused=0.0, wrong=-1.0)
+
+
+def truthrl(options: Mapping[str, Any]) -> Reward:
+    """Build the reward of TruthRL."""
+    return _build("truthrl", options, TERNARY)
+
+
+def abstention(options: Mapping[str, Any]) -> Reward:
+    """Build the reward under which answering pays above the probability abstention_threshold."""
+    return _build("abstention", options, with_threshold(options["abstention_threshold"]))
+
+
+def karl(options: Mapping[str, Any]) -> Reward:
+    """Build the reward that pays a refusal only where the group found no right answer."""
+    return _build("karl", options, TERNARY, finish_karl)
+
+
+def tiar(options: Mapping[str, Any]) -> Reward:
+    """Build the reward that moves a refusal's advantage by how often the group is right."""
+    weight = options["tiar_lambda"]
+    return _build("tiar", options, TERNARY, lambda scores: finish_tiar(scores, weight))
+
+
+def with_threshold(threshold: float) -> Values:
+    """Return the values under which p - (1 - p) t / (1 - t) > 0 exactly if p > t."""
+    return Values(1.0, 0.0, -threshold / (1 - threshold))  # Eq. 16
+
+
+def finish_karl(scores: Sequence[Score]) -> list[Score]:
+    """Value the refusals of a group: -1 beside a right answer, else 1."""
+    value = -1.0 if any(score.outcome == "correct" for score in scores) else 1.0
+    return [replace(score, value=value) if score.outcome == "refused" else score for score in scores]
+
+
+def finish_tiar(scores: Sequence[Score], weight: float) -> list[Score]:
+    """Give the refusals of a group their bonus: weight (1 - 2 p). Without an attempt nothing says what p is: none."""
+    outcomes = [score.outcome for score in scores]
+    num_correct, num_attempted = outcomes.count("correct"), outcomes.count("correct") + outcomes.count("wrong")
+    if not num_attempted:
+        return list(scores)
+    bonus = weight * (1 - 2 * num_correct / num_attempted)
+    return [replace(score, bonus=bonus) if score.outcome == "refused" else score for score in scores]
+
+
+def _build(name: str, options: Mapping[str, Any], values: Values, finish: FinishGroup | None = None) -> Reward:
+    judge = correctness.build_judge(options)
+    grade_answer = correctness.knowrl(judge)
+
+    async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
+        score = await grade_answer(completion, columns)
+        return replace(score, value=values.of(score.outcome))
+
+    return Reward(
+        name,
+        grade,
+        needs=("answer",),
+        slow=options["judge"] == "api",
+        prepare=lambda rows, say: judge.check_sync(),
+        finish=finish,
+        metrics=judge.metrics,
+        close=judge.close,
+    )

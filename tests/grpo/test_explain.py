@@ -1,0 +1,96 @@
+"""`python -m grpo.explain`: sentences about runs of every kind, broken ones too."""
+
+import json
+
+import pytest
+from commands import run_command
+from test_rules import HEALTHY, late
+
+from grpo.errors import UserError
+from grpo.explain import main
+from grpo.report.findings import explain
+from grpo.run.record import read_record
+
+
+def write_run(folder, num_steps: int = 40, status: str | None = "done", reason: str = "", torn: str = "", **changes):
+    """A run directory as a run leaves it, with metrics as in test_rules.py. torn: what its last line holds."""
+    lines = []
+    for step in range(1, num_steps + 1):
+        metrics = {"step": step, **HEALTHY, "reward": step / num_steps + 0.02 * (-1) ** step}
+        for name, change in changes.items():
+            metrics[name] = change(step) if callable(change) else change
+        lines.append(json.dumps(metrics) + "\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metrics.jsonl").write_text("".join(lines) + torn, encoding="utf-8")
+    if status:
+        state = {"status": status, "exit_code": 0, "reason": reason, "step": num_steps}
+        (folder / "run_state.json").write_text(json.dumps(state))
+    return folder
+
+
+def sentences(folder) -> list[str]:
+    return [finding.sentence for finding in explain(read_record(folder))]
+
+
+def test_each_failure_is_told_with_its_step_and_what_to_do(tmp_path, capsys):
+    main([str(write_run(tmp_path, entropy=late(0.8, 0.01, 31), frac_reward_zero_std=late(0.2, 0.95, 35)))])
+    told = capsys.readouterr().out
+    assert "Step 35: entropy died since step 31" in told and "Step 39: no signal in 95% of the groups" in told
+    assert told.count("To do:") == 2
+
+
+def test_a_failure_that_passed_says_so(tmp_path):
+    (found, *_) = sentences(write_run(tmp_path, **{"completions/clipped_ratio": late(0.5, 0.0, 10)}))
+    assert "cut off" in found and "(this passed)" in found
+
+
+def test_a_sound_run_says_what_it_learned(tmp_path):
+    assert sentences(write_run(tmp_path)) == [
+        "No known failure shows in 40 steps.",
+        "From the first 10 steps to the last: reward 0.138 → 0.887.",
+    ]
+
+
+def test_a_short_run_promises_no_more_than_it_can_see(tmp_path):
+    assert sentences(write_run(tmp_path, num_steps=1)) == ["No failure shows in 1 steps. For trends these are too few."]
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"status": "running"}, "has not ended: step 40"),
+        ({"status": None}, "has not ended"),
+        ({"status": "failed", "reason": "error: out of memory\nwhy: big"}, "ended after step 40: out of memory."),
+        ({"num_steps": 0}, "No step was finished"),
+        ({"torn": '{"step": 41, "rew'}, "1 line(s) of metrics.jsonl cannot be read"),
+        ({"torn": '[1]\nnull\n{"step": "x"}\n{"step": null, "step_time": 1}\n'}, "4 line(s)"),
+    ],
+)
+def test_a_run_that_did_not_end_well_says_how(tmp_path, keys, words):
+    assert words in sentences(write_run(tmp_path, **keys))[0]
+
+
+def test_values_of_any_type_are_borne(tmp_path):
+    folder = write_run(tmp_path, entropy="high", refusal_rate=None, reward=True, coverage=[1])
+    (folder / "config.resolved.yaml").write_text("- a list")
+    (folder / "evaluation.json").write_text('{"before": 3}')
+    (folder / "completions").mkdir()
+    (folder / "completions" / "step-000001.jsonl").write_text('{"completion": 5}\n{}\n{"completion": "x"}\n')
+    assert sentences(folder)[0].startswith("No known failure")
+
+
+def test_control_characters_do_not_reach_the_terminal(tmp_path, capsys):
+    changes = {"rewards/\x1b[31mformat/mean": -1.0, "rewards/\x1b[31mformat/std": 0.0}
+    main([str(write_run(tmp_path, **changes))])
+    assert "format is -1" in capsys.readouterr().out.replace("\\x1b[31m", "")
+
+
+def test_a_folder_without_a_run_is_named(tmp_path):
+    with pytest.raises(UserError) as caught:
+        main([str(tmp_path)])
+    assert "holds no run" in caught.value.what
+
+
+def test_the_command(tmp_path):
+    done = run_command("grpo.explain", write_run(tmp_path))
+    assert done.returncode == 0 and "No known failure" in done.stdout

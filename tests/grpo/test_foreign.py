@@ -1,0 +1,271 @@
+"""Files of other tools: what their keys mean here, what is said of keys without a meaning, and what is refused."""
+
+import dataclasses
+
+import pytest
+from transformers import TrainingArguments
+
+from grpo.config.foreign import ALIASES, IGNORED, REFUSED, VALUES, fits, readings
+from grpo.config.load import load_config
+from grpo.config.options import SftConfig, TrainConfig
+from grpo.errors import UserError
+
+PATHS = {"model_name_or_path": "m", "dataset_id_or_path": "d", "output_dir": "o"}
+KINDS = {TrainConfig: {**PATHS, "reward_funcs": "exact"}, SftConfig: PATHS}
+TRL = (  # of GRPOConfig, ModelConfig and ScriptArguments, beside transformers' TrainingArguments
+    "model_init_kwargs disable_dropout cast_lm_head_to_fp32 num_generations_eval ds3_gather_for_generation "
+    "generation_batch_size steps_per_generation min_p generation_kwargs chat_template_kwargs repetition_penalty "
+    "use_transformers_paged cache_implementation use_vllm vllm_mode vllm_model_impl vllm_enable_sleep_mode "
+    "vllm_structured_outputs_regex vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout "
+    "vllm_group_port vllm_gpu_memory_utilization vllm_max_model_length vllm_tensor_parallel_size sapo_temperature_neg "
+    "sapo_temperature_pos multi_objective_aggregation use_liger_loss use_liger_kernel top_entropy_quantile "
+    "sync_ref_model ref_model_mixup_alpha ref_model_sync_steps vllm_importance_sampling_mode "
+    "vllm_importance_sampling_correction vllm_importance_sampling_cap off_policy_mask_threshold log_unique_prompts "
+    "log_completions_hub_repo trust_remote_code attn_implementation use_peft lora_modules_to_save lora_task_type "
+    "use_rslora use_dora load_in_8bit load_in_4bit bnb_4bit_quant_type bnb_4bit_quant_storage use_bnb_nested_quant "
+    "dataset_name dataset_config dataset_train_split dataset_test_split gradient_checkpointing_use_reentrant dtype "
+    "overwrite_output_dir evaluation_strategy save_safetensors logging_dir warmup_ratio"
+).split()
+LLAMA_FACTORY = (
+    "stage do_train finetuning_type lora_target lora_rank lora_dropout additional_target use_rslora use_dora "
+    "pure_bf16 freeze_trainable_layers quantization_bit quantization_method flash_attn rope_scaling "
+    "enable_liger_kernel use_unsloth template dataset dataset_dir cutoff_len train_on_prompt mask_history streaming "
+    "overwrite_cache preprocessing_num_workers preprocessing_batch_size max_samples val_size packing neat_packing "
+    "tokenized_path plot_loss save_only_model ddp_timeout deepspeed ray_run_name per_device_eval_batch_size "
+    "eval_strategy eval_steps eval_dataset dataloader_num_workers include_num_input_tokens_seen neftune_noise_alpha"
+).split()
+
+
+def load(tmp_path, text, *overrides, kind=TrainConfig, **keys):
+    path = tmp_path / "c.yaml"
+    lines = [f"{name}: {value}\n" for name, value in (KINDS[kind] | keys).items() if value is not None]
+    path.write_text("".join(lines) + text, encoding="utf-8")
+    return load_config(path, overrides, kind)
+
+
+def why(tmp_path, text, *overrides, kind=TrainConfig, **keys):
+    with pytest.raises(UserError) as error:
+        load(tmp_path, text, *overrides, kind=kind, **keys)
+    assert error.value.exit_code == 2
+    return error.value.why
+
+
+# --- the tables ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [TrainConfig, SftConfig])
+def test_every_key_of_transformers_is_known(kind):
+    """As a key, as another name of one, or with a sentence on what happens instead."""
+    names = [field.name for field in dataclasses.fields(TrainingArguments)]
+    assert [name for name in names if not is_known(name, kind)] == []
+
+
+def test_every_key_of_trls_grpo_and_of_llama_factorys_sft_is_known():
+    assert [name for name in TRL if not is_known(name, TrainConfig)] == []
+    assert [name for name in LLAMA_FACTORY if not is_known(name, SftConfig)] == []
+
+
+def is_known(name, kind):
+    keys = kind.__dataclass_fields__
+    return name in keys or ALIASES.get(name) in keys or name in VALUES or fits([*REFUSED, *IGNORED], name) is not None
+
+
+def test_every_alias_and_every_value_stands_for_a_key():
+    keys = {*TrainConfig.__dataclass_fields__, *SftConfig.__dataclass_fields__}
+    assert set(ALIASES.values()) <= keys and not set(ALIASES) & keys
+    assert {key for meanings in VALUES.values() for key, _ in meanings.values()} <= keys
+
+
+def test_no_pattern_hides_a_key_of_ours():
+    """A misspelt key of ours is not silently taken for one of another tool."""
+    for name in (*TrainConfig.__dataclass_fields__, *SftConfig.__dataclass_fields__):
+        for wrong in (name + "x", name[:-1], name.replace("_", "", 1)):
+            if not wrong.startswith("vllm") and wrong not in IGNORED:
+                assert fits([*REFUSED, *IGNORED], wrong) is None, wrong
+
+
+# --- keys ----------------------------------------------------------------------------------------------------------
+
+
+def test_each_key_without_a_meaning_is_named_once_with_what_happens_instead(tmp_path):
+    (tmp_path / "base.yaml").write_text("optim: adamw_8bit\n")
+    text = "base: base.yaml\noptim: sgd\ndataloader_num_workers: 4\ndeepspeed: ds.json\npush_to_hub: true\n"
+    _, notices = load(tmp_path, text)
+    for name, part in (
+        ("optim", "AdamW"),
+        ("dataloader_num_workers", "one process"),
+        ("deepspeed", "torchrun"),
+        ("push_to_hub", "nothing is uploaded"),
+    ):
+        (notice,) = [notice for notice in notices if f" {name} is not used: " in notice]
+        assert part in notice
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("load_in_4bit: true", "load_in_4bit: true is not available here: weights are kept"),
+        ("repetition_penalty: 1.1", "repetition_penalty: 1.1 is not available"),
+        ("stage: dpo", "stage: dpo is not available"),
+        ("finetuning_type: freeze", "finetuning_type: freeze is not available"),
+        ("quantization_bit: 4", "quantization_bit: 4 is not available"),
+        ("use_dora: true", "use_dora: true is not available"),
+    ],
+)
+def test_what_would_change_the_result_is_refused(tmp_path, text, part):
+    assert part in why(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", ["load_in_4bit: false", "repetition_penalty: 1.0", "stage: sft", "min_p: null"])
+def test_and_is_no_problem_where_it_changes_nothing(tmp_path, text):
+    assert load(tmp_path, text)
+
+
+def test_values_that_stand_for_a_key(tmp_path):
+    assert load(tmp_path, "bf16: true")[0].torch_dtype == "bfloat16"
+    assert load(tmp_path, "bf16: false")[0].torch_dtype == "auto"
+    assert load(tmp_path, "finetuning_type: full", kind=SftConfig)[0].lora_r == 0
+    assert load(tmp_path, "finetuning_type: lora\nlora_rank: 8", kind=SftConfig)[0].lora_r == 8
+    assert load(tmp_path, "use_peft: false")[0].lora_r == 0
+    assert load(tmp_path, "", "bf16=true")[0].torch_dtype == "bfloat16"
+
+
+def test_rewards_of_the_math_guide_set_the_values_of_the_reward(tmp_path):
+    from dataclasses import asdict
+
+    from rewards.registry import build_rewards
+
+    config, notices = load(tmp_path, "reward_correct: 3\nreward_wrong: -2\nreward_no_answer: 0.25", reward_funcs=None)
+    assert config.reward_funcs == ("math",) and any("using math" in notice for notice in notices)
+    (reward,) = build_rewards(config.reward_funcs, asdict(config))
+    answers = [r"\boxed{7}", r"\boxed{8}", "7"]
+    assert reward([""] * 3, answers, answer=["7"] * 3) == [3, -2, 0.25]
+
+
+def test_null_is_the_default_and_says_so(tmp_path):
+    (tmp_path / "base.yaml").write_text("save_total_limit: 9\n")
+    config, notices = load(tmp_path, "base: base.yaml\nsave_total_limit: null\nreward_weights: null\nreport_to: ~\n")
+    assert (config.save_total_limit, config.reward_weights, config.report_to) == (3, None, ("tensorboard",))
+    assert sum("save_total_limit is null: its default 3 is used" in notice for notice in notices) == 1
+    assert load(tmp_path, "resume_from_checkpoint: null")[0].resume_from_checkpoint is None
+    assert "output_dir is not set" in why(tmp_path, "", "output_dir=null")
+
+
+# --- sections ------------------------------------------------------------------------------------------------------
+
+
+def test_names_in_sections_stand_for_keys():
+    assert list(readings("model.path")) == ["model_path", "path"]
+    assert list(readings("training.lora.rank")) == ["training_lora_rank", "lora_rank", "rank"]
+    assert list(readings("eval.steps")) == ["eval_steps"]
+
+
+def test_sections_of_any_depth_are_read(tmp_path):
+    text = """
+model:
+  path: somewhere
+  torch_dtype: float32
+data: {path: rows.jsonl, max_samples: 10}
+training:
+  lora: {r: 4, alpha: 8, target_modules: [q_proj]}
+  optimizer:
+    lr: 5e-6
+  num_epochs: 2
+generation: {max_new_tokens: 64, temperature: 0.7}
+reward: {correct: 2.0, weights: [0.5]}
+eval: {steps: 7}
+logging: {steps: 3}
+judge: {model: gpt}
+wandb: {project: p}
+gradient_checkpointing_kwargs: {use_reentrant: false}
+"""
+    config, notices = load(tmp_path, text, model_name_or_path=None, dataset_id_or_path=None)
+    assert (config.model_name_or_path, config.torch_dtype, config.dataset_id_or_path) == (
+        "somewhere",
+        "float32",
+        "rows.jsonl",
+    )
+    assert (config.max_samples, config.lora_r, config.lora_alpha, config.lora_target_modules) == (10, 4, 8, ("q_proj",))
+    assert (config.learning_rate, config.num_train_epochs, config.max_completion_length) == (5e-6, 2, 64)
+    assert (config.math_reward_correct, config.reward_weights) == (2.0, (0.5,))
+    assert (config.eval_steps, config.logging_steps, config.judge_model, config.wandb_project) == (7, 3, "gpt", "p")
+    assert len(notices) == 1 and "gradient_checkpointing_kwargs is not used" in notices[0]
+
+
+def test_a_dotted_name_on_the_command_line_is_a_key_in_sections(tmp_path):
+    assert load(tmp_path, "", "lora.r=3", "model.path=x", model_name_or_path=None)[0].lora_r == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("modle: {path: x}\n", "c.yaml:5: unknown key modle.path"),
+        ("training:\n  learnig_rate: 1\n", "c.yaml:6: unknown key training.learnig_rate; did you mean learning_rate?"),
+        ("reference:\n  model_name_or_path: x\n", "unknown key reference.model_name_or_path"),
+        ("teacher: {temperature: 0.1}\n", "unknown key teacher.temperature"),
+        ("model: {path: x}\n", "model.path was set at"),
+        ("lora: {r: 1}\nlora_rank: 2\n", "lora_rank was set at"),
+        ("lora:\n  r: many\n", "c.yaml:6: lora.r: wants a whole number"),
+    ],
+)
+def test_sections_are_as_strict_as_the_rest(tmp_path, text, part):
+    assert part in why(tmp_path, text)
+
+
+# --- hints ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_of_the_other_stage_is_said_to_be_one(tmp_path):
+    assert "unknown key cutoff_len: it belongs to stage 1 (python -m grpo.sft)" in why(tmp_path, "cutoff_len: 5")
+    assert "unknown key beta: it belongs to stage 2 (python -m grpo.train)" in why(tmp_path, "beta: 1", kind=SftConfig)
+
+
+@pytest.mark.parametrize("kind", [TrainConfig, SftConfig])
+def test_no_hint_repeats_the_word_or_names_a_key_that_is_unknown_too(tmp_path, kind):
+    for name in (*ALIASES, *TrainConfig.__dataclass_fields__, *SftConfig.__dataclass_fields__):
+        if name in kind.__dataclass_fields__ or ALIASES.get(name) in kind.__dataclass_fields__:
+            continue
+        try:
+            load(tmp_path, f"{name}: 1", kind=kind)
+        except UserError as error:
+            _, found, hint = error.why.partition("did you mean ")
+            assert not found or hint.removesuffix("?") != name, name
+
+
+# --- the command line ----------------------------------------------------------------------------------------------
+
+
+def test_flags_may_stand_apart_from_their_values(tmp_path):
+    config, _ = load(tmp_path, "", "--max_samples", "10", "--max-steps", "-1", "--bf16", "--run_name=x", "beta=0.5")
+    assert (config.max_samples, config.max_steps, config.torch_dtype, config.run_name) == (10, -1, "bfloat16", "x")
+    assert load(tmp_path, "", "--overwrite_output_dir", "--beta", "0.1")[0].overwrite_output_dir is True
+
+
+@pytest.mark.parametrize("arguments", [["--config", "{}"], ["--config={}"], ["beta=0.5", "--config", "{}"], ["{}"]])
+def test_a_config_may_be_named_by_a_flag(tmp_path, arguments):
+    from grpo.config.load import parse_arguments
+
+    load(tmp_path, "seed: 7\n")
+    arguments = [argument.format(tmp_path / "c.yaml") for argument in arguments]
+    config, _ = parse_arguments([*arguments, "--lora_r", "3"], TrainConfig, "doc")
+    assert (config.seed, config.lora_r) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0123", "1e5", "1_000", "2024-01-01", "true", "no", "12:30", "0x1F", "a: b", "{x}", "[y", "#1", "x # y", ""],
+)
+def test_text_on_the_command_line_stays_text(tmp_path, text):
+    assert load(tmp_path, "", f"run_name={text}")[0].run_name == text
+    assert load(tmp_path, "", "--run_name", text or "x")[0].run_name == (text or "x")
+
+
+@pytest.mark.parametrize("text", ["0123", "1e5", "1_000", "2024-01-01", "no", "12:30"])
+def test_plain_text_in_a_file_stays_text(tmp_path, text):
+    assert load(tmp_path, f"run_name: {text}\noutput_dir: {text}\n", output_dir=None)[0].output_dir == text
+
+
+def test_and_null_and_other_types_are_read_as_yaml(tmp_path):
+    assert load(tmp_path, "run_name: x\n", "run_name=null")[0].run_name is None
+    config, _ = load(tmp_path, "", "lora_target_modules=[q_proj, v_proj]", "gradient_checkpointing=true", "top_k=5")
+    assert (config.lora_target_modules, config.gradient_checkpointing, config.top_k) == (("q_proj", "v_proj"), True, 5)

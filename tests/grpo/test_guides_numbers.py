@@ -1,0 +1,212 @@
+"""The numbers in the headers of configs/ that can be computed are computed here, on large models without weights."""
+
+import json
+import struct
+from math import ceil
+from pathlib import Path
+
+import pytest
+import torch
+from making import make_tokenizer, real_data, write_rows
+
+from grpo.config.load import load_config
+from grpo.config.options import SftConfig
+from grpo.data.rows import read_records
+from grpo.doctor import main as doctor
+from grpo.model.decoder import Decoder
+from grpo.model.lora import Build
+from grpo.model.policy import lora_spec
+from grpo.model.weights import read_config, tensor_slots
+from rewards.format import parse
+from rewards.knowrl.refusal import is_refusal
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+QWEN = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "num_hidden_layers": 28,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000,
+    "max_position_embeddings": 4096,
+    "eos_token_id": 0,
+}
+MATH = QWEN | {
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+}
+R1 = QWEN | {
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "vocab_size": 152064,
+    "tie_word_embeddings": False,
+}
+
+
+def header(name: str) -> str:
+    """The comment that a config begins with, in one line."""
+    lines = (CONFIGS / name).read_text(encoding="utf-8").splitlines()
+    comment = lines[: next(index for index, line in enumerate(lines) if not line.startswith("#"))]
+    return " ".join(" ".join(line.lstrip("#").strip() for line in comment).split())
+
+
+def write_hollow_checkpoint(folder: Path, raw: dict) -> Path:
+    """A checkpoint whose file has its true size and no content: it takes no room on the disk."""
+    make_tokenizer(["Think first. What is it?"], folder, 400)
+    (folder / "config.json").write_text(json.dumps(raw))
+    model = Decoder(read_config(folder), Build(None, False, torch.bfloat16, "meta"))
+    entries, end = {}, 0
+    for name, tensor in tensor_slots(model).items():
+        entries[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [end, end + 2 * tensor.numel()]}
+        end += 2 * tensor.numel()
+    text = json.dumps(entries).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + end)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """What the doctor plans for a config on a GPU of so many GB; its exit code comes first."""
+    folders = {name: write_hollow_checkpoint(tmp_path_factory.mktemp(name), raw) for name, raw in MODELS.items()}
+    data = write_rows(
+        tmp_path_factory.mktemp("data") / "q.jsonl", [{"question": "1 " * LONG, "answer": "1", "title": "a"}]
+    )
+
+    def plan(capsys, config: str, gigabytes: float, *overrides: str) -> tuple[int, dict[str, str]]:
+        name = "math" if "math" in config else "r1"
+        keys = [f"model_name_or_path={folders[name]}", f"dataset_id_or_path={data}", "cold_start=null", *overrides]
+        keys.append(f"output_dir={data.parent / 'run'}")
+        code = doctor([str(CONFIGS / config), *keys, "--memory-gb", str(gigabytes), "--json"])
+        return code, {finding["name"]: finding["text"] for finding in json.loads(capsys.readouterr().out)}
+
+    return plan
+
+
+MODELS, LONG = {"math": MATH, "r1": R1}, 100  # LONG: words of the longest prompt
+
+
+def gigabytes(text: str) -> float:
+    """The sum in the doctor's line on memory."""
+    return float(text.partition(" GB")[0].rpartition("= ")[2])
+
+
+def test_memory_of_the_mathematics(planned, capsys):
+    for size, said in ((24, "22 GB of 24"), (8, "7.6 GB of 8")):
+        code, found = planned(capsys, "math_1.5b.yaml", size)
+        assert code == 0 and said in header("math_1.5b.yaml")
+        assert f"{gigabytes(found['memory']):.2g} GB of {size}" == said
+
+
+OFFLINE = [
+    "judge=offline",
+    "decomposer=rules",
+    "verifier=lexical",
+    "reward_funcs=[format]",
+    "eval_size=0",
+    "system_prompt=null",
+]
+
+
+def test_memory_of_knowrl(planned, capsys):
+    """On one card of 80 GB, and on each of four cards of 24 GB."""
+    text = header("a800.yaml")
+    code, found = planned(capsys, "a800.yaml", 80, *OFFLINE)
+    assert code == 0 and f"80 GB, of which it takes {gigabytes(found['memory']):.0f}" in text, found
+    code, found = planned(capsys, "a800.yaml", 24, *OFFLINE)
+    assert code == 3 and f"r = 256 needs {gigabytes(found['memory']):.0f} GB" in text, found
+    smaller = ["lora_r=64", "lora_alpha=128", "per_device_train_batch_size=6"]
+    code, found = planned(capsys, "a800.yaml", 24, *OFFLINE, *smaller)
+    assert code == 0 and "24 GB do for lora_r=64 lora_alpha=128" in text, found
+
+
+def test_batches_of_knowrl():
+    """Four ranks of 6 x 4 make the batch of one of 24 x 4."""
+    config, _ = load_config(CONFIGS / "a800.yaml")
+    completions = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    questions = completions // config.num_generations
+    assert f"{completions} completions a step = {questions} questions x {config.num_generations} answers" in header(
+        "a800.yaml"
+    )
+    assert f"{config.max_steps} steps see {config.max_steps * questions:,} questions" in header("a800.yaml")
+    small, _ = load_config(CONFIGS / "a800.yaml", ["per_device_train_batch_size=6"])
+    assert 4 * small.per_device_train_batch_size * small.gradient_accumulation_steps == completions
+
+
+def test_the_two_stages_of_knowrl_share_their_prompt():
+    """Its examples have the format that is rewarded: an answer, and a refusal."""
+    stage1, _ = load_config(CONFIGS / "a800_sft.yaml", kind=SftConfig)
+    stage2, _ = load_config(CONFIGS / "a800.yaml")
+    assert stage1.system_prompt == stage2.system_prompt
+    examples = stage2.system_prompt.partition("Two examples:\n")[2]
+    answers = [parse(part + "</answer>") for part in examples.split("</answer>") if part.strip()]
+    assert [answer.problem for answer in answers] == ["", ""]
+    assert not is_refusal(answers[0].answer) and is_refusal(answers[1].answer)
+
+
+def test_knowrls_data_as_its_files_are(capsys):
+    """3,177 questions, of which training sees fewer than are left; 1,798 conversations."""
+    stage1, _ = load_config(CONFIGS / "a800_sft.yaml", kind=SftConfig)
+    stage2, _ = load_config(CONFIGS / "dapo.yaml")  # the longest
+    questions = read_records(real_data("knowrl/knowrl_RLdata.json"))
+    conversations = read_records(real_data("knowrl/knowrl_coldstart.json"))
+    assert f"{len(questions):,} questions" in (CONFIGS / "a800.yaml").read_text()
+    completions = stage2.per_device_train_batch_size * stage2.gradient_accumulation_steps
+    assert stage2.max_steps * completions // stage2.num_generations <= len(questions) - stage2.eval_size
+    steps = ceil(stage1.num_train_epochs * len(conversations) / stage1.per_device_train_batch_size)
+    assert f"{len(conversations):,} make {steps:,} steps" in header("a800_sft.yaml")
+    assert (stage2.dataset_split in "knowrl_RLdata") and (stage1.dataset_split in "knowrl_coldstart")
+
+
+def share_trained(folder: Path, **keys) -> tuple[float, float]:
+    """Millions of trained weights, and percent of all."""
+    settings = [f"{name}={value}" for name, value in keys.items()]
+    config, _ = load_config(CONFIGS / "math_1.5b.yaml", settings)
+    model = Decoder(read_config(folder), Build(lora_spec(config), False, torch.bfloat16, "meta"))
+    trained = sum(parameter.numel() for parameter in model.parameters())
+    all_weights = trained + sum(tensor.numel() for tensor in tensor_slots(model).values())
+    return trained / 1e6, 100 * trained / all_weights
+
+
+def test_share_of_trained_weights_of_the_mathematics(tmp_path):
+    folder = write_hollow_checkpoint(tmp_path, MATH)
+    millions, percent = share_trained(folder)
+    _, percent_of_seven = share_trained(folder, lora_target_modules="all")
+    assert f"{millions:.1f} million weights are trained, {percent:.2f} % as published" in header("math_1.5b.yaml")
+    assert f"it is {percent_of_seven:.2f} %" in header("math_1.5b.yaml")
+
+
+def test_steps_of_the_mathematics():
+    """The guide's own arithmetic: 18,946 questions x 2 answers = 37,892 completions, 16 a step."""
+    config, _ = load_config(CONFIGS / "math_1.5b.yaml")
+    completions = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    questions = completions // config.num_generations
+    assert (completions, questions) == (16, 8) and round(18946 * 2 / completions, -1) == 2370
+    steps = ceil(config.num_train_epochs * 18946 / questions)
+    assert f"{18946 // questions:,} steps per epoch" in header("math_1.5b.yaml")
+    assert f"{steps:,} in all" in header("math_1.5b.yaml")
+    assert 2 * steps / 3600 > 3.9 and 3 * steps / 3600 < 6, "4 to 6 hours at 2 to 3 s per step, as published"
+
+
+def test_a_reward_of_70_percent_needs_80_to_85_percent_right():
+    config, _ = load_config(CONFIGS / "math_1.5b.yaml")
+    for wrong, percent in ((config.math_reward_wrong, 85), (config.math_reward_no_answer, 80)):
+        right = percent / 100
+        assert right * config.math_reward_correct + (1 - right) * wrong == pytest.approx(0.7)
+    assert "80 to 85 % right" in header("math_1.5b.yaml")
+
+
+def test_the_cold_start_of_the_mathematics_fits_its_stage_2():
+    stage1, _ = load_config(CONFIGS / "math_1.5b_sft.yaml", kind=SftConfig)
+    stage2, _ = load_config(CONFIGS / "math_1.5b.yaml")
+    for key in ("model_name_or_path", "system_prompt", "lora_r", "lora_alpha", "num_train_epochs"):
+        assert getattr(stage1, key) == getattr(stage2, key), key
+    assert stage1.max_length == stage2.max_prompt_length + stage2.max_completion_length
+    named, _ = load_config(CONFIGS / "math_1.5b.yaml", ["cold_start=configs/math_1.5b_sft.yaml"])
+    assert named.cold_start == "configs/math_1.5b_sft.yaml"

@@ -1,0 +1,210 @@
+"""What a run records of its steps: every one in metrics.jsonl, means on the terminal and in trackers, which never end
+it."""
+
+import json
+import math
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from grpo.config.load import load_config
+from grpo.doctor import main as doctor
+from grpo.errors import UserError
+from grpo.run.metrics import Window
+from grpo.run.run import Run
+from grpo.run.trackers import check_trackers
+from grpo.schema import Completion, Group, Prompt
+
+NO_ACCOUNT = ("WANDB_API_KEY", "WANDB_MODE", "SWANLAB_API_KEY", "SWANLAB_MODE", "WANDB_PROJECT", "SWANLAB_PROJ_NAME")
+
+
+def configured(tmp_path, **keys):
+    keys = {
+        "model_name_or_path": "m",
+        "dataset_id_or_path": "d",
+        "output_dir": tmp_path / "run",
+        "reward_funcs": "exact",
+        "report_to": "none",
+        "disable_tqdm": "true",
+        "device": "cpu",
+        "logging_steps": 3,
+        **keys,
+    }
+    return load_config(None, [f"{name}={value}" for name, value in keys.items()])[0]
+
+
+class StandIn(SimpleNamespace):
+    """A tracker's module, which remembers what it was told, or fails where it is asked to."""
+
+    def __init__(self, *failing):
+        super().__init__(told=[], failing=failing)
+
+    def __getattr__(self, name):
+        if name not in ("init", "log", "finish"):
+            raise AttributeError(name)
+
+        def call(*arguments, **named):
+            if name in self.failing:
+                raise RuntimeError(f"{name} broke")
+            self.told.append((name, arguments, named))
+
+        return call
+
+    def scalars(self):
+        return [(named["step"], arguments[0]) for name, arguments, named in self.told if name == "log"]
+
+
+@pytest.fixture
+def modules(monkeypatch, tmp_path):
+    """Stand-in modules of all services, where nobody is logged in."""
+    for variable in NO_ACCOUNT:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("NETRC", raising=False)
+    found = {name: StandIn() for name in ("wandb", "swanlab", "trackio")}
+    for name, module in found.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return found
+
+
+def group():
+    completion = Completion([1], [0.0], [0.0], "stop", "hello")
+    return Group(Prompt(0, "p", (1,), {}), [completion])
+
+
+def steps(config, total, metrics=lambda step: {"reward": float(step)}, stop=None):
+    """Record the steps of a run of `total` steps, as far as `stop`; return the lines of metrics.jsonl."""
+    with Run(config) as run:
+        run.start_log(total, 0)
+        for step in range(1, (stop or total) + 1):
+            run.report(step, {"step_time": 1.0, **metrics(step)}, [group()])
+    return [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_every_step_is_in_metrics_and_the_first_and_the_last_in_completions(tmp_path):
+    lines = steps(configured(tmp_path, logging_steps=10), 12)
+    assert [line["step"] for line in lines] == list(range(1, 13))
+    assert [line["reward"] for line in lines] == list(range(1, 13))
+    written = sorted(path.name for path in (tmp_path / "run" / "completions").iterdir())
+    assert written == ["step-000001.jsonl", "step-000010.jsonl", "step-000012.jsonl"]
+
+
+def test_a_printed_line_of_several_steps_is_their_mean(tmp_path, capsys):
+    steps(configured(tmp_path), 8)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
+    assert lines == [
+        "step 3 of 8, mean of 3: reward +2.00",
+        "step 6 of 8, mean of 3: reward +5.00",
+        "step 8 of 8, mean of 2: reward +7.50",
+    ]
+
+
+def test_a_run_that_is_stopped_prints_the_steps_of_an_unfinished_line(tmp_path, capsys):
+    steps(configured(tmp_path, logging_steps=10), 20, stop=2)
+    assert "step 2 of 20, mean of 2: reward +1.50" in capsys.readouterr().err
+
+
+def test_a_bad_step_is_on_record_and_in_no_mean(tmp_path, capsys):
+    def metrics(step):
+        return {"reward": 1.0, "grad_norm": math.nan if step == 2 else 3.0}
+
+    lines = steps(configured(tmp_path, logging_steps=4, log_completions="false"), 4, metrics)
+    assert [line["grad_norm"] for line in lines] == [3.0, None, 3.0, 3.0]
+    assert "grad 3.000" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "run" / "completions").iterdir()] == ["step-000002.jsonl"]
+
+
+def test_what_counts_since_the_start_is_taken_as_it_is():
+    window = Window()
+    for step in (1, 2, 3):
+        window.add({"num_tokens": 10.0 * step, "judge/calls": step, "reward": float(step), "epoch": step / 10})
+    window.add({"num_tokens": 40.0, "judge/calls": 4, "epoch": 0.4, "reward": math.nan})
+    assert window.take() == {"num_tokens": 40, "judge/calls": 4, "reward": 2, "epoch": 0.4}
+    assert window.number == 0 and window.take() == {}
+
+
+# --- trackers ------------------------------------------------------------------------------------------------------
+
+
+def test_trackers_get_the_means_and_the_names_that_the_user_chose(tmp_path, modules, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "k")
+    monkeypatch.setenv("SWANLAB_MODE", "offline")
+    keys = {"wandb_project": "a", "wandb_entity": "team", "swanlab_project": "0123", "project": "p", "run_name": "1e5"}
+    steps(configured(tmp_path, report_to="wandb,swanlab,trackio", **keys), 4)
+    for module in modules.values():
+        assert [(step, metrics["reward"]) for step, metrics in module.scalars()] == [(3, 2.0), (4, 4.0)]
+        assert [name for name, *_ in module.told] == ["init", "log", "log", "finish"]
+    started = {name: dict(module.told[0][2]) for name, module in modules.items()}
+    assert all(place.pop("config")["output_dir"] == str(tmp_path / "run") for place in started.values())
+    assert started == {
+        "wandb": {"project": "a", "entity": "team", "name": "1e5"},
+        "swanlab": {"project": "0123", "experiment_name": "1e5"},
+        "trackio": {"project": "p", "name": "1e5"},
+    }
+
+
+def test_a_services_own_variable_names_the_project_where_the_config_does_not(tmp_path, modules, monkeypatch):
+    monkeypatch.setenv("WANDB_PROJECT", "from the shell")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    steps(configured(tmp_path, report_to="wandb"), 1)
+    assert modules["wandb"].told[0][2]["project"] == "from the shell"
+
+
+@pytest.mark.parametrize("failing", ["init", "log", "finish"])
+def test_a_tracker_that_fails_warns_once_and_the_run_goes_on(tmp_path, modules, monkeypatch, capsys, failing):
+    monkeypatch.setitem(sys.modules, "trackio", StandIn(failing))
+    lines = steps(configured(tmp_path, report_to="trackio", logging_steps=1), 4)
+    assert len(lines) == 4
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert warnings == [f"warning: trackio failed (RuntimeError: {failing} broke); training continues"]
+
+
+def test_a_tracker_that_is_not_installed_is_found_before_anything_else(tmp_path, modules, monkeypatch):
+    monkeypatch.setitem(sys.modules, "swanlab", None)
+    with (
+        pytest.raises(UserError, match="swanlab, which is not installed") as error,
+        Run(configured(tmp_path, report_to="swanlab")),
+    ):
+        pass
+    assert error.value.exit_code == 2 and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["wandb", "swanlab"])
+def test_a_login_is_looked_for_where_the_service_keeps_it(tmp_path, modules, monkeypatch, name):
+    config = configured(tmp_path, report_to=name)
+    with pytest.raises(UserError, match="nobody is logged in") as error:
+        check_trackers(config)
+    assert error.value.exit_code == 3 and f"{name.upper()}_API_KEY" in error.value.fix
+    for variable, value in ((f"{name.upper()}_API_KEY", "k"), (f"{name.upper()}_MODE", "offline")):
+        with monkeypatch.context() as shell:
+            shell.setenv(variable, value)
+            assert check_trackers(config) == name
+    home = tmp_path / "home"
+    (home / ".swanlab").mkdir(parents=True)
+    (home / ".netrc").write_text("machine api.wandb.ai login user password x\n")
+    (home / ".swanlab" / ".netrc").write_text("machine swanlab.cn login user password x\n")
+    assert check_trackers(config) == name
+
+
+def test_a_private_wandb_has_a_login_of_its_own(tmp_path, modules, monkeypatch):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / ".netrc").write_text("machine wandb.example.org login user password x\n")
+    config = configured(tmp_path, report_to="wandb")
+    with pytest.raises(UserError, match="nobody is logged in"):
+        check_trackers(config)
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
+    assert check_trackers(config) == "wandb"
+
+
+def test_nothing_is_needed_without_a_service(tmp_path, modules):
+    assert check_trackers(configured(tmp_path, report_to="trackio")) == "trackio"
+    assert check_trackers(configured(tmp_path, report_to="none")) == "none"
+
+
+def test_the_doctor_checks_the_trackers(tmp_path, modules, capsys):
+    arguments = ["model_name_or_path=m", "dataset_id_or_path=d", f"output_dir={tmp_path / 'run'}", "reward_funcs=exact"]
+    (tmp_path / "c.yaml").write_text("\n".join(argument.replace("=", ": ", 1) for argument in arguments))
+    assert doctor([str(tmp_path / "c.yaml"), "report_to=wandb", "--json"]) != 0
+    found = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)}
+    assert not found["trackers"]["ok"] and "nobody is logged in" in found["trackers"]["text"]

@@ -1,0 +1,66 @@
+"""Which questions are trained on, and which are held out."""
+
+import pytest
+from making import write_rows
+
+from grpo.config.load import load_config
+from grpo.data.questions import Questions, load_rows
+from grpo.errors import CONFIG, PREFLIGHT, UserError
+
+
+def configured(data, *keys):
+    given = [f"dataset_id_or_path={data}", "model_name_or_path=m", "output_dir=o", "reward_funcs=exact", *keys]
+    return load_config(None, given)[0]
+
+
+@pytest.fixture()
+def data(tmp_path):
+    return write_rows(tmp_path / "q.jsonl", [{"question": f"{i}?", "answer": str(i)} for i in range(10)])
+
+
+def rows_of(config, questions):
+    return [row.index for row in load_rows(config, (), questions)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "trained", "held_out"),
+    [
+        ((), range(10), None),
+        (("max_samples=4",), range(4), None),
+        (("eval_size=3",), range(7), range(7, 10)),
+        (("eval_size=3", "max_samples=4", "eval_max_samples=2"), range(4), range(7, 9)),
+        (("eval_size=9", "max_samples=10"), range(1), range(1, 10)),
+    ],
+    ids=str,
+)
+def test_held_out_rows_are_the_last_and_are_not_trained_on(data, keys, trained, held_out):
+    config = configured(data, *keys)
+    assert rows_of(config, Questions.to_train(config)) == list(trained)
+    questions = Questions.held_out(config)
+    assert (questions and rows_of(config, questions)) == (held_out and list(held_out))
+
+
+def test_a_file_of_its_own_is_held_out_whole(data):
+    config = configured(data, f"eval_dataset_id_or_path={data}", "eval_max_samples=2")
+    assert rows_of(config, Questions.to_train(config)) == list(range(10))
+    assert rows_of(config, Questions.held_out(config)) == [0, 1]
+
+
+def test_something_must_be_left_to_train_on(data):
+    config = configured(data, "eval_size=10")
+    with pytest.raises(UserError, match="no question is left") as error:
+        load_rows(config, (), Questions.to_train(config))
+    assert error.value.exit_code == PREFLIGHT and "lower eval_size" in error.value.fix
+
+
+def test_held_out_questions_have_one_source(data):
+    with pytest.raises(UserError) as error:
+        configured(data, "eval_size=1", f"eval_dataset_id_or_path={data}")
+    assert error.value.exit_code == CONFIG and "set one of them" in error.value.why
+
+
+def test_rows_beyond_max_samples_are_not_read_without_need(tmp_path):
+    """A quick test on ten rows must not fail at the eleventh."""
+    data = write_rows(tmp_path / "q.jsonl", [{"question": "a", "answer": "b"}, {"question": None, "answer": "b"}])
+    config = configured(data, "max_samples=1")
+    assert rows_of(config, Questions.to_train(config)) == [0]

@@ -1,0 +1,226 @@
+"""The rules: each recognises a run that has its failure, and keeps quiet about one that nearly has it."""
+
+import math
+from pathlib import Path
+
+import pytest
+from test_train import run
+
+from grpo.errors import UserError
+from grpo.run import rules
+from grpo.run.health import Watch
+from grpo.run.rules import ENDINGS, RULES, History, advice, meaning
+
+HEALTHY = {
+    "reward_std": 0.5,
+    "frac_reward_zero_std": 0.3,
+    "advantage_abs_mean": 0.6,
+    "accuracy": 0.5,
+    "refusal_rate": 0.1,
+    "refusal_rate_known": 0.05,
+    "coverage": 0.7,
+    "entropy": 0.8,
+    "grad_norm": 0.2,
+    "rewards/format/mean": 0.6,
+    "rewards/format/std": 0.4,
+    "rewards/format/unscored_frac": 0.0,
+    "completions/mean_length": 100.0,
+    "completions/clipped_ratio": 0.05,
+    "sampling/kept_groups": 0.5,
+    "time/reward": 1.0,
+    "step_time": 10.0,
+}
+
+
+def watched(num_steps: int = 40, config=None, prompt: str = "", end: bool = True, **changes) -> dict[str, object]:
+    """The alarms, by rule, of a run whose reward rises. changes: metric -> a function of the step, or a value."""
+    watch = Watch(History(config=config or {}, prompt=prompt))
+    for step in range(1, num_steps + 1):
+        metrics = {**HEALTHY, "reward": step / num_steps + 0.02 * (-1) ** step}
+        for name, change in changes.items():
+            metrics[name] = change(step) if callable(change) else change
+        watch.check(step, metrics)
+    if end:
+        watch.end()
+    return {alarm.rule.__name__: alarm for alarm in watch.alarms}
+
+
+def late(before, after, begin: int = 20):
+    """A metric that changes at a step."""
+    return lambda step: after if step >= begin else before
+
+
+def flat(step: int) -> float:
+    """A reward that goes nowhere."""
+    return 0.5 + 0.02 * (-1) ** step
+
+
+def test_a_healthy_run_raises_no_alarm():
+    assert watched() == {}
+
+
+# rule -> (a run that has it, the step of the alarm, words of its sentence), (a run that nearly has it)
+CASES = {
+    "not_finite": (
+        ({"grad_norm": late(0.2, math.nan, 30)}, 32, "since step 30"),
+        {"grad_norm": lambda step: math.nan if step % 3 else 0.2},
+    ),
+    "all_unscorable": (
+        ({"rewards/mine:f/unscored_frac": late(0.5, 1.0), "reward": late(0.5, math.nan)}, 22, "mine:f"),
+        {"rewards/mine:f/unscored_frac": 0.99},
+    ),
+    "constant_reward": (({"reward": 1.0, "reward_std": 0.0}, 3, "has the reward 1"), {"reward_std": 0.001}),
+    "no_signal": (
+        ({"frac_reward_zero_std": late(0.3, 0.9), "accuracy": 0.02}, 24, "since step 20, because only 2%"),
+        {"frac_reward_zero_std": lambda step: 0.9 if step % 5 else 0.7},
+    ),
+    "nothing_kept": (({"sampling/kept_groups": late(0.5, 0.0)}, 22, "since step 20"), {"sampling/kept_groups": 0.01}),
+    "format_never_right": (
+        ({"rewards/format/mean": -1.0, "rewards/format/std": 0.0}, 5, "the reward format is -1"),
+        {"rewards/format/mean": 1.0, "rewards/format/std": 0.0},
+    ),
+    "refuses_everything": (({"refusal_rate": late(0.1, 0.97, 12)}, 12, "97%"), {"refusal_rate": 1.0}),
+    "refuses_known": (({"refusal_rate_known": late(0.05, 0.4, 25)}, 30, "since step 21"), {"refusal_rate_known": 0.4}),
+    "coverage_falls": (({"coverage": late(0.7, 0.5, 25)}, 30, "70% of the questions"), {"coverage": late(0.7, 0.65)}),
+    "length_without_reward": (
+        ({"completions/mean_length": late(100.0, 200.0), "reward": flat}, 22, "100 tokens at the start"),
+        {"completions/mean_length": late(100.0, 200.0)},
+    ),
+    "cut_off": (
+        ({"completions/clipped_ratio": late(0.05, 0.4)}, 24, "40% of the completions are cut off"),
+        {"completions/clipped_ratio": lambda step: 0.4 if step % 5 else 0.2},
+    ),
+    "entropy_died": (({"entropy": late(0.8, 0.02, 41)}, 45, "entropy died since step 41"), {"entropy": late(0.8, 0.1)}),
+    "entropy_exploded": (({"entropy": late(0.8, 5.0)}, 24, "entropy has exploded"), {"entropy": late(0.8, 1.2)}),
+    "rewards_slower": (
+        ({"time/reward": late(1.0, 8.0), "judge/calls": 5.0}, 21, "the judge got slower"),
+        {"time/reward": late(0.01, 0.1)},
+    ),
+    "learned_nothing": (({"reward": flat}, 50, "learned nothing"), {}),
+}
+
+
+@pytest.mark.parametrize("rule", [rule.__name__ for rule in (*RULES, *ENDINGS)])
+def test_a_rule_recognises_its_failure_and_no_other(rule):
+    (failing, step, words), sound = CASES[rule]
+    alarm = watched(50, **failing)[rule]
+    assert alarm.step == step and words in alarm.text
+    assert rule not in watched(50, **sound)
+
+
+@pytest.mark.parametrize("rule", (*RULES, *ENDINGS))
+def test_a_rule_says_what_its_failure_means_and_what_to_do(rule):
+    assert meaning(rule).endswith(".") and advice(rule).endswith(".") and "To do" not in meaning(rule)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reason"),
+    [
+        ({"accuracy": 0.97}, "97% of the answers are right"),
+        ({"accuracy": 0.05, "refusal_rate": 0.9}, "90% of the completions decline"),
+        ({"accuracy": 0.05}, "too hard"),
+        ({"entropy": 0.01}, "hardly differ"),
+        ({}, "hardly tell"),
+    ],
+)
+def test_no_signal_says_why(metrics, reason):
+    assert reason in watched(frac_reward_zero_std=1.0, **metrics)["no_signal"].text
+
+
+def test_a_template_that_opens_the_think_block_is_named_as_the_reason():
+    changes = {"rewards/mine:my_format/mean": 0.0, "rewards/mine:my_format/std": 0.0}
+    assert "opens <think>" in watched(prompt="<|assistant|>\n<think>\n", **changes)["format_never_right"].text
+    assert "opens <think>" not in watched(prompt="<|assistant|>\n", **changes)["format_never_right"].text
+
+
+def test_float16_may_search_its_loss_scale():
+    skipped = {"grad_norm": lambda step: math.inf if step < 8 else 0.2}
+    assert watched(config={"torch_dtype": "float16"}, **skipped) == {}
+    assert "not_finite" in watched(**skipped)
+
+
+def test_a_learned_task_may_be_deterministic():
+    assert "entropy_died" not in watched(entropy=late(0.8, 0.001), accuracy=late(0.5, 0.99, 15))
+
+
+def test_a_run_whose_reward_falls_got_worse():
+    assert "got worse" in watched(reward=lambda step: -step / 40)["learned_nothing"].text
+
+
+def test_stage_1_learns_if_its_loss_falls():
+    def of_stage_1(loss):
+        watch = Watch()
+        for step in range(1, 31):
+            watch.check(step, {"loss": loss(step), "grad_norm": 1.0, "step_time": 1.0})
+        return [alarm.rule.__name__ for alarm in watch.end()]
+
+    assert of_stage_1(lambda step: 3 / step) == [] and of_stage_1(flat) == ["learned_nothing"]
+
+
+def test_an_alarm_is_raised_once_and_may_pass():
+    watch = Watch()
+    for step in range(1, 31):
+        watch.check(step, {**HEALTHY, "reward": 1.0, "frac_reward_zero_std": 0.9 if step < 10 else 0.1})
+    (alarm,) = watch.alarms
+    assert alarm.step == 5 and alarm.rule is rules.no_signal and not watch.holds(alarm)
+
+
+@pytest.mark.parametrize("metrics", [{}, {"reward": math.nan}, {"rewards/format/mean": math.nan}])
+def test_rules_bear_steps_without_their_metrics(metrics):
+    watch = Watch()
+    for step in range(1, 45):
+        watch.check(step, metrics)
+    watch.end()
+
+
+# --- real runs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rewards(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+@pytest.mark.parametrize(
+    ("rule", "keys"),
+    [
+        ("all_unscorable", {"reward_funcs": ["reward_functions:never_scorable"]}),
+        ("constant_reward", {"reward_funcs": ["reward_functions:always_zero"]}),
+        ("nothing_kept", {"reward_funcs": ["reward_functions:always_zero"], "dynamic_sampling": True}),
+        ("cut_off", {"max_completion_length": 2, "max_steps": 5}),
+    ],
+)
+def test_a_run_announces_its_failure_once(tmp_path, chat_checkpoint, rewards, capsys, rule, keys):
+    run(tmp_path, chat_checkpoint, **{"max_unscored": 1.0, **keys})
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: step")]
+    assert len([line for line in lines if advice(getattr(rules, rule)) in line]) == 1
+    assert rule in watched_again(tmp_path / "run")
+
+
+def test_a_run_that_learned_nothing_says_so_at_its_end(tmp_path, chat_checkpoint, rewards, capsys):
+    run(tmp_path, chat_checkpoint, reward_funcs=["reward_functions:always_zero"])
+    assert "the run learned nothing" in capsys.readouterr().err
+
+
+def test_steps_that_are_not_finite_are_announced_before_they_end_the_run(tmp_path, chat_checkpoint, rewards, capsys):
+    with pytest.raises(UserError):
+        run(tmp_path, chat_checkpoint, reward_funcs=["reward_functions:not_a_number"], max_steps=5)
+    assert "not_finite" in watched_again(tmp_path / "run")
+
+
+def test_a_resumed_run_does_not_repeat_its_alarms(tmp_path, chat_checkpoint, rewards, capsys):
+    keys = {"reward_funcs": ["reward_functions:always_zero"], "save_steps": 3}
+    run(tmp_path, chat_checkpoint, max_steps=3, **keys)
+    assert "step 3: every completion" in capsys.readouterr().err
+    run(tmp_path, chat_checkpoint, max_steps=5, resume_from_checkpoint=True, **keys)
+    assert "every completion" not in capsys.readouterr().err
+
+
+def watched_again(folder: Path) -> set[str]:
+    """What a replay of metrics.jsonl recognises."""
+    from grpo.run.record import read_record
+
+    watch = Watch()
+    for metrics in read_record(folder).steps:
+        watch.check(metrics["step"], metrics)
+    return {alarm.rule.__name__ for alarm in watch.alarms}
