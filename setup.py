@@ -21,7 +21,7 @@ setup(
         *(f"knowledge.{room}" for room in ("facts", "store")),
     ],
     package_dir={"grpo.kernels": "kernels"},  # its own name belongs to another library: see grpo/__init__.py
-    package_data={"rewards": ["examples/*.jsonl"]},
+    package_data={"grpo.report": ["page.html"], "rewards": ["examples/*.jsonl"]},
     install_requires=[
         "torch>=2.11,<2.14",
         "transformers>=5.0",
@@ -34,6 +34,7 @@ setup(
         "tqdm>=4.66",
         "tensorboard>=2.16",
         "matplotlib>=3.8",
+        "jinja2>=3.1",
     ],
     extras_require={
         "parquet": ["pyarrow>=14"],

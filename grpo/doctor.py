@@ -32,7 +32,7 @@ from grpo.model.policy import Policy, check_vocabulary, choose_dtype, find_parts
 from grpo.model.weights import read_config, tensor_slots
 from grpo.run import memory
 from grpo.run.trackers import check_trackers
-from grpo.sft import load_stage1
+from grpo.sft import is_done, load_stage1
 from rewards.registry import build_rewards
 
 CHECKPOINT_COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written once more
@@ -98,12 +98,12 @@ class Doctor:
     def cold_start(self) -> str:
         config = self.config
         stage1, _ = load_stage1(config)
-        final = Path(stage1.output_dir) / "final"
-        if final.exists():
-            self.start = replace(config, model_name_or_path=str(final))
+        if is_done(stage1, config.cold_start):
+            final = Path(stage1.output_dir) / "final"
+            self.start = replace(config, model_name_or_path=str(final), adapter_name_or_path=None)
             return f"done: {final}"
         self.start = stage1
-        return f"{config.cold_start} runs first, into {stage1.output_dir}"
+        return f"{config.cold_start} runs first, from {stage1.model_name_or_path or 'scratch'} into {stage1.output_dir}"
 
     def model(self) -> str:
         config, start = self.config, self.start

@@ -19,6 +19,7 @@ from grpo.run.run import Run
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Completion, Group, PackedBatch
 from grpo.storage import failpoint
+from rewards.custom import TrainerState
 from rewards.scorer import Scorer
 
 POLL_SECONDS = 0.005
@@ -26,6 +27,8 @@ POLL_SECONDS = 0.005
 
 class Rollout:
     """The prompts of a run, their order, the sampler and the scorer."""
+
+    total_steps = 0  # of the run; the trainer sets it
 
     def __init__(self, config: TrainConfig, run: Run, policy: Policy, scorer: Scorer, clock: Clock):
         self.config, self.run, self.policy, self.scorer, self.clock = config, run, policy, scorer, clock
@@ -56,6 +59,8 @@ class Rollout:
         if step == self.sampled_step:
             return self.groups
         self.is_graded, self.batch_std = False, None
+        epoch = self.order.position / self.order.num_rows
+        self.scorer.state = TrainerState(step, self.total_steps, epoch, self.run.ranks.rank == 0)
         dynamic = self.config.dynamic_sampling
         with self.clock.measure("time/generate"), self.run.interruptible(together=not dynamic):
             self.groups = self._sample_mixed(step) if dynamic else self._generate(step, 0)

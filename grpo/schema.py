@@ -36,6 +36,7 @@ class Prompt:
     text: str  # as rendered by the chat template
     ids: tuple[int, ...]  # its tokens; the last one predicts the first token of every completion
     columns: dict[str, Any]  # the data row: what the rewards see
+    messages: tuple[dict[str, str], ...] = ()  # before rendering, if the data holds conversations rather than questions
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ class Score:
 
     `outcome` says how the answer turned out, from rewards that can tell; accuracy and dynamic sampling use it, never
     the value, which may be shaped. `details` holds numbers to log, such as the share of supported facts. `asked` says
-    which services were asked (judge, knowledge base, decomposer), and whether each gave a usable answer.
+    which services were asked (judge, knowledge base, decomposer), and whether each gave a usable answer. `applies` is
+    False if a user's function returned None for all completions of a prompt: then its other rewards count alone.
+    `facts` are those that were checked, each with "fact", "verdict" and the id of the "passage" that decided, or None.
 
     >>> Score(None, "the judge could not be reached").value is None
     True
@@ -56,6 +59,8 @@ class Score:
     details: dict[str, float] = field(default_factory=dict)
     asked: dict[str, bool] = field(default_factory=dict)
     bonus: float = 0.0  # added to the advantage
+    applies: bool = True
+    facts: list[dict[str, str | None]] = field(default_factory=list)
 
 
 @dataclass

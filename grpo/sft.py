@@ -11,17 +11,27 @@ from pathlib import Path
 from grpo.config.load import load_config, parse_arguments
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.conversations import make_examples
-from grpo.data.hub import fetch_data
 from grpo.data.prompts import ChatEncoder
-from grpo.data.rows import Order, digest, read_records
+from grpo.data.registry import find_sources
+from grpo.data.rows import Order, digest
 from grpo.device.distributed import Ranks
-from grpo.errors import run_main
+from grpo.errors import UserError, run_main
+from grpo.model.adapter import is_adapter
 from grpo.run.guard import Guard
+from grpo.run.origin import check_origin, origin_of
 from grpo.run.plot import line_plot
 from grpo.run.run import Run
-from grpo.run.toy import make_world
+from grpo.run.toy import locate, make_world
 from grpo.schema import Group
 from grpo.trainer import Trainer
+
+MODEL_KEYS = (  # that say which model a run starts from
+    "model_name_or_path",
+    "model_revision",
+    "adapter_name_or_path",
+    "tokenizer_name_or_path",
+    "chat_template",
+)
 
 
 class SftTrainer(Trainer):
@@ -29,11 +39,8 @@ class SftTrainer(Trainer):
 
     def __init__(self, config: SftConfig, run: Run):
         super().__init__(config, run)
-        path = fetch_data(config.dataset_id_or_path, config.dataset_split)
-        records = read_records(path)[: config.max_samples or None]
         max_length = min(config.max_length, self.model.config.max_positions)
-        encoder = ChatEncoder(self.policy.tokenizer)
-        self.examples, num_cut, num_left_out = make_examples(records, path, encoder, config.system_prompt, max_length)
+        self.examples, num_cut, num_left_out = load_examples(config, ChatEncoder(self.policy.tokenizer), max_length)
         if num_cut or num_left_out:
             run.say(
                 f"note: of {len(self.examples)} answers {num_cut} are cut at {max_length} tokens; "
@@ -97,6 +104,7 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
     """Make a complete run of stage 1: metrics, checkpoints, final/ and loss.png."""
     with Run(config, notices, ranks) as run:
         run.config = config = make_world(config, run)
+        origin = origin_of(config)
         trainer = SftTrainer(config, run)
         trainer.restore()
         guard = Guard(trainer)
@@ -109,33 +117,66 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
             guard.after_step(metrics)
         trainer.save()
         trainer.health.end()
-        run.save_final(trainer.policy)
+        run.save_final(trainer.policy, origin)
         if run.ranks.is_main:
             line_plot(run.path / "loss.png", {"loss": trainer.losses}, "step", "loss of the answer tokens, nats")
 
 
+def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> tuple[list[Group], int, int]:
+    """Return the examples of all data sets, how many were cut, and how many were left out (see make_examples)."""
+    examples, num_cut, num_left_out = [], 0, 0
+    for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
+        records = source.read()[: config.max_samples or None]
+        found, cut, left_out = make_examples(records, source.path, encoder, config.system_prompt, max_length)
+        examples += found
+        num_cut, num_left_out = num_cut + cut, num_left_out + left_out
+    return examples, num_cut, num_left_out
+
+
+# --- as the first part of a run of stage 2 -------------------------------------------------------------------------
+
+
 def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
-    """Run the stage 1 that a stage 2 config names, if its output is missing; its result is the policy at step 0."""
+    """Run the stage 1 that a stage 2 config names, unless it is done; its result is the policy at step 0."""
     if not config.cold_start:
         return config
     stage1, notices = load_stage1(config)
     final = Path(stage1.output_dir) / "final"
-    if not final.exists():
-        run.say(f"cold start: {config.cold_start} into {stage1.output_dir}")
+    if is_done(stage1, config.cold_start):
+        run.say(f"cold start: {final} is what {config.cold_start} makes; it is used again")
+    else:
+        run.say(f"cold start: {config.cold_start} from {stage1.model_name_or_path or 'scratch'} into {final.parent}")
         sft(stage1, notices, run.ranks)
-    return replace(config, model_name_or_path=str(final), cold_start=None)
+    return replace(config, model_name_or_path=str(final), adapter_name_or_path=None, cold_start=None)
 
 
 def load_stage1(config: TrainConfig) -> tuple[SftConfig, list[str]]:
     """Load the stage 1 config that a stage 2 config names, and its notices.
 
-    In a toy world it belongs to the run: it lies in the run's directory and shares its seed.
+    What the stage 2 config says about the model is meant for stage 1, which comes first. In a toy world stage 1 belongs
+    to the run: it lies in the run's directory and shares its seed.
     """
     overrides = ["resume_from_checkpoint=true", f"disable_tqdm={config.disable_tqdm}"]
     if config.toy_world:
         output_dir = Path(config.output_dir) / "cold_start"
         overrides += [f"output_dir={output_dir}", f"toy_dir={config.toy_dir}", f"seed={config.seed}"]
+    if config.model_name_or_path and is_adapter(Path(config.model_name_or_path)):
+        raise UserError(
+            "model_name_or_path is an adapter, and cold_start names a stage 1",
+            f"{config.model_name_or_path} looks like the result of a stage 1 already",
+            "set cold_start=null to start from it; or give the base model, from which stage 1 starts",
+        )
+    named = [name for name in MODEL_KEYS if getattr(config, name) != getattr(SftConfig, name)]
+    overrides += [f"{name}={getattr(config, name)}" for name in named]
     return load_config(config.cold_start, overrides, SftConfig)
+
+
+def is_done(stage1: SftConfig, path: str) -> bool:
+    """Whether a stage 1 is finished. UserError (exit 2) if its result is not what the config at `path` makes now."""
+    final = Path(stage1.output_dir) / "final"
+    if final.exists():
+        check_origin(final, locate(stage1), path)
+    return final.exists()
 
 
 def main(argv: list[str]) -> None:

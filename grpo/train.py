@@ -47,6 +47,7 @@ class GrpoTrainer(Trainer):
             self.rollout.groups_per_rank * self.ranks.world,
             self.rollout.longest,
         )
+        self.rollout.total_steps = self.total_steps
         if run.device.type == "cuda":
             run.say(
                 f"on this GPU: {ops.describe(run.device)}; decode attention {self.rollout.sampler.decode_kernel}; "

@@ -4,7 +4,8 @@ A reward's file is imported only when a run uses that reward. This folder may im
 lies below the trainer: schema, errors, storage, the choice of a device; the command score.py also reads rows and
 configurations as the trainer does. `grpo` imports this folder. Read in this order:
 
-    registry.py     what a reward is; names to rewards; users' own functions with TRL's signature
+    registry.py     what a reward is; names to rewards
+    custom.py       users' own functions: found by name, called with TRL's signature
     format.py       one <think> block, one <answer> block, nothing else
     exact.py        the answer equals the truth after normalisation
     choice.py       the answer names the letter of the right choice

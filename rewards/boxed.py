@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from rewards.mathematics.algebra import Algebra, Unreadable
-from rewards.mathematics.application import mark_applications, share_parameters
+from rewards.mathematics.application import mark_applications, number_parameters
 from rewards.mathematics.compare import same
 from rewards.mathematics.read import read_answer
 from rewards.mathematics.text import Token, clean, has_content, same_word, text_key, tokenize
@@ -61,7 +61,7 @@ def equivalent(answer: str, truth: str) -> bool:
         return False
     if text_key(answer_tokens) == text_key(truth_tokens) or same_word(answer_tokens, truth_tokens):
         return True
-    answer_tokens = share_parameters(answer_tokens, truth_tokens)
+    answer_tokens, truth_tokens = number_parameters(answer_tokens, truth_tokens)
     answer_tokens, truth_tokens = mark_applications(answer_tokens, truth_tokens)
     algebra = Algebra()
     if _same_value(answer_tokens, truth_tokens, algebra):

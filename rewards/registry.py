@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo.errors import CONFIG, INTERNAL, UserError
+from grpo.errors import CONFIG, UserError
 from grpo.schema import Score
+from rewards.custom import UserFunction, call, find_function, needed_columns, short_name
 
 Grade = Callable[[str, Mapping[str, Any]], Score | Awaitable[Score]]
-UserFunction = Callable[..., Sequence[float | None]]
 
 BUILT_IN = {  # a reward's name -> module:function, which builds it from the configuration's keys
     "format": "rewards.format:build",
@@ -44,6 +44,7 @@ PRESETS = {
 class Reward:
     """A named reward: it has either `grade` (for one completion and its row's columns) or `function` (for a group).
 
+    timeout_s: seconds that a call of `function` may take.
     needs: columns without which it cannot work.
     slow: it waits for something, such as an API; then micro-batches are trained in the order in which rewards arrive.
     prepare: called once before the first step with the data set's rows, to find out now what would fail later; it may
@@ -56,6 +57,7 @@ class Reward:
     name: str
     grade: Grade | None = None
     function: UserFunction | None = None
+    timeout_s: float | None = None
     needs: tuple[str, ...] = ()
     slow: bool = False
     prepare: Callable[[Sequence[Mapping[str, Any]], Callable[[str], None]], None] | None = None
@@ -68,7 +70,8 @@ class Reward:
     ) -> list[float | None]:
         """Grade as TRL does: return one number, or None, per completion; a column holds one value per completion."""
         if self.function is not None:
-            scores = self.grade_group(prompts, completions, columns)
+            given = {"prompts": prompts, "completions": completions, **columns}
+            scores = asyncio.run(call(self.name, self.function, len(completions), given))
         else:
             scores = []
             for i, completion in enumerate(completions):
@@ -77,32 +80,6 @@ class Reward:
             if inspect.iscoroutinefunction(self.grade):
                 scores = asyncio.run(_gather(scores))
         return [score.value for score in scores]
-
-    def grade_group(
-        self, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, Sequence[Any]]
-    ) -> list[Score]:
-        """Call the user's function for a group, and check that it returns a number or None per completion."""
-        try:
-            values = self.function(prompts=prompts, completions=completions, **columns)
-        except Exception as error:  # the user's code may raise anything; a reward is never invented in its place
-            what, why = f"the reward {self.name} failed", f"{type(error).__name__}: {error}"
-            raise UserError(what, why, "correct the function", INTERNAL) from error
-        if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != len(completions):
-            raise UserError(
-                f"the reward {self.name} must return a list of {len(completions)} numbers or None",
-                f"it returned {str(values)[:80]}",
-                "return one value per completion",
-                INTERNAL,
-            )
-        return [self._checked(value) for value in values]
-
-    def _checked(self, value: Any) -> Score:
-        if value is None:
-            return Score(None, "the function returned None")
-        if not isinstance(value, int | float):
-            what = f"the reward {self.name} returned {value!r}"
-            raise UserError(what, "a reward is a number or None", "correct the function", INTERNAL)
-        return Score(float(value))
 
 
 async def _gather(pending: Sequence[Awaitable[Score]]) -> list[Score]:
@@ -119,39 +96,24 @@ def expand(names: Sequence[str]) -> list[str]:
 
 def build_rewards(names: Sequence[str], options: Mapping[str, Any]) -> list[Reward]:
     """Build the rewards of these names, in order, each from its own keys of the configuration, `options`."""
-    return [_build(name, options) for name in expand(names)]
+    rewards = [_build(name, options) for name in expand(names)]
+    built = [reward.name for reward in rewards]
+    for name in {name for name in built if built.count(name) > 1}:
+        raise UserError(f"two rewards are named {name}", "metrics tell them apart by name", "rename a file", CONFIG)
+    return rewards
 
 
 def _build(name: str, options: Mapping[str, Any]) -> Reward:
     if name in BUILT_IN:
-        return _load(BUILT_IN[name])(options)
-    return Reward(name, function=_user_function(name))
-
-
-def _load(name: str) -> Callable:
-    module_name, _, function_name = name.partition(":")
-    return getattr(importlib.import_module(module_name), function_name)
-
-
-def _user_function(name: str) -> UserFunction:
+        module_name, _, function_name = BUILT_IN[name].partition(":")
+        return getattr(importlib.import_module(module_name), function_name)(options)
     if ":" not in name:
         raise UserError(
             f"unknown reward {name}",
             f"built in: {', '.join([*BUILT_IN, *PRESETS])}",
-            "use one of these, or package.module:function for your own",
+            "use one of these, or for your own package.module:function or path/file.py:function",
             CONFIG,
         )
-    try:
-        function = _load(name)
-    except (ImportError, AttributeError) as error:
-        fix = "run from the folder that holds the module, or install it"
-        raise UserError(f"cannot import the reward {name}", str(error), fix, CONFIG) from None
-    parameters = inspect.signature(function).parameters
-    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        raise UserError(
-            f"the reward {name} takes no **kwargs",
-            f"its parameters are {', '.join(parameters)}; all columns of the data are passed",
-            "define it as f(prompts, completions, **columns)",
-            CONFIG,
-        )
-    return function
+    function = find_function(name)
+    timeout_s = options["reward_timeout_s"]
+    return Reward(short_name(name), function=function, needs=needed_columns(function), timeout_s=timeout_s)

@@ -2,20 +2,24 @@
 
 Each completion is handed over the moment it ends. Rewards that grade one completion start at once: plain functions on a
 small thread pool, coroutines (API calls) on one event loop. A user's function sees a whole group, as soon as it is
-complete.
+complete; it has a deadline.
 """
 
 import asyncio
 import inspect
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 from grpo.schema import Group, Score
+from rewards import custom
 from rewards.registry import Reward
 
-NUM_THREADS = 4
+NUM_THREADS = 4  # and as many calls of plain functions of the user at a time
+POLL_SECONDS = 0.002
 
 
 class Scorer:
@@ -25,7 +29,10 @@ class Scorer:
         self.rewards = list(rewards)
         self.weights = list(weights) if weights else [1.0] * len(self.rewards)
         self.pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reward")
+        self.slots = asyncio.Semaphore(NUM_THREADS)
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.state = custom.TrainerState()
+        self.seconds = {reward.name: 0.0 for reward in self.rewards if reward.function}  # since the last metrics()
 
     @property
     def slow(self) -> bool:
@@ -46,16 +53,24 @@ class Scorer:
             self._start_group_functions(group)
 
     def collect(self, group: Group) -> None:
-        """Wait for a group's grades; set each completion's scores and its reward, their weighted sum."""
+        """Wait for a group's grades; set each completion's scores and its reward, their weighted sum.
+
+        Where a reward does not apply to the prompt, the sum is that of the others.
+        """
         for completion in group.completions:
             completion.scores = {}
-        for reward in self.rewards:
-            scores = [futures[reward.name].result() for futures in group.pending]
+        applying = []
+        for reward, weight in zip(self.rewards, self.weights, strict=True):
+            scores = [_wait_for(futures[reward.name]) for futures in group.pending]
             scores = reward.finish(scores) if reward.finish else scores
             for completion, score in zip(group.completions, scores, strict=True):
                 completion.scores[reward.name] = score
+            if scores[0].applies:
+                applying.append((reward, weight))
+        counts = any(weight for _, weight in applying)
+        rewards, weights = zip(*applying, strict=True) if counts else (self.rewards, self.weights)
         for completion in group.completions:
-            completion.reward = combine(completion.scores, self.rewards, self.weights)
+            completion.reward = combine(completion.scores, rewards, weights)
         group.pending = []
 
     def grade(self, groups: Sequence[Group]) -> None:
@@ -73,8 +88,13 @@ class Scorer:
                 reward.prepare(rows, say)
 
     def metrics(self) -> dict[str, float]:
-        """Return what the rewards count: calls, look-ups, costs."""
-        return {name: value for reward in self.rewards if reward.metrics for name, value in reward.metrics().items()}
+        """Return what the rewards count: calls, look-ups, costs, and the seconds of users' functions."""
+        metrics = {f"rewards/{name}/time": seconds for name, seconds in self.seconds.items()}
+        self.seconds = dict.fromkeys(self.seconds, 0.0)
+        for reward in self.rewards:
+            if reward.metrics:
+                metrics |= reward.metrics()
+        return metrics
 
     def close(self) -> None:
         """Free what the rewards hold. Grades that are still under way are given up."""
@@ -91,18 +111,25 @@ class Scorer:
         return self.pool.submit(reward.grade, text, row)
 
     def _start_group_functions(self, group: Group) -> None:
-        texts, size = [completion.text for completion in group.completions], len(group.completions)
-        columns = {
-            name: [value] * size
-            for name, value in group.prompt.columns.items()
-            if name not in ("prompts", "completions", "prompt")
-        }
-        columns["completion_ids"] = [completion.ids for completion in group.completions]
         for reward in self.rewards:
             if reward.function is not None:
-                task = self.pool.submit(reward.grade_group, [group.prompt.text] * size, texts, columns)
+                task = asyncio.run_coroutine_threadsafe(self._grade_group(reward, group), self._event_loop())
                 for index, futures in enumerate(group.pending):
                     futures[reward.name] = _Element(task, index)
+
+    async def _grade_group(self, reward: Reward, group: Group) -> list[Score]:
+        """Call a user's function; past its deadline, its group is unscorable, and nobody waits for it any longer."""
+        given = custom.arguments(group, self.state)
+        size = len(group.completions)
+        async with nullcontext() if custom.is_async(reward.function) else self.slots:
+            started = time.perf_counter()
+            call = asyncio.ensure_future(custom.call(reward.name, reward.function, size, given))
+            await asyncio.wait([call], timeout=reward.timeout_s)
+            self.seconds[reward.name] += time.perf_counter() - started
+        if call.done():
+            return call.result()
+        call.cancel()
+        return [Score(None, f"no answer within {reward.timeout_s:g} s (reward_timeout_s)")] * size
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         if self.loop is None:
@@ -122,6 +149,13 @@ class _Element:
 
     def result(self) -> Score:
         return self.task.result()[self.index]
+
+
+def _wait_for(future: Future | _Element) -> Score:
+    """Wait for a grade. A signal interrupts this wait on every system, which a lock's would not."""
+    while not future.done():
+        time.sleep(POLL_SECONDS)
+    return future.result()
 
 
 def combine(scores: dict[str, Score], rewards: Sequence[Reward], weights: Sequence[float]) -> float | None:

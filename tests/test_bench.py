@@ -102,7 +102,7 @@ def test_profiles_name_the_kernels(bench, capfd, name):
 
 
 def test_every_benchmark_is_tested():
-    shared = {"__init__", "timing", "ceilings", "workload", "models", "steps", "report"}
+    shared = {"__init__", "timing", "ceilings", "workload", "models", "steps", "report", "rewriting"}
     tested_apart = {"knowrl_effect", "verifier"}  # the latter in tests/rewards/test_boxed_replay.py
     files = {path.stem for path in (ROOT / "bench").glob("*.py")}
     assert files - shared - tested_apart == {name for name, _ in RUNS}

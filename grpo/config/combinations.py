@@ -40,7 +40,7 @@ def _training_checks(config: TrainConfig) -> list[tuple[bool, str]]:
         ),
         (
             config.eval_size and config.eval_dataset_id_or_path,
-            "eval_size and eval_dataset_id_or_path both name held-out questions; set one of them",
+            "eval_size and eval_dataset_id_or_path both name held-out questions; set one of them, such as eval_size=0",
         ),
         ("{question}" not in config.prompt_template, "prompt_template does not contain {question}"),
     ]

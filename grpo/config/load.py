@@ -82,6 +82,14 @@ def load_config(
     return config, notices
 
 
+def keys_of(overrides: Sequence[str], kind: type = TrainConfig) -> set[str]:
+    """Return the keys that `key=value` arguments set, whatever names they have there."""
+    reader = _Reader(kind, [])
+    for entry in read_overrides(overrides, []):
+        reader.read(entry)
+    return set(reader.values)
+
+
 def to_yaml(config: AnyConfig) -> str:
     """Return the configuration as YAML, from which `load_config` makes an equal one."""
     values = {}

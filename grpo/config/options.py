@@ -174,7 +174,10 @@ class DataKeys:
         None, "Column that splits the held-out questions: each of its values gets its own lines in the final table."
     )
     cold_start: str | None = key(
-        None, "Config of stage 1. It runs first if its output is missing, and stage 2 starts from its result."
+        None,
+        "Config of stage 1. It runs first, unless its output is there and was made with the same config, data and "
+        "base; stage 2 starts from its result. model_name_or_path, if set, is the base that stage 1 starts from. "
+        "null: start from model_name_or_path as it is, such as your own fine-tuned checkpoint or adapter.",
     )
 
 
@@ -241,8 +244,8 @@ class LossKeys:
 class RewardKeys:
     reward_funcs: list[str] = key(
         None,
-        "Rewards: built-in names, package.module:function, or the presets knowrl, knowrl_v1 and knowrl_v2. "
-        "rewards/registry.py lists them.",
+        "Rewards: built-in names, package.module:function, path/file.py:function, or the presets knowrl, knowrl_v1 "
+        "and knowrl_v2. rewards/registry.py lists them.",
     )
     reward_weights: list[float] | None = key(
         None, "One weight per reward. Unset: all 1. A reward of weight 0 is logged and not paid."
@@ -259,6 +262,12 @@ class RewardKeys:
     tiar_lambda: float = key(1.0, "For the reward tiar: weight of what is added to the advantage of a refusal.", low=0)
     soft_punish_cache: int = key(
         0, "For the reward soft_overlong_punishment: tokens before the length limit at which the penalty starts.", low=0
+    )
+    reward_timeout_s: float = key(
+        120.0,
+        "Seconds that a call of your own reward may take. After them its completions are unscorable. Code that never "
+        "lets Python's other threads run, such as an endless regular expression, cannot be interrupted.",
+        above=0,
     )
     eval_reward_funcs: list[str] | None = key(None, "Rewards that grade the held-out questions. Unset: reward_funcs.")
 
@@ -378,7 +387,12 @@ class SftKeys:
         None, "Conversations in the format ShareGPT, Alpaca or messages: a JSON or JSONL file, or a hub id."
     )
     dataset_split: str = key("train", "File of a hub data set to use: the one whose name contains this word.")
-    max_samples: int = key(0, "Use only this many rows, from the first. 0: all.", low=0)
+    dataset_dir: str | None = key(
+        None,
+        "Folder of LLaMA-Factory's dataset_info.json. dataset_id_or_path may then hold names that are registered "
+        "there, separated by commas. Unset: data, if that holds one.",
+    )
+    max_samples: int = key(0, "Use only this many rows of each data set, from the first. 0: all.", low=0)
     max_length: int = key(3072, "Cut answers so that prompt and answer fit; leave out longer prompts.", low=2)
     system_prompt: str | None = key(None, "System message of conversations that have none.")
 
@@ -403,7 +417,7 @@ def describe_keys(kind: type) -> str:
 
 def _describe_key(entry: Field, column: int = 42, width: int = 120) -> list[str]:
     """Lay out one key like argparse: name and default on the left, the meaning wrapped on the right."""
-    default = "required" if entry.name in REQUIRED else _as_yaml(entry.default)
+    default = "required" if entry.name in REQUIRED else as_yaml(entry.default)
     name = f"  {entry.name}: {default}"
     doc = textwrap.wrap(entry.metadata["doc"], width - column)
     if len(name) + 2 > column:
@@ -411,6 +425,7 @@ def _describe_key(entry: Field, column: int = 42, width: int = 120) -> list[str]
     return [name.ljust(column) + doc[0]] + [" " * column + line for line in doc[1:]]
 
 
-def _as_yaml(value: Any) -> str:
+def as_yaml(value: Any) -> str:
+    """Return a value as YAML, on one line."""
     value = list(value) if isinstance(value, tuple) else value
     return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()

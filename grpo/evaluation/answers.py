@@ -9,7 +9,6 @@ from grpo.device.draw import SamplingParams, hash_seed
 from grpo.errors import redact
 from grpo.model.policy import Policy
 from grpo.run.log import completion_record
-from grpo.run.metrics import outcome_of
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Group, Prompt
 from grpo.storage import write_atomically
@@ -38,14 +37,8 @@ def split_into_parts(groups: Sequence[Group], column: str | None) -> dict[str, l
 
 
 def answer_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """Return one record per answer: what completions/ holds about it, the question, and how it turned out."""
-    records = []
-    for group in groups:
-        question = group.prompt.columns.get("question")
-        for completion in group.completions:
-            more = {"question": question, "outcome": outcome_of(completion.scores)}
-            records.append(completion_record(group.prompt, completion) | more)
-    return records
+    """Return one record per answer, as completions/ holds them."""
+    return [completion_record(group.prompt, completion) for group in groups for completion in group.completions]
 
 
 def ungraded_records(groups: Sequence[Group]) -> list[dict[str, Any]]:

@@ -128,12 +128,14 @@ def _interval(known: Sequence[Sequence[Outcome]]) -> tuple[float, float]:
     return max(p - spread, 0.0), min(p + spread, 1.0)
 
 
-def wilson_interval(p: float, n: int) -> tuple[float, float]:
+def wilson_interval(p: float, n: float) -> tuple[float, float]:
     """Return Wilson's 95 % interval of a share p of n independent trials."""
+    if n <= 0:
+        return 0.0, 1.0
     scale = 1 + Z95**2 / n
     centre = p + Z95**2 / (2 * n)
     spread = Z95 * math.sqrt(p * (1 - p) / n + Z95**2 / (4 * n**2))
-    return (centre - spread) / scale, (centre + spread) / scale
+    return max(centre - spread, 0.0) / scale, min((centre + spread) / scale, 1.0)
 
 
 def _pass_at_k(known: Sequence[Sequence[Outcome]]) -> dict[str, float]:

@@ -120,7 +120,8 @@ def find_parts(name_or_path: str, revision: str, adapter: str | None) -> tuple[P
             "set model_name_or_path to the base, and adapter_name_or_path to the adapter",
             PREFLIGHT,
         )
-    return fetch_model(base), folder, base
+    base_revision = revision if Path(name_or_path).is_dir() else "main"  # a folder has no revision of its own
+    return fetch_model(base, base_revision), folder, base
 
 
 def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:

@@ -1,6 +1,7 @@
 """Every metric, defined once, under TRL's name where TRL has one. Logging any other name is an error.
 
-<name> stands for the name of a reward. With several processes, kb/*, judge/* and decomposer/* are those of rank 0.
+<name> stands for the name of a reward. With several processes, kb/*, judge/*, decomposer/* and the seconds of rewards
+are those of rank 0.
 """
 
 import re
@@ -9,7 +10,8 @@ from collections.abc import Iterable
 GLOSSARY = {
     "step": "steps done: generated batches that were trained on (stage 2) or updates (stage 1)",
     "epoch": "passes over the data, as a fraction",
-    "loss": "Eq. 7, summed over the step, mean over num_iterations; near 0 on-policy: see grad_norm for learning",
+    "loss": "Eq. 7, summed over the step, mean over num_iterations; near 0 on-policy: see grad_norm for learning; "
+    "stage 1: mean negative log-prob of the answer tokens",
     "learning_rate": "learning rate of this step",
     "grad_norm": "L2 norm of the gradient before clipping, of the last iteration",
     "num_tokens": "prompt and completion tokens since the start, all ranks; a prompt counts once per completion",
@@ -26,6 +28,7 @@ GLOSSARY = {
     "rewards/<name>/std": "standard deviation over scorable completions",
     "rewards/<name>/unscored_frac": "share of completions that this reward could not score; or, if larger, "
     "of those that needed a service or the knowledge base, the share that got no answer",
+    "rewards/<name>/time": "seconds of all calls of a user's function; they overlap each other and the sampling",
     "kl": "mean k3 estimate (Eq. 6) per completion token, nats",
     "entropy": "mean entropy per completion token of the distribution sampled from, nats",
     "clip_ratio/low_mean": "share of tokens whose ratio is below 1 - epsilon with a negative advantage",
@@ -87,11 +90,16 @@ GLOSSARY = {
     "decomposer/cost": "US dollars, by decomposer_prices",
     "tokens": "stage 1: answer tokens trained on in this step",
 }
-_PATTERNS = [re.compile(re.escape(name).replace("<name>", r"[^/]+")) for name in GLOSSARY]
+_PATTERNS = {name: re.compile(re.escape(name).replace("<name>", r"[^/]+")) for name in GLOSSARY}
+
+
+def meaning(name: str) -> str:
+    """Return the entry of a metric; "" if it has none."""
+    return next((GLOSSARY[entry] for entry, pattern in _PATTERNS.items() if pattern.fullmatch(name)), "")
 
 
 def check_names(names: Iterable[str]) -> None:
     """Raise KeyError if a metric has no entry in the glossary."""
-    unknown = [name for name in names if not any(pattern.fullmatch(name) for pattern in _PATTERNS)]
+    unknown = [name for name in names if not meaning(name)]
     if unknown:
         raise KeyError(f"metrics without an entry in the glossary: {unknown}")

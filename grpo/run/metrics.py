@@ -87,7 +87,8 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
         values = [c.scores[name].value for c in completions if c.scores[name].value is not None]
         metrics[f"rewards/{name}/mean"] = mean(values) if values else math.nan
         metrics[f"rewards/{name}/std"] = std(values)
-        metrics[f"rewards/{name}/unscored_frac"] = _unscored_share([c.scores[name] for c in completions])
+        applying = [c.scores[name] for c in completions if c.scores[name].applies or c.reward is None]
+        metrics[f"rewards/{name}/unscored_frac"] = _unscored_share(applying)
     outcomes = [outcome_of(completion.scores) for completion in completions]
     known = [outcome for outcome in outcomes if outcome is not None]
     if known:
@@ -116,6 +117,8 @@ def _unscored_share(scores: Sequence[Score]) -> float:
 
     A service that only few completions need, such as the decomposer for wrong answers, would hide among the others.
     """
+    if not scores:
+        return 0.0
     answered: dict[str, list[bool]] = {}
     for score in scores:
         for service, is_answered in score.asked.items():

@@ -54,6 +54,7 @@ FREE = {
     "api_cache",
     "verdict_cache",
     "max_unscored",
+    "reward_timeout_s",
 }
 WARNED = {
     "learning_rate",

@@ -27,6 +27,7 @@ from grpo.optim import Optimizer
 from grpo.run import checkpoint
 from grpo.run.alarm import Alarm
 from grpo.run.log import Log
+from grpo.run.origin import ORIGIN_FILE
 from grpo.run.resume import check_changes
 from grpo.run.run_dir import RunDir, close_debug_log, open_debug_log
 from grpo.run.trackers import check_trackers
@@ -78,14 +79,15 @@ class Run:
 
     def _check_deadline(self) -> None:
         """Refuse rewards that may take longer than the ranks wait for each other."""
-        deadline = getattr(self.config, "api_deadline_s", 0)
-        if deadline >= TIMEOUT.total_seconds():
-            raise UserError(
-                f"api_deadline_s is {deadline:g}",
-                f"after {TIMEOUT.total_seconds():g} s without a sign the other processes end",
-                "lower api_deadline_s",
-                CONFIG,
-            )
+        for name in ("api_deadline_s", "reward_timeout_s"):
+            deadline = getattr(self.config, name, 0)
+            if deadline >= TIMEOUT.total_seconds():
+                raise UserError(
+                    f"{name} is {deadline:g}",
+                    f"after {TIMEOUT.total_seconds():g} s without a sign the other processes end",
+                    f"lower {name}",
+                    CONFIG,
+                )
 
     def _configure_libraries(self) -> None:
         """Set precision, determinism and seeds of the libraries as the configuration says."""
@@ -200,14 +202,19 @@ class Run:
         else:
             self.log.write_evaluation(step, metrics)
 
-    def save_final(self, policy: Policy) -> None:
-        """Write final/, the adapter (or checkpoint) and the tokenizer, completely or not at all."""
+    def save_final(self, policy: Policy, origin: Mapping[str, Any] | None = None) -> None:
+        """Write final/, the adapter (or checkpoint) and the tokenizer, completely or not at all.
+
+        origin: what it was made from, which is written as well (see origin.py).
+        """
         self.is_training = False  # everything is saved, so a signal may end the run
         if self.ranks.is_main:
             temporary = self.path / "final.tmp"
             shutil.rmtree(temporary, ignore_errors=True)
             try:
                 policy.save(temporary)
+                if origin:
+                    (temporary / ORIGIN_FILE).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise

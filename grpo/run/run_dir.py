@@ -18,7 +18,15 @@ from pathlib import Path
 from grpo.errors import BUSY, CONFIG, STORAGE, UserError, redact
 from grpo.storage import run_in_forked_children, try_to_lock, write_atomically
 
-OWN_FILES = ("config.resolved.yaml", "run_state.json", "metrics.jsonl", "debug.log", "loss.png", "evaluation.json")
+OWN_FILES = (
+    "config.resolved.yaml",
+    "run_state.json",
+    "metrics.jsonl",
+    "debug.log",
+    "loss.png",
+    "evaluation.json",
+    "report.html",
+)
 OWN_FOLDERS = ("tb", "completions", "final", "world", "cold_start")
 _open_dirs: "weakref.WeakSet[RunDir]" = weakref.WeakSet()
 

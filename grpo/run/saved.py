@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from grpo.config.foreign import ALIASES
-from grpo.config.load import load_config
+from grpo.config.load import keys_of, load_config
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
 from grpo.errors import PREFLIGHT, UserError
 from grpo.model.adapter import is_adapter
@@ -81,8 +80,7 @@ def read_config(saved: SavedModel, overrides: Sequence[str]) -> TrainConfig:
     config, _ = load_config(None, overrides)
     if made_with is None:
         return config
-    chosen = [override.removeprefix("--").partition("=")[0] for override in overrides]
-    chosen = {ALIASES.get(name, name) for name in chosen}
+    chosen = keys_of(overrides)
     return replace(config, **{name: getattr(made_with, name) for name in SHARED if name not in chosen})
 
 

@@ -36,7 +36,8 @@ def make_world(config: AnyConfig, run: Run) -> AnyConfig:
     """Make the toy world of a configuration, if it is not there yet; return the configuration with its paths."""
     if not config.toy_world:
         return config
-    folder = Path(config.toy_dir or Path(config.output_dir) / "world")
+    config = locate(config)
+    folder = Path(config.toy_dir)
     mark = folder / "world.json"
     wanted = json.dumps({"world": config.toy_world, "version": VERSION, "seed": config.seed})
     is_made = mark.exists() and mark.read_text(encoding="utf-8") == wanted
@@ -46,6 +47,14 @@ def make_world(config: AnyConfig, run: Run) -> AnyConfig:
         _WORLDS[config.toy_world](folder, config.seed)
         write_atomically(mark, wanted)
     run.ranks.barrier()
+    return config
+
+
+def locate(config: AnyConfig) -> AnyConfig:
+    """Return the configuration with the paths of its toy world, if it has one."""
+    if not config.toy_world:
+        return config
+    folder = Path(config.toy_dir or Path(config.output_dir) / "world")
     is_stage2 = isinstance(config, TrainConfig)
     paths = {
         "model_name_or_path": "model",

@@ -17,12 +17,12 @@ _CONSTANTS: Final = frozenset("π")
 _ALWAYS_FUNCTIONS: Final = frozenset("fΓζ")
 # letters that are functions where they are applied to something made of these letters alone
 _FUNCTIONS_OF: Final = {
-    **dict.fromkeys("ghpquvFGHQTUW", frozenset("xt")),
-    **dict.fromkeys("δηθρσφχψΘΦΨ", frozenset("xyzt")),
-    **dict.fromkeys("XY", frozenset("st")),
+    **dict.fromkeys("ghpquv", frozenset("xt")),
+    **dict.fromkeys("FGHLQSTUWXYδηθρσφχψΘΦΨ", frozenset("xyzt")),
     **dict.fromkeys("PE", frozenset("ABCDEXYZ")),
     **dict.fromkeys("abcm", frozenset("nt")),
 }
+_FUNCTIONS_OF_ANY: Final = frozenset("FGHLQSTUWXYδηθσφχψΘΦΨ")  # single variable
 _COEFFICIENTS: Final = frozenset("abckm")  # before a sum these are factors unless something speaks against it
 
 
@@ -55,49 +55,35 @@ def mark_applications(answer: Tokens, truth: Tokens) -> tuple[list[Token], list[
     return marked[0], marked[1]
 
 
-def share_parameters(answer: Tokens, truth: Tokens) -> Tokens:
-    """The answer with the parameters of its definition named as in the truth's: f(t) = t^2 as f(x) = x^2. As it is
-    where it defines something else, or uses one of the truth's names for another thing."""
-    ours, theirs = _Definition.read(answer), _Definition.read(truth)
-    if ours is None or theirs is None or ours.name != theirs.name or len(ours.parameters) != len(theirs.parameters):
-        return answer
-    used, used_by_truth = ({name.text for name in _names(each.body)} for each in (ours, theirs))
-    has_others = not used.isdisjoint(set(theirs.parameters) - set(ours.parameters))
-    if has_others or not used.issuperset(ours.parameters) or not used_by_truth.issuperset(theirs.parameters):
-        return answer
-    renamed = dict(zip(ours.parameters, theirs.parameters, strict=True))
-    body = list(ours.body)
-    for name in _names(ours.body):
-        if name.text in renamed:
-            body[name.at] = body[name.at]._replace(text=renamed[name.text])
-    return [*theirs.head, *body]
+def number_parameters(answer: Tokens, truth: Tokens) -> tuple[Tokens, Tokens]:
+    """Both with numbers for parameters where they define the same function: f(t) = t^2 and f(x) = x^2 as f($1) = $1^2,
+    and so a_n = 2n and a_k = 2k."""
+    (function, ours), (other, theirs) = _definition(answer), _definition(truth)
+    if function != other or len(ours) != len(theirs):
+        return answer, truth
+    return _numbered(answer, ours), _numbered(truth, theirs)
 
 
-@dataclass(frozen=True)
-class _Definition:
-    """f(x) = x^2, a_n = 2n + 1."""
+def _definition(tokens: Tokens) -> tuple[str, list[str]]:
+    """(the function that is defined, its parameters), without parameters unless the definition uses each of them."""
+    first = next(_names(tokens), None)
+    if first is None or first.at > 0:
+        return "", []
+    function, index = tokens[0].text, end_of_name(tokens, 0)
+    letters = unwrapped(tokens[1:index])[1:]  # the n of a_n
+    if first.is_defined:
+        function, letters = first.text, list(first.argument)
+        index = closing_bracket(tokens, end_of_exponent(tokens, index)) + 1
+    if index >= len(tokens) or not is_mark(tokens[index], "="):
+        return function, []
+    parameters = [token.text for token in letters if is_letter(token) and token.text.islower()]
+    used = {token.text for token in tokens[index:]}
+    return function, parameters if used.issuperset(parameters) else []
 
-    name: str
-    parameters: tuple[str, ...]
-    head: Tokens
-    body: Tokens  # from the sign of equality on
 
-    @classmethod
-    def read(cls, tokens: Tokens) -> "_Definition | None":
-        first = next(_names(tokens), None)
-        if first is None or first.at != 0:
-            return None
-        end = end_of_name(tokens, 0)
-        opening = end_of_exponent(tokens, end)
-        if first.is_defined:
-            name, parameters = text_key(tokens[:opening]), [token for token in first.argument if is_letter(token)]
-            end = closing_bracket(tokens, opening) + 1
-        else:
-            name, parameters = tokens[0].text, unwrapped(tokens[2:end])
-        is_index = len(parameters) == 1 and is_letter(parameters[0]) and parameters[0].text.islower()
-        if end >= len(tokens) or not is_mark(tokens[end], "=") or not (first.is_defined or is_index):
-            return None
-        return cls(name, tuple(token.text for token in parameters), tokens[:end], tokens[end:])
+def _numbered(tokens: Tokens, parameters: list[str]) -> Tokens:
+    numbers = {parameter: f"${number}" for number, parameter in enumerate(parameters, 1)}
+    return [token._replace(text=numbers[token.text]) if token.text in numbers else token for token in tokens]
 
 
 def end_of_name(tokens: Tokens, at: int) -> int:
@@ -198,8 +184,12 @@ def _repeats_in_argument(use: Name) -> bool:
 def _is_known(use: Name) -> bool:
     """Whether the letter is a usual name for functions of what is in the brackets."""
     names = {name.text for name in _names(use.argument)}
-    usual = _FUNCTIONS_OF.get(use.text, frozenset())  # with a subscript, v_0, it is a constant
-    return bool(names) and names <= usual
+    is_indexed = use.text.endswith("_ n") and use.letter.isupper()  # T_n(x + 1)
+    letter = use.letter if is_indexed else use.text  # with any other subscript, v_0, it is a constant
+    is_of_variable = len(names) == 1 and min(names).islower()
+    if letter in _FUNCTIONS_OF_ANY and is_of_variable:
+        return True
+    return bool(names) and names <= _FUNCTIONS_OF.get(letter, frozenset())
 
 
 def _is_sum(argument: Tokens) -> bool:

@@ -79,10 +79,10 @@ class _Comparison:
 
     # --- numbers ----------------------------------------------------------------------------------------------------
     def scalars(self, answer: Scalar, truth: Scalar) -> bool:
+        if answer.equals(truth, self.algebra):
+            return True
         if answer.contradicts(truth):
             return False
-        if self.algebra.equal(answer.value, truth.value):
-            return True
         return self.is_measured(answer, truth) or self.is_measured(truth, answer)
 
     def is_measured(self, one: Scalar, other: Scalar) -> bool:
@@ -126,13 +126,9 @@ class _Comparison:
         if any(one.contradicts(other) for one, other in pairs):
             return False
         multiply = self.algebra.multiply
-        first, first_other = (part.value for part in pairs[0])
-        for one, other in pairs[1:]:
-            left = multiply(first, other.value)
-            right = multiply(first_other, one.value)
-            if not self.algebra.equal(left, right):
-                return False
-        return True
+        values = [(one.in_unit_of(other, self.algebra), other.value) for one, other in pairs]
+        first, first_other = values[0]
+        return all(self.algebra.equal(multiply(first, other), multiply(first_other, one)) for one, other in values)
 
     def numerals(self, answer: Value, truth: Value) -> bool:
         """Whether digits and base agree. A truth with a base is answered by the bare digits: the base was given with

@@ -114,6 +114,8 @@ class _Reader:
         """Whether the next token multiplies what stands before it. A number does only in `3!4!` and `(n+1)2^n`: `x 2`,
         `\\frac12 3` have no value."""
         token, before = self.peek(), self.peek(-1)
+        if token.kind == before.kind == "word" and token.spaced:  # \text{T F T}
+            return False
         if token.kind == "number":
             is_power = is_mark(self.peek(1), "^") and (before.text == ")" or before.kind == "name")
             return is_power or is_mark(before, "!")

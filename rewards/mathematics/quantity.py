@@ -38,30 +38,40 @@ class Scalar:
         if self.unit and other.unit:
             if self.unit.contradicts(other.unit):
                 return True
-        elif (self.unit and self.unit.excludes_counts and other.noun) or (
-            other.unit and other.unit.excludes_counts and self.noun
-        ):
+        elif self._counts_against(other) or other._counts_against(self):
             return True
         return bool(self.direction and other.direction) and self.direction != other.direction
+
+    def _counts_against(self, other: "Scalar") -> bool:
+        return bool(self.noun and other.unit) and other.unit.excludes_counts
+
+    def in_unit_of(self, other: "Scalar", algebra: Algebra) -> Quotient:
+        """The value in the other's unit: 1000 of 1 km beside 5 m."""
+        if self.unit is None or other.unit is None or self.unit.powers != other.unit.powers:
+            return self.value
+        return algebra.multiply(self.value, algebra.number(self.unit.size / other.unit.size))
+
+    def equals(self, other: "Scalar", algebra: Algebra) -> bool:
+        return not self.contradicts(other) and algebra.equal(self.in_unit_of(other, algebra), other.value)
 
 
 def read_quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
     """The value and the unit of all the tokens together; `Unreadable` if there is no such reading."""
-    number, unit_before = _without_lead(tokens)
+    number, currency = _without_lead(tokens)
     number, tail = _split_tail(number)
     if is_range_or_code(number):
         raise Unreadable("a range, a date or a code")
     value = read_expression(number, algebra)
     if not tail:
-        return _with_letters(number, value, unit_before, algebra)
+        return _with_letters(number, value, units.product_of(currency), algebra)
     while tail and units.magnitude_named(tail[0].text):
         magnitude = units.magnitude_named(tail.pop(0).text)
         value = algebra.multiply(value, algebra.number(magnitude))
-    unit, noun = _unit_and_noun(tail)
+    unit, noun = _unit_and_noun(tail, currency)
     if tail and not unit and not _counts(number, tail):
         raise Unreadable("a noun after something that counts nothing")
     plain = algebra.without(DEGREE, value)
-    return Scalar(plain or value, unit_before or unit, direction=_direction_of(tail), noun=noun)
+    return Scalar(plain or value, unit, direction=_direction_of(tail), noun=noun)
 
 
 def _with_letters(number: list[Token], value: Quotient, unit: units.Unit | None, algebra: Algebra) -> Scalar:
@@ -92,16 +102,17 @@ def is_range_or_code(tokens: Tokens) -> bool:
     return len(numbers) > 2 or (joints[0].text == "-" and ascending)
 
 
-def _without_lead(tokens: Tokens) -> tuple[list[Token], units.Unit | None]:
+def _without_lead(tokens: Tokens) -> tuple[list[Token], units.Factors]:
     """The tokens without "about", "\\approx", "\\$", "Rs" in front, and the currency found there; a sign stays."""
     kept: list[Token] = []
-    unit, at = None, 0
+    unit: list[tuple[str, int]] = []
+    at = 0
     while at < len(tokens) - 1:
         token = tokens[at]
         word = token.text.casefold() if token.kind == "word" else ""
         currency = _currency(token)
         if currency:
-            unit = currency
+            unit = [(currency, 1)]
         elif is_mark(token, "+-") and not kept:
             kept.append(token)
         elif word in ("negative", "minus") and not kept:
@@ -109,8 +120,7 @@ def _without_lead(tokens: Tokens) -> tuple[list[Token], units.Unit | None]:
         elif not is_mark(token, "≈~." if unit else "≈~") and word not in units.HARMLESS_BEFORE:
             break
         at += 1
-    currency = units.product_of([(unit, 1)]) if unit else None
-    return [*kept, *tokens[at:]], currency
+    return [*kept, *tokens[at:]], unit
 
 
 def _currency(token: Token) -> str | None:
@@ -225,10 +235,10 @@ def _direction_of(tail: Tokens) -> str | None:
     return next(filter(None, found), None)
 
 
-def _unit_and_noun(tail: Tokens) -> tuple[units.Unit | None, frozenset[str]]:
+def _unit_and_noun(tail: Tokens, currency: units.Factors = ()) -> tuple[units.Unit | None, frozenset[str]]:
     """The unit that the tokens name, None without one, and the words beside it, each in the singular. A word of a
     compound is a unit of its own: the man of man-hours, the widget of "per widget"."""
-    factors: list[tuple[str, int]] = []
+    factors = list(currency)
     nouns: set[str] = set()
     for word, power, is_part in _measures(tail):
         temperature = units.TEMPERATURES.get(word)
@@ -236,7 +246,9 @@ def _unit_and_noun(tail: Tokens) -> tuple[units.Unit | None, frozenset[str]]:
             factors.pop()
         name = temperature or units.unit_named(word)
         if name or is_part:
-            factors.append((name or units.stem(word), power))
+            factor = (name or units.stem(word), power)
+            if factor not in currency:  # $5 dollars
+                factors.append(factor)
         elif word not in units.HARMLESS_AFTER:
             nouns.add(units.stem(word))
     return units.product_of(factors), frozenset(nouns)

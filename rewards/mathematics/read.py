@@ -77,6 +77,9 @@ _VERDICTS: Final = frozenset(
 )
 
 
+_VERDICT_LETTERS: Final = ("TF", "YN")
+
+
 def read_answer(tokens: Tokens, algebra: Algebra) -> Value:
     """The shape of a whole answer."""
     return _Reader(algebra).answer(stripped(tokens))
@@ -172,7 +175,7 @@ class _Reader:
         """Whether an equation of two values holds whatever the variables are."""
         if not isinstance(one, Scalar) or not isinstance(other, Scalar):
             return False
-        return not one.contradicts(other) and self.algebra.equal(one.value, other.value)
+        return one.equals(other, self.algebra)
 
     def equation(self, left: Tokens, sign: str, right: Tokens) -> Value:
         """x = 5 under its name, x + y = 5 too; other equations in variables as a relation, the rest as two sides."""
@@ -413,6 +416,9 @@ class _Reader:
         key = text_key(tokens)
         if key in _SYNONYMS:
             return Text(_SYNONYMS[key])
+        texts = {token.text for token in tokens}
+        if len(tokens) > 1 and any(texts <= set(pair) for pair in _VERDICT_LETTERS):  # T F T is no product
+            return Text(key)
         word = tokens[0].text.casefold()
         try:
             numeral = read_numeral(tokens, self.algebra)
@@ -462,7 +468,7 @@ def _is_series(items: Sequence[Value], separators: Sequence[str]) -> bool:
     if sum(word in _VERDICTS for word in words) > 1 or len(set(words)) < len(words):
         return True
     letters = {item.value.lone_atom for item in items if isinstance(item, Scalar)}
-    return len(items) > 1 and (letters <= {"T", "F"} or letters <= {"Y", "N"}) and bool(letters)
+    return len(items) > 1 and bool(letters) and any(letters <= set(pair) for pair in _VERDICT_LETTERS)
 
 
 def _has_both_signs(tokens: Tokens) -> bool:

@@ -7,6 +7,7 @@ Time is linear in the text.
 
 import re
 from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from rewards.mathematics import symbols, units
@@ -29,7 +30,7 @@ _REWRITES: Final = [
     for pattern, new in (
         (r"^(\*\*|__|')([^*]+)\1$", r"\2"),  # bold or code in Markdown
         (r"==+", "="),
-        (r"(?:等于|为|是)(?=[-+ 0-9A-Za-z\\($])", r"\\text{ is }"),
+        (r"(?:等于|为|是)(?=\$?[-+ 0-9A-Za-z\\(])", r"\\text{ is }"),
         (r"\*\*(?= ?[-+({\\\w])", "^"),  # a power in ASCII
         (r">=(?!=)", "≥"),
         (r"(?<!<)<=(?![=>])", "≤"),
@@ -158,7 +159,10 @@ class _Tokenizer:
         if kind == "number":
             return [Token("number", _one_spelling(found))]
         if kind == "letters":
-            return _letters(found, in_text="text" in mode, roman=mode == "text roman")
+            if found == "mg" and (not self.tokens or self.tokens[-1].kind != "number"):
+                found = "m g"  # mass times gravity
+            parts = [_letters(part, in_text="text" in mode, roman=mode == "text roman") for part in found.split()]
+            return list(chain.from_iterable(parts))
         if found == "{":
             self.modes.append(self.next_mode or mode.removeprefix("switched "))
             return [] if "text" in self.modes[-1] else [Token("open", "{")]

@@ -25,7 +25,7 @@ _AFTERWARDS: Final = (
     "total altogether overall combined together in of the an a all each apiece more left only extra additional "
     "remaining long wide tall high deep thick old away apart ago later"
 )
-_SHORT: Final = "and or no yes not is the to of per all any are am pm an by at if sq cu up st nd rd th us"
+_SHORT: Final = "and or no yes not is the to of per all any are am pm an by at if sq cu up on st nd rd th us"
 _NEGATIONS: Final = "not no never neither isn aren least most than except wrong incorrect"
 _THOUSANDS: Final = (
     "thousand million billion trillion quadrillion quintillion sextillion septillion octillion nonillion decillion"
@@ -98,7 +98,7 @@ _UNITS: Final = {
     "dollar": ("usd buck 美元", "1 dollar"),
     "euro": ("eur", "1 euro"),
     "pound_sterling": ("gbp", "1 pound"),
-    "cent": ("", "1 cent"),
+    "cent": ("penny pennies", "1/100 dollar"),
     "yen": ("jpy", "1 yen"),
     "yuan": ("rmb cny 元", "1 yuan"),
     "rupee": ("rs inr", "1 rupee"),
@@ -171,6 +171,9 @@ NEGATIONS: Final = frozenset(_NEGATIONS.split())
 SHORT_WORDS: Final = (SPELLINGS.keys() - set("mglshjnwv")) | NUMBER_WORDS.keys() | frozenset(_SHORT.split())
 
 
+Factors = Sequence[tuple[str, int]]  # (unit, its power)
+
+
 @dataclass(frozen=True)
 class Unit:
     """A product of units: its size, and the power of each base unit in it."""
@@ -184,14 +187,15 @@ class Unit:
         return self.powers != frozenset([("unit", 1)])
 
     def contradicts(self, other: "Unit") -> bool:
-        """Whether one quantity cannot have both; "square units" may be any square of a length, 5° may be 5 °C."""
+        """Whether one quantity cannot have both, of whatever size. But "square units" may be any square of a length,
+        and 5° may be 5 °C."""
         for one, another in ((self, other), (other, self)):
             if one.powers == frozenset([("degree", 1)]) and another.powers <= _TEMPERATURE_POWERS:
                 return False
             generic = dict(one.powers).get("unit")
             if generic and len(one.powers) == 1:
                 return not another._can_be_generic(generic)
-        return self != other
+        return self.powers != other.powers
 
     def _can_be_generic(self, power: int) -> bool:
         """Whether "units" to this power may stand for the unit."""
@@ -218,7 +222,7 @@ def magnitude_named(word: str) -> int | None:
     return MAGNITUDES.get(word.casefold().removesuffix("s"))
 
 
-def product_of(factors: Sequence[tuple[str, int]]) -> Unit | None:
+def product_of(factors: Factors) -> Unit | None:
     """The unit that is this product of powers of units, None for no factors; an unknown one is a base unit."""
     size = Fraction(1)
     powers: dict[str, int] = {}

@@ -6,7 +6,7 @@ import pytest
 from transformers import TrainingArguments
 
 from grpo.config.foreign import ALIASES, IGNORED, REFUSED, VALUES, fits, readings
-from grpo.config.load import load_config
+from grpo.config.load import keys_of, load_config
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.errors import UserError
 
@@ -230,6 +230,15 @@ def test_no_hint_repeats_the_word_or_names_a_key_that_is_unknown_too(tmp_path, k
         except UserError as error:
             _, found, hint = error.why.partition("did you mean ")
             assert not found or hint.removesuffix("?") != name, name
+
+
+def test_the_keys_that_arguments_set_are_known_whatever_their_names():
+    assert keys_of(["kl_coef=0.1", "--max_samples", "3", "lora.rank=2", "bf16=true", "optim=x"]) == {
+        "beta",
+        "max_samples",
+        "lora_r",
+        "torch_dtype",
+    }
 
 
 # --- the command line ----------------------------------------------------------------------------------------------

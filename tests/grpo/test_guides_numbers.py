@@ -17,10 +17,13 @@ from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.policy import lora_spec
 from grpo.model.weights import read_config, tensor_slots
+from knowledge.world import make_world as make_encyclopedia
 from rewards.format import parse
 from rewards.knowrl.refusal import is_refusal
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "configs"
+CONFIG_TEXT = "".join(path.read_text(encoding="utf-8") for path in CONFIGS.glob("*.yaml"))
 QWEN = {
     "architectures": ["Qwen2ForCausalLM"],
     "model_type": "qwen2",
@@ -97,6 +100,29 @@ def gigabytes(text: str) -> float:
     return float(text.partition(" GB")[0].rpartition("= ")[2])
 
 
+# What a user of the guides looks for, and finds otherwise here.
+GUIDES_WORDS = """
+train.sh, main.py, requirements.txt, environment.yml, setup.sh, INSTALLATION.md, conda, tmux, trl 0.7.10, 2.5.1
+TRANSFORMERS_CACHE, HF_HOME, USE_API_MANAGER_FOR_LLM_EVAL, USE_API_MANAGER_FOR_FACTSCORE, FACTSCORE_DB_PATH
+supported / 15, moderates format penalties, every generation, regular expression, knowrl_v1, a refusal is paid
+Unsloth, vLLM, vllm_gpu_memory_utilization, LLaMA-Factory, DeepSpeed, deepspeed, template: qwen, fp16, ddp_timeout
+save_strategy, q_proj,v_proj, adapter_name_or_path, model_name_or_path, effective batch, gradient checkpointing
+trainer_log.jsonl, training.log, Training completed, adapter_model.bin, pytorch_model.bin, training_args.bin
+SwanLab, WandB, flash-attn, SFT checkpoint, 0.28 %, 37,892, 2,370, 18,946, 10 to 13 GB, 0.1 to 0.3, "binary"
+compute_reward, --model_path checkpoint-N, per reward function, unscorable, 4 to 6 hours, 6 to 12 hours
+zjunlp/KnowRL-Train-Data, collections/zjunlp, gdown, 100 GB, 50 GB, 32 GB, CUDA 13, [flash], Skywork-OR1-7B-Preview
+out of memory, slow, not learning, refuses everything, bad format, API limits, 24 GB, examples
+"""
+
+
+@pytest.mark.parametrize(
+    "word", [word.strip() for line in GUIDES_WORDS.split("\n") for word in line.split(", ") if word]
+)
+def test_what_is_otherwise_than_in_the_guides_can_be_found(word):
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "grpo/MATH.md")]
+    assert word in " ".join([*texts, *(header(path.name) for path in CONFIGS.glob("*.yaml"))]) or word in CONFIG_TEXT
+
+
 def test_memory_of_the_mathematics(planned, capsys):
     for size, said in ((24, "22 GB of 24"), (8, "7.6 GB of 8")):
         code, found = planned(capsys, "math_1.5b.yaml", size)
@@ -162,6 +188,26 @@ def test_knowrls_data_as_its_files_are(capsys):
     steps = ceil(stage1.num_train_epochs * len(conversations) / stage1.per_device_train_batch_size)
     assert f"{len(conversations):,} make {steps:,} steps" in header("a800_sft.yaml")
     assert (stage2.dataset_split in "knowrl_RLdata") and (stage1.dataset_split in "knowrl_coldstart")
+
+
+def test_steps_of_the_tiny_cold_starts(tmp_path):
+    """Of the encyclopedia; of the arithmetic the header says what the config does."""
+    config, _ = load_config(CONFIGS / "tiny_sft.yaml", kind=SftConfig)
+    number = len(make_encyclopedia(config.seed).conversations)
+    steps = ceil(config.num_train_epochs * number / config.per_device_train_batch_size)
+    assert f"x {steps} steps = {config.num_train_epochs:g} epochs of {number:,}" in header("tiny_sft.yaml")
+    config, _ = load_config(CONFIGS / "tiny_math_sft.yaml", kind=SftConfig)
+    seen = config.max_steps * config.per_device_train_batch_size
+    assert f"{config.max_steps} steps = {seen:,} = {seen / 6000:.1f} epochs of 6,000" in header("tiny_math_sft.yaml")
+
+
+@pytest.mark.parametrize("name", ["tiny.yaml", "tiny_math.yaml", "dapo.yaml"])
+def test_batches_are_what_the_headers_say(name):
+    config, _ = load_config(CONFIGS / name)
+    completions = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    questions = completions // config.num_generations
+    said = f"{completions} completions a step = {questions} questions x {config.num_generations} answers"
+    assert said in header(name)
 
 
 def share_trained(folder: Path, **keys) -> tuple[float, float]:

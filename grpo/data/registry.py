@@ -1,0 +1,107 @@
+"""LLaMA-Factory's registry of data sets: dataset_info.json says which file a name stands for, and how its rows look.
+
+{"knowrl_coldstart": {"file_name": "knowrl_coldstart.json", "formatting": "sharegpt",
+                      "columns": {"messages": "conversations"}, "tags": {"user_tag": "human"}}}
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grpo.data.hub import fetch_data
+from grpo.data.rows import read_records
+from grpo.errors import PREFLIGHT, UserError
+
+REGISTRY_FILE = "dataset_info.json"
+DEFAULT_FOLDER = Path("data")  # of LLaMA-Factory
+COLUMNS = {"prompt": "instruction", "query": "input", "response": "output", "history": "history", "system": "system"}
+TAGS = {
+    "role_tag": "from",
+    "content_tag": "value",
+    "user_tag": "human",
+    "assistant_tag": "gpt",
+    "system_tag": "system",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of conversations. layout: its entry in the registry; {} if it has one of our own layouts."""
+
+    path: Path
+    layout: Mapping[str, Any] = field(default_factory=dict)
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the rows, as `conversations.read_messages` takes them."""
+        records = read_records(self.path)[: self.layout.get("num_samples")]
+        return [self._translate(number, record) for number, record in enumerate(records, 1)] if self.layout else records
+
+    def _translate(self, number: int, record: Mapping[str, Any]) -> dict[str, Any]:
+        columns = self.layout.get("columns", {})
+        try:
+            if self.layout.get("formatting", "alpaca") == "alpaca":
+                return {ours: record.get(columns.get(theirs, ours)) for theirs, ours in COLUMNS.items()}
+            turns = record[columns.get("messages", "conversations")]
+            return {"messages": [self._turn(turn) for turn in turns], "system": record.get(columns.get("system"))}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{self.path}: row {number} does not have the columns that {REGISTRY_FILE} says",
+                f"{type(error).__name__}: {error}; its columns are {', '.join(record)}",
+                f"correct columns and tags of its entry in {REGISTRY_FILE}",
+                PREFLIGHT,
+            ) from None
+
+    def _turn(self, turn: Mapping[str, Any]) -> dict[str, Any]:
+        tags = TAGS | self.layout.get("tags", {})
+        roles = {tags["user_tag"]: "user", tags["assistant_tag"]: "assistant", tags["system_tag"]: "system"}
+        return {"role": roles.get(turn[tags["role_tag"]], ""), "content": turn[tags["content_tag"]]}
+
+
+def find_sources(name: str, split: str = "train", folder: str | None = None) -> list[Source]:
+    """Return the files that `name` stands for: a file, a hub id, or registered names, separated by commas.
+
+    folder: that of dataset_info.json; None: DEFAULT_FOLDER, if it holds one. Raises UserError (exit 3).
+    """
+    if Path(name).is_file():
+        return [Source(Path(name))]
+    registry_path = Path(folder or DEFAULT_FOLDER) / REGISTRY_FILE
+    registry = _read_registry(registry_path) if folder or registry_path.is_file() else {}
+    names = [part.strip() for part in name.split(",")]
+    if folder is None and not set(names) & set(registry):
+        return [Source(fetch_data(name, split))]
+    missing = [part for part in names if part not in registry]
+    if missing:
+        raise UserError(
+            f"{registry_path} does not register {', '.join(missing)}",
+            f"it registers {', '.join(registry) or 'nothing'}",
+            "correct dataset_id_or_path (dataset), or add an entry",
+            PREFLIGHT,
+        )
+    return [_source(part, registry[part], registry_path) for part in names]
+
+
+def _read_registry(path: Path) -> dict[str, Any]:
+    try:
+        registry = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"cannot read {path}", f"{type(error).__name__}: {error}", "correct dataset_dir", PREFLIGHT
+        ) from None
+    if not isinstance(registry, dict) or not all(isinstance(entry, dict) for entry in registry.values()):
+        raise UserError(f"{path} is no registry of data sets", "it must hold {name: {…}}", "correct it", PREFLIGHT)
+    return registry
+
+
+def _source(name: str, entry: Mapping[str, Any], registry_path: Path) -> Source:
+    path = registry_path.parent / str(entry.get("file_name"))
+    if "file_name" in entry and path.is_file():
+        problem = "" if not entry.get("ranking") else "it holds preferences, not conversations"
+    elif "hf_hub_url" in entry:
+        path, problem = fetch_data(entry["hf_hub_url"], entry.get("split", "train")), ""
+    else:
+        problem = f"there is no file {path}" if "file_name" in entry else "it names no file_name and no hf_hub_url"
+    if problem:
+        raise UserError(f"{registry_path}: {name} cannot be used", problem, "correct the entry", PREFLIGHT)
+    return Source(path, entry)

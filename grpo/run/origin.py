@@ -1,0 +1,84 @@
+"""The origin of a finished stage 1: what it was made from, so that only a run that would make the same reuses it."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from grpo.config.options import SftConfig
+from grpo.data.hub import fetch_model
+from grpo.data.registry import find_sources
+from grpo.data.rows import digest
+from grpo.errors import CONFIG, UserError
+from grpo.model.policy import find_parts
+from grpo.run.resume import FREE
+
+ORIGIN_FILE = "origin.json"
+NAMES = (  # of what is compared by its content
+    "model_name_or_path",
+    "model_revision",
+    "adapter_name_or_path",
+    "tokenizer_name_or_path",
+    "chat_template",
+    "dataset_id_or_path",
+    "dataset_split",
+    "dataset_dir",
+    "toy_dir",
+)
+FREE_OF_STAGE_1 = (FREE | set(NAMES)) - {"max_steps", "num_train_epochs"}
+NUM_BYTES = 1 << 20  # of each file of a model: its header, and weights that training changes
+
+
+def origin_of(config: SftConfig) -> dict[str, Any]:
+    """Return what a stage 1 is made from: its keys, and hashes of its data and of its base model."""
+    keys = {name: value for name, value in asdict(config).items() if name not in FREE_OF_STAGE_1}
+    folder, adapter, _ = find_parts(config.model_name_or_path, config.model_revision, config.adapter_name_or_path)
+    tokenizer = fetch_model(config.tokenizer_name_or_path) if config.tokenizer_name_or_path else folder
+    files = [path for place in (folder, adapter, tokenizer) if place for path in sorted(place.glob("*.*"))]
+    files += [Path(config.chat_template)] if config.chat_template else []
+    sources = find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir)
+    origin = {"config": keys, "data": _hash_sources(sources), "base": digest(_describe(files))}
+    return json.loads(json.dumps(origin))
+
+
+def _hash_sources(sources: Sequence) -> str:
+    return digest([hashlib.sha256(source.path.read_bytes()).hexdigest(), dict(source.layout)] for source in sources)
+
+
+def _describe(files: Iterable[Path]) -> Iterable[list[Any]]:
+    """Yield name, size and the hash of the first bytes of every file."""
+    for path in files:
+        if path.is_file():
+            with open(path, "rb") as file:
+                yield [path.name, path.stat().st_size, hashlib.sha256(file.read(NUM_BYTES)).hexdigest()]
+
+
+def check_origin(final: Path, config: SftConfig, config_path: str) -> None:
+    """Check that the finished stage 1 in `final` is what `config` would make; UserError (exit 2) says what differs."""
+    try:
+        made = json.loads((final / ORIGIN_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        differences = [f"it does not say what it was made from ({ORIGIN_FILE})"]
+    else:
+        differences = list(_differences(made, origin_of(config)))
+    if differences:
+        raise UserError(
+            f"the finished stage 1 in {final} is not what {config_path} makes now",
+            "; ".join(differences),
+            f"to make it anew, remove {final.parent}, or set another output_dir in {config_path}; "
+            f"to use it as it is, set cold_start=null model_name_or_path={final}",
+            CONFIG,
+        )
+
+
+def _differences(made: dict[str, Any], wanted: dict[str, Any]) -> Iterable[str]:
+    for name in sorted({*made["config"], *wanted["config"]}):
+        before, now = made["config"].get(name), wanted["config"].get(name)
+        if before != now:
+            yield f"{name}: {before} -> {now}"
+    if made["data"] != wanted["data"]:
+        yield "the data has changed"
+    if made["base"] != wanted["base"]:
+        yield "it was made from another base model"

@@ -1,0 +1,213 @@
+"""A user's own reward: the function that a name stands for, called as TRL calls it, and what it returns, checked."""
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import numbers
+import sys
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from grpo.errors import CONFIG, INTERNAL, UserError
+from grpo.schema import Group, Score
+
+UserFunction = Callable[..., Iterable[float | None] | Awaitable[Iterable[float | None]]]
+
+PASSED = ("prompts", "completions", "completion_ids", "trainer_state")  # to every function, besides the columns
+NOT_PASSED = ("prompt", "completion")  # columns that TRL holds back, as they have a plural above
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """How far the run is: of transformers' class of this name, the attributes that a reward has a use for."""
+
+    global_step: int = 0  # steps done
+    max_steps: int = 0
+    epoch: float = 0.0
+    is_world_process_zero: bool = True
+
+
+# --- names to functions -------------------------------------------------------------------------------------------
+
+
+def find_function(name: str) -> UserFunction:
+    """Return the function `package.module:function` or `path/file.py:function`; UserError (exit 2) if it cannot be.
+
+    An object with `__call__` counts as a function, and so does a class that makes one without arguments.
+    """
+    where, _, attributes = name.rpartition(":")
+    try:
+        module = _load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+        found = reduce(getattr, attributes.split("."), module)
+        function = found() if isinstance(found, type) else found
+    except (Exception, SystemExit) as error:  # the file is the user's and may raise anything
+        raise UserError(
+            f"cannot import the reward {name}",
+            f"{type(error).__name__}: {error}{_place(error)}",
+            "correct it; for a file anywhere, name it path/to/file.py:function; "
+            "for a module, run from the folder that holds it, or install it",
+            CONFIG,
+        ) from error
+    _check_parameters(name, function)
+    return function
+
+
+def short_name(name: str) -> str:
+    """Return the name of a reward in metrics and logs: that of a file without its folder and ending."""
+    where, _, attributes = name.rpartition(":")
+    return f"{Path(where).stem}:{attributes}" if where.endswith(".py") else name
+
+
+def needed_columns(function: UserFunction) -> tuple[str, ...]:
+    """Return the columns of the data that a function cannot do without."""
+    return tuple(name for name in _required(function) if name not in PASSED)
+
+
+def is_async(function: UserFunction) -> bool:
+    """Whether a call waits without keeping a thread busy."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _load_file(path: Path) -> Any:
+    """Import a file under its path, which no other module has, so that it may bear any name. It runs once."""
+    name = str(path.resolve())
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        sys.path.append(str(path.resolve().parent))  # for what it imports from its own folder
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def _required(function: UserFunction) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()
+    variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return [p.name for p in parameters if p.default is inspect.Parameter.empty and p.kind not in variable]
+
+
+def _check_parameters(name: str, function: UserFunction) -> None:
+    fix = "define it as f(prompts, completions, **columns)"
+    if not callable(function):
+        raise UserError(f"the reward {name} is no function", f"it is {str(function)[:80]}", fix, CONFIG)
+    parameters = inspect.signature(function).parameters
+    kinds = [parameter.kind for parameter in parameters.values()]
+    shown = ", ".join(map(str, parameters.values()))
+    if inspect.Parameter.VAR_KEYWORD not in kinds or inspect.Parameter.POSITIONAL_ONLY in kinds:
+        why = f"its parameters are {shown}; all columns of the data are passed, by name"
+        raise UserError(f"the reward {name} takes no **kwargs", why, fix, CONFIG)
+    for parameter in set(_required(function)) & set(NOT_PASSED):
+        why = f"its parameters are {shown}; a function sees a whole group"
+        raise UserError(f"the reward {name} asks for {parameter}", why, f"use {parameter}s", CONFIG)
+
+
+# --- calling them -------------------------------------------------------------------------------------------------
+
+
+def arguments(group: Group, trainer_state: Any) -> dict[str, Any]:
+    """Return what TRL passes to a function for the completions of a prompt.
+
+    prompts, completions: texts; lists of messages if the data holds conversations. Every column holds one value per
+    completion.
+    """
+    texts = [completion.text for completion in group.completions]
+    prompt, size = group.prompt, len(texts)
+    if prompt.messages:
+        prompts = [list(prompt.messages) for _ in texts]
+        completions = [[{"role": "assistant", "content": text}] for text in texts]
+    else:
+        prompts, completions = [prompt.text] * size, texts
+    hidden = (*PASSED, *NOT_PASSED)
+    columns = {name: [value] * size for name, value in prompt.columns.items() if name not in hidden}
+    ids = [completion.ids for completion in group.completions]
+    passed = (prompts, completions, ids, trainer_state)
+    return {**columns, **dict(zip(PASSED, passed, strict=True))}
+
+
+async def call(name: str, function: UserFunction, size: int, given: Mapping[str, Any]) -> list[Score]:
+    """Call a function, plain or `async def`, for a group of `size` completions. Whatever it raises is a UserError."""
+    try:
+        values = await asyncio.wrap_future(_in_thread(lambda: _collected(function(**given))))
+        if isinstance(values, Raised):
+            raise values.error
+        if inspect.isawaitable(values):
+            values = _collected(await values)
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # a reward is never invented in its place
+        what, why = f"the reward {name} failed", f"{type(error).__name__}: {error}{_place(error)}"
+        raise UserError(what, why, "correct the function", INTERNAL) from error
+    if not isinstance(values, list) or len(values) != size:
+        raise UserError(
+            f"the reward {name} must return a list of {size} numbers or None",
+            f"it returned {str(values)[:80]}",
+            "return one value per completion",
+            INTERNAL,
+        )
+    if all(value is None for value in values):
+        return [Score(None, "the function returned None for the whole group", applies=False)] * size
+    return [_score(name, value) for value in values]
+
+
+class Raised:
+    """An exception that a thread hands over as a value: not every exception can be that of an asyncio future."""
+
+    def __init__(self, error: BaseException):
+        self.error = error
+
+
+def _in_thread(work: Callable[[], Any]) -> Future:
+    """Run `work` in a thread that nobody waits for: it may hang, and the program must be able to end."""
+    future: Future = Future()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:
+            result = Raised(error)
+        if future.set_running_or_notify_cancel():
+            future.set_result(result)
+
+    threading.Thread(target=run, name="reward", daemon=True).start()
+    return future
+
+
+def _collected(values: Any) -> Any:
+    """Make a list of an array, a tensor or any other ordered collection; leave everything else alone."""
+    if hasattr(values, "tolist"):
+        return values.tolist()
+    is_ordered = isinstance(values, Iterable) and not isinstance(values, (str, bytes, Mapping, Set, Awaitable))
+    return list(values) if is_ordered else values
+
+
+def _score(name: str, value: Any) -> Score:
+    if value is None:
+        return Score(None, "the function returned None")
+    number = value.item() if hasattr(value, "item") else value
+    if not isinstance(number, numbers.Real):
+        what = f"the reward {name} returned {value!r}"
+        raise UserError(what, "a reward is a number or None", "correct the function", INTERNAL)
+    return Score(float(number))
+
+
+def _place(error: BaseException) -> str:
+    """Return file and line, in the user's code, where an exception came from; "" if that is not known."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({error.filename}:{error.lineno})"
+    if not frames:
+        return ""
+    own = [frame for frame in frames if frame.filename == frames[0].filename]
+    return f" ({own[-1].filename}:{own[-1].lineno} in {own[-1].name})"
+
+
+def _is_ours(file: str) -> bool:
+    return file == __file__ or "importlib" in file or file == asyncio.futures.__file__

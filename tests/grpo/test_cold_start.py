@@ -1,0 +1,277 @@
+"""Stage 1 as the first part of a run: which base it starts from, and when its result is used again."""
+
+import json
+import shutil
+
+import pytest
+from making import write_chat_checkpoint, write_rows
+
+from grpo.config.load import load_config
+from grpo.config.options import SftConfig
+from grpo.doctor import main as doctor
+from grpo.errors import CONFIG, UserError
+from grpo.sft import load_stage1, sft
+from grpo.train import train
+
+QUIET = {"report_to": ["none"], "disable_tqdm": True, "lora_r": 4}
+ROWS = [
+    {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"{n}."}]} for n in range(4)
+]
+QUESTIONS = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(4)]
+
+
+@pytest.fixture
+def stages(tmp_path, chat_checkpoint):
+    """Two configs whose first stage is one step. Call it with keys that change: `one` of stage 1, `two` of stage 2."""
+    write_rows(tmp_path / "rows.jsonl", ROWS)
+    write_rows(tmp_path / "questions.jsonl", QUESTIONS)
+
+    def write(one=(), two=()):
+        stage1 = {
+            **QUIET,
+            "model_name_or_path": str(chat_checkpoint),
+            "dataset_id_or_path": str(tmp_path / "rows.jsonl"),
+            "output_dir": str(tmp_path / "cold"),
+            "max_steps": 1,
+            "save_steps": 0,
+            **dict(one),
+        }
+        stage2 = {
+            **QUIET,
+            "cold_start": str(tmp_path / "cold.yaml"),
+            "dataset_id_or_path": str(tmp_path / "questions.jsonl"),
+            "output_dir": str(tmp_path / "rl"),
+            "overwrite_output_dir": True,
+            "reward_funcs": ["exact"],
+            "num_generations": 2,
+            "per_device_train_batch_size": 2,
+            "max_completion_length": 4,
+            "max_steps": 1,
+            "save_steps": 0,
+            **dict(two),
+        }
+        (tmp_path / "cold.yaml").write_text(
+            json.dumps({key: value for key, value in stage1.items() if value is not None})
+        )
+        (tmp_path / "rl.yaml").write_text(json.dumps(stage2))
+        return load_config(tmp_path / "rl.yaml")
+
+    return write
+
+
+def base_of(folder):
+    return json.loads((folder / "final" / "adapter_config.json").read_text())["base_model_name_or_path"]
+
+
+def refusal(config):
+    with pytest.raises(UserError) as error:
+        train(*config)
+    assert error.value.exit_code == CONFIG
+    return error.value
+
+
+def test_the_base_of_stage_1_is_its_own_or_the_one_that_stage_2_names(tmp_path, stages, chat_checkpoint, capsys):
+    train(*stages())
+    assert base_of(tmp_path / "cold") == base_of(tmp_path / "rl") == str(chat_checkpoint)
+    shutil.rmtree(tmp_path / "cold")
+    other = write_chat_checkpoint(tmp_path / "other")
+    for own in (str(chat_checkpoint), None):  # a stage 1 config need not name a model, then
+        train(*stages({"model_name_or_path": own}, {"model_name_or_path": str(other)}))
+        assert base_of(tmp_path / "cold") == base_of(tmp_path / "rl") == str(other)
+        assert f"cold.yaml from {other} into" in capsys.readouterr().err
+        shutil.rmtree(tmp_path / "cold")
+
+
+def test_what_stage_2_says_of_the_model_is_meant_for_stage_1(tmp_path, stages, chat_checkpoint):
+    keys = {
+        "model_name_or_path": "owner/model",
+        "model_revision": "v2",
+        "tokenizer_name_or_path": "owner/tokenizer",
+        "chat_template": "t.jinja",
+        "adapter_name_or_path": "owner/adapter",
+    }
+    stage1, _ = load_stage1(stages(two=keys)[0])
+    assert {name: getattr(stage1, name) for name in keys} == keys
+    own, _ = load_stage1(stages()[0])
+    assert (own.model_name_or_path, own.model_revision) == (str(chat_checkpoint), "main")
+
+
+def test_without_cold_start_the_model_is_the_start(tmp_path, stages, chat_checkpoint, capsys):
+    """An own fine-tuned checkpoint or adapter, as the guides have it."""
+    train(*stages())
+    final = tmp_path / "cold" / "final"
+    config, notices = stages(two={"cold_start": None, "model_name_or_path": str(final)})
+    made = final.stat().st_mtime_ns
+    capsys.readouterr()
+    train(config, notices)
+    assert "cold start" not in capsys.readouterr().err and final.stat().st_mtime_ns == made
+    assert base_of(tmp_path / "rl") == str(chat_checkpoint)
+
+
+def test_an_adapter_beside_a_stage_1_is_refused(tmp_path, stages):
+    train(*stages())
+    error = refusal(stages(two={"model_name_or_path": str(tmp_path / "cold" / "final")}))
+    assert "is an adapter" in error.what and "cold_start=null" in error.fix
+
+
+def test_a_finished_stage_1_is_used_again(tmp_path, stages, capsys):
+    train(*stages())
+    weights = (tmp_path / "cold" / "final" / "adapter_model.safetensors").stat().st_mtime_ns
+    free = {"logging_steps": 7, "save_total_limit": 1, "run_name": "another", "report_to": ["tensorboard"]}
+    shutil.move(tmp_path / "rows.jsonl", tmp_path / "moved.jsonl")
+    train(*stages({**free, "dataset_id_or_path": str(tmp_path / "moved.jsonl")}, {"seed": 3, "beta": 0.1}))
+    assert "it is used again" in capsys.readouterr().err
+    assert (tmp_path / "cold" / "final" / "adapter_model.safetensors").stat().st_mtime_ns == weights
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "part"),
+    [
+        ("learning_rate", 0.5, "learning_rate: 1e-06 -> 0.5"),
+        ("max_steps", 2, "max_steps: 1 -> 2"),
+        ("lora_r", 8, "lora_r: 4 -> 8"),
+        ("system_prompt", "Be brief.", "system_prompt: None -> Be brief."),
+        ("max_samples", 2, "max_samples: 0 -> 2"),
+    ],
+)
+def test_another_config_is_another_stage_1(tmp_path, stages, key, value, part):
+    train(*stages())
+    error = refusal(stages({key: value}))
+    assert part in error.why and "remove" in error.fix and "cold_start=null" in error.fix
+
+
+def test_so_are_other_data_and_another_base(tmp_path, stages, chat_checkpoint, capsys):
+    model = shutil.copytree(chat_checkpoint, tmp_path / "model")
+    one = {"model_name_or_path": str(model)}
+    train(*stages(one))
+    write_rows(tmp_path / "rows.jsonl", ROWS[:3])
+    assert "the data has changed" in refusal(stages(one)).why
+    write_rows(tmp_path / "rows.jsonl", ROWS)
+    train(*stages(one))
+    shutil.rmtree(model)
+    write_chat_checkpoint(model, spread=0.2)  # the same name and sizes
+    assert refusal(stages(one)).why == "it was made from another base model"
+    assert doctor([str(tmp_path / "rl.yaml"), "--json"]) == CONFIG
+    assert "another base model" in capsys.readouterr().out
+
+
+def test_a_result_of_unknown_origin_is_not_taken_for_this_one(tmp_path, stages):
+    train(*stages())
+    (tmp_path / "cold" / "final" / "origin.json").unlink()
+    assert "does not say what it was made from" in refusal(stages()).why
+
+
+def test_a_toy_world_uses_its_stage_1_again(tmp_path, monkeypatch, capsys):
+    from grpo.run import toy
+
+    monkeypatch.setitem(toy._WORLDS, "arithmetic", lambda folder, seed: toy.make_arithmetic(folder, seed, 40, 20, 8))
+    cold = {
+        **QUIET,
+        "toy_world": "arithmetic",
+        "output_dir": "unused",
+        "max_steps": 1,
+        "per_device_train_batch_size": 4,
+    }
+    (tmp_path / "cold.yaml").write_text(json.dumps(cold))
+    keys = ["cold_start=" + str(tmp_path / "cold.yaml"), "toy_world=arithmetic", "reward_funcs=math", "max_steps=1"]
+    keys += [
+        "num_generations=2",
+        "per_device_train_batch_size=2",
+        "max_completion_length=4",
+        "lora_r=2",
+        "report_to=none",
+    ]
+    keys += [f"output_dir={tmp_path / 'rl'}", "disable_tqdm=true"]
+    train(*load_config(None, keys))
+    train(*load_config(None, [*keys, "resume_from_checkpoint=true"]))
+    assert "it is used again" in capsys.readouterr().err
+
+
+# --- LLaMA-Factory's registry of data sets -------------------------------------------------------------------------
+
+REGISTRY = {
+    "identity": {"file_name": "identity.json"},
+    "talk": {
+        "file_name": "talk.json",
+        "formatting": "sharegpt",
+        "columns": {"messages": "turns", "system": "rule"},
+        "tags": {"role_tag": "who", "content_tag": "said", "user_tag": "customer", "assistant_tag": "agent"},
+    },
+    "renamed": {"file_name": "renamed.json", "columns": {"prompt": "q", "query": "more", "response": "a"}},
+    "two": {"file_name": "identity.json", "num_samples": 2},
+    "gone": {"file_name": "gone.json"},
+    "pairs": {"file_name": "identity.json", "ranking": True},
+}
+
+
+@pytest.fixture
+def registry(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "dataset_info.json").write_text(json.dumps(REGISTRY))
+    alpaca = [{"instruction": f"{n}?", "input": "", "output": f"{n}!"} for n in range(3)]
+    turns = [{"who": "customer", "said": "Hi"}, {"who": "agent", "said": "Hello"}]
+    (folder / "identity.json").write_text(json.dumps(alpaca))
+    (folder / "talk.json").write_text(json.dumps([{"turns": turns, "rule": "Be kind."}]))
+    (folder / "renamed.json").write_text(json.dumps([{"q": "Who?", "more": "Say it.", "a": "Me."}]))
+    return folder
+
+
+def examples(chat_checkpoint, tmp_path, *keys):
+    from transformers import AutoTokenizer
+
+    from grpo.data.prompts import ChatEncoder
+    from grpo.sft import load_examples
+
+    config, _ = load_config(None, [f"model_name_or_path={chat_checkpoint}", "output_dir=o", *keys], SftConfig)
+    encoder = ChatEncoder(AutoTokenizer.from_pretrained(chat_checkpoint))
+    return [(group.prompt.text, group.completions[0].text) for group in load_examples(config, encoder, 512)[0]]
+
+
+def test_registered_data_sets_are_read_in_their_own_layouts(tmp_path, registry, chat_checkpoint, monkeypatch):
+    found = examples(chat_checkpoint, tmp_path, "dataset=identity, talk,renamed,two", f"dataset_dir={registry}")
+    assert [answer for _, answer in found] == ["0!", "1!", "2!", "Hello", "Me.", "0!", "1!"]
+    assert "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>" in found[3][0]
+    assert "Who?\nSay it." in found[4][0]
+    found = examples(chat_checkpoint, tmp_path, "dataset=identity,talk", f"dataset_dir={registry}", "max_samples=1")
+    assert [answer for _, answer in found] == ["0!", "Hello"]
+    monkeypatch.chdir(tmp_path)  # LLaMA-Factory's dataset_dir is `data` unless it is said
+    assert len(examples(chat_checkpoint, tmp_path, "dataset=identity")) == 3
+    assert len(examples(chat_checkpoint, tmp_path, f"dataset={registry / 'identity.json'}")) == 3
+
+
+@pytest.mark.parametrize(
+    ("names", "part"),
+    [
+        ("identiy", "does not register identiy"),
+        ("identity,nothing", "does not register nothing"),
+        ("gone", "there is no file"),
+        ("pairs", "preferences"),
+    ],
+)
+def test_what_the_registry_does_not_have(tmp_path, registry, chat_checkpoint, names, part):
+    with pytest.raises(UserError) as error:
+        examples(chat_checkpoint, tmp_path, f"dataset={names}", f"dataset_dir={registry}")
+    assert part in str(error.value) and error.value.exit_code == 3
+
+
+def test_a_row_without_the_columns_of_its_entry_is_named(tmp_path, registry, chat_checkpoint):
+    (registry / "talk.json").write_text(json.dumps([{"conversations": []}]))
+    with pytest.raises(UserError, match=r"talk.json: row 1 does not have the columns"):
+        examples(chat_checkpoint, tmp_path, "dataset=talk", f"dataset_dir={registry}")
+
+
+def test_a_stage_1_of_registered_data_is_made_and_used_again(tmp_path, registry, stages, capsys):
+    one = {"dataset_id_or_path": "identity,talk", "dataset_dir": str(registry)}
+    train(*stages(one))
+    train(*stages(one))
+    assert "it is used again" in capsys.readouterr().err
+    (registry / "dataset_info.json").write_text(json.dumps(REGISTRY | {"talk": REGISTRY["talk"] | {"num_samples": 1}}))
+    assert "the data has changed" in refusal(stages(one)).why
+
+
+def test_sft_alone_writes_its_origin(tmp_path, stages):
+    stages()
+    sft(*load_config(tmp_path / "cold.yaml", kind=SftConfig))
+    train(*stages())  # uses it
+    assert set(json.loads((tmp_path / "cold" / "final" / "origin.json").read_text())) == {"config", "data", "base"}

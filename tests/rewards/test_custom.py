@@ -1,0 +1,337 @@
+"""Users' own rewards: found under every kind of name, called as TRL calls them, stopped at their deadline.
+
+The functions have the forms of those in TRL's documentation.
+"""
+
+import asyncio
+import re
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from making import make_answers, of_each
+
+from grpo.errors import UserError
+from rewards.custom import find_function, needed_columns, short_name
+from rewards.registry import Reward, build_rewards
+from rewards.scorer import Scorer
+
+FILE = """
+import helper
+from dataclasses import dataclass
+
+calls = []
+
+def brevity(prompts, completions, **columns):
+    calls.append(len(completions))
+    return [-float(len(text)) for text in completions]
+
+def counted(completions, **columns):
+    return [float(len(calls))] * len(completions)
+
+class Weighted:
+    def __init__(self, weight=helper.WEIGHT):
+        self.weight = weight
+    def __call__(self, completions, **columns):
+        return [self.weight * len(text) for text in completions]
+    @staticmethod
+    def static(completions, **columns):
+        return [7.0] * len(completions)
+
+heavy = Weighted(10.0)
+text = "no function"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a file of rewards named like this program's own package, and a helper that it imports."""
+    (tmp_path / "rewards.py").write_text(FILE)
+    (tmp_path / "helper.py").write_text("WEIGHT = 2.0\n")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "of_mine.py").write_text("def f(completions, **_): return [3.0] * len(completions)")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def graded(*rewards: Reward, columns=None, messages=(), texts=("a", "bbb")):
+    """The scores of a group, as the scorer gives them: of each completion, reward name -> score."""
+    scorer, group = Scorer(rewards), make_answers(columns or {}, *texts)
+    object.__setattr__(group.prompt, "messages", messages)
+    try:
+        scorer.grade([group])
+    finally:
+        scorer.close()
+    return group
+
+
+def rewards_of(function, **options) -> list:
+    return of_each(graded(Reward("mine:f", function=function), **options), "reward")
+
+
+# --- names --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("./rewards.py:brevity", [-1.0, -3.0]),
+        ("rewards.py:heavy", [10.0, 30.0]),
+        ("rewards.py:Weighted", [2.0, 6.0]),
+        ("rewards.py:Weighted.static", [7.0, 7.0]),
+        ("{folder}/rewards.py:brevity", [-1.0, -3.0]),
+        ("package.of_mine:f", [3.0, 3.0]),
+    ],
+)
+def test_a_name_is_a_function_of_a_module_or_of_a_file(folder, name, wanted):
+    (reward,) = build_rewards([name.replace("{folder}", str(folder))], {"reward_timeout_s": 5})
+    assert of_each(graded(reward), "reward") == wanted
+    assert reward.timeout_s == 5 and "/" not in reward.name
+
+
+def test_two_functions_of_a_file_share_what_it_holds(folder):
+    first, second = build_rewards(["./rewards.py:brevity", "rewards.py:counted"], {"reward_timeout_s": 5})
+    graded(first)
+    assert of_each(graded(second), "reward") == [1.0, 1.0]
+
+
+def test_metrics_name_a_file_without_its_folder(folder):
+    assert short_name("../my rewards/brevity.py:f.g") == "brevity:f.g" and short_name("a.b:f") == "a.b:f"
+    (folder / "other").mkdir()
+    (folder / "other" / "rewards.py").write_text("def brevity(completions, **_): return [0.0] * len(completions)")
+    with pytest.raises(UserError, match="two rewards are named rewards:brevity"):
+        build_rewards(["./rewards.py:brevity", "other/rewards.py:brevity"], {"reward_timeout_s": 5})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("./absent.py:f", "", "FileNotFoundError"),
+        ("./mine.py:absent", "x = 1", "no attribute 'absent'"),
+        ("./mine.py:f", "def f(:", "mine.py:1"),
+        ("./mine.py:f", "x = 1\nimport numpyy", "mine.py:2"),
+        ("./mine.py:f", "\n\nraise RuntimeError('at import')", "RuntimeError: at import ({folder}/mine.py:3"),
+        ("./mine.py:f", "import sys\nsys.exit(0)", "SystemExit: 0 ({folder}/mine.py:2"),
+        ("./mine.py:f", "class f:\n    def __init__(self, weight): pass", "missing 1 required positional argument"),
+        ("absent_module:f", "", "No module named"),
+        ("rewards:f", "", "no attribute 'f'"),
+    ],
+)
+def test_what_cannot_be_imported_is_refused_with_its_place(tmp_path, monkeypatch, name, text, why):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(UserError, match="cannot import the reward") as error:
+        find_function(name)
+    assert why.replace("{folder}", str(tmp_path)) in error.value.why and error.value.exit_code == 2
+    assert "path/to/file.py:function" in error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("f = 3", "is no function"),
+        ("def f(prompts, completions): pass", "takes no **kwargs"),
+        ("def f(prompts, completions, /, **columns): pass", "takes no **kwargs"),
+        ("def f(prompt, **columns): pass", "asks for prompt"),
+        ("def f(completion, **columns): pass", "asks for completion"),
+    ],
+)
+def test_what_cannot_be_called_is_refused_before_the_run(tmp_path, text, part):
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(UserError, match=re.escape(part)) as error:
+        find_function(f"{tmp_path}/mine.py:f")
+    assert error.value.exit_code == 2 and error.value.fix
+
+
+def test_parameters_without_a_default_are_columns_that_the_data_must_have(tmp_path):
+    def f(prompts, completions, ground_truth, *, task, level=3, **columns):
+        return [0.0]
+
+    assert needed_columns(f) == ("ground_truth", "task")
+    (tmp_path / "mine.py").write_text("def f(completions, ground_truth, **columns): return [0.0]")
+    assert build_rewards([f"{tmp_path}/mine.py:f"], {"reward_timeout_s": 5})[0].needs == ("ground_truth",)
+
+
+# --- the forms in TRL's documentation ------------------------------------------------------------------------------
+
+
+def test_token_ids_and_texts():
+    def longer(completion_ids, **kwargs):
+        return [float(len(ids)) for ids in completion_ids]
+
+    def more_characters(completions, **kwargs):
+        return [float(len(completion)) for completion in completions]
+
+    assert rewards_of(longer) == [1.0, 1.0] and rewards_of(more_characters) == [1.0, 3.0]
+
+
+def test_conversations_are_passed_as_messages():
+    asked = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is (1 + 2) * 4?"})
+
+    def has_format(prompts, completions, **kwargs):
+        assert prompts == [list(asked)] * 2
+        assert [message["role"] for (message,) in completions] == ["assistant"] * 2
+        contents = [completion[0]["content"] for completion in completions]
+        return [1.0 if re.match(r"^<think>.*?</think><answer>.*?</answer>$", text) else 0.0 for text in contents]
+
+    texts = ("<think>1 + 2 = 3</think><answer>12</answer>", "12")
+    assert rewards_of(has_format, messages=asked, texts=texts) == [1.0, 0.0]
+
+
+def test_columns_come_by_name_and_prompt_and_completion_do_not():
+    def right(completions, ground_truth, **kwargs):
+        assert not {"prompt", "completion"} & set(kwargs)
+        return [1.0 if text == truth else 0.0 for text, truth in zip(completions, ground_truth, strict=True)]
+
+    columns = {"ground_truth": "bbb", "prompt": "x", "completion": "y"}
+    assert rewards_of(right, columns=columns) == [0.0, 1.0]
+
+
+def test_functions_for_several_tasks_leave_out_the_prompts_of_the_others():
+    """None for a whole group: the others count alone. None for a part of it: that completion cannot be scored."""
+
+    def of_math(completions, task, **kwargs):
+        return [1.0 if kind == "math" else None for kind in task]
+
+    def of_code(completions, task, **kwargs):
+        return [-1.0 if kind == "code" else None for kind in task]
+
+    rewards = [Reward("m:math", function=of_math), Reward("m:code", function=of_code)]
+    assert of_each(graded(*rewards, columns={"task": "math"}), "reward") == [1.0, 1.0]
+    assert of_each(graded(*rewards, columns={"task": "code"}), "reward") == [-1.0, -1.0]
+    assert of_each(graded(*rewards, columns={"task": "other"}), "reward") == [None, None]
+    some = Reward("m:some", function=lambda completions, **_: [None, 2.0])
+    assert of_each(graded(rewards[0], some, columns={"task": "math"}), "reward") == [None, 3.0]
+
+
+def test_coroutines_wait_together():
+    async def slow(prompts, completions, **kwargs):
+        await asyncio.sleep(0.2)
+        return [1.0 if completion else 0.0 for completion in completions]
+
+    class Slow:
+        async def __call__(self, completions, **kwargs):
+            return await slow(None, completions)
+
+    scorer = Scorer([Reward("m:a", function=slow), Reward("m:b", function=Slow())])
+    groups, started = [make_answers({}, "a", "") for _ in range(40)], time.perf_counter()
+    scorer.grade(groups)
+    scorer.close()
+    assert time.perf_counter() - started < 2  # 80 calls of 0.2 s
+    assert all(of_each(group, "reward") == [2.0, 0.0] for group in groups)
+    assert Reward("m:a", function=slow)(["p", "p"], ["a", ""]) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        np.array([1.0, 2.0]),
+        np.array([1, 2]),
+        torch.tensor([1.0, 2.0], requires_grad=True),
+        torch.tensor([1, 2], dtype=torch.bfloat16),
+        [np.float32(1), torch.tensor(2.0)],
+        (1, 2.0),
+        iter([True, 2]),
+    ],
+    ids=repr,
+)
+def test_arrays_and_tensors_are_lists_of_numbers(returned):
+    assert rewards_of(lambda completions, **_: returned) == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "returned", [np.ones((2, 1)), torch.ones(3), torch.tensor(1.0), {1.0, 2.0}, b"ab", ["1", "2"]], ids=repr
+)
+def test_what_is_no_list_of_numbers_is_refused(returned):
+    with pytest.raises(UserError, match="mine:f"):
+        rewards_of(lambda completions, **_: returned)
+
+
+def test_the_state_says_how_far_the_run_is():
+    def warm_up(completions, trainer_state, **kwargs):
+        share = trainer_state.global_step / trainer_state.max_steps
+        return [share * len(text) for text in completions]
+
+    from rewards.custom import TrainerState
+
+    scorer, group = Scorer([Reward("m:f", function=warm_up)]), make_answers({}, "a", "bb")
+    scorer.state = TrainerState(5, 10, 0.5)
+    scorer.grade([group])
+    scorer.close()
+    assert of_each(group, "reward") == [0.5, 1.0]
+
+
+# --- faults -------------------------------------------------------------------------------------------------------
+
+
+def raises_below(completions, **columns):
+    return [int("x")] * len(completions)
+
+
+async def raises_later(completions, **columns):
+    await asyncio.sleep(0)
+    raise KeyError("answer")
+
+
+def exits(completions, **columns):
+    raise SystemExit(0)
+
+
+def stops_iterating(completions, **columns):
+    next(iter([]))
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [(raises_below, "ValueError"), (raises_later, "KeyError"), (exits, "SystemExit"), (stops_iterating, "StopIter")],
+)
+def test_what_a_function_raises_is_told_with_file_and_line(function, why):
+    with pytest.raises(UserError, match="the reward mine:f failed") as error:
+        rewards_of(function)
+    line = function.__code__.co_firstlineno
+    place = re.search(r".*\((.*):(\d+) in (\w+)\)$", error.value.why)
+    assert error.value.why.startswith(why) and place[1] == __file__ and place[3] == function.__name__
+    assert line < int(place[2]) <= line + 2
+
+
+@pytest.mark.parametrize("kind", ["plain", "async", "deaf"])
+def test_past_its_deadline_a_group_is_unscorable_and_the_next_one_is_not(kind):
+    """Also where more calls hang than there are slots."""
+    free = threading.Event()
+
+    def plain(completions, hang, **columns):
+        if hang[0]:
+            free.wait(20)
+        return [1.0] * len(completions)
+
+    async def waits(completions, hang, **columns):
+        while hang[0] and not free.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                if kind == "async":
+                    raise
+        return [1.0] * len(completions)
+
+    reward = Reward("m:f", function=plain if kind == "plain" else waits, timeout_s=0.2)
+    scorer, groups = Scorer([reward]), [make_answers({"hang": i < 6}, "a", "b") for i in range(8)]
+    scorer.grade(groups)
+    metrics = scorer.metrics()
+    scorer.close()
+    free.set()
+    assert [of_each(group, "reward")[0] for group in groups] == [None] * 6 + [1.0] * 2
+    reason = groups[0].completions[1].scores["m:f"].reason
+    assert reason == "no answer within 0.2 s (reward_timeout_s)"
+    assert 1.1 < metrics["rewards/m:f/time"] < 10 and scorer.metrics()["rewards/m:f/time"] == 0
+
+
+def test_a_function_may_raise_a_timeout_of_its_own():
+    def asks(completions, **columns):
+        raise TimeoutError("the sandbox is slow")
+
+    with pytest.raises(UserError, match="failed") as error:
+        rewards_of(asks)
+    assert "the sandbox is slow" in error.value.why
