@@ -142,7 +142,7 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
         return config
     stage1, notices = load_stage1(config)
     final = Path(stage1.output_dir) / "final"
-    if is_done(stage1, config.cold_start):
+    if run.ranks.of_main(run.ranks.is_main and is_done(stage1, config.cold_start)):
         run.say(f"cold start: {final} is what {config.cold_start} makes; it is used again")
     else:
         run.say(f"cold start: {config.cold_start} from {stage1.model_name_or_path or 'scratch'} into {final.parent}")

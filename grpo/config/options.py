@@ -12,7 +12,12 @@ import yaml
 
 REQUIRED = ("model_name_or_path", "output_dir", "dataset_id_or_path", "reward_funcs")
 MADE_BY_TOY_WORLD = ("model_name_or_path", "dataset_id_or_path")
-NOT_REPEATED = ("resume_from_checkpoint", "overwrite_output_dir")  # they concern one invocation, not the run
+NOT_REPEATED = (  # they concern one invocation, not the run
+    "resume_from_checkpoint",
+    "overwrite_output_dir",
+    "allow_changes",
+)
+INPUTS = ("dataset", "base_weights", "tokenizer", "chat_template")  # whose content a checkpoint has a fingerprint of
 
 
 def key(
@@ -121,6 +126,11 @@ class RunKeys:
     resume_from_checkpoint: bool | str | None = key(
         False, "Resume. true: from the newest valid checkpoint in output_dir. A path: from that checkpoint."
     )
+    allow_changes: list[str] = key(
+        (),
+        "Resume although these have changed since the checkpoint: names of keys, or dataset, base_weights, tokenizer "
+        "and chat_template for their contents.",
+    )
     logging_steps: int = key(
         1, "Average so many steps for the trackers and on the terminal. metrics.jsonl has every step.", low=1
     )
@@ -130,7 +140,10 @@ class RunKeys:
         ("tensorboard",),
         "Trackers that get the metrics as well as metrics.jsonl: tensorboard, swanlab, wandb, trackio or none.",
     )
-    run_name: str | None = key(None, "Name of the run in swanlab, wandb and trackio. Unset: that of output_dir.")
+    run_name: str | None = key(
+        None,
+        "Name of the run in swanlab, wandb and trackio: letters, digits, dots, dashes, underscores. Unset: output_dir.",
+    )
     project: str = key("grpo", "Project in swanlab, wandb and trackio.")
     swanlab_project: str | None = key(None, "Project in swanlab. Unset: the variable SWANLAB_PROJ_NAME, or project.")
     swanlab_workspace: str | None = key(None, "Organisation in swanlab. Unset: your own account.")
@@ -207,7 +220,9 @@ class LossKeys:
         None, "Upper bound of the ratio where the advantage is negative (two-sided clipping). Unset: none.", above=1
     )
     use_bias_correction_kl: bool = key(
-        False, "Multiply the KL estimate by the ratio, so that its gradient is that of the KL divergence."
+        False,
+        "Multiply the KL estimate by the ratio, so that its gradient is that of the KL divergence. false: the formula "
+        "of DeepSeekMath, with which KnowRL trained. TRL 1.16 has true by default.",
     )
     importance_sampling_level: str = key(
         "token", "Compute the ratio per token, or per sequence (GSPO).", choices=("token", "sequence")

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from grpo.errors import is_secret_name
+from grpo.errors import is_secret_name, keep_secret
 
 NULLS = ("", "~", "null", "Null", "NULL")
 MAX_SHOWN = 200  # characters of a wrong value in a message
@@ -36,6 +36,8 @@ def _read_variable(match: re.Match) -> str:
         return default
     if found is None:
         raise ValueError(f"the environment variable {name} is not set (write ${{{name}:-default}} to allow that)")
+    if name in os.environ and not os.path.exists(found):  # a path that exists is no secret
+        keep_secret(name)
     return found
 
 

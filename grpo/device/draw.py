@@ -41,7 +41,9 @@ def draw(
     no_cut_B = torch.full(uniform_B.shape, NO_CUT, dtype=exact, device=logits_BV.device)
     if params.temperature == 0:
         return logits_BV.argmax(dim=-1), torch.zeros_like(no_cut_B), no_cut_B
-    logits_BV = logits_BV.to(exact) / params.temperature
+    logits_BV = logits_BV.to(exact)
+    if params.temperature != 1:  # a division by 1 would copy them all the same
+        logits_BV = logits_BV / params.temperature
     if not params.truncates:
         weight_BV = (logits_BV - logits_BV.amax(dim=-1, keepdim=True)).exp_()
         id_B, total_B = inverse_cdf(weight_BV, uniform_B)
@@ -60,7 +62,9 @@ def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch
     a row that is not finite the entry means nothing, and the total is not finite.
     """
     num_rows, width = weight_BV.shape
-    block_BXX = torch.nn.functional.pad(weight_BV, (0, -width % BLOCK)).view(num_rows, -1, BLOCK)
+    if width % BLOCK:
+        weight_BV = torch.nn.functional.pad(weight_BV, (0, -width % BLOCK))
+    block_BXX = weight_BV.reshape(num_rows, -1, BLOCK)
     running_BX = block_BXX.sum(dim=-1).double().cumsum(dim=-1)
     total_B = running_BX[:, -1]
     target_B1 = (uniform_B.double() * total_B)[:, None]

@@ -19,14 +19,17 @@ from grpo.schema import Completion
 
 @dataclass
 class Policy:
-    """A decoder that is being trained. `start`: the adapter that was merged into it, if any; `base`: the checkpoint's
-    name."""
+    """A decoder that is being trained.
+
+    start: the adapter that was merged into it, if any. base: the checkpoint's name. folders: of checkpoint and adapter.
+    """
 
     model: Decoder
     tokenizer: object
     eos_ids: tuple[int, ...]
     start: Adapter | None
     base: str
+    folders: tuple[Path, ...] = ()
 
     def decode(self, completion: Completion) -> str:
         """Return its text, without special tokens."""
@@ -76,7 +79,8 @@ def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_wei
     source = fetch_model(config.tokenizer_name_or_path) if config.tokenizer_name_or_path else model_path
     tokenizer = load_tokenizer(source, config.chat_template)
     check_vocabulary(tokenizer, model)
-    return Policy(model, tokenizer, eos_ids(model_path, tokenizer), start, base)
+    folders = (model_path, adapter_path) if adapter_path else (model_path,)
+    return Policy(model, tokenizer, eos_ids(model_path, tokenizer), start, base, folders)
 
 
 def load_reference(config: TrainConfig, policy: Policy) -> Decoder:
@@ -112,16 +116,18 @@ def find_parts(name_or_path: str, revision: str, adapter: str | None) -> tuple[P
             "set only one of them",
             PREFLIGHT,
         )
-    base = load_adapter(folder).base_model
-    if not base:
+    adapter = load_adapter(folder)
+    if not adapter.base_model:
         raise UserError(
             f"the adapter {folder} does not name its base model",
             "adapter_config.json has no base_model_name_or_path",
             "set model_name_or_path to the base, and adapter_name_or_path to the adapter",
             PREFLIGHT,
         )
-    base_revision = revision if Path(name_or_path).is_dir() else "main"  # a folder has no revision of its own
-    return fetch_model(base, base_revision), folder, base
+    base_revision = adapter.base_revision
+    if revision != "main" and Path(name_or_path).is_dir():  # a folder has no revision of its own
+        base_revision = revision
+    return fetch_model(adapter.base_model, base_revision), folder, adapter.base_model
 
 
 def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:

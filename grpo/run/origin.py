@@ -13,6 +13,7 @@ from grpo.data.registry import find_sources
 from grpo.data.rows import digest
 from grpo.errors import CONFIG, UserError
 from grpo.model.policy import find_parts
+from grpo.run.fingerprint import file_fingerprint
 from grpo.run.resume import FREE
 
 ORIGIN_FILE = "origin.json"
@@ -28,7 +29,6 @@ NAMES = (  # of what is compared by its content
     "toy_dir",
 )
 FREE_OF_STAGE_1 = (FREE | set(NAMES)) - {"max_steps", "num_train_epochs"}
-NUM_BYTES = 1 << 20  # of each file of a model: its header, and weights that training changes
 
 
 def origin_of(config: SftConfig) -> dict[str, Any]:
@@ -48,11 +48,10 @@ def _hash_sources(sources: Sequence) -> str:
 
 
 def _describe(files: Iterable[Path]) -> Iterable[list[Any]]:
-    """Yield name, size and the hash of the first bytes of every file."""
+    """Yield name and fingerprint of every file."""
     for path in files:
         if path.is_file():
-            with open(path, "rb") as file:
-                yield [path.name, path.stat().st_size, hashlib.sha256(file.read(NUM_BYTES)).hexdigest()]
+            yield [path.name, file_fingerprint(path)]
 
 
 def check_origin(final: Path, config: SftConfig, config_path: str) -> None:
