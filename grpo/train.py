@@ -14,11 +14,11 @@ from grpo.config.options import TrainConfig
 from grpo.data.questions import prepare_rewards
 from grpo.device import ops
 from grpo.errors import run_main
+from grpo.evaluation.held_out import Evaluation
 from grpo.loss import policy_loss
 from grpo.model.lora import REFERENCE
 from grpo.model.policy import load_reference
 from grpo.rollout import Rollout
-from grpo.run.evaluation import Evaluation
 from grpo.run.guard import Guard
 from grpo.run.metrics import completion_metrics
 from grpo.run.run import Run
