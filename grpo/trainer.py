@@ -10,6 +10,7 @@ from grpo.attention.select import packed_attention
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.rows import Order
 from grpo.device.draw import hash_seed
+from grpo.errors import UserError
 from grpo.logprobs import token_logprobs
 from grpo.model.decoder import Decoder
 from grpo.model.lora import POLICY, Mode
@@ -165,6 +166,12 @@ class Trainer:
             return {}
         check_inputs(counters["inputs"], self.inputs, self.config)
         self.step, self.num_tokens = counters["step"], counters["num_tokens"]
+        if self.step > self.total_steps:
+            raise UserError(
+                f"the run is at step {self.step}, and would end at step {self.total_steps}",
+                "max_steps or num_train_epochs is lower than when it was saved",
+                f"raise it to {self.step} at least; `python -m grpo.export` takes the checkpoint as it is",
+            )
         self.num_skipped = counters.get("skipped", 0)
         self.order.position = counters["position"]
         if not self.config.max_tokens_per_micro_batch:  # sums and dropout masks depend on the micro-batches

@@ -17,6 +17,17 @@ def fetch_model(name_or_path: str, revision: str = "main") -> Path:
     return _download(name_or_path, revision, "model", MODEL_FILES)
 
 
+def find_model(name: str, near: Path) -> str:
+    """Return the model that a file in the folder `near` names: a hub id, or the absolute path of a folder.
+
+    A relative path is tried from the current folder first, then from `near` and from the folders above it.
+    """
+    for start in (Path(), near, *near.resolve().parents):
+        if (start / name / "config.json").is_file():
+            return str((start / name).resolve())
+    return name
+
+
 def fetch_data(name_or_path: str, split: str = "train") -> Path:
     """Return the file of a data set: of a hub data set its only one, or the one whose name contains `split`."""
     if Path(name_or_path).is_file():

@@ -69,7 +69,7 @@ def load_rows(config: TrainConfig, rewards: Sequence[Reward], questions: Questio
             raise UserError(
                 f"the reward {reward.name} needs the column {missing[0]}",
                 f"the columns of {name} are {', '.join(filled)}",
-                f"set {missing[0]}_field",
+                f"set {missing[0]}_field, or add the column to the data",
                 PREFLIGHT,
             )
     return rows
@@ -81,11 +81,27 @@ def prepare_rewards(config: TrainConfig, say: Callable[[str], None], questions: 
     scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
     try:
         rows = load_rows(config, scorer.rewards, questions or Questions.to_train(config))
+        if not questions:
+            _check_held_out(config, scorer)
         scorer.prepare([row.columns for row in rows], say)
     except BaseException:
         scorer.close()
         raise
     return scorer
+
+
+def _check_held_out(config: TrainConfig, scorer: Scorer) -> None:
+    """Read the held-out questions, with the columns that their rewards need."""
+    questions = Questions.held_out(config)
+    if not questions:
+        return
+    rewards = scorer.rewards
+    if config.eval_reward_funcs:
+        rewards = build_rewards(config.eval_reward_funcs, asdict(config))
+    load_rows(config, rewards, questions)
+    for reward in rewards if config.eval_reward_funcs else ():
+        if reward.close:
+            reward.close()
 
 
 def load_prompts(

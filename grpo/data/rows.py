@@ -50,7 +50,9 @@ def read_records(path: Path) -> list[Record]:
                 PREFLIGHT,
             )
     if not records:
-        raise UserError(f"{path} holds no rows", "", "give a JSON array, JSONL or CSV file of questions", PREFLIGHT)
+        raise UserError(
+            f"{path} holds no rows", "it is empty, or only a header", "give a JSON array, JSONL or CSV file", PREFLIGHT
+        )
     return records
 
 

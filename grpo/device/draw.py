@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from grpo.errors import UserError
+
 BLOCK = 128  # entries per block of the two-level search
 NUM_BINS = 1024  # of the histogram that finds where top-p ends; rows of fewer entries are sorted
 NO_CUT = float("-inf")
@@ -23,6 +25,17 @@ class SamplingParams:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+
+    def __post_init__(self):
+        limits = {
+            "temperature": (self.temperature >= 0, "0 is greedy, 1 is the distribution of the model"),
+            "top_p": (0 < self.top_p <= 1, "1 keeps every token"),
+            "top_k": (self.top_k >= 0, "0 keeps every token"),
+            "max_new_tokens": (self.max_new_tokens >= 1, "an answer has at least one token"),
+        }
+        for name, (is_possible, advice) in limits.items():
+            if not is_possible:
+                raise UserError(f"{name} is {getattr(self, name)}", "there is no such sampling", advice)
 
     @property
     def truncates(self) -> bool:

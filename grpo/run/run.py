@@ -256,6 +256,8 @@ class Run:
                 (folder / "config.resolved.yaml").write_text(text, encoding="utf-8")
                 if policy.model.build.lora is not None:
                     policy.save(folder)
+                else:
+                    policy.tokenizer.save_pretrained(folder)
             checkpoint.clean(self.path, self.config.save_total_limit, step)
             self.dir.update(step=step, last_checkpoint=f"checkpoint-{step}")
         self.saved_step = step
