@@ -173,7 +173,7 @@ class RunKeys:
 class DataKeys:
     dataset_id_or_path: str = key(
         None,
-        "Questions: a JSON, JSONL, CSV or Parquet file (also gzipped), a folder, or a hub id, such as openai/gsm8k:main. "
+        "Questions: a JSON, JSONL, CSV or Parquet file (also gzipped), a folder, or a hub id (owner/name:config). "
         "A question is a text, or a list of messages that ends with the user's.",
     )
     dataset_split: str = key("train", "File of a hub data set to use: the one whose name contains this word.")
