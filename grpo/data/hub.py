@@ -17,6 +17,15 @@ def fetch_model(name_or_path: str, revision: str = "main") -> Path:
     return _download(name_or_path, revision, "model", MODEL_FILES)
 
 
+def fetch_adapter(name_or_path: str) -> Path:
+    """Return the folder of the adapter that a run starts from."""
+    try:
+        return fetch_model(name_or_path)
+    except UserError as error:
+        fix = "adapter_name_or_path is where a run starts from; leave it out to make a new adapter in output_dir"
+        raise UserError(error.what.replace("model", "adapter", 1), error.why, fix, error.exit_code) from None
+
+
 def fetch_data(name_or_path: str, split: str = "train") -> Path:
     """Return the file of a data set: of a hub data set its only one, or the one whose name contains `split`."""
     if Path(name_or_path).is_file():

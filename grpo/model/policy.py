@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.data.hub import fetch_model
+from grpo.data.hub import fetch_adapter, fetch_model
 from grpo.data.prompts import eos_ids, load_tokenizer
 from grpo.errors import PREFLIGHT, UserError
 from grpo.model.adapter import Adapter, is_adapter, load_adapter, merge_adapter, save_adapter, trained_adapter
@@ -104,7 +104,7 @@ def find_parts(name_or_path: str, revision: str, adapter: str | None) -> tuple[P
     """Return the folders of checkpoint and adapter (if any), and the checkpoint's name as it was given."""
     folder = fetch_model(name_or_path, revision)
     if not is_adapter(folder):
-        return folder, fetch_model(adapter) if adapter else None, name_or_path
+        return folder, fetch_adapter(adapter) if adapter else None, name_or_path
     if adapter:
         raise UserError(
             "two adapters to start from",
