@@ -164,6 +164,8 @@ def completion_record(prompt: Prompt, completion: Completion) -> dict[str, Any]:
     scores = completion.scores
     return {
         "row": prompt.row,
+        "question": prompt.columns.get("question"),
+        "answer": prompt.columns.get("answer"),
         "prompt": prompt.text,
         "completion": completion.text,
         "finish_reason": completion.finish_reason,
@@ -174,6 +176,7 @@ def completion_record(prompt: Prompt, completion: Completion) -> dict[str, Any]:
         "rewards": {name: _as_json(score.value) for name, score in scores.items()},
         "reasons": {name: score.reason for name, score in scores.items()},
         "details": {name: score.details for name, score in scores.items() if score.details},
+        "facts": {name: score.facts for name, score in scores.items() if score.facts},
     }
 
 

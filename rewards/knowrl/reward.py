@@ -74,7 +74,8 @@ def _build(
         found = await facts.of(completion, columns)
         value = None if found.value is None else answer.value + found.value  # Eq. 15
         asked = answer.asked | found.asked
-        return Score(value, f"{answer.reason}; {found}", answer.outcome, found.details(), asked)
+        reason = f"{answer.reason}; {found}"
+        return Score(value, reason, answer.outcome, found.details(), asked, facts=found.records())
 
     def prepare(rows: Sequence[Mapping[str, Any]], say: Callable[[str], None]) -> None:
         judge.check_sync()
@@ -124,7 +125,7 @@ def _facts_alone(name: str, options: Mapping[str, Any], formula: Formula) -> Rew
 
     async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
         found = await facts.of(completion, columns)
-        return Score(found.value, str(found), None, found.details(), found.asked)
+        return Score(found.value, str(found), None, found.details(), found.asked, facts=found.records())
 
     return Reward(
         name,

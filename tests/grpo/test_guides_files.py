@@ -37,7 +37,7 @@ MAIN_FILE = {  # KnowRL's grpo.yaml; the three others differ in the keys below
     "dataset_id_or_path": "rl.json",
     "report_to": "swanlab",
     "swanlab_project": "some project",
-    "swanlab_experiment_name:": "some experiment",  # with the typo of the original
+    "swanlab_experiment_name:": "some_experiment",  # with the typo of the original
     "max_steps": 150,
     "per_device_train_batch_size": 20,
     "gradient_accumulation_steps": 4,
@@ -169,7 +169,7 @@ def test_knowrls_files_load_with_paths_alone(shell, name):
     for key, value in (MAIN_FILE | KNOWRL[name]).items():
         if key in config.__dataclass_fields__ and value is not None:
             assert getattr(config, key) == ((value,) if key == "report_to" else value), key
-    assert (config.run_name, config.swanlab_project) == ("some experiment", "some project")
+    assert (config.run_name, config.swanlab_project) == ("some_experiment", "some project")
     assert config.reward_funcs == ("knowrl_v2",) and "<think>" in config.system_prompt
     for key in WITHOUT_EFFECT:
         assert sum(f" {key} is not used: " in notice for notice in notices) == 1, key
