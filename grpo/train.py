@@ -14,18 +14,18 @@ from grpo.config.options import TrainConfig
 from grpo.data.questions import prepare_rewards
 from grpo.device import ops
 from grpo.errors import run_main
+from grpo.evaluation.held_out import Evaluation
 from grpo.loss import policy_loss
 from grpo.model.lora import REFERENCE
 from grpo.model.policy import load_reference
 from grpo.progress import say_next
 from grpo.rollout import Rollout
-from grpo.run.evaluation import Evaluation
 from grpo.run.guard import Guard
 from grpo.run.metrics import completion_metrics
 from grpo.run.run import Run
 from grpo.run.toy import make_world
 from grpo.schema import Group, PackedBatch
-from grpo.sft import cold_start
+from grpo.sft import check_prompts, cold_start
 from grpo.trainer import Trainer
 from rewards.scorer import Scorer
 
@@ -100,7 +100,8 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[st
     """Make a complete run: cold start if one is due, GRPO, evaluation before and after; return the last evaluation."""
     with Run(config, list(notices)) as run:
         config = make_world(config, run)
-        scorer = prepare_rewards(config, run.say)  # what is missing there shows now, and not after stage 1
+        check_prompts(config)  # what is missing shows now, and not after stage 1
+        scorer = prepare_rewards(config, run.say)
         run.config = config = cold_start(config, run)
         trainer = GrpoTrainer(config, run, scorer)
         evaluation = Evaluation(config, run, trainer.policy, trainer.rollout)

@@ -12,9 +12,9 @@ from test_rules import late
 from test_train import QUESTIONS, run
 
 from grpo.errors import UserError
+from grpo.evaluation.measures import wilson_interval
 from grpo.report.__main__ import main
 from grpo.report.answers import flips
-from grpo.report.comparison import wilson
 from grpo.report.page import render, show_seconds
 from grpo.run.plot import MAX_POINTS, Line, running_mean, svg_plot, thin
 from grpo.run.record import read_record
@@ -199,8 +199,12 @@ def test_flips_are_of_questions_that_were_answered_twice(tmp_path):
 
 def test_wilsons_interval():
     """Wilson, 1927: 10 of 20 gives 0.299 to 0.701."""
-    assert wilson(0.5, 20) == pytest.approx((0.2993, 0.7007), abs=1e-4)
-    assert wilson(0.0, 20)[0] == 0.0 and wilson(1.0, 20)[1] == 1.0 and wilson(0.0, 0) == (0.0, 1.0)
+    assert wilson_interval(0.5, 20) == pytest.approx((0.2993, 0.7007), abs=1e-4)
+    assert (
+        wilson_interval(0.0, 20)[0] == 0.0
+        and wilson_interval(1.0, 20)[1] == 1.0
+        and wilson_interval(0.0, 0) == (0.0, 1.0)
+    )
 
 
 def test_an_svg_leaves_its_colours_to_the_page():
