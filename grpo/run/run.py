@@ -124,7 +124,8 @@ class Run:
             self.log.close()
         if self.dir is not None:
             self.dir.close(code, reason)
-            if self.log is not None and code not in (SIGINT, SIGTERM, STORAGE):
+            is_in_haste = isinstance(error, Interrupted | KeyboardInterrupt)
+            if self.log is not None and not is_in_haste and code != STORAGE:
                 self._write_report()
         elif error is not None and not self.ranks.is_main:
             self._write_rank_state(code, reason)
