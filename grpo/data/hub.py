@@ -23,6 +23,15 @@ def fetch_model(name_or_path: str, revision: str = "main") -> Path:
     return _download(name_or_path, revision, "model", MODEL_FILES)
 
 
+def fetch_adapter(name_or_path: str) -> Path:
+    """Return the folder of the adapter that a run starts from."""
+    try:
+        return fetch_model(name_or_path)
+    except UserError as error:
+        fix = "adapter_name_or_path is where a run starts from; leave it out to make a new adapter in output_dir"
+        raise UserError(error.what.replace("model", "adapter", 1), error.why, fix, error.exit_code) from None
+
+
 def find_model(name: str, near: Path) -> str:
     """Return the model that a file in the folder `near` names: a hub id, or the absolute path of a folder.
 
