@@ -123,7 +123,7 @@ class _Comparison:
         if len(ones) != len(others) or not all(map(_is_nonzero, [*ones, *others])):
             return False
         pairs = list(zip(ones, others, strict=True))
-        if any(one.contradicts(other) for one, other in pairs):
+        if any(one.contradicts(other) or one.noun != other.noun for one, other in pairs):
             return False
         multiply = self.algebra.multiply
         values = [(one.in_unit_of(other, self.algebra), other.value) for one, other in pairs]

@@ -30,6 +30,7 @@ _REWRITES: Final = [
     for pattern, new in (
         (r"^(\*\*|__|')([^*]+)\1$", r"\2"),  # bold or code in Markdown
         (r"==+", "="),
+        (r"\\not ?=", "≠"),
         (r"(?:等于|为|是)(?=\$?[-+ 0-9A-Za-z\\(])", r"\\text{ is }"),
         (r"\*\*(?= ?[-+({\\\w])", "^"),  # a power in ASCII
         (r">=(?!=)", "≥"),
