@@ -1,5 +1,6 @@
 r"""Untrusted LaTeX, Unicode or plain text -> one spelling for its many: `×` is `*`, `\dfrac12` is `\frac{1}{2}`, `>=`
-is `≥`. A table of characters (symbols.py), then the table of rewritings below, in its order. Time is linear in the text.
+is `≥`. A table of characters (symbols.py), then the table of rewritings below, in its order. Time is linear in the
+text.
 """
 
 import re

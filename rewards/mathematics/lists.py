@@ -1,4 +1,4 @@
-r"""What belongs together in a list, `x = 3, 5` and `k\pi, k \in \mathbb{Z}`, and whether its order counts, `true, no`."""
+r"""What belongs together in a list: `x = 3, 5`, `k\pi, k \in \mathbb{Z}`; and whether its order counts: `no, yes`."""
 
 from collections.abc import Sequence
 from typing import Final
