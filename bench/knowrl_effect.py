@@ -36,10 +36,10 @@ ARMS = {
 KNOWN, UNSEEN = "well known", "unseen"
 COLUMNS = {
     "accuracy, known": (KNOWN, "accuracy"),
-    "refused, known": (KNOWN, "refusal_rate"),
-    "wrong, unseen": (UNSEEN, "wrong_rate"),
-    "refused, unseen": (UNSEEN, "refusal_rate"),
-    "hallucination": ("", "hallucination_rate"),
+    "refused, known": (KNOWN, "not_attempted"),
+    "wrong, unseen": (UNSEEN, "incorrect"),
+    "refused, unseen": (UNSEEN, "not_attempted"),
+    "hallucination": ("", "incorrect_given_attempted"),
     "supported": ("", "supported_frac"),
 }
 CONFIGS = timing.ROOT / "configs"

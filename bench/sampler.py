@@ -1,7 +1,7 @@
-"""python -m bench.sampler [--peer hf|none] [--models 4m 27m 54m] [--batches 48 96] [--tokens 128]
+"""python -m bench.sampler [--peer hf|none] [--models 4m 27m 54m] [--batches 48 96] [--tokens 128] [--top-p 0.9]
 
 How fast is generation, compared with transformers' generate at the same weights, dtype, prompts and lengths
-(temperature 1, top_k 0)?
+(temperature 1, top_k 0)? A vocabulary of 152k entries and top-p: --models 0.5b --batches 16 --tokens 32 --top-p 0.9
   equal      distinct prompts of one length; all completions have one length
   variable   groups of 12 completions per prompt; prompts of 16 to 96 tokens; completion lengths are drawn once and
              are the same for both sides
@@ -84,13 +84,14 @@ def speed(path: Path, work: Work, name: str, options) -> dict:
     dtype, device = getattr(torch, options.dtype), options.device
     model = models.ours(path, dtype, device)
     sampler = Sampler(model, (), max_slots=len(work.lengths))  # made once, as in a run: on a GPU it prepares graphs
+    sampling = SamplingParams(max(work.lengths), top_p=options.top_p)
     produced = {}
 
     def run_ours() -> None:
-        produced["ours"] = [len(completion.ids) for completion in sample(sampler, work)]
+        produced["ours"] = [len(completion.ids) for completion in sample(sampler, work, sampling)]
 
     def run_peer() -> None:
-        produced["hf"] = generate(peer, work, device).shape[1]
+        produced["hf"] = generate(peer, work, device, top_p=options.top_p).shape[1]
 
     sides = {"ours": run_ours}
     if options.peer == "hf":
@@ -194,7 +195,9 @@ def main(argv: list[str] | None = None) -> dict:
     arguments.add_argument("--models", nargs="+", choices=models.SHAPES, help="default: 4m 27m 54m; on a GPU 1.5b")
     arguments.add_argument("--batches", type=int, nargs="+", default=[48, 96], help="completions decoded together")
     arguments.add_argument("--tokens", type=int, help="tokens of the longest completion; default 128, on a GPU 512")
+    arguments.add_argument("--top-p", type=float, default=1.0, help="nucleus sampling on both sides")
     options = timing.parse(arguments, argv)
+    nucleus = f", top_p {options.top_p:g}" if options.top_p < 1 else ""
     tokens = options.tokens or timing.default(options, smoke=16, cpu=128, cuda=512)
     batches = [24] if options.smoke else options.batches
     names = options.models or timing.default(options, smoke=["tiny"], cpu=["4m", "27m", "54m"], cuda=["1.5b"])
@@ -204,8 +207,8 @@ def main(argv: list[str] | None = None) -> dict:
         with models.temporary_model(name, options) as path:
             for batch in batches:
                 equal, variable = equal_work(batch, tokens, vocab), variable_work(batch, tokens, vocab)
-                cases.append(speed(path, equal, f"{name}, equal lengths, batch {batch}", options))
-                cases.append(speed(path, variable, f"{name}, variable lengths, batch {batch}", options))
+                cases.append(speed(path, equal, f"{name}, equal lengths, batch {batch}{nucleus}", options))
+                cases.append(speed(path, variable, f"{name}, variable lengths, batch {batch}{nucleus}", options))
             if options.peer == "hf":
                 for check, value in agreement(path, options.device).items():
                     checks[f"{name} {check}"] = value

@@ -9,16 +9,16 @@ import argparse
 import textwrap
 
 from grpo.errors import escape, run_main
-from grpo.report.findings import Finding, explain
+from grpo.report.explanation import Remark, explain
 from grpo.run.record import read_record
 
 WIDTH = 100
 
 
-def describe(finding: Finding) -> str:
-    """Lay out a finding: the sentence, and indented below it what it means and what to do."""
-    lines = textwrap.wrap(finding.sentence, WIDTH)
-    for text in (finding.meaning, f"To do: {finding.advice}" if finding.advice else ""):
+def describe(remark: Remark) -> str:
+    """Lay out a remark: the sentence, and indented below it what it means and what to do."""
+    lines = textwrap.wrap(remark.sentence, WIDTH)
+    for text in (remark.meaning, f"To do: {remark.advice}" if remark.advice else ""):
         lines += textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines)
 
@@ -33,8 +33,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> None:
     record = read_record(make_parser().parse_args(argv).run)
-    findings = explain(record)
-    print(escape("\n\n".join(map(describe, findings))))
+    remarks = explain(record)
+    print(escape("\n\n".join(map(describe, remarks))))
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ class Score:
     the value, which may be shaped. `details` holds numbers to log, such as the share of supported facts. `asked` says
     which services were asked (judge, knowledge base, decomposer), and whether each gave a usable answer. `applies` is
     False if a user's function returned None for all completions of a prompt: then its other rewards count alone.
+    `facts` are those that were checked, each with "fact", "verdict" and the id of the "passage" that decided, or None.
 
     >>> Score(None, "the judge could not be reached").value is None
     True
@@ -59,6 +60,7 @@ class Score:
     asked: dict[str, bool] = field(default_factory=dict)
     bonus: float = 0.0  # added to the advantage
     applies: bool = True
+    facts: list[dict[str, str | None]] = field(default_factory=list)
 
 
 @dataclass

@@ -17,6 +17,7 @@ from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.index import CONTENT, checksum
 from knowledge.store.passages import split_stored
 from knowledge.store.recognise import OURS, Kind, check_header, check_index, recognise
+from knowledge.store.seal import has_broken_seal
 from knowledge.store.side_index import read_side_index, side_index_path
 
 MAX_PROBLEMS = 20
@@ -66,6 +67,8 @@ def _verify(path: Path, found: Findings, where: str = "") -> None:
                 found.owner, found.has_index = kind.owner, kind.owner == OURS
                 _read_documents(database, kind, found)
             _compare_checksums(database, meta, found, where)
+            if not found.problems and has_broken_seal(path):
+                found.problems.append(f"{where}its bytes have changed since it was built, outside of the content")
     except KnowledgeBusy:
         raise
     except UserError as error:

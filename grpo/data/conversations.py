@@ -71,12 +71,16 @@ def make_examples(
         for number, message in enumerate(messages):
             if message["role"] != "assistant" or number == 0:
                 continue
-            text, prompt_ids = encoder.prompt(messages[:number])
-            answer_ids = encoder.answer(message["content"])
+            before = messages[:number]
+            if sum(len(earlier["content"]) for earlier in before) > encoder.max_chars(max_length):
+                num_left_out += 1
+                continue
+            text, prompt_ids = encoder.prompt(before)
             room = max_length - len(prompt_ids)
             if room <= 0:
                 num_left_out += 1
                 continue
+            answer_ids = encoder.answer(message["content"][: encoder.max_chars(room + 1)])  # more would be cut
             is_cut = room < len(answer_ids)
             num_cut += is_cut
             completion = _given_completion(answer_ids[:room], message["content"], "length" if is_cut else "stop")

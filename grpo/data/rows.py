@@ -1,4 +1,4 @@
-"""Read questions from a JSON array, JSONL or CSV file, and hand them out in an order that a resumed run continues."""
+"""Read questions from a file, and hand them out in an order that a resumed run continues."""
 
 import csv
 import hashlib
@@ -10,12 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo.data.benchmarks import Benchmark, find_benchmark, read_benchmark
 from grpo.errors import PREFLIGHT, UserError
 
 QUESTION_FIELDS = ("question", "problem", "prompt")
 ANSWER_FIELDS = ("answer", "answers", "ground_truth", "best_answer", "solution")
 TITLE_FIELDS = ("title",)
+PARQUET = b"PAR1"  # the first bytes of such a file
 MAX_SHOWN = 80  # characters of a wrong value in a message
+
+
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -30,24 +35,12 @@ class Row:
 # --- files to records ----------------------------------------------------------------------------------------------
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a JSON array, JSONL or CSV file. The content decides which of them it is.
+def read_records(path: Path) -> list[Record]:
+    """Return the objects of a JSON array, JSONL, CSV or Parquet file. The content decides which of them it is.
 
     Exit 3 names file and line of what cannot be read.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text", str(error), "convert it to UTF-8", PREFLIGHT) from None
-    except OSError as error:
-        raise UserError(f"cannot read {path}", str(error), "check the path", PREFLIGHT) from None
-    first = text.lstrip()[:1]
-    if first == "[":
-        records = _parse(text, path, 1)
-    elif first == "{":
-        records = _read_objects(text, path)
-    else:
-        records = _read_table(text, path)
+    records = _read_parquet(path) if _is_parquet(path) else _read_text(path)
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict):
             raise UserError(
@@ -57,8 +50,46 @@ def read_records(path: Path) -> list[dict[str, Any]]:
                 PREFLIGHT,
             )
     if not records:
-        raise UserError(f"{path} holds no rows", "", "give a JSON array, JSONL or CSV file of questions", PREFLIGHT)
+        raise UserError(
+            f"{path} holds no rows", "it is empty, or only a header", "give a JSON array, JSONL or CSV file", PREFLIGHT
+        )
     return records
+
+
+def _read_text(path: Path) -> list[Any]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text", str(error), "convert it to UTF-8", PREFLIGHT) from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}", str(error), "check the path", PREFLIGHT) from None
+    first = text.lstrip()[:1]
+    if first == "[":
+        return _parse(text, path, 1)
+    if first == "{":
+        return _read_objects(text, path)
+    return _read_table(text, path)
+
+
+def _is_parquet(path: Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(PARQUET)) == PARQUET
+    except OSError:
+        return False  # reading it as text says what is wrong
+
+
+def _read_parquet(path: Path) -> list[Any]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_table
+    except ImportError:
+        fix = "pip install 'grpo[parquet]', or convert it to JSONL"
+        raise UserError(f"{path} is a Parquet file", "reading it needs pyarrow", fix, PREFLIGHT) from None
+    try:
+        return read_table(path).to_pylist()
+    except (ArrowException, OSError) as error:
+        raise UserError(f"{path} is not valid Parquet", str(error), "download it again", PREFLIGHT) from None
 
 
 def _read_objects(text: str, path: Path) -> list[Any]:
@@ -71,7 +102,7 @@ def _read_objects(text: str, path: Path) -> list[Any]:
     return [_parse(line, path, number) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def _read_table(text: str, path: Path) -> list[dict[str, Any]]:
+def _read_table(text: str, path: Path) -> list[Record]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         records = list(reader)
@@ -114,12 +145,17 @@ def read_rows(
     answer_field: str | None = None,
     title_field: str | None = None,
     max_samples: int = 0,
+    seed: int = 0,
 ) -> list[Row]:
     """Read a file and find the question, the answer and the title of each row.
 
-    Exit 3 names the row of a missing or wrong field, and the key to set.
+    A known benchmark's file is read as benchmarks.py says, unless a field is named for the question or the answer.
+    seed: decides the order of given choices. Exit 3 names the row of a missing or wrong field, and the key to set.
     """
     records = read_records(path)[: max_samples or None]
+    benchmark = None if question_field or answer_field else find_benchmark(records)
+    if benchmark:
+        records = _read_benchmark(path, benchmark, records, seed)
     names = {
         "question": _find_field(records, question_field, QUESTION_FIELDS),
         "answer": _find_field(records, answer_field, ANSWER_FIELDS),
@@ -132,6 +168,21 @@ def read_rows(
         if chosen and names[wanted] is None:
             raise UserError(f"{path}: there is no column {chosen}", columns, f"correct {wanted}_field", PREFLIGHT)
     return [_make_row(path, index, record, names) for index, record in enumerate(records)]
+
+
+def _read_benchmark(path: Path, benchmark: Benchmark, records: list[Record], seed: int) -> list[Record]:
+    rows = []
+    for index, record in enumerate(records):
+        try:
+            rows.append(read_benchmark(benchmark, record, f"{seed}/{index}"))
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{path}: row {index + 1} is not one of {benchmark.name}",
+                f"the rows before it are; {type(error).__name__}: {error}",
+                "correct or remove the row, or set question_field and answer_field",
+                PREFLIGHT,
+            ) from None
+    return rows
 
 
 def _find_field(records: list[dict[str, Any]], chosen: str | None, candidates: tuple[str, ...]) -> str | None:

@@ -4,12 +4,15 @@ No sort of the vocabulary, no random number per entry. The uniform is a hash of 
 tokens come out whatever else is in the batch, and a generation can be replayed from its seed.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 
+from grpo.errors import UserError
+
 BLOCK = 128  # entries per block of the two-level search
-CANDIDATES = 1024  # entries that are sorted for top-p before the complete row is
+NUM_BINS = 1024  # of the histogram that finds where top-p ends; rows of fewer entries are sorted
 NO_CUT = float("-inf")
 _GOLDEN, _MIX1, _MIX2 = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 
@@ -22,6 +25,17 @@ class SamplingParams:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+
+    def __post_init__(self):
+        limits = {
+            "temperature": (self.temperature >= 0, "0 is greedy, 1 is the distribution of the model"),
+            "top_p": (0 < self.top_p <= 1, "1 keeps every token"),
+            "top_k": (self.top_k >= 0, "0 keeps every token"),
+            "max_new_tokens": (self.max_new_tokens >= 1, "an answer has at least one token"),
+        }
+        for name, (is_possible, advice) in limits.items():
+            if not is_possible:
+                raise UserError(f"{name} is {getattr(self, name)}", "there is no such sampling", advice)
 
     @property
     def truncates(self) -> bool:
@@ -40,7 +54,9 @@ def draw(
     no_cut_B = torch.full(uniform_B.shape, NO_CUT, dtype=exact, device=logits_BV.device)
     if params.temperature == 0:
         return logits_BV.argmax(dim=-1), torch.zeros_like(no_cut_B), no_cut_B
-    logits_BV = logits_BV.to(exact) / params.temperature
+    logits_BV = logits_BV.to(exact)
+    if params.temperature != 1:  # a division by 1 would copy them all the same
+        logits_BV = logits_BV / params.temperature
     if not params.truncates:
         weight_BV = (logits_BV - logits_BV.amax(dim=-1, keepdim=True)).exp_()
         id_B, total_B = inverse_cdf(weight_BV, uniform_B)
@@ -59,7 +75,9 @@ def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch
     a row that is not finite the entry means nothing, and the total is not finite.
     """
     num_rows, width = weight_BV.shape
-    block_BXX = torch.nn.functional.pad(weight_BV, (0, -width % BLOCK)).view(num_rows, -1, BLOCK)
+    if width % BLOCK:
+        weight_BV = torch.nn.functional.pad(weight_BV, (0, -width % BLOCK))
+    block_BXX = weight_BV.reshape(num_rows, -1, BLOCK)
     running_BX = block_BXX.sum(dim=-1).double().cumsum(dim=-1)
     total_B = running_BX[:, -1]
     target_B1 = (uniform_B.double() * total_B)[:, None]
@@ -78,31 +96,48 @@ def _cut(logp_BV: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
     """Return the log-prob that a token needs to be kept (Eq. 14).
 
     It lies half way between the last one kept and the first one dropped, so that rounding differences between sampler
-    and trainer do not move tokens across it. Most nuclei are small: a row is sorted completely only if its nucleus does
-    not end among the first CANDIDATES entries.
+    and trainer do not move tokens across it.
     """
     width = logp_BV.shape[1]
-    few = min(max(CANDIDATES, top_k + 1), width)
-    sorted_BX, kept_BX = _nucleus(logp_BV, few, top_k, top_p)
-    if few < width and bool(kept_BX[:, -1].any()):
-        sorted_BX, kept_BX = _nucleus(logp_BV, width, top_k, top_p)
-    num_kept_B1 = kept_BX.sum(dim=-1, keepdim=True).clamp_min(1)
-    last_B1 = sorted_BX.gather(1, num_kept_B1 - 1)
-    first_dropped_B1 = sorted_BX.gather(1, num_kept_B1.clamp(max=sorted_BX.shape[1] - 1))
-    next_B1 = torch.where(num_kept_B1 < width, first_dropped_B1, NO_CUT)
-    return torch.where(next_B1 > NO_CUT, (last_B1 + next_B1) / 2, next_B1)[:, 0]  # Eq. 14
+    if top_k or width <= NUM_BINS:
+        sorted_BX = logp_BV.topk(min(max(NUM_BINS, top_k + 1), width), dim=-1).values
+        before_B = torch.zeros_like(logp_BV[:, 0], dtype=torch.float64)
+    else:
+        sorted_BX, before_B = _crossing_bin(logp_BV, top_p)
+    last_B = _last_kept(sorted_BX, before_B, top_k, top_p)
+    next_B = logp_BV.masked_fill(logp_BV >= last_B[:, None], NO_CUT).amax(dim=-1)
+    return torch.where(next_B > NO_CUT, (last_B + next_B) / 2, next_B)  # Eq. 14
 
 
-def _nucleus(logp_BV: torch.Tensor, size: int, top_k: int, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the `size` largest log-probs of each row, in order, and which of them top-k and top-p keep."""
-    sorted_BX = logp_BV.topk(size, dim=-1).values
-    kept_BX = torch.ones_like(sorted_BX, dtype=torch.bool)
-    if 0 < top_k < logp_BV.shape[1]:
-        kept_BX[:, top_k:] = False
-    mass_BX = torch.where(kept_BX, sorted_BX, NO_CUT).exp()
-    before_BX = mass_BX.cumsum(dim=-1) - mass_BX
+def _last_kept(sorted_BX: torch.Tensor, before_B: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
+    """Return the last log-prob that top-k and top-p keep. before_B: the mass of what comes before the sorted ones."""
+    mass_BX = sorted_BX.double().exp()
+    if 0 < top_k < mass_BX.shape[1]:
+        mass_BX[:, top_k:] = 0
     total_B1 = mass_BX.sum(dim=-1, keepdim=True) if top_k else 1.0
-    return sorted_BX, kept_BX & (before_BX < top_p * total_B1)
+    running_BX = before_B[:, None] + mass_BX.cumsum(dim=-1)
+    kept_BX = (running_BX - mass_BX < top_p * total_B1) & (mass_BX > 0)
+    return sorted_BX.gather(1, kept_BX.sum(dim=-1, keepdim=True).clamp_min(1) - 1)[:, 0]
+
+
+def _crossing_bin(logp_BV: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return, in order, the log-probs among which the running mass reaches top_p, and the mass of all larger ones.
+
+    A histogram of each row's mass over its log-probs finds the bin where that happens, so only this bin is sorted. What
+    is less likely than (1 - top_p) / V lies in the last bin: all of it together is never needed.
+    """
+    top_B1 = logp_BV.amax(dim=-1, keepdim=True)
+    low_B1 = logp_BV.amin(dim=-1, keepdim=True).clamp_min(math.log((1 - top_p) / logp_BV.shape[1]))
+    scale_B1 = (NUM_BINS - 1) / (top_B1 - low_B1).clamp_min(1e-6)
+    bin_BV = ((top_B1 - logp_BV) * scale_B1).nan_to_num_(0).clamp_(0, NUM_BINS - 1).long()
+    mass_BX = logp_BV.new_zeros(len(logp_BV), NUM_BINS).scatter_add_(1, bin_BV, logp_BV.exp())
+    running_BX = mass_BX.double().cumsum(dim=-1)
+    crossing_B1 = (running_BX < top_p).sum(dim=-1, keepdim=True).clamp_max(NUM_BINS - 1)
+    before_B = (running_BX - mass_BX).gather(1, crossing_B1)[:, 0]
+    inside_BV = bin_BV == crossing_B1
+    found = logp_BV[inside_BV].split(inside_BV.count_nonzero(dim=-1).tolist())
+    padded_BX = torch.nn.utils.rnn.pad_sequence(found, batch_first=True, padding_value=NO_CUT)
+    return padded_BX.sort(dim=-1, descending=True).values, before_B
 
 
 def uniforms(seed_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 GLOSSARY = {
     "step": "steps done: generated batches that were trained on (stage 2) or updates (stage 1)",
     "epoch": "passes over the data, as a fraction",
-    "loss": "Eq. 7, summed over the step, mean over num_iterations; near 0 on-policy: see grad_norm for learning",
+    "loss": "Eq. 7, summed over the step, mean over num_iterations; near 0 on-policy: see grad_norm for learning; "
+    "stage 1: mean negative log-prob of the answer tokens",
     "learning_rate": "learning rate of this step",
     "grad_norm": "L2 norm of the gradient before clipping, of the last iteration",
     "num_tokens": "prompt and completion tokens since the start, all ranks; a prompt counts once per completion",
@@ -51,8 +52,11 @@ GLOSSARY = {
     "micro_batches": "forward and backward passes per iteration",
     "skipped_steps": "updates skipped since the start because the gradient was not finite",
     "eval/accuracy": "share of held-out questions answered right",
-    "eval/hallucination_rate": "share of wrong answers among the held-out questions that were answered",
-    "eval/refusal_rate": "share of held-out questions that the policy declined",
+    "eval/incorrect": "share of held-out questions answered wrong",
+    "eval/not_attempted": "share of held-out questions that the policy declined",
+    "eval/incorrect_given_attempted": "share of wrong answers among the held-out questions that were answered",
+    "eval/hallucination_rate": "old name of eval/incorrect_given_attempted",
+    "eval/refusal_rate": "old name of eval/not_attempted",
     "eval/reward": "mean reward on held-out questions",
     "eval/unscored_frac": "share of held-out answers that could not be scored",
     "eval/mean_length": "mean tokens of held-out answers",
@@ -86,11 +90,16 @@ GLOSSARY = {
     "decomposer/cost": "US dollars, by decomposer_prices",
     "tokens": "stage 1: answer tokens trained on in this step",
 }
-_PATTERNS = [re.compile(re.escape(name).replace("<name>", r"[^/]+")) for name in GLOSSARY]
+_PATTERNS = {name: re.compile(re.escape(name).replace("<name>", r"[^/]+")) for name in GLOSSARY}
+
+
+def meaning(name: str) -> str:
+    """Return the entry of a metric; "" if it has none."""
+    return next((GLOSSARY[entry] for entry, pattern in _PATTERNS.items() if pattern.fullmatch(name)), "")
 
 
 def check_names(names: Iterable[str]) -> None:
     """Raise KeyError if a metric has no entry in the glossary."""
-    unknown = [name for name in names if not any(pattern.fullmatch(name) for pattern in _PATTERNS)]
+    unknown = [name for name in names if not meaning(name)]
     if unknown:
         raise KeyError(f"metrics without an entry in the glossary: {unknown}")

@@ -1,4 +1,4 @@
-"""Faults that show only over several steps: alarms for what the rules recognise, and the end for what cannot go on."""
+"""Faults that show only over several steps: a warning for what a rule recognises, the end for what cannot go on."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,12 +17,17 @@ MAX_BAD_STEPS = 3  # in a row; then the run ends
 
 
 @dataclass(frozen=True)
-class Alarm:
+class Finding:
     """What a rule has recognised, and at which step."""
 
     rule: Rule
     step: int
     text: str
+
+    @property
+    def name(self) -> str:
+        """Return the name of the rule in words."""
+        return self.rule.__name__.replace("_", " ")
 
     def __str__(self) -> str:
         return f"step {self.step}: {self.text}"
@@ -30,30 +35,30 @@ class Alarm:
 
 @dataclass
 class Watch:
-    """Asks every rule after every step, and raises each alarm once. A finished run is watched again by replaying it."""
+    """Asks every rule after every step. A rule is heard once. A finished run is watched again by replaying it."""
 
     history: History = field(default_factory=History)
-    alarms: list[Alarm] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
-    def check(self, step: int, metrics: Metrics) -> list[Alarm]:
-        """Add the metrics of a step; return the alarms that are new."""
+    def check(self, step: int, metrics: Metrics) -> list[Finding]:
+        """Add the metrics of a step; return what is found for the first time."""
         self.history.steps.append({"step": step, **metrics})
         return self._ask(RULES)
 
-    def end(self) -> list[Alarm]:
-        """Return the alarms that only a complete run can raise."""
+    def end(self) -> list[Finding]:
+        """Return what only a complete run can show."""
         return self._ask(ENDINGS) if self.history.steps else []
 
-    def holds(self, alarm: Alarm) -> bool:
-        """Whether an alarm is still true at the last step."""
-        return alarm.rule(self.history) is not None
+    def holds(self, finding: Finding) -> bool:
+        """Whether what was found is still true at the last step."""
+        return finding.rule(self.history) is not None
 
-    def _ask(self, rules: Iterable[Rule]) -> list[Alarm]:
-        raised = {alarm.rule for alarm in self.alarms}
-        found = [(rule, rule(self.history)) for rule in rules if rule not in raised]
+    def _ask(self, rules: Iterable[Rule]) -> list[Finding]:
+        known = {finding.rule for finding in self.findings}
+        asked = [(rule, rule(self.history)) for rule in rules if rule not in known]
         step = self.history.steps[-1]["step"]
-        new = [Alarm(rule, step, text) for rule, text in found if text is not None]
-        self.alarms += new
+        new = [Finding(rule, step, text) for rule, text in asked if text is not None]
+        self.findings += new
         return new
 
 
@@ -88,17 +93,20 @@ class Health:
         self._check_rewards(metrics)
 
     def resume(self, run_dir: Path) -> None:
-        """Learn what happened before the run was resumed. Its alarms were announced then."""
+        """Learn what happened before the run was resumed. That was announced then."""
         for metrics in read_metrics(run_dir / "metrics.jsonl")[0]:
             self.watch.check(metrics["step"], metrics)
 
     def end(self) -> None:
         """Say what only a complete run can show, such as that it has learned nothing."""
         self._announce(self.watch.end())
+        if self.watch.findings:
+            names = [f"{finding.name} (step {finding.step})" for finding in self.watch.findings]
+            self.say(f"warnings of this run: {', '.join(names)}; `python -m grpo.explain RUN` says more")
 
-    def _announce(self, alarms: Iterable[Alarm]) -> None:
-        for alarm in alarms:
-            self.say(f"warning: {alarm}. To do: {advice(alarm.rule)}")
+    def _announce(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            self.say(f"warning: {finding}. To do: {advice(finding.rule)}")
 
     def _check_rewards(self, metrics: Mapping[str, float]) -> None:
         """End the run when a built-in reward stays unscorable. A user's own function may skip what it likes."""

@@ -14,8 +14,23 @@ import yaml
 from grpo.errors import UserError
 
 Metrics = dict[str, float]  # NaN where a value was not finite
-Answer = dict[str, Any]  # a line of completions/: see grpo.run.log.completion_record
 TRACES = ("metrics.jsonl", "run_state.json", "config.resolved.yaml")  # a folder with one of them holds a run
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A line of completions/: see grpo.run.log.completion_record. reward: None if there is no finite one."""
+
+    completion: str
+    row: int | None = None
+    question: str = ""
+    answer: str = ""  # the true one
+    prompt: str = ""
+    outcome: str = ""
+    reward: float | None = None
+    rewards: dict[str, Any] = field(default_factory=dict)
+    reasons: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -46,7 +61,7 @@ class Record:
     def answers(self, step: int) -> list[Answer]:
         """Return the completions of a step."""
         lines = _lines(self.path / "completions" / f"step-{step:06d}.jsonl")
-        return [line for line in lines if isinstance(line, dict) and isinstance(line.get("completion"), str)]
+        return [_answer(line) for line in lines if isinstance(line, dict) and isinstance(line.get("completion"), str)]
 
 
 def read_record(path: str | Path) -> Record:
@@ -82,6 +97,21 @@ def read_metrics(path: Path) -> tuple[list[Metrics], list[Metrics], int]:
         is_step = "step_time" in metrics
         (steps if is_step else evaluations).append(metrics)
     return steps, evaluations, num_damaged
+
+
+def _answer(line: dict[str, Any]) -> Answer:
+    """Keep what has the type that a reader expects."""
+    texts = {name: str(line[name]) for name in ("question", "answer", "prompt", "outcome") if line.get(name)}
+    mappings = {name: line[name] for name in ("rewards", "reasons", "facts") if isinstance(line.get(name), dict)}
+    reward = _numbers({"reward": line.get("reward")}).get("reward", math.nan)
+    row = line.get("row")
+    return Answer(
+        line["completion"],
+        row if isinstance(row, int) else None,
+        reward=reward if math.isfinite(reward) else None,
+        **texts,
+        **mappings,
+    )
 
 
 def _lines(path: Path) -> list[Any]:

@@ -215,7 +215,7 @@ def refuses_known(history: History) -> str | None:
     knows.
     """
     refused = history.trend("refusal_rate_known")
-    if not refused or refused.end < 0.25 or refused.end < 2 * refused.start:
+    if not refused or refused.end < 0.2 or refused.end < 2 * refused.start:
         return None
     return (
         f"refusing has begun on known questions {history.since(TREND)}: where its group knows the answer, "

@@ -5,7 +5,8 @@
 
 There are two ways. `by_model` asks a language model, as KnowRL does: one call per text, with our own prompt (see
 REPLY_RULES, and replies.py for the reply). `by_rules` needs no model (clauses.py). Both keep explicit statements only,
-and the last one where the text corrects itself. Both pass their facts through `admissible`.
+and the last one where the text corrects itself. Both pass their facts through `admissible`; KnowRL's own rewards count
+every fact that the model lists (`every_fact`).
 """
 
 import asyncio
@@ -64,6 +65,7 @@ class Claims:
 
 
 Decompose = Callable[[str, str, str], Awaitable[Claims]]  # (text, question, subject), as by_rules takes them
+Keep = Callable[[Iterable[str], str, str], tuple[str, ...]]  # (facts, text, question), as admissible takes them
 
 
 async def by_rules(text: str, question: str = "", subject: str = "") -> Claims:
@@ -75,12 +77,16 @@ async def by_rules(text: str, question: str = "", subject: str = "") -> Claims:
     return Claims(admissible(facts, text, question))
 
 
-def by_model(complete: Complete, max_tokens: int = MAX_REPLY_TOKENS) -> Decompose:
+def by_model(complete: Complete, max_tokens: int = MAX_REPLY_TOKENS, keep: Keep | None = None) -> Decompose:
     """Return a function that asks the language model behind `complete` for the facts. max_tokens: of its reply.
+
+    keep: chooses the facts that count; `admissible` if it is not given.
 
     A failure of the model makes the text unscorable (facts None); it is never an exception or a zero. Of a reply that
     was cut, all lines but the last count.
     """
+
+    keep = keep or admissible
 
     async def decompose(text: str, question: str = "", subject: str = "") -> Claims:
         if not text.strip():
@@ -90,7 +96,7 @@ def by_model(complete: Complete, max_tokens: int = MAX_REPLY_TOKENS) -> Decompos
             reply = await complete(messages, max_tokens=max_tokens, prompt_version=PROMPT_VERSION, accept=is_list)
             facts = facts_of(reply)
             if facts is not None:
-                return Claims(admissible(facts, text, question))
+                return Claims(keep(facts, text, question))
             if reply.text is None:
                 return Claims(None, f"no facts from the model: {reply.reason}")
             messages = [
@@ -147,6 +153,11 @@ def admissible(facts: Iterable[str], text: str, question: str) -> tuple[str, ...
         if new and words & said and len(fact) <= MAX_FACT_CHARS:
             kept.setdefault((words, is_negative(fact)), fact)
     return tuple(kept.values())[:MAX_FACTS]
+
+
+def every_fact(facts: Iterable[str], text: str, question: str) -> tuple[str, ...]:
+    """Return all facts of the list, as KnowRL counts them."""
+    return tuple(facts)
 
 
 # "I remember that Velda is a city" states that Velda is a city

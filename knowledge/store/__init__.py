@@ -10,6 +10,7 @@ It imports from the rest of this package only errors.py, text.py and words.py. R
     passages.py       documents to passages, in KnowRL's layout
     source.py         the rows of a source file
     whole_file.py     a file that appears complete or not at all
+    seal.py           whether a file is as it was built
     database.py       reading an SQLite file with many threads
     recognise.py      whose file it is: ours, KnowRL's or FActScore's
     side_index.py     a full-text index for files that are not ours

@@ -21,6 +21,7 @@ from knowledge.store.passages import split_stored
 from knowledge.store.rank import Bag, rank
 from knowledge.store.recognise import OURS, Kind, check_header, recognise, require_fts5
 from knowledge.store.result import Coverage, Lookup, Passage
+from knowledge.store.seal import check_content
 from knowledge.store.side_index import build_side_index, read_side_index, side_index_path
 from knowledge.store.tokens import tokens
 from knowledge.text import clean
@@ -37,7 +38,7 @@ class KnowledgeBase:
     """Open it with `KnowledgeBase.open`, also as a context manager.
 
     Every method may raise KnowledgeBusy if the file is locked for 5 s, and UserError (exit 3) if it is damaged, or was
-    replaced while in use.
+    changed or replaced while in use.
     """
 
     def __init__(self, database: ReadOnlyDatabase, kind: Kind, side_index: Path):
@@ -50,7 +51,7 @@ class KnowledgeBase:
     def open(
         cls, path: str | Path, side_index: str | Path | None = None, busy_timeout_s: float = BUSY_TIMEOUT_S
     ) -> Self:
-        """Open our own, KnowRL's or FActScore's file.
+        """Open our own, KnowRL's or FActScore's file, and check that it is undamaged (see seal.py).
 
         UserError (exit 3) says what was found instead, and how to build a knowledge base. side_index: the file of the
         full-text index for a file that is not ours (default: beside it, or in the cache folder).
@@ -60,6 +61,7 @@ class KnowledgeBase:
         database = ReadOnlyDatabase(path, busy_timeout_s=busy_timeout_s)
         try:
             base = cls(database, recognise(database), Path(side_index or side_index_path(path)))
+            check_content(database)
             base._use_side_index()
         except BaseException:
             database.close()

@@ -5,7 +5,7 @@ import shlex
 import sqlite3
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import sqlalchemy
@@ -54,13 +54,13 @@ def read_only_uri(path: Path) -> str:
 class ReadOnlyDatabase:
     """Runs SELECTs on one file, and on a second one attached to it. Values are bound: no statement holds user text.
 
-    Raises KnowledgeBusy after `busy_timeout_s` of waiting for a lock, and UserError (exit 3) if the file is damaged or
-    was replaced.
+    Raises KnowledgeBusy after `busy_timeout_s` of waiting for a lock, and UserError (exit 3) if the file is damaged, or
+    was changed or replaced.
     """
 
     def __init__(self, path: Path, attached: Path | None = None, busy_timeout_s: float = BUSY_TIMEOUT_S):
         self.path, self.attached, self.busy_timeout_s = path, attached, busy_timeout_s
-        self._inodes = {file: os.stat(file).st_ino for file in (path, attached) if file}
+        self._stats = {file: os.stat(file) for file in (path, attached) if file}
         self._engine = sqlalchemy.create_engine(
             "sqlite://",
             creator=self._connect,
@@ -87,6 +87,7 @@ class ReadOnlyDatabase:
 
     @contextmanager
     def _connected(self) -> Iterator[sqlalchemy.Connection]:
+        self._check_unchanged()
         try:
             with self._engine.connect() as connection:
                 yield connection
@@ -94,14 +95,9 @@ class ReadOnlyDatabase:
             raise self._explain(error) from error
 
     def _connect(self) -> sqlite3.Connection:
-        for file, inode in self._inodes.items():
-            if not file.exists() or os.stat(file).st_ino != inode:
-                raise UserError(
-                    f"{file} was replaced or removed while it was open",
-                    "its old and new content must not be mixed",
-                    "open the knowledge base again",
-                    PREFLIGHT,
-                )
+        for file, opened in self._stats.items():
+            if not file.exists() or os.stat(file).st_ino != opened.st_ino:
+                raise self._mixed(file, "replaced or removed")
         connection = sqlite3.connect(
             read_only_uri(self.path), uri=True, timeout=self.busy_timeout_s, check_same_thread=False
         )
@@ -109,6 +105,23 @@ class ReadOnlyDatabase:
         if self.attached:
             connection.execute("ATTACH DATABASE ? AS side", (read_only_uri(self.attached),))
         return connection
+
+    def _check_unchanged(self) -> None:
+        """Raise UserError if a file was written to. One that was replaced is read on, by connections that are open."""
+        for file, opened in self._stats.items():
+            with suppress(FileNotFoundError):
+                now = os.stat(file)
+                is_same_file = now.st_ino == opened.st_ino
+                if is_same_file and (now.st_size, now.st_mtime_ns) != (opened.st_size, opened.st_mtime_ns):
+                    raise self._mixed(file, "changed")
+
+    def _mixed(self, file: Path, happened: str) -> UserError:
+        return UserError(
+            f"{file} was {happened} while it was open",
+            "its old and new content must not be mixed",
+            "open the knowledge base again",
+            PREFLIGHT,
+        )
 
     def _explain(self, error: Exception) -> UserError:
         """Return what to raise instead. TimeoutError: all connections were busy for SQLAlchemy's 30 s."""

@@ -16,6 +16,7 @@ from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.index import IndexWriter
 from knowledge.store.passages import split_stored
 from knowledge.store.recognise import check_index
+from knowledge.store.seal import check_content
 from knowledge.store.whole_file import build_lock, whole_file
 
 SAMPLE_BYTES = 1 << 20
@@ -49,6 +50,7 @@ def read_side_index(path: Path, out: Path) -> dict[str, object] | None:
     try:
         with closing(ReadOnlyDatabase(out)) as database:
             meta = check_index(database)
+            check_content(database)
     except UserError as error:
         _log.warning("the side index %s cannot be used: %s", out, error.what)
         return None

@@ -109,6 +109,13 @@ class Factuality:
         counts = {"facts": len(self.facts), "supported": self.count("supported"), "refuted": self.count("refuted")}
         return {"factuality": self.value, **counts}
 
+    def records(self) -> list[dict[str, str | None]]:
+        """Return what a score holds about each fact; see grpo.schema.Score."""
+        return [
+            {"fact": found.fact, "verdict": found.verdict.label, "passage": found.verdict.evidence}
+            for found in self.facts
+        ]
+
     def __str__(self) -> str:
         """Return the reason with every fact, its verdict and the passage that decided."""
         return "; ".join([self.reason, *map(str, self.facts)])

@@ -8,6 +8,7 @@
     fact            (supported - refuted) / (n + 3)  min(supported / 15, 1)           share supported x length penalty
     supported if    entailment >= 0.3, and more      entailment >= 0.3                entailment >= 0.3
                     than contradiction
+    n counts        facts of the text, each once     all that are listed              all that are listed
 
 fact lies in [0, 1], so a wrong answer never beats a refusal that is paid. With `format` (+1 / -1, weight 1) this is
 KnowRL's total: the presets knowrl, knowrl_v1 and knowrl_v2 stand for both. Where facts decide nothing, nothing is
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo.errors import CONFIG, PREFLIGHT, UserError
 from grpo.schema import Score
-from knowledge.facts.claims import Claims, Decompose, by_model, by_rules
+from knowledge.facts.claims import Claims, Decompose, admissible, by_model, by_rules, every_fact
 from knowledge.facts.lexical import LexicalVerifier
 from knowledge.facts.verdict import CachedVerifier, Verifier
 from knowledge.store.base import KnowledgeBase
@@ -42,17 +43,17 @@ LOWEST_COVERAGE = 0.5  # of the data set's titles in the knowledge base; below i
 
 def knowrl(options: Mapping[str, Any]) -> Reward:
     """Build this project's version, the default."""
-    return _build("combined", options, correctness.knowrl, factuality.knowrl, weigh_contradiction=True)
+    return _build("combined", options, correctness.knowrl, factuality.knowrl)
 
 
 def knowrl_v1(options: Mapping[str, Any]) -> Reward:
     """Build the version of KnowRL's guide."""
-    return _build("combined_v1", options, correctness.knowrl_v1, factuality.knowrl_v1, weigh_contradiction=False)
+    return _build("combined_v1", options, correctness.knowrl_v1, factuality.knowrl_v1, is_knowrls=True)
 
 
 def knowrl_v2(options: Mapping[str, Any]) -> Reward:
     """Build KnowRL's version since October 2025."""
-    return _build("combined_v2", options, correctness.knowrl_v2, factuality.knowrl_v2, weigh_contradiction=False)
+    return _build("combined_v2", options, correctness.knowrl_v2, factuality.knowrl_v2, is_knowrls=True)
 
 
 def _build(
@@ -60,10 +61,10 @@ def _build(
     options: Mapping[str, Any],
     correctness_version: Callable[..., correctness.GradeAnswer],
     formula: Formula,
-    weigh_contradiction: bool,
+    is_knowrls: bool = False,
 ) -> Reward:
     judge = correctness.build_judge(options)
-    facts = Facts(options, formula, weigh_contradiction)
+    facts = Facts(options, formula, is_knowrls)
     grade_answer = correctness_version(judge)
 
     async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
@@ -73,7 +74,8 @@ def _build(
         found = await facts.of(completion, columns)
         value = None if found.value is None else answer.value + found.value  # Eq. 15
         asked = answer.asked | found.asked
-        return Score(value, f"{answer.reason}; {found}", answer.outcome, found.details(), asked)
+        reason = f"{answer.reason}; {found}"
+        return Score(value, reason, answer.outcome, found.details(), asked, facts=found.records())
 
     def prepare(rows: Sequence[Mapping[str, Any]], say: Callable[[str], None]) -> None:
         judge.check_sync()
@@ -119,11 +121,11 @@ def binary_rar(options: Mapping[str, Any]) -> Reward:
 
 
 def _facts_alone(name: str, options: Mapping[str, Any], formula: Formula) -> Reward:
-    facts = Facts(options, formula, weigh_contradiction=True)
+    facts = Facts(options, formula)
 
     async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
         found = await facts.of(completion, columns)
-        return Score(found.value, str(found), None, found.details(), found.asked)
+        return Score(found.value, str(found), None, found.details(), found.asked, facts=found.records())
 
     return Reward(
         name,
@@ -137,16 +139,21 @@ def _facts_alone(name: str, options: Mapping[str, Any], formula: Formula) -> Rew
 
 
 class Facts:
-    """Measure the factuality of completions with the configured knowledge base, decomposer and verifier. `close` it."""
+    """Measure the factuality of completions with the configured knowledge base, decomposer and verifier. `close` it.
 
-    def __init__(self, options: Mapping[str, Any], formula: Formula, weigh_contradiction: bool):
+    is_knowrls: count facts as KnowRL does: every one that the decomposer lists, whatever contradicts it.
+    """
+
+    def __init__(self, options: Mapping[str, Any], formula: Formula, is_knowrls: bool = False):
         self.base = KnowledgeBase.open(_knowledge_base(options))
-        self.verifier = _verifier(options, weigh_contradiction)
+        self.verifier = _verifier(options, weigh_contradiction=not is_knowrls)
         self.client = _decomposer_client(options)
         self.missing_title = options["missing_title_policy"]
         self.max_unscored = options["max_unscored"]
         self.max_tokens = options["decomposer_max_tokens"]
-        decompose: Decompose = by_model(self.client.complete, self.max_tokens) if self.client else by_rules
+        decompose: Decompose = by_rules
+        if self.client:
+            decompose = by_model(self.client.complete, self.max_tokens, every_fact if is_knowrls else admissible)
         self.meter = FactualityMeter(
             self.base, decompose, self.verifier, formula=formula, missing_title=self.missing_title
         )

@@ -7,7 +7,7 @@ import torch
 from grpo.kernels.reference import draw as draw_slowly
 from grpo.kernels.reference import uniform as uniform_slowly
 
-from grpo.device.draw import SamplingParams, draw, hash_seed, uniforms
+from grpo.device.draw import SamplingParams, _cut, draw, hash_seed, uniforms
 
 CASES = [
     (1.0, 1.0, 0),
@@ -38,9 +38,8 @@ def test_equals_the_twin(temperature, top_p, top_k, width):
     ("top_p", "top_k"), [(0.95, 0), (0.5, 0), (0.3, 0), (1.0, 1500), (0.9, 1500), (0.9, 1023), (0.9, 1024), (0.9, 1025)]
 )
 @pytest.mark.parametrize("width", [1025, 3000])
-def test_a_nucleus_of_more_entries_than_are_sorted_at_first(top_p, top_k, width):
-    """Nearly uniform, as a model is in the beginning: 95 % of the mass are 2,800 of 3,000 entries, and 1,024 are sorted
-    before the whole row is."""
+def test_a_nucleus_in_a_wide_row(top_p, top_k, width):
+    """Nearly uniform, as a model is in the beginning: 95 % of the mass are 2,800 of 3,000 entries."""
     generator = torch.Generator().manual_seed(width)
     logits = torch.randn(6, width, generator=generator, dtype=torch.float64) * 0.1
     logits[3, :20] += 12.0  # a row with a small nucleus among them
@@ -57,6 +56,37 @@ def test_a_nucleus_of_more_entries_than_are_sorted_at_first(top_p, top_k, width)
         assert int((full[row] >= cuts[row]).sum()) == kept
         wanted = float(ordered[kept - 1] + ordered[kept]) / 2 if kept < width else float("-inf")
         assert math.isclose(float(cuts[row]), wanted, abs_tol=1e-9)
+
+
+def wide_rows():
+    """Rows that are hard on a histogram: equal entries, one far above all others, most impossible, two far apart."""
+    logits = torch.randn(6, 4000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    logits[0] = 1.0
+    logits[1, 17] += 40
+    logits[2, 30:] = float("-inf")
+    logits[3, :2000] -= 1000
+    logits[4] = (logits[4] * 2).round()  # many ties, at the threshold too
+    return logits
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("top_p", [0.01, 0.5, 0.9, 0.9999])
+def test_where_top_p_ends(top_p, dtype):
+    """What is kept has at least that mass, and less without its least likely entries. The cut lies half way to the
+    next ones."""
+    logp = wide_rows().to(dtype).log_softmax(-1)
+    for row, cut in zip(logp, _cut(logp, 0, top_p), strict=True):
+        values = row[row.isfinite()]
+        kept, dropped = values[values >= cut].double(), values[values < cut].double()
+        assert kept.exp().sum() >= top_p - 1e-6
+        assert kept[kept > kept.min()].exp().sum() < top_p + 1e-6
+        wanted = (kept.min() + dropped.max()) / 2 if len(dropped) else float("-inf")
+        assert cut == pytest.approx(float(wanted), abs=1e-5)
+
+
+def test_a_wide_rows_cut_does_not_depend_on_the_others():
+    logp = wide_rows().float().log_softmax(-1)
+    assert torch.equal(torch.cat([_cut(row[None], 0, 0.9) for row in logp]), _cut(logp, 0, 0.9))
 
 
 @pytest.mark.parametrize(("temperature", "top_p", "top_k"), [(1.0, 1.0, 0), (0.7, 0.9, 0), (1.0, 1.0, 8)])
@@ -143,11 +173,12 @@ def test_no_uniform_is_0_or_1():
 @pytest.mark.parametrize(
     "params", [SamplingParams(1), SamplingParams(1, top_p=0.9), SamplingParams(1, temperature=0.0)]
 )
-def test_logits_that_are_not_finite_spoil_their_own_row_and_crash_nothing(bad, params):
+@pytest.mark.parametrize("width", [300, 3000])
+def test_logits_that_are_not_finite_spoil_their_own_row_and_crash_nothing(width, bad, params):
     """The recorded log-prob is NaN, so that the step's gradient is not finite and the step is skipped."""
-    logits = torch.randn(3, 300, generator=torch.Generator().manual_seed(0))
+    logits = torch.randn(3, width, generator=torch.Generator().manual_seed(0))
     wanted = draw(logits, torch.full((3,), 0.5, dtype=torch.float64), params)
     logits[1] = bad
     ids, logps, _ = draw(logits, torch.full((3,), 0.5, dtype=torch.float64), params)
-    assert 0 <= int(ids[1]) < 300 and (params.temperature == 0 or logps[1].isnan())
+    assert 0 <= int(ids[1]) < width and (params.temperature == 0 or logps[1].isnan())
     assert torch.equal(ids[[0, 2]], wanted[0][[0, 2]]) and torch.equal(logps[[0, 2]], wanted[1][[0, 2]])

@@ -8,7 +8,7 @@ from test_rules import HEALTHY, late
 
 from grpo.errors import UserError
 from grpo.explain import main
-from grpo.report.findings import explain
+from grpo.report.explanation import explain
 from grpo.run.record import read_record
 
 
@@ -29,7 +29,7 @@ def write_run(folder, num_steps: int = 40, status: str | None = "done", reason: 
 
 
 def sentences(folder) -> list[str]:
-    return [finding.sentence for finding in explain(read_record(folder))]
+    return [remark.sentence for remark in explain(read_record(folder))]
 
 
 def test_each_failure_is_told_with_its_step_and_what_to_do(tmp_path, capsys):

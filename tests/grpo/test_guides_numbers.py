@@ -11,6 +11,7 @@ from making import make_tokenizer, real_data, write_rows
 
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
+from grpo.config.supplied import KNOWRL_PROMPT
 from grpo.data.rows import read_records
 from grpo.doctor import main as doctor
 from grpo.model.decoder import Decoder
@@ -169,7 +170,7 @@ def test_the_two_stages_of_knowrl_share_their_prompt():
     """Its examples have the format that is rewarded: an answer, and a refusal."""
     stage1, _ = load_config(CONFIGS / "a800_sft.yaml", kind=SftConfig)
     stage2, _ = load_config(CONFIGS / "a800.yaml")
-    assert stage1.system_prompt == stage2.system_prompt
+    assert stage1.system_prompt == stage2.system_prompt == KNOWRL_PROMPT
     examples = stage2.system_prompt.partition("Two examples:\n")[2]
     answers = [parse(part + "</answer>") for part in examples.split("</answer>") if part.strip()]
     assert [answer.problem for answer in answers] == ["", ""]

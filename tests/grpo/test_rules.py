@@ -42,7 +42,7 @@ def watched(num_steps: int = 40, config=None, prompt: str = "", end: bool = True
         watch.check(step, metrics)
     if end:
         watch.end()
-    return {alarm.rule.__name__: alarm for alarm in watch.alarms}
+    return {finding.rule.__name__: finding for finding in watch.findings}
 
 
 def late(before, after, begin: int = 20):
@@ -80,7 +80,7 @@ CASES = {
         {"rewards/format/mean": 1.0, "rewards/format/std": 0.0},
     ),
     "refuses_everything": (({"refusal_rate": late(0.1, 0.97, 12)}, 12, "97%"), {"refusal_rate": 1.0}),
-    "refuses_known": (({"refusal_rate_known": late(0.05, 0.4, 25)}, 30, "since step 21"), {"refusal_rate_known": 0.4}),
+    "refuses_known": (({"refusal_rate_known": late(0.05, 0.4, 25)}, 29, "since step 20"), {"refusal_rate_known": 0.4}),
     "coverage_falls": (({"coverage": late(0.7, 0.5, 25)}, 30, "70% of the questions"), {"coverage": late(0.7, 0.65)}),
     "length_without_reward": (
         ({"completions/mean_length": late(100.0, 200.0), "reward": flat}, 22, "100 tokens at the start"),
@@ -103,8 +103,8 @@ CASES = {
 @pytest.mark.parametrize("rule", [rule.__name__ for rule in (*RULES, *ENDINGS)])
 def test_a_rule_recognises_its_failure_and_no_other(rule):
     (failing, step, words), sound = CASES[rule]
-    alarm = watched(50, **failing)[rule]
-    assert alarm.step == step and words in alarm.text
+    finding = watched(50, **failing)[rule]
+    assert finding.step == step and words in finding.text
     assert rule not in watched(50, **sound)
 
 
@@ -152,7 +152,7 @@ def test_stage_1_learns_if_its_loss_falls():
         watch = Watch()
         for step in range(1, 31):
             watch.check(step, {"loss": loss(step), "grad_norm": 1.0, "step_time": 1.0})
-        return [alarm.rule.__name__ for alarm in watch.end()]
+        return [finding.rule.__name__ for finding in watch.end()]
 
     assert of_stage_1(lambda step: 3 / step) == [] and of_stage_1(flat) == ["learned_nothing"]
 
@@ -161,8 +161,8 @@ def test_an_alarm_is_raised_once_and_may_pass():
     watch = Watch()
     for step in range(1, 31):
         watch.check(step, {**HEALTHY, "reward": 1.0, "frac_reward_zero_std": 0.9 if step < 10 else 0.1})
-    (alarm,) = watch.alarms
-    assert alarm.step == 5 and alarm.rule is rules.no_signal and not watch.holds(alarm)
+    (finding,) = watch.findings
+    assert finding.step == 5 and finding.rule is rules.no_signal and not watch.holds(finding)
 
 
 @pytest.mark.parametrize("metrics", [{}, {"reward": math.nan}, {"rewards/format/mean": math.nan}])
@@ -223,4 +223,4 @@ def watched_again(folder: Path) -> set[str]:
     watch = Watch()
     for metrics in read_record(folder).steps:
         watch.check(metrics["step"], metrics)
-    return {alarm.rule.__name__ for alarm in watch.alarms}
+    return {finding.rule.__name__ for finding in watch.findings}

@@ -152,6 +152,90 @@ def test_a_zeroed_page_is_found_and_never_crashes_a_search(ours, tmp_path):
             assert error.exit_code == 3
 
 
+def looks_up(path) -> list:
+    """What a reward would see of this file."""
+    with KnowledgeBase.open(path) as base:
+        found = [base.lookup(f"Title {number}") for number in range(0, 60, 7)]
+        return [*found, *base.search("word7 word100", 5), *base.search("word7", 5, ["Title 3", "Title 50"])]
+
+
+@pytest.fixture(scope="module")
+def sixty(make_base):
+    return make_base(
+        {f"Title {number}": " ".join(f"word{number * place % 997}" for place in range(150)) for number in range(60)}
+    )
+
+
+def test_no_flipped_byte_of_our_file_is_ever_served(sixty, tmp_path):
+    """At 300 places, in text, titles, index, free space, header and seal."""
+    whole, path, rng = sixty.read_bytes(), tmp_path / "flipped.db", random.Random(1)
+    for place in [*range(100), *(rng.randrange(100, len(whole)) for _ in range(200))]:
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(flipped)
+        with pytest.raises(UserError) as error:
+            looks_up(path)
+        assert error.value.exit_code == 3 and error.value.fix, place
+        assert problems_of(path), place
+
+
+def test_no_truncated_file_is_ever_served(sixty, ready_made, tmp_path):
+    other = ready_made(tmp_path / "knowrl.db", {f"Title {n}": f"word{n} " * 300 for n in range(60)})
+    rng, path = random.Random(2), tmp_path / "cut.db"
+    for source in (sixty, other):
+        whole = source.read_bytes()
+        for length in [0, 1, 50, 99, 100, 512, 4096, len(whole) - 1, *rng.sample(range(len(whole)), 60)]:
+            path.write_bytes(whole[:length])
+            with pytest.raises(UserError) as error:
+                KnowledgeBase.open(path)
+            assert error.value.exit_code == 3, length
+
+
+def test_a_flipped_byte_of_knowrls_file_is_refused_or_lies_in_a_text(ready_made, tmp_path):
+    """It has no checksums: what is found is damage to its structure, at once or where it is met, never as a crash."""
+    whole = ready_made(tmp_path / "knowrl.db", {f"Title {n}": f"word{n} " * 300 for n in range(60)}).read_bytes()
+    rng, path, num_found = random.Random(3), tmp_path / "flipped.db", 0
+    for _ in range(100):
+        flipped = bytearray(whole)
+        place = rng.randrange(len(whole) // 4096) * 4096 + rng.randrange(12)  # of a page's header
+        flipped[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(flipped)
+        try:
+            with KnowledgeBase.open(path) as base:
+                for number in range(60):
+                    base.search("word1", 5, base.lookup(f"Title {number}").titles)
+        except UserError as error:
+            num_found += 1
+            assert error.exit_code == 3
+    assert num_found >= 60
+
+
+def test_a_file_that_is_written_to_while_it_is_open_is_served_no_longer(sixty, tmp_path):
+    path = tmp_path / "copy.db"
+    shutil.copy(sixty, path)
+    with KnowledgeBase.open(path) as base:
+        assert base.search("word7", 5, ["Title 3"])
+        with open(path, "r+b") as file:
+            file.seek(5000)
+            file.write(b"!")
+        for ask in (lambda: base.search("word7", 5, ["Title 4"]), lambda: base.lookup("Title 5")):
+            with pytest.raises(UserError, match="was changed while it was open") as error:
+                ask()
+            assert error.value.exit_code == 3
+
+
+def test_a_damaged_side_index_is_not_used(knowrl):
+    with KnowledgeBase.open(knowrl) as base:
+        assert base.search("satyagraha")
+    side = knowrl.with_name("knowrl.db.search-index")
+    whole = bytearray(side.read_bytes())
+    whole[-100] ^= 1
+    side.write_bytes(whole)
+    with KnowledgeBase.open(knowrl) as base:
+        assert not base.can_search_everything
+        assert base.search("satyagraha") and base.can_search_everything  # built anew
+
+
 LOCKER = """
 import sqlite3, sys, time
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)

@@ -113,6 +113,7 @@ def test_refusals_cost_linear_time(text):
         ("10:30", "1030"),
         ("2.4 million", "24 million"),
         ("Johnson", "Johnson & Johnson"),
+        ("Duran", "Duran Duran"),
         ("before 1949", "1949"),
         ("over 1,000", "1,000"),
         ("more than one thousand people", "1000"),

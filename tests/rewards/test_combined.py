@@ -41,7 +41,7 @@ class FixedJudge:
     def __init__(self, outcome):
         self.outcome, self.asked = outcome, []
 
-    async def judge(self, question, answer, truths):
+    async def judge(self, question, answer, truths, falsehoods=()):
         self.asked.append(question)
         return Judgement(self.outcome, "as told")
 
@@ -139,7 +139,7 @@ def test_the_truth_table(grade, version, outcome, thoughts, answer, value):
     ],
 )
 def test_facts_are_taken_from_the_think_block_and_from_all_only_without_one(base, completion, think):
-    facts, judged = Facts(options(base), factuality.knowrl, True), []
+    facts, judged = Facts(options(base), factuality.knowrl), []
 
     async def judge(text, question, titles):
         judged.append((text, question, titles))
@@ -188,6 +188,26 @@ def test_each_version_has_its_formula_and_weighs_contradiction_as_the_table_says
     reward = build_rewards([name], options(base, "verifier=nli", "nli_model=some/model", "entailment_threshold=0.4"))[0]
     assert loaded == [("some/model", 0.4, weighs)] and formulas == [formula] and reward.slow
     reward.close()
+
+
+LISTED = [SUPPORTED, "Born in Velda was Mira Tolan.", "Rome is a large city.", "Mira Tolan was born."]
+
+
+@pytest.mark.parametrize(("version", "n"), [("combined", 1), ("combined_v1", 4), ("combined_v2", 4), ("factuality", 1)])
+def test_knowrls_versions_count_every_fact_that_the_decomposer_lists(base, monkeypatch, version, n):
+    """Ours leaves out the same words in another order, what the text does not say, and what the question says."""
+    monkeypatch.setenv("OPENAI_API_KEY_FACTSCORE", "some-key")
+    monkeypatch.setattr(correctness, "build_judge", lambda _: FixedJudge("wrong"))
+    lines = [*LISTED, SUPPORTED.upper(), "two words"]  # a repetition and a scrap count nowhere
+    with ApiServer(default=says("\n".join(f"- {line}" for line in lines))) as server:
+        settings = ("decomposer=api", "decomposer_model=m", f"decomposer_base_url={server.url}")
+        reward = build_rewards([version], options(base, *settings))[0]
+        completion = f"<think>{SUPPORTED}</think><answer>Velda or Quent</answer>"
+        score = asyncio.run(reward.grade(completion, ROW))
+        reward.close()
+    assert score.details["facts"] == n, score.reason
+    if version == "combined_v2":
+        assert score.value == pytest.approx(-1 + v2(score.details["supported"], 4))
 
 
 def test_a_reward_is_slow_if_it_waits_for_a_model(base, monkeypatch):

@@ -10,7 +10,7 @@ LEARNED = ("loss", "reward", "accuracy", "refusal_rate", "completions/mean_lengt
 
 
 @dataclass(frozen=True)
-class Finding:
+class Remark:
     """A sentence about a run; what it means and what to do, if it is about a failure.
 
     is_good: that the sentence tells no failure.
@@ -22,58 +22,58 @@ class Finding:
     is_good: bool = False
 
 
-def explain(record: Record) -> list[Finding]:
+def explain(record: Record) -> list[Remark]:
     """Return what is to be said about a run: how it ended, what its rules recognise, and how it learned."""
-    findings = _ending(record)
-    prompt = next((answer.get("prompt") for step in record.answer_steps()[:1] for answer in record.answers(step)), "")
-    watch = Watch(History(config=record.config, prompt=str(prompt)))
+    remarks = _ending(record)
+    prompt = next((answer.prompt for step in record.answer_steps()[:1] for answer in record.answers(step)), "")
+    watch = Watch(History(config=record.config, prompt=prompt))
     for metrics in record.steps:
         watch.check(metrics["step"], metrics)
     if record.state.get("status") == "done":
         watch.end()
-    for alarm in watch.alarms:
-        passed = "" if watch.holds(alarm) else " (this passed)"
-        findings.append(Finding(f"Step {alarm.step}: {alarm.text}{passed}.", meaning(alarm.rule), advice(alarm.rule)))
-    return (findings or [_all_is_well(record)]) + _learned(watch.history)
+    for found in watch.findings:
+        passed = "" if watch.holds(found) else " (this passed)"
+        remarks.append(Remark(f"Step {found.step}: {found.text}{passed}.", meaning(found.rule), advice(found.rule)))
+    return (remarks or [_all_is_well(record)]) + _learned(watch.history)
 
 
-def _ending(record: Record) -> list[Finding]:
+def _ending(record: Record) -> list[Remark]:
     """Say how the run ended, unless it simply came to its end."""
     status, reason = record.state.get("status"), str(record.state.get("reason") or "")
     step = record.steps[-1]["step"] if record.steps else record.state.get("step", 0)
-    findings = []
+    remarks = []
     if status == "failed":
         what, _, rest = reason.partition("\n")
-        findings.append(Finding(f"The run ended after step {step}: {what.removeprefix('error: ')}.", rest))
+        remarks.append(Remark(f"The run ended after step {step}: {what.removeprefix('error: ')}.", rest))
     elif status != "done":
-        findings.append(
-            Finding(
+        remarks.append(
+            Remark(
                 f"The run has not ended: step {step} was its last so far.",
                 "It is under way, or was killed.",
                 "if it was killed, continue it with resume_from_checkpoint=true.",
             )
         )
     if not record.steps:
-        findings.append(Finding("No step was finished, so there is nothing to explain."))
+        remarks.append(Remark("No step was finished, so there is nothing to explain."))
     if record.num_damaged:
-        findings.append(
-            Finding(
+        remarks.append(
+            Remark(
                 f"{record.num_damaged} line(s) of metrics.jsonl cannot be read and are left out.",
                 "A killed run leaves a torn last line; anything else is damage to the file.",
             )
         )
-    return findings
+    return remarks
 
 
-def _all_is_well(record: Record) -> Finding:
+def _all_is_well(record: Record) -> Remark:
     """Say that no rule recognises a failure, and how much the rules could see."""
     number = len(record.steps)
     if number < 2 * TREND:
-        return Finding(f"No failure shows in {number} steps. For trends these are too few.", is_good=True)
-    return Finding(f"No known failure shows in {number} steps.", is_good=True)
+        return Remark(f"No failure shows in {number} steps. For trends these are too few.", is_good=True)
+    return Remark(f"No known failure shows in {number} steps.", is_good=True)
 
 
-def _learned(history: History) -> list[Finding]:
+def _learned(history: History) -> list[Remark]:
     """Say what has changed from the first steps to the last, where chance does not explain it."""
     changes = []
     for name in LEARNED:
@@ -82,4 +82,4 @@ def _learned(history: History) -> list[Finding]:
             changes.append(f"{name} {trend.start:.3g} → {trend.end:.3g}")
     if not changes:
         return []
-    return [Finding(f"From the first {TREND} steps to the last: {', '.join(changes)}.", is_good=True)]
+    return [Remark(f"From the first {TREND} steps to the last: {', '.join(changes)}.", is_good=True)]

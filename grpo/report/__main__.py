@@ -1,0 +1,31 @@
+"""Make one page of a run, or of two side by side: what was trained, what happened, curves, completions.
+
+  python -m grpo.report RUN [RUN2] [--output FILE.html]
+
+RUN is the output_dir of a run, also of one that is under way or was killed. The page is written to RUN/report.html; it
+needs no network.
+"""
+
+import argparse
+
+from grpo.errors import run_main
+from grpo.report.page import write_report
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m grpo.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", metavar="RUN", help="the output_dir of a run")
+    parser.add_argument("other", metavar="RUN2", nargs="?", help="a run to show beside it")
+    parser.add_argument("--output", metavar="FILE.html", help="the page (default: RUN/report.html)")
+    return parser
+
+
+def main(argv: list[str]) -> None:
+    arguments = make_parser().parse_args(argv)
+    print(write_report(arguments.run, arguments.other, arguments.output))
+
+
+if __name__ == "__main__":
+    run_main(main)

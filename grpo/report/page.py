@@ -1,0 +1,180 @@
+"""What the page shows of one run, or of two side by side."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from grpo.config.options import NOT_REPEATED, SftConfig, TrainConfig, as_yaml
+from grpo.errors import escape, redact
+from grpo.report.answers import Example, Flip, examples, flips
+from grpo.report.charts import draw_charts
+from grpo.report.comparison import compare
+from grpo.report.explanation import Remark, explain
+from grpo.run.glossary import meaning
+from grpo.run.record import Metrics, Record, read_record
+from grpo.storage import write_atomically
+
+FILE_NAME = "report.html"
+PHASES = ("time/generate", "time/reference", "time/reward", "time/train")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a step: its mean seconds, and their share of the step."""
+
+    name: str
+    meaning: str
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Key:
+    """A configuration key that differs from its default, or between two runs. values: one for each run."""
+
+    name: str
+    values: list[str]
+    default: str
+    doc: str
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """What the page shows of each run by itself."""
+
+    record: Record
+    facts: list[tuple[str, str]]
+    remarks: list[Remark]
+    phases: list[Phase]
+    step_seconds: float
+    examples_step: int
+    examples: list[Example]
+    flips: list[Flip]
+
+
+def write_report(path: str | Path, other: str | Path | None = None, output: str | Path | None = None) -> Path:
+    """Write report.html into a run's directory, and return its path. other: a run to show beside it."""
+    records = [read_record(run) for run in (path, other) if run]
+    output = Path(output or Path(path) / FILE_NAME)
+    write_atomically(output, render(records))
+    return output
+
+
+def render(records: Sequence[Record]) -> str:
+    """Return the page: one HTML text that needs nothing else. Texts of models and data are escaped by the template."""
+    environment = Environment(
+        loader=PackageLoader("grpo.report", "."),
+        autoescape=True,
+        finalize=_visible,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    environment.filters |= {"number": show_number, "measure": show_measure}
+    headers, parts = compare(records)
+    page = environment.get_template("page.html").render(
+        runs=[_run_page(record) for record in records],
+        headers=headers,
+        parts=parts,
+        charts=draw_charts(records),
+        keys=changed_keys(records),
+    )
+    return redact(page)
+
+
+def _visible(value: Any) -> Any:
+    """Make control characters visible in whatever the template prints, except in what it has made itself."""
+    return escape(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _run_page(record: Record) -> RunPage:
+    step = max(record.answer_steps(), default=0)
+    phases = _phases(record.steps)
+    return RunPage(
+        record,
+        _facts(record),
+        explain(record),
+        phases,
+        sum(phase.seconds for phase in phases),
+        step,
+        examples(record, step),
+        flips(record),
+    )
+
+
+def _facts(record: Record) -> list[tuple[str, str]]:
+    """Return what a reader wants to know first: label and text."""
+    config, state = record.config, record.state
+    last = record.steps[-1] if record.steps else {}
+    texts = {
+        "stage": "GRPO" if "num_generations" in config else "supervised fine-tuning",
+        "status": ", ".join(str(text) for text in (state.get("status"), state.get("reason")) if text) or "unknown",
+        "model": config.get("model_name_or_path"),
+        "data": config.get("dataset_id_or_path"),
+        "rewards": as_yaml(config["reward_funcs"]) if "reward_funcs" in config else None,
+        "steps": last.get("step"),
+        "completions per step": _batch(config),
+        "tokens": f"{last['num_tokens']:,.0f}" if math.isfinite(last.get("num_tokens", math.nan)) else None,
+        "time of all steps": show_seconds(_total(record.steps, "step_time")),
+        "peak memory": f"{last['peak_memory_gb']:.2f} GB" if "peak_memory_gb" in last else None,
+        "started": str(state.get("started") or "").replace("T", " "),
+    }
+    return [(label, str(text)) for label, text in texts.items() if text]
+
+
+def _batch(config: dict[str, Any]) -> str | None:
+    G, size = config.get("num_generations"), config.get("per_device_train_batch_size")
+    if not isinstance(G, int) or not isinstance(size, int) or G < 1:
+        return None
+    size *= config.get("gradient_accumulation_steps", 1)
+    return f"{size} = {size // G} questions x {G} answers"
+
+
+def _phases(steps: Sequence[Metrics]) -> list[Phase]:
+    """Return the phases that took any time, as means over all steps."""
+    means = {name: _total(steps, name) / len(steps) for name in PHASES if steps}
+    total = sum(means.values()) or 1.0
+    return [Phase(name, meaning(name), value, value / total) for name, value in means.items() if value > 0]
+
+
+def _total(steps: Sequence[Metrics], name: str) -> float:
+    values = [step.get(name, 0.0) for step in steps]
+    return sum(value for value in values if math.isfinite(value))
+
+
+def changed_keys(records: Sequence[Record]) -> list[Key]:
+    """Return the keys that differ from their default in any run, or between the runs."""
+    known = {field.name: field for kind in (SftConfig, TrainConfig) for field in fields(kind)}
+    keys = []
+    for name in dict.fromkeys(name for record in records for name in record.config):
+        field = known.get(name)
+        if field is None or name in NOT_REPEATED:
+            continue
+        values = [as_yaml(record.config.get(name)) for record in records]
+        default = as_yaml(field.default)
+        if set(values) != {default}:
+            keys.append(Key(name, values, default, field.metadata["doc"]))
+    return keys
+
+
+def show_number(value: Any) -> str:
+    """Write a reward or an advantage: at most three digits; what is not a number as it is."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value:.3g}" if is_number else str("–" if value is None else value)
+
+
+def show_measure(value: float, is_rate: bool) -> str:
+    return f"{value:.1%}" if is_rate else f"{value:.2f}"
+
+
+def show_seconds(seconds: float) -> str:
+    """Write a duration in the two largest units that it needs."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

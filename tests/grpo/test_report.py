@@ -1,0 +1,279 @@
+"""`python -m grpo.report`: one page of runs of every kind, in which hostile text stays text."""
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from commands import run_command
+from making import write_rows
+from test_explain import write_run
+from test_rules import late
+from test_train import QUESTIONS, run
+
+from grpo.errors import UserError
+from grpo.evaluation.measures import wilson_interval
+from grpo.report.__main__ import main
+from grpo.report.answers import flips
+from grpo.report.page import render, show_seconds
+from grpo.run.plot import MAX_POINTS, Line, running_mean, svg_plot, thin
+from grpo.run.record import read_record
+
+HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} $x^2$ \x1b[31m \u202e & \" '"
+NEVER_CLOSED = {"meta", "br", "img", "link", "input", "path", "use"}
+
+
+class Page(HTMLParser):
+    """Checks that tags are balanced, and collects tags, attributes and text."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.text = [], [], [], ""
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += attributes
+        if tag not in NEVER_CLOSED:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += attributes
+
+    def handle_endtag(self, tag):
+        if tag not in NEVER_CLOSED:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] != ["style"]:
+            self.text += data
+
+
+def page_of(*folders) -> Page:
+    return Page(render([read_record(folder) for folder in folders]))
+
+
+def answer(row: int, reward, completion: str = "x", **more) -> dict:
+    return {
+        "row": row,
+        "question": f"question {row}",
+        "answer": "Velda",
+        "prompt": "p",
+        "completion": completion,
+        "outcome": "wrong",
+        "reward": reward,
+        "rewards": {"format": 1.0, "mine": reward},
+        "reasons": {"format": "in order", "mine": "because"},
+        **more,
+    }
+
+
+def write_answers(folder, step: int, *answers: dict) -> None:
+    (folder / "completions").mkdir(exist_ok=True)
+    text = "".join(json.dumps(line) + "\n" for line in answers)
+    (folder / "completions" / f"step-{step:06d}.jsonl").write_text(text)
+
+
+def write_summaries(folder, **moments) -> None:
+    (folder / "evaluation.json").write_text(json.dumps(moments))
+
+
+def test_the_page_shows_all_of_a_run(tmp_path):
+    folder = write_run(tmp_path / "my-run", entropy=late(0.8, 0.01, 31), **{"time/train": 7.0, "peak_memory_gb": 3.25})
+    (folder / "config.resolved.yaml").write_text(
+        "model_name_or_path: some/model\nnum_generations: 4\nper_device_train_batch_size: 16\nlearning_rate: 0.123\n"
+    )
+    part = {"num_questions": 100, "num_answers": 100, "accuracy": 0.5, "unscored_frac": 0.0, "reward": 1.5}
+    write_summaries(folder, before={"": part, "unseen": part}, after={"": {**part, "accuracy": 0.8}, "unseen": part})
+    fact = {"fact": "Mira was born in Velda", "verdict": "refuted", "passage": "Mira#0"}
+    facts = {"reason": {"mine": "0 of 1; Mira was born in Velda → refuted"}, "facts": {"mine": [fact]}}
+    write_answers(folder, 1, answer(0, 2.0), answer(1, -1.0))
+    write_answers(folder, 40, *(answer(n, r, f"text {n}", **facts) for n, r in enumerate([1.0, 3.0, -2.0, None])))
+    text = page_of(folder).text
+    for words in (
+        *("my-run", "some/model", "16 = 4 questions x 4 answers", "3.25 GB", "learning_rate", "0.123"),
+        *("entropy died since step 31", "To do: lower learning_rate"),
+        *("40.4% to 59.6%", "unseen: 100", "80.0%"),
+        *("mean entropy per completion token", "share of groups that teach nothing"),
+        *("seconds of forward, backward and update", "87.5%"),
+        *("The best: reward 3, wrong", "text 1", "The worst: reward -2", "The median: reward 1", "The unscorable"),
+        *("Mira was born in Velda: refuted", "The answer is Velda."),
+        *("+4.00", "-1.00"),
+    ):
+        assert words in " ".join(text.split()), words
+
+
+def test_two_runs_stand_side_by_side(tmp_path):
+    folders = [write_run(tmp_path / name) for name in ("first", "second")]
+    for number, folder in enumerate(folders):
+        write_summaries(folder, before={"": {"accuracy": 0.25}}, after={"": {"accuracy": 0.5 + number / 4}})
+        (folder / "config.resolved.yaml").write_text(f"num_generations: 8\nbeta: {number}.5\nseed: 7\nlora_r: 16\n")
+    page = page_of(*folders)
+    text = " ".join(page.text.split())
+    for words in ("first, after", "second, after", "50.0%", "75.0%", "0.5", "1.5", "dashed ones second"):
+        assert words in text
+    assert "lora_r" not in text  # the default, in both
+    assert "seed" in text
+    dashed = [value for name, value in page.attributes if name == "style" and "stroke-dasharray" in (value or "")]
+    assert dashed
+
+
+@pytest.mark.parametrize("where", ["answer", "config", "state", "metric", "summary", "name"])
+def test_hostile_text_stays_text(tmp_path, where):
+    name = "<b>run" if where == "name" else "run"
+    reward = f"rewards/{HOSTILE.replace('/', '')}/mean"
+    folder = write_run(tmp_path / name, **({reward: late(0.1, 0.5)} if where == "metric" else {}))
+    if where == "answer":
+        told = answer(0, HOSTILE, HOSTILE, question=HOSTILE, answer=HOSTILE, prompt=HOSTILE, outcome=HOSTILE)
+        told |= {"rewards": {HOSTILE: HOSTILE}, "reasons": {HOSTILE: HOSTILE}}
+        told |= {"facts": {HOSTILE: [{"fact": HOSTILE, "verdict": HOSTILE, "passage": HOSTILE}]}}
+        write_answers(folder, 40, told, {**told, "reward": 1.0})
+        write_answers(folder, 1, {**told, "reward": 2.0})
+    if where == "config":
+        (folder / "config.resolved.yaml").write_text(json.dumps({"model_name_or_path": HOSTILE, "run_name": HOSTILE}))
+    if where == "state":
+        (folder / "run_state.json").write_text(json.dumps({"status": "failed", "reason": HOSTILE, "started": HOSTILE}))
+    if where == "summary":
+        write_summaries(folder, before={HOSTILE: {"accuracy": 0.5}}, after=None)
+    page = page_of(folder)
+    assert not {"script", "img", "iframe", "link", "object"} & set(page.tags)
+    assert not [attribute for attribute, _ in page.attributes if attribute.startswith("on")]
+    assert "\x1b" not in page.text and "\u202e" not in page.text
+    if where != "name":
+        assert "script>alert(1)<" in page.text and "{{ 7 * 7 }}" in page.text
+
+
+def test_the_page_needs_no_network(tmp_path):
+    page = page_of(write_run(tmp_path))
+    links = {name: value for name, value in page.attributes if name in ("src", "href", "action", "xlink:href")}
+    assert all(value.startswith("#") for value in links.values())
+    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"num_steps": 0},
+        {"num_steps": 1},
+        {"num_steps": 2, "status": None},
+        {"torn": '{"step": 41, "rew'},
+        {"status": "failed", "reason": "error: boom\nwhy: x\nfix: y"},
+        {"reward": None, "entropy": "high", "step_time": None},
+        {"num_steps": 900},
+    ],
+)
+def test_runs_of_every_kind_have_a_page(tmp_path, keys):
+    folder = write_run(tmp_path, **keys)
+    (folder / "evaluation.json").write_text('{"before": {"": {"accuracy": null, "reward": 1}}, "after": null}')
+    assert "What happened" in page_of(folder).text
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.resolved.yaml", "run_state.json", "evaluation.json"])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"[[[", b"{}", b"3", b'{"step": 1e999, "before": []}'])
+def test_damaged_files_leave_a_page(tmp_path, name, content):
+    folder = write_run(tmp_path)
+    write_answers(folder, 3, {"completion": "x", "rewards": 3, "facts": [], "row": [1]})
+    (folder / "completions" / "step-x.jsonl").write_bytes(content)
+    (folder / name).write_bytes(content)
+    assert "What was trained" in page_of(folder).text
+
+
+def test_a_page_of_stage_1(tmp_path):
+    lines = [{"step": n, "loss": 3 / n, "step_time": 1.0, "tokens_per_second": 50.0} for n in range(1, 31)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "config.resolved.yaml").write_text("dataset_id_or_path: d\nmax_steps: 30\n")
+    text = page_of(tmp_path).text
+    assert "supervised fine-tuning" in text and "Loss" in text and "30" in text
+
+
+def test_flips_are_of_questions_that_were_answered_twice(tmp_path):
+    folder = write_run(tmp_path)
+    write_answers(folder, 1, answer(0, 1.0), answer(0, 3.0), answer(1, 0.0), answer(2, 5.0))
+    write_answers(folder, 2, answer(0, -1.0), answer(3, 1.0))
+    write_answers(folder, 3, answer(1, 0.5), answer(2, None), answer(3, 1.0))
+    found = [(flip.first.row, flip.change) for flip in flips(read_record(folder))]
+    assert found == [(0, -3.0), (1, 0.5)]
+
+
+def test_wilsons_interval():
+    """Wilson, 1927: 10 of 20 gives 0.299 to 0.701."""
+    assert wilson_interval(0.5, 20) == pytest.approx((0.2993, 0.7007), abs=1e-4)
+    assert (
+        wilson_interval(0.0, 20)[0] == 0.0
+        and wilson_interval(1.0, 20)[1] == 1.0
+        and wilson_interval(0.0, 0) == (0.0, 1.0)
+    )
+
+
+def test_an_svg_leaves_its_colours_to_the_page():
+    svg = svg_plot([Line([(n, n * n) for n in range(100)], 1), Line([(n, n) for n in range(3)], 2, is_dashed=True)])
+    assert svg.startswith("<svg") and "var(--line-1)" in svg and "var(--line-2)" in svg and "<text" in svg
+    assert "#fe000" not in svg and "#ff" not in svg
+
+
+def test_long_curves_are_thinned_and_smoothed():
+    points = [(float(n), float(n % 2)) for n in range(10_001)]
+    assert len(thin(points)) <= MAX_POINTS and thin(points)[0][0] > 0 and thin(points[:5]) == points[:5]
+    assert running_mean([0.0, 3.0, 0.0, 3.0], 1) == [1.5, 1.0, 2.0, 1.5]
+
+
+def test_durations():
+    assert [show_seconds(n) for n in (0.4, 59.6, 3599, 7261)] == ["0 s", "1 min 0 s", "59 min 59 s", "2 h 1 min"]
+
+
+def test_secrets_stay_out_of_the_page(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "sk-canary-123456")
+    folder = write_run(tmp_path)
+    write_answers(folder, 40, answer(0, 1.0, "sk-canary-123456"))
+    assert "sk-canary" not in render([read_record(folder)])
+
+
+def test_the_command_writes_the_page_into_the_run(tmp_path, capsys):
+    folder = write_run(tmp_path / "run")
+    main([str(folder)])
+    assert str(folder / "report.html") in capsys.readouterr().out
+    assert (folder / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    done = run_command("grpo.report", folder, "--output", tmp_path / "other.html")
+    assert done.returncode == 0 and (tmp_path / "other.html").exists()
+    with pytest.raises(UserError):
+        main([str(tmp_path / "nowhere")])
+
+
+# --- at the end of a run -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rewards(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def test_a_run_ends_with_its_page(tmp_path, chat_checkpoint, rewards):
+    held_out = write_rows(tmp_path / "held_out.jsonl", QUESTIONS[:6])
+    run(tmp_path, chat_checkpoint, eval_dataset_id_or_path=str(held_out))
+    text = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8")).text
+    assert "early_letters" in text and "all held-out questions: 6" in text and "Completions of step 3" in text
+    assert "done" in text
+
+
+def test_a_run_that_fails_ends_with_a_page_that_says_why(tmp_path, chat_checkpoint, rewards):
+    with pytest.raises(UserError):
+        run(tmp_path, chat_checkpoint, reward_funcs=["reward_functions:not_a_number"], max_steps=5)
+    text = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8")).text
+    assert "The run ended after step 3: training is not finite" in text
+
+
+def test_a_page_that_cannot_be_written_does_not_fail_the_run(tmp_path, chat_checkpoint, rewards, capsys, monkeypatch):
+    monkeypatch.setattr("grpo.report.page.render", lambda records: 1 / 0)
+    run(tmp_path, chat_checkpoint)
+    assert "report.html could not be written" in capsys.readouterr().err
+    assert json.loads((tmp_path / "run" / "run_state.json").read_text())["status"] == "done"
+
+
+def test_evaluations_are_in_metrics_jsonl_from_the_first_to_the_last(tmp_path, chat_checkpoint, rewards):
+    held_out = write_rows(tmp_path / "held_out.jsonl", QUESTIONS[:6])
+    run(tmp_path, chat_checkpoint, eval_dataset_id_or_path=str(held_out), eval_steps=2)
+    record = read_record(tmp_path / "run")
+    assert [metrics["step"] for metrics in record.evaluations] == [0, 2, 3]
+    assert [metrics["step"] for metrics in record.steps] == [1, 2, 3]
