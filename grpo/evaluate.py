@@ -24,6 +24,7 @@ from grpo.errors import UserError, describe, escape, run_main
 from grpo.evaluation.answers import answer_records, generate_groups, split_into_parts, ungraded_records, write_records
 from grpo.evaluation.choices import score_choices, summarise_choices
 from grpo.evaluation.compare import collect_outcomes, compare, comparison_text, read_outcomes, to_json
+from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import note_on_unscored, summary
 from grpo.evaluation.table import result_table
 from grpo.evaluation.task import Task, make_task
@@ -45,6 +46,7 @@ def evaluate(task: Task, n: int, temperature: float, rescue: Path = UNGRADED) ->
     """
     config = task.config
     scorer = prepare_rewards(config, say, task.questions)
+    say(f"graded by {', '.join(reward.name for reward in scorer.rewards)}")
     try:
         groups = _generate(task, scorer, n, temperature)
         _grade(scorer, groups, rescue, config.reward_funcs)
@@ -55,8 +57,8 @@ def evaluate(task: Task, n: int, temperature: float, rescue: Path = UNGRADED) ->
     parts = {name: summary(part) for name, part in split_into_parts(groups, column).items()}
     say(result_table(parts))
     _say_notes(parts[""], config.max_completion_length)
-    everything = parts.pop("")
-    return everything | ({"parts": parts} if parts else {}), answer_records(groups)
+    result = {**parts.pop(""), "parts": parts, "risk_coverage": risk_coverage(stated_claims(groups))}
+    return {name: value for name, value in result.items() if value not in ({}, [])}, answer_records(groups)
 
 
 def evaluate_choices(task: Task) -> Result:

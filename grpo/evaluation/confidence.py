@@ -11,7 +11,7 @@ Only answers that state one, and were right or wrong, count here; each counts th
 
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from grpo.run.metrics import outcome_of
@@ -45,22 +45,26 @@ def stated_confidence(text: str) -> float | None:
 
 def calibration(groups: Sequence[Group]) -> dict[str, float]:
     """Return confidence_frac, the share of the attempted answers that state one, and the numbers above; or nothing."""
-    attempted = [
-        (completion, outcome_of(completion.scores) == "correct")
-        for group in groups
-        for completion in group.completions
-        if outcome_of(completion.scores) in ("correct", "wrong")
-    ]
-    claims = [(stated_confidence(completion.text), is_right) for completion, is_right in attempted]
-    stated = [Stated(confidence, is_right) for confidence, is_right in claims if confidence is not None]
+    stated = stated_claims(groups)
     if not stated:
         return {}
-    return {
-        "confidence_frac": len(stated) / len(attempted),
-        "ece": ece(stated),
-        "brier": brier(stated),
-        "aurc": aurc(stated),
-    }
+    confidence_frac = len(stated) / len(list(_attempts(groups)))
+    return {"confidence_frac": confidence_frac, "ece": ece(stated), "brier": brier(stated), "aurc": aurc(stated)}
+
+
+def stated_claims(groups: Sequence[Group]) -> list[Stated]:
+    """Return what the attempted answers claim that state a confidence."""
+    claims = [(stated_confidence(text), is_right) for text, is_right in _attempts(groups)]
+    return [Stated(confidence, is_right) for confidence, is_right in claims if confidence is not None]
+
+
+def _attempts(groups: Sequence[Group]) -> Iterator[tuple[str, bool]]:
+    """Yield the text of each answer that is right or wrong, and whether it is right."""
+    for group in groups:
+        for completion in group.completions:
+            outcome = outcome_of(completion.scores)
+            if outcome in ("correct", "wrong"):
+                yield completion.text, outcome == "correct"
 
 
 def ece(stated: Sequence[Stated]) -> float:

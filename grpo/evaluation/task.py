@@ -8,14 +8,15 @@ from grpo.config.foreign import ALIASES
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.benchmarks import Benchmark, find_benchmark
+from grpo.data.files import Record, read_records
 from grpo.data.hub import fetch_data
 from grpo.data.questions import Questions
-from grpo.data.rows import Record, read_records
 from grpo.errors import CONFIG, UserError
 from grpo.run.saved import SavedModel, find_saved, read_config
 
 FIELDS = ("question_field", "answer_field", "title_field")
 DEFAULT_TEMPLATE = TrainConfig.prompt_template
+NO_GRADING = "exact"  # a configuration must name a reward, but choices are not graded
 NO_LIMIT = 10**9  # tokens of a prompt: all questions are asked that the model has positions for
 
 
@@ -70,6 +71,8 @@ def _choose_reward(arguments: Namespace, benchmark: Benchmark | None, has_config
     """Return the reward to grade with; None for that of the configuration."""
     if arguments.reward or not arguments.data:
         return arguments.reward
+    if arguments.choices:
+        return NO_GRADING
     if benchmark:
         return benchmark.reward
     if not has_config:
@@ -106,7 +109,7 @@ def _fit_to_data(
     if not _is_set(typed, "max_prompt_length"):
         changes["max_prompt_length"] = NO_LIMIT
     if benchmark:
-        say(f"{config.dataset_id_or_path} is a file of {benchmark.name}; graded by {', '.join(config.reward_funcs)}")
+        say(f"{config.dataset_id_or_path} is a file of {benchmark.name}")
         is_own_prompt = config.system_prompt is not None or config.prompt_template != DEFAULT_TEMPLATE
         if not is_own_prompt and benchmark.prompt != DEFAULT_TEMPLATE:
             changes["prompt_template"] = benchmark.prompt

@@ -9,7 +9,8 @@ import pytest
 from making import write_rows
 
 from grpo.data.benchmarks import find_benchmark
-from grpo.data.rows import read_records, read_rows
+from grpo.data.files import read_records
+from grpo.data.rows import read_rows
 from grpo.errors import UserError
 
 

@@ -118,7 +118,9 @@ def test_a_benchmark_brings_its_reward_and_its_prompt(capsys, chat_checkpoint, r
     assert found["benchmark"] == name and found["num_questions"] == 2 and found["accuracy"] is not None
     record = answers("o.jsonl")[0]
     assert list(record["rewards"]) == [reward] and prompted in record["prompt"]
-    assert f"a file of {name}; graded by {reward}" in text and "cut at max_completion_length=6" in text
+    assert (
+        f"a file of {name}\n" in text and f"graded by {reward}\n" in text and "cut at max_completion_length=6" in text
+    )
 
 
 def test_a_prompt_of_ones_own_replaces_the_benchmarks(capsys, chat_checkpoint):
@@ -206,3 +208,20 @@ def test_unanswerable_questions_have_lines_of_their_own(capsys, chat_checkpoint)
     data = write_rows(Path("q.jsonl"), rows)
     found, _ = run(capsys, chat_checkpoint, "--data", data, "--reward", "correctness", "judge=offline", SHORT)
     assert found["parts"].keys() == {"False", "True"} and found["unscored_frac"] == 0
+
+
+def test_a_stated_confidence_is_held_against_what_came_true(capsys, chat_checkpoint, monkeypatch):
+    original = grpo.evaluate.generate_groups
+
+    def sure(*arguments):
+        groups = original(*arguments)
+        for number, group in enumerate(groups):
+            group.completions[0].text = f"<answer>{number + 1}</answer><confidence>0.{9 - number}</confidence>"
+        groups[5].completions[0].text = "<answer>x</answer><confidence>0.4</confidence>"
+        return groups
+
+    monkeypatch.setattr(grpo.evaluate, "generate_groups", sure)
+    data = write_rows(Path("q.jsonl"), QUESTIONS)
+    found, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "exact", SHORT)
+    assert found["confidence_frac"] == 1 and found["risk_coverage"][-1] == [1.0, pytest.approx(1 / 6)]
+    assert found["aurc"] == pytest.approx(1 / 6 / 6) and "aurc" in text
