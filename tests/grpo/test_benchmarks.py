@@ -11,7 +11,8 @@ from making import write_rows
 
 from grpo.config.options import TrainConfig
 from grpo.data.benchmarks import find_benchmark
-from grpo.data.rows import read_records, read_rows
+from grpo.data.files import read_records
+from grpo.data.rows import read_rows
 from grpo.errors import UserError
 from rewards.registry import build_rewards
 
