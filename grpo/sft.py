@@ -20,6 +20,7 @@ from grpo.errors import UserError, run_main
 from grpo.model.adapter import is_adapter
 from grpo.model.policy import find_parts, load_encoder
 from grpo.model.weights import read_config
+from grpo.progress import say_next
 from grpo.run.guard import Guard
 from grpo.run.origin import check_origin, origin_of
 from grpo.run.plot import line_plot
@@ -120,8 +121,8 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
             run.report(trainer.step, metrics)
             guard.after_step(metrics)
         trainer.save()
-        trainer.health.end()
         run.save_final(trainer.policy, origin)
+        trainer.health.end()
         if run.ranks.is_main:
             line_plot(run.path / "loss.png", {"loss": trainer.losses}, "step", "loss of the answer tokens, nats")
 
@@ -198,7 +199,14 @@ def is_done(stage1: SftConfig, path: str) -> bool:
 
 
 def main(argv: list[str]) -> None:
-    sft(*parse_arguments(argv, SftConfig, __doc__))
+    config, notices = parse_arguments(argv, SftConfig, __doc__)
+    sft(config, notices)
+    run = config.output_dir
+    say_next(
+        f"{run}/final, and {run}/report.html to open in a browser",
+        ["grpo.generate", run],
+        ["grpo.train", "CONFIG", f"model_name_or_path={run}/final"],
+    )
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from grpo.evaluation.held_out import Evaluation
 from grpo.loss import policy_loss
 from grpo.model.lora import REFERENCE
 from grpo.model.policy import load_reference
+from grpo.progress import say_next
 from grpo.rollout import Rollout
 from grpo.run.guard import Guard
 from grpo.run.metrics import completion_metrics
@@ -110,6 +111,8 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[st
             guard.rehearse()
         before = evaluation.before(trainer.step)
         run.start_log(trainer.total_steps, trainer.step)
+        if not trainer.step:
+            run.report(0, evaluation.metrics(before))
         trainer.health.resume(run.path)
         while trainer.step < trainer.total_steps:
             guard.step()
@@ -119,20 +122,28 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[st
                 run.report(trainer.step, evaluation.metrics(evaluation.measure()))
             guard.after_step(metrics)
         trainer.save()
-        trainer.health.end()
         run.save_final(trainer.policy)
         after = evaluation.measure()
+        run.report(trainer.step, evaluation.metrics(after))
         if run.ranks.is_main:
             run.log.close()
             evaluation.write(before, after)
             print(evaluation.comparison(before, after))
+            trainer.health.end()
         evaluation.close()
         trainer.rollout.scorer.close()
         return after
 
 
 def main(argv: list[str]) -> None:
-    train(*parse_arguments(argv, TrainConfig, __doc__))
+    config, notices = parse_arguments(argv, TrainConfig, __doc__)
+    train(config, notices)
+    run = config.output_dir
+    say_next(
+        f"{run}/final, and {run}/report.html to open in a browser",
+        ["grpo.generate", run],
+        ["grpo.export", f"{run}/final", "OUT"],
+    )
 
 
 if __name__ == "__main__":

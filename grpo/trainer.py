@@ -51,7 +51,7 @@ class Trainer:
         )
         self.health = Health(run.say)
         self.health.watch.history.config = asdict(config)
-        self.meter, self.clock = TokenMeter(), Clock(run.device)
+        self.meter, self.clock = TokenMeter(), Clock(run.device, run.show_phase)
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
 
     def set_data(self, order: Order, data_hash: str, rows_per_step: int, longest: int) -> None:

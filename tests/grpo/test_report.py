@@ -2,11 +2,14 @@
 
 import json
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from commands import run_command
+from making import write_rows
 from test_explain import write_run
 from test_rules import late
+from test_train import QUESTIONS, run
 
 from grpo.errors import UserError
 from grpo.evaluation.measures import wilson_interval
@@ -236,3 +239,41 @@ def test_the_command_writes_the_page_into_the_run(tmp_path, capsys):
     assert done.returncode == 0 and (tmp_path / "other.html").exists()
     with pytest.raises(UserError):
         main([str(tmp_path / "nowhere")])
+
+
+# --- at the end of a run -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rewards(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def test_a_run_ends_with_its_page(tmp_path, chat_checkpoint, rewards):
+    held_out = write_rows(tmp_path / "held_out.jsonl", QUESTIONS[:6])
+    run(tmp_path, chat_checkpoint, eval_dataset_id_or_path=str(held_out))
+    text = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8")).text
+    assert "early_letters" in text and "all held-out questions: 6" in text and "Completions of step 3" in text
+    assert "done" in text
+
+
+def test_a_run_that_fails_ends_with_a_page_that_says_why(tmp_path, chat_checkpoint, rewards):
+    with pytest.raises(UserError):
+        run(tmp_path, chat_checkpoint, reward_funcs=["reward_functions:not_a_number"], max_steps=5)
+    text = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8")).text
+    assert "The run ended after step 3: training is not finite" in text
+
+
+def test_a_page_that_cannot_be_written_does_not_fail_the_run(tmp_path, chat_checkpoint, rewards, capsys, monkeypatch):
+    monkeypatch.setattr("grpo.report.page.render", lambda records: 1 / 0)
+    run(tmp_path, chat_checkpoint)
+    assert "report.html could not be written" in capsys.readouterr().err
+    assert json.loads((tmp_path / "run" / "run_state.json").read_text())["status"] == "done"
+
+
+def test_evaluations_are_in_metrics_jsonl_from_the_first_to_the_last(tmp_path, chat_checkpoint, rewards):
+    held_out = write_rows(tmp_path / "held_out.jsonl", QUESTIONS[:6])
+    run(tmp_path, chat_checkpoint, eval_dataset_id_or_path=str(held_out), eval_steps=2)
+    record = read_record(tmp_path / "run")
+    assert [metrics["step"] for metrics in record.evaluations] == [0, 2, 3]
+    assert [metrics["step"] for metrics in record.steps] == [1, 2, 3]
