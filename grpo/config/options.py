@@ -171,7 +171,11 @@ class RunKeys:
 
 @dataclass(frozen=True)
 class DataKeys:
-    dataset_id_or_path: str = key(None, "Questions: a JSON, JSONL or CSV file, or a hub id.")
+    dataset_id_or_path: str = key(
+        None,
+        "Questions: a JSON, JSONL, CSV or Parquet file (also gzipped), a folder, or a hub id (owner/name:config). "
+        "A question is a text, or a list of messages that ends with the user's.",
+    )
     dataset_split: str = key("train", "File of a hub data set to use: the one whose name contains this word.")
     question_field: str | None = key(None, "Column of the question. Unset: question, problem or prompt.")
     answer_field: str | None = key(

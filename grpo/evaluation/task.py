@@ -8,9 +8,9 @@ from grpo.config.foreign import ALIASES
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.benchmarks import Benchmark, find_benchmark
+from grpo.data.files import Record, read_records
 from grpo.data.hub import fetch_data
 from grpo.data.questions import Questions
-from grpo.data.rows import Record, read_records
 from grpo.errors import CONFIG, UserError
 from grpo.run.saved import SavedModel, find_saved, read_config
 
