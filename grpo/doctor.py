@@ -21,16 +21,17 @@ from safetensors import safe_open
 from grpo.config.entries import split_arguments
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
-from grpo.data.prompts import eos_ids, load_tokenizer, turn_end
+from grpo.data.prompts import eos_ids, turn_end
 from grpo.data.questions import Questions, load_prompts
 from grpo.device import ops
 from grpo.device.distributed import choose_device
 from grpo.errors import PREFLIGHT, STORAGE, UserError, describe, escape, redact, run_main
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
-from grpo.model.policy import Policy, check_vocabulary, choose_dtype, find_parts, lora_spec
+from grpo.model.policy import Policy, check_vocabulary, choose_dtype, find_parts, load_encoder, lora_spec
 from grpo.model.weights import read_config, tensor_slots
 from grpo.run import memory
+from grpo.run.run_dir import holds_a_run
 from grpo.run.trackers import check_trackers
 from grpo.sft import is_done, load_stage1
 from rewards.registry import build_rewards
@@ -87,7 +88,7 @@ class Doctor:
     def output(self) -> str:
         config, path = self.config, Path(self.config.output_dir)
         may_hold_a_run = config.resume_from_checkpoint or config.overwrite_output_dir
-        if path.is_dir() and any(path.iterdir()) and not may_hold_a_run:
+        if holds_a_run(path) and not may_hold_a_run:
             raise UserError(
                 f"{path} is not empty",
                 "it holds another run",
@@ -107,7 +108,10 @@ class Doctor:
 
     def model(self) -> str:
         config, start = self.config, self.start
-        folder, adapter, _ = find_parts(start.model_name_or_path, start.model_revision, start.adapter_name_or_path)
+        template = config.chat_template or start.chat_template
+        start = replace(start, chat_template=template, chat_template_kwargs=config.chat_template_kwargs)
+        parts = find_parts(start)
+        folder = parts.model
         lora, dtype = lora_spec(config), choose_dtype(config.torch_dtype, self.device)
         model = Decoder(read_config(folder), Build(lora, lora is None, dtype, "meta"))
         problems = list(misfits(model, folder))
@@ -118,10 +122,10 @@ class Doctor:
                 "download the checkpoint again",
                 PREFLIGHT,
             )
-        tokenizer = load_tokenizer(Path(start.tokenizer_name_or_path or folder), config.chat_template)
+        tokenizer = load_encoder(start).tokenizer
         check_vocabulary(tokenizer, model)
         self.policy = Policy(model, tokenizer, eos_ids(folder, tokenizer), None, str(folder))
-        checkpoint_bytes = self._check_disk(model, adapter)
+        checkpoint_bytes = self._check_disk(model, parts.adapter)
         num_weights = sum(tensor.numel() for tensor in tensor_slots(model).values())
         num_trained = sum(parameter.numel() for parameter in model.parameters())
         share = num_trained / (num_weights + num_trained) if lora else 1.0

@@ -11,6 +11,7 @@ from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.rows import Order
 from grpo.device.distributed import sent_per_update
 from grpo.device.draw import hash_seed
+from grpo.errors import UserError
 from grpo.logprobs import token_logprobs
 from grpo.model.decoder import Decoder
 from grpo.model.lora import POLICY, Mode
@@ -51,7 +52,7 @@ class Trainer:
         )
         self.health = Health(run.say)
         self.health.watch.history.config = asdict(config)
-        self.meter, self.clock = TokenMeter(), Clock(run.device)
+        self.meter, self.clock = TokenMeter(), Clock(run.device, run.show_phase)
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
 
     def set_data(self, order: Order, data_hash: str, rows_per_step: int, longest: int) -> None:
@@ -169,6 +170,12 @@ class Trainer:
             return {}
         check_inputs(counters["inputs"], self.inputs, self.config)
         self.step, self.num_tokens = counters["step"], counters["num_tokens"]
+        if self.step > self.total_steps:
+            raise UserError(
+                f"the run is at step {self.step}, and would end at step {self.total_steps}",
+                "max_steps or num_train_epochs is lower than when it was saved",
+                f"raise it to {self.step} at least; `python -m grpo.export` takes the checkpoint as it is",
+            )
         self.num_skipped = counters.get("skipped", 0)
         self.order.position = counters["position"]
         if not self.config.max_tokens_per_micro_batch:  # sums and dropout masks depend on the micro-batches

@@ -12,6 +12,7 @@ import yaml
 
 REQUIRED = ("model_name_or_path", "output_dir", "dataset_id_or_path", "reward_funcs")
 MADE_BY_TOY_WORLD = ("model_name_or_path", "dataset_id_or_path")
+MAPPINGS = ("chat_template_kwargs",)  # keys whose value is a mapping
 NOT_REPEATED = (  # they concern one invocation, not the run
     "resume_from_checkpoint",
     "overwrite_output_dir",
@@ -46,13 +47,22 @@ class ModelKeys:
         "LoRA adapter to start from. It is merged into the weights, so the reference policy includes it.",
     )
     chat_template: str | None = key(None, "Jinja file that replaces the tokenizer's chat template.")
+    chat_template_kwargs: dict | None = key(
+        None,
+        "Values for variables of the chat template, such as {enable_thinking: false} for Qwen3. They are saved in the "
+        "template of the result.",
+    )
     torch_dtype: str = key(
         "auto",
         "Data type of the frozen weights and of all matrix products: bfloat16, float16, float32 or float64. "
         "auto: bfloat16 on a GPU, float32 on a CPU.",
         choices=("auto", "bfloat16", "float16", "float32", "float64"),
     )
-    device: str = key("auto", "cuda or cpu. auto: cuda if there is a GPU.", choices=("auto", "cpu", "cuda"))
+    device: str = key(
+        "auto",
+        "cuda, cpu, or mps (Apple's GPUs; untried). auto: cuda if there is such a GPU, else cpu.",
+        choices=("auto", "cpu", "cuda", "mps"),
+    )
     kernels: str = key(
         "auto",
         "Fused kernels on a GPU. auto: use those that pass their self-test. none: use torch's own operations.",
@@ -161,7 +171,11 @@ class RunKeys:
 
 @dataclass(frozen=True)
 class DataKeys:
-    dataset_id_or_path: str = key(None, "Questions: a JSON, JSONL or CSV file, or a hub id.")
+    dataset_id_or_path: str = key(
+        None,
+        "Questions: a JSON, JSONL, CSV or Parquet file (also gzipped), a folder, or a hub id (owner/name:config). "
+        "A question is a text, or a list of messages that ends with the user's.",
+    )
     dataset_split: str = key("train", "File of a hub data set to use: the one whose name contains this word.")
     question_field: str | None = key(None, "Column of the question. Unset: question, problem or prompt.")
     answer_field: str | None = key(

@@ -120,12 +120,19 @@ def _to_items(value: Any) -> list:
     return [value]
 
 
+def _to_mapping(value: Any) -> dict:
+    if not isinstance(value, dict) or not all(isinstance(name, str) and name.isidentifier() for name in value):
+        raise ValueError
+    return value
+
+
 _TYPES = {  # the name of each type in a message, and its conversion
     type(None): ("null", _to_null),
     bool: ("true or false", _to_bool),
     int: ("a whole number", _to_int),
     float: ("a number", _to_float),
     str: ("text", _to_text),
+    dict: ("a mapping of names to values", _to_mapping),
     list[str]: ("a list of names", lambda value: tuple(map(_to_text, _to_items(value)))),
     list[float]: ("a list of numbers", lambda value: tuple(map(_to_float, _to_items(value)))),
 }

@@ -6,8 +6,9 @@ contains `<|im_end|>` stays a question.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from grpo.data.rows import Row
 from grpo.errors import PREFLIGHT, UserError
@@ -17,13 +18,25 @@ from grpo.time_limit import time_limit
 TEMPLATE_SECONDS = 5.0  # of computing, for one prompt
 MAX_TEMPLATE_CHARS = 1_000_000  # that a chat template may write around the messages
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
+VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
-def load_tokenizer(folder: Path, chat_template: str | None = None):
-    """Load the Hugging Face tokenizer of a folder. Exit 3 if it cannot be read or has no chat template."""
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder holds a tokenizer. From a folder without one, transformers may make an empty one."""
+    return any((folder / name).exists() for name in VOCABULARY_FILES)
+
+
+def load_tokenizer(folder: Path, chat_template: str | None = None, template_options: Mapping[str, Any] | None = None):
+    """Load the Hugging Face tokenizer of a folder. Exit 3 if it cannot be read or has no chat template.
+
+    chat_template: a Jinja file that replaces its own. template_options: values for the template's variables, which
+    become part of it, so that whoever uses the saved tokenizer uses them, too.
+    """
     from transformers import AutoTokenizer
 
     try:
+        if not has_tokenizer(folder):
+            raise FileNotFoundError(f"none of {', '.join(VOCABULARY_FILES)} is there")
         tokenizer = AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False
         )  # unset, it would ask on the terminal
@@ -38,9 +51,12 @@ def load_tokenizer(folder: Path, chat_template: str | None = None):
     if chat_template:
         try:
             tokenizer.chat_template = Path(chat_template).read_text(encoding="utf-8")
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise UserError(
-                f"cannot read the chat template {chat_template}", str(error), "check the path", PREFLIGHT
+                f"cannot read the chat template {chat_template}",
+                str(error),
+                "give the path of a Jinja file, in UTF-8",
+                PREFLIGHT,
             ) from None
     if not tokenizer.chat_template:
         raise UserError(
@@ -49,6 +65,9 @@ def load_tokenizer(folder: Path, chat_template: str | None = None):
             "set chat_template to a Jinja file",
             PREFLIGHT,
         )
+    for name, value in (template_options or {}).items():
+        default = f"{{% if {name} is not defined %}}{{% set {name} = {value!r} %}}{{% endif %}}"
+        tokenizer.chat_template = default + tokenizer.get_chat_template()
     return tokenizer
 
 
@@ -60,10 +79,11 @@ def render(tokenizer, messages: Sequence[Message], header: bool = True) -> str:
         if len(text) > MAX_TEMPLATE_CHARS + sum(len(message["content"]) for message in messages):
             raise ValueError(f"it writes more than {MAX_TEMPLATE_CHARS} characters around the messages")
     except Exception as error:  # Jinja's own errors and a template's raise_exception()
+        line = getattr(error, "lineno", None)  # of a template that is not valid
         raise UserError(
             "the chat template cannot render a prompt",
-            f"{type(error).__name__}: {error}",
-            "if it allows no system role, put the instructions into prompt_template",
+            f"{type(error).__name__}: {error}" + (f" (line {line})" if line else ""),
+            "correct the template; if it allows no system role, put the instructions into prompt_template",
             PREFLIGHT,
         ) from None
     return text
@@ -127,6 +147,15 @@ def _read_eos_ids(path: Path) -> set[int | None]:
     return found
 
 
+def _ends_in_header(tokenizer) -> bool:
+    """Whether a prompt ends with the assistant's header by itself, as in Mistral's templates, where it is [/INST]."""
+    turns = [{"role": "user", "content": "\ue000"}, {"role": "assistant", "content": "\ue001"}]
+    prompt, whole = render(tokenizer, turns[:1]), render(tokenizer, turns, header=False)
+    _, _, header = prompt.partition("\ue000")
+    answer = whole.removeprefix(prompt).lstrip()
+    return bool(header.strip()) and whole.startswith(prompt) and answer.startswith("\ue001")
+
+
 class ChatEncoder:
     """Renders messages with the tokenizer's chat template and encodes them.
 
@@ -138,7 +167,8 @@ class ChatEncoder:
         self.end = turn_end(tokenizer)
         example = [{"role": "user", "content": "x"}]
         plain, with_header = render(tokenizer, example, header=False), render(tokenizer, example)
-        if not with_header.startswith(plain) or with_header == plain:
+        has_header = with_header.startswith(plain.rstrip()) and with_header != plain
+        if not has_header and not _ends_in_header(tokenizer):
             raise UserError(
                 "the chat template ignores add_generation_prompt",
                 "a prompt must end with the assistant's header, or the model would continue the question",
@@ -234,10 +264,15 @@ def make_prompts(
     system = [{"role": "system", "content": system_prompt}] if system_prompt else []
     prompts = []
     for row in rows:
-        content = template.replace("{question}", row.question)
-        if len(content) <= encoder.max_chars(max_prompt_length):
-            text, ids = encoder.prompt([*system, {"role": "user", "content": content}])
-            prompts.append(Prompt(row.index, text, tuple(ids), row.columns))
+        before = row.before or ()
+        has_system = bool(before) and before[0]["role"] == "system"
+        question = {"role": "user", "content": template.replace("{question}", row.question)}
+        messages = [*([] if has_system else system), *before, question]
+        num_chars = sum(len(message["content"]) for message in (*before, question))
+        if num_chars <= encoder.max_chars(max_prompt_length):
+            text, ids = encoder.prompt(messages)
+            passed = () if row.before is None else tuple(messages)
+            prompts.append(Prompt(row.index, text, tuple(ids), row.columns, passed))
     kept = [prompt for prompt in prompts if len(prompt.ids) <= max_prompt_length]
     if not kept:
         shortest = min((len(prompt.ids) for prompt in prompts), default=f"more than {max_prompt_length}")

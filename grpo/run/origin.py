@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.config.options import SftConfig
-from grpo.data.hub import fetch_model
+from grpo.data.files import files_of
 from grpo.data.registry import find_sources
 from grpo.data.rows import digest
 from grpo.errors import CONFIG, UserError
@@ -34,9 +34,9 @@ FREE_OF_STAGE_1 = (FREE | set(NAMES)) - {"max_steps", "num_train_epochs"}
 def origin_of(config: SftConfig) -> dict[str, Any]:
     """Return what a stage 1 is made from: its keys, and hashes of its data and of its base model."""
     keys = {name: value for name, value in asdict(config).items() if name not in FREE_OF_STAGE_1}
-    folder, adapter, _ = find_parts(config.model_name_or_path, config.model_revision, config.adapter_name_or_path)
-    tokenizer = fetch_model(config.tokenizer_name_or_path) if config.tokenizer_name_or_path else folder
-    files = [path for place in (folder, adapter, tokenizer) if place for path in sorted(place.glob("*.*"))]
+    parts = find_parts(config)
+    places = (parts.model, parts.adapter, parts.tokenizer)
+    files = [path for place in places if place for path in sorted(place.glob("*.*"))]
     files += [Path(config.chat_template)] if config.chat_template else []
     sources = find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir)
     origin = {"config": keys, "data": _hash_sources(sources), "base": digest(_describe(files))}
@@ -44,7 +44,8 @@ def origin_of(config: SftConfig) -> dict[str, Any]:
 
 
 def _hash_sources(sources: Sequence) -> str:
-    return digest([hashlib.sha256(source.path.read_bytes()).hexdigest(), dict(source.layout)] for source in sources)
+    files = [(file, dict(source.layout)) for source in sources for file in files_of(source.path)]
+    return digest([hashlib.sha256(file.read_bytes()).hexdigest(), layout] for file, layout in files)
 
 
 def _describe(files: Iterable[Path]) -> Iterable[list[Any]]:

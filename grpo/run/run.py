@@ -125,11 +125,24 @@ class Run:
             self.log.close()
         if self.dir is not None:
             self.dir.close(code, reason)
+            is_in_haste = isinstance(error, Interrupted | KeyboardInterrupt)
+            if self.log is not None and self.dir.is_held and not is_in_haste and code != STORAGE:
+                self._write_report()
         elif error is not None and not self.ranks.is_main:
             self._write_rank_state(code, reason, trace)
         close_debug_log(self.debug)
         if self.owns_ranks:
             self.ranks.close()
+
+    def _write_report(self) -> None:
+        """Write report.html. Whatever goes wrong with it concerns the page alone, not the run."""
+        from grpo.report.page import write_report  # matplotlib takes a second to import
+
+        try:
+            write_report(self.path)
+        except Exception as error:
+            self.debug.error("".join(traceback.format_exception(error)))
+            self.say(f"note: report.html could not be written: {type(error).__name__}; see debug.log")
 
     def _write_rank_state(self, code: int, reason: str, trace: str) -> None:
         """Record how a rank other than 0 failed; run_state.json and debug.log belong to rank 0."""
@@ -194,6 +207,11 @@ class Run:
         else:
             print(escape(redact(text)), file=sys.stderr)
 
+    def show_phase(self, phase: str) -> None:
+        """Show what the step is doing; see grpo.run.metrics.Clock."""
+        if self.log is not None:
+            self.log.bar.show(phase)
+
     def start_log(self, total_steps: int, first_step: int) -> None:
         """Begin training: write config.resolved.yaml, and open the log."""
         self.is_training = True
@@ -204,7 +222,7 @@ class Run:
 
     def report(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
         """Log the metrics and completions of a step, or the metrics of an evaluation, which have no step_time."""
-        if self.log is None:
+        if self.log is None or not metrics:
             return
         if "step_time" in metrics:
             self.dir.keep_lock()
@@ -260,6 +278,8 @@ class Run:
                 (folder / "config.resolved.yaml").write_text(text, encoding="utf-8")
                 if policy.model.build.lora is not None:
                     policy.save(folder)
+                else:
+                    policy.tokenizer.save_pretrained(folder)
             checkpoint.clean(self.path, self.config.save_total_limit, step)
             self.dir.update(step=step, last_checkpoint=f"checkpoint-{step}")
         self.saved_step = step

@@ -37,11 +37,11 @@ def test_a_message_without_special_tokens_is_encoded_with_its_surroundings(token
     assert ids == across.encode("hello world>", add_special_tokens=False)
 
 
-def make_like(tokenizer, template):
+def make_like(tokenizer, template, header="{% if add_generation_prompt %}>{% endif %}"):
     import copy
 
     made = copy.deepcopy(tokenizer)
-    made.chat_template = template + "{% if add_generation_prompt %}>{% endif %}"
+    made.chat_template = template + header
     return made
 
 
@@ -269,3 +269,32 @@ def test_a_chat_template_from_a_file(tokenizer, tmp_path):
     assert ChatEncoder(loaded).prompt([{"role": "user", "content": "x"}])[0].endswith("<|im_start|>model\n")
     with pytest.raises(UserError, match="cannot read the chat template"):
         load_tokenizer(tmp_path / "t", str(tmp_path / "absent"))
+
+
+MISTRAL = (
+    "<s>{% for m in messages %}{% if m['role'] == 'user' %}[INST] {{ m['content'] }}[/INST]"
+    "{% else %} {{ m['content'] }}<|im_end|>{% endif %}{% endfor %}"
+)
+
+
+def test_mistrals_prompts_end_with_the_header_by_themselves(tokenizer):
+    encoder = ChatEncoder(make_like(tokenizer, MISTRAL, header=""))
+    assert encoder.prompt([{"role": "user", "content": "a"}])[0] == "<s>[INST] a[/INST]"
+    for without_header in (MISTRAL.replace("[/INST]", ""), MISTRAL.replace("{% else %}", "{% else %}[answer]")):
+        with pytest.raises(UserError, match="ignores add_generation_prompt"):
+            ChatEncoder(make_like(tokenizer, without_header, header=""))
+
+
+def test_values_for_the_template_are_part_of_it_and_can_be_overridden(tmp_path):
+    fast = make_tokenizer(["hello"], tmp_path)
+    thinking = "{% if think is defined and think and add_generation_prompt %}<think>{{ note }}{{ level }}{% endif %}"
+    fast.chat_template = TEMPLATE + thinking
+    fast.save_pretrained(tmp_path)
+    options = {"think": True, "note": "it's `so`\n", "level": None}
+    loaded = load_tokenizer(tmp_path, None, options)
+    messages = [{"role": "user", "content": "hello"}]
+    assert ChatEncoder(loaded).prompt(messages)[0].endswith("assistant\n<think>it's `so`\nNone")
+    off = loaded.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, think=False)
+    assert off.endswith("assistant\n")
+    again = load_tokenizer(tmp_path, None, {"think": False})
+    assert ChatEncoder(again).prompt(messages)[0].endswith("assistant\n")
