@@ -181,7 +181,7 @@ def test_long_prompts_are_left_out_and_counted(tokenizer, tmp_path):
 
 def test_real_question_files():
     rows = read_rows(real_data("gsm8k/test.jsonl"))
-    assert len(rows) == 1319 and all(float(row.columns["answer"]) == int(row.columns["answer"]) for row in rows)
+    assert len(rows) == 1319 and all("####" in row.columns["answer"] for row in rows)
     rows = read_rows(real_data("knowrl/knowrl_RLdata.json"))
     assert len(rows) == 3177 and all(row.columns["title"] and row.columns["answer"] for row in rows)
 

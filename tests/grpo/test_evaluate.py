@@ -206,7 +206,8 @@ def test_what_is_missing_is_said(capsys, arguments, what, fix):
 def test_unanswerable_questions_have_lines_of_their_own(capsys, chat_checkpoint):
     rows = [{"question": "a?", "answer": "b", "unanswerable": False}, {"question": "c?", "unanswerable": True}]
     data = write_rows(Path("q.jsonl"), rows)
-    found, _ = run(capsys, chat_checkpoint, "--data", data, "--reward", "correctness", "judge=offline", SHORT)
+    found, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "correctness", "judge=offline", SHORT)
+    assert "100% of the answers have no <answer> block" in text
     assert found["parts"].keys() == {"False", "True"} and found["unscored_frac"] == 0
 
 
