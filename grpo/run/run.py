@@ -237,22 +237,27 @@ class Run:
         origin: what it was made from, which is written as well (see origin.py).
         """
         self.is_training = False  # everything is saved, so a signal may end the run
-        if self.ranks.is_main:
-            temporary = self.path / "final.tmp"
-            shutil.rmtree(temporary, ignore_errors=True)
-            try:
-                policy.save(temporary)
-                if origin:
-                    (temporary / ORIGIN_FILE).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
-            except BaseException:
-                shutil.rmtree(temporary, ignore_errors=True)
-                raise
-            failpoint("final-written")
-            shutil.rmtree(self.path / "final", ignore_errors=True)
-            temporary.rename(self.path / "final")
+        self.save_policy("final", policy, {ORIGIN_FILE: origin} if origin else {})
         code = int(self.ranks.max(self.stop_code))  # a signal during the last checkpoint
         if code:
             raise Interrupted(code)
+
+    def save_policy(self, name: str, policy: Policy, notes: Mapping[str, Any]) -> None:
+        """Write the folder `name` with a policy, and with notes as JSON files, completely or not at all, on rank 0."""
+        if not self.ranks.is_main:
+            return
+        temporary = self.path / f"{name}.tmp"
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            policy.save(temporary)
+            for file, note in notes.items():
+                (temporary / file).write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        failpoint("policy-written")
+        shutil.rmtree(self.path / name, ignore_errors=True)
+        temporary.rename(self.path / name)
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
