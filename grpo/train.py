@@ -119,11 +119,11 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[st
             metrics, groups = trainer.measure()
             run.report(trainer.step, metrics, groups)
             if config.eval_steps and trainer.step % config.eval_steps == 0 and trainer.step < trainer.total_steps:
-                run.report(trainer.step, evaluation.metrics(evaluation.measure()))
+                run.report(trainer.step, evaluation.metrics(evaluation.measure(trainer.step)))
             guard.after_step(metrics)
         trainer.save()
         run.save_final(trainer.policy)
-        after = evaluation.measure()
+        after = evaluation.measure(trainer.step)
         run.report(trainer.step, evaluation.metrics(after))
         if run.ranks.is_main:
             run.log.close()

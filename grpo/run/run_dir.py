@@ -27,7 +27,7 @@ OWN_FILES = (
     "evaluation.json",
     "report.html",
 )
-OWN_FOLDERS = ("tb", "completions", "final", "world", "cold_start")
+OWN_FOLDERS = ("tb", "completions", "evaluation", "final", "world", "cold_start")
 OF_A_START = ("config.resolved.yaml", "debug.log", "evaluation.json", "metrics.jsonl", "tb", "world")
 _open_dirs: "weakref.WeakSet[RunDir]" = weakref.WeakSet()
 
