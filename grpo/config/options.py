@@ -196,6 +196,17 @@ class DataKeys:
         low=0,
     )
     eval_steps: int = key(0, "Evaluate every so many steps. 0: only before and after training.", low=0)
+    keep_best: str | None = key(
+        None,
+        "Keep the policy of the evaluation that is best by this measure in best/: eval/accuracy, eval/reward or "
+        "eval/supported_frac, the higher the better; eval/incorrect, eval/incorrect_given_attempted or "
+        "eval/not_attempted, the lower the better.",
+        choices=(
+            None,
+            *("eval/accuracy", "eval/reward", "eval/supported_frac"),
+            *("eval/incorrect", "eval/incorrect_given_attempted", "eval/not_attempted"),
+        ),
+    )
     eval_max_samples: int = key(0, "Use only this many held-out questions, from the first. 0: all.", low=0)
     eval_group_field: str | None = key(
         None, "Column that splits the held-out questions: each of its values gets its own lines in the final table."
@@ -211,6 +222,12 @@ class DataKeys:
 @dataclass(frozen=True)
 class SamplingKeys:
     num_generations: int = key(8, "Completions per prompt: the group size G.", low=2)
+    questions_per_step: int | None = key(
+        None,
+        "Questions per step, over all processes: with num_generations, the batch. It replaces "
+        "per_device_train_batch_size and gradient_accumulation_steps.",
+        low=1,
+    )
     max_completion_length: int = key(256, "Most tokens of a completion, the end token included.", low=1)
     temperature: float = key(1.0, "Temperature, of sampling and of the log-probs that are trained.", above=0)
     top_p: float = key(

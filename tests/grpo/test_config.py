@@ -532,3 +532,36 @@ def test_help_shows_every_key_with_its_default_and_its_meaning(kind, capsys):
         assert f"  {line} " in text
     for name in set(TrainConfig.__dataclass_fields__) - set(kind.__dataclass_fields__):
         assert f"  {name}: " not in text
+
+
+@pytest.mark.parametrize(("processes", "batch"), [("1", 24), ("2", 12), ("3", 8), ("4", None)])
+def test_questions_per_step_are_another_way_to_say_the_batch(monkeypatch, processes, batch):
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    keys = ["model_name_or_path=m", "dataset_id_or_path=d", "output_dir=o", "reward_funcs=exact"]
+    keys += ["per_device_train_batch_size=100", "gradient_accumulation_steps=7", "num_generations=4"]
+    if batch is None:
+        with pytest.raises(UserError) as error:
+            load_config(None, [*keys, "questions_per_step=6"])
+        assert "questions_per_step = 6 cannot be shared out" in error.value.why
+        return
+    config, _ = load_config(None, [*keys, "questions_per_step=6"])
+    assert (config.per_device_train_batch_size, config.gradient_accumulation_steps) == (batch, 1)
+    assert "questions_per_step" not in to_yaml(config)
+
+
+def test_values_of_the_chat_template_are_a_mapping(tmp_path):
+    keys = ["model_name_or_path=m", "dataset_id_or_path=d", "output_dir=o", "reward_funcs=exact"]
+    (tmp_path / "c.yaml").write_text("chat_template_kwargs:\n  enable_thinking: false\n  level: high\n")
+    wanted = {"enable_thinking": False, "level": "high"}
+    for path, more in (
+        (tmp_path / "c.yaml", []),
+        (None, ["chat_template_kwargs={enable_thinking: false, level: high}"]),
+    ):
+        config, _ = load_config(path, [*keys, *more])
+        assert config.chat_template_kwargs == wanted
+        (tmp_path / "again.yaml").write_text(to_yaml(config))
+        assert load_config(tmp_path / "again.yaml")[0] == config
+    for wrong in ("3", "[a]", "{a b: 1}", "{1: 2}"):
+        with pytest.raises(UserError) as error:
+            load_config(None, [*keys, f"chat_template_kwargs={wrong}"])
+        assert "chat_template_kwargs: wants a mapping" in error.value.why
