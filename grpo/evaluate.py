@@ -13,10 +13,11 @@ at all, and pass@k as JSON; a table for people on stderr. A and B are models, or
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo.config.options import TrainConfig
 from grpo.data.questions import load_prompts, prepare_rewards
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
@@ -25,15 +26,19 @@ from grpo.evaluation.answers import answer_records, generate_groups, split_into_
 from grpo.evaluation.choices import score_choices, summarise_choices
 from grpo.evaluation.compare import collect_outcomes, compare, comparison_text, read_outcomes, to_json
 from grpo.evaluation.confidence import risk_coverage, stated_claims
-from grpo.evaluation.measures import note_on_unscored, summary
+from grpo.evaluation.measures import Summary, note_on_unscored, summary
 from grpo.evaluation.table import result_table
 from grpo.evaluation.task import Task, make_task
 from grpo.run import memory
 from grpo.run.saved import load_saved
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Group
+from rewards.format import parse
+from rewards.registry import NEED_JUDGE, expand
 from rewards.scorer import Scorer
 
+MANY = 0.2  # of the answers
+NEED_BLOCK = set(NEED_JUDGE) - {"simpleqa"}  # rewards that grade an <answer> block
 MAX_SEQUENCES = 256  # decoded together
 UNGRADED = Path("ungraded.jsonl")  # where answers go that could not be graded, unless --output says so
 Result = tuple[dict[str, Any], list[dict[str, Any]]]  # numbers, and a record per answer
@@ -52,13 +57,7 @@ def evaluate(task: Task, n: int, temperature: float, rescue: Path = UNGRADED) ->
         _grade(scorer, groups, rescue, config.reward_funcs)
     finally:
         scorer.close()
-    has_column = any("unanswerable" in group.prompt.columns for group in groups)
-    column = config.eval_group_field or ("unanswerable" if has_column else None)
-    parts = {name: summary(part) for name, part in split_into_parts(groups, column).items()}
-    say(result_table(parts))
-    _say_notes(parts[""], config.max_completion_length)
-    result = {**parts.pop(""), "parts": parts, "risk_coverage": risk_coverage(stated_claims(groups))}
-    return {name: value for name, value in result.items() if value not in ({}, [])}, answer_records(groups)
+    return _summarise(config, groups), answer_records(groups)
 
 
 def evaluate_choices(task: Task) -> Result:
@@ -96,13 +95,29 @@ def _grade(scorer: Scorer, groups: Sequence[Group], rescue: Path, rewards: Seque
         ) from error
 
 
-def _say_notes(measured: dict[str, Any], max_completion_length: int) -> None:
-    note = note_on_unscored(measured)
-    if note:
+def _summarise(config: TrainConfig, groups: Sequence[Group]) -> dict[str, Any]:
+    """Return the numbers of all questions, with those of each part of them; show them as a table."""
+    has_column = any("unanswerable" in group.prompt.columns for group in groups)
+    column = config.eval_group_field or ("unanswerable" if has_column else None)
+    parts = {name: summary(part) for name, part in split_into_parts(groups, column).items()}
+    say(result_table(parts))
+    for note in _notes(config, parts[""], groups):
         say(f"note: {note}")
+    result = {**parts.pop(""), "parts": parts, "risk_coverage": risk_coverage(stated_claims(groups))}
+    return {name: value for name, value in result.items() if value not in ({}, [])}
+
+
+def _notes(config: TrainConfig, measured: Summary, groups: Sequence[Group]) -> Iterator[str]:
+    """Yield what a reader of the numbers should know."""
+    if note := note_on_unscored(measured):
+        yield note
     if measured["clipped_ratio"]:
         share = f"{measured['clipped_ratio']:.0%} of the answers were cut"
-        say(f"note: {share} at max_completion_length={max_completion_length}; a higher one lets them end")
+        yield f"{share} at max_completion_length={config.max_completion_length}; a higher one lets them end"
+    texts = [completion.text for group in groups for completion in group.completions]
+    share = sum(parse(text).answer is None for text in texts) / len(texts)
+    if share > MANY and NEED_BLOCK & set(expand(config.reward_funcs)):
+        yield f"{share:.0%} of the answers have no <answer> block and count as wrong; --reward simpleqa needs none"
 
 
 def say(text: str) -> None:

@@ -177,7 +177,11 @@ class RunKeys:
 
 @dataclass(frozen=True)
 class DataKeys:
-    dataset_id_or_path: str = key(None, "Questions: a JSON, JSONL or CSV file, or a hub id.")
+    dataset_id_or_path: str = key(
+        None,
+        "Questions: a JSON, JSONL, CSV or Parquet file (also gzipped), a folder, or a hub id (owner/name:config). "
+        "A question is a text, or a list of messages that ends with the user's.",
+    )
     dataset_split: str = key("train", "File of a hub data set to use: the one whose name contains this word.")
     question_field: str | None = key(None, "Column of the question. Unset: question, problem or prompt.")
     answer_field: str | None = key(
@@ -198,6 +202,17 @@ class DataKeys:
         low=0,
     )
     eval_steps: int = key(0, "Evaluate every so many steps. 0: only before and after training.", low=0)
+    keep_best: str | None = key(
+        None,
+        "Keep the policy of the evaluation that is best by this measure in best/: eval/accuracy, eval/reward or "
+        "eval/supported_frac, the higher the better; eval/incorrect, eval/incorrect_given_attempted or "
+        "eval/not_attempted, the lower the better.",
+        choices=(
+            None,
+            *("eval/accuracy", "eval/reward", "eval/supported_frac"),
+            *("eval/incorrect", "eval/incorrect_given_attempted", "eval/not_attempted"),
+        ),
+    )
     eval_max_samples: int = key(0, "Use only this many held-out questions, from the first. 0: all.", low=0)
     eval_group_field: str | None = key(
         None, "Column that splits the held-out questions: each of its values gets its own lines in the final table."
@@ -213,6 +228,12 @@ class DataKeys:
 @dataclass(frozen=True)
 class SamplingKeys:
     num_generations: int = key(8, "Completions per prompt: the group size G.", low=2)
+    questions_per_step: int | None = key(
+        None,
+        "Questions per step, over all processes: with num_generations, the batch. It replaces "
+        "per_device_train_batch_size and gradient_accumulation_steps.",
+        low=1,
+    )
     max_completion_length: int = key(256, "Most tokens of a completion, the end token included.", low=1)
     temperature: float = key(1.0, "Temperature, of sampling and of the log-probs that are trained.", above=0)
     top_p: float = key(

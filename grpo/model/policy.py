@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.data.hub import fetch_model, find_model
+from grpo.data.hub import fetch_adapter, fetch_model, find_model
 from grpo.data.prompts import ChatEncoder, eos_ids, has_tokenizer, load_tokenizer
 from grpo.errors import PREFLIGHT, UserError
 from grpo.model.adapter import Adapter, is_adapter, load_adapter, merge_adapter, save_adapter, trained_adapter
@@ -123,7 +123,7 @@ def find_parts(config: TrainConfig | SftConfig) -> Parts:
     """Find the model that a configuration names. A tokenizer beside an adapter is the one that it was trained with."""
     name, revision = config.model_name_or_path, config.model_revision
     folder = fetch_model(name, revision)
-    adapter = fetch_model(config.adapter_name_or_path) if config.adapter_name_or_path else None
+    adapter = fetch_adapter(config.adapter_name_or_path) if config.adapter_name_or_path else None
     base = str(folder.resolve()) if Path(name).is_dir() else name
     if is_adapter(folder):
         if adapter:

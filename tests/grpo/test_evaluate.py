@@ -68,6 +68,7 @@ def answers(path) -> list[dict]:
 def test_a_run_is_evaluated_as_it_stands(capsys, trained):
     """Its held-out questions, system prompt, fields, reward and groups; the numbers are those of the end of the run."""
     found, text = run(capsys, trained, "--output", "out.json")
+    assert "benchmark" not in found
     after = json.loads((trained / "evaluation.json").read_text())["after"]
     assert {name: found[name] for name in after[""]} == after[""]
     assert found["parts"] == {"even": after["even"], "odd": after["odd"]}
@@ -203,10 +204,19 @@ def test_what_is_missing_is_said(capsys, arguments, what, fix):
     assert error.value.exit_code == 2 and fix in error.value.fix
 
 
+def test_a_run_of_stage_1_needs_questions(capsys, tmp_path):
+    """It has no held-out questions, nor a reward."""
+    (tmp_path / "final").mkdir()
+    (tmp_path / "config.resolved.yaml").write_text("model_name_or_path: m\ndataset_id_or_path: d\noutput_dir: o\n")
+    with pytest.raises(UserError, match="no questions to answer"):
+        run(capsys, tmp_path)
+
+
 def test_unanswerable_questions_have_lines_of_their_own(capsys, chat_checkpoint):
     rows = [{"question": "a?", "answer": "b", "unanswerable": False}, {"question": "c?", "unanswerable": True}]
     data = write_rows(Path("q.jsonl"), rows)
-    found, _ = run(capsys, chat_checkpoint, "--data", data, "--reward", "correctness", "judge=offline", SHORT)
+    found, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "correctness", "judge=offline", SHORT)
+    assert "100% of the answers have no <answer> block" in text
     assert found["parts"].keys() == {"False", "True"} and found["unscored_frac"] == 0
 
 
