@@ -76,6 +76,8 @@ class _Comparison:
             return True
         if answer.contradicts(truth):
             return False
+        if answer.if_unit and truth.if_unit:
+            return self.scalars(answer.if_unit, truth.if_unit)  # 5 J/s and 5 W
         return self.is_measured(answer, truth) or self.is_measured(truth, answer)
 
     def is_measured(self, one: Scalar, other: Scalar) -> bool:
