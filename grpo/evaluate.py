@@ -32,7 +32,7 @@ from grpo.evaluation.task import Task, make_task
 from grpo.run import memory
 from grpo.run.saved import load_saved
 from grpo.sampling.sampler import Sampler
-from grpo.schema import Group
+from grpo.schema import Completion, Group
 from rewards.format import parse
 from rewards.registry import NEED_JUDGE, expand
 from rewards.scorer import Scorer
@@ -47,7 +47,7 @@ Result = tuple[dict[str, Any], list[dict[str, Any]]]  # numbers, and a record pe
 def evaluate(task: Task, n: int, temperature: float, rescue: Path = UNGRADED) -> Result:
     """Answer the questions n times each, and grade the answers.
 
-    The reward's services are asked first. If grading fails, the answers are written to `rescue`.
+    The reward's services are asked first. Answers that they fail to grade later are written to `rescue`.
     """
     config = task.config
     scorer = prepare_rewards(config, say, task.questions)
@@ -81,18 +81,25 @@ def _generate(task: Task, scorer: Scorer, n: int, temperature: float) -> list[Gr
 
 
 def _grade(scorer: Scorer, groups: Sequence[Group], rescue: Path, rewards: Sequence[str]) -> None:
-    """Grade the answers; if that fails, save them and say how to go on."""
+    """Grade the answers; save those whose grading fails, and say how to go on."""
+    how = f"they are in {rescue}: python -m rewards.score --reward {','.join(rewards)} {rescue}"
     try:
         scorer.grade(groups)
     except BaseException as error:
         write_records(rescue, ungraded_records(groups))
         code, text = describe(error)
-        raise UserError(
-            "the answers could not be graded",
-            text.replace("\n", "; "),
-            f"all answers are in {rescue}: python -m rewards.score --reward {','.join(rewards)} {rescue}",
-            code,
-        ) from error
+        what = "the answers could not be graded"
+        raise UserError(what, text.replace("\n", "; "), f"mend that; {how}", code) from error
+    left = [Group(group.prompt, [c for c in group.completions if _is_unanswered(c)]) for group in groups]
+    records = ungraded_records(left)
+    if records:
+        write_records(rescue, records)
+        say(f"warning: a service gave no usable answer about {len(records)} answers; {how}")
+
+
+def _is_unanswered(completion: Completion) -> bool:
+    """Whether a service that was asked about a completion gave no usable answer."""
+    return any(False in score.asked.values() for score in completion.scores.values())
 
 
 def _summarise(config: TrainConfig, groups: Sequence[Group]) -> dict[str, Any]:
@@ -146,7 +153,7 @@ def run(model: str, arguments: argparse.Namespace, output: Path | None) -> Resul
     if arguments.choices:
         result, records = evaluate_choices(task)
     else:
-        rescue = output.with_suffix(".jsonl") if output else UNGRADED
+        rescue = output.with_suffix(".ungraded.jsonl") if output else UNGRADED
         result, records = evaluate(task, arguments.n, arguments.temperature, rescue)
     if task.benchmark:
         result = {"benchmark": task.benchmark.name, **result}
