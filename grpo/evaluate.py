@@ -200,6 +200,9 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> None:
     parser = make_parser()
     arguments = parser.parse_intermixed_args(argv)
+    SamplingParams(1, arguments.temperature)  # refuses a temperature that does not exist
+    if arguments.n < 1:
+        raise UserError(f"--n is {arguments.n}", "it is the number of answers per question", "give 1 or more")
     if arguments.n > 1 and arguments.temperature == 0:
         raise UserError(
             f"--n {arguments.n} at temperature 0",

@@ -9,6 +9,7 @@ from typing import Any
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.errors import redact
 from grpo.model.policy import Policy
+from grpo.progress import counting
 from grpo.run.log import completion_record
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Group, Prompt
@@ -20,7 +21,8 @@ def generate_groups(
 ) -> list[Group]:
     """Generate and decode n completions of each prompt."""
     seeds = [hash_seed(seed, prompt.row, index) for prompt in prompts for index in range(n)]
-    answers = sampler.sample([prompt.ids for prompt in prompts], n, sampling, seeds)
+    with counting(len(seeds), "answering", "answers") as add:
+        answers = sampler.sample([prompt.ids for prompt in prompts], n, sampling, seeds, lambda *finished: add(1))
     groups = [Group(prompt, completions) for prompt, completions in zip(prompts, answers, strict=True)]
     for group in groups:
         for completion in group.completions:
