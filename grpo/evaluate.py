@@ -13,27 +13,39 @@ at all, and pass@k as JSON; a table for people on stderr. A and B are models, or
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo.config.options import TrainConfig
 from grpo.data.questions import load_prompts, prepare_rewards
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
 from grpo.errors import UserError, describe, escape, run_main
-from grpo.evaluation.answers import answer_records, generate_groups, split_into_parts, ungraded_records, write_records
+from grpo.evaluation.answers import (
+    answer_records,
+    generate_groups,
+    split_into_parts,
+    ungraded_records,
+    unused,
+    write_records,
+)
 from grpo.evaluation.choices import score_choices, summarise_choices
 from grpo.evaluation.compare import collect_outcomes, compare, comparison_text, read_outcomes, to_json
 from grpo.evaluation.confidence import risk_coverage, stated_claims
-from grpo.evaluation.measures import note_on_unscored, summary
+from grpo.evaluation.measures import Summary, note_on_unscored, summary
 from grpo.evaluation.table import result_table
 from grpo.evaluation.task import Task, make_task
 from grpo.run import memory
 from grpo.run.saved import load_saved
 from grpo.sampling.sampler import Sampler
-from grpo.schema import Group
+from grpo.schema import Completion, Group
+from rewards.format import parse
+from rewards.registry import NEED_JUDGE, expand
 from rewards.scorer import Scorer
 
+MANY = 0.2  # of the answers
+NEED_BLOCK = set(NEED_JUDGE) - {"simpleqa"}  # rewards that grade an <answer> block
 MAX_SEQUENCES = 256  # decoded together
 UNGRADED = Path("ungraded.jsonl")  # where answers go that could not be graded, unless --output says so
 Result = tuple[dict[str, Any], list[dict[str, Any]]]  # numbers, and a record per answer
@@ -42,7 +54,7 @@ Result = tuple[dict[str, Any], list[dict[str, Any]]]  # numbers, and a record pe
 def evaluate(task: Task, n: int, temperature: float, rescue: Path = UNGRADED) -> Result:
     """Answer the questions n times each, and grade the answers.
 
-    The reward's services are asked first. If grading fails, the answers are written to `rescue`.
+    The reward's services are asked first. Answers that they fail to grade later are written to `rescue`.
     """
     config = task.config
     scorer = prepare_rewards(config, say, task.questions)
@@ -52,13 +64,7 @@ def evaluate(task: Task, n: int, temperature: float, rescue: Path = UNGRADED) ->
         _grade(scorer, groups, rescue, config.reward_funcs)
     finally:
         scorer.close()
-    has_column = any("unanswerable" in group.prompt.columns for group in groups)
-    column = config.eval_group_field or ("unanswerable" if has_column else None)
-    parts = {name: summary(part) for name, part in split_into_parts(groups, column).items()}
-    say(result_table(parts))
-    _say_notes(parts[""], config.max_completion_length)
-    result = {**parts.pop(""), "parts": parts, "risk_coverage": risk_coverage(stated_claims(groups))}
-    return {name: value for name, value in result.items() if value not in ({}, [])}, answer_records(groups)
+    return _summarise(config, groups), answer_records(groups)
 
 
 def evaluate_choices(task: Task) -> Result:
@@ -82,27 +88,51 @@ def _generate(task: Task, scorer: Scorer, n: int, temperature: float) -> list[Gr
 
 
 def _grade(scorer: Scorer, groups: Sequence[Group], rescue: Path, rewards: Sequence[str]) -> None:
-    """Grade the answers; if that fails, save them and say how to go on."""
+    """Grade the answers; save those whose grading fails, and say how to go on."""
+    rescue = unused(rescue)
+    how = f"they are in {rescue}: python -m rewards.score --reward {','.join(rewards)} {rescue}"
     try:
         scorer.grade(groups)
     except BaseException as error:
         write_records(rescue, ungraded_records(groups))
         code, text = describe(error)
-        raise UserError(
-            "the answers could not be graded",
-            text.replace("\n", "; "),
-            f"all answers are in {rescue}: python -m rewards.score --reward {','.join(rewards)} {rescue}",
-            code,
-        ) from error
+        what = "the answers could not be graded"
+        raise UserError(what, text.replace("\n", "; "), f"mend that; {how}", code) from error
+    left = [Group(group.prompt, [c for c in group.completions if _is_unanswered(c)]) for group in groups]
+    records = ungraded_records(left)
+    if records:
+        write_records(rescue, records)
+        say(f"warning: a service gave no usable answer about {len(records)} answers; {how}")
 
 
-def _say_notes(measured: dict[str, Any], max_completion_length: int) -> None:
-    note = note_on_unscored(measured)
-    if note:
+def _is_unanswered(completion: Completion) -> bool:
+    """Whether a service that was asked about a completion gave no usable answer."""
+    return any(False in score.asked.values() for score in completion.scores.values())
+
+
+def _summarise(config: TrainConfig, groups: Sequence[Group]) -> dict[str, Any]:
+    """Return the numbers of all questions, with those of each part of them; show them as a table."""
+    columns = {name for group in groups for name in group.prompt.columns}
+    splits = [name for name in (config.eval_group_field, "unanswerable") if name in columns]
+    parts = {name: summary(part) for name, part in split_into_parts(groups, *splits[:1]).items()}
+    say(result_table(parts))
+    for note in _notes(config, parts[""], groups):
         say(f"note: {note}")
+    result = {**parts.pop(""), "parts": parts, "risk_coverage": risk_coverage(stated_claims(groups))}
+    return {name: value for name, value in result.items() if value not in ({}, [])}
+
+
+def _notes(config: TrainConfig, measured: Summary, groups: Sequence[Group]) -> Iterator[str]:
+    """Yield what a reader of the numbers should know."""
+    if note := note_on_unscored(measured):
+        yield note
     if measured["clipped_ratio"]:
         share = f"{measured['clipped_ratio']:.0%} of the answers were cut"
-        say(f"note: {share} at max_completion_length={max_completion_length}; a higher one lets them end")
+        yield f"{share} at max_completion_length={config.max_completion_length}; a higher one lets them end"
+    texts = [completion.text for group in groups for completion in group.completions]
+    share = sum(parse(text).answer is None for text in texts) / len(texts)
+    if share > MANY and NEED_BLOCK & set(expand(config.reward_funcs)):
+        yield f"{share:.0%} of the answers have no <answer> block and count as wrong; --reward simpleqa needs none"
 
 
 def say(text: str) -> None:
@@ -131,7 +161,7 @@ def run(model: str, arguments: argparse.Namespace, output: Path | None) -> Resul
     if arguments.choices:
         result, records = evaluate_choices(task)
     else:
-        rescue = output.with_suffix(".jsonl") if output else UNGRADED
+        rescue = output.with_suffix(".ungraded.jsonl") if output else UNGRADED
         result, records = evaluate(task, arguments.n, arguments.temperature, rescue)
     if task.benchmark:
         result = {"benchmark": task.benchmark.name, **result}
@@ -170,6 +200,9 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> None:
     parser = make_parser()
     arguments = parser.parse_intermixed_args(argv)
+    SamplingParams(1, arguments.temperature)  # refuses a temperature that does not exist
+    if arguments.n < 1:
+        raise UserError(f"--n is {arguments.n}", "it is the number of answers per question", "give 1 or more")
     if arguments.n > 1 and arguments.temperature == 0:
         raise UserError(
             f"--n {arguments.n} at temperature 0",

@@ -44,7 +44,7 @@ def find_benchmark(records: Sequence[Record]) -> Benchmark | None:
     """Return the format of these rows; None if it is none of the known ones."""
     tested = [_named_alike(record) for record in records[:NUM_TESTED]]
     for benchmark in BENCHMARKS:
-        if all(benchmark.names <= set(record) and benchmark.accepts(record) for record in tested):
+        if tested and all(benchmark.names <= set(record) and benchmark.accepts(record) for record in tested):
             return benchmark
     return None
 
@@ -63,7 +63,7 @@ def _named_alike(record: Record) -> Columns:
 
 
 def _truthful_qa(record: Record, rng: random.Random) -> Columns:
-    best, *_ = split_answers(record["best_answer"]) or [""]
+    best = split_answers([record["best_answer"]])[0]
     right, wrong = split_answers(record["correct_answers"]), split_answers(record["incorrect_answers"])
     right = [best, *(answer for answer in right if answer != best)]
     return {
@@ -104,19 +104,15 @@ def _named(question: str, answer: str) -> Callable[[Record, random.Random], Colu
     return lambda record, rng: {"question": record[question], "answer": record[answer]}
 
 
-def _gsm8k(record: Record, rng: random.Random) -> Columns:
-    solution, _, answer = record["answer"].rpartition("####")
-    return {"question": record["question"], "answer": answer.strip().replace(",", ""), "solution": solution.strip()}
-
-
 def _ends_in_number(record: Record) -> bool:
+    """Whether the answer is a solution that ends in `#### number`; every reward reads it so."""
     return "####" in str(record["answer"])
 
 
 def _is_aime_answer(record: Record) -> bool:
-    """Whether the answer is an integer from 0 to 999, as in AIME, perhaps with leading zeros."""
+    """Whether the answer is an integer from 0 to 999, as all of AIME's are, perhaps with leading zeros."""
     answer = str(record["answer"]).strip()
-    return answer.isdecimal() and int(answer) <= 999
+    return answer.isdecimal() and len(answer) <= 3
 
 
 JUDGED, MATH, CHOICE = "simpleqa", "math", "choice"
@@ -140,7 +136,7 @@ BENCHMARKS = (  # the first that fits is taken, so a format stands before those 
     ),
     Benchmark("MATH-500", "problem, answer, subject, level", _named("problem", "answer"), MATH, BOXED),
     Benchmark("MATH", "problem, solution, level, type", _named("problem", "solution"), MATH, BOXED),
-    Benchmark("GSM8K", "question, answer", _gsm8k, MATH, BOXED, _ends_in_number),
+    Benchmark("GSM8K", "question, answer", _named("question", "answer"), MATH, BOXED, _ends_in_number),
     Benchmark("AIME", "id, problem, answer", _named("problem", "answer"), MATH, BOXED, _is_aime_answer),
     Benchmark("AIME", "problem_idx, problem, answer", _named("problem", "answer"), MATH, BOXED, _is_aime_answer),
     Benchmark("AIME", "problem_number, question, answer", _named("question", "answer"), MATH, BOXED, _is_aime_answer),

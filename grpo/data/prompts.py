@@ -264,10 +264,15 @@ def make_prompts(
     system = [{"role": "system", "content": system_prompt}] if system_prompt else []
     prompts = []
     for row in rows:
-        content = template.replace("{question}", row.question)
-        if len(content) <= encoder.max_chars(max_prompt_length):
-            text, ids = encoder.prompt([*system, {"role": "user", "content": content}])
-            prompts.append(Prompt(row.index, text, tuple(ids), row.columns))
+        before = row.before or ()
+        has_system = bool(before) and before[0]["role"] == "system"
+        question = {"role": "user", "content": template.replace("{question}", row.question)}
+        messages = [*([] if has_system else system), *before, question]
+        num_chars = sum(len(message["content"]) for message in (*before, question))
+        if num_chars <= encoder.max_chars(max_prompt_length):
+            text, ids = encoder.prompt(messages)
+            passed = () if row.before is None else tuple(messages)
+            prompts.append(Prompt(row.index, text, tuple(ids), row.columns, passed))
     kept = [prompt for prompt in prompts if len(prompt.ids) <= max_prompt_length]
     if not kept:
         shortest = min((len(prompt.ids) for prompt in prompts), default=f"more than {max_prompt_length}")

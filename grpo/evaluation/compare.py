@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo.data.rows import read_records
+from grpo.data.files import read_records
 from grpo.errors import PREFLIGHT, UserError
 
 RATES = {"accuracy": "correct", "incorrect": "wrong", "not_attempted": "refused"}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.config.options import SftConfig
+from grpo.data.files import files_of
 from grpo.data.registry import find_sources
 from grpo.data.rows import digest
 from grpo.errors import CONFIG, UserError
@@ -43,7 +44,8 @@ def origin_of(config: SftConfig) -> dict[str, Any]:
 
 
 def _hash_sources(sources: Sequence) -> str:
-    return digest([hashlib.sha256(source.path.read_bytes()).hexdigest(), dict(source.layout)] for source in sources)
+    files = [(file, dict(source.layout)) for source in sources for file in files_of(source.path)]
+    return digest([hashlib.sha256(file.read_bytes()).hexdigest(), layout] for file, layout in files)
 
 
 def _describe(files: Iterable[Path]) -> Iterable[list[Any]]:

@@ -4,13 +4,17 @@ import csv
 import json
 import sys
 from collections import Counter
+from dataclasses import asdict
 
 import pytest
 from making import write_rows
 
+from grpo.config.options import TrainConfig
 from grpo.data.benchmarks import find_benchmark
-from grpo.data.rows import read_records, read_rows
+from grpo.data.files import read_records
+from grpo.data.rows import read_rows
 from grpo.errors import UserError
+from rewards.registry import build_rewards
 
 
 def write_csv(path, *rows):
@@ -86,7 +90,7 @@ AIME = [
         ("Chinese SimpleQA", CHINESE, "谁写的？", "李白"),
         ("MATH-500", MATH_500, "What is $1+1$?", "2"),
         ("MATH", MATH, "What is $1+1$?", "It is $\\boxed{2}$."),
-        ("GSM8K", GSM8K, "How many?", "1234"),
+        ("GSM8K", GSM8K, "How many?", GSM8K["answer"]),
         *[("AIME", row, "Find it.", row.get("answer", row.get("Answer"))) for row in AIME],
     ],
 )
@@ -118,7 +122,7 @@ def test_files_are_told_apart_by_their_columns(tmp_path, name, row, question, an
 )
 def test_other_files_are_read_as_they_are(tmp_path, row):
     path = write_rows(tmp_path / "d.jsonl", [row])
-    assert find_benchmark([row]) is None and read_rows(path)[0].question == "a?"
+    assert find_benchmark([row]) is find_benchmark([]) is None and read_rows(path)[0].question == "a?"
 
 
 def test_a_field_that_is_named_is_used(tmp_path):
@@ -137,6 +141,21 @@ def test_truthful_qa(tmp_path):
     assert row.columns["answer"] == RIGHT and row.columns["incorrect_answers"] == WRONG
     assert row.columns["mc1_targets"] == {"choices": [RIGHT[0], *WRONG], "labels": [1, 0, 0]}
     assert row.columns["mc2_targets"] == {"choices": RIGHT + WRONG, "labels": [1, 1, 0, 0]}
+
+
+def test_only_lists_of_answers_are_split(tmp_path):
+    (row,) = read_rows(write_csv(tmp_path / "t.csv", {**TRUTHFUL, "Best Answer": "Yes; it does"}))
+    assert row.columns["answer"] == ["Yes; it does.", *RIGHT]
+
+
+@pytest.mark.parametrize("name", ["exact", "math", "simpleqa", "correctness"])
+def test_every_reward_reads_the_answer_after_the_solution_of_gsm8k(tmp_path, name):
+    (row,) = read_rows(write_rows(tmp_path / "d.jsonl", [GSM8K]))
+    options = asdict(TrainConfig(judge="offline"))
+    (reward,) = build_rewards([name], options)
+    said = "<think>x</think><answer>1,234</answer>" if name != "math" else "\\boxed{1234}"
+    columns = {column: [value] for column, value in row.columns.items()}
+    assert reward(["p"], [said], **columns)[0] > 0 and reward(["p"], [said.replace("2", "3")], **columns)[0] <= 0
 
 
 def test_truthful_qa_as_the_hub_has_it(tmp_path):
@@ -177,8 +196,8 @@ def test_gpqas_choices_are_shuffled_by_the_seed(tmp_path):
 
 
 def test_a_row_that_does_not_belong_is_named(tmp_path):
-    path = write_rows(tmp_path / "d.jsonl", [GSM8K] * 20 + [{"question": "a?", "answer": None}])
-    with pytest.raises(UserError, match="row 21 is not one of GSM8K") as error:
+    path = write_rows(tmp_path / "d.jsonl", [GPQA] * 20 + [{"Question": "a?", "answer": None}])
+    with pytest.raises(UserError, match="row 21 is not one of GPQA") as error:
         read_rows(path)
     assert error.value.exit_code == 3 and "question_field" in error.value.fix
 

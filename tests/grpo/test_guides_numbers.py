@@ -12,7 +12,7 @@ from making import make_tokenizer, real_data, write_rows
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.config.supplied import KNOWRL_PROMPT
-from grpo.data.rows import read_records
+from grpo.data.files import read_records
 from grpo.doctor import main as doctor
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
@@ -114,6 +114,16 @@ compute_reward, --model_path checkpoint-N, per reward function, unscorable, 4 to
 zjunlp/KnowRL-Train-Data, collections/zjunlp, gdown, 100 GB, 50 GB, 32 GB, CUDA 13, [flash], Skywork-OR1-7B-Preview
 out of memory, slow, not learning, refuses everything, bad format, API limits, 24 GB, examples
 """
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+def test_every_config_says_what_a_user_asks_first(path):
+    """Its command, hardware, time, result and batch, in 120 columns."""
+    text = path.read_text(encoding="utf-8")
+    for word in ("hardware  ", "time  ", "result  ", "batch  "):
+        assert f"\n# {word}" in text, word
+    assert f"configs/{path.name}" in header(path.name)
+    assert max(map(len, text.splitlines())) <= 120
 
 
 @pytest.mark.parametrize(
