@@ -22,7 +22,14 @@ from grpo.data.questions import load_prompts, prepare_rewards
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
 from grpo.errors import UserError, describe, escape, run_main
-from grpo.evaluation.answers import answer_records, generate_groups, split_into_parts, ungraded_records, write_records
+from grpo.evaluation.answers import (
+    answer_records,
+    generate_groups,
+    split_into_parts,
+    ungraded_records,
+    unused,
+    write_records,
+)
 from grpo.evaluation.choices import score_choices, summarise_choices
 from grpo.evaluation.compare import collect_outcomes, compare, comparison_text, read_outcomes, to_json
 from grpo.evaluation.confidence import risk_coverage, stated_claims
@@ -83,6 +90,7 @@ def _generate(task: Task, scorer: Scorer, n: int, temperature: float) -> list[Gr
 
 def _grade(scorer: Scorer, groups: Sequence[Group], rescue: Path, rewards: Sequence[str]) -> None:
     """Grade the answers; save those whose grading fails, and say how to go on."""
+    rescue = unused(rescue)
     how = f"they are in {rescue}: python -m rewards.score --reward {','.join(rewards)} {rescue}"
     try:
         scorer.grade(groups)
@@ -105,9 +113,9 @@ def _is_unanswered(completion: Completion) -> bool:
 
 def _summarise(config: TrainConfig, groups: Sequence[Group]) -> dict[str, Any]:
     """Return the numbers of all questions, with those of each part of them; show them as a table."""
-    has_column = any("unanswerable" in group.prompt.columns for group in groups)
-    column = config.eval_group_field or ("unanswerable" if has_column else None)
-    parts = {name: summary(part) for name, part in split_into_parts(groups, column).items()}
+    columns = {name for group in groups for name in group.prompt.columns}
+    splits = [name for name in (config.eval_group_field, "unanswerable") if name in columns]
+    parts = {name: summary(part) for name, part in split_into_parts(groups, *splits[:1]).items()}
     say(result_table(parts))
     for note in _notes(config, parts[""], groups):
         say(f"note: {note}")
@@ -193,6 +201,9 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> None:
     parser = make_parser()
     arguments = parser.parse_intermixed_args(argv)
+    SamplingParams(1, arguments.temperature)  # refuses a temperature that does not exist
+    if arguments.n < 1:
+        raise UserError(f"--n is {arguments.n}", "it is the number of answers per question", "give 1 or more")
     if arguments.n > 1 and arguments.temperature == 0:
         raise UserError(
             f"--n {arguments.n} at temperature 0",

@@ -151,7 +151,8 @@ class _Reader:
         elif meaning := self._meaning(name, entry.value):
             self._set(entry, *meaning)
         elif refused and entry.value not in REFUSED[refused][0]:
-            self.problems.append(f"{entry.where}: {name}: {entry.text} is not available here: {REFUSED[refused][1]}")
+            written = entry.text or entry.value
+            self.problems.append(f"{entry.where}: {name}: {written} is not available here: {REFUSED[refused][1]}")
         elif refused or ignored:
             instead = IGNORED[ignored] if ignored else REFUSED[refused][1]
             self.notices.setdefault(name, f"{entry.where}: {name} is not used: {instead}")

@@ -1,5 +1,6 @@
 """Prompts to answers, and the file that an evaluation keeps its answers in."""
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ def generate_groups(
     return groups
 
 
-def split_into_parts(groups: Sequence[Group], column: str | None) -> dict[str, list[Group]]:
+def split_into_parts(groups: Sequence[Group], column: str | None = None) -> dict[str, list[Group]]:
     """Return all groups under "", and those of each value of a column of the data, in order."""
     parts: dict[str, list[Group]] = {"": list(groups)}
     if column:
@@ -50,6 +51,12 @@ def ungraded_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
         for group in groups
         for completion in group.completions
     ]
+
+
+def unused(path: Path) -> Path:
+    """Return the path, or one with a number in its name if there is such a file already."""
+    candidates = itertools.chain([path], (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2)))
+    return next(candidate for candidate in candidates if not candidate.exists())
 
 
 def write_records(path: Path, records: Sequence[Mapping[str, Any]]) -> None:

@@ -54,7 +54,11 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
         config = replace(config, reward_funcs=config.eval_reward_funcs)
     if arguments.data:
         questions = Questions(arguments.data, config.max_samples if "max_samples" in typed else 0)
-        config = _fit_to_data(config, records, benchmark, typed, say)
+        config = _fit_to_data(config, records, benchmark, typed)
+        if benchmark:
+            say(f"{arguments.data} is a file of {benchmark.name}")
+        if benchmark and not arguments.choices:
+            config = _ask_as_usual(config, benchmark, say)
     else:
         questions = _held_out(config, model)
     return Task(saved, config, replace(questions, most=arguments.max_samples or questions.most), benchmark)
@@ -97,19 +101,20 @@ def _fit_to_data(
     records: Sequence[Record],
     benchmark: Benchmark | None,
     typed: Set[str],
-    say: Callable[[str], None],
 ) -> TrainConfig:
-    """Leave out what a run's configuration says about other data, and ask as the benchmark suggests if nothing else
-    does."""
+    """Leave out what a run's configuration says about other data."""
     inherited = [name for name in FIELDS if name not in typed]
     foreign = [name for name in inherited if benchmark or getattr(config, name) not in records[0]]
     changes: dict = dict.fromkeys(foreign)
     if "max_prompt_length" not in typed:
         changes["max_prompt_length"] = NO_LIMIT
-    if benchmark:
-        say(f"{config.dataset_id_or_path} is a file of {benchmark.name}")
-        is_own_prompt = config.system_prompt is not None or config.prompt_template != DEFAULT_TEMPLATE
-        if not is_own_prompt and benchmark.prompt != DEFAULT_TEMPLATE:
-            changes["prompt_template"] = benchmark.prompt
-            say(f"each question is asked as {benchmark.prompt!r} (set prompt_template or system_prompt to change that)")
     return replace(config, **changes)
+
+
+def _ask_as_usual(config: TrainConfig, benchmark: Benchmark, say: Callable[[str], None]) -> TrainConfig:
+    """Ask as the benchmark suggests, if nothing else says how."""
+    is_own_prompt = config.system_prompt is not None or config.prompt_template != DEFAULT_TEMPLATE
+    if is_own_prompt or benchmark.prompt == DEFAULT_TEMPLATE:
+        return config
+    say(f"each question is asked as {benchmark.prompt!r} (set prompt_template or system_prompt to change that)")
+    return replace(config, prompt_template=benchmark.prompt)

@@ -93,6 +93,7 @@ def test_a_run_asks_other_questions_in_its_own_way(capsys, trained):
     other = write_rows(Path("other.jsonl"), [{"question": "x?", "answer": "y"}])
     found, _ = run(capsys, trained / "final", "--data", other, "--output", "o.json")
     (record,) = answers("o.jsonl")
+    assert "parts" not in found  # of a column that is not there
     assert record["question"] == "x?" and "Be brief." in record["prompt"] and found["accuracy"] == 0
     assert "exact" in record["rewards"]
 
@@ -142,6 +143,18 @@ def test_mc1_and_mc2_of_truthful_qa(capsys, chat_checkpoint):
     assert first["mc2"] == pytest.approx(sum(right) / (sum(right) + sum(wrong))) and "mc1" in text
 
 
+def test_choices_are_asked_for_without_thoughts(capsys, chat_checkpoint, monkeypatch):
+    """GPQA's letters follow at once, so the question does not ask to think first."""
+    prompts = []
+    original = grpo.evaluate.score_choices
+    monkeypatch.setattr(grpo.evaluate, "score_choices", lambda *a: prompts.extend(a[1]) or original(*a))
+    found, _ = run(
+        capsys, chat_checkpoint, "--data", write_csv(Path("gpqa.csv"), GPQA), "--choices", "--output", "o.json"
+    )
+    assert set(answers("o.jsonl")[0]["scores"]) == set("ABCD") and found["benchmark"] == "GPQA"
+    assert "step by step" not in prompts[0].text and "D) " in prompts[0].text
+
+
 def test_two_models_and_two_files_are_compared(capsys, chat_checkpoint, trained):
     data = write_rows(Path("q.jsonl"), QUESTIONS)
     more = ["--data", data, "--reward", "exact"]
@@ -167,6 +180,10 @@ def test_answers_that_cannot_be_graded_are_kept_and_can_be_graded_later(capsys, 
             and f"rewards.score --reward test_evaluate:stops {kept}" in error.value.fix
         )
         assert [record["question"] for record in answers(kept)] == [row["question"] for row in QUESTIONS]
+        capsys.readouterr()
+        with pytest.raises(UserError, match="could not be graded") as error:  # the first file is not lost
+            run(capsys, chat_checkpoint, "--data", data, "--reward", "test_evaluate:stops", *output, SHORT)
+        assert error.value.fix.endswith("ungraded-2.jsonl") and Path(kept).exists()
         capsys.readouterr()
         score(["--reward", "exact", kept])
         assert all(json.loads(line)["rewards"]["exact"] == 0 for line in capsys.readouterr().out.splitlines())
