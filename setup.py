@@ -10,7 +10,18 @@ setup(
         "grpo",
         *(
             f"grpo.{room}"
-            for room in ("attention", "config", "data", "device", "kernels", "model", "report", "run", "sampling")
+            for room in (
+                "attention",
+                "config",
+                "data",
+                "device",
+                "doctor",
+                "kernels",
+                "model",
+                "report",
+                "run",
+                "sampling",
+            )
         ),
         "rewards",
         *(f"rewards.{room}" for room in ("api", "knowrl", "mathematics")),

@@ -29,6 +29,7 @@ BUILT_IN = {  # a reward's name -> module:function, which builds it from the con
     "combined_v1": "rewards.knowrl.reward:knowrl_v1",
     "combined_v2": "rewards.knowrl.reward:knowrl_v2",
 }
+JUDGED = ("correctness", "truthrl", "abstention", "karl", "tiar", "combined", "combined_v1", "combined_v2")
 NEED_KNOWLEDGE = ("factuality", "binary_rar", "combined", "combined_v1", "combined_v2")
 PRESETS = {
     "knowrl": ("format", "combined"),
