@@ -11,15 +11,7 @@ setup(
         *(
             f"grpo.{room}"
             for room in (
-                "attention",
-                "config",
-                "data",
-                "device",
-                "doctor",
-                "kernels",
-                "model",
-                "report",
-                "run",
+                *("attention", "config", "data", "device", "doctor", "evaluation", "kernels", "model", "report", "run"),
                 "sampling",
             )
         ),
@@ -45,6 +37,7 @@ setup(
         "jinja2>=3.1",
     ],
     extras_require={
+        "parquet": ["pyarrow>=14"],
         "flash": ["flash-attn>=2.7"],
         "test": ["pytest>=8.0", "pytest-xdist>=3.5", "ruff>=0.14", "hypothesis>=6.100", "triton>=3.5", "peft>=0.18"],
         "bench": ["trl>=0.27", "peft>=0.18", "rank-bm25>=0.2", "math-verify>=0.8"],

@@ -9,7 +9,7 @@ the cold start taught well and about people whom it never mentioned. All keys ex
 configs/tiny.yaml.
 
 Printed are mean and range over the seeds. `supported` is the share of the facts in the think blocks that the knowledge
-base supports; `hallucination` is the share of wrong answers among all that were not refused. The checks describe the
+base supports; `wrong, of the answered` leaves out those that were refused. The checks describe the
 wrong answers of training: how many state a fact that the knowledge base supports, how many were paid for that, how much
 at most, and in how many groups factuality ranked wrong answers differently. The last line of stdout is JSON.
 knowrl_refusals.png (in the folder, or with --save in bench/results) shows the share of refusals in training.
@@ -36,10 +36,10 @@ ARMS = {
 KNOWN, UNSEEN = "well known", "unseen"
 COLUMNS = {
     "accuracy, known": (KNOWN, "accuracy"),
-    "refused, known": (KNOWN, "refusal_rate"),
-    "wrong, unseen": (UNSEEN, "wrong_rate"),
-    "refused, unseen": (UNSEEN, "refusal_rate"),
-    "hallucination": ("", "hallucination_rate"),
+    "refused, known": (KNOWN, "not_attempted"),
+    "wrong, unseen": (UNSEEN, "incorrect"),
+    "refused, unseen": (UNSEEN, "not_attempted"),
+    "wrong, of the answered": ("", "incorrect_given_attempted"),
     "supported": ("", "supported_frac"),
 }
 CONFIGS = timing.ROOT / "configs"

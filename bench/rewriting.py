@@ -16,7 +16,7 @@ from rewards.mathematics.algebra import Algebra
 from rewards.mathematics.application import mark_applications
 from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.read import read_answer
-from rewards.mathematics.text import clean, tokenize
+from rewards.mathematics.text import tokenize
 
 # what a reference is: a number or a term; one with words or units; several; in brackets; …; anything else is words
 Shape = Literal["term", "quantity", "list", "row", "relation", "choice", "matrix", "words"]
@@ -55,7 +55,7 @@ class Rule:
 
 def shape_of(reference: str) -> Shape:
     """Which rules may apply to the reference."""
-    tokens, _ = mark_applications(*[tokenize(clean(reference))] * 2)
+    tokens, _ = mark_applications(*[tokenize(reference)] * 2)
     read = read_answer(tokens, Algebra())
     if isinstance(read, Scalar):
         is_bare = read.unit is None and read.if_unit is None and not read.noun and not _WORD.search(reference)

@@ -54,7 +54,8 @@ def trainer(checkpoint: Path, folder: Path, **keys: object) -> Iterator[GrpoTrai
         "disable_tqdm": True,
         **keys,
     }
-    config, _ = load_config(None, [f"{name}={json.dumps(value)}" for name, value in keys.items()])
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in keys.items()}
+    config, _ = load_config(None, [f"{name}={text}" for name, text in texts.items()])
     with Run(config) as run:
         made = GrpoTrainer(config, run)
         try:

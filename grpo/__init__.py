@@ -33,6 +33,7 @@ Read in this order, with MATH.md beside it:
     device/          where a fused kernel takes the place of torch's operations
     data/            files to prompts
     config/          YAML to one frozen config
+    evaluation/      answers to numbers: accuracy, what was declined, two models compared
     run/             what surrounds the algorithm: output directory, log, checkpoints, memory
 
 Imports go one way: errors.py, schema.py and storage.py import nothing of this program; knowledge/ imports these, and

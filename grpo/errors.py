@@ -6,18 +6,28 @@ run/run_dir.py).
 """
 
 import errno
+import json
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable
+from typing import Any, TextIO
 
 INTERNAL, CONFIG, PREFLIGHT, SERVICE, NON_FINITE, STORAGE, BUSY, MEMORY = 1, 2, 3, 4, 5, 6, 7, 8
-SIGINT, SIGTERM = 130, 143
+SIGHUP, SIGINT, SIGTERM = 129, 130, 143  # 128 + the number of the signal
 STORAGE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-STORAGE_WORDS = ("no space", "os error", "file too large", "i/o error")  # in errors without an errno
+STORAGE_WORDS = ("no space", "os error", "file too large", "i/o error", "disk is full")  # in errors without an errno
+STORAGE_ERRORS = ("SafetensorError", "RuntimeError", "Exception", "OperationalError")  # tokenizers raises the third
+_OUT_OF_MEMORY = re.compile(  # the words of torch, CUDA, cuBLAS, cuDNN, NCCL, oneDNN and the C++ library
+    r"out of memory|(can't|cannot|failed to|unable to) allocate|not enough memory|bad_alloc|alloc_failed"
+    r"|memoryallocation|could not create a (primitive|memory)(?! desc)",
+    re.IGNORECASE,
+)
 MIN_SECRET = 6  # characters; a shorter value is a placeholder, and perhaps an ordinary word
 _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD)(S?$|S?_)")
+_named_secrets: set[str] = set()  # environment variables that the configuration names
 
 
 class UserError(Exception):
@@ -40,7 +50,7 @@ class Interrupted(Exception):
     """A signal asked the run to stop. exit_code says which signal."""
 
     def __init__(self, exit_code: int):
-        name = "SIGINT" if exit_code == SIGINT else "SIGTERM"
+        name = signal.Signals(exit_code - 128).name
         super().__init__(f"stopped by {name}; continue the run with resume_from_checkpoint=true")
         self.exit_code = exit_code
 
@@ -64,7 +74,7 @@ def _explain(error: BaseException) -> UserError:
             "free some space; continue a run with resume_from_checkpoint=true",
             STORAGE,
         )
-    if "OutOfMemory" in type(error).__name__ or isinstance(error, MemoryError) or "can't allocate memory" in what:
+    if is_out_of_memory(error):
         return UserError(
             "out of memory",
             what.partition("\n")[0],
@@ -82,12 +92,21 @@ def _explain(error: BaseException) -> UserError:
 
 
 def is_storage_error(error: BaseException) -> bool:
-    """Whether the disk is full or fails. safetensors reports that as its own error or as a RuntimeError."""
+    """Whether the disk is full or fails. Libraries written in Rust, and SQLite, say so only in the text."""
     if isinstance(error, OSError):
         return error.errno in STORAGE_ERRNOS
     text = str(error).lower()
-    is_from_safetensors = type(error).__name__ in ("SafetensorError", "RuntimeError")
-    return is_from_safetensors and any(word in text for word in STORAGE_WORDS)
+    return type(error).__name__ in STORAGE_ERRORS and any(word in text for word in STORAGE_WORDS)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a GPU or this machine is out of memory. Most libraries say so only in the text of their error."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    if "MemoryError" in kinds or "OutOfMemoryError" in kinds:
+        return True
+    return "RuntimeError" in kinds and _OUT_OF_MEMORY.search(str(error)) is not None
 
 
 def is_secret_name(name: str) -> bool:
@@ -95,11 +114,32 @@ def is_secret_name(name: str) -> bool:
     return _SECRET_NAME.search(name.upper()) is not None
 
 
+def keep_secret(name: str) -> None:
+    """Treat the value of this environment variable as a secret from now on, whatever its name."""
+    _named_secrets.add(name)
+
+
 def redact(text: str) -> str:
-    """Replace the value of every environment variable that holds a secret by the variable's name."""
+    """Replace the value of every environment variable that holds a secret by the variable's name, also in JSON."""
+    values = {}
     for name, value in os.environ.items():
-        if is_secret_name(name) and len(value.strip()) >= MIN_SECRET:
-            text = text.replace(value.strip(), f"[{name}]")
+        value = value.strip()
+        if len(value) >= MIN_SECRET and (name in _named_secrets or is_secret_name(name)):
+            for form in (value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]):
+                values[form] = f"[{name}]"
+    return _replace(text, values)
+
+
+def refer(text: str) -> str:
+    """Replace the values of variables that the configuration names by ${VARIABLE}, as it was written there."""
+    values = {os.environ.get(name, ""): f"${{{name}}}" for name in _named_secrets}
+    return _replace(text, {value: name for value, name in values.items() if len(value) >= MIN_SECRET})
+
+
+def _replace(text: str, replacements: dict[str, str]) -> str:
+    """Replace some texts, the longest first, since one may contain another."""
+    for old in sorted(replacements, key=len, reverse=True):
+        text = text.replace(old, replacements[old])
     return text
 
 
@@ -112,11 +152,25 @@ def _escape_char(char: str) -> str:
     return char.encode("unicode_escape", "surrogatepass").decode()
 
 
+class _WithoutSecrets:
+    """A stream that redacts what is written to it, also by libraries and by a user's reward."""
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        return self.stream.write(redact(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
 def run_main(main: Callable[[list[str]], int | None]) -> None:
     """Run `main(argv)` and end the process with its exit code; a failure prints at most three lines on stderr."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal may lack a character that a model has written
             stream.reconfigure(errors="backslashreplace")
+    sys.stdout, sys.stderr = _WithoutSecrets(sys.stdout), _WithoutSecrets(sys.stderr)
     try:
         code = main(sys.argv[1:]) or 0
     except SystemExit:
@@ -126,10 +180,10 @@ def run_main(main: Callable[[list[str]], int | None]) -> None:
         sys.stdout = open(os.devnull, "w")
     except BaseException as error:
         if os.environ.get("GRPO_TRACEBACK"):
-            print(redact(traceback.format_exc()), file=sys.stderr)
+            print(traceback.format_exc(), file=sys.stderr)
         code, message = describe(error)
         print(escape(message), file=sys.stderr)
-        if code in (SIGINT, SIGTERM):
+        if code > 128:  # a signal
             sys.stdout.flush()
             os._exit(code)  # do not wait for threads: a user's reward may hang in one
     sys.exit(code)

@@ -1,70 +1,181 @@
-"""Measure how well a model answers a file of questions.
+"""Measure how well a model answers a file of questions, or compare two.
 
-  python -m grpo.evaluate MODEL --data FILE --reward NAME [--n 8 --temperature 0.7] [--output F.json] [key=value ...]
+  python -m grpo.evaluate MODEL [--data FILE] [--reward NAME] [--n 8 --temperature 0.7] [--output F.json] [key=value …]
+  python -m grpo.evaluate MODEL --data TruthfulQA.csv --choices
+  python -m grpo.evaluate --compare A B
 
-Prints accuracy with its 95 % interval, refusal and hallucination rate, and pass@k as JSON.
+MODEL is a checkpoint, an adapter, a hub id, or the directory of a run, which brings its own prompts, and held-out
+questions if there is no --data. Files of TruthfulQA, SimpleQA, Chinese SimpleQA, GPQA, AIME, MATH-500 and GSM8K are
+known by their columns, and bring a reward. Prints accuracy with its 95 % interval, what was answered wrong and what not
+at all, and pass@k as JSON; a table for people on stderr. A and B are models, or the --output of two evaluations.
 """
 
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
-from grpo.data.questions import Questions, load_prompts
+from grpo.data.questions import load_prompts, prepare_rewards
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
-from grpo.errors import UserError, run_main
-from grpo.model.policy import load_for_inference
+from grpo.errors import UserError, describe, escape, run_main
+from grpo.evaluation.answers import answer_records, generate_groups, split_into_parts, ungraded_records, write_records
+from grpo.evaluation.choices import score_choices, summarise_choices
+from grpo.evaluation.compare import collect_outcomes, compare, comparison_text, read_outcomes, to_json
+from grpo.evaluation.confidence import risk_coverage, stated_claims
+from grpo.evaluation.measures import Summary, note_on_unscored, summary
+from grpo.evaluation.table import result_table
+from grpo.evaluation.task import Task, make_task
 from grpo.run import memory
-from grpo.run.evaluation import generate_groups
-from grpo.run.log import completion_record
-from grpo.run.summary import summary
+from grpo.run.saved import load_saved
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Group
-from rewards.registry import build_rewards
+from rewards.format import parse
+from rewards.registry import NEED_JUDGE, expand
 from rewards.scorer import Scorer
 
+MANY = 0.2  # of the answers
+NEED_BLOCK = set(NEED_JUDGE) - {"simpleqa"}  # rewards that grade an <answer> block
 MAX_SEQUENCES = 256  # decoded together
+UNGRADED = Path("ungraded.jsonl")  # where answers go that could not be graded, unless --output says so
+Result = tuple[dict[str, Any], list[dict[str, Any]]]  # numbers, and a record per answer
 
 
-def evaluate(config: TrainConfig, n: int, temperature: float) -> tuple[dict[str, float], list[Group]]:
-    """Load a model and answer the questions of `config.dataset_id_or_path` n times each."""
-    device = choose_device(config.device)
-    policy = load_for_inference(config, device)
-    scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
-    questions = Questions(config.dataset_id_or_path, config.max_samples)
-    prompts, _ = load_prompts(config, policy, scorer.rewards, questions, _print_on_stderr)
+def evaluate(task: Task, n: int, temperature: float, rescue: Path = UNGRADED) -> Result:
+    """Answer the questions n times each, and grade the answers.
+
+    The reward's services are asked first. If grading fails, the answers are written to `rescue`.
+    """
+    config = task.config
+    scorer = prepare_rewards(config, say, task.questions)
+    say(f"graded by {', '.join(reward.name for reward in scorer.rewards)}")
+    try:
+        groups = _generate(task, scorer, n, temperature)
+        _grade(scorer, groups, rescue, config.reward_funcs)
+    finally:
+        scorer.close()
+    return _summarise(config, groups), answer_records(groups)
+
+
+def evaluate_choices(task: Task) -> Result:
+    """Score the choices that the questions give: MC1 and MC2."""
+    policy = load_saved(task.saved, task.config, choose_device(task.config.device))
+    scored = score_choices(policy, load_prompts(task.config, policy, [], task.questions, say)[0])
+    measured = summarise_choices(scored)
+    say(result_table({"": measured}))
+    return measured, [question.record() for question in scored]
+
+
+def _generate(task: Task, scorer: Scorer, n: int, temperature: float) -> list[Group]:
+    config, device = task.config, choose_device(task.config.device)
+    policy = load_saved(task.saved, config, device)
+    prompts, _ = load_prompts(config, policy, scorer.rewards, task.questions, say)
     positions = max(len(prompt.ids) for prompt in prompts) + config.max_completion_length
     num_slots = memory.choose_num_sequences(policy.model, MAX_SEQUENCES, positions, memory.free_bytes(device))
     sampler = Sampler(policy.model, policy.eos_ids, num_slots)
     sampling = SamplingParams(config.max_completion_length, temperature, config.top_p, config.top_k)
-    groups = generate_groups(policy, sampler, prompts, n, sampling, config.seed)
-    scorer.grade(groups)
-    scorer.close()
-    return summary(groups), groups
+    return generate_groups(policy, sampler, prompts, n, sampling, config.seed)
 
 
-def _print_on_stderr(text: str) -> None:
-    print(text, file=sys.stderr)
+def _grade(scorer: Scorer, groups: Sequence[Group], rescue: Path, rewards: Sequence[str]) -> None:
+    """Grade the answers; if that fails, save them and say how to go on."""
+    try:
+        scorer.grade(groups)
+    except BaseException as error:
+        write_records(rescue, ungraded_records(groups))
+        code, text = describe(error)
+        raise UserError(
+            "the answers could not be graded",
+            text.replace("\n", "; "),
+            f"all answers are in {rescue}: python -m rewards.score --reward {','.join(rewards)} {rescue}",
+            code,
+        ) from error
+
+
+def _summarise(config: TrainConfig, groups: Sequence[Group]) -> dict[str, Any]:
+    """Return the numbers of all questions, with those of each part of them; show them as a table."""
+    has_column = any("unanswerable" in group.prompt.columns for group in groups)
+    column = config.eval_group_field or ("unanswerable" if has_column else None)
+    parts = {name: summary(part) for name, part in split_into_parts(groups, column).items()}
+    say(result_table(parts))
+    for note in _notes(config, parts[""], groups):
+        say(f"note: {note}")
+    result = {**parts.pop(""), "parts": parts, "risk_coverage": risk_coverage(stated_claims(groups))}
+    return {name: value for name, value in result.items() if value not in ({}, [])}
+
+
+def _notes(config: TrainConfig, measured: Summary, groups: Sequence[Group]) -> Iterator[str]:
+    """Yield what a reader of the numbers should know."""
+    if note := note_on_unscored(measured):
+        yield note
+    if measured["clipped_ratio"]:
+        share = f"{measured['clipped_ratio']:.0%} of the answers were cut"
+        yield f"{share} at max_completion_length={config.max_completion_length}; a higher one lets them end"
+    texts = [completion.text for group in groups for completion in group.completions]
+    share = sum(parse(text).answer is None for text in texts) / len(texts)
+    if share > MANY and NEED_BLOCK & set(expand(config.reward_funcs)):
+        yield f"{share:.0%} of the answers have no <answer> block and count as wrong; --reward simpleqa needs none"
+
+
+def say(text: str) -> None:
+    """Show a text for people."""
+    print(escape(text), file=sys.stderr)
+
+
+def compare_two(a: str, b: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Compare two models, or the answers that two evaluations have written."""
+    found = []
+    for name, suffix in ((a, ".a"), (b, ".b")):
+        if Path(name).suffix in (".json", ".jsonl"):
+            found.append(read_outcomes(Path(name)))
+        else:
+            say(f"{suffix.removeprefix('.')}: {name}")
+            output = arguments.output and arguments.output.with_suffix(suffix + ".json")
+            found.append(collect_outcomes(run(name, arguments, output)[1], name))
+    comparison = compare(*found)
+    say(comparison_text(comparison, a, b))
+    return to_json(comparison, a, b)
+
+
+def run(model: str, arguments: argparse.Namespace, output: Path | None) -> Result:
+    """Evaluate one model, and write the result to `output` and its answers beside it."""
+    task = make_task(model, arguments, say)
+    if arguments.choices:
+        result, records = evaluate_choices(task)
+    else:
+        rescue = output.with_suffix(".jsonl") if output else UNGRADED
+        result, records = evaluate(task, arguments.n, arguments.temperature, rescue)
+    if task.benchmark:
+        result = {"benchmark": task.benchmark.name, **result}
+    if output:
+        write_records(output.with_suffix(".jsonl"), records)
+        output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return result, records
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m grpo.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", metavar="MODEL", help="a checkpoint, an adapter such as a run's final/, or a hub id")
-    parser.add_argument("--data", required=True, metavar="FILE", help="questions, as JSON, JSONL or CSV")
     parser.add_argument(
-        "--reward", required=True, metavar="NAME", help="reward that knows right from wrong, such as math or exact"
+        "model", nargs="?", metavar="MODEL", help="a checkpoint, an adapter, a run's directory, or a hub id"
     )
+    parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="two models, or the --output of two evaluations")
+    parser.add_argument("--data", metavar="FILE", help="questions, as JSON, JSONL, CSV or Parquet")
+    parser.add_argument(
+        "--reward", metavar="NAME", help="reward that knows right from wrong, such as math, exact or simpleqa"
+    )
+    parser.add_argument("--choices", action="store_true", help="score given choices by log-prob: MC1 and MC2")
     parser.add_argument("--n", type=int, default=1, help="answers per question (default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0: greedy (default: %(default)s)")
     parser.add_argument("--max-samples", type=int, default=0, metavar="N", help="use only the first N questions")
     parser.add_argument("--config", metavar="FILE", help="training config to take prompts, lengths and rewards from")
-    parser.add_argument("--output", metavar="F.json", help="write the result here, and all answers to F.jsonl")
+    parser.add_argument(
+        "--output", type=Path, metavar="F.json", help="write the result here, and all answers to F.jsonl"
+    )
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="any key of a training config (python -m grpo.train -h)"
     )
@@ -72,38 +183,23 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> None:
-    arguments = make_parser().parse_intermixed_args(argv)
+    parser = make_parser()
+    arguments = parser.parse_intermixed_args(argv)
     if arguments.n > 1 and arguments.temperature == 0:
         raise UserError(
             f"--n {arguments.n} at temperature 0",
             "greedy answers to a question are all the same",
             "add --temperature 0.7, for example",
         )
-    keys = {
-        "model_name_or_path": arguments.model,
-        "dataset_id_or_path": arguments.data,
-        "reward_funcs": arguments.reward,
-        "reward_weights": "null",
-        "max_samples": arguments.max_samples,
-        "output_dir": ".",
-    }
-    overrides = [f"{name}={value}" for name, value in keys.items()]
-    config, _ = load_config(arguments.config, overrides + arguments.overrides)
-    result, groups = evaluate(config, arguments.n, arguments.temperature)
-    text = json.dumps(result, indent=2)
-    print(text)
-    if arguments.output:
-        output = Path(arguments.output)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text + "\n", encoding="utf-8")
-        write_answers(output.with_suffix(".jsonl"), groups)
-
-
-def write_answers(path: Path, groups: list[Group]) -> None:
-    """Write one line per answer."""
-    records = [completion_record(group.prompt, completion) for group in groups for completion in group.completions]
-    lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
-    path.write_text("".join(lines), encoding="utf-8")
+    if arguments.compare:
+        if arguments.model:  # there is none; argparse took the first override for it
+            arguments.overrides.insert(0, arguments.model)
+        result = compare_two(*arguments.compare, arguments)
+    elif arguments.model:
+        result, _ = run(arguments.model, arguments, arguments.output)
+    else:
+        parser.error("name a MODEL, or --compare A B")
+    print(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":

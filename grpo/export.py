@@ -7,6 +7,7 @@ into which the adapter is merged in float32 and rounded once.
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from grpo.config.options import TrainConfig
 from grpo.data.prompts import load_tokenizer
 from grpo.errors import CONFIG, PREFLIGHT, UserError, run_main
 from grpo.model.adapter import is_adapter, load_adapter, save_adapter
+from grpo.model.policy import base_of, find_parts
 from grpo.model.weights import DTYPES
 from grpo.run import checkpoint
 from grpo.run.saved import find_saved, load_saved
@@ -34,8 +36,10 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
         policy = load_saved(saved, TrainConfig(torch_dtype=dtype), CPU)
         policy.save_merged(target, DTYPES.get(dtype))
     elif is_adapter(source):
-        save_adapter(load_adapter(source), target)
-        load_tokenizer(source).save_pretrained(target)
+        adapter = replace(load_adapter(source), base_model=base_of(source))
+        save_adapter(adapter, target)
+        parts = find_parts(TrainConfig(model_name_or_path=str(source)))
+        load_tokenizer(parts.tokenizer).save_pretrained(target)
     else:
         raise UserError(
             f"{source} holds no adapter",

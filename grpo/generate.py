@@ -2,36 +2,74 @@
 
   python -m grpo.generate MODEL [--prompt TEXT ...] [--system TEXT] [--n 1] [--temperature 0.7] [--max-new-tokens 512]
 
-Without --prompt it holds a conversation on the terminal, which ends with an empty line.
+Without --prompt it holds a conversation on the terminal, which ends with an empty line. The model of a run gets the
+run's system prompt and prompt template.
 """
 
 import argparse
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder, Message
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams, hash_seed
-from grpo.errors import escape, run_main
-from grpo.model.policy import Policy, load_for_inference
+from grpo.errors import PREFLIGHT, UserError, escape, run_main
+from grpo.model.policy import Policy
+from grpo.run.saved import find_saved, load_saved
 from grpo.sampling.sampler import Sampler
 
 INCOMPLETE = "\ufffd"  # the bytes of a character may be spread over several tokens
 
 
 class Chat:
-    """A policy and its sampler, which answer messages."""
+    """A policy and its sampler, which answer messages. `template` makes a user's message of a question."""
 
-    def __init__(self, policy: Policy, sampling: SamplingParams, seed: int):
-        self.policy, self.sampling, self.seed = policy, sampling, seed
+    def __init__(self, policy: Policy, sampling: SamplingParams, seed: int, template: str = "{question}"):
+        self.policy, self.sampling, self.seed, self.template = policy, sampling, seed, template
         self.encoder = ChatEncoder(policy.tokenizer)
         self.sampler = Sampler(policy.model, policy.eos_ids)
 
+    def ask(self, question: str) -> Message:
+        """Return a question as a message."""
+        return {"role": "user", "content": self.template.replace("{question}", question)}
+
+    def fit(self, messages: list[Message]) -> list[int]:
+        """Return the tokens of a conversation, without its oldest turns if it would leave no room for an answer.
+
+        Exit 3 if its last message alone is too long.
+        """
+        positions = self.policy.model.config.max_positions
+        room = min(self.sampling.max_new_tokens, positions // 4)
+        system, turns = messages[: messages[0]["role"] == "system"], messages[messages[0]["role"] == "system" :]
+        ids = self.encoder.prompt(messages)[1]
+        while len(ids) + room > positions and len(turns) > 1:
+            turns = turns[2:]  # a question and its answer
+            ids = self.encoder.prompt([*system, *turns])[1]
+        num_dropped = len(messages) - len(system) - len(turns)
+        if num_dropped:
+            print(f"note: the first {num_dropped} messages no longer fit and are left out", file=sys.stderr)
+        if len(ids) >= positions:
+            raise UserError(
+                "the prompt is too long",
+                f"it has {len(ids)} tokens, and the model has {positions} positions for prompt and answer",
+                "shorten it",
+                PREFLIGHT,
+            )
+        return ids
+
+    def sampling_after(self, prompts: Sequence[list[int]]) -> SamplingParams:
+        """Return how to sample after these prompts: with no more tokens than the model has positions for."""
+        room = self.policy.model.config.max_positions - max(map(len, prompts))
+        return replace(self.sampling, max_new_tokens=min(self.sampling.max_new_tokens, room))
+
     def answer(self, messages: list[Message]) -> str:
         """Print the answer to a conversation while it is generated, and return it."""
-        _, prompt_ids = self.encoder.prompt(messages)
+        prompt_ids = self.fit(messages)
+        sampling, seed = self.sampling_after([prompt_ids]), hash_seed(self.seed, len(messages))
         ids, shown = [], ""
-        for token in self.sampler.stream(prompt_ids, self.sampling, hash_seed(self.seed, len(messages))):
+        for token in self.sampler.stream(prompt_ids, sampling, seed):
             ids.append(token)
             text = self.policy.tokenizer.decode(ids, skip_special_tokens=True)
             if not text.endswith(INCOMPLETE):
@@ -45,9 +83,9 @@ class Chat:
         if len(conversations) == n == 1:
             self.answer(conversations[0])
             return
-        prompts = [self.encoder.prompt(messages)[1] for messages in conversations]
+        prompts = [self.fit(messages) for messages in conversations]
         seeds = [hash_seed(self.seed, number) for number in range(len(conversations) * n)]
-        answers = self.sampler.sample(prompts, n, self.sampling, seeds)
+        answers = self.sampler.sample(prompts, n, self.sampling_after(prompts), seeds)
         for messages, completions in zip(conversations, answers, strict=True):
             print(f"> {escape(messages[-1]['content'])}")
             for completion in completions:
@@ -59,7 +97,7 @@ class Chat:
             question = _read_question()
             if not question:
                 return
-            messages = [*messages, {"role": "user", "content": question}]
+            messages = [*messages, self.ask(question)]
             messages = [*messages, {"role": "assistant", "content": self.answer(messages)}]
 
 
@@ -73,7 +111,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m grpo.generate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", metavar="MODEL", help="a checkpoint, an adapter such as a run's final/, or a hub id")
+    parser.add_argument("model", metavar="MODEL", help="a run, a checkpoint, an adapter, or a hub id")
     parser.add_argument("--prompt", action="append", metavar="TEXT", help="a question; may be given several times")
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--n", type=int, default=1, help="answers per prompt (default: %(default)s)")
@@ -81,20 +119,24 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--top-p", type=float, default=1.0, help="nucleus sampling (default: %(default)s)")
     parser.add_argument("--max-new-tokens", type=int, default=512, help="most tokens per answer (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=42, help="seed of the sampling (default: %(default)s)")
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "mps"])
     parser.add_argument("--dtype", default="auto", choices=["auto", "bfloat16", "float16", "float32"])
     return parser
 
 
 def main(argv: list[str]) -> None:
     arguments = make_parser().parse_args(argv)
-    config = TrainConfig(model_name_or_path=arguments.model, torch_dtype=arguments.dtype, device=arguments.device)
-    policy = load_for_inference(config, choose_device(arguments.device))
+    if arguments.n < 1:
+        raise UserError(f"--n is {arguments.n}", "it is the number of answers per prompt", "give 1 or more")
     sampling = SamplingParams(arguments.max_new_tokens, arguments.temperature, arguments.top_p)
-    chat = Chat(policy, sampling, arguments.seed)
-    start = [{"role": "system", "content": arguments.system}] if arguments.system else []
+    device, saved = choose_device(arguments.device), find_saved(arguments.model)
+    policy = load_saved(saved, TrainConfig(torch_dtype=arguments.dtype), device)
+    made_with = saved.config()
+    chat = Chat(policy, sampling, arguments.seed, getattr(made_with, "prompt_template", "{question}"))
+    system = arguments.system or getattr(made_with, "system_prompt", None)
+    start = [{"role": "system", "content": system}] if system else []
     if arguments.prompt:
-        chat.answer_all([[*start, {"role": "user", "content": prompt}] for prompt in arguments.prompt], arguments.n)
+        chat.answer_all([[*start, chat.ask(prompt)] for prompt in arguments.prompt], arguments.n)
     else:
         chat.converse(start)
 

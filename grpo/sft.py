@@ -4,6 +4,7 @@ It is stage 2 with given completions: an example is a group of one, packed and s
 mean negative log-prob of the answer tokens of the whole step.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,9 @@ from grpo.data.rows import Order, digest
 from grpo.device.distributed import Ranks
 from grpo.errors import UserError, run_main
 from grpo.model.adapter import is_adapter
+from grpo.model.policy import find_parts, load_encoder
+from grpo.model.weights import read_config
+from grpo.progress import say_next
 from grpo.run.guard import Guard
 from grpo.run.origin import check_origin, origin_of
 from grpo.run.plot import line_plot
@@ -31,6 +35,7 @@ MODEL_KEYS = (  # that say which model a run starts from
     "adapter_name_or_path",
     "tokenizer_name_or_path",
     "chat_template",
+    "chat_template_kwargs",
 )
 
 
@@ -38,9 +43,9 @@ class SftTrainer(Trainer):
     """Policy, examples and optimizer of one run. An example is a group of one given completion."""
 
     def __init__(self, config: SftConfig, run: Run):
-        super().__init__(config, run)
-        max_length = min(config.max_length, self.model.config.max_positions)
-        self.examples, num_cut, num_left_out = load_examples(config, ChatEncoder(self.policy.tokenizer), max_length)
+        max_length = min(config.max_length, read_config(find_parts(config).model).max_positions)
+        self.examples, num_cut, num_left_out = load_examples(config, load_encoder(config), max_length)
+        super().__init__(config, run)  # loads the model, now that nothing is wrong with the data
         if num_cut or num_left_out:
             run.say(
                 f"note: of {len(self.examples)} answers {num_cut} are cut at {max_length} tokens; "
@@ -116,8 +121,8 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
             run.report(trainer.step, metrics)
             guard.after_step(metrics)
         trainer.save()
-        trainer.health.end()
         run.save_final(trainer.policy, origin)
+        trainer.health.end()
         if run.ranks.is_main:
             line_plot(run.path / "loss.png", {"loss": trainer.losses}, "step", "loss of the answer tokens, nats")
 
@@ -136,13 +141,25 @@ def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> t
 # --- as the first part of a run of stage 2 -------------------------------------------------------------------------
 
 
+def check_prompts(config: TrainConfig) -> None:
+    """Check that prompts can be made, before any model is loaded: by the tokenizer of stage 1, if that is due."""
+    start = config
+    if config.cold_start and not config.toy_world:
+        stage1, _ = load_stage1(config)
+        start = replace(stage1, system_prompt=None)
+        if is_done(stage1, config.cold_start):
+            start = replace(config, model_name_or_path=f"{stage1.output_dir}/final", adapter_name_or_path=None)
+    system = [{"role": "system", "content": config.system_prompt}] if config.system_prompt else []
+    load_encoder(start).prompt([*system, {"role": "user", "content": config.prompt_template}])
+
+
 def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
     """Run the stage 1 that a stage 2 config names, unless it is done; its result is the policy at step 0."""
     if not config.cold_start:
         return config
     stage1, notices = load_stage1(config)
     final = Path(stage1.output_dir) / "final"
-    if is_done(stage1, config.cold_start):
+    if run.ranks.of_main(run.ranks.is_main and is_done(stage1, config.cold_start)):
         run.say(f"cold start: {final} is what {config.cold_start} makes; it is used again")
     else:
         run.say(f"cold start: {config.cold_start} from {stage1.model_name_or_path or 'scratch'} into {final.parent}")
@@ -166,8 +183,10 @@ def load_stage1(config: TrainConfig) -> tuple[SftConfig, list[str]]:
             f"{config.model_name_or_path} looks like the result of a stage 1 already",
             "set cold_start=null to start from it; or give the base model, from which stage 1 starts",
         )
-    named = [name for name in MODEL_KEYS if getattr(config, name) != getattr(SftConfig, name)]
-    overrides += [f"{name}={getattr(config, name)}" for name in named]
+    for name in MODEL_KEYS:
+        value = getattr(config, name)
+        if value != getattr(SftConfig, name):
+            overrides.append(f"{name}={json.dumps(value) if isinstance(value, dict) else value}")
     return load_config(config.cold_start, overrides, SftConfig)
 
 
@@ -180,7 +199,14 @@ def is_done(stage1: SftConfig, path: str) -> bool:
 
 
 def main(argv: list[str]) -> None:
-    sft(*parse_arguments(argv, SftConfig, __doc__))
+    config, notices = parse_arguments(argv, SftConfig, __doc__)
+    sft(config, notices)
+    run = config.output_dir
+    say_next(
+        f"{run}/final, and {run}/report.html to open in a browser",
+        ["grpo.generate", run],
+        ["grpo.train", "CONFIG", f"model_name_or_path={run}/final"],
+    )
 
 
 if __name__ == "__main__":

@@ -14,17 +14,18 @@ from grpo.config.options import TrainConfig
 from grpo.data.questions import prepare_rewards
 from grpo.device import ops
 from grpo.errors import run_main
+from grpo.evaluation.held_out import Evaluation
 from grpo.loss import policy_loss
 from grpo.model.lora import REFERENCE
 from grpo.model.policy import load_reference
+from grpo.progress import say_next
 from grpo.rollout import Rollout
-from grpo.run.evaluation import Evaluation
 from grpo.run.guard import Guard
 from grpo.run.metrics import completion_metrics
 from grpo.run.run import Run
 from grpo.run.toy import make_world
 from grpo.schema import Group, PackedBatch
-from grpo.sft import cold_start
+from grpo.sft import check_prompts, cold_start
 from grpo.trainer import Trainer
 from rewards.scorer import Scorer
 
@@ -99,7 +100,8 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[st
     """Make a complete run: cold start if one is due, GRPO, evaluation before and after; return the last evaluation."""
     with Run(config, list(notices)) as run:
         config = make_world(config, run)
-        scorer = prepare_rewards(config, run.say)  # what is missing there shows now, and not after stage 1
+        check_prompts(config)  # what is missing shows now, and not after stage 1
+        scorer = prepare_rewards(config, run.say)
         run.config = config = cold_start(config, run)
         trainer = GrpoTrainer(config, run, scorer)
         evaluation = Evaluation(config, run, trainer.policy, trainer.rollout)
@@ -109,6 +111,8 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[st
             guard.rehearse()
         before = evaluation.before(trainer.step)
         run.start_log(trainer.total_steps, trainer.step)
+        if not trainer.step:
+            run.report(0, evaluation.metrics(before))
         trainer.health.resume(run.path)
         while trainer.step < trainer.total_steps:
             guard.step()
@@ -118,20 +122,28 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[st
                 run.report(trainer.step, evaluation.metrics(evaluation.measure()))
             guard.after_step(metrics)
         trainer.save()
-        trainer.health.end()
         run.save_final(trainer.policy)
         after = evaluation.measure()
+        run.report(trainer.step, evaluation.metrics(after))
         if run.ranks.is_main:
             run.log.close()
             evaluation.write(before, after)
             print(evaluation.comparison(before, after))
+            trainer.health.end()
         evaluation.close()
         trainer.rollout.scorer.close()
         return after
 
 
 def main(argv: list[str]) -> None:
-    train(*parse_arguments(argv, TrainConfig, __doc__))
+    config, notices = parse_arguments(argv, TrainConfig, __doc__)
+    train(config, notices)
+    run = config.output_dir
+    say_next(
+        f"{run}/final, and {run}/report.html to open in a browser",
+        ["grpo.generate", run],
+        ["grpo.export", f"{run}/final", "OUT"],
+    )
 
 
 if __name__ == "__main__":

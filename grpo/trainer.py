@@ -18,8 +18,10 @@ from grpo.model.policy import load_policy
 from grpo.optim import Optimizer, learning_rate
 from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.run import memory
+from grpo.run.fingerprint import input_fingerprints
 from grpo.run.health import Health
 from grpo.run.metrics import Clock, TokenMeter
+from grpo.run.resume import check_inputs
 from grpo.run.run import Run
 from grpo.schema import Group, PackedBatch
 from grpo.storage import failpoint
@@ -49,7 +51,7 @@ class Trainer:
         )
         self.health = Health(run.say)
         self.health.watch.history.config = asdict(config)
-        self.meter, self.clock = TokenMeter(), Clock(run.device)
+        self.meter, self.clock = TokenMeter(), Clock(run.device, run.show_phase)
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
 
     def set_data(self, order: Order, data_hash: str, rows_per_step: int, longest: int) -> None:
@@ -57,7 +59,9 @@ class Trainer:
 
         rows_per_step: over all ranks. longest: tokens of the longest prompt with its completion.
         """
-        self.order, self.data_hash, self.longest = order, data_hash, longest
+        self.order, self.longest = order, longest
+        self.inputs = input_fingerprints(self.policy, data_hash)
+        self.ranks.agree(self.inputs)
         c = self.config
         self.total_steps = c.max_steps if c.max_steps > 0 else ceil(c.num_train_epochs * order.num_rows / rows_per_step)
         free = memory.free_bytes(self.run.device)
@@ -149,7 +153,7 @@ class Trainer:
         """Return what a resumed run needs to know, as JSON."""
         return {
             "position": self.order.position,
-            "data_hash": self.data_hash,
+            "inputs": self.inputs,
             "num_tokens": self.num_tokens,
             "skipped": self.num_skipped,
             "micro_batch_tokens": self.budget.tokens,
@@ -160,13 +164,14 @@ class Trainer:
         counters = self.run.restore(self.policy, self.optimizer)
         if not counters:
             return {}
-        if counters["data_hash"] != self.data_hash:
-            raise UserError(
-                "the data set is not the one that this run was made with",
-                f"the content of {self.config.dataset_id_or_path} has changed",
-                "put the old file back, or start anew in another output_dir",
-            )
+        check_inputs(counters["inputs"], self.inputs, self.config)
         self.step, self.num_tokens = counters["step"], counters["num_tokens"]
+        if self.step > self.total_steps:
+            raise UserError(
+                f"the run is at step {self.step}, and would end at step {self.total_steps}",
+                "max_steps or num_train_epochs is lower than when it was saved",
+                f"raise it to {self.step} at least; `python -m grpo.export` takes the checkpoint as it is",
+            )
         self.num_skipped = counters.get("skipped", 0)
         self.order.position = counters["position"]
         if not self.config.max_tokens_per_micro_batch:  # sums and dropout masks depend on the micro-batches

@@ -8,6 +8,7 @@ configurations as the trainer does. `grpo` imports this folder. Read in this ord
     custom.py       users' own functions: found by name, called with TRL's signature
     format.py       one <think> block, one <answer> block, nothing else
     exact.py        the answer equals the truth after normalisation
+    choice.py       the answer names the letter of the right choice
     overlong.py     DAPO's soft penalty for completions close to the length limit
     math_reward.py  what the last \\boxed{} is worth             (boxed.py, mathematics/: whether it equals the truth)
     knowrl/         KnowRL's reward: is the answer right, and does a knowledge base support the reasoning?

@@ -13,8 +13,9 @@ from typing import Final, Literal
 from rewards.mathematics.algebra import Algebra, Unreadable
 from rewards.mathematics.application import mark_applications, number_parameters
 from rewards.mathematics.compare import same
+from rewards.mathematics.key import has_content, same_word, text_key
 from rewards.mathematics.read import read_answer
-from rewards.mathematics.text import Token, clean, has_content, same_word, text_key, tokenize
+from rewards.mathematics.text import Token, tokenize
 from rewards.mathematics.trigonometry import separate_angles
 
 MAX_ANSWER_CHARS: Final = 2000  # longer answers are compared as text
@@ -56,7 +57,7 @@ def equivalent(answer: str, truth: str) -> bool:
     """Whether a careful reader would take the answer for the truth. Both are contents of boxes; never raises."""
     if max(len(answer), len(truth)) > MAX_ANSWER_CHARS:
         return "".join(answer.split()) == "".join(truth.split()) != ""
-    answer_tokens, truth_tokens = tokenize(clean(answer)), tokenize(clean(truth))
+    answer_tokens, truth_tokens = tokenize(answer), tokenize(truth)
     if not has_content(answer_tokens) or not has_content(truth_tokens):
         return False
     if text_key(answer_tokens) == text_key(truth_tokens) or same_word(answer_tokens, truth_tokens):
@@ -145,11 +146,11 @@ def _is_visible(content: str) -> bool:
     r"""Whether anything would be printed: `\,`, `{}` and `\text{ }` are blank."""
     if len(content.strip()) > MAX_ANSWER_CHARS:
         return True
-    return any(token.text not in "{}" for token in tokenize(clean(content)))
+    return any(token.text not in "{}" for token in tokenize(content))
 
 
 def _is_readable(gold: str) -> bool:
-    return len(gold) > MAX_ANSWER_CHARS or has_content(tokenize(clean(gold)))
+    return len(gold) > MAX_ANSWER_CHARS or has_content(tokenize(gold))
 
 
 def _excerpt(text: str) -> str:

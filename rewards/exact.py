@@ -24,17 +24,26 @@ def normalise(text: str) -> str:
 
 
 def truths(answer: Any) -> list[str]:
-    """Return the acceptable answers of a row, which holds one or a list of them, as texts; [] if it holds none."""
+    """Return the acceptable answers of a row, which holds one or a list of them, as texts; [] if it holds none.
+
+    Of a solution as in GSM8K, whose last line is `#### answer`, it is the answer.
+    """
     found = answer if isinstance(answer, list) else [answer]
-    return [str(item) for item in found if item is not None and str(item).strip()]
+    texts = [_after_solution(str(item)) for item in found if item is not None]
+    return [text for text in texts if text.strip()]
+
+
+def _after_solution(text: str) -> str:
+    last_line = text.rstrip().rpartition("\n")[2]
+    _, has_answer, answer = last_line.rpartition("####")
+    return answer.strip() if has_answer else text
 
 
 def grade(completion: str, columns: Mapping[str, Any]) -> Score:
     """Give 1 if the answer block equals a truth, else 0. Without such a block, compare the whole completion."""
-    solutions = truths(columns.get("answer"))
-    if not solutions:
+    accepted = truths(columns.get("answer"))
+    if not accepted:
         return Score(None, "the row has no answer to compare with")
-    accepted = [solution.rpartition("####")[2].strip() for solution in solutions]  # GSM8K: `solution #### answer`
     block = parse(completion).answer
     said = completion if block is None else block
     is_right = normalise(said) in {normalise(truth) for truth in accepted} - {""}

@@ -40,6 +40,18 @@ def parse(completion: str) -> Parsed:
     )
 
 
+def final_text(completion: str) -> str:
+    """Return what a completion says in the end: its first answer block, else all that follows the thoughts.
+
+    "" if it ends within its thoughts.
+    """
+    answer = parse(completion).answer
+    if answer is not None:
+        return answer
+    _, has_thoughts, after = completion.rpartition("</think>")
+    return "" if "<think>" in completion and not has_thoughts else after.strip()
+
+
 def _body(text: str, opening: str, closing: str) -> str | None:
     _, is_opened, rest = text.partition(opening)
     body, is_closed, _ = rest.partition(closing)

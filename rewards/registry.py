@@ -17,7 +17,9 @@ BUILT_IN = {  # a reward's name -> module:function, which builds it from the con
     "format": "rewards.format:build",
     "exact": "rewards.exact:build",
     "math": "rewards.math_reward:build",
+    "choice": "rewards.choice:build",
     "soft_overlong_punishment": "rewards.overlong:build",
+    "simpleqa": "rewards.knowrl.simpleqa:build",
     "correctness": "rewards.knowrl.reward:correctness_alone",
     "factuality": "rewards.knowrl.reward:factuality_alone",
     "truthrl": "rewards.knowrl.outcome:truthrl",
@@ -29,8 +31,11 @@ BUILT_IN = {  # a reward's name -> module:function, which builds it from the con
     "combined_v1": "rewards.knowrl.reward:knowrl_v1",
     "combined_v2": "rewards.knowrl.reward:knowrl_v2",
 }
-JUDGED = ("correctness", "truthrl", "abstention", "karl", "tiar", "combined", "combined_v1", "combined_v2")
 NEED_KNOWLEDGE = ("factuality", "binary_rar", "combined", "combined_v1", "combined_v2")
+NEED_JUDGE = (
+    *("simpleqa", "correctness", "truthrl", "abstention", "karl", "tiar"),
+    *("combined", "combined_v1", "combined_v2"),
+)
 PRESETS = {
     "knowrl": ("format", "combined"),
     "knowrl_v1": ("format", "combined_v1"),

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo.config.load import load_config
-from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS, read_records
+from grpo.data.files import read_records
+from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS
 from grpo.errors import PREFLIGHT, UserError, run_main
 from grpo.schema import Completion, Group, Prompt
 from rewards.boxed import last_boxed

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo.errors import PREFLIGHT, UserError
-from rewards.registry import JUDGED, NEED_KNOWLEDGE, expand
+from rewards.registry import NEED_JUDGE, NEED_KNOWLEDGE, expand
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Checkup:
 def services_of(rewards: Sequence[str]) -> list[str]:
     """Return the names of the services that rewards or presets of these names use."""
     names = set(expand(rewards))
-    services = ["judge"] if names & set(JUDGED) else []
+    services = ["judge"] if names & set(NEED_JUDGE) else []
     return services + (["knowledge base", "decomposer", "verifier"] if names & set(NEED_KNOWLEDGE) else [])
 
 

@@ -87,12 +87,14 @@ def test_shape_suffixes_use_the_letters_of_the_legend(path):
 
 # Rooms and files from the ground up: each imports only from those above it in this list, and from itself.
 ORDER = [
-    *("grpo.errors", "grpo.schema", "grpo.storage", "grpo.kernels", "grpo.data.hub", "grpo.device.distributed"),
-    *("grpo.data.rows", "knowledge", "rewards", "grpo.config"),
+    *("grpo.errors", "grpo.schema", "grpo.storage", "grpo.progress", "grpo.kernels", "grpo.device.distributed"),
+    *("grpo.data.benchmarks", "grpo.data.files"),
+    *("grpo.data.hub", "grpo.data.rows", "knowledge", "rewards", "grpo.config"),
     *("grpo.device", "grpo.attention.packed", "grpo.data.rows", "grpo.model.decoder", "grpo.sampling"),
     *("grpo.advantages", "grpo.packing", "grpo.logprobs", "grpo.loss", "grpo.optim"),
-    *("grpo.run.run", "grpo.report", "grpo.rollout", "grpo.trainer", "grpo.sft", "grpo.evaluate", "grpo.train"),
-    *("grpo.generate", "grpo.explain", "grpo.export", "grpo.doctor", "rewards.score"),
+    *("grpo.evaluation.confidence", "grpo.evaluation.measures", "grpo.evaluation.table", "grpo.report"),
+    *("grpo.run.run", "grpo.evaluation", "grpo.rollout", "grpo.trainer", "grpo.sft", "grpo.evaluate"),
+    *("grpo.train", "grpo.generate", "grpo.explain", "grpo.export", "grpo.doctor", "rewards.score"),
 ]
 
 

@@ -1,22 +1,31 @@
 """Combinations of configuration keys that cannot work."""
 
 import os
+import re
+from dataclasses import asdict
 
-from grpo.config.options import AnyConfig, TrainConfig
+from grpo.config.options import INPUTS, AnyConfig, TrainConfig
 from rewards.registry import NEED_KNOWLEDGE, expand
 
 TRACKERS = ("tensorboard", "swanlab", "wandb", "trackio", "none")
+RUN_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def find_problems(config: AnyConfig) -> list[str]:
     """Say what is wrong with a combination of keys; [] if nothing is."""
     unknown = sorted(set(config.report_to) - set(TRACKERS))
+    no_change = sorted(set(config.allow_changes) - set(INPUTS) - set(asdict(config)))
     checks = [
         (config.max_steps == 0, "max_steps is 0: nothing to do"),
         (
             config.lora_r == 0 and config.adapter_name_or_path and config.lora_dropout,
             "lora_dropout without an adapter (lora_r is 0)",
         ),
+        (
+            config.run_name is not None and not RUN_NAME.fullmatch(config.run_name),
+            f"run_name may hold letters, digits, dots, dashes and underscores; got {config.run_name!r:.80}",
+        ),
+        (no_change, f"allow_changes: neither a key nor one of {', '.join(INPUTS)}: {', '.join(no_change)}"),
         (unknown, f"report_to: unknown {', '.join(unknown)}"),
     ]
     if isinstance(config, TrainConfig):

@@ -13,6 +13,8 @@ A name that is a key of the stage is always that key, whatever stands here.
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
+from grpo.config.options import MAPPINGS
+
 ALIASES = {
     "activation_checkpointing": "gradient_checkpointing",
     "batch_size": "per_device_train_batch_size",
@@ -214,7 +216,6 @@ _ANSWERS = "the loss is on every answer of a conversation, and on nothing else"
 
 REFUSED = {
     "additional_target": ((None, ""), _ADAPTERS),
-    "chat_template_kwargs": ((None, {}), "set chat_template to a Jinja file that needs none"),
     "do_sample": ((True,), "GRPO needs samples"),
     "finetuning_type": (("lora", "full"), "all weights are trained, or adapters (lora_r)"),
     "freeze_*": (_NOTHING, "all weights are trained, or adapters (lora_r)"),
@@ -272,5 +273,7 @@ def readings(name: str) -> Iterator[str]:
 
 def is_section(name: str) -> bool:
     """Whether a mapping under this name holds keys of its own; otherwise it is the value of a key without effect."""
+    if name in MAPPINGS:
+        return False
     keys = [*IGNORED, *REFUSED]
     return name.rpartition(".")[2] in SECTIONS or not any(fits(keys, reading) for reading in readings(name))

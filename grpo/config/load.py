@@ -5,7 +5,8 @@ keys, keys set twice, wrong types, values out of bounds, and combinations that c
 
 - `base: other.yaml` takes all keys from another file first. Its path is relative to the file that names it.
 - Keys may stand in sections, and have the names of other tools (foreign.py).
-- `${VAR}` and `${VAR:-default}` stand for environment variables.
+- `${VAR}` and `${VAR:-default}` stand for environment variables. Their values are secrets, unless they are paths that
+  exist: no output holds them.
 - `5e-6` is a number, though YAML 1.1 reads it as text; for a key that takes text, `0123` and `1e5` are text.
 - Nothing in a configuration is ever run.
 """
@@ -32,7 +33,7 @@ from grpo.config.options import (
 )
 from grpo.config.supplied import NO_REWARD, supply
 from grpo.config.values import as_type, check_bounds, coerce, did_you_mean, expand_variables
-from grpo.errors import CONFIG, UserError
+from grpo.errors import CONFIG, UserError, keep_secret, refer
 
 STAGES = {SftConfig: "stage 1 (python -m grpo.sft)", TrainConfig: "stage 2 (python -m grpo.train)"}
 HELP = """
@@ -85,6 +86,9 @@ def examine_config(
     values, notices = reader.values, list(reader.notices.values())
     if kind is TrainConfig:
         notices += supply(values)
+    for name, value in values.items():
+        if name.endswith("_api_key_env"):
+            keep_secret(value)
     missing = _missing_keys(values, kind)
     if missing:
         return None, notices, problems or missing
@@ -101,12 +105,19 @@ def keys_of(overrides: Sequence[str], kind: type = TrainConfig) -> set[str]:
 
 
 def to_yaml(config: AnyConfig) -> str:
-    """Return the configuration as YAML, from which `load_config` makes an equal one."""
+    """Return the configuration as YAML, from which `load_config` makes an equal one. Secrets stay ${VARIABLE}."""
     values = {}
     for name, value in asdict(config).items():
         if value is not None and name not in NOT_REPEATED:
-            values[name] = list(value) if isinstance(value, tuple) else value
+            values[name] = _as_written(value)
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _as_written(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_as_written(item) for item in value]
+    written = refer(str(value))
+    return value if written == str(value) else written
 
 
 class _Reader:

@@ -12,7 +12,13 @@ import yaml
 
 REQUIRED = ("model_name_or_path", "output_dir", "dataset_id_or_path", "reward_funcs")
 MADE_BY_TOY_WORLD = ("model_name_or_path", "dataset_id_or_path")
-NOT_REPEATED = ("resume_from_checkpoint", "overwrite_output_dir")  # they concern one invocation, not the run
+MAPPINGS = ("chat_template_kwargs",)  # keys whose value is a mapping
+NOT_REPEATED = (  # they concern one invocation, not the run
+    "resume_from_checkpoint",
+    "overwrite_output_dir",
+    "allow_changes",
+)
+INPUTS = ("dataset", "base_weights", "tokenizer", "chat_template")  # whose content a checkpoint has a fingerprint of
 
 
 def key(
@@ -41,13 +47,22 @@ class ModelKeys:
         "LoRA adapter to start from. It is merged into the weights, so the reference policy includes it.",
     )
     chat_template: str | None = key(None, "Jinja file that replaces the tokenizer's chat template.")
+    chat_template_kwargs: dict | None = key(
+        None,
+        "Values for variables of the chat template, such as {enable_thinking: false} for Qwen3. They are saved in the "
+        "template of the result.",
+    )
     torch_dtype: str = key(
         "auto",
         "Data type of the frozen weights and of all matrix products: bfloat16, float16, float32 or float64. "
         "auto: bfloat16 on a GPU, float32 on a CPU.",
         choices=("auto", "bfloat16", "float16", "float32", "float64"),
     )
-    device: str = key("auto", "cuda or cpu. auto: cuda if there is a GPU.", choices=("auto", "cpu", "cuda"))
+    device: str = key(
+        "auto",
+        "cuda, cpu, or mps (Apple's GPUs; untried). auto: cuda if there is such a GPU, else cpu.",
+        choices=("auto", "cpu", "cuda", "mps"),
+    )
     kernels: str = key(
         "auto",
         "Fused kernels on a GPU. auto: use those that pass their self-test. none: use torch's own operations.",
@@ -121,6 +136,11 @@ class RunKeys:
     resume_from_checkpoint: bool | str | None = key(
         False, "Resume. true: from the newest valid checkpoint in output_dir. A path: from that checkpoint."
     )
+    allow_changes: list[str] = key(
+        (),
+        "Resume although these have changed since the checkpoint: names of keys, or dataset, base_weights, tokenizer "
+        "and chat_template for their contents.",
+    )
     logging_steps: int = key(
         1, "Average so many steps for the trackers and on the terminal. metrics.jsonl has every step.", low=1
     )
@@ -130,7 +150,10 @@ class RunKeys:
         ("tensorboard",),
         "Trackers that get the metrics as well as metrics.jsonl: tensorboard, swanlab, wandb, trackio or none.",
     )
-    run_name: str | None = key(None, "Name of the run in swanlab, wandb and trackio. Unset: that of output_dir.")
+    run_name: str | None = key(
+        None,
+        "Name of the run in swanlab, wandb and trackio: letters, digits, dots, dashes, underscores. Unset: output_dir.",
+    )
     project: str = key("grpo", "Project in swanlab, wandb and trackio.")
     swanlab_project: str | None = key(None, "Project in swanlab. Unset: the variable SWANLAB_PROJ_NAME, or project.")
     swanlab_workspace: str | None = key(None, "Organisation in swanlab. Unset: your own account.")
@@ -148,7 +171,11 @@ class RunKeys:
 
 @dataclass(frozen=True)
 class DataKeys:
-    dataset_id_or_path: str = key(None, "Questions: a JSON, JSONL or CSV file, or a hub id.")
+    dataset_id_or_path: str = key(
+        None,
+        "Questions: a JSON, JSONL, CSV or Parquet file (also gzipped), a folder, or a hub id (owner/name:config). "
+        "A question is a text, or a list of messages that ends with the user's.",
+    )
     dataset_split: str = key("train", "File of a hub data set to use: the one whose name contains this word.")
     question_field: str | None = key(None, "Column of the question. Unset: question, problem or prompt.")
     answer_field: str | None = key(
@@ -207,7 +234,9 @@ class LossKeys:
         None, "Upper bound of the ratio where the advantage is negative (two-sided clipping). Unset: none.", above=1
     )
     use_bias_correction_kl: bool = key(
-        False, "Multiply the KL estimate by the ratio, so that its gradient is that of the KL divergence."
+        False,
+        "Multiply the KL estimate by the ratio, so that its gradient is that of the KL divergence. false: the formula "
+        "of DeepSeekMath, with which KnowRL trained. TRL 1.16 has true by default.",
     )
     importance_sampling_level: str = key(
         "token", "Compute the ratio per token, or per sequence (GSPO).", choices=("token", "sequence")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rewards.api.endpoint import MODEL_VARIABLES
-from rewards.registry import NEED_KNOWLEDGE, PRESETS, expand
+from rewards.registry import NEED_JUDGE, NEED_KNOWLEDGE, PRESETS, expand
 
 KNOWRL_MODEL = "gpt-4o-mini"  # judge and decomposer of KnowRL's code
 KNOWRL_PROMPT = """\
@@ -31,7 +31,7 @@ def supply(values: dict[str, Any]) -> list[str]:
     """Set the keys that KnowRL's and the math guide's files leave out; return a notice for each."""
     notices = [_supply_rewards(values), _supply_prompt(values)]
     names = expand([*(values.get("reward_funcs") or ()), *(values.get("eval_reward_funcs") or ())])
-    if {"correctness", *NEED_KNOWLEDGE} & set(names) and values.get("judge", "api") == "api":
+    if set(NEED_JUDGE) & set(names) and values.get("judge", "api") == "api":
         notices.append(_supply_model("judge", values))
     if set(NEED_KNOWLEDGE) & set(names) and values.get("decomposer", "api") == "api":
         notices.append(_supply_model("decomposer", values))

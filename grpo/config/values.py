@@ -8,7 +8,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from grpo.errors import is_secret_name
+from grpo.errors import is_secret_name, keep_secret
 
 NULLS = ("", "~", "null", "Null", "NULL")
 MAX_SHOWN = 200  # characters of a wrong value in a message
@@ -36,6 +36,8 @@ def _read_variable(match: re.Match) -> str:
         return default
     if found is None:
         raise ValueError(f"the environment variable {name} is not set (write ${{{name}:-default}} to allow that)")
+    if name in os.environ and not os.path.exists(found):  # a path that exists is no secret
+        keep_secret(name)
     return found
 
 
@@ -118,12 +120,19 @@ def _to_items(value: Any) -> list:
     return [value]
 
 
+def _to_mapping(value: Any) -> dict:
+    if not isinstance(value, dict) or not all(isinstance(name, str) and name.isidentifier() for name in value):
+        raise ValueError
+    return value
+
+
 _TYPES = {  # the name of each type in a message, and its conversion
     type(None): ("null", _to_null),
     bool: ("true or false", _to_bool),
     int: ("a whole number", _to_int),
     float: ("a number", _to_float),
     str: ("text", _to_text),
+    dict: ("a mapping of names to values", _to_mapping),
     list[str]: ("a list of names", lambda value: tuple(map(_to_text, _to_items(value)))),
     list[float]: ("a list of numbers", lambda value: tuple(map(_to_float, _to_items(value)))),
 }

@@ -1,8 +1,8 @@
 """From files to prompts and examples.
 
-Read rows.py (files to rows, and their order), then prompts.py (rows to tokens), then questions.py, which joins both for
-stage 2 and adds the rewards; conversations.py does the same for stage 1, and registry.py finds its files as
-LLaMA-Factory does. hub.py downloads models and data sets.
+Read files.py (files to records), rows.py (records to rows, and their order; benchmarks.py knows the usual files), then
+prompts.py (rows to tokens), then questions.py, which joins them for stage 2 and adds the rewards; conversations.py does
+the same for stage 1, and registry.py finds its files as LLaMA-Factory does. hub.py downloads models and data sets.
 
 All but questions.py import only schema.py and errors.py; questions.py also imports config/ and rewards/.
 """

@@ -16,6 +16,7 @@ def read_messages(record: dict[str, Any]) -> list[Message]:
 
     ShareGPT: {"conversations": [{"from": "human" | "gpt" | "system", "value": text}], "system"?}
     messages: {"messages": [{"role": …, "content": text}]}
+    TRL:      {"prompt": text or messages, "completion": text or messages}
     Alpaca:   {"instruction": text, "input"?: text, "output": text, "system"?: text, "history"?: [[asked, answered], …]}
     """
     if "conversations" in record or "messages" in record:
@@ -23,8 +24,11 @@ def read_messages(record: dict[str, Any]) -> list[Message]:
         messages = [_read_turn(turn) for turn in turns]
     elif "instruction" in record:
         messages = _read_alpaca(record)
+    elif "prompt" in record and "completion" in record:
+        messages = [*_read_part(record["prompt"], "user"), *_read_part(record["completion"], "assistant")]
     else:
-        raise ValueError(f"neither conversations, messages nor instruction among its columns: {', '.join(record)}")
+        wanted = "conversations, messages, instruction, or prompt and completion"
+        raise ValueError(f"it has no {wanted}; its columns are {', '.join(record)}")
     if record.get("system"):
         messages = [{"role": "system", "content": record["system"]}, *messages]
     for number, message in enumerate(messages, 1):
@@ -33,6 +37,11 @@ def read_messages(record: dict[str, Any]) -> list[Message]:
     if not any(message["role"] == "assistant" and message["content"].strip() for message in messages):
         raise ValueError("there is no answer in it")
     return messages
+
+
+def _read_part(part: str | list[dict[str, Any]], role: str) -> list[Message]:
+    """Read a prompt or a completion: a text, or messages."""
+    return [{"role": role, "content": part}] if isinstance(part, str) else [_read_turn(turn) for turn in part]
 
 
 def _read_turn(turn: dict[str, Any]) -> Message:
@@ -71,12 +80,16 @@ def make_examples(
         for number, message in enumerate(messages):
             if message["role"] != "assistant" or number == 0:
                 continue
-            text, prompt_ids = encoder.prompt(messages[:number])
-            answer_ids = encoder.answer(message["content"])
+            before = messages[:number]
+            if sum(len(earlier["content"]) for earlier in before) > encoder.max_chars(max_length):
+                num_left_out += 1
+                continue
+            text, prompt_ids = encoder.prompt(before)
             room = max_length - len(prompt_ids)
             if room <= 0:
                 num_left_out += 1
                 continue
+            answer_ids = encoder.answer(message["content"][: encoder.max_chars(room + 1)])  # more would be cut
             is_cut = room < len(answer_ids)
             num_cut += is_cut
             completion = _given_completion(answer_ids[:room], message["content"], "length" if is_cut else "stop")

@@ -3,10 +3,16 @@
 import re
 from pathlib import Path
 
+import yaml
+
+from grpo.data.files import STATE_FILE
 from grpo.errors import PREFLIGHT, UserError
 
 MODEL_FILES = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"]
-DATA_FILES = ["*.json", "*.jsonl", "*.csv"]
+CARD = "README.md"
+DATA_FILES = ["*.json", "*.jsonl", "*.csv", "*.tsv", "*.json.gz", "*.jsonl.gz", "*.csv.gz", "*.parquet"]
+NOT_DATA = ("dataset_infos.json", "dataset_info.json", "dataset_dict.json", STATE_FILE)
+_LATER_PART = re.compile(r"-(?!0{5})\d{5}-of-\d{5}\.")  # of a file in several parts, all but the first
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -17,23 +23,97 @@ def fetch_model(name_or_path: str, revision: str = "main") -> Path:
     return _download(name_or_path, revision, "model", MODEL_FILES)
 
 
-def fetch_data(name_or_path: str, split: str = "train") -> Path:
-    """Return the file of a data set: of a hub data set its only one, or the one whose name contains `split`."""
-    if Path(name_or_path).is_file():
-        return Path(name_or_path)
-    folder = _download(name_or_path, "main", "dataset", DATA_FILES)
-    files = [path for pattern in DATA_FILES for path in folder.rglob(pattern)]
-    files = sorted(path for path in files if path.name != "dataset_infos.json")
-    chosen = files if len(files) == 1 else [path for path in files if split in path.stem]
+def fetch_adapter(name_or_path: str) -> Path:
+    """Return the folder of the adapter that a run starts from."""
+    try:
+        return fetch_model(name_or_path)
+    except UserError as error:
+        fix = "adapter_name_or_path is where a run starts from; leave it out to make a new adapter in output_dir"
+        raise UserError(error.what.replace("model", "adapter", 1), error.why, fix, error.exit_code) from None
+
+
+def find_model(name: str, near: Path) -> str:
+    """Return the model that a file in the folder `near` names: a hub id, or the absolute path of a folder.
+
+    A relative path is tried from the current folder first, then from `near` and from the folders above it.
+    """
+    for start in (Path(), near, *near.resolve().parents):
+        if (start / name / "config.json").is_file():
+            return str((start / name).resolve())
+    return name
+
+
+def fetch_data(name: str, split: str = "train") -> Path:
+    """Return the file or folder of a data set, which `files.read_records` reads.
+
+    name: a file, a folder, or a hub id; `owner/name:config` names one of the configurations of a hub data set. Of a
+    folder or a hub data set, `split` says which part.
+    """
+    if Path(name).is_file():
+        return Path(name)
+    if Path(name).is_dir():
+        return _choose_file(Path(name), name, None, split)
+    repository, _, config = name.partition(":")
+    return _choose_file(_download(repository, "main", "dataset", [*DATA_FILES, CARD]), name, config or None, split)
+
+
+def _choose_file(folder: Path, name: str, config: str | None, split: str) -> Path:
+    """Return the only data file of a folder, or the one of this split; the first part of a file in several parts."""
+    if (folder / STATE_FILE).is_file():
+        return folder
+    if (folder / f"{split}/{STATE_FILE}").is_file():  # a DatasetDict, written by save_to_disk
+        return folder / split
+    files = sorted(path for pattern in DATA_FILES for path in folder.rglob(pattern))
+    files = [path for path in files if path.name not in NOT_DATA]
+    files = _files_of_config(folder, files, config, split) or files
+    files = [path for path in files if "parquet" not in path.suffix] or files  # if both are there, they hold the same
+    files = [path for path in files if not _LATER_PART.search(path.name)]
+    chosen = files if len(files) == 1 else [path for path in files if split in str(path.relative_to(folder))]
     if len(chosen) != 1:
-        names = ", ".join(path.name for path in files) or "no file"
+        names = ", ".join(str(path.relative_to(folder)) for path in files) or "no file"
         raise UserError(
-            f"the hub data set {name_or_path} has no single {split} file",
-            f"found: {names} (JSON, JSONL or CSV)",
-            "set dataset_split to a word of the file's name, or download the file and give its path",
+            f"the data set {name} has no single {split} file",
+            f"found: {names} (JSON, JSONL, CSV or Parquet)",
+            "set dataset_split to a word of the file's name; name a configuration of a hub data set as "
+            "owner/name:config; or give the path of a file",
             PREFLIGHT,
         )
     return chosen[0]
+
+
+def _files_of_config(folder: Path, files: list[Path], config: str | None, split: str) -> list[Path]:
+    """Return the files of a configuration: those that the data set's card lists, or those in its folder; [] if none."""
+    for entry in _card_configs(folder / CARD):
+        is_wanted = entry.get("config_name") == config if config else entry.get("default")
+        listed = entry.get("data_files") if is_wanted else None
+        for part in listed if isinstance(listed, list) else ():
+            if isinstance(part, dict) and part.get("split") == split:
+                patterns = part.get("path") or []
+                patterns = patterns if isinstance(patterns, list) else [patterns]
+                found = [path for path in files if any(path.match(pattern) for pattern in patterns)]
+                if found:
+                    return found
+    if not config:
+        return []
+    found = [path for path in files if config in path.relative_to(folder).parts[:-1] or path.stem.startswith(config)]
+    if not found:
+        raise UserError(
+            f"the data set has no configuration {config}",
+            f"its files are {', '.join(str(path.relative_to(folder)) for path in files[:20])}",
+            "correct the name after the colon",
+            PREFLIGHT,
+        )
+    return found
+
+
+def _card_configs(card: Path) -> list[dict]:
+    """Return the configurations that the front matter of a data set's card describes."""
+    try:
+        _, front, _ = card.read_text(encoding="utf-8").split("---\n", 2)
+        configs = (yaml.safe_load(front) or {}).get("configs") or []
+        return [entry for entry in configs if isinstance(entry, dict)]
+    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError):
+        return []
 
 
 def _download(name: str, revision: str, kind: str, patterns: list[str]) -> Path:

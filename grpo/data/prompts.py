@@ -5,21 +5,38 @@ contains `<|im_end|>` stays a question.
 """
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from grpo.data.rows import Row
 from grpo.errors import PREFLIGHT, UserError
 from grpo.schema import Prompt
+from grpo.time_limit import time_limit
 
+TEMPLATE_SECONDS = 5.0  # of computing, for one prompt
+MAX_TEMPLATE_CHARS = 1_000_000  # that a chat template may write around the messages
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
+VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
-def load_tokenizer(folder: Path, chat_template: str | None = None):
-    """Load the Hugging Face tokenizer of a folder. Exit 3 if it cannot be read or has no chat template."""
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder holds a tokenizer. From a folder without one, transformers may make an empty one."""
+    return any((folder / name).exists() for name in VOCABULARY_FILES)
+
+
+def load_tokenizer(folder: Path, chat_template: str | None = None, template_options: Mapping[str, Any] | None = None):
+    """Load the Hugging Face tokenizer of a folder. Exit 3 if it cannot be read or has no chat template.
+
+    chat_template: a Jinja file that replaces its own. template_options: values for the template's variables, which
+    become part of it, so that whoever uses the saved tokenizer uses them, too.
+    """
     from transformers import AutoTokenizer
 
     try:
+        if not has_tokenizer(folder):
+            raise FileNotFoundError(f"none of {', '.join(VOCABULARY_FILES)} is there")
         tokenizer = AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False
         )  # unset, it would ask on the terminal
@@ -34,9 +51,12 @@ def load_tokenizer(folder: Path, chat_template: str | None = None):
     if chat_template:
         try:
             tokenizer.chat_template = Path(chat_template).read_text(encoding="utf-8")
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise UserError(
-                f"cannot read the chat template {chat_template}", str(error), "check the path", PREFLIGHT
+                f"cannot read the chat template {chat_template}",
+                str(error),
+                "give the path of a Jinja file, in UTF-8",
+                PREFLIGHT,
             ) from None
     if not tokenizer.chat_template:
         raise UserError(
@@ -45,20 +65,28 @@ def load_tokenizer(folder: Path, chat_template: str | None = None):
             "set chat_template to a Jinja file",
             PREFLIGHT,
         )
+    for name, value in (template_options or {}).items():
+        default = f"{{% if {name} is not defined %}}{{% set {name} = {value!r} %}}{{% endif %}}"
+        tokenizer.chat_template = default + tokenizer.get_chat_template()
     return tokenizer
 
 
 def render(tokenizer, messages: Sequence[Message], header: bool = True) -> str:
     """Render messages with the chat template. header: end with the assistant's header, as a prompt does."""
     try:
-        return tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=header)
+        with time_limit(TEMPLATE_SECONDS):
+            text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=header)
+        if len(text) > MAX_TEMPLATE_CHARS + sum(len(message["content"]) for message in messages):
+            raise ValueError(f"it writes more than {MAX_TEMPLATE_CHARS} characters around the messages")
     except Exception as error:  # Jinja's own errors and a template's raise_exception()
+        line = getattr(error, "lineno", None)  # of a template that is not valid
         raise UserError(
             "the chat template cannot render a prompt",
-            f"{type(error).__name__}: {error}",
-            "if it allows no system role, put the instructions into prompt_template",
+            f"{type(error).__name__}: {error}" + (f" (line {line})" if line else ""),
+            "correct the template; if it allows no system role, put the instructions into prompt_template",
             PREFLIGHT,
         ) from None
+    return text
 
 
 def turn_end(tokenizer) -> int | None:
@@ -92,8 +120,7 @@ def eos_ids(folder: Path, tokenizer) -> tuple[int, ...]:
     found = {turn_end(tokenizer), tokenizer.eos_token_id}
     for name in ("generation_config.json", "config.json"):
         if (folder / name).exists():
-            value = json.loads((folder / name).read_text(encoding="utf-8")).get("eos_token_id")
-            found |= set(value) if isinstance(value, list) else {value}
+            found |= _read_eos_ids(folder / name)
     found.discard(None)
     if not found:
         raise UserError(
@@ -105,16 +132,43 @@ def eos_ids(folder: Path, tokenizer) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
+def _read_eos_ids(path: Path) -> set[int | None]:
+    """Read eos_token_id, a number, a list of numbers or null, from a configuration file of a checkpoint."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+        found = set(value) if isinstance(value, list) else {value}
+        wrong = [value for value in found if value is not None and type(value) is not int]
+        if wrong:
+            raise ValueError(f"its eos_token_id holds {wrong[0]!r:.80}")
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"{path} cannot be read", f"{type(error).__name__}: {error}", "download the checkpoint again", PREFLIGHT
+        ) from None
+    return found
+
+
+def _ends_in_header(tokenizer) -> bool:
+    """Whether a prompt ends with the assistant's header by itself, as in Mistral's templates, where it is [/INST]."""
+    turns = [{"role": "user", "content": "\ue000"}, {"role": "assistant", "content": "\ue001"}]
+    prompt, whole = render(tokenizer, turns[:1]), render(tokenizer, turns, header=False)
+    _, _, header = prompt.partition("\ue000")
+    answer = whole.removeprefix(prompt).lstrip()
+    return bool(header.strip()) and whole.startswith(prompt) and answer.startswith("\ue001")
+
+
 class ChatEncoder:
-    """Renders messages with the tokenizer's chat template and encodes them."""
+    """Renders messages with the tokenizer's chat template and encodes them.
+
+    Special tokens, and those that the template itself writes around messages, are never made of a message's text.
+    """
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
-        self.special = list(special_tokens(tokenizer).values())
         self.end = turn_end(tokenizer)
         example = [{"role": "user", "content": "x"}]
         plain, with_header = render(tokenizer, example, header=False), render(tokenizer, example)
-        if not with_header.startswith(plain) or with_header == plain:
+        has_header = with_header.startswith(plain.rstrip()) and with_header != plain
+        if not has_header and not _ends_in_header(tokenizer):
             raise UserError(
                 "the chat template ignores add_generation_prompt",
                 "a prompt must end with the assistant's header, or the model would continue the question",
@@ -122,6 +176,22 @@ class ChatEncoder:
                 PREFLIGHT,
             )
         self.opens_think = with_header.rstrip().endswith("<think>")
+        self.longest_token = max(map(len, tokenizer.get_vocab()))  # characters
+        self._find_markup(with_header)
+
+    def _find_markup(self, rendered: str) -> None:
+        """Find the tokens that a message must not spell. A model answers with <think>, so that may be spelled."""
+        added = {index: token for index, token in self.tokenizer.added_tokens_decoder.items() if token.content}
+        texts = {token.content for token in added.values()}
+        markup = {text for text in texts if text in rendered and re.search(r"[^\w\s]", text)} - {"<think>"}
+        self.forbidden = {index for index, token in added.items() if token.special or token.content in markup}
+        self.forbidden.discard(self.tokenizer.unk_token_id)  # any text may hold what the tokenizer does not know
+        # DeepSeek-R1's <｜User｜> is not flagged as special. Cut after its first character, a token is not recognised.
+        cuts = [f"(?<={re.escape(text[0])})(?={re.escape(text[1:])})" for text in markup if text[1:]]
+        self.cuts = re.compile("|".join(cuts) or "(?!)")
+        # Text that spells such a token only once it is normalised cannot be told by its looks: look closer at any text.
+        can_hide = any(token.normalized for token in added.values())
+        self.suspicious = re.compile("" if can_hide else "|".join(map(re.escape, texts)))
 
     def prompt(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
         """Render messages up to the assistant's header; return the text and its tokens.
@@ -132,7 +202,7 @@ class ChatEncoder:
         text = render(self.tokenizer, messages)
         markers = {}  # index of such a message -> what stands for it in the template
         for index, message in enumerate(messages):
-            if any(token in message["content"] for token in self.special):
+            if self._spells_markup(message["content"]):
                 markers[index] = f"\ue000{index}\ue001"
         if not markers:
             return text, self._encode(text)
@@ -142,14 +212,12 @@ class ChatEncoder:
         for index, marker in markers.items():
             before, found, rest = rest.partition(marker)
             if not found or marker in rest:
-                raise UserError(
-                    "the chat template does not contain each message exactly once",
-                    "a message holds a special token and cannot be encoded safely",
-                    "remove special tokens from the data",
-                    PREFLIGHT,
-                )
+                raise _unsafe("the chat template does not contain each message exactly once")
             ids += self._encode(before) + self.plain(messages[index]["content"])
         return text, ids + self._encode(rest)
+
+    def _spells_markup(self, text: str) -> bool:
+        return self.suspicious.search(text) is not None and self._encode(text) != self.plain(text)
 
     def answer(self, text: str) -> list[int]:
         """Return the tokens of an answer as the policy would generate it, and the end token.
@@ -167,12 +235,26 @@ class ChatEncoder:
             )
         return [*self.plain(text), self.end]
 
+    def max_chars(self, num_tokens: int) -> int:
+        """Return how many characters so many tokens can spell. A longer text has more tokens, so it is not encoded."""
+        return num_tokens * self.longest_token
+
     def plain(self, text: str) -> list[int]:
         """Return the tokens of a text in which nothing is special."""
-        return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        ids: list[int] = []
+        for piece in self.cuts.split(text):
+            ids += self.tokenizer.encode(piece, add_special_tokens=False, split_special_tokens=True)
+        if not self.forbidden.isdisjoint(ids):
+            raise _unsafe("the tokenizer finds a special token in any text that spells it")
+        return ids
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
+
+
+def _unsafe(what: str) -> UserError:
+    why = "a message holds a special token and cannot be encoded safely"
+    return UserError(what, why, "remove special tokens from the data", PREFLIGHT)
 
 
 def make_prompts(
@@ -182,16 +264,22 @@ def make_prompts(
     system = [{"role": "system", "content": system_prompt}] if system_prompt else []
     prompts = []
     for row in rows:
-        content = template.replace("{question}", row.question)
-        text, ids = encoder.prompt([*system, {"role": "user", "content": content}])
-        prompts.append(Prompt(row.index, text, tuple(ids), row.columns))
+        before = row.before or ()
+        has_system = bool(before) and before[0]["role"] == "system"
+        question = {"role": "user", "content": template.replace("{question}", row.question)}
+        messages = [*([] if has_system else system), *before, question]
+        num_chars = sum(len(message["content"]) for message in (*before, question))
+        if num_chars <= encoder.max_chars(max_prompt_length):
+            text, ids = encoder.prompt(messages)
+            passed = () if row.before is None else tuple(messages)
+            prompts.append(Prompt(row.index, text, tuple(ids), row.columns, passed))
     kept = [prompt for prompt in prompts if len(prompt.ids) <= max_prompt_length]
     if not kept:
-        shortest = min(len(prompt.ids) for prompt in prompts)
+        shortest = min((len(prompt.ids) for prompt in prompts), default=f"more than {max_prompt_length}")
         raise UserError(
             "every prompt is longer than max_prompt_length",
             f"the shortest has {shortest} tokens, allowed are {max_prompt_length}",
             "raise max_prompt_length",
             PREFLIGHT,
         )
-    return kept, len(prompts) - len(kept)
+    return kept, len(rows) - len(kept)

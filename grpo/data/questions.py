@@ -46,7 +46,8 @@ def load_rows(config: TrainConfig, rewards: Sequence[Reward], questions: Questio
     name, most = questions.name, questions.most
     path = fetch_data(name, config.dataset_split)
     is_part = questions.start or questions.stop
-    rows = read_rows(path, config.question_field, config.answer_field, config.title_field, 0 if is_part else most)
+    fields = (config.question_field, config.answer_field, config.title_field)
+    rows = read_rows(path, *fields, 0 if is_part else most, config.seed)
     rows = rows[questions.start : questions.stop][: most or None]
     if not rows:
         raise UserError(
@@ -62,26 +63,45 @@ def load_rows(config: TrainConfig, rewards: Sequence[Reward], questions: Questio
                 filled[column] = True
     for reward in rewards:
         missing = [column for column in reward.needs if column not in filled]
+        if "unanswerable" in filled:  # to decline is right there, whatever the answer
+            missing = [column for column in missing if column != "answer"]
         if missing:
             raise UserError(
                 f"the reward {reward.name} needs the column {missing[0]}",
                 f"the columns of {name} are {', '.join(filled)}",
-                f"set {missing[0]}_field",
+                f"set {missing[0]}_field, or add the column to the data",
                 PREFLIGHT,
             )
     return rows
 
 
-def prepare_rewards(config: TrainConfig, say: Callable[[str], None]) -> Scorer:
-    """Build the rewards of a run and check that their columns, services and knowledge base are there."""
+def prepare_rewards(config: TrainConfig, say: Callable[[str], None], questions: Questions | None = None) -> Scorer:
+    """Build the rewards for these questions, by default those to train on; check that their columns, services and
+    knowledge base are there."""
     scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
     try:
-        rows = load_rows(config, scorer.rewards, Questions.to_train(config))
+        rows = load_rows(config, scorer.rewards, questions or Questions.to_train(config))
+        if not questions:
+            _check_held_out(config, scorer)
         scorer.prepare([row.columns for row in rows], say)
     except BaseException:
         scorer.close()
         raise
     return scorer
+
+
+def _check_held_out(config: TrainConfig, scorer: Scorer) -> None:
+    """Read the held-out questions, with the columns that their rewards need."""
+    questions = Questions.held_out(config)
+    if not questions:
+        return
+    rewards = scorer.rewards
+    if config.eval_reward_funcs:
+        rewards = build_rewards(config.eval_reward_funcs, asdict(config))
+    load_rows(config, rewards, questions)
+    for reward in rewards if config.eval_reward_funcs else ():
+        if reward.close:
+            reward.close()
 
 
 def load_prompts(

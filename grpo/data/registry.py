@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grpo.data.files import read_records
 from grpo.data.hub import fetch_data
-from grpo.data.rows import read_records
 from grpo.errors import PREFLIGHT, UserError
 
 REGISTRY_FILE = "dataset_info.json"
@@ -64,8 +64,8 @@ def find_sources(name: str, split: str = "train", folder: str | None = None) -> 
 
     folder: that of dataset_info.json; None: DEFAULT_FOLDER, if it holds one. Raises UserError (exit 3).
     """
-    if Path(name).is_file():
-        return [Source(Path(name))]
+    if Path(name).exists():
+        return [Source(fetch_data(name, split))]
     registry_path = Path(folder or DEFAULT_FOLDER) / REGISTRY_FILE
     registry = _read_registry(registry_path) if folder or registry_path.is_file() else {}
     names = [part.strip() for part in name.split(",")]

@@ -1,8 +1,6 @@
-"""Read questions from a JSON array, JSONL or CSV file, and hand them out in an order that a resumed run continues."""
+"""Read questions from a file, and hand them out in an order that a resumed run continues."""
 
-import csv
 import hashlib
-import io
 import json
 import random
 from collections.abc import Iterable
@@ -10,99 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo.data.benchmarks import Benchmark, find_benchmark, read_benchmark
+from grpo.data.files import Record, read_records, shown
 from grpo.errors import PREFLIGHT, UserError
 
 QUESTION_FIELDS = ("question", "problem", "prompt")
 ANSWER_FIELDS = ("answer", "answers", "ground_truth", "best_answer", "solution")
 TITLE_FIELDS = ("title",)
-MAX_SHOWN = 80  # characters of a wrong value in a message
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a data set: the question, and all columns, with the answer as `answer` and the title as `title`."""
+    """A row of a data set: the question, and all columns, with the answer as `answer` and the title as `title`.
+
+    before: the messages before the question, if the row holds a conversation.
+    """
 
     index: int
     question: str
     columns: dict[str, Any]
-
-
-# --- files to records ----------------------------------------------------------------------------------------------
-
-
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a JSON array, JSONL or CSV file. The content decides which of them it is.
-
-    Exit 3 names file and line of what cannot be read.
-    """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text", str(error), "convert it to UTF-8", PREFLIGHT) from None
-    except OSError as error:
-        raise UserError(f"cannot read {path}", str(error), "check the path", PREFLIGHT) from None
-    first = text.lstrip()[:1]
-    if first == "[":
-        records = _parse(text, path, 1)
-    elif first == "{":
-        records = _read_objects(text, path)
-    else:
-        records = _read_table(text, path)
-    for number, record in enumerate(records, 1):
-        if not isinstance(record, dict):
-            raise UserError(
-                f"{path}: row {number} is not an object",
-                f"it is {_shown(record)}",
-                'each row must be {"question": …}',
-                PREFLIGHT,
-            )
-    if not records:
-        raise UserError(f"{path} holds no rows", "", "give a JSON array, JSONL or CSV file of questions", PREFLIGHT)
-    return records
-
-
-def _read_objects(text: str, path: Path) -> list[Any]:
-    """Read one object, which may have several lines, or one object per line."""
-    try:
-        return [json.loads(text)]
-    except (ValueError, RecursionError):
-        pass
-    lines = text.split("\n")  # and not splitlines, because U+2028 does not end a line of JSON
-    return [_parse(line, path, number) for number, line in enumerate(lines, 1) if line.strip()]
-
-
-def _read_table(text: str, path: Path) -> list[dict[str, Any]]:
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    try:
-        records = list(reader)
-    except csv.Error as error:
-        raise UserError(
-            f"{path}:{reader.line_num} is not valid CSV", str(error), "correct or remove that line", PREFLIGHT
-        ) from None
-    for number, record in enumerate(records, 1):
-        if None in record:
-            raise UserError(
-                f"{path}: row {number} has more fields than the header",
-                f"the header is {', '.join(reader.fieldnames)}"[:200],
-                "put quotes around fields that hold a comma",
-                PREFLIGHT,
-            )
-    return records
-
-
-def _parse(text: str, path: Path, line: int) -> Any:
-    """Parse JSON that begins at `line` of the file."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:  # a plain ValueError: a number of thousands of digits
-        where = line + getattr(error, "lineno", 1) - 1
-        raise UserError(
-            f"{path}:{where} is not valid JSON", str(error), "correct or remove that line", PREFLIGHT
-        ) from None
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value)[:MAX_SHOWN]
+    before: tuple[dict[str, str], ...] | None = None
 
 
 # --- records to rows -----------------------------------------------------------------------------------------------
@@ -114,12 +39,19 @@ def read_rows(
     answer_field: str | None = None,
     title_field: str | None = None,
     max_samples: int = 0,
+    seed: int = 0,
 ) -> list[Row]:
     """Read a file and find the question, the answer and the title of each row.
 
-    Exit 3 names the row of a missing or wrong field, and the key to set.
+    A known benchmark's file is read as benchmarks.py says, unless a field is named for the question or the answer.
+    seed: decides the order of given choices. Exit 3 names the row of a missing or wrong field, and the key to set.
     """
     records = read_records(path)[: max_samples or None]
+    if not question_field and any(isinstance(record.get("prompt"), list) for record in records):
+        question_field = "prompt"  # TRL's conversations; other columns may hold the question as well
+    benchmark = None if question_field or answer_field else find_benchmark(records)
+    if benchmark:
+        records = _read_benchmark(path, benchmark, records, seed)
     names = {
         "question": _find_field(records, question_field, QUESTION_FIELDS),
         "answer": _find_field(records, answer_field, ANSWER_FIELDS),
@@ -134,6 +66,21 @@ def read_rows(
     return [_make_row(path, index, record, names) for index, record in enumerate(records)]
 
 
+def _read_benchmark(path: Path, benchmark: Benchmark, records: list[Record], seed: int) -> list[Record]:
+    rows = []
+    for index, record in enumerate(records):
+        try:
+            rows.append(read_benchmark(benchmark, record, f"{seed}/{index}"))
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{path}: row {index + 1} is not one of {benchmark.name}",
+                f"the rows before it are; {type(error).__name__}: {error}",
+                "correct or remove the row, or set question_field and answer_field",
+                PREFLIGHT,
+            ) from None
+    return rows
+
+
 def _find_field(records: list[dict[str, Any]], chosen: str | None, candidates: tuple[str, ...]) -> str | None:
     """Return the chosen column, or else the first candidate that any row has; None if no row has it."""
     for name in (chosen,) if chosen else candidates:
@@ -143,11 +90,13 @@ def _find_field(records: list[dict[str, Any]], chosen: str | None, candidates: t
 
 
 def _make_row(path: Path, index: int, record: dict[str, Any], names: dict[str, str | None]) -> Row:
-    question = record.get(names["question"])
+    question, before = record.get(names["question"]), None
+    if isinstance(question, list):
+        before, question = _read_conversation(path, index, question)
     if not isinstance(question, str) or not question.strip():
         raise UserError(
             f"{path}: row {index + 1} has no question",
-            f"its {names['question']} is {_shown(question)}",
+            f"its {names['question']} is {shown(question)}",
             "correct the row, or set question_field",
             PREFLIGHT,
         )
@@ -162,7 +111,31 @@ def _make_row(path: Path, index: int, record: dict[str, Any], names: dict[str, s
     for wanted, name in names.items():
         if name is not None:
             columns[wanted] = record.get(name)
-    return Row(index, question.strip(), columns)
+    columns["question"] = question
+    return Row(index, question.strip(), columns, before)
+
+
+def _read_conversation(path: Path, index: int, turns: list[Any]) -> tuple[tuple[dict[str, str], ...], str]:
+    """Return the messages before the last one, and the text of the last one, which the policy answers."""
+    for turn in turns:
+        is_message = (
+            isinstance(turn, dict) and isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str)
+        )
+        if not is_message or not _is_text(turn["content"]):
+            raise UserError(
+                f"{path}: row {index + 1} holds no conversation",
+                f"one of its messages is {shown(turn)}",
+                'each message must be {"role": …, "content": text}',
+                PREFLIGHT,
+            )
+    if not turns or turns[-1]["role"] != "user":
+        raise UserError(
+            f"{path}: row {index + 1} does not end with the user's message",
+            f"it ends with {shown(turns[-1:])}, and the policy answers the user",
+            "end it with a message of the role user",
+            PREFLIGHT,
+        )
+    return tuple({"role": turn["role"], "content": turn["content"]} for turn in turns[:-1]), turns[-1]["content"]
 
 
 def _is_text(text: str) -> bool:

@@ -5,16 +5,19 @@ Without torchrun there is one rank, and no method of `Ranks` communicates.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+import socket
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from grpo.errors import CONFIG, INTERNAL, UserError
+from grpo.errors import CONFIG, INTERNAL, UserError, is_out_of_memory
 
 TIMEOUT = timedelta(minutes=30)  # when a rank stops answering, the others end after this; rewards must be faster
+FACT_CHARS = 80  # of a fact in a message
 
 
 @contextmanager
@@ -23,7 +26,8 @@ def _peers() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
+        is_from_peers = isinstance(error, dist.DistError) or "gloo" in str(error).lower()
+        if not is_from_peers or is_out_of_memory(error):
             raise
         raise UserError(
             "another process of this run has ended",
@@ -78,6 +82,28 @@ class Ranks:
         with _peers():
             dist.all_gather_object(values, value)
         return values
+
+    def of_main(self, value: Any) -> Any:
+        """Return rank 0's value on every rank."""
+        return self.gather(value)[0]
+
+    def agree(self, facts: Mapping[str, str]) -> None:
+        """Raise UserError (exit 2), on every rank, if any rank has other facts than rank 0; it says which and where."""
+        (main_host, wanted), *others = self.gather((socket.gethostname(), dict(facts)))
+        problems = []
+        for rank, (host, found) in enumerate(others, 1):
+            for name in sorted({*wanted, *found}):
+                mine, theirs = wanted.get(name, "none"), found.get(name, "none")
+                if mine != theirs:
+                    where = f"on rank 0 ({main_host}), {theirs[:FACT_CHARS]} on rank {rank} ({host})"
+                    problems.append(f"{name}: {mine[:FACT_CHARS]} {where}")
+        if problems:
+            raise UserError(
+                "the processes of this run do not agree",
+                "\n     ".join(problems),
+                "give every machine the same program, libraries, configuration, data and model",
+                CONFIG,
+            )
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from grpo.errors import UserError
+
 BLOCK = 128  # entries per block of the two-level search
 NUM_BINS = 1024  # of the histogram that finds where top-p ends; rows of fewer entries are sorted
 NO_CUT = float("-inf")
@@ -23,6 +25,17 @@ class SamplingParams:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+
+    def __post_init__(self):
+        limits = {
+            "temperature": (self.temperature >= 0, "0 is greedy, 1 is the distribution of the model"),
+            "top_p": (0 < self.top_p <= 1, "1 keeps every token"),
+            "top_k": (self.top_k >= 0, "0 keeps every token"),
+            "max_new_tokens": (self.max_new_tokens >= 1, "an answer has at least one token"),
+        }
+        for name, (is_possible, advice) in limits.items():
+            if not is_possible:
+                raise UserError(f"{name} is {getattr(self, name)}", "there is no such sampling", advice)
 
     @property
     def truncates(self) -> bool:
@@ -41,7 +54,9 @@ def draw(
     no_cut_B = torch.full(uniform_B.shape, NO_CUT, dtype=exact, device=logits_BV.device)
     if params.temperature == 0:
         return logits_BV.argmax(dim=-1), torch.zeros_like(no_cut_B), no_cut_B
-    logits_BV = logits_BV.to(exact) / params.temperature
+    logits_BV = logits_BV.to(exact)
+    if params.temperature != 1:  # a division by 1 would copy them all the same
+        logits_BV = logits_BV / params.temperature
     if not params.truncates:
         weight_BV = (logits_BV - logits_BV.amax(dim=-1, keepdim=True)).exp_()
         id_B, total_B = inverse_cdf(weight_BV, uniform_B)
@@ -60,7 +75,9 @@ def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch
     a row that is not finite the entry means nothing, and the total is not finite.
     """
     num_rows, width = weight_BV.shape
-    block_BXX = torch.nn.functional.pad(weight_BV, (0, -width % BLOCK)).view(num_rows, -1, BLOCK)
+    if width % BLOCK:
+        weight_BV = torch.nn.functional.pad(weight_BV, (0, -width % BLOCK))
+    block_BXX = weight_BV.reshape(num_rows, -1, BLOCK)
     running_BX = block_BXX.sum(dim=-1).double().cumsum(dim=-1)
     total_B = running_BX[:, -1]
     target_B1 = (uniform_B.double() * total_B)[:, None]

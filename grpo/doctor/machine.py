@@ -9,6 +9,7 @@ import torch
 from grpo.device import ops
 from grpo.doctor.case import Case
 from grpo.errors import UserError
+from grpo.run.run_dir import holds_a_run
 from grpo.run.trackers import check_trackers
 
 
@@ -23,7 +24,7 @@ def machine(case: Case) -> str:
 def output(case: Case) -> str:
     config, path = case.config, Path(case.config.output_dir)
     may_hold_a_run = config.resume_from_checkpoint or config.overwrite_output_dir
-    if path.is_dir() and any(path.iterdir()) and not may_hold_a_run:
+    if holds_a_run(path) and not may_hold_a_run:
         raise UserError(
             f"{path} is not empty",
             "it holds another run",

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from grpo.data.prompts import eos_ids, load_tokenizer, turn_end
+from grpo.data.prompts import eos_ids, turn_end
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.doctor.case import Case, NotChecked, need
 from grpo.doctor.machine import free_disk
 from grpo.errors import PREFLIGHT, STORAGE, UserError
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
-from grpo.model.policy import check_vocabulary, choose_dtype, find_parts, load_for_inference, lora_spec
+from grpo.model.policy import check_vocabulary, choose_dtype, find_parts, load_encoder, load_for_inference, lora_spec
 from grpo.model.weights import read_config, tensor_slots
 from grpo.run import memory
 from grpo.sampling.sampler import Sampler
@@ -38,8 +38,11 @@ def stage1(case: Case) -> str:
 
 def model(case: Case) -> str:
     """Compare the weights' files with the model's config, and checkpoints with the disk."""
-    config, start = case.config, case.start
-    case.folder, adapter, _ = find_parts(start.model_name_or_path, start.model_revision, start.adapter_name_or_path)
+    config = case.config
+    template = config.chat_template or case.start.chat_template
+    case.start = replace(case.start, chat_template=template, chat_template_kwargs=config.chat_template_kwargs)
+    parts = find_parts(case.start)
+    case.folder = parts.model
     case.shape = read_config(case.folder)
     lora, dtype = lora_spec(config), choose_dtype(config.torch_dtype, case.device)
     decoder = Decoder(case.shape, Build(lora, lora is None, dtype, "meta"))
@@ -52,7 +55,7 @@ def model(case: Case) -> str:
             PREFLIGHT,
         )
     case.model = decoder
-    checkpoint_bytes = check_disk(case, adapter)
+    checkpoint_bytes = check_disk(case, parts.adapter)
     num_weights = sum(tensor.numel() for tensor in tensor_slots(decoder).values())
     num_trained = sum(parameter.numel() for parameter in decoder.parameters())
     share = num_trained / (num_weights + num_trained) if lora else 1.0
@@ -87,7 +90,7 @@ def check_disk(case: Case, start: Path | None) -> int:
 def tokenizer(case: Case) -> str:
     """Load the tokenizer, and say which tokens end an answer, the chat template's first."""
     folder = need(case.folder, "the model")
-    case.tokenizer = load_tokenizer(Path(case.start.tokenizer_name_or_path or folder), case.config.chat_template)
+    case.tokenizer = load_encoder(case.start).tokenizer
     if case.model is not None:
         check_vocabulary(case.tokenizer, case.model)
     first = turn_end(case.tokenizer)

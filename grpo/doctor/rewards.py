@@ -7,7 +7,7 @@ from grpo.errors import PREFLIGHT, UserError
 from knowledge.store.base import KnowledgeBase
 from rewards.knowrl.factuality import titles_of
 from rewards.knowrl.reward import knowledge_base_path
-from rewards.registry import JUDGED, NEED_KNOWLEDGE, build_rewards
+from rewards.registry import NEED_JUDGE, NEED_KNOWLEDGE, build_rewards
 from rewards.services import SERVICES, services_of
 
 MAX_SHOWN = 3  # titles in a message
@@ -26,13 +26,15 @@ def reward_checks(case: Case) -> Iterator[tuple[str, Check]]:
 
 def reward(case: Case, name: str) -> str:
     """Build a reward, unless services have to be there for that, and look for its columns."""
-    needs = ("answer",) * (name in JUDGED) + ("title",) * (name in NEED_KNOWLEDGE)
+    needs = ("answer",) * (name in NEED_JUDGE) + ("title",) * (name in NEED_KNOWLEDGE)
     if not needs:
         (built,) = build_rewards([name], case.options)
         needs = built.needs
     if not needs:
         return "needs nothing"
     rows = need(case.rows, "the data")
+    if any(row.columns.get("unanswerable") is not None for row in rows):  # to decline is right there
+        needs = tuple(column for column in needs if column != "answer")
     missing = [column for column in needs if all(row.columns.get(column) is None for row in rows)]
     if missing:
         raise UserError(

@@ -18,11 +18,30 @@ from grpo.model.decoder import Decoder
 from grpo.model.lora import LoraLinear
 from grpo.model.master_weight import master_dtype
 from grpo.model.weights import NAMES_SHOWN, projections
+from grpo.time_limit import time_limit
 
 PREFIX = "base_model.model."
-NOT_PLAIN = ("use_dora", "modules_to_save", "lora_bias", "fan_in_fan_out", "trainable_token_indices")
-PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal")  # that leave the base weights as they are
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+PATTERN_SECONDS = 1.0  # of computing, for a regular expression of an adapter
+# Keys of PEFT's LoraConfig under which an adapter still is W + s B A. Any other key that is set, also one that a later
+# PEFT adds, means a layer that is computed differently or base weights that were changed.
+PLAIN_KEYS = set(
+    "peft_type task_type auto_mapping peft_version base_model_name_or_path revision inference_mode runtime_config "
+    "r lora_alpha lora_dropout use_rslora rank_pattern alpha_pattern bias init_lora_weights eva_config "
+    "target_modules exclude_modules layers_to_transform layers_pattern ensure_weight_tying "
+    "megatron_core qalora_group_size".split()
+)
+PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")  # that leave the base weights as they are
+_READ_ERRORS = (  # of damaged or hostile files
+    OSError,
+    ValueError,
+    SafetensorError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    re.error,
+)
 PICKLED_FILE = "adapter_model.bin"  # the older format of PEFT
 CONVERSION = (
     'python -c "import torch, safetensors.torch as s; '
@@ -40,6 +59,7 @@ class Adapter:
 
     pairs: dict[str, tuple[torch.Tensor, torch.Tensor]]
     base_model: str | None
+    base_revision: str = "main"
 
 
 def is_adapter(folder: Path) -> bool:
@@ -58,48 +78,68 @@ def load_adapter(folder: Path) -> Adapter:
         )
     try:
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        tensors = load_file(folder / WEIGHTS_FILE)
-    except (OSError, json.JSONDecodeError, SafetensorError) as error:
+        extras = _extras(config)
+        pairs = {} if extras else _scaled_pairs(load_file(folder / WEIGHTS_FILE), config)
+    except _READ_ERRORS as error:
         raise UserError(
             f"{folder} is not a readable adapter",
             f"{type(error).__name__}: {error}",
             f"it must hold {CONFIG_FILE} and {WEIGHTS_FILE}",
             PREFLIGHT,
         ) from None
-    extras = [key for key in NOT_PLAIN if config.get(key)]
-    if config.get("init_lora_weights", True) not in PLAIN_STARTS:
-        extras.append(f"init_lora_weights {config['init_lora_weights']}")  # it changed the base weights, too
-    if config.get("peft_type") != "LORA" or config.get("bias", "none") != "none" or extras:
+    if extras:
         raise UserError(
             f"{folder} is not a plain LoRA adapter",
-            f"peft_type {config.get('peft_type')}, bias {config.get('bias')}, {extras}",
+            f"its layers are not W + s B A, or its base weights were changed: {', '.join(extras)}",
             "merge it into its base with PEFT first, and start from the merged checkpoint",
             PREFLIGHT,
         )
+    return Adapter(pairs, config.get("base_model_name_or_path"), config.get("revision") or "main")
+
+
+def _extras(config: dict) -> list[str]:
+    """Return the settings of an adapter that a sum of W and s B A does not have."""
+    extras = [key for key, value in config.items() if value and key not in PLAIN_KEYS]
+    wanted = {"peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": PLAIN_STARTS}
+    defaults = {"bias": "none"}
+    for key, values in wanted.items():
+        found = config.get(key, defaults.get(key))
+        if found not in values:
+            extras.append(f"{key} {found}")
+    return extras
+
+
+def _scaled_pairs(tensors: dict[str, torch.Tensor], config: dict) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Return A and s B of every adapted projection; ValueError if the tensors are not such pairs."""
     halves: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in tensors.items():
         module, _, half = key.removeprefix(PREFIX).removesuffix(".weight").removesuffix(".default").rpartition(".")
         halves.setdefault(module, {})[half] = tensor.float()
-    incomplete = [module for module, found in halves.items() if set(found) != {"lora_A", "lora_B"}]
+    incomplete = [module for module, found in halves.items() if not _is_pair(found)]
     if incomplete or not halves:
-        raise UserError(
-            f"{folder / WEIGHTS_FILE} holds no complete LoRA pairs",
-            f"incomplete: {incomplete[:NAMES_SHOWN]}",
-            "",
-            PREFLIGHT,
-        )
+        raise ValueError(f"no complete LoRA pairs of finite numbers: {incomplete[:NAMES_SHOWN]}")
     pairs = {}
-    for module, half in halves.items():
-        A, B = half["lora_A"], half["lora_B"]
-        pairs[module] = A, _scale(config, module, A.shape[0]) * B
-    return Adapter(pairs, config.get("base_model_name_or_path"))
+    with time_limit(PATTERN_SECONDS):
+        for module, half in halves.items():
+            A, B = half["lora_A"], half["lora_B"]
+            pairs[module] = A, _scale(config, module, A.shape[0]) * B
+    return pairs
+
+
+def _is_pair(found: dict[str, torch.Tensor]) -> bool:
+    """Whether these are A [r, I] and B [O, r], with finite numbers and r > 0."""
+    if set(found) != {"lora_A", "lora_B"}:
+        return False
+    A, B = found["lora_A"], found["lora_B"]
+    fits = A.dim() == B.dim() == 2 and A.shape[0] == B.shape[1] > 0
+    return fits and all(bool(half.isfinite().all()) for half in (A, B))
 
 
 def _scale(config: dict, module: str, rank: int) -> float:
     """Return alpha / r of a projection. The keys of `alpha_pattern` are regular expressions, as in PEFT."""
     patterns = config.get("alpha_pattern") or {}
     fitting = [value for pattern, value in patterns.items() if re.match(rf"(.*\.)?({pattern})$", module)]
-    alpha = fitting[0] if fitting else config.get("lora_alpha", rank)
+    alpha = float(fitting[0] if fitting else config.get("lora_alpha", rank))
     return alpha / (rank**0.5 if config.get("use_rslora") else rank)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.data.hub import fetch_model
-from grpo.data.prompts import eos_ids, load_tokenizer
+from grpo.data.hub import fetch_adapter, fetch_model, find_model
+from grpo.data.prompts import ChatEncoder, eos_ids, has_tokenizer, load_tokenizer
 from grpo.errors import PREFLIGHT, UserError
 from grpo.model.adapter import Adapter, is_adapter, load_adapter, merge_adapter, save_adapter, trained_adapter
 from grpo.model.decoder import Decoder
@@ -19,14 +19,17 @@ from grpo.schema import Completion
 
 @dataclass
 class Policy:
-    """A decoder that is being trained. `start`: the adapter that was merged into it, if any; `base`: the checkpoint's
-    name."""
+    """A decoder that is being trained.
+
+    start: the adapter that was merged into it, if any. base: the checkpoint's name. folders: of checkpoint and adapter.
+    """
 
     model: Decoder
     tokenizer: object
     eos_ids: tuple[int, ...]
     start: Adapter | None
     base: str
+    folders: tuple[Path, ...] = ()
 
     def decode(self, completion: Completion) -> str:
         """Return its text, without special tokens."""
@@ -61,22 +64,27 @@ def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_wei
 
     A model path that holds an adapter stands for the adapter on its base.
     """
-    model_path, adapter_path, base = find_parts(
-        config.model_name_or_path, config.model_revision, config.adapter_name_or_path
-    )
+    parts = find_parts(config)
+    tokenizer = load_encoder(config).tokenizer  # before the weights, which take minutes
+    end_ids = eos_ids(parts.model, tokenizer)
     lora = lora_spec(config)
     dtype = choose_dtype(config.torch_dtype, device)
-    model = load_decoder(model_path, Build(lora, train_weights and lora is None, dtype, device))
-    start = load_adapter(adapter_path) if adapter_path else None
+    model = load_decoder(parts.model, Build(lora, train_weights and lora is None, dtype, device))
+    start = load_adapter(parts.adapter) if parts.adapter else None
     if start:
         merge_adapter(model, start)
     generator = torch.Generator().manual_seed(config.seed)
     for layer in model.lora_layers():
         layer.reset(generator)
-    source = fetch_model(config.tokenizer_name_or_path) if config.tokenizer_name_or_path else model_path
-    tokenizer = load_tokenizer(source, config.chat_template)
     check_vocabulary(tokenizer, model)
-    return Policy(model, tokenizer, eos_ids(model_path, tokenizer), start, base)
+    folders = (parts.model, parts.adapter) if parts.adapter else (parts.model,)
+    return Policy(model, tokenizer, end_ids, start, parts.base, folders)
+
+
+def load_encoder(config: TrainConfig | SftConfig) -> ChatEncoder:
+    """Load the tokenizer of a policy with its chat template. Exit 3 if prompts cannot be made with them."""
+    folder = find_parts(config).tokenizer
+    return ChatEncoder(load_tokenizer(folder, config.chat_template, config.chat_template_kwargs))
 
 
 def load_reference(config: TrainConfig, policy: Policy) -> Decoder:
@@ -86,12 +94,10 @@ def load_reference(config: TrainConfig, policy: Policy) -> Decoder:
     """
     if policy.model.build.lora is not None:
         return policy.model
-    model_path, adapter_path, _ = find_parts(
-        config.model_name_or_path, config.model_revision, config.adapter_name_or_path
-    )
-    reference = load_decoder(model_path, Build(None, False, policy.model.build.dtype, policy.model.build.device))
-    if adapter_path:
-        merge_adapter(reference, load_adapter(adapter_path))
+    parts = find_parts(config)
+    reference = load_decoder(parts.model, Build(None, False, policy.model.build.dtype, policy.model.build.device))
+    if parts.adapter:
+        merge_adapter(reference, load_adapter(parts.adapter))
     return reference
 
 
@@ -100,28 +106,67 @@ def load_for_inference(config: TrainConfig, device: torch.device) -> Policy:
     return load_policy(replace(config, lora_r=0), device, train_weights=False)
 
 
-def find_parts(name_or_path: str, revision: str, adapter: str | None) -> tuple[Path, Path | None, str]:
-    """Return the folders of checkpoint and adapter (if any), and the checkpoint's name as it was given."""
-    folder = fetch_model(name_or_path, revision)
-    if not is_adapter(folder):
-        return folder, fetch_model(adapter) if adapter else None, name_or_path
-    if adapter:
-        raise UserError(
-            "two adapters to start from",
-            f"model_name_or_path is an adapter itself: {folder}",
-            "set only one of them",
-            PREFLIGHT,
-        )
-    base = load_adapter(folder).base_model
+@dataclass(frozen=True)
+class Parts:
+    """The folders of a model: of its checkpoint, of an adapter to merge into that, and of its tokenizer.
+
+    base: the checkpoint as an adapter trained on it will name it: a hub id, or an absolute path.
+    """
+
+    model: Path
+    adapter: Path | None
+    tokenizer: Path
+    base: str
+
+
+def find_parts(config: TrainConfig | SftConfig) -> Parts:
+    """Find the model that a configuration names. A tokenizer beside an adapter is the one that it was trained with."""
+    name, revision = config.model_name_or_path, config.model_revision
+    folder = fetch_model(name, revision)
+    adapter = fetch_adapter(config.adapter_name_or_path) if config.adapter_name_or_path else None
+    base = str(folder.resolve()) if Path(name).is_dir() else name
+    if is_adapter(folder):
+        if adapter:
+            raise UserError(
+                "two adapters to start from",
+                f"model_name_or_path is an adapter itself: {folder}",
+                "set only one of them",
+                PREFLIGHT,
+            )
+        adapter, base = folder, base_of(folder)
+        is_of_base = revision != "main" and Path(name).is_dir()  # a folder has no revision of its own
+        folder = _fetch_base(base, revision if is_of_base else load_adapter(adapter).base_revision, adapter)
+    if config.tokenizer_name_or_path:
+        tokenizer = fetch_model(config.tokenizer_name_or_path)
+    else:
+        tokenizer = adapter if adapter and has_tokenizer(adapter) else folder
+    return Parts(folder, adapter, tokenizer, base)
+
+
+def base_of(adapter: Path) -> str:
+    """Return the base model of an adapter: a hub id, or an absolute path."""
+    base = load_adapter(adapter).base_model
     if not base:
         raise UserError(
-            f"the adapter {folder} does not name its base model",
+            f"the adapter {adapter} does not name its base model",
             "adapter_config.json has no base_model_name_or_path",
             "set model_name_or_path to the base, and adapter_name_or_path to the adapter",
             PREFLIGHT,
         )
-    base_revision = revision if Path(name_or_path).is_dir() else "main"  # a folder has no revision of its own
-    return fetch_model(base, base_revision), folder, base
+    return find_model(base, adapter)
+
+
+def _fetch_base(base: str, revision: str, adapter: Path) -> Path:
+    try:
+        return fetch_model(base, revision)
+    except UserError as error:
+        raise UserError(
+            f"the base model of the adapter {adapter} cannot be found",
+            f"{error.what}: {error.why}",
+            "set model_name_or_path to the base, and adapter_name_or_path to the adapter; or correct "
+            "base_model_name_or_path in its adapter_config.json",
+            error.exit_code,
+        ) from None
 
 
 def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:

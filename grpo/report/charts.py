@@ -13,10 +13,7 @@ CHARTS = {  # title -> metrics, of which * stands for any name
     "Reward": ("reward", "eval/reward"),
     "Each reward": ("rewards/*/mean",),
     "Answers": ("accuracy", "refusal_rate", "coverage", "refusal_rate_known"),
-    "Held-out questions": (
-        *("eval/accuracy", "eval/incorrect", "eval/not_attempted", "eval/supported_frac"),
-        *("eval/hallucination_rate", "eval/refusal_rate"),
-    ),
+    "Held-out questions": (*("eval/accuracy", "eval/incorrect", "eval/not_attempted", "eval/supported_frac"),),
     "Loss": ("loss",),
     "What teaches nothing": (
         *("frac_reward_zero_std", "completions/clipped_ratio", "sampling/kept_groups", "rewards/*/unscored_frac"),

@@ -4,11 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from grpo.evaluation.measures import wilson_interval
+from grpo.evaluation.table import DECIMALS, SHOWN, SHOWN_OF_PART
 from grpo.run.record import Metrics, Record
-from grpo.run.summary import NOT_RATES, SHOWN, SHOWN_OF_PART, Z95
 
-OF_ATTEMPTED = ("hallucination_rate", "attempted_accuracy")  # rates among the questions that were not declined
-RATES_OF_ANSWERS = ("accuracy", "wrong_rate", "refusal_rate", *OF_ATTEMPTED)
+OF_ATTEMPTED = "correct_given_attempted"  # a rate among the questions that were not declined
+RATES_OF_ANSWERS = ("accuracy", "incorrect", "not_attempted", OF_ATTEMPTED)
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def _part(name: str, summaries: Sequence[Metrics]) -> Part:
     for measure in SHOWN_OF_PART if name else SHOWN:
         values = [_with_interval(summary, measure) for summary in summaries]
         if any(values):
-            measures.append(Measure(measure, measure not in NOT_RATES, values))
+            measures.append(Measure(measure, measure not in DECIMALS, values))
     num_questions = max((summary.get("num_questions", 0) for summary in summaries), default=0)
     return Part(name or "all held-out questions", int(num_questions), measures)
 
@@ -69,16 +70,6 @@ def _with_interval(summary: Metrics, name: str) -> Value | None:
     num_answers = summary.get("num_answers", 0)
     if name not in RATES_OF_ANSWERS or num_answers != summary.get("num_questions"):
         return Value(value)
-    if name in OF_ATTEMPTED:
-        num_answers *= 1 - summary.get("refusal_rate", 0.0)
-    return Value(value, *wilson(value, num_answers * (1 - summary.get("unscored_frac", 0.0))))
-
-
-def wilson(p: float, n: float) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a share p of n independent answers."""
-    if n <= 0:
-        return 0.0, 1.0
-    scale = 1 + Z95**2 / n
-    centre = p + Z95**2 / (2 * n)
-    spread = Z95 * math.sqrt(p * (1 - p) / n + Z95**2 / (4 * n**2))
-    return max(centre - spread, 0.0) / scale, min((centre + spread) / scale, 1.0)
+    if name == OF_ATTEMPTED:
+        num_answers *= 1 - summary.get("not_attempted", 0.0)
+    return Value(value, *wilson_interval(value, num_answers * (1 - summary.get("unscored_frac", 0.0))))

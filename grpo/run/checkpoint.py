@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from grpo.errors import STORAGE, UserError, is_storage_error
 from grpo.storage import failpoint, flush_to_disk
 
-FORMAT = 2
+FORMAT = 3
 STATE_FILE, COUNTERS_FILE, MANIFEST_FILE = "state.safetensors", "trainer_state.json", "manifest.json"
 PREFIX = "optimizer."  # of the tensors' names in STATE_FILE
 _NAME = re.compile(r"checkpoint-(\d+)")

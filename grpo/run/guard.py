@@ -5,7 +5,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from grpo.device.draw import NO_CUT
-from grpo.errors import MEMORY, SERVICE, Interrupted, UserError
+from grpo.errors import MEMORY, SERVICE, Interrupted, UserError, is_out_of_memory
 from grpo.loss import policy_loss
 from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.run import memory
@@ -84,7 +84,7 @@ class Guard:
             try:
                 return work()
             except Exception as error:
-                if not memory.is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 reason = str(error).partition("\n")[0]  # the error itself holds on to the tensors of its traceback
             is_generating = trainer.clock.phase == "time/generate"

@@ -24,6 +24,11 @@ class Finding:
     step: int
     text: str
 
+    @property
+    def name(self) -> str:
+        """Return the name of the rule in words."""
+        return self.rule.__name__.replace("_", " ")
+
     def __str__(self) -> str:
         return f"step {self.step}: {self.text}"
 
@@ -95,6 +100,9 @@ class Health:
     def end(self) -> None:
         """Say what only a complete run can show, such as that it has learned nothing."""
         self._announce(self.watch.end())
+        if self.watch.findings:
+            names = [f"{finding.name} (step {finding.step})" for finding in self.watch.findings]
+            self.say(f"warnings of this run: {', '.join(names)}; `python -m grpo.explain RUN` says more")
 
     def _announce(self, findings: Iterable[Finding]) -> None:
         for finding in findings:

@@ -3,33 +3,20 @@
 import json
 import math
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
-from grpo.errors import escape, redact
+from grpo.errors import redact
 from grpo.run.glossary import check_names
 from grpo.run.metrics import Window, outcome_of
+from grpo.run.step_bar import StepBar, describe
 from grpo.run.trackers import Tracker, open_tracker
 from grpo.schema import Completion, Group, Prompt
 from grpo.storage import failpoint, write_atomically
 
-ON_BAR = {  # metric: label and format on the progress bar
-    "loss": ("loss", ".4f"),
-    "reward": ("reward", "+.2f"),
-    "accuracy": ("accuracy", ".0%"),
-    "completions/mean_length": ("length", ".0f"),
-    "refusal_rate": ("refused", ".0%"),
-    "kl": ("kl", ".4f"),
-    "grad_norm": ("grad", ".3f"),
-    "frac_reward_zero_std": ("no signal", ".0%"),
-    "tokens_per_second": ("tok/s", ",.0f"),
-}
 MAX_TRACKED = 4  # completions that a tracker gets at each logged step
 
 
@@ -49,8 +36,7 @@ class Log:
         self.warned: set[str] = set()
         self.window = Window()
         self.metrics: int | None = _continue_lines(run_dir / "metrics.jsonl", first_step)
-        hide = config.disable_tqdm
-        self.bar = tqdm(total=total_steps, initial=first_step, disable=hide, dynamic_ncols=True, unit="step")
+        self.bar = StepBar(total_steps, first_step, config.disable_tqdm)
         self.trackers: dict[str, Tracker] = {}
         for name in config.report_to:
             if name != "none":
@@ -59,7 +45,7 @@ class Log:
     def write_step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
         """Record a step: its metrics, and its completions if they are due."""
         self._write_line(step, metrics)
-        self._advance(metrics)
+        self.bar.advance(metrics)
         self.step = step
         self.window.add(metrics)
         is_due = step % self.config.logging_steps == 0 or step == self.total_steps
@@ -92,16 +78,11 @@ class Log:
             self._track(name, tracker.scalars, self.step, means)
         if self.config.logging_steps > 1:
             what = "" if number == 1 else f", mean of {number}"
-            self.say(f"step {self.step} of {self.total_steps}{what}: {_summary(means)}")
-
-    def _advance(self, metrics: Mapping[str, float]) -> None:
-        """Move the progress bar by a step, and show some metrics on it."""
-        self.bar.set_postfix_str(_summary(metrics), refresh=False)
-        self.bar.update()
+            self.say(f"step {self.step} of {self.total_steps}{what}: {'  '.join(describe(means, is_wide=True))}")
 
     def say(self, text: str) -> None:
         """Print a line on the terminal without breaking the progress bar."""
-        tqdm.write(escape(text), file=sys.stderr)
+        self.bar.say(text)
 
     def write_completions(self, step: int, groups: Sequence[Group], num_to_show: int) -> None:
         """Write completions/step-N.jsonl: each completion with its rewards, reasons and advantage."""
@@ -151,12 +132,6 @@ class Log:
         if name not in self.warned:
             self.warned.add(name)
             self.say(redact(f"warning: {text}; training continues"))
-
-
-def _summary(metrics: Mapping[str, float]) -> str:
-    """Return the most important metrics as a line of text."""
-    parts = [f"{label} {metrics[name]:{style}}" for name, (label, style) in ON_BAR.items() if name in metrics]
-    return "  ".join(parts)
 
 
 def completion_record(prompt: Prompt, completion: Completion) -> dict[str, Any]:

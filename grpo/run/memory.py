@@ -81,13 +81,6 @@ def account(
     )
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a GPU or this machine is out of memory. For the CPU, torch has no error class."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-
-
 def kept_bytes_per_token(
     config: ModelConfig, lora: LoraSpec | None, dtype: torch.dtype, fused: bool = False
 ) -> tuple[float, float, float]:

@@ -5,7 +5,7 @@ import re
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -190,7 +190,9 @@ class Window:
 class Clock:
     """Seconds of a step by phase. What no phase claims is time/train. On a GPU a phase ends when its work is done."""
 
-    def __init__(self, device: torch.device | None = None):
+    def __init__(self, device: torch.device | None = None, show: Callable[[str], None] = lambda phase: None):
+        """show: is told which phase begins, and "" when it ends."""
+        self.show = show
         self.wait = torch.cuda.synchronize if device and device.type == "cuda" else lambda: None
         self.restart()
 
@@ -204,10 +206,12 @@ class Clock:
     def measure(self, phase: str) -> Iterator[None]:
         """Count the time inside as `phase`, one of the keys of `phases`."""
         started, self.phase = time.perf_counter(), phase
+        self.show(phase)
         yield
         self.wait()
         self.phase = ""  # after an error it stays, and tells where that happened
         self.phases[phase] += time.perf_counter() - started
+        self.show("")
 
     def result(self) -> dict[str, float]:
         """Return the seconds of every phase, and of the step since `restart`."""

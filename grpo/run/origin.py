@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from grpo.config.options import SftConfig
-from grpo.data.hub import fetch_model
+from grpo.data.files import files_of
 from grpo.data.registry import find_sources
 from grpo.data.rows import digest
 from grpo.errors import CONFIG, UserError
 from grpo.model.policy import find_parts
+from grpo.run.fingerprint import file_fingerprint
 from grpo.run.resume import FREE
 
 ORIGIN_FILE = "origin.json"
@@ -28,15 +29,14 @@ NAMES = (  # of what is compared by its content
     "toy_dir",
 )
 FREE_OF_STAGE_1 = (FREE | set(NAMES)) - {"max_steps", "num_train_epochs"}
-NUM_BYTES = 1 << 20  # of each file of a model: its header, and weights that training changes
 
 
 def origin_of(config: SftConfig) -> dict[str, Any]:
     """Return what a stage 1 is made from: its keys, and hashes of its data and of its base model."""
     keys = {name: value for name, value in asdict(config).items() if name not in FREE_OF_STAGE_1}
-    folder, adapter, _ = find_parts(config.model_name_or_path, config.model_revision, config.adapter_name_or_path)
-    tokenizer = fetch_model(config.tokenizer_name_or_path) if config.tokenizer_name_or_path else folder
-    files = [path for place in (folder, adapter, tokenizer) if place for path in sorted(place.glob("*.*"))]
+    parts = find_parts(config)
+    places = (parts.model, parts.adapter, parts.tokenizer)
+    files = [path for place in places if place for path in sorted(place.glob("*.*"))]
     files += [Path(config.chat_template)] if config.chat_template else []
     sources = find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir)
     origin = {"config": keys, "data": _hash_sources(sources), "base": digest(_describe(files))}
@@ -44,15 +44,15 @@ def origin_of(config: SftConfig) -> dict[str, Any]:
 
 
 def _hash_sources(sources: Sequence) -> str:
-    return digest([hashlib.sha256(source.path.read_bytes()).hexdigest(), dict(source.layout)] for source in sources)
+    files = [(file, dict(source.layout)) for source in sources for file in files_of(source.path)]
+    return digest([hashlib.sha256(file.read_bytes()).hexdigest(), layout] for file, layout in files)
 
 
 def _describe(files: Iterable[Path]) -> Iterable[list[Any]]:
-    """Yield name, size and the hash of the first bytes of every file."""
+    """Yield name and fingerprint of every file."""
     for path in files:
         if path.is_file():
-            with open(path, "rb") as file:
-                yield [path.name, path.stat().st_size, hashlib.sha256(file.read(NUM_BYTES)).hexdigest()]
+            yield [path.name, file_fingerprint(path)]
 
 
 def check_origin(final: Path, config: SftConfig, config_path: str) -> None:

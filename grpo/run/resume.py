@@ -1,6 +1,12 @@
-"""What a resumed run may change: the keys in FREE silently, those in WARNED with a notice, all others not at all."""
+"""What a resumed run may change: the keys in FREE silently, those in WARNED with a notice, all others not at all.
 
+`allow_changes` names exceptions: keys, or inputs such as the data set and the base weights.
+"""
+
+import hashlib
 import json
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -86,16 +92,45 @@ def check_changes(folder: Path, config: AnyConfig, num_ranks: int) -> list[str]:
         )
     saved, _ = load_config(folder / "config.resolved.yaml", kind=type(config))
     before, now = _plain(saved), _plain(config)
-    changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    frozen = [name for name in changed if name not in FREE | WARNED]
-    if frozen:
+    changes = {}  # key -> value before, value now
+    for name in sorted({*before, *now}):
+        if before.get(name) != now.get(name):
+            changes[name] = before.get(name), now.get(name)
+    for name, value in hidden_values(config).items():
+        if manifest.get("hidden_values", {}).get(name, value) != value:
+            changes.setdefault(name, (now[name], "the same with another value of the variable"))
+    frozen = {name: f"{old} -> {new}" for name, (old, new) in changes.items() if name not in FREE | WARNED}
+    _refuse_changes("configuration", frozen, config)
+    return [f"{name} was {old}, is now {new}" for name, (old, new) in changes.items() if name not in FREE]
+
+
+def check_inputs(before: Mapping[str, str], now: Mapping[str, str], config: AnyConfig) -> None:
+    """Compare the fingerprints of a run's inputs with those in the checkpoint. UserError (exit 2) if one changed."""
+    changes = {name: "its content has changed" for name in now if before.get(name) != now[name]}
+    _refuse_changes(", ".join(changes).replace("_", " "), changes, config)
+
+
+def _refuse_changes(what: str, changes: Mapping[str, str], config: AnyConfig) -> None:
+    """Raise UserError (exit 2) for changes that `allow_changes` does not name."""
+    refused = [name for name in changes if name not in config.allow_changes]
+    if refused:
         raise UserError(
-            f"the run in {config.output_dir} was made with another configuration",
-            "; ".join(f"{name}: {before.get(name)} -> {now.get(name)}" for name in frozen),
-            "set these back, or start anew in another output_dir",
+            f"the run in {config.output_dir} was made with another {what}",
+            "; ".join(f"{name}: {changes[name]}" for name in refused),
+            f"set these back, start anew in another output_dir, or accept them: allow_changes={','.join(refused)}",
             CONFIG,
         )
-    return [f"{name} was {before.get(name)}, is now {now.get(name)}" for name in changed if name in WARNED]
+
+
+def hidden_values(config: AnyConfig) -> dict[str, str]:
+    """Return a hash of each value of which config.resolved.yaml holds ${VARIABLE} instead."""
+    written = _plain(config)
+    found = {}
+    for name, value in asdict(config).items():
+        value = list(value) if isinstance(value, tuple) else value
+        if written.get(name, value) != value:
+            found[name] = hashlib.sha256(repr(value).encode()).hexdigest()
+    return found
 
 
 def _plain(config: AnyConfig) -> dict[str, Any]:

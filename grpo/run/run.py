@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,14 +22,15 @@ from grpo.attention import select
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
 from grpo.device.distributed import TIMEOUT, Ranks, choose_device
-from grpo.errors import CONFIG, SIGINT, SIGTERM, STORAGE, Interrupted, UserError, describe, escape, redact
+from grpo.errors import CONFIG, SIGINT, STORAGE, Interrupted, UserError, describe, escape, redact
 from grpo.model.policy import Policy
 from grpo.optim import Optimizer
 from grpo.run import checkpoint
 from grpo.run.alarm import Alarm
+from grpo.run.fingerprint import environment
 from grpo.run.log import Log
 from grpo.run.origin import ORIGIN_FILE
-from grpo.run.resume import check_changes
+from grpo.run.resume import check_changes, hidden_values
 from grpo.run.run_dir import RunDir, close_debug_log, open_debug_log
 from grpo.run.trackers import check_trackers
 from grpo.schema import Group
@@ -61,16 +63,22 @@ class Run:
     def __enter__(self) -> "Run":
         self._check_deadline()
         self.ranks = self.ranks or Ranks(self.device)
+        if self.ranks.world > 1:
+            self.ranks.agree(environment(self.config))
+        # After a rank has died, torchrun starts all of them again. Only the agent of the dead rank counts that.
+        self.num_restarts = int(self.ranks.max(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))))
         if self.ranks.is_main:
             check_trackers(self.config)
-            self.dir = RunDir(self.path, bool(self.config.resume_from_checkpoint), self.config.overwrite_output_dir)
+            may_resume = bool(self.config.resume_from_checkpoint or self.num_restarts)
+            self.dir = RunDir(self.path, may_resume, self.config.overwrite_output_dir)
             open_debug_log(self.debug, self.path / "debug.log")
             checkpoint.clean(self.path, keep=0)
         self.ranks.barrier()
-        self._handlers = {
-            signal.SIGINT: signal.signal(signal.SIGINT, self._on_signal),
-            signal.SIGTERM: signal.signal(signal.SIGTERM, self._on_signal),
-        }
+        self._handlers = {}
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            if number and not (name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN):  # nohup ignores it
+                self._handlers[number] = signal.signal(number, self._on_signal)
         self.alarm.open()
         self._configure_libraries()
         for notice in self.notices:
@@ -116,11 +124,24 @@ class Run:
             self.log.close()
         if self.dir is not None:
             self.dir.close(code, reason)
+            is_in_haste = isinstance(error, Interrupted | KeyboardInterrupt)
+            if self.log is not None and not is_in_haste and code != STORAGE:
+                self._write_report()
         elif error is not None and not self.ranks.is_main:
             self._write_rank_state(code, reason)
         close_debug_log(self.debug)
         if self.owns_ranks:
             self.ranks.close()
+
+    def _write_report(self) -> None:
+        """Write report.html. Whatever goes wrong with it concerns the page alone, not the run."""
+        from grpo.report.page import write_report  # matplotlib takes a second to import
+
+        try:
+            write_report(self.path)
+        except Exception as error:
+            self.debug.error("".join(traceback.format_exception(error)))
+            self.say(f"note: report.html could not be written: {type(error).__name__}; see debug.log")
 
     def _write_rank_state(self, code: int, reason: str) -> None:
         """Record how a rank other than 0 failed; run_state.json belongs to rank 0."""
@@ -133,7 +154,7 @@ class Run:
     def _on_signal(self, number: int, frame: Any) -> None:
         if self.stop_code == SIGINT and number == signal.SIGINT:
             raise KeyboardInterrupt  # a second Ctrl-C does not wait
-        self.stop_code = SIGINT if number == signal.SIGINT else SIGTERM
+        self.stop_code = 128 + number
         if not self.is_training:
             raise Interrupted(self.stop_code)
         self.alarm.start(GRACE_S)
@@ -184,6 +205,11 @@ class Run:
         else:
             print(escape(redact(text)), file=sys.stderr)
 
+    def show_phase(self, phase: str) -> None:
+        """Show what the step is doing; see grpo.run.metrics.Clock."""
+        if self.log is not None:
+            self.log.bar.show(phase)
+
     def start_log(self, total_steps: int, first_step: int) -> None:
         """Begin training: write config.resolved.yaml, and open the log."""
         self.is_training = True
@@ -194,7 +220,7 @@ class Run:
 
     def report(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
         """Log the metrics and completions of a step, or the metrics of an evaluation, which have no step_time."""
-        if self.log is None:
+        if self.log is None or not metrics:
             return
         if "step_time" in metrics:
             self.dir.update(step=step)
@@ -237,13 +263,19 @@ class Run:
         if self.ranks.is_main and self.saved_step != step:
             text = to_yaml(self.config)
             state = optimizer.state()
-            about = {"world_size": self.ranks.world, "config_sha256": hashlib.sha256(text.encode()).hexdigest()}
+            about = {
+                "world_size": self.ranks.world,
+                "config_sha256": hashlib.sha256(text.encode()).hexdigest(),
+                "hidden_values": hidden_values(self.config),
+            }
             needed_bytes = sum(tensor.numel() * tensor.itemsize for tensor in state.values())
             with checkpoint.CheckpointWriter(self.path, step, about, needed_bytes) as folder:
                 checkpoint.write_state(folder, state, {"step": step, **counters}, random_states)
                 (folder / "config.resolved.yaml").write_text(text, encoding="utf-8")
                 if policy.model.build.lora is not None:
                     policy.save(folder)
+                else:
+                    policy.tokenizer.save_pretrained(folder)
             checkpoint.clean(self.path, self.config.save_total_limit, step)
             self.dir.update(step=step, last_checkpoint=f"checkpoint-{step}")
         self.saved_step = step
@@ -251,11 +283,7 @@ class Run:
 
     def restore(self, policy: Policy, optimizer: Optimizer) -> dict[str, Any]:
         """Load the checkpoint to resume from and return its counters; {} if the run starts from the beginning."""
-        if not self.config.resume_from_checkpoint:
-            return {}
-        folder, notices = checkpoint.find_checkpoint(self.path, self.config.resume_from_checkpoint)
-        for notice in notices:
-            self.say(f"note: {notice}")
+        folder = self._find_checkpoint()
         if folder is None:
             return {}
         for notice in check_changes(folder, self.config, self.ranks.world):
@@ -277,3 +305,32 @@ class Run:
                 self.dir.update(step=counters["step"], last_checkpoint=folder.name)
         self.say(f"resuming from {folder} at step {counters['step']}")
         return counters
+
+    def _find_checkpoint(self) -> Path | None:
+        """Return the checkpoint to resume from. Rank 0 chooses it, and the others have to see the same."""
+        wanted = self.config.resume_from_checkpoint
+        if self.num_restarts and (not wanted or checkpoint.checkpoints(self.path)):
+            wanted = True
+        if not wanted:
+            return None
+        folder = None
+        if self.ranks.is_main:
+            folder, notices = checkpoint.find_checkpoint(self.path, wanted)
+            for notice in notices:
+                self.say(f"note: {notice}")
+        chosen = self.ranks.of_main(folder and (folder.name, checkpoint.sha256(folder / checkpoint.MANIFEST_FILE)))
+        if chosen is None:
+            return None
+        name, manifest = chosen
+        seen = Path(wanted) if isinstance(wanted, str) else self.path / name
+        if (
+            not (seen / checkpoint.MANIFEST_FILE).exists()
+            or checkpoint.sha256(seen / checkpoint.MANIFEST_FILE) != manifest
+        ):
+            raise UserError(
+                f"rank {self.ranks.rank} on {socket.gethostname()} does not see the checkpoint {seen} of rank 0",
+                "all machines read the checkpoint that rank 0 has written",
+                "set output_dir to a folder of storage that all machines share",
+                STORAGE,
+            )
+        return seen

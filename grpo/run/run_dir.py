@@ -28,7 +28,17 @@ OWN_FILES = (
     "report.html",
 )
 OWN_FOLDERS = ("tb", "completions", "final", "world", "cold_start")
+OF_A_START = ("config.resolved.yaml", "debug.log", "evaluation.json", "metrics.jsonl", "tb", "world")
 _open_dirs: "weakref.WeakSet[RunDir]" = weakref.WeakSet()
+
+
+def holds_a_run(path: Path) -> bool:
+    """Whether a directory holds more than a run leaves that ended before its first step, which a new one replaces."""
+    if not path.is_dir():
+        return False
+    found = [entry.name for entry in path.iterdir() if not entry.name.startswith((".lock", "run_state."))]
+    metrics = path / "metrics.jsonl"
+    return bool(set(found) - set(OF_A_START)) or (metrics.exists() and metrics.stat().st_size > 0)
 
 
 class RunDir:
@@ -88,7 +98,7 @@ class RunDir:
     def _make_room(self, overwrite: bool) -> None:
         """Remove what a run has written, and nothing else; refuse a directory that is not empty without `overwrite`."""
         found = [path for path in self.path.iterdir() if path.name != ".lock"]
-        if found and not overwrite:
+        if holds_a_run(self.path) and not overwrite:
             names = sorted(path.name for path in found)
             raise UserError(
                 f"the output directory {self.path} is not empty",
@@ -97,7 +107,7 @@ class RunDir:
                 "or set another output_dir",
                 CONFIG,
             )
-        for path in found:
+        for path in found if overwrite else ():
             is_own_folder = path.name in OWN_FOLDERS or path.name.startswith("checkpoint-")
             is_own_file = path.name in OWN_FILES or path.name.startswith("run_state.")
             if is_own_folder and path.is_dir() and not path.is_symlink():

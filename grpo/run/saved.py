@@ -9,6 +9,8 @@ import yaml
 
 from grpo.config.load import keys_of, load_config
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
+from grpo.data.hub import find_model
+from grpo.data.prompts import has_tokenizer
 from grpo.errors import PREFLIGHT, UserError
 from grpo.model.adapter import is_adapter
 from grpo.model.policy import Policy, load_for_inference, load_policy
@@ -17,7 +19,8 @@ from grpo.run import checkpoint
 
 CONFIG_FILE = "config.resolved.yaml"
 RUN_FILES = (CONFIG_FILE, "run_state.json")  # a directory with one of them is a run's, or one of its checkpoints
-SHARED = ("system_prompt", "chat_template", "tokenizer_name_or_path", "torch_dtype")  # by stage 1 and stage 2
+SHARED = ("system_prompt", "torch_dtype")  # by stage 1 and stage 2
+TOKENIZER = ("tokenizer_name_or_path", "chat_template", "chat_template_kwargs")  # a model has its own
 
 
 @dataclass(frozen=True)
@@ -75,22 +78,34 @@ def read_config(saved: SavedModel, overrides: Sequence[str]) -> TrainConfig:
     Of a run of stage 1 it has what both stages share: how prompts are made and the model is loaded.
     """
     made_with = saved.config()
-    if isinstance(made_with, TrainConfig):
-        return load_config(saved.config_path, overrides)[0]
-    config, _ = load_config(None, overrides)
     if made_with is None:
-        return config
+        return load_config(None, overrides)[0]
     chosen = keys_of(overrides)
-    return replace(config, **{name: getattr(made_with, name) for name in SHARED if name not in chosen})
+    if isinstance(made_with, TrainConfig):
+        config, _ = load_config(saved.config_path, overrides)
+    else:
+        config, _ = load_config(None, overrides)
+        config = replace(config, **{name: getattr(made_with, name) for name in SHARED if name not in chosen})
+    if not has_tokenizer(Path(saved.name)):
+        return config
+    return replace(config, **{name: None for name in TOKENIZER if name not in chosen})
 
 
 def load_saved(saved: SavedModel, config: TrainConfig, device: torch.device) -> Policy:
     """Load a model to generate with, or to write in another format. `config` says how; `saved` says which."""
     if not saved.is_bare_state:
         return load_for_inference(replace(config, model_name_or_path=saved.name), device)
-    made_with = replace(saved.config(), torch_dtype="float32")  # of the master weights
+    folder, made_with = Path(saved.name), saved.config()
+    made_with = replace(
+        made_with,
+        torch_dtype="float32",  # of the master weights
+        model_name_or_path=find_model(made_with.model_name_or_path, folder),
+    )
+    if has_tokenizer(folder):
+        made_with = replace(made_with, **{name: getattr(config, name) for name in TOKENIZER})
+        made_with = replace(made_with, tokenizer_name_or_path=made_with.tokenizer_name_or_path or saved.name)
     policy = load_policy(made_with, device)
-    master_weights, _ = checkpoint.read_state(Path(saved.name))
+    master_weights, _ = checkpoint.read_state(folder)
     Optimizer(policy.model.parameters(), (0.9, 0.999), 1e-8, 0.0).load_state(master_weights)
     policy.model.refresh()
     return policy

@@ -58,7 +58,6 @@ def locate(config: AnyConfig) -> AnyConfig:
     is_stage2 = isinstance(config, TrainConfig)
     paths = {
         "model_name_or_path": "model",
-        "tokenizer_name_or_path": "model",
         "dataset_id_or_path": "questions.jsonl" if is_stage2 else "cold_start.jsonl",
     }
     if is_stage2:

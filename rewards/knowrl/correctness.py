@@ -17,7 +17,7 @@ wrong answer; it pays 2 for any reply that holds the article "a"; and its v1 fin
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo.schema import Score
@@ -30,6 +30,8 @@ from rewards.knowrl.refusal import is_refusal, matches_knowrl_v1
 
 CORRECT, REFUSED, WRONG = 2.0, 1.0, -1.0
 MAX_ALTERNATIVE_WORDS = 12
+TRUE = ("true", "1", "1.0", "yes")  # in the column unanswerable, also of a CSV file
+NO_ANSWER = "This question has no known answer."
 STOP_WORDS = set(  # of knowrl_v1
     "the a an and or but is are was were in on at to for with by about like from of that this these those it they he "
     "she we you i me my your our their".split()
@@ -45,12 +47,14 @@ _WORD = re.compile(f"[{UNSPACED}]|[^\\W{UNSPACED}]+")
 
 @dataclass(frozen=True)
 class Case:
-    """What is graded: the first answer block, and what its row asks and accepts."""
+    """What is graded: an answer, and what its row asks and accepts."""
 
     question: str
     answer: str
     truths: list[str]
-    is_well_tagged: bool  # see rewards/format.py
+    falsehoods: list[str]  # known wrong answers, of the column incorrect_answers
+    is_unanswerable: bool  # of the column unanswerable: to decline is right
+    is_well_tagged: bool = True  # see rewards/format.py
 
 
 GradeAnswer = Callable[[str, Mapping[str, Any]], Awaitable[Score]]
@@ -87,30 +91,47 @@ def _grader(judge: Judge, rules: Rules, refused: float) -> GradeAnswer:
 
     async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
         case = _read(completion, columns)
-        decided = case if isinstance(case, Score) else rules(case)
-        if decided is not None:
-            return decided
-        judgement = await judge.judge(case.question, case.answer, case.truths)
-        is_answered = judgement.outcome is not None
-        return Score(values[judgement.outcome], judgement.reason, judgement.outcome, asked={"judge": is_answered})
+        if isinstance(case, Score):
+            return case
+        score = rules(case)
+        if score is None:
+            judged = await ask(judge, case)
+            return Score(values[judged.outcome], judged.reason, judged.outcome, judged.details, judged.asked)
+        if case.is_unanswerable and score.outcome == "refused":
+            return Score(CORRECT, score.reason, "correct")
+        return score
 
     return grade
 
 
+async def ask(judge: Judge, case: Case) -> Score:
+    """Ask the judge how an answer turned out. The score has no value."""
+    judgement = await judge.judge(case.question, case.answer, case.truths, case.falsehoods)
+    outcome = "correct" if case.is_unanswerable and judgement.outcome == "refused" else judgement.outcome
+    return Score(None, judgement.reason, outcome, asked={"judge": outcome is not None})
+
+
 def _read(completion: str, columns: Mapping[str, Any]) -> Case | Score:
-    """Collect what is graded; or give the score, where something is missing."""
+    """Collect what is graded; or give the score, where the first answer block is missing."""
     parsed = parse(completion)
     if parsed.answer is None:
         return Score(WRONG, "no answer block", "wrong")
     if not parsed.answer:
         return Score(WRONG, "the answer block is empty", "wrong")
+    case = read_case(parsed.answer, columns)
+    return case if isinstance(case, Score) else replace(case, is_well_tagged=parsed.is_well_tagged)
+
+
+def read_case(answer: str, columns: Mapping[str, Any]) -> Case | Score:
+    """Collect what is graded; or say that the row holds too little to grade it."""
     question = str(columns.get("question") or "").strip()
     if not question:
         return Score(None, "the row has no question")
-    accepted = truths(columns.get("answer"))
+    is_unanswerable = str(columns.get("unanswerable")).strip().lower() in TRUE
+    accepted = truths(columns.get("answer")) or ([NO_ANSWER] if is_unanswerable else [])
     if not accepted:
         return Score(None, "the row has no answer to compare with")
-    return Case(question, parsed.answer, accepted, parsed.is_well_tagged)
+    return Case(question, answer, accepted, truths(columns.get("incorrect_answers")), is_unanswerable)
 
 
 def _rules(case: Case) -> Score | None:

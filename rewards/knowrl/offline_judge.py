@@ -50,8 +50,11 @@ Spelled = list[tuple[str, bool]]  # words, each with whether it is written in ca
 class OfflineJudge:
     """Compare an answer with the truths by rules. This judge has nothing to reach, to check or to close."""
 
-    async def judge(self, question: str, answer: str, truths: Sequence[str]) -> Judgement:
-        """Always reach an outcome: no answer is unscorable."""
+    async def judge(
+        self, question: str, answer: str, truths: Sequence[str], falsehoods: Sequence[str] = ()
+    ) -> Judgement:
+        """Always reach an outcome: no answer is unscorable. What matches no truth is wrong, so falsehoods add
+        nothing."""
         if len(answer) > MAX_CHARS:
             return Judgement("wrong", f"longer than {MAX_CHARS} characters")
         question, said = usual_forms(question), usual_forms(answer)

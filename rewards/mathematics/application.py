@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rewards.mathematics.text import Token, Tokens, closing_bracket, is_letter, is_mark, nesting, text_key, unwrapped
+from rewards.mathematics.key import text_key
+from rewards.mathematics.text import Token, Tokens, closing_bracket, is_letter, is_mark, nesting, unwrapped
 
 MAX_ARGUMENT: Final = 120  # tokens: looking further would make deep nesting slow
 _CONSTANTS: Final = frozenset("π")

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Final
 
 from rewards.mathematics.algebra import ONE, Algebra, Quotient
@@ -10,9 +9,6 @@ from rewards.mathematics.colon import Clock
 from rewards.mathematics.numeral import Numeral
 from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.value import (
-    INFINITY,
-    MINUS_INFINITY,
-    REALS,
     Bag,
     Chain,
     Choice,
@@ -25,7 +21,6 @@ from rewards.mathematics.value import (
 )
 
 _TUPLE_BRACKETS: Final = (("(", ")"), (r"\langle", r"\rangle"))
-_LINE: Final = Row("(", ")", (MINUS_INFINITY, INFINITY))
 
 Values = Sequence[Value]
 Member = tuple[frozenset[str], Value]  # what it counts, how many
@@ -42,39 +37,37 @@ class _Comparison:
 
     def __init__(self, algebra: Algebra) -> None:
         self.algebra = algebra
-        self.of_shape: dict[type, Callable[..., bool]] = {
+        # the first of these that either side is, decides
+        self.of_either: dict[type, Callable[..., bool]] = {
+            Named: self.named,
+            Choice: self.choices,
+            Chain: self.chains,
+            Ratio: self.ratios,
+            Numeral: self.numerals,
+        }
+        self.of_both: dict[type, Callable[..., bool]] = {
             Scalar: self.scalars,
             Row: self.rows,
             Bag: self.lists,
             Grid: self.grids,
             Relation: self.relations,
-            Chain: self.chains,
             Clock: self.clocks,
         }
 
     def same(self, answer: Value, truth: Value) -> bool:
-        answer, truth = _plain(answer), _plain(truth)
         kinds = (type(answer), type(truth))
-        if Named in kinds:
-            return self.named(answer, truth)
-        if Choice in kinds:
-            return self.choices(answer, truth)
-        if kinds[0] is Chain and kinds[1] is not Chain:
-            return answer.holds and any(self.same(side, truth) for side in answer.sides)
-        if Ratio in kinds:
-            return self.ratios(answer, truth)
-        if Numeral in kinds:
-            return self.numerals(answer, truth)
+        for kind, compare in self.of_either.items():
+            if kind in kinds:
+                return compare(answer, truth)
         if kinds.count(Grid) == 1:
             answer, truth = _as_row(answer), _as_row(truth)
         if _is_assignment(answer) and _is_nameless_list(truth):
             return _has_order(truth) and self.in_order(_assigned(answer), truth.items)
         if _is_assignment(truth) and _is_nameless_list(answer):
             return _has_order(answer) and self.in_order(answer.items, _assigned(truth))
-        return type(answer) is type(truth) and self.same_shape(answer, truth)
-
-    def same_shape(self, answer: Value, truth: Value) -> bool:
-        compare = self.of_shape.get(type(answer))
+        if type(answer) is not type(truth):
+            return False
+        compare = self.of_both.get(type(answer))
         return compare(answer, truth) if compare else answer == truth
 
     # --- numbers ----------------------------------------------------------------------------------------------------
@@ -123,7 +116,7 @@ class _Comparison:
         if len(ones) != len(others) or not all(map(_is_nonzero, [*ones, *others])):
             return False
         pairs = list(zip(ones, others, strict=True))
-        if any(one.contradicts(other) for one, other in pairs):
+        if any(one.contradicts(other) or one.noun != other.noun for one, other in pairs):
             return False
         multiply = self.algebra.multiply
         values = [(one.in_unit_of(other, self.algebra), other.value) for one, other in pairs]
@@ -250,9 +243,12 @@ class _Comparison:
         multiple = self.algebra.multiply(t, self.algebra.number(factor))
         return self.algebra.equal(a, multiple)
 
-    def chains(self, answer: Chain, truth: Chain) -> bool:
-        r"""Whether both say the same of the same things: \log_4 8 = 3/2 is not \log_{36} 216 = 3/2."""
-        if answer.signs != truth.signs:
+    def chains(self, answer: Value, truth: Value) -> bool:
+        r"""Whether both say the same of the same things: \log_4 8 = 3/2 is not \log_{36} 216 = 3/2. A chain that holds
+        answers each of its sides."""
+        if not isinstance(truth, Chain):
+            return answer.holds and any(self.same(side, truth) for side in answer.sides)
+        if not isinstance(answer, Chain) or answer.signs != truth.signs:
             return False
         if self.same_sides(answer, truth):
             return True
@@ -264,43 +260,6 @@ class _Comparison:
         if is_of_numbers and answer.written != truth.written:
             return False
         return self.in_order(answer.sides, truth.sides)
-
-
-def scaled(grid: Grid, factor: Quotient, algebra: Algebra) -> Grid | None:
-    """The matrix times a number, None if not all its entries are plain values."""
-    if grid.is_determinant:
-        return None
-    rows = []
-    for row in grid.rows:
-        if not all(isinstance(entry, Scalar) and entry.unit is None for entry in row):
-            return None
-        rows.append(tuple(Scalar(algebra.multiply(factor, entry.value)) for entry in row))
-    return Grid(tuple(rows))
-
-
-def _plain(value: Value) -> Value:
-    """A set of one member is that member; the whole line is the real numbers, and without some points it is a union."""
-    if isinstance(value, Bag) and value.is_set and len(value.items) == 1:
-        return _plain(value.items[0])
-    if value == _LINE:
-        return REALS
-    is_difference = isinstance(value, Row) and value.opener == "∖" and len(value.items) == 2
-    return _punctured_line(value) if is_difference and value.items[0] == REALS else value
-
-
-def _punctured_line(value: Row) -> Value:
-    """ℝ without some numbers as the intervals between them."""
-    taken = value.items[1]
-    removed = taken.items if isinstance(taken, Bag) else (taken,)
-    if not all(_is_rational(item) for item in removed):
-        return value
-    points = sorted(removed, key=lambda point: point.value.number)
-    bounds = [MINUS_INFINITY, *points, INFINITY]
-    return Bag(tuple(Row("(", ")", pair) for pair in pairwise(bounds)))
-
-
-def _is_rational(value: Value) -> bool:
-    return isinstance(value, Scalar) and value.value.number is not None
 
 
 def _is_nonzero(value: Value) -> bool:

@@ -17,8 +17,9 @@ from rewards.mathematics import symbols
 from rewards.mathematics.algebra import MAX_BITS, Algebra, Quotient, Unreadable
 from rewards.mathematics.application import end_of_exponent, end_of_name
 from rewards.mathematics.functions import call
+from rewards.mathematics.key import text_key
 from rewards.mathematics.powers import logarithm, power, root
-from rewards.mathematics.text import Token, Tokens, closing_bracket, is_letter, is_mark, split, text_key
+from rewards.mathematics.text import Token, Tokens, closing_bracket, is_letter, is_mark, split
 
 MAX_DEPTH: Final = 60  # of nested groups, fractions, roots, functions and exponents; each costs up to six Python frames
 MAX_DIGITS: Final = MAX_BITS // 4  # of a literal or of its power of ten
@@ -41,6 +42,14 @@ _OPERATORS: Final = frozenset((r"\frac", r"\sqrt", r"\binom")) | symbols.ACCENTS
 def read_expression(tokens: Tokens, algebra: Algebra) -> Quotient:
     """The value of all the tokens together; `Unreadable` if they are not one expression or exceed a limit."""
     return _Reader(tokens, algebra).whole()
+
+
+def expression_or_none(tokens: Tokens, algebra: Algebra) -> Quotient | None:
+    """The value of all the tokens together, None if they have none."""
+    try:
+        return read_expression(tokens, algebra)
+    except Unreadable:
+        return None
 
 
 def exact(literal: str) -> Fraction:

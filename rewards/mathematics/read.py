@@ -3,42 +3,29 @@ r"""Tokens of a whole answer -> its shape: `x \in [0,1)`, `3 \text{ or } -5`, `\
 Every text has a shape. What cannot be read as mathematics, or exceeds a limit, is `Text` and equals only the same text.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 from rewards.mathematics import units
-from rewards.mathematics.algebra import Algebra, Quotient, Unreadable
+from rewards.mathematics.algebra import Algebra, Unreadable
 from rewards.mathematics.choice import split_choice
 from rewards.mathematics.colon import read_clock
-from rewards.mathematics.compare import scaled
-from rewards.mathematics.labels import Label, is_phrase, read_label
+from rewards.mathematics.key import segment, text_key
+from rewards.mathematics.labels import Label, is_phrase
+from rewards.mathematics.lists import VERDICT_LETTERS, bounds_twice, is_series, with_shared_label, without_integers
 from rewards.mathematics.numeral import read_numeral
-from rewards.mathematics.parse import CLOSERS, read_expression
-from rewards.mathematics.quantity import Scalar, is_range_or_code, read_quantity
-from rewards.mathematics.text import (
-    RELATIONS,
-    Token,
-    Tokens,
-    enclosed,
-    is_letter,
-    is_mark,
-    nesting,
-    segment,
-    split,
-    stripped,
-    text_key,
-)
+from rewards.mathematics.parse import CLOSERS, expression_or_none
+from rewards.mathematics.quantity import Scalar, read_quantity
+from rewards.mathematics.relations import RelationReader, reals_without
+from rewards.mathematics.text import RELATIONS, Token, Tokens, enclosed, is_letter, is_mark, nesting, split, stripped
 from rewards.mathematics.value import (
     INFINITY,
     MINUS_INFINITY,
     REALS,
     Bag,
-    Chain,
     Choice,
     Grid,
     Named,
     Ratio,
-    Relation,
     Row,
     Text,
     Value,
@@ -48,18 +35,11 @@ MAX_NESTING: Final = 12  # of brackets in brackets that are tuples, sets or inte
 MAX_ITEMS: Final = 64  # of a list: comparing without order is quadratic
 
 _EQUALS_WORDS: Final = ("is", "are", "equals")
-_FLIPPED: Final = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
 _MATRICES: Final = frozenset(("matrix", "pmatrix", "bmatrix", "Bmatrix", "smallmatrix", "array", "vmatrix", "Vmatrix"))
 _ROW_OPENERS: Final = ("(", "[", r"\langle")
 _ROW_CLOSERS: Final = (")", "]", r"\rangle")
-_UNNAMED: Final = (
-    "answer",
-    "final answer",
-    "ans",
-    "答",
-    "答案",
-    "故答案",
-)  # what stands behind these is the answer itself
+# what stands behind these is the answer itself
+_UNNAMED: Final = frozenset(("answer", "final answer", "ans", "答", "答案", "故答案"))
 _WORDS: Final = {
     "∅": r"\{ \}|no solution|no solutions|no real solution|no real solutions|empty set|none|there is no solution"
     "|there are no solutions",
@@ -69,15 +49,7 @@ _WORDS: Final = {
     REALS.key: r"\mathbbR|all real numbers|all reals|all real|real numbers",
 }
 _SYNONYMS: Final = {spelt: key for key, others in _WORDS.items() for spelt in others.split("|")}
-# words that answer one question each: in a list of them the order says which
-_VERDICTS: Final = frozenset(
-    "true false yes no right wrong correct incorrect odd even positive negative zero increasing decreasing "
-    "always sometimes never converges diverges convergent divergent rational irrational prime composite up down left "
-    "maximum minimum max min neither both acute obtuse male female".split()
-)
-
-
-_VERDICT_LETTERS: Final = ("TF", "YN")
+_LINE: Final = Row("(", ")", (MINUS_INFINITY, INFINITY))
 
 
 def read_answer(tokens: Tokens, algebra: Algebra) -> Value:
@@ -88,6 +60,7 @@ def read_answer(tokens: Tokens, algebra: Algebra) -> Value:
 class _Reader:
     def __init__(self, algebra: Algebra) -> None:
         self.algebra, self.nesting = algebra, 0
+        self.relations = RelationReader(algebra, self.side)
 
     # --- lists ------------------------------------------------------------------------------------------------------
     def answer(self, tokens: Tokens) -> Value:
@@ -105,14 +78,13 @@ class _Reader:
     def comma_list(self, tokens: Tokens) -> Value:
         parts, separators = split(tokens, (",", "and", "or"))
         items: list[Value] = []
-        for part in map(stripped, _without_integers(parts)):
+        for part in map(stripped, without_integers(parts)):
             if part:
                 items += self.both_signs(part)
-        items = _with_shared_label(items)
-        bounded = [item.label.key for item in items if _is_bounded(item)]
-        if "and" in separators and len(set(bounded)) < len(bounded):
+        items = with_shared_label(items)
+        if "and" in separators and bounds_twice(items):
             return Text(text_key(tokens))  # "x > 1 and x < 5" is no union
-        return self.bag(items, tokens, is_ordered=_is_series(items, separators))
+        return self.bag(items, tokens, is_ordered=is_series(items, separators))
 
     def bag(self, items: list[Value], tokens: Tokens, *, is_ordered: bool) -> Value:
         if len(items) == 1:
@@ -131,14 +103,13 @@ class _Reader:
             return [Text(text_key(tokens))]
         return [upper] if upper == lower else [upper, lower]
 
-    # --- items: relations between sides -----------------------------------------------------------------------------
+    # --- items: words, and relations between sides ------------------------------------------------------------------
     def item(self, tokens: Tokens) -> Value:
+        """ "Answer: 5", x = 5, 0 < x < 1, or one side."""
         words, rest = _split_words_and_colon(tokens)
         if words:
-            label = Label(text_key(words), is_words=True)
-            if label.key in _UNNAMED:
-                return self.answer(stripped(rest))
-            return Named(label, self.item(stripped(rest)))
+            key = text_key(words)
+            return self.named(key, rest) or Named(Label(key, is_words=True), self.item(stripped(rest)))
         sides, signs = split(tokens, (*RELATIONS, *_EQUALS_WORDS))
         signs = ["=" if sign in _EQUALS_WORDS else sign for sign in signs]
         if signs and not sides[0] and signs[0] in "=≈":
@@ -147,153 +118,12 @@ class _Reader:
             return self.side(sides[0])
         if not all(sides):
             return self.side(tokens)
-        if any(sign in _FLIPPED for sign in signs):
-            return self.inequality(sides, signs)
-        if len(signs) > 1:
-            return self.equalities(sides, signs)
-        if signs[0] == "≠":
-            return self.inequation(*sides)
-        return self.equation(sides[0], signs[0], sides[1])
+        answer = self.named(text_key(sides[0]), sides[1]) if signs == ["="] else None
+        return answer or self.relations.read(sides, signs)
 
-    def equalities(self, sides: list[Tokens], signs: list[str]) -> Value:
-        """x = 3 + 4 = 7 as x = 7 if every link holds; otherwise a chain."""
-        label = read_label(sides[0])
-        if label is not None and set(signs) == {"="}:
-            rest = self.chain(sides[1:], signs[1:])
-            if rest.holds:
-                return Named(label, rest.sides[-1])
-        return self.chain(sides, signs)
-
-    def chain(self, sides: Sequence[Tokens], signs: Sequence[str]) -> Chain:
-        values = tuple(map(self.side, sides))
-        written = tuple(map(_leaves, sides))
-        first, *others = values
-        are_equal = all(self.is_equal(first, other) for other in others)
-        return Chain(tuple(signs), values, written, holds=are_equal and set(signs) == {"="})
-
-    def is_equal(self, one: Value, other: Value) -> bool:
-        """Whether an equation of two values holds whatever the variables are."""
-        if not isinstance(one, Scalar) or not isinstance(other, Scalar):
-            return False
-        return one.equals(other, self.algebra)
-
-    def equation(self, left: Tokens, sign: str, right: Tokens) -> Value:
-        """x = 5 under its name, x + y = 5 too; other equations in variables as a relation, the rest as two sides."""
-        left, right = _label_first(left, right)
-        label = read_label(left)
-        if label is not None and label.key in _UNNAMED:
-            return self.answer(stripped(right))
-        if label is None and enclosed(left) and self.is_point(self.side(left)):  # (x, y) = (1, 2)
-            label = Label(text_key(left))
-        values = self.expression(left), self.expression(right)
-        if None in values:
-            return Named(label, self.side(right)) if label else self.chain([left, right], [sign])
-        difference = self.algebra.subtract(*values)
-        if label is not None or self.is_term_with_value(*values):
-            return Named(label, self.side(right), Relation("=", difference))
-        if sign == "=" and self.is_equation(*values, difference):
-            return Relation("=", difference)
-        return self.chain([left, right], [sign])
-
-    def is_equation(self, left: Quotient, right: Quotient, difference: Quotient) -> bool:
-        """Whether the sides have variables and none cancels: x + C = x has no more to say than its two sides."""
-        variables = self.algebra.variables
-        remaining = variables(difference)
-        return bool(remaining) and remaining == variables(left) | variables(right)
-
-    def inequation(self, left: Tokens, right: Tokens) -> Value:
-        """x ≠ 3 as the numbers without 3; any other as a relation, or a chain if it has no value."""
-        left, right = _label_first(left, right)
-        values = self.expression(left), self.expression(right)
-        if None in values:
-            return self.chain([left, right], ["≠"])
-        label = read_label(left)
-        if label is not None and values[1].number is not None:
-            taken = Scalar(values[1])
-            return Named(label, Row("∖", "∖", (REALS, taken)))
-        difference = self.algebra.subtract(*values)
-        if self.algebra.variables(difference):
-            return Relation("≠", difference)
-        return self.chain([left, right], ["≠"])
-
-    def is_term_with_value(self, left: Quotient, right: Quotient) -> bool:
-        """Whether the equation gives the value of a term in several variables: x + y = 5."""
-        if self.algebra.is_opaque(left) or self.algebra.variables(right):
-            return False
-        return len(self.algebra.variables(left)) > 1
-
-    def is_point(self, side: Value) -> bool:
-        """Whether the left side is a tuple of variables."""
-        return isinstance(side, Row) and all(map(_is_variable_value, side.items))
-
-    def inequality(self, sides: list[Tokens], signs: list[str]) -> Value:
-        """0 < x ≤ 1 as x in (0, 1]; x > 3 as x in (3, ∞); any other as one relation or a chain."""
-        if all(sign in ">≥" for sign in signs):
-            sides = sides[::-1]
-            signs = [_FLIPPED[sign] for sign in reversed(signs)]
-        if not all(sign in "<≤" for sign in signs):
-            return self.chain(sides, signs)
-        interval = self.interval(sides, signs)
-        if interval is not None:
-            return interval
-        return self.two_sided(sides, signs) or self.chain(sides, signs)
-
-    def two_sided(self, sides: list[Tokens], signs: list[str]) -> Relation | None:
-        """The inequality of two sides, None for three, or without a variable."""
-        values = [self.expression(side) for side in sides]
-        if len(sides) != 2 or None in values:
-            return None
-        difference = self.algebra.subtract(*values)
-        return Relation(signs[0], difference) if self.algebra.variables(difference) else None
-
-    def interval(self, sides: list[Tokens], signs: list[str]) -> Value | None:
-        """The interval of the one variable between numbers, increasing signs given: 0 < x ≤ 1, -x < 3; None if it is
-        anything else."""
-        places = [at for at, side in enumerate(sides) if _is_variable(side)]
-        if len(sides) > 3 or len(places) != 1:
-            return None
-        at = places[0]
-        if len(sides) == 3 and at != 1:
-            return None
-        low, high = MINUS_INFINITY, INFINITY
-        opener, closer = "(", ")"
-        if at > 0:
-            low = self.bound(sides[at - 1])
-            opener = "[" if signs[at - 1] == "≤" else "("
-        if at + 1 < len(sides):
-            high = self.bound(sides[at + 1])
-            closer = "]" if signs[at] == "≤" else ")"
-        if low is None or high is None:
-            return None
-        row = Row(opener, closer, (low, high))
-        label = Label(sides[at][-1].text)
-        if len(sides[at]) == 1:
-            return Named(label, row)
-        return Named(label, self.mirrored(row), self.two_sided(sides, signs))  # -x
-
-    def bound(self, tokens: Tokens) -> Scalar | None:
-        """The number that bounds an interval, None for anything else."""
-        side = self.side(tokens)
-        is_number = isinstance(side, Scalar) and not self.algebra.variables(side.value)
-        return side if is_number else None
-
-    def mirrored(self, row: Row) -> Row:
-        """What x is in where -x is in the interval."""
-        low, high = row.items
-        opener = "[" if row.closer == "]" else "("
-        closer = "]" if row.opener == "[" else ")"
-        return Row(opener, closer, (self.opposite(high), self.opposite(low)))
-
-    def opposite(self, bound: Value) -> Value:
-        if isinstance(bound, Scalar):
-            return Scalar(self.algebra.negate(bound.value), bound.unit)
-        return MINUS_INFINITY if bound == INFINITY else INFINITY
-
-    def expression(self, tokens: Tokens) -> Quotient | None:
-        try:
-            return read_expression(tokens, self.algebra)
-        except Unreadable:
-            return None
+    def named(self, key: str, tokens: Tokens) -> Value | None:
+        """What is called the answer; None if the words name anything else."""
+        return self.answer(stripped(tokens)) if key in _UNNAMED else None
 
     # --- sides: one value, or brackets ------------------------------------------------------------------------------
     def side(self, tokens: Tokens) -> Value:
@@ -316,7 +146,7 @@ class _Reader:
             parts, found = split(unions, (sign,))
             if found and all(parts):
                 items = tuple(self.side(part) for part in parts)
-                return Bag(items) if sign == "∪" else Row(sign, sign, items)
+                return Bag(items) if sign == "∪" else _difference(items)
         return self.ratio(tokens) or self.quantity(tokens)
 
     def ratio(self, tokens: Tokens) -> Value | None:
@@ -329,7 +159,7 @@ class _Reader:
         if colons and all(parts):
             return Ratio(tuple(map(self.side, parts)), clock)
         parts, _ = split(tokens, ("to",))
-        if len(parts) == 2 and all(map(self.expression, parts)):
+        if len(parts) == 2 and all(expression_or_none(part, self.algebra) for part in parts):
             return Ratio(tuple(map(self.side, parts)), is_range=True)
         return None
 
@@ -355,9 +185,11 @@ class _Reader:
         value = self.answer_within(inner)
         return None if isinstance(value, Text) else value
 
-    def row(self, opener: str, closer: str, parts: list[Tokens]) -> Row | Grid:
+    def row(self, opener: str, closer: str, parts: list[Tokens]) -> Value:
         """A tuple or an interval; [[1,2],[3,4]] is a matrix."""
         row = Row(opener, closer, tuple(map(self.answer_within, parts)))
+        if row == _LINE:
+            return REALS
         rows = [item.items for item in row.items if isinstance(item, Row) and item.opener == "["]
         has_equal_rows = len(rows) == len(parts) and len(set(map(len, rows))) == 1
         return Grid(tuple(rows)) if opener == "[" and has_equal_rows else row
@@ -379,7 +211,7 @@ class _Reader:
             return Text("∅")
         listed = self.answer(inner)
         is_list = isinstance(listed, Bag) and not listed.is_set
-        return Bag(listed.items if is_list else (listed,), is_set=True)
+        return Bag(listed.items, is_set=True) if is_list else listed  # of one member: that member
 
     def environment(self, name: str, inner: Tokens) -> Value | None:
         if name in _MATRICES:
@@ -406,18 +238,24 @@ class _Reader:
         """A number times a matrix; None if this is anything else."""
         kinds = [token.kind for token in tokens]
         start = kinds.index("begin") if "begin" in kinds else 0
-        factor = self.expression(tokens[:start])
+        factor = expression_or_none(tokens[:start], self.algebra)
         if factor is None or not enclosed(tokens[start:]):
             return None
         grid = self.side(tokens[start:])
-        return scaled(grid, factor, self.algebra) if isinstance(grid, Grid) else None
+        if not isinstance(grid, Grid) or grid.is_determinant:
+            return None
+        entries = [entry for row in grid.rows for entry in row]
+        if not all(isinstance(entry, Scalar) and entry.unit is None for entry in entries):
+            return None
+        rows = [tuple(Scalar(self.algebra.multiply(factor, entry.value)) for entry in row) for row in grid.rows]
+        return Grid(tuple(rows))
 
     def quantity(self, tokens: Tokens) -> Value:
         key = text_key(tokens)
         if key in _SYNONYMS:
             return Text(_SYNONYMS[key])
         texts = {token.text for token in tokens}
-        if len(tokens) > 1 and any(texts <= set(pair) for pair in _VERDICT_LETTERS):  # T F T is no product
+        if len(tokens) > 1 and any(texts <= set(pair) for pair in VERDICT_LETTERS):  # T F T is no product
             return Text(key)
         word = tokens[0].text.casefold()
         try:
@@ -429,46 +267,6 @@ class _Reader:
             return read_quantity(tokens, self.algebra)
         except Unreadable:
             return Text(key)
-
-
-def _label_first(left: Tokens, right: Tokens) -> tuple[Tokens, Tokens]:
-    """5 = x as x = 5."""
-    is_turned = read_label(left) is None and read_label(right) is not None
-    return (right, left) if is_turned else (left, right)
-
-
-def _with_shared_label(items: list[Value]) -> list[Value]:
-    """x = 3, 5 as x = 3, x = 5."""
-    if len(items) < 2 or not isinstance(items[0], Named):
-        return items
-    label = items[0].label
-    return [Named(label, item) if isinstance(item, Scalar) else item for item in items]
-
-
-def _is_bounded(item: Value) -> bool:
-    """Whether the item says which interval a variable is in."""
-    if not isinstance(item, Named) or item.label is None:
-        return False
-    return isinstance(item.value, Row)
-
-
-def _is_variable_value(item: Value) -> bool:
-    atom = item.value.lone_atom if isinstance(item, Scalar) else None
-    return atom is not None and "(" not in atom
-
-
-def _is_series(items: Sequence[Value], separators: Sequence[str]) -> bool:
-    """Whether a list answers one question after the other, so that its order counts: "true, false", "hot, cold",
-    "T, F, T". But "red and blue" is one answer, the statements ①, ③ too, and "鸡3只, 兔5只" says what is what."""
-    words = [item.key.casefold() for item in items if isinstance(item, Text)]
-    words = [word for word in words if not any(map(str.isdigit, word))]
-    is_one_answer = "and" in separators or "or" in separators
-    if len(words) > 1 and not is_one_answer:
-        return True
-    if sum(word in _VERDICTS for word in words) > 1 or len(set(words)) < len(words):
-        return True
-    letters = {item.value.lone_atom for item in items if isinstance(item, Scalar)}
-    return len(items) > 1 and bool(letters) and any(letters <= set(pair) for pair in _VERDICT_LETTERS)
 
 
 def _has_both_signs(tokens: Tokens) -> bool:
@@ -496,44 +294,10 @@ def _split_words_and_colon(tokens: Tokens) -> tuple[Tokens, Tokens]:
     return (words, parts[1]) if is_label else ([], tokens)
 
 
-def _leaves(tokens: Tokens) -> tuple[str, ...]:
-    """The numbers, names and functions of a side, sorted; nothing for a number as it is written."""
-    kept = [token for token in tokens if token.text not in ("{", "}", "(", ")")]
-    has_sign_inside = any(is_mark(token, "+-") for token in kept[1:])
-    is_number = all(token.kind == "number" or token.text in (r"\frac", "/", "-", "+") for token in kept)
-    if is_number and not has_sign_inside and not is_range_or_code(kept):
-        return ()
-    return tuple(sorted(token.text for token in kept if token.text not in ("*", "/", r"\frac")))
-
-
-def _is_variable(side: Tokens) -> bool:
-    """Whether the side is x or -x."""
-    letter = side[1:] if is_mark(side[0], "-") else side
-    return len(letter) == 1 and is_letter(letter[0]) and letter[0].text not in "πei"
-
-
 def _ranges_over_reals(tokens: Tokens) -> bool:
     r"""Whether a set is said to be of all x, or all x \in \mathbb{R}, with some condition."""
     texts = [token.text for token in tokens[1:]]
     return bool(tokens) and is_letter(tokens[0]) and texts in ([], ["∈", r"\mathbbR"])
-
-
-def _without_integers(parts: list[Tokens]) -> list[Tokens]:
-    """`k\\pi, k \\in \\mathbb{Z}` without its last part, which only says what a k in an answer means; not so with x >
-    1, x \\in \\mathbb{Z}."""
-    *answers, last = parts
-    texts = [[token.text for token in part] for part in answers]
-    if [token.text for token in last[1:]] != ["∈", r"\mathbbZ"]:
-        return parts
-    if any(sign in text for text in texts for sign in "<>≤≥≠∈≈"):
-        return parts
-    variable = last[0].text
-    is_used = any(variable in _right_side(text) for text in texts)
-    return answers if is_used and variable in ("k", "m", "n") else parts
-
-
-def _right_side(texts: list[str]) -> list[str]:
-    return texts[texts.index("=") + 1 :] if "=" in texts else texts
 
 
 def _union_sign(tokens: Tokens, at: int) -> Token:
@@ -543,3 +307,11 @@ def _union_sign(tokens: Tokens, at: int) -> Token:
         return token
     is_union = tokens[at - 1].kind == "close" and tokens[at + 1].kind == "open"
     return token._replace(kind="mark", text="∪") if is_union else token
+
+
+def _difference(sets: tuple[Value, ...]) -> Value:
+    """The first set without the others; ℝ without some numbers as the intervals between them."""
+    whole, *taken = sets
+    points = taken[0].items if len(taken) == 1 and isinstance(taken[0], Bag) else taken
+    are_numbers = all(isinstance(point, Scalar) and point.value.number is not None for point in points)
+    return reals_without(points) if whole == REALS and are_numbers else Row("∖", "∖", sets)

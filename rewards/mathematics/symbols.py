@@ -97,6 +97,8 @@ CHARACTERS: Final[dict[int, str]] = {
             "ø": "∅",
             "⌀": "∅",
             "∶": ":",
+            "⇒": r"\Rightarrow ",
+            "∴": r"\therefore ",
             "…": r"\dots ",
             "⋯": r"\dots ",
             "、": ", ",
@@ -218,12 +220,12 @@ _IGNORED: Final = (
     "checkmark blacksquare qed QED"
 )
 # environments that only line formulas up: their rows are read one after the other
-_ALIGNMENTS: Final = "align aligned alignat alignedat gather gathered split equation displaymath multline"
+_ALIGNMENTS: Final = "align aligned alignat alignedat gather gathered split equation displaymath multline center"
 _BLANKS: Final = ", ; : quad qquad enspace thinspace space"
 _TEXT_FONTS: Final = (
     "text textbf textit textrm texttt textsf textnormal textup mbox hbox emph mathrm operatorname underline"
 )
-_FUNCTIONS: Final = "sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arccot ln log lg exp"
+_FUNCTIONS: Final = "sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arccot ln log lg exp abs"
 _ACCENTS: Final = "vec overrightarrow overline bar hat widehat tilde widetilde dot ddot triangle angle overarc"
 
 IGNORED: Final = frozenset("\\" + name for name in _IGNORED.split())

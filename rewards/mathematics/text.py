@@ -1,16 +1,16 @@
-r"""Untrusted LaTeX, Unicode or plain text -> tokens of one small vocabulary, and -> the key by which texts are
-compared.
+r"""Untrusted LaTeX, Unicode or plain text -> tokens of one small vocabulary, and how to walk through them.
 
 Nothing here knows mathematics: `\frac{1}{2}` is seven tokens. Reading them is the work of `parse.py` and `read.py`.
 Time is linear in the text.
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
 from rewards.mathematics import symbols, units
+from rewards.mathematics.clean import clean
 
 
 class Token(NamedTuple):
@@ -22,42 +22,6 @@ class Token(NamedTuple):
 MAX_OUTER_BRACES: Final = 3  # that are taken off an answer: \boxed{\boxed{5}}
 RELATIONS: Final = "=≈<>≤≥≠∈"
 Tokens = Sequence[Token]
-
-_SUPERSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUPERSCRIPTS)}]+")
-_SUBSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUBSCRIPTS)}]+")
-_REWRITES: Final = [
-    (re.compile(pattern), new)
-    for pattern, new in (
-        (r"^(\*\*|__|')([^*]+)\1$", r"\2"),  # bold or code in Markdown
-        (r"==+", "="),
-        (r"(?:等于|为|是)(?=\$?[-+ 0-9A-Za-z\\(])", r"\\text{ is }"),
-        (r"\*\*(?= ?[-+({\\\w])", "^"),  # a power in ASCII
-        (r">=(?!=)", "≥"),
-        (r"(?<!<)<=(?![=>])", "≤"),
-        (r"(?<=[A-Za-z ])!=(?!=)", "≠"),  # 3!=6 is about a factorial
-        (r"\^ ?(?:\{ ?\\(?:circ|degree) ?\}|\\(?:circ|degree)(?![A-Za-z]))", "°"),
-        (r"\^ ?(?:\{ ?\\prime ?\}|\\prime(?![A-Za-z]))", "'"),
-        (r"\.\.\.+", r"\\dots "),
-        (r"(?<![A-Za-z\\])([AaPp])\. ?[Mm]\.(?![A-Za-z])", r"\1m"),
-        (r"(?<=[0-9])(?:\\[,;: ]|~)(?=[0-9])", " "),
-        (r"(?<=[0-9]),\\! ?(?=[0-9]{3}(?![0-9]))", ""),  # thousands: 1,\! 234
-        (r"\\! ?", ""),
-        (r"(?<![0-9])0\{,\}(?=[0-9])", "0."),  # `{,}` before three digits groups thousands,
-        (r"(?<=[0-9])\{,\}(?=[0-9]{3}(?![0-9]))", ""),
-        (r"(?<=[0-9])\{,\}(?=[0-9])", "."),  # anywhere else it is a decimal comma
-        (r"\\(left|right) ?\.", ""),
-        (r"\\[dtc]?frac ?([0-9]) ?([0-9])", r"\\frac{\1}{\2}"),
-        (r"\\(?:text)?color ?\{[A-Za-z]*\}|\\f?colorbox(?: ?\{[A-Za-z]*\})+(?= ?\{)", " "),
-        (r"\\[hv]space\*? ?\{[^{}]*\}|\\[hv]?phantom ?\{[^{}]*\}|\\(?:label|tag) ?\{[^{}]*\}", " "),
-        (r"\\bbox ?\[[^\[\]]*\]", " "),
-        (r"(\\begin ?\{[a-z]+\*?\}) ?\[[tbc]\]", r"\1"),
-        (r"\{ ?: ?\}", ":"),
-        (r"^(?:=>|\\rightarrow(?![A-Za-z])|→) ?", ""),
-        (r"(\\begin ?\{array\}) ?\{[^{}]*\}", r"\1"),
-        (r"(\\\\) ?\[[0-9.]+ ?[a-z]{2}\]", r"\1"),
-        (r"\\mathbb ?\{? ?([A-Z]) ?\}?", r"\\mathbb\1 "),
-    )
-]
 
 _THOUSANDS: Final = (
     r"(?<![0-9],)[1-9][0-9]{0,2}(?:(?: [0-9]{3})+(?![0-9/])|(?:,[0-9]{3})+(?![0-9]|,[0-9]))(?:\.[0-9]+)?"
@@ -76,41 +40,13 @@ _BRACKET: Final = re.compile(
     r"(?P<opening>[(\[]|\\\{|\\l(?:brace|brack|angle|floor|ceil)(?![A-Za-z]))"
     r"|[)\]]|\\\}|\\r(?:brace|brack|angle|floor|ceil)(?![A-Za-z])"
 )
-_DOLLAR: Final = re.compile(r"(?<!\\)\$")
 _GREEK_LETTER: Final = re.compile(f"([{''.join(sorted(set(symbols.GREEK.values())))}])")
 _AROUND: Final = (",", ".", ";", ":", '"', r"\\")  # punctuation around an answer, or a new line at its end
-_PUNCTUATION: Final = frozenset((r"\{", r"\}", r"\\", *"\\()[]{}.,:;?!…'\"|-_*&~@#\ufffd"))
-
-
-def clean(text: str) -> str:
-    """One spelling for Unicode's many: no control characters or lone surrogates, ASCII digits and operators, single
-    spaces."""
-    text = text.translate(symbols.CHARACTERS)
-    text = _SUPERSCRIPT_RUN.sub(_superscript, text)
-    text = _SUBSCRIPT_RUN.sub(_subscript, text)
-    text = " ".join(text.split())
-    if r"\begin" not in text:  # escaped twice: \\frac; in a matrix \\ ends a row
-        text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
-    for pattern, new in _REWRITES:
-        text = pattern.sub(new, text)
-    # an even number of dollars delimits formulas; an odd one holds a price
-    are_delimiters = len(_DOLLAR.findall(text)) % 2 == 0
-    return _DOLLAR.sub("" if are_delimiters else r"\\$", text).strip()
-
-
-def _superscript(run: re.Match) -> str:
-    digits = "".join(symbols.SUPERSCRIPTS[character] for character in run[0])
-    return f"^{{{digits}}}"
-
-
-def _subscript(run: re.Match) -> str:
-    digits = "".join(symbols.SUBSCRIPTS[character] for character in run[0])
-    return f"_{{{digits}}}"
 
 
 def tokenize(text: str) -> list[Token]:
-    """Tokens of `clean`ed text, in order. Any text has some reading: an unknown character becomes a mark."""
-    tokens = _without_alignment(_Tokenizer(text).tokens)
+    """The tokens of any text, in order: an unknown character becomes a mark."""
+    tokens = _without_alignment(_Tokenizer(clean(text)).tokens)
     for _ in range(MAX_OUTER_BRACES):
         if len(tokens) > 2 and tokens[0].text == "{" and enclosed(tokens):
             tokens = tokens[1:-1]
@@ -356,74 +292,3 @@ def unwrapped(tokens: Tokens) -> list[Token]:
         else:
             kept.append(token)
     return kept
-
-
-def text_key(tokens: Iterable[Token]) -> str:
-    """The normal form of something that has no value: words without case and articles, numbers without idle zeros."""
-    kept = unwrapped([token for token in tokens if not (token.kind == "mark" and token.text in ('"', "."))])
-    prose = any(token.kind == "word" for token in kept)
-    parts = []
-    for at, token in enumerate(kept):
-        lower = token.text.casefold()
-        if token.kind == "number" and token.text.replace(".", "", 1).isdigit():
-            parts.append(_without_idle_zeros(token.text))
-        elif _is_article(kept, at):
-            continue
-        elif token.kind == "word":
-            parts.append(str(units.NUMBER_WORDS.get(lower, lower)))
-        else:
-            parts.append(lower if prose else token.text)
-    return " ".join(parts)
-
-
-def _without_idle_zeros(number: str) -> str:
-    whole, _, decimals = number.partition(".")
-    decimals = decimals.rstrip("0")
-    return f"{whole or 0}.{decimals}" if decimals else whole or "0"
-
-
-def _is_article(tokens: Tokens, at: int) -> bool:
-    """Whether the word is a mere article; a bare "a" (a name) is one only where a noun follows it and nothing stands
-    before it."""
-    if len(tokens) == 1 or tokens[at].text.casefold() not in ("the", "a", "an"):
-        return False
-    if tokens[at].kind == "word":
-        return True
-    after = tokens[1]
-    if at or after.kind != "word" or len(after.text) <= 2 or not after.spaced:
-        return False
-    return after.text.casefold() not in units.MEANING_AFTER | units.SHORT_WORDS
-
-
-def same_word(one: Tokens, other: Tokens) -> bool:
-    r"""Whether both are letters alone and spell the same, \text{AC}, \overline{AC} and AC; two products, AC and ac, are
-    left to algebra."""
-    segments = segment(one), segment(other)
-    ours, theirs = segments[0] or one, segments[1] or other
-    kinds = {token.kind for token in (*ours, *theirs)}
-    if not kinds <= {"word", "name"}:
-        return False
-    spelt, other_spelt = _spelt(ours), _spelt(theirs)
-    if any(segments):
-        return spelt == other_spelt
-    return "word" in kinds and spelt.casefold() == other_spelt.casefold()
-
-
-def _spelt(tokens: Tokens) -> str:
-    return "".join(token.text for token in tokens)
-
-
-def segment(tokens: Tokens) -> list[Token]:
-    r"""The two end points of a segment, \overline{CD}; nothing if it is anything else."""
-    texts = [token.text for token in tokens]
-    if texts[:2] != [r"\overline", "{"] or texts[-1] != "}":
-        return []
-    points = list(tokens[2:-1])
-    is_pair = re.fullmatch("[A-Z]{2}", _spelt(points))
-    return points if is_pair else []
-
-
-def has_content(tokens: Tokens) -> bool:
-    """False for an answer of nothing but punctuation, dots and brackets: "…", ":", "?"; but {} is the empty set."""
-    texts = [token.text for token in tokens]
-    return texts == [r"\{", r"\}"] or any(text not in _PUNCTUATION for text in texts)

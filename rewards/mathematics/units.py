@@ -18,8 +18,8 @@ _AFTER: Final = (
     "tenth tenths twelfth twelfths sixteenth sixteenths hundredth hundredths thousandth thousandths "
     "mil lakh lakhs crore crores "
     "between from if when where with at most least below negative minus plus squared cubed factorial over under is are "
-    "was wrong incorrect maybe either both except unless until through but instead "
-    "thirty forty fifty sixty seventy eighty ninety repeating repeated recurring periodic googol"
+    "noon midnight morning afternoon evening was wrong incorrect maybe either both except unless until "
+    "through but instead thirty forty fifty sixty seventy eighty ninety repeating repeated recurring periodic googol"
 )
 _AFTERWARDS: Final = (
     "total altogether overall combined together in of the an a all each apiece more left only extra additional "

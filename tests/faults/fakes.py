@@ -274,3 +274,48 @@ def steers_the_terminal() -> None:
 
     decode = Policy.decode
     Policy.decode = lambda self, completion: f"\x1b]0;pwned\x07\x1b[2J\u202e\x9b{decode(self, completion)}\r"
+
+
+def full_disk_under_the_tokenizer() -> None:
+    """The limit on the size of files is low while the tokenizer is saved, from its second time on."""
+    import resource
+
+    from transformers import PreTrainedTokenizerBase
+
+    save, calls = PreTrainedTokenizerBase.save_pretrained, []
+
+    def limited(self, *arguments, **options):
+        calls.append(1)
+        if len(calls) > 1:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+        try:
+            return save(self, *arguments, **options)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    PreTrainedTokenizerBase.save_pretrained = limited
+
+
+def endless_template() -> None:
+    """A template may compute for a fifth of a second."""
+    import grpo.data.prompts
+
+    grpo.data.prompts.TEMPLATE_SECONDS = 0.2
+
+
+def prints_what_it_was_told(prompts, completions, **columns):
+    """A reward that repeats its configuration's secrets in its errors, on stdout and in its reasons."""
+    print("told", os.environ["A_PLAIN_NAME"], flush=True)
+    raise RuntimeError(f"it was {os.environ['A_PLAIN_NAME']} and {os.environ['JUDGES_LOGIN']}")
+
+
+def loses_files(prompts, completions, **columns):
+    """In the second step, deletes the files of the run that the environment names."""
+    loses_files.calls += 1
+    if loses_files.calls == 3:
+        for name in os.environ["LOST"].split(","):
+            os.unlink(os.path.join(os.environ["RUN_DIR"], name))
+    return early_letters(prompts, completions, **columns)
+
+
+loses_files.calls = 0

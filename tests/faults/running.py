@@ -108,7 +108,7 @@ class Processes:
 
     def __exit__(self, *exception: object) -> None:
         self.parent.stdin.close()
-        self.parent.wait(10)
+        self.parent.wait(TIMEOUT_S)
 
     def ask(self, request: dict):
         self.parent.stdin.write(json.dumps(request) + "\n")

@@ -7,8 +7,9 @@ import signal
 
 import pytest
 import torch
+from making import TEMPLATE
 from running import is_message, lines, state, weights, write_config
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from grpo.run import checkpoint
 
@@ -52,6 +53,18 @@ def test_a_full_disk_during_a_save(processes, chat_checkpoint, finished, tmp_pat
     assert processes.train(config, "resume_from_checkpoint=true").code == 0
     saved, wanted = weights(tmp_path / "run"), weights(finished / "run")
     assert all(torch.equal(saved[name], wanted[name]) for name in wanted)
+
+
+def test_a_full_disk_under_the_tokenizer(processes, chat_checkpoint, tmp_path):
+    """Its library is written in Rust and raises a bare Exception. First a checkpoint, then final/ meets the limit."""
+    config = write_config(tmp_path, chat_checkpoint, max_steps=2)
+    full = processes.train(config, setup="full_disk_under_the_tokenizer")
+    assert full.code == 6 and is_message(full.stderr) and "checkpoint-2" in full.stderr, full.stderr
+    assert [folder.name for folder in checkpoint.checkpoints(tmp_path / "run")] == ["checkpoint-1"]
+    config = write_config(tmp_path, chat_checkpoint, "once", max_steps=1, save_steps=0)
+    full = processes.train(config, setup="full_disk_under_the_tokenizer")
+    assert full.code == 6 and is_message(full.stderr) and state(tmp_path / "once")["exit_code"] == 6
+    assert sorted(path.name for path in (tmp_path / "once").glob("final*")) == []
 
 
 def test_a_full_disk_under_the_final_weights(processes, copy, tmp_path):
@@ -258,3 +271,38 @@ def test_another_number_of_processes_or_another_data_set_does_not_resume(process
     config.write_text(text.replace(data, str(other)))
     child = processes.train(config, "resume_from_checkpoint=true")
     assert child.code == 2 and is_message(child.stderr) and "dataset_id_or_path" in child.stderr
+
+
+# --- inputs that have changed ---------------------------------------------------------------------------------------
+
+
+def write_other_weights(folder, model):
+    path = model / "model.safetensors"
+    tensors = {name: value * 1.5 if "norm" in name else value for name, value in load_file(path).items()}
+    save_file(tensors, path, {"format": "pt"})
+
+
+OTHER_TEMPLATE = TEMPLATE.replace("assistant", "helper")
+CHANGED_INPUTS = {
+    "base_weights": write_other_weights,
+    "chat_template": lambda folder, model: (model / "chat_template.jinja").write_text(OTHER_TEMPLATE),
+    "dataset": lambda folder, model: (folder / "questions.jsonl").write_text('{"question": "x", "answer": "y"}\n'),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED_INPUTS)
+def test_an_input_that_has_changed_stops_the_resume_unless_it_is_allowed(processes, chat_checkpoint, tmp_path, name):
+    shutil.copytree(chat_checkpoint, tmp_path / "model")
+    config = write_config(tmp_path, tmp_path / "model", max_steps=3)
+    assert processes.train(config, "max_steps=1").code == 0
+    CHANGED_INPUTS[name](tmp_path, tmp_path / "model")
+    before = (tmp_path / "run" / "metrics.jsonl").read_text()
+    child = processes.train(config, "resume_from_checkpoint=true")
+    assert child.code == 2 and is_message(child.stderr), child.stderr
+    assert f"another {name.replace('_', ' ')}" in child.stderr and f"allow_changes={name}" in child.stderr
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before and state(tmp_path / "run")["exit_code"] == 2
+    other = [input for input in CHANGED_INPUTS if input != name]
+    assert processes.train(config, "resume_from_checkpoint=true", f"allow_changes={','.join(other)}").code == 2
+    assert processes.train(config, "resume_from_checkpoint=true", f"allow_changes={name}").code == 0
+    assert [line["step"] for line in lines(tmp_path / "run")] == [1, 2, 3]
+    assert processes.train(config, "resume_from_checkpoint=true", "max_steps=4").code == 0  # it is the run's own now

@@ -11,8 +11,9 @@ import pytest
 import torch
 from api_server import ApiServer, fails, replies_with, says
 from making import TEMPLATE, write_chat_checkpoint
-from running import ROOT, is_message, state, write_config
+from running import ROOT, is_message, lines, state, write_config
 
+from grpo.config.values import expand_variables
 from grpo.data.prompts import load_tokenizer
 from grpo.errors import UserError, escape, is_secret_name, redact
 from grpo.model.lora import Build
@@ -93,6 +94,62 @@ def test_a_secret_does_not_get_into_the_configuration(processes, chat_checkpoint
         )
     )
     assert child.code == 2 and leaks(child, tmp_path / "run") == []
+
+
+def test_values_of_variables_that_the_configuration_names_are_secrets_whatever_their_name(
+    processes, chat_checkpoint, tmp_path
+):
+    """In system_prompt, which is in every prompt, in run_name, and as the judge's key; the last has the value of
+    another one as its beginning. What was written in the file stays in config.resolved.yaml, and the run resumes."""
+    named = {
+        "A_PLAIN_NAME": 'canary-plain "4b6f"\\',
+        "TEAM": "canary-team-aa10",
+        "JUDGES_LOGIN": "canary-team-aa10-and-more",
+    }
+    keys = {
+        "system_prompt": "You are ${A_PLAIN_NAME}.",
+        "run_name": "${TEAM}",
+        "judge_api_key_env": "JUDGES_LOGIN",
+        "judge_model": "m",
+        "report_to": ["tensorboard"],
+        "num_completions_to_print": 4,
+    }
+    with ApiServer(default=fails(400, message=f"no {named['JUDGES_LOGIN']}")) as server:
+        keys |= {"reward_funcs": ["correctness"], "judge_base_url": server.url, "max_unscored": 1.0}
+        child = processes.train(write_config(tmp_path, chat_checkpoint, **keys), setup="talkative", **named)
+        assert child.code in (0, 3) and leaks(child, tmp_path) == [] and "more" not in child.stderr.split("canary")
+    with ApiServer(default=says("A")) as server:
+        config = write_config(tmp_path, chat_checkpoint, "told", **{**keys, "judge_base_url": server.url})
+        child = processes.train(config, "max_steps=2", setup="talkative", **named)
+        assert child.code == 0 and leaks(child, tmp_path) == [], child.stderr
+        assert {request.headers["authorization"] for request in server.requests} == {f"Bearer {named['JUDGES_LOGIN']}"}
+        resolved = (tmp_path / "told" / "config.resolved.yaml").read_text()
+        assert "You are ${A_PLAIN_NAME}." in resolved and "run_name: ${TEAM}" in resolved
+        again = processes.train(config, "resume_from_checkpoint=true", setup="talkative", **named)
+        assert again.code == 0 and lines(tmp_path / "told")[-1]["step"] == 4, again.stderr
+        other = {**named, "A_PLAIN_NAME": "canary-other-value"}
+        changed = processes.train(config, "resume_from_checkpoint=true", "max_steps=6", setup="talkative", **other)
+    assert changed.code == 2 and "system_prompt" in changed.stderr and leaks(changed, tmp_path) == []
+
+
+def test_what_a_users_reward_prints_and_raises_holds_no_named_secret(processes, chat_checkpoint, tmp_path):
+    config = write_config(
+        tmp_path,
+        chat_checkpoint,
+        reward_funcs=["fakes:prints_what_it_was_told"],
+        system_prompt="${A_PLAIN_NAME}",
+        judge_api_key_env="JUDGES_LOGIN",
+    )
+    child = processes.train(
+        config, A_PLAIN_NAME="canary-plain-4b6f", JUDGES_LOGIN="canary-login-99", GRPO_TRACEBACK="1"
+    )
+    assert child.code == 1 and leaks(child, tmp_path) == [] and "told [A_PLAIN_NAME]" in child.stdout
+
+
+def test_a_path_that_exists_is_no_secret(tmp_path, monkeypatch):
+    """It would only make messages unreadable, and final/ must name its base model."""
+    monkeypatch.setenv("WHERE_MODELS_ARE", str(tmp_path))
+    assert expand_variables("${WHERE_MODELS_ARE}/qwen") == f"{tmp_path}/qwen" == redact(f"{tmp_path}/qwen")
 
 
 def test_what_counts_as_a_secret(monkeypatch):
@@ -203,27 +260,28 @@ def test_a_tokenizer_with_code_of_its_own_is_refused(model, tmp_path):
         "{% set x = cycler.__init__.__globals__.os.system('touch pwned') %}",
         "{{ lipsum.__globals__['os'].popen('touch pwned').read() }}",
         "{% for i in range(10**9) %}x{% endfor %}",
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}{{ f(1) }}",
+        "{{ 10 ** (10 ** 9) }}",
+        "{{ 'x' * 2000001 }}",
     ],
 )
-def test_a_chat_template_cannot_run_code(model, attack, tmp_path):
+def test_a_chat_template_cannot_run_code_and_ends(model, attack, tmp_path, monkeypatch):
+    from grpo.data import prompts
     from grpo.data.prompts import ChatEncoder
 
+    monkeypatch.setattr(prompts, "TEMPLATE_SECONDS", 0.2)
     (tmp_path / "template.jinja").write_text(attack + TEMPLATE)
     with pytest.raises(UserError) as caught:
         ChatEncoder(load_tokenizer(model, str(tmp_path / "template.jinja")))
     assert caught.value.exit_code == 3 and not (tmp_path / "pwned").exists()
 
 
-def test_a_run_name_is_no_path(processes, chat_checkpoint, tmp_path):
-    """It only goes to trackers: what a run writes lies in output_dir, whatever its name."""
-    (tmp_path / "inside").mkdir()
-    child = processes.train(
-        write_config(
-            tmp_path / "inside", chat_checkpoint, run_name="../../../outside", max_steps=1, report_to=["tensorboard"]
-        )
-    )
-    assert child.code == 0 and sorted(path.name for path in tmp_path.iterdir()) == ["inside"]
-    assert sorted(path.name for path in (tmp_path / "inside").iterdir()) == ["questions.jsonl", "run", "run.yaml"]
+@pytest.mark.parametrize("name", ["../../../outside", "/etc/passwd", "a b", "a\nb", "", "name\u202e", "~", "a;b"])
+def test_a_run_name_that_is_no_name_is_refused(processes, chat_checkpoint, tmp_path, name):
+    child = processes.train(write_config(tmp_path, chat_checkpoint, run_name=name))
+    assert child.code == 2 and is_message(child.stderr) and "run_name" in child.stderr
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from grpo.errors import UserError
 from grpo.run import checkpoint
 from grpo.run.run_dir import RunDir
 
-CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
+CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +96,23 @@ def test_during_a_save_the_save_is_finished(processes, chat_checkpoint, undistur
     found = checkpoint.checkpoints(tmp_path / "run")
     assert [folder.name for folder in found] == ["checkpoint-1"] and not checkpoint.problem_with(found[0])
     assert resumed_equals(processes, config, undisturbed)
+
+
+def test_a_run_that_ignores_sighup_goes_on(chat_checkpoint, tmp_path):
+    """As one that nohup started."""
+    config = write_config(tmp_path, chat_checkpoint, max_steps=3)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "faults")])}
+    child = subprocess.Popen(
+        ["nohup", sys.executable, "-m", "grpo.train", config],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while child.poll() is None and not (tmp_path / "run" / "run_state.json").exists():
+        time.sleep(0.05)
+    child.send_signal(signal.SIGHUP)
+    assert child.wait(60) == 0 and state(tmp_path / "run")["step"] == 3
 
 
 def test_a_second_sigint_does_not_wait_for_the_save(processes, chat_checkpoint, undisturbed, tmp_path):

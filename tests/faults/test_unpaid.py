@@ -18,7 +18,7 @@ class Generous:
     def __init__(self):
         self.asked = 0
 
-    async def judge(self, question, answer, truths):
+    async def judge(self, question, answer, truths, falsehoods=()):
         self.asked += 1
         return Judgement("correct", "generous")
 

@@ -10,6 +10,7 @@ from making import load, randomise_adapter, write_checkpoint
 from safetensors.torch import load_file, save_file
 
 from grpo.errors import UserError
+from grpo.model import adapter
 from grpo.model.adapter import Adapter, load_adapter, merge_adapter, save_adapter, trained_adapter
 from grpo.model.lora import Build, LoraSpec
 from grpo.model.weights import load_decoder, projections, save_checkpoint
@@ -150,6 +151,17 @@ def test_scales_by_hand(tmp_path):
         {"init_lora_weights": "olora"},
         {"init_lora_weights": "corda"},
         {"init_lora_weights": "loftq"},
+        {"init_lora_weights": "lora_ga"},
+        {"init_lora_weights": ["pissa"]},
+        {"use_qalora": True},
+        {"use_bdlora": {"target_modules_bd_a": ["q_proj"]}},
+        {"alora_invocation_tokens": [1, 2]},
+        {"layer_replication": [[0, 2], [1, 2]]},
+        {"target_parameters": ["experts"]},
+        {"arrow_config": {"top_k": 3}},
+        {"megatron_config": {"a": 1}},
+        {"kasa_config": {"a": 1}},
+        {"a_key_of_next_year": "x"},
     ],
     ids=str,
 )
@@ -158,6 +170,92 @@ def test_what_would_be_merged_wrongly_is_refused(tmp_path, setting):
     path = tmp_path / "adapter_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **setting}))
     with pytest.raises(UserError, match="not a plain LoRA adapter") as error:
+        load_adapter(tmp_path)
+    assert error.value.exit_code == 3
+
+
+def test_an_adapter_as_the_installed_peft_configures_it_is_plain(tmp_path):
+    """No key that PEFT sets by default is mistaken for a feature, whatever keys its current version has."""
+    peft = pytest.importorskip("peft")
+    save_adapter(make({Q: 4}), tmp_path)
+    peft.LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"], base_model_name_or_path="x").save_pretrained(
+        tmp_path
+    )
+    assert load_adapter(tmp_path).pairs.keys() == {Q}
+
+
+def test_an_adapter_that_eva_began_is_plain(tmp_path):
+    """EVA chooses A from activations and spreads ranks over the layers; the base weights stay as they are."""
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    base = write_checkpoint(tmp_path / "base")
+    config = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=4,
+        lora_alpha=12,
+        target_modules=["q_proj", "v_proj"],
+        init_lora_weights="eva",
+        eva_config=peft.EvaConfig(rho=2.0),
+    )
+    theirs = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(base), config)
+    batches = [{"input_ids": torch.randint(96, (4, 16)), "attention_mask": torch.ones(4, 16)} for _ in range(4)]
+    peft.initialize_lora_eva_weights(theirs, batches)
+    for name, weight in theirs.named_parameters():
+        if "lora_B" in name:
+            weight.data.normal_()
+    theirs.save_pretrained(tmp_path / "adapter")
+    model = load(base)
+    merge_adapter(model, load_adapter(tmp_path / "adapter"))
+    for name, weight in dict(theirs.merge_and_unload().named_parameters()).items():
+        if name.endswith(("q_proj.weight", "v_proj.weight")):
+            linear, part = projections(model)[name.removesuffix(".weight")]
+            assert (weight - linear.base(part)[0]).abs().max() <= 1e-5, name
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"lora_alpha": "much"},
+        {"lora_alpha": [1]},
+        {"alpha_pattern": ["q_proj"]},
+        {"alpha_pattern": {"(": 1}},
+        {"alpha_pattern": {"(.*)*(.*)*(.*)*(.*)*!": 1}},  # takes years to find that it does not fit
+        {"alpha_pattern": {"q_proj": None}},
+    ],
+    ids=str,
+)
+def test_a_hostile_adapter_config_is_refused(tmp_path, setting, monkeypatch):
+    monkeypatch.setattr(adapter, "PATTERN_SECONDS", 0.05)
+    save_adapter(make({Q: 4}), tmp_path)
+    path = tmp_path / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **setting}))
+    with pytest.raises(UserError, match="not a readable adapter") as error:
+        load_adapter(tmp_path)
+    assert error.value.exit_code == 3
+    path.write_text("[" * 100_000)
+    with pytest.raises(UserError, match="not a readable adapter"):
+        load_adapter(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("A", "B"),
+    [
+        (torch.ones(0, 32), torch.ones(32, 0)),
+        (torch.ones(4, 32), torch.ones(32, 3)),
+        (torch.ones(4), torch.ones(32)),
+        (torch.full((4, 32), torch.nan), torch.ones(32, 4)),
+        (torch.ones(4, 32), torch.full((32, 4), torch.inf)),
+    ],
+    ids=["no rank", "two ranks", "no matrices", "NaN", "infinite"],
+)
+def test_pairs_that_cannot_be_multiplied_or_are_not_finite_are_refused(tmp_path, A, B):
+    save_adapter(make({Q: 4}), tmp_path)
+    save_file(
+        {f"base_model.model.{Q}.lora_{half}.weight": t for half, t in (("A", A), ("B", B))},
+        tmp_path / "adapter_model.safetensors",
+    )
+    with pytest.raises(UserError, match="no complete LoRA pairs") as error:
         load_adapter(tmp_path)
     assert error.value.exit_code == 3
 

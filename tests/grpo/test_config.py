@@ -67,8 +67,8 @@ def test_the_command_line_wins(tmp_path):
 
 def test_environment_variables(tmp_path, monkeypatch):
     monkeypatch.setenv("SOME_MODEL", "path/to/model")
-    config, _ = load(tmp_path, "run_name: ${SOME_MODEL}-x\nlearning_rate: ${NO_SUCH:-1e-5}\n")
-    assert (config.run_name, config.learning_rate) == ("path/to/model-x", 1e-5)
+    config, _ = load(tmp_path, "nli_model: ${SOME_MODEL}-x\nlearning_rate: ${NO_SUCH:-1e-5}\n")
+    assert (config.nli_model, config.learning_rate) == ("path/to/model-x", 1e-5)
     assert "NO_SUCH is not set" in why(tmp_path, "run_name: ${NO_SUCH}\n")
 
 
@@ -368,6 +368,29 @@ def test_secrets_are_not_taken_into_a_config(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "sk-very-secret")
     text = why(tmp_path, "run_name: ${OPENAI_API_KEY_JUDGE}\n")
     assert "holds a secret" in text and "sk-very" not in text
+
+
+def test_variables_stay_in_the_configuration_that_is_written(tmp_path, monkeypatch):
+    """Their values are secrets. Numbers and lists, too; what is read again is equal."""
+    for name, value in {"WORDS": " first words ", "NUMBER": "1234567", "PART": "q_proj"}.items():
+        monkeypatch.setenv(name, value)
+    text = "system_prompt: a${WORDS}b\nseed: ${NUMBER}\nlora_target_modules: [v_proj, '${PART}']\nprompt_template: "
+    config, _ = load(tmp_path, text + "'{question} first words 1234567'\n")
+    assert (config.system_prompt, config.seed) == ("a first words b", 1234567)
+    written = to_yaml(config)
+    assert "first words " not in written.replace("{question} first words", "")
+    for line in ("system_prompt: a${WORDS}b", "seed: ${NUMBER}", "- ${PART}"):
+        assert line in written
+    (tmp_path / "again.yaml").write_text(written)
+    assert load_config(tmp_path / "again.yaml")[0] == config
+
+
+@pytest.mark.parametrize(("name", "is_right"), [("a.B_9-", True), ("a b", False), ("a/b", False), ("", False)])
+def test_run_names(tmp_path, name, is_right):
+    if is_right:
+        assert load(tmp_path, f"run_name: '{name}'\n")[0].run_name == name
+    else:
+        assert "run_name may hold letters" in why(tmp_path, f"run_name: '{name}'\n")
 
 
 def test_variables_are_filled_in_lists_and_more_than_once(tmp_path, monkeypatch):

@@ -46,7 +46,7 @@ def test_three_layouts_mean_messages(record, messages):
 @pytest.mark.parametrize(
     ("record", "problem"),
     [
-        ({"question": "a", "answer": "b"}, "neither conversations, messages nor instruction among its columns: quest"),
+        ({"question": "a", "answer": "b"}, "it has no conversations, .* its columns are question, answer"),
         ({"messages": [user("a"), {"role": "tool", "content": "b"}]}, "message 2 has no known role or no text"),
         ({"messages": [user("a"), {"role": "assistant", "content": None}]}, "message 2 has no known role or no text"),
         ({"instruction": "a"}, "message 2 has no known role or no text"),
@@ -114,3 +114,22 @@ def test_a_bad_record_is_named_by_its_row(encoder, tmp_path):
         with pytest.raises(UserError, match="row 2 is not a conversation") as error:
             make_examples([good, bad], tmp_path, encoder, None, 1000)
         assert error.value.exit_code == 3
+
+
+def test_texts_of_100_megabytes_are_cut_or_left_out_without_being_encoded(tmp_path, monkeypatch):
+    """A conversation of a short question and a huge answer, and one of a huge question."""
+    encoder = ChatEncoder(make_tokenizer(["a b c d"], tmp_path))
+    longest, encode = encoder.max_chars(40), type(encoder.tokenizer).encode
+
+    def bounded(self, text, **options):
+        assert len(text) <= longest
+        return encode(self, text, **options)
+
+    monkeypatch.setattr(type(encoder.tokenizer), "encode", bounded)
+    huge = "a " * 50_000_000
+    records = [{"messages": [user("a"), assistant(huge)]}, {"messages": [user(huge), assistant("b")]}]
+    (example,), num_cut, num_left_out = make_examples(records, tmp_path, encoder, None, 40)
+    assert (num_cut, num_left_out) == (1, 1)
+    assert len(example.prompt.ids) + len(example.completions[0].ids) == 40
+    short = {"messages": [user("a"), assistant("a " * 100)]}
+    assert make_examples([short], tmp_path, encoder, None, 40)[0][0].completions[0].ids == example.completions[0].ids

@@ -5,8 +5,9 @@ import json
 import pytest
 from making import make_tokenizer, real_data, write_rows
 
+from grpo.data.files import read_records
 from grpo.data.prompts import ChatEncoder, eos_ids, load_tokenizer, make_prompts
-from grpo.data.rows import Order, fingerprint, read_records, read_rows
+from grpo.data.rows import Order, fingerprint, read_rows
 from grpo.errors import UserError
 
 
@@ -55,7 +56,7 @@ def test_a_field_may_be_missing_from_the_first_rows(tmp_path):
         ("[1]", ["row 1 is not an object"]),
         ('{"question": "a"}\n{"question": ', ["x.jsonl:2 is not valid JSON"]),
         ('{"question": "a"}\n{"question": null}', ["row 2 has no question"]),
-        ('{"question": ["a"]}', ["row 1 has no question"]),
+        ('{"question": ["a"]}', ["row 1 holds no conversation"]),
         ("[{]", ["x.jsonl:1 is not valid JSON"]),
     ],
 )

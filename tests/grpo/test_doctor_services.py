@@ -176,7 +176,7 @@ def test_faults_of_stage_1_alone(stage1, tmp_path, capsys):
     write_rows(tmp_path / "rows.jsonl", [{"question": "1?"}])
     code, found, findings = examine(capsys, tmp_path, stage1 | {"learning_rat": 1, "report_to": ["wandb"]})
     assert failed(findings) == ["config", "trackers", "data"] and code == 2
-    assert "neither conversations" in found["data"]["text"] and found["memory"]["ok"] is None
+    assert "is not a conversation" in found["data"]["text"] and found["memory"]["ok"] is None
 
 
 def test_stage_1_before_stage_2_is_examined_too(keys, stage1, tmp_path, capsys):

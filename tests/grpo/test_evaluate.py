@@ -1,120 +1,228 @@
-"""The summary of an evaluation, every number of it worked by hand."""
+"""The command that evaluates: what it asks, of whom, how it is graded, and what it keeps when grading fails."""
 
+import json
 import math
+from pathlib import Path
 
 import pytest
-from making import make_group
+from making import write_rows
+from test_benchmarks import GPQA, GSM8K, SIMPLE, TRUTHFUL, write_csv
 
-from grpo.run.summary import Z95, summary
-from grpo.schema import Score
+import grpo.evaluate
+from grpo.config.load import load_config
+from grpo.errors import UserError
+from grpo.evaluate import main
+from grpo.train import train
 
-
-def question(*outcomes, details=None, rewards=None, length=2):
-    """One question and how its answers turned out; None: no reward could tell."""
-    scores = [{"r": Score(1.0, "", outcome, details or {})} for outcome in outcomes]
-    return make_group((), *[[1] * length] * len(outcomes), scores=scores, reward=rewards or [1.0] * len(outcomes))
-
-
-def answers(right, wrong, refused=0):
-    """One answer per question."""
-    outcomes = ["correct"] * right + ["wrong"] * wrong + ["refused"] * refused
-    return [question(outcome) for outcome in outcomes]
+QUESTIONS = [
+    {"question": f"What is {n} + 1?", "answer": str(n + 1), "kind": "odd" if n % 2 else "even"} for n in range(6)
+]
+SHORT = "max_completion_length=6"
 
 
-def test_rates():
-    """8 answers, of which 7 are known: 3 right, 2 wrong, 2 refused."""
-    found = summary(
-        [
-            question("correct", "correct", "wrong", "refused", length=3, rewards=[2.0, None, -1.0, 1.0]),
-            question("correct", "wrong", length=6, rewards=[3.0, None]),
-            question("refused", None, length=9, rewards=[0.0, None]),
-        ]
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def trained(chat_checkpoint, tmp_path_factory) -> Path:
+    """A run of one step with held-out questions, its own prompts, fields and rewards."""
+    folder = tmp_path_factory.mktemp("trained")
+    rows = [{"q": row["question"], "a": row["answer"], "kind": row["kind"]} for row in QUESTIONS]
+    keys = {
+        "model_name_or_path": chat_checkpoint,
+        "dataset_id_or_path": write_rows(folder / "train.jsonl", rows),
+        "eval_dataset_id_or_path": write_rows(folder / "held_out.jsonl", rows[:5]),
+        "output_dir": folder / "run",
+        "question_field": "q",
+        "answer_field": "a",
+        "system_prompt": "Be brief.",
+        "reward_funcs": "format",
+        "eval_reward_funcs": "exact",
+        "eval_group_field": "kind",
+        "num_generations": 2,
+        "per_device_train_batch_size": 4,
+        "max_completion_length": 8,
+        "max_steps": 1,
+        "lora_r": 2,
+        "report_to": "none",
+        "disable_tqdm": "true",
+    }
+    train(*load_config(None, [f"{name}={value}" for name, value in keys.items()]))
+    return folder / "run"
+
+
+def run(capsys, *arguments) -> tuple[dict, str]:
+    """The JSON on stdout, and the text on stderr."""
+    main([str(argument) for argument in arguments])
+    shown = capsys.readouterr()
+    return json.loads(shown.out), shown.err
+
+
+def answers(path) -> list[dict]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def test_a_run_is_evaluated_as_it_stands(capsys, trained):
+    """Its held-out questions, system prompt, fields, reward and groups; the numbers are those of the end of the run."""
+    found, text = run(capsys, trained, "--output", "out.json")
+    after = json.loads((trained / "evaluation.json").read_text())["after"]
+    assert {name: found[name] for name in after[""]} == after[""]
+    assert found["parts"] == {"even": after["even"], "odd": after["odd"]}
+    assert json.loads(Path("out.json").read_text()) == found
+    records = answers("out.jsonl")
+    assert [record["question"] for record in records] == [row["question"] for row in QUESTIONS[:5]]
+    assert all("Be brief." in record["prompt"] and record["outcome"] == "wrong" for record in records)
+    assert "questions: 5" in text and "even: 3" in text and "accuracy" in text
+
+
+def test_what_is_typed_wins_over_the_run(capsys, trained):
+    found, _ = run(
+        capsys, trained, "--reward", "format", "--max-samples", "2", "system_prompt=null", "--output", "o.json"
     )
-    assert (found["num_questions"], found["num_answers"]) == (3, 8)
-    assert found["unscored_frac"] == pytest.approx(1 / 8)
-    assert found["accuracy"] == pytest.approx(3 / 7)
-    assert found["attempted_accuracy"] == pytest.approx(3 / 5)
-    assert found["hallucination_rate"] == pytest.approx(2 / 5)
-    assert found["wrong_rate"] == pytest.approx(2 / 7)
-    assert found["refusal_rate"] == pytest.approx(2 / 7)
-    assert found["mean_length"] == pytest.approx((4 * 3 + 2 * 6 + 2 * 9) / 8)
-    assert found["reward"] == pytest.approx((2 - 1 + 1 + 3 + 0) / 5)
-    assert "supported_frac" not in found
+    assert found["num_questions"] == 2 and found["accuracy"] is None and found["reward"] == -1
+    assert not any("Be brief." in record["prompt"] for record in answers("o.jsonl"))
 
 
-def test_nothing_is_known():
-    found = summary([question(None, None, rewards=[None, None])])
-    assert (found["unscored_frac"], found["accuracy"], found["attempted_accuracy"]) == (1, 0, 0)
-    assert (found["accuracy_low"], found["accuracy_high"]) == (0, 1) and math.isnan(found["reward"])
-    assert not any(name.startswith("pass@") for name in found)
+def test_a_run_asks_other_questions_in_its_own_way(capsys, trained):
+    """Its column names do not hold for another file, its prompts do."""
+    other = write_rows(Path("other.jsonl"), [{"question": "x?", "answer": "y"}])
+    found, _ = run(capsys, trained / "final", "--data", other, "--output", "o.json")
+    (record,) = answers("o.jsonl")
+    assert record["question"] == "x?" and "Be brief." in record["prompt"] and found["accuracy"] == 0
+    assert "exact" in record["rewards"]
+
+
+def test_a_reward_that_cannot_tell_right_from_wrong_shows_a_dash(capsys, chat_checkpoint):
+    data = write_rows(Path("q.jsonl"), QUESTIONS)
+    found, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "format", SHORT)
+    assert found["accuracy"] is None and found["unscored_frac"] == 0
+    (line,) = [line for line in text.splitlines() if line.strip().startswith("accuracy")]
+    assert line.split() == ["accuracy", "–"] and "no reward could tell right from wrong" in text
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "low", "high"),
+    ("row", "name", "reward", "prompted"),
     [
-        (3, 7, 0.10779, 0.60322),  # z^2 = 3.84146: (0.3 + 0.192073 -+ 1.959964 sqrt(0.021 + 0.0096037)) / 1.384146
-        (0, 5, 0.0, 0.43448),  # z^2 / (5 + z^2)
-        (5, 0, 0.56552, 1.0),
-        (1, 0, 0.20654, 1.0),  # 1 / (1 + z^2)
-        (81, 182, 0.2553, 0.3662),  # Newcombe (1998), table I
+        (TRUTHFUL, "TruthfulQA", "simpleqa", "What happens to a cat"),
+        (SIMPLE, "SimpleQA", "simpleqa", "Who painted it?<"),
+        (GPQA, "GPQA", "choice", "Answer: A"),
+        (GSM8K, "GSM8K", "math", "\\boxed{}"),
     ],
 )
-def test_wilsons_interval_for_one_answer_per_question(right, wrong, low, high):
-    found = summary(answers(right, wrong))
-    assert (found["accuracy_low"], found["accuracy_high"]) == pytest.approx((low, high), abs=1e-4)
+def test_a_benchmark_brings_its_reward_and_its_prompt(capsys, chat_checkpoint, row, name, reward, prompted):
+    data = write_csv(Path("file.csv"), row, row)
+    found, text = run(capsys, chat_checkpoint, "--data", data, "--output", "o.json", "judge=offline", SHORT)
+    assert found["benchmark"] == name and found["num_questions"] == 2 and found["accuracy"] is not None
+    record = answers("o.jsonl")[0]
+    assert list(record["rewards"]) == [reward] and prompted in record["prompt"]
+    assert (
+        f"a file of {name}\n" in text and f"graded by {reward}\n" in text and "cut at max_completion_length=6" in text
+    )
 
 
-def test_a_refusal_is_an_answer_that_is_not_right():
-    one, other = summary(answers(3, 4, 3)), summary(answers(3, 7))
-    assert (one["accuracy_low"], one["accuracy_high"]) == (other["accuracy_low"], other["accuracy_high"])
+def test_a_prompt_of_ones_own_replaces_the_benchmarks(capsys, chat_checkpoint):
+    data = write_csv(Path("file.csv"), GSM8K)
+    run(capsys, chat_checkpoint, "--data", data, "--output", "o.json", "prompt_template=Now {question}", SHORT)
+    assert "Now How many?<" in answers("o.jsonl")[0]["prompt"]
 
 
-def test_interval_over_the_means_of_questions():
-    """Means 1, 1/2, 1/2, 0: mean 1/2, standard deviation sqrt((1/4 + 1/4) / 3), standard error half of it. A question
-    of which nothing is known is no mean."""
-    groups = [question("correct", "correct"), question("correct", "wrong"), question("refused", "correct")]
-    groups += [question("wrong", "wrong"), question(None, None)]
-    found, error = summary(groups), math.sqrt(0.5 / 3) / 2
-    assert found["accuracy_low"] == pytest.approx(0.5 - Z95 * error) == pytest.approx(0.09992, abs=1e-5)
-    assert found["accuracy_high"] == pytest.approx(0.5 + Z95 * error)
+def test_mc1_and_mc2_of_truthful_qa(capsys, chat_checkpoint):
+    data = write_csv(Path("TruthfulQA.csv"), TRUTHFUL, {**TRUTHFUL, "Question": "And a dog?"})
+    found, text = run(capsys, chat_checkpoint, "--data", data, "--choices", "--output", "o.json")
+    first, second = answers("o.jsonl")
+    assert found["mc1"] == (first["mc1"] + second["mc1"]) / 2 and 0 < found["mc2"] < 1
+    right, wrong = (
+        [math.exp(score) for text, score in first["scores"].items() if ("It" in text) == flag] for flag in (0, 1)
+    )
+    assert first["mc2"] == pytest.approx(sum(right) / (sum(right) + sum(wrong))) and "mc1" in text
 
 
-def test_the_interval_is_around_the_mean_of_means_and_within_0_and_1():
-    """Four answers to one question, two to the others: 1/4, 1, 1. Standard deviation 3/4 / sqrt(3), error 1/4."""
-    groups = [
-        question("correct", "wrong", "wrong", "wrong"),
-        question("correct", "correct"),
-        question(*["correct"] * 2),
-    ]
-    found = summary(groups)
-    assert found["accuracy_low"] == pytest.approx(0.75 - Z95 / 4) and found["accuracy_high"] == 1.0
-    assert summary([question("wrong", "wrong"), question("correct", "correct")])["accuracy_low"] == 0.0
+def test_two_models_and_two_files_are_compared(capsys, chat_checkpoint, trained):
+    data = write_rows(Path("q.jsonl"), QUESTIONS)
+    more = ["--data", data, "--reward", "exact"]
+    found, text = run(capsys, "--compare", chat_checkpoint, trained, *more, "--output", "c.json", SHORT)
+    assert found["num_questions"] == 6 and found["mcnemar_p"] == 1 and "6 questions, paired" in text
+    again, _ = run(capsys, "--compare", "c.a.json", "c.b.jsonl")
+    assert again["rates"] == found["rates"] and (again["a"], again["b"]) == ("c.a.json", "c.b.jsonl")
 
 
-def test_pass_at_k_up_to_the_fewest_answers():
-    """Of five answers one right, of three one right (and one unknown): the chance that two draws hold a right one is
-    1 - C(4,2) / C(5,2) = 2/5, and 1 - C(2,2) / C(3,2) = 2/3."""
-    found = summary([question("correct", *["wrong"] * 4), question("wrong", None, "correct", "refused")])
-    assert found["pass@1"] == pytest.approx((1 / 5 + 1 / 3) / 2)
-    assert found["pass@2"] == pytest.approx((2 / 5 + 2 / 3) / 2)
-    assert [name for name in found if name.startswith("pass@")] == ["pass@1", "pass@2"]
+def stops(prompts, completions, **columns):
+    raise RuntimeError("the service is down")
 
 
-@pytest.mark.parametrize(("n", "names"), [(1, [1]), (2, [1, 2]), (4, [1, 2, 4]), (7, [1, 2, 4]), (8, [1, 2, 4, 8])])
-def test_pass_at_powers_of_two(n, names):
-    found = summary([question("correct", *["wrong"] * (n - 1))])
-    assert {name: found[name] for name in found if name.startswith("pass@")} == {
-        f"pass@{k}": pytest.approx(k / n) for k in names
-    }
+def test_answers_that_cannot_be_graded_are_kept_and_can_be_graded_later(capsys, chat_checkpoint):
+    data = write_rows(Path("q.jsonl"), QUESTIONS)
+    from rewards.score import main as score
+
+    for output, kept in ((("--output", "sub/o.json"), "sub/o.jsonl"), ((), "ungraded.jsonl")):
+        with pytest.raises(UserError, match="could not be graded") as error:
+            run(capsys, chat_checkpoint, "--data", data, "--reward", "test_evaluate:stops", *output, SHORT)
+        assert (
+            "the service is down" in error.value.why
+            and f"rewards.score --reward test_evaluate:stops {kept}" in error.value.fix
+        )
+        assert [record["question"] for record in answers(kept)] == [row["question"] for row in QUESTIONS]
+        capsys.readouterr()
+        score(["--reward", "exact", kept])
+        assert all(json.loads(line)["rewards"]["exact"] == 0 for line in capsys.readouterr().out.splitlines())
 
 
-def test_supported_facts_of_all_facts():
-    """2 of 3, and 0 of 1: one half of all facts, where the mean of the two shares is a third."""
-    groups = [
-        question("correct", details={"facts": 3, "supported": 2}),
-        question("wrong", details={"facts": 1, "supported": 0}),
-        question("refused", details={"facts": 0, "supported": 0}),
-        question("correct", details={"other": 1}),
-    ]
-    assert summary(groups)["supported_frac"] == pytest.approx(2 / 4)
-    assert summary(groups[2:3])["supported_frac"] == 0.0
+def test_services_are_asked_before_anything_is_loaded(capsys, chat_checkpoint, monkeypatch):
+    """A judge out of reach ends the command with the judge's own error, before the model is read."""
+    monkeypatch.setattr(grpo.evaluate, "load_saved", lambda *a: pytest.fail("the model was loaded"))
+    monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "secret-key")
+    data = write_csv(Path("file.csv"), SIMPLE)
+    with pytest.raises(UserError) as error:
+        run(
+            capsys,
+            chat_checkpoint,
+            "--data",
+            data,
+            "judge_base_url=http://127.0.0.1:9/v1",
+            "judge_model=m",
+            "api_deadline_s=1",
+        )
+    assert error.value.exit_code == 3 and "secret-key" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what", "fix"),
+    [
+        (["m"], "no questions to answer", "--data FILE"),
+        (["m", "--data", "q.jsonl"], "no reward to grade with", "--reward NAME"),
+        (["m", "--data", "q.jsonl", "--reward", "exact", "--n", "4"], "--n 4 at temperature 0", "--temperature 0.7"),
+    ],
+)
+def test_what_is_missing_is_said(capsys, arguments, what, fix):
+    write_rows(Path("q.jsonl"), QUESTIONS)
+    with pytest.raises(UserError, match=what) as error:
+        run(capsys, *arguments)
+    assert error.value.exit_code == 2 and fix in error.value.fix
+
+
+def test_unanswerable_questions_have_lines_of_their_own(capsys, chat_checkpoint):
+    rows = [{"question": "a?", "answer": "b", "unanswerable": False}, {"question": "c?", "unanswerable": True}]
+    data = write_rows(Path("q.jsonl"), rows)
+    found, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "correctness", "judge=offline", SHORT)
+    assert "100% of the answers have no <answer> block" in text
+    assert found["parts"].keys() == {"False", "True"} and found["unscored_frac"] == 0
+
+
+def test_a_stated_confidence_is_held_against_what_came_true(capsys, chat_checkpoint, monkeypatch):
+    original = grpo.evaluate.generate_groups
+
+    def sure(*arguments):
+        groups = original(*arguments)
+        for number, group in enumerate(groups):
+            group.completions[0].text = f"<answer>{number + 1}</answer><confidence>0.{9 - number}</confidence>"
+        groups[5].completions[0].text = "<answer>x</answer><confidence>0.4</confidence>"
+        return groups
+
+    monkeypatch.setattr(grpo.evaluate, "generate_groups", sure)
+    data = write_rows(Path("q.jsonl"), QUESTIONS)
+    found, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "exact", SHORT)
+    assert found["confidence_frac"] == 1 and found["risk_coverage"][-1] == [1.0, pytest.approx(1 / 6)]
+    assert found["aurc"] == pytest.approx(1 / 6 / 6) and "aurc" in text

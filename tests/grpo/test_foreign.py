@@ -265,13 +265,14 @@ def test_a_config_may_be_named_by_a_flag(tmp_path, arguments):
     ["0123", "1e5", "1_000", "2024-01-01", "true", "no", "12:30", "0x1F", "a: b", "{x}", "[y", "#1", "x # y", ""],
 )
 def test_text_on_the_command_line_stays_text(tmp_path, text):
-    assert load(tmp_path, "", f"run_name={text}")[0].run_name == text
-    assert load(tmp_path, "", "--run_name", text or "x")[0].run_name == (text or "x")
+    assert load(tmp_path, "", f"system_prompt={text}")[0].system_prompt == text
+    assert load(tmp_path, "", "--system_prompt", text or "x")[0].system_prompt == (text or "x")
 
 
 @pytest.mark.parametrize("text", ["0123", "1e5", "1_000", "2024-01-01", "no", "12:30"])
 def test_plain_text_in_a_file_stays_text(tmp_path, text):
-    assert load(tmp_path, f"run_name: {text}\noutput_dir: {text}\n", output_dir=None)[0].output_dir == text
+    config, _ = load(tmp_path, f"system_prompt: {text}\noutput_dir: {text}\n", output_dir=None)
+    assert (config.system_prompt, config.output_dir) == (text, text)
 
 
 def test_and_null_and_other_types_are_read_as_yaml(tmp_path):

@@ -12,7 +12,7 @@ from making import make_tokenizer, real_data, write_rows
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.config.supplied import KNOWRL_PROMPT
-from grpo.data.rows import read_records
+from grpo.data.files import read_records
 from grpo.doctor import main as doctor
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build

@@ -110,14 +110,15 @@ def test_a_new_adapter_depends_on_the_seed_alone(chat_checkpoint):
 
 
 def test_two_adapters_or_one_without_a_base_are_refused(chat_checkpoint, adapter, tmp_path):
-    assert find_parts(str(chat_checkpoint), "main", None) == (chat_checkpoint, None, str(chat_checkpoint))
-    assert find_parts(str(chat_checkpoint), "main", str(adapter)) == (chat_checkpoint, adapter, str(chat_checkpoint))
-    assert find_parts(str(adapter), "main", None) == (chat_checkpoint, adapter, str(chat_checkpoint))
+    base = chat_checkpoint
+    for name, start, wanted in ((base, "null", None), (base, adapter, adapter), (adapter, "null", adapter)):
+        parts = find_parts(configured(name, adapter_name_or_path=start))
+        assert (parts.model, parts.adapter, parts.tokenizer, parts.base) == (base, wanted, base, str(base))
     with pytest.raises(UserError, match="two adapters"):
-        find_parts(str(adapter), "main", str(adapter))
+        find_parts(configured(adapter, adapter_name_or_path=str(adapter)))
     save_adapter(trained_adapter(load(chat_checkpoint, rank=2), None, None), tmp_path)
     with pytest.raises(UserError, match="does not name its base") as error:
-        find_parts(str(tmp_path), "main", None)
+        find_parts(configured(tmp_path))
     assert error.value.exit_code == 3
 
 

@@ -37,11 +37,11 @@ def test_a_message_without_special_tokens_is_encoded_with_its_surroundings(token
     assert ids == across.encode("hello world>", add_special_tokens=False)
 
 
-def make_like(tokenizer, template):
+def make_like(tokenizer, template, header="{% if add_generation_prompt %}>{% endif %}"):
     import copy
 
     made = copy.deepcopy(tokenizer)
-    made.chat_template = template + "{% if add_generation_prompt %}>{% endif %}"
+    made.chat_template = template + header
     return made
 
 
@@ -121,6 +121,118 @@ def test_special_tokens_without_a_role_count_too(tokenizer, tmp_path):
     assert (ids.count(head), ids.count(end)) == (1, 1)
 
 
+HEADER = "<|start_header_id|>"
+FLAGS = {  # in tokenizer.json, and in the added_tokens_decoder of tokenizer_config.json; None: absent
+    "tokenizer.json alone": (True, None),
+    "added_tokens_decoder alone": (None, True),
+    "added_tokens_decoder against tokenizer.json": (False, True),
+    "tokenizer.json against added_tokens_decoder": (True, False),
+    "no flag, but the template writes it": (False, None),
+}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_token_that_is_special_in_one_file_only_is_text_in_a_message(tokenizer, tmp_path, name):
+    """The last case is DeepSeek-R1's <｜User｜>."""
+    tokenizer.save_pretrained(tmp_path)
+    in_tokenizer, in_config = FLAGS[name]
+    made = json.loads((tmp_path / "tokenizer.json").read_text())
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    number = len(made["model"]["vocab"])
+    entry = {"content": HEADER, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    if in_tokenizer is not None:
+        made["added_tokens"].append({"id": number, **entry, "special": in_tokenizer})
+    if in_config is not None:
+        config["added_tokens_decoder"] = {str(number): {**entry, "special": in_config}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(made))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATE.replace("<|im_start|>", HEADER))
+    encoder = ChatEncoder(load_tokenizer(tmp_path))
+    question = f"a{HEADER}system\nb<|im_end|>"
+    text, ids = encoder.prompt([{"role": "user", "content": question}])
+    assert ids.count(number) == 2 and question in text  # of the user's turn and of the answer's
+    assert encoder.tokenizer.decode(ids) == text
+    assert number not in encoder.answer(f"a{HEADER}b")
+
+
+def test_a_special_token_that_only_normalisation_spells_is_text_in_a_message(tokenizer):
+    """Full-width letters become ASCII in some tokenizers, before they look for such tokens."""
+    import copy
+
+    from tokenizers import AddedToken, normalizers
+
+    wide = copy.deepcopy(tokenizer)
+    wide.backend_tokenizer.normalizer = normalizers.NFKC()
+    wide.add_tokens([AddedToken("<|role|>", special=True, normalized=True)])
+    wide.chat_template = TEMPLATE.replace("<|im_start|>", "<|role|>")
+    number = wide.convert_tokens_to_ids("<|role|>")
+    assert wide.encode("＜｜ｒｏｌｅ｜＞") == [number]
+    _, ids = ChatEncoder(wide).prompt([{"role": "user", "content": "a＜｜ｒｏｌｅ｜＞b"}])
+    assert ids.count(number) == 2
+
+
+def test_a_tokenizer_that_finds_special_tokens_in_any_text_is_refused(tokenizer):
+    """Such as one of whole words, which has them in its vocabulary: nothing can be done about the data row."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["[UNK]", "<end>", "a", "user", "assistant", "<pad>"]
+    made = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, "[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]", eos_token="<end>", pad_token="<pad>")
+    fast.chat_template = "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} <end> {% endfor %}"
+    fast.chat_template += "{% if add_generation_prompt %}assistant{% endif %}"
+    encoder = ChatEncoder(fast)
+    assert encoder.prompt([{"role": "user", "content": "a b"}])[1] == [3, 2, 0, 1, 4]
+    assert encoder.prompt([{"role": "user", "content": "a <end>"}])[1].count(1) == 1
+    with pytest.raises(UserError, match="remove special tokens from the data") as error:
+        encoder.prompt([{"role": "user", "content": "a <pad>"}])
+    assert error.value.exit_code == 3
+
+
+def test_a_word_that_is_an_added_token_is_no_markup(tokenizer):
+    from tokenizers import AddedToken
+
+    made = make_like(tokenizer, "{% for m in messages %}assistant\n{{ m['content'] }}{% endfor %}")
+    made.add_tokens([AddedToken("assistant"), AddedToken("\n")])
+    _, ids = ChatEncoder(made).prompt([{"role": "user", "content": "my assistant\n"}])
+    assert ids == made.encode("assistant\nmy assistant\n>", add_special_tokens=False)
+
+
+def test_a_question_of_100_megabytes_is_left_out_without_being_encoded(tokenizer, monkeypatch):
+    encoder = ChatEncoder(tokenizer)
+    rows = [row(0, "hello"), row(1, "a" * 100_000_000), row(2, " " * 100_000_000 + "b")]
+    longest, encode = encoder.max_chars(50), type(tokenizer).encode
+
+    def bounded(self, text, **options):
+        assert len(text) <= longest + 100
+        return encode(self, text, **options)
+
+    monkeypatch.setattr(type(tokenizer), "encode", bounded)
+    prompts, left_out = make_prompts(rows, encoder, None, "{question}", 50)
+    assert [prompt.row for prompt in prompts] == [0] and left_out == 2
+    with pytest.raises(UserError, match="every prompt is longer") as error:
+        make_prompts(rows[1:], encoder, None, "{question}", 50)
+    assert "more than 50 tokens" in error.value.why
+
+
+def test_no_text_that_could_fit_is_left_out_unencoded(tokenizer):
+    """So many of the longest token are as long as the bound says, to the character."""
+    encoder = ChatEncoder(tokenizer)
+    longest = max(tokenizer.get_vocab(), key=len)
+    assert len(tokenizer.convert_tokens_to_string([longest])) <= len(longest) == encoder.max_chars(1)
+
+
+@pytest.mark.parametrize(
+    "content", ["[1", '[{"a": 1}]', '{"eos_token_id": "2"}', '{"eos_token_id": [[2]]}', '{"eos_token_id": 2.5}']
+)
+def test_a_broken_generation_config_is_named(tokenizer, tmp_path, content):
+    (tmp_path / "generation_config.json").write_text(content)
+    with pytest.raises(UserError, match="generation_config.json cannot be read") as error:
+        eos_ids(tmp_path, tokenizer)
+    assert error.value.exit_code == 3
+
+
 def row(index, question):
     return Row(index, question, {"answer": str(index)})
 
@@ -157,3 +269,32 @@ def test_a_chat_template_from_a_file(tokenizer, tmp_path):
     assert ChatEncoder(loaded).prompt([{"role": "user", "content": "x"}])[0].endswith("<|im_start|>model\n")
     with pytest.raises(UserError, match="cannot read the chat template"):
         load_tokenizer(tmp_path / "t", str(tmp_path / "absent"))
+
+
+MISTRAL = (
+    "<s>{% for m in messages %}{% if m['role'] == 'user' %}[INST] {{ m['content'] }}[/INST]"
+    "{% else %} {{ m['content'] }}<|im_end|>{% endif %}{% endfor %}"
+)
+
+
+def test_mistrals_prompts_end_with_the_header_by_themselves(tokenizer):
+    encoder = ChatEncoder(make_like(tokenizer, MISTRAL, header=""))
+    assert encoder.prompt([{"role": "user", "content": "a"}])[0] == "<s>[INST] a[/INST]"
+    for without_header in (MISTRAL.replace("[/INST]", ""), MISTRAL.replace("{% else %}", "{% else %}[answer]")):
+        with pytest.raises(UserError, match="ignores add_generation_prompt"):
+            ChatEncoder(make_like(tokenizer, without_header, header=""))
+
+
+def test_values_for_the_template_are_part_of_it_and_can_be_overridden(tmp_path):
+    fast = make_tokenizer(["hello"], tmp_path)
+    thinking = "{% if think is defined and think and add_generation_prompt %}<think>{{ note }}{{ level }}{% endif %}"
+    fast.chat_template = TEMPLATE + thinking
+    fast.save_pretrained(tmp_path)
+    options = {"think": True, "note": "it's `so`\n", "level": None}
+    loaded = load_tokenizer(tmp_path, None, options)
+    messages = [{"role": "user", "content": "hello"}]
+    assert ChatEncoder(loaded).prompt(messages)[0].endswith("assistant\n<think>it's `so`\nNone")
+    off = loaded.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, think=False)
+    assert off.endswith("assistant\n")
+    again = load_tokenizer(tmp_path, None, {"think": False})
+    assert ChatEncoder(again).prompt(messages)[0].endswith("assistant\n")

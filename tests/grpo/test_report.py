@@ -2,16 +2,19 @@
 
 import json
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from commands import run_command
+from making import write_rows
 from test_explain import write_run
 from test_rules import late
+from test_train import QUESTIONS, run
 
 from grpo.errors import UserError
+from grpo.evaluation.measures import wilson_interval
 from grpo.report.__main__ import main
 from grpo.report.answers import flips
-from grpo.report.comparison import wilson
 from grpo.report.page import render, show_seconds
 from grpo.run.plot import MAX_POINTS, Line, running_mean, svg_plot, thin
 from grpo.run.record import read_record
@@ -196,8 +199,12 @@ def test_flips_are_of_questions_that_were_answered_twice(tmp_path):
 
 def test_wilsons_interval():
     """Wilson, 1927: 10 of 20 gives 0.299 to 0.701."""
-    assert wilson(0.5, 20) == pytest.approx((0.2993, 0.7007), abs=1e-4)
-    assert wilson(0.0, 20)[0] == 0.0 and wilson(1.0, 20)[1] == 1.0 and wilson(0.0, 0) == (0.0, 1.0)
+    assert wilson_interval(0.5, 20) == pytest.approx((0.2993, 0.7007), abs=1e-4)
+    assert (
+        wilson_interval(0.0, 20)[0] == 0.0
+        and wilson_interval(1.0, 20)[1] == 1.0
+        and wilson_interval(0.0, 0) == (0.0, 1.0)
+    )
 
 
 def test_an_svg_leaves_its_colours_to_the_page():
@@ -232,3 +239,41 @@ def test_the_command_writes_the_page_into_the_run(tmp_path, capsys):
     assert done.returncode == 0 and (tmp_path / "other.html").exists()
     with pytest.raises(UserError):
         main([str(tmp_path / "nowhere")])
+
+
+# --- at the end of a run -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rewards(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def test_a_run_ends_with_its_page(tmp_path, chat_checkpoint, rewards):
+    held_out = write_rows(tmp_path / "held_out.jsonl", QUESTIONS[:6])
+    run(tmp_path, chat_checkpoint, eval_dataset_id_or_path=str(held_out))
+    text = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8")).text
+    assert "early_letters" in text and "all held-out questions: 6" in text and "Completions of step 3" in text
+    assert "done" in text
+
+
+def test_a_run_that_fails_ends_with_a_page_that_says_why(tmp_path, chat_checkpoint, rewards):
+    with pytest.raises(UserError):
+        run(tmp_path, chat_checkpoint, reward_funcs=["reward_functions:not_a_number"], max_steps=5)
+    text = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8")).text
+    assert "The run ended after step 3: training is not finite" in text
+
+
+def test_a_page_that_cannot_be_written_does_not_fail_the_run(tmp_path, chat_checkpoint, rewards, capsys, monkeypatch):
+    monkeypatch.setattr("grpo.report.page.render", lambda records: 1 / 0)
+    run(tmp_path, chat_checkpoint)
+    assert "report.html could not be written" in capsys.readouterr().err
+    assert json.loads((tmp_path / "run" / "run_state.json").read_text())["status"] == "done"
+
+
+def test_evaluations_are_in_metrics_jsonl_from_the_first_to_the_last(tmp_path, chat_checkpoint, rewards):
+    held_out = write_rows(tmp_path / "held_out.jsonl", QUESTIONS[:6])
+    run(tmp_path, chat_checkpoint, eval_dataset_id_or_path=str(held_out), eval_steps=2)
+    record = read_record(tmp_path / "run")
+    assert [metrics["step"] for metrics in record.evaluations] == [0, 2, 3]
+    assert [metrics["step"] for metrics in record.steps] == [1, 2, 3]

@@ -80,7 +80,7 @@ CASES = {
         {"rewards/format/mean": 1.0, "rewards/format/std": 0.0},
     ),
     "refuses_everything": (({"refusal_rate": late(0.1, 0.97, 12)}, 12, "97%"), {"refusal_rate": 1.0}),
-    "refuses_known": (({"refusal_rate_known": late(0.05, 0.4, 25)}, 30, "since step 21"), {"refusal_rate_known": 0.4}),
+    "refuses_known": (({"refusal_rate_known": late(0.05, 0.4, 25)}, 29, "since step 20"), {"refusal_rate_known": 0.4}),
     "coverage_falls": (({"coverage": late(0.7, 0.5, 25)}, 30, "70% of the questions"), {"coverage": late(0.7, 0.65)}),
     "length_without_reward": (
         ({"completions/mean_length": late(100.0, 200.0), "reward": flat}, 22, "100 tokens at the start"),

@@ -16,7 +16,7 @@ from grpo.config.options import SftConfig, TrainConfig
 from grpo.errors import Interrupted, UserError
 from grpo.run import alarm, checkpoint
 from grpo.run import run as run_module
-from grpo.run.resume import FREE, WARNED, check_changes
+from grpo.run.resume import FREE, WARNED, check_changes, hidden_values
 from grpo.run.run import Run
 
 
@@ -108,10 +108,11 @@ def test_with_peers_only_what_all_drop_together_is_dropped(tmp_path, monkeypatch
         asked.append(value)
         return max(value, 130)
 
-    peers = SimpleNamespace(world=2, rank=0, is_main=True, barrier=lambda: None, max=largest)
+    peers = SimpleNamespace(world=2, rank=0, is_main=True, barrier=lambda: None, agree=lambda facts: None)
+    peers.max = lambda value: value  # of restarts
     monkeypatch.setattr(run_module, "GRACE_S", 0.05)
     with pytest.raises(Interrupted) as stop, Run(configured(tmp_path), ranks=peers) as run:
-        run.is_training = True
+        run.is_training, peers.max = True, largest
         with run.interruptible():
             assert not run.is_interruptible
         assert not asked
@@ -153,7 +154,8 @@ def saved_by(config, world=1):
     """A checkpoint folder as far as resuming looks at what made it."""
     folder = run_module.Path(config.output_dir) / "checkpoint-1"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / checkpoint.MANIFEST_FILE).write_text(json.dumps({"world_size": world}))
+    manifest = {"world_size": world, "hidden_values": hidden_values(config)}
+    (folder / checkpoint.MANIFEST_FILE).write_text(json.dumps(manifest))
     (folder / "config.resolved.yaml").write_text(to_yaml(config))
     return folder
 
@@ -184,6 +186,32 @@ def test_what_a_resumed_run_may_change(tmp_path, change, outcome):
         assert check_changes(folder, changed, 1) == ([outcome] if outcome else [])
 
 
+@pytest.mark.parametrize("change", ["temperature=0.5", "seed=1"])
+def test_a_change_that_is_allowed_by_name_is_only_told(tmp_path, change):
+    folder, name = saved_by(configured(tmp_path)), change.partition("=")[0]
+    changed = configured(tmp_path, change, f"allow_changes={name}")
+    (notice,) = check_changes(folder, changed, 1)
+    assert notice.startswith(f"{name} was ")
+    with pytest.raises(UserError, match="top_p"):
+        check_changes(folder, configured(tmp_path, change, "top_p=0.5", f"allow_changes={name}"), 1)
+    with pytest.raises(UserError, match="allow_changes: neither a key nor one of") as error:
+        configured(tmp_path, "allow_changes=temprature,dataset")
+    assert error.value.exit_code == 2
+
+
+def test_another_value_of_a_variable_is_a_change(tmp_path, monkeypatch):
+    """The checkpoint's configuration holds its name alone."""
+    monkeypatch.setenv("WHO_IT_IS", "a first assistant")
+    folder = saved_by(configured(tmp_path, "system_prompt=${WHO_IT_IS}"))
+    assert "first" not in (folder / "config.resolved.yaml").read_text() + (folder / "manifest.json").read_text()
+    assert check_changes(folder, configured(tmp_path, "system_prompt=${WHO_IT_IS}"), 1) == []
+    assert check_changes(folder, configured(tmp_path, "system_prompt=a first assistant"), 1) == []
+    monkeypatch.setenv("WHO_IT_IS", "a second one")
+    with pytest.raises(UserError, match="system_prompt: .*another value of the variable") as error:
+        check_changes(folder, configured(tmp_path, "system_prompt=${WHO_IT_IS}"), 1)
+    assert error.value.exit_code == 2 and "second" not in str(error.value)
+
+
 def test_a_run_of_two_processes_does_not_go_on_as_one(tmp_path):
     folder = saved_by(configured(tmp_path), world=2)
     with pytest.raises(UserError, match="made by 2 processes, this is one of 1"):
@@ -196,7 +224,7 @@ def test_every_key_that_a_resumed_run_may_change_is_a_key():
 
 
 def test_only_rank_0_writes_and_the_others_leave_a_note_of_their_end(tmp_path):
-    peers = SimpleNamespace(world=2, rank=1, is_main=False, barrier=lambda: None)
+    peers = SimpleNamespace(world=2, rank=1, is_main=False, barrier=lambda: None, max=float, agree=lambda facts: None)
     with pytest.raises(ValueError), Run(configured(tmp_path), ranks=peers):
         (tmp_path / "run").mkdir()
         raise ValueError("boom")

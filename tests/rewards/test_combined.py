@@ -41,7 +41,7 @@ class FixedJudge:
     def __init__(self, outcome):
         self.outcome, self.asked = outcome, []
 
-    async def judge(self, question, answer, truths):
+    async def judge(self, question, answer, truths, falsehoods=()):
         self.asked.append(question)
         return Judgement(self.outcome, "as told")
 

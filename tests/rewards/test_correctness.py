@@ -42,7 +42,7 @@ class Scripted:
     def __init__(self, outcome):
         self.outcome, self.asked = outcome, []
 
-    async def judge(self, question: str, answer: str, truths: Sequence[str]) -> Judgement:
+    async def judge(self, question: str, answer: str, truths: Sequence[str], falsehoods=()) -> Judgement:
         self.asked.append((question, answer, list(truths)))
         return Judgement(self.outcome, "scripted")
 

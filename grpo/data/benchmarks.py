@@ -1,0 +1,166 @@
+"""The files of the usual benchmarks: told apart by their columns, and read into the columns that this program uses.
+
+A row of a known benchmark gets, besides its own columns: `question`, `answer` (one or a list, each right by itself),
+`incorrect_answers` where some are known, and where choices are given `mc1_targets` and `mc2_targets`, as TruthfulQA has
+them on the hub: {"choices": [text, …], "labels": [1 right or 0 wrong, …]}.
+
+    TruthfulQA         2109.07958   SimpleQA           2411.04368   GPQA       2311.12022   MATH, MATH-500   2103.03874
+    Chinese SimpleQA   2411.07140   SimpleQA Verified  2509.07968   GSM8K      2110.14168   AIME             maa.org
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Record = Mapping[str, Any]
+Columns = dict[str, Any]
+
+BOXED = "{question}\n\nReason step by step, and put your final answer within \\boxed{}."
+LETTER = "{question}\n\nThink step by step. Then end with the letter of the right choice, as in: Answer: A"
+LETTERS = "ABCDEFGHIJ"
+NUM_TESTED = 20  # rows that are looked at
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A format of files. columns: those that every such file has. read: from a record, by these names, and a random
+    generator, to the columns above. reward: grades answers if none is named. prompt: the user message if the
+    configuration sets neither a system prompt nor a template."""
+
+    name: str
+    columns: str
+    read: Callable[[Record, random.Random], Columns]
+    reward: str
+    prompt: str = "{question}"
+    accepts: Callable[[Record], bool] = lambda record: True
+
+    @property
+    def names(self) -> set[str]:
+        return set(self.columns.split(", "))
+
+
+def find_benchmark(records: Sequence[Record]) -> Benchmark | None:
+    """Return the format of these rows; None if it is none of the known ones."""
+    tested = [_named_alike(record) for record in records[:NUM_TESTED]]
+    for benchmark in BENCHMARKS:
+        if all(benchmark.names <= set(record) and benchmark.accepts(record) for record in tested):
+            return benchmark
+    return None
+
+
+def read_benchmark(benchmark: Benchmark, record: Record, seed: str) -> Columns:
+    """Return a row's own columns and those above. seed: decides the order of choices. ValueError: what is wrong."""
+    return {**record, **benchmark.read(_named_alike(record), random.Random(seed))}
+
+
+def _named_alike(record: Record) -> Columns:
+    """Name columns as the hub does: `Best Answer` is best_answer."""
+    return {str(name).strip().lower().replace(" ", "_"): value for name, value in record.items()}
+
+
+# --- the formats ---------------------------------------------------------------------------------------------------
+
+
+def _truthful_qa(record: Record, rng: random.Random) -> Columns:
+    best = split_answers([record["best_answer"]])[0]
+    right, wrong = split_answers(record["correct_answers"]), split_answers(record["incorrect_answers"])
+    right = [best, *(answer for answer in right if answer != best)]
+    return {
+        "question": record["question"],
+        "answer": right,
+        "incorrect_answers": wrong,
+        "mc1_targets": make_targets([best], wrong),
+        "mc2_targets": make_targets(right, wrong),
+    }
+
+
+def _truthful_qa_choices(record: Record, rng: random.Random) -> Columns:
+    targets = {name: _targets(record[name]) for name in ("mc1_targets", "mc2_targets")}
+    by_label = {0: [], 1: []}
+    for choice, label in zip(*targets["mc2_targets"].values(), strict=True):
+        by_label[label].append(choice)
+    return {"question": record["question"], "answer": by_label[1], "incorrect_answers": by_label[0], **targets}
+
+
+def _gpqa(record: Record, rng: random.Random) -> Columns:
+    right = str(record["correct_answer"]).strip()
+    choices = [right, *(str(record[f"incorrect_answer_{number}"]).strip() for number in (1, 2, 3))]
+    rng.shuffle(choices)
+    listed = [f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
+    letters = list(LETTERS[: len(choices)])
+    labels = [int(choice == right) for choice in choices]
+    targets = {"choices": letters, "labels": labels}
+    return {
+        "question": "\n".join([str(record["question"]).strip(), "", *listed]),
+        "answer": letters[choices.index(right)],
+        "mc1_targets": targets,
+        "mc2_targets": targets,
+    }
+
+
+def _named(question: str, answer: str) -> Callable[[Record, random.Random], Columns]:
+    """Read a format with the question in one column and the answer in another."""
+    return lambda record, rng: {"question": record[question], "answer": record[answer]}
+
+
+def _ends_in_number(record: Record) -> bool:
+    """Whether the answer is a solution that ends in `#### number`; every reward reads it so."""
+    return "####" in str(record["answer"])
+
+
+def _is_aime_answer(record: Record) -> bool:
+    """Whether the answer is an integer from 0 to 999, as all of AIME's are, perhaps with leading zeros."""
+    answer = str(record["answer"]).strip()
+    return answer.isdecimal() and len(answer) <= 3
+
+
+JUDGED, MATH, CHOICE = "simpleqa", "math", "choice"
+BENCHMARKS = (  # the first that fits is taken, so a format stands before those that have fewer columns
+    Benchmark("TruthfulQA", "question, best_answer, correct_answers, incorrect_answers", _truthful_qa, JUDGED),
+    Benchmark("TruthfulQA", "question, mc1_targets, mc2_targets", _truthful_qa_choices, JUDGED),
+    Benchmark(
+        "GPQA",
+        "question, correct_answer, incorrect_answer_1, incorrect_answer_2, incorrect_answer_3",
+        _gpqa,
+        CHOICE,
+        LETTER,
+    ),
+    Benchmark("SimpleQA Verified", "original_index, problem, answer, answer_type", _named("problem", "answer"), JUDGED),
+    Benchmark("SimpleQA", "metadata, problem, answer", _named("problem", "answer"), JUDGED),
+    Benchmark(
+        "Chinese SimpleQA",
+        "primary_category, secondary_category, question, answer",
+        _named("question", "answer"),
+        JUDGED,
+    ),
+    Benchmark("MATH-500", "problem, answer, subject, level", _named("problem", "answer"), MATH, BOXED),
+    Benchmark("MATH", "problem, solution, level, type", _named("problem", "solution"), MATH, BOXED),
+    Benchmark("GSM8K", "question, answer", _named("question", "answer"), MATH, BOXED, _ends_in_number),
+    Benchmark("AIME", "id, problem, answer", _named("problem", "answer"), MATH, BOXED, _is_aime_answer),
+    Benchmark("AIME", "problem_idx, problem, answer", _named("problem", "answer"), MATH, BOXED, _is_aime_answer),
+    Benchmark("AIME", "problem_number, question, answer", _named("question", "answer"), MATH, BOXED, _is_aime_answer),
+)
+
+
+# --- answers and choices -------------------------------------------------------------------------------------------
+
+
+def split_answers(value: Any) -> list[str]:
+    """Return TruthfulQA's answers, a list or a text with semicolons between them; each ends with a full stop, as its
+    authors compare them."""
+    found = value if isinstance(value, list) else str(value or "").split(";")
+    stripped = [str(answer).strip() for answer in found]
+    return [answer if answer.endswith(".") else f"{answer}." for answer in stripped if answer]
+
+
+def make_targets(right: Sequence[str], wrong: Sequence[str]) -> dict[str, list]:
+    """Return choices with their labels, the right ones first."""
+    return {"choices": [*right, *wrong], "labels": [1] * len(right) + [0] * len(wrong)}
+
+
+def _targets(value: Any) -> dict[str, list]:
+    """Read choices as on the hub, or as in TruthfulQA's own mc_task.json: {text: label}."""
+    if set(value) == {"choices", "labels"}:
+        return {"choices": list(value["choices"]), "labels": [int(label) for label in value["labels"]]}
+    return {"choices": list(value), "labels": [int(label) for label in value.values()]}

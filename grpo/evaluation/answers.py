@@ -1,0 +1,57 @@
+"""Prompts to answers, and the file that an evaluation keeps its answers in."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo.device.draw import SamplingParams, hash_seed
+from grpo.errors import redact
+from grpo.model.policy import Policy
+from grpo.run.log import completion_record
+from grpo.sampling.sampler import Sampler
+from grpo.schema import Group, Prompt
+from grpo.storage import write_atomically
+
+
+def generate_groups(
+    policy: Policy, sampler: Sampler, prompts: Sequence[Prompt], n: int, sampling: SamplingParams, seed: int
+) -> list[Group]:
+    """Generate and decode n completions of each prompt."""
+    seeds = [hash_seed(seed, prompt.row, index) for prompt in prompts for index in range(n)]
+    answers = sampler.sample([prompt.ids for prompt in prompts], n, sampling, seeds)
+    groups = [Group(prompt, completions) for prompt, completions in zip(prompts, answers, strict=True)]
+    for group in groups:
+        for completion in group.completions:
+            completion.text = policy.decode(completion)
+    return groups
+
+
+def split_into_parts(groups: Sequence[Group], column: str | None) -> dict[str, list[Group]]:
+    """Return all groups under "", and those of each value of a column of the data, in order."""
+    parts: dict[str, list[Group]] = {"": list(groups)}
+    if column:
+        for group in groups:
+            parts.setdefault(str(group.prompt.columns.get(column)), []).append(group)
+    return parts
+
+
+def answer_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Return one record per answer, as completions/ holds them."""
+    return [completion_record(group.prompt, completion) for group in groups for completion in group.completions]
+
+
+def ungraded_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Return one record per answer as `python -m rewards.score` takes it: the row's columns and the completion."""
+    return [
+        group.prompt.columns | {"row": group.prompt.row, "completion": completion.text}
+        for group in groups
+        for completion in group.completions
+    ]
+
+
+def write_records(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Write one line of JSON per record."""
+    lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, redact("".join(lines)))

@@ -1,0 +1,105 @@
+"""Confidences that answers state, as `<confidence>0.8</confidence>`, against what came true.
+
+Only answers that state one, and were right or wrong, count here; each counts the same.
+
+    ece    expected calibration error with ten equal bins (1706.04599): the mean distance, over answers, between the
+           accuracy and the mean confidence of the answer's bin
+    brier  mean squared distance between confidence and truth, 1 or 0 (Brier, 1950)
+    aurc   area under the risk-coverage curve (1805.08206): the mean, over answers, of the share of wrong ones among
+           those that state at least the answer's confidence
+"""
+
+import re
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from grpo.run.metrics import outcome_of
+from grpo.schema import Group
+
+NUM_BINS = 10
+_CONFIDENCE = re.compile(r"<confidence>\s*(\d{1,3}(?:\.\d{1,9})?|\.\d{1,9})\s*(%?)\s*</confidence>")
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What an answer claims, and whether it was right."""
+
+    confidence: float
+    is_right: bool
+
+
+def stated_confidence(text: str) -> float | None:
+    """Return the confidence in the last block of a text, from 0 to 1; None if there is none, or it is no probability.
+
+    >>> stated_confidence("<answer>Paris</answer><confidence>80 %</confidence>")
+    0.8
+    """
+    found = _CONFIDENCE.findall(text)
+    if not found:
+        return None
+    number, percent = found[-1]
+    value = float(number) / (100 if percent else 1)
+    return value if value <= 1 else None
+
+
+def calibration(groups: Sequence[Group]) -> dict[str, float]:
+    """Return confidence_frac, the share of the attempted answers that state one, and the numbers above; or nothing."""
+    stated = stated_claims(groups)
+    if not stated:
+        return {}
+    confidence_frac = len(stated) / len(list(_attempts(groups)))
+    return {"confidence_frac": confidence_frac, "ece": ece(stated), "brier": brier(stated), "aurc": aurc(stated)}
+
+
+def stated_claims(groups: Sequence[Group]) -> list[Stated]:
+    """Return what the attempted answers claim that state a confidence."""
+    claims = [(stated_confidence(text), is_right) for text, is_right in _attempts(groups)]
+    return [Stated(confidence, is_right) for confidence, is_right in claims if confidence is not None]
+
+
+def _attempts(groups: Sequence[Group]) -> Iterator[tuple[str, bool]]:
+    """Yield the text of each answer that is right or wrong, and whether it is right."""
+    for group in groups:
+        for completion in group.completions:
+            outcome = outcome_of(completion.scores)
+            if outcome in ("correct", "wrong"):
+                yield completion.text, outcome == "correct"
+
+
+def ece(stated: Sequence[Stated]) -> float:
+    """Return the expected calibration error."""
+    bins: dict[int, list[Stated]] = {}
+    for claim in stated:
+        bins.setdefault(min(int(claim.confidence * NUM_BINS), NUM_BINS - 1), []).append(claim)
+    return sum(abs(sum(claim.confidence - claim.is_right for claim in of_bin)) for of_bin in bins.values()) / len(
+        stated
+    )
+
+
+def brier(stated: Sequence[Stated]) -> float:
+    """Return the Brier score: 0 is best, always saying 0.5 gets 0.25."""
+    return statistics.fmean((claim.confidence - claim.is_right) ** 2 for claim in stated)
+
+
+def risk_coverage(stated: Sequence[Stated]) -> list[tuple[float, float]]:
+    """Return (coverage, risk) for each threshold on the confidence, from the highest: answers that state at least so
+    much, as a share of all, and how many of them are wrong. Equal confidences cannot be told apart, so they enter
+    together."""
+    ranked = sorted(stated, key=lambda claim: -claim.confidence)
+    curve, num_wrong = [], 0
+    for number, claim in enumerate(ranked, 1):
+        num_wrong += not claim.is_right
+        is_last_of_its_kind = number == len(ranked) or ranked[number].confidence < claim.confidence
+        if is_last_of_its_kind:
+            curve.append((number / len(ranked), num_wrong / number))
+    return curve
+
+
+def aurc(stated: Sequence[Stated]) -> float:
+    """Return the area under the risk-coverage curve: 0 is best; answers without order get their error rate."""
+    area, before = 0.0, 0.0
+    for coverage, risk in risk_coverage(stated):
+        area += (coverage - before) * risk
+        before = coverage
+    return area

@@ -1,0 +1,105 @@
+"""The evaluation of a training run on held-out questions, before, during and after training.
+
+evaluation.json holds both measurements and what they belong to: a hash of the held-out questions, and the step of the
+first one. That is 0, unless the run was resumed with other questions, or its file was damaged; then the first
+measurement is made anew, and the table says of which step it is.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from grpo.config.options import TrainConfig
+from grpo.data.questions import Questions, load_prompts
+from grpo.device.draw import SamplingParams
+from grpo.evaluation.answers import generate_groups, split_into_parts
+from grpo.evaluation.measures import Summary, summary
+from grpo.evaluation.table import comparison_table
+from grpo.model.policy import Policy
+from grpo.run.run import Run
+from grpo.schema import Prompt
+from grpo.storage import write_atomically
+from rewards.registry import build_rewards
+from rewards.scorer import Scorer
+
+if TYPE_CHECKING:
+    from grpo.rollout import Rollout
+
+Measurement = dict[str, dict[str, float | None]]  # "" (all questions) or a value of eval_group_field -> its summary
+LOGGED = (  # as eval/*
+    *("accuracy", "incorrect", "not_attempted", "incorrect_given_attempted", "supported_frac", "reward"),
+    *("mean_length", "unscored_frac", "hallucination_rate", "refusal_rate"),
+)
+
+
+class Evaluation:
+    """Answers the held-out questions greedily. Without such questions, every call does nothing."""
+
+    def __init__(self, config: TrainConfig, run: Run, policy: Policy, rollout: "Rollout"):
+        self.config, self.run, self.policy, self.rollout = config, run, policy, rollout
+        self.prompts: list[Prompt] = []
+        self.data_hash, self.first_step = "", 0
+        questions = Questions.held_out(config)
+        if not questions:
+            return
+        self.scorer = rollout.scorer
+        if config.eval_reward_funcs:
+            self.scorer = Scorer(build_rewards(config.eval_reward_funcs, asdict(config)))
+        self.prompts, self.data_hash = load_prompts(config, policy, self.scorer.rewards, questions, run.say)
+
+    def measure(self) -> Measurement:
+        """Answer all held-out questions, each rank its share, and summarise the answers."""
+        if not self.prompts:
+            return {}
+        ranks = self.run.ranks
+        sampling = SamplingParams(self.config.max_completion_length, temperature=0.0)
+        mine = self.prompts[ranks.rank :: ranks.world]
+        groups = generate_groups(self.policy, self.rollout.sampler, mine, 1, sampling, self.config.seed)
+        self.scorer.grade(groups)
+        self.scorer.metrics()  # discards the counts, which belong to no step
+        groups = [group for of_rank in ranks.gather(groups) for group in of_rank]
+        parts = split_into_parts(groups, self.config.eval_group_field)
+        return {name: summary(part) for name, part in parts.items()}
+
+    def before(self, step: int) -> Measurement:
+        """Measure the policy that training begins with. A resumed run (step > 0) reads what was written then."""
+        ranks = self.run.ranks
+        written = self._read() if ranks.is_main and step else None
+        self.first_step, measured = ranks.gather(written)[0] or (step, self.measure())
+        if ranks.is_main:
+            self.write(measured, None)
+        return measured
+
+    def _read(self) -> tuple[int, Measurement] | None:
+        """Return step and result of the first measurement; None if it is not of these questions, or damaged."""
+        try:
+            written = json.loads((self.run.path / "evaluation.json").read_text(encoding="utf-8"))
+            numbers = [value for part in written["before"].values() for value in part.values()]
+            is_intact = all(value is None or isinstance(value, int | float) for value in numbers)
+            is_same_data = written["data"] == self.data_hash and "" in written["before"]
+            return (int(written["step"]), written["before"]) if is_intact and is_same_data else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None  # there is none, it is of an older version, or it is torn
+
+    def metrics(self, measured: Mapping[str, Summary]) -> dict[str, float]:
+        """Return the metrics eval/* of a measurement, without those that nobody can know."""
+        known = {name: value for name, value in measured.get("", {}).items() if value is not None}
+        return {f"eval/{name}": known[name] for name in LOGGED if name in known}
+
+    def comparison(self, before: Mapping[str, Summary], after: Mapping[str, Summary]) -> str:
+        """Return the text that ends a run: a table of both measurements."""
+        if not after:
+            return "done (set eval_dataset_id_or_path or eval_size to see accuracy before and after)"
+        return comparison_table(before, after, f"step {self.first_step}" if self.first_step else "before")
+
+    def write(self, before: Mapping[str, Summary], after: Mapping[str, Summary] | None) -> None:
+        """Write both measurements to evaluation.json. `after` is None until the end of the run."""
+        if before:
+            content = {"data": self.data_hash, "step": self.first_step, "before": before, "after": after}
+            write_atomically(self.run.path / "evaluation.json", json.dumps(content, indent=2) + "\n")
+
+    def close(self) -> None:
+        """Free the rewards, unless they are those of the training."""
+        if self.prompts and self.scorer is not self.rollout.scorer:
+            self.scorer.close()

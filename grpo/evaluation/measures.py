@@ -1,0 +1,163 @@
+"""Numbers about graded answers, under the names that papers use.
+
+There is one estimator for all rates: the mean over questions of the share among the question's scorable answers. Every
+question counts the same, however many of its answers are scorable; one without any counts nowhere. So accuracy is
+pass@1, and lies in its interval. Sources:
+
+    accuracy, incorrect,       SimpleQA, 2411.04368: right, wrong and declined, of all. `correct` is accuracy.
+    not_attempted
+    correct_given_attempted    SimpleQA: right of those that were not declined. incorrect_given_attempted is the rest.
+    f_score                    SimpleQA: harmonic mean of correct and correct_given_attempted
+    truthfulness               TruthRL, 2509.25760: right - wrong, of all
+    omniscience_index          AA-Omniscience, 2511.13029: 100 (right - wrong), of all
+    pass@k                     2107.03374, Eq. 1: the probability that one of k answers is right
+    accuracy_low, _high        95 %: Wilson (1927) for one answer per question; else the mean's, over questions
+                               (2411.00640, whose clusters they are)
+
+A number that cannot be known, because no reward tells right from wrong, is None.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+from grpo.evaluation.confidence import calibration
+from grpo.run.metrics import outcome_of
+from grpo.schema import Group, Outcome
+
+Z95 = 1.959964  # quantile of the normal distribution for a 95 % interval
+OLD_NAMES = {  # name until 2026 -> name. The old ones are still written, beside the new ones.
+    "hallucination_rate": "incorrect_given_attempted",  # papers call other things so
+    "attempted_accuracy": "correct_given_attempted",
+    "wrong_rate": "incorrect",
+    "refusal_rate": "not_attempted",
+}
+
+Summary = Mapping[str, float | None]
+
+
+def summary(groups: Sequence[Group]) -> dict[str, float | None]:
+    """Describe graded answers: the rates above, how many could be scored, supported facts, reward, length.
+
+    unscored_frac: share of the answers about which no reward can tell; supported_frac: of the facts that a reward has
+    checked, the share that is supported (KnowRL's reward checks the facts of wrong answers only); clipped_ratio: share
+    of the answers that were cut at max_completion_length.
+    """
+    completions = [completion for group in groups for completion in group.completions]
+    outcomes = [_known_outcomes(group) for group in groups]
+    known = [of_group for of_group in outcomes if of_group]
+    rewards = [completion.reward for completion in completions if completion.reward is not None]
+    num_scored = sum(map(len, known)) if known else len(rewards)
+    counts = [len(of_group) for of_group in known]
+    result = {
+        "num_questions": len(groups),
+        "num_answers": len(completions),
+        "num_unscored_questions": len(groups) - len(known),
+        "min_scored_answers": min(counts, default=0),  # of a question that has any
+        "max_scored_answers": max(counts, default=0),
+        "unscored_frac": 1 - num_scored / max(len(completions), 1),
+        **_rates(known),
+        "clipped_ratio": _mean([float(completion.finish_reason == "length") for completion in completions]),
+        "mean_length": _mean([len(completion.ids) for completion in completions]),
+        "reward": _mean(rewards),
+        **_supported_facts(groups),
+        **calibration(groups),
+        **_pass_at_k(known),
+    }
+    return result | {old: result[new] for old, new in OLD_NAMES.items()}
+
+
+def note_on_unscored(measured: Summary) -> str:
+    """Say on how many questions and answers the rates rest, where that is not obvious; "" otherwise."""
+    fewest, most = measured["min_scored_answers"], measured["max_scored_answers"]
+    unscored, total = measured["num_unscored_questions"], measured["num_questions"]
+    if unscored == total:
+        return "no reward could tell right from wrong, so there is no accuracy"
+    parts = []
+    if unscored:
+        parts.append(f"{unscored} of {total} questions have no scorable answer and count nowhere")
+    if fewest < most:
+        parts.append(f"the others have {fewest} to {most} scorable answers each, so pass@k ends at k = {fewest}")
+    return "; ".join(parts)
+
+
+def _known_outcomes(group: Group) -> list[Outcome]:
+    outcomes = [outcome_of(completion.scores) for completion in group.completions]
+    return [outcome for outcome in outcomes if outcome is not None]
+
+
+def _rates(known: Sequence[Sequence[Outcome]]) -> dict[str, float | None]:
+    """Return the rates of the outcomes of each question."""
+    right, wrong, refused = (_mean_share(known, outcome) for outcome in ("correct", "wrong", "refused"))
+    rates = {"accuracy": right, "correct": right, "incorrect": wrong, "not_attempted": refused}
+    names = ("correct_given_attempted", "incorrect_given_attempted", "f_score", "truthfulness", "omniscience_index")
+    rates |= dict.fromkeys((*names, "accuracy_low", "accuracy_high"))
+    if not known:
+        return rates
+    attempted = right + wrong
+    if attempted:
+        rates["correct_given_attempted"] = right / attempted
+        rates["incorrect_given_attempted"] = wrong / attempted
+    rates["f_score"] = 2 * right / (1 + attempted)  # the harmonic mean of `right` and `right / attempted`
+    rates["truthfulness"] = right - wrong
+    rates["omniscience_index"] = 100 * (right - wrong)
+    rates["accuracy_low"], rates["accuracy_high"] = _interval(known)
+    return rates
+
+
+def _mean_share(known: Sequence[Sequence[Outcome]], outcome: Outcome) -> float | None:
+    return _mean([of_group.count(outcome) / len(of_group) for of_group in known])
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def _interval(known: Sequence[Sequence[Outcome]]) -> tuple[float, float]:
+    """Return the 95 % interval of the accuracy.
+
+    It is Wilson's for one answer per question, and where all questions have the same mean, which tells nothing about
+    their spread; otherwise the normal one of the mean over questions.
+    """
+    means = [of_group.count("correct") / len(of_group) for of_group in known]
+    p, n = statistics.fmean(means), len(means)
+    deviation = statistics.stdev(means) if n > 1 else 0.0
+    if deviation == 0 or all(len(of_group) == 1 for of_group in known):
+        return wilson_interval(p, n)
+    spread = Z95 * deviation / math.sqrt(n)
+    return max(p - spread, 0.0), min(p + spread, 1.0)
+
+
+def wilson_interval(p: float, n: float) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a share p of n independent trials."""
+    if n <= 0:
+        return 0.0, 1.0
+    scale = 1 + Z95**2 / n
+    centre = p + Z95**2 / (2 * n)
+    spread = Z95 * math.sqrt(p * (1 - p) / n + Z95**2 / (4 * n**2))
+    return max(centre - spread, 0.0) / scale, min((centre + spread) / scale, 1.0)
+
+
+def _pass_at_k(known: Sequence[Sequence[Outcome]]) -> dict[str, float]:
+    """Return the unbiased pass@k for each power of two up to the fewest scorable answers of a question."""
+    fewest = min(map(len, known), default=0)
+    result = {}
+    k = 1
+    while k <= fewest:
+        all_wrong = [math.comb(len(group) - group.count("correct"), k) / math.comb(len(group), k) for group in known]
+        result[f"pass@{k}"] = statistics.fmean(1 - probability for probability in all_wrong)
+        k *= 2
+    return result
+
+
+def _supported_facts(groups: Sequence[Group]) -> dict[str, float]:
+    """Return the share of supported facts among all facts; nothing if no reward checked facts."""
+    was_checked, num_facts, num_supported = False, 0, 0
+    for group in groups:
+        for completion in group.completions:
+            for score in completion.scores.values():
+                if "facts" in score.details:
+                    was_checked = True
+                    num_facts += score.details["facts"]
+                    num_supported += score.details["supported"]
+    return {"supported_frac": num_supported / max(num_facts, 1)} if was_checked else {}

@@ -1,0 +1,62 @@
+"""Summaries of evaluations as text for people. What nobody can know shows as –."""
+
+from collections.abc import Mapping, Sequence
+
+from grpo.evaluation.measures import Summary
+
+ABSTENTION = ("incorrect", "not_attempted", "correct_given_attempted")  # shown where some answers decline
+SHOWN = ("accuracy", *ABSTENTION, "truthfulness", "supported_frac", "ece", "brier", "aurc", "reward", "mean_length")
+SHOWN_OF_PART = ("accuracy", "incorrect", "not_attempted", "supported_frac")
+ONE_MODEL = ("f_score", "omniscience_index", "mc1", "mc2")  # shown where there is room
+DECIMALS = {"omniscience_index": 1, "reward": 1, "mean_length": 1, "ece": 3, "brier": 3, "aurc": 3}  # others: percent
+UNKNOWN = "–"
+
+
+def comparison_table(before: Mapping[str, Summary], after: Mapping[str, Summary], label: str = "before") -> str:
+    """Return the table that ends a run: summaries of all held-out questions ("") and of each part of them.
+
+    label: the head of the first column.
+    """
+    lines = [f"{'':<34}{label:>8}{'after':>10}"]
+    for part, last in after.items():
+        first = before.get(part, {})
+        lines.append(f"{part or 'held-out questions'}: {int(last['num_questions'])}")
+        lines += [_line(name, first, last) for name in _shown(SHOWN_OF_PART if part else SHOWN, first, last)]
+    return "\n".join(lines)
+
+
+def result_table(parts: Mapping[str, Summary]) -> str:
+    """Return the table of one evaluation: summaries of all questions ("") and of each part of them."""
+    lines = []
+    for part, measured in parts.items():
+        lines.append(f"{part or 'questions'}: {int(measured['num_questions'])}")
+        names = SHOWN_OF_PART if part else (*SHOWN, *ONE_MODEL, *(name for name in measured if "pass@" in name))
+        for name in _shown(names, measured):
+            lines.append(_line(name, measured) + (_interval(measured) if name == "accuracy" else ""))
+    return "\n".join(lines)
+
+
+def _shown(names: Sequence[str], *summaries: Summary) -> list[str]:
+    """Return the names that say something: those of abstention only where an answer declines."""
+    declines = any(measured.get("not_attempted") for measured in summaries)
+    optional = () if declines else (*ABSTENTION, "truthfulness", "f_score", "omniscience_index")
+    return [name for name in names if name in summaries[-1] and name not in optional]
+
+
+def _line(name: str, *summaries: Summary) -> str:
+    return f"  {name:<30}" + "".join(_cell(name, measured.get(name)) for measured in summaries).rstrip()
+
+
+def _cell(name: str, value: float | None) -> str:
+    """Write a number and its unit, ten characters wide."""
+    if value is None:
+        return f"{UNKNOWN:>8}  "
+    if name in DECIMALS:
+        return f"{value:>8.{DECIMALS[name]}f}  "
+    return f"{100 * value:>8.1f} %"
+
+
+def _interval(measured: Summary) -> str:
+    if measured["accuracy_low"] is None:
+        return ""
+    return f"   {100 * measured['accuracy_low']:.1f} to {100 * measured['accuracy_high']:.1f} %"

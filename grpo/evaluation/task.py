@@ -1,0 +1,123 @@
+"""What an evaluation is made of: the model, its prompts, the questions and the reward, from a command line."""
+
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from grpo.config.foreign import ALIASES
+from grpo.config.load import load_config
+from grpo.config.options import TrainConfig
+from grpo.data.benchmarks import Benchmark, find_benchmark
+from grpo.data.files import Record, read_records
+from grpo.data.hub import fetch_data
+from grpo.data.questions import Questions
+from grpo.errors import CONFIG, UserError
+from grpo.run.saved import SavedModel, find_saved, read_config
+
+FIELDS = ("question_field", "answer_field", "title_field")
+DEFAULT_TEMPLATE = TrainConfig.prompt_template
+NO_GRADING = "exact"  # a configuration must name a reward, but choices are not graded
+NO_LIMIT = 10**9  # tokens of a prompt: all questions are asked that the model has positions for
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model, the questions, and the configuration that says how to ask them; benchmark: the format of the questions,
+    if it is known."""
+
+    saved: SavedModel
+    config: TrainConfig
+    questions: Questions
+    benchmark: Benchmark | None
+
+
+def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> Task:
+    """Decide how to evaluate `model`.
+
+    What is typed wins over what the benchmark suggests, and that over the run's own configuration (or that of
+    --config). Without --data the run's held-out questions are asked, as during training.
+    """
+    saved = find_saved(model)
+    has_config = bool(arguments.config or saved.config_path)
+    if not arguments.data and not has_config:
+        raise UserError(
+            "no questions to answer", f"{model} is no run with questions of its own", "add --data FILE", CONFIG
+        )
+    typed = arguments.overrides
+    records = _read(arguments.data, typed) if arguments.data else []
+    benchmark = None if _is_set(typed, *FIELDS[:2]) else find_benchmark(records)
+    reward = _choose_reward(arguments, benchmark, has_config)
+    keys = {"model_name_or_path": saved.name, "output_dir": ".", "reward_weights": "null"}
+    keys |= {"dataset_id_or_path": arguments.data, "reward_funcs": reward} if arguments.data else {}
+    keys |= {"reward_funcs": reward} if reward else {}
+    overrides = [*(f"{name}={value}" for name, value in keys.items() if value), *typed]
+    config = load_config(arguments.config, overrides)[0] if arguments.config else read_config(saved, overrides)
+    if not reward and config.eval_reward_funcs:
+        config = replace(config, reward_funcs=config.eval_reward_funcs)
+    if arguments.data:
+        questions = Questions(arguments.data, config.max_samples if _is_set(typed, "max_samples") else 0)
+        config = _fit_to_data(config, records, benchmark, typed, say)
+    else:
+        questions = _held_out(config, model)
+    return Task(saved, config, replace(questions, most=arguments.max_samples or questions.most), benchmark)
+
+
+def _read(data: str, typed: Sequence[str]) -> list[Record]:
+    split = [override.partition("=")[2] for override in typed if override.startswith("dataset_split=")]
+    return read_records(fetch_data(data, *split[-1:]))
+
+
+def _choose_reward(arguments: Namespace, benchmark: Benchmark | None, has_config: bool) -> str | None:
+    """Return the reward to grade with; None for that of the configuration."""
+    if arguments.reward or not arguments.data:
+        return arguments.reward
+    if arguments.choices:
+        return NO_GRADING
+    if benchmark:
+        return benchmark.reward
+    if not has_config:
+        raise UserError(
+            "no reward to grade with",
+            f"{arguments.data} is not the file of a benchmark that is known by its columns",
+            "add --reward NAME: math, exact, choice, simpleqa, or package.module:function",
+            CONFIG,
+        )
+    return None
+
+
+def _held_out(config: TrainConfig, model: str) -> Questions:
+    """Return the questions that are asked during training."""
+    questions = Questions.held_out(config)
+    if not questions:
+        why = "neither eval_dataset_id_or_path nor eval_size is set"
+        raise UserError(f"the run {model} has no held-out questions", why, "add --data FILE", CONFIG)
+    return questions
+
+
+def _fit_to_data(
+    config: TrainConfig,
+    records: Sequence[Record],
+    benchmark: Benchmark | None,
+    typed: Sequence[str],
+    say: Callable[[str], None],
+) -> TrainConfig:
+    """Leave out what a run's configuration says about other data, and ask as the benchmark suggests if nothing else
+    does."""
+    inherited = [name for name in FIELDS if not _is_set(typed, name)]
+    foreign = [name for name in inherited if benchmark or getattr(config, name) not in records[0]]
+    changes: dict = dict.fromkeys(foreign)
+    if not _is_set(typed, "max_prompt_length"):
+        changes["max_prompt_length"] = NO_LIMIT
+    if benchmark:
+        say(f"{config.dataset_id_or_path} is a file of {benchmark.name}")
+        is_own_prompt = config.system_prompt is not None or config.prompt_template != DEFAULT_TEMPLATE
+        if not is_own_prompt and benchmark.prompt != DEFAULT_TEMPLATE:
+            changes["prompt_template"] = benchmark.prompt
+            say(f"each question is asked as {benchmark.prompt!r} (set prompt_template or system_prompt to change that)")
+    return replace(config, **changes)
+
+
+def _is_set(typed: Sequence[str], *names: str) -> bool:
+    """Whether one of these keys was typed."""
+    found = {override.removeprefix("--").partition("=")[0] for override in typed}
+    return bool({ALIASES.get(name, name) for name in found} & set(names))

@@ -1,0 +1,54 @@
+"""What a command says while it works, and once it has ended: on stderr, so that stdout holds results alone."""
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tqdm import tqdm
+
+PLAIN_SECONDS = 10.0  # between lines where no terminal shows a bar
+
+
+@contextmanager
+def counting(total: int | None, what: str, unit: str = "") -> Iterator[Callable[[int], None]]:
+    """Show how many of `total` are done: a bar on a terminal, else a line now and then. Yields what adds to the count.
+
+    what: what is going on, such as "answering". unit: what is counted. total: None if nobody knows it.
+    """
+    if sys.stderr.isatty():
+        with tqdm(total=total, desc=what, unit=f" {unit}", dynamic_ncols=True, leave=False) as bar:
+            yield bar.update
+        return
+    lines = _PlainCount(total, what, unit)
+    yield lines.add
+
+
+class _PlainCount:
+    """Prints the count at most every PLAIN_SECONDS; nothing if the work is done before."""
+
+    def __init__(self, total: int | None, what: str, unit: str):
+        self.total, self.what, self.unit = total, what, unit
+        self.count, self.started = 0, time.monotonic()
+        self.printed = self.started
+
+    def add(self, number: int = 1) -> None:
+        """Count `number` more as done."""
+        self.count += number
+        now = time.monotonic()
+        if now - self.printed < PLAIN_SECONDS:
+            return
+        self.printed = now
+        of_total = f" of {self.total:,}" if self.total else ""
+        print(f"{self.what}: {self.count:,}{of_total} {self.unit} after {now - self.started:.0f} s", file=sys.stderr)
+
+
+def say_next(result: object, *commands: list[object]) -> None:
+    """Say where the result of a command lies, and what to type next. Of several ranks, the first one says it."""
+    if os.environ.get("RANK", "0") != "0":
+        return
+    print(f"result: {result}", file=sys.stderr)
+    for label, command in zip(("next:  ", *[" " * 7] * len(commands)), commands, strict=False):
+        print(f"{label} python -m {shlex.join(map(str, command))}", file=sys.stderr)

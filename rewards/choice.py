@@ -1,0 +1,53 @@
+r"""Compare the letter that an answer chooses with the right one, for questions with given choices.
+
+The letter is in the last `\boxed{}`, or after the last "answer", or begins the answer: `B`, `(B)`, `B) Paris`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from grpo.schema import Score
+from rewards.boxed import last_boxed
+from rewards.exact import truths
+from rewards.format import final_text
+from rewards.knowrl.refusal import is_refusal
+from rewards.registry import Reward
+
+_MARKS = r"[\s*_`$(\[{]*"
+_LETTER = r"(?:\\text\{|\\mathbf\{)?([A-J])(?![A-Za-z'’]|\s+[a-z])"
+_AFTER_ANSWER = re.compile(rf"(?i:\banswer|\bchoice|\boption|答案|选项)(?i:\s+is)?{_MARKS}[:：是为]?{_MARKS}{_LETTER}")
+_IN_FRONT = re.compile(rf"{_MARKS}{_LETTER}")
+
+
+def chosen_letter(completion: str) -> str | None:
+    """Return the letter, A to J, that a completion chooses; None if it names none."""
+    text = final_text(completion)
+    box = last_boxed(text)
+    if box is not None:
+        text = box
+    named = _AFTER_ANSWER.findall(text)
+    if named:
+        return named[-1]
+    in_front = _IN_FRONT.match(text)
+    return in_front[1] if in_front else None
+
+
+def grade(completion: str, columns: Mapping[str, Any]) -> Score:
+    """Give 1 for the right letter, else 0."""
+    accepted = [truth.strip() for truth in truths(columns.get("answer"))]
+    if not accepted:
+        return Score(None, "the row has no answer to compare with")
+    letter = chosen_letter(completion)
+    if letter is None:
+        is_declined = is_refusal(final_text(completion))
+        reason = "declines to answer" if is_declined else "names no choice"
+        return Score(0.0, reason, "refused" if is_declined else "wrong")
+    is_right = letter in accepted
+    reason = f"chooses {letter}, which is {'right' if is_right else 'wrong'}"
+    return Score(float(is_right), reason, "correct" if is_right else "wrong")
+
+
+def build(options: Mapping[str, Any]) -> Reward:
+    """Build the reward `choice`."""
+    return Reward("choice", grade, needs=("answer",))

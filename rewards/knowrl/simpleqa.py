@@ -1,0 +1,39 @@
+"""Grade as SimpleQA does (2411.04368): the judge alone says correct, incorrect or not attempted; 1 for correct, else 0.
+
+It asks for no format: without an answer block, the text after the thoughts is judged. KnowRL's `correctness` gives the
+same three grades, but takes a completion without an answer block for wrong.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from grpo.schema import Score
+from rewards.format import final_text
+from rewards.knowrl import correctness
+from rewards.registry import Reward
+
+
+def build(options: Mapping[str, Any]) -> Reward:
+    """Build the reward `simpleqa`."""
+    judge = correctness.build_judge(options)
+
+    async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
+        text = final_text(completion)
+        if not text:
+            return Score(0.0, "nothing follows the thoughts", "refused")
+        case = correctness.read_case(text, columns)
+        if isinstance(case, Score):
+            return case
+        judged = await correctness.ask(judge, case)
+        value = None if judged.outcome is None else float(judged.outcome == "correct")
+        return Score(value, judged.reason, judged.outcome, judged.details, judged.asked)
+
+    return Reward(
+        "simpleqa",
+        grade,
+        needs=("answer",),
+        slow=options["judge"] == "api",
+        prepare=lambda rows, say: judge.check_sync(),
+        metrics=judge.metrics,
+        close=judge.close,
+    )

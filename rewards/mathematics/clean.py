@@ -1,0 +1,73 @@
+r"""Untrusted LaTeX, Unicode or plain text -> one spelling for its many: `×` is `*`, `\dfrac12` is `\frac{1}{2}`, `>=`
+is `≥`. A table of characters (symbols.py), then the table of rewritings below, in its order. Time is linear in the
+text.
+"""
+
+import re
+from typing import Final
+
+from rewards.mathematics import symbols
+
+_SUPERSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUPERSCRIPTS)}]+")
+_SUBSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUBSCRIPTS)}]+")
+_REWRITES: Final = [
+    (re.compile(pattern), new)
+    for pattern, new in (
+        (r"^(\*\*|__|')([^*]+)\1$", r"\2"),  # bold or code in Markdown
+        (r"==+", "="),
+        (r"\\not ?=", "≠"),
+        (r"(?:等于|为|是)(?=\$?[-+ 0-9A-Za-z\\(])", r"\\text{ is }"),
+        (r"\*\*(?= ?[-+({\\\w])", "^"),  # a power in ASCII
+        (r">=(?!=)", "≥"),
+        (r"(?<!<)<=(?![=>])", "≤"),
+        (r"(?<=[A-Za-z ])!=(?!=)", "≠"),  # 3!=6 is about a factorial
+        (r"\^ ?(?:\{ ?\\(?:circ|degree) ?\}|\\(?:circ|degree)(?![A-Za-z]))", "°"),
+        (r"\^ ?(?:\{ ?\\prime ?\}|\\prime(?![A-Za-z]))", "'"),
+        (r"\.\.\.+", r"\\dots "),
+        (r"(?<![A-Za-z\\])([AaPp])\. ?[Mm]\.(?![A-Za-z])", r"\1m"),
+        (r"(?<=[0-9])(?:\\[,;: ]|~)(?=[0-9])", " "),
+        (r"(?<=[0-9]),\\! ?(?=[0-9]{3}(?![0-9]))", ""),  # thousands: 1,\! 234
+        (r"\\! ?", ""),
+        (r"(?<![0-9])0\{,\}(?=[0-9])", "0."),  # `{,}` before three digits groups thousands,
+        (r"(?<=[0-9])\{,\}(?=[0-9]{3}(?![0-9]))", ""),
+        (r"(?<=[0-9])\{,\}(?=[0-9])", "."),  # anywhere else it is a decimal comma
+        (r"\\(left|right) ?\.", ""),
+        (r"\\[dtc]?frac ?([0-9]) ?([0-9])", r"\\frac{\1}{\2}"),
+        (r"\\(?:text)?color ?\{[A-Za-z]*\}|\\f?colorbox(?: ?\{[A-Za-z]*\})+(?= ?\{)", " "),
+        (r"\\[hv]space\*? ?\{[^{}]*\}|\\[hv]?phantom ?\{[^{}]*\}|\\(?:label|tag) ?\{[^{}]*\}", " "),
+        (r"\\bbox ?\[[^\[\]]*\]", " "),
+        (r"(\\begin ?\{[a-z]+\*?\}) ?\[[tbc]\]", r"\1"),
+        (r"\{ ?: ?\}", ":"),
+        (r"^(?:=>|\\rightarrow(?![A-Za-z])|→) ?", ""),
+        (r"(\\begin ?\{array\}) ?\{[^{}]*\}", r"\1"),
+        (r"(\\\\) ?\[[0-9.]+ ?[a-z]{2}\]", r"\1"),
+        (r"\\mathbb ?\{? ?([A-Z]) ?\}?", r"\\mathbb\1 "),
+    )
+]
+_DOLLAR: Final = re.compile(r"(?<!\\)\$")
+
+
+def clean(text: str) -> str:
+    """One spelling for Unicode's many: no control characters or lone surrogates, ASCII digits and operators, single
+    spaces."""
+    text = text.translate(symbols.CHARACTERS)
+    text = _SUPERSCRIPT_RUN.sub(_superscript, text)
+    text = _SUBSCRIPT_RUN.sub(_subscript, text)
+    text = " ".join(text.split())
+    if r"\begin" not in text:  # escaped twice: \\frac; in a matrix \\ ends a row
+        text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
+    for pattern, new in _REWRITES:
+        text = pattern.sub(new, text)
+    # an even number of dollars delimits formulas; an odd one holds a price
+    are_delimiters = len(_DOLLAR.findall(text)) % 2 == 0
+    return _DOLLAR.sub("" if are_delimiters else r"\\$", text).strip()
+
+
+def _superscript(run: re.Match) -> str:
+    digits = "".join(symbols.SUPERSCRIPTS[character] for character in run[0])
+    return f"^{{{digits}}}"
+
+
+def _subscript(run: re.Match) -> str:
+    digits = "".join(symbols.SUBSCRIPTS[character] for character in run[0])
+    return f"_{{{digits}}}"

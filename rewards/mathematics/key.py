@@ -1,0 +1,83 @@
+r"""What is compared where nothing has a value: texts without case, articles and idle zeros; letters that spell the
+same, \text{AC} and AC; the two end points of a segment, \overline{AC}.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from rewards.mathematics import units
+from rewards.mathematics.text import Token, Tokens, unwrapped
+
+_PUNCTUATION: Final = frozenset((r"\{", r"\}", r"\\", *"\\()[]{}.,:;?!…'\"|-_*&~@#\ufffd"))
+
+
+def text_key(tokens: Iterable[Token]) -> str:
+    """The normal form of something that has no value: words without case and articles, numbers without idle zeros."""
+    kept = unwrapped([token for token in tokens if not (token.kind == "mark" and token.text in ('"', "."))])
+    prose = any(token.kind == "word" for token in kept)
+    parts = []
+    for at, token in enumerate(kept):
+        lower = token.text.casefold()
+        if token.kind == "number" and token.text.replace(".", "", 1).isdigit():
+            parts.append(_without_idle_zeros(token.text))
+        elif _is_article(kept, at):
+            continue
+        elif token.kind == "word":
+            parts.append(str(units.NUMBER_WORDS.get(lower, lower)))
+        else:
+            parts.append(lower if prose else token.text)
+    return " ".join(parts)
+
+
+def _without_idle_zeros(number: str) -> str:
+    whole, _, decimals = number.partition(".")
+    decimals = decimals.rstrip("0")
+    return f"{whole or 0}.{decimals}" if decimals else whole or "0"
+
+
+def _is_article(tokens: Tokens, at: int) -> bool:
+    """Whether the word is a mere article; a bare "a" (a name) is one only where a noun follows it and nothing stands
+    before it."""
+    if len(tokens) == 1 or tokens[at].text.casefold() not in ("the", "a", "an"):
+        return False
+    if tokens[at].kind == "word":
+        return True
+    after = tokens[1]
+    if at or after.kind != "word" or len(after.text) <= 2 or not after.spaced:
+        return False
+    return after.text.casefold() not in units.MEANING_AFTER | units.SHORT_WORDS
+
+
+def same_word(one: Tokens, other: Tokens) -> bool:
+    r"""Whether both are letters alone and spell the same, \text{AC}, \overline{AC} and AC; two products, AC and ac, are
+    left to algebra."""
+    segments = segment(one), segment(other)
+    ours, theirs = segments[0] or one, segments[1] or other
+    kinds = {token.kind for token in (*ours, *theirs)}
+    if not kinds <= {"word", "name"}:
+        return False
+    spelt, other_spelt = _spelt(ours), _spelt(theirs)
+    if any(segments):
+        return spelt == other_spelt
+    return "word" in kinds and spelt.casefold() == other_spelt.casefold()
+
+
+def _spelt(tokens: Tokens) -> str:
+    return "".join(token.text for token in tokens)
+
+
+def segment(tokens: Tokens) -> list[Token]:
+    r"""The two end points of a segment, \overline{CD}; nothing if it is anything else."""
+    texts = [token.text for token in tokens]
+    if texts[:2] != [r"\overline", "{"] or texts[-1] != "}":
+        return []
+    points = list(tokens[2:-1])
+    is_pair = re.fullmatch("[A-Z]{2}", _spelt(points))
+    return points if is_pair else []
+
+
+def has_content(tokens: Tokens) -> bool:
+    """False for an answer of nothing but punctuation, dots and brackets: "…", ":", "?"; but {} is the empty set."""
+    texts = [token.text for token in tokens]
+    return texts == [r"\{", r"\}"] or any(text not in _PUNCTUATION for text in texts)

@@ -1,0 +1,195 @@
+r"""Sides and the signs between them -> what they say together: `x = 5`, `0 < x \le 1`, `x \ne 3`, `x^2+y^2 = 4`,
+`3+4 = 7`. What has no other reading is a chain, which equals only the same sides with the same signs.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Final
+
+from rewards.mathematics.algebra import Algebra, Quotient
+from rewards.mathematics.key import text_key
+from rewards.mathematics.labels import Label, read_label
+from rewards.mathematics.parse import expression_or_none
+from rewards.mathematics.quantity import Scalar, is_range_or_code
+from rewards.mathematics.text import Token, Tokens, enclosed, is_letter, is_mark
+from rewards.mathematics.value import INFINITY, MINUS_INFINITY, Bag, Chain, Named, Relation, Row, Value
+
+_FLIPPED: Final = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
+
+
+class RelationReader:
+    """Reads relations; `read_side` reads what stands on one side."""
+
+    def __init__(self, algebra: Algebra, read_side: Callable[[Tokens], Value]) -> None:
+        self.algebra, self.side = algebra, read_side
+
+    def read(self, sides: list[Tokens], signs: list[str]) -> Value:
+        """What the sides, one more than signs, say together."""
+        if any(sign in _FLIPPED for sign in signs):
+            return self.inequality(sides, signs)
+        if len(signs) > 1:
+            return self.equalities(sides, signs)
+        if signs[0] == "≠":
+            return self.inequation(*sides)
+        return self.equation(sides[0], signs[0], sides[1])
+
+    # --- equalities -------------------------------------------------------------------------------------------------
+    def equation(self, left: Tokens, sign: str, right: Tokens) -> Value:
+        """x = 5 under its name, x + y = 5 too; other equations in variables as a relation, the rest as two sides."""
+        left, right = _label_first(left, right)
+        label = read_label(left)
+        if label is None and enclosed(left) and _is_point(self.side(left)):  # (x, y) = (1, 2)
+            label = Label(text_key(left))
+        values = self.values(left, right)
+        if None in values:
+            return Named(label, self.side(right)) if label else self.chain([left, right], [sign])
+        difference = self.algebra.subtract(*values)
+        if label is not None or self.is_term_with_value(*values):
+            return Named(label, self.side(right), Relation("=", difference))
+        if sign == "=" and self.is_equation(*values, difference):
+            return Relation("=", difference)
+        return self.chain([left, right], [sign])
+
+    def is_term_with_value(self, left: Quotient, right: Quotient) -> bool:
+        """Whether the equation gives the value of a term in several variables: x + y = 5."""
+        if self.algebra.is_opaque(left) or self.algebra.variables(right):
+            return False
+        return len(self.algebra.variables(left)) > 1
+
+    def is_equation(self, left: Quotient, right: Quotient, difference: Quotient) -> bool:
+        """Whether the sides have variables and none cancels: x + C = x has no more to say than its two sides."""
+        variables = self.algebra.variables
+        remaining = variables(difference)
+        return bool(remaining) and remaining == variables(left) | variables(right)
+
+    def equalities(self, sides: list[Tokens], signs: list[str]) -> Value:
+        """x = 3 + 4 = 7 as x = 7 if every link holds; otherwise a chain."""
+        label = read_label(sides[0])
+        if label is not None and set(signs) == {"="}:
+            rest = self.chain(sides[1:], signs[1:])
+            if rest.holds:
+                return Named(label, rest.sides[-1])
+        return self.chain(sides, signs)
+
+    def chain(self, sides: Sequence[Tokens], signs: Sequence[str]) -> Chain:
+        values = tuple(map(self.side, sides))
+        written = tuple(map(_leaves, sides))
+        first, *others = values
+        are_equal = all(self.is_equal(first, other) for other in others)
+        return Chain(tuple(signs), values, written, holds=are_equal and set(signs) == {"="})
+
+    def is_equal(self, one: Value, other: Value) -> bool:
+        """Whether an equation of two values holds whatever the variables are."""
+        if not isinstance(one, Scalar) or not isinstance(other, Scalar):
+            return False
+        return one.equals(other, self.algebra)
+
+    # --- inequalities -----------------------------------------------------------------------------------------------
+    def inequation(self, left: Tokens, right: Tokens) -> Value:
+        """x ≠ 3 as the numbers without 3; any other as a relation, or a chain if it has no value."""
+        left, right = _label_first(left, right)
+        label, taken = read_label(left), self.side(right)
+        if label is not None and isinstance(taken, Scalar) and taken.value.number is not None:
+            return Named(label, reals_without([taken]))
+        return self.relation(left, "≠", right) or self.chain([left, right], ["≠"])
+
+    def inequality(self, sides: list[Tokens], signs: list[str]) -> Value:
+        """0 < x ≤ 1 as x in (0, 1]; x > 3 as x in (3, ∞); any other as one relation or a chain."""
+        if all(sign in ">≥" for sign in signs):
+            sides = sides[::-1]
+            signs = [_FLIPPED[sign] for sign in reversed(signs)]
+        if not all(sign in "<≤" for sign in signs):
+            return self.chain(sides, signs)
+        relation = self.relation(sides[0], signs[0], sides[1]) if len(sides) == 2 else None
+        interval = self.interval(sides, signs)
+        if interval is not None:
+            return interval
+        if any(map(_is_negative_variable, sides)):
+            mirrored = self.interval(list(map(_negated, reversed(sides))), signs[::-1])
+            if mirrored is not None:  # -x < 2 is x > -2, and -2x < 4 is just as near to it
+                return Named(mirrored.label, mirrored.value, relation)
+        return relation or self.chain(sides, signs)
+
+    def interval(self, sides: list[Tokens], signs: list[str]) -> Named | None:
+        """The interval of the one variable between numbers, increasing signs given: 0 < x ≤ 1, x < 3; None if it is
+        anything else."""
+        places = [at for at, side in enumerate(sides) if _is_variable(side)]
+        at = places[0] if len(places) == 1 else -1
+        if (len(sides), at) not in ((2, 0), (2, 1), (3, 1)):
+            return None
+        low, high = MINUS_INFINITY, INFINITY
+        opener, closer = "(", ")"
+        if at > 0:
+            low = self.bound(sides[at - 1])
+            opener = "[" if signs[at - 1] == "≤" else "("
+        if at + 1 < len(sides):
+            high = self.bound(sides[at + 1])
+            closer = "]" if signs[at] == "≤" else ")"
+        if low is None or high is None:
+            return None
+        return Named(Label(sides[at][0].text), Row(opener, closer, (low, high)))
+
+    def bound(self, tokens: Tokens) -> Scalar | None:
+        """The number that bounds an interval, None for anything else."""
+        side = self.side(tokens)
+        is_number = isinstance(side, Scalar) and not self.algebra.variables(side.value)
+        return side if is_number else None
+
+    def values(self, *sides: Tokens) -> list[Quotient | None]:
+        return [expression_or_none(side, self.algebra) for side in sides]
+
+    def relation(self, left: Tokens, sign: str, right: Tokens) -> Relation | None:
+        """The relation between two sides, None if a side has no value, or it is about no variable."""
+        values = self.values(left, right)
+        if None in values:
+            return None
+        difference = self.algebra.subtract(*values)
+        return Relation(sign, difference) if self.algebra.variables(difference) else None
+
+
+def reals_without(points: Sequence[Scalar]) -> Bag:
+    """ℝ without some numbers, as the intervals between them."""
+    ordered = sorted(points, key=lambda point: point.value.number)
+    bounds = [MINUS_INFINITY, *ordered, INFINITY]
+    return Bag(tuple(Row("(", ")", pair) for pair in pairwise(bounds)))
+
+
+def _label_first(left: Tokens, right: Tokens) -> tuple[Tokens, Tokens]:
+    """5 = x as x = 5."""
+    is_turned = read_label(left) is None and read_label(right) is not None
+    return (right, left) if is_turned else (left, right)
+
+
+def _is_point(side: Value) -> bool:
+    """Whether the side is a tuple of variables."""
+    return isinstance(side, Row) and all(map(_is_variable_value, side.items))
+
+
+def _is_variable_value(item: Value) -> bool:
+    atom = item.value.lone_atom if isinstance(item, Scalar) else None
+    return atom is not None and "(" not in atom
+
+
+def _is_variable(side: Tokens) -> bool:
+    return len(side) == 1 and is_letter(side[0]) and side[0].text not in "πei"
+
+
+def _is_negative_variable(side: Tokens) -> bool:
+    return is_mark(side[0], "-") and _is_variable(side[1:])
+
+
+def _negated(side: Tokens) -> Tokens:
+    """-x as x, and 3 as -(3)."""
+    if _is_negative_variable(side):
+        return side[1:]
+    return [Token("mark", "-"), Token("open", "("), *side, Token("close", ")")]
+
+
+def _leaves(tokens: Tokens) -> tuple[str, ...]:
+    """The numbers, names and functions of a side, sorted; nothing for a number as it is written."""
+    kept = [token for token in tokens if token.text not in ("{", "}", "(", ")")]
+    has_sign_inside = any(is_mark(token, "+-") for token in kept[1:])
+    is_number = all(token.kind == "number" or token.text in (r"\frac", "/", "-", "+") for token in kept)
+    if is_number and not has_sign_inside and not is_range_or_code(kept):
+        return ()
+    return tuple(sorted(token.text for token in kept if token.text not in ("*", "/", r"\frac")))

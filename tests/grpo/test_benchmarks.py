@@ -1,0 +1,222 @@
+"""Files of the usual benchmarks in their official layouts, with rows made up here."""
+
+import csv
+import json
+import sys
+from collections import Counter
+from dataclasses import asdict
+
+import pytest
+from making import write_rows
+
+from grpo.config.options import TrainConfig
+from grpo.data.benchmarks import find_benchmark
+from grpo.data.files import read_records
+from grpo.data.rows import read_rows
+from grpo.errors import UserError
+from rewards.registry import build_rewards
+
+
+def write_csv(path, *rows):
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+TRUTHFUL = {
+    "Type": "Adversarial",
+    "Category": "Misconceptions",
+    "Question": "What happens to a cat that drinks milk?",
+    "Best Answer": "Many cats get a stomach ache",
+    "Correct Answers": "Many cats get a stomach ache; Most adult cats cannot digest it.; ",
+    "Incorrect Answers": "It grows strong;It sleeps better.",
+    "Source": "https://example.org",
+}
+GPQA = {
+    "Pre-Revision Question": "old",
+    "Question": "Which particle has no charge?\n",
+    "Correct Answer": "the neutron ",
+    "Incorrect Answer 1": "the proton",
+    "Incorrect Answer 2": "the electron",
+    "Incorrect Answer 3": "the muon",
+    "Explanation": "By definition.",
+    "Record ID": "rec1",
+    "Canary String": "x",
+}
+SIMPLE = {"metadata": "{'topic': 'Art', 'urls': []}", "problem": "Who painted it?", "answer": "Ada Moor"}
+VERIFIED = {
+    "original_index": 5,
+    "problem": "Who painted it?",
+    "answer": "Ada Moor",
+    "topic": "Art",
+    "answer_type": "Person",
+    "multi_step": False,
+    "requires_reasoning": False,
+    "urls": "https://example.org",
+}
+CHINESE = {
+    "id": "a1",
+    "primary_category": "中华文化",
+    "secondary_category": "文学",
+    "question": "谁写的？",
+    "answer": "李白",
+    "urls": ["https://example.org"],
+}
+MATH_500 = {
+    "problem": "What is $1+1$?",
+    "solution": "It is $\\boxed{2}$.",
+    "answer": "2",
+    "subject": "Algebra",
+    "level": 1,
+    "unique_id": "test/algebra/1.json",
+}
+MATH = {"problem": "What is $1+1$?", "level": "Level 1", "type": "Algebra", "solution": "It is $\\boxed{2}$."}
+GSM8K = {"question": "How many?", "answer": "1000 + 234 = <<1000+234=1234>>1234\n#### 1,234"}
+AIME = [
+    {"ID": "2024-II-4", "Problem": "Find it.", "Solution": "...", "Answer": 33},
+    {"id": 60, "problem": "Find it.", "solution": "...", "answer": "33", "url": "u", "year": "2024"},
+    {"problem_idx": 1, "problem": "Find it.", "answer": "033", "problem_type": ["Algebra"]},
+    {"ID": "1983-1", "Year": 1983, "Problem Number": 1, "Question": "Find it.", "Answer": "33", "Part": ""},
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "question", "answer"),
+    [
+        ("SimpleQA", SIMPLE, "Who painted it?", "Ada Moor"),
+        ("SimpleQA Verified", VERIFIED, "Who painted it?", "Ada Moor"),
+        ("Chinese SimpleQA", CHINESE, "谁写的？", "李白"),
+        ("MATH-500", MATH_500, "What is $1+1$?", "2"),
+        ("MATH", MATH, "What is $1+1$?", "It is $\\boxed{2}$."),
+        ("GSM8K", GSM8K, "How many?", GSM8K["answer"]),
+        *[("AIME", row, "Find it.", row.get("answer", row.get("Answer"))) for row in AIME],
+    ],
+)
+@pytest.mark.parametrize("layout", ["csv", "jsonl", "json"])
+def test_files_are_told_apart_by_their_columns(tmp_path, name, row, question, answer, layout):
+    path = tmp_path / f"any.{layout}"
+    if layout == "csv":
+        write_csv(path, row, row)
+    elif layout == "jsonl":
+        write_rows(path, [row, row])
+    else:
+        path.write_text(json.dumps([row, row]))
+    assert find_benchmark(read_records(path)).name == name
+    found = read_rows(path)[1]
+    assert found.question == question and str(found.columns["answer"]) == str(answer)
+    assert found.columns.keys() >= row.keys()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"question": "a?", "answer": "b"},
+        {"problem": "a?", "answer": "12"},
+        {"id": 1, "problem": "a?", "answer": "x + 1"},  # no integer from 0 to 999
+        {"id": 1, "problem": "a?", "answer": "1000"},
+        {"question": "a?", "best_answer": "b", "title": "c"},  # KnowRL's
+        {"problem": "a?", "solution": "b"},
+    ],
+)
+def test_other_files_are_read_as_they_are(tmp_path, row):
+    path = write_rows(tmp_path / "d.jsonl", [row])
+    assert find_benchmark([row]) is None and read_rows(path)[0].question == "a?"
+
+
+def test_a_field_that_is_named_is_used(tmp_path):
+    path = write_csv(tmp_path / "t.csv", TRUTHFUL)
+    (row,) = read_rows(path, "Question", "Best Answer")
+    assert row.columns["answer"] == "Many cats get a stomach ache" and "mc1_targets" not in row.columns
+
+
+RIGHT = ["Many cats get a stomach ache.", "Most adult cats cannot digest it."]
+WRONG = ["It grows strong.", "It sleeps better."]
+
+
+def test_truthful_qa(tmp_path):
+    (row,) = read_rows(write_csv(tmp_path / "TruthfulQA.csv", TRUTHFUL))
+    assert row.question == "What happens to a cat that drinks milk?"
+    assert row.columns["answer"] == RIGHT and row.columns["incorrect_answers"] == WRONG
+    assert row.columns["mc1_targets"] == {"choices": [RIGHT[0], *WRONG], "labels": [1, 0, 0]}
+    assert row.columns["mc2_targets"] == {"choices": RIGHT + WRONG, "labels": [1, 1, 0, 0]}
+
+
+def test_only_lists_of_answers_are_split(tmp_path):
+    (row,) = read_rows(write_csv(tmp_path / "t.csv", {**TRUTHFUL, "Best Answer": "Yes; it does"}))
+    assert row.columns["answer"] == ["Yes; it does.", *RIGHT]
+
+
+@pytest.mark.parametrize("name", ["exact", "math", "simpleqa", "correctness"])
+def test_every_reward_reads_the_answer_after_the_solution_of_gsm8k(tmp_path, name):
+    (row,) = read_rows(write_rows(tmp_path / "d.jsonl", [GSM8K]))
+    options = asdict(TrainConfig(judge="offline"))
+    (reward,) = build_rewards([name], options)
+    said = "<think>x</think><answer>1,234</answer>" if name != "math" else "\\boxed{1234}"
+    columns = {column: [value] for column, value in row.columns.items()}
+    assert reward(["p"], [said], **columns)[0] > 0 and reward(["p"], [said.replace("2", "3")], **columns)[0] <= 0
+
+
+def test_truthful_qa_as_the_hub_has_it(tmp_path):
+    generation = {
+        "type": "Adversarial",
+        "category": "c",
+        "question": "q?",
+        "best_answer": RIGHT[0],
+        "correct_answers": RIGHT[::-1],
+        "incorrect_answers": WRONG,
+        "source": "s",
+    }
+    (row,) = read_rows(write_rows(tmp_path / "generation.jsonl", [generation]))
+    assert row.columns["answer"] == RIGHT and row.columns["mc1_targets"]["labels"] == [1, 0, 0]
+    mc1 = {"choices": [RIGHT[0], *WRONG], "labels": [1, 0, 0]}
+    mc2 = {"choices": RIGHT + WRONG, "labels": [1, 1, 0, 0]}
+    as_pairs = [dict(zip(*targets.values(), strict=True)) for targets in (mc1, mc2)]  # TruthfulQA's mc_task.json
+    for targets in ([mc1, mc2], as_pairs):
+        row = dict(zip(("question", "mc1_targets", "mc2_targets"), ["q?", *targets], strict=True))
+        (row,) = read_rows(write_rows(tmp_path / "mc.jsonl", [row]))
+        assert (row.columns["mc1_targets"], row.columns["mc2_targets"]) == (mc1, mc2)
+        assert row.columns["answer"] == RIGHT and row.columns["incorrect_answers"] == WRONG
+
+
+def test_gpqas_choices_are_shuffled_by_the_seed(tmp_path):
+    path = write_csv(tmp_path / "gpqa_diamond.csv", *[GPQA] * 200)
+    rows, again, other = (read_rows(path, seed=seed) for seed in (1, 1, 2))
+    assert rows == again != other
+    letters = Counter(row.columns["answer"] for row in rows)
+    assert letters.keys() == set("ABCD") and min(letters.values()) > 25  # 50 each; less has a chance of 1 in 100,000
+    for row in rows[:20]:
+        question, *choices = row.question.splitlines()
+        assert question == "Which particle has no charge?" and choices[0] == "" and len(choices) == 5
+        assert f"{row.columns['answer']}) the neutron" in choices
+        assert {choice[3:] for choice in choices[1:]} == {"the neutron", "the proton", "the electron", "the muon"}
+        targets = row.columns["mc1_targets"]
+        assert dict(zip(*targets.values(), strict=True)) == {x: int(x == row.columns["answer"]) for x in "ABCD"}
+
+
+def test_a_row_that_does_not_belong_is_named(tmp_path):
+    path = write_rows(tmp_path / "d.jsonl", [GPQA] * 20 + [{"Question": "a?", "answer": None}])
+    with pytest.raises(UserError, match="row 21 is not one of GPQA") as error:
+        read_rows(path)
+    assert error.value.exit_code == 3 and "question_field" in error.value.fix
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "d.parquet").write_bytes(b"PAR1....PAR1")
+    with pytest.raises(UserError, match="is a Parquet file") as error:
+        read_rows(tmp_path / "d.parquet")
+    assert error.value.exit_code == 3 and "grpo[parquet]" in error.value.fix
+
+
+def test_parquet(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    row = {"question": "q?", "best_answer": "r", "correct_answers": ["r", "s"], "incorrect_answers": ["t"]}
+    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "d.parquet")
+    (found,) = read_rows(tmp_path / "d.parquet")
+    assert found.columns["answer"] == ["r.", "s."] and found.columns["incorrect_answers"] == ["t."]
+    (tmp_path / "torn.parquet").write_bytes((tmp_path / "d.parquet").read_bytes()[:100])
+    with pytest.raises(UserError, match="is not valid Parquet"):
+        read_rows(tmp_path / "torn.parquet")

@@ -1,0 +1,211 @@
+"""Data sets in the forms that TRL's users and the hub have: messages, tables, Parquet, Arrow, gzip, parts, splits."""
+
+import gzip
+import json
+import sys
+
+import pytest
+from making import make_tokenizer, write_rows
+
+from grpo.data import hub
+from grpo.data.conversations import read_messages
+from grpo.data.files import files_of, read_records
+from grpo.data.hub import fetch_data
+from grpo.data.prompts import ChatEncoder, make_prompts
+from grpo.data.rows import read_rows
+from grpo.errors import UserError
+
+ROWS = [{"question": "1 + 1?", "answer": "2"}, {"question": "2, or 3?", "answer": "3"}]
+
+
+def refused(call, *parts):
+    with pytest.raises(UserError) as error:
+        call()
+    assert error.value.exit_code == 3 and error.value.why and error.value.fix
+    assert all(part in str(error.value) for part in parts), str(error.value)
+
+
+@pytest.fixture
+def arrow():
+    return pytest.importorskip("pyarrow")
+
+
+def write_parquet(arrow, path, rows=ROWS):
+    from pyarrow import parquet
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(arrow.Table.from_pylist(rows), path)
+
+
+def save_to_disk(arrow, folder, rows=ROWS, num_parts=2):
+    """As the datasets library does: a stream of Arrow batches per part, and a state that names the parts."""
+    folder.mkdir(parents=True)
+    names = [f"data-{number:05d}-of-{num_parts:05d}.arrow" for number in range(num_parts)]
+    for number, name in enumerate(names):
+        table = arrow.Table.from_pylist(rows[number::num_parts])
+        with arrow.ipc.new_stream(folder / name, table.schema) as stream:
+            stream.write_table(table)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    (folder / "dataset_info.json").write_text("{}")
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_the_header_tells_the_delimiter_of_a_table(tmp_path, delimiter):
+    text = f'question{delimiter}answer\r\n1 + 1?{delimiter}2\r\n"2, or 3; 4\t|?"{delimiter}3\r\n'
+    (tmp_path / "d.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    wanted = [ROWS[0], {"question": "2, or 3; 4\t|?", "answer": "3"}]
+    assert read_records(tmp_path / "d.csv") == wanted
+    (tmp_path / "one.txt").write_text("question\nwhat\n")
+    assert read_records(tmp_path / "one.txt") == [{"question": "what"}]
+    (tmp_path / "bad.csv").write_text(f"a{delimiter}b\n1{delimiter}2{delimiter}3\n")
+    refused(lambda: read_records(tmp_path / "bad.csv"), "more fields than the header", repr(delimiter))
+
+
+def test_gzip_of_anything(tmp_path):
+    for name, text in (("a.jsonl.gz", "".join(json.dumps(row) + "\n" for row in ROWS)), ("b.gz", json.dumps(ROWS))):
+        (tmp_path / name).write_bytes(gzip.compress(text.encode()))
+        assert read_records(tmp_path / name) == ROWS
+    content = (tmp_path / "b.gz").read_bytes()
+    for broken in (content[:-9], content[:20] + b"\0\0\0\0\0\0" + content[26:]):
+        (tmp_path / "b.gz").write_bytes(broken)
+        refused(lambda: read_records(tmp_path / "b.gz"), "cannot read", "b.gz")
+
+
+def test_parquet_in_one_file_and_in_parts(arrow, tmp_path):
+    write_parquet(arrow, tmp_path / "d.parquet")
+    assert read_records(tmp_path / "d.parquet") == ROWS
+    for number in range(2):
+        write_parquet(arrow, tmp_path / f"train-{number:05d}-of-00002.parquet", ROWS[number : number + 1])
+    assert read_records(tmp_path / "train-00000-of-00002.parquet") == ROWS
+    assert read_records(tmp_path / "train-00001-of-00002.parquet") == ROWS[1:]
+    (tmp_path / "train-00001-of-00002.parquet").unlink()
+    refused(lambda: read_records(tmp_path / "train-00000-of-00002.parquet"), "00001-of-00002.parquet is missing")
+    (tmp_path / "d.parquet").write_bytes(b"PAR1 and nothing else")
+    refused(lambda: read_records(tmp_path / "d.parquet"), "not valid Parquet")
+
+
+def test_what_save_to_disk_wrote(arrow, tmp_path):
+    save_to_disk(arrow, tmp_path / "one")
+    assert fetch_data(str(tmp_path / "one")) == tmp_path / "one" and read_records(tmp_path / "one") == ROWS
+    save_to_disk(arrow, tmp_path / "dict/train", ROWS[:1], 1)
+    save_to_disk(arrow, tmp_path / "dict/test", ROWS[1:], 1)
+    (tmp_path / "dict/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    for split, rows in (("train", ROWS[:1]), ("test", ROWS[1:])):
+        assert read_records(fetch_data(str(tmp_path / "dict"), split)) == rows
+    (tmp_path / "one/data-00001-of-00002.arrow").write_bytes(b"no arrow")
+    refused(lambda: read_records(tmp_path / "one"), "not valid Arrow")
+    (tmp_path / "one/data-00001-of-00002.arrow").unlink()
+    refused(lambda: read_records(tmp_path / "one"), "is missing")
+    refused(lambda: read_records(tmp_path), "is no data set", "save_to_disk")
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for name, content in (("d.parquet", b"PAR1"), ("d.arrow", b"x")):
+        (tmp_path / name).write_bytes(content)
+        refused(lambda name=name: read_records(tmp_path / name), "needs pyarrow", "pip install 'grpo[parquet]'")
+
+
+# --- folders and hub data sets ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_the_hub(tmp_path, monkeypatch):
+    """A hub data set with two configurations in folders, each with two splits."""
+    for config in ("main", "socratic"):
+        for split in ("train", "test"):
+            (tmp_path / config).mkdir(exist_ok=True)
+            write_rows(tmp_path / config / f"{split}-00000-of-00001.jsonl", [{"question": f"{config} {split}"}])
+    asked = []
+    monkeypatch.setattr(hub, "_download", lambda *arguments: asked.append(arguments) or tmp_path)
+    return tmp_path, asked
+
+
+@pytest.mark.parametrize(
+    "card", ["", "configs:\n- config_name: main\n  data_files:\n  - split: train\n    path: main/train-*\n"]
+)
+def test_a_configuration_of_a_hub_data_set(on_the_hub, card):
+    folder, asked = on_the_hub
+    (folder / "README.md").write_text(f"---\nlicense: mit\n{card}---\n# Sums\n")
+    for config in ("main", "socratic"):
+        for split in ("train", "test"):
+            path = fetch_data(f"someone/sums:{config}", split)
+            assert read_records(path) == [{"question": f"{config} {split}"}]
+    assert {arguments[0] for arguments in asked} == {"someone/sums"}
+    refused(lambda: fetch_data("someone/sums:other"), "no configuration other", "main/train")
+    refused(lambda: fetch_data("someone/sums"), "no single train file", "owner/name:config")
+
+
+def test_the_card_says_which_files_are_the_default(on_the_hub):
+    folder, _ = on_the_hub
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- config_name: socratic\n  default: true\n  data_files:\n"
+        "  - split: train\n    path:\n    - socratic/train-*\n---\n"
+    )
+    assert read_records(fetch_data("someone/sums")) == [{"question": "socratic train"}]
+    for broken in ("no front matter", "---\n[: \n---\n", "---\nconfigs: 3\n---\n"):
+        (folder / "README.md").write_text(broken)
+        refused(lambda: fetch_data("someone/sums"), "no single train file")
+
+
+def test_a_folder_of_files_is_chosen_from_by_split(tmp_path):
+    write_rows(tmp_path / "train.jsonl", ROWS[:1])
+    write_rows(tmp_path / "test.jsonl", ROWS[1:])
+    assert fetch_data(str(tmp_path), "test") == tmp_path / "test.jsonl"
+    assert files_of(tmp_path / "test.jsonl") == [tmp_path / "test.jsonl"]
+
+
+# --- conversations ------------------------------------------------------------------------------------------------
+
+SYSTEM, USER, ANSWER = (
+    {"role": role, "content": text} for role, text in (("system", "Be kind."), ("user", "Hi."), ("assistant", "Hello."))
+)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return ChatEncoder(make_tokenizer(["Be kind. Hi. Hello."], tmp_path_factory.mktemp("tokenizer")))
+
+
+@pytest.mark.parametrize("turns", [[USER], [SYSTEM, USER], [SYSTEM, USER, ANSWER, USER]])
+def test_a_prompt_may_be_a_list_of_messages(tmp_path, encoder, turns):
+    """TRL's conversational format; the columns beside it, also a question, are for the rewards."""
+    record = {"prompt": turns, "question": "not this", "ground_truth": "Hello."}
+    rows = read_rows(write_rows(tmp_path / "d.jsonl", [record]))
+    assert (rows[0].question, rows[0].columns["answer"]) == ("Hi.", "Hello.")
+    (prompt,), _ = make_prompts(rows, encoder, "Be brief.", "Q: {question}", 500)
+    system = [] if turns[0] == SYSTEM else [{"role": "system", "content": "Be brief."}]
+    messages = [*system, *turns[:-1], {"role": "user", "content": "Q: Hi."}]
+    assert list(prompt.messages) == messages and prompt.text == encoder.prompt(messages)[0]
+
+
+def test_a_prompt_that_is_text_has_no_messages(tmp_path, encoder):
+    rows = read_rows(write_rows(tmp_path / "d.jsonl", [{"prompt": "The sky is"}]))
+    (prompt,), _ = make_prompts(rows, encoder, None, "{question}", 500)
+    assert prompt.messages == () and "The sky is" in prompt.text and rows[0].columns["prompt"] == "The sky is"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "part"),
+    [
+        ([], "does not end with the user's message"),
+        ([USER, ANSWER], "does not end with the user's message"),
+        (["Hi."], "holds no conversation"),
+        ([{"role": "user"}], "holds no conversation"),
+        ([{"role": "user", "content": None}], "holds no conversation"),
+        ([{"role": "user", "content": "\ud800"}], "holds no conversation"),
+        ([{"role": "user", "content": " "}], "has no question"),
+    ],
+)
+def test_conversations_that_cannot_be_answered_are_refused(tmp_path, prompt, part):
+    (tmp_path / "d.json").write_text(json.dumps([{"prompt": [USER]}, {"prompt": prompt}]))
+    refused(lambda: read_rows(tmp_path / "d.json"), "row 2", part)
+
+
+def test_stage_1_takes_trls_prompts_and_completions():
+    question, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+    assert read_messages({"prompt": "a", "completion": "b"}) == [question, answer]
+    assert read_messages({"prompt": [SYSTEM, question], "completion": [answer]}) == [SYSTEM, question, answer]

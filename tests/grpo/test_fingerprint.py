@@ -1,0 +1,135 @@
+"""Fingerprints: equal for equal content, different for any other, however large the file."""
+
+import json
+import re
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import torch
+from making import write_chat_checkpoint
+
+from grpo.config.load import load_config
+from grpo.device.distributed import Ranks
+from grpo.errors import UserError
+from grpo.model.policy import load_policy
+from grpo.run import fingerprint
+from grpo.run.fingerprint import environment, file_fingerprint, input_fingerprints
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 30, 31, 39, 40])
+def test_a_file_that_is_read_completely_is_told_from_any_other(tmp_path, monkeypatch, size):
+    """Blocks of 10 bytes, up to 4 of them."""
+    monkeypatch.setattr(fingerprint, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(fingerprint, "MAX_BLOCKS", 4)
+    path, content = tmp_path / "file", bytes(range(size))
+    path.write_bytes(content)
+    found = {file_fingerprint(path)}
+    for place in range(size):
+        path.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
+        found.add(file_fingerprint(path))
+    path.write_bytes(content + b"\0")
+    found.add(file_fingerprint(path))
+    assert len(found) == size + 2
+
+
+def test_of_a_large_file_blocks_from_the_first_to_the_last_count(tmp_path, monkeypatch):
+    """95 bytes are 10 blocks; numbers 0, 3, 6 and 9 are read."""
+    monkeypatch.setattr(fingerprint, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(fingerprint, "MAX_BLOCKS", 4)
+    path, content = tmp_path / "file", bytes(95)
+    path.write_bytes(content)
+    same, noticed = file_fingerprint(path), []
+    for place in range(95):
+        path.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
+        if file_fingerprint(path) != same:
+            noticed.append(place)
+    assert noticed == [*range(10), *range(30, 40), *range(60, 70), *range(90, 95)]
+    path.write_bytes(content + b"\0")
+    assert file_fingerprint(path) != same
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_chat_checkpoint(tmp_path_factory.mktemp("model"))
+
+
+def inputs_of(folder):
+    keys = ["output_dir=o", "reward_funcs=exact", "dataset_id_or_path=d", f"model_name_or_path={folder}"]
+    return input_fingerprints(load_policy(load_config(None, keys)[0], torch.device("cpu")), "content")
+
+
+def edit(path, change):
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+
+def other_weights(folder):
+    with open(folder / "model.safetensors", "r+b") as file:
+        file.seek(-3, 2)
+        byte = file.read(1)
+        file.seek(-3, 2)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def other_template(folder):
+    path = folder / "chat_template.jinja"
+    path.write_text(path.read_text() + " ")
+
+
+CHANGES = {
+    "base_weights": other_weights,
+    "chat_template": other_template,
+    "tokenizer": lambda folder: (folder / "generation_config.json").write_text('{"eos_token_id": 0}'),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_input_has_a_fingerprint_of_its_own(model, tmp_path, name):
+    shutil.copytree(model, tmp_path / "copy")
+    before = inputs_of(model)
+    assert inputs_of(tmp_path / "copy") == before  # whatever the path
+    CHANGES[name](tmp_path / "copy")
+    after = inputs_of(tmp_path / "copy")
+    assert [key for key in before if before[key] != after[key]] == [name]
+
+
+def test_settings_of_the_network_count_as_weights(model, tmp_path):
+    shutil.copytree(model, tmp_path / "copy")
+    edit(tmp_path / "copy" / "config.json", lambda config: config | {"rms_norm_eps": 1e-3})
+    before, after = inputs_of(model), inputs_of(tmp_path / "copy")
+    assert [key for key in before if before[key] != after[key]] == ["base_weights"]
+
+
+# --- several machines ----------------------------------------------------------------------------------------------
+
+
+def told(*facts):
+    """What the processes of a run with these facts are told."""
+    ranks = Ranks.__new__(Ranks)
+    ranks.world, ranks.rank = len(facts), 0
+    ranks.gather = lambda mine: [(f"host{rank}", found) for rank, found in enumerate(facts)]
+    with pytest.raises(UserError, match="do not agree") as error:
+        ranks.agree(facts[0])
+    assert error.value.exit_code == 2
+    return error.value.why.splitlines()
+
+
+def test_who_differs_in_what_is_named():
+    same = {"torch": "2.13", "beta": "0.1"}
+    assert told(same, same, {**same, "torch": "2.12"}) == ["torch: 2.13 on rank 0 (host0), 2.12 on rank 2 (host2)"]
+    assert len(told(same, {**same, "beta": "0.2"}, {**same, "torch": "2.12"})) == 2
+    assert "none on rank 1" in told(same, {"torch": "2.13"})[0]
+    alone = SimpleNamespace(gather=lambda mine: [mine, mine])
+    Ranks.agree(alone, same)
+
+
+def test_the_environment_names_versions_and_keys_but_no_local_paths(tmp_path, monkeypatch):
+    keys = ["reward_funcs=exact", "dataset_id_or_path=d", "model_name_or_path=m"]
+    here, there = (environment(load_config(None, [*keys, f"output_dir={path}"])[0]) for path in ("/a/out", "/b/out"))
+    assert here == there and {"Python", "grpo", "torch", "transformers", "beta", "seed", "reward_funcs"} <= set(here)
+    other = environment(load_config(None, [*keys, "output_dir=o", "beta=0.5"])[0])
+    assert [name for name in here if here[name] != other[name]] == ["beta"]
+    monkeypatch.setattr(fingerprint, "PACKAGES", ("grpo",))
+    changed = environment(load_config(None, [*keys, "output_dir=o"])[0])
+    assert [name for name in here if here[name] != changed[name]] == ["grpo"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+, source [0-9a-f]{12}", here["grpo"])

@@ -1,0 +1,332 @@
+"""Files of the guides' authors, with nothing changed but paths: KnowRL's four files with the variables of its train.sh,
+and LLaMA-Factory's example. Each is loaded, checked and run: on a tiny model, with stand-in servers
+for judge and decomposer, and fewer and shorter completions. test_guides.py runs what the guides themselves print.
+"""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from api_server import ApiServer, says
+from making import write_rows
+from test_log import StandIn
+
+from grpo.config.load import load_config
+from grpo.config.options import SftConfig
+from grpo.data.questions import prepare_rewards
+from grpo.errors import UserError
+from grpo.sft import main as sft
+from grpo.train import main as train
+from knowledge.build import main as build
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+FACTS = "- Paris is the capital of France.\n- Paris lies on the Seine.\n- Mira Tolan was born in Velda."
+MAIN_FILE = {  # KnowRL's grpo.yaml; the three others differ in the keys below
+    "model_name_or_path": "model",
+    "model_revision": "main",
+    "torch_dtype": "bfloat16",
+    "lora_r": 128,
+    "lora_alpha": 256,
+    "attn_implementation": "flash_attention_2",
+    "bf16": True,
+    "tf32": True,
+    "output_dir": "out",
+    "dataset_id_or_path": "rl.json",
+    "report_to": "swanlab",
+    "swanlab_project": "some project",
+    "swanlab_experiment_name:": "some_experiment",  # with the typo of the original
+    "max_steps": 150,
+    "per_device_train_batch_size": 20,
+    "gradient_accumulation_steps": 4,
+    "gradient_checkpointing": True,
+    "gradient_checkpointing_kwargs": {"use_reentrant": False},
+    "learning_rate": 1.0e-5,
+    "lr_scheduler_type": "cosine",
+    "warmup_ratio": 0.03,
+    "seed": 42,
+    "beta": 0.001,
+    "optim": "adamw_8bit",
+    "max_prompt_length": 256,
+    "max_completion_length": 1024,
+    "num_generations": 10,
+    "use_vllm": True,
+    "vllm_gpu_memory_utilization": 0.5,
+    "logging_strategy": "steps",
+    "logging_steps": 1,
+    "save_strategy": "steps",
+    "save_steps": 50,
+    "resume_from_checkpoint": False,
+}
+NEWER = {  # what the three newer files add
+    "max_steps": 500,
+    "gradient_accumulation_steps": 2,
+    "learning_rate": 1.0e-4,
+    "epsilon": 0.2,
+    "importance_sampling_level": "token",
+    "vllm_importance_sampling_correction": False,
+    "num_iterations": 1,
+    "vllm_mode": "colocate",
+    "vllm_model_impl": "vllm",
+    "reward_weights": None,
+    "log_completions": True,
+    "num_completions_to_print": 3,
+}
+NO_BOUND = {"epsilon_high": None, "delta": None, "mask_truncated_completions": False}
+KNOWRL = {
+    "grpo": {},
+    "dapo": {
+        **NEWER,
+        "loss_type": "dapo",
+        "max_prompt_length": 512,
+        "epsilon_high": 0.28,
+        "scale_rewards": "none",
+        "mask_truncated_completions": True,
+    },
+    "bnpo": {**NEWER, **NO_BOUND, "loss_type": "bnpo", "max_prompt_length": 512, "scale_rewards": "group"},
+    "dr_grpo": {**NEWER, **NO_BOUND, "loss_type": "dr_grpo", "scale_rewards": False},
+}
+WITHOUT_EFFECT = (
+    "attn_implementation gradient_checkpointing_kwargs optim use_vllm vllm_gpu_memory_utilization logging_strategy "
+    "save_strategy"
+).split()
+SMALL = [  # for a quick run; what a reader of the guides would not write
+    "torch_dtype=float32",
+    "verifier=lexical",
+    "max_steps=2",
+    "per_device_train_batch_size=4",
+    "gradient_accumulation_steps=1",
+    "num_generations=2",
+    "max_prompt_length=600",
+    "max_completion_length=8",
+    "disable_tqdm=true",
+]
+
+
+@pytest.fixture
+def place(tmp_path, chat_checkpoint, monkeypatch):
+    """A folder with the files that the guides name: model, data, knowledge base. It is the working directory."""
+    model = shutil.copytree(chat_checkpoint, tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 4096}))
+    question = {"question": "Where was Mira Tolan born?", "answers": "Velda", "title": "Mira Tolan"}
+    (tmp_path / "rl.json").write_text(json.dumps([question] * 8))
+    turns = [{"from": "human", "value": "Who?"}, {"from": "gpt", "value": "<think>x</think><answer>y</answer>"}]
+    (tmp_path / "cold.json").write_text(json.dumps([{"conversations": turns}] * 4))
+    write_rows(tmp_path / "wikipedia.jsonl", [{"title": "Mira Tolan", "text": "Mira Tolan was born in Velda."}])
+    build([str(tmp_path / "wikipedia.jsonl"), str(tmp_path / "knowledge_base.db")])
+    rows = [
+        {"question": f"{n} + 1?", "ground_truth": str(n + 1), "predicted_answer": "", "correct": True}
+        for n in range(30)
+    ]
+    (tmp_path / "math.json").write_text(json.dumps(rows))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def shell(place, monkeypatch):
+    """The variables of KnowRL's train.sh, no other, and the servers that they name."""
+    for name in list(os.environ):
+        if name.startswith(("OPENAI", "FACTSCORE", "LLM_EVAL", "REWARD_MODEL", "SWANLAB", "WANDB")):
+            monkeypatch.delenv(name)
+    with ApiServer(default=says("A")) as judge, ApiServer(default=says(FACTS)) as decomposer:
+        for name, value in {
+            "OPENAI_API_KEY_FACTSCORE": "a key",
+            "OPENAI_BASE_URL_FACTSCORE": decomposer.url,
+            "OPENAI_API_KEY_JUDGE": "a key",
+            "OPENAI_API_BASE_JUDGE": judge.url,
+            "SWANLAB_API_KEY": "a-long-swanlab-key",
+            "FACTSCORE_DB_PATH": "./knowledge_base.db",
+            "USE_API_MANAGER_FOR_LLM_EVAL": "True",
+            "USE_API_MANAGER_FOR_FACTSCORE": "True",
+        }.items():
+            monkeypatch.setenv(name, value.replace("a key", "some-key"))
+        monkeypatch.setitem(sys.modules, "swanlab", StandIn())
+        yield judge, decomposer
+
+
+def knowrls(name: str) -> Path:
+    """Write one of KnowRL's files."""
+    lines = [f"{key}: {json.dumps(value)}\n" for key, value in (MAIN_FILE | KNOWRL[name]).items()]
+    path = Path(f"{name}.yaml")
+    path.write_text("".join(lines))
+    return path
+
+
+def metrics(folder="out"):
+    return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+
+
+# --- KnowRL: stage 2 -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", KNOWRL)
+def test_knowrls_files_load_with_paths_alone(shell, name):
+    config, notices = load_config(knowrls(name))
+    for key, value in (MAIN_FILE | KNOWRL[name]).items():
+        if key in config.__dataclass_fields__ and value is not None:
+            assert getattr(config, key) == ((value,) if key == "report_to" else value), key
+    assert (config.run_name, config.swanlab_project) == ("some_experiment", "some project")
+    assert config.reward_funcs == ("knowrl_v2",) and "<think>" in config.system_prompt
+    for key in WITHOUT_EFFECT:
+        assert sum(f" {key} is not used: " in notice for notice in notices) == 1, key
+    for supplied in ("knowrl_v2", "system prompt", "judge_model", "decomposer_model"):
+        assert any(supplied in notice for notice in notices), supplied
+
+
+def test_without_a_knowledge_base_that_is_said(shell, monkeypatch):
+    monkeypatch.delenv("FACTSCORE_DB_PATH")
+    with pytest.raises(UserError) as error:
+        load_config(knowrls("grpo"))
+    assert "1 problem" in error.value.what and "set knowledge_base or the variable FACTSCORE_DB_PATH" in error.value.why
+
+
+@pytest.mark.parametrize("name", KNOWRL)
+def test_knowrls_command_trains_each_of_its_files(shell, name, capsys):
+    """`python main.py --config FILE`."""
+    judge, decomposer = shell
+    train(["--config", str(knowrls(name)), *SMALL])
+    steps = metrics()
+    assert [step["step"] for step in steps] == [1, 2] and all("rewards/combined_v2/mean" in step for step in steps)
+    asked = {request.body["model"] for server in (judge, decomposer) for request in server.requests}
+    assert asked == {"gpt-4o-mini"} and judge.requests and decomposer.requests
+    told = sys.modules["swanlab"].told
+    assert told[0][2]["project"] == "some project" and [name for name, *_ in told].count("log") == 2
+    assert "<think>" in json.loads(Path("out/completions/step-000001.jsonl").read_text().splitlines()[0])["prompt"]
+
+
+def test_a800_runs_with_exactly_the_variables_of_train_sh(shell):
+    judge, decomposer = shell
+    config, notices = load_config(
+        CONFIGS / "a800.yaml", ["dataset_id_or_path=rl.json", "verifier=lexical", "eval_size=4"]
+    )
+    assert config.knowledge_base == "./knowledge_base.db"
+    assert sum("using gpt-4o-mini, as KnowRL's code does" in notice for notice in notices) == 2
+    said = []
+    prepare_rewards(config, said.append).close()
+    assert {judge.requests[0].body["model"], decomposer.requests[0].body["model"]} == {"gpt-4o-mini"}
+    assert any("knowledge_base.db" in line for line in said)
+
+
+def test_the_guides_environment_goes_before_the_default_model(shell, monkeypatch):
+    monkeypatch.setenv("FACTSCORE_MODEL", "m1")
+    monkeypatch.setenv("LLM_EVAL_MODEL", "m2")
+    config, _ = load_config(CONFIGS / "a800.yaml")
+    assert (config.decomposer_model, config.judge_model) == ("m1", "m2")
+
+
+def test_the_readmes_wandb_keys(place, monkeypatch):
+    """`wandb_project`, `wandb_entity`, `run_name`, and WANDB_MODE=offline as its train.sh has it."""
+    monkeypatch.setitem(sys.modules, "wandb", StandIn())
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    Path("w.yaml").write_text(
+        "model_name_or_path: model\ndataset_id_or_path: math.json\noutput_dir: out\nreward_funcs: [math]\n"
+        "report_to: wandb\nwandb_project: p\nwandb_entity: e\nrun_name: r\n"
+    )
+    train(["w.yaml", *SMALL])
+    started = sys.modules["wandb"].told[0][2]
+    assert (started["project"], started["entity"], started["name"]) == ("p", "e", "r")
+
+
+# --- LLaMA-Factory -------------------------------------------------------------------------------------------------
+
+LLAMA_FACTORY = """
+### model
+model_name_or_path: model
+trust_remote_code: true
+
+### method
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_rank: 8
+lora_target: all
+
+### dataset
+dataset: identity,alpaca_en_demo
+dataset_dir: registry
+template: llama3
+cutoff_len: 2048
+max_samples: 1000
+overwrite_cache: true
+preprocessing_num_workers: 16
+dataloader_num_workers: 4
+
+### output
+output_dir: saves/llama3-8b/lora/sft
+logging_steps: 10
+save_steps: 500
+plot_loss: true
+overwrite_output_dir: true
+save_only_model: false
+report_to: none  # choices: [none, wandb, tensorboard, swanlab, mlflow]
+
+### train
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+learning_rate: 1.0e-4
+num_train_epochs: 3.0
+lr_scheduler_type: cosine
+warmup_ratio: 0.1
+bf16: true
+ddp_timeout: 180000000
+resume_from_checkpoint: null
+
+### eval
+val_size: 0.1
+per_device_eval_batch_size: 1
+eval_strategy: steps
+eval_steps: 500
+"""
+
+
+def test_llama_factorys_example_as_it_is_printed(place):
+    Path("registry").mkdir()
+    info = {"identity": {"file_name": "identity.json"}, "alpaca_en_demo": {"file_name": "alpaca_en_demo.json"}}
+    Path("registry/dataset_info.json").write_text(json.dumps(info))
+    for name in info:
+        rows = [{"instruction": f"{name} {n}?", "input": "", "output": f"{n}."} for n in range(8)]
+        Path(f"registry/{name}.json").write_text(json.dumps(rows))
+    Path("sft.yaml").write_text(LLAMA_FACTORY)
+    sft(["sft.yaml", "torch_dtype=float32"])
+    folder = "saves/llama3-8b/lora/sft"
+    assert len(metrics(folder)) == 6 and metrics(folder)[-1]["epoch"] == 3.0  # 16 rows, 8 a step, 3 epochs
+    config, notices = load_config("sft.yaml", kind=SftConfig)
+    assert (config.torch_dtype, config.lora_target_modules, config.report_to) == ("bfloat16", ("all",), ("none",))
+    assert len({notice.partition(" ")[2] for notice in notices}) == len(notices) == 15
+
+
+@pytest.mark.parametrize("dataset", ["knowrl_coldstart", "cold.json"])
+def test_the_cold_start_by_its_registered_name(place, dataset, capsys):
+    """KnowRL's README names its data as LLaMA-Factory registers it: in data/dataset_info.json."""
+    Path("data").mkdir()
+    entry = {"file_name": "../cold.json", "formatting": "sharegpt", "columns": {"messages": "conversations"}}
+    Path("data/dataset_info.json").write_text(json.dumps({"knowrl_coldstart": entry}))
+    Path("sft.yaml").write_text(f"model_name_or_path: model\ndataset: {dataset}\noutput_dir: out\nlogging_steps: 10\n")
+    sft(["sft.yaml", "per_device_train_batch_size=2", "num_train_epochs=4", "--disable_tqdm"])
+    assert len(metrics()) == 8 and "step 8 of 8, mean of 8: loss" in capsys.readouterr().err
+
+
+def test_an_adapter_that_is_not_there_yet_is_explained(place):
+    """The guide calls the output of stage 1 adapter_name_or_path; in LLaMA-Factory that is where it starts."""
+    Path("sft.yaml").write_text("model_name_or_path: model\ndataset: cold.json\noutput_dir: out\n")
+    with pytest.raises(UserError) as error:
+        sft(["sft.yaml", "adapter_name_or_path=/saves/adapter"])
+    assert "adapter /saves/adapter does not exist" in error.value.what and "output_dir" in error.value.fix
+
+
+# --- mathematics ---------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_a_start_or_goes_on(place):
+    """The math guide resumes by --model_path checkpoint-N, which starts anew from that policy."""
+    keys = "model_path: model\ndata_path: math.json\noutput_dir: out\nreward_correct: 1.0\nnum_return_sequences: 2\n"
+    Path("math.yaml").write_text(keys)
+    small = ["max_new_tokens=8", "--disable_tqdm", "save_steps=1"]
+    train(["math.yaml", "--max_steps", "1", *small])
+    train(["math.yaml", "--model_path", "out/checkpoint-1", "--output_dir", "next", "--max_steps", "1", *small])
+    train(["math.yaml", "--max_steps", "2", "--resume_from_checkpoint", *small])
+    assert [line["step"] for line in metrics()] == [1, 2] and Path("next/final/adapter_config.json").exists()

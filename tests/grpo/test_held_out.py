@@ -1,0 +1,119 @@
+"""The held-out questions of a run: what the first measurement belongs to, and when it is made anew."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from making import ALONE
+from test_measures import answers
+
+from grpo.evaluation.held_out import Evaluation
+from grpo.evaluation.measures import summary
+from grpo.evaluation.table import UNKNOWN, comparison_table, result_table
+from grpo.run.glossary import check_names
+
+
+class Policy:
+    """Stands for a policy whose answers are known: `right` of ten."""
+
+    def __init__(self, folder, data_hash, right):
+        self.evaluation = Evaluation.__new__(Evaluation)
+        self.evaluation.run = SimpleNamespace(path=folder, ranks=SimpleNamespace(**vars(ALONE), is_main=True))
+        self.evaluation.prompts, self.evaluation.data_hash = [None] * 10, data_hash
+        self.num_measured = 0
+        self.evaluation.measure = lambda: self.measure(right)
+
+    def measure(self, right):
+        self.num_measured += 1
+        return {"": summary(answers(right, 10 - right)), "known": summary(answers(right, 0))}
+
+    def before(self, step):
+        return self.evaluation.before(step)[""]["accuracy"]
+
+
+def test_a_resumed_run_reads_what_was_measured_before_its_first_step(tmp_path):
+    assert Policy(tmp_path, "one", 3).before(0) == 0.3
+    resumed = Policy(tmp_path, "one", 9)
+    assert resumed.before(5) == 0.3 and resumed.num_measured == 0 and resumed.evaluation.first_step == 0
+    assert Policy(tmp_path, "one", 4).before(0) == 0.4  # a run that starts anew
+
+
+def test_two_held_out_sets_are_never_in_one_table(tmp_path):
+    Policy(tmp_path, "one", 3).before(0)
+    other = Policy(tmp_path, "two", 9)
+    assert other.before(5) == 0.9 and other.evaluation.first_step == 5
+    text = other.evaluation.comparison(other.measure(9), other.measure(8))
+    assert text.splitlines()[0].split() == ["step", "5", "after"]
+    again = Policy(tmp_path, "two", 1)
+    assert again.before(7) == 0.9 and again.evaluation.first_step == 5
+
+
+INTACT = {"data": "one", "step": 0, "before": {"": {"accuracy": 0.3}}, "after": None}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        '{"data": "one", "st',
+        "[]",
+        "null",
+        "7",
+        json.dumps({"before": INTACT["before"]}),  # as it was written until 2026
+        json.dumps({**INTACT, "before": None}),
+        json.dumps({**INTACT, "before": {"": 3}}),
+        json.dumps({**INTACT, "before": {"": {"accuracy": "a"}}}),
+        json.dumps({**INTACT, "before": {"known": {"accuracy": 0.3}}}),
+        json.dumps({**INTACT, "step": "x"}),
+        "[" * 100_000,
+        b"\xff\xfe",
+    ],
+    ids=range(13),
+)
+def test_a_damaged_measurement_is_made_anew(tmp_path, content):
+    (tmp_path / "evaluation.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    policy = Policy(tmp_path, "one", 9)
+    assert policy.before(2) == 0.9 and policy.num_measured == 1
+    assert json.loads((tmp_path / "evaluation.json").read_text())["step"] == 2
+
+
+def test_without_held_out_questions_there_is_nothing(tmp_path):
+    policy = Policy(tmp_path, "", 3)
+    policy.evaluation.measure = dict
+    assert policy.evaluation.before(0) == policy.evaluation.before(4) == {}
+    assert not (tmp_path / "evaluation.json").exists() and "done" in policy.evaluation.comparison({}, {})
+
+
+def test_only_what_is_known_is_logged(tmp_path):
+    policy = Policy(tmp_path, "one", 3)
+    metrics = policy.evaluation.metrics({"": summary(answers(3, 2, 5))})
+    check_names(metrics)
+    assert metrics["eval/incorrect"] == 0.2 and metrics["eval/not_attempted"] == metrics["eval/refusal_rate"] == 0.5
+    assert metrics["eval/incorrect_given_attempted"] == metrics["eval/hallucination_rate"] == 0.4
+    unknown = policy.evaluation.metrics({"": summary(answers(0, 0, 0) or [unscorable()])})
+    assert "eval/accuracy" not in unknown and unknown["eval/unscored_frac"] == 0
+
+
+def unscorable():
+    (group,) = answers(1, 0)
+    group.completions[0].scores = {}
+    return group
+
+
+def test_the_table_shows_a_dash_for_what_nobody_can_know():
+    known, unknown = {"": summary(answers(3, 1))}, {"": summary([unscorable()])}
+    lines = comparison_table(known, unknown).splitlines()
+    assert lines[1] == "held-out questions: 1"
+    assert lines[2].split() == ["accuracy", "75.0", "%", UNKNOWN]
+    assert result_table(unknown).splitlines()[1].split() == ["accuracy", UNKNOWN]
+
+
+def test_lines_about_declining_are_shown_where_somebody_declines():
+    plain, some = {"": summary(answers(3, 1))}, {"": summary(answers(2, 1, 1))}
+    assert "not_attempted" not in comparison_table(plain, plain)
+    text = comparison_table(plain, some)
+    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines()[2:]}
+    assert rows["not_attempted"] == ["0.0", "%", "25.0", "%"] and rows["incorrect"] == ["25.0", "%", "25.0", "%"]
+    assert rows["correct_given_attempted"] == ["75.0", "%", "66.7", "%"] and rows["reward"] == ["1.0", "1.0"]
+    shown = result_table(some)
+    assert "accuracy" in shown and " to " in shown and "f_score" in shown and "pass@1" in shown

@@ -1,0 +1,182 @@
+"""The numbers about graded answers, each worked by hand."""
+
+import math
+
+import pytest
+from making import make_group
+
+from grpo.evaluation.measures import Z95, note_on_unscored, summary
+from grpo.schema import Score
+
+
+def question(*outcomes, details=None, rewards=None, length=2):
+    """One question and how its answers turned out; None: no reward could tell."""
+    scores = [{"r": Score(1.0, "", outcome, details or {})} for outcome in outcomes]
+    return make_group((), *[[1] * length] * len(outcomes), scores=scores, reward=rewards or [1.0] * len(outcomes))
+
+
+def answers(right, wrong, refused=0):
+    """One answer per question."""
+    outcomes = ["correct"] * right + ["wrong"] * wrong + ["refused"] * refused
+    return [question(outcome) for outcome in outcomes]
+
+
+def test_every_question_counts_the_same():
+    """7 of 9 answers are known. Right: 2 of 4, 1 of 2, 0 of 1; wrong: 1 of 4, 1 of 2, 0; declined: 1 of 4, 0, 1."""
+    found = summary(
+        [
+            question("correct", "correct", "wrong", "refused", length=3, rewards=[2.0, None, -1.0, 1.0]),
+            question("correct", "wrong", length=6, rewards=[3.0, None]),
+            question("refused", None, length=9, rewards=[0.0, None]),
+            question(None, length=9, rewards=[None]),
+        ]
+    )
+    right, wrong, declined = 1 / 3, 1 / 4, 5 / 12
+    assert (found["num_questions"], found["num_answers"], found["num_unscored_questions"]) == (4, 9, 1)
+    assert (found["min_scored_answers"], found["max_scored_answers"]) == (1, 4)
+    assert found["unscored_frac"] == pytest.approx(2 / 9)
+    assert found["accuracy"] == found["correct"] == pytest.approx(right) == found["pass@1"]
+    assert found["accuracy_low"] <= found["accuracy"] <= found["accuracy_high"]
+    assert (found["incorrect"], found["not_attempted"]) == pytest.approx((wrong, declined))
+    assert found["correct_given_attempted"] == pytest.approx(right / (right + wrong))
+    assert found["incorrect_given_attempted"] == pytest.approx(wrong / (right + wrong))
+    assert found["truthfulness"] == pytest.approx(right - wrong)
+    assert found["omniscience_index"] == pytest.approx(100 * (right - wrong))
+    assert found["mean_length"] == pytest.approx((4 * 3 + 2 * 6 + 3 * 9) / 9)
+    assert found["reward"] == pytest.approx((2 - 1 + 1 + 3 + 0) / 5)
+    assert "supported_frac" not in found
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "declined", "f_score"),
+    [
+        (3, 1, 1, 2 / (1 / (3 / 5) + 1 / (3 / 4))),  # harmonic mean of 3/5 and 3/4
+        (382, 609, 9, 2 / (1 / 0.382 + 1 / (382 / 991))),
+        (4, 0, 0, 1.0),
+        (0, 3, 1, 0.0),
+        (0, 0, 2, 0.0),
+    ],
+)
+def test_simple_qas_f_score_is_the_harmonic_mean(right, wrong, declined, f_score):
+    assert summary(answers(right, wrong, declined))["f_score"] == pytest.approx(f_score)
+
+
+def test_nobody_knows_how_right_those_are_who_all_declined():
+    found = summary(answers(0, 0, 3))
+    assert (found["correct"], found["incorrect"], found["not_attempted"]) == (0, 0, 1)
+    assert found["correct_given_attempted"] is None and found["incorrect_given_attempted"] is None
+
+
+def test_old_names_are_written_beside_the_new_ones():
+    found = summary(answers(3, 2, 5))
+    assert found["hallucination_rate"] == found["incorrect_given_attempted"] == pytest.approx(2 / 5)
+    assert found["wrong_rate"] == found["incorrect"] == pytest.approx(2 / 10)
+    assert found["refusal_rate"] == found["not_attempted"] == pytest.approx(5 / 10)
+    assert found["attempted_accuracy"] == found["correct_given_attempted"] == pytest.approx(3 / 5)
+
+
+def test_without_outcomes_there_is_no_accuracy():
+    """A reward that cannot tell right from wrong, such as `format`, has scored nothing wrong."""
+    found = summary([question(None, None, rewards=[None, 1.0]), question(None, rewards=[1.0])])
+    rates = ("accuracy", "correct", "incorrect", "not_attempted", "f_score", "truthfulness", "accuracy_low")
+    assert {found[name] for name in rates} == {None} and found["hallucination_rate"] is None
+    assert (found["unscored_frac"], found["reward"]) == (pytest.approx(1 / 3), 1.0)
+    assert not any(name.startswith("pass@") for name in found)
+    assert "no reward could tell right from wrong" in note_on_unscored(found)
+
+
+def test_what_could_not_be_scored_is_said():
+    assert note_on_unscored(summary(answers(2, 1))) == ""
+    uneven = summary([question("correct", None, None), question("wrong", "wrong", "correct"), question(None, None)])
+    assert note_on_unscored(uneven) == (
+        "1 of 3 questions have no scorable answer and count nowhere; "
+        "the others have 1 to 3 scorable answers each, so pass@k ends at k = 1"
+    )
+
+
+def test_cut_answers_are_counted():
+    group = question("correct", "correct")
+    group.completions[0].finish_reason = "length"
+    assert summary([group])["clipped_ratio"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "low", "high"),
+    [
+        (3, 7, 0.10779, 0.60322),  # z^2 = 3.84146: (0.3 + 0.192073 -+ 1.959964 sqrt(0.021 + 0.0096037)) / 1.384146
+        (0, 5, 0.0, 0.43448),  # z^2 / (5 + z^2)
+        (5, 0, 0.56552, 1.0),
+        (1, 0, 0.20654, 1.0),  # 1 / (1 + z^2)
+        (81, 182, 0.2553, 0.3662),  # Newcombe (1998), table I
+    ],
+)
+def test_wilsons_interval_for_one_answer_per_question(right, wrong, low, high):
+    found = summary(answers(right, wrong))
+    assert (found["accuracy_low"], found["accuracy_high"]) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_a_refusal_is_an_answer_that_is_not_right():
+    one, other = summary(answers(3, 4, 3)), summary(answers(3, 7))
+    assert (one["accuracy_low"], one["accuracy_high"]) == (other["accuracy_low"], other["accuracy_high"])
+
+
+def test_interval_over_the_means_of_questions():
+    """Means 1, 1/2, 1/2, 0: mean 1/2, standard deviation sqrt((1/4 + 1/4) / 3), standard error half of it. A question
+    of which nothing is known is no mean."""
+    groups = [question("correct", "correct"), question("correct", "wrong"), question("refused", "correct")]
+    groups += [question("wrong", "wrong"), question(None, None)]
+    found, error = summary(groups), math.sqrt(0.5 / 3) / 2
+    assert found["accuracy_low"] == pytest.approx(0.5 - Z95 * error) == pytest.approx(0.09992, abs=1e-5)
+    assert found["accuracy_high"] == pytest.approx(0.5 + Z95 * error)
+
+
+def test_the_interval_is_around_the_mean_of_means_and_within_0_and_1():
+    """Four answers to one question, two to the others: 1/4, 1, 1. Standard deviation 3/4 / sqrt(3), error 1/4."""
+    groups = [
+        question("correct", "wrong", "wrong", "wrong"),
+        question("correct", "correct"),
+        question(*["correct"] * 2),
+    ]
+    found = summary(groups)
+    assert found["accuracy_low"] == pytest.approx(0.75 - Z95 / 4) and found["accuracy_high"] == 1.0
+    assert summary([question("wrong", "wrong"), question("correct", "correct")])["accuracy_low"] == 0.0
+
+
+def test_equal_means_say_nothing_about_their_spread():
+    """Five questions, all four answers of each right: the interval is not [1, 1], but that of five right answers."""
+    found = summary([question(*["correct"] * 4)] * 5)
+    assert (found["accuracy_low"], found["accuracy_high"]) == pytest.approx((0.56552, 1.0), abs=1e-4)
+
+
+def test_a_question_without_scorable_answers_does_not_end_pass_at_k():
+    found = summary([question("correct", "wrong"), question("wrong", "correct"), question(None, None)])
+    assert (found["pass@1"], found["pass@2"]) == (0.5, 1.0)
+
+
+def test_pass_at_k_up_to_the_fewest_answers():
+    """Of five answers one right, of three one right (and one unknown): the chance that two draws hold a right one is
+    1 - C(4,2) / C(5,2) = 2/5, and 1 - C(2,2) / C(3,2) = 2/3."""
+    found = summary([question("correct", *["wrong"] * 4), question("wrong", None, "correct", "refused")])
+    assert found["pass@1"] == pytest.approx((1 / 5 + 1 / 3) / 2)
+    assert found["pass@2"] == pytest.approx((2 / 5 + 2 / 3) / 2)
+    assert [name for name in found if name.startswith("pass@")] == ["pass@1", "pass@2"]
+
+
+@pytest.mark.parametrize(("n", "names"), [(1, [1]), (2, [1, 2]), (4, [1, 2, 4]), (7, [1, 2, 4]), (8, [1, 2, 4, 8])])
+def test_pass_at_powers_of_two(n, names):
+    found = summary([question("correct", *["wrong"] * (n - 1))])
+    assert {name: found[name] for name in found if name.startswith("pass@")} == {
+        f"pass@{k}": pytest.approx(k / n) for k in names
+    }
+
+
+def test_supported_facts_of_all_facts():
+    """2 of 3, and 0 of 1: one half of all facts, where the mean of the two shares is a third."""
+    groups = [
+        question("correct", details={"facts": 3, "supported": 2}),
+        question("wrong", details={"facts": 1, "supported": 0}),
+        question("refused", details={"facts": 0, "supported": 0}),
+        question("correct", details={"other": 1}),
+    ]
+    assert summary(groups)["supported_frac"] == pytest.approx(2 / 4)
+    assert summary(groups[2:3])["supported_frac"] == 0.0

@@ -1,0 +1,159 @@
+"""A result is used as it was trained: with its tokenizer, its chat template and its base, from any folder."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from making import load, randomise_adapter, write_rows
+
+from grpo import export, generate, train
+from grpo.config.options import TrainConfig
+from grpo.data.prompts import ChatEncoder
+from grpo.errors import UserError
+from grpo.model.adapter import save_adapter, trained_adapter
+from grpo.model.policy import find_parts
+from grpo.run.saved import find_saved, load_saved, read_config
+
+CPU = torch.device("cpu")
+TRAINED = (
+    "{% for m in messages %}[{{ m['role'] }}{% if loud is defined and loud %}!{% endif %}] {{ m['content'] }}<|im_end|>"
+    "{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"
+)
+
+
+@pytest.fixture(scope="module", params=["adapter", "weights"])
+def home(chat_checkpoint, tmp_path_factory, request):
+    """A folder with a model `base` and a run `runs/mine` of it, with a template of its own; all paths were relative."""
+    home = tmp_path_factory.mktemp("home")
+    shutil.copytree(chat_checkpoint, home / "base")
+    (home / "template.jinja").write_text(TRAINED)
+    write_rows(home / "q.jsonl", [{"question": f"{i}?", "answer": str(i)} for i in range(8)])
+    (home / "c.yaml").write_text(
+        "model_name_or_path: base\ndataset_id_or_path: q.jsonl\noutput_dir: runs/mine\nchat_template: template.jinja\n"
+        "chat_template_kwargs: {loud: true}\nreward_funcs: exact,format\nmax_completion_length: 8\nsave_steps: 1\n"
+        f"lora_r: {4 if request.param == 'adapter' else 0}\nreport_to: none\ndisable_tqdm: true\n"
+        "system_prompt: Be brief.\n"
+        "prompt_template: 'Q: {question}'\nlearning_rate: 0.01\ndevice: cpu\ntorch_dtype: float32\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        train.main(["c.yaml", "max_steps=2"])
+        (home / "template.jinja").unlink()  # nobody needs it any more
+    return home
+
+
+WANTED = "[system!] Be brief.<|im_end|>[user!] x<|im_end|>[assistant] "
+
+
+def rendered(tokenizer) -> str:
+    return ChatEncoder(tokenizer).prompt(
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "x"}]
+    )[0]
+
+
+@pytest.mark.parametrize("part", ["", "final", "checkpoint-1"])
+def test_a_run_and_its_parts_keep_their_template_from_any_folder(home, part, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    saved = find_saved(str(home / "runs/mine" / part))
+    keys = ["device=cpu", "reward_weights=null"]
+    for config in (TrainConfig(torch_dtype="float32"), read_config(saved, keys)):
+        policy = load_saved(saved, config, CPU)
+        assert rendered(policy.tokenizer) == WANTED
+
+
+def test_every_export_keeps_the_template_and_names_its_base_for_any_folder(home, tmp_path, monkeypatch):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    monkeypatch.chdir(tmp_path)
+    is_adapter = (home / "runs/mine/final/adapter_config.json").exists()
+    export.main([str(home / "runs/mine"), "merged", "--merge"])
+    assert rendered(AutoTokenizer.from_pretrained("merged")) == WANTED
+    if not is_adapter:
+        return
+    peft = pytest.importorskip("peft")
+    export.main([str(home / "runs/mine/checkpoint-2"), "adapter"])
+    assert rendered(AutoTokenizer.from_pretrained("adapter")) == WANTED
+    ids = torch.arange(5, 25)[None]
+    theirs = peft.AutoPeftModelForCausalLM.from_pretrained("adapter")(ids).logits
+    assert (AutoModelForCausalLM.from_pretrained("merged")(ids).logits - theirs).abs().max() < 2e-5
+
+
+def test_generate_asks_as_the_run_did(home, tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.chdir(tmp_path)
+    render = ChatEncoder.prompt
+    monkeypatch.setattr(ChatEncoder, "prompt", lambda self, messages: asked.append(messages) or render(self, messages))
+    words = ["--max-new-tokens", "2", "--prompt", "x"]
+    generate.main([str(home / "runs/mine"), *words])
+    generate.main([str(home / "base"), *words])
+    generate.main([str(home / "runs/mine"), *words, "--system", "Shout."])
+    system = {"role": "system", "content": "Be brief."}
+    assert asked[0] == [system, {"role": "user", "content": "Q: x"}] and asked[1] == [{"role": "user", "content": "x"}]
+    assert asked[2][0]["content"] == "Shout."
+
+
+def test_an_adapter_finds_its_base_beside_it_or_above_it(chat_checkpoint, tmp_path, monkeypatch):
+    """As adapters name it that were written with a relative path, and as those of other tools."""
+    shutil.copytree(chat_checkpoint, tmp_path / "a/models/base")
+    model = load(tmp_path / "a/models/base", rank=2)
+    randomise_adapter(model)
+    for folder, base in (("a/runs/final", "models/base"), ("a/models/base/lora", ".."), ("b/lora", "models/none")):
+        save_adapter(trained_adapter(model, None, base), tmp_path / folder)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for folder in ("a/runs/final", "a/models/base/lora"):
+        parts = find_parts(TrainConfig(model_name_or_path=str(tmp_path / folder)))
+        assert parts.model == parts.tokenizer == tmp_path / "a/models/base" and parts.base == str(parts.model)
+    with pytest.raises(UserError, match="the base model of the adapter") as error:
+        find_parts(TrainConfig(model_name_or_path=str(tmp_path / "b/lora")))
+    assert error.value.exit_code == 3 and "adapter_name_or_path" in error.value.fix
+    monkeypatch.chdir(tmp_path / "a")
+    export.main(["runs/final", "out"])
+    config = json.loads((tmp_path / "a/out/adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(tmp_path / "a/models/base")
+
+
+# --- generate -----------------------------------------------------------------------------------------------------
+
+
+def long_chat(chat_checkpoint, max_new_tokens=64):
+    policy = load_saved(find_saved(str(chat_checkpoint)), TrainConfig(torch_dtype="float32"), CPU)
+    return generate.Chat(policy, generate.SamplingParams(max_new_tokens, 0.0), 1)
+
+
+def test_a_conversation_that_grows_too_long_loses_its_oldest_turns(chat_checkpoint, capsys):
+    chat = long_chat(chat_checkpoint)
+    turn = [{"role": "user", "content": "What is 1 + 2? " * 20}, {"role": "assistant", "content": "3 " * 20}]
+    system, last = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "And 2 + 3?"}
+    ids = chat.fit([system, *turn * 9, last])
+    text = chat.policy.tokenizer.decode(ids)
+    assert len(ids) + 64 <= 1024 and "Be brief." in text and text.count("And 2 + 3?") == 1
+    assert text.count("What is 1 + 2? What") and "are left out" in capsys.readouterr().err
+    assert chat.fit([system, last]) == chat.encoder.prompt([system, last])[1] and not capsys.readouterr().err
+
+
+def test_an_answer_has_the_room_that_is_left_and_a_prompt_without_room_is_refused(chat_checkpoint):
+    chat = long_chat(chat_checkpoint, max_new_tokens=4000)
+    prompt = chat.encoder.prompt([{"role": "user", "content": "a"}])[1]
+    assert chat.sampling_after([prompt, prompt * 2]).max_new_tokens == 1024 - 2 * len(prompt)
+    with pytest.raises(UserError, match="the prompt is too long") as error:
+        chat.answer([{"role": "user", "content": "What is 1 + 2? " * 500}])
+    assert error.value.exit_code == 3 and "1024 positions" in error.value.why
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--n", "0"], "--n is 0"),
+        (["--temperature", "-1"], "temperature is -1"),
+        (["--temperature", "nan"], "temperature is nan"),
+        (["--top-p", "0"], "top_p is 0"),
+        (["--top-p", "1.5"], "top_p is 1.5"),
+        (["--max-new-tokens", "0"], "max_new_tokens is 0"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused_before_the_model_is_loaded(words, part):
+    with pytest.raises(UserError, match=part) as error:
+        generate.main(["/no/model", "--prompt", "x", *words])
+    assert error.value.exit_code == 2 and error.value.why and error.value.fix

@@ -1,0 +1,120 @@
+"""The start of a run: what is wrong is found before the model is loaded, and leaves nothing that blocks the next."""
+
+import json
+import shutil
+
+import pytest
+from making import write_checkpoint, write_rows
+
+from grpo import sft, train
+from grpo.errors import UserError, describe
+from grpo.run.run_dir import holds_a_run
+
+TEMPLATE = "{% for m in messages %}{{ m['content'] }}<|im_end|>{% endfor %}{% if add_generation_prompt %}>{% endif %}"
+
+
+@pytest.fixture
+def home(chat_checkpoint, tmp_path, monkeypatch):
+    """A folder with data, and a config for it; the model's weights must not be read."""
+    write_rows(tmp_path / "q.jsonl", [{"question": f"{i}?", "answer": str(i)} for i in range(8)])
+    write_rows(tmp_path / "chats.jsonl", [{"messages": [{"role": "user", "content": "a"}]}])
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "binary.jinja").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "broken.jinja").write_text("line one\n{% for m in messages %}")
+    (tmp_path / "no_system.jinja").write_text(
+        "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + TEMPLATE
+    )
+    (tmp_path / "mine.py").write_text("def f(completions, ground_truth, **_): return [0.0] * len(completions)")
+    write_checkpoint(tmp_path / "bare")
+    common = (
+        f"model_name_or_path: {chat_checkpoint}\noutput_dir: run\nreport_to: none\ndisable_tqdm: true\nmax_steps: 1\n"
+    )
+    (tmp_path / "c.yaml").write_text(
+        common + "dataset_id_or_path: q.jsonl\nreward_funcs: exact,format\nmax_completion_length: 4\n"
+    )
+    (tmp_path / "sft.yaml").write_text(common + "dataset_id_or_path: chats.jsonl\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def loads_nothing(*arguments):
+    raise AssertionError("the model was loaded")
+
+
+STARTS = [
+    ("device=cuda", 2, "device is cuda, and torch finds no such GPU", "device=cpu"),
+    ("device=mps", 2, "device is mps", "device=cpu"),
+    ("report_to=swanlab", 2, "swanlab, which is not installed", "pip install swanlab"),
+    ("reward_funcs=./absent.py:f", 2, "cannot import the reward ./absent.py:f", "path/to/file.py"),
+    ("reward_funcs=./mine.py:f", 3, "mine:f needs the column ground_truth", "ground_truth"),
+    ("dataset_id_or_path=absent.jsonl", 3, "absent.jsonl does not exist", "check the path"),
+    ("dataset_id_or_path=empty.jsonl", 3, "holds no rows", "JSON"),
+    ("eval_dataset_id_or_path=absent.jsonl", 3, "absent.jsonl does not exist", "check the path"),
+    ("eval_reward_funcs=./mine.py:f eval_dataset_id_or_path=q.jsonl", 3, "needs the column ground_truth", "truth"),
+    ("chat_template=absent.jinja", 3, "cannot read the chat template absent.jinja", "Jinja"),
+    ("chat_template=binary.jinja", 3, "cannot read the chat template binary.jinja", "UTF-8"),
+    ("chat_template=broken.jinja", 3, "the chat template cannot render a prompt", "correct the template"),
+    ("chat_template=no_system.jinja system_prompt=x", 3, "cannot render a prompt", "prompt_template"),
+    ("model_name_or_path=bare", 3, "cannot read the tokenizer in bare", "tokenizer.json"),
+    ("model_name_or_path=bare chat_template=no_system.jinja", 3, "cannot read the tokenizer in bare", "tokenizer"),
+]
+
+
+@pytest.mark.parametrize(("keys", "code", "what", "fix"), STARTS, ids=[start[0] for start in STARTS])
+def test_a_wrong_start_is_told_before_the_model_is_loaded_and_blocks_nothing(home, monkeypatch, keys, code, what, fix):
+    monkeypatch.setattr("grpo.model.policy.load_decoder", loads_nothing)
+    for _ in range(2):  # the second try finds what the first has left
+        with pytest.raises(UserError) as error:
+            train.main(["c.yaml", *keys.split(" ")])
+        found, text = describe(error.value)
+        assert found == code and what in error.value.what and fix in error.value.fix and error.value.why, text
+        assert "internal error" not in text and not holds_a_run(home / "run")
+
+
+@pytest.mark.parametrize("keys", ["dataset_id_or_path=absent.jsonl", "dataset_id_or_path=chats.jsonl", "device=cuda"])
+def test_stage_1_does_so_too(home, monkeypatch, keys):
+    monkeypatch.setattr("grpo.model.policy.load_decoder", loads_nothing)
+    for _ in range(2):
+        with pytest.raises(UserError):
+            sft.main(["sft.yaml", keys])
+
+
+def test_the_next_try_after_a_wrong_start_runs(home):
+    with pytest.raises(UserError):
+        train.main(["c.yaml", "dataset_id_or_path=empty.jsonl"])
+    assert json.loads((home / "run/run_state.json").read_text())["exit_code"] == 3
+    train.main(["c.yaml"])
+    assert json.loads((home / "run/run_state.json").read_text())["status"] == "done"
+    with pytest.raises(UserError, match="is not empty"):
+        train.main(["c.yaml"])
+
+
+@pytest.mark.parametrize("name", ["checkpoint-3", "final", "notes.txt", "cold_start", "completions"])
+def test_what_somebody_may_want_to_keep_blocks_a_start(tmp_path, name):
+    (tmp_path / "world").mkdir()
+    for own in (
+        "metrics.jsonl",
+        "debug.log",
+        "run_state.json",
+        "run_state.rank1.json",
+        ".lock",
+        "config.resolved.yaml",
+    ):
+        (tmp_path / own).touch()
+    assert not holds_a_run(tmp_path) and not holds_a_run(tmp_path / "absent")
+    (tmp_path / name).mkdir()
+    assert holds_a_run(tmp_path)
+    (tmp_path / name).rmdir()
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    assert holds_a_run(tmp_path)
+
+
+def test_a_resumed_run_cannot_end_before_its_checkpoint(home):
+    train.main(["c.yaml", "max_steps=2"])
+    final = (home / "run/final/adapter_model.safetensors").read_bytes()
+    with pytest.raises(UserError, match="is at step 2, and would end at step 1") as error:
+        train.main(["c.yaml", "max_steps=1", "resume_from_checkpoint=true"])
+    assert error.value.exit_code == 2 and "raise it to 2" in error.value.fix
+    shutil.rmtree(home / "run/final")
+    train.main(["c.yaml", "max_steps=2", "resume_from_checkpoint=true"])
+    assert (home / "run/final/adapter_model.safetensors").read_bytes() == final

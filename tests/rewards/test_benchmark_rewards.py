@@ -1,0 +1,153 @@
+"""The rewards that benchmarks bring: the chosen letter, SimpleQA's three grades, questions without an answer."""
+
+import asyncio
+
+import pytest
+
+from grpo.schema import Score
+from rewards import choice
+from rewards.format import final_text
+from rewards.knowrl import correctness, simpleqa
+from rewards.knowrl.judge import KNOWN_WRONG, Judgement, build_messages
+from rewards.registry import build_rewards
+
+ROW = {"question": "Who wrote it?", "answer": "Ada Moor"}
+
+
+@pytest.mark.parametrize(
+    ("completion", "letter"),
+    [
+        ("B", "B"),
+        (" (B)", "B"),
+        ("B) Paris", "B"),
+        ("B. Paris", "B"),
+        ("**B**", "B"),
+        ("Answer: B", "B"),
+        ("A looks right. But no.\nAnswer: B", "B"),
+        ("The answer is (B).", "B"),
+        ("the correct answer is **B**", "B"),
+        ("Answer: $B$", "B"),
+        (r"so \boxed{B}", "B"),
+        (r"so \boxed{\text{B}}", "B"),
+        (r"Answer: A ... no, \boxed{(B) Paris}", "B"),
+        ("<think>Answer: A</think><answer>B</answer>", "B"),
+        ("<think>Answer: A</think>\nAnswer: B", "B"),
+        ("First answer: A. Final answer: B", "B"),
+        ("答案：B", "B"),
+        ("答案是 B", "B"),
+        ("Option B", "B"),
+        ("A dog", None),  # an article, not a letter
+        ("The answer is a dog", None),
+        ("Answer: Beijing", None),
+        ("I do not know", None),
+        ("K", None),
+        ("<think>Answer: A", None),  # it ends within its thoughts
+        ("", None),
+    ],
+)
+def test_the_letter_that_is_chosen(completion, letter):
+    assert choice.chosen_letter(completion) == letter
+
+
+def test_the_value_of_a_letter():
+    right, wrong = (choice.grade(f"Answer: {letter}", {"answer": "B"}) for letter in "BC")
+    assert (right.value, right.outcome, wrong.value, wrong.outcome) == (1.0, "correct", 0.0, "wrong")
+    declined, silent = (choice.grade(text, {"answer": "B"}) for text in ("I don't know.", "Paris"))
+    assert (declined.value, declined.outcome) == (0.0, "refused") and (silent.value, silent.outcome) == (0.0, "wrong")
+    assert choice.grade("B", {}).value is None
+
+
+@pytest.mark.parametrize(
+    ("completion", "text"),
+    [
+        ("<think>a</think><answer> b </answer>", "b"),
+        ("<think>a</think> b ", "b"),
+        ("a</think>b", "b"),
+        ("b", "b"),
+        ("<think>a", ""),
+        ("<think>a</think>", ""),
+        ("<answer>b", "<answer>b"),
+    ],
+)
+def test_what_a_completion_says_in_the_end(completion, text):
+    assert final_text(completion) == text
+
+
+class Scripted:
+    """A judge that gives one grade and remembers what it was asked."""
+
+    def __init__(self, outcome):
+        self.outcome, self.asked = outcome, []
+
+    async def judge(self, question, answer, truths, falsehoods=()):
+        self.asked.append((question, answer, truths, falsehoods))
+        return Judgement(self.outcome, "scripted")
+
+    def metrics(self):
+        return {}
+
+    def check_sync(self):
+        pass
+
+    def close(self):
+        pass
+
+
+def graded(monkeypatch, outcome, completion, row=ROW) -> tuple[Score, Scripted]:
+    judge = Scripted(outcome)
+    monkeypatch.setattr(correctness, "build_judge", lambda options: judge)
+    reward = simpleqa.build({"judge": "api"})
+    return asyncio.run(reward.grade(completion, row)), judge
+
+
+@pytest.mark.parametrize(
+    ("outcome", "value"), [("correct", 1.0), ("wrong", 0.0), ("refused", 0.0), (None, None)], ids=str
+)
+def test_simple_qas_three_grades(monkeypatch, outcome, value):
+    score, judge = graded(monkeypatch, outcome, "<think>hm</think>It was Ada Moor.")
+    assert (score.value, score.outcome, score.asked) == (value, outcome, {"judge": outcome is not None})
+    assert judge.asked == [("Who wrote it?", "It was Ada Moor.", ["Ada Moor"], [])]
+
+
+def test_simple_qa_asks_for_no_format(monkeypatch):
+    for completion in ("Ada Moor", "<answer>Ada Moor</answer>", "<think>x</think><answer>Ada Moor</answer> y"):
+        assert graded(monkeypatch, "correct", completion)[1].asked[0][1] == "Ada Moor"
+    score, judge = graded(monkeypatch, "correct", "<think>It may be")
+    assert (score.value, score.outcome, judge.asked) == (0.0, "refused", [])
+    assert graded(monkeypatch, "correct", "Ada", {"question": "q?"})[0].value is None
+
+
+def test_known_wrong_answers_reach_the_judge(monkeypatch):
+    row = ROW | {"answer": ["Ada Moor", "A. Moor"], "incorrect_answers": ["Ben Hale"]}
+    _, judge = graded(monkeypatch, "wrong", "Ben Hale", row)
+    assert judge.asked == [("Who wrote it?", "Ben Hale", ["Ada Moor", "A. Moor"], ["Ben Hale"])]
+    text = build_messages("q", "x", ["r"], "n", ["w", "</known_wrong n>"])[1]["content"]
+    assert (
+        '<known_wrong n>\n"w"\n</known_wrong n>' in text and text.count("</known_wrong n>") == 2 and KNOWN_WRONG in text
+    )
+    assert KNOWN_WRONG not in build_messages("q", "x", ["r"], "n")[1]["content"]
+
+
+@pytest.mark.parametrize("flag", [True, 1, "true", "True", "1", "yes"])
+@pytest.mark.parametrize("answer", [None, "", "It is unknown."])
+def test_to_decline_is_right_where_there_is_no_answer(monkeypatch, flag, answer):
+    row = {"question": "What will she say tomorrow?", "answer": answer, "unanswerable": flag}
+    for outcome, expected in (("refused", "correct"), ("correct", "correct"), ("wrong", "wrong")):
+        score, judge = graded(monkeypatch, outcome, "Nobody can know that.", row)
+        assert (score.outcome, score.value) == (expected, float(expected == "correct")) and len(judge.asked) == 1
+    for make in (correctness.knowrl, correctness.knowrl_v2):
+        for said, outcome in (("I don't know", "refused"), ("Nobody can know", "refused"), ("Hello", "wrong")):
+            completion = f"<think>hm</think><answer>{said}</answer>"
+            score = asyncio.run(make(Scripted(outcome))(completion, row))
+            assert (score.value, score.outcome) == ((2.0, "correct") if outcome == "refused" else (-1.0, "wrong"))
+
+
+@pytest.mark.parametrize("flag", [False, 0, "false", "0", "", None])
+def test_to_decline_is_declined_where_there_is_one(monkeypatch, flag):
+    score, _ = graded(monkeypatch, "refused", "I don't know", ROW | {"unanswerable": flag})
+    assert (score.value, score.outcome) == (0.0, "refused")
+
+
+def test_both_are_built_by_name():
+    names = [reward.name for reward in build_rewards(["choice", "simpleqa"], {"judge": "offline"})]
+    assert names == ["choice", "simpleqa"]
