@@ -14,6 +14,7 @@ from grpo.config.options import TrainConfig
 from grpo.data.questions import prepare_rewards
 from grpo.device import ops
 from grpo.errors import run_main
+from grpo.evaluation.best import Best
 from grpo.evaluation.held_out import Evaluation
 from grpo.loss import policy_loss
 from grpo.model.lora import REFERENCE
@@ -114,17 +115,21 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[st
         if not trainer.step:
             run.report(0, evaluation.metrics(before))
         trainer.health.resume(run.path)
+        best = Best(config.keep_best, run, evaluation.metrics(before), trainer.step)
         while trainer.step < trainer.total_steps:
             guard.step()
             metrics, groups = trainer.measure()
             run.report(trainer.step, metrics, groups)
             if config.eval_steps and trainer.step % config.eval_steps == 0 and trainer.step < trainer.total_steps:
-                run.report(trainer.step, evaluation.metrics(evaluation.measure()))
+                measured = evaluation.metrics(evaluation.measure(trainer.step))
+                run.report(trainer.step, measured)
+                best.offer(trainer.step, measured, trainer.policy)
             guard.after_step(metrics)
         trainer.save()
         run.save_final(trainer.policy)
-        after = evaluation.measure()
+        after = evaluation.measure(trainer.step)
         run.report(trainer.step, evaluation.metrics(after))
+        best.offer(trainer.step, evaluation.metrics(after), trainer.policy)
         if run.ranks.is_main:
             run.log.close()
             evaluation.write(before, after)

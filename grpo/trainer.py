@@ -9,6 +9,7 @@ import torch
 from grpo.attention.select import packed_attention
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.rows import Order
+from grpo.device.distributed import sent_per_update
 from grpo.device.draw import hash_seed
 from grpo.errors import UserError
 from grpo.logprobs import token_logprobs
@@ -62,6 +63,9 @@ class Trainer:
         self.order, self.longest = order, longest
         self.inputs = input_fingerprints(self.policy, data_hash)
         self.ranks.agree(self.inputs)
+        if self.ranks.world > 1:
+            sent = sent_per_update(self.optimizer.grad.nbytes, self.ranks.world)
+            self.run.say(f"{self.ranks.world} processes; each sends {sent / 1e6:.1f} MB per update")
         c = self.config
         self.total_steps = c.max_steps if c.max_steps > 0 else ceil(c.num_train_epochs * order.num_rows / rows_per_step)
         free = memory.free_bytes(self.run.device)

@@ -39,12 +39,22 @@ def write_checkpoint(
 ) -> Path:
     """A small random checkpoint of transformers' own class. spread: standard deviation of the weights; norms and biases
     vary too, so that a test notices if one is left out."""
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        MistralConfig,
+        MistralForCausalLM,
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        Qwen3Config,
+        Qwen3ForCausalLM,
+    )
 
     configs = {
         "qwen2": (Qwen2Config, Qwen2ForCausalLM),
         "qwen3": (Qwen3Config, Qwen3ForCausalLM),
         "llama": (LlamaConfig, LlamaForCausalLM),
+        "mistral": (MistralConfig, MistralForCausalLM),
     }
     shape = {
         "vocab_size": 96,
@@ -58,7 +68,9 @@ def write_checkpoint(
         "eos_token_id": 2,
         "pad_token_id": None,
     }
-    if family == "qwen3":
+    if family == "mistral":
+        shape["sliding_window"] = None
+    if family in ("qwen3", "mistral"):
         shape["head_dim"] = 16
     config_class, model_class = configs[family]
     torch.manual_seed(seed)

@@ -51,6 +51,14 @@ def _training_checks(config: TrainConfig) -> list[tuple[bool, str]]:
             config.eval_size and config.eval_dataset_id_or_path,
             "eval_size and eval_dataset_id_or_path both name held-out questions; set one of them, such as eval_size=0",
         ),
+        (
+            config.questions_per_step,  # load.py has turned it into a batch, unless that is impossible
+            f"questions_per_step = {config.questions_per_step} cannot be shared out among the processes",
+        ),
+        (
+            config.keep_best and not (config.eval_size or config.eval_dataset_id_or_path or config.toy_world),
+            "keep_best needs held-out questions: set eval_dataset_id_or_path or eval_size",
+        ),
         ("{question}" not in config.prompt_template, "prompt_template does not contain {question}"),
     ]
 

@@ -11,9 +11,10 @@ keys, keys set twice, wrong types, values out of bounds, and combinations that c
 - Nothing in a configuration is ever run.
 """
 
+import os
 import typing
 from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, asdict, fields
+from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,20 @@ def examine_config(
     missing = _missing_keys(values, kind)
     if missing:
         return None, notices, problems or missing
-    config = kind(**values)
+    config = _set_batch(kind(**values))
     return config, notices, problems or find_problems(config)
+
+
+def _set_batch(config: AnyConfig) -> AnyConfig:
+    """Turn questions_per_step into the batch of a process; it stays set if they cannot be shared out."""
+    num_processes = int(os.environ.get("WORLD_SIZE", 1))
+    questions = getattr(config, "questions_per_step", None)
+    if not questions or questions % num_processes:
+        return config
+    completions = questions // num_processes * config.num_generations
+    return replace(
+        config, per_device_train_batch_size=completions, gradient_accumulation_steps=1, questions_per_step=None
+    )
 
 
 def keys_of(overrides: Sequence[str], kind: type = TrainConfig) -> set[str]:
@@ -148,7 +161,8 @@ class _Reader:
         elif meaning := self._meaning(name, entry.value):
             self._set(entry, *meaning)
         elif refused and entry.value not in REFUSED[refused][0]:
-            self.problems.append(f"{entry.where}: {name}: {entry.text} is not available here: {REFUSED[refused][1]}")
+            written = entry.text or entry.value
+            self.problems.append(f"{entry.where}: {name}: {written} is not available here: {REFUSED[refused][1]}")
         elif refused or ignored:
             instead = IGNORED[ignored] if ignored else REFUSED[refused][1]
             self.notices.setdefault(name, f"{entry.where}: {name} is not used: {instead}")

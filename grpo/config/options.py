@@ -13,6 +13,12 @@ import yaml
 REQUIRED = ("model_name_or_path", "output_dir", "dataset_id_or_path", "reward_funcs")
 MADE_BY_TOY_WORLD = ("model_name_or_path", "dataset_id_or_path")
 MAPPINGS = ("chat_template_kwargs",)  # keys whose value is a mapping
+KNOW_FIRST = (  # what --help shows before everything else
+    *("model_name_or_path", "dataset_id_or_path", "output_dir", "reward_funcs", "num_generations"),
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "num_train_epochs", "learning_rate"),
+    *("max_prompt_length", "max_completion_length", "max_length", "temperature", "beta", "loss_type", "lora_r"),
+    *("eval_dataset_id_or_path", "eval_steps", "save_steps", "resume_from_checkpoint"),
+)
 NOT_REPEATED = (  # they concern one invocation, not the run
     "resume_from_checkpoint",
     "overwrite_output_dir",
@@ -196,6 +202,17 @@ class DataKeys:
         low=0,
     )
     eval_steps: int = key(0, "Evaluate every so many steps. 0: only before and after training.", low=0)
+    keep_best: str | None = key(
+        None,
+        "Keep the policy of the evaluation that is best by this measure in best/: eval/accuracy, eval/reward or "
+        "eval/supported_frac, the higher the better; eval/incorrect, eval/incorrect_given_attempted or "
+        "eval/not_attempted, the lower the better.",
+        choices=(
+            None,
+            *("eval/accuracy", "eval/reward", "eval/supported_frac"),
+            *("eval/incorrect", "eval/incorrect_given_attempted", "eval/not_attempted"),
+        ),
+    )
     eval_max_samples: int = key(0, "Use only this many held-out questions, from the first. 0: all.", low=0)
     eval_group_field: str | None = key(
         None, "Column that splits the held-out questions: each of its values gets its own lines in the final table."
@@ -211,6 +228,12 @@ class DataKeys:
 @dataclass(frozen=True)
 class SamplingKeys:
     num_generations: int = key(8, "Completions per prompt: the group size G.", low=2)
+    questions_per_step: int | None = key(
+        None,
+        "Questions per step, over all processes: with num_generations, the batch. It replaces "
+        "per_device_train_batch_size and gradient_accumulation_steps.",
+        low=1,
+    )
     max_completion_length: int = key(256, "Most tokens of a completion, the end token included.", low=1)
     temperature: float = key(1.0, "Temperature, of sampling and of the log-probs that are trained.", above=0)
     top_p: float = key(
@@ -435,12 +458,17 @@ AnyConfig = TrainConfig | SftConfig
 
 
 def describe_keys(kind: type) -> str:
-    """Return every key with its default and meaning, in the groups of this file."""
-    lines = []
+    """Return every key with its default, meaning and bounds: first those that matter most, then the groups above."""
+    entries = {entry.name: entry for entry in fields(kind)}
+    lines = ["\nthe keys to know first:"]
+    for name in KNOW_FIRST:
+        if name in entries:
+            lines += _describe_key(entries[name])
     for group in kind.__mro__[1:-1]:
         lines.append(f"\n{group.__name__.removesuffix('Keys').lower()}:")
         for entry in fields(group):
-            lines += _describe_key(entry)
+            if entry.name not in KNOW_FIRST:
+                lines += _describe_key(entry)
     return "\n".join(lines)
 
 
@@ -448,10 +476,20 @@ def _describe_key(entry: Field, column: int = 42, width: int = 120) -> list[str]
     """Lay out one key like argparse: name and default on the left, the meaning wrapped on the right."""
     default = "required" if entry.name in REQUIRED else as_yaml(entry.default)
     name = f"  {entry.name}: {default}"
-    doc = textwrap.wrap(entry.metadata["doc"], width - column)
+    doc = textwrap.wrap(entry.metadata["doc"] + _bounds(entry), width - column)
     if len(name) + 2 > column:
         return [name] + [" " * column + line for line in doc]
     return [name.ljust(column) + doc[0]] + [" " * column + line for line in doc[1:]]
+
+
+def _bounds(entry: Field) -> str:
+    """Say which values a key may have; "" if any of its type."""
+    limits = entry.metadata
+    if limits["choices"]:
+        return f" One of: {', '.join(map(as_yaml, limits['choices']))}."
+    words = {"low": "at least", "above": "above", "high": "at most"}
+    bounds = [f"{word} {limits[name]:g}" for name, word in words.items() if limits[name] is not None]
+    return f" Must be {' and '.join(bounds)}." if bounds else ""
 
 
 def as_yaml(value: Any) -> str:

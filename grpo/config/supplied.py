@@ -4,7 +4,6 @@ Everything that is supplied is written to config.resolved.yaml, so that a resume
 """
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from rewards.api.endpoint import MODEL_VARIABLES
@@ -20,6 +19,7 @@ Two examples:
 <answer>Switzerland</answer>
 <think>I recall no film of that name, and would have to guess its director.</think>
 <answer>I don't know</answer>"""
+TRLS = {"loss_type": "grpo", "temperature": 0.9}  # of TRL 0.14, which KnowRL pins; its newer files name their loss
 NO_REWARD = (
     "reward_funcs is not set. KnowRL's files do not set it, but have a knowledge base: set knowledge_base or the "
     "variable FACTSCORE_DB_PATH, and knowrl_v2 is used. The math guide's have reward_correct, and math is used. "
@@ -44,7 +44,8 @@ def _supply_rewards(values: dict[str, Any]) -> str:
         return ""
     if values.get("knowledge_base") or os.environ.get("FACTSCORE_DB_PATH"):
         values["reward_funcs"] = ("knowrl_v2",)
-        return "reward_funcs is not set, but a knowledge base is, as for KnowRL: using knowrl_v2"
+        notice = "reward_funcs is not set, but a knowledge base is, as for KnowRL: using knowrl_v2"
+        return notice + _supply_loss(values)
     named = [name for name in values if name.startswith("math_reward_")]
     if named:
         values["reward_funcs"] = ("math",)
@@ -52,9 +53,18 @@ def _supply_rewards(values: dict[str, Any]) -> str:
     return ""
 
 
+def _supply_loss(values: dict[str, Any]) -> str:
+    """KnowRL's grpo.yaml names no loss, because the TRL of its time has only one."""
+    if "loss_type" in values:
+        return ""
+    missing = {name: value for name, value in TRLS.items() if name not in values}
+    values.update(missing)
+    return "; and " + ", ".join(f"{name} {value}" for name, value in missing.items()) + ", as its TRL 0.14 does"
+
+
 def _supply_prompt(values: dict[str, Any]) -> str:
     """KnowRL's files have no prompt, because its program has one. A toy world's model knows the format already."""
-    presets = _named(values.get("reward_funcs") or (), PRESETS)
+    presets = [name for name in values.get("reward_funcs") or () if name in PRESETS]
     if not presets or values.get("system_prompt") is not None or values.get("toy_world"):
         return ""
     if values.get("prompt_template", "{question}") != "{question}":
@@ -74,7 +84,3 @@ def _supply_model(service: str, values: dict[str, Any]) -> str:
     if models:
         return ""
     return f"{key} is not set, nor is {' or '.join(variables)}: using {KNOWRL_MODEL}, as KnowRL's code does"
-
-
-def _named(names: Sequence[str], among: Sequence[str]) -> list[str]:
-    return [name for name in names if name in among]

@@ -5,7 +5,7 @@ answers.py     prompts to graded answers, and the file they are kept in
 measures.py    graded answers to numbers: accuracy with its interval, the measures of papers, pass@k
 confidence.py  stated confidences against what came true: ECE, Brier score, risk-coverage curve
 table.py       these numbers for people
-held_out.py    the held-out questions of a training run, before and after it
+held_out.py    the held-out questions of a training run, before and after it; best.py keeps the best policy
 choices.py     given choices scored by their log-probs: MC1, MC2
 compare.py     two models on the same questions: McNemar's test, bootstrap interval
 """

@@ -151,13 +151,16 @@ def _pass_at_k(known: Sequence[Sequence[Outcome]]) -> dict[str, float]:
 
 
 def _supported_facts(groups: Sequence[Group]) -> dict[str, float]:
-    """Return the share of supported facts among all facts; nothing if no reward checked facts."""
+    """Return the share of supported facts among all facts; nothing if no reward checked facts.
+
+    The facts of an answer count once, whether one reward has checked them or two.
+    """
     was_checked, num_facts, num_supported = False, 0, 0
     for group in groups:
         for completion in group.completions:
-            for score in completion.scores.values():
-                if "facts" in score.details:
-                    was_checked = True
-                    num_facts += score.details["facts"]
-                    num_supported += score.details["supported"]
+            checked = [score.details for score in completion.scores.values() if "facts" in score.details]
+            for details in checked[:1]:
+                was_checked = True
+                num_facts += details["facts"]
+                num_supported += details["supported"]
     return {"supported_frac": num_supported / max(num_facts, 1)} if was_checked else {}

@@ -1,4 +1,4 @@
-"""The decoder of Qwen2, Qwen3 and Llama: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+"""The decoder of Qwen2, Qwen3, Llama and Mistral: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
 One forward serves all uses: tokens come packed in one row [T], and `attend` decides who sees whom (attention/: inside a
 packed row, or one new token per cache slot). The head is not applied here, since hidden states are small and logits are
@@ -26,7 +26,8 @@ from grpo.model.rope import read_rope, rope_tables
 # Attention of a layer: (layer, q_THE, k_TKE, v_TKE, rope) to out_THE. It rotates queries and keys, and decides who sees
 # whom.
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, Rope], torch.Tensor]
-FAMILIES = ("qwen2", "qwen3", "llama")
+FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
+MISTRAL_WINDOW = 4096  # of a Mistral checkpoint whose config.json names none
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class ModelConfig:
         family, activation = raw.get("model_type"), raw.get("hidden_act", "silu")
         unsupported = {
             f"model_type {family!r}": family not in FAMILIES,
-            "sliding-window attention": raw.get("use_sliding_window"),
+            "sliding-window attention": _has_window(raw),
             f"activation {activation!r}": activation != "silu",
             "a quantised checkpoint": raw.get("quantization_config"),
         }
@@ -89,6 +90,14 @@ class ModelConfig:
             rope=read_rope(raw),
             raw=raw,
         )
+
+
+def _has_window(raw: dict[str, Any]) -> bool:
+    """Whether a token attends to fewer tokens than the model has positions. Mistral's first version does so."""
+    if raw.get("model_type") != "mistral":
+        return bool(raw.get("use_sliding_window"))
+    window = raw.get("sliding_window", MISTRAL_WINDOW)
+    return window is not None and window < raw.get("max_position_embeddings", 131072)
 
 
 class RMSNorm(nn.Module):

@@ -15,7 +15,7 @@ from grpo.run.metrics import Window, outcome_of
 from grpo.run.step_bar import StepBar, describe
 from grpo.run.trackers import Tracker, open_tracker
 from grpo.schema import Completion, Group, Prompt
-from grpo.storage import failpoint, write_atomically
+from grpo.storage import failpoint, is_at, write_atomically
 
 MAX_TRACKED = 4  # completions that a tracker gets at each logged step
 
@@ -35,7 +35,8 @@ class Log:
         self.completions = run_dir / "completions"
         self.warned: set[str] = set()
         self.window = Window()
-        self.metrics: int | None = _continue_lines(run_dir / "metrics.jsonl", first_step)
+        self.metrics_path = run_dir / "metrics.jsonl"
+        self.metrics: int | None = _continue_lines(self.metrics_path, first_step)
         self.bar = StepBar(total_steps, first_step, config.disable_tqdm)
         self.trackers: dict[str, Tracker] = {}
         for name in config.report_to:
@@ -68,8 +69,16 @@ class Log:
         check_names(metrics)
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no NaN
         failpoint("log-append")
-        self._attempt("metrics.jsonl", _append, self.metrics, json.dumps({"step": step, **finite}) + "\n")
+        self._attempt("metrics.jsonl", self._append_line, json.dumps({"step": step, **finite}) + "\n")
         failpoint("log-appended")
+
+    def _append_line(self, line: str) -> None:
+        """Append to metrics.jsonl. If it was deleted meanwhile, say so and begin a new one."""
+        if not is_at(self.metrics, self.metrics_path):
+            self.say("warning: metrics.jsonl was deleted or replaced; the next lines go to the file that is there now")
+            os.close(self.metrics)
+            self.metrics = _open_lines(self.metrics_path)
+        _append(self.metrics, line)
 
     def _write_means(self) -> None:
         """Send the means of the steps since the last time to the trackers, and print them if they are of several."""
@@ -168,6 +177,10 @@ def _continue_lines(path: Path, first_step: int) -> int:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         kept = [line + "\n" for line in lines if _step_of(line) <= first_step]
         write_atomically(path, "".join(kept))
+    return _open_lines(path)
+
+
+def _open_lines(path: Path) -> int:
     binary = getattr(os, "O_BINARY", 0)  # Windows' own flag: no \r before \n
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | binary, 0o644)
 

@@ -61,6 +61,7 @@ FREE = {
     "verdict_cache",
     "max_unscored",
     "reward_timeout_s",
+    "keep_best",
 }
 WARNED = {
     "learning_rate",

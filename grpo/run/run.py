@@ -113,22 +113,23 @@ class Run:
         np.random.seed(config.seed % 2**32)
         torch.manual_seed(config.seed)
 
-    def __exit__(self, kind, error, trace) -> None:
+    def __exit__(self, kind, error, _) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self.alarm.close()
         code, reason = (0, "") if error is None else describe(error)
-        if error is not None:
-            self.debug.error("".join(traceback.format_exception(error)))
+        trace = "" if error is None else "".join(traceback.format_exception(error))
+        if trace and self.ranks.is_main:
+            self.debug.error(trace)
         if self.log is not None:
             self.log.close()
         if self.dir is not None:
             self.dir.close(code, reason)
             is_in_haste = isinstance(error, Interrupted | KeyboardInterrupt)
-            if self.log is not None and not is_in_haste and code != STORAGE:
+            if self.log is not None and self.dir.is_held and not is_in_haste and code != STORAGE:
                 self._write_report()
         elif error is not None and not self.ranks.is_main:
-            self._write_rank_state(code, reason)
+            self._write_rank_state(code, reason, trace)
         close_debug_log(self.debug)
         if self.owns_ranks:
             self.ranks.close()
@@ -143,9 +144,10 @@ class Run:
             self.debug.error("".join(traceback.format_exception(error)))
             self.say(f"note: report.html could not be written: {type(error).__name__}; see debug.log")
 
-    def _write_rank_state(self, code: int, reason: str) -> None:
-        """Record how a rank other than 0 failed; run_state.json belongs to rank 0."""
-        text = json.dumps({"exit_code": code, "reason": reason}, indent=2)
+    def _write_rank_state(self, code: int, reason: str, trace: str) -> None:
+        """Record how a rank other than 0 failed; run_state.json and debug.log belong to rank 0."""
+        state = {"exit_code": code, "reason": reason, "host": socket.gethostname(), "traceback": redact(trace)}
+        text = json.dumps(state, indent=2)
         with suppress(OSError):  # the same text is on stderr
             write_atomically(self.path / f"run_state.rank{self.ranks.rank}.json", text + "\n")
 
@@ -223,6 +225,7 @@ class Run:
         if self.log is None or not metrics:
             return
         if "step_time" in metrics:
+            self.dir.keep_lock()
             self.dir.update(step=step)
             self.log.write_step(step, metrics, groups)
         else:
@@ -234,22 +237,27 @@ class Run:
         origin: what it was made from, which is written as well (see origin.py).
         """
         self.is_training = False  # everything is saved, so a signal may end the run
-        if self.ranks.is_main:
-            temporary = self.path / "final.tmp"
-            shutil.rmtree(temporary, ignore_errors=True)
-            try:
-                policy.save(temporary)
-                if origin:
-                    (temporary / ORIGIN_FILE).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
-            except BaseException:
-                shutil.rmtree(temporary, ignore_errors=True)
-                raise
-            failpoint("final-written")
-            shutil.rmtree(self.path / "final", ignore_errors=True)
-            temporary.rename(self.path / "final")
+        self.save_policy("final", policy, {ORIGIN_FILE: origin} if origin else {})
         code = int(self.ranks.max(self.stop_code))  # a signal during the last checkpoint
         if code:
             raise Interrupted(code)
+
+    def save_policy(self, name: str, policy: Policy, notes: Mapping[str, Any]) -> None:
+        """Write the folder `name` with a policy, and with notes as JSON files, completely or not at all, on rank 0."""
+        if not self.ranks.is_main:
+            return
+        temporary = self.path / f"{name}.tmp"
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            policy.save(temporary)
+            for file, note in notes.items():
+                (temporary / file).write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        failpoint("policy-written")
+        shutil.rmtree(self.path / name, ignore_errors=True)
+        temporary.rename(self.path / name)
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
@@ -261,6 +269,7 @@ class Run:
         """
         random_states = self.ranks.gather(checkpoint.random_state())
         if self.ranks.is_main and self.saved_step != step:
+            self.dir.keep_lock()
             text = to_yaml(self.config)
             state = optimizer.state()
             about = {

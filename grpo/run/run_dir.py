@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from grpo.errors import BUSY, CONFIG, STORAGE, UserError, redact
-from grpo.storage import run_in_forked_children, try_to_lock, write_atomically
+from grpo.storage import is_at, run_in_forked_children, try_to_lock, write_atomically
 
 OWN_FILES = (
     "config.resolved.yaml",
@@ -27,8 +27,8 @@ OWN_FILES = (
     "evaluation.json",
     "report.html",
 )
-OWN_FOLDERS = ("tb", "completions", "final", "world", "cold_start")
-OF_A_START = ("config.resolved.yaml", "debug.log", "evaluation.json", "metrics.jsonl", "tb", "world")
+OWN_FOLDERS = ("tb", "completions", "evaluation", "final", "best", "world", "cold_start")
+OF_A_START = ("config.resolved.yaml", "debug.log", "evaluation", "evaluation.json", "metrics.jsonl", "tb", "world")
 _open_dirs: "weakref.WeakSet[RunDir]" = weakref.WeakSet()
 
 
@@ -50,25 +50,15 @@ class RunDir:
 
     def __init__(self, path: str | Path, resume: bool, overwrite: bool):
         self.path = Path(path)
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self.lock = open(self.path / ".lock", "a+")
-        except OSError as error:
-            raise UserError(
-                f"cannot use the output directory {path}",
-                str(error),
-                "set output_dir to a folder that can be written",
-                STORAGE,
-            ) from None
+        self.is_held, self.is_warned = False, False
+        self._take_lock()
         _open_dirs.add(self)
         try:
-            self._take_lock()
             if not resume:
                 self._make_room(overwrite)
         except UserError:
             self.lock.close()
             raise
-        self.is_warned = False
         self.state = {
             "status": "running",
             "exit_code": None,
@@ -83,17 +73,39 @@ class RunDir:
         self.update()
 
     def _take_lock(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock = open(self.path / ".lock", "a+")
+        except OSError as error:
+            raise UserError(
+                f"cannot use the output directory {self.path}",
+                str(error),
+                "set output_dir to a folder that can be written",
+                STORAGE,
+            ) from None
         if not try_to_lock(self.lock.fileno()):
             self.lock.seek(0)
+            holder = self.lock.read().strip() or "another process"
+            self.lock.close()
             raise UserError(
                 f"the output directory {self.path} is in use",
-                f"by {self.lock.read().strip() or 'another process'}",
+                f"by {holder}",
                 "wait for that run, stop it, or set another output_dir",
                 BUSY,
             )
         self.lock.truncate(0)
         self.lock.write(f"pid {os.getpid()} on {socket.gethostname()}, started {_now()}\n")
         self.lock.flush()
+        self.is_held = True
+
+    def keep_lock(self) -> None:
+        """Take the lock again if somebody has deleted its file; UserError (exit 7) if another run has it by now."""
+        if is_at(self.lock.fileno(), self.path / ".lock"):
+            return
+        print(f"warning: {self.path / '.lock'} was deleted; without it two runs may share a directory", file=sys.stderr)
+        self.is_held = False
+        self.lock.close()
+        self._take_lock()
 
     def _make_room(self, overwrite: bool) -> None:
         """Remove what a run has written, and nothing else; refuse a directory that is not empty without `overwrite`."""
@@ -126,9 +138,10 @@ class RunDir:
                 print(f"warning: run_state.json cannot be written ({error}); the run continues", file=sys.stderr)
 
     def close(self, exit_code: int, reason: str) -> None:
-        """Record how the run ended, and let others use the directory."""
+        """Record how the run ended, unless another run has the directory by now, and let others use it."""
         status = "done" if exit_code == 0 else "failed"
-        self.update(status=status, exit_code=exit_code, reason=reason)
+        if self.is_held:
+            self.update(status=status, exit_code=exit_code, reason=reason)
         self.lock.close()
 
 

@@ -57,7 +57,7 @@ def find_saved(name: str) -> SavedModel:
     if (folder / checkpoint.MANIFEST_FILE).exists():
         return SavedModel(name, _existing(folder / CONFIG_FILE))
     if not any((folder / file).exists() for file in RUN_FILES):
-        is_final = folder.resolve().name == "final"
+        is_final = folder.resolve().name in ("final", "best")
         return SavedModel(name, _existing(folder.resolve().parent / CONFIG_FILE) if is_final else None)
     if (folder / "final").is_dir():
         return SavedModel(str(folder / "final"), _existing(folder / CONFIG_FILE))

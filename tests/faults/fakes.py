@@ -319,3 +319,58 @@ def loses_files(prompts, completions, **columns):
 
 
 loses_files.calls = 0
+
+
+def dies_once(prompts, completions, **columns):
+    """Kills the process of rank 1 in its fourth group, the first time that any process comes there."""
+    dies_once.calls += 1
+    if os.environ.get("RANK") == "1" and dies_once.calls == 4 and not os.path.exists(os.environ["DIED"]):
+        open(os.environ["DIED"], "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return mixed(prompts, completions, **columns)
+
+
+dies_once.calls = 0
+
+
+def another_torch_on_rank_1() -> None:
+    from grpo.run import fingerprint
+
+    version = fingerprint.version
+    if os.environ["RANK"] == "1":
+        fingerprint.version = lambda name: "2.0.0" if name == "torch" else version(name)
+
+
+def another_program_on_rank_1() -> None:
+    from grpo.run import fingerprint
+
+    if os.environ["RANK"] == "1":
+        fingerprint.PACKAGES = ("grpo",)
+
+
+def counts_what_is_sent() -> None:
+    """Writes, after each step, the bytes of every tensor that was summed and of every object that was gathered."""
+    import pickle
+
+    import torch.distributed as dist
+
+    from grpo.run.run import Run
+
+    reduce, gather, report, sent = dist.all_reduce, dist.all_gather_object, Run.report, []
+
+    def counted_reduce(tensor, **options):
+        sent.append(tensor.nbytes)
+        return reduce(tensor, **options)
+
+    def counted_gather(values, value):
+        sent.append(len(pickle.dumps(value)))
+        return gather(values, value)
+
+    def written(self, *arguments):
+        if self.ranks.is_main:
+            with open(os.environ["SENT"], "a") as file:
+                file.write(json.dumps(sent) + "\n")
+        sent.clear()
+        return report(self, *arguments)
+
+    dist.all_reduce, dist.all_gather_object, Run.report = counted_reduce, counted_gather, written

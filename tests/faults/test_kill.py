@@ -32,7 +32,7 @@ KILLS = [
     "write-run_state.json:4",
     "write-config.resolved.yaml:1",
     "write-step-000002.jsonl:1",
-    "final-written:1",
+    "policy-written:1",
 ]
 
 
@@ -95,7 +95,7 @@ def test_kills_one_after_the_other(processes, chat_checkpoint, undisturbed, tmp_
         "save-written:1",
         "log-append:1",
         "save-retiring:1",
-        "final-written:1",
+        "policy-written:1",
     ):
         kills += processes.train(config, "resume_from_checkpoint=true", FAILPOINT=place).code == -signal.SIGKILL
     assert kills == 6

@@ -177,6 +177,35 @@ def test_the_second_run_in_a_directory_is_told_who_has_it(processes, chat_checkp
     assert processes.train(config, "resume_from_checkpoint=true", "max_steps=1").code in (0, 2)
 
 
+def test_files_that_are_deleted_in_mid_run_are_noticed(processes, chat_checkpoint, undisturbed, tmp_path):
+    """The lock and the metrics, in the second step: both are told once, and the run goes on under a lock of its own."""
+    config = write_config(tmp_path, chat_checkpoint, reward_funcs=["fakes:loses_files"])
+    run_dir = tmp_path / "run"
+    child = processes.train(config, LOST=".lock,metrics.jsonl", RUN_DIR=str(run_dir))
+    assert child.code == 0, child.stderr
+    for name in (".lock", "metrics.jsonl"):
+        assert sum(name in line and "deleted" in line for line in child.stderr.splitlines()) == 1, child.stderr
+    assert [line["step"] for line in lines(run_dir)] == [2, 3, 4] and f"pid {child.pid}" in (
+        run_dir / ".lock"
+    ).read_text()
+    assert all(torch.equal(weights(run_dir)[name], undisturbed[name]) for name in undisturbed)
+
+
+def test_a_run_whose_lock_was_deleted_leaves_the_directory_to_the_next_one(processes, chat_checkpoint, tmp_path):
+    config = write_config(tmp_path, chat_checkpoint, max_steps=100_000)
+    first = processes.start("grpo.train", config)
+    first.until(lambda: (tmp_path / "run" / "checkpoint-1").exists())
+    first.signal(signal.SIGSTOP)
+    (tmp_path / "run" / ".lock").unlink()
+    second = processes.start("grpo.train", config, "resume_from_checkpoint=true")
+    second.until(lambda: (tmp_path / "run" / ".lock").exists())
+    first.signal(signal.SIGCONT)
+    assert first.wait(60) == 7 and "is in use" in first.stderr and f"pid {second.pid}" in first.stderr
+    assert state(tmp_path / "run")["pid"] == second.pid and second.is_running()
+    second.signal(signal.SIGTERM)
+    assert second.wait(60) == 143
+
+
 FORKING = """
 import os, sys, time
 from grpo.run.run_dir import RunDir

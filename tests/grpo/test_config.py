@@ -1,12 +1,14 @@
 """The configuration: strict, complete in its complaints, and readable for files of other tools."""
 
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import yaml
 
 from grpo.config.load import coerce, load_config, parse_arguments, to_yaml
-from grpo.config.options import SftConfig, TrainConfig
+from grpo.config.options import KNOW_FIRST, SftConfig, TrainConfig, describe_keys
 from grpo.config.supplied import KNOWRL_PROMPT
 from grpo.errors import UserError
 
@@ -532,3 +534,55 @@ def test_help_shows_every_key_with_its_default_and_its_meaning(kind, capsys):
         assert f"  {line} " in text
     for name in set(TrainConfig.__dataclass_fields__) - set(kind.__dataclass_fields__):
         assert f"  {name}: " not in text
+
+
+def test_help_shows_each_key_once_and_first_those_to_know(capsys):
+    for kind in (TrainConfig, SftConfig):
+        with pytest.raises(SystemExit):
+            parse_arguments(["--help"], kind, "Doc.")
+        text = capsys.readouterr().out
+        names = re.findall(r"^  (\w+): ", text, re.MULTILINE)
+        assert sorted(names) == sorted(field.name for field in fields(kind))
+        first = re.findall(r"^  (\w+): ", text.partition("to know first:")[2].partition("\n\n")[0], re.MULTILINE)
+        assert set(KNOW_FIRST) >= set(first) and len(first) == len(set(first)) >= 12
+    assert all(len(line) <= 120 for line in text.splitlines())
+
+
+def test_help_tells_choices_and_bounds(capsys):
+    text = " ".join(describe_keys(TrainConfig).split())
+    assert "One of: grpo, dapo, dr_grpo, bnpo." in text  # loss_type
+    assert "Must be at least 0 and at most 0.9." in text  # lora_dropout
+    assert "Must be above 0." in text  # temperature
+
+
+@pytest.mark.parametrize(("processes", "batch"), [("1", 24), ("2", 12), ("3", 8), ("4", None)])
+def test_questions_per_step_are_another_way_to_say_the_batch(monkeypatch, processes, batch):
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    keys = ["model_name_or_path=m", "dataset_id_or_path=d", "output_dir=o", "reward_funcs=exact"]
+    keys += ["per_device_train_batch_size=100", "gradient_accumulation_steps=7", "num_generations=4"]
+    if batch is None:
+        with pytest.raises(UserError) as error:
+            load_config(None, [*keys, "questions_per_step=6"])
+        assert "questions_per_step = 6 cannot be shared out" in error.value.why
+        return
+    config, _ = load_config(None, [*keys, "questions_per_step=6"])
+    assert (config.per_device_train_batch_size, config.gradient_accumulation_steps) == (batch, 1)
+    assert "questions_per_step" not in to_yaml(config)
+
+
+def test_values_of_the_chat_template_are_a_mapping(tmp_path):
+    keys = ["model_name_or_path=m", "dataset_id_or_path=d", "output_dir=o", "reward_funcs=exact"]
+    (tmp_path / "c.yaml").write_text("chat_template_kwargs:\n  enable_thinking: false\n  level: high\n")
+    wanted = {"enable_thinking": False, "level": "high"}
+    for path, more in (
+        (tmp_path / "c.yaml", []),
+        (None, ["chat_template_kwargs={enable_thinking: false, level: high}"]),
+    ):
+        config, _ = load_config(path, [*keys, *more])
+        assert config.chat_template_kwargs == wanted
+        (tmp_path / "again.yaml").write_text(to_yaml(config))
+        assert load_config(tmp_path / "again.yaml")[0] == config
+    for wrong in ("3", "[a]", "{a b: 1}", "{1: 2}"):
+        with pytest.raises(UserError) as error:
+            load_config(None, [*keys, f"chat_template_kwargs={wrong}"])
+        assert "chat_template_kwargs: wants a mapping" in error.value.why

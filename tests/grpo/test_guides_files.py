@@ -171,6 +171,8 @@ def test_knowrls_files_load_with_paths_alone(shell, name):
             assert getattr(config, key) == ((value,) if key == "report_to" else value), key
     assert (config.run_name, config.swanlab_project) == ("some_experiment", "some project")
     assert config.reward_funcs == ("knowrl_v2",) and "<think>" in config.system_prompt
+    is_older = name == "grpo"  # and names no loss: that of TRL 0.14, which KnowRL pins
+    assert (config.loss_type, config.temperature) == (name, 0.9 if is_older else 1.0)
     for key in WITHOUT_EFFECT:
         assert sum(f" {key} is not used: " in notice for notice in notices) == 1, key
     for supplied in ("knowrl_v2", "system prompt", "judge_model", "decomposer_model"):

@@ -116,6 +116,16 @@ out of memory, slow, not learning, refuses everything, bad format, API limits, 2
 """
 
 
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+def test_every_config_says_what_a_user_asks_first(path):
+    """Its command, hardware, time, result and batch, in 120 columns."""
+    text = path.read_text(encoding="utf-8")
+    for word in ("hardware  ", "time  ", "result  ", "batch  "):
+        assert f"\n# {word}" in text, word
+    assert f"configs/{path.name}" in header(path.name)
+    assert max(map(len, text.splitlines())) <= 120
+
+
 @pytest.mark.parametrize(
     "word", [word.strip() for line in GUIDES_WORDS.split("\n") for word in line.split(", ") if word]
 )

@@ -116,4 +116,4 @@ def test_lines_about_declining_are_shown_where_somebody_declines():
     assert rows["not_attempted"] == ["0.0", "%", "25.0", "%"] and rows["incorrect"] == ["25.0", "%", "25.0", "%"]
     assert rows["correct_given_attempted"] == ["75.0", "%", "66.7", "%"] and rows["reward"] == ["1.0", "1.0"]
     shown = result_table(some)
-    assert "accuracy" in shown and " to " in shown and "f_score" in shown and "pass@1" in shown
+    assert "accuracy" in shown and " to " in shown and "f_score" in shown and "pass@" not in shown

@@ -170,6 +170,16 @@ def test_pass_at_powers_of_two(n, names):
     }
 
 
+def test_the_facts_of_an_answer_count_once():
+    """KnowRL's reward has checked the wrong answer, and factuality, which is logged beside it, both."""
+    wrong, right = question("wrong"), question("correct")
+    wrong.completions[0].scores |= {
+        name: Score(0.0, details={"facts": 4, "supported": 0}) for name in ("combined", "factuality")
+    }
+    right.completions[0].scores["factuality"] = Score(1.0, details={"facts": 4, "supported": 4})
+    assert summary([wrong, right])["supported_frac"] == pytest.approx(1 / 2)
+
+
 def test_supported_facts_of_all_facts():
     """2 of 3, and 0 of 1: one half of all facts, where the mean of the two shares is a third."""
     groups = [

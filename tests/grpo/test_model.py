@@ -1,5 +1,7 @@
 """The decoder against transformers' own: same checkpoint, same logits."""
 
+import json
+
 import pytest
 import torch
 from grpo.kernels.reference import attention, decode_attention
@@ -62,7 +64,7 @@ def lift_to_double(model):
     return model
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "mistral"])
 @pytest.mark.parametrize("tied", [False, True])
 def test_logits_equal_transformers_fp32(tmp_path, family, tied):
     write_checkpoint(tmp_path, family, tie_word_embeddings=tied)
@@ -355,3 +357,22 @@ def test_gradients_equal_the_finite_differences_of_the_whole_model(tmp_path, fam
         parameter.data = original
         slope = (values[0] - values[1]) / (2 * step)
         assert float((parameter.grad * direction).sum()) == pytest.approx(slope, rel=1e-4, abs=1e-5), name
+
+
+@pytest.mark.parametrize(
+    ("window", "fits"), [(None, True), (256, True), (1000, True), (255, False), (4096, True), ("absent", True)]
+)
+def test_mistral_without_a_window_and_no_other(tmp_path, window, fits):
+    """A window at least as long as the context hides nothing. transformers takes an absent one as 4096."""
+    raw = json.loads((write_checkpoint(tmp_path, "mistral") / "config.json").read_text())
+    raw |= {"sliding_window": window}
+    if window == "absent":
+        raw.pop("sliding_window")
+        with pytest.raises(UserError, match="sliding-window"):
+            ModelConfig.from_hf({**raw, "max_position_embeddings": 32768})
+    if fits:
+        assert ModelConfig.from_hf(raw).family == "mistral"
+        return
+    with pytest.raises(UserError, match="sliding-window attention") as error:
+        ModelConfig.from_hf(raw)
+    assert error.value.exit_code == 3

@@ -1,0 +1,41 @@
+"""The best policy of a run, by one measure of the held-out questions (keep_best): it is kept in best/."""
+
+import json
+from collections.abc import Mapping
+
+from grpo.model.policy import Policy
+from grpo.run.run import Run
+
+HIGHER_IS_BETTER = ("eval/accuracy", "eval/reward", "eval/supported_frac")
+FILE = "best.json"
+
+
+class Best:
+    """Keeps the policy whose evaluation is better than all before it, the one before training included.
+
+    A resumed run knows the best one of before.
+    """
+
+    def __init__(self, name: str | None, run: Run, before: Mapping[str, float], step: int):
+        self.name, self.run = name, run
+        self.value = before.get(name)
+        path = run.path / "best" / FILE
+        kept = json.loads(path.read_text(encoding="utf-8")) if step and path.is_file() else {}
+        if kept.get("metric") == name and kept.get("step", step + 1) <= step:
+            self.value = kept["value"]
+
+    def offer(self, step: int, metrics: Mapping[str, float], policy: Policy) -> None:
+        """Keep the policy of this step if these metrics, of its evaluation, are the best."""
+        value = metrics.get(self.name)
+        if value is None or not self._is_better(value):
+            return
+        self.value = value
+        self.run.save_policy("best", policy, {FILE: {"metric": self.name, "step": step, "value": value}})
+        self.run.say(
+            f"step {step}: {self.name} is {value:.4g}, the best so far; this policy is in {self.run.path}/best"
+        )
+
+    def _is_better(self, value: float) -> bool:
+        if self.value is None:
+            return True
+        return value > self.value if self.name in HIGHER_IS_BETTER else value < self.value

@@ -1,0 +1,73 @@
+"""keep_best: which evaluation counts as the best, and that its policy is what lies in best/."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from making import write_rows
+
+from grpo import train
+from grpo.config.load import load_config
+from grpo.errors import UserError
+from grpo.evaluation.best import Best
+from grpo.run.saved import find_saved
+
+
+def best_of(tmp_path, name, before, step=0):
+    """A Best whose run writes no policy, and the steps that it kept."""
+    kept = []
+    run = SimpleNamespace(path=tmp_path, say=lambda text: None)
+    run.save_policy = lambda folder, policy, notes: kept.append(policy)
+    return Best(name, run, before, step), kept
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "values", "wanted"),
+    [
+        ("eval/accuracy", 0.5, [0.4, 0.6, 0.6, 0.5, 0.7], [1, 4]),
+        ("eval/incorrect", 0.5, [0.6, 0.4, 0.4, 0.3], [1, 3]),
+        ("eval/reward", None, [-1.0, -2.0], [0]),
+        ("eval/accuracy", 0.5, [None, 0.1], []),
+        (None, 0.5, [0.9], []),
+    ],
+)
+def test_only_what_is_better_than_all_before_is_kept(tmp_path, name, before, values, wanted):
+    best, kept = best_of(tmp_path, name, {name: before} if before is not None else {})
+    for step, value in enumerate(values):
+        best.offer(step, {} if value is None else {name: value}, step)
+    assert kept == wanted
+
+
+def test_a_resumed_run_knows_the_best_of_before_unless_it_repeats_it(tmp_path):
+    (tmp_path / "best").mkdir()
+    note = {"metric": "eval/accuracy", "step": 6, "value": 0.8}
+    (tmp_path / "best/best.json").write_text(json.dumps(note))
+    for step, metric, value in ((8, "eval/accuracy", 0.8), (4, "eval/accuracy", 0.1), (8, "eval/reward", 0.1)):
+        assert best_of(tmp_path, metric, {metric: 0.1}, step)[0].value == value
+    assert best_of(tmp_path, "eval/accuracy", {"eval/accuracy": 0.1}, 0)[0].value == 0.1
+
+
+def test_a_run_keeps_its_best_policy(chat_checkpoint, tmp_path):
+    data = write_rows(tmp_path / "q.jsonl", [{"question": f"{i}?", "answer": str(i)} for i in range(12)])
+    (tmp_path / "c.yaml").write_text(
+        f"model_name_or_path: {chat_checkpoint}\ndataset_id_or_path: {data}\noutput_dir: {tmp_path}/run\n"
+        "reward_funcs: reward_functions:early_letters\neval_size: 4\neval_steps: 1\nkeep_best: eval/reward\n"
+        "max_steps: 4\nlearning_rate: 0.03\nlr_scheduler_type: constant\nmax_completion_length: 8\n"
+        "questions_per_step: 4\nreport_to: none\ndisable_tqdm: true\nlora_r: 8\n"
+    )
+    train.main([str(tmp_path / "c.yaml")])
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    rewards = {line["step"]: line["eval/reward"] for line in lines if "eval/reward" in line}
+    note = json.loads((tmp_path / "run/best/best.json").read_text())
+    assert note["value"] == max(rewards.values()) > rewards[0] and rewards[note["step"]] == note["value"]
+    assert find_saved(str(tmp_path / "run/best")).config_path == tmp_path / "run/config.resolved.yaml"
+    kept, final = ((tmp_path / "run" / name / "adapter_model.safetensors").read_bytes() for name in ("best", "final"))
+    assert (kept == final) == (note["step"] == 4)
+
+
+def test_without_questions_or_with_another_measure_it_is_refused():
+    keys = ["model_name_or_path=m", "dataset_id_or_path=d", "output_dir=o", "reward_funcs=exact"]
+    for more, part in ((["keep_best=eval/accuracy"], "needs held-out"), (["keep_best=loss", "eval_size=1"], "one of")):
+        with pytest.raises(UserError) as error:
+            load_config(None, [*keys, *more])
+        assert part in error.value.why

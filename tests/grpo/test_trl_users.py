@@ -1,0 +1,105 @@
+"""What a user of TRL brings along: conversations, and reward functions in a file, through a complete run."""
+
+import json
+
+import pytest
+from making import write_rows
+
+from grpo import train
+from grpo.errors import UserError
+
+FUNCTIONS = """
+import asyncio
+import re
+
+import numpy as np
+import torch
+
+steps = []
+
+def format_reward(completions, **kwargs):
+    contents = [completion[0]["content"] for completion in completions]
+    return [1.0 if re.match(r"^<think>.*?</think>", content) else 0.0 for content in contents]
+
+def length_reward(prompts, completions, completion_ids, trainer_state, ground_truth, task, **kwargs):
+    assert all(prompt[0]["role"] == "system" and prompt[-1]["role"] == "user" for prompt in prompts)
+    assert ground_truth == [prompts[0][-1]["content"][:1]] * len(prompts)
+    assert trainer_state.max_steps == 2
+    steps.append(trainer_state.global_step)
+    return np.array([len(ids) / 8 for ids in completion_ids], dtype=np.float32)
+
+async def service(completions, task, **kwargs):
+    await asyncio.sleep(0.01)
+    return torch.ones(len(completions)) if task[0] == "a" else [None] * len(completions)
+
+def raises(completions, **kwargs):
+    return 1 / 0
+
+def leaves(completions, **kwargs):
+    raise SystemExit(0)
+
+def hangs(completions, **kwargs):
+    import time
+    time.sleep(30)
+"""
+
+
+@pytest.fixture
+def home(chat_checkpoint, tmp_path, monkeypatch):
+    rows = [
+        {
+            "prompt": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": f"{i}?"}],
+            "ground_truth": str(i),
+            "task": "ab"[i % 2],
+        }
+        for i in range(8)
+    ]
+    write_rows(tmp_path / "q.jsonl", rows)
+    (tmp_path / "rewards.py").write_text(FUNCTIONS)
+    (tmp_path / "c.yaml").write_text(
+        f"model_name_or_path: {chat_checkpoint}\ndataset_id_or_path: q.jsonl\noutput_dir: run\nmax_steps: 2\n"
+        "questions_per_step: 4\nnum_generations: 4\nmax_completion_length: 6\nreport_to: none\ndisable_tqdm: true\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def of_run(home) -> tuple[list[dict], list[dict]]:
+    """The metrics of the steps, and all completions."""
+    lines = [json.loads(line) for line in (home / "run/metrics.jsonl").read_text().splitlines()]
+    files = sorted((home / "run/completions").iterdir())
+    return lines, [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def test_trls_functions_and_conversations_run_unchanged(home):
+    names = [f"./rewards.py:{name}" for name in ("format_reward", "length_reward", "service")]
+    train.main(["c.yaml", f"reward_funcs={','.join(names)}"])
+    steps, completions = of_run(home)
+    assert len(steps) == 2 and len(completions) == 32
+    for line in steps:
+        assert line["rewards/rewards:length_reward/time"] > 0
+        assert line["rewards/rewards:service/unscored_frac"] == 0  # it does not apply to task b
+    for completion in completions:
+        parts = completion["rewards"]
+        assert parts["rewards:length_reward"] == pytest.approx(completion["num_tokens"] / 8)
+        is_a = int(completion["prompt"].partition("?")[0][-1]) % 2 == 0
+        assert parts["rewards:service"] == (1.0 if is_a else None)
+        assert completion["reward"] == pytest.approx(sum(value for value in parts.values() if value is not None))
+
+
+@pytest.mark.parametrize(("name", "why"), [("raises", "ZeroDivisionError"), ("leaves", "SystemExit")])
+def test_a_function_that_fails_ends_the_run_with_its_place(home, name, why):
+    with pytest.raises(UserError, match=f"the reward rewards:{name} failed") as error:
+        train.main(["c.yaml", f"reward_funcs=./rewards.py:{name}"])
+    line = 1 + FUNCTIONS[: FUNCTIONS.index(f"def {name}")].count("\n") + 1
+    assert why in error.value.why and f"{home}/rewards.py:{line} in {name}" in error.value.why
+    assert json.loads((home / "run/run_state.json").read_text())["status"] == "failed"
+
+
+def test_a_function_that_hangs_is_unscorable_and_the_run_ends(home):
+    train.main(["c.yaml", "reward_funcs=./rewards.py:hangs", "reward_timeout_s=0.1", "max_steps=1"])
+    steps, completions = of_run(home)
+    assert {completion["reasons"]["rewards:hangs"] for completion in completions} == {
+        "no answer within 0.1 s (reward_timeout_s)"
+    }
+    assert steps[0]["rewards/rewards:hangs/unscored_frac"] == 1
