@@ -22,6 +22,7 @@ from grpo.doctor import data, machine, model, plan
 from grpo.doctor.case import Case, Check, Finding, find
 from grpo.doctor.rewards import reward_checks
 from grpo.errors import CONFIG, redact
+from grpo.progress import say_next
 
 
 def checks(case: Case) -> Iterator[tuple[str, Check]]:
@@ -114,4 +115,7 @@ def main(argv: list[str]) -> int:
     else:
         for finding in findings:
             print(finding.line())
+        if all(finding.ok for finding in findings):
+            command = "grpo.sft" if isinstance(config, SftConfig) else "grpo.train"
+            say_next("the config is ready", [command, *rest], [command, "--help"])
     return next((finding.exit_code for finding in findings if finding.ok is False), 0)
