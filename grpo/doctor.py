@@ -30,6 +30,7 @@ from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.policy import Policy, check_vocabulary, choose_dtype, find_parts, load_encoder, lora_spec
 from grpo.model.weights import read_config, tensor_slots
+from grpo.progress import say_next
 from grpo.run import memory
 from grpo.run.run_dir import holds_a_run
 from grpo.run.trackers import check_trackers
@@ -282,6 +283,8 @@ def main(argv: list[str]) -> int:
     else:
         for finding in findings:
             print(finding.line())
+        if all(finding.ok for finding in findings):
+            say_next("the config is ready", ["grpo.train", *rest], ["grpo.train", "--help"])
     return next((finding.exit_code for finding in findings if not finding.ok), 0)
 
 
