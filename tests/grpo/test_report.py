@@ -248,7 +248,7 @@ def test_secrets_stay_out_of_the_page(tmp_path, monkeypatch):
 def test_the_command_writes_the_page_into_the_run(tmp_path, capsys):
     folder = write_run(tmp_path / "run")
     main([str(folder)])
-    assert str(folder / "report.html") in capsys.readouterr().out
+    assert str(folder / "report.html") in capsys.readouterr().err
     assert (folder / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     done = run_command("grpo.report", folder, "--output", tmp_path / "other.html")
     assert done.returncode == 0 and (tmp_path / "other.html").exists()
