@@ -22,17 +22,25 @@ from grpo.data.questions import load_prompts, prepare_rewards
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
 from grpo.errors import UserError, describe, escape, run_main
-from grpo.evaluation.answers import answer_records, generate_groups, split_into_parts, ungraded_records, write_records
+from grpo.evaluation.answers import (
+    answer_records,
+    generate_groups,
+    split_into_parts,
+    ungraded_records,
+    unused,
+    write_records,
+)
 from grpo.evaluation.choices import score_choices, summarise_choices
 from grpo.evaluation.compare import collect_outcomes, compare, comparison_text, read_outcomes, to_json
 from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import Summary, note_on_unscored, summary
 from grpo.evaluation.table import result_table
 from grpo.evaluation.task import Task, make_task
+from grpo.progress import say_next
 from grpo.run import memory
 from grpo.run.saved import load_saved
 from grpo.sampling.sampler import Sampler
-from grpo.schema import Group
+from grpo.schema import Completion, Group
 from rewards.format import parse
 from rewards.registry import NEED_JUDGE, expand
 from rewards.scorer import Scorer
@@ -47,7 +55,7 @@ Result = tuple[dict[str, Any], list[dict[str, Any]]]  # numbers, and a record pe
 def evaluate(task: Task, n: int, temperature: float, rescue: Path = UNGRADED) -> Result:
     """Answer the questions n times each, and grade the answers.
 
-    The reward's services are asked first. If grading fails, the answers are written to `rescue`.
+    The reward's services are asked first. Answers that they fail to grade later are written to `rescue`.
     """
     config = task.config
     scorer = prepare_rewards(config, say, task.questions)
@@ -81,25 +89,33 @@ def _generate(task: Task, scorer: Scorer, n: int, temperature: float) -> list[Gr
 
 
 def _grade(scorer: Scorer, groups: Sequence[Group], rescue: Path, rewards: Sequence[str]) -> None:
-    """Grade the answers; if that fails, save them and say how to go on."""
+    """Grade the answers; save those whose grading fails, and say how to go on."""
+    rescue = unused(rescue)
+    how = f"they are in {rescue}: python -m rewards.score --reward {','.join(rewards)} {rescue}"
     try:
         scorer.grade(groups)
     except BaseException as error:
         write_records(rescue, ungraded_records(groups))
         code, text = describe(error)
-        raise UserError(
-            "the answers could not be graded",
-            text.replace("\n", "; "),
-            f"all answers are in {rescue}: python -m rewards.score --reward {','.join(rewards)} {rescue}",
-            code,
-        ) from error
+        what = "the answers could not be graded"
+        raise UserError(what, text.replace("\n", "; "), f"mend that; {how}", code) from error
+    left = [Group(group.prompt, [c for c in group.completions if _is_unanswered(c)]) for group in groups]
+    records = ungraded_records(left)
+    if records:
+        write_records(rescue, records)
+        say(f"warning: a service gave no usable answer about {len(records)} answers; {how}")
+
+
+def _is_unanswered(completion: Completion) -> bool:
+    """Whether a service that was asked about a completion gave no usable answer."""
+    return any(False in score.asked.values() for score in completion.scores.values())
 
 
 def _summarise(config: TrainConfig, groups: Sequence[Group]) -> dict[str, Any]:
     """Return the numbers of all questions, with those of each part of them; show them as a table."""
-    has_column = any("unanswerable" in group.prompt.columns for group in groups)
-    column = config.eval_group_field or ("unanswerable" if has_column else None)
-    parts = {name: summary(part) for name, part in split_into_parts(groups, column).items()}
+    columns = {name for group in groups for name in group.prompt.columns}
+    splits = [name for name in (config.eval_group_field, "unanswerable") if name in columns]
+    parts = {name: summary(part) for name, part in split_into_parts(groups, *splits[:1]).items()}
     say(result_table(parts))
     for note in _notes(config, parts[""], groups):
         say(f"note: {note}")
@@ -146,7 +162,7 @@ def run(model: str, arguments: argparse.Namespace, output: Path | None) -> Resul
     if arguments.choices:
         result, records = evaluate_choices(task)
     else:
-        rescue = output.with_suffix(".jsonl") if output else UNGRADED
+        rescue = output.with_suffix(".ungraded.jsonl") if output else UNGRADED
         result, records = evaluate(task, arguments.n, arguments.temperature, rescue)
     if task.benchmark:
         result = {"benchmark": task.benchmark.name, **result}
@@ -185,6 +201,9 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> None:
     parser = make_parser()
     arguments = parser.parse_intermixed_args(argv)
+    SamplingParams(1, arguments.temperature)  # refuses a temperature that does not exist
+    if arguments.n < 1:
+        raise UserError(f"--n is {arguments.n}", "it is the number of answers per question", "give 1 or more")
     if arguments.n > 1 and arguments.temperature == 0:
         raise UserError(
             f"--n {arguments.n} at temperature 0",
@@ -200,6 +219,9 @@ def main(argv: list[str]) -> None:
     else:
         parser.error("name a MODEL, or --compare A B")
     print(json.dumps(result, indent=2))
+    if arguments.model and not arguments.compare:
+        where = arguments.output or "the JSON above; --output F.json keeps it, with every answer"
+        say_next(where, ["grpo.evaluate", "--compare", arguments.model, "OTHER"], ["grpo.generate", arguments.model])
 
 
 if __name__ == "__main__":

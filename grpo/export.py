@@ -18,6 +18,7 @@ from grpo.errors import CONFIG, PREFLIGHT, UserError, run_main
 from grpo.model.adapter import is_adapter, load_adapter, save_adapter
 from grpo.model.policy import base_of, find_parts
 from grpo.model.weights import DTYPES
+from grpo.progress import say_next
 from grpo.run import checkpoint
 from grpo.run.saved import find_saved, load_saved
 
@@ -67,6 +68,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> None:
     arguments = make_parser().parse_args(argv)
     export(arguments.checkpoint, arguments.out, arguments.merge, arguments.dtype)
+    say_next(arguments.out, ["grpo.generate", arguments.out], ["grpo.evaluate", arguments.out, "--data", "FILE"])
 
 
 if __name__ == "__main__":

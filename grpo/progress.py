@@ -4,11 +4,13 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from tqdm import tqdm
 
+Item = TypeVar("Item")
 PLAIN_SECONDS = 10.0  # between lines where no terminal shows a bar
 
 
@@ -24,6 +26,14 @@ def counting(total: int | None, what: str, unit: str = "") -> Iterator[Callable[
         return
     lines = _PlainCount(total, what, unit)
     yield lines.add
+
+
+def counted(items: Iterable[Item], total: int | None, what: str, unit: str) -> Iterator[Item]:
+    """Yield the items, and show how many of them have passed; see `counting`."""
+    with counting(total, what, unit) as add:
+        for item in items:
+            yield item
+            add(1)
 
 
 class _PlainCount:

@@ -121,13 +121,13 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[st
             metrics, groups = trainer.measure()
             run.report(trainer.step, metrics, groups)
             if config.eval_steps and trainer.step % config.eval_steps == 0 and trainer.step < trainer.total_steps:
-                measured = evaluation.metrics(evaluation.measure())
+                measured = evaluation.metrics(evaluation.measure(trainer.step))
                 run.report(trainer.step, measured)
                 best.offer(trainer.step, measured, trainer.policy)
             guard.after_step(metrics)
         trainer.save()
         run.save_final(trainer.policy)
-        after = evaluation.measure()
+        after = evaluation.measure(trainer.step)
         run.report(trainer.step, evaluation.metrics(after))
         best.offer(trainer.step, evaluation.metrics(after), trainer.policy)
         if run.ranks.is_main:

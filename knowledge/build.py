@@ -18,6 +18,7 @@ from typing import TextIO
 from tqdm import tqdm
 
 from grpo.errors import PREFLIGHT, UserError, run_main
+from grpo.progress import say_next
 from grpo.storage import failpoint
 from knowledge.store.index import DOCUMENTS_TABLE, IndexWriter
 from knowledge.store.passages import MAX_TOKENS, MIN_TOKENS, SEPARATOR, passages_of
@@ -154,6 +155,7 @@ def main(argv: list[str]) -> None:
     )
     kinds = ", ".join(f"{number} {kind}" for kind, number in report.skipped.most_common())
     print(f"{report.skipped.total()} rows skipped: {kinds}" if kinds else "0 rows skipped")
+    say_next(options.out, ["knowledge.verify", options.out], ["knowledge.search", options.out, "QUERY"])
 
 
 def _passage_length(value: str) -> int:

@@ -23,6 +23,7 @@ from grpo.config.load import load_config
 from grpo.data.files import read_records
 from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS
 from grpo.errors import PREFLIGHT, UserError, run_main
+from grpo.progress import say_next
 from grpo.schema import Completion, Group, Prompt
 from rewards.boxed import last_boxed
 from rewards.format import parse
@@ -91,6 +92,11 @@ def main(argv: list[str]) -> None:
         scored = [value for value in values if value is not None]
         mean = f"mean {sum(scored) / len(scored):+.3f}" if scored else "no scorable row"
         print(f"{reward.name}: {len(scored)} of {len(rows)} rows scored, {mean}", file=sys.stderr)
+    say_next(
+        arguments.output or "the rows above; --output FILE keeps them",
+        ["grpo.doctor", "CONFIG", f"reward_funcs={arguments.reward}"],
+        ["grpo.train", "CONFIG", f"reward_funcs={arguments.reward}"],
+    )
 
 
 if __name__ == "__main__":

@@ -13,6 +13,12 @@ import yaml
 REQUIRED = ("model_name_or_path", "output_dir", "dataset_id_or_path", "reward_funcs")
 MADE_BY_TOY_WORLD = ("model_name_or_path", "dataset_id_or_path")
 MAPPINGS = ("chat_template_kwargs",)  # keys whose value is a mapping
+KNOW_FIRST = (  # what --help shows before everything else
+    *("model_name_or_path", "dataset_id_or_path", "output_dir", "reward_funcs", "num_generations"),
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "num_train_epochs", "learning_rate"),
+    *("max_prompt_length", "max_completion_length", "max_length", "temperature", "beta", "loss_type", "lora_r"),
+    *("eval_dataset_id_or_path", "eval_steps", "save_steps", "resume_from_checkpoint"),
+)
 NOT_REPEATED = (  # they concern one invocation, not the run
     "resume_from_checkpoint",
     "overwrite_output_dir",
@@ -452,12 +458,17 @@ AnyConfig = TrainConfig | SftConfig
 
 
 def describe_keys(kind: type) -> str:
-    """Return every key with its default and meaning, in the groups of this file."""
-    lines = []
+    """Return every key with its default, meaning and bounds: first those that matter most, then the groups above."""
+    entries = {entry.name: entry for entry in fields(kind)}
+    lines = ["\nthe keys to know first:"]
+    for name in KNOW_FIRST:
+        if name in entries:
+            lines += _describe_key(entries[name])
     for group in kind.__mro__[1:-1]:
         lines.append(f"\n{group.__name__.removesuffix('Keys').lower()}:")
         for entry in fields(group):
-            lines += _describe_key(entry)
+            if entry.name not in KNOW_FIRST:
+                lines += _describe_key(entry)
     return "\n".join(lines)
 
 
@@ -465,10 +476,20 @@ def _describe_key(entry: Field, column: int = 42, width: int = 120) -> list[str]
     """Lay out one key like argparse: name and default on the left, the meaning wrapped on the right."""
     default = "required" if entry.name in REQUIRED else as_yaml(entry.default)
     name = f"  {entry.name}: {default}"
-    doc = textwrap.wrap(entry.metadata["doc"], width - column)
+    doc = textwrap.wrap(entry.metadata["doc"] + _bounds(entry), width - column)
     if len(name) + 2 > column:
         return [name] + [" " * column + line for line in doc]
     return [name.ljust(column) + doc[0]] + [" " * column + line for line in doc[1:]]
+
+
+def _bounds(entry: Field) -> str:
+    """Say which values a key may have; "" if any of its type."""
+    limits = entry.metadata
+    if limits["choices"]:
+        return f" One of: {', '.join(map(as_yaml, limits['choices']))}."
+    words = {"low": "at least", "above": "above", "high": "at most"}
+    bounds = [f"{word} {limits[name]:g}" for name, word in words.items() if limits[name] is not None]
+    return f" Must be {' and '.join(bounds)}." if bounds else ""
 
 
 def as_yaml(value: Any) -> str:

@@ -44,7 +44,7 @@ def find_benchmark(records: Sequence[Record]) -> Benchmark | None:
     """Return the format of these rows; None if it is none of the known ones."""
     tested = [_named_alike(record) for record in records[:NUM_TESTED]]
     for benchmark in BENCHMARKS:
-        if all(benchmark.names <= set(record) and benchmark.accepts(record) for record in tested):
+        if tested and all(benchmark.names <= set(record) and benchmark.accepts(record) for record in tested):
             return benchmark
     return None
 

@@ -158,7 +158,9 @@ def draw_tokens(
     (`draw.draw`). The kernels do it in two launches, three with top-k or top-p.
     """
     if not uses_kernels(logits_BV):
-        drawn = draw(logits_BV, uniforms(seed_B, count_B), params)
+        place = "cpu" if logits_BV.device.type == "mps" else logits_BV.device  # Apple's GPUs have no float64
+        drawn = draw(logits_BV.to(place), uniforms(seed_B.to(place), count_B.to(place)), params)
+        drawn = tuple(value_B.to(logits_BV.device) for value_B in drawn)
         for values_BX, value_B in zip(record, drawn, strict=True):
             values_BX.scatter_(1, count_B[:, None], value_B[:, None].to(values_BX.dtype))
         return drawn[0]

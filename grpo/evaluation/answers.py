@@ -1,5 +1,6 @@
 """Prompts to answers, and the file that an evaluation keeps its answers in."""
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.errors import redact
 from grpo.model.policy import Policy
+from grpo.progress import counting
 from grpo.run.log import completion_record
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Group, Prompt
@@ -19,7 +21,8 @@ def generate_groups(
 ) -> list[Group]:
     """Generate and decode n completions of each prompt."""
     seeds = [hash_seed(seed, prompt.row, index) for prompt in prompts for index in range(n)]
-    answers = sampler.sample([prompt.ids for prompt in prompts], n, sampling, seeds)
+    with counting(len(seeds), "answering", "answers") as add:
+        answers = sampler.sample([prompt.ids for prompt in prompts], n, sampling, seeds, lambda *finished: add(1))
     groups = [Group(prompt, completions) for prompt, completions in zip(prompts, answers, strict=True)]
     for group in groups:
         for completion in group.completions:
@@ -27,7 +30,7 @@ def generate_groups(
     return groups
 
 
-def split_into_parts(groups: Sequence[Group], column: str | None) -> dict[str, list[Group]]:
+def split_into_parts(groups: Sequence[Group], column: str | None = None) -> dict[str, list[Group]]:
     """Return all groups under "", and those of each value of a column of the data, in order."""
     parts: dict[str, list[Group]] = {"": list(groups)}
     if column:
@@ -48,6 +51,12 @@ def ungraded_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
         for group in groups
         for completion in group.completions
     ]
+
+
+def unused(path: Path) -> Path:
+    """Return the path, or one with a number in its name if there is such a file already."""
+    candidates = itertools.chain([path], (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2)))
+    return next(candidate for candidate in candidates if not candidate.exists())
 
 
 def write_records(path: Path, records: Sequence[Mapping[str, Any]]) -> None:

@@ -6,19 +6,19 @@ measurement is made anew, and the table says of which step it is.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from grpo.config.options import TrainConfig
 from grpo.data.questions import Questions, load_prompts
 from grpo.device.draw import SamplingParams
-from grpo.evaluation.answers import generate_groups, split_into_parts
+from grpo.evaluation.answers import answer_records, generate_groups, split_into_parts, write_records
 from grpo.evaluation.measures import Summary, summary
 from grpo.evaluation.table import comparison_table
 from grpo.model.policy import Policy
 from grpo.run.run import Run
-from grpo.schema import Prompt
+from grpo.schema import Group, Prompt
 from grpo.storage import write_atomically
 from rewards.registry import build_rewards
 from rewards.scorer import Scorer
@@ -48,8 +48,8 @@ class Evaluation:
             self.scorer = Scorer(build_rewards(config.eval_reward_funcs, asdict(config)))
         self.prompts, self.data_hash = load_prompts(config, policy, self.scorer.rewards, questions, run.say)
 
-    def measure(self) -> Measurement:
-        """Answer all held-out questions, each rank its share, and summarise the answers."""
+    def measure(self, step: int) -> Measurement:
+        """Answer all held-out questions, each rank its share; write the answers, and summarise them."""
         if not self.prompts:
             return {}
         ranks = self.run.ranks
@@ -59,14 +59,23 @@ class Evaluation:
         self.scorer.grade(groups)
         self.scorer.metrics()  # discards the counts, which belong to no step
         groups = [group for of_rank in ranks.gather(groups) for group in of_rank]
+        if ranks.is_main and self.config.log_completions:
+            self._write_answers(step, groups)
         parts = split_into_parts(groups, self.config.eval_group_field)
         return {name: summary(part) for name, part in parts.items()}
+
+    def _write_answers(self, step: int, groups: Sequence[Group]) -> None:
+        """Write evaluation/step-N.jsonl. If the disk is full, the answers are lost, and the run continues."""
+        try:
+            write_records(self.run.path / "evaluation" / f"step-{step:06d}.jsonl", answer_records(groups))
+        except OSError as error:
+            self.run.say(f"warning: evaluation/ cannot be written ({error}); the run continues")
 
     def before(self, step: int) -> Measurement:
         """Measure the policy that training begins with. A resumed run (step > 0) reads what was written then."""
         ranks = self.run.ranks
         written = self._read() if ranks.is_main and step else None
-        self.first_step, measured = ranks.gather(written)[0] or (step, self.measure())
+        self.first_step, measured = ranks.gather(written)[0] or (step, self.measure(step))
         if ranks.is_main:
             self.write(measured, None)
         return measured

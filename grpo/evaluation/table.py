@@ -30,7 +30,7 @@ def result_table(parts: Mapping[str, Summary]) -> str:
     lines = []
     for part, measured in parts.items():
         lines.append(f"{part or 'questions'}: {int(measured['num_questions'])}")
-        names = SHOWN_OF_PART if part else (*SHOWN, *ONE_MODEL, *(name for name in measured if "pass@" in name))
+        names = SHOWN_OF_PART if part else (*SHOWN, *ONE_MODEL, *_pass_at_k(measured))
         for name in _shown(names, measured):
             lines.append(_line(name, measured) + (_interval(measured) if name == "accuracy" else ""))
     return "\n".join(lines)
@@ -41,6 +41,11 @@ def _shown(names: Sequence[str], *summaries: Summary) -> list[str]:
     declines = any(measured.get("not_attempted") for measured in summaries)
     optional = () if declines else (*ABSTENTION, "truthfulness", "f_score", "omniscience_index")
     return [name for name in names if name in summaries[-1] and name not in optional]
+
+
+def _pass_at_k(measured: Summary) -> list[str]:
+    """Return the names of pass@k for k > 1; pass@1 is the accuracy."""
+    return [name for name in measured if name.startswith("pass@") and name != "pass@1"]
 
 
 def _line(name: str, *summaries: Summary) -> str:

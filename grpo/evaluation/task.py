@@ -1,11 +1,10 @@
 """What an evaluation is made of: the model, its prompts, the questions and the reward, from a command line."""
 
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 
-from grpo.config.foreign import ALIASES
-from grpo.config.load import load_config
+from grpo.config.load import keys_of, load_config
 from grpo.config.options import TrainConfig
 from grpo.data.benchmarks import Benchmark, find_benchmark
 from grpo.data.files import Record, read_records
@@ -38,25 +37,28 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
     --config). Without --data the run's held-out questions are asked, as during training.
     """
     saved = find_saved(model)
-    has_config = bool(arguments.config or saved.config_path)
+    has_config = bool(arguments.config) or isinstance(saved.config(), TrainConfig)
     if not arguments.data and not has_config:
         raise UserError(
             "no questions to answer", f"{model} is no run with questions of its own", "add --data FILE", CONFIG
         )
-    typed = arguments.overrides
-    records = _read(arguments.data, typed) if arguments.data else []
-    benchmark = None if _is_set(typed, *FIELDS[:2]) else find_benchmark(records)
+    typed = keys_of(arguments.overrides)
+    records = _read(arguments.data, arguments.overrides) if arguments.data else []
+    benchmark = None if typed & set(FIELDS[:2]) else find_benchmark(records)
     reward = _choose_reward(arguments, benchmark, has_config)
     keys = {"model_name_or_path": saved.name, "output_dir": ".", "reward_weights": "null"}
-    keys |= {"dataset_id_or_path": arguments.data, "reward_funcs": reward} if arguments.data else {}
-    keys |= {"reward_funcs": reward} if reward else {}
-    overrides = [*(f"{name}={value}" for name, value in keys.items() if value), *typed]
+    keys |= {"dataset_id_or_path": arguments.data, "reward_funcs": reward}
+    overrides = [*(f"{name}={value}" for name, value in keys.items() if value), *arguments.overrides]
     config = load_config(arguments.config, overrides)[0] if arguments.config else read_config(saved, overrides)
     if not reward and config.eval_reward_funcs:
         config = replace(config, reward_funcs=config.eval_reward_funcs)
     if arguments.data:
-        questions = Questions(arguments.data, config.max_samples if _is_set(typed, "max_samples") else 0)
-        config = _fit_to_data(config, records, benchmark, typed, say)
+        questions = Questions(arguments.data, config.max_samples if "max_samples" in typed else 0)
+        config = _fit_to_data(config, records, benchmark, typed)
+        if benchmark:
+            say(f"{arguments.data} is a file of {benchmark.name}")
+        if benchmark and not arguments.choices:
+            config = _ask_as_usual(config, benchmark, say)
     else:
         questions = _held_out(config, model)
     return Task(saved, config, replace(questions, most=arguments.max_samples or questions.most), benchmark)
@@ -98,26 +100,21 @@ def _fit_to_data(
     config: TrainConfig,
     records: Sequence[Record],
     benchmark: Benchmark | None,
-    typed: Sequence[str],
-    say: Callable[[str], None],
+    typed: Set[str],
 ) -> TrainConfig:
-    """Leave out what a run's configuration says about other data, and ask as the benchmark suggests if nothing else
-    does."""
-    inherited = [name for name in FIELDS if not _is_set(typed, name)]
+    """Leave out what a run's configuration says about other data."""
+    inherited = [name for name in FIELDS if name not in typed]
     foreign = [name for name in inherited if benchmark or getattr(config, name) not in records[0]]
     changes: dict = dict.fromkeys(foreign)
-    if not _is_set(typed, "max_prompt_length"):
+    if "max_prompt_length" not in typed:
         changes["max_prompt_length"] = NO_LIMIT
-    if benchmark:
-        say(f"{config.dataset_id_or_path} is a file of {benchmark.name}")
-        is_own_prompt = config.system_prompt is not None or config.prompt_template != DEFAULT_TEMPLATE
-        if not is_own_prompt and benchmark.prompt != DEFAULT_TEMPLATE:
-            changes["prompt_template"] = benchmark.prompt
-            say(f"each question is asked as {benchmark.prompt!r} (set prompt_template or system_prompt to change that)")
     return replace(config, **changes)
 
 
-def _is_set(typed: Sequence[str], *names: str) -> bool:
-    """Whether one of these keys was typed."""
-    found = {override.removeprefix("--").partition("=")[0] for override in typed}
-    return bool({ALIASES.get(name, name) for name in found} & set(names))
+def _ask_as_usual(config: TrainConfig, benchmark: Benchmark, say: Callable[[str], None]) -> TrainConfig:
+    """Ask as the benchmark suggests, if nothing else says how."""
+    is_own_prompt = config.system_prompt is not None or config.prompt_template != DEFAULT_TEMPLATE
+    if is_own_prompt or benchmark.prompt == DEFAULT_TEMPLATE:
+        return config
+    say(f"each question is asked as {benchmark.prompt!r} (set prompt_template or system_prompt to change that)")
+    return replace(config, prompt_template=benchmark.prompt)

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from grpo.errors import PREFLIGHT, UserError
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, Linear, LoraLinear
+from grpo.progress import counted
 
 SHARD_BYTES = 5_000_000_000
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
@@ -45,7 +46,7 @@ def load_decoder(folder: Path, build: Build) -> Decoder:
     """
     model = Decoder(read_config(folder), build)
     slots, seen, problems = tensor_slots(model), set(), []
-    for name, tensor in _read_tensors(folder):
+    for name, tensor in counted(_read_tensors(folder), len(slots), f"loading {folder}", "tensors"):
         if name not in slots:
             if not _is_derived(name, model.config):
                 problems.append(f"unexpected {name}")

@@ -1,7 +1,7 @@
 """Completions worth reading: the best, the median, the worst, and the questions whose answers have flipped."""
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,6 +44,19 @@ class Example:
     label: str
     answer: Answer
     verdicts: list[Verdict]
+
+
+@dataclass(frozen=True)
+class Flips:
+    """What became of the questions that were asked twice.
+
+    num_questions: how many these are. outcomes: "wrong → refused" and so on, with their numbers. questions: those whose
+    mean reward changed most.
+    """
+
+    num_questions: int
+    outcomes: list[tuple[str, int]]
+    questions: list["Flip"]
 
 
 @dataclass(frozen=True)
@@ -119,14 +132,30 @@ class Passages:
         return next((candidate.text for candidate in found if candidate.id == passage), "")
 
 
-def flips(record: Record) -> list[Flip]:
-    """Return the questions whose mean reward has changed most from their first answers to their last.
+def flips(record: Record) -> Flips:
+    """Compare the first and the last answers to each question.
 
     They are the held-out questions, if their answers were written, else those that were trained on twice.
     """
     first, last = _first_and_last(record)
+    both = sorted(first.keys() & last.keys())
+    outcomes = Counter(_outcomes(first[row], last[row]) for row in both)
+    del outcomes[""]
+    return Flips(len(both), outcomes.most_common(), _most_changed(both, first, last))
+
+
+def _outcomes(first: Sequence[Answer], last: Sequence[Answer]) -> str:
+    """Say how the outcome has changed; "" if it has not, or is not known."""
+    before, after = _typical(first), _typical(last)
+    if not before or not after or before.outcome == after.outcome or not before.outcome or not after.outcome:
+        return ""
+    return f"{before.outcome} → {after.outcome}"
+
+
+def _most_changed(rows: Sequence[int], first: dict[int, list[Answer]], last: dict[int, list[Answer]]) -> list[Flip]:
+    """Return the questions that have lost most, and then those that have won most."""
     changed = []
-    for row in first.keys() & last.keys():
+    for row in rows:
         before, after = _mean_reward(first[row]), _mean_reward(last[row])
         if before is not None and after is not None and before != after:
             change = after - before
@@ -139,8 +168,11 @@ def flips(record: Record) -> list[Flip]:
 
 def _first_and_last(record: Record) -> tuple[dict[int, list[Answer]], dict[int, list[Answer]]]:
     """Return the first and the last answers to each question, by its row. A step answers a question once."""
-    first: dict[int, list[Answer]] = {}
-    last: dict[int, list[Answer]] = {}
+    held_out = record.answer_steps("evaluation")
+    if len(held_out) > 1:
+        first, last = (_by_row(record.answers(step, "evaluation")) for step in (held_out[0], held_out[-1]))
+        return first, last
+    first, last = {}, {}
     steps = record.answer_steps()
     chosen = steps if len(steps) <= 2 * NUM_FILES else steps[:NUM_FILES] + steps[-NUM_FILES:]
     for step in chosen:
@@ -163,7 +195,7 @@ def _mean_reward(answers: Sequence[Answer]) -> float | None:
     return statistics.fmean(rewards) if rewards else None
 
 
-def _typical(answers: Sequence[Answer]) -> Answer:
-    """Return the answer of median reward."""
+def _typical(answers: Sequence[Answer]) -> Answer | None:
+    """Return the answer of median reward; None if none could be scored."""
     scored = _by_reward(answers)
-    return scored[len(scored) // 2]
+    return scored[len(scored) // 2] if scored else None

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from grpo.config.options import NOT_REPEATED, SftConfig, TrainConfig, as_yaml
 from grpo.errors import escape, redact
-from grpo.report.answers import Example, Flip, examples, flips
+from grpo.report.answers import Example, Flips, examples, flips
 from grpo.report.charts import draw_charts
 from grpo.report.comparison import compare
 from grpo.report.explanation import Remark, explain
@@ -54,7 +54,7 @@ class RunPage:
     step_seconds: float
     examples_step: int
     examples: list[Example]
-    flips: list[Flip]
+    flips: Flips
 
 
 def write_report(path: str | Path, other: str | Path | None = None, output: str | Path | None = None) -> Path:

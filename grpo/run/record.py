@@ -53,14 +53,14 @@ class Record:
         """Return the last part of the path."""
         return self.path.resolve().name
 
-    def answer_steps(self) -> list[int]:
-        """Return the steps whose completions were written, in order."""
-        names = [path.stem.removeprefix("step-") for path in (self.path / "completions").glob("step-*.jsonl")]
+    def answer_steps(self, folder: str = "completions") -> list[int]:
+        """Return the steps whose answers were written, in order: to completions/, or evaluation/ for held-out ones."""
+        names = [path.stem.removeprefix("step-") for path in (self.path / folder).glob("step-*.jsonl")]
         return sorted(int(name) for name in names if name.isdecimal())
 
-    def answers(self, step: int) -> list[Answer]:
-        """Return the completions of a step."""
-        lines = _lines(self.path / "completions" / f"step-{step:06d}.jsonl")
+    def answers(self, step: int, folder: str = "completions") -> list[Answer]:
+        """Return the answers of a step."""
+        lines = _lines(self.path / folder / f"step-{step:06d}.jsonl")
         return [_answer(line) for line in lines if isinstance(line, dict) and isinstance(line.get("completion"), str)]
 
 

@@ -27,8 +27,8 @@ OWN_FILES = (
     "evaluation.json",
     "report.html",
 )
-OWN_FOLDERS = ("tb", "completions", "final", "best", "world", "cold_start")
-OF_A_START = ("config.resolved.yaml", "debug.log", "evaluation.json", "metrics.jsonl", "tb", "world")
+OWN_FOLDERS = ("tb", "completions", "evaluation", "final", "best", "world", "cold_start")
+OF_A_START = ("config.resolved.yaml", "debug.log", "evaluation", "evaluation.json", "metrics.jsonl", "tb", "world")
 _open_dirs: "weakref.WeakSet[RunDir]" = weakref.WeakSet()
 
 

@@ -8,6 +8,7 @@ answer; a function taken for a product would make every function linear and pay 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from string import ascii_lowercase
 from typing import Final
 
 from rewards.mathematics.key import text_key
@@ -18,12 +19,17 @@ _CONSTANTS: Final = frozenset("π")
 _ALWAYS_FUNCTIONS: Final = frozenset("fΓζ")
 # letters that are functions where they are applied to something made of these letters alone
 _FUNCTIONS_OF: Final = {
-    **dict.fromkeys("ghpquv", frozenset("xt")),
-    **dict.fromkeys("FGHLQSTUWXYδηθρσφχψΘΦΨ", frozenset("xyzt")),
+    **dict.fromkeys("pqv", frozenset("xt")),
+    **dict.fromkeys("ghu", frozenset("xtn")),
+    **dict.fromkeys("FGHLQSTUWXYδηθρσφχψΘΦΨ", frozenset("xyztmn")),
     **dict.fromkeys("PE", frozenset("ABCDEXYZ")),
     **dict.fromkeys("abcm", frozenset("nt")),
 }
-_FUNCTIONS_OF_ANY: Final = frozenset("FGHLQSTUWXYδηθσφχψΘΦΨ")  # single variable
+# … or where they are applied to one of these: A(x + 1), but not A(1 - e^{-t}) and P(1 + r)
+_FUNCTIONS_OF_ONE: Final = {
+    **dict.fromkeys("ABCDFGHIJKLMNPQRSTUVWXYZ", frozenset("xtnsz")),
+    **dict.fromkeys("δηθσφχψΘΦΨ", frozenset(ascii_lowercase)),
+}
 _COEFFICIENTS: Final = frozenset("abckm")  # before a sum these are factors unless something speaks against it
 
 
@@ -187,8 +193,7 @@ def _is_known(use: Name) -> bool:
     names = {name.text for name in _names(use.argument)}
     is_indexed = use.text.endswith("_ n") and use.letter.isupper()  # T_n(x + 1)
     letter = use.letter if is_indexed else use.text  # with any other subscript, v_0, it is a constant
-    is_of_variable = len(names) == 1 and min(names).islower()
-    if letter in _FUNCTIONS_OF_ANY and is_of_variable:
+    if len(names) == 1 and names <= _FUNCTIONS_OF_ONE.get(letter, frozenset()):
         return True
     return bool(names) and names <= _FUNCTIONS_OF.get(letter, frozenset())
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Final
 
 from rewards.mathematics.algebra import ONE, Algebra, Quotient
@@ -72,17 +73,10 @@ class _Comparison:
 
     # --- numbers ----------------------------------------------------------------------------------------------------
     def scalars(self, answer: Scalar, truth: Scalar) -> bool:
-        if answer.equals(truth, self.algebra):
-            return True
-        if answer.contradicts(truth):
-            return False
-        return self.is_measured(answer, truth) or self.is_measured(truth, answer)
-
-    def is_measured(self, one: Scalar, other: Scalar) -> bool:
-        """Whether letters behind the one are its unit and the rest is the other: 5 m and 5."""
-        if one.if_unit is None or self.algebra.variables(other.value):
-            return False
-        return self.scalars(one.if_unit, other)
+        """Whether both are the same amount; letters behind a number may be its unit: 5 m and 5."""
+        answers = filter(None, (answer, answer.if_unit))
+        truths = filter(None, (truth, truth.if_unit))
+        return any(one.equals(other, self.algebra) for one, other in product(answers, truths))
 
     def clocks(self, answer: Clock, truth: Clock) -> bool:
         return replace(answer, is_certain=True) == replace(truth, is_certain=True)
@@ -101,15 +95,13 @@ class _Comparison:
         return self.is_fraction(truth, answer)
 
     def is_fraction(self, ratio: Ratio, other: Value) -> bool:
-        if ratio.clock or ratio.is_range or len(ratio.parts) != 2:
-            return False
-        if not isinstance(other, Scalar) or other.unit:
+        """3:4 is 3/4; a range is no fraction, and 4:2 is not 2."""
+        if ratio.clock or ratio.is_range or not isinstance(other, Scalar) or other.unit:
             return False
         number = other.value.number
-        if number is None or number.denominator == 1:
-            return False
+        is_whole = number is not None and number.denominator == 1
         one = Scalar(self.algebra.number(1))
-        return self.in_proportion(ratio.parts, (other, one))
+        return not is_whole and self.in_proportion(ratio.parts, (other, one))
 
     def in_proportion(self, ones: Values, others: Values) -> bool:
         """Whether the parts of two ratios are the same but for a factor."""
@@ -235,8 +227,6 @@ class _Comparison:
         is_equation = answer.sign in "=≠"
         if is_equation:
             a, t = Quotient(a.top, ONE), Quotient(t.top, ONE)
-        if not a.top or not t.top:
-            return a.top == t.top
         factor = self.algebra.leading(a) / self.algebra.leading(t)
         if factor < 0 and not is_equation:
             return False

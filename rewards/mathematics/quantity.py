@@ -35,12 +35,11 @@ class Scalar:
 
     def contradicts(self, other: "Scalar") -> bool:
         """Whether both have a unit or a direction, and not the same; what is counted is in no unit: 5 people, 5 cm."""
-        if self.unit and other.unit:
-            if self.unit.contradicts(other.unit):
-                return True
-        elif self._counts_against(other) or other._counts_against(self):
+        if self.direction and other.direction and self.direction != other.direction:
             return True
-        return bool(self.direction and other.direction) and self.direction != other.direction
+        if self.unit and other.unit:
+            return self.unit.contradicts(other.unit)
+        return self._counts_against(other) or other._counts_against(self)
 
     def _counts_against(self, other: "Scalar") -> bool:
         return bool(self.noun and other.unit) and other.unit.excludes_counts
@@ -52,6 +51,7 @@ class Scalar:
         return algebra.multiply(self.value, algebra.number(self.unit.size / other.unit.size))
 
     def equals(self, other: "Scalar", algebra: Algebra) -> bool:
+        """Whether both are the same amount, by the units that are known."""
         return not self.contradicts(other) and algebra.equal(self.in_unit_of(other, algebra), other.value)
 
 

@@ -10,8 +10,8 @@ from rewards.mathematics.algebra import Algebra, Quotient
 from rewards.mathematics.key import text_key
 from rewards.mathematics.labels import Label, read_label
 from rewards.mathematics.parse import expression_or_none
-from rewards.mathematics.quantity import Scalar, is_range_or_code
-from rewards.mathematics.text import Token, Tokens, enclosed, is_letter, is_mark
+from rewards.mathematics.quantity import Scalar
+from rewards.mathematics.text import Token, Tokens, is_letter, is_mark
 from rewards.mathematics.value import INFINITY, MINUS_INFINITY, Bag, Chain, Named, Relation, Row, Value
 
 _FLIPPED: Final = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
@@ -38,7 +38,7 @@ class RelationReader:
         """x = 5 under its name, x + y = 5 too; other equations in variables as a relation, the rest as two sides."""
         left, right = _label_first(left, right)
         label = read_label(left)
-        if label is None and enclosed(left) and _is_point(self.side(left)):  # (x, y) = (1, 2)
+        if label is None and _is_point(self.side(left)):  # (x, y) = (1, 2)
             label = Label(text_key(left))
         values = self.values(left, right)
         if None in values:
@@ -190,6 +190,6 @@ def _leaves(tokens: Tokens) -> tuple[str, ...]:
     kept = [token for token in tokens if token.text not in ("{", "}", "(", ")")]
     has_sign_inside = any(is_mark(token, "+-") for token in kept[1:])
     is_number = all(token.kind == "number" or token.text in (r"\frac", "/", "-", "+") for token in kept)
-    if is_number and not has_sign_inside and not is_range_or_code(kept):
+    if is_number and not has_sign_inside:
         return ()
     return tuple(sorted(token.text for token in kept if token.text not in ("*", "/", r"\frac")))

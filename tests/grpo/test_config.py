@@ -1,12 +1,14 @@
 """The configuration: strict, complete in its complaints, and readable for files of other tools."""
 
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import yaml
 
 from grpo.config.load import coerce, load_config, parse_arguments, to_yaml
-from grpo.config.options import SftConfig, TrainConfig
+from grpo.config.options import KNOW_FIRST, SftConfig, TrainConfig, describe_keys
 from grpo.config.supplied import KNOWRL_PROMPT
 from grpo.errors import UserError
 
@@ -532,6 +534,25 @@ def test_help_shows_every_key_with_its_default_and_its_meaning(kind, capsys):
         assert f"  {line} " in text
     for name in set(TrainConfig.__dataclass_fields__) - set(kind.__dataclass_fields__):
         assert f"  {name}: " not in text
+
+
+def test_help_shows_each_key_once_and_first_those_to_know(capsys):
+    for kind in (TrainConfig, SftConfig):
+        with pytest.raises(SystemExit):
+            parse_arguments(["--help"], kind, "Doc.")
+        text = capsys.readouterr().out
+        names = re.findall(r"^  (\w+): ", text, re.MULTILINE)
+        assert sorted(names) == sorted(field.name for field in fields(kind))
+        first = re.findall(r"^  (\w+): ", text.partition("to know first:")[2].partition("\n\n")[0], re.MULTILINE)
+        assert set(KNOW_FIRST) >= set(first) and len(first) == len(set(first)) >= 12
+    assert all(len(line) <= 120 for line in text.splitlines())
+
+
+def test_help_tells_choices_and_bounds(capsys):
+    text = " ".join(describe_keys(TrainConfig).split())
+    assert "One of: grpo, dapo, dr_grpo, bnpo." in text  # loss_type
+    assert "Must be at least 0 and at most 0.9." in text  # lora_dropout
+    assert "Must be above 0." in text  # temperature
 
 
 @pytest.mark.parametrize(("processes", "batch"), [("1", 24), ("2", 12), ("3", 8), ("4", None)])

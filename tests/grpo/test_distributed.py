@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from grpo.device.distributed import Ranks, choose_device
+from grpo.errors import UserError
 
 RANK = """
 import json, sys, torch
@@ -80,3 +81,18 @@ def test_a_broken_connection_is_told_apart_from_a_bug(monkeypatch):
     assert error.value.exit_code == 1 and error.value.why == "[gloo] Connection closed by peer"
     with pytest.raises(RuntimeError, match="shapes differ"), _peers():
         raise RuntimeError("shapes differ")
+
+
+@pytest.mark.parametrize("name", ["cuda", "mps"])
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch, name):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(UserError, match=f"device is {name}, and torch finds no such GPU") as error:
+        choose_device(name)
+    assert error.value.exit_code == 2 and "device=cpu" in error.value.fix
+
+
+def test_apples_gpu_is_taken_only_if_it_is_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert choose_device("mps") == torch.device("mps") and choose_device("auto") == torch.device("cpu")

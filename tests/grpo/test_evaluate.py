@@ -22,7 +22,8 @@ SHORT = "max_completion_length=6"
 
 @pytest.fixture(autouse=True)
 def in_a_folder_of_its_own(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    for folder in ("grpo", "rewards"):
+        monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / folder))
     monkeypatch.chdir(tmp_path)
 
 
@@ -68,6 +69,7 @@ def answers(path) -> list[dict]:
 def test_a_run_is_evaluated_as_it_stands(capsys, trained):
     """Its held-out questions, system prompt, fields, reward and groups; the numbers are those of the end of the run."""
     found, text = run(capsys, trained, "--output", "out.json")
+    assert "benchmark" not in found
     after = json.loads((trained / "evaluation.json").read_text())["after"]
     assert {name: found[name] for name in after[""]} == after[""]
     assert found["parts"] == {"even": after["even"], "odd": after["odd"]}
@@ -91,6 +93,7 @@ def test_a_run_asks_other_questions_in_its_own_way(capsys, trained):
     other = write_rows(Path("other.jsonl"), [{"question": "x?", "answer": "y"}])
     found, _ = run(capsys, trained / "final", "--data", other, "--output", "o.json")
     (record,) = answers("o.jsonl")
+    assert "parts" not in found  # of a column that is not there
     assert record["question"] == "x?" and "Be brief." in record["prompt"] and found["accuracy"] == 0
     assert "exact" in record["rewards"]
 
@@ -140,6 +143,18 @@ def test_mc1_and_mc2_of_truthful_qa(capsys, chat_checkpoint):
     assert first["mc2"] == pytest.approx(sum(right) / (sum(right) + sum(wrong))) and "mc1" in text
 
 
+def test_choices_are_asked_for_without_thoughts(capsys, chat_checkpoint, monkeypatch):
+    """GPQA's letters follow at once, so the question does not ask to think first."""
+    prompts = []
+    original = grpo.evaluate.score_choices
+    monkeypatch.setattr(grpo.evaluate, "score_choices", lambda *a: prompts.extend(a[1]) or original(*a))
+    found, _ = run(
+        capsys, chat_checkpoint, "--data", write_csv(Path("gpqa.csv"), GPQA), "--choices", "--output", "o.json"
+    )
+    assert set(answers("o.jsonl")[0]["scores"]) == set("ABCD") and found["benchmark"] == "GPQA"
+    assert "step by step" not in prompts[0].text and "D) " in prompts[0].text
+
+
 def test_two_models_and_two_files_are_compared(capsys, chat_checkpoint, trained):
     data = write_rows(Path("q.jsonl"), QUESTIONS)
     more = ["--data", data, "--reward", "exact"]
@@ -157,7 +172,7 @@ def test_answers_that_cannot_be_graded_are_kept_and_can_be_graded_later(capsys, 
     data = write_rows(Path("q.jsonl"), QUESTIONS)
     from rewards.score import main as score
 
-    for output, kept in ((("--output", "sub/o.json"), "sub/o.jsonl"), ((), "ungraded.jsonl")):
+    for output, kept in ((("--output", "sub/o.json"), "sub/o.ungraded.jsonl"), ((), "ungraded.jsonl")):
         with pytest.raises(UserError, match="could not be graded") as error:
             run(capsys, chat_checkpoint, "--data", data, "--reward", "test_evaluate:stops", *output, SHORT)
         assert (
@@ -166,8 +181,47 @@ def test_answers_that_cannot_be_graded_are_kept_and_can_be_graded_later(capsys, 
         )
         assert [record["question"] for record in answers(kept)] == [row["question"] for row in QUESTIONS]
         capsys.readouterr()
+        with pytest.raises(UserError, match="could not be graded") as error:  # the first file is not lost
+            run(capsys, chat_checkpoint, "--data", data, "--reward", "test_evaluate:stops", *output, SHORT)
+        assert error.value.fix.endswith("ungraded-2.jsonl") and Path(kept).exists()
+        capsys.readouterr()
         score(["--reward", "exact", kept])
         assert all(json.loads(line)["rewards"]["exact"] == 0 for line in capsys.readouterr().out.splitlines())
+
+
+def ask_a_judge(capsys, checkpoint, monkeypatch, *script, default) -> tuple[dict, str]:
+    """Evaluate six answers by a judge at a real socket, whose first replies are those of the script."""
+    from api_server import ApiServer
+
+    monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "secret-key")
+    data = write_csv(Path("simple_qa.csv"), *[{**SIMPLE, "problem": f"Who painted number {n}?"} for n in range(6)])
+    with ApiServer(*script, default=default) as server:
+        keys = [f"judge_base_url={server.url}", "judge_model=m", "api_deadline_s=2", "api_max_concurrency=1"]
+        return run(capsys, checkpoint, "--data", data, *keys, SHORT)
+
+
+def test_simple_qa_by_a_judge(capsys, chat_checkpoint, monkeypatch):
+    from api_server import says
+
+    script = [says(grade) for grade in "ABBCCCA"]  # the first is the preflight's
+    found, _ = ask_a_judge(capsys, chat_checkpoint, monkeypatch, *script, default=says("no grade"))
+    rates = [found[name] for name in ("correct", "incorrect", "not_attempted", "correct_given_attempted", "f_score")]
+    assert rates == pytest.approx([1 / 6, 2 / 6, 3 / 6, 1 / 3, 2 / (6 + 3)])
+    assert not Path("ungraded.jsonl").exists()
+
+
+def test_what_a_judge_leaves_ungraded_is_kept(capsys, chat_checkpoint, monkeypatch):
+    from api_server import fails, says
+
+    found, text = ask_a_judge(capsys, chat_checkpoint, monkeypatch, *[says("A")] * 3, default=says("no grade"))
+    assert found["unscored_frac"] == pytest.approx(4 / 6) and found["accuracy"] == 1.0
+    assert "no usable answer about 4 answers" in text and "4 of 6 questions have no scorable answer" in text
+    assert [record["answer"] for record in answers("ungraded.jsonl")] == ["Ada Moor"] * 4
+    Path("ungraded.jsonl").unlink()
+    with pytest.raises(UserError, match="could not be graded") as error:
+        ask_a_judge(capsys, chat_checkpoint, monkeypatch, says("A"), says("A"), default=fails(401))
+    assert error.value.exit_code == 4 and "secret-key" not in str(error.value)
+    assert len(answers("ungraded.jsonl")) == 6 and "--reward simpleqa ungraded.jsonl" in error.value.fix
 
 
 def test_services_are_asked_before_anything_is_loaded(capsys, chat_checkpoint, monkeypatch):
@@ -201,6 +255,14 @@ def test_what_is_missing_is_said(capsys, arguments, what, fix):
     with pytest.raises(UserError, match=what) as error:
         run(capsys, *arguments)
     assert error.value.exit_code == 2 and fix in error.value.fix
+
+
+def test_a_run_of_stage_1_needs_questions(capsys, tmp_path):
+    """It has no held-out questions, nor a reward."""
+    (tmp_path / "final").mkdir()
+    (tmp_path / "config.resolved.yaml").write_text("model_name_or_path: m\ndataset_id_or_path: d\noutput_dir: o\n")
+    with pytest.raises(UserError, match="no questions to answer"):
+        run(capsys, tmp_path)
 
 
 def test_unanswerable_questions_have_lines_of_their_own(capsys, chat_checkpoint):

@@ -110,6 +110,7 @@ def test_each_key_without_a_meaning_is_named_once_with_what_happens_instead(tmp_
         ("finetuning_type: freeze", "finetuning_type: freeze is not available"),
         ("quantization_bit: 4", "quantization_bit: 4 is not available"),
         ("use_dora: true", "use_dora: true is not available"),
+        ("generation_kwargs: {min_p: 0.1}", "generation_kwargs: {'min_p': 0.1} is not available"),
     ],
 )
 def test_what_would_change_the_result_is_refused(tmp_path, text, part):

@@ -193,8 +193,23 @@ def test_flips_are_of_questions_that_were_answered_twice(tmp_path):
     write_answers(folder, 1, answer(0, 1.0), answer(0, 3.0), answer(1, 0.0), answer(2, 5.0))
     write_answers(folder, 2, answer(0, -1.0), answer(3, 1.0))
     write_answers(folder, 3, answer(1, 0.5), answer(2, None), answer(3, 1.0))
-    found = [(flip.first.row, flip.change) for flip in flips(read_record(folder))]
-    assert found == [(0, -3.0), (1, 0.5)]
+    found = flips(read_record(folder))
+    assert [(flip.first.row, flip.change) for flip in found.questions] == [(0, -3.0), (1, 0.5)]
+    assert found.num_questions == 4 and found.outcomes == []
+
+
+def test_flips_of_held_out_questions_come_first(tmp_path):
+    folder = write_run(tmp_path)
+    write_answers(folder, 1, answer(0, 1.0))
+    write_answers(folder, 2, answer(0, 3.0))
+    (folder / "evaluation").mkdir()
+    for step, outcomes in ((0, ["wrong", "wrong", "correct"]), (40, ["refused", "refused", "correct"])):
+        lines = [answer(row, float(step), outcome=outcome) for row, outcome in enumerate(outcomes)]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (folder / "evaluation" / f"step-{step:06d}.jsonl").write_text(text)
+    found = flips(read_record(folder))
+    assert found.num_questions == 3 and found.outcomes == [("wrong → refused", 2)]
+    assert "Of 3 questions that were asked twice: 2 wrong → refused." in " ".join(page_of(folder).text.split())
 
 
 def test_wilsons_interval():
@@ -233,7 +248,7 @@ def test_secrets_stay_out_of_the_page(tmp_path, monkeypatch):
 def test_the_command_writes_the_page_into_the_run(tmp_path, capsys):
     folder = write_run(tmp_path / "run")
     main([str(folder)])
-    assert str(folder / "report.html") in capsys.readouterr().out
+    assert str(folder / "report.html") in capsys.readouterr().err
     assert (folder / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     done = run_command("grpo.report", folder, "--output", tmp_path / "other.html")
     assert done.returncode == 0 and (tmp_path / "other.html").exists()
