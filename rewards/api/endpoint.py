@@ -114,7 +114,7 @@ def judge_endpoint(options: Mapping[str, Any]) -> Endpoint:
     """Read the judge's endpoint from the configuration, else from KnowRL's environment variables."""
     return Endpoint(
         "judge",
-        options["judge_base_url"] or _environment("OPENAI_API_BASE_JUDGE") or OPENAI_URL,
+        options["judge_base_url"] or _url_in("OPENAI_API_BASE_JUDGE") or OPENAI_URL,
         options["judge_api_key_env"],
         options["judge_model"] or _environment(*MODEL_VARIABLES["judge"]),
         _prices("judge_prices", options["judge_prices"]),
@@ -126,7 +126,7 @@ def decomposer_endpoint(options: Mapping[str, Any]) -> Endpoint:
     """Read the decomposer's endpoint from the configuration, else from KnowRL's environment variables."""
     return Endpoint(
         "decomposer",
-        options["decomposer_base_url"] or _environment("OPENAI_BASE_URL_FACTSCORE") or OPENAI_URL,
+        options["decomposer_base_url"] or _url_in("OPENAI_BASE_URL_FACTSCORE") or OPENAI_URL,
         options["decomposer_api_key_env"],
         options["decomposer_model"] or _environment(*MODEL_VARIABLES["decomposer"]),
         _prices("decomposer_prices", options["decomposer_prices"]),
@@ -228,6 +228,13 @@ def _environment(*names: str) -> str:
         if value:
             return value
     return ""
+
+
+def _url_in(name: str) -> str:
+    """Return the URL in a variable. KnowRL's README prints its train.sh with Markdown's links: `[URL](URL)`."""
+    value = _environment(name)
+    link = re.fullmatch(r"\[[^\]]*\]\(([^()]*)\)", value)
+    return link[1] if link else value
 
 
 def _prices(name: str, prices: Any) -> tuple[float, float]:

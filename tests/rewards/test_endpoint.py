@@ -220,6 +220,16 @@ def test_knowrls_environment_variables_are_read_and_the_configuration_goes_first
     assert decomposer_client(OPTIONS).metrics()["decomposer/calls"] == 0
 
 
+def test_a_url_may_be_copied_from_the_readme_with_its_link(monkeypatch):
+    """KnowRL's README prints train.sh so. The URL is checked like any other."""
+    monkeypatch.setenv("LLM_EVAL_MODEL", "m")
+    monkeypatch.setenv("OPENAI_API_BASE_JUDGE", "[https://judge.example/v1](https://judge.example/v1)")
+    assert judge_endpoint(OPTIONS).base_url == "https://judge.example/v1"
+    monkeypatch.setenv("OPENAI_API_BASE_JUDGE", "[https://judge.example/v1](http://judge.example/v1)")
+    with pytest.raises(UserError, match="is not allowed"):
+        judge_endpoint(OPTIONS)
+
+
 def test_both_models_fall_back_to_reward_model_name_and_without_one_the_error_names_the_variables(monkeypatch):
     for read, name, variable in (
         (judge_endpoint, "judge", "LLM_EVAL_MODEL"),
