@@ -151,6 +151,7 @@ def completion_record(prompt: Prompt, completion: Completion) -> dict[str, Any]:
         "row": prompt.row,
         "question": prompt.columns.get("question"),
         "answer": prompt.columns.get("answer"),
+        "title": prompt.columns.get("title"),
         "prompt": prompt.text,
         "completion": completion.text,
         "finish_reason": completion.finish_reason,
