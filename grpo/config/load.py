@@ -59,23 +59,7 @@ def load_config(
 
     Without a path, everything comes from `overrides` and the defaults. UserError (exit 2) lists all mistakes.
     """
-    problems: list[str] = []
-    entries = read_files([Path(path)], problems) if path else []
-    entries += read_overrides(overrides, problems)
-    reader = _Reader(kind, problems)
-    for entry in entries:
-        reader.read(entry)
-    values, notices = reader.values, list(reader.notices.values())
-    if kind is TrainConfig:
-        notices += supply(values)
-    if not problems:
-        problems = _missing_keys(values, kind)
-    if not problems:
-        config = _set_batch(kind(**values))
-        problems = find_problems(config)
-    for name, value in values.items():
-        if name.endswith("_api_key_env"):
-            keep_secret(value)
+    config, notices, problems = examine_config(path, overrides, kind)
     if problems:
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         raise UserError(
@@ -85,6 +69,32 @@ def load_config(
             CONFIG,
         )
     return config, notices
+
+
+def examine_config(
+    path: str | Path | None, overrides: Sequence[str] = (), kind: type = TrainConfig
+) -> tuple[AnyConfig | None, list[str], list[str]]:
+    """Return configuration, notices and mistakes. Keys with mistakes have their defaults.
+
+    The configuration is None if it lacks a key that every run needs.
+    """
+    problems: list[str] = []
+    entries = read_files([Path(path)], problems) if path else []
+    entries += read_overrides(overrides, problems)
+    reader = _Reader(kind, problems)
+    for entry in entries:
+        reader.read(entry)
+    values, notices = reader.values, list(reader.notices.values())
+    if kind is TrainConfig:
+        notices += supply(values)
+    for name, value in values.items():
+        if name.endswith("_api_key_env"):
+            keep_secret(value)
+    missing = _missing_keys(values, kind)
+    if missing:
+        return None, notices, problems or missing
+    config = _set_batch(kind(**values))
+    return config, notices, problems or find_problems(config)
 
 
 def _set_batch(config: AnyConfig) -> AnyConfig:
