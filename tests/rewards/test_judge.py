@@ -110,6 +110,13 @@ def test_a_reply_that_is_no_verdict_is_asked_for_once_more(monkeypatch):
         assert server.requests[0].body["temperature"] == 0
 
 
+def test_the_judges_own_words_are_in_the_reason(monkeypatch):
+    with ApiServer(says("B\nThe reference says 1962,\x1b and not 1963. " + "x" * 200)) as server:
+        (verdict,) = verdicts(judge_of(server, monkeypatch), ("q", "x", ["y"]))
+    assert verdict.reason.startswith("the judge says wrong: 'B The reference says 1962, and not 1963. xxx")
+    assert len(verdict.reason) < 160
+
+
 def test_two_replies_that_are_no_verdict_are_unscorable(monkeypatch):
     with ApiServer(default=says("Looks good to me")) as server:
         (verdict,) = verdicts(judge_of(server, monkeypatch), ("q", "x", ["y"]))
