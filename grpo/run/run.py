@@ -317,21 +317,11 @@ class Run:
 
     def _find_checkpoint(self) -> Path | None:
         """Return the checkpoint to resume from. Rank 0 chooses it, and the others have to see the same."""
-        wanted = self.config.resume_from_checkpoint
-        if self.num_restarts and (not wanted or checkpoint.checkpoints(self.path)):
-            wanted = True
-        if not wanted:
-            return None
-        folder = None
-        if self.ranks.is_main:
-            folder, notices = checkpoint.find_checkpoint(self.path, wanted)
-            for notice in notices:
-                self.say(f"note: {notice}")
-        chosen = self.ranks.of_main(folder and (folder.name, checkpoint.sha256(folder / checkpoint.MANIFEST_FILE)))
+        chosen = self.ranks.of_main(self._choose_checkpoint() if self.ranks.is_main else None)
         if chosen is None:
             return None
-        name, manifest = chosen
-        seen = Path(wanted) if isinstance(wanted, str) else self.path / name
+        name, is_own, manifest = chosen
+        seen = self.path / name if is_own else Path(self.config.resume_from_checkpoint)
         if (
             not (seen / checkpoint.MANIFEST_FILE).exists()
             or checkpoint.sha256(seen / checkpoint.MANIFEST_FILE) != manifest
@@ -343,3 +333,18 @@ class Run:
                 STORAGE,
             )
         return seen
+
+    def _choose_checkpoint(self) -> tuple[str, bool, str] | None:
+        """Choose the checkpoint to resume from; return its name, whether it is of this directory, and a hash of it."""
+        wanted = self.config.resume_from_checkpoint
+        if self.num_restarts and (not wanted or checkpoint.checkpoints(self.path)):
+            wanted = True
+        if not wanted:
+            return None
+        folder, notices = checkpoint.find_checkpoint(self.path, wanted)
+        for notice in notices:
+            self.say(f"note: {notice}")
+        if folder is None:
+            return None
+        is_own = folder.resolve().parent == self.path.resolve()
+        return folder.name, is_own, checkpoint.sha256(folder / checkpoint.MANIFEST_FILE)
