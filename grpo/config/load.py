@@ -22,7 +22,7 @@ import yaml
 
 from grpo.config.combinations import find_problems
 from grpo.config.entries import COMMAND_LINE, Entry, read_files, read_overrides, split_arguments
-from grpo.config.foreign import ALIASES, IGNORED, REFUSED, VALUES, fits, readings
+from grpo.config.foreign import ALIASES, IGNORED, REFUSED, SECTIONS, VALUES, fits, readings
 from grpo.config.options import (
     MADE_BY_TOY_WORLD,
     NOT_REPEATED,
@@ -166,7 +166,7 @@ class _Reader:
         elif refused or ignored:
             instead = IGNORED[ignored] if ignored else REFUSED[refused][1]
             self.notices.setdefault(name, f"{entry.where}: {name} is not used: {instead}")
-        elif name not in VALUES:  # `bf16: false` says nothing
+        elif name not in VALUES and not (name in SECTIONS and entry.value is None):  # `bf16: false` says nothing
             self.problems.append(f"{entry.where}: unknown key {entry.name}{self._hint(name)}")
 
     @staticmethod

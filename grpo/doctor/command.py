@@ -115,7 +115,7 @@ def main(argv: list[str]) -> int:
     else:
         for finding in findings:
             print(finding.line())
-        if all(finding.ok for finding in findings):
+        if all(finding.ok is not False for finding in findings):
             command = "grpo.sft" if isinstance(config, SftConfig) else "grpo.train"
             say_next("the config is ready", [command, *rest], [command, "--help"])
     return next((finding.exit_code for finding in findings if finding.ok is False), 0)

@@ -193,6 +193,11 @@ gradient_checkpointing_kwargs: {use_reentrant: false}
     assert len(notices) == 1 and "gradient_checkpointing_kwargs is not used" in notices[0]
 
 
+def test_a_section_without_keys_says_nothing(tmp_path):
+    assert load(tmp_path, "training:\n  # learning_rate: 1\nlogging: {}\n")
+    assert "unknown key trainig" in why(tmp_path, "trainig:\n")
+
+
 def test_a_dotted_name_on_the_command_line_is_a_key_in_sections(tmp_path):
     assert load(tmp_path, "", "lora.r=3", "model.path=x", model_name_or_path=None)[0].lora_r == 3
 

@@ -18,6 +18,7 @@ from grpo.report.answers import flips
 from grpo.report.page import render, show_seconds
 from grpo.run.plot import MAX_POINTS, Line, running_mean, svg_plot, thin
 from grpo.run.record import read_record
+from knowledge.build import main as build_knowledge_base
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} $x^2$ \x1b[31m \u202e & \" '"
 NEVER_CLOSED = {"meta", "br", "img", "link", "input", "path", "use"}
@@ -210,6 +211,24 @@ def test_flips_of_held_out_questions_come_first(tmp_path):
     found = flips(read_record(folder))
     assert found.num_questions == 3 and found.outcomes == [("wrong → refused", 2)]
     assert "Of 3 questions that were asked twice: 2 wrong → refused." in " ".join(page_of(folder).text.split())
+
+
+def test_a_fact_is_shown_with_the_passage_that_decided(tmp_path):
+    rows = [{"title": "Mira", "text": "Mira Tolan was born in Orsen. " * 3}, {"title": "Dash", "text": "A joiner."}]
+    source = write_rows(tmp_path / "source.jsonl", rows)
+    build_knowledge_base([str(source), str(tmp_path / "kb.db")])
+    folder = write_run(tmp_path / "run")
+    (folder / "config.resolved.yaml").write_text(f"knowledge_base: {tmp_path / 'kb.db'}\n")
+    found = [
+        {"fact": "Mira was born in Velda", "verdict": "refuted", "passage": "Mira#0"},
+        {"fact": "Mira plays", "verdict": "unknown", "passage": "Nobody#7"},
+    ]
+    write_answers(folder, 40, answer(0, -1.0, facts={"mine": found}))
+    text = " ".join(page_of(folder).text.split())
+    assert "Mira was born in Velda: refuted Mira#0: Mira Tolan was born in Orsen." in text
+    assert "Mira plays: unknown Nobody#7" in text
+    (tmp_path / "kb.db").write_bytes(b"no database")
+    assert "Mira was born in Velda: refuted Mira#0" in " ".join(page_of(folder).text.split())
 
 
 def test_wilsons_interval():
