@@ -11,7 +11,7 @@ setup(
         *(
             f"grpo.{room}"
             for room in (
-                *("attention", "config", "data", "device", "evaluation", "kernels", "model", "report", "run"),
+                *("attention", "config", "data", "device", "doctor", "evaluation", "kernels", "model", "report", "run"),
                 "sampling",
             )
         ),

@@ -73,8 +73,9 @@ def table(results: Sequence[Mapping[str, dict]]) -> list[str]:
     for arm in results[0]:
         cells = []
         for part, name in COLUMNS.values():
-            values = [100 * result[arm][part][name] for result in results]
-            cells.append(f"{statistics.fmean(values):.1f} ({min(values):.1f} to {max(values):.1f})")
+            known = [result[arm][part][name] for result in results if result[arm][part][name] is not None]
+            values = [100 * value for value in known]
+            cells.append(f"{statistics.fmean(values):.1f} ({min(values):.1f} to {max(values):.1f})" if values else "–")
         lines.append(f"| {arm} | " + " | ".join(cells) + " |")
     return lines
 

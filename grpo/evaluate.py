@@ -36,6 +36,7 @@ from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import Summary, note_on_unscored, summary
 from grpo.evaluation.table import result_table
 from grpo.evaluation.task import Task, make_task
+from grpo.progress import say_next
 from grpo.run import memory
 from grpo.run.saved import load_saved
 from grpo.sampling.sampler import Sampler
@@ -218,6 +219,9 @@ def main(argv: list[str]) -> None:
     else:
         parser.error("name a MODEL, or --compare A B")
     print(json.dumps(result, indent=2))
+    if arguments.model and not arguments.compare:
+        where = arguments.output or "the JSON above; --output F.json keeps it, with every answer"
+        say_next(where, ["grpo.evaluate", "--compare", arguments.model, "OTHER"], ["grpo.generate", arguments.model])
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import argparse
 import textwrap
 
 from grpo.errors import escape, run_main
+from grpo.progress import say_next
 from grpo.report.explanation import Remark, explain
 from grpo.run.record import read_record
 
@@ -35,6 +36,7 @@ def main(argv: list[str]) -> None:
     record = read_record(make_parser().parse_args(argv).run)
     remarks = explain(record)
     print(escape("\n\n".join(map(describe, remarks))))
+    say_next("the sentences above", ["grpo.report", record.path], ["grpo.evaluate", record.path])
 
 
 if __name__ == "__main__":

@@ -47,7 +47,8 @@ class Score:
     the value, which may be shaped. `details` holds numbers to log, such as the share of supported facts. `asked` says
     which services were asked (judge, knowledge base, decomposer), and whether each gave a usable answer. `applies` is
     False if a user's function returned None for all completions of a prompt: then its other rewards count alone.
-    `facts` are those that were checked, each with "fact", "verdict" and the id of the "passage" that decided, or None.
+    `facts` are those that were checked, each with "fact" and "verdict", and of the passage that decided its id,
+    "passage", and its beginning, "text"; None if no passage did.
 
     >>> Score(None, "the judge could not be reached").value is None
     True

@@ -14,5 +14,6 @@ configurations as the trainer does. `grpo` imports this folder. Read in this ord
     knowrl/         KnowRL's reward: is the answer right, and does a knowledge base support the reasoning?
     api/            the one client for language models behind an API: the judge and the decomposer
     scorer.py       rewards at work while other completions are still being generated
+    services.py     each service that rewards use, checked by itself
     score.py        the command `python -m rewards.score`: any rewards on a file of completions
 """

@@ -32,7 +32,10 @@ BUILT_IN = {  # a reward's name -> module:function, which builds it from the con
     "combined_v2": "rewards.knowrl.reward:knowrl_v2",
 }
 NEED_KNOWLEDGE = ("factuality", "binary_rar", "combined", "combined_v1", "combined_v2")
-NEED_JUDGE = ("simpleqa", "correctness", "truthrl", "abstention", "karl", "tiar", *NEED_KNOWLEDGE)
+NEED_JUDGE = (
+    *("simpleqa", "correctness", "truthrl", "abstention", "karl", "tiar"),
+    *("combined", "combined_v1", "combined_v2"),
+)
 PRESETS = {
     "knowrl": ("format", "combined"),
     "knowrl_v1": ("format", "combined_v1"),

@@ -3,8 +3,9 @@
 python -m rewards.score --reward NAME[,NAME] IN.jsonl [--output OUT.jsonl] [key=value ...]
 
 Rows are {completion, question?, answer?, title?, ...}. Each comes back with `predicted` (the completion's last box, or
-else its answer block), `expected` (the row's answer), `rewards: {name: number or null}` and `reasons: {name: text}`.
-key=value sets what a reward takes from a training config, such as math_reward_wrong=0. To try it:
+else its answer block), `expected` (the row's answer), `rewards: {name: number or null}`, `reasons: {name: text}` and
+`facts: {name: facts, each with its verdict and passage}`. A table on stderr has the mean of each reward. key=value sets
+what a reward takes from a training config, such as math_reward_wrong=0. To try it:
 
   python -m rewards.score --reward math rewards/examples/math.jsonl
   python -m knowledge.build rewards/examples/articles.jsonl knowledge.db
@@ -14,6 +15,7 @@ key=value sets what a reward takes from a training config, such as math_reward_w
 
 import argparse
 import json
+import statistics
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +25,7 @@ from grpo.config.load import load_config
 from grpo.data.files import read_records
 from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS
 from grpo.errors import PREFLIGHT, UserError, run_main
+from grpo.progress import say_next
 from grpo.schema import Completion, Group, Prompt
 from rewards.boxed import last_boxed
 from rewards.format import parse
@@ -42,8 +45,9 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer) -> list[dict[str, Any
         (completion,) = group.completions
         values = {name: score.value for name, score in completion.scores.items()}
         reasons = {name: score.reason for name, score in completion.scores.items()}
+        facts = {name: score.facts for name, score in completion.scores.items() if score.facts}
         answers = {"predicted": predicted(row["completion"]), "expected": group.prompt.columns["answer"]}
-        scored.append({**row, **answers, "rewards": values, "reasons": reasons})
+        scored.append({**row, **answers, "rewards": values, "reasons": reasons, "facts": facts})
     return scored
 
 
@@ -62,6 +66,17 @@ def _group(number: int, row: dict[str, Any]) -> Group:
         columns.setdefault(name, given[0] if given else None)
     prompt = Prompt(number, str(columns["question"] or ""), (), columns)
     return Group(prompt, [Completion([], [], [], "stop", row["completion"])])
+
+
+def means_table(rewards: list[dict[str, float | None]]) -> str:
+    """Lay out how many rows each reward has scored, their mean, the lowest and the highest."""
+    lines = [f"{'reward':24} {'scored':>12} {'mean':>8} {'lowest':>8} {'highest':>8}"]
+    for name in rewards[0]:
+        values = [row[name] for row in rewards if row[name] is not None]
+        numbers = (statistics.fmean(values), min(values), max(values)) if values else ()
+        shown = " ".join(f"{number:+8.3f}" for number in numbers) or "no scorable row"
+        lines.append(f"{name:24} {f'{len(values)} of {len(rewards)}':>12} {shown}")
+    return "\n".join(lines)
 
 
 def main(argv: list[str]) -> None:
@@ -86,11 +101,12 @@ def main(argv: list[str]) -> None:
         arguments.output.write_text(text, encoding="utf-8")
     else:
         sys.stdout.write(text)
-    for reward in rewards:
-        values = [row["rewards"][reward.name] for row in rows]
-        scored = [value for value in values if value is not None]
-        mean = f"mean {sum(scored) / len(scored):+.3f}" if scored else "no scorable row"
-        print(f"{reward.name}: {len(scored)} of {len(rows)} rows scored, {mean}", file=sys.stderr)
+    print(means_table([row["rewards"] for row in rows]), file=sys.stderr)
+    say_next(
+        arguments.output or "the rows above; --output FILE keeps them",
+        ["grpo.doctor", "CONFIG", f"reward_funcs={arguments.reward}"],
+        ["grpo.train", "CONFIG", f"reward_funcs={arguments.reward}"],
+    )
 
 
 if __name__ == "__main__":

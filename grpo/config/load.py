@@ -22,7 +22,7 @@ import yaml
 
 from grpo.config.combinations import find_problems
 from grpo.config.entries import COMMAND_LINE, Entry, read_files, read_overrides, split_arguments
-from grpo.config.foreign import ALIASES, IGNORED, REFUSED, VALUES, fits, readings
+from grpo.config.foreign import ALIASES, IGNORED, REFUSED, SECTIONS, VALUES, fits, readings
 from grpo.config.options import (
     MADE_BY_TOY_WORLD,
     NOT_REPEATED,
@@ -59,23 +59,7 @@ def load_config(
 
     Without a path, everything comes from `overrides` and the defaults. UserError (exit 2) lists all mistakes.
     """
-    problems: list[str] = []
-    entries = read_files([Path(path)], problems) if path else []
-    entries += read_overrides(overrides, problems)
-    reader = _Reader(kind, problems)
-    for entry in entries:
-        reader.read(entry)
-    values, notices = reader.values, list(reader.notices.values())
-    if kind is TrainConfig:
-        notices += supply(values)
-    if not problems:
-        problems = _missing_keys(values, kind)
-    if not problems:
-        config = _set_batch(kind(**values))
-        problems = find_problems(config)
-    for name, value in values.items():
-        if name.endswith("_api_key_env"):
-            keep_secret(value)
+    config, notices, problems = examine_config(path, overrides, kind)
     if problems:
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         raise UserError(
@@ -85,6 +69,32 @@ def load_config(
             CONFIG,
         )
     return config, notices
+
+
+def examine_config(
+    path: str | Path | None, overrides: Sequence[str] = (), kind: type = TrainConfig
+) -> tuple[AnyConfig | None, list[str], list[str]]:
+    """Return configuration, notices and mistakes. Keys with mistakes have their defaults.
+
+    The configuration is None if it lacks a key that every run needs.
+    """
+    problems: list[str] = []
+    entries = read_files([Path(path)], problems) if path else []
+    entries += read_overrides(overrides, problems)
+    reader = _Reader(kind, problems)
+    for entry in entries:
+        reader.read(entry)
+    values, notices = reader.values, list(reader.notices.values())
+    if kind is TrainConfig:
+        notices += supply(values)
+    for name, value in values.items():
+        if name.endswith("_api_key_env"):
+            keep_secret(value)
+    missing = _missing_keys(values, kind)
+    if missing:
+        return None, notices, problems or missing
+    config = _set_batch(kind(**values))
+    return config, notices, problems or find_problems(config)
 
 
 def _set_batch(config: AnyConfig) -> AnyConfig:
@@ -151,11 +161,12 @@ class _Reader:
         elif meaning := self._meaning(name, entry.value):
             self._set(entry, *meaning)
         elif refused and entry.value not in REFUSED[refused][0]:
-            self.problems.append(f"{entry.where}: {name}: {entry.text} is not available here: {REFUSED[refused][1]}")
+            written = entry.text or entry.value
+            self.problems.append(f"{entry.where}: {name}: {written} is not available here: {REFUSED[refused][1]}")
         elif refused or ignored:
             instead = IGNORED[ignored] if ignored else REFUSED[refused][1]
             self.notices.setdefault(name, f"{entry.where}: {name} is not used: {instead}")
-        elif name not in VALUES:  # `bf16: false` says nothing
+        elif name not in VALUES and not (name in SECTIONS and entry.value is None):  # `bf16: false` says nothing
             self.problems.append(f"{entry.where}: unknown key {entry.name}{self._hint(name)}")
 
     @staticmethod

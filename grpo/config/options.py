@@ -363,7 +363,8 @@ class ApiKeys:
         choices=("api", "offline"),
     )
     judge_model: str | None = key(
-        None, "Model of the judge. Unset: the environment variable LLM_EVAL_MODEL or REWARD_MODEL_NAME."
+        None,
+        "Model of the judge. Unset: the environment variable LLM_EVAL_MODEL or REWARD_MODEL_NAME, else gpt-4o-mini.",
     )
     judge_base_url: str | None = key(None, "URL of the judge. Unset: the environment variable OPENAI_API_BASE_JUDGE.")
     judge_api_key_env: str = key(
@@ -373,7 +374,9 @@ class ApiKeys:
         None, "US dollars per million prompt tokens and per million completion tokens, for the metric judge/cost."
     )
     decomposer_model: str | None = key(
-        None, "Model of the decomposer. Unset: the environment variable FACTSCORE_MODEL or REWARD_MODEL_NAME."
+        None,
+        "Model of the decomposer. Unset: the environment variable FACTSCORE_MODEL or REWARD_MODEL_NAME, else "
+        "gpt-4o-mini.",
     )
     decomposer_base_url: str | None = key(
         None, "URL of the decomposer. Unset: the environment variable OPENAI_BASE_URL_FACTSCORE."
@@ -401,7 +404,8 @@ class ApiKeys:
     decomposer_max_tokens: int = key(4096, "Tokens of a decomposer's reply, thoughts included.", low=1)
     api_plain_http: bool = key(
         False,
-        "Allow http without encryption to private addresses (10.*, 172.16-31.*, 192.168.*, 100.64-127.*, fc00::/7). "
+        "Allow http without encryption to private addresses (10.*, 172.16-31.*, 192.168.*, 100.64-127.*, fc00::/7) "
+        "and to host names that stand for such addresses alone. "
         "Prompts, answers and keys are readable on the way.",
     )
 

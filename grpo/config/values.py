@@ -168,7 +168,7 @@ def _check_limits(number: float, low: float | None, above: float | None, high: f
 
 def did_you_mean(name: str, candidates: list[str]) -> str:
     """Return the end of a message that suggests the candidate closest to `name`; "" if none is close."""
-    close = difflib.get_close_matches(name, [candidate for candidate in candidates if candidate != name], n=1)
+    close = difflib.get_close_matches(name, candidates, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 

@@ -70,7 +70,7 @@ def find_sources(name: str, split: str = "train", folder: str | None = None) -> 
     registry = _read_registry(registry_path) if folder or registry_path.is_file() else {}
     names = [part.strip() for part in name.split(",")]
     if folder is None and not set(names) & set(registry):
-        return [Source(fetch_data(name, split))]
+        return [Source(_fetch(name, split))]
     missing = [part for part in names if part not in registry]
     if missing:
         raise UserError(
@@ -80,6 +80,16 @@ def find_sources(name: str, split: str = "train", folder: str | None = None) -> 
             PREFLIGHT,
         )
     return [_source(part, registry[part], registry_path) for part in names]
+
+
+def _fetch(name: str, split: str) -> Path:
+    try:
+        return fetch_data(name, split)
+    except UserError as error:
+        if "/" in name:
+            raise
+        fix = f"give the path of a file, or in dataset_dir the folder of the {REGISTRY_FILE} that registers {name}"
+        raise UserError(error.what, error.why, fix, error.exit_code) from None
 
 
 def _read_registry(path: Path) -> dict[str, Any]:

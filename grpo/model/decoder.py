@@ -28,11 +28,24 @@ from grpo.model.rope import read_rope, rope_tables
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, Rope], torch.Tensor]
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
 MISTRAL_WINDOW = 4096  # of a Mistral checkpoint whose config.json names none
+LARGEST = {  # far more than any model has; beyond them a config.json is damaged, or means harm
+    "vocab_size": 10**7,
+    "hidden_size": 10**6,
+    "intermediate_size": 10**7,
+    "num_layers": 1000,
+    "num_heads": 10**4,
+    "num_kv_heads": 10**4,
+    "head_dim": 10**4,
+    "max_positions": 10**9,
+}
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of a checkpoint, read from its config.json; `raw` is that file, kept for writing checkpoints."""
+    """The shape of a checkpoint, read from its config.json; `raw` is that file, kept for writing checkpoints.
+
+    ValueError names what cannot be.
+    """
 
     family: str
     vocab_size: int
@@ -51,6 +64,22 @@ class ModelConfig:
     qk_norm: bool
     rope: dict[str, Any]
     raw: dict[str, Any] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        for name, largest in LARGEST.items():
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= largest:
+                raise ValueError(f"{name} is {value!r:.80}, and must be a whole number from 1 to {largest}")
+        for name in ("tied_head", "qkv_bias", "o_bias", "mlp_bias"):
+            if getattr(self, name) not in (True, False, None):
+                raise ValueError(f"{name} is {getattr(self, name)!r:.80}, and must be true or false")
+        if self.num_heads % self.num_kv_heads or self.head_dim % 2:
+            raise ValueError(
+                f"{self.num_heads} heads, {self.num_kv_heads} key-value heads of {self.head_dim} do not fit"
+            )
+        tables = rope_tables(self.rope, self.head_dim, 2, torch.float32, "cpu")
+        if not 0 <= self.norm_eps < 1 or not all(bool(table.isfinite().all()) for table in tables):
+            raise ValueError("rms_norm_eps or the rope settings give numbers that are not finite")
 
     @classmethod
     def from_hf(cls, raw: dict[str, Any]) -> "ModelConfig":

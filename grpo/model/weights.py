@@ -33,7 +33,7 @@ def read_config(folder: Path) -> ModelConfig:
             "set model_name_or_path to a Hugging Face checkpoint folder or hub id",
             PREFLIGHT,
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise UserError(
             f"{path} cannot be read", f"{type(error).__name__}: {error}", "download the checkpoint again", PREFLIGHT
         ) from None

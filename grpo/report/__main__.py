@@ -9,6 +9,7 @@ needs no network.
 import argparse
 
 from grpo.errors import run_main
+from grpo.progress import say_next
 from grpo.report.page import write_report
 
 
@@ -24,7 +25,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> None:
     arguments = make_parser().parse_args(argv)
-    print(write_report(arguments.run, arguments.other, arguments.output))
+    page = write_report(arguments.run, arguments.other, arguments.output)
+    say_next(f"{page}, to open in a browser", ["grpo.explain", arguments.run], ["grpo.evaluate", arguments.run])
 
 
 if __name__ == "__main__":

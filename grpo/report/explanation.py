@@ -31,7 +31,7 @@ def explain(record: Record) -> list[Remark]:
         watch.check(metrics["step"], metrics)
     if record.state.get("status") == "done":
         watch.end()
-    for found in watch.findings:
+    for found in watch.symptoms:
         passed = "" if watch.holds(found) else " (this passed)"
         remarks.append(Remark(f"Step {found.step}: {found.text}{passed}.", meaning(found.rule), advice(found.rule)))
     return (remarks or [_all_is_well(record)]) + _learned(watch.history)

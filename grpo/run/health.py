@@ -17,7 +17,7 @@ MAX_BAD_STEPS = 3  # in a row; then the run ends
 
 
 @dataclass(frozen=True)
-class Finding:
+class Symptom:
     """What a rule has recognised, and at which step."""
 
     rule: Rule
@@ -38,27 +38,27 @@ class Watch:
     """Asks every rule after every step. A rule is heard once. A finished run is watched again by replaying it."""
 
     history: History = field(default_factory=History)
-    findings: list[Finding] = field(default_factory=list)
+    symptoms: list[Symptom] = field(default_factory=list)
 
-    def check(self, step: int, metrics: Metrics) -> list[Finding]:
+    def check(self, step: int, metrics: Metrics) -> list[Symptom]:
         """Add the metrics of a step; return what is found for the first time."""
         self.history.steps.append({"step": step, **metrics})
         return self._ask(RULES)
 
-    def end(self) -> list[Finding]:
+    def end(self) -> list[Symptom]:
         """Return what only a complete run can show."""
         return self._ask(ENDINGS) if self.history.steps else []
 
-    def holds(self, finding: Finding) -> bool:
+    def holds(self, symptom: Symptom) -> bool:
         """Whether what was found is still true at the last step."""
-        return finding.rule(self.history) is not None
+        return symptom.rule(self.history) is not None
 
-    def _ask(self, rules: Iterable[Rule]) -> list[Finding]:
-        known = {finding.rule for finding in self.findings}
+    def _ask(self, rules: Iterable[Rule]) -> list[Symptom]:
+        known = {symptom.rule for symptom in self.symptoms}
         asked = [(rule, rule(self.history)) for rule in rules if rule not in known]
         step = self.history.steps[-1]["step"]
-        new = [Finding(rule, step, text) for rule, text in asked if text is not None]
-        self.findings += new
+        new = [Symptom(rule, step, text) for rule, text in asked if text is not None]
+        self.symptoms += new
         return new
 
 
@@ -100,13 +100,13 @@ class Health:
     def end(self) -> None:
         """Say what only a complete run can show, such as that it has learned nothing."""
         self._announce(self.watch.end())
-        if self.watch.findings:
-            names = [f"{finding.name} (step {finding.step})" for finding in self.watch.findings]
+        if self.watch.symptoms:
+            names = [f"{symptom.name} (step {symptom.step})" for symptom in self.watch.symptoms]
             self.say(f"warnings of this run: {', '.join(names)}; `python -m grpo.explain RUN` says more")
 
-    def _announce(self, findings: Iterable[Finding]) -> None:
-        for finding in findings:
-            self.say(f"warning: {finding}. To do: {advice(finding.rule)}")
+    def _announce(self, symptoms: Iterable[Symptom]) -> None:
+        for symptom in symptoms:
+            self.say(f"warning: {symptom}. To do: {advice(symptom.rule)}")
 
     def _check_rewards(self, metrics: Mapping[str, float]) -> None:
         """End the run when a built-in reward stays unscorable. A user's own function may skip what it likes."""

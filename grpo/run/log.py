@@ -12,7 +12,7 @@ from grpo.config.options import AnyConfig
 from grpo.errors import redact
 from grpo.run.glossary import check_names
 from grpo.run.metrics import Window, outcome_of
-from grpo.run.step_bar import StepBar, describe
+from grpo.run.step_bar import StepBar, describe, longest_phase
 from grpo.run.trackers import Tracker, open_tracker
 from grpo.schema import Completion, Group, Prompt
 from grpo.storage import failpoint, is_at, write_atomically
@@ -37,7 +37,7 @@ class Log:
         self.window = Window()
         self.metrics_path = run_dir / "metrics.jsonl"
         self.metrics: int | None = _continue_lines(self.metrics_path, first_step)
-        self.bar = StepBar(total_steps, first_step, config.disable_tqdm)
+        self.bar = StepBar(total_steps, first_step, config.disable_tqdm, config.logging_steps > 1)
         self.trackers: dict[str, Tracker] = {}
         for name in config.report_to:
             if name != "none":
@@ -87,7 +87,8 @@ class Log:
             self._track(name, tracker.scalars, self.step, means)
         if self.config.logging_steps > 1:
             what = "" if number == 1 else f", mean of {number}"
-            self.say(f"step {self.step} of {self.total_steps}{what}: {'  '.join(describe(means, is_wide=True))}")
+            text = "  ".join(describe(means, is_wide=True)) + longest_phase(means)
+            self.say(f"step {self.step} of {self.total_steps}{what}: {text}")
 
     def say(self, text: str) -> None:
         """Print a line on the terminal without breaking the progress bar."""
@@ -150,6 +151,7 @@ def completion_record(prompt: Prompt, completion: Completion) -> dict[str, Any]:
         "row": prompt.row,
         "question": prompt.columns.get("question"),
         "answer": prompt.columns.get("answer"),
+        "title": prompt.columns.get("title"),
         "prompt": prompt.text,
         "completion": completion.text,
         "finish_reason": completion.finish_reason,

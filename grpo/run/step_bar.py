@@ -36,10 +36,11 @@ UNLIMITED = 1000  # columns of a plain line
 class StepBar:
     """Shows the metrics of the last step, what the run waits for, and the time left."""
 
-    def __init__(self, total_steps: int, first_step: int, is_hidden: bool):
+    def __init__(self, total_steps: int, first_step: int, is_hidden: bool, has_lines: bool = False):
+        """has_lines: that the log prints lines of its own, so that plain ones would repeat them."""
         self.total, self.first, self.step = total_steps, first_step, first_step
         self.is_terminal = sys.stderr.isatty()
-        self.is_plain = not is_hidden and not self.is_terminal
+        self.is_plain = not is_hidden and not self.is_terminal and not has_lines
         self.metrics: Mapping[str, float] = {}
         self.phase, self.started, self.printed = "", time.monotonic(), 0.0
         is_bar_hidden = is_hidden or not self.is_terminal

@@ -125,6 +125,10 @@ class KnowledgeBase:
         found = [self.lookup(title) for title in dict.fromkeys(titles)]
         counts = Counter(lookup.how for lookup in found)
         examples = [lookup.wanted for lookup in found if lookup.how in ("search", "missing")]
+        is_stored: dict[str, bool] = {}
+        for lookup in found:
+            stored = lookup.titles if lookup.how in ("exact", "parts") else ()
+            is_stored |= dict.fromkeys(stored, True) | dict.fromkeys(lookup.missing, False)
         return Coverage(
             len(found),
             counts["exact"],
@@ -132,6 +136,8 @@ class KnowledgeBase:
             counts["search"],
             counts["missing"],
             tuple(examples[:NUM_EXAMPLES]),
+            len(is_stored),
+            tuple(title for title, stored in is_stored.items() if not stored),
         )
 
     def prepare_search(self) -> None:

@@ -34,7 +34,10 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How the titles of a data set were found: counts that add up to `total`, and a few titles that were not found."""
+    """How the titles of a data set were found: counts that add up to `total`, and a few titles that were not found.
+
+    num_parts: the titles that are joined in these, each counted once. missing_parts: those of them that are not there.
+    """
 
     total: int
     exact: int
@@ -42,6 +45,8 @@ class Coverage:
     search: int
     missing: int
     examples_missing: tuple[str, ...] = ()
+    num_parts: int = 0
+    missing_parts: tuple[str, ...] = ()
 
     @property
     def found(self) -> float:
@@ -51,5 +56,6 @@ class Coverage:
     def __str__(self) -> str:
         return (
             f"{self.found:.1%} of {self.total} titles found ({self.exact} exact, {self.parts} by parts), "
-            f"{self.search} guessed by search, {self.missing} missing"
+            f"{self.search} guessed by search, {self.missing} missing; "
+            f"of {self.num_parts} single titles {len(self.missing_parts)} missing"
         )

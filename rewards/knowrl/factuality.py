@@ -25,11 +25,12 @@ from knowledge.facts.claims import Decompose
 from knowledge.facts.clauses import subject_of_title
 from knowledge.facts.verdict import LABELS, Label, Question, Verdict, Verifier
 from knowledge.store.base import KnowledgeBase
-from knowledge.store.result import Lookup
+from knowledge.store.result import Lookup, Passage
 
 NUM_PASSAGES = 5  # evidence per fact, as in KnowRL
 NUM_THREADS = 4  # look-ups and searches at once
 MAX_FACT_CHARS = 120  # of a fact, where a score is explained
+MAX_PASSAGE_CHARS = 400  # of the passage that decided
 BASE, DECOMPOSER = "knowledge base", "decomposer"  # the services of this file
 PRIOR_FACTS = 3  # of `knowrl`: half of the credit is reached at this number of supported facts
 Formula = Callable[[Sequence[Label]], float]
@@ -75,10 +76,11 @@ def binary_rar(labels: Sequence[Label]) -> float:
 
 @dataclass(frozen=True)
 class FactVerdict:
-    """A fact of the text, and what the knowledge base says of it."""
+    """A fact of the text, what the knowledge base says of it, and the beginning of the passage that decided."""
 
     fact: str
     verdict: Verdict
+    passage: str = ""
 
     def __str__(self) -> str:
         fact = self.fact if len(self.fact) <= MAX_FACT_CHARS else self.fact[:MAX_FACT_CHARS] + "…"
@@ -112,7 +114,12 @@ class Factuality:
     def records(self) -> list[dict[str, str | None]]:
         """Return what a score holds about each fact; see grpo.schema.Score."""
         return [
-            {"fact": found.fact, "verdict": found.verdict.label, "passage": found.verdict.evidence}
+            {
+                "fact": found.fact,
+                "verdict": found.verdict.label,
+                "passage": found.verdict.evidence,
+                "text": found.passage or None,
+            }
             for found in self.facts
         ]
 
@@ -179,7 +186,7 @@ class FactualityMeter:
         except KnowledgeBusy as error:
             return self._unscored(f"{error.what}: {error.why}", {BASE: False})
         verdicts = await asyncio.wrap_future(self._queue.submit(questions)) if questions else []
-        return self._value(claims.facts, verdicts, found)
+        return self._value(questions, verdicts, found)
 
     def metrics(self) -> dict[str, float]:
         """Return the kb/* metrics of the completions since the last call, and start to count afresh."""
@@ -217,17 +224,18 @@ class FactualityMeter:
         title = " ".join(found.titles)
         return [(fact, self.base.search(f"{title} {fact}", NUM_PASSAGES, found.titles)) for fact in facts]
 
-    def _value(self, facts: Sequence[str], verdicts: Sequence[Verdict], found: Lookup) -> Factuality:
+    def _value(self, questions: Sequence[Question], verdicts: Sequence[Verdict], found: Lookup) -> Factuality:
         labels = [verdict.label for verdict in verdicts]
         counts = {label: labels.count(label) for label in LABELS}
-        self._count({"texts": 1, "facts": len(facts), **counts})
+        self._count({"texts": 1, "facts": len(questions), **counts})
         reason = "no facts stated"
-        if facts:
-            reason = f"{counts['supported']} of {len(facts)} facts supported, {counts['refuted']} refuted"
+        if questions:
+            reason = f"{counts['supported']} of {len(questions)} facts supported, {counts['refuted']} refuted"
         if found.how == "search":
             reason += f"; the title is not in the knowledge base, search guessed {', '.join(found.titles)}"
-        pairs = tuple(FactVerdict(fact, verdict) for fact, verdict in zip(facts, verdicts, strict=True))
-        return Factuality(self.formula(labels), pairs, reason, {BASE: True, DECOMPOSER: True})
+        pairs = zip(questions, verdicts, strict=True)
+        facts = tuple(FactVerdict(fact, verdict, _passage(verdict, passages)) for (fact, passages), verdict in pairs)
+        return Factuality(self.formula(labels), facts, reason, {BASE: True, DECOMPOSER: True})
 
     def _without_document(self, title: str) -> Factuality:
         reason = f"the title {title[:80]!r} is not in the knowledge base" if title.strip() else "the row names no title"
@@ -245,6 +253,12 @@ class FactualityMeter:
 
     async def _run(self, function: Callable, *arguments):
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+
+
+def _passage(verdict: Verdict, passages: Sequence[Passage]) -> str:
+    """Return the beginning of the passage that decided; "" if none did."""
+    text = next((passage.text for passage in passages if passage.id == verdict.evidence), "")
+    return text if len(text) <= MAX_PASSAGE_CHARS else text[:MAX_PASSAGE_CHARS] + "…"
 
 
 class VerdictQueue:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PROMPT_VERSION = "judge-1"
 MAX_CHARS = 2000  # of each text
 MAX_REPLY_TOKENS = 2048  # a reasoning model's thoughts included
+MAX_SHOWN = 120  # characters of a reply, where a score is explained
 NUM_ASKED = 2  # how often a judge is asked whose reply is no grade
 RULES = """\
 You grade answers to factual questions. The user message holds a question, one or more reference answers (each of them \
@@ -160,7 +161,13 @@ async def _converse(ask: "Callable[[Messages], Awaitable[ChatReply]]", messages:
             return Judgement(None, f"the judge: {reply.reason}")
         outcome = parse_grade(reply.text)
         if outcome:
-            return Judgement(outcome, f"the judge says {outcome}")
+            return Judgement(outcome, f"the judge says {outcome}: {_shown(reply.text)}")
         replies.append(reply.text[:200])
         messages = [*messages, {"role": "assistant", "content": replies[-1]}, {"role": "user", "content": ASK_AGAIN}]
-    return Judgement(None, f"the judge gave no verdict: {replies[0][:80]!r}, then {replies[1][:80]!r}")
+    return Judgement(None, f"the judge gave no verdict: {_shown(replies[0])}, then {_shown(replies[1])}")
+
+
+def _shown(reply: str) -> str:
+    """Quote the beginning of a judge's reply on one line."""
+    words = " ".join(printable(reply).split())
+    return repr(words if len(words) <= MAX_SHOWN else words[:MAX_SHOWN] + "…")

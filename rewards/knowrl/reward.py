@@ -17,6 +17,7 @@ looked up and no model is asked.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo.errors import CONFIG, PREFLIGHT, UserError
@@ -145,9 +146,9 @@ class Facts:
     """
 
     def __init__(self, options: Mapping[str, Any], formula: Formula, is_knowrls: bool = False):
-        self.base = KnowledgeBase.open(_knowledge_base(options))
-        self.verifier = _verifier(options, weigh_contradiction=not is_knowrls)
-        self.client = _decomposer_client(options)
+        self.base = KnowledgeBase.open(knowledge_base_path(options))
+        self.verifier = build_verifier(options, weigh_contradiction=not is_knowrls)
+        self.client = decomposer_client(options)
         self.missing_title = options["missing_title_policy"]
         self.max_unscored = options["max_unscored"]
         self.max_tokens = options["decomposer_max_tokens"]
@@ -193,7 +194,7 @@ class Facts:
             self.client.close()
 
 
-def check_decomposer(client: "ApiClient", max_tokens: int) -> None:
+def check_decomposer(client: "ApiClient", max_tokens: int) -> Claims:
     """Have a known text taken apart before the first step. Raise UserError (exit 3) if that yields no facts."""
 
     async def check(client: "ApiClient") -> Claims:
@@ -208,21 +209,24 @@ def check_decomposer(client: "ApiClient", max_tokens: int) -> None:
             "set decomposer_model to a model that follows instructions, or decomposer_max_tokens to leave it more room",
             PREFLIGHT,
         )
+    return claims
 
 
 def _is_slow(options: Mapping[str, Any]) -> bool:
     return options["judge"] == "api" or options["decomposer"] == "api" or options["verifier"] == "nli"
 
 
-def _decomposer_client(options: Mapping[str, Any]):
+def decomposer_client(options: Mapping[str, Any]) -> "ApiClient | None":
+    """Make the decomposer's client; None if rules take texts apart."""
     if options["decomposer"] == "rules":
         return None
-    from rewards.api.client import decomposer_client  # the SDK takes a second to import
+    from rewards.api import client  # the SDK takes a second to import
 
-    return decomposer_client(options)
+    return client.decomposer_client(options)
 
 
-def _verifier(options: Mapping[str, Any], weigh_contradiction: bool) -> Verifier:
+def build_verifier(options: Mapping[str, Any], weigh_contradiction: bool) -> Verifier:
+    """Build the configured verifier: `verifier: nli` asks a model, `verifier: lexical` compares words."""
     if options["verifier"] == "lexical":
         verifier = LexicalVerifier()
     else:
@@ -238,7 +242,8 @@ def _verifier(options: Mapping[str, Any], weigh_contradiction: bool) -> Verifier
     return CachedVerifier(verifier, options["verdict_cache"]) if options["verdict_cache"] else verifier
 
 
-def _knowledge_base(options: Mapping[str, Any]) -> str:
+def knowledge_base_path(options: Mapping[str, Any]) -> Path:
+    """Return where the knowledge base is. Raise UserError (exit 2) if nothing says so."""
     path = options["knowledge_base"] or os.environ.get("FACTSCORE_DB_PATH")
     if not path:
         raise UserError(
@@ -247,4 +252,4 @@ def _knowledge_base(options: Mapping[str, Any]) -> str:
             "build one with `python -m knowledge.build SOURCE OUT.db` and set knowledge_base: OUT.db",
             CONFIG,
         )
-    return path
+    return Path(path)

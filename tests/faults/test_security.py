@@ -117,7 +117,7 @@ def test_values_of_variables_that_the_configuration_names_are_secrets_whatever_t
     with ApiServer(default=fails(400, message=f"no {named['JUDGES_LOGIN']}")) as server:
         keys |= {"reward_funcs": ["correctness"], "judge_base_url": server.url, "max_unscored": 1.0}
         child = processes.train(write_config(tmp_path, chat_checkpoint, **keys), setup="talkative", **named)
-        assert child.code in (0, 3) and leaks(child, tmp_path) == [] and "more" not in child.stderr.split("canary")
+        assert child.code == 3 and leaks(child, tmp_path) == [] and "-and-more" not in child.stderr
     with ApiServer(default=says("A")) as server:
         config = write_config(tmp_path, chat_checkpoint, "told", **{**keys, "judge_base_url": server.url})
         child = processes.train(config, "max_steps=2", setup="talkative", **named)
@@ -170,6 +170,11 @@ def test_what_counts_as_a_secret(monkeypatch):
     monkeypatch.setenv("SHORT_KEY", "abc")
     monkeypatch.setenv("LONG_KEY", " abcdefgh ")
     assert redact("abc abcdefgh abcdefghi") == "abc [LONG_KEY] [LONG_KEY]i"
+    monkeypatch.setenv("LONGER_KEY", "abcdefgh-and-more")
+    assert redact("abcdefgh-and-more") == "[LONGER_KEY]"
+    monkeypatch.setenv("LONG_KEY", 'ab"cdéfgh')
+    assert redact(json.dumps({"x": 'ab"cdéfgh'})) == redact(json.dumps({"x": 'ab"cdéfgh'}, ensure_ascii=False))
+    assert redact(json.dumps('ab"cdéfgh')) == '"[LONG_KEY]"'
 
 
 # --- checkpoints and tokenizers that are traps ---------------------------------------------------------------------
@@ -232,6 +237,33 @@ def test_a_checkpoint_that_is_a_trap_is_refused_and_nothing_runs(model, name, tm
     with pytest.raises(UserError) as caught:
         load_decoder(model, Build(None, False, torch.float32, "cpu"))
     assert caught.value.exit_code == 3 and str(model) in str(caught.value) and not (tmp_path / "pwned").exists()
+
+
+IMPOSSIBLE = [
+    *({name: value} for name in ("hidden_size", "vocab_size", "num_hidden_layers") for value in (0, -32, 32.5, "9")),
+    *({name: 10**15} for name in ("hidden_size", "vocab_size", "intermediate_size", "num_hidden_layers", "head_dim")),
+    *({"num_attention_heads": value} for value in (0, -4, 3, None)),
+    *({"num_key_value_heads": value} for value in (3, -2, "2")),
+    *({"head_dim": value} for value in (7, -8)),
+    *({"rms_norm_eps": value} for value in ("x", None, float("nan"), -1.0)),
+    *({"max_position_embeddings": value} for value in (0, -1, "a", 10**15)),
+    *({"rope_parameters": {"rope_type": "default", "rope_theta": value}} for value in (0, -1, "x", float("nan"), None)),
+    {"rope_parameters": [1]},
+    {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 0}},
+    {"rope_parameters": {"rope_type": ["default"]}},
+    {"tie_word_embeddings": "maybe"},
+    {"mlp_bias": [1]},
+]
+
+
+@pytest.mark.parametrize("change", IMPOSSIBLE, ids=str)
+def test_a_config_of_impossible_numbers_is_refused_at_once(model, change):
+    """Before anything is allocated: a billion layers would take an hour, and a size of -1 an internal error."""
+    path = model / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(UserError) as caught:
+        load_decoder(model, Build(None, False, torch.float32, "cpu"))
+    assert caught.value.exit_code == 3 and str(model) in str(caught.value)
 
 
 def test_a_tokenizer_with_code_of_its_own_is_refused(model, tmp_path):

@@ -255,6 +255,13 @@ def test_what_the_registry_does_not_have(tmp_path, registry, chat_checkpoint, na
     assert part in str(error.value) and error.value.exit_code == 3
 
 
+def test_a_registered_name_without_its_registry_is_explained(tmp_path, chat_checkpoint, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as error:
+        examples(chat_checkpoint, tmp_path, "dataset=knowrl_coldstart")
+    assert "dataset_dir" in error.value.fix and error.value.exit_code == 3
+
+
 def test_a_row_without_the_columns_of_its_entry_is_named(tmp_path, registry, chat_checkpoint):
     (registry / "talk.json").write_text(json.dumps([{"conversations": []}]))
     with pytest.raises(UserError, match=r"talk.json: row 1 does not have the columns"):

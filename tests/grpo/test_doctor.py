@@ -10,7 +10,11 @@ from making import write_chat_checkpoint, write_rows
 
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
-from grpo.doctor import Doctor, main
+from grpo.doctor import main
+from grpo.doctor.case import Case
+from grpo.doctor.machine import machine
+from grpo.doctor.model import check_disk
+from grpo.doctor.model import model as describe
 from grpo.errors import CONFIG, PREFLIGHT
 from grpo.train import train
 
@@ -46,22 +50,25 @@ def test_a_healthy_config(config, capsys, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     code, found = examine(capsys, config)
     assert code == 0 and all(finding["ok"] for finding in found.values())
-    assert list(found) == ["config", "machine", "output", "trackers", "model", "data", "rewards", "memory"]
-    assert "4 prompts" in found["data"]["text"] and "GB" in found["memory"]["text"]
+    assert list(found) == [
+        *("config", "machine", "output", "trackers", "data", "model", "tokenizer", "prompts", "prompt", "math"),
+        *("memory", "sample", "steps", "cost"),
+    ]
+    assert "4 prompts" in found["prompts"]["text"] and "GB" in found["memory"]["text"]
     assert sorted(tmp_path.rglob("*")) == before
     assert main([str(config)]) == 0
-    assert capsys.readouterr().out.count("ok    ") == 8
+    assert capsys.readouterr().out.count("ok    ") == 14
 
 
 def test_flags_and_keys_may_stand_in_any_order(config, capsys):
     code, found = examine(capsys, "--memory-gb", 80, "--max_samples", 3, "--config", config, "beta=0.1")
-    assert code == 0 and "3 prompts" in found["data"]["text"] and "of 80.0 GB" in found["memory"]["text"]
+    assert code == 0 and "3 prompts" in found["prompts"]["text"] and "of 80.0 GB" in found["memory"]["text"]
 
 
 def test_on_a_gpu_it_says_what_computes(monkeypatch):
-    monkeypatch.setattr("grpo.doctor.choose_device", torch.device)
+    monkeypatch.setattr("grpo.doctor.case.choose_device", torch.device)
     monkeypatch.setattr("grpo.device.ops.triton_problem", lambda: "Triton is not installed")
-    assert "torch's own operations (Triton is not installed)" in Doctor(TrainConfig(device="cuda"), None).machine()
+    assert "torch's own operations (Triton is not installed)" in machine(Case(TrainConfig(device="cuda")))
 
 
 def test_each_fault_is_found(config, capsys, tmp_path):
@@ -69,14 +76,15 @@ def test_each_fault_is_found(config, capsys, tmp_path):
     (tmp_path / "run" / "old").write_text("")
     code, found = examine(capsys, config, "reward_funcs=[correctness]", "judge=offline", "answer_field=reply")
     assert code == CONFIG and not found["output"]["ok"] and "not empty" in found["output"]["text"]
-    assert not found["data"]["ok"] and "reply" in found["data"]["text"]
-    assert found["model"]["ok"]
+    assert found["data"]["ok"] is False and "reply" in found["data"]["text"]
+    assert found["model"]["ok"] and found["correctness"]["ok"] is None
 
     weights = next((tmp_path / "model").glob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:1000])
     code, found = examine(capsys, config, "overwrite_output_dir=true")
     assert code != 0 and not found["model"]["ok"]
-    assert not found["memory"]["ok"] and "could not be" in found["memory"]["text"]
+    assert found["memory"]["ok"] is None and "could not be" in found["memory"]["text"]
+    assert found["prompts"]["ok"] and found["math"]["ok"]
 
     shutil.rmtree(tmp_path / "model")
     write_chat_checkpoint(tmp_path / "model")
@@ -96,7 +104,7 @@ def test_it_says_what_ends_an_answer(config, capsys, tmp_path):
         changes = {"eos_token_id": 0} if name == "config.json" else {"eos_token": "<|endoftext|>"}
         path.write_text(json.dumps(raw | changes))
     _, found = examine(capsys, config)
-    assert "an answer ends with <|im_end|> or <|endoftext|>" in found["model"]["text"]
+    assert "an answer ends with <|im_end|> or <|endoftext|>" in found["tokenizer"]["text"]
 
 
 @pytest.mark.parametrize("keys", [["lora_r=8"], ["lora_r=0"]])
@@ -106,9 +114,9 @@ def test_the_size_of_a_checkpoint_is_that_of_its_tensors(config, capsys, tmp_pat
     for number in (1, 2):
         keys = [*keys, f"output_dir={tmp_path / str(number)}", f"model_name_or_path={model}", "max_steps=1"]
         settings, _ = load_config(config, [*keys, "disable_tqdm=true", "report_to=none"])
-        doctor = Doctor(settings, None)
-        doctor.model()
-        counted = doctor._check_disk(doctor.policy.model, model if number == 2 else None)
+        case = Case(settings)
+        describe(case)
+        counted = check_disk(case, model if number == 2 else None)
         train(settings)
         capsys.readouterr()
         model = tmp_path / str(number) / "final"

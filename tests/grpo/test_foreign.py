@@ -110,6 +110,7 @@ def test_each_key_without_a_meaning_is_named_once_with_what_happens_instead(tmp_
         ("finetuning_type: freeze", "finetuning_type: freeze is not available"),
         ("quantization_bit: 4", "quantization_bit: 4 is not available"),
         ("use_dora: true", "use_dora: true is not available"),
+        ("generation_kwargs: {min_p: 0.1}", "generation_kwargs: {'min_p': 0.1} is not available"),
     ],
 )
 def test_what_would_change_the_result_is_refused(tmp_path, text, part):
@@ -190,6 +191,11 @@ gradient_checkpointing_kwargs: {use_reentrant: false}
     assert (config.math_reward_correct, config.reward_weights) == (2.0, (0.5,))
     assert (config.eval_steps, config.logging_steps, config.judge_model, config.wandb_project) == (7, 3, "gpt", "p")
     assert len(notices) == 1 and "gradient_checkpointing_kwargs is not used" in notices[0]
+
+
+def test_a_section_without_keys_says_nothing(tmp_path):
+    assert load(tmp_path, "training:\n  # learning_rate: 1\nlogging: {}\n")
+    assert "unknown key trainig" in why(tmp_path, "trainig:\n")
 
 
 def test_a_dotted_name_on_the_command_line_is_a_key_in_sections(tmp_path):

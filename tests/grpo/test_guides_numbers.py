@@ -147,6 +147,7 @@ OFFLINE = [
     "verifier=lexical",
     "reward_funcs=[format]",
     "eval_size=0",
+    "eval_reward_funcs=null",
     "system_prompt=null",
 ]
 

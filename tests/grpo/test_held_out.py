@@ -21,7 +21,7 @@ class Policy:
         self.evaluation.run = SimpleNamespace(path=folder, ranks=SimpleNamespace(**vars(ALONE), is_main=True))
         self.evaluation.prompts, self.evaluation.data_hash = [None] * 10, data_hash
         self.num_measured = 0
-        self.evaluation.measure = lambda: self.measure(right)
+        self.evaluation.measure = lambda step: self.measure(right)
 
     def measure(self, right):
         self.num_measured += 1
@@ -79,7 +79,7 @@ def test_a_damaged_measurement_is_made_anew(tmp_path, content):
 
 def test_without_held_out_questions_there_is_nothing(tmp_path):
     policy = Policy(tmp_path, "", 3)
-    policy.evaluation.measure = dict
+    policy.evaluation.measure = lambda step: {}
     assert policy.evaluation.before(0) == policy.evaluation.before(4) == {}
     assert not (tmp_path / "evaluation.json").exists() and "done" in policy.evaluation.comparison({}, {})
 

@@ -128,8 +128,9 @@ def test_what_counts_since_the_start_is_taken_as_it_is():
 
 
 def test_trackers_get_the_means_and_the_names_that_the_user_chose(tmp_path, modules, monkeypatch):
-    monkeypatch.setenv("WANDB_API_KEY", "k")
-    monkeypatch.setenv("SWANLAB_MODE", "offline")
+    """They go before the services' own variables."""
+    for variable, value in (("WANDB_API_KEY", "k"), ("SWANLAB_MODE", "offline"), ("WANDB_PROJECT", "b")):
+        monkeypatch.setenv(variable, value)
     keys = {"wandb_project": "a", "wandb_entity": "team", "swanlab_project": "0123", "project": "p", "run_name": "1e5"}
     steps(configured(tmp_path, report_to="wandb,swanlab,trackio", **keys), 4)
     for module in modules.values():

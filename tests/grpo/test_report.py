@@ -18,6 +18,7 @@ from grpo.report.answers import flips
 from grpo.report.page import render, show_seconds
 from grpo.run.plot import MAX_POINTS, Line, running_mean, svg_plot, thin
 from grpo.run.record import read_record
+from knowledge.build import main as build_knowledge_base
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} $x^2$ \x1b[31m \u202e & \" '"
 NEVER_CLOSED = {"meta", "br", "img", "link", "input", "path", "use"}
@@ -212,6 +213,24 @@ def test_flips_of_held_out_questions_come_first(tmp_path):
     assert "Of 3 questions that were asked twice: 2 wrong → refused." in " ".join(page_of(folder).text.split())
 
 
+def test_a_fact_is_shown_with_the_passage_that_decided(tmp_path):
+    rows = [{"title": "Mira", "text": "Mira Tolan was born in Orsen. " * 3}, {"title": "Dash", "text": "A joiner."}]
+    source = write_rows(tmp_path / "source.jsonl", rows)
+    build_knowledge_base([str(source), str(tmp_path / "kb.db")])
+    folder = write_run(tmp_path / "run")
+    (folder / "config.resolved.yaml").write_text(f"knowledge_base: {tmp_path / 'kb.db'}\n")
+    found = [
+        {"fact": "Mira was born in Velda", "verdict": "refuted", "passage": "Mira#0"},
+        {"fact": "Mira plays", "verdict": "unknown", "passage": "Nobody#7"},
+    ]
+    write_answers(folder, 40, answer(0, -1.0, facts={"mine": found}))
+    text = " ".join(page_of(folder).text.split())
+    assert "Mira was born in Velda: refuted Mira#0: Mira Tolan was born in Orsen." in text
+    assert "Mira plays: unknown Nobody#7" in text
+    (tmp_path / "kb.db").write_bytes(b"no database")
+    assert "Mira was born in Velda: refuted Mira#0" in " ".join(page_of(folder).text.split())
+
+
 def test_wilsons_interval():
     """Wilson, 1927: 10 of 20 gives 0.299 to 0.701."""
     assert wilson_interval(0.5, 20) == pytest.approx((0.2993, 0.7007), abs=1e-4)
@@ -248,7 +267,7 @@ def test_secrets_stay_out_of_the_page(tmp_path, monkeypatch):
 def test_the_command_writes_the_page_into_the_run(tmp_path, capsys):
     folder = write_run(tmp_path / "run")
     main([str(folder)])
-    assert str(folder / "report.html") in capsys.readouterr().out
+    assert str(folder / "report.html") in capsys.readouterr().err
     assert (folder / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     done = run_command("grpo.report", folder, "--output", tmp_path / "other.html")
     assert done.returncode == 0 and (tmp_path / "other.html").exists()

@@ -42,7 +42,7 @@ def watched(num_steps: int = 40, config=None, prompt: str = "", end: bool = True
         watch.check(step, metrics)
     if end:
         watch.end()
-    return {finding.rule.__name__: finding for finding in watch.findings}
+    return {symptom.rule.__name__: symptom for symptom in watch.symptoms}
 
 
 def late(before, after, begin: int = 20):
@@ -103,8 +103,8 @@ CASES = {
 @pytest.mark.parametrize("rule", [rule.__name__ for rule in (*RULES, *ENDINGS)])
 def test_a_rule_recognises_its_failure_and_no_other(rule):
     (failing, step, words), sound = CASES[rule]
-    finding = watched(50, **failing)[rule]
-    assert finding.step == step and words in finding.text
+    symptom = watched(50, **failing)[rule]
+    assert symptom.step == step and words in symptom.text
     assert rule not in watched(50, **sound)
 
 
@@ -152,7 +152,7 @@ def test_stage_1_learns_if_its_loss_falls():
         watch = Watch()
         for step in range(1, 31):
             watch.check(step, {"loss": loss(step), "grad_norm": 1.0, "step_time": 1.0})
-        return [finding.rule.__name__ for finding in watch.end()]
+        return [symptom.rule.__name__ for symptom in watch.end()]
 
     assert of_stage_1(lambda step: 3 / step) == [] and of_stage_1(flat) == ["learned_nothing"]
 
@@ -161,8 +161,8 @@ def test_an_alarm_is_raised_once_and_may_pass():
     watch = Watch()
     for step in range(1, 31):
         watch.check(step, {**HEALTHY, "reward": 1.0, "frac_reward_zero_std": 0.9 if step < 10 else 0.1})
-    (finding,) = watch.findings
-    assert finding.step == 5 and finding.rule is rules.no_signal and not watch.holds(finding)
+    (symptom,) = watch.symptoms
+    assert symptom.step == 5 and symptom.rule is rules.no_signal and not watch.holds(symptom)
 
 
 @pytest.mark.parametrize("metrics", [{}, {"reward": math.nan}, {"rewards/format/mean": math.nan}])
@@ -223,4 +223,4 @@ def watched_again(folder: Path) -> set[str]:
     watch = Watch()
     for metrics in read_record(folder).steps:
         watch.check(metrics["step"], metrics)
-    return {finding.rule.__name__ for finding in watch.findings}
+    return {symptom.rule.__name__ for symptom in watch.symptoms}

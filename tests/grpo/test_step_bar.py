@@ -140,3 +140,9 @@ def test_the_next_commands_can_be_typed_as_they_stand(capsys, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     say_next("x", ["y"])
     assert capsys.readouterr().err == ""
+
+
+def test_a_log_that_prints_lines_needs_no_plain_ones(capsys):
+    bar = StepBar(5, 0, is_hidden=False, has_lines=True)
+    bar.advance(METRICS)
+    assert capsys.readouterr().err == ""

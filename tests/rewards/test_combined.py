@@ -229,6 +229,8 @@ def test_a_reward_is_slow_if_it_waits_for_a_model(base, monkeypatch):
 def test_the_details_of_a_score_count_facts_by_verdict(grade):
     score, _ = grade("combined", "wrong", f"{SUPPORTED} {REFUTED} {UNKNOWN} Mira Tolan worked as a weaver.", "Quent")
     assert score.details == {"factuality": 1 / 7, "facts": 4, "supported": 2, "refuted": 1} and score.outcome == "wrong"
+    assert [fact["verdict"] for fact in score.facts].count("supported") == 2 and len(score.facts) == 4
+    assert all(fact["fact"] in score.reason and fact["passage"] in (None, "Mira Tolan#0") for fact in score.facts)
     assert score.value == pytest.approx(-1 + 1 / 7)
     assert grade("combined", "correct", SUPPORTED, "Velda")[0].details == {}  # nothing was looked up
     assert (
@@ -370,7 +372,7 @@ def test_scoring_a_file_by_a_preset_reports_each_of_its_rewards(base, tmp_path, 
     main(["--reward", "knowrl_v2", str(rows), *settings])
     said = capsys.readouterr()
     assert json.loads(said.out)["rewards"] == {"format": 1.0, "combined_v2": 2.0}
-    assert said.err.splitlines()[-2:] == [
+    assert said.err.splitlines()[:2] == [
         "format: 1 of 1 rows scored, mean +1.000",
         "combined_v2: 1 of 1 rows scored, mean +2.000",
     ]

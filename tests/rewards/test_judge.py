@@ -28,20 +28,42 @@ GRADES = {
         *('{"grade": "A", "reason": "It is not B."}', '{"judge_says": "A"}', '{"grade": "A"'),
         *("<think>B</think>A", "<think>\nB? No.\n</think>\n\nA", "It is B. No.\n</think>\nA"),
         *("A\n\nThe answer matches the reference.", "A: The answer matches.", "A\n\nIt is correct."),
+        *(
+            "The answer is: A",
+            "评判：正确",
+            "判定结果：A",
+            "最终评分：A",
+            "对",
+            "A<|im_end|>",
+            "Here is my grade:\n\nA",
+        ),
+        *("A - the candidate matches", "【A】", "Judgement：A", "Grade:\nA", "**Verdict**:\n\n**CORRECT**", "[A]"),
         "Grade: A\nReason: the reference says so, B would be unfair.",
         "The candidate says Paris, as the reference does.\nGrade: A",
     ],
     "wrong": [
         *("B", "b", "B.", "  B\n", "INCORRECT", "incorrect", "Incorrect.", "WRONG", "B: INCORRECT", "B（错误）"),
+        *("错", "回答不正确", "B - wrong city", "B — it says Rome", "Final grade:\nB"),
         *("错误", "不正确", "回答错误", "Grade: B", '{"grade": "B"}', "B\nThe reference says 1962."),
     ],
     "refused": [
         *("C", "c", "C.", "\r\nC\r\n", "NOT_ATTEMPTED", "not_attempted", "Not_Attempted.", "NOT ATTEMPTED"),
         *("not attempted.", "NOT-ATTEMPTED", "NotAttempted", "C: NOT_ATTEMPTED", "C (NOT ATTEMPTED)", "C（未作答）"),
+        *("未尝试回答", "C – no attempt"),
         *("未尝试", '{"grade": "NOT_ATTEMPTED"}', "**C**"),
     ],
 }
 NO_GRADES = [
+    *(
+        "A - B",
+        "A – no, B",
+        "The reason:\nA",
+        "Grade:\nA\nGrade:\nB",
+        "Grade:\nNot A",
+        "不对",
+        "对错",
+        "Here is A",
+    ),
     *("", " ", ".", "..", "D", "1", "А", "AA", "AB", "UNCORRECT", "null", "true", "{}", "[]", "❌ A", "≠A", "A?"),
     *("A B", "A/B", "A or B", "A, B or C?", "A\nB", "CORRECT INCORRECT", "A: INCORRECT", "B (correct)", "A（错误）"),
     *("NOT CORRECT", "not correct.", "Not A", "Grade: not A", "Grade: A or B", "Partially correct", "不完全正确"),
@@ -108,6 +130,13 @@ def test_a_reply_that_is_no_verdict_is_asked_for_once_more(monkeypatch):
             "content": "This is a correct answer.",
         }
         assert server.requests[0].body["temperature"] == 0
+
+
+def test_the_judges_own_words_are_in_the_reason(monkeypatch):
+    with ApiServer(says("B\nThe reference says 1962,\x1b and not 1963. " + "x" * 200)) as server:
+        (verdict,) = verdicts(judge_of(server, monkeypatch), ("q", "x", ["y"]))
+    assert verdict.reason.startswith("the judge says wrong: 'B The reference says 1962, and not 1963. xxx")
+    assert len(verdict.reason) < 160
 
 
 def test_two_replies_that_are_no_verdict_are_unscorable(monkeypatch):

@@ -9,7 +9,7 @@ import rewards
 from grpo.errors import PREFLIGHT, UserError
 from knowledge.build import main as build
 from rewards.registry import build_rewards
-from rewards.score import main, score_rows
+from rewards.score import main, means_table, score_rows
 from rewards.scorer import Scorer
 
 ROWS = [
@@ -90,12 +90,35 @@ def test_the_command_writes_a_file_or_stdout_and_tells_the_means(tmp_path, capsy
     source.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
     main(["--reward", "exact,format", str(source), "--output", str(out)])
     said = capsys.readouterr()
-    assert (
-        "exact: 3 of 4 rows scored, mean +0.667" in said.err and "format: 4 of 4 rows scored, mean -0.500" in said.err
-    )
+    table = [line.split() for line in said.err.splitlines()[:3]]
+    assert table == [
+        ["reward", "scored", "mean", "lowest", "highest"],
+        ["exact", "3", "of", "4", "+0.667", "+0.000", "+1.000"],
+        ["format", "4", "of", "4", "-0.500", "-1.000", "+1.000"],
+    ]
     assert said.out == "" and [json.loads(line) for line in out.read_text().splitlines()] == graded(
         ROWS, "exact", "format"
     )
     main(["--reward", "math", str(source), "math_reward_no_answer=-0.25"])
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["rewards"]["math"] for line in lines] == [-0.25, -0.25, -0.25, None]
+
+
+def test_the_table_says_where_nothing_could_be_scored():
+    assert "0 of 2 no scorable row" in " ".join(means_table([{"exact": None}, {"exact": None}]).split())
+
+
+def test_a_row_explains_itself(tmp_path):
+    """Its facts come with their verdicts and the passages that decided."""
+    source = tmp_path / "source.jsonl"
+    source.write_text(json.dumps({"title": "Mira", "text": "Mira was born in Velda. " + "She slept. " * 100}))
+    build([str(source), str(tmp_path / "kb.db")])
+    offline = ["judge=offline", "decomposer=rules", "verifier=lexical", f"knowledge_base={tmp_path / 'kb.db'}"]
+    row = {"completion": "<think>Mira was born in Velda.</think><answer>Orun</answer>", "title": "Mira"}
+    (tmp_path / "in.jsonl").write_text(json.dumps(row | {"question": "Where?", "answer": "Velda"}))
+    main(["--reward", "knowrl", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out.jsonl"), *offline])
+    found = json.loads((tmp_path / "out.jsonl").read_text())
+    (fact,) = found["facts"]["combined"]
+    assert (fact["fact"], fact["verdict"], fact["passage"]) == ("Mira was born in Velda", "supported", "Mira#0")
+    assert fact["text"].startswith("Mira was born in Velda. She slept.") and len(fact["text"]) == 401
+    assert "does not say velda" in found["reasons"]["combined"] and found["title"] == "Mira"

@@ -1,0 +1,103 @@
+"""What the checks work on, and what comes of each."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from grpo.config.options import AnyConfig, TrainConfig
+from grpo.data.rows import Row
+from grpo.device.distributed import choose_device
+from grpo.errors import describe, escape, redact
+from grpo.model.decoder import Decoder, ModelConfig
+from grpo.schema import Prompt
+from rewards.registry import expand
+from rewards.services import Checkup
+
+Value = TypeVar("Value")
+
+
+@dataclass
+class Case:
+    """A configuration, and what the checks have found so far; None: not found, or not yet.
+
+    memory_gb: of the GPU to count for, if it is not that of this machine. missing_titles: the file to write them to.
+    """
+
+    config: AnyConfig
+    memory_gb: float | None = None
+    missing_titles: Path | None = None
+    start: AnyConfig | None = None  # it names model and tokenizer: stage 1's config if stage 1 has to run first
+    rows: list[Row] | None = None  # of stage 2's data
+    num_held_out: int = 0  # questions
+    folder: Path | None = None  # of the checkpoint
+    shape: ModelConfig | None = None  # of the model
+    model: Decoder | None = None  # without weights; its files fit it
+    tokenizer: Any = None
+    prompts: list[Prompt] | None = None
+    num_examples: int | None = None  # of stage 1
+    longest: int | None = None  # tokens of the longest prompt with its completion
+    checkups: dict[str, Checkup] = field(default_factory=dict)  # of the services
+
+    def __post_init__(self) -> None:
+        self.start = self.start or self.config
+
+    @cached_property
+    def device(self) -> torch.device:
+        return torch.device("cuda") if self.memory_gb else choose_device(self.config.device)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The configuration as rewards take it."""
+        return asdict(self.config)
+
+    @property
+    def rewards(self) -> list[str]:
+        """The names of all rewards, those of held-out questions too."""
+        if not isinstance(self.config, TrainConfig):
+            return []
+        names = [*self.config.reward_funcs, *(self.config.eval_reward_funcs or ())]
+        return list(dict.fromkeys(expand(names)))
+
+
+Check = Callable[[Case], str]
+
+
+class NotChecked(Exception):
+    """A check that needs what an earlier one has not found. It is no fault of its own."""
+
+
+def need(value: Value | None, what: str) -> Value:
+    """Return the value. Raise NotChecked if it is not known."""
+    if value is None:
+        raise NotChecked(f"not checked: {what} could not be")
+    return value
+
+
+@dataclass
+class Finding:
+    """The result of one check: what it found, or what is wrong and how to correct it. ok is None if it was not made."""
+
+    name: str
+    ok: bool | None
+    text: str
+    exit_code: int = 0
+
+    def line(self) -> str:
+        status = {True: "ok  ", False: "FAIL", None: "--  "}[self.ok]
+        indented = self.text.replace("\n", "\n" + " " * 22)
+        return escape(redact(f"{status}  {self.name:14}  {indented}"))
+
+
+def find(name: str, check: Check, case: Case) -> Finding:
+    """Make one check. Whatever it raises is its finding."""
+    try:
+        return Finding(name, True, check(case))
+    except NotChecked as reason:
+        return Finding(name, None, str(reason))
+    except Exception as error:
+        code, text = describe(error)
+        return Finding(name, False, text, code)

@@ -1,0 +1,121 @@
+"""Check everything that can fail later in a run, without training.
+
+  python -m grpo.doctor CONFIG [key=value ...] [--json] [--memory-gb N] [--missing-titles FILE]
+
+CONFIG is that of stage 2, or of stage 1 alone. Checks the configuration, the machine, the output directory, trackers,
+the data of both stages, the checkpoint, the tokenizer, each reward, each service (by a question that it is asked),
+memory and a few generated tokens, and counts what the run will take. Prints one line per check; no fault hides another.
+The exit code is that of the first failure.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from grpo.config.entries import split_arguments
+from grpo.config.load import examine_config
+from grpo.config.options import AnyConfig, SftConfig, TrainConfig
+from grpo.data.questions import Questions
+from grpo.doctor import data, machine, model, plan
+from grpo.doctor.case import Case, Check, Finding, find
+from grpo.doctor.rewards import reward_checks
+from grpo.errors import CONFIG, redact
+from grpo.progress import say_next
+
+
+def checks(case: Case) -> Iterator[tuple[str, Check]]:
+    """Yield the checks of a configuration, in order: each may use what earlier ones found."""
+    config = case.config
+    yield "machine", machine.machine
+    yield "output", machine.output
+    yield "trackers", machine.trackers
+    if isinstance(config, SftConfig):
+        yield from stage1_checks(case)
+    else:
+        yield from stage2_checks(case)
+
+
+def stage1_checks(case: Case) -> Iterator[tuple[str, Check]]:
+    """Yield what is checked of a stage 1 alone."""
+    if case.config.toy_world:
+        return  # the run itself makes model and data
+    yield "model", model.model
+    yield "tokenizer", model.tokenizer
+    yield "data", data.conversations
+    yield "prompt", data.prompt
+    yield "memory", model.memory_plan
+    yield "sample", model.sample
+    yield "steps", plan.steps
+
+
+def stage2_checks(case: Case) -> Iterator[tuple[str, Check]]:
+    """Yield what is checked of a stage 2, and of the stage 1 that runs before it."""
+    config = case.config
+    if config.cold_start:
+        yield "stage 1", model.stage1
+    if config.toy_world:
+        return  # the run itself makes model, data and knowledge base
+    yield "data", data.questions
+    if Questions.held_out(config):
+        yield "held-out data", data.held_out
+    yield "model", model.model
+    yield "tokenizer", model.tokenizer
+    if isinstance(case.start, SftConfig):
+        yield "stage 1 data", data.conversations
+    yield "prompts", data.prompts
+    yield "prompt", data.prompt
+    yield from reward_checks(case)
+    yield "memory", model.memory_plan
+    yield "sample", model.sample
+    yield "steps", plan.steps
+    yield "cost", plan.cost
+
+
+def examine(case: Case) -> Iterator[Finding]:
+    """Make the checks and yield each finding."""
+    for name, check in checks(case):
+        yield find(name, check, case)
+
+
+def read_config(path: str, overrides: Sequence[str]) -> tuple[AnyConfig | None, list[Finding]]:
+    """Read a configuration as that of the stage which it fits better. Each mistake in it is a finding."""
+    as_stage2, as_stage1 = (examine_config(path, overrides, kind) for kind in (TrainConfig, SftConfig))
+    config, notices, problems = min(as_stage2, as_stage1, key=lambda read: len(read[2]))
+    if problems:
+        return config, [Finding("config", False, problem, CONFIG) for problem in problems]
+    stage = "stage 1" if isinstance(config, SftConfig) else "stage 2"
+    return config, [Finding("config", True, "; ".join([f"{path} is complete ({stage})", *notices]))]
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m grpo.doctor",
+        usage="%(prog)s CONFIG [key=value ...] [--json] [--memory-gb N] [--missing-titles FILE]",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--json", action="store_true", help="print all findings as JSON")
+    parser.add_argument("--memory-gb", type=float, metavar="N", help="count memory for a GPU of N GB")
+    parser.add_argument(
+        "--missing-titles", type=Path, metavar="FILE", help="write the titles that are not in the knowledge base"
+    )
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    arguments, rest = make_parser().parse_known_args(argv)
+    config, findings = read_config(*split_arguments(rest))
+    if config is not None:
+        findings += examine(Case(config, arguments.memory_gb, arguments.missing_titles))
+    if arguments.json:
+        print(redact(json.dumps([asdict(finding) for finding in findings])))
+    else:
+        for finding in findings:
+            print(finding.line())
+        if all(finding.ok is not False for finding in findings):
+            command = "grpo.sft" if isinstance(config, SftConfig) else "grpo.train"
+            say_next("the config is ready", [command, *rest], [command, "--help"])
+    return next((finding.exit_code for finding in findings if finding.ok is False), 0)

@@ -1,0 +1,99 @@
+"""The data of both stages: questions, conversations, their duplicates, and how a prompt is rendered."""
+
+from collections import Counter
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+from grpo.config.options import SftConfig
+from grpo.data.prompts import ChatEncoder
+from grpo.data.questions import Questions, load_prompts, load_rows
+from grpo.data.rows import Row
+from grpo.doctor.case import Case, need
+from grpo.sft import load_examples, load_stage1
+
+MAX_SHOWN = 3  # examples of duplicates
+
+
+def questions(case: Case) -> str:
+    """Read the questions to train on."""
+    config = case.config
+    case.rows = load_rows(config, (), Questions.to_train(config))
+    return "; ".join([f"{len(case.rows)} questions in {config.dataset_id_or_path}", *_duplicates(case.rows)])
+
+
+def held_out(case: Case) -> str:
+    """Read the held-out questions, and look for those that are trained on as well."""
+    rows = load_rows(case.config, (), Questions.held_out(case.config))
+    case.num_held_out = len(rows)
+    found = [f"{len(rows)} questions", *_duplicates(rows)]
+    if case.rows is not None:
+        trained = {_normal(row) for row in case.rows}
+        known = [row for row in rows if _normal(row) in trained]
+        if known:
+            found.append(f"warning: {len(known)} of them are trained on as well, such as {_shown(known)}")
+    return "; ".join(found)
+
+
+def _duplicates(rows: Sequence[Row]) -> list[str]:
+    """Say how many questions are there more than once, and how many of these with different answers."""
+    count = Counter(map(_normal, rows))
+    repeated = [row for row in rows if count[_normal(row)] > 1]
+    first = list({_normal(row): row for row in reversed(repeated)}.values())
+    if not first:
+        return ["none of them twice"]
+    answers: dict[str, set[str]] = {}
+    for row in repeated:
+        answers.setdefault(_normal(row), set()).add(str(row.columns.get("answer")))
+    num_different = sum(len(found) > 1 for found in answers.values())
+    surplus = len(repeated) - len(first)
+    return [f"warning: {surplus} are repetitions, {num_different} of them with another answer: {_shown(first)}"]
+
+
+def _normal(row: Row) -> str:
+    return " ".join(row.question.casefold().split())
+
+
+def _shown(rows: Sequence[Row]) -> str:
+    return ", ".join(repr(row.question[:60]) for row in rows[:MAX_SHOWN])
+
+
+def prompts(case: Case) -> str:
+    """Render and encode all prompts."""
+    config, notes = case.config, []
+    shape, tokenizer = need(case.shape, "the model"), need(case.tokenizer, "the tokenizer")
+    need(case.rows, "the data")
+    policy = SimpleNamespace(model=SimpleNamespace(config=shape), tokenizer=tokenizer)
+    case.prompts, _ = load_prompts(config, policy, (), Questions.to_train(config), notes.append)
+    lengths = sorted(len(prompt.ids) for prompt in case.prompts)
+    median = lengths[len(lengths) // 2]
+    case.longest = lengths[-1] + config.max_completion_length
+    found = f"{len(lengths)} prompts of {lengths[0]} to {lengths[-1]} tokens, half of them up to {median}"
+    return "; ".join([found, *notes])
+
+
+def prompt(case: Case) -> str:
+    """Show the first prompt as the model sees it."""
+    first = need(case.prompts, "the prompts")[0]
+    return f"of row {first.row + 1}, {len(first.ids)} tokens:\n{first.text}"
+
+
+def conversations(case: Case) -> str:
+    """Read and encode stage 1's data: that of its own config, or of the stage 1 that runs first."""
+    config = case.config if isinstance(case.config, SftConfig) else load_stage1(case.config)[0]
+    shape, tokenizer = need(case.shape, "the model"), need(case.tokenizer, "the tokenizer")
+    max_length = min(config.max_length, shape.max_positions)
+    examples, num_cut, num_left_out = load_examples(config, ChatEncoder(tokenizer), max_length)
+    lengths = sorted(len(group.prompt.ids) + len(group.completions[0].ids) for group in examples)
+    texts = Counter((group.prompt.text, group.completions[0].text) for group in examples)
+    case.num_examples = len(examples)
+    if isinstance(case.config, SftConfig):
+        case.longest, case.prompts = lengths[-1], [group.prompt for group in examples]
+    found = [
+        f"{len(examples)} answers in {config.dataset_id_or_path}",
+        f"with their prompts {lengths[0]} to {lengths[-1]} tokens",
+    ]
+    if num_cut or num_left_out:
+        found.append(f"warning: {num_cut} are cut at {max_length} tokens, {num_left_out} more are left out")
+    surplus = len(examples) - len(texts)
+    found.append(f"warning: {surplus} are repetitions" if surplus else "none of them twice")
+    return "; ".join(found)

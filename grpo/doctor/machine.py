@@ -1,0 +1,44 @@
+"""What a run needs of its machine: a device, a directory of its own, room on the disk."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+
+from grpo.device import ops
+from grpo.doctor.case import Case
+from grpo.errors import UserError
+from grpo.run.run_dir import holds_a_run
+from grpo.run.trackers import check_trackers
+
+
+def machine(case: Case) -> str:
+    if case.device.type == "cuda" and not case.memory_gb:
+        device = ops.describe(case.device)
+    else:
+        device = f"{torch.get_num_threads()} CPU threads"
+    return f"Python {sys.version.split()[0]}, torch {torch.__version__}, {device}"
+
+
+def output(case: Case) -> str:
+    config, path = case.config, Path(case.config.output_dir)
+    may_hold_a_run = config.resume_from_checkpoint or config.overwrite_output_dir
+    if holds_a_run(path) and not may_hold_a_run:
+        raise UserError(
+            f"{path} is not empty",
+            "it holds another run",
+            "set resume_from_checkpoint=true, overwrite_output_dir=true or another output_dir",
+        )
+    return f"{path}: {free_disk(case) / 1e9:.1f} GB free"
+
+
+def free_disk(case: Case) -> int:
+    """Return the bytes that are free where the run will write."""
+    path = Path(case.config.output_dir).resolve()
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    return shutil.disk_usage(existing).free
+
+
+def trackers(case: Case) -> str:
+    return check_trackers(case.config)

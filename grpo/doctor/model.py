@@ -1,0 +1,167 @@
+"""The model of a run, from the headers of its files alone: does it fit together, onto the disk, into memory?"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from safetensors import safe_open
+
+from grpo.data.prompts import eos_ids, turn_end
+from grpo.device.draw import SamplingParams, hash_seed
+from grpo.doctor.case import Case, NotChecked, need
+from grpo.doctor.machine import free_disk
+from grpo.errors import PREFLIGHT, STORAGE, UserError
+from grpo.model.decoder import Decoder
+from grpo.model.lora import Build
+from grpo.model.policy import check_vocabulary, choose_dtype, find_parts, load_encoder, load_for_inference, lora_spec
+from grpo.model.weights import read_config, tensor_slots
+from grpo.run import memory
+from grpo.sampling.sampler import Sampler
+from grpo.sft import is_done, load_stage1
+
+CHECKPOINT_COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written once more
+MAX_MISFITS = 8  # tensors to name in a message
+SAMPLE_TOKENS = 8
+
+
+def stage1(case: Case) -> str:
+    """Find out where the model comes from, if the config names a stage 1."""
+    config = case.config
+    first, _ = load_stage1(config)
+    if is_done(first, config.cold_start):
+        final = Path(first.output_dir) / "final"
+        case.start = replace(config, model_name_or_path=str(final), adapter_name_or_path=None)
+        return f"done: {final}"
+    case.start = first
+    return f"{config.cold_start} runs first, from {first.model_name_or_path or 'scratch'} into {first.output_dir}"
+
+
+def model(case: Case) -> str:
+    """Compare the weights' files with the model's config, and checkpoints with the disk."""
+    config = case.config
+    template = config.chat_template or case.start.chat_template
+    case.start = replace(case.start, chat_template=template, chat_template_kwargs=config.chat_template_kwargs)
+    parts = find_parts(case.start)
+    case.folder = parts.model
+    case.shape = read_config(case.folder)
+    lora, dtype = lora_spec(config), choose_dtype(config.torch_dtype, case.device)
+    decoder = Decoder(case.shape, Build(lora, lora is None, dtype, "meta"))
+    problems = list(misfits(decoder, case.folder))
+    if problems:
+        raise UserError(
+            f"the weights in {case.folder} do not fit its config.json",
+            "; ".join(problems[:MAX_MISFITS]),
+            "download the checkpoint again",
+            PREFLIGHT,
+        )
+    case.model = decoder
+    checkpoint_bytes = check_disk(case, parts.adapter)
+    num_weights = sum(tensor.numel() for tensor in tensor_slots(decoder).values())
+    num_trained = sum(parameter.numel() for parameter in decoder.parameters())
+    share = num_trained / (num_weights + num_trained) if lora else 1.0
+    return (
+        f"{decoder.config.family}, {num_weights / 1e9:.3f}B weights, {num_trained / 1e6:.1f}M trained ({share:.2%}); "
+        f"a checkpoint takes {checkpoint_bytes / 1e9:.2f} GB"
+    )
+
+
+def check_disk(case: Case, start: Path | None) -> int:
+    """Check that the checkpoints fit on the disk; return the bytes of one.
+
+    start: the adapter to start from; every checkpoint holds it as well, stacked on the new one.
+    """
+    decoder = case.model
+    trained = sum(master.nbytes for master in decoder.parameters())
+    one = CHECKPOINT_COPIES * trained
+    if decoder.build.lora is not None:
+        one += trained + (sum(path.stat().st_size for path in start.glob("*.safetensors")) if start else 0)
+    number = (case.config.save_total_limit or 1) + 1  # the new one is complete before an old one is removed
+    free = free_disk(case)
+    if free < number * one:
+        raise UserError(
+            "the disk is too small for the checkpoints",
+            f"{number} of {one / 1e9:.2f} GB, {free / 1e9:.2f} GB free",
+            "lower save_total_limit, or set output_dir to another disk",
+            STORAGE,
+        )
+    return one
+
+
+def tokenizer(case: Case) -> str:
+    """Load the tokenizer, and say which tokens end an answer, the chat template's first."""
+    folder = need(case.folder, "the model")
+    case.tokenizer = load_encoder(case.start).tokenizer
+    if case.model is not None:
+        check_vocabulary(case.tokenizer, case.model)
+    first = turn_end(case.tokenizer)
+    ends = sorted(eos_ids(folder, case.tokenizer), key=lambda token: token != first)
+    names = case.tokenizer.convert_ids_to_tokens(ends)
+    return f"{len(case.tokenizer)} tokens; an answer ends with {' or '.join(map(str, names))}"
+
+
+def memory_plan(case: Case) -> str:
+    """Plan memory as the run does: weights first, then the cache, then micro-batches in what is left."""
+    decoder, config, longest = need(case.model, "the model"), case.config, need(case.longest, "the prompts")
+    reference = None
+    if getattr(config, "beta", 0) and not config.lora_r:
+        reference = Decoder(decoder.config, Build(None, False, decoder.build.dtype, "meta"))
+    size = int(case.memory_gb * 1e9) if case.memory_gb else memory.free_bytes(case.device)
+    no_batch = memory.Budget(0, "none", 0)
+    num_sequences = 0
+    if hasattr(config, "num_generations"):
+        weights = memory.account(decoder, 0, 0, no_batch, reference).total
+        wanted = config.max_num_seqs or config.per_device_train_batch_size * config.gradient_accumulation_steps
+        num_sequences = memory.choose_num_sequences(decoder, wanted, longest, size - weights)
+    with_cache = memory.account(decoder, num_sequences, longest, no_batch, reference).total
+    budget = memory.choose_budget(
+        decoder,
+        longest,
+        size - with_cache,
+        config.max_tokens_per_micro_batch,
+        config.gradient_checkpointing,
+        case.device.type,
+    )
+    needed = memory.account(decoder, num_sequences, longest, budget, reference)
+    plan = (
+        f"{needed} of {size / 1e9:.1f} GB: {num_sequences} sequences at once, "
+        f"micro-batches of {budget.tokens} tokens, recomputing {budget.recompute}"
+    )
+    if needed.total > size:
+        raise UserError(
+            "the run does not fit into memory",
+            plan,
+            "lower max_completion_length, max_num_seqs or lora_r",
+            PREFLIGHT,
+        )
+    return plan
+
+
+def sample(case: Case) -> str:
+    """Load the weights, and generate a few tokens."""
+    first = need(case.prompts, "the prompts")[0]
+    if case.memory_gb:
+        raise NotChecked("not checked: the GPU is not here")
+    free, size = memory.free_bytes(case.device), sum(file.stat().st_size for file in case.folder.glob("*.safetensors"))
+    if size > free:
+        raise NotChecked(f"not checked: the weights take {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
+    policy = load_for_inference(case.start, case.device)
+    sampling = SamplingParams(SAMPLE_TOKENS, temperature=0.0)
+    sampler = Sampler(policy.model, policy.eos_ids, 1)
+    ((completion,),) = sampler.sample([first.ids], 1, sampling, [hash_seed(0)])
+    return f"{len(completion.ids)} tokens: {policy.decode(completion)!r}"
+
+
+def misfits(model: Decoder, folder: Path) -> Iterator[str]:
+    """Yield each difference between the headers of a checkpoint's files and the tensors of the model."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in tensor_slots(model).items()}
+    found = set()
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            for name in file.keys():
+                found.add(name)
+                shape = tuple(file.get_slice(name).get_shape())
+                if name in wanted and shape != wanted[name]:
+                    yield f"{name} has shape {shape}, wanted {wanted[name]}"
+    for name in wanted:
+        if name not in found:
+            yield f"missing {name}"

@@ -1,0 +1,71 @@
+"""The rewards of a run, and each service that they use: every fault under its own name."""
+
+from collections.abc import Iterator
+
+from grpo.doctor.case import Case, Check, need
+from grpo.errors import PREFLIGHT, UserError
+from knowledge.store.base import KnowledgeBase
+from rewards.knowrl.factuality import titles_of
+from rewards.knowrl.reward import knowledge_base_path
+from rewards.registry import NEED_JUDGE, NEED_KNOWLEDGE, build_rewards
+from rewards.services import SERVICES, services_of
+
+MAX_SHOWN = 3  # titles in a message
+LOWEST_COVERAGE = 0.5  # of the titles; below it the doctor warns
+
+
+def reward_checks(case: Case) -> Iterator[tuple[str, Check]]:
+    """Yield a check for each reward and for each service."""
+    for name in case.rewards:
+        yield name, lambda case, name=name: reward(case, name)
+    for name in services_of(case.rewards):
+        yield name, lambda case, name=name: service(case, name)
+        if name == "knowledge base":
+            yield "titles", titles
+
+
+def reward(case: Case, name: str) -> str:
+    """Build a reward, unless services have to be there for that, and look for its columns."""
+    needs = ("answer",) * (name in NEED_JUDGE) + ("title",) * (name in NEED_KNOWLEDGE)
+    if not needs:
+        (built,) = build_rewards([name], case.options)
+        needs = built.needs
+    if not needs:
+        return "needs nothing"
+    rows = need(case.rows, "the data")
+    if any(row.columns.get("unanswerable") is not None for row in rows):  # to decline is right there
+        needs = tuple(column for column in needs if column != "answer")
+    missing = [column for column in needs if all(row.columns.get(column) is None for row in rows)]
+    if missing:
+        raise UserError(
+            f"the reward {name} needs the column {' and '.join(missing)}",
+            f"the columns of {case.config.dataset_id_or_path} are {', '.join(rows[0].columns)}",
+            " ".join(f"set {column}_field" for column in missing),
+            PREFLIGHT,
+        )
+    empty = sum(any(row.columns.get(column) in (None, "") for column in needs) for row in rows)
+    found = f"needs {' and '.join(needs)}"
+    return f"{found}; warning: {empty} of {len(rows)} rows lack one" if empty else found
+
+
+def service(case: Case, name: str) -> str:
+    case.checkups[name] = SERVICES[name](case.options)
+    return case.checkups[name].text
+
+
+def titles(case: Case) -> str:
+    """Look all titles of the data up, and write those that are missing to a file if one is named."""
+    rows = need(case.rows, "the data")
+    need(case.checkups.get("knowledge base"), "the knowledge base")
+    with KnowledgeBase.open(knowledge_base_path(case.options)) as base:
+        found = base.coverage([titles_of(row.columns.get("title")) for row in rows])
+    text = str(found)
+    if case.missing_titles is not None:
+        case.missing_titles.write_text("".join(f"{title}\n" for title in found.missing_parts), encoding="utf-8")
+        text += f"; written to {case.missing_titles}"
+    elif found.missing_parts:
+        shown = ", ".join(found.missing_parts[:MAX_SHOWN])
+        text += f", such as {shown} (--missing-titles FILE writes all of them)"
+    if found.found < LOWEST_COVERAGE:
+        text = f"warning: missing_title_policy is {case.config.missing_title_policy}; {text}"
+    return text

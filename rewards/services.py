@@ -1,0 +1,114 @@
+"""Check each service that rewards use by itself, so that no fault hides another: the doctor does.
+
+    for name in services_of(["format", "combined"]):         # judge, knowledge base, decomposer, verifier
+        print(name, SERVICES[name](options).text)
+
+A check costs one question at most. It raises UserError as the run would: exit 2 or 3, with what to correct.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpo.errors import PREFLIGHT, UserError
+from rewards.registry import NEED_JUDGE, NEED_KNOWLEDGE, expand
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """What a service said: the text for people, and of one with a price what one question took.
+
+    tokens: of the prompt and of the reply. prices: US dollars per million of these.
+    """
+
+    text: str
+    seconds: float = 0.0
+    tokens: tuple[int, int] = (0, 0)
+    prices: tuple[float, float] = (0.0, 0.0)
+
+
+def services_of(rewards: Sequence[str]) -> list[str]:
+    """Return the names of the services that rewards or presets of these names use."""
+    names = set(expand(rewards))
+    services = ["judge"] if names & set(NEED_JUDGE) else []
+    return services + (["knowledge base", "decomposer", "verifier"] if names & set(NEED_KNOWLEDGE) else [])
+
+
+def check_judge(options: Mapping[str, Any]) -> Checkup:
+    """Have a known answer judged."""
+    from rewards.knowrl.correctness import build_judge
+
+    judge = build_judge(options)
+    try:
+        started = time.perf_counter()
+        judge.check_sync()
+        if options["judge"] == "offline":
+            return Checkup("rules, offline: for tests and toy worlds")
+        return _checkup(judge.client, "it grades a right answer as correct", started)
+    finally:
+        judge.close()
+
+
+def check_decomposer(options: Mapping[str, Any]) -> Checkup:
+    """Have a known text taken apart."""
+    from rewards.knowrl import reward
+
+    client = reward.decomposer_client(options)
+    if client is None:
+        return Checkup("rules, offline: for tests and toy worlds")
+    try:
+        started = time.perf_counter()
+        claims = reward.check_decomposer(client, options["decomposer_max_tokens"])
+        facts = "; ".join(claims.facts)
+        return _checkup(client, f"of {reward.KNOWN_TEXT[0]!r} it makes: {facts}", started)
+    finally:
+        client.close()
+
+
+def check_verifier(options: Mapping[str, Any]) -> Checkup:
+    """Load the entailment model, which checks its labels on known sentences."""
+    from rewards.knowrl.reward import build_verifier
+
+    started = time.perf_counter()
+    verifier = build_verifier({**options, "verdict_cache": None}, weigh_contradiction=True)
+    if options["verifier"] == "lexical":
+        return Checkup("words, offline: for tests and toy worlds")
+    where = f"{options['nli_model']} on {verifier.device}"
+    return Checkup(f"{where}; loaded in {time.perf_counter() - started:.1f} s")
+
+
+def check_knowledge_base(options: Mapping[str, Any]) -> Checkup:
+    """Read every byte of the knowledge base."""
+    from knowledge.store.base import KnowledgeBase
+    from knowledge.verify import verify
+    from rewards.knowrl.reward import knowledge_base_path
+
+    path = knowledge_base_path(options)
+    KnowledgeBase.open(path).close()
+    found = verify(path)
+    if found.problems:
+        fix = "fetch or build it again"
+        raise UserError(f"{path} is damaged: {found.problems[0]}", "; ".join(found.problems[1:4]), fix, PREFLIGHT)
+    index = "with" if found.has_index else "without"
+    text = f"{path}: {found.owner} file, {found.documents:,} documents, {found.passages:,} passages, {index} an index"
+    return Checkup("; ".join([f"{text}; sound", *found.warnings]))
+
+
+SERVICES: dict[str, Callable[[Mapping[str, Any]], Checkup]] = {
+    "judge": check_judge,
+    "knowledge base": check_knowledge_base,
+    "decomposer": check_decomposer,
+    "verifier": check_verifier,
+}
+
+
+def _checkup(client: Any, result: str, started: float) -> Checkup:
+    """Describe the one question that a client was asked."""
+    endpoint, metrics = client.endpoint, client.metrics()
+    count = {name.partition("/")[2]: int(number) for name, number in metrics.items()}
+    calls = max(count["calls"], 1)
+    seconds = (time.perf_counter() - started) / calls
+    text = f"{endpoint.model} at {endpoint.base_url}, {seconds:.1f} s a call; {result}"
+    tokens = count["prompt_tokens"] // calls, count["completion_tokens"] // calls
+    return Checkup(text, seconds, tokens, endpoint.prices)

@@ -1,0 +1,200 @@
+"""The doctor names every fault by itself: of the config, both stages' data, each reward and each service."""
+
+import json
+
+import pytest
+from api_server import ApiServer, fails, says
+from making import write_rows
+
+from grpo.doctor import main
+from knowledge.build import SkipLog, build
+from knowledge.store.source import Source
+
+FACTS = "- Paris is the capital of France.\n- Paris lies on the Seine."
+QUESTIONS = [
+    {"question": "Where is Velda?", "answer": "Orun", "title": "Velda;Orun"},
+    {"question": "Where is Tane?", "answer": "Kesh", "title": "Tane"},
+    {"question": "where is  tane?", "answer": "Marrin", "title": "Tane;Nowhere"},
+    {"question": "Where is Velda?", "answer": "Orun", "title": "Velda;Orun"},
+]
+
+
+@pytest.fixture
+def base(tmp_path):
+    source = write_rows(tmp_path / "source.jsonl", [{"title": t, "text": f"{t} is a town."} for t in ("Velda", "Orun")])
+    build(Source(source), tmp_path / "kb.db", SkipLog(source, strict=True))
+    return tmp_path / "kb.db"
+
+
+@pytest.fixture
+def keys(tmp_path, chat_checkpoint, base, monkeypatch):
+    """Of a healthy config of KnowRL; the servers are still to be named."""
+    monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "canary-key")
+    monkeypatch.setenv("OPENAI_API_KEY_FACTSCORE", "canary-key")
+    return {
+        "model_name_or_path": str(chat_checkpoint),
+        "dataset_id_or_path": str(write_rows(tmp_path / "data.jsonl", QUESTIONS)),
+        "output_dir": str(tmp_path / "run"),
+        "report_to": ["none"],
+        "reward_funcs": ["knowrl"],
+        "knowledge_base": str(base),
+        "verifier": "lexical",
+        "judge_model": "judge-model",
+        "decomposer_model": "facts-model",
+        "judge_base_url": "http://127.0.0.1:9/v1",
+        "decomposer_base_url": "http://127.0.0.1:9/v1",
+        "num_generations": 2,
+        "per_device_train_batch_size": 4,
+        "max_completion_length": 16,
+        "max_steps": 10,
+    }
+
+
+def examine(capsys, tmp_path, keys, *argv):
+    path = tmp_path / "run.yaml"
+    path.write_text(json.dumps(keys))
+    code = main([str(path), *map(str, argv), "--json"])
+    findings = json.loads(capsys.readouterr().out)
+    return code, {finding["name"]: finding for finding in findings}, findings
+
+
+def failed(findings) -> list[str]:
+    return [finding["name"] for finding in findings if finding["ok"] is False]
+
+
+def test_a_healthy_config_tells_what_its_services_said(keys, tmp_path, capsys):
+    with ApiServer(default=says("A")) as judge, ApiServer(default=says(FACTS)) as decomposer:
+        keys |= {"judge_base_url": judge.url, "decomposer_base_url": decomposer.url, "judge_prices": [1000, 2000]}
+        code, found, findings = examine(capsys, tmp_path, keys)
+        assert code == 0 and not failed(findings) and len(judge.requests) == len(decomposer.requests) == 1
+    text = {name: finding["text"] for name, finding in found.items()}
+    assert "judge-model" in text["judge"] and "grades a right answer as correct" in text["judge"]
+    assert "Paris lies on the Seine" in text["decomposer"] and "facts-model" in text["decomposer"]
+    assert "2 documents" in text["knowledge base"] and "sound" in text["knowledge base"]
+    assert "1 of 4" not in text["titles"] and "of 4 single titles 2 missing, such as Tane, Nowhere" in text["titles"]
+    assert (
+        "1 are repetitions" not in text["data"] and "2 are repetitions, 1 of them with another answer" in text["data"]
+    )
+    assert text["prompt"].endswith("<|im_start|>user\nWhere is Velda?<|im_end|>\n<|im_start|>assistant\n")
+    assert text["sample"].startswith("8 tokens: ")
+    assert "10 steps of 4 completions" in text["steps"] and "the largest has" in text["steps"]
+    # 40 calls of 10 + 2 tokens at 1000 and 2000 dollars per million
+    assert "judge: 40 calls at most" in text["cost"] and "$0.56" in text["cost"]
+    assert "set decomposer_prices" in text["cost"] and "api_deadline_s = 120 s" in text["cost"]
+
+
+def test_five_faults_have_five_names(keys, tmp_path, capsys, monkeypatch):
+    """Keys of both services, the knowledge base, the data's column, and the output directory."""
+    monkeypatch.delenv("OPENAI_API_KEY_JUDGE")
+    monkeypatch.delenv("OPENAI_API_KEY_FACTSCORE")
+    write_rows(tmp_path / "data.jsonl", [{"question": "Where?", "title": "Velda"}])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "old").touch()
+    code, found, findings = examine(capsys, tmp_path, keys | {"knowledge_base": str(tmp_path / "none.db")})
+    assert failed(findings) == ["output", "combined", "judge", "knowledge base", "decomposer"] and code == 2
+    assert "OPENAI_API_KEY_JUDGE" in found["judge"]["text"]
+    assert "OPENAI_API_KEY_FACTSCORE" in found["decomposer"]["text"]
+    assert "no such file" in found["knowledge base"]["text"] and "answer" in found["combined"]["text"]
+    assert not any("Error:" in finding["text"] for finding in findings)  # no AttributeError in the wake of a fault
+
+
+def test_faults_of_the_config_hide_no_others(keys, tmp_path, capsys):
+    keys = keys | {"learning_rat": 1, "temperature": -1, "model_name_or_path": str(tmp_path / "none")}
+    write_rows(tmp_path / "data.jsonl", [{"title": "Velda"}])
+    with ApiServer(default=fails(401)) as judge, ApiServer(default=says("I cannot do that.")) as decomposer:
+        keys |= {"judge_base_url": judge.url, "decomposer_base_url": decomposer.url}
+        code, found, findings = examine(capsys, tmp_path, keys)
+    assert failed(findings) == ["config", "config", "data", "model", "judge", "decomposer"] and code == 2
+    assert (
+        found["cost"]["ok"] is None
+        and "401" in found["judge"]["text"]
+        and "does not work as a decomposer" in found["decomposer"]["text"]
+    )
+
+
+def test_every_fault_of_every_reward(keys, tmp_path, capsys):
+    write_rows(tmp_path / "data.jsonl", [{"question": "Where?"}])
+    (tmp_path / "mine.py").write_text("def brief(completions, **columns):\n    return 1 / 0\n")
+    names = ["math", "exact", "nobody:knows", f"{tmp_path}/mine.py:none", "correctness"]
+    code, found, findings = examine(capsys, tmp_path, keys | {"reward_funcs": names, "judge": "offline"})
+    assert failed(findings) == names and found["judge"]["ok"] and code == 3
+
+
+def test_a_damaged_knowledge_base_is_found_by_every_byte(keys, base, tmp_path, capsys):
+    whole = bytearray(base.read_bytes())
+    whole[-3000] ^= 1
+    base.write_bytes(whole)
+    _, found, _ = examine(capsys, tmp_path, keys | {"judge": "offline", "decomposer": "rules"})
+    assert found["knowledge base"]["ok"] is False and "changed since it was built" in found["knowledge base"]["text"]
+    assert found["titles"]["ok"] is None and found["judge"]["ok"] and found["decomposer"]["ok"]
+
+
+def test_the_missing_titles_go_to_a_file(keys, tmp_path, capsys):
+    titles = tmp_path / "missing.txt"
+    keys |= {"judge": "offline", "decomposer": "rules"}
+    code, found, _ = examine(capsys, tmp_path, keys, "--missing-titles", titles)
+    assert code == 0 and titles.read_text() == "Tane\nNowhere\n" and "written to" in found["titles"]["text"]
+
+
+def test_held_out_questions_that_are_trained_on(keys, tmp_path, capsys):
+    held = write_rows(tmp_path / "held.jsonl", [QUESTIONS[0], {"question": "New?", "answer": "a", "title": "b"}])
+    keys |= {"judge": "offline", "decomposer": "rules", "eval_dataset_id_or_path": str(held)}
+    code, found, _ = examine(capsys, tmp_path, keys)
+    assert code == 0 and "1 of them are trained on as well" in found["held-out data"]["text"]
+
+
+CONVERSATIONS = [
+    {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"{n}."}]}
+    for n in (1, 2, 3, 3)
+]
+
+
+@pytest.fixture
+def stage1(tmp_path, chat_checkpoint):
+    return {
+        "model_name_or_path": str(chat_checkpoint),
+        "dataset_id_or_path": str(write_rows(tmp_path / "rows.jsonl", CONVERSATIONS)),
+        "output_dir": str(tmp_path / "cold"),
+        "report_to": ["none"],
+        "max_length": 64,
+        "per_device_train_batch_size": 2,
+    }
+
+
+def test_a_config_of_stage_1_alone(stage1, tmp_path, capsys):
+    code, found, _ = examine(capsys, tmp_path, stage1)
+    assert code == 0 and "(stage 1)" in found["config"]["text"]
+    assert list(found) == [
+        *("config", "machine", "output", "trackers", "model", "tokenizer", "data", "prompt", "memory", "sample"),
+        "steps",
+    ]
+    assert "4 answers" in found["data"]["text"] and "1 are repetitions" in found["data"]["text"]
+    assert found["steps"]["text"].startswith("6 steps of 2 answers") and "1?" in found["prompt"]["text"]
+
+
+def test_faults_of_stage_1_alone(stage1, tmp_path, capsys):
+    write_rows(tmp_path / "rows.jsonl", [{"question": "1?"}])
+    code, found, findings = examine(capsys, tmp_path, stage1 | {"learning_rat": 1, "report_to": ["wandb"]})
+    assert failed(findings) == ["config", "trackers", "data"] and code == 2
+    assert "is not a conversation" in found["data"]["text"] and found["memory"]["ok"] is None
+
+
+def test_stage_1_before_stage_2_is_examined_too(keys, stage1, tmp_path, capsys):
+    (tmp_path / "cold.yaml").write_text(json.dumps(stage1))
+    keys |= {"judge": "offline", "decomposer": "rules", "cold_start": str(tmp_path / "cold.yaml")}
+    del keys["model_name_or_path"]
+    code, found, _ = examine(capsys, tmp_path, keys)
+    assert code == 0 and "runs first" in found["stage 1"]["text"] and "4 answers" in found["stage 1 data"]["text"]
+    write_rows(tmp_path / "rows.jsonl", [{"question": "1?"}])
+    code, found, findings = examine(capsys, tmp_path, keys)
+    assert failed(findings) == ["stage 1 data"] and found["sample"]["ok"] and code == 3
+
+
+def test_the_exit_code_is_that_of_the_first_failure_and_what_was_not_checked_has_none(keys, tmp_path, capsys):
+    keys |= {"judge": "offline", "decomposer": "rules", "model_name_or_path": str(tmp_path / "none")}
+    code, _, findings = examine(capsys, tmp_path, keys)
+    assert code == 3 and failed(findings) == ["model"]
+    assert all(finding["exit_code"] == 0 for finding in findings if finding["ok"] is None)
+    assert main([str(tmp_path / "run.yaml")]) == 3
+    said = capsys.readouterr().out
+    assert said.count("FAIL") == 1 and "--    memory" in said and "not checked: the model could not be" in said
