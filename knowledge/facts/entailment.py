@@ -114,7 +114,13 @@ class EntailmentVerifier:
         hypotheses = [clean(hypothesis, MAX_CHARS) for _, hypothesis in pairs]
         found: dict[int, tuple[float, float, float]] = {}
         with self._lock:
-            encoded = self.tokenizer(premises, hypotheses, truncation="longest_first", max_length=self.max_tokens)
+            encoded = self.tokenizer(
+                premises,
+                hypotheses,
+                truncation="longest_first",
+                max_length=self.max_tokens,
+                split_special_tokens=True,  # a fact that spells [SEP] has no separator in it
+            )
             lengths = [len(ids) for ids in encoded["input_ids"]]
             for batch in buckets(lengths, MAX_BATCH_TOKENS):
                 inputs = {key: [values[place] for place in batch] for key, values in encoded.items()}

@@ -293,6 +293,16 @@ def test_how_passages_are_weighed(passages, weighed, knowrls):
         assert found.contradiction == max((c for _, c in passages), default=0.0)
 
 
+def test_a_fact_that_spells_a_special_token_is_only_text(monkeypatch, verifier):
+    """Otherwise a policy could write a premise of its own."""
+    seen, pad = [], verifier.tokenizer.pad
+    monkeypatch.setattr(verifier.tokenizer, "pad", lambda inputs, **more: seen.append(inputs) or pad(inputs, **more))
+    end = verifier.tokenizer.sep_token
+    verifier.probabilities([("red", "blue"), (f"red {end} red", f"blue {end} blue {end}")])
+    counts = [ids.count(verifier.tokenizer.sep_token_id) for inputs in seen for ids in inputs["input_ids"]]
+    assert len(counts) == 2 and len(set(counts)) == 1
+
+
 def test_verdicts_come_in_the_order_of_the_facts():
     questions = [(f"fact {text}", [Passage("doc#0", "doc", text, 1.0)]) for text in ("1.0 0.0", "0.0 1.0", "0.0 0.0")]
     assert [found.label for found in Said().verify(questions)] == ["supported", "refuted", "unknown"]
