@@ -34,7 +34,7 @@ _SHAPES: dict[type, Shape] = {
     value.Grid: "matrix",
 }
 _WORD = re.compile(
-    r"(?<!\\)\b[A-Za-z]{4,}|\\text|\\math|[^\x00-\x7f]|\\pm|\\mp|\.\.|dots|[~&|!%$,]|°|\\circ|[0-9]th|overline"
+    r"(?<!\\)\b[A-Za-z]{3,}|\\text|\\math|[^\x00-\x7f]|\\pm|\\mp|\.\.|dots|[~&|!%$,]|°|\\circ|[0-9]th|overline"
 )
 
 

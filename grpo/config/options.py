@@ -404,7 +404,8 @@ class ApiKeys:
     decomposer_max_tokens: int = key(4096, "Tokens of a decomposer's reply, thoughts included.", low=1)
     api_plain_http: bool = key(
         False,
-        "Allow http without encryption to private addresses (10.*, 172.16-31.*, 192.168.*, 100.64-127.*, fc00::/7). "
+        "Allow http without encryption to private addresses (10.*, 172.16-31.*, 192.168.*, 100.64-127.*, fc00::/7) "
+        "and to host names that stand for such addresses alone. "
         "Prompts, answers and keys are readable on the way.",
     )
 

@@ -25,8 +25,9 @@ THOUGHTS = (  # what begins a model's thoughts, and what ends them
 _FENCE = re.compile(r"```[\w-]*\s*?\n?(.*?)```", re.DOTALL)
 _MARK = re.compile(
     r"[*+]\s+|"  # Markdown: without the space, * begins a word in bold
-    r"[-–—•·・●▪◦‣]\s*|"
-    r"\(?\d{1,3}(?:[)、．]|\.(?!\d))\s*|\[\d{1,3}\]\s*"
+    r"[-–—•·・●▪◦‣→](?:\s*\[[ xX]\])?\s*|[①-⑳]\s*|"
+    r"[(（]?\d{1,3}(?:[)）、．]|\.(?!\d)|-(?=\s))\s*|\[\d{1,3}\]\s*|[a-z][.)]\s+|"
+    r"(?:[Ff]act|事实)\s*\d{1,3}\s*[.:：)]\s*"
 )
 _FACT_KEYS = ("fact", "text", "statement", "claim", "sentence", "content")
 _LIST_KEYS = ("facts", "atomic_facts", "statements", "claims")
@@ -102,7 +103,9 @@ def _from_json(text: str) -> list[str] | None:
     if start < 0 or "\n" in text[:start].strip() or _MARK.match(text):
         return None
     try:
-        data, _ = json.JSONDecoder().raw_decode(text, start)
+        data, end = json.JSONDecoder().raw_decode(text, start)
+        if isinstance(data, dict) and text[end:].lstrip().startswith("{"):  # an object per line
+            data = [json.loads(line) for line in text[start:].splitlines() if line.strip()]
     except (ValueError, RecursionError):
         return None
     return _entries(data)
@@ -111,6 +114,8 @@ def _from_json(text: str) -> list[str] | None:
 def _entries(data: Any) -> list[str] | None:
     """Return the texts of a JSON list, or of the list in a JSON object."""
     if isinstance(data, dict):
+        if data and all(key.isdigit() for key in data):
+            return _entries(list(data.values()))
         lists = [data[key] for key in _LIST_KEYS if isinstance(data.get(key), list)]
         if not lists:
             return [] if any(_says_none(key) for key in data) else None

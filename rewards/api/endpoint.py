@@ -5,6 +5,7 @@ never written down.
 """
 
 import ipaddress
+import logging
 import os
 import re
 import socket
@@ -24,6 +25,7 @@ PRIVATE_NETWORKS = [  # of homes, offices, clusters and VPNs
     ipaddress.ip_network(network)
     for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
 ]
+_log = logging.getLogger("rewards")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -148,7 +150,8 @@ def read_limits(options: Mapping[str, Any]) -> Limits:
 def check_url(name: str, url: str, plain_http: bool = False) -> None:
     """Allow https, and http to this machine, without user, query or link-local address; else raise UserError (exit 2).
 
-    plain_http: http is also allowed to the private addresses of a local network, written as numbers.
+    plain_http: http is also allowed to the private addresses of a local network, and to names that stand for nothing
+    else now. The log says so.
     """
     try:
         parts = urlsplit(url)
@@ -162,10 +165,12 @@ def check_url(name: str, url: str, plain_http: bool = False) -> None:
         raise UserError(
             f"{name} is not allowed",
             "over plain http, others on the way could read the prompts and the key",
-            "use https; or, for a machine of your own network, write its address (such as http://192.168.0.7:8000/v1) "
-            "and set api_plain_http=true",
+            "use https; or, for a machine of your own network (whose name must stand for private addresses alone, such "
+            "as 192.168.0.7), set api_plain_http=true",
             CONFIG,
         )
+    if parts.scheme == "http" and not _is_loopback(parts.hostname):
+        _log.warning("note: %s is %s: prompts, answers and the key travel unencrypted", name, url)
 
 
 def _problem_with(parts: SplitResult) -> str:
@@ -214,11 +219,19 @@ def _is_loopback(host: str) -> bool:
 
 
 def _is_private(host: str) -> bool:
-    """Tell whether a host is written as a private address, such as 10.0.0.5, 192.168.0.7 or fd00::7."""
+    """Tell whether a host is a private address, such as 10.0.0.5, 192.168.0.7 or fd00::7, or a name for such alone."""
     address = _address(host)
-    return address is not None and any(
-        address.version == network.version and address in network for network in PRIVATE_NETWORKS
-    )
+    addresses = [address] if address else _resolve(host)
+    return bool(addresses) and all(any(found in network for network in PRIVATE_NETWORKS) for found in addresses)
+
+
+def _resolve(host: str) -> list[Address]:
+    """Return all addresses of a name; none if it has none, or cannot be looked up."""
+    try:
+        found = socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError):
+        return []
+    return [ipaddress.ip_address(address.partition("%")[0]) for *_, (address, *_) in found]
 
 
 def _environment(*names: str) -> str:

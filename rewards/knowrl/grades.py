@@ -24,6 +24,7 @@ GRADES: dict[str, Outcome] = {  # in capitals, without spaces and the like
     "正确": "correct",
     "回答正确": "correct",
     "答案正确": "correct",
+    "对": "correct",
     "B": "wrong",
     "INCORRECT": "wrong",
     "WRONG": "wrong",
@@ -31,9 +32,13 @@ GRADES: dict[str, Outcome] = {  # in capitals, without spaces and the like
     "不正确": "wrong",
     "回答错误": "wrong",
     "答案错误": "wrong",
+    "回答不正确": "wrong",
+    "答案不正确": "wrong",
+    "错": "wrong",
     "C": "refused",
     "NOTATTEMPTED": "refused",
     "未尝试": "refused",
+    "未尝试回答": "refused",
     "未作答": "refused",
     "未回答": "refused",
     "拒绝回答": "refused",
@@ -47,13 +52,15 @@ _TOKEN = r"(?:NOT[ _-]?ATTEMPTED|INCORRECT|CORRECT|WRONG|[ABC])(?![A-Z0-9])|" + 
 )
 _BETWEEN = r"(?:[^\w?≠¬❌✗✘]|_)*"  # what may stand around a grade: marks that say nothing about it
 _LABEL = (
-    r"(?:(?:the|my|final|overall|so|therefore|thus|hence)[\s,]+)*"
-    r"(?:(?:grade|verdict|judge?ment|result|label|rating|evaluation|assessment|decision|评分|等级|评级|判定|判断|结果|结论"
-    r"|评价)[\s*_]*(?:is|are|为|是|[:=>→-])?|(?:answer|答案|回答)[\s*_]*:)"
+    r"(?:(?:the|my|final|overall|so|therefore|thus|hence|here|is)[\s,]+|最终|最后)*"
+    r"(?:(?:grade|verdict|judge?ment|result|label|rating|evaluation|assessment|decision|评分|等级|评级|评判|判定|判断|结果|结论"
+    r"|评价)(?:结果)?[\s*_]*(?:is|are|为|是|[:=>→-])?|(?:answer|答案|回答)[\s*_]*(?:is)?[\s*_]*:)"
 )
-_MARKUP = re.compile(r"</?[a-z_]{1,20}>|\\(?:boxed|text|textbf|mathbf|mathrm|fbox)\b", re.IGNORECASE)
+_MARKUP = re.compile(r"</?[a-z_]{1,20}>|<\|[a-z_]{1,20}\|>|\\(?:boxed|text|textbf|mathbf|mathrm|fbox)\b", re.IGNORECASE)
 _LABELLED = re.compile(rf"{_BETWEEN}{_LABEL}(.*)", re.IGNORECASE)
+_LABEL_ALONE = re.compile(rf"^({_BETWEEN}{_LABEL})[ *_]*\n+", re.IGNORECASE)  # the grade is on the next line
 _WHOLE = re.compile(rf"{_BETWEEN}(?:(?:{_TOKEN}){_BETWEEN})+", re.IGNORECASE)
+_EXPLAINS = re.compile(r":| [-–—] ")  # what stands between a grade and its explanation
 _EACH = re.compile(_TOKEN, re.IGNORECASE)
 _NAMED = re.compile(r"\b[ABC]\b|(?i:\b(?:not[ _-]?attempted|incorrect|correct|wrong)\b)")  # in an explanation
 
@@ -65,7 +72,7 @@ def parse_grade(reply: str) -> Outcome | None:
         return _from_json(json.loads(text, object_pairs_hook=list))
     except (ValueError, RecursionError):
         pass
-    text = _MARKUP.sub(" ", text).strip()
+    text = _LABEL_ALONE.sub(r"\1 ", _MARKUP.sub(" ", text)).strip()
     return _grade(text) or _from_lines(text)
 
 
@@ -108,8 +115,8 @@ def _grade(text: str) -> Outcome | None:
 
 
 def _grade_before_colon(line: str) -> Outcome | None:
-    head, colon, _ = line.partition(":")
-    return _grade(head) if colon else None
+    head, *rest = _EXPLAINS.split(line, maxsplit=1)
+    return _grade(head) if rest else None
 
 
 def _outcome(token: str) -> Outcome:

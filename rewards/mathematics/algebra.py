@@ -274,14 +274,10 @@ class Algebra:
 
     def key(self, a: Quotient) -> str:
         """A text that determines the value; equal values share it unless they are quotients of sums."""
-        if a.bottom == ONE:
-            key = self._print(a.top, Fraction(1))
-        else:
+        if a.bottom != ONE:
             lead = a.bottom[min(a.bottom)]
-            key = f"{self._print(a.top, lead)}/({self._print(a.bottom, lead)})"
-        if len(key) > MAX_KEY_CHARS:
-            raise Unreadable("too long a name")
-        return key
+            return f"{self._print(a.top, lead)}/({self._print(a.bottom, lead)})"
+        return self._print(a.top, Fraction(1))
 
     def leading(self, a: Quotient) -> Fraction:
         """The coefficient that decides the sign under which `f(-x)` and `f(x)` meet; 0 for zero."""
@@ -292,10 +288,13 @@ class Algebra:
 
     # --- inside -----------------------------------------------------------------------------------------------------
     def _print(self, polynomial: Polynomial, lead: Fraction) -> str:
-        terms = []
+        terms, length = [], 0
         for monomial, c in sorted(polynomial.items()):
             factors = "".join(f"*{atom}^{power}" for atom, power in monomial)
             terms.append(f"{c / lead}{factors}")
+            length += len(factors)
+            if length > MAX_KEY_CHARS:
+                raise Unreadable("too long a name")
         return "+".join(terms) or "0"
 
     def _checked(self, value: Fraction) -> Fraction:

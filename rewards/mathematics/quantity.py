@@ -20,9 +20,9 @@ from rewards.mathematics.text import Token, Tokens, is_mark
 MAX_UNIT_WORDS: Final = 8
 _PLAIN_UNITS: Final = frozenset(("square", "sq", "cubic", "unit", "units", "degree", "degrees"))
 # tokens as characters, see _shape: what may follow a number, and what letters alone may be (`20 m/s^2`)
-_POWER: Final = r"\^\{?-?n\}?"
+_POWER: Final = r"\^(?:\{-?n\}|-?n)"
 _TAIL: Final = re.compile(rf"(?:\^(?=\{{?u))?(?:u|-(?=[uc])|[/*](?=[({{]*[uc])|[(){{}}.]|{_POWER}|(?<=[-/*u])c)*")
-_LETTERS: Final = re.compile(rf"c(?:{_POWER})?(?:[/*]c(?:{_POWER})?|c\^\{{?-n\}}?)*")
+_LETTERS: Final = re.compile(rf"c(?:{_POWER})?(?:[/*]c(?:{_POWER})?|c\^(?:\{{-n\}}|-n))*")
 
 
 @dataclass(frozen=True)

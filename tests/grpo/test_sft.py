@@ -111,7 +111,7 @@ def test_a_resumed_run_ends_like_one_that_never_stopped(tmp_path, chat_checkpoin
 
 def test_it_does_not_resume_on_other_data(tmp_path, chat_checkpoint):
     run(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl"), max_steps=2)
-    with pytest.raises(UserError, match="data set is not the one"):
+    with pytest.raises(UserError, match="made with another dataset"):
         run(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl", TURNS[::-1]), resume_from_checkpoint=True)
 
 

@@ -103,6 +103,7 @@ SHORT = {
     "rows of an alignment": r"\begin{aligned}" + r"1\\" * 600 + r"\end{aligned}",
     "alignments": r"\begin{aligned}" * 100 + "w",
     "bases": "1_2" * 500,
+    "powers of units": "2元²i" * 300,
     "a long unit": "5 " + "m/" * 900 + "s^3 x",
     "bars": "|" * 1500,
     "signs": "-" * 1999 + "1",

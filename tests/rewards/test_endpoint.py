@@ -175,10 +175,39 @@ def test_plain_http_to_a_private_address_needs_the_explicit_key_which_the_messag
         "http://user:pw@10.0.0.5/v1",
     ],
 )
-def test_the_key_allows_no_other_address(url):
+def test_the_key_allows_no_other_address(url, monkeypatch):
+    names(monkeypatch, **{"api.openai.com": ["93.184.216.34"]})
     with pytest.raises(UserError) as caught:
         check_url("judge_base_url", url, plain_http=True)
     assert caught.value.exit_code == CONFIG
+
+
+def names(monkeypatch, **addresses: list[str]) -> None:
+    """Makes host names stand for these addresses, and all others for none."""
+
+    def getaddrinfo(host, *arguments, **more):
+        if host not in addresses:
+            raise OSError("name unknown")
+        return [(2, 1, 6, "", (address, 0)) for address in addresses[host]]
+
+    monkeypatch.setattr("rewards.api.endpoint.socket.getaddrinfo", getaddrinfo)
+
+
+def test_the_key_allows_a_name_that_stands_for_private_addresses_alone(monkeypatch, caplog):
+    names(monkeypatch, gpu2=["192.168.0.7", "fd00::7"], mixed=["10.0.0.5", "93.184.216.34"], far=["93.184.216.34"])
+    check_url("judge_base_url", "http://gpu2:8000/v1", plain_http=True)
+    assert "travel unencrypted" in caplog.text and "gpu2" in caplog.text  # never silently
+    with pytest.raises(UserError, match="not allowed"):
+        check_url("judge_base_url", "http://gpu2:8000/v1")
+    for host in ("mixed", "far", "unknown"):
+        with pytest.raises(UserError, match="not allowed"):
+            check_url("judge_base_url", f"http://{host}/v1", plain_http=True)
+
+
+def test_loopback_and_https_are_not_announced(caplog):
+    check_url("judge_base_url", "http://127.0.0.1:8000/v1")
+    check_url("judge_base_url", "https://example.org/v1")
+    assert not caplog.text
 
 
 def test_a_name_that_stands_for_a_link_local_address_is_refused_before_anything_is_sent(monkeypatch):
