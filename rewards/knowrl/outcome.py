@@ -74,7 +74,7 @@ def finish_karl(scores: Sequence[Score]) -> list[Score]:
 
 
 def finish_tiar(scores: Sequence[Score], weight: float) -> list[Score]:
-    """Give the refusals of a group their bonus: weight (1 - 2 p). Without an attempt nothing says what p is: none."""
+    """Give the refusals of a group their bonus: weight (1 - 2 p). No attempt, no bonus: p is unknown."""
     outcomes = [score.outcome for score in scores]
     num_correct, num_attempted = outcomes.count("correct"), outcomes.count("correct") + outcomes.count("wrong")
     if not num_attempted:
