@@ -35,9 +35,15 @@ Read in this order, with MATH.md beside it:
     config/          YAML to one frozen config
     evaluation/      answers to numbers: accuracy, what was declined, two models compared
     run/             what surrounds the algorithm: output directory, log, checkpoints, memory
+    doctor/          a command: what would fail later in a run, found without training
+    report/          a command: a run as one page
+    explain.py       three more commands: what went wrong in a run     (evaluate.py, generate.py, export.py)
 
-Imports go one way: errors.py, schema.py and storage.py import nothing of this program; knowledge/ imports these, and
-rewards/ imports knowledge/. The folders of grpo/ come next, and train.py, sft.py and the other commands last.
+Every file may use errors.py (what failed, why, what to type), storage.py (files that are complete or absent),
+progress.py (what a command says while it works) and time_limit.py (a bound on code from outside).
+
+Imports go one way: these four and schema.py import nothing of this program; knowledge/ imports them, and rewards/
+imports knowledge/. The folders of grpo/ come next, and train.py, sft.py and the other commands last.
 """
 
 from pathlib import Path

@@ -19,8 +19,9 @@ PLAIN_SECONDS = 10.0  # between lines where no terminal shows a bar
 
 @contextmanager
 def counting(total: int | None, what: str, unit: str = "") -> Iterator[Callable[[int], None]]:
-    """Show how many of `total` are done: a bar on a terminal, else a line now and then. Yields what adds to the count.
+    """Show how many of `total` are done: a bar on a terminal, else a line now and then.
 
+    Yields a function that adds to the count.
     what: what is going on, such as "answering". unit: what is counted. total: None if nobody knows it.
     """
     if sys.stderr.isatty():
@@ -71,7 +72,7 @@ def check_output(path: Path) -> None:
 
 
 def say_next(result: object, *commands: list[object]) -> None:
-    """Say where the result of a command lies, and what to type next. Of several ranks, the first one says it."""
+    """Say where the result of a command lies, and what to type next. Of several processes, only the first says it."""
     if os.environ.get("RANK", "0") != "0":
         return
     print(f"result: {result}", file=sys.stderr)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError inside after so many seconds of computing.
+    """Raise TimeoutError in the `with` block after so many seconds of computing.
 
     Python can interrupt only its main thread, and only on Unix; elsewhere there is no limit.
     """

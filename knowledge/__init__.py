@@ -1,12 +1,13 @@
 """The knowledge base and the facts of a text: what factuality rewards are made of, and three commands.
 
-It imports `grpo.errors`, `grpo.storage` and `grpo.data.hub` from the rest of the project, and nothing else. Read it in
-this order:
+It imports `grpo.errors`, `grpo.storage`, `grpo.progress` and `grpo.data.hub` from the rest of the project, and nothing
+else. Read it in this order:
 
     store/       documents under titles, cut into passages, searched by BM25, in one SQLite file
     facts/       a text to atomic facts, and a fact with its passages to a verdict; it builds on store/
     build.py  search.py  verify.py      the commands: python -m knowledge.build SOURCE OUT.db, ...
     errors.py    what can go wrong with a knowledge base
     text.py  words.py      the normal forms of text, and every list of words that the rules know
+    sanitise.py  untrusted text made safe to store and to show
     world.py     the fictional encyclopedia of the tiny run
 """

@@ -1,4 +1,4 @@
-"""A user's own reward: the function that a name stands for, called as TRL calls it, and what it returns, checked."""
+"""A user's own reward: find the function by its name, call it as TRL does, and check what it returns."""
 
 import asyncio
 import importlib
@@ -26,7 +26,7 @@ NOT_PASSED = ("prompt", "completion")  # columns that TRL holds back, as they ha
 
 @dataclass(frozen=True)
 class TrainerState:
-    """How far the run is: of transformers' class of this name, the attributes that a reward has a use for."""
+    """How far the run is: those attributes of transformers' TrainerState that a reward can use."""
 
     global_step: int = 0  # steps done
     max_steps: int = 0
@@ -38,7 +38,7 @@ class TrainerState:
 
 
 def find_function(name: str) -> UserFunction:
-    """Return the function `package.module:function` or `path/file.py:function`; UserError (exit 2) if it cannot be.
+    """Return the function `package.module:function` or `path/file.py:function`; UserError (exit 2) if not found.
 
     An object with `__call__` counts as a function, and so does a class that makes one without arguments.
     """
@@ -158,7 +158,7 @@ async def call(name: str, function: UserFunction, size: int, given: Mapping[str,
 
 
 class Raised:
-    """An exception that a thread hands over as a value: not every exception can be that of an asyncio future."""
+    """An exception that a thread returns as a value, because an asyncio future cannot raise every exception."""
 
     def __init__(self, error: BaseException):
         self.error = error

@@ -1,4 +1,4 @@
-"""Check each service that rewards use by itself, so that no fault hides another: the doctor does.
+"""Check each service that rewards use by itself, so that no fault hides another. The doctor calls these checks.
 
     for name in services_of(["format", "combined"]):         # judge, knowledge base, decomposer, verifier
         print(name, SERVICES[name](options).text)
@@ -17,7 +17,7 @@ from rewards.registry import NEED_JUDGE, NEED_KNOWLEDGE, expand
 
 @dataclass(frozen=True)
 class Checkup:
-    """What a service said: the text for people, and of one with a price what one question took.
+    """What a check found: a text for people and, where a service has a price, what one question took.
 
     tokens: of the prompt and of the reply. prices: US dollars per million of these.
     """

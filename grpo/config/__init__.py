@@ -1,6 +1,6 @@
 """The configuration: from a YAML file and a command line to one frozen object.
 
 Read options.py (every key, with its default and meaning), then entries.py and load.py (reading), with foreign.py (the
-words of other tools) and supplied.py (what their programs know without being told); values.py (types and bounds) and
+words of other tools) and supplied.py (the settings that they have built in); values.py (types and bounds) and
 combinations.py (what does not work together). This room imports errors.py and the names of rewards/, nothing else.
 """

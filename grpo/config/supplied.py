@@ -1,4 +1,4 @@
-"""What the programs of KnowRL and of the math guide know without being told, so that their own files run here, too.
+"""Settings that the programs of KnowRL and of the math guide have built in, so that files for them run here, too.
 
 Everything that is supplied is written to config.resolved.yaml, so that a resumed run has the same, and is announced.
 """

@@ -1,4 +1,4 @@
-"""What the checks work on, and what comes of each."""
+"""What the checks work on (a Case), and what each of them leads to (a Finding)."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -67,7 +67,7 @@ Check = Callable[[Case], str]
 
 
 class NotChecked(Exception):
-    """A check that needs what an earlier one has not found. It is no fault of its own."""
+    """A check could not be made, because it needs what an earlier one has not found. This is no fault of its own."""
 
 
 def need(value: Value | None, what: str) -> Value:
@@ -79,7 +79,7 @@ def need(value: Value | None, what: str) -> Value:
 
 @dataclass
 class Finding:
-    """The result of one check: what it found, or what is wrong and how to correct it. ok is None if it was not made."""
+    """The result of one check: what it found, or what is wrong and how to correct it. ok: None if not checked."""
 
     name: str
     ok: bool | None

@@ -13,7 +13,7 @@ FILE = "best.json"
 class Best:
     """Keeps the policy whose evaluation is better than all before it, the one before training included.
 
-    A resumed run knows the best one of before.
+    A resumed run goes on from the best one so far.
     """
 
     def __init__(self, name: str | None, run: Run, before: Mapping[str, float], step: int):

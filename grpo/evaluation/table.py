@@ -1,4 +1,4 @@
-"""Summaries of evaluations as text for people. What nobody can know shows as –."""
+"""Summaries of evaluations as text for people. A value that nobody can know is shown as –."""
 
 from collections.abc import Mapping, Sequence
 

@@ -61,7 +61,7 @@ class Flips:
 
 @dataclass(frozen=True)
 class Flip:
-    """A question at its first and at its last answers. change: what the mean reward has gained."""
+    """A question with its first and its last answer. change: by how much its mean reward has risen."""
 
     first: Answer
     last: Answer

@@ -40,7 +40,7 @@ class Part:
 
 
 def compare(records: Sequence[Record]) -> tuple[list[str], list[Part]]:
-    """Return the headers of the measurements, before and after of each run, and the parts with their measures."""
+    """Return the column headers (before and after, for each run), and the parts with their measures."""
     headers, columns = [], []
     for record in records:
         for moment, summaries in record.summaries.items():

@@ -13,7 +13,7 @@ LEARNED = ("loss", "reward", "accuracy", "refusal_rate", "completions/mean_lengt
 class Remark:
     """A sentence about a run; what it means and what to do, if it is about a failure.
 
-    is_good: that the sentence tells no failure.
+    is_good: whether the sentence says that something went well.
     """
 
     sentence: str
@@ -38,7 +38,7 @@ def explain(record: Record) -> list[Remark]:
 
 
 def _ending(record: Record) -> list[Remark]:
-    """Say how the run ended, unless it simply came to its end."""
+    """Say how the run ended, unless it ended as planned."""
     status, reason = record.state.get("status"), str(record.state.get("reason") or "")
     step = record.steps[-1]["step"] if record.steps else record.state.get("step", 0)
     remarks = []

@@ -2,12 +2,12 @@
 
 Read in this order:
 
-- run.py: one invocation, with run_dir.py, alarm.py, checkpoint.py and resume.py;
-- metrics.py, evaluation.py, summary.py: the numbers of a step and of held-out questions;
-- log.py: where they go, with glossary.py, trackers.py and plot.py;
-- guard.py, health.py, memory.py: what protects a step;
+- run.py: one invocation, with run_dir.py (its directory), checkpoint.py and alarm.py (a call after some time);
+- resume.py: what a resumed run may change, with fingerprint.py (what a run is made of) and origin.py (stage 1);
+- metrics.py: the numbers of a step; log.py: where they go, with glossary.py, trackers.py, step_bar.py and plot.py;
+- guard.py, memory.py: what protects a step; health.py and rules.py: what protects a run from slow failures;
+- record.py, saved.py: what runs have written, read back: metrics and answers, models;
 - toy.py: a small world made from scratch, for runs without a download.
 
-These files import the other rooms of grpo/, rewards/ and knowledge/. Only guard.py knows
-the trainer, and only evaluation.py the rollout.
+These files import the other rooms of grpo/, rewards/ and knowledge/. Only guard.py knows the trainer.
 """

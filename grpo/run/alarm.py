@@ -1,4 +1,4 @@
-"""A call in the main thread after some time, and again and again until it is stopped.
+"""Call a function in the main thread after some time, and then again and again until this is stopped.
 
 Unix has a timer that interrupts even a wait for another thread. Elsewhere a thread asks the interpreter for the call;
 it happens as soon as Python code runs in the main thread again.
@@ -15,7 +15,7 @@ AGAIN_S = 0.5
 
 
 class Alarm:
-    """Takes the signal SIGNAL from `open` to `close`, and calls `ring` for it."""
+    """Calls `ring` when the time is up. It owns the signal SIGNAL from `open` to `close`."""
 
     def __init__(self, ring: Callable[[], None]):
         self.ring = ring

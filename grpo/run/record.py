@@ -1,4 +1,4 @@
-"""What a run has written, read back: also of runs that are unfinished, killed or damaged.
+"""Read back what a run has written, even if it is unfinished, killed or damaged.
 
 Whatever is missing or cannot be read is empty, so that a report shows what there is.
 """

@@ -14,4 +14,5 @@ It imports from the rest of this package only errors.py, text.py and words.py. R
     database.py       reading an SQLite file with many threads
     recognise.py      whose file it is: ours, KnowRL's or FActScore's
     side_index.py     a full-text index for files that are not ours
+    cache.py          what was expensive to find out: verdicts, and replies of language models
 """

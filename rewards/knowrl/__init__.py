@@ -9,4 +9,6 @@ Each version has that name in every file here; configurations and metrics know t
     judge.py            a language model compares answer and truth    (offline_judge.py: rules do)
     grades.py           a judge's reply as a grade, in all usual forms
     factuality.py       how far does the knowledge base support the reasoning?
+    outcome.py          other values for the same grade: TruthRL, abstention, karl, tiar
+    simpleqa.py         the judge's grade alone, as SimpleQA has it
 """

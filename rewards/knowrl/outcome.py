@@ -1,7 +1,7 @@
 """Rewards for knowing when to answer: the same grade as `correctness`, valued in different ways (Eq. 16).
 
     name          right   refused                              wrong
-    correctness   2       1                                    -1           KnowRL, 2506.19807: t = 2/3 below
+    correctness   2       1                                    -1           KnowRL, 2506.19807: t = 2/3
     truthrl       1       0                                    -1           TruthRL, 2509.25760: t = 1/2
     abstention    1       0                                    -t / (1-t)   2509.04664, 2511.11500
     karl          1       -1 if the group has a right answer,  -1           2604.22779
@@ -9,9 +9,10 @@
     tiar          1       0, and the advantage                 -1           2605.25850
                           gains lambda (1 - 2 p)
 
-With `abstention`, answering pays where the probability of being right exceeds abstention_threshold. p is the share of
-right ones among the answers of the group that were attempted. Of karl and tiar only the rule about refusals is taken
-from the papers: the other two numbers are TruthRL's, and karl's second stage of training is left out.
+t is the probability of being right above which answering pays; with `abstention` it is abstention_threshold. p is the
+share of right ones among the answers of the group that were attempted, lambda is tiar_lambda. Of karl and tiar only the
+rule about refusals is taken from the papers: the other two numbers are TruthRL's, and karl's second stage of training
+is left out.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -74,7 +75,7 @@ def finish_karl(scores: Sequence[Score]) -> list[Score]:
 
 
 def finish_tiar(scores: Sequence[Score], weight: float) -> list[Score]:
-    """Give the refusals of a group their bonus: weight (1 - 2 p). Without an attempt nothing says what p is: none."""
+    """Give the refusals of a group their bonus: weight (1 - 2 p). No attempt, no bonus: p is unknown."""
     outcomes = [score.outcome for score in scores]
     num_correct, num_attempted = outcomes.count("correct"), outcomes.count("correct") + outcomes.count("wrong")
     if not num_attempted:

@@ -1,7 +1,7 @@
 """Grade as SimpleQA does (2411.04368): the judge alone says correct, incorrect or not attempted; 1 for correct, else 0.
 
 It asks for no format: without an answer block, the text after the thoughts is judged. KnowRL's `correctness` gives the
-same three grades, but takes a completion without an answer block for wrong.
+same three grades, but counts a completion without an answer block as wrong.
 """
 
 from collections.abc import Mapping

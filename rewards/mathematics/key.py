@@ -1,4 +1,4 @@
-r"""What is compared where nothing has a value: texts without case, articles and idle zeros; letters that spell the
+r"""What is compared where an answer has no value: texts without case, articles and idle zeros; letters that spell the
 same, \text{AC} and AC; the two end points of a segment, \overline{AC}.
 """
 

@@ -17,7 +17,7 @@ _VERDICTS: Final = frozenset(
 
 
 def with_shared_label(items: list[Value]) -> list[Value]:
-    """x = 3, 5 as x = 3, x = 5."""
+    """Write x = 3, 5 as x = 3, x = 5."""
     if len(items) < 2 or not isinstance(items[0], Named):
         return items
     label = items[0].label

@@ -24,7 +24,7 @@ class RelationReader:
         self.algebra, self.side = algebra, read_side
 
     def read(self, sides: list[Tokens], signs: list[str]) -> Value:
-        """What the sides, one more than signs, say together."""
+        """Return what the sides say together. There is one more of them than signs."""
         if any(sign in _FLIPPED for sign in signs):
             return self.inequality(sides, signs)
         if len(signs) > 1:
@@ -35,7 +35,7 @@ class RelationReader:
 
     # --- equalities -------------------------------------------------------------------------------------------------
     def equation(self, left: Tokens, sign: str, right: Tokens) -> Value:
-        """x = 5 under its name, x + y = 5 too; other equations in variables as a relation, the rest as two sides."""
+        """Read x = 5 and x + y = 5 under their names, other equations in variables as relations, the rest as sides."""
         left, right = _label_first(left, right)
         label = read_label(left)
         if label is None and _is_point(self.side(left)):  # (x, y) = (1, 2)
@@ -63,7 +63,7 @@ class RelationReader:
         return bool(remaining) and remaining == variables(left) | variables(right)
 
     def equalities(self, sides: list[Tokens], signs: list[str]) -> Value:
-        """x = 3 + 4 = 7 as x = 7 if every link holds; otherwise a chain."""
+        """Read x = 3 + 4 = 7 as x = 7 if every link holds; otherwise a chain."""
         label = read_label(sides[0])
         if label is not None and set(signs) == {"="}:
             rest = self.chain(sides[1:], signs[1:])
@@ -86,7 +86,7 @@ class RelationReader:
 
     # --- inequalities -----------------------------------------------------------------------------------------------
     def inequation(self, left: Tokens, right: Tokens) -> Value:
-        """x ≠ 3 as the numbers without 3; any other as a relation, or a chain if it has no value."""
+        """Read x ≠ 3 as the numbers without 3; any other as a relation, or a chain if it has no value."""
         left, right = _label_first(left, right)
         label, taken = read_label(left), self.side(right)
         if label is not None and isinstance(taken, Scalar) and taken.value.number is not None:
@@ -94,7 +94,7 @@ class RelationReader:
         return self.relation(left, "≠", right) or self.chain([left, right], ["≠"])
 
     def inequality(self, sides: list[Tokens], signs: list[str]) -> Value:
-        """0 < x ≤ 1 as x in (0, 1]; x > 3 as x in (3, ∞); any other as one relation or a chain."""
+        """Read 0 < x ≤ 1 as x in (0, 1]; x > 3 as x in (3, ∞); any other as one relation or a chain."""
         if all(sign in ">≥" for sign in signs):
             sides = sides[::-1]
             signs = [_FLIPPED[sign] for sign in reversed(signs)]
@@ -130,7 +130,7 @@ class RelationReader:
         return Named(Label(sides[at][0].text), Row(opener, closer, (low, high)))
 
     def bound(self, tokens: Tokens) -> Scalar | None:
-        """The number that bounds an interval, None for anything else."""
+        """Return the number that bounds an interval; None for anything else."""
         side = self.side(tokens)
         is_number = isinstance(side, Scalar) and not self.algebra.variables(side.value)
         return side if is_number else None
@@ -139,7 +139,7 @@ class RelationReader:
         return [expression_or_none(side, self.algebra) for side in sides]
 
     def relation(self, left: Tokens, sign: str, right: Tokens) -> Relation | None:
-        """The relation between two sides, None if a side has no value, or it is about no variable."""
+        """Return the relation between two sides; None if a side has no value, or it is about no variable."""
         values = self.values(left, right)
         if None in values:
             return None
@@ -148,14 +148,14 @@ class RelationReader:
 
 
 def reals_without(points: Sequence[Scalar]) -> Bag:
-    """ℝ without some numbers, as the intervals between them."""
+    """Return ℝ without some numbers, as the intervals between them."""
     ordered = sorted(points, key=lambda point: point.value.number)
     bounds = [MINUS_INFINITY, *ordered, INFINITY]
     return Bag(tuple(Row("(", ")", pair) for pair in pairwise(bounds)))
 
 
 def _label_first(left: Tokens, right: Tokens) -> tuple[Tokens, Tokens]:
-    """5 = x as x = 5."""
+    """Write 5 = x as x = 5."""
     is_turned = read_label(left) is None and read_label(right) is not None
     return (right, left) if is_turned else (left, right)
 
@@ -179,7 +179,7 @@ def _is_negative_variable(side: Tokens) -> bool:
 
 
 def _negated(side: Tokens) -> Tokens:
-    """-x as x, and 3 as -(3)."""
+    """Negate a side: -x becomes x, and 3 becomes -(3)."""
     if _is_negative_variable(side):
         return side[1:]
     return [Token("mark", "-"), Token("open", "("), *side, Token("close", ")")]

@@ -236,7 +236,7 @@ def test_coroutines_wait_together():
         (1, 2.0),
         iter([True, 2]),
     ],
-    ids=repr,
+    ids=lambda returned: type(returned).__name__,
 )
 def test_arrays_and_tensors_are_lists_of_numbers(returned):
     assert rewards_of(lambda completions, **_: returned) == [1.0, 2.0]
