@@ -6,7 +6,7 @@ keys, keys set twice, wrong types, values out of bounds, and combinations that c
 - `base: other.yaml` takes all keys from another file first. Its path is relative to the file that names it.
 - Keys may stand in sections, and have the names of other tools (foreign.py).
 - `${VAR}` and `${VAR:-default}` stand for environment variables. Their values are secrets, unless they are paths that
-  exist: no output holds them.
+  exist: no output holds them. `~/` at the beginning is the home directory.
 - `5e-6` is a number, though YAML 1.1 reads it as text; for a key that takes text, `0123` and `1e5` are text.
 - Nothing in a configuration is ever run.
 """
@@ -149,7 +149,7 @@ class _Reader:
 
     def read(self, entry: Entry) -> None:
         """Read one entry."""
-        name = entry.name.rstrip(":")  # KnowRL's grpo.yaml has `swanlab_experiment_name::`
+        name = entry.name.rstrip(": ")  # KnowRL's grpo.yaml has `swanlab_experiment_name::`
         if name != entry.name:
             self.notices[entry.name] = f"{entry.where}: {entry.name} is read as {name}"
         name = self._choose_reading(name)

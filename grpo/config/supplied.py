@@ -6,7 +6,7 @@ Everything that is supplied is written to config.resolved.yaml, so that a resume
 import os
 from typing import Any
 
-from rewards.api.endpoint import MODEL_VARIABLES
+from rewards.api.endpoint import MODEL_VARIABLES, from_environment
 from rewards.registry import NEED_JUDGE, NEED_KNOWLEDGE, PRESETS, expand
 
 KNOWRL_MODEL = "gpt-4o-mini"  # judge and decomposer of KnowRL's code
@@ -42,11 +42,11 @@ def _supply_rewards(values: dict[str, Any]) -> str:
     """KnowRL's files and the math guide's name no rewards, because each program has only one."""
     if values.get("reward_funcs") is not None:
         return ""
-    if values.get("knowledge_base") or os.environ.get("FACTSCORE_DB_PATH"):
+    named = [name for name in values if name.startswith("math_reward_")]
+    if values.get("knowledge_base") or (os.environ.get("FACTSCORE_DB_PATH") and not named):
         values["reward_funcs"] = ("knowrl_v2",)
         notice = "reward_funcs is not set, but a knowledge base is, as for KnowRL: using knowrl_v2"
         return notice + _supply_loss(values)
-    named = [name for name in values if name.startswith("math_reward_")]
     if named:
         values["reward_funcs"] = ("math",)
         return f"reward_funcs is not set, but {named[0]} is, as in the math guide: using math"
@@ -79,8 +79,8 @@ def _supply_model(service: str, values: dict[str, Any]) -> str:
     if values.get(key) is not None:
         return ""
     variables = MODEL_VARIABLES[service]
-    models = [os.environ[variable] for variable in variables if os.environ.get(variable)]
-    values[key] = models[0] if models else KNOWRL_MODEL
-    if models:
+    found = from_environment(*variables)
+    values[key] = found or KNOWRL_MODEL
+    if found:
         return ""
     return f"{key} is not set, nor is {' or '.join(variables)}: using {KNOWRL_MODEL}, as KnowRL's code does"

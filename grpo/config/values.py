@@ -16,11 +16,12 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
 def expand_variables(value: Any) -> Any:
-    """Replace ${VAR} and ${VAR:-default} in a text or a list of texts. ValueError says what is wrong."""
+    """Replace ${VAR}, ${VAR:-default} and a leading ~/ in a text or a list of texts. ValueError says what is wrong."""
     if isinstance(value, list):
         return [expand_variables(item) for item in value]
     if isinstance(value, str):
-        return _VARIABLE.sub(_read_variable, value)
+        value = _VARIABLE.sub(_read_variable, value)
+        return os.path.expanduser(value) if value.startswith("~/") else value
     return value
 
 

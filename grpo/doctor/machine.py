@@ -1,5 +1,6 @@
 """What a run needs of its machine: a device, a directory of its own, room on the disk."""
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import torch
 
 from grpo.device import ops
 from grpo.doctor.case import Case
-from grpo.errors import UserError
+from grpo.errors import STORAGE, UserError
 from grpo.run.run_dir import holds_a_run
 from grpo.run.trackers import check_trackers
 
@@ -30,14 +31,26 @@ def output(case: Case) -> str:
             "it holds another run",
             "set resume_from_checkpoint=true, overwrite_output_dir=true or another output_dir",
         )
+    existing = existing_part(path)
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise UserError(
+            f"cannot use the output directory {path}",
+            f"{existing} is {'not to be written' if existing.is_dir() else 'no folder'}",
+            "set output_dir to a folder that can be written",
+            STORAGE,
+        )
     return f"{path}: {free_disk(case) / 1e9:.1f} GB free"
 
 
 def free_disk(case: Case) -> int:
     """Return the bytes that are free where the run will write."""
-    path = Path(case.config.output_dir).resolve()
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())
-    return shutil.disk_usage(existing).free
+    return shutil.disk_usage(existing_part(Path(case.config.output_dir))).free
+
+
+def existing_part(path: Path) -> Path:
+    """Return a path, or the nearest of its parents that exists."""
+    path = path.resolve()
+    return next(part for part in (path, *path.parents) if part.exists())
 
 
 def trackers(case: Case) -> str:

@@ -26,7 +26,8 @@ _FENCE = re.compile(r"```[\w-]*\s*?\n?(.*?)```", re.DOTALL)
 _MARK = re.compile(
     r"[*+]\s+|"  # Markdown: without the space, * begins a word in bold
     r"[-\u2010-\u2015−•·・‣⁃→➔-➾■-◿★☆✓✔](?:\s*\[[ xX]\])?\s*|[①-⑳]\s*|"
-    r"[一二三四五六七八九十]{1,3}、|[(（]?\d{1,3}(?:[)）、．]|[:：](?=\s)|\.(?!\d)|-(?=\s))\s*|\[\d{1,3}\]\s*|[a-z][.)]\s+|"
+    r"[一二三四五六七八九十]{1,3}、|"
+    r"[(（]?\d{1,3}(?:[)）、．]|[:：](?=\s)|\.(?!\d)|-(?=\s))\s*|\[\d{1,3}\]\s*|[a-z][.)]\s+|"
     r"(?:[Ff]act|事实)\s*\d{1,3}\s*[.:：)]\s*"
 )
 _FACT_KEYS = ("fact", "text", "statement", "claim", "sentence", "content")

@@ -65,7 +65,7 @@ class Endpoint:
 
     def read_key(self) -> str:
         """Return the key. Raise UserError (exit 3) if its variable holds none: no other variable is looked at."""
-        key = _environment(self.api_key_env)
+        key = from_environment(self.api_key_env)
         if not key:
             raise UserError(
                 f"the {self.name} has no key",
@@ -118,7 +118,7 @@ def judge_endpoint(options: Mapping[str, Any]) -> Endpoint:
         "judge",
         options["judge_base_url"] or _url_in("OPENAI_API_BASE_JUDGE") or OPENAI_URL,
         options["judge_api_key_env"],
-        options["judge_model"] or _environment(*MODEL_VARIABLES["judge"]),
+        options["judge_model"] or from_environment(*MODEL_VARIABLES["judge"]),
         _prices("judge_prices", options["judge_prices"]),
         options["api_plain_http"],
     )
@@ -130,7 +130,7 @@ def decomposer_endpoint(options: Mapping[str, Any]) -> Endpoint:
         "decomposer",
         options["decomposer_base_url"] or _url_in("OPENAI_BASE_URL_FACTSCORE") or OPENAI_URL,
         options["decomposer_api_key_env"],
-        options["decomposer_model"] or _environment(*MODEL_VARIABLES["decomposer"]),
+        options["decomposer_model"] or from_environment(*MODEL_VARIABLES["decomposer"]),
         _prices("decomposer_prices", options["decomposer_prices"]),
         options["api_plain_http"],
     )
@@ -234,7 +234,7 @@ def _resolve(host: str) -> list[Address]:
     return [ipaddress.ip_address(address.partition("%")[0]) for *_, (address, *_) in found]
 
 
-def _environment(*names: str) -> str:
+def from_environment(*names: str) -> str:
     """Return the first of these variables that is set; "" if none is."""
     for name in names:
         value = os.environ.get(name, "").strip()
@@ -245,7 +245,7 @@ def _environment(*names: str) -> str:
 
 def _url_in(name: str) -> str:
     """Return the URL in a variable. KnowRL's README prints its train.sh with Markdown's links: `[URL](URL)`."""
-    value = _environment(name)
+    value = from_environment(name)
     link = re.fullmatch(r"\[[^\]]*\]\(([^()]*)\)", value)
     return link[1] if link else value
 

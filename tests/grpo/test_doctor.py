@@ -96,6 +96,14 @@ def test_each_fault_is_found(config, capsys, tmp_path):
     assert code == PREFLIGHT and "mlp" in found["model"]["text"] and "wanted" in found["model"]["text"]
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "config.yaml/run"])
+def test_an_output_directory_that_is_a_file_is_a_fault_of_its_own(config, capsys, tmp_path, name):
+    (tmp_path / "config.yaml").touch()
+    code, found = examine(capsys, config, f"output_dir={tmp_path / name}")
+    assert code != 0 and found["output"]["ok"] is False and "no folder" in found["output"]["text"]
+    assert "Error" not in found["model"]["text"]
+
+
 def test_it_says_what_ends_an_answer(config, capsys, tmp_path):
     """A base model names another end token than its chat template writes; both end an answer."""
     for name in ("config.json", "tokenizer_config.json"):

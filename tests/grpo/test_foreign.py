@@ -143,6 +143,25 @@ def test_rewards_of_the_math_guide_set_the_values_of_the_reward(tmp_path):
     assert reward([""] * 3, answers, answer=["7"] * 3) == [3, -2, 0.25]
 
 
+def test_a_shell_that_is_set_up_for_knowrl_does_not_change_the_rewards_of_the_math_guide(tmp_path, monkeypatch):
+    monkeypatch.setenv("FACTSCORE_DB_PATH", "knowledge.db")
+    assert load(tmp_path, "reward_correct: 1", reward_funcs=None)[0].reward_funcs == ("math",)
+    assert load(tmp_path, "beta: 0.1", reward_funcs=None)[0].reward_funcs == ("knowrl_v2",)
+
+
+def test_models_in_blank_variables_are_not_set(tmp_path, monkeypatch):
+    monkeypatch.setenv("FACTSCORE_MODEL", " ")
+    monkeypatch.setenv("LLM_EVAL_MODEL", "some-model ")
+    config, _ = load(tmp_path, "knowledge_base: k.db", reward_funcs=None)
+    assert (config.decomposer_model, config.judge_model) == ("gpt-4o-mini", "some-model")
+
+
+def test_the_home_directory_and_a_colon_too_many(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/someone")
+    config, _ = load(tmp_path, "swanlab_experiment_name :: e", "output_dir=~/runs/a", output_dir=None)
+    assert (config.run_name, config.output_dir) == ("e", "/home/someone/runs/a")
+
+
 def test_null_is_the_default_and_says_so(tmp_path):
     (tmp_path / "base.yaml").write_text("save_total_limit: 9\n")
     config, notices = load(tmp_path, "base: base.yaml\nsave_total_limit: null\nreward_weights: null\nreport_to: ~\n")
