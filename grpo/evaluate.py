@@ -36,7 +36,7 @@ from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import Summary, note_on_unscored, summary
 from grpo.evaluation.table import result_table
 from grpo.evaluation.task import Task, make_task
-from grpo.progress import say_next
+from grpo.progress import check_output, say_next
 from grpo.run import memory
 from grpo.run.saved import load_saved
 from grpo.sampling.sampler import Sampler
@@ -210,6 +210,10 @@ def main(argv: list[str]) -> None:
             "greedy answers to a question are all the same",
             "add --temperature 0.7, for example",
         )
+    if arguments.output:
+        check_output(arguments.output)
+        if arguments.output.suffix == ".jsonl":  # the answers go there
+            raise UserError(f"--output {arguments.output}", "it is the result's file, of JSON", "name it F.json")
     if arguments.compare:
         if arguments.model:  # there is none; argparse took the first override for it
             arguments.overrides.insert(0, arguments.model)

@@ -6,9 +6,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 from tqdm import tqdm
+
+from grpo.errors import UserError
 
 Item = TypeVar("Item")
 PLAIN_SECONDS = 10.0  # between lines where no terminal shows a bar
@@ -54,6 +57,18 @@ class _PlainCount:
         self.printed = now
         of_total = f" of {self.total:,}" if self.total else ""
         print(f"{self.what}: {self.count:,}{of_total} {self.unit} after {now - self.started:.0f} s", file=sys.stderr)
+
+
+def check_output(path: Path) -> None:
+    """Make the folder of a file. UserError if the file cannot be written: before the work whose result it will hold."""
+    is_new = not path.exists()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+    except OSError as error:
+        raise UserError(f"cannot write {path}", str(error), "give --output the path of a file") from None
+    if is_new:
+        path.unlink()
 
 
 def say_next(result: object, *commands: list[object]) -> None:

@@ -25,8 +25,9 @@ from grpo.config.load import load_config
 from grpo.data.files import read_records
 from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS
 from grpo.errors import PREFLIGHT, UserError, run_main
-from grpo.progress import say_next
+from grpo.progress import check_output, say_next
 from grpo.schema import Completion, Group, Prompt
+from knowledge.sanitise import encodable
 from rewards.boxed import last_boxed
 from rewards.format import parse
 from rewards.registry import build_rewards
@@ -92,11 +93,13 @@ def main(argv: list[str]) -> None:
     arguments = parser.parse_intermixed_args(argv)
     needed = ["model_name_or_path=unused", "dataset_id_or_path=unused", "output_dir=unused"]
     config, _ = load_config(None, [*needed, f"reward_funcs={arguments.reward}", *arguments.overrides])
+    if arguments.output:
+        check_output(arguments.output)
     rewards = build_rewards(config.reward_funcs, asdict(config))
     scorer = Scorer(rewards)
     rows = score_rows(read_records(arguments.input), scorer)
     scorer.close()
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    text = encodable("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")
     else:

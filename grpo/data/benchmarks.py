@@ -63,7 +63,7 @@ def _named_alike(record: Record) -> Columns:
 
 
 def _truthful_qa(record: Record, rng: random.Random) -> Columns:
-    best = split_answers([record["best_answer"]])[0]
+    best = _filled(split_answers([record["best_answer"]]), "best answer")[0]
     right, wrong = split_answers(record["correct_answers"]), split_answers(record["incorrect_answers"])
     right = [best, *(answer for answer in right if answer != best)]
     return {
@@ -84,8 +84,9 @@ def _truthful_qa_choices(record: Record, rng: random.Random) -> Columns:
 
 
 def _gpqa(record: Record, rng: random.Random) -> Columns:
-    right = str(record["correct_answer"]).strip()
-    choices = [right, *(str(record[f"incorrect_answer_{number}"]).strip() for number in (1, 2, 3))]
+    given = [record["correct_answer"], *(record[f"incorrect_answer_{number}"] for number in (1, 2, 3))]
+    choices = [_filled("" if choice is None else str(choice).strip(), "choice") for choice in given]
+    right = choices[0]
     rng.shuffle(choices)
     listed = [f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
     letters = list(LETTERS[: len(choices)])
@@ -97,6 +98,13 @@ def _gpqa(record: Record, rng: random.Random) -> Columns:
         "mc1_targets": targets,
         "mc2_targets": targets,
     }
+
+
+def _filled(value: Any, name: str) -> Any:
+    """Return a value that is not empty. ValueError if it is."""
+    if not value:
+        raise ValueError(f"the {name} is empty")
+    return value
 
 
 def _named(question: str, answer: str) -> Callable[[Record, random.Random], Columns]:
@@ -149,6 +157,8 @@ BENCHMARKS = (  # the first that fits is taken, so a format stands before those 
 def split_answers(value: Any) -> list[str]:
     """Return TruthfulQA's answers, a list or a text with semicolons between them; each ends with a full stop, as its
     authors compare them."""
+    if isinstance(value, str) and value.strip()[:1] == "[" and value.strip()[-1:] == "]":
+        raise ValueError("a list of answers is written as one text, as a table holds it: use JSONL or Parquet")
     found = value if isinstance(value, list) else str(value or "").split(";")
     stripped = [str(answer).strip() for answer in found]
     return [answer if answer.endswith(".") else f"{answer}." for answer in stripped if answer]
@@ -161,6 +171,8 @@ def make_targets(right: Sequence[str], wrong: Sequence[str]) -> dict[str, list]:
 
 def _targets(value: Any) -> dict[str, list]:
     """Read choices as on the hub, or as in TruthfulQA's own mc_task.json: {text: label}."""
+    if isinstance(value, str):
+        raise ValueError("choices are written as text, as a table holds them: use JSONL or Parquet")
     if set(value) == {"choices", "labels"}:
         return {"choices": list(value["choices"]), "labels": [int(label) for label in value["labels"]]}
     return {"choices": list(value), "labels": [int(label) for label in value.values()]}

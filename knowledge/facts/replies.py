@@ -25,8 +25,8 @@ THOUGHTS = (  # what begins a model's thoughts, and what ends them
 _FENCE = re.compile(r"```[\w-]*\s*?\n?(.*?)```", re.DOTALL)
 _MARK = re.compile(
     r"[*+]\s+|"  # Markdown: without the space, * begins a word in bold
-    r"[-–—•·・●▪◦‣→](?:\s*\[[ xX]\])?\s*|[①-⑳]\s*|"
-    r"[(（]?\d{1,3}(?:[)）、．]|\.(?!\d)|-(?=\s))\s*|\[\d{1,3}\]\s*|[a-z][.)]\s+|"
+    r"[-\u2010-\u2015−•·・‣⁃→➔-➾■-◿★☆✓✔](?:\s*\[[ xX]\])?\s*|[①-⑳]\s*|"
+    r"[一二三四五六七八九十]{1,3}、|[(（]?\d{1,3}(?:[)）、．]|[:：](?=\s)|\.(?!\d)|-(?=\s))\s*|\[\d{1,3}\]\s*|[a-z][.)]\s+|"
     r"(?:[Ff]act|事实)\s*\d{1,3}\s*[.:：)]\s*"
 )
 _FACT_KEYS = ("fact", "text", "statement", "claim", "sentence", "content")
@@ -116,6 +116,7 @@ def _entries(data: Any) -> list[str] | None:
     if isinstance(data, dict):
         if data and all(key.isdigit() for key in data):
             return _entries(list(data.values()))
+        data = {key.lower(): value for key, value in data.items()}
         lists = [data[key] for key in _LIST_KEYS if isinstance(data.get(key), list)]
         if not lists:
             return [] if any(_says_none(key) for key in data) else None
@@ -128,6 +129,7 @@ def _entries(data: Any) -> list[str] | None:
 
 def _entry(entry: Any) -> str | None:
     if isinstance(entry, dict):
+        entry = {key.lower(): value for key, value in entry.items()}
         entry = next((entry[key] for key in _FACT_KEYS if key in entry), None)
     return entry if isinstance(entry, str) else None
 
@@ -154,7 +156,7 @@ def _plain(text: str) -> str:
 
 def _says_none(text: str) -> bool:
     """Tell whether a line says that the text states no facts."""
-    return bool(_NON_FACTUAL.match(text) or _NO_FACTS.fullmatch(text.strip(" \t.。!*_-")))
+    return bool(_NON_FACTUAL.match(text) or _NO_FACTS.fullmatch(text.strip(" \t.。!*_-()（）")))
 
 
 def _distinct(facts: list[str]) -> list[str]:

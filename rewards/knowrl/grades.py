@@ -16,12 +16,13 @@ import unicodedata
 from typing import Any
 
 from grpo.schema import Outcome
-from knowledge.facts.replies import unfenced, without_thoughts
+from knowledge.facts.replies import num_words, unfenced, without_thoughts
 
 GRADES: dict[str, Outcome] = {  # in capitals, without spaces and the like
     "A": "correct",
     "CORRECT": "correct",
     "正确": "correct",
+    "正確": "correct",
     "回答正确": "correct",
     "答案正确": "correct",
     "对": "correct",
@@ -29,7 +30,9 @@ GRADES: dict[str, Outcome] = {  # in capitals, without spaces and the like
     "INCORRECT": "wrong",
     "WRONG": "wrong",
     "错误": "wrong",
+    "錯誤": "wrong",
     "不正确": "wrong",
+    "不正確": "wrong",
     "回答错误": "wrong",
     "答案错误": "wrong",
     "回答不正确": "wrong",
@@ -47,22 +50,25 @@ KEYS = {  # of a JSON object, in small letters
     *("grade", "verdict", "judgement", "judgment", "result", "label", "rating", "evaluation", "assessment", "decision"),
     *("answer", "correctness", "score", "评分", "等级", "评级", "判定", "判断", "结果", "结论", "评价"),
 }
-_TOKEN = r"(?:NOT[ _-]?ATTEMPTED|INCORRECT|CORRECT|WRONG|[ABC])(?![A-Z0-9])|" + "|".join(
-    sorted((word for word in GRADES if not word.isascii()), key=len, reverse=True)
-)
+_ZH_WORDS = sorted((word for word in GRADES if not word.isascii()), key=len, reverse=True)  # 对 and 错 come last
+_TOKEN = r"(?:NOT[ _-]?ATTEMPTED|INCORRECT|CORRECT|WRONG|[ABC])(?![A-Z0-9])|" + "|".join(_ZH_WORDS)
 _BETWEEN = r"(?:[^\w?≠¬❌✗✘]|_)*"  # what may stand around a grade: marks that say nothing about it
 _LABEL = (
     r"(?:(?:the|my|final|overall|so|therefore|thus|hence|here|is)[\s,]+|最终|最后)*"
     r"(?:(?:grade|verdict|judge?ment|result|label|rating|evaluation|assessment|decision|评分|等级|评级|评判|判定|判断|结果|结论"
     r"|评价)(?:结果)?[\s*_]*(?:is|are|为|是|[:=>→-])?|(?:answer|答案|回答)[\s*_]*(?:is)?[\s*_]*:)"
 )
-_MARKUP = re.compile(r"</?[a-z_]{1,20}>|<\|[a-z_]{1,20}\|>|\\(?:boxed|text|textbf|mathbf|mathrm|fbox)\b", re.IGNORECASE)
+_MARKUP = re.compile(
+    r"</?[a-z_]{1,20}>|<\|[a-z_▁]{1,30}\|>|\\(?:boxed|text|textbf|mathbf|mathrm|fbox)\b", re.IGNORECASE
+)
 _LABELLED = re.compile(rf"{_BETWEEN}{_LABEL}(.*)", re.IGNORECASE)
 _LABEL_ALONE = re.compile(rf"^({_BETWEEN}{_LABEL})[ *_]*\n+", re.IGNORECASE)  # the grade is on the next line
 _WHOLE = re.compile(rf"{_BETWEEN}(?:(?:{_TOKEN}){_BETWEEN})+", re.IGNORECASE)
 _EXPLAINS = re.compile(r":| [-–—] ")  # what stands between a grade and its explanation
 _EACH = re.compile(_TOKEN, re.IGNORECASE)
-_NAMED = re.compile(r"\b[ABC]\b|(?i:\b(?:not[ _-]?attempted|incorrect|correct|wrong)\b)")  # in an explanation
+_NAMED = re.compile(  # in an explanation
+    r"\b[ABC]\b|(?i:\b(?:not[ _-]?attempted|incorrect|correct|wrong)\b)|" + "|".join(_ZH_WORDS[:-2])
+)
 
 
 def parse_grade(reply: str) -> Outcome | None:
@@ -101,6 +107,8 @@ def _from_lines(text: str) -> Outcome | None:
         return grades[-1]
     if _LABELLED.fullmatch(lines[0]) and grades[0]:
         return grades[0]
+    if _grade(lines[0]) and len(_EACH.findall(lines[0])) > 1:  # a letter and its word: no bare letter
+        return grades[0]
     explained = [_outcome(word) for word in _NAMED.findall(text)]
     return _agreed([grades[0], *explained])
 
@@ -115,8 +123,9 @@ def _grade(text: str) -> Outcome | None:
 
 
 def _grade_before_colon(line: str) -> Outcome | None:
+    """Read a grade before an explanation. A single word explains nothing: CORRECT: no."""
     head, *rest = _EXPLAINS.split(line, maxsplit=1)
-    return _grade(head) if rest else None
+    return _grade(head) if rest and num_words(rest[0]) > 1 else None
 
 
 def _outcome(token: str) -> Outcome:

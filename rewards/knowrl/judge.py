@@ -123,17 +123,17 @@ class ModelJudge:
         return await _converse(ask, build_messages(question, answer, truths, nonce, falsehoods))
 
     def check_sync(self) -> None:
-        """Ask about a known answer. Raise UserError (exit 3) if the model is out of reach or does not give a grade."""
+        """Ask about a known answer. Raise UserError (exit 3) if the model is out of reach or does not call it right."""
         messages = build_messages("What is the capital of France?", "Paris", ["Paris"], secrets.token_hex(8))
 
         async def check(client: "ApiClient") -> Judgement:
             return await _converse(lambda messages: client.check(messages, self.max_tokens), messages)
 
         judgement = self.client.run_sync(check)
-        if judgement.outcome is None:
+        if judgement.outcome != "correct":
             raise UserError(
                 f"the model {self.client.endpoint.model} does not work as a judge",
-                f"it should reply A, B or C; {judgement.reason}",
+                f"it should reply A, B or C, and A to the answer Paris for the capital of France; {judgement.reason}",
                 "set judge_model to a model that follows instructions, or judge_max_tokens to leave it more room",
                 PREFLIGHT,
             )

@@ -21,16 +21,17 @@ from rewards.knowrl.refusal import is_refusal
 
 MAX_CHARS = 1000  # a longer answer is wrong
 MAX_OTHER_WORDS = 3  # in a sentence around the truth, besides those of the question and common ones
-_WORD = re.compile(r"(?:(?<!\w)[-−])?\d+(?:\.\d+)?|[^\W\d_]+")
+_WORD = re.compile(r"(?:(?<!\w)[-−])?\d+(?:\.\d+)?(?:s\b)?|[^\W\d_]+")  # 1940s is not 1940
 _PART_END = re.compile(
     r"[,;:!?/&|()\[\]{}\"“”\n、，；：。！？–—]|\.(?!\d)|\b(?:and|or|nor|versus|vs)\b|[和或与]", re.IGNORECASE
 )
 _NEGATIONS = set(
     "not never no neither nor without except unlike hardly false wrong incorrect untrue unlikely anything anyone "
     "anywhere everything everyone everywhere nothing nobody nowhere none other else rather instead far cannot isnt "
-    "wasnt arent werent cant couldnt dont doesnt didnt wont wouldnt shouldnt hasnt havent hadnt".split()
+    "wasnt arent werent cant couldnt dont doesnt didnt wont wouldnt shouldnt hasnt havent hadnt doubt minus half twice "
+    "dozen bc bce".split()
 )
-_UNSPACED_DENIALS = re.compile("|".join(["不是", "没有", "并非", "ではな", "아니", "ไม่", *ZH_BOUNDS]))
+_UNSPACED_DENIALS = re.compile("|".join(["不是", "没有", "并非", "公元前", "ではな", "아니", "ไม่", *ZH_BOUNDS]))
 _UNSPACED_COMMON = "是的在了位于叫做答案为我认想可能它他她个名です은는이가입니다"
 _COMMON = set(
     "it its is was are were be been being this that these those there here he she they his her their i we you my our "
@@ -85,7 +86,7 @@ def words(text: str) -> list[str]:
 
 
 def _spelled(text: str) -> Spelled:
-    text = re.sub(r"['’]s\b|['’]", "", text, flags=re.IGNORECASE)
+    text = re.sub(r"(?<!\d)['’]s\b|['’]", "", text, flags=re.IGNORECASE)
     found = []
     for written in _WORD.findall(text):
         word = fold(written)
@@ -116,6 +117,8 @@ def _mismatch(question: str, answer: str, truth: str) -> str:
     missing = _missing(gold, spelled, asked, answer)
     if missing:
         return f"does not say {', '.join(missing[:3])}"
+    if _numbers(spelled, gold) != _numbers(gold, gold):
+        return "states the numbers in another order"
     denials = [word for word in said if word in _NEGATIONS | BOUNDS and word not in allowed]
     denials += [word for word in _UNSPACED_DENIALS.findall(answer) if word not in question + truth]
     if denials:
@@ -125,7 +128,7 @@ def _mismatch(question: str, answer: str, truth: str) -> str:
     others = [word for word in said if word not in allowed | _COMMON]
     if len(others) > MAX_OTHER_WORDS:
         return f"says much besides the truth: {', '.join(sorted(others)[:3])}"
-    candidate = _candidate(spelled, gold, set(others)) or _part_without(allowed, answer)
+    candidate = _candidate(spelled, gold, set(others)) or _part_without(allowed, answer) or _rival(question, gold, said)
     return f"offers something else too: {candidate}" if candidate else ""
 
 
@@ -138,11 +141,30 @@ def _missing(gold: Spelled, said: Spelled, asked: set[str], answer: str) -> list
     return [word for word in required if not (is_unspaced(word) and word in answer.lower())]
 
 
+def _numbers(text: Spelled, gold: Spelled) -> list[str]:
+    """Find the truth's numbers in a text, in order: 3-1 is not 1-3. Where the truth is a date, their order is free."""
+    wanted = [word for word, _ in gold if word[-1].isdigit()]
+    if len(wanted) < 2 or _MONTHS & {word for word, _ in gold}:
+        return []
+    return [word for word, _ in text if word in wanted][: len(wanted)]
+
+
+def _rival(question: str, gold: Spelled, said: list[str]) -> str:
+    """Find a choice of the question ("Ali or Frazier?") that the answer names beside the right one; "" if none."""
+    asked, right = words(question), {word for word, _ in gold}
+    pairs = [(asked[at - 1], asked[at + 1]) for at in range(1, len(asked) - 1) if asked[at] == "or"]
+    rivals = {word for pair in pairs if right & set(pair) for word in pair} - right
+    if "no" in right:
+        rivals.add("yes")
+    return min(rivals & set(said), default="")
+
+
 def _surplus_unspaced(question: str, answer: str, truth: str) -> str:
-    """Say what a text without spaces says besides the truth. One character that is not common is allowed."""
+    """Say what a text without spaces says besides the truth. One character that is not common may stand after it."""
     rest = answer.replace(truth, "")
     others = [char for char in rest if char.isalnum() and char not in question + truth + _UNSPACED_COMMON]
-    return f"says something besides the truth: {''.join(others[:10])}" if len(others) > 1 else ""
+    is_part = any(char + truth in answer for char in others)  # 东京 is not 京
+    return f"says something besides the truth: {''.join(others[:10])}" if len(others) > 1 or is_part else ""
 
 
 def _candidate(said: Spelled, gold: Spelled, others: set[str]) -> str:

@@ -220,3 +220,21 @@ def test_parquet(tmp_path):
     (tmp_path / "torn.parquet").write_bytes((tmp_path / "d.parquet").read_bytes()[:100])
     with pytest.raises(UserError, match="is not valid Parquet"):
         read_rows(tmp_path / "torn.parquet")
+
+
+@pytest.mark.parametrize(
+    ("row", "part"),
+    [
+        ({**TRUTHFUL, "Best Answer": " "}, "the best answer is empty"),
+        ({**TRUTHFUL, "Correct Answers": "['a', 'b']"}, "a list of answers is written as one text"),
+        ({**TRUTHFUL, "Incorrect Answers": "['a'\n 'b']"}, "a list of answers is written as one text"),
+        ({"question": "q?", "mc1_targets": "{'choices': []}", "mc2_targets": "{}"}, "choices are written as text"),
+        ({**GPQA, "Incorrect Answer 3": ""}, "the choice is empty"),
+        ({**GPQA, "Incorrect Answer 1": None}, "the choice is empty"),
+        ({**GPQA, "Correct Answer": " "}, "the choice is empty"),
+    ],
+)
+def test_a_cell_that_would_make_a_wrong_question_is_named(tmp_path, row, part):
+    with pytest.raises(UserError, match="row 1 is not one of") as error:
+        read_rows(write_rows(tmp_path / "d.jsonl", [row]))
+    assert part in error.value.why

@@ -288,3 +288,10 @@ def test_a_stated_confidence_is_held_against_what_came_true(capsys, chat_checkpo
     found, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "exact", SHORT)
     assert found["confidence_frac"] == 1 and found["risk_coverage"][-1] == [1.0, pytest.approx(1 / 6)]
     assert found["aurc"] == pytest.approx(1 / 6 / 6) and "aurc" in text
+
+
+@pytest.mark.parametrize("name", ["o.jsonl", "."])
+def test_an_output_that_would_lose_the_answers_is_refused_before_anything_is_asked(name):
+    with pytest.raises(UserError) as error:
+        main(["no such model", "--output", name])
+    assert name in error.value.what and "no such model" not in error.value.what

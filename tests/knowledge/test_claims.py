@@ -265,6 +265,10 @@ LISTS = {  # a reply -> its facts
     "- 唐朝建立于618年\n- 唐": ["唐朝建立于618年"],
     "- Mira has [] in her name.": ["Mira has [] in her name."],
     "- Yes": [],
+    **{f"{mark} Mira was born.\n{mark} Velda is old.": TWO for mark in "−‐‑―⁃○■◆➤★✓"},
+    "1: Mira was born.\n2: Velda is old.": TWO,
+    "一、Mira was born.\n十二、Velda is old.": TWO,
+    '{"Facts": [{"Fact": "Mira was born."}, "Velda is old."]}': TWO,
 }
 NO_FACTS = [
     "NON_FACTUAL: only doubts",
@@ -286,6 +290,7 @@ NO_FACTS = [
     "The text doesn't contain any verifiable facts.",
     "该文本没有陈述任何事实。",
     "None.",
+    "(none)",
     "[]",
     '{"facts": []}',
     '{"NON_FACTUAL": "only doubts"}',
@@ -311,6 +316,8 @@ NO_LISTS = [
     '{"1": "Velda", "x": "Orun is old"}',
     '{"fact": "Mira was born."}\n{"fact": ',
     "1.5 million people live there.",
+    "1:30 is the time there.",
+    "✗ Mira was born.",
     "**Mira was born.**",
 ]
 

@@ -38,12 +38,25 @@ GRADES = {
             "Here is my grade:\n\nA",
         ),
         *("A - the candidate matches", "【A】", "Judgement：A", "Grade:\nA", "**Verdict**:\n\n**CORRECT**", "[A]"),
+        *(
+            "正確",
+            "A<｜end▁of▁sentence｜>",
+            "A：正确，与参考答案一致",
+            "A: CORRECT\nThe reference names Rome, B would be wrong.",
+        ),
         "Grade: A\nReason: the reference says so, B would be unfair.",
         "The candidate says Paris, as the reference does.\nGrade: A",
     ],
     "wrong": [
         *("B", "b", "B.", "  B\n", "INCORRECT", "incorrect", "Incorrect.", "WRONG", "B: INCORRECT", "B（错误）"),
         *("错", "回答不正确", "B - wrong city", "B — it says Rome", "Final grade:\nB"),
+        *(
+            "B: INCORRECT\nThe correct answer is Paris.",
+            "B（错误）\n正确答案是巴黎。",
+            "B: says Rome",
+            "錯誤",
+            "不正確",
+        ),
         *("错误", "不正确", "回答错误", "Grade: B", '{"grade": "B"}', "B\nThe reference says 1962."),
     ],
     "refused": [
@@ -73,6 +86,17 @@ NO_GRADES = [
     *('{"grade": "A", "grade": "B"}', '{"grade": "A", "verdict": "B"}', '["A", "B"]', '{"is_correct": true}'),
     *('{"reason": "A", "note": "B"}', '{"grade": null}', '{"grade": "A or B"}'),
     *("<think>A", "<think>A</think>", "It quotes </think>A", "```\nA\n```\n```\nB\n```"),
+    *(
+        "A：不正确",
+        "A：答案错误",
+        "A\n回答不正确。",
+        "A: no",
+        "A：否",
+        "CORRECT: false",
+        "Correct: Paris",
+        "correct - no",
+    ),
+    *("B\n正确答案是巴黎。", "A: CORRECT\nGrade: B", "正确：否"),
     "The candidate writes:\nGrade: A\nThis is an order, and no answer.",
     "The candidate writes:\nA",
     "A: CORRECT, B: INCORRECT, C: NOT_ATTEMPTED",
@@ -239,6 +263,13 @@ def test_the_message_of_a_judge_without_verdicts_quotes_it_and_names_the_keys(mo
     with ApiServer(default=says("Sure! The answer is right.")) as server, pytest.raises(UserError) as caught:
         judge_of(server, monkeypatch).check_sync()
     assert "Sure!" in caught.value.why and "judge_model" in caught.value.fix and "judge_max_tokens" in caught.value.fix
+
+
+@pytest.mark.parametrize("reply", ["B", "C", "INCORRECT"])
+def test_a_judge_that_calls_a_right_answer_wrong_is_refused_before_the_first_step(monkeypatch, reply):
+    with ApiServer(default=says(reply)) as server, pytest.raises(UserError, match="does not work as a judge") as error:
+        judge_of(server, monkeypatch).check_sync()
+    assert error.value.exit_code == PREFLIGHT and "the judge says" in error.value.why
 
 
 @pytest.mark.parametrize("odd", [says("Sure!"), says(""), says("A", "length"), says(None, refusal="no")])

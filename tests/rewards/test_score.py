@@ -122,3 +122,19 @@ def test_a_row_explains_itself(tmp_path):
     assert (fact["fact"], fact["verdict"], fact["passage"]) == ("Mira was born in Velda", "supported", "Mira#0")
     assert fact["text"].startswith("Mira was born in Velda. She slept.") and len(fact["text"]) == 401
     assert "does not say velda" in found["reasons"]["combined"] and found["title"] == "Mira"
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_graded(tmp_path, capsys):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"completion": "a", "answer": "a"}\n')
+    with pytest.raises(UserError, match="cannot write"):
+        main(["--reward", "exact", str(source), "--output", str(tmp_path)])
+    main(["--reward", "exact", str(source), "--output", str(tmp_path / "new" / "out.jsonl")])
+    assert (tmp_path / "new" / "out.jsonl").read_text().startswith('{"completion": "a"')
+
+
+def test_half_a_character_does_not_lose_the_grades(tmp_path, capsys):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"completion": "\\ud800", "answer": "a"}\n')
+    main(["--reward", "exact", str(source)])
+    assert json.loads(capsys.readouterr().out)["rewards"] == {"exact": 0.0}
