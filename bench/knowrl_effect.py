@@ -90,7 +90,8 @@ def refusals(folders: Sequence[Path]) -> dict[str, list[float]]:
     for arm in ARMS:
         runs = []
         for folder in folders:
-            runs.append([step["refusal_rate"] for step in read_jsonl(folder / arm / "metrics.jsonl")])
+            steps = read_jsonl(folder / arm / "metrics.jsonl")
+            runs.append([step["refusal_rate"] for step in steps if "step_time" in step])  # not the evaluations
         curves[arm] = [statistics.fmean(rates) for rates in zip(*runs, strict=True)]
     return curves
 

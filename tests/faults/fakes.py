@@ -366,11 +366,11 @@ def counts_what_is_sent() -> None:
         sent.append(len(pickle.dumps(value)))
         return gather(values, value)
 
-    def written(self, *arguments):
-        if self.ranks.is_main:
+    def written(self, step, metrics, *arguments):
+        if self.ranks.is_main and "step_time" in metrics:
             with open(os.environ["SENT"], "a") as file:
                 file.write(json.dumps(sent) + "\n")
         sent.clear()
-        return report(self, *arguments)
+        return report(self, step, metrics, *arguments)
 
     dist.all_reduce, dist.all_gather_object, Run.report = counted_reduce, counted_gather, written

@@ -184,6 +184,7 @@ def _become(request: dict) -> None:
     import runpy
 
     os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has the tests ignore it, and that would be inherited
     os.environ.update(request["environment"])
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)

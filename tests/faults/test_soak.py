@@ -134,7 +134,7 @@ def no_row_was_paid_for_an_outage(run_dir) -> int:
                 unscored += 1
             else:
                 assert (
-                    {"correct": 2.0, "wrong": -1.0, "refused": 1.0}[reason.split()[-1]] == row["reward"]
+                    {"correct": 2.0, "wrong": -1.0, "refused": 1.0}[row["outcome"]] == row["reward"]
                     if reason.startswith("the judge says")
                     else row["reward"] in (-1, 1)
                 ), row
