@@ -212,6 +212,18 @@ gradient_checkpointing_kwargs: {use_reentrant: false}
     assert len(notices) == 1 and "gradient_checkpointing_kwargs is not used" in notices[0]
 
 
+def test_the_settings_of_peft_and_short_names_are_read_in_sections(tmp_path):
+    text = """
+config:
+  peft_config: {r: 16, lora_alpha: 32, target_modules: [q_proj, v_proj], task_type: CAUSAL_LM, bias: none}
+  training: {epochs: 3, gradient_accumulation: 4, group_by_length: true}
+"""
+    config, notices = load(tmp_path, text)
+    assert (config.lora_r, config.lora_alpha, config.lora_target_modules) == (16, 32, ("q_proj", "v_proj"))
+    assert (config.num_train_epochs, config.gradient_accumulation_steps, len(notices)) == (3, 4, 3)
+    assert "bias: all is not available" in why(tmp_path, "peft_config: {bias: all}")
+
+
 def test_a_section_without_keys_says_nothing(tmp_path):
     assert load(tmp_path, "training:\n  # learning_rate: 1\nlogging: {}\n")
     assert "unknown key trainig" in why(tmp_path, "trainig:\n")
