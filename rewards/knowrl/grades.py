@@ -54,8 +54,8 @@ _ZH_WORDS = sorted((word for word in GRADES if not word.isascii()), key=len, rev
 _TOKEN = r"(?:NOT[ _-]?ATTEMPTED|INCORRECT|CORRECT|WRONG|[ABC])(?![A-Z0-9])|" + "|".join(_ZH_WORDS)
 _BETWEEN = r"(?:[^\w?≠¬❌✗✘]|_)*"  # what may stand around a grade: marks that say nothing about it
 _LABEL = (
-    r"(?:(?:the|my|final|overall|so|therefore|thus|hence|here|is)[\s,]+|最终|最后)*"
-    r"(?:(?:grade|verdict|judge?ment|result|label|rating|evaluation|assessment|decision|评分|等级|评级|评判|判定|判断|结果|结论"
+    r"(?:(?:the|my|final|overall|correct|so|therefore|thus|hence|here|is)[\s,]+|最终|最后)*"
+    r"(?:(?:grade|grading|option|choice|verdict|judge?ment|result|label|rating|evaluation|assessment|decision|评分|等级|评级|评判|判定|判断|结果|结论"
     r"|评价)(?:结果)?[\s*_]*(?:is|are|为|是|[:=>→-])?|(?:answer|答案|回答)[\s*_]*(?:is)?[\s*_]*:)"
 )
 _MARKUP = re.compile(
@@ -63,6 +63,11 @@ _MARKUP = re.compile(
 )
 _LABELLED = re.compile(rf"{_BETWEEN}{_LABEL}(.*)", re.IGNORECASE)
 _LABEL_ALONE = re.compile(rf"^({_BETWEEN}{_LABEL})[ *_]*\n+", re.IGNORECASE)  # the grade is on the next line
+_SENTENCE = re.compile(  # the answer is A would be no grade: it may repeat the answer
+    rf"{_BETWEEN}(?:(?:the|this|that|it|so|candidate|predicted|given|model|student)(?:['’]s)?[\s,]+)*"
+    rf"(?:(?:answer|response|prediction)\s+)?(?:is|was)\s+(not\s+correct|incorrect|correct|wrong){_BETWEEN}",
+    re.IGNORECASE,
+)
 _WHOLE = re.compile(rf"{_BETWEEN}(?:(?:{_TOKEN}){_BETWEEN})+", re.IGNORECASE)
 _EXPLAINS = re.compile(r":| [-–—] ")  # what stands between a grade and its explanation
 _EACH = re.compile(_TOKEN, re.IGNORECASE)
@@ -114,7 +119,10 @@ def _from_lines(text: str) -> Outcome | None:
 
 
 def _grade(text: str) -> Outcome | None:
-    """Read a text that is nothing but a grade, perhaps with a label."""
+    """Read a text that is nothing but a grade, perhaps with a label, or a sentence that says it."""
+    sentence = _SENTENCE.fullmatch(text.strip())
+    if sentence:
+        return "correct" if sentence[1].lower() == "correct" else "wrong"
     labelled = _LABELLED.fullmatch(text.strip())
     bare = labelled[1] if labelled else text
     if not _WHOLE.fullmatch(bare):
