@@ -128,7 +128,8 @@ def test_a_cache_killed_while_it_is_written_is_sound_and_pays_for_nothing_twice(
     processes, chat_checkpoint, tmp_path, place
 ):
     def grade(request) -> str:
-        return "ABC"[len(request.text) % 3]
+        is_preflight = "the capital of France" in request.text
+        return "A" if is_preflight else "ABC"[len(request.text) % 3]
 
     keys = {
         "reward_funcs": ["correctness"],
