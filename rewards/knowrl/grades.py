@@ -55,7 +55,8 @@ _TOKEN = r"(?:NOT[ _-]?ATTEMPTED|INCORRECT|CORRECT|WRONG|[ABC])(?![A-Z0-9])|" + 
 _BETWEEN = r"(?:[^\w?≠¬❌✗✘]|_)*"  # what may stand around a grade: marks that say nothing about it
 _LABEL = (
     r"(?:(?:the|my|final|overall|correct|so|therefore|thus|hence|here|is)[\s,]+|最终|最后)*"
-    r"(?:(?:grade|grading|option|choice|verdict|judge?ment|result|label|rating|evaluation|assessment|decision|评分|等级|评级|评判|判定|判断|结果|结论"
+    r"(?:(?:grade|grading|option|choice|verdict|judge?ment|result|label|rating|evaluation|assessment|decision"
+    r"|评分|等级|评级|评判|判定|判断|结果|结论"
     r"|评价)(?:结果)?[\s*_]*(?:is|are|为|是|[:=>→-])?|(?:answer|答案|回答)[\s*_]*(?:is)?[\s*_]*:)"
 )
 _MARKUP = re.compile(
