@@ -65,7 +65,7 @@ def make_arms() -> list[Arm]:
         "t = 2/3": ("reward_funcs=[format,abstention]", "abstention_threshold=0.6667"),
         "karl": ("reward_funcs=[format,karl]",),
         "tiar": ("reward_funcs=[format,tiar]",),
-        "binary_rar": ("reward_funcs=[format,binary_rar]",),
+        "binary_rar": ("reward_funcs=[format,binary_rar,correctness]", "reward_weights=[1,1,0]"),  # the last is logged
         "rlcr": ("reward_funcs=[format,rlcr]", SURE),
     }
     arms = []

@@ -113,7 +113,7 @@ def break_even(row: Row, cold: Row) -> float | None:
     return float(np.clip(-offset / slope, 0.0, 1.0)) if slope > 0.1 else None
 
 
-def logistic_fit(x: np.ndarray, y: np.ndarray, ridge: float = 0.1, rounds: int = 50) -> tuple[float, float]:
+def logistic_fit(x: np.ndarray, y: np.ndarray, ridge: float = 0.01, rounds: int = 50) -> tuple[float, float]:
     """Fit y = 1 / (1 + exp(-(a + b x))) by Newton's method; return a and b. ridge: keeps them finite."""
     inputs = np.stack([np.ones_like(x), x], axis=1)
     weights = np.zeros(2)
