@@ -137,7 +137,10 @@ def arguments(group: Group, trainer_state: Any) -> dict[str, Any]:
 async def call(name: str, function: UserFunction, size: int, given: Mapping[str, Any]) -> list[Score]:
     """Call a function, plain or `async def`, for a group of `size` completions. Whatever it raises is a UserError."""
     try:
-        values = await asyncio.wrap_future(_in_thread(lambda: _collected(function(**given))))
+        if is_async(function):
+            values = _collected(await function(**given))
+        else:
+            values = await asyncio.wrap_future(_in_thread(lambda: _collected(function(**given))))
         if isinstance(values, Raised):
             raise values.error
         if inspect.isawaitable(values):
