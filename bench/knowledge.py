@@ -16,7 +16,6 @@ the passage itself is the right answer. The last line of stdout is JSON.
 import json
 import os
 import random
-import resource
 import sqlite3
 import statistics
 import subprocess
@@ -30,8 +29,10 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import torch
 
 from bench import timing
+from grpo.run import memory
 from knowledge.build import SkipLog, build
 from knowledge.store import fulltext, rank, tokens
 from knowledge.store.base import KnowledgeBase
@@ -355,7 +356,7 @@ def main(argv: list[str] | None = None) -> dict:
         {},
         **report,
         sqlite=sqlite3.sqlite_version,
-        peak_rss_mb_of_this_process=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        peak_rss_mb_of_this_process=memory.peak_bytes(torch.device("cpu")) / 2**20,
     )
 
 
