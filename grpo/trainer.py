@@ -20,7 +20,7 @@ from grpo.optim import Optimizer, learning_rate
 from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.run import memory
 from grpo.run.fingerprint import input_fingerprints
-from grpo.run.health import Health, Watch
+from grpo.run.health import Diagnosis, Health
 from grpo.run.metrics import Clock, TokenMeter
 from grpo.run.resume import check_inputs
 from grpo.run.rules import History
@@ -51,7 +51,7 @@ class Trainer:
             config.weight_decay,
             scales_loss=self.model.build.dtype == torch.float16,
         )
-        self.health = Health(run.say, watch=Watch(History(config=asdict(config))))
+        self.health = Health(run.say, diagnosis=Diagnosis(History(config=asdict(config))))
         self.meter, self.clock = TokenMeter(), Clock(run.device, run.show_phase)
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
 

@@ -11,10 +11,11 @@ from markupsafe import Markup
 
 from grpo.config.options import NOT_REPEATED, SftConfig, TrainConfig, as_yaml
 from grpo.errors import escape, redact
-from grpo.report.answers import Example, Flips, examples, flips
+from grpo.report.before_after import before_and_after
 from grpo.report.charts import draw_charts
-from grpo.report.comparison import compare
-from grpo.report.explanation import Remark, explain
+from grpo.report.examples import Example, examples
+from grpo.report.flips import Flips, flips
+from grpo.report.remarks import Remark, explain
 from grpo.run.glossary import meaning
 from grpo.run.record import Metrics, Record, read_record
 from grpo.storage import write_atomically
@@ -75,7 +76,7 @@ def render(records: Sequence[Record]) -> str:
         trim_blocks=True,
     )
     environment.filters |= {"number": show_number, "measure": show_measure}
-    headers, parts = compare(records)
+    headers, parts = before_and_after(records)
     page = environment.get_template("page.html").render(
         runs=[_run_page(record) for record in records],
         headers=headers,
