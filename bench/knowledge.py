@@ -34,7 +34,7 @@ import torch
 from bench import timing
 from grpo.run import memory
 from knowledge.build import SkipLog, build
-from knowledge.store import fulltext, rank, tokens
+from knowledge.store import rank, tokens
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.passages import SEPARATOR
 from knowledge.store.source import Source
@@ -120,7 +120,6 @@ def recall(xquad: Path, folder: Path) -> dict:
         "passages of 256 tokens, titles": recall_of(titled, questions, folder),
     }
     changes = {
-        "without spelling": [(fulltext, "spelling_key", lambda token: None)],
         "with k1 1.2, b 0.75": [(rank, "K1", 1.2), (rank, "B", 0.75)],
         "without stop words": [(tokens, "STOP_WORDS", frozenset())],
         "without stems": [(tokens, "stem", lambda word: word)],

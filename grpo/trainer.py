@@ -181,6 +181,9 @@ class Trainer:
         self.order.position = counters["position"]
         if not self.config.max_tokens_per_micro_batch:  # sums and dropout masks depend on the micro-batches
             self.budget = replace(self.budget, tokens=counters["micro_batch_tokens"])
+        self.run.set_others_aside(self.step)
+        if self.run.saved_step is None:  # resumed from another directory; from now on this one has a checkpoint, too
+            self.save()
         return counters
 
     def save(self) -> None:

@@ -26,6 +26,7 @@ BUILT_IN = {  # a reward's name -> module:function, which builds it from the con
     "abstention": "rewards.knowrl.outcome:abstention",
     "karl": "rewards.knowrl.outcome:karl",
     "tiar": "rewards.knowrl.outcome:tiar",
+    "rlcr": "rewards.knowrl.outcome:rlcr",
     "binary_rar": "rewards.knowrl.reward:binary_rar",
     "combined": "rewards.knowrl.reward:knowrl",
     "combined_v1": "rewards.knowrl.reward:knowrl_v1",
@@ -33,7 +34,7 @@ BUILT_IN = {  # a reward's name -> module:function, which builds it from the con
 }
 NEED_KNOWLEDGE = ("factuality", "binary_rar", "combined", "combined_v1", "combined_v2")
 NEED_JUDGE = (
-    *("simpleqa", "correctness", "truthrl", "abstention", "karl", "tiar"),
+    *("simpleqa", "correctness", "truthrl", "abstention", "karl", "tiar", "rlcr"),
     *("combined", "combined_v1", "combined_v2"),
 )
 PRESETS = {
