@@ -41,7 +41,7 @@ class GrpoTrainer(Trainer):
         self.rollout = Rollout(config, run, self.policy, scorer or prepare_rewards(config, run.say), self.clock)
         self.temperature, self.num_iterations = config.temperature, config.num_iterations
         self.health.max_unscored = config.max_unscored
-        self.health.watch.history.prompt = self.rollout.prompts[0].text
+        self.health.diagnosis.history.prompt = self.rollout.prompts[0].text
         self.num_sequences = self.rollout.sampler.max_slots
         self.set_data(
             self.rollout.order,
@@ -133,7 +133,7 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[st
         if run.ranks.is_main:
             run.log.close()
             evaluation.write(before, after)
-            print(evaluation.comparison(before, after))
+            print(evaluation.before_after(before, after))
             trainer.health.end()
         evaluation.close()
         trainer.rollout.scorer.close()

@@ -322,9 +322,10 @@ loses_files.calls = 0
 
 
 def dies_once(prompts, completions, **columns):
-    """Kills the process of rank 1 in its fourth group, the first time that any process comes there."""
+    """Kills the process of rank DIES in its fourth group, the first time that any process comes there."""
     dies_once.calls += 1
-    if os.environ.get("RANK") == "1" and dies_once.calls == 4 and not os.path.exists(os.environ["DIED"]):
+    is_due = os.environ.get("RANK") == os.environ.get("DIES", "1") and dies_once.calls == 4
+    if is_due and not os.path.exists(os.environ["DIED"]):
         open(os.environ["DIED"], "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
     return mixed(prompts, completions, **columns)

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+from commands import next_commands
 from making import write_rows
 from test_benchmarks import GPQA, GSM8K, SIMPLE, TRUTHFUL, write_csv
 
@@ -160,7 +161,10 @@ def test_two_models_and_two_files_are_compared(capsys, chat_checkpoint, trained)
     more = ["--data", data, "--reward", "exact"]
     found, text = run(capsys, "--compare", chat_checkpoint, trained, *more, "--output", "c.json", SHORT)
     assert found["num_questions"] == 6 and found["mcnemar_p"] == 1 and "6 questions, paired" in text
-    again, _ = run(capsys, "--compare", "c.a.json", "c.b.jsonl")
+    assert next_commands(text) == [f"grpo.generate {chat_checkpoint}", f"grpo.generate {trained}"]
+    assert json.loads(Path("c.json").read_text()) == found
+    again, text = run(capsys, "--compare", "c.a.json", "c.b.jsonl")
+    assert next_commands(text)[1] == "grpo.evaluate --compare c.b.jsonl other.json"
     assert again["rates"] == found["rates"] and (again["a"], again["b"]) == ("c.a.json", "c.b.jsonl")
 
 

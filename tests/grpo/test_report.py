@@ -14,7 +14,7 @@ from test_train import QUESTIONS, run
 from grpo.errors import UserError
 from grpo.evaluation.measures import wilson_interval
 from grpo.report.__main__ import main
-from grpo.report.answers import flips
+from grpo.report.flips import flips
 from grpo.report.page import render, show_seconds
 from grpo.run.plot import MAX_POINTS, Line, running_mean, svg_plot, thin
 from grpo.run.record import read_record

@@ -98,7 +98,6 @@ def test_a_short_document_is_evidence_as_a_whole(make_base):
     [
         ("Who led the Salt March?", "Mahatma Gandhi"),
         ("GANDHI'S MARCHES", "Mahatma Gandhi"),
-        ("Ghandi", "Mahatma Gandhi"),
         ("band from Oslo", "AleX"),
         ("1234 copies", "AleX"),
         ("唐朝", "黑豹队"),

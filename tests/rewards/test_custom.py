@@ -266,6 +266,51 @@ def test_the_state_says_how_far_the_run_is():
     assert of_each(group, "reward") == [0.5, 1.0]
 
 
+def test_a_function_logs_columns_and_numbers():
+    """What cannot be written as JSON is written as text."""
+
+    def f(completions, log_extra, log_metric, **columns):
+        log_extra("length", np.array([len(text) for text in completions]))
+        log_extra("note", [float("nan"), "\ud800"])
+        log_extra("facts", torch.tensor([0.5, 1.5]))
+        for text in completions:
+            log_metric("math/length", len(text))
+        return [1.0] * len(completions)
+
+    scorer, columns = Scorer([Reward("m:f", function=f)]), {"log_extra": "a column of this name is left out"}
+    groups = [make_answers(columns, *texts) for texts in (("a", "b"), ("cccc", "dddd"))]
+    scorer.grade(groups)
+    metrics = scorer.metrics()
+    scorer.close()
+    details = [completion.scores["m:f"].details for completion in groups[1].completions]
+    assert details == [
+        {"extra": {"length": 4, "note": "nan", "facts": 0.5}},
+        {"extra": {"length": 4, "note": "?", "facts": 1.5}},
+    ]
+    assert metrics["log/math/length"] == 2.5 and "log/math/length" not in scorer.metrics()
+    assert Reward("m:f", function=f)(["p", "p"], ["a", "b"]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        lambda log_extra, log_metric: log_extra("x", [1]),
+        lambda log_extra, log_metric: log_extra("x", "ab"),
+        lambda log_extra, log_metric: log_extra("x", None),
+        lambda log_extra, log_metric: log_metric("x", "much"),
+        lambda log_extra, log_metric: log_metric("x", None),
+    ],
+)
+def test_what_cannot_be_logged_is_told_with_its_place(log):
+    def f(completions, log_extra, log_metric, **columns):
+        log(log_extra, log_metric)
+        return [1.0] * len(completions)
+
+    with pytest.raises(UserError, match="the reward mine:f failed") as error:
+        rewards_of(f)
+    assert f"{__file__}:" in error.value.why
+
+
 # --- faults -------------------------------------------------------------------------------------------------------
 
 

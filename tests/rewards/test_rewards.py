@@ -25,6 +25,8 @@ GOOD = "<think>a</think><answer>b</answer>"
         "a</think><answer>b</answer>",
         "<think>\na\n</think>\n\n<answer>\nb\n</answer>\n",
         "\n<think>a</think> <answer>b</answer>",
+        GOOD + "<confidence>0.8</confidence>",
+        GOOD + "\n\n<confidence> 80 % </confidence>\n",
     ],
 )
 def test_format_is_right(text):
@@ -54,6 +56,15 @@ def test_format_is_right(text):
         GOOD.upper(),
         "<think>a</think><answer>b",
         "<Think>a</Think><answer>b</answer>",
+        GOOD + "<confidence>80</confidence>",
+        GOOD + "<confidence></confidence>",
+        GOOD + "<confidence>0.8",
+        GOOD + "<confidence>0.8</confidence>x",
+        GOOD + "<confidence>0.8</confidence>" * 2,
+        GOOD + "<confidence>0.8</confidence>\n\n",
+        "<think>a</think><answer>b<confidence>0.8</confidence></answer>",
+        "<think>a <confidence>0.8</confidence></think><answer>b</answer>",
+        "<think>a</think><confidence>0.8</confidence><answer>b</answer>",
     ],
 )
 def test_format_is_wrong(text):
@@ -66,6 +77,8 @@ def test_format_is_linear_in_white_space():
     started = time.process_time()
     format.grade("<think>a</think>" + " \n" * 500_000 + "<answer>" + " " * 500_000, {})
     format.grade("<think>" * 100_000, {})
+    format.grade(GOOD + "<confidence>0.5" + " " * 500_000, {})
+    format.grade(GOOD + "<confidence>0.5" * 50_000, {})
     assert time.process_time() - started < 10
 
 
@@ -73,6 +86,28 @@ def test_parse_finds_blocks_even_in_a_bad_format():
     parsed = format.parse("hello <think> a </think> x <answer> b </answer><answer>c</answer>")
     assert (parsed.think, parsed.answer) == ("a", "b") and parsed.problem
     assert format.parse("nothing").answer is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("<answer>x</answer><confidence>0.8</confidence>", 0.8),
+        ("<confidence> 80 % </confidence>", 0.8),
+        ("<confidence>.25</confidence>", 0.25),
+        ("<confidence>1</confidence>", 1.0),
+        ("<confidence>0</confidence>", 0.0),
+        ("<confidence>0.2</confidence> no: <confidence>0.9</confidence>", 0.9),
+        ("<confidence>80</confidence>", None),
+        ("<confidence>101%</confidence>", None),
+        ("<confidence>-0.5</confidence>", None),
+        ("<confidence>high</confidence>", None),
+        ("<confidence>0.5", None),
+        ("<confidence>nan</confidence>", None),
+        ("0.8", None),
+    ],
+)
+def test_what_states_a_confidence(text, value):
+    assert format.stated_confidence(text) == value
 
 
 @pytest.mark.parametrize("text", ["<answer>b</answer><think>a</think>", "<think>a<answer>b</think></answer>"])

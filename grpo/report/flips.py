@@ -1,49 +1,15 @@
-"""Completions worth reading: the best, the median, the worst, and the questions whose answers have flipped."""
+"""Questions that were asked twice, and whose answers have flipped."""
 
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from grpo.errors import UserError
+from grpo.report.examples import by_reward
 from grpo.run.record import Answer, Record
-from knowledge.store.base import KnowledgeBase
 
-NUM_FILES = 40  # of completions/ that are read from either end, to find questions that were asked twice
+NUM_FILES = 40  # of completions/ that are read from either end
 NUM_FLIPS = 6  # in each direction
-MANY = 1000  # passages of a document
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A fact that was checked: what it says, the verdict, and the passage that decided, if there is one."""
-
-    text: str
-    verdict: str
-    passage: str = ""
-    passage_text: str = ""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What one reward says about a completion."""
-
-    reward: str
-    value: float | str | None
-    reason: str
-    facts: list[Fact]
-
-
-@dataclass(frozen=True)
-class Example:
-    """A completion, and why it is shown."""
-
-    label: str
-    answer: Answer
-    verdicts: list[Verdict]
 
 
 @dataclass(frozen=True)
@@ -66,70 +32,6 @@ class Flip:
     first: Answer
     last: Answer
     change: float
-
-
-def examples(record: Record, step: int) -> list[Example]:
-    """Return the best, median and worst completion of a step, and one that could not be scored."""
-    answers = record.answers(step)
-    scored = _by_reward(answers)
-    chosen = {}
-    if scored:
-        chosen = {"best": scored[0], "median": scored[len(scored) // 2], "worst": scored[-1]}
-    unscorable = [answer for answer in answers if answer.reward is None]
-    if unscorable:
-        chosen["unscorable"] = unscorable[0]
-    with Passages(record) as passages:
-        return [Example(label, answer, _verdicts(answer, passages)) for label, answer in chosen.items()]
-
-
-def _by_reward(answers: Sequence[Answer]) -> list[Answer]:
-    """Return the scorable answers, the best one first."""
-    return sorted((a for a in answers if a.reward is not None), key=lambda answer: answer.reward, reverse=True)
-
-
-def _verdicts(answer: Answer, passages: "Passages") -> list[Verdict]:
-    verdicts = []
-    for name, value in answer.rewards.items():
-        of_reward = answer.facts.get(name)
-        facts = [passages.read(fact) for fact in of_reward or () if isinstance(fact, dict)]
-        reason = str(answer.reasons.get(name, ""))
-        if facts:  # the reason repeats them
-            reason = reason.partition(f"; {facts[0].text[:60]}")[0]
-        verdicts.append(Verdict(name, value, reason, facts))
-    return verdicts
-
-
-class Passages:
-    """The texts of the passages that decided, from the run's knowledge base if that is still there."""
-
-    def __init__(self, record: Record):
-        self.base: KnowledgeBase | None = None
-        path = record.config.get("knowledge_base")
-        if isinstance(path, str) and Path(path).is_file():
-            with suppress(UserError, OSError):  # a report does without
-                self.base = KnowledgeBase.open(path)
-
-    def __enter__(self) -> "Passages":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self.base:
-            self.base.close()
-
-    def read(self, fact: dict[str, Any]) -> Fact:
-        """Return a fact with the text of its passage."""
-        text, verdict, passage = (str(fact.get(name) or "") for name in ("fact", "verdict", "passage"))
-        return Fact(text, verdict, passage, self._text(text, passage))
-
-    def _text(self, fact: str, passage: str) -> str:
-        title = passage.rpartition("#")[0]
-        if not self.base or not title:
-            return ""
-        try:
-            found = self.base.search(fact, MANY, [title])
-        except (UserError, OSError):
-            return ""
-        return next((candidate.text for candidate in found if candidate.id == passage), "")
 
 
 def flips(record: Record) -> Flips:
@@ -197,5 +99,5 @@ def _mean_reward(answers: Sequence[Answer]) -> float | None:
 
 def _typical(answers: Sequence[Answer]) -> Answer | None:
     """Return the answer of median reward; None if none could be scored."""
-    scored = _by_reward(answers)
+    scored = by_reward(answers)
     return scored[len(scored) // 2] if scored else None
