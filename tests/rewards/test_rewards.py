@@ -251,7 +251,7 @@ def test_rewards_go_to_the_completion_of_their_index_in_whatever_order_they_arri
     seen = []
 
     def lengths(prompts, completions, **columns):
-        state = columns.pop("trainer_state")
+        state, _, _ = (columns.pop(name) for name in ("trainer_state", "log_extra", "log_metric"))
         assert (state.global_step, state.max_steps) == (0, 0)
         seen.append((prompts, completions, columns))
         return [float(len(completion)) for completion in completions]
@@ -289,7 +289,7 @@ def test_rewards_go_to_the_completion_of_their_index_in_whatever_order_they_arri
 
 def test_columns_of_the_names_that_trl_passes_itself_do_not_reach_a_group_function_twice():
     def whole(prompts, completions, **columns):
-        assert set(columns) == {"answer", "completion_ids", "trainer_state"}
+        assert set(columns) == {"answer", "completion_ids", "trainer_state", "log_extra", "log_metric"}
         return [1.0] * len(completions)
 
     scorer, group = Scorer([Reward("all", function=whole)]), _group("a", "b")
