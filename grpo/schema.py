@@ -44,7 +44,7 @@ class Score:
     """What one reward says about one completion: a number, or None (unscorable), and the reason why.
 
     `outcome` says how the answer turned out, from rewards that can tell; accuracy and dynamic sampling use it, never
-    the value, which may be shaped. `details` holds numbers to log, such as the share of supported facts. `asked` says
+    the value, which may be shaped. `details` holds values to log, such as the share of supported facts. `asked` says
     which services were asked (judge, knowledge base, decomposer), and whether each gave a usable answer. `applies` is
     False if a user's function returned None for all completions of a prompt: then its other rewards count alone.
     `facts` are those that were checked, each with "fact" and "verdict"; of the passage that decided its id, "passage",
@@ -58,7 +58,7 @@ class Score:
     value: float | None
     reason: str = ""
     outcome: Outcome | None = None
-    details: dict[str, float] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
     asked: dict[str, bool] = field(default_factory=dict)
     bonus: float = 0.0  # added to the advantage
     applies: bool = True

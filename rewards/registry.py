@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo.errors import CONFIG, UserError
 from grpo.schema import Score
-from rewards.custom import UserFunction, call, find_function, needed_columns, short_name
+from rewards.custom import Notes, UserFunction, call, find_function, needed_columns, short_name
 
 Grade = Callable[[str, Mapping[str, Any]], Score | Awaitable[Score]]
 
@@ -75,8 +75,10 @@ class Reward:
     ) -> list[float | None]:
         """Grade as TRL does: return one number, or None, per completion; a column holds one value per completion."""
         if self.function is not None:
-            given = {"prompts": prompts, "completions": completions, **columns}
-            scores = asyncio.run(call(self.name, self.function, len(completions), given))
+            notes = Notes(len(completions))
+            told = {"log_extra": notes.log_extra, "log_metric": notes.log_metric}
+            given = {**told, "prompts": prompts, "completions": completions, **columns}
+            scores = asyncio.run(call(self.name, self.function, given, notes))
         else:
             scores = []
             for i, completion in enumerate(completions):

@@ -160,8 +160,8 @@ def test_every_metric_of_the_glossary_is_logged_somewhere():
 def _is_made(name: str, code: str) -> bool:
     if name.startswith("eval/"):
         return f'"{name.removeprefix("eval/")}"' in code
-    if "<name>" in name:
-        return "rewards/{name}" + name.removeprefix("rewards/<name>") in code
+    if "<" in name:
+        return re.search(re.sub("<[a-z]+>", r"{[^}]+}", re.escape(name)), code) is not None
     if name.startswith(("judge/", "decomposer/")):
         return name.partition("/")[2] in (*COUNTS, "cost")
     return f'"{name}"' in code or name == "step"
