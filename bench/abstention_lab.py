@@ -76,6 +76,7 @@ def make_arms() -> list[Arm]:
         Arm("outcome", TWO_HOPS, ("reward_funcs=[format,correctness]",)),
         Arm("knowrl", TWO_HOPS, ("reward_funcs=[knowrl]",)),
         Arm("sum", TWO_HOPS, (FACTS,)),
+        Arm("sentence", TWO_HOPS, (FACTS, "reward_weights=[1,1,0]", "credit=sentence")),
         Arm("gdpo", TWO_HOPS, (FACTS, "multi_objective_aggregation=normalize_then_sum")),
     ]
     long = [Arm(f"knowrl, {scale}, long", ONE_HOP, arm_keys(arms, f"knowrl, {scale}"), 180) for scale in ("group",)]
