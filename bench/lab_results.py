@@ -13,17 +13,19 @@ from pathlib import Path
 
 import numpy as np
 
-from grpo.run.plot import line_plot, running_mean
+from grpo.run.plot import running_mean
 from knowledge.atlas import KNOWN_IN_PART
 from knowledge.world import UNSEEN, WELL_KNOWN
 from rewards.format import stated_confidence
 
 COLD_START = "cold start"
 OUTCOMES = ("correct", "refused", "wrong")
-RIGHT, DECLINED, WRONG = range(3)
+LABELS = ("right", "declined", "wrong")
+RIGHT, DECLINED, WRONG = range(len(OUTCOMES))
 SURE_FROM = 0.5  # an answer with a lower stated confidence counts as declined
 MIN_ATTEMPTS = 4  # of the cold start, to say how well it knows the answer
 SMOOTH = 2  # steps on either side, for "steps to 50 %"
+OVER_STEPS = ("knowrl, group", "knowrl, none", "truthrl (t = 1/2), group", "t = 0.9, group", "knowrl, group, long")
 Row = Mapping[str, object]
 Measure = Callable[[Row, Row], float | None]  # of a row and of its cold start
 
@@ -206,17 +208,33 @@ def pareto_plot(path: Path, rows: Rows) -> None:
 
 def middle_and_reach(values: Sequence[float]) -> tuple[float, list[list[float]]]:
     """Return the mean in percent, and how far below and above it the values reach, as errorbar takes it."""
-    mean = 100 * statistics.fmean(values)
-    return mean, [[mean - 100 * min(values)], [100 * max(values) - mean]]
+    mean = statistics.fmean(values)
+    return 100 * mean, [[max(100 * (mean - min(values)), 0)], [max(100 * (max(values) - mean), 0)]]
 
 
-def step_curves(rows: Rows, arms: Iterable[str], outcome: int, familiarity: str) -> dict[str, list[float]]:
-    """Return for some arms the share of an outcome in each training step: a running mean of the mean over seeds."""
-    curves = {}
-    for arm in arms:
-        runs = [[step_share(step, outcome, familiarity) for step in row["curve"]] for row in rows.of_arm[arm].values()]
-        curves[arm] = running_mean(np.nanmean(runs, axis=0), SMOOTH)
-    return curves
+def steps_plot(path: Path, rows: Rows, outcome: int, familiarities: Sequence[str]) -> None:
+    """Plot the share of an outcome in training over the steps, one panel for each kind of people.
+
+    Shown are the arms of OVER_STEPS, or all if none of these is there.
+    """
+    from matplotlib.figure import Figure
+
+    trained = [arm for arm in rows.of_arm if arm != COLD_START]
+    arms = [arm for arm in OVER_STEPS if arm in trained] or trained
+    figure = Figure(figsize=(4 * len(familiarities) + 3, 4), dpi=150, layout="constrained")
+    for panel, familiarity in zip(figure.subplots(1, len(familiarities), squeeze=False)[0], familiarities, strict=True):
+        panel.set(xlabel="step", ylabel=f"{LABELS[outcome]}, {familiarity}, %", ylim=(-2, 102))
+        panel.grid(alpha=0.3)
+        for arm in arms:
+            panel.plot(step_curve(rows, arm, outcome, familiarity), label=arm)
+    figure.legend(*panel.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
+    figure.savefig(path)
+
+
+def step_curve(rows: Rows, arm: str, outcome: int, familiarity: str) -> list[float]:
+    """Return the percentage of an outcome in each training step: a running mean of the mean over seeds."""
+    runs = [[step_share(step, outcome, familiarity) for step in row["curve"]] for row in rows.of_arm[arm].values()]
+    return running_mean(100 * np.nanmean(runs, axis=0), SMOOTH)
 
 
 def report(path: Path, folder: Path) -> dict[str, list[str]]:
@@ -231,11 +249,6 @@ def report(path: Path, folder: Path) -> dict[str, list[str]]:
     print(text)
     (folder / "abstention_lab.md").write_text(text + "\n", encoding="utf-8")
     pareto_plot(folder / "abstention_pareto.png", one_hop)
-    trained = [arm for arm in one_hop.of_arm if arm != COLD_START]
-    for familiarity, name in ((WELL_KNOWN, "known"), (UNSEEN, "unseen")):
-        curves = step_curves(one_hop, trained, DECLINED, familiarity)
-        line_plot(folder / f"abstention_steps_{name}.png", curves, "step", f"declined, {familiarity}")
-    trained = [arm for arm in two_hops.of_arm if arm != COLD_START]
-    curves = step_curves(two_hops, trained, RIGHT, WELL_KNOWN)
-    line_plot(folder / "two_hops_steps.png", curves, "step", "right, two hops")
+    steps_plot(folder / "abstention_steps.png", one_hop, DECLINED, (WELL_KNOWN, UNSEEN))
+    steps_plot(folder / "two_hops_steps.png", two_hops, RIGHT, (WELL_KNOWN,))
     return tables

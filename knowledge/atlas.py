@@ -88,12 +88,12 @@ class Person:
 class Sizes:
     """How many people there are of each kind, and how often the cold start speaks of one."""
 
-    well_known: int = 48
+    well_known: int = 72
     careless: int = 16  # of the well known, more: their chains are in the cold start
     known_in_part: int = 80
     admitted: int = 100  # the cold start says that it knows nothing about them
-    unseen: int = 96
-    repeats: int = 8  # of each question about somebody well known, or about a thing
+    unseen: int = 80
+    repeats: int = 7  # of each question about somebody well known, or about a thing
     repeats_of_chains: int = 10
     mentions: tuple[int, ...] = (1, 1, 2, 4, 6, 9, 12, 16)  # of people known in part, who take turns
     held_out: float = 0.4  # share of the people kept for evaluation
