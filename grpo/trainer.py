@@ -148,7 +148,8 @@ class Trainer:
             "micro_batches": self.num_micro_batches,
             **times,
             "tokens_per_second": num_tokens / times["step_time"],
-            "peak_memory_gb": self.ranks.max(memory.peak_bytes(self.run.device)) / 1e9,
+            **self.clock.memory_gb(),
+            "peak_memory_gb": self.ranks.max(max(self.clock.largest, memory.peak_bytes(self.run.device))) / 1e9,
         }
 
     # --- what a checkpoint holds besides weights and optimizer ------------------------------------------------------
@@ -180,6 +181,9 @@ class Trainer:
         self.order.position = counters["position"]
         if not self.config.max_tokens_per_micro_batch:  # sums and dropout masks depend on the micro-batches
             self.budget = replace(self.budget, tokens=counters["micro_batch_tokens"])
+        self.run.set_others_aside(self.step)
+        if self.run.saved_step is None:  # resumed from another directory; from now on this one has a checkpoint, too
+            self.save()
         return counters
 
     def save(self) -> None:

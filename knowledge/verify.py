@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from grpo.errors import PREFLIGHT, UserError, run_main
+from grpo.progress import say_next
 from knowledge.errors import KnowledgeBusy
 from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.index import CONTENT, checksum
@@ -132,8 +133,14 @@ def main(argv: list[str]) -> None:
             "fetch or build it again",
             PREFLIGHT,
         )
-    if not options.json:
-        print("sound")
+    if options.json:
+        return
+    print("sound")
+    say_next(
+        f"{options.db} is sound",
+        ["knowledge.search", options.db, "QUERY"],
+        ["grpo.doctor", "CONFIG", f"knowledge_base={options.db}"],
+    )
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from commands import next_commands
 
 from grpo.errors import UserError
 from knowledge.errors import KnowledgeBusy
@@ -297,7 +298,7 @@ import sqlite3, sys, time
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
 connection.execute("BEGIN EXCLUSIVE")
 print("locked", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -407,6 +408,7 @@ def test_a_closed_base_holds_no_file_open(knowrl):
 def test_search_command(run, ours, tmp_path):
     done = run("knowledge.search", ours, "Who led the Salt March?", "-k", "2")
     assert done.returncode == 0 and "Mahatma Gandhi#0" in done.stdout
+    assert "--title 'Mahatma Gandhi'" in next_commands(done.stderr)[0]
     done = run("knowledge.search", ours, "born in Kassel", "--title", "Alex;AleX;Nobody", "--json")
     answer = json.loads(done.stdout)
     assert answer["lookup"] == {
@@ -429,12 +431,13 @@ def test_search_command(run, ours, tmp_path):
 def test_search_command_escapes_control_characters(run, ready_made, tmp_path):
     path = ready_made(tmp_path / "base.db", {"Evil \x1b[2J": "red \x1b[31m text\x07 is here"})
     done = run("knowledge.search", path, "red text")
-    assert "red" in done.stdout and "\x1b" not in done.stdout and "\x07" not in done.stdout
+    assert "red" in done.stdout and "\x1b" not in done.stdout + done.stderr and "\x07" not in done.stdout
 
 
 def test_verify_command(run, ours, knowrl, tmp_path):
     done = run("knowledge.verify", ours)
     assert done.returncode == 0 and done.stdout.endswith("sound\n") and "8 documents" in done.stdout
+    assert next_commands(done.stderr)[0] == f"knowledge.search {ours} QUERY"
     assert json.loads(run("knowledge.verify", knowrl, "--json").stdout)["owner"] == "KnowRL's"
     path = tmp_path / "copy.db"
     shutil.copy(ours, path)
