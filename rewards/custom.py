@@ -171,7 +171,10 @@ async def call(name: str, function: UserFunction, given: Mapping[str, Any], note
     """Call a function, plain or `async def`, for a group. Whatever it raises is a UserError."""
     size = notes.size
     try:
-        values = await asyncio.wrap_future(_in_thread(lambda: _collected(function(**given))))
+        if is_async(function):
+            values = _collected(await function(**given))
+        else:
+            values = await asyncio.wrap_future(_in_thread(lambda: _collected(function(**given))))
         if isinstance(values, Raised):
             raise values.error
         if inspect.isawaitable(values):

@@ -142,8 +142,14 @@ class Scorer:
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         if self.loop is None:
             self.loop = asyncio.new_event_loop()
-            threading.Thread(target=self.loop.run_forever, name="reward-loop", daemon=True).start()
+            threading.Thread(target=_serve, args=(self.loop,), name="reward-loop", daemon=True).start()
         return self.loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run an event loop until it is stopped; then cancel what is still under way, and close it."""
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.get_loop().run_forever()
 
 
 class _Element:

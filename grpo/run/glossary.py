@@ -19,6 +19,8 @@ GLOSSARY = {
     "reward_std": "standard deviation of that sum, over all groups",
     "frac_reward_zero_std": "share of groups that teach nothing: all rewards equal, or fewer than two scorable",
     "advantage_abs_mean": "mean |advantage| over completions; 0: nothing is learned",
+    "credit/judged_frac": "share of tokens in sentences that the knowledge base supports or refutes (credit: sentence)",
+    "credit/changed_frac": "share of tokens whose advantage got the other sign from their sentence (credit: sentence)",
     "accuracy": "share of completions whose answer is right, by the first reward that knows the outcome",
     "refusal_rate": "share of completions that decline to answer",
     "coverage": "share of questions that some completion of their group answers right: pass@k, k = num_generations",

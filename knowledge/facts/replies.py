@@ -1,7 +1,7 @@
 """Read what a language model replies: without its thoughts, out of its fence, and as a list of facts.
 
-    parse_reply("Here are the facts:\\n* Mira was born in Velda.")      ->  ["Mira was born in Velda."]
-    parse_reply("NON_FACTUAL")                                         ->  []
+    parse_reply("Here are the facts:\\n* [2] Mira was born in Velda.")  ->  {"Mira was born in Velda.": (2,)}
+    parse_reply("NON_FACTUAL")                                         ->  {}
     parse_reply("I cannot help with that.")                            ->  None
 
 The forms of a reply stand in tables. What fits none of them is no list of facts. Any string is safe, in linear time.
@@ -27,9 +27,11 @@ _MARK = re.compile(
     r"[*+]\s+|"  # Markdown: without the space, * begins a word in bold
     r"[-\u2010-\u2015−•·・‣⁃→➔-➾■-◿★☆✓✔](?:\s*\[[ xX]\])?\s*|[①-⑳]\s*|"
     r"[一二三四五六七八九十]{1,3}、|"
-    r"[(（]?\d{1,3}(?:[)）、．]|[:：](?=\s)|\.(?!\d)|-(?=\s))\s*|\[\d{1,3}\]\s*|[a-z][.)]\s+|"
+    r"[(（]?\d{1,3}(?:[)）、．]|[:：](?=\s)|\.(?!\d)|-(?=\s))\s*|(?=\[\d{1,3}\])|[a-z][.)]\s+|"
     r"(?:[Ff]act|事实)\s*\d{1,3}\s*[.:：)]\s*"
 )
+_BRACKETS = r"\[\d{1,3}(?:\s*[,，、]\s*\d{1,3})*\]"  # the numbers of sentences, before or after a fact
+_NUMBERS = re.compile(rf"^{_BRACKETS}[:：.]?|{_BRACKETS}[.。]?$")
 _FACT_KEYS = ("fact", "text", "statement", "claim", "sentence", "content")
 _LIST_KEYS = ("facts", "atomic_facts", "statements", "claims")
 _NON_FACTUAL = re.compile(r"[\W_]*NON[_ -]?FACTUAL(?![A-Za-z])", re.IGNORECASE)
@@ -70,19 +72,20 @@ def unfenced(reply: str) -> str:
     return blocks[0].strip() if len(blocks) == 1 else reply.strip()
 
 
-def parse_reply(reply: str) -> list[str] | None:
-    """Return the facts of a reply, [] if it says that there are none; None if it is no list of facts.
+def parse_reply(reply: str) -> dict[str, tuple[int, ...]] | None:
+    """Return each fact of a reply with the numbers that stand before it in square brackets, {} if it says that there
+    are no facts; None if it is no list of facts.
 
     A fact is a line with a mark of a list, or an entry of a JSON list, and has three words at least. All other lines
-    are left out. A later repetition is dropped, whatever its case.
+    are left out. A later repetition, whatever its case, adds its numbers to the first one.
     """
     text = unfenced(without_thoughts(reply))
     listed = _from_json(text)
     if listed is None:
         listed = _from_lines(text)
     if not listed:
-        return listed
-    facts = [fact for fact in listed if not _says_none(fact)]
+        return None if listed is None else {}
+    facts = [fact for fact in listed if not _says_none(_NUMBERS.sub("", fact))]
     if facts and len(facts) < len(listed):
         return None  # facts, and no facts: it cannot be both
     return _distinct(facts)
@@ -160,9 +163,14 @@ def _says_none(text: str) -> bool:
     return bool(_NON_FACTUAL.match(text) or _NO_FACTS.fullmatch(text.strip(" \t.。!*_-()（）")))
 
 
-def _distinct(facts: list[str]) -> list[str]:
-    kept: dict[str, str] = {}
+def _distinct(facts: list[str]) -> dict[str, tuple[int, ...]]:
+    """Take the numbers off the facts, and join those of equal facts."""
+    texts: dict[str, str] = {}
+    numbers: dict[str, tuple[int, ...]] = {}
     for fact in facts:
-        if num_words(fact) >= MIN_WORDS:
-            kept.setdefault(fact.casefold(), fact)
-    return list(kept.values())
+        text = _NUMBERS.sub("", fact).strip()
+        if num_words(text) >= MIN_WORDS:
+            text = texts.setdefault(text.casefold(), text)
+            found = re.findall(r"\d+", " ".join(_NUMBERS.findall(fact)))
+            numbers[text] = (*numbers.get(text, ()), *map(int, found))
+    return numbers

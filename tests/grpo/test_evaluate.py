@@ -200,7 +200,7 @@ def ask_a_judge(capsys, checkpoint, monkeypatch, *script, default) -> tuple[dict
     monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "secret-key")
     data = write_csv(Path("simple_qa.csv"), *[{**SIMPLE, "problem": f"Who painted number {n}?"} for n in range(6)])
     with ApiServer(*script, default=default) as server:
-        keys = [f"judge_base_url={server.url}", "judge_model=m", "api_deadline_s=2", "api_max_concurrency=1"]
+        keys = [f"judge_base_url={server.url}", "judge_model=m", "api_deadline_s=60", "api_max_concurrency=1"]
         return run(capsys, checkpoint, "--data", data, *keys, SHORT)
 
 

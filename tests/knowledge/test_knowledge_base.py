@@ -6,7 +6,7 @@ import sqlite3
 import threading
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from knowledge.store.base import KnowledgeBase
@@ -190,7 +190,7 @@ def test_operators_have_no_other_meaning_than_their_words(base, query, same_as):
     assert base.search(query) == base.search(same_as)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text())
 def test_every_text_is_a_safe_query(base, query):
     assert all(passage.score > 0 for passage in base.search(query))

@@ -243,7 +243,7 @@ import sqlite3, sys, time
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
 connection.execute("BEGIN EXCLUSIVE")
 print("locked", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 

@@ -6,11 +6,12 @@ import time
 
 import pytest
 from api_server import ApiServer, fails, replies_with, says
+from asking import FAST
 
 from grpo.errors import PREFLIGHT, UserError
 from rewards.api.cache import ReplyCache
 from rewards.api.client import ApiClient
-from rewards.api.endpoint import Endpoint, Limits
+from rewards.api.endpoint import Endpoint
 from rewards.knowrl.grades import parse_grade
 from rewards.knowrl.judge import MAX_CHARS, ModelJudge, build_messages, quote
 
@@ -121,22 +122,16 @@ def test_a_reply_that_might_mean_something_else_is_no_grade(reply):
     "piece", [" ", "A", "A ", "A\n", "_A", "the ", "grade ", "grade:", "<", "[", "*", "```", "not "]
 )
 def test_the_parser_takes_linear_time(piece):
-    """100 ms on a quiet machine."""
+    """A tenth of a second to half a second on a quiet machine; a quadratic one takes minutes."""
     start = time.process_time()
     parse_grade(piece * (100_000 // len(piece)))
     parse_grade(f"{piece * (100_000 // len(piece))}x")
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 10
 
 
 def judge_of(server: ApiServer, monkeypatch, **more) -> ModelJudge:
     monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "canary-key")
-    return ModelJudge(
-        ApiClient(
-            Endpoint("judge", server.url, "OPENAI_API_KEY_JUDGE", "m"),
-            Limits(backoff_s=0.001, max_backoff_s=0.002, deadline_s=0.5),
-            **more,
-        )
-    )
+    return ModelJudge(ApiClient(Endpoint("judge", server.url, "OPENAI_API_KEY_JUDGE", "m"), FAST, **more))
 
 
 def verdicts(judge: ModelJudge, *cases: tuple[str, str, list[str]]):
@@ -174,7 +169,7 @@ def test_two_replies_that_are_no_verdict_are_unscorable(monkeypatch):
 
 
 def test_an_outage_is_unscorable_and_never_a_grade(monkeypatch):
-    with ApiServer(default=fails(503)) as server:
+    with ApiServer(default=fails(503, retry_after="3600")) as server:
         (verdict,) = verdicts(judge_of(server, monkeypatch), ("q", "x", ["y"]))
         assert verdict.outcome is None and "503" in verdict.reason
 
