@@ -141,7 +141,7 @@ def endless_generation_on_rank_1() -> None:
 
 
 def slow_save() -> None:
-    """Each checkpoint takes a second and says when it begins."""
+    """Each checkpoint takes a second, or as long as the environment says, and tells when it begins."""
     from grpo.run import checkpoint
 
     write = checkpoint.write_state
@@ -149,7 +149,7 @@ def slow_save() -> None:
     def slow(folder, *arguments):
         write(folder, *arguments)
         open(folder.parent / "saving", "w").close()
-        time.sleep(1.0)
+        time.sleep(float(os.environ.get("SAVE_TAKES_S", 1)))
 
     checkpoint.write_state = slow
 
@@ -322,9 +322,10 @@ loses_files.calls = 0
 
 
 def dies_once(prompts, completions, **columns):
-    """Kills the process of rank 1 in its fourth group, the first time that any process comes there."""
+    """Kills the process of rank DIES in its fourth group, the first time that any process comes there."""
     dies_once.calls += 1
-    if os.environ.get("RANK") == "1" and dies_once.calls == 4 and not os.path.exists(os.environ["DIED"]):
+    is_due = os.environ.get("RANK") == os.environ.get("DIES", "1") and dies_once.calls == 4
+    if is_due and not os.path.exists(os.environ["DIED"]):
         open(os.environ["DIED"], "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
     return mixed(prompts, completions, **columns)

@@ -14,7 +14,6 @@ import json
 import multiprocessing
 import os
 import platform
-import socket
 import subprocess
 import sys
 import tempfile
@@ -128,13 +127,12 @@ def toy(folder: Path, name: str) -> Path:
 
 def two_ranks(folder: Path) -> Path:
     """Two processes of half the batch each."""
+    from making import free_port
+
     data = questions(folder)
     keys = {**RUN, "per_device_train_batch_size": 8, "scale_rewards": "batch", "lora_dropout": 0.1}
     config = write(folder, "run", {**keys, "model_name_or_path": checkpoint(folder), "dataset_id_or_path": data})
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    shared = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    shared = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     ranks = [
         subprocess.Popen(
             [sys.executable, "-m", "grpo.train", str(config)],

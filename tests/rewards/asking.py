@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import time
 from collections.abc import Callable
 
 from api_server import ApiServer
@@ -12,7 +13,8 @@ from rewards.api.reply import ChatReply
 
 KEY = "canary-5e2b-key"
 KEY_NAME = "OPENAI_API_KEY_JUDGE"
-FAST = Limits(backoff_s=0.005, max_backoff_s=0.02, deadline_s=2.0, cool_down_s=0.05)
+PATIENCE_S = 60.0  # for what comes by itself: a busy machine may take its time, and nothing waits for this in vain
+FAST = Limits(backoff_s=0.005, max_backoff_s=0.02, deadline_s=PATIENCE_S, cool_down_s=0.05)
 
 
 def client_of(server: ApiServer, limits: Limits = FAST, **more) -> ApiClient:
@@ -38,6 +40,14 @@ def ask(client: ApiClient, *texts: str) -> list[ChatReply]:
             await client.aclose()
 
     return asyncio.run(run())
+
+
+def until(condition: Callable[[], object]) -> bool:
+    """Wait for what another thread or process does. Return whether it came to be."""
+    ends = time.monotonic() + PATIENCE_S
+    while not condition() and time.monotonic() < ends:
+        time.sleep(0.01)
+    return bool(condition())
 
 
 def best_of(tries: int) -> Callable:

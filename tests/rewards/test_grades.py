@@ -297,8 +297,8 @@ def test_no_right_answer_is_read_from_a_reply_that_ends_in_another_grade(other):
     ],
 )
 def test_the_parser_takes_linear_time(piece):
-    """100 ms on a quiet machine."""
+    """A tenth of a second to half a second on a quiet machine; a quadratic one takes minutes."""
     start = time.process_time()
     parse_grade(piece * (100_000 // len(piece)))
     parse_grade(f"A: {piece * (100_000 // len(piece))}x")
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 10

@@ -5,23 +5,18 @@ import json
 
 import pytest
 from api_server import ApiServer, fails, replies_with, says
+from asking import FAST
 
 from grpo.errors import PREFLIGHT, UserError
 from rewards.api.cache import ReplyCache
 from rewards.api.client import ApiClient
-from rewards.api.endpoint import Endpoint, Limits
+from rewards.api.endpoint import Endpoint
 from rewards.knowrl.judge import MAX_CHARS, ModelJudge, build_messages, quote
 
 
 def judge_of(server: ApiServer, monkeypatch, **more) -> ModelJudge:
     monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "canary-key")
-    return ModelJudge(
-        ApiClient(
-            Endpoint("judge", server.url, "OPENAI_API_KEY_JUDGE", "m"),
-            Limits(backoff_s=0.001, max_backoff_s=0.002, deadline_s=0.5),
-            **more,
-        )
-    )
+    return ModelJudge(ApiClient(Endpoint("judge", server.url, "OPENAI_API_KEY_JUDGE", "m"), FAST, **more))
 
 
 def verdicts(judge: ModelJudge, *cases: tuple[str, str, list[str]]):
@@ -59,7 +54,7 @@ def test_two_replies_that_are_no_verdict_are_unscorable(monkeypatch):
 
 
 def test_an_outage_is_unscorable_and_never_a_grade(monkeypatch):
-    with ApiServer(default=fails(503)) as server:
+    with ApiServer(default=fails(503, retry_after="3600")) as server:
         (verdict,) = verdicts(judge_of(server, monkeypatch), ("q", "x", ["y"]))
         assert verdict.outcome is None and "503" in verdict.reason
 
