@@ -33,6 +33,7 @@ BUILT_IN = {  # a reward's name -> module:function, which builds it from the con
     "combined_v2": "rewards.knowrl.reward:knowrl_v2",
 }
 NEED_KNOWLEDGE = ("factuality", "binary_rar", "combined", "combined_v1", "combined_v2")
+CHECK_EVERY_ANSWER = ("factuality", "binary_rar")  # the facts of right ones and refusals, too
 NEED_JUDGE = (
     *("simpleqa", "correctness", "truthrl", "abstention", "karl", "tiar", "rlcr"),
     *("combined", "combined_v1", "combined_v2"),

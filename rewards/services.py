@@ -60,7 +60,7 @@ def check_decomposer(options: Mapping[str, Any]) -> Checkup:
     try:
         started = time.perf_counter()
         claims = reward.check_decomposer(client, options["decomposer_max_tokens"])
-        facts = "; ".join(claims.facts)
+        facts = "; ".join(claim.fact for claim in claims.facts)
         return _checkup(client, f"of {reward.KNOWN_TEXT[0]!r} it makes: {facts}", started)
     finally:
         client.close()

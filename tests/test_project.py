@@ -91,7 +91,7 @@ ORDER = [
     *("grpo.data.benchmarks", "grpo.data.files"),
     *("grpo.data.hub", "grpo.data.rows", "knowledge", "rewards", "grpo.config"),
     *("grpo.device", "grpo.attention.packed", "grpo.data.rows", "grpo.model.decoder", "grpo.sampling"),
-    *("grpo.advantages", "grpo.packing", "grpo.logprobs", "grpo.loss", "grpo.optim"),
+    *("grpo.advantages", "grpo.credit", "grpo.packing", "grpo.logprobs", "grpo.loss", "grpo.optim"),
     *("grpo.evaluation.confidence", "grpo.evaluation.measures", "grpo.evaluation.table", "grpo.report"),
     *("grpo.run.run", "grpo.evaluation", "grpo.rollout", "grpo.trainer", "grpo.sft", "grpo.evaluate"),
     *("grpo.train", "grpo.generate", "grpo.explain", "grpo.export", "grpo.doctor", "rewards.score"),

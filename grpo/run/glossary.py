@@ -10,8 +10,8 @@ from collections.abc import Iterable
 GLOSSARY = {
     "step": "steps done: generated batches that were trained on (stage 2) or updates (stage 1)",
     "epoch": "passes over the data, as a fraction",
-    "loss": "Eq. 7, summed over the step, mean over num_iterations; near 0 on-policy: see grad_norm for learning; "
-    "stage 1: mean negative log-prob of the answer tokens",
+    "loss": "Eq. 7, summed over the step, mean over num_iterations; on-policy near 0, unless length goes with "
+    "reward: see grad_norm for learning; stage 1: mean negative log-prob of the answer tokens",
     "learning_rate": "learning rate of this step",
     "grad_norm": "L2 norm of the gradient before clipping, of the last iteration",
     "num_tokens": "prompt and completion tokens since the start, all ranks; a prompt counts once per completion",
@@ -19,6 +19,8 @@ GLOSSARY = {
     "reward_std": "standard deviation of that sum, over all groups",
     "frac_reward_zero_std": "share of groups that teach nothing: all rewards equal, or fewer than two scorable",
     "advantage_abs_mean": "mean |advantage| over completions; 0: nothing is learned",
+    "credit/judged_frac": "share of tokens in sentences that the knowledge base supports or refutes (credit: sentence)",
+    "credit/changed_frac": "share of tokens whose advantage got the other sign from their sentence (credit: sentence)",
     "accuracy": "share of completions whose answer is right, by the first reward that knows the outcome",
     "refusal_rate": "share of completions that decline to answer",
     "coverage": "share of questions that some completion of their group answers right: pass@k, k = num_generations",

@@ -163,7 +163,22 @@ def completion_record(prompt: Prompt, completion: Completion) -> dict[str, Any]:
         "reasons": {name: score.reason for name, score in scores.items()},
         "details": {name: score.details for name, score in scores.items() if score.details},
         "facts": {name: score.facts for name, score in scores.items() if score.facts},
+        **({"sentences": _sentences(completion)} if completion.sentences else {}),
     }
+
+
+def _sentences(completion: Completion) -> list[dict[str, Any]]:
+    """Return the credit of each sentence that was found true or false."""
+    advantages = completion.token_advantages
+    return [
+        {
+            "sentence": sentence.text,
+            "is_true": sentence.is_true,
+            "tokens": [sentence.start, sentence.end],
+            "advantage": _as_json(advantages[sentence.start]) if sentence.start < sentence.end else None,
+        }
+        for sentence in completion.sentences
+    ]
 
 
 def _as_json(value: float | None) -> float | str | None:

@@ -101,6 +101,16 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
     return metrics
 
 
+def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Say how many tokens stand in a sentence that is true or false, and how many got another sign by that (Eq. 19)."""
+    num_tokens = num_judged = num_changed = 0
+    for completion in (completion for group in groups for completion in group.completions):
+        num_tokens += len(completion.ids)
+        num_judged += sum(sentence.end - sentence.start for sentence in completion.sentences)
+        num_changed += sum(advantage * completion.advantage < 0 for advantage in completion.token_advantages)
+    return {"credit/judged_frac": num_judged / num_tokens, "credit/changed_frac": num_changed / num_tokens}
+
+
 def _coverage(groups: Sequence[Group]) -> dict[str, float]:
     """Say for how many questions the group holds a right answer, and how often it declines one that it knows.
 

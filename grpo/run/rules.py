@@ -224,9 +224,9 @@ def refuses_known(history: History) -> str | None:
 
 
 def coverage_falls(history: History) -> str | None:
-    """The mean reward rises while fewer questions are answered right by any completion of their group.
+    """The mean reward rises, but for fewer and fewer questions does any completion of the group give the right answer.
 
-    The policy gains on what it can do already, by declining or by repeating itself, and loses what it found sometimes.
+    The policy does better what it did well already, or declines. It no longer tries what was right only now and then.
 
     To do: raise beta, temperature or epsilon_high; stop earlier; compare pass@8 before and after with
     `python -m grpo.evaluate --n 8`.
