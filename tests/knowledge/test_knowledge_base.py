@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from knowledge.store.base import KnowledgeBase
-from knowledge.store.side_index import side_index_path
+from knowledge.store.seal import beside
+from knowledge.store.side_index import SEARCH_INDEX
 
 
 @pytest.fixture(scope="module")
@@ -211,10 +212,10 @@ def test_ready_made_files_are_served_as_they_are(request, layout, owner):
         assert "1962" in found[0].text and not any(
             marker in passage.text for passage in found for marker in ("<s>", "</s>", "SEPARATOR")
         )
-        assert not side_index_path(path).exists()
+        assert not beside(path, SEARCH_INDEX).exists()
         assert base.search("Who led the march?")[0].title == "Mahatma Gandhi"
         assert base.can_search_everything and base.lookup("Salt March").how == "search"
-    assert path.read_bytes() == before and side_index_path(path).exists()
+    assert path.read_bytes() == before and beside(path, SEARCH_INDEX).exists()
     with KnowledgeBase.open(path) as base:
         assert base.can_search_everything
 
