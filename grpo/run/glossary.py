@@ -10,8 +10,8 @@ from collections.abc import Iterable
 GLOSSARY = {
     "step": "steps done: generated batches that were trained on (stage 2) or updates (stage 1)",
     "epoch": "passes over the data, as a fraction",
-    "loss": "Eq. 7, summed over the step, mean over num_iterations; near 0 on-policy: see grad_norm for learning; "
-    "stage 1: mean negative log-prob of the answer tokens",
+    "loss": "Eq. 7, summed over the step, mean over num_iterations; on-policy near 0, unless length goes with "
+    "reward: see grad_norm for learning; stage 1: mean negative log-prob of the answer tokens",
     "learning_rate": "learning rate of this step",
     "grad_norm": "L2 norm of the gradient before clipping, of the last iteration",
     "num_tokens": "prompt and completion tokens since the start, all ranks; a prompt counts once per completion",
