@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rewards.boxed import gold_answer
-
 Record = Mapping[str, Any]
 Columns = dict[str, Any]
 
@@ -131,11 +129,11 @@ def _ends_in_number(record: Record) -> bool:
 
 
 def _is_aime_answer(record: Record) -> bool:
-    """Whether the answer is an integer from 0 to 999, as all of AIME's are, perhaps with leading zeros, or the box of a
-    solution holds one."""
-    answer = record.get("answer")
-    answer = gold_answer(str(record["solution"])) if answer is None else str(answer).strip().removesuffix(".0")
-    return bool(re.fullmatch(r"[0-9]{1,3}", answer))
+    """Whether the answer is an integer from 0 to 999, as all of AIME's are, perhaps with leading zeros, or a solution
+    has one in a box."""
+    if record.get("answer") is None:
+        return bool(re.search(r"\\boxed\{\s*[0-9]{1,3}\s*\}", str(record.get("solution"))))
+    return bool(re.fullmatch(r"[0-9]{1,3}(?:\.0)?", str(record["answer"]).strip()))
 
 
 def _aime(columns: str, question: str, answer: str = "answer", says_so: str = "") -> Benchmark:
