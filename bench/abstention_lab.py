@@ -42,8 +42,9 @@ from knowledge.atlas import HOW_SURE
 CONFIG, COLD_START = timing.ROOT / "configs" / "atlas.yaml", timing.ROOT / "configs" / "atlas_sft.yaml"
 ONE_HOP, TWO_HOPS = "one hop", "two hops"
 FILES = {ONE_HOP: ("questions", "held_out"), TWO_HOPS: ("two_hops", "held_out_two_hops")}  # to train on, held out
-FAST = "learning_rate=6e-4"  # in two hops: the cold start is far from what it could do
-FACTS = "reward_funcs=[format,correctness,factuality]"
+# In two hops the outcome is 1 if right, else 0: paid for declining, a model that is right one time in six declines.
+PLAIN = ("abstention_threshold=0", "learning_rate=6e-4")
+OUTCOME, FACTS = "reward_funcs=[format,abstention]", "reward_funcs=[format,abstention,factuality]"
 SURE = f"prompt_template={{question}}{HOW_SURE}"
 
 
@@ -75,13 +76,13 @@ def make_arms() -> list[Arm]:
         for scale in ("group", "none"):
             arms.append(Arm(f"{name}, {scale}", ONE_HOP, (*keys, f"scale_rewards={scale}")))
     credits = {
-        "outcome": ("reward_funcs=[format,correctness]",),
+        "outcome": (OUTCOME,),
         "knowrl": ("reward_funcs=[knowrl]",),
         "sum": (FACTS,),
         "gdpo": (FACTS, "multi_objective_aggregation=normalize_then_sum"),
         "sentence": (FACTS, "reward_weights=[1,1,0]", "credit=sentence"),
     }
-    two_hops = [Arm(name, TWO_HOPS, (*keys, FAST)) for name, keys in credits.items()]
+    two_hops = [Arm(name, TWO_HOPS, (*keys, *PLAIN)) for name, keys in credits.items()]
     long = replace(arms[0], name=f"{arms[0].name}, long", steps=150)
     return [*arms[:8], *two_hops, long, *arms[8:]]
 
@@ -125,7 +126,7 @@ def run_job(job: Job) -> dict:
     torch.set_num_threads(1)
     job.run.mkdir(parents=True, exist_ok=True)
     with (
-        open(job.run / "log.txt", "w", encoding="utf-8") as log,
+        open(job.run / "log.txt", "w", encoding="utf-8", buffering=1) as log,
         contextlib.redirect_stdout(log),
         contextlib.redirect_stderr(log),
     ):

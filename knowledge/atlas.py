@@ -19,7 +19,7 @@ from knowledge.world import FIRST, LAST, REFUSAL, UNSEEN, WELL_KNOWN, World
 
 KNOWN_IN_PART = "known in part"
 GAZETTEER = "Gazetteer"
-CARELESS = 0.6  # of the steps in the cold start's chains are wrong
+CARELESS = 0.4  # of the steps in the cold start's chains are wrong
 HOW_SURE = " How sure are you?"  # added to a question that wants a confidence
 ASKED_HOW_SURE = 0.2  # of the cold start's questions about people
 CONFIDENCES = ("0.1", "0.3", "0.5", "0.7", "0.9")  # stated at random: to know better is left to GRPO
