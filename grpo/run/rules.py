@@ -45,9 +45,12 @@ class History:
         return bool(values) and all(map(test, values))
 
     def trend(self, name: str) -> "Trend | None":
-        """Compare a metric over the first and over the last TREND steps; None while they overlap."""
-        first, last = _finite(self.steps[:TREND], name), _finite(self.steps[-TREND:], name)
-        if len(self.steps) < 2 * TREND or not first or not last:
+        """Compare a metric over the first and over the last TREND steps; None while they overlap.
+
+        Half of the steps at either end suffice, as some metrics are not of every step.
+        """
+        first, last = _known(self.steps[:TREND], name), _known(self.steps[-TREND:], name)
+        if len(self.steps) < 2 * TREND or min(len(first), len(last)) < TREND / 2:
             return None
         return Trend(statistics.fmean(first), statistics.fmean(last), _standard_error(first, last))
 
@@ -86,8 +89,13 @@ def _standard_error(*samples: Sequence[float]) -> float:
 
 def _finite(steps: Sequence[Metrics], name: str) -> list[float]:
     """Return a metric of each step; [] if a step lacks it, or has a value that is not finite."""
-    values = [step.get(name) for step in steps]
-    return values if all(value is not None and math.isfinite(value) for value in values) else []
+    values = _known(steps, name)
+    return values if len(values) == len(steps) else []
+
+
+def _known(steps: Sequence[Metrics], name: str) -> list[float]:
+    """Return the finite values of a metric."""
+    return [step[name] for step in steps if math.isfinite(step.get(name, math.nan))]
 
 
 # --- nothing to learn from -----------------------------------------------------------------------------------------
@@ -319,11 +327,17 @@ def learned_nothing(history: History) -> str | None:
         return "the run learned nothing: no completion of any step had an advantage"
     name, better = ("reward", 1) if history.trend("reward") else ("loss", -1)
     trend = history.trend(name)
-    if not trend or trend.direction == better:
+    if not trend or trend.direction == better or _learned_at_once(steps, name, better):
         return None
     verdict = "got worse" if trend.direction else "learned nothing that shows"
     numbers = f"{trend.start:.3g} in the first {TREND} steps, and {trend.end:.3g} in the last"
     return f"the run {verdict}: the mean {name} was {numbers}"
+
+
+def _learned_at_once(steps: Sequence[Metrics], name: str, better: int) -> bool:
+    """Whether the first two steps were worse than each of the last ten; by chance that is so once in 66 times."""
+    first, last = ([better * value for value in _known(part, name)] for part in (steps[:2], steps[-TREND:]))
+    return bool(first and last) and max(first) < min(last)
 
 
 RULES: tuple[Rule, ...] = (
