@@ -65,7 +65,7 @@ def _training_checks(config: TrainConfig) -> list[tuple[bool, str]]:
 
 def _reward_checks(config: TrainConfig) -> list[tuple[bool, str]]:
     """Pairs (is wrong, message) about the rewards and what they need."""
-    rewards = expand(config.reward_funcs)
+    rewards = expand(config.reward_funcs or ())
     all_rewards = [*rewards, *expand(config.eval_reward_funcs or ())]
     has_knowledge = config.knowledge_base or os.environ.get("FACTSCORE_DB_PATH") or config.toy_world == "encyclopedia"
     return [

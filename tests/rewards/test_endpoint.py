@@ -285,3 +285,12 @@ def test_a_judge_without_a_model_or_with_odd_prices_is_an_error_of_the_configura
         with pytest.raises(UserError) as caught:
             judge_endpoint(OPTIONS | change)
         assert caught.value.exit_code == CONFIG
+
+
+def test_an_endpoint_names_all_that_is_wrong_with_it(monkeypatch):
+    monkeypatch.delenv("MY_KEY", raising=False)
+    with pytest.raises(UserError) as caught:
+        Endpoint("judge", "ftp://host", "my-key", "", (1.0,))
+    said = str(caught.value)
+    assert all(word in said for word in ("judge_base_url", "judge_api_key_env", "no model", "judge_prices"))
+    assert caught.value.exit_code == CONFIG and "my-key" not in said
