@@ -22,6 +22,7 @@ STREAMING = {
     "swiglu._backward",
     "decode_attention._stretches",
     "nucleus._thresholds",
+    "merge_attention._merge",
 }  # bound by memory traffic
 SCALARS = 3  # loads of one number per program: a target, a cut, a length
 
