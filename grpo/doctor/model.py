@@ -16,7 +16,7 @@ from grpo.model.lora import Build
 from grpo.model.policy import check_vocabulary, choose_dtype, find_parts, load_encoder, load_for_inference, lora_spec
 from grpo.model.weights import read_config, tensor_slots
 from grpo.run import memory
-from grpo.sampling.sampler import Sampler
+from grpo.sampling.sampler import Sampler, check_finite
 from grpo.sft import is_done, load_stage1
 
 CHECKPOINT_COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written once more
@@ -148,6 +148,7 @@ def sample(case: Case) -> str:
     sampling = SamplingParams(SAMPLE_TOKENS, temperature=0.0)
     sampler = Sampler(policy.model, policy.eos_ids, 1)
     ((completion,),) = sampler.sample([first.ids], 1, sampling, [hash_seed(0)])
+    check_finite(*completion.logps)
     return f"{len(completion.ids)} tokens: {policy.decode(completion)!r}"
 
 
