@@ -16,7 +16,6 @@ the passage itself is the right answer. The last line of stdout is JSON.
 import json
 import os
 import random
-import resource
 import sqlite3
 import statistics
 import subprocess
@@ -208,6 +207,13 @@ def time_build(source: Path, out: Path) -> dict[str, float]:
     }
 
 
+def peak_rss_mb() -> float:
+    """Return the largest memory of this process so far. Only Unix tells it, as it does that of the build."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def timed_search(base: KnowledgeBase, query: str, titles: list[str] | None = None) -> tuple[float, list]:
     """Search, and return the milliseconds and the passages."""
     start = time.perf_counter()
@@ -354,7 +360,7 @@ def main(argv: list[str] | None = None) -> dict:
         {},
         **report,
         sqlite=sqlite3.sqlite_version,
-        peak_rss_mb_of_this_process=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        peak_rss_mb_of_this_process=peak_rss_mb(),
     )
 
 

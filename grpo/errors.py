@@ -56,6 +56,19 @@ class Interrupted(Exception):
         self.exit_code = exit_code
 
 
+def check_all(*checks: Callable[[], object]) -> None:
+    """Make all checks. Raise one UserError that says what all those say that fail, with the first one's exit code."""
+    errors = []
+    for check in checks:
+        try:
+            check()
+        except UserError as error:
+            errors.append(error)
+    if errors:
+        texts = zip(*[(error.what, error.why, error.fix) for error in errors], strict=True)
+        raise UserError(*["; ".join(filter(None, dict.fromkeys(text))) for text in texts], errors[0].exit_code)
+
+
 def describe(error: BaseException) -> tuple[int, str]:
     """Return exit code and message of any exception that ends a command. The message holds no secret."""
     if isinstance(error, KeyboardInterrupt):

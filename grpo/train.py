@@ -22,7 +22,7 @@ from grpo.model.policy import load_reference
 from grpo.progress import say_next
 from grpo.rollout import Rollout
 from grpo.run.guard import Guard
-from grpo.run.metrics import completion_metrics
+from grpo.run.metrics import completion_metrics, credit_metrics
 from grpo.run.run import Run
 from grpo.run.toy import make_world
 from grpo.schema import Group, PackedBatch
@@ -92,6 +92,8 @@ class GrpoTrainer(Trainer):
             **self.meter.result(self.ranks),
             **self.rollout.scorer.metrics(),
         }
+        if self.config.credit == "sentence":
+            metrics |= credit_metrics(groups)
         if self.config.dynamic_sampling:
             metrics["sampling/kept_groups"] = self.ranks.sum([len(self.rollout.groups)])[0] / len(groups)
         return metrics, groups

@@ -42,6 +42,15 @@ def parse(completion: str) -> Parsed:
     )
 
 
+def thoughts(completion: str) -> tuple[str, int]:
+    """Return the body of the first think block, stripped, and where it starts; all of the completion if it has none."""
+    start = completion.find("<think>") + len("<think>") if "<think>" in completion else 0
+    body, is_closed, _ = completion[start:].partition("</think>")
+    if not is_closed:
+        return completion, 0
+    return body.strip(), start + len(body) - len(body.lstrip())
+
+
 def final_text(completion: str) -> str:
     """Return what a completion says in the end: its first answer block, else all that follows the thoughts.
 

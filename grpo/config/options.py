@@ -280,6 +280,13 @@ class LossKeys:
         "up, and divide by the deviation over the batch, whatever scale_rewards says.",
         choices=("sum_then_normalize", "normalize_then_sum"),
     )
+    credit: str = key(
+        "completion",
+        "What gets an advantage. completion: all tokens of a completion alike. sentence (FSPO): where the knowledge "
+        "base says whether a sentence of the reasoning is true, the advantage of its tokens is positive if it is, else "
+        "negative. It needs the reward factuality or binary_rar, if only with weight 0.",
+        choices=("completion", "sentence"),
+    )
     num_iterations: int = key(1, "Updates per generated batch. TRL counts each of them as a step.", low=1)
     mask_truncated_completions: bool = key(False, "Leave completions that hit max_completion_length out of the loss.")
     dynamic_sampling: bool = key(

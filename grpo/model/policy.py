@@ -1,6 +1,7 @@
 """The policy with all that belongs to it: decoder, tokenizer, end tokens, what it started from."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,7 +35,11 @@ class Policy:
 
     def decode(self, completion: Completion) -> str:
         """Return its text, without special tokens."""
-        return self.tokenizer.decode(completion.ids, skip_special_tokens=True)
+        return self.text_of(completion.ids)
+
+    def text_of(self, ids: Sequence[int]) -> str:
+        """Return the text of some tokens, without special ones."""
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def save(self, folder: Path) -> None:
         """Write adapter and tokenizer; a complete checkpoint if the weights themselves were trained."""

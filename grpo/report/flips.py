@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from grpo.report.examples import by_reward
+from grpo.report.examples import Example, by_reward, explain_scores
 from grpo.run.record import Answer, Record
 
 NUM_FILES = 40  # of completions/ that are read from either end
@@ -27,10 +27,10 @@ class Flips:
 
 @dataclass(frozen=True)
 class Flip:
-    """A question with its first and its last answer. change: by how much its mean reward has risen."""
+    """A question with a typical first and last answer. change: by how much its mean reward has risen."""
 
-    first: Answer
-    last: Answer
+    first: Example
+    last: Example
     change: float
 
 
@@ -43,7 +43,9 @@ def flips(record: Record) -> Flips:
     both = sorted(first.keys() & last.keys())
     outcomes = Counter(_outcomes(first[row], last[row]) for row in both)
     del outcomes[""]
-    return Flips(len(both), outcomes.most_common(), _most_changed(both, first, last))
+    changes = _most_changed({row: _change(first[row], last[row]) for row in both})
+    questions = [Flip(_example(first[row]), _example(last[row]), change) for row, change in changes]
+    return Flips(len(both), outcomes.most_common(), questions)
 
 
 def _outcomes(first: Sequence[Answer], last: Sequence[Answer]) -> str:
@@ -54,18 +56,23 @@ def _outcomes(first: Sequence[Answer], last: Sequence[Answer]) -> str:
     return f"{before.outcome} → {after.outcome}"
 
 
-def _most_changed(rows: Sequence[int], first: dict[int, list[Answer]], last: dict[int, list[Answer]]) -> list[Flip]:
-    """Return the questions that have lost most, and then those that have won most."""
-    changed = []
-    for row in rows:
-        before, after = _mean_reward(first[row]), _mean_reward(last[row])
-        if before is not None and after is not None and before != after:
-            change = after - before
-            changed.append(Flip(_typical(first[row]), _typical(last[row]), change))
-    changed.sort(key=lambda flip: flip.change)
-    lost = [flip for flip in changed[:NUM_FLIPS] if flip.change < 0]
-    won = [flip for flip in reversed(changed[-NUM_FLIPS:]) if flip.change > 0]
+def _most_changed(changes: dict[int, float]) -> list[tuple[int, float]]:
+    """Return the questions that have lost most, and then those that have won most, with their change."""
+    changed = sorted(changes.items(), key=lambda item: item[1])
+    lost = [item for item in changed[:NUM_FLIPS] if item[1] < 0]
+    won = [item for item in reversed(changed[-NUM_FLIPS:]) if item[1] > 0]
     return lost + won
+
+
+def _change(first: Sequence[Answer], last: Sequence[Answer]) -> float:
+    """Return by how much the mean reward of a question has risen; 0 if it is not known."""
+    before, after = _mean_reward(first), _mean_reward(last)
+    return 0.0 if before is None or after is None else after - before
+
+
+def _example(answers: Sequence[Answer]) -> Example:
+    answer = _typical(answers)
+    return Example("typical", answer, explain_scores(answer))
 
 
 def _first_and_last(record: Record) -> tuple[dict[int, list[Answer]], dict[int, list[Answer]]]:

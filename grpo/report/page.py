@@ -26,12 +26,13 @@ PHASES = ("time/generate", "time/reference", "time/reward", "time/train")
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a step: its mean seconds, and their share of the step."""
+    """A part of a step: its mean seconds, their share of the step, and its largest memory in GB, if that is known."""
 
     name: str
     meaning: str
     seconds: float
     share: float
+    memory: float | None
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,16 @@ def _phases(steps: Sequence[Metrics]) -> list[Phase]:
     """Return the phases that took any time, as means over all steps."""
     means = {name: _total(steps, name) / len(steps) for name in PHASES if steps}
     total = sum(means.values()) or 1.0
-    return [Phase(name, meaning(name), value, value / total) for name, value in means.items() if value > 0]
+    return [
+        Phase(name, meaning(name), value, value / total, _largest(steps, name.replace("time", "peak_memory_gb")))
+        for name, value in means.items()
+        if value > 0
+    ]
+
+
+def _largest(steps: Sequence[Metrics], name: str) -> float | None:
+    values = [step.get(name, math.nan) for step in steps]
+    return max(filter(math.isfinite, values), default=None)
 
 
 def _total(steps: Sequence[Metrics], name: str) -> float:

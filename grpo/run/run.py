@@ -134,9 +134,9 @@ class Run:
 
     def _write_report(self) -> None:
         """Write report.html. Whatever goes wrong with it concerns the page alone, not the run."""
-        from grpo.report.page import write_report  # matplotlib takes a second to import
-
         try:
+            from grpo.report.page import write_report  # matplotlib takes a second to import
+
             write_report(self.path)
         except Exception as error:
             self.debug.error("".join(traceback.format_exception(error)))
@@ -216,7 +216,7 @@ class Run:
         if not self.ranks.is_main:
             return
         write_atomically(self.path / "config.resolved.yaml", to_yaml(self.config))
-        self.log = Log(self.config, total_steps, first_step)
+        self.log = Log(self.config, total_steps, first_step, self.dir.state["id"])
 
     def report(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
         """Log the metrics and completions of a step, or the metrics of an evaluation, which have no step_time."""

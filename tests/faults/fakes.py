@@ -141,7 +141,7 @@ def endless_generation_on_rank_1() -> None:
 
 
 def slow_save() -> None:
-    """Each checkpoint takes a second and says when it begins."""
+    """Each checkpoint takes a second, or as long as the environment says, and tells when it begins."""
     from grpo.run import checkpoint
 
     write = checkpoint.write_state
@@ -149,7 +149,7 @@ def slow_save() -> None:
     def slow(folder, *arguments):
         write(folder, *arguments)
         open(folder.parent / "saving", "w").close()
-        time.sleep(1.0)
+        time.sleep(float(os.environ.get("SAVE_TAKES_S", 1)))
 
     checkpoint.write_state = slow
 
@@ -177,6 +177,18 @@ def thoughtful() -> None:
     Policy.decode = lambda self, completion: frame(self, completion).replace(
         "So.", f"The number {'-'.join(map(str, completion.ids))} is a town in France."
     )
+
+
+def judged() -> None:
+    """Each completion has a true and a false sentence, whatever it says."""
+    import grpo.rollout
+    from grpo.schema import Sentence
+
+    def halves(completion, decode):
+        half = len(completion.ids) // 2
+        return [Sentence("", 0, half, True), Sentence("", half, 2 * half, False)]
+
+    grpo.rollout.judged_sentences = halves
 
 
 def bad_logits() -> None:

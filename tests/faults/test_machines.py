@@ -10,8 +10,9 @@ import sys
 import time
 
 import pytest
+from making import free_port
 from running import PATHS, is_message, lines, state, weights, write_config
-from test_ranks import ends, port
+from test_ranks import ends
 
 from grpo.device.distributed import sent_per_update
 from grpo.run import checkpoint
@@ -32,7 +33,7 @@ def views(tmp_path):
 def start_agents(config, views, folder, max_restarts: int, **environment):
     """Start one torchrun per machine, with one process each, that find each other by a c10d rendezvous."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
-    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port()}", "--rdzv-id", "test"]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "test"]
     command += ["--local-addr", "127.0.0.1", "--max-restarts", str(max_restarts), "-m", "grpo.train", str(config)]
     shared = {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     agents = []
@@ -112,7 +113,7 @@ def test_what_a_step_sends_is_the_gradient_once_per_update_and_little_else(proce
 
 def start_unlike(processes, config, *of_rank_1, setup="", more=(), **environment):
     """Start two ranks, of which the second has other overrides."""
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port(), "GLOO_SOCKET_IFNAME": "lo"}
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "GLOO_SOCKET_IFNAME": "lo"}
     shared |= environment
     overrides = [more, (*more, *of_rank_1)]
     return [

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import torch.distributed as dist
+from making import free_port
 
 from grpo.device.distributed import Ranks, choose_device, meet
 from grpo.errors import UserError
@@ -30,10 +30,7 @@ ranks.close()
 
 
 def test_two_ranks():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "GLOO_SOCKET_IFNAME": "lo"}
     children = [
         subprocess.Popen(
             [sys.executable, "-c", RANK],
@@ -43,7 +40,7 @@ def test_two_ranks():
         )
         for rank in range(2)
     ]
-    answers = [json.loads(child.communicate(timeout=60)[0]) for child in children]
+    answers = [json.loads(child.communicate(timeout=300)[0]) for child in children]
     sums = [3.0, 0.2, 2.0**-39]  # in float64: in float32 0.1 + 0.1 were 0.20000000298
     both = [[3.0, -30.0], sums, -1.0, 2.0, [{"rank": 0}, {"rank": 1}]]
     assert answers == [[2, True, True, *both], [2, False, True, *both]]

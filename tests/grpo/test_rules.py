@@ -1,12 +1,17 @@
 """The rules: each recognises a run that has its failure, and keeps quiet about one that nearly has it."""
 
 import math
+import random
+import re
 from pathlib import Path
 
 import pytest
+import test_train
+from making import write_chat_checkpoint
 from test_train import run
 
 from grpo.errors import UserError
+from grpo.model.policy import Policy
 from grpo.run import rules
 from grpo.run.health import Diagnosis
 from grpo.run.rules import ENDINGS, RULES, History, advice, meaning
@@ -133,6 +138,12 @@ def test_a_template_that_opens_the_think_block_is_named_as_the_reason():
     assert "opens <think>" not in symptoms_of(prompt="<|assistant|>\n", **changes)["format_never_right"].text
 
 
+def test_a_trend_goes_over_the_steps_that_have_its_metric():
+    """Where no group knows its question, nobody can tell how often it is declined."""
+    found = symptoms_of(50, refusal_rate_known=lambda step: math.nan if step % 2 else 0.05 + 0.4 * (step > 24))
+    assert found["refuses_known"].step == 40 and "since step 22" in found["refuses_known"].text
+
+
 def test_float16_may_search_its_loss_scale():
     skipped = {"grad_norm": lambda step: math.inf if step < 8 else 0.2}
     assert symptoms_of(config={"torch_dtype": "float16"}, **skipped) == {}
@@ -188,6 +199,8 @@ def rewards(monkeypatch):
         ("constant_reward", {"reward_funcs": ["reward_functions:always_zero"]}),
         ("nothing_kept", {"reward_funcs": ["reward_functions:always_zero"], "dynamic_sampling": True}),
         ("cut_off", {"max_completion_length": 2, "max_steps": 5}),
+        ("format_never_right", {"reward_funcs": ["format"], "max_steps": 5}),
+        ("no_signal", {"reward_funcs": ["reward_functions:by_question"], "max_steps": 5}),
     ],
 )
 def test_a_run_announces_its_failure_once(tmp_path, chat_checkpoint, rewards, capsys, rule, keys):
@@ -195,6 +208,44 @@ def test_a_run_announces_its_failure_once(tmp_path, chat_checkpoint, rewards, ca
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: step")]
     assert len([line for line in lines if advice(getattr(rules, rule)) in line]) == 1
     assert rule in replayed(tmp_path / "run")
+
+
+def collapsing(monkeypatch):
+    """A model that declines if its first token is one of the first 60, and else is right three times in five, whatever
+    it learns. Under the reward `abstention` with a threshold of 0.9 declining pays."""
+    rng = random.Random(0)
+
+    def decode(policy, completion):
+        is_right = rng.random() < 0.6
+        answer = "I don't know" if completion.ids[0] < 40 else "Velda" if is_right else "Orun"
+        return f"<think>So.</think><answer>{answer}</answer>"
+
+    monkeypatch.setattr(Policy, "decode", decode)
+    rows = [{"question": f"Where was person {n} born?", "answer": "Velda"} for n in range(32)]
+    monkeypatch.setattr(test_train, "QUESTIONS", rows)
+
+
+def test_a_collapse_into_refusing_is_announced_while_it_happens(tmp_path, monkeypatch, capsys):
+    """By the numbers of its steps: refusing on known questions, and coverage that falls while the reward rises."""
+    collapsing(monkeypatch)
+    lines = run(
+        tmp_path,
+        write_chat_checkpoint(tmp_path / "model", spread=0.3),
+        reward_funcs=["abstention"],
+        abstention_threshold=0.9,
+        judge="offline",
+        num_generations=8,
+        per_device_train_batch_size=128,
+        max_completion_length=2,
+        beta=0.0,
+        learning_rate=2e-2,
+        max_steps=36,
+    )
+    assert lines[0]["refusal_rate"] < 0.3 and lines[-1]["refusal_rate"] > 0.6
+    known, coverage = "refusing has begun on known questions since step", "the reward rises while coverage falls"
+    told = re.findall(rf"^warning: step (\d+): ({known}|{coverage})", capsys.readouterr().err, re.MULTILINE)
+    assert sorted(words for _, words in told) == [known, coverage]  # each once
+    assert all(20 <= int(step) < len(lines) for step, _ in told)
 
 
 def test_a_run_that_learned_nothing_says_so_at_its_end(tmp_path, chat_checkpoint, rewards, capsys):

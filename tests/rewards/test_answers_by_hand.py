@@ -109,7 +109,7 @@ def test_no_refusal_with_something_in_it(answer):
 def test_refusals_cost_linear_time(text):
     start = time.process_time()
     is_refusal(text * (1000 // len(text)))
-    assert time.process_time() - start < 1
+    assert time.process_time() - start < 3
 
 
 @pytest.mark.parametrize(
