@@ -6,6 +6,7 @@ rows. The last line of stdout is JSON.
 """
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -65,15 +66,16 @@ def duration(seconds: float) -> str:
 
 
 def footing(rows: Sequence[Mapping]) -> str:
-    """Say what the figures were measured on."""
-    lines = set()
+    """Say what the figures were measured on: a line per machine."""
+    measured: dict[str, list[str]] = {}
     for row in rows:
         machine = row["machine"]
         hardware = f"{machine['gpu'] or machine['cpu']}, {machine['cores']} cores"
         software = f"torch {machine['versions'].get('torch')}"
-        when = f"{row['bench']}: {row['date']}, commit {machine['commit']}"
-        lines.add(f"Measured on {hardware}, {software}; {when}.")
-    return "\n".join(sorted(lines))
+        when = f"{row['bench']} on {row['date']} (commit {machine['commit']})"
+        measured.setdefault(f"{hardware}, {software}", []).append(when)
+    lines = [f"Measured on {on}: {', '.join(dict.fromkeys(when))}." for on, when in measured.items()]
+    return "\n\n".join(textwrap.fill(line, 140, break_on_hyphens=False) for line in lines)
 
 
 def plot_memory(folder: Path, row: Mapping) -> list[str]:

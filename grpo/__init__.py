@@ -22,7 +22,7 @@ Read in this order, with MATH.md beside it:
 
     train.py         `train_step`: the algorithm on one screen
     schema.py        the data that flows through it, with worked examples, and the legend of tensor shapes
-    rollout.py       prompts to groups of completions, rewards to advantages            (then advantages.py)
+    rollout.py       prompts to groups of completions, rewards to advantages            (then advantages.py, credit.py)
     packing.py       groups to rows of tokens; the loss weights
     logprobs.py      hidden states to log-probs, never tokens x vocabulary at once
     loss.py          the clipped objective and its relatives

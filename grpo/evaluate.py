@@ -145,7 +145,7 @@ def compare_two(a: str, b: str, arguments: argparse.Namespace) -> dict[str, Any]
     """Compare two models, or the answers that two evaluations have written."""
     found = []
     for name, suffix in ((a, ".a"), (b, ".b")):
-        if Path(name).suffix in (".json", ".jsonl"):
+        if is_file(name):
             found.append(read_outcomes(Path(name)))
         else:
             say(f"{suffix.removeprefix('.')}: {name}")
@@ -168,8 +168,18 @@ def run(model: str, arguments: argparse.Namespace, output: Path | None) -> Resul
         result = {"benchmark": task.benchmark.name, **result}
     if output:
         write_records(output.with_suffix(".jsonl"), records)
-        output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write_json(output, result)
     return result, records
+
+
+def write_json(path: Path, result: dict[str, Any]) -> None:
+    """Write the numbers of an evaluation."""
+    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is that of a file with answers, and not of a model."""
+    return Path(name).suffix in (".json", ".jsonl")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -218,14 +228,25 @@ def main(argv: list[str]) -> None:
         if arguments.model:  # there is none; argparse took the first override for it
             arguments.overrides.insert(0, arguments.model)
         result = compare_two(*arguments.compare, arguments)
+        if arguments.output:
+            write_json(arguments.output, result)
     elif arguments.model:
         result, _ = run(arguments.model, arguments, arguments.output)
     else:
         parser.error("name a MODEL, or --compare A B")
     print(json.dumps(result, indent=2))
-    if arguments.model and not arguments.compare:
-        where = arguments.output or "the JSON above; --output F.json keeps it, with every answer"
-        say_next(where, ["grpo.evaluate", "--compare", arguments.model, "OTHER"], ["grpo.generate", arguments.model])
+    where = arguments.output or "the JSON above; --output F.json keeps it, with every answer"
+    say_next(where, *_next_commands(arguments))
+
+
+def _next_commands(arguments: argparse.Namespace) -> tuple[list[object], list[object]]:
+    if not arguments.compare:
+        return ["grpo.evaluate", "--compare", arguments.model, "OTHER"], ["grpo.generate", arguments.model]
+    a, b = arguments.compare
+    if is_file(a) or is_file(b):
+        again = ["grpo.evaluate", "MODEL", "--data", "FILE", "--output", "other.json"]
+        return again, ["grpo.evaluate", "--compare", b, "other.json"]
+    return ["grpo.generate", a], ["grpo.generate", b]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import textwrap
 
 from grpo.errors import escape, run_main
 from grpo.progress import say_next
-from grpo.report.explanation import Remark, explain
+from grpo.report.remarks import Remark, explain
 from grpo.run.record import read_record
 
 WIDTH = 100

@@ -13,12 +13,14 @@ from dataclasses import replace
 
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder, Message
+from grpo.data.questions import Questions
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.errors import PREFLIGHT, UserError, escape, run_main
 from grpo.model.policy import Policy
+from grpo.progress import counting, say_next
 from grpo.run.saved import find_saved, load_saved
-from grpo.sampling.sampler import Sampler
+from grpo.sampling.sampler import Sampler, check_finite
 
 INCOMPLETE = "\ufffd"  # the bytes of a character may be spread over several tokens
 
@@ -85,10 +87,12 @@ class Chat:
             return
         prompts = [self.fit(messages) for messages in conversations]
         seeds = [hash_seed(self.seed, number) for number in range(len(conversations) * n)]
-        answers = self.sampler.sample(prompts, n, self.sampling_after(prompts), seeds)
+        with counting(len(seeds), "answering", "answers") as add:
+            answers = self.sampler.sample(prompts, n, self.sampling_after(prompts), seeds, lambda *finished: add(1))
         for messages, completions in zip(conversations, answers, strict=True):
             print(f"> {escape(messages[-1]['content'])}")
             for completion in completions:
+                check_finite(*completion.logps)
                 print(escape(self.policy.decode(completion)) + "\n")
 
     def converse(self, messages: list[Message]) -> None:
@@ -139,6 +143,10 @@ def main(argv: list[str]) -> None:
         chat.answer_all([[*start, chat.ask(prompt)] for prompt in arguments.prompt], arguments.n)
     else:
         chat.converse(start)
+    has_questions = isinstance(made_with, TrainConfig) and Questions.held_out(made_with)
+    data = [] if has_questions else ["--data", "FILE"]
+    model = arguments.model
+    say_next("the answers above", ["grpo.evaluate", model, *data], ["grpo.export", model, "OUT", "--merge"])
 
 
 if __name__ == "__main__":

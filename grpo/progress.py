@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from grpo.errors import UserError
+from grpo.errors import UserError, escape
 
 Item = TypeVar("Item")
 PLAIN_SECONDS = 10.0  # between lines where no terminal shows a bar
@@ -75,6 +75,6 @@ def say_next(result: object, *commands: list[object]) -> None:
     """Say where the result of a command lies, and what to type next. Of several processes, only the first says it."""
     if os.environ.get("RANK", "0") != "0":
         return
-    print(f"result: {result}", file=sys.stderr)
+    print(escape(f"result: {result}"), file=sys.stderr)
     for label, command in zip(("next:  ", *[" " * 7] * len(commands)), commands, strict=False):
-        print(f"{label} python -m {shlex.join(map(str, command))}", file=sys.stderr)
+        print(escape(f"{label} python -m {shlex.join(map(str, command))}"), file=sys.stderr)

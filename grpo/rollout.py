@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from grpo.advantages import group_advantages, normalize_then_sum, reward_std
 from grpo.config.options import TrainConfig
+from grpo.credit import judged_sentences
 from grpo.data.questions import Questions, load_prompts
 from grpo.data.rows import Order
 from grpo.device.draw import SamplingParams, hash_seed
@@ -80,7 +81,7 @@ class Rollout:
         for rollout in range(self.config.dynamic_sampling_max_rollouts):
             groups = self._generate(step, rollout)
             for group in groups:
-                self.scorer.collect(group)
+                self._collect(group)
                 for completion in group.completions:
                     completion.advantage = 0.0  # the metrics need one for the groups that are dropped, too
             self.generated += groups
@@ -147,11 +148,18 @@ class Rollout:
             self.batch_std = self._share_rewards()
         for group in groups:
             if group.pending:
-                self.scorer.collect(group)
+                self._collect(group)
             advantages = group_advantages(self._compared(group), self._scale, self.batch_std or 0.0)  # Eq. 1, 2
             for completion, advantage in zip(group.completions, advantages, strict=True):
                 bonus = sum(score.bonus for score in completion.scores.values())
                 completion.advantage = advantage + bonus if completion.reward is not None else 0.0
+
+    def _collect(self, group: Group) -> None:
+        """Wait for the rewards of a group; with `credit: sentence`, find its sentences that are true or false."""
+        self.scorer.collect(group)
+        if self.config.credit == "sentence":
+            for completion in group.completions:
+                completion.sentences = judged_sentences(completion, self.policy.text_of)
 
     @property
     def _scale(self) -> str:
@@ -172,6 +180,6 @@ class Rollout:
         """Wait for all rewards of the step, and return their deviation over all ranks. Every rank takes part once."""
         for group in self.groups:
             if group.pending:
-                self.scorer.collect(group)
+                self._collect(group)
         mine = [reward for group in self.groups for reward in self._compared(group)]
         return reward_std([reward for rewards in self.run.ranks.gather(mine) for reward in rewards])

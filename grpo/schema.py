@@ -44,11 +44,12 @@ class Score:
     """What one reward says about one completion: a number, or None (unscorable), and the reason why.
 
     `outcome` says how the answer turned out, from rewards that can tell; accuracy and dynamic sampling use it, never
-    the value, which may be shaped. `details` holds numbers to log, such as the share of supported facts. `asked` says
+    the value, which may be shaped. `details` holds values to log, such as the share of supported facts. `asked` says
     which services were asked (judge, knowledge base, decomposer), and whether each gave a usable answer. `applies` is
     False if a user's function returned None for all completions of a prompt: then its other rewards count alone.
-    `facts` are those that were checked, each with "fact" and "verdict", and of the passage that decided its id,
-    "passage", and its beginning, "text"; None if no passage did.
+    `facts` are those that were checked, each with "fact" and "verdict"; of the passage that decided its id, "passage",
+    and its beginning, "text", or None if no passage did; and "sentences": start and end, in characters of the
+    completion, of each sentence that states it.
 
     >>> Score(None, "the judge could not be reached").value is None
     True
@@ -57,11 +58,21 @@ class Score:
     value: float | None
     reason: str = ""
     outcome: Outcome | None = None
-    details: dict[str, float] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
     asked: dict[str, bool] = field(default_factory=dict)
     bonus: float = 0.0  # added to the advantage
     applies: bool = True
-    facts: list[dict[str, str | None]] = field(default_factory=list)
+    facts: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence of a completion that is true or false: `ids[start:end]` are its tokens."""
+
+    text: str
+    start: int
+    end: int
+    is_true: bool
 
 
 @dataclass
@@ -85,7 +96,17 @@ class Completion:
     scores: dict[str, Score] = field(default_factory=dict)  # reward name -> Score
     reward: float | None = None  # weighted sum of the scores; None if any of them is None
     advantage: float | None = None  # Eq. 1, 2; None until it is known, 0 for an unscorable completion
+    sentences: list[Sentence] = field(default_factory=list)  # those that get an advantage of their own
     loss_weight: float = 0.0  # Eq. 8: of each of its tokens in the loss of the step
+
+    @property
+    def token_advantages(self) -> list[float]:
+        """Return one advantage per token: that of the completion, with the sign that the token's sentence deserves."""
+        advantages = [self.advantage] * len(self.ids)
+        for sentence in self.sentences:
+            own = abs(self.advantage) if sentence.is_true else -abs(self.advantage)  # Eq. 19
+            advantages[sentence.start : sentence.end] = [own] * (sentence.end - sentence.start)
+        return advantages
 
 
 @dataclass
@@ -165,7 +186,7 @@ class PackedBatch:
     weight_C: torch.Tensor  # float32, Completion.loss_weight; the loss is a plain weighted sum
     sampler_logp_C: torch.Tensor  # float32, log-probs recorded while sampling
     cut_C: torch.Tensor  # float32, see Completion.cuts
-    advantage_C: torch.Tensor | None = None  # float32, of the token's completion
+    advantage_C: torch.Tensor | None = None  # float32, Completion.token_advantages
     ref_logp_C: torch.Tensor | None = None  # float32, under the frozen reference; stays None if beta is 0
     old_logp_C: torch.Tensor | None = None  # float32, under the policy that sampled: of the first pass over the batch
 
@@ -175,6 +196,6 @@ class PackedBatch:
         return [completion for part in self.parts for completion in part.completions]
 
     def set_advantages(self) -> None:
-        """Give each token the advantage of its completion."""
-        advantage_N = torch.tensor([c.advantage for c in self.completions], dtype=torch.float32)
-        self.advantage_C = advantage_N.to(self.completion_C.device)[self.completion_C]
+        """Give each token its advantage."""
+        advantages = [advantage for completion in self.completions for advantage in completion.token_advantages]
+        self.advantage_C = torch.tensor(advantages, dtype=torch.float32, device=self.completion_C.device)

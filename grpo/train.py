@@ -22,7 +22,7 @@ from grpo.model.policy import load_reference
 from grpo.progress import say_next
 from grpo.rollout import Rollout
 from grpo.run.guard import Guard
-from grpo.run.metrics import completion_metrics
+from grpo.run.metrics import completion_metrics, credit_metrics
 from grpo.run.run import Run
 from grpo.run.toy import make_world
 from grpo.schema import Group, PackedBatch
@@ -41,7 +41,7 @@ class GrpoTrainer(Trainer):
         self.rollout = Rollout(config, run, self.policy, scorer or prepare_rewards(config, run.say), self.clock)
         self.temperature, self.num_iterations = config.temperature, config.num_iterations
         self.health.max_unscored = config.max_unscored
-        self.health.watch.history.prompt = self.rollout.prompts[0].text
+        self.health.diagnosis.history.prompt = self.rollout.prompts[0].text
         self.num_sequences = self.rollout.sampler.max_slots
         self.set_data(
             self.rollout.order,
@@ -92,6 +92,8 @@ class GrpoTrainer(Trainer):
             **self.meter.result(self.ranks),
             **self.rollout.scorer.metrics(),
         }
+        if self.config.credit == "sentence":
+            metrics |= credit_metrics(groups)
         if self.config.dynamic_sampling:
             metrics["sampling/kept_groups"] = self.ranks.sum([len(self.rollout.groups)])[0] / len(groups)
         return metrics, groups
@@ -133,7 +135,7 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[st
         if run.ranks.is_main:
             run.log.close()
             evaluation.write(before, after)
-            print(evaluation.comparison(before, after))
+            print(evaluation.before_after(before, after))
             trainer.health.end()
         evaluation.close()
         trainer.rollout.scorer.close()

@@ -20,7 +20,7 @@ from grpo.optim import Optimizer, learning_rate
 from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.run import memory
 from grpo.run.fingerprint import input_fingerprints
-from grpo.run.health import Health, Watch
+from grpo.run.health import Diagnosis, Health
 from grpo.run.metrics import Clock, TokenMeter
 from grpo.run.resume import check_inputs
 from grpo.run.rules import History
@@ -51,7 +51,7 @@ class Trainer:
             config.weight_decay,
             scales_loss=self.model.build.dtype == torch.float16,
         )
-        self.health = Health(run.say, watch=Watch(History(config=asdict(config))))
+        self.health = Health(run.say, diagnosis=Diagnosis(History(config=asdict(config))))
         self.meter, self.clock = TokenMeter(), Clock(run.device, run.show_phase)
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
 
@@ -148,7 +148,8 @@ class Trainer:
             "micro_batches": self.num_micro_batches,
             **times,
             "tokens_per_second": num_tokens / times["step_time"],
-            "peak_memory_gb": self.ranks.max(memory.peak_bytes(self.run.device)) / 1e9,
+            **self.clock.memory_gb(),
+            "peak_memory_gb": self.ranks.max(max(self.clock.largest, memory.peak_bytes(self.run.device))) / 1e9,
         }
 
     # --- what a checkpoint holds besides weights and optimizer ------------------------------------------------------
@@ -180,6 +181,9 @@ class Trainer:
         self.order.position = counters["position"]
         if not self.config.max_tokens_per_micro_batch:  # sums and dropout masks depend on the micro-batches
             self.budget = replace(self.budget, tokens=counters["micro_batch_tokens"])
+        self.run.set_others_aside(self.step)
+        if self.run.saved_step is None:  # resumed from another directory; from now on this one has a checkpoint, too
+            self.save()
         return counters
 
     def save(self) -> None:

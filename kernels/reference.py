@@ -126,7 +126,8 @@ def log_softmax_rows(
 def draw(logits_V: Tensor, uniform: float, temperature: float, top_p: float, top_k: int) -> tuple[int, float]:
     """Draw a token by inverse CDF from what top-k, then top-p keep. Return it and its log-prob. Twin of draw.draw."""
     if temperature == 0:
-        return int(logits_V.argmax()), 0.0
+        best = float(logits_V.max())
+        return int(logits_V.argmax()), best - best  # 0, or NaN if the logits are not finite
     p_V = torch.softmax(logits_V.double() / temperature, 0)
     likeliest = sorted(range(len(p_V)), key=lambda token: -p_V[token])
     total = 1.0
@@ -156,11 +157,24 @@ def uniform(seed: int, position: int) -> float:
     return ((x >> 12) + 0.5) / 2**52
 
 
+def token_advantages(advantage: float, verdicts: list[bool | None]) -> list[float]:
+    """Give each token of a completion its advantage. Twin of schema.Completion.token_advantages.
+
+    verdicts: whether the sentence of each token is true, or None. Written as FSPO states the rule: an advantage stays
+    where its sign agrees with the verdict, else it changes its sign.
+    """
+    given = []
+    for verdict in verdicts:
+        agrees = verdict is None or (advantage > 0) == verdict
+        given.append(advantage if agrees else -advantage)  # Eq. 19
+    return given
+
+
 def policy_loss(
     logp: list[list[float]],
     old: list[list[float]],
     ref: list[list[float]],
-    advantages: list[float],
+    advantages: list[list[float]],
     counts: list[bool],
     *,
     loss_type: str = "grpo",
@@ -176,8 +190,9 @@ def policy_loss(
     """Compute the loss of a step from plain floats, token by token. Twin of packing.set_loss_weights and
     loss.policy_loss.
 
-    Completion i has the log-probs logp[i], old[i], ref[i] and one advantage. It is left out of the loss and of every
-    denominator unless counts[i]. Micro-batches, which only bnpo looks at, hold rows_per_micro_batch completions each.
+    Completion i has the log-probs logp[i], old[i], ref[i] and the advantages[i] of its tokens. It is left out of the
+    loss and of every denominator unless counts[i]. Micro-batches, which only bnpo looks at, hold rows_per_micro_batch
+    completions each.
     """
     counted = [i for i, is_counted in enumerate(counts) if is_counted]
     total = 0.0
@@ -191,7 +206,7 @@ def policy_loss(
             ratio = math.exp(log_ratios[t])
             bounded = ratio if delta is None else min(ratio, delta)  # Eq. 10
             clipped = min(max(ratio, 1 - epsilon), 1 + epsilon_high)
-            surrogate = min(bounded * advantages[i], clipped * advantages[i])  # Eq. 5
+            surrogate = min(bounded * advantages[i][t], clipped * advantages[i][t])  # Eq. 5
             d = ref[i][t] - logp[i][t]
             kl = math.exp(d) - d - 1  # Eq. 6
             if use_bias_correction_kl:

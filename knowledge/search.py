@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from grpo.errors import escape, run_main
+from grpo.progress import say_next
 from knowledge.store.base import KnowledgeBase
 
 
@@ -38,6 +39,12 @@ def main(argv: list[str]) -> None:
         print(f"{rank}. {passage.score:6.2f}  {printable(passage.id)}\n   {printable(passage.text)}")
     if not passages:
         print("no passage found")
+    title = passages[0].title if passages else "TITLE"
+    say_next(
+        "the passages above; --json prints them as JSON",
+        ["knowledge.search", options.db, options.query, "--title", title],
+        ["knowledge.verify", options.db],
+    )
 
 
 def printable(text: str) -> str:

@@ -2,7 +2,8 @@
 
 Check that a knowledge base is complete and undamaged. Every byte is read, and nothing is changed: SQLite checks all
 pages, then the content of every table is compared with the checksums from when it was built, down to a single flipped
-bit. Exit code 0 if it is sound, 3 if not.
+bit. KnowRL's and FActScore's files have none: they are compared with NAME.checksum, which is written when they are
+first opened or verified. Exit code 0 if it is sound, 3 if not.
 """
 
 import argparse
@@ -12,13 +13,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from grpo.errors import PREFLIGHT, UserError, run_main
+from grpo.progress import say_next
 from knowledge.errors import KnowledgeBusy
 from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.index import CONTENT, checksum
 from knowledge.store.passages import split_stored
 from knowledge.store.recognise import OURS, Kind, check_header, check_index, recognise
-from knowledge.store.seal import has_broken_seal
-from knowledge.store.side_index import read_side_index, side_index_path
+from knowledge.store.seal import beside, has_broken_seal, keep_checksum, matches_checksum
+from knowledge.store.side_index import SEARCH_INDEX, read_side_index
 
 MAX_PROBLEMS = 20
 
@@ -44,11 +46,21 @@ def verify(path: Path) -> Findings:
     check_header(path)
     found = Findings()
     _verify(path, found)
-    side = side_index_path(path)
+    side = beside(path, SEARCH_INDEX)
     if found.owner != OURS and not found.problems and read_side_index(path, side):
         found.has_index = True
         _verify(side, found, "side index: ")
+    if found.owner != OURS and not found.problems:
+        _compare_with_first_opening(path, found)
     return found
+
+
+def _compare_with_first_opening(path: Path, found: Findings) -> None:
+    try:
+        if not matches_checksum(path):
+            keep_checksum(path)
+    except UserError as error:
+        found.problems.append(error.what)
 
 
 def _verify(path: Path, found: Findings, where: str = "") -> None:
@@ -67,7 +79,7 @@ def _verify(path: Path, found: Findings, where: str = "") -> None:
                 found.owner, found.has_index = kind.owner, kind.owner == OURS
                 _read_documents(database, kind, found)
             _compare_checksums(database, meta, found, where)
-            if not found.problems and has_broken_seal(path):
+            if not found.problems and found.has_index and has_broken_seal(path):
                 found.problems.append(f"{where}its bytes have changed since it was built, outside of the content")
     except KnowledgeBusy:
         raise
@@ -92,7 +104,7 @@ def _read_documents(database: ReadOnlyDatabase, kind: Kind, found: Findings) -> 
 
 
 def _compare_checksums(database: ReadOnlyDatabase, meta: dict, found: Findings, where: str) -> None:
-    """Find tables whose content has changed since they were built; KnowRL's and FActScore's files have no checksums."""
+    """Find tables whose content has changed since they were built; KnowRL's and FActScore's files hold no checksums."""
     for table, wanted in meta.get("checksums", {}).items():
         if checksum(database.stream(CONTENT[table])) != wanted:
             found.problems.append(f"{where}the content of the table {table} has changed since it was built")
@@ -121,8 +133,14 @@ def main(argv: list[str]) -> None:
             "fetch or build it again",
             PREFLIGHT,
         )
-    if not options.json:
-        print("sound")
+    if options.json:
+        return
+    print("sound")
+    say_next(
+        f"{options.db} is sound",
+        ["knowledge.search", options.db, "QUERY"],
+        ["grpo.doctor", "CONFIG", f"knowledge_base={options.db}"],
+    )
 
 
 if __name__ == "__main__":

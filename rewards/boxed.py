@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from rewards.mathematics.algebra import Algebra, Unreadable
 from rewards.mathematics.application import mark_applications, number_parameters
-from rewards.mathematics.compare import same
+from rewards.mathematics.equality import same
 from rewards.mathematics.key import has_content, same_word, text_key
 from rewards.mathematics.read import read_answer
 from rewards.mathematics.text import Token, tokenize

@@ -4,23 +4,28 @@ import asyncio
 import importlib
 import importlib.util
 import inspect
+import math
 import numbers
 import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from grpo.errors import CONFIG, INTERNAL, UserError
 from grpo.schema import Group, Score
+from knowledge.sanitise import encodable
 
 UserFunction = Callable[..., Iterable[float | None] | Awaitable[Iterable[float | None]]]
 
-PASSED = ("prompts", "completions", "completion_ids", "trainer_state")  # to every function, besides the columns
+PASSED = (  # to every function, besides the columns
+    *("prompts", "completions", "completion_ids", "trainer_state"),
+    *("log_extra", "log_metric"),
+)
 NOT_PASSED = ("prompt", "completion")  # columns that TRL holds back, as they have a plural above
 
 
@@ -32,6 +37,34 @@ class TrainerState:
     max_steps: int = 0
     epoch: float = 0.0
     is_world_process_zero: bool = True
+
+
+@dataclass
+class Notes:
+    """What a function tells while it grades a group of `size` completions, by the two functions that TRL passes to it.
+
+    extra: column -> a value per completion. metrics: name -> the numbers told.
+    """
+
+    size: int
+    extra: dict[str, list[Any]] = field(default_factory=dict)
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+
+    def log_extra(self, column: str, values: Iterable[Any]) -> None:
+        """Write a value per completion into completions/, among the details of the reward."""
+        values = _collected(values)
+        if not isinstance(values, list) or len(values) != self.size:
+            raise ValueError(f"log_extra({column!r}, ...) needs a list of {self.size} values, one per completion")
+        self.extra[str(column)] = [_as_detail(value) for value in values]
+
+    def of(self, index: int) -> dict[str, Any]:
+        """Return what was told about completion `index`."""
+        extra = {column: values[index] for column, values in self.extra.items()}
+        return {"extra": extra} if extra else {}
+
+    def log_metric(self, name: str, value: float) -> None:
+        """Add a number to the metric log/NAME, which is the mean of a step's numbers."""
+        self.metrics.setdefault(f"log/{name}", []).append(float(value))
 
 
 # --- names to functions -------------------------------------------------------------------------------------------
@@ -114,7 +147,7 @@ def _check_parameters(name: str, function: UserFunction) -> None:
 # --- calling them -------------------------------------------------------------------------------------------------
 
 
-def arguments(group: Group, trainer_state: Any) -> dict[str, Any]:
+def arguments(group: Group, trainer_state: TrainerState, notes: Notes) -> dict[str, Any]:
     """Return what TRL passes to a function for the completions of a prompt.
 
     prompts, completions: texts; lists of messages if the data holds conversations. Every column holds one value per
@@ -130,14 +163,18 @@ def arguments(group: Group, trainer_state: Any) -> dict[str, Any]:
     hidden = (*PASSED, *NOT_PASSED)
     columns = {name: [value] * size for name, value in prompt.columns.items() if name not in hidden}
     ids = [completion.ids for completion in group.completions]
-    passed = (prompts, completions, ids, trainer_state)
+    passed = (prompts, completions, ids, trainer_state, notes.log_extra, notes.log_metric)
     return {**columns, **dict(zip(PASSED, passed, strict=True))}
 
 
-async def call(name: str, function: UserFunction, size: int, given: Mapping[str, Any]) -> list[Score]:
-    """Call a function, plain or `async def`, for a group of `size` completions. Whatever it raises is a UserError."""
+async def call(name: str, function: UserFunction, given: Mapping[str, Any], notes: Notes) -> list[Score]:
+    """Call a function, plain or `async def`, for a group. Whatever it raises is a UserError."""
+    size = notes.size
     try:
-        values = await asyncio.wrap_future(_in_thread(lambda: _collected(function(**given))))
+        if is_async(function):
+            values = _collected(await function(**given))
+        else:
+            values = await asyncio.wrap_future(_in_thread(lambda: _collected(function(**given))))
         if isinstance(values, Raised):
             raise values.error
         if inspect.isawaitable(values):
@@ -152,9 +189,11 @@ async def call(name: str, function: UserFunction, size: int, given: Mapping[str,
             "return one value per completion",
             INTERNAL,
         )
+    details = [notes.of(index) for index in range(size)]
     if all(value is None for value in values):
-        return [Score(None, "the function returned None for the whole group", applies=False)] * size
-    return [_score(name, value) for value in values]
+        reason = "the function returned None for the whole group"
+        return [Score(None, reason, details=of_one, applies=False) for of_one in details]
+    return [_score(name, value, of_one) for value, of_one in zip(values, details, strict=True)]
 
 
 class Raised:
@@ -188,14 +227,21 @@ def _collected(values: Any) -> Any:
     return list(values) if is_ordered else values
 
 
-def _score(name: str, value: Any) -> Score:
+def _as_detail(value: Any) -> Any:
+    """Return a value as JSON can hold it."""
+    value = value.item() if hasattr(value, "item") else value
+    is_json = value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    return value if is_json else encodable(str(value))
+
+
+def _score(name: str, value: Any, details: dict[str, Any]) -> Score:
     if value is None:
-        return Score(None, "the function returned None")
+        return Score(None, "the function returned None", details=details)
     number = value.item() if hasattr(value, "item") else value
     if not isinstance(number, numbers.Real):
         what = f"the reward {name} returned {value!r}"
         raise UserError(what, "a reward is a number or None", "correct the function", INTERNAL)
-    return Score(float(number))
+    return Score(float(number), details=details)
 
 
 def _place(error: BaseException) -> str:

@@ -1,9 +1,10 @@
-"""Check the format that KnowRL asks for: a think block, then an answer block, and nothing else.
+"""Check the format that KnowRL asks for: a think block, then an answer block, and nothing else but a confidence.
 
 A linear scanner looks for exactly one of each tag, in order, with something in both blocks. The regular expression of
 the original lets doubled tags and junk inside the answer through, and takes quadratic time on white space.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from grpo.schema import Score
 from rewards.registry import Reward
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+_CONFIDENCE = re.compile(r"<confidence>\s*(\d{1,3}(?:\.\d{1,9})?|\.\d{1,9})\s*(?:(%)\s*)?</confidence>")
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,15 @@ def parse(completion: str) -> Parsed:
     )
 
 
+def thoughts(completion: str) -> tuple[str, int]:
+    """Return the body of the first think block, stripped, and where it starts; all of the completion if it has none."""
+    start = completion.find("<think>") + len("<think>") if "<think>" in completion else 0
+    body, is_closed, _ = completion[start:].partition("</think>")
+    if not is_closed:
+        return completion, 0
+    return body.strip(), start + len(body) - len(body.lstrip())
+
+
 def final_text(completion: str) -> str:
     """Return what a completion says in the end: its first answer block, else all that follows the thoughts.
 
@@ -50,6 +61,20 @@ def final_text(completion: str) -> str:
         return answer
     _, has_thoughts, after = completion.rpartition("</think>")
     return "" if "<think>" in completion and not has_thoughts else after.strip()
+
+
+def stated_confidence(text: str) -> float | None:
+    """Return the confidence in the last block of a text, from 0 to 1; None if there is none, or it is no probability.
+
+    >>> stated_confidence("<answer>Paris</answer><confidence>80 %</confidence>")
+    0.8
+    """
+    found = _CONFIDENCE.findall(text)
+    if not found:
+        return None
+    number, percent = found[-1]
+    value = float(number) / (100 if percent else 1)
+    return value if value <= 1 else None
 
 
 def _body(text: str, opening: str, closing: str) -> str | None:
@@ -81,8 +106,20 @@ def _problem_with_blocks(text: str) -> str:
         return "text between the blocks"
     if not answer.strip():
         return "the answer block is empty"
-    if after not in ("", "\n"):
+    if "<confidence>" in think + answer:
+        return "the confidence stands inside another block"
+    return _problem_after_answer(after)
+
+
+def _problem_after_answer(after: str) -> str:
+    """Look at what follows the answer block: nothing, or one confidence, and at most one line end."""
+    if after in ("", "\n"):
+        return ""
+    block = after.lstrip().removesuffix("\n")
+    if not block.startswith("<confidence>"):
         return "text after </answer>"
+    if not _CONFIDENCE.fullmatch(block) or stated_confidence(block) is None:
+        return "the confidence is not a single number from 0 to 1"
     return ""
 
 

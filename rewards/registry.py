@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo.errors import CONFIG, UserError
 from grpo.schema import Score
-from rewards.custom import UserFunction, call, find_function, needed_columns, short_name
+from rewards.custom import Notes, UserFunction, call, find_function, needed_columns, short_name
 
 Grade = Callable[[str, Mapping[str, Any]], Score | Awaitable[Score]]
 
@@ -26,14 +26,16 @@ BUILT_IN = {  # a reward's name -> module:function, which builds it from the con
     "abstention": "rewards.knowrl.outcome:abstention",
     "karl": "rewards.knowrl.outcome:karl",
     "tiar": "rewards.knowrl.outcome:tiar",
+    "rlcr": "rewards.knowrl.outcome:rlcr",
     "binary_rar": "rewards.knowrl.reward:binary_rar",
     "combined": "rewards.knowrl.reward:knowrl",
     "combined_v1": "rewards.knowrl.reward:knowrl_v1",
     "combined_v2": "rewards.knowrl.reward:knowrl_v2",
 }
 NEED_KNOWLEDGE = ("factuality", "binary_rar", "combined", "combined_v1", "combined_v2")
+CHECK_EVERY_ANSWER = ("factuality", "binary_rar")  # the facts of right ones and refusals, too
 NEED_JUDGE = (
-    *("simpleqa", "correctness", "truthrl", "abstention", "karl", "tiar"),
+    *("simpleqa", "correctness", "truthrl", "abstention", "karl", "tiar", "rlcr"),
     *("combined", "combined_v1", "combined_v2"),
 )
 PRESETS = {
@@ -73,8 +75,10 @@ class Reward:
     ) -> list[float | None]:
         """Grade as TRL does: return one number, or None, per completion; a column holds one value per completion."""
         if self.function is not None:
-            given = {"prompts": prompts, "completions": completions, **columns}
-            scores = asyncio.run(call(self.name, self.function, len(completions), given))
+            notes = Notes(len(completions))
+            told = {"log_extra": notes.log_extra, "log_metric": notes.log_metric}
+            given = {**told, "prompts": prompts, "completions": completions, **columns}
+            scores = asyncio.run(call(self.name, self.function, given, notes))
         else:
             scores = []
             for i, completion in enumerate(completions):

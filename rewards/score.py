@@ -4,8 +4,9 @@ python -m rewards.score --reward NAME[,NAME] IN.jsonl [--output OUT.jsonl] [key=
 
 Rows are {completion, question?, answer?, title?, ...}. Each comes back with `predicted` (the completion's last box, or
 else its answer block), `expected` (the row's answer), `rewards: {name: number or null}`, `reasons: {name: text}` and
-`facts: {name: facts, each with its verdict and passage}`. A table on stderr has the mean of each reward. key=value sets
-what a reward takes from a training config, such as math_reward_wrong=0. To try it:
+`facts: {name: facts, each with its verdict and passage}`, and `extra: {name: what the function gave to log_extra}`. A
+table on stderr has the mean of each reward. key=value sets what a reward takes from a training config, such as
+math_reward_wrong=0. To try it:
 
   python -m rewards.score --reward math rewards/examples/math.jsonl
   python -m knowledge.build rewards/examples/articles.jsonl knowledge.db
@@ -47,8 +48,9 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer) -> list[dict[str, Any
         values = {name: score.value for name, score in completion.scores.items()}
         reasons = {name: score.reason for name, score in completion.scores.items()}
         facts = {name: score.facts for name, score in completion.scores.items() if score.facts}
+        extra = {name: score.details["extra"] for name, score in completion.scores.items() if "extra" in score.details}
         answers = {"predicted": predicted(row["completion"]), "expected": group.prompt.columns["answer"]}
-        scored.append({**row, **answers, "rewards": values, "reasons": reasons, "facts": facts})
+        scored.append({**row, **answers, "rewards": values, "reasons": reasons, "facts": facts, "extra": extra})
     return scored
 
 

@@ -7,8 +7,10 @@ complete; it has a deadline.
 
 import asyncio
 import inspect
+import statistics
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -32,7 +34,9 @@ class Scorer:
         self.slots = asyncio.Semaphore(NUM_THREADS)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.state = custom.TrainerState()
-        self.seconds = {reward.name: 0.0 for reward in self.rewards if reward.function}  # since the last metrics()
+        # Since the last metrics(): the seconds of users' functions, and the numbers that they have logged.
+        self.seconds = {reward.name: 0.0 for reward in self.rewards if reward.function}
+        self.logged: dict[str, list[float]] = defaultdict(list)
 
     @property
     def slow(self) -> bool:
@@ -88,8 +92,10 @@ class Scorer:
                 reward.prepare(rows, say)
 
     def metrics(self) -> dict[str, float]:
-        """Return what the rewards count: calls, look-ups, costs, and the seconds of users' functions."""
+        """Return what the rewards count: calls, look-ups, costs; the seconds of users' functions and what they log."""
         metrics = {f"rewards/{name}/time": seconds for name, seconds in self.seconds.items()}
+        metrics |= {name: statistics.fmean(numbers) for name, numbers in self.logged.items()}
+        self.logged = defaultdict(list)
         self.seconds = dict.fromkeys(self.seconds, 0.0)
         for reward in self.rewards:
             if reward.metrics:
@@ -119,23 +125,31 @@ class Scorer:
 
     async def _grade_group(self, reward: Reward, group: Group) -> list[Score]:
         """Call a user's function; past its deadline, its group is unscorable, and nobody waits for it any longer."""
-        given = custom.arguments(group, self.state)
-        size = len(group.completions)
+        notes = custom.Notes(len(group.completions))
+        given = custom.arguments(group, self.state, notes)
         async with nullcontext() if custom.is_async(reward.function) else self.slots:
             started = time.perf_counter()
-            call = asyncio.ensure_future(custom.call(reward.name, reward.function, size, given))
+            call = asyncio.ensure_future(custom.call(reward.name, reward.function, given, notes))
             await asyncio.wait([call], timeout=reward.timeout_s)
             self.seconds[reward.name] += time.perf_counter() - started
         if call.done():
+            for name, numbers in notes.metrics.items():
+                self.logged[name] += numbers
             return call.result()
         call.cancel()
-        return [Score(None, f"no answer within {reward.timeout_s:g} s (reward_timeout_s)")] * size
+        return [Score(None, f"no answer within {reward.timeout_s:g} s (reward_timeout_s)")] * notes.size
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         if self.loop is None:
             self.loop = asyncio.new_event_loop()
-            threading.Thread(target=self.loop.run_forever, name="reward-loop", daemon=True).start()
+            threading.Thread(target=_serve, args=(self.loop,), name="reward-loop", daemon=True).start()
         return self.loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run an event loop until it is stopped; then cancel what is still under way, and close it."""
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.get_loop().run_forever()
 
 
 class _Element:

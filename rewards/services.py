@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo.errors import PREFLIGHT, UserError
+from grpo.errors import PREFLIGHT, UserError, check_all
+from rewards.api.endpoint import Endpoint, decomposer_endpoint, judge_endpoint, read_key
 from rewards.registry import NEED_JUDGE, NEED_KNOWLEDGE, expand
 
 
@@ -39,6 +40,8 @@ def check_judge(options: Mapping[str, Any]) -> Checkup:
     """Have a known answer judged."""
     from rewards.knowrl.correctness import build_judge
 
+    if options["judge"] == "api":
+        _check_settings("judge", judge_endpoint, options)
     judge = build_judge(options)
     try:
         started = time.perf_counter()
@@ -50,17 +53,24 @@ def check_judge(options: Mapping[str, Any]) -> Checkup:
         judge.close()
 
 
+def _check_settings(name: str, endpoint: Callable[[Mapping[str, Any]], Endpoint], options: Mapping[str, Any]) -> None:
+    """Check the URL, model, prices and key of a service; an error names all that is wrong with them."""
+    check_all(lambda: endpoint(options), lambda: read_key(name, options[f"{name}_api_key_env"]))
+
+
 def check_decomposer(options: Mapping[str, Any]) -> Checkup:
     """Have a known text taken apart."""
     from rewards.knowrl import reward
 
+    if options["decomposer"] == "api":
+        _check_settings("decomposer", decomposer_endpoint, options)
     client = reward.decomposer_client(options)
     if client is None:
         return Checkup("rules, offline: for tests and toy worlds")
     try:
         started = time.perf_counter()
         claims = reward.check_decomposer(client, options["decomposer_max_tokens"])
-        facts = "; ".join(claims.facts)
+        facts = "; ".join(claim.fact for claim in claims.facts)
         return _checkup(client, f"of {reward.KNOWN_TEXT[0]!r} it makes: {facts}", started)
     finally:
         client.close()

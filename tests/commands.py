@@ -18,6 +18,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def next_commands(stderr: str) -> list[str]:
+    """The two commands that a command names at its end, after where its result lies."""
+    lines = stderr.splitlines()[-3:]
+    assert lines[0].startswith("result: ") and lines[1].startswith("next:   python -m "), stderr
+    return [line.partition("python -m ")[2] for line in lines[1:]]
+
+
 def run_command(module: str, *arguments: object, stdin: str = "", before=None) -> subprocess.CompletedProcess:
     """Its exit code, stdout and stderr. before: what the child calls first."""
     words = [module, *map(str, arguments)]

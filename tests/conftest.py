@@ -4,13 +4,19 @@ import os
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
 os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run in Triton's interpreter where there is no GPU
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from making import write_chat_checkpoint, write_checkpoint
 
 torch.set_num_threads(1)  # the models of these tests are too small for more, and two threads suffer from any neighbour
+# drawn inputs are the same in every run, however slow the machine is
+everything = list(HealthCheck)
+settings.register_profile("same", deadline=None, database=None, derandomize=True, suppress_health_check=everything)
+settings.load_profile("same")
 MOST_WORKERS = 4  # each imports torch, and some files take a minute by themselves
 
 

@@ -3,7 +3,10 @@
 Every checkpoint has random weights and is made here; nothing is downloaded.
 """
 
+import contextlib
 import json
+import random
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -221,6 +224,15 @@ def write_chat_checkpoint(folder: Path, spread: float = 0.1) -> Path:
     )
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def free_port() -> str:
+    """A port that nobody else is given before it is used: it lies below those that systems give away by themselves."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return str(port)
 
 
 def write_rows(path: Path, rows: list[dict]) -> Path:

@@ -91,7 +91,7 @@ ORDER = [
     *("grpo.data.benchmarks", "grpo.data.files"),
     *("grpo.data.hub", "grpo.data.rows", "knowledge", "rewards", "grpo.config"),
     *("grpo.device", "grpo.attention.packed", "grpo.data.rows", "grpo.model.decoder", "grpo.sampling"),
-    *("grpo.advantages", "grpo.packing", "grpo.logprobs", "grpo.loss", "grpo.optim"),
+    *("grpo.advantages", "grpo.credit", "grpo.packing", "grpo.logprobs", "grpo.loss", "grpo.optim"),
     *("grpo.evaluation.confidence", "grpo.evaluation.measures", "grpo.evaluation.table", "grpo.report"),
     *("grpo.run.run", "grpo.evaluation", "grpo.rollout", "grpo.trainer", "grpo.sft", "grpo.evaluate"),
     *("grpo.train", "grpo.generate", "grpo.explain", "grpo.export", "grpo.doctor", "rewards.score"),
@@ -160,8 +160,8 @@ def test_every_metric_of_the_glossary_is_logged_somewhere():
 def _is_made(name: str, code: str) -> bool:
     if name.startswith("eval/"):
         return f'"{name.removeprefix("eval/")}"' in code
-    if "<name>" in name:
-        return "rewards/{name}" + name.removeprefix("rewards/<name>") in code
+    if "<" in name:
+        return re.search(re.sub("<[a-z]+>", r"{[^}]+}", re.escape(name)), code) is not None
     if name.startswith(("judge/", "decomposer/")):
         return name.partition("/")[2] in (*COUNTS, "cost")
     return f'"{name}"' in code or name == "step"

@@ -4,8 +4,8 @@ import os
 import re
 from dataclasses import asdict
 
-from grpo.config.options import INPUTS, AnyConfig, TrainConfig
-from rewards.registry import NEED_KNOWLEDGE, expand
+from grpo.config.options import INPUTS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
+from rewards.registry import CHECK_EVERY_ANSWER, NEED_KNOWLEDGE, expand
 
 TRACKERS = ("tensorboard", "swanlab", "wandb", "trackio", "none")
 RUN_NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -65,9 +65,9 @@ def _training_checks(config: TrainConfig) -> list[tuple[bool, str]]:
 
 def _reward_checks(config: TrainConfig) -> list[tuple[bool, str]]:
     """Pairs (is wrong, message) about the rewards and what they need."""
-    rewards = expand(config.reward_funcs)
+    rewards = expand(config.reward_funcs or ())
     all_rewards = [*rewards, *expand(config.eval_reward_funcs or ())]
-    has_knowledge = config.knowledge_base or os.environ.get("FACTSCORE_DB_PATH") or config.toy_world == "encyclopedia"
+    has_knowledge = config.knowledge_base or os.environ.get("FACTSCORE_DB_PATH") or config.toy_world in WITH_KNOWLEDGE
     return [
         (
             config.reward_weights and len(config.reward_weights) != len(rewards),
@@ -80,6 +80,16 @@ def _reward_checks(config: TrainConfig) -> list[tuple[bool, str]]:
             not has_knowledge and any(name in NEED_KNOWLEDGE for name in all_rewards),
             "factuality needs a knowledge base, and neither knowledge_base nor FACTSCORE_DB_PATH is set; build one "
             "with `python -m knowledge.build SOURCE OUT.db` and set knowledge_base: OUT.db",
+        ),
+        (
+            config.credit == "sentence" and not set(CHECK_EVERY_ANSWER) & set(rewards),
+            "credit: sentence needs the verdicts on the facts of every answer; add factuality to reward_funcs, and 0 "
+            "to reward_weights if it is not to be paid",
+        ),
+        (
+            config.credit == "sentence" and config.importance_sampling_level == "sequence",
+            "credit: sentence needs importance_sampling_level: token, since with one ratio per sequence every token is "
+            "trained by the mean of the sequence's advantages",
         ),
         (
             "soft_overlong_punishment" in all_rewards

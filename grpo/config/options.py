@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 REQUIRED = ("model_name_or_path", "output_dir", "dataset_id_or_path", "reward_funcs")
+WITH_KNOWLEDGE = ("encyclopedia", "atlas")  # toy worlds that have a knowledge base
 MADE_BY_TOY_WORLD = ("model_name_or_path", "dataset_id_or_path")
 MAPPINGS = ("chat_template_kwargs",)  # keys whose value is a mapping
 KNOW_FIRST = (  # what --help shows before everything else
@@ -168,9 +169,9 @@ class RunKeys:
     disable_tqdm: bool = key(False, "Hide the progress bar.")
     toy_world: str | None = key(
         None,
-        "Make a model, a tokenizer and data from scratch, and use them where a path is unset: arithmetic or "
-        "encyclopedia.",
-        choices=(None, "arithmetic", "encyclopedia"),
+        "Make a model, a tokenizer and data from scratch, and use them where a path is unset: arithmetic, encyclopedia "
+        "or atlas.",
+        choices=(None, "arithmetic", *WITH_KNOWLEDGE),
     )
     toy_dir: str | None = key(None, "Directory of the toy world. Unset: output_dir/world.")
 
@@ -279,6 +280,13 @@ class LossKeys:
         "How several rewards make one advantage. normalize_then_sum (GDPO): normalize each within its group, add them "
         "up, and divide by the deviation over the batch, whatever scale_rewards says.",
         choices=("sum_then_normalize", "normalize_then_sum"),
+    )
+    credit: str = key(
+        "completion",
+        "What gets an advantage. completion: all tokens of a completion alike. sentence (FSPO): where the knowledge "
+        "base says whether a sentence of the reasoning is true, the advantage of its tokens is positive if it is, else "
+        "negative. It needs the reward factuality or binary_rar, if only with weight 0.",
+        choices=("completion", "sentence"),
     )
     num_iterations: int = key(1, "Updates per generated batch. TRL counts each of them as a step.", low=1)
     mask_truncated_completions: bool = key(False, "Leave completions that hit max_completion_length out of the loss.")

@@ -19,6 +19,18 @@ Two examples:
 <answer>Switzerland</answer>
 <think>I recall no film of that name, and would have to guess its director.</think>
 <answer>I don't know</answer>"""
+RLCR_PROMPT = """\
+Think first, between <think> and </think>: recall what you know and check it against facts. Then give the answer
+alone, between <answer> and </answer>. If you are not sure, give your best guess. Last, between <confidence> and
+</confidence>, write the probability that the answer is right, from 0 to 1.
+
+Two examples:
+<think>The Rhine flows through Basel, and Basel is a city in Switzerland.</think>
+<answer>Switzerland</answer>
+<confidence>0.97</confidence>
+<think>I recall no film of that name. John Ford directed many films in those years.</think>
+<answer>John Ford</answer>
+<confidence>0.05</confidence>"""
 TRLS = {"loss_type": "grpo", "temperature": 0.9}  # of TRL 0.14, which KnowRL pins; its newer files name their loss
 NO_REWARD = (
     "reward_funcs is not set. KnowRL's files do not set it, but have a knowledge base: set knowledge_base or the "
@@ -63,14 +75,18 @@ def _supply_loss(values: dict[str, Any]) -> str:
 
 
 def _supply_prompt(values: dict[str, Any]) -> str:
-    """KnowRL's files have no prompt, because its program has one. A toy world's model knows the format already."""
-    presets = [name for name in values.get("reward_funcs") or () if name in PRESETS]
+    """KnowRL's files have no prompt, because its program has one. A toy world's model knows the format already.
+
+    The reward rlcr needs another prompt than KnowRL's, since it scores a stated confidence.
+    """
+    presets = [name for name in values.get("reward_funcs") or () if name in (*PRESETS, "rlcr")]
     if not presets or values.get("system_prompt") is not None or values.get("toy_world"):
         return ""
     if values.get("prompt_template", "{question}") != "{question}":
         return ""
-    values["system_prompt"] = KNOWRL_PROMPT
-    return f'{presets[0]} supplies the system prompt, as system_prompt is not set (system_prompt: "" for none)'
+    source = "rlcr" if "rlcr" in presets else presets[0]
+    values["system_prompt"] = RLCR_PROMPT if source == "rlcr" else KNOWRL_PROMPT
+    return f'{source} supplies the system prompt, as system_prompt is not set (system_prompt: "" for none)'
 
 
 def _supply_model(service: str, values: dict[str, Any]) -> str:

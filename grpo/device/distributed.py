@@ -6,10 +6,12 @@ Without torchrun there is one rank, and no method of `Ranks` communicates.
 
 import os
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
@@ -38,15 +40,52 @@ def _peers() -> Iterator[None]:
         ) from error
 
 
+def meet(store: dist.Store, rank: int, world: int) -> tuple[dist.Store, bool]:
+    """Return a store with the keys of these processes alone, and whether others have used `store` before them.
+
+    When torchrun starts all processes again, it keeps the store, in which the addresses of the dead ones are
+    (github.com/pytorch/pytorch/issues/135712). So rank 0 names each start anew. The others, which may read an old name
+    first, wait until rank 0 has counted them in.
+    """
+    me = uuid4().hex
+    if rank == 0:
+        is_restart = store.check(["start"])
+        store.set("start", me)
+        members = [store.get(f"{me}/{other}").decode() for other in range(1, world)]
+        store.set(f"{me}/members", " ".join(members))
+        return dist.PrefixStore(me, store), is_restart
+    deadline = time.monotonic() + TIMEOUT.total_seconds()
+    while time.monotonic() < deadline:
+        start = store.get("start").decode()
+        store.set(f"{start}/{rank}", me)
+        time.sleep(0.1)
+        if store.check([f"{start}/members"]) and me in store.get(f"{start}/members").decode():
+            return dist.PrefixStore(start, store), False
+    raise dist.DistStoreError(f"rank 0 has not answered rank {rank} within {TIMEOUT}")
+
+
 class Ranks:
-    """The processes of a run, and the place of this one among them."""
+    """The processes of a run, and the place of this one among them.
+
+    is_restart: whether torchrun has started these processes in place of others that have ended.
+    """
 
     def __init__(self, device: torch.device):
         self.world = int(os.environ.get("WORLD_SIZE", 1))  # number of processes
         self.rank = int(os.environ.get("RANK", 0))
         self.device = device
+        self.is_restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
         if self.world > 1 and not dist.is_initialized():
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+            with _peers():
+                self._join()
+
+    def _join(self) -> None:
+        """Form the group of processes."""
+        found, _, _ = next(dist.rendezvous("env://", self.rank, self.world, timeout=TIMEOUT))
+        store, others_were_here = meet(found, self.rank, self.world)
+        backend = "nccl" if self.device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=TIMEOUT)
+        self.is_restart = any(self.gather(self.is_restart or others_were_here))  # each agent counts its own alone
 
     @property
     def is_main(self) -> bool:

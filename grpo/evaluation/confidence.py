@@ -9,16 +9,15 @@ Only answers that state one, and were right or wrong, count here; each counts th
            those that state at least the answer's confidence
 """
 
-import re
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from grpo.run.metrics import outcome_of
 from grpo.schema import Group
+from rewards.format import stated_confidence
 
 NUM_BINS = 10
-_CONFIDENCE = re.compile(r"<confidence>\s*(\d{1,3}(?:\.\d{1,9})?|\.\d{1,9})\s*(%?)\s*</confidence>")
 
 
 @dataclass(frozen=True)
@@ -27,20 +26,6 @@ class Stated:
 
     confidence: float
     is_right: bool
-
-
-def stated_confidence(text: str) -> float | None:
-    """Return the confidence in the last block of a text, from 0 to 1; None if there is none, or it is no probability.
-
-    >>> stated_confidence("<answer>Paris</answer><confidence>80 %</confidence>")
-    0.8
-    """
-    found = _CONFIDENCE.findall(text)
-    if not found:
-        return None
-    number, percent = found[-1]
-    value = float(number) / (100 if percent else 1)
-    return value if value <= 1 else None
 
 
 def calibration(groups: Sequence[Group]) -> dict[str, float]:

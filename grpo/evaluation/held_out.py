@@ -15,7 +15,7 @@ from grpo.data.questions import Questions, load_prompts
 from grpo.device.draw import SamplingParams
 from grpo.evaluation.answers import answer_records, generate_groups, split_into_parts, write_records
 from grpo.evaluation.measures import Summary, summary
-from grpo.evaluation.table import comparison_table
+from grpo.evaluation.table import before_after_table
 from grpo.model.policy import Policy
 from grpo.run.run import Run
 from grpo.schema import Group, Prompt
@@ -96,11 +96,11 @@ class Evaluation:
         known = {name: value for name, value in measured.get("", {}).items() if value is not None}
         return {f"eval/{name}": known[name] for name in LOGGED if name in known}
 
-    def comparison(self, before: Mapping[str, Summary], after: Mapping[str, Summary]) -> str:
+    def before_after(self, before: Mapping[str, Summary], after: Mapping[str, Summary]) -> str:
         """Return the text that ends a run: a table of both measurements."""
         if not after:
             return "done (set eval_dataset_id_or_path or eval_size to see accuracy before and after)"
-        return comparison_table(before, after, f"step {self.first_step}" if self.first_step else "before")
+        return before_after_table(before, after, f"step {self.first_step}" if self.first_step else "before")
 
     def write(self, before: Mapping[str, Summary], after: Mapping[str, Summary] | None) -> None:
         """Write both measurements to evaluation.json. `after` is None until the end of the run."""

@@ -12,7 +12,7 @@ DECIMALS = {"omniscience_index": 1, "reward": 1, "mean_length": 1, "ece": 3, "br
 UNKNOWN = "–"
 
 
-def comparison_table(before: Mapping[str, Summary], after: Mapping[str, Summary], label: str = "before") -> str:
+def before_after_table(before: Mapping[str, Summary], after: Mapping[str, Summary], label: str = "before") -> str:
     """Return the table that ends a run: summaries of all held-out questions ("") and of each part of them.
 
     label: the head of the first column.

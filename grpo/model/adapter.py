@@ -59,7 +59,7 @@ class Adapter:
 
     pairs: dict[str, tuple[torch.Tensor, torch.Tensor]]
     base_model: str | None
-    base_revision: str = "main"
+    base_revision: str = "main"  # of a base on the hub
 
 
 def is_adapter(folder: Path) -> bool:
@@ -169,7 +169,9 @@ def merge_adapter(model: Decoder, adapter: Adapter) -> None:
     model.refresh()
 
 
-def trained_adapter(model: Decoder, start: Adapter | None, base_model: str | None) -> Adapter:
+def trained_adapter(
+    model: Decoder, start: Adapter | None, base_model: str | None, base_revision: str = "main"
+) -> Adapter:
     """Return what training has made, relative to the checkpoint on disk.
 
     That is the model's adapter stacked on the one it started from, which is exact: B₁A₁ + B₂A₂ = [B₁ B₂] [A₁; A₂].
@@ -182,7 +184,7 @@ def trained_adapter(model: Decoder, start: Adapter | None, base_model: str | Non
             stack.append((A.detach().float().cpu(), linear.lora.scale * B.detach().float().cpu()))
         if stack:
             pairs[module] = torch.cat([A for A, _ in stack]), torch.cat([B for _, B in stack], dim=1)
-    return Adapter(pairs, base_model)
+    return Adapter(pairs, base_model, base_revision)
 
 
 def save_adapter(adapter: Adapter, folder: Path, lora_alpha: float | None = None, dropout: float = 0.0) -> None:
@@ -196,6 +198,7 @@ def save_adapter(adapter: Adapter, folder: Path, lora_alpha: float | None = None
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": adapter.base_model,
+        "revision": adapter.base_revision,
         "r": rank,
         "lora_alpha": rank * scale,
         "lora_dropout": dropout,

@@ -1,6 +1,7 @@
 """The policy with all that belongs to it: decoder, tokenizer, end tokens, what it started from."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,19 +22,24 @@ from grpo.schema import Completion
 class Policy:
     """A decoder that is being trained.
 
-    start: the adapter that was merged into it, if any. base: the checkpoint's name. folders: of checkpoint and adapter.
+    start: the adapter that was merged into it, if any. base: the checkpoint's name, and its revision on the hub.
+    folders: of checkpoint and adapter.
     """
 
     model: Decoder
     tokenizer: object
     eos_ids: tuple[int, ...]
     start: Adapter | None
-    base: str
+    base: tuple[str, str]
     folders: tuple[Path, ...] = ()
 
     def decode(self, completion: Completion) -> str:
         """Return its text, without special tokens."""
-        return self.tokenizer.decode(completion.ids, skip_special_tokens=True)
+        return self.text_of(completion.ids)
+
+    def text_of(self, ids: Sequence[int]) -> str:
+        """Return the text of some tokens, without special ones."""
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def save(self, folder: Path) -> None:
         """Write adapter and tokenizer; a complete checkpoint if the weights themselves were trained."""
@@ -42,9 +48,9 @@ class Policy:
         if lora is None:
             self.save_merged(folder)
         elif self.start is None:
-            save_adapter(trained_adapter(self.model, None, self.base), folder, lora.alpha, lora.dropout)
+            save_adapter(trained_adapter(self.model, None, *self.base), folder, lora.alpha, lora.dropout)
         else:
-            save_adapter(trained_adapter(self.model, self.start, self.base), folder)
+            save_adapter(trained_adapter(self.model, self.start, *self.base), folder)
         self.tokenizer.save_pretrained(folder)
 
     def save_merged(self, folder: Path, dtype: torch.dtype | None = None) -> None:
@@ -110,13 +116,13 @@ def load_for_inference(config: TrainConfig, device: torch.device) -> Policy:
 class Parts:
     """The folders of a model: of its checkpoint, of an adapter to merge into that, and of its tokenizer.
 
-    base: the checkpoint as an adapter trained on it will name it: a hub id, or an absolute path.
+    base: the checkpoint as an adapter trained on it will name it: a hub id, or an absolute path; and its revision.
     """
 
     model: Path
     adapter: Path | None
     tokenizer: Path
-    base: str
+    base: tuple[str, str]
 
 
 def find_parts(config: TrainConfig | SftConfig) -> Parts:
@@ -135,12 +141,13 @@ def find_parts(config: TrainConfig | SftConfig) -> Parts:
             )
         adapter, base = folder, base_of(folder)
         is_of_base = revision != "main" and Path(name).is_dir()  # a folder has no revision of its own
-        folder = _fetch_base(base, revision if is_of_base else load_adapter(adapter).base_revision, adapter)
+        revision = revision if is_of_base else load_adapter(adapter).base_revision
+        folder = _fetch_base(base, revision, adapter)
     if config.tokenizer_name_or_path:
         tokenizer = fetch_model(config.tokenizer_name_or_path)
     else:
         tokenizer = adapter if adapter and has_tokenizer(adapter) else folder
-    return Parts(folder, adapter, tokenizer, base)
+    return Parts(folder, adapter, tokenizer, (base, revision))
 
 
 def base_of(adapter: Path) -> str:

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from grpo.errors import PREFLIGHT, UserError
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, Linear, LoraLinear
-from grpo.progress import counted
+from grpo.progress import counted, counting
 
 SHARD_BYTES = 5_000_000_000
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
@@ -118,14 +118,16 @@ def save_checkpoint(
     sizes = {name: slot.numel() * dtype.itemsize for name, slot in slots.items()}
     shards = _shards(sizes, shard_bytes)
     index = {}
-    for number, shard in enumerate(shards, 1):
-        file = "model.safetensors" if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        tensors = {}
-        for name in shard:
-            linear, part = found.get(name.removesuffix(".weight"), (None, ""))
-            tensors[name] = _merged(slots[name], linear, part).to(dtype).contiguous().cpu()
-        save_file(tensors, folder / file, {"format": "pt"})
-        index.update(dict.fromkeys(shard, file))
+    with counting(len(slots), f"writing {folder}", "tensors") as add:
+        for number, shard in enumerate(shards, 1):
+            file = "model.safetensors" if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+            tensors = {}
+            for name in shard:
+                linear, part = found.get(name.removesuffix(".weight"), (None, ""))
+                tensors[name] = _merged(slots[name], linear, part).to(dtype).contiguous().cpu()
+            save_file(tensors, folder / file, {"format": "pt"})
+            index.update(dict.fromkeys(shard, file))
+            add(len(shard))
     if len(shards) > 1:
         total = sum(sizes.values())
         text = json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=2)

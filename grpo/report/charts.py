@@ -29,7 +29,7 @@ CHARTS = {  # title -> metrics, of which * stands for any name
     "Seconds of a step": ("time/generate", "time/reference", "time/reward", "time/train"),
     "Speed": ("tokens_per_second",),
     "Sampler against trainer": ("sampler/logp_diff_mean", "sampler/logp_diff_max"),
-    "Memory": ("peak_memory_gb",),
+    "Memory": ("peak_memory_gb", "peak_memory_gb/*"),
 }
 OF_SHARES = ("Answers", "Held-out questions", "What teaches nothing", "Facts")  # from 0 to 100 %
 

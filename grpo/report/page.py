@@ -11,10 +11,11 @@ from markupsafe import Markup
 
 from grpo.config.options import NOT_REPEATED, SftConfig, TrainConfig, as_yaml
 from grpo.errors import escape, redact
-from grpo.report.answers import Example, Flips, examples, flips
+from grpo.report.before_after import before_and_after
 from grpo.report.charts import draw_charts
-from grpo.report.comparison import compare
-from grpo.report.explanation import Remark, explain
+from grpo.report.examples import Example, examples
+from grpo.report.flips import Flips, flips
+from grpo.report.remarks import Remark, explain
 from grpo.run.glossary import meaning
 from grpo.run.record import Metrics, Record, read_record
 from grpo.storage import write_atomically
@@ -25,12 +26,13 @@ PHASES = ("time/generate", "time/reference", "time/reward", "time/train")
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a step: its mean seconds, and their share of the step."""
+    """A part of a step: its mean seconds, their share of the step, and its largest memory in GB, if that is known."""
 
     name: str
     meaning: str
     seconds: float
     share: float
+    memory: float | None
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def render(records: Sequence[Record]) -> str:
         trim_blocks=True,
     )
     environment.filters |= {"number": show_number, "measure": show_measure}
-    headers, parts = compare(records)
+    headers, parts = before_and_after(records)
     page = environment.get_template("page.html").render(
         runs=[_run_page(record) for record in records],
         headers=headers,
@@ -138,7 +140,16 @@ def _phases(steps: Sequence[Metrics]) -> list[Phase]:
     """Return the phases that took any time, as means over all steps."""
     means = {name: _total(steps, name) / len(steps) for name in PHASES if steps}
     total = sum(means.values()) or 1.0
-    return [Phase(name, meaning(name), value, value / total) for name, value in means.items() if value > 0]
+    return [
+        Phase(name, meaning(name), value, value / total, _largest(steps, name.replace("time", "peak_memory_gb")))
+        for name, value in means.items()
+        if value > 0
+    ]
+
+
+def _largest(steps: Sequence[Metrics], name: str) -> float | None:
+    values = [step.get(name, math.nan) for step in steps]
+    return max(filter(math.isfinite, values), default=None)
 
 
 def _total(steps: Sequence[Metrics], name: str) -> float:

@@ -12,6 +12,7 @@ import random
 import re
 import shutil
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -144,10 +145,11 @@ def _problem_with_file(folder: Path, name: str, entry: dict[str, Any]) -> str:
 def checkpoints(run_dir: Path) -> list[Path]:
     """Return the folders that are named like checkpoints, newest first. They need not be valid."""
     found = [path for path in run_dir.glob("checkpoint-*") if path.is_dir() and _NAME.fullmatch(path.name)]
-    return sorted(found, key=_step_of, reverse=True)
+    return sorted(found, key=step_of, reverse=True)
 
 
-def _step_of(folder: Path) -> int:
+def step_of(folder: Path) -> int:
+    """Return the step in the name of a checkpoint."""
     return int(_NAME.fullmatch(folder.name)[1])
 
 
@@ -186,11 +188,19 @@ def clean(run_dir: Path, keep: int, newest: int | None = None) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     if not keep:
         return
-    found = [folder for folder in checkpoints(run_dir) if newest is None or _step_of(folder) <= newest]
+    found = [folder for folder in checkpoints(run_dir) if newest is None or step_of(folder) <= newest]
     for folder in found[keep:]:
         (folder / MANIFEST_FILE).unlink(missing_ok=True)  # first, so that a kill leaves no valid-looking half
         failpoint("save-retiring")
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def set_aside(folder: Path) -> Path:
+    """Rename a checkpoint, so that it stays but is none of this directory's any more; return its new path."""
+    for number in count(1):
+        target = folder.with_name(f"{folder.name}.aside-{number}")
+        if not target.exists():
+            return folder.rename(target)
 
 
 def random_state() -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Every metric, defined once, under TRL's name where TRL has one. Logging any other name is an error.
 
-<name> stands for the name of a reward. With several processes, kb/*, judge/*, decomposer/* and the seconds of rewards
-are those of rank 0.
+<name> stands for the name of a reward. With several processes, kb/*, judge/*, decomposer/*, log/*, the seconds of
+rewards, and the seconds and memory of phases are those of rank 0.
 """
 
 import re
@@ -10,8 +10,8 @@ from collections.abc import Iterable
 GLOSSARY = {
     "step": "steps done: generated batches that were trained on (stage 2) or updates (stage 1)",
     "epoch": "passes over the data, as a fraction",
-    "loss": "Eq. 7, summed over the step, mean over num_iterations; near 0 on-policy: see grad_norm for learning; "
-    "stage 1: mean negative log-prob of the answer tokens",
+    "loss": "Eq. 7, summed over the step, mean over num_iterations; on-policy near 0, unless length goes with "
+    "reward: see grad_norm for learning; stage 1: mean negative log-prob of the answer tokens",
     "learning_rate": "learning rate of this step",
     "grad_norm": "L2 norm of the gradient before clipping, of the last iteration",
     "num_tokens": "prompt and completion tokens since the start, all ranks; a prompt counts once per completion",
@@ -19,6 +19,8 @@ GLOSSARY = {
     "reward_std": "standard deviation of that sum, over all groups",
     "frac_reward_zero_std": "share of groups that teach nothing: all rewards equal, or fewer than two scorable",
     "advantage_abs_mean": "mean |advantage| over completions; 0: nothing is learned",
+    "credit/judged_frac": "share of tokens in sentences that the knowledge base supports or refutes (credit: sentence)",
+    "credit/changed_frac": "share of tokens whose advantage got the other sign from their sentence (credit: sentence)",
     "accuracy": "share of completions whose answer is right, by the first reward that knows the outcome",
     "refusal_rate": "share of completions that decline to answer",
     "coverage": "share of questions that some completion of their group answers right: pass@k, k = num_generations",
@@ -28,6 +30,7 @@ GLOSSARY = {
     "rewards/<name>/std": "standard deviation over scorable completions",
     "rewards/<name>/unscored_frac": "share of completions that this reward could not score; or, if larger, "
     "of those that needed a service or the knowledge base, the share that got no answer",
+    "log/<text>": "what a user's function has given to `log_metric` under this name, mean of the step's calls",
     "rewards/<name>/time": "seconds of all calls of a user's function; they overlap each other and the sampling",
     "kl": "mean k3 estimate (Eq. 6) per completion token, nats",
     "entropy": "mean entropy per completion token of the distribution sampled from, nats",
@@ -49,6 +52,7 @@ GLOSSARY = {
     "time/train": "seconds of forward, backward and update",
     "tokens_per_second": "completion tokens (stage 1: answer tokens) per second of the step, all ranks",
     "peak_memory_gb": "largest memory in use so far, GB: of the GPU, or of the process on a CPU",
+    "peak_memory_gb/<phase>": "largest memory in use in the phase time/<phase>, GB; without a GPU, in use at its end",
     "micro_batches": "forward and backward passes per iteration",
     "skipped_steps": "updates skipped since the start because the gradient was not finite",
     "eval/accuracy": "share of held-out questions answered right",
@@ -90,7 +94,7 @@ GLOSSARY = {
     "decomposer/cost": "US dollars, by decomposer_prices",
     "tokens": "stage 1: answer tokens trained on in this step",
 }
-_PATTERNS = {name: re.compile(re.escape(name).replace("<name>", r"[^/]+")) for name in GLOSSARY}
+_PATTERNS = {name: re.compile(re.sub("<[a-z]+>", ".+", re.escape(name)), re.DOTALL) for name in GLOSSARY}
 
 
 def meaning(name: str) -> str:

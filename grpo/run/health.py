@@ -34,8 +34,8 @@ class Symptom:
 
 
 @dataclass
-class Watch:
-    """Asks every rule after every step. A rule is heard once. A finished run is watched again by replaying it."""
+class Diagnosis:
+    """Asks every rule after every step. A rule is heard once. A finished run is diagnosed again by replaying it."""
 
     history: History = field(default_factory=History)
     symptoms: list[Symptom] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Health:
     max_unscored: float = 1.0  # share of completions
     unscored: int = 0  # steps in a row
     not_finite: int = 0  # steps in a row
-    watch: Watch = field(default_factory=Watch)
+    diagnosis: Diagnosis = field(default_factory=Diagnosis)
 
     def updated(self, optimizer: "Optimizer", grad_norm: float) -> None:
         """Count optimizer steps without a finite gradient. In float16 they are normal until the loss scale is found."""
@@ -89,19 +89,19 @@ class Health:
                 "or use torch_dtype: bfloat16 instead of float16",
                 NON_FINITE,
             )
-        self._announce(self.watch.check(step, metrics))
+        self._announce(self.diagnosis.check(step, metrics))
         self._check_rewards(metrics)
 
     def resume(self, run_dir: Path) -> None:
         """Learn what happened before the run was resumed. That was announced then."""
         for metrics in read_metrics(run_dir / "metrics.jsonl")[0]:
-            self.watch.check(metrics["step"], metrics)
+            self.diagnosis.check(metrics["step"], metrics)
 
     def end(self) -> None:
         """Say what only a complete run can show, such as that it has learned nothing."""
-        self._announce(self.watch.end())
-        if self.watch.symptoms:
-            names = [f"{symptom.name} (step {symptom.step})" for symptom in self.watch.symptoms]
+        self._announce(self.diagnosis.end())
+        if self.diagnosis.symptoms:
+            names = [f"{symptom.name} (step {symptom.step})" for symptom in self.diagnosis.symptoms]
             self.say(f"warnings of this run: {', '.join(names)}; `python -m grpo.explain RUN` says more")
 
     def _announce(self, symptoms: Iterable[Symptom]) -> None:

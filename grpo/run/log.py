@@ -29,7 +29,7 @@ class Log:
     If the disk is full or a tracker fails, lines are lost, with one warning for each, and training continues.
     """
 
-    def __init__(self, config: AnyConfig, total_steps: int, first_step: int):
+    def __init__(self, config: AnyConfig, total_steps: int, first_step: int, run_id: str):
         run_dir = Path(config.output_dir)
         self.config, self.total_steps, self.step = config, total_steps, first_step
         self.completions = run_dir / "completions"
@@ -41,7 +41,7 @@ class Log:
         self.trackers: dict[str, Tracker] = {}
         for name in config.report_to:
             if name != "none":
-                self._track(name, self._open_tracker, name, first_step)
+                self._track(name, self._open_tracker, name, first_step, run_id)
 
     def write_step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
         """Record a step: its metrics, and its completions if they are due."""
@@ -116,8 +116,8 @@ class Log:
             self._track(name, tracker.close)
         self.trackers = {}
 
-    def _open_tracker(self, name: str, first_step: int) -> None:
-        self.trackers[name] = open_tracker(name, self.config, to_yaml(self.config), first_step)
+    def _open_tracker(self, name: str, first_step: int, run_id: str) -> None:
+        self.trackers[name] = open_tracker(name, self.config, to_yaml(self.config), first_step, run_id)
 
     def _write_records(self, path: Path, records: Sequence[Mapping[str, Any]]) -> None:
         self.completions.mkdir(exist_ok=True)
@@ -163,7 +163,22 @@ def completion_record(prompt: Prompt, completion: Completion) -> dict[str, Any]:
         "reasons": {name: score.reason for name, score in scores.items()},
         "details": {name: score.details for name, score in scores.items() if score.details},
         "facts": {name: score.facts for name, score in scores.items() if score.facts},
+        **({"sentences": _sentences(completion)} if completion.sentences else {}),
     }
+
+
+def _sentences(completion: Completion) -> list[dict[str, Any]]:
+    """Return the credit of each sentence that was found true or false."""
+    advantages = completion.token_advantages
+    return [
+        {
+            "sentence": sentence.text,
+            "is_true": sentence.is_true,
+            "tokens": [sentence.start, sentence.end],
+            "advantage": _as_json(advantages[sentence.start]) if sentence.start < sentence.end else None,
+        }
+        for sentence in completion.sentences
+    ]
 
 
 def _as_json(value: float | None) -> float | str | None:

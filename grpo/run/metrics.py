@@ -11,7 +11,10 @@ from contextlib import contextmanager
 import torch
 
 from grpo.device.distributed import Ranks
+from grpo.run.memory import take_peak
 from grpo.schema import Group, Outcome, PackedBatch, Score
+
+CPU = torch.device("cpu")
 
 
 class TokenMeter:
@@ -96,6 +99,16 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
         metrics["refusal_rate"] = known.count("refused") / len(known)
         metrics |= _coverage(groups)
     return metrics
+
+
+def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Say how many tokens stand in a sentence that is true or false, and how many got another sign by that (Eq. 19)."""
+    num_tokens = num_judged = num_changed = 0
+    for completion in (completion for group in groups for completion in group.completions):
+        num_tokens += len(completion.ids)
+        num_judged += sum(sentence.end - sentence.start for sentence in completion.sentences)
+        num_changed += sum(advantage * completion.advantage < 0 for advantage in completion.token_advantages)
+    return {"credit/judged_frac": num_judged / num_tokens, "credit/changed_frac": num_changed / num_tokens}
 
 
 def _coverage(groups: Sequence[Group]) -> dict[str, float]:
@@ -188,30 +201,51 @@ class Window:
 
 
 class Clock:
-    """Seconds of a step by phase. What no phase claims is time/train. On a GPU a phase ends when its work is done."""
+    """Seconds and memory of a step by phase. What no phase claims is training.
 
-    def __init__(self, device: torch.device | None = None, show: Callable[[str], None] = lambda phase: None):
+    On a GPU a phase ends when its work is done. largest: bytes, the most that was in use at any time.
+    """
+
+    def __init__(self, device: torch.device = CPU, show: Callable[[str], None] = lambda phase: None):
         """show: is told which phase begins, and "" when it ends."""
-        self.show = show
-        self.wait = torch.cuda.synchronize if device and device.type == "cuda" else lambda: None
+        self.device, self.show = device, show
+        self.wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+        self.largest = 0
         self.restart()
 
     def restart(self) -> None:
         """Begin a step."""
         self.started = time.perf_counter()
+        self.memory = {}  # bytes of each phase
+        self._count_memory("")  # of what came before
         self.phases = {"time/generate": 0.0, "time/reference": 0.0, "time/reward": 0.0}
         self.phase = ""  # the one that is running
 
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
         """Count the time inside as `phase`, one of the keys of `phases`."""
+        self._count_memory("time/train")
         started, self.phase = time.perf_counter(), phase
         self.show(phase)
         yield
         self.wait()
         self.phase = ""  # after an error it stays, and tells where that happened
         self.phases[phase] += time.perf_counter() - started
+        self._count_memory(phase)
         self.show("")
+
+    def _count_memory(self, phase: str) -> None:
+        """Count the memory since the last call for `phase`; "" for none."""
+        peak = take_peak(self.device)
+        self.largest = max(self.largest, peak)
+        if phase:
+            self.memory[phase] = max(self.memory.get(phase, 0), peak)
+
+    def memory_gb(self) -> dict[str, float]:
+        """Return the memory of every phase since `restart`, in GB."""
+        self._count_memory("time/train")
+        names = {phase: phase.removeprefix("time/") for phase in self.memory}
+        return {f"peak_memory_gb/{names[phase]}": peak / 1e9 for phase, peak in self.memory.items()}
 
     def result(self) -> dict[str, float]:
         """Return the seconds of every phase, and of the step since `restart`."""

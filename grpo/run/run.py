@@ -65,11 +65,9 @@ class Run:
         self.ranks = self.ranks or Ranks(self.device)
         if self.ranks.world > 1:
             self.ranks.agree(environment(self.config))
-        # After a rank has died, torchrun starts all of them again. Only the agent of the dead rank counts that.
-        self.num_restarts = int(self.ranks.max(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))))
         if self.ranks.is_main:
             check_trackers(self.config)
-            may_resume = bool(self.config.resume_from_checkpoint or self.num_restarts)
+            may_resume = bool(self.config.resume_from_checkpoint or self.ranks.is_restart)
             self.dir = RunDir(self.path, may_resume, self.config.overwrite_output_dir)
             open_debug_log(self.debug, self.path / "debug.log")
             checkpoint.clean(self.path, keep=0)
@@ -136,9 +134,9 @@ class Run:
 
     def _write_report(self) -> None:
         """Write report.html. Whatever goes wrong with it concerns the page alone, not the run."""
-        from grpo.report.page import write_report  # matplotlib takes a second to import
-
         try:
+            from grpo.report.page import write_report  # matplotlib takes a second to import
+
             write_report(self.path)
         except Exception as error:
             self.debug.error("".join(traceback.format_exception(error)))
@@ -218,7 +216,7 @@ class Run:
         if not self.ranks.is_main:
             return
         write_atomically(self.path / "config.resolved.yaml", to_yaml(self.config))
-        self.log = Log(self.config, total_steps, first_step)
+        self.log = Log(self.config, total_steps, first_step, self.dir.state["id"])
 
     def report(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
         """Log the metrics and completions of a step, or the metrics of an evaluation, which have no step_time."""
@@ -308,12 +306,25 @@ class Run:
                 STORAGE,
             ) from None
         policy.model.refresh()
-        if folder.resolve().parent == self.path.resolve():
+        if folder.resolve() in [own.resolve() for own in checkpoint.checkpoints(self.path)]:
             self.saved_step = counters["step"]
             if self.ranks.is_main:
                 self.dir.update(step=counters["step"], last_checkpoint=folder.name)
         self.say(f"resuming from {folder} at step {counters['step']}")
         return counters
+
+    def set_others_aside(self, step: int) -> None:
+        """Rename the checkpoints that a run leaves behind which goes on from an older one, or from one elsewhere.
+
+        Otherwise resume_from_checkpoint=true would take them for its own. step: of the checkpoint it goes on from.
+        """
+        if not self.ranks.is_main or not isinstance(self.config.resume_from_checkpoint, str):
+            return
+        is_own = self.saved_step is not None
+        for folder in checkpoint.checkpoints(self.path):
+            if not is_own or checkpoint.step_of(folder) > step:
+                aside = checkpoint.set_aside(folder)
+                self.say(f"note: {folder.name} is not of the run that goes on here; renamed to {aside.name}")
 
     def _find_checkpoint(self) -> Path | None:
         """Return the checkpoint to resume from. Rank 0 chooses it, and the others have to see the same."""
@@ -337,7 +348,7 @@ class Run:
     def _choose_checkpoint(self) -> tuple[str, bool, str] | None:
         """Choose the checkpoint to resume from; return its name, whether it is of this directory, and a hash of it."""
         wanted = self.config.resume_from_checkpoint
-        if self.num_restarts and (not wanted or checkpoint.checkpoints(self.path)):
+        if self.ranks.is_restart and (not wanted or checkpoint.checkpoints(self.path)):
             wanted = True
         if not wanted:
             return None

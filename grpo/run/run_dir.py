@@ -7,10 +7,12 @@ debug.log  checkpoint-N/  final/
 import json
 import logging
 import os
+import re
 import shutil
 import socket
 import sys
 import time
+import uuid
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -60,6 +62,7 @@ class RunDir:
             self.lock.close()
             raise
         self.state = {
+            "id": self._earlier_id() if resume else _new_id(),
             "status": "running",
             "exit_code": None,
             "reason": "",
@@ -71,6 +74,14 @@ class RunDir:
             "updated": _now(),
         }
         self.update()
+
+    def _earlier_id(self) -> str:
+        """Return the id of the run that is resumed, or a new one if its run_state.json holds none."""
+        try:
+            found = json.loads((self.path / "run_state.json").read_text(encoding="utf-8"))["id"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return _new_id()
+        return found if isinstance(found, str) and re.fullmatch("[0-9a-f]{21}", found) else _new_id()
 
     def _take_lock(self) -> None:
         try:
@@ -184,6 +195,11 @@ class _DebugLog(logging.FileHandler):
     def close(self) -> None:
         with suppress(OSError):  # closing writes what is left; a failure was reported before
             super().close()
+
+
+def _new_id() -> str:
+    """Make up an id. Trackers know the run by it; swanlab wants 21 characters."""
+    return uuid.uuid4().hex[:21]
 
 
 def _now() -> str:

@@ -1,6 +1,7 @@
 """Trackers, which get the metrics as well as metrics.jsonl: TensorBoard, swanlab, wandb and trackio.
 
 Each has three methods: `scalars` records the metrics of a step, `text` records a text, `close` writes what is left.
+A resumed run goes on as the same run of its service, which knows it by the id in run_state.json.
 `check_trackers` tells before a run what would keep one of them from starting.
 """
 
@@ -8,13 +9,14 @@ import importlib
 import os
 import threading
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import yaml
 
 from grpo.config.options import AnyConfig
-from grpo.errors import CONFIG, PREFLIGHT, UserError, escape, is_storage_error, redact
+from grpo.errors import CONFIG, PREFLIGHT, UserError, check_all, escape, is_storage_error, redact
 
 MODULES = {"tensorboard": "torch.utils.tensorboard", "swanlab": "swanlab", "wandb": "wandb", "trackio": "trackio"}
 LOGINS = {  # services with an account: the variables of its key and of its mode, and the command that logs in
@@ -55,9 +57,9 @@ def _ignore_full_disks(failure: threading.ExceptHookArgs) -> None:
 class OnlineTracker:
     """Sends metrics to swanlab, wandb or trackio, which share these few calls. Completions stay on this machine."""
 
-    def __init__(self, name: str, config: AnyConfig, config_text: str):
+    def __init__(self, name: str, config: AnyConfig, config_text: str, run_id: str):
         self.module = importlib.import_module(MODULES[name])
-        self.module.init(**_place(name, config), config=yaml.safe_load(config_text))
+        self.module.init(**_place(name, config, run_id), resume="allow", config=yaml.safe_load(config_text))
 
     def scalars(self, step: int, metrics: Mapping[str, float]) -> None:
         self.module.log(dict(metrics), step=step)
@@ -72,24 +74,24 @@ class OnlineTracker:
 Tracker = TensorBoard | OnlineTracker
 
 
-def open_tracker(name: str, config: AnyConfig, config_text: str, first_step: int) -> Tracker:
+def open_tracker(name: str, config: AnyConfig, config_text: str, first_step: int, run_id: str) -> Tracker:
     """Start the tracker `name`, one of MODULES."""
     if name == "tensorboard":
         return TensorBoard(Path(config.output_dir), config_text, first_step)
-    return OnlineTracker(name, config, config_text)
+    return OnlineTracker(name, config, config_text, run_id)
 
 
-def _place(name: str, config: AnyConfig) -> dict[str, str]:
-    """Return project, run name and owner in the words of a service. The configuration goes before its variables."""
+def _place(name: str, config: AnyConfig, run_id: str) -> dict[str, str]:
+    """Return project, run and owner in the words of a service. The configuration goes before its variables."""
     run_name = config.run_name or Path(config.output_dir).name
     if name == "wandb":
         project = config.wandb_project or os.environ.get("WANDB_PROJECT") or config.project
-        place = {"project": project, "name": run_name, "entity": config.wandb_entity}
+        place = {"project": project, "name": run_name, "entity": config.wandb_entity, "id": run_id}
     elif name == "swanlab":
         project = config.swanlab_project or os.environ.get("SWANLAB_PROJ_NAME") or config.project
-        place = {"project": project, "experiment_name": run_name, "workspace": config.swanlab_workspace}
-    else:
-        place = {"project": config.project, "name": run_name}
+        place = {"project": project, "experiment_name": run_name, "workspace": config.swanlab_workspace, "id": run_id}
+    else:  # trackio resumes by name alone
+        place = {"project": config.project, "name": f"{run_name}-{run_id[:6]}"}
     return {word: value for word, value in place.items() if value}
 
 
@@ -102,25 +104,28 @@ def check_trackers(config: AnyConfig) -> str:
     Raises UserError (exit 2 or 3).
     """
     names = [name for name in config.report_to if name != "none"]
-    for name in names:
-        try:
-            importlib.import_module(MODULES[name])
-        except Exception as error:  # a broken installation can raise anything
-            raise UserError(
-                f"report_to names {name}, which is not installed",
-                f"{type(error).__name__}: {error}",
-                f"pip install {name}, or remove it from report_to",
-                CONFIG,
-            ) from None
-        if name in LOGINS and not _is_logged_in(name):
-            key, mode, command = LOGINS[name]
-            raise UserError(
-                f"report_to names {name}, but nobody is logged in there",
-                f"{key} is not set, no login is stored, and {mode} is not offline",
-                f"{command}; or export {key}=...; or export {mode}=offline; or report_to=tensorboard",
-                PREFLIGHT,
-            )
+    check_all(*[partial(_check_tracker, name) for name in names if name in MODULES])
     return ", ".join(names) or "none"
+
+
+def _check_tracker(name: str) -> None:
+    try:
+        importlib.import_module(MODULES[name])
+    except Exception as error:  # a broken installation can raise anything
+        raise UserError(
+            f"report_to names {name}, which is not installed",
+            f"{type(error).__name__}: {error}",
+            f"pip install {name}, or remove it from report_to",
+            CONFIG,
+        ) from None
+    if name in LOGINS and not _is_logged_in(name):
+        key, mode, command = LOGINS[name]
+        raise UserError(
+            f"report_to names {name}, but nobody is logged in there",
+            f"{key} is not set, no login is stored, and {mode} is not offline",
+            f"{command}; or export {key}=...; or export {mode}=offline; or report_to=tensorboard",
+            PREFLIGHT,
+        )
 
 
 def _is_logged_in(name: str) -> bool:

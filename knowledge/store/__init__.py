@@ -5,7 +5,7 @@ It imports from the rest of this package only errors.py, text.py and words.py. R
     base.py           the surface: open a file, look up a title, search          (result.py: the answers)
     tokens.py         what a token is, in English, Chinese and other languages   (stem.py: Porter's stemmer)
     rank.py           BM25 in Python, which orders every result
-    fulltext.py       search over everything: SQLite's FTS5 proposes candidates  (spelling.py: misspelt names)
+    fulltext.py       search over everything: SQLite's FTS5 proposes candidates
     index.py          the tables of the full-text index, and their writer
     passages.py       documents to passages, in KnowRL's layout
     source.py         the rows of a source file

@@ -21,8 +21,8 @@ from knowledge.store.passages import split_stored
 from knowledge.store.rank import Bag, rank
 from knowledge.store.recognise import OURS, Kind, check_header, recognise, require_fts5
 from knowledge.store.result import Coverage, Lookup, Passage
-from knowledge.store.seal import check_content
-from knowledge.store.side_index import build_side_index, read_side_index, side_index_path
+from knowledge.store.seal import beside, check_content
+from knowledge.store.side_index import SEARCH_INDEX, build_side_index, read_side_index
 from knowledge.store.tokens import tokens
 from knowledge.text import clean
 
@@ -60,8 +60,9 @@ class KnowledgeBase:
         check_header(path)
         database = ReadOnlyDatabase(path, busy_timeout_s=busy_timeout_s)
         try:
-            base = cls(database, recognise(database), Path(side_index or side_index_path(path)))
-            check_content(database)
+            kind = recognise(database)
+            base = cls(database, kind, Path(side_index or beside(path, SEARCH_INDEX)))
+            check_content(database, kind.owner == OURS)
             base._use_side_index()
         except BaseException:
             database.close()

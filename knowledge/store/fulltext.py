@@ -13,7 +13,6 @@ from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.passages import split_stored
 from knowledge.store.rank import Bag, bm25, idf
 from knowledge.store.result import Passage
-from knowledge.store.spelling import is_misspelling, spelling_key
 from knowledge.store.tokens import tokens
 
 # How many passages FTS5 may have to score for one query: a share of the base, within bounds. 30 ms at most.
@@ -23,7 +22,6 @@ MAX_TOKENS = 32  # rarest tokens of a very long query
 CANDIDATES_PER_RESULT, ROWS_PER_CANDIDATE = 3, 1500
 
 TERMS = "SELECT term, passages FROM knowledge_terms WHERE term IN (SELECT value FROM json_each(?))"
-SPELLINGS = "SELECT letters, term FROM knowledge_spellings WHERE letters IN (SELECT value FROM json_each(?))"
 # rowid <= ? ends the search early where only common words are sought; rank is bm25()
 CANDIDATES = """
     SELECT best.number - doc.first, doc.title, documents.text
@@ -64,23 +62,9 @@ class FullTextIndex:
         return [Passage(f"{title}#{number}", title, text, -score) for score, title, number, text in best]
 
     def _num_with(self, wanted: Iterable[str]) -> dict[str, int]:
-        """Return in how many passages each token is, rarest first; likely spellings stand in for tokens in none."""
-        num_with = self._look_up(wanted)
-        unseen = {token: spelling_key(token) for token in wanted if token not in num_with}
-        if any(unseen.values()):
-            num_with |= self._look_up(self._spellings(unseen))
-        return dict(sorted(num_with.items(), key=lambda item: (item[1], item[0])))
-
-    def _look_up(self, terms: Iterable[str]) -> dict[str, int]:
-        return dict(map(tuple, self._database.rows(TERMS, json.dumps(list(terms)))))
-
-    def _spellings(self, unseen: dict[str, str]) -> set[str]:
-        """Return the terms that are likely spellings of some of the tokens; `unseen` holds their keys."""
-        found = set()
-        for letters, term in self._database.rows(SPELLINGS, json.dumps(list(unseen.values()))):
-            if any(key == letters and is_misspelling(token, term) for token, key in unseen.items()):
-                found.add(term)
-        return found
+        """Return in how many passages each token is, rarest first; tokens that are in none are left out."""
+        found = map(tuple, self._database.rows(TERMS, json.dumps(list(wanted))))
+        return dict(sorted(found, key=lambda item: (item[1], item[0])))
 
     def _candidates(self, num_with: dict[str, int], limit: int) -> list[Candidate]:
         """Return the passages that FTS5's bm25 puts first for the rarest tokens."""

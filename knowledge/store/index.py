@@ -4,7 +4,6 @@
     knowledge_documents   number of a document's first passage -> title; a passage belongs to the last document that
                           starts before it
     knowledge_terms       in how many passages a token occurs: what it costs in a query, and what it tells
-    knowledge_spellings   letters of a word -> the words written with them (spelling.py)
     knowledge_meta        format version, counts, checksums of the content
 
 In our own files these tables stand beside `documents(title, text)`, which is KnowRL's table, so KnowRL's code can read
@@ -18,10 +17,9 @@ from itertools import islice
 
 from sqlalchemy import Connection
 
-from knowledge.store.spelling import spelling_key
 from knowledge.store.tokens import TOKENS_VERSION, tokens
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 BATCH_ROWS = 1000  # rows handed to SQLite at once
 HASH_BYTES = 64 << 20  # FTS5 gathers this much of the index in memory before it writes a segment
 CACHE_KIB = 64 << 10  # SQLite's page cache during the build
@@ -36,9 +34,6 @@ INDEX_TABLES = {
     ),
     "knowledge_documents": "CREATE TABLE knowledge_documents (first INTEGER PRIMARY KEY, title TEXT NOT NULL)",
     "knowledge_terms": "CREATE TABLE knowledge_terms (term TEXT PRIMARY KEY, passages INTEGER NOT NULL) WITHOUT ROWID",
-    "knowledge_spellings": (
-        "CREATE TABLE knowledge_spellings (letters TEXT, term TEXT, PRIMARY KEY (letters, term)) WITHOUT ROWID"
-    ),
     "knowledge_meta": "CREATE TABLE knowledge_meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
 }
 CONTENT = {  # every row that a search can read, for the checksums
@@ -46,7 +41,6 @@ CONTENT = {  # every row that a search can read, for the checksums
     "knowledge_index_data": "SELECT id, block FROM main.knowledge_index_data ORDER BY id",
     "knowledge_documents": "SELECT first, title FROM main.knowledge_documents ORDER BY first",
     "knowledge_terms": "SELECT term, passages FROM main.knowledge_terms ORDER BY term",
-    "knowledge_spellings": "SELECT letters, term FROM main.knowledge_spellings ORDER BY letters, term",
 }
 VOCABULARY = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, knowledge_index, row)"
 
@@ -87,7 +81,7 @@ class IndexWriter:
             self._flush()
 
     def finish(self, **meta: object) -> None:
-        """Merge the index to one segment; write the term statistics, the spellings, the counts and the checksums."""
+        """Merge the index to one segment; write the term statistics, the counts and the checksums."""
         self._flush()
         self._run("INSERT INTO knowledge_index(knowledge_index) VALUES ('optimize')")
         num_terms = self._write_terms()
@@ -108,15 +102,13 @@ class IndexWriter:
         self._rows = []
 
     def _write_terms(self) -> int:
-        """Write terms and spellings in one pass over the vocabulary, in its order; return its size."""
+        """Write in how many passages each term is, in one pass over the vocabulary; return its size."""
         self._run(VOCABULARY)
         vocabulary = iter(self._run("SELECT term, doc FROM temp.vocabulary"))
         num_terms = 0
         while terms := [tuple(row) for row in islice(vocabulary, 10 * BATCH_ROWS)]:
             num_terms += len(terms)
-            spellings = [(spelling_key(term), term) for term, _ in terms]
             self._insert("knowledge_terms", terms)
-            self._insert("knowledge_spellings", [row for row in spellings if row[0]])
         self._run("DROP TABLE temp.vocabulary")
         return num_terms
 

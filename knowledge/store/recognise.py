@@ -118,7 +118,10 @@ def check_index(database: ReadOnlyDatabase) -> dict[str, object]:
     missing = sorted(INDEX_TABLES.keys() - tables)
     if missing:
         raise bad_file(database.path, f"its index has no table {', '.join(missing)}", "a complete index")
-    meta = read_meta(database.rows("SELECT key, value FROM main.knowledge_meta"))
+    try:
+        meta = read_meta(database.rows("SELECT key, value FROM main.knowledge_meta"))
+    except ValueError:  # not JSON
+        raise bad_file(database.path, "damaged: the record of its index cannot be read", "a sound index") from None
     versions = meta.get("format_version"), meta.get("tokens_version")
     if versions != (FORMAT_VERSION, TOKENS_VERSION):
         raise bad_file(

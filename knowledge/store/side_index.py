@@ -6,7 +6,6 @@ there. It holds a fingerprint of the database, and does not count for another or
 
 import hashlib
 import logging
-import os
 import time
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +18,7 @@ from knowledge.store.recognise import check_index
 from knowledge.store.seal import check_content
 from knowledge.store.whole_file import build_lock, whole_file
 
+SEARCH_INDEX = "search-index"  # how the name of the file ends
 SAMPLE_BYTES = 1 << 20
 SHOW_EVERY_S = 10.0
 _log = logging.getLogger("knowledge")
@@ -32,15 +32,6 @@ def fingerprint(path: Path) -> str:
         file.seek(max(0, size - SAMPLE_BYTES))
         digest.update(file.read())
     return digest.hexdigest()
-
-
-def side_index_path(path: Path) -> Path:
-    """Return where the side index of this database is, or would be written."""
-    beside = Path(f"{path}.search-index")
-    if beside.exists() or os.access(path.absolute().parent, os.W_OK):
-        return beside
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "grpo-knowledge" / f"{path.name}-{fingerprint(path)[:16]}.search-index"
 
 
 def read_side_index(path: Path, out: Path) -> dict[str, object] | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from grpo.errors import CONFIG, PREFLIGHT, UserError
+from grpo.errors import CONFIG, PREFLIGHT, UserError, check_all
 
 OPENAI_URL = "https://api.openai.com/v1"
 MODEL_VARIABLES = {  # the first one that is set counts
@@ -42,17 +42,18 @@ class Endpoint:
     base_url: str
     api_key_env: str
     model: str
-    prices: tuple[float, float] = (0.0, 0.0)
+    prices: tuple[float, ...] = (0.0, 0.0)
     plain_http: bool = False
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", self.api_key_env):  # the value is not repeated: it may be a key
-            raise UserError(
-                f"{self.name}_api_key_env is no environment variable's name",
-                "a name consists of A-Z, 0-9 and _",
-                "put the key into a variable, and the variable's name here",
-                CONFIG,
-            )
+        check_all(
+            lambda: _check_variable(self.name, self.api_key_env),
+            self._check_model,
+            lambda: check_url(f"{self.name}_base_url", self.base_url, self.plain_http),
+            self._check_prices,
+        )
+
+    def _check_model(self) -> None:
         if not self.model:
             variables = " or ".join(MODEL_VARIABLES[self.name])
             raise UserError(
@@ -61,26 +62,46 @@ class Endpoint:
                 f"set {self.name}_model",
                 CONFIG,
             )
-        check_url(f"{self.name}_base_url", self.base_url, self.plain_http)
+
+    def _check_prices(self) -> None:
+        if len(self.prices) != 2 or min(self.prices) < 0:
+            fix = "write [input, output] in dollars per million tokens"
+            raise UserError(f"{self.name}_prices must be two prices", f"it is {list(self.prices)}", fix, CONFIG)
 
     def read_key(self) -> str:
         """Return the key. Raise UserError (exit 3) if its variable holds none: no other variable is looked at."""
-        key = from_environment(self.api_key_env)
-        if not key:
-            raise UserError(
-                f"the {self.name} has no key",
-                f"the environment variable {self.api_key_env} is not set",
-                f"export {self.api_key_env}=... (any word for a local server without keys)",
-                PREFLIGHT,
-            )
-        if not key.isascii() or not key.isprintable() or " " in key:
-            raise UserError(
-                f"the {self.name}'s key is malformed",
-                f"{self.api_key_env} holds a space or a character outside ASCII",
-                "copy the key again",
-                PREFLIGHT,
-            )
-        return key
+        return read_key(self.name, self.api_key_env)
+
+
+def read_key(name: str, variable: str) -> str:
+    """Return the key of the service `name`. Raise UserError (exit 3) if the variable holds none."""
+    _check_variable(name, variable)
+    key = from_environment(variable)
+    if not key:
+        raise UserError(
+            f"the {name} has no key",
+            f"the environment variable {variable} is not set",
+            f"export {variable}=... (any word for a local server without keys)",
+            PREFLIGHT,
+        )
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise UserError(
+            f"the {name}'s key is malformed",
+            f"{variable} holds a space or a character outside ASCII",
+            "copy the key again",
+            PREFLIGHT,
+        )
+    return key
+
+
+def _check_variable(name: str, variable: str) -> None:
+    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", variable):  # the value is not repeated: it may be a key
+        raise UserError(
+            f"{name}_api_key_env is no environment variable's name",
+            "a name consists of A-Z, 0-9 and _",
+            "put the key into a variable, and the variable's name here",
+            CONFIG,
+        )
 
 
 @dataclass(frozen=True)
@@ -119,7 +140,7 @@ def judge_endpoint(options: Mapping[str, Any]) -> Endpoint:
         options["judge_base_url"] or _url_in("OPENAI_API_BASE_JUDGE") or OPENAI_URL,
         options["judge_api_key_env"],
         options["judge_model"] or from_environment(*MODEL_VARIABLES["judge"]),
-        _prices("judge_prices", options["judge_prices"]),
+        _prices(options["judge_prices"]),
         options["api_plain_http"],
     )
 
@@ -131,7 +152,7 @@ def decomposer_endpoint(options: Mapping[str, Any]) -> Endpoint:
         options["decomposer_base_url"] or _url_in("OPENAI_BASE_URL_FACTSCORE") or OPENAI_URL,
         options["decomposer_api_key_env"],
         options["decomposer_model"] or from_environment(*MODEL_VARIABLES["decomposer"]),
-        _prices("decomposer_prices", options["decomposer_prices"]),
+        _prices(options["decomposer_prices"]),
         options["api_plain_http"],
     )
 
@@ -250,10 +271,5 @@ def _url_in(name: str) -> str:
     return link[1] if link else value
 
 
-def _prices(name: str, prices: Any) -> tuple[float, float]:
-    if not prices:
-        return 0.0, 0.0
-    if len(prices) != 2 or min(prices) < 0:
-        fix = "write [input, output] in dollars per million tokens"
-        raise UserError(f"{name} must be two prices", f"it is {prices}", fix, CONFIG)
-    return float(prices[0]), float(prices[1])
+def _prices(prices: Any) -> tuple[float, ...]:
+    return tuple(map(float, prices)) if prices else (0.0, 0.0)

@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from knowledge.errors import KnowledgeBusy
-from knowledge.facts.claims import Decompose
+from knowledge.facts.claims import Claim, Decompose, Span
 from knowledge.facts.clauses import subject_of_title
 from knowledge.facts.verdict import LABELS, Label, Question, Verdict, Verifier
 from knowledge.store.base import KnowledgeBase
@@ -76,11 +76,13 @@ def binary_rar(labels: Sequence[Label]) -> float:
 
 @dataclass(frozen=True)
 class FactVerdict:
-    """A fact of the text, what the knowledge base says of it, and the beginning of the passage that decided."""
+    """A fact of the text, what the knowledge base says of it, the beginning of the passage that decided, and where the
+    sentences are that state the fact."""
 
     fact: str
     verdict: Verdict
     passage: str = ""
+    sentences: tuple[Span, ...] = ()
 
     def __str__(self) -> str:
         fact = self.fact if len(self.fact) <= MAX_FACT_CHARS else self.fact[:MAX_FACT_CHARS] + "…"
@@ -92,13 +94,14 @@ class FactVerdict:
 class Factuality:
     """What a text's facts are worth. value: 0 to 1; None if that cannot be told, and reason says why.
 
-    asked: see grpo.schema.Score.
+    asked: see grpo.schema.Score. start: where the text starts in its completion.
     """
 
     value: float | None
     facts: tuple[FactVerdict, ...] = ()
     reason: str = ""
     asked: dict[str, bool] = field(default_factory=dict)
+    start: int = 0
 
     def count(self, label: Label) -> int:
         """Count the facts with this verdict."""
@@ -111,7 +114,7 @@ class Factuality:
         counts = {"facts": len(self.facts), "supported": self.count("supported"), "refuted": self.count("refuted")}
         return {"factuality": self.value, **counts}
 
-    def records(self) -> list[dict[str, str | None]]:
+    def records(self) -> list[dict[str, Any]]:
         """Return what a score holds about each fact; see grpo.schema.Score."""
         return [
             {
@@ -119,6 +122,7 @@ class Factuality:
                 "verdict": found.verdict.label,
                 "passage": found.verdict.evidence,
                 "text": found.passage or None,
+                "sentences": [[self.start + place for place in span] for span in found.sentences],
             }
             for found in self.facts
         ]
@@ -182,11 +186,11 @@ class FactualityMeter:
             claims = await self.decompose(think, question, subject_of_title(title.strip()) if is_about_title else "")
             if claims.facts is None:
                 return self._unscored(claims.reason, {BASE: True, DECOMPOSER: False})
-            questions = await self._run(self._evidence, claims.facts, found)
+            questions = await self._run(self._evidence, [claim.fact for claim in claims.facts], found)
         except KnowledgeBusy as error:
             return self._unscored(f"{error.what}: {error.why}", {BASE: False})
         verdicts = await asyncio.wrap_future(self._queue.submit(questions)) if questions else []
-        return self._value(questions, verdicts, found)
+        return self._value(claims.facts, questions, verdicts, found)
 
     def metrics(self) -> dict[str, float]:
         """Return the kb/* metrics of the completions since the last call, and start to count afresh."""
@@ -224,7 +228,9 @@ class FactualityMeter:
         title = " ".join(found.titles)
         return [(fact, self.base.search(f"{title} {fact}", NUM_PASSAGES, found.titles)) for fact in facts]
 
-    def _value(self, questions: Sequence[Question], verdicts: Sequence[Verdict], found: Lookup) -> Factuality:
+    def _value(
+        self, claims: Sequence[Claim], questions: Sequence[Question], verdicts: Sequence[Verdict], found: Lookup
+    ) -> Factuality:
         labels = [verdict.label for verdict in verdicts]
         counts = {label: labels.count(label) for label in LABELS}
         self._count({"texts": 1, "facts": len(questions), **counts})
@@ -233,9 +239,10 @@ class FactualityMeter:
             reason = f"{counts['supported']} of {len(questions)} facts supported, {counts['refuted']} refuted"
         if found.how == "search":
             reason += f"; the title is not in the knowledge base, search guessed {', '.join(found.titles)}"
-        pairs = zip(questions, verdicts, strict=True)
-        facts = tuple(FactVerdict(fact, verdict, _passage(verdict, passages)) for (fact, passages), verdict in pairs)
-        return Factuality(self.formula(labels), facts, reason, {BASE: True, DECOMPOSER: True})
+        facts = []
+        for claim, (fact, passages), verdict in zip(claims, questions, verdicts, strict=True):
+            facts.append(FactVerdict(fact, verdict, _passage(verdict, passages), claim.sentences))
+        return Factuality(self.formula(labels), tuple(facts), reason, {BASE: True, DECOMPOSER: True})
 
     def _without_document(self, title: str) -> Factuality:
         reason = f"the title {title[:80]!r} is not in the knowledge base" if title.strip() else "the row names no title"

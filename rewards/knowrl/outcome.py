@@ -1,4 +1,4 @@
-"""Rewards for knowing when to answer: the same grade as `correctness`, valued in different ways (Eq. 16).
+"""Rewards for knowing when to answer: the same grade as `correctness`, valued in different ways (Eq. 16, 18).
 
     name          right   refused                              wrong
     correctness   2       1                                    -1           KnowRL, 2506.19807: t = 2/3
@@ -8,22 +8,26 @@
                           else 1
     tiar          1       0, and the advantage                 -1           2605.25850
                           gains lambda (1 - 2 p)
+    rlcr          1 - (1-q)^2   -q^2                           -q^2         2507.16806
 
 t is the probability of being right above which answering pays; with `abstention` it is abstention_threshold. p is the
 share of right ones among the answers of the group that were attempted, lambda is tiar_lambda. Of karl and tiar only the
 rule about refusals is taken from the papers: the other two numbers are TruthRL's, and karl's second stage of training
-is left out.
+is left out. q is the probability that the completion states in its <confidence> block; a completion without one is
+valued as if it had stated the wrong one, 0 for a right answer and 1 for any other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grpo.schema import Outcome, Score
+from grpo.schema import Score
+from rewards.format import stated_confidence
 from rewards.knowrl import correctness
 from rewards.registry import Reward
 
 FinishGroup = Callable[[Sequence[Score]], list[Score]]
+Valuation = Callable[[Score, str], Score]  # a grade without its value, and the completion, to one with
 
 
 @dataclass(frozen=True)
@@ -34,9 +38,9 @@ class Values:
     refused: float
     wrong: float
 
-    def of(self, outcome: Outcome | None) -> float | None:
-        """Value an outcome; None if there is none."""
-        return None if outcome is None else getattr(self, outcome)
+    def value(self, score: Score, completion: str = "") -> Score:
+        """Value a grade by its outcome."""
+        return score if score.outcome is None else replace(score, value=getattr(self, score.outcome))
 
 
 TERNARY = Values(correct=1.0, refused=0.0, wrong=-1.0)
@@ -44,28 +48,48 @@ TERNARY = Values(correct=1.0, refused=0.0, wrong=-1.0)
 
 def truthrl(options: Mapping[str, Any]) -> Reward:
     """Build the reward of TruthRL."""
-    return _build("truthrl", options, TERNARY)
+    return _build("truthrl", options, TERNARY.value)
 
 
 def abstention(options: Mapping[str, Any]) -> Reward:
     """Build the reward under which answering pays above the probability abstention_threshold."""
-    return _build("abstention", options, with_threshold(options["abstention_threshold"]))
+    return _build("abstention", options, with_threshold(options["abstention_threshold"]).value)
 
 
 def karl(options: Mapping[str, Any]) -> Reward:
     """Build the reward that pays a refusal only where the group found no right answer."""
-    return _build("karl", options, TERNARY, finish_karl)
+    return _build("karl", options, TERNARY.value, finish_karl)
 
 
 def tiar(options: Mapping[str, Any]) -> Reward:
     """Build the reward that moves a refusal's advantage by how often the group is right."""
     weight = options["tiar_lambda"]
-    return _build("tiar", options, TERNARY, lambda scores: finish_tiar(scores, weight))
+    return _build("tiar", options, TERNARY.value, lambda scores: finish_tiar(scores, weight))
+
+
+def rlcr(options: Mapping[str, Any]) -> Reward:
+    """Build the reward that also scores the stated confidence."""
+    return _build("rlcr", options, value_confidence)
 
 
 def with_threshold(threshold: float) -> Values:
     """Return the values under which p - (1 - p) t / (1 - t) > 0 exactly if p > t."""
     return Values(1.0, 0.0, -threshold / (1 - threshold))  # Eq. 16
+
+
+def value_confidence(score: Score, completion: str) -> Score:
+    """Value a grade by 1 if right, minus the squared error (Brier score) of the confidence that the completion states.
+
+    To state the probability of being right is the best policy: it earns p squared on average, never less than a
+    refusal.
+    """
+    if score.outcome is None:
+        return score
+    is_right, stated = score.outcome == "correct", stated_confidence(completion)
+    said = "states no confidence" if stated is None else f"states the confidence {stated:g}"
+    confidence = float(not is_right) if stated is None else stated
+    value = is_right - (confidence - is_right) ** 2  # Eq. 18
+    return replace(score, value=value, reason=f"{score.reason}; {said}")
 
 
 def finish_karl(scores: Sequence[Score]) -> list[Score]:
@@ -84,13 +108,12 @@ def finish_tiar(scores: Sequence[Score], weight: float) -> list[Score]:
     return [replace(score, bonus=bonus) if score.outcome == "refused" else score for score in scores]
 
 
-def _build(name: str, options: Mapping[str, Any], values: Values, finish: FinishGroup | None = None) -> Reward:
+def _build(name: str, options: Mapping[str, Any], valuation: Valuation, finish: FinishGroup | None = None) -> Reward:
     judge = correctness.build_judge(options)
     grade_answer = correctness.knowrl(judge)
 
     async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
-        score = await grade_answer(completion, columns)
-        return replace(score, value=values.of(score.outcome))
+        return valuation(await grade_answer(completion, columns), completion)
 
     return Reward(
         name,

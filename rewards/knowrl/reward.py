@@ -17,6 +17,7 @@ looked up and no model is asked.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from knowledge.facts.claims import Claims, Decompose, admissible, by_model, by_r
 from knowledge.facts.lexical import LexicalVerifier
 from knowledge.facts.verdict import CachedVerifier, Verifier
 from knowledge.store.base import KnowledgeBase
-from rewards.format import parse
+from rewards.format import thoughts
 from rewards.knowrl import correctness, factuality
 from rewards.knowrl.factuality import Factuality, FactualityMeter, Formula, titles_of
 from rewards.registry import Reward
@@ -161,9 +162,9 @@ class Facts:
 
     async def of(self, completion: str, columns: Mapping[str, Any]) -> Factuality:
         """Measure the think block, or the complete text if there is no such block."""
-        think = parse(completion).think
-        text = completion if think is None else think
-        return await self.meter.measure(text, str(columns.get("question") or ""), columns.get("title"))
+        text, start = thoughts(completion)
+        found = await self.meter.measure(text, str(columns.get("question") or ""), columns.get("title"))
+        return replace(found, start=start)
 
     def prepare(self, rows: Sequence[Mapping[str, Any]], say: Callable[[str], None]) -> None:
         """Tell before the first step which titles the knowledge base holds, and check that the decomposer answers."""

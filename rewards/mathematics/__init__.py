@@ -15,7 +15,7 @@ numeral.py       a whole number in another base
 quantity.py      a number and its unit
 parse.py         an expression
 value.py         the shapes
-compare.py       when two of them are the same
+equality.py      when two of them are the same
 algebra.py       exact quotients of polynomials, with a budget of work
 powers.py        powers, roots and logarithms
 trigonometry.py  sine, cosine and their kin

@@ -1,5 +1,5 @@
-"""The shapes an answer can have. Reading text into shapes is `read.py`, comparing them `compare.py`; the numbers inside
-are quotients of `algebra.py`."""
+"""The shapes an answer can have. Reading text into shapes is `read.py`, comparing them `equality.py`; the numbers
+inside are quotients of `algebra.py`."""
 
 from dataclasses import dataclass
 

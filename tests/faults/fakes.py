@@ -141,7 +141,7 @@ def endless_generation_on_rank_1() -> None:
 
 
 def slow_save() -> None:
-    """Each checkpoint takes a second and says when it begins."""
+    """Each checkpoint takes a second, or as long as the environment says, and tells when it begins."""
     from grpo.run import checkpoint
 
     write = checkpoint.write_state
@@ -149,7 +149,7 @@ def slow_save() -> None:
     def slow(folder, *arguments):
         write(folder, *arguments)
         open(folder.parent / "saving", "w").close()
-        time.sleep(1.0)
+        time.sleep(float(os.environ.get("SAVE_TAKES_S", 1)))
 
     checkpoint.write_state = slow
 
@@ -177,6 +177,18 @@ def thoughtful() -> None:
     Policy.decode = lambda self, completion: frame(self, completion).replace(
         "So.", f"The number {'-'.join(map(str, completion.ids))} is a town in France."
     )
+
+
+def judged() -> None:
+    """Each completion has a true and a false sentence, whatever it says."""
+    import grpo.rollout
+    from grpo.schema import Sentence
+
+    def halves(completion, decode):
+        half = len(completion.ids) // 2
+        return [Sentence("", 0, half, True), Sentence("", half, 2 * half, False)]
+
+    grpo.rollout.judged_sentences = halves
 
 
 def bad_logits() -> None:
@@ -322,15 +334,24 @@ loses_files.calls = 0
 
 
 def dies_once(prompts, completions, **columns):
-    """Kills the process of rank 1 in its fourth group, the first time that any process comes there."""
+    """Kills the process of rank DIES in its fourth group, the first time that any process comes there."""
     dies_once.calls += 1
-    if os.environ.get("RANK") == "1" and dies_once.calls == 4 and not os.path.exists(os.environ["DIED"]):
+    is_due = os.environ.get("RANK") == os.environ.get("DIES", "1") and dies_once.calls == 4
+    if is_due and not os.path.exists(os.environ["DIED"]):
         open(os.environ["DIED"], "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
     return mixed(prompts, completions, **columns)
 
 
 dies_once.calls = 0
+
+
+def full_disk_under_stdout() -> None:
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+
+
+def full_disk_under_stderr() -> None:
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
 
 
 def another_torch_on_rank_1() -> None:

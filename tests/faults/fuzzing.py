@@ -4,20 +4,14 @@ refuse."""
 import os
 from pathlib import Path
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from grpo.errors import UserError
 
 CORPUS = Path(__file__).parent / "corpus"
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", 250))
-quick = settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    database=None,
-    derandomize="FUZZ_EXAMPLES" not in os.environ,
-    suppress_health_check=list(HealthCheck),
-)
+quick = settings(max_examples=EXAMPLES, derandomize="FUZZ_EXAMPLES" not in os.environ)
 
 nasty = st.sampled_from(
     [

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PATHS = [str(ROOT), str(HERE), str(HERE.parent), str(HERE.parent / "rewards")]
-TIMEOUT_S = 120
+TIMEOUT_S = 300  # for what comes by itself, also on a busy machine
 QUESTIONS = [
     {"question": f"What is {a} + {b}?", "answer": str(a + b), "title": f"Title {a}"} for a in range(8) for b in range(4)
 ]
@@ -75,7 +75,7 @@ class Child:
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
-    def until(self, condition, timeout_s: float = 60.0) -> None:
+    def until(self, condition, timeout_s: float = TIMEOUT_S) -> None:
         """Waits for something to be so while the process runs."""
         ends = time.monotonic() + timeout_s
         while not condition():

@@ -108,6 +108,16 @@ def test_a_full_disk_under_the_logs_warns_once_and_training_goes_on(processes, c
     assert [line["step"] for line in lines(tmp_path / "run")] == [1]  # whole lines or none
 
 
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_a_full_disk_under_what_is_printed(processes, chat_checkpoint, tmp_path, name):
+    """Every step is trained. The results on stdout are missed at the end, with exit 6; messages are not."""
+    config = write_config(tmp_path, chat_checkpoint, logging_steps=2)
+    child = processes.train(config, setup=f"full_disk_under_{name}")
+    assert child.code == (6 if name == "stdout" else 0), child.stderr
+    assert is_message(child.stderr) == (name == "stdout")
+    assert [line["step"] for line in lines(tmp_path / "run")] == [1, 2, 3, 4] and (tmp_path / "run" / "final").exists()
+
+
 def test_a_full_disk_under_run_state_does_not_stop_training(processes, chat_checkpoint, tmp_path):
     config = write_config(tmp_path, chat_checkpoint, save_steps=0)
     (tmp_path / "run").mkdir()
@@ -208,6 +218,39 @@ def test_an_explicit_path_never_falls_back(processes, copy):
     assert child.code == 6 and is_message(child.stderr) and "trainer_state.json has 2 bytes" in child.stderr
     child = processes.train(config, f"resume_from_checkpoint={run_dir / 'absent'}")
     assert child.code == 6 and "manifest.json is missing" in child.stderr
+
+
+def test_what_a_run_leaves_behind_that_goes_on_from_an_older_checkpoint_is_never_taken_for_its_own(processes, copy):
+    """The later checkpoints stay under another name. Killed before its first save, the run goes on from the old one."""
+    config, run_dir = copy
+    explicit = f"resume_from_checkpoint={run_dir / 'checkpoint-2'}"
+    keys = ("save_total_limit=0", "learning_rate=0.004")
+    assert processes.train(config, explicit, *keys, "num_generations=2").code == 2  # a refused resume moves nothing
+    assert [folder.name for folder in checkpoint.checkpoints(run_dir)] == [f"checkpoint-{n}" for n in (4, 3, 2, 1)]
+    old = {n: (run_dir / f"checkpoint-{n}" / "manifest.json").read_bytes() for n in (3, 4)}
+    killed = processes.train(config, explicit, *keys, FAILPOINT="step-sampled:1")
+    assert killed.code == -signal.SIGKILL
+    for number, manifest in old.items():
+        assert f"checkpoint-{number} is not of the run that goes on here" in killed.stderr
+        assert (run_dir / f"checkpoint-{number}.aside-1" / "manifest.json").read_bytes() == manifest
+    child = processes.train(config, "resume_from_checkpoint=true", *keys)
+    assert child.code == 0 and "checkpoint-2 at step 2" in child.stderr, child.stderr
+    assert (run_dir / "checkpoint-4" / "manifest.json").read_bytes() != old[4]
+    again = processes.train(config, explicit, *keys)
+    assert again.code == 0 and "renamed to checkpoint-4.aside-2" in again.stderr, again.stderr
+
+
+def test_a_run_that_goes_on_in_another_directory_has_a_checkpoint_there_at_once(processes, copy, tmp_path):
+    """What was there before is set aside, older or not."""
+    config, run_dir = copy
+    shutil.copytree(run_dir, tmp_path / "other")
+    explicit = [f"resume_from_checkpoint={tmp_path / 'other' / 'checkpoint-3'}", "save_total_limit=0"]
+    killed = processes.train(config, *explicit, FAILPOINT="step-sampled:1")
+    assert killed.code == -signal.SIGKILL, killed.stderr
+    assert [folder.name for folder in checkpoint.checkpoints(run_dir)] == ["checkpoint-3"]
+    assert len(list(run_dir.glob("checkpoint-?.aside-1"))) == 4
+    child = processes.train(config, "resume_from_checkpoint=true")
+    assert child.code == 0 and "checkpoint-3 at step 3" in child.stderr, child.stderr
 
 
 FOREIGN = {

@@ -12,7 +12,7 @@ import time
 import pytest
 import torch
 from api_server import ApiServer, hangs, says
-from running import ROOT, is_message, lines, state, weights, write_config
+from running import ROOT, TIMEOUT_S, is_message, lines, state, weights, write_config
 
 from grpo.errors import UserError
 from grpo.run import checkpoint
@@ -44,7 +44,7 @@ def test_during_generation_the_rollout_is_dropped_and_the_run_saved(
     child.until((tmp_path / "generating").exists)
     child.signal(number)
     started = time.monotonic()
-    assert child.wait(20) == CODES[number] and time.monotonic() - started < 10
+    assert child.wait() == CODES[number] and time.monotonic() - started < 15
     assert "Traceback" not in child.stderr and "stopped by" in child.stderr
     found = state(tmp_path / "run")
     assert (found["status"], found["exit_code"], found["last_checkpoint"], found["step"]) == (
@@ -71,7 +71,7 @@ def test_during_a_judge_call_that_hangs(processes, chat_checkpoint, tmp_path, nu
         child = processes.start("grpo.train", config, setup="talkative", OPENAI_API_KEY_JUDGE="canary-key")
         child.until(lambda: len(server.requests) > 20)
         child.signal(number)
-        assert child.wait(20) == CODES[number]
+        assert child.wait() == CODES[number]
     assert state(tmp_path / "run")["last_checkpoint"] == "checkpoint-2" and not checkpoint.problem_with(
         tmp_path / "run" / "checkpoint-2"
     )
@@ -83,7 +83,7 @@ def test_a_users_reward_that_never_returns_does_not_hold_the_process(processes, 
     child.until(lambda: (tmp_path / "run" / "metrics.jsonl").exists() and lines(tmp_path / "run"))
     time.sleep(0.3)
     child.signal(signal.SIGTERM)
-    assert child.wait(20) == 143 and state(tmp_path / "run")["last_checkpoint"] == "checkpoint-1"
+    assert child.wait() == 143 and state(tmp_path / "run")["last_checkpoint"] == "checkpoint-1"
 
 
 @pytest.mark.parametrize("number", CODES, ids=str)
@@ -92,7 +92,7 @@ def test_during_a_save_the_save_is_finished(processes, chat_checkpoint, undistur
     child = processes.start("grpo.train", config, setup="slow_save")
     child.until((tmp_path / "run" / "saving").exists)
     child.signal(number)
-    assert child.wait(20) == CODES[number]
+    assert child.wait() == CODES[number]
     found = checkpoint.checkpoints(tmp_path / "run")
     assert [folder.name for folder in found] == ["checkpoint-1"] and not checkpoint.problem_with(found[0])
     assert resumed_equals(processes, config, undisturbed)
@@ -112,18 +112,18 @@ def test_a_run_that_ignores_sighup_goes_on(chat_checkpoint, tmp_path):
     while child.poll() is None and not (tmp_path / "run" / "run_state.json").exists():
         time.sleep(0.05)
     child.send_signal(signal.SIGHUP)
-    assert child.wait(60) == 0 and state(tmp_path / "run")["step"] == 3
+    assert child.wait(TIMEOUT_S) == 0 and state(tmp_path / "run")["step"] == 3
 
 
 def test_a_second_sigint_does_not_wait_for_the_save(processes, chat_checkpoint, undisturbed, tmp_path):
     config = write_config(tmp_path, chat_checkpoint, max_steps=4)
-    child = processes.start("grpo.train", config, setup="slow_save")
+    child = processes.start("grpo.train", config, setup="slow_save", SAVE_TAKES_S="60")
     child.until((tmp_path / "run" / "saving").exists)
     child.signal(signal.SIGINT)
     time.sleep(0.1)
     child.signal(signal.SIGINT)
     started = time.monotonic()
-    assert child.wait(20) == 130 and time.monotonic() - started < 0.8  # the save would take a second
+    assert child.wait() == 130 and time.monotonic() - started < 15  # the save would take a minute
     assert not list((tmp_path / "run").glob("checkpoint-*")) and state(tmp_path / "run")["exit_code"] == 130
     assert resumed_equals(processes, config, undisturbed)
 
@@ -138,7 +138,7 @@ def test_before_the_first_step_a_signal_ends_the_run_at_once(processes, chat_che
         child = processes.start("grpo.train", config, OPENAI_API_KEY_JUDGE="canary-key")
         child.until(lambda: server.requests)
         child.signal(number)
-        assert child.wait(10) == CODES[number]
+        assert child.wait() == CODES[number]
     assert state(tmp_path / "run")["exit_code"] == CODES[number] and not list((tmp_path / "run").glob("checkpoint-*"))
 
 
@@ -152,7 +152,7 @@ def test_the_command_itself_stops(chat_checkpoint, tmp_path):
     while child.poll() is None and not ((tmp_path / "run" / "metrics.jsonl").exists() and lines(tmp_path / "run")):
         time.sleep(0.05)
     child.terminate()
-    assert child.wait(60) == 143, child.stderr.read()
+    assert child.wait(TIMEOUT_S) == 143, child.stderr.read()
     found = state(tmp_path / "run")
     assert found["last_checkpoint"] == f"checkpoint-{found['step']}" and found["step"] > 0
 
@@ -200,10 +200,10 @@ def test_a_run_whose_lock_was_deleted_leaves_the_directory_to_the_next_one(proce
     second = processes.start("grpo.train", config, "resume_from_checkpoint=true")
     second.until(lambda: (tmp_path / "run" / ".lock").exists())
     first.signal(signal.SIGCONT)
-    assert first.wait(60) == 7 and "is in use" in first.stderr and f"pid {second.pid}" in first.stderr
+    assert first.wait() == 7 and "is in use" in first.stderr and f"pid {second.pid}" in first.stderr
     assert state(tmp_path / "run")["pid"] == second.pid and second.is_running()
     second.signal(signal.SIGTERM)
-    assert second.wait(60) == 143
+    assert second.wait() == 143
 
 
 FORKING = """
@@ -212,7 +212,7 @@ from grpo.run.run_dir import RunDir
 held = RunDir(sys.argv[1], resume=False, overwrite=False)
 if os.fork() == 0:
     print(os.getpid(), flush=True)  # it is past what it does at a fork
-time.sleep(30)
+time.sleep(300)
 """
 
 

@@ -3,14 +3,18 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from making import load, randomise_adapter, write_checkpoint
+from making import load, randomise_adapter, write_chat_checkpoint, write_checkpoint
 from safetensors.torch import load_file, save_file
 
+from grpo.config.options import TrainConfig
 from grpo.errors import UserError
-from grpo.model import adapter
+from grpo.export import export
+from grpo.model import adapter, policy
 from grpo.model.adapter import Adapter, load_adapter, merge_adapter, save_adapter, trained_adapter
 from grpo.model.lora import Build, LoraSpec
 from grpo.model.weights import load_decoder, projections, save_checkpoint
@@ -63,6 +67,28 @@ def test_pairs_of_unlike_ranks_come_back_and_mean_the_same_to_peft(tmp_path, lor
         assert (theirs[module + ".weight"] - linear.base(part)[0]).abs().max() <= 1e-6
     untouched = "model.layers.1.self_attn.q_proj"
     assert not change(merged, original, untouched).any()
+
+
+def test_an_adapter_names_the_revision_of_its_base(tmp_path, monkeypatch):
+    """It is loaded onto that revision again, also after an export."""
+    base, fetched = write_chat_checkpoint(tmp_path / "base"), []
+
+    def fetch(name, revision="main"):
+        is_base = name == "owner/base"
+        fetched.append(revision) if is_base else None
+        return base if is_base else Path(name)
+
+    monkeypatch.setattr(policy, "fetch_model", fetch)
+    config = TrainConfig(model_name_or_path="owner/base", model_revision="v2", lora_r=4, torch_dtype="float32")
+    cpu = torch.device("cpu")
+    policy.load_policy(config, cpu).save(tmp_path / "first")
+    on_top = replace(config, model_name_or_path=str(tmp_path / "first"), model_revision="main")
+    policy.load_policy(on_top, cpu).save(tmp_path / "second")
+    export(tmp_path / "second", tmp_path / "third", False, "auto")
+    for name in ("first", "second", "third"):
+        written = json.loads((tmp_path / name / "adapter_config.json").read_text())
+        assert (written["base_model_name_or_path"], written["revision"]) == ("owner/base", "v2")
+    assert set(fetched) == {"v2"}
 
 
 @pytest.mark.parametrize(

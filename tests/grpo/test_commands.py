@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from commands import ROOT, run_command
+from commands import ROOT, next_commands, run_command
 from making import load, randomise_adapter, write_rows
 
 from grpo.model.adapter import save_adapter, trained_adapter
@@ -101,6 +101,8 @@ def test_generate(adapter):
         new_interpreter=True,
     )
     assert one.stdout == piped.stdout and len(one.stdout) > 1
+    evaluate, export = next_commands(one.stderr)
+    assert evaluate == f"grpo.evaluate {adapter} --data FILE" and export.startswith("grpo.export")
     several = command("grpo.generate", adapter, "--prompt", "a", "--prompt", "b", "--n", 2, "--max-new-tokens", 4)
     assert several.stdout.count("> ") >= 2
     assert all(c.isprintable() or c == "\n" for c in several.stdout)

@@ -3,31 +3,8 @@
 import pytest
 from making import make_answers
 
-from grpo.evaluation.confidence import Stated, aurc, brier, calibration, ece, risk_coverage, stated_confidence
+from grpo.evaluation.confidence import Stated, aurc, brier, calibration, ece, risk_coverage
 from grpo.schema import Score
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("<answer>x</answer><confidence>0.8</confidence>", 0.8),
-        ("<confidence> 80 % </confidence>", 0.8),
-        ("<confidence>.25</confidence>", 0.25),
-        ("<confidence>1</confidence>", 1.0),
-        ("<confidence>0</confidence>", 0.0),
-        ("<confidence>0.2</confidence> no: <confidence>0.9</confidence>", 0.9),
-        ("<confidence>80</confidence>", None),
-        ("<confidence>101%</confidence>", None),
-        ("<confidence>-0.5</confidence>", None),
-        ("<confidence>high</confidence>", None),
-        ("<confidence>0.5", None),
-        ("<confidence>nan</confidence>", None),
-        ("0.8", None),
-    ],
-)
-def test_what_states_a_confidence(text, value):
-    assert stated_confidence(text) == value
-
 
 STATED = [Stated(0.95, True), Stated(0.91, False), Stated(0.55, True), Stated(0.5, False), Stated(0.0, False)]
 

@@ -9,8 +9,9 @@ import yaml
 
 from grpo.config.load import coerce, load_config, parse_arguments, to_yaml
 from grpo.config.options import KNOW_FIRST, SftConfig, TrainConfig, describe_keys
-from grpo.config.supplied import KNOWRL_PROMPT
+from grpo.config.supplied import KNOWRL_PROMPT, RLCR_PROMPT
 from grpo.errors import UserError
+from rewards import format
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 MINIMAL = "model_name_or_path: m\ndataset_id_or_path: d\noutput_dir: o\nreward_funcs: [exact]\n"
@@ -229,6 +230,14 @@ def test_knowrls_presets_bring_their_prompt_unless_there_is_one(tmp_path, keys, 
     config, notices = load(tmp_path, "knowledge_base: k.db\n", *keys)
     assert (config.system_prompt == KNOWRL_PROMPT) is supplied
     assert any("system prompt" in notice for notice in notices) is supplied
+
+
+@pytest.mark.parametrize("names", ["rlcr", "[format, rlcr]", "[knowrl, rlcr]"])
+def test_rlcr_brings_a_prompt_that_asks_for_a_confidence(tmp_path, names):
+    config, notices = load(tmp_path, "knowledge_base: k.db\n", f"reward_funcs={names}")
+    assert config.system_prompt == RLCR_PROMPT and any("rlcr supplies the system prompt" in n for n in notices)
+    first, second = re.findall(r"^<think>.*?</confidence>$", RLCR_PROMPT, re.DOTALL | re.MULTILINE)
+    assert format.parse(first).problem == format.parse(second).problem == ""
 
 
 def test_the_models_of_judge_and_decomposer(tmp_path, monkeypatch):

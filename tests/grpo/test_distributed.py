@@ -2,14 +2,17 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+import torch.distributed as dist
+from making import free_port
 
-from grpo.device.distributed import Ranks, choose_device
+from grpo.device.distributed import Ranks, choose_device, meet
 from grpo.errors import UserError
 
 RANK = """
@@ -27,10 +30,7 @@ ranks.close()
 
 
 def test_two_ranks():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "GLOO_SOCKET_IFNAME": "lo"}
     children = [
         subprocess.Popen(
             [sys.executable, "-c", RANK],
@@ -40,7 +40,7 @@ def test_two_ranks():
         )
         for rank in range(2)
     ]
-    answers = [json.loads(child.communicate(timeout=60)[0]) for child in children]
+    answers = [json.loads(child.communicate(timeout=300)[0]) for child in children]
     sums = [3.0, 0.2, 2.0**-39]  # in float64: in float32 0.1 + 0.1 were 0.20000000298
     both = [[3.0, -30.0], sums, -1.0, 2.0, [{"rank": 0}, {"rank": 1}]]
     assert answers == [[2, True, True, *both], [2, False, True, *both]]
@@ -55,6 +55,24 @@ def test_one_rank_alone(monkeypatch):
     assert ranks.sum((1.0, 2.0)) == [1.0, 2.0] and ranks.max(-3.0) == -3.0 and ranks.gather("x") == ["x"]
     ranks.barrier()
     ranks.close()
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_processes_that_are_started_again_never_read_the_keys_of_the_dead(first):
+    """torchrun keeps the store. Rank `first` comes alone, and finds what the starts before have left there."""
+    kept = dist.HashStore()
+    with ThreadPoolExecutor(3) as pool:
+        for start in range(3):
+            alone = pool.submit(meet, kept, first, 3)
+            time.sleep(0.3)
+            assert not alone.done()
+            others = [pool.submit(meet, kept, rank, 3) for rank in range(3) if rank != first]
+            met = [future.result(60) for future in (alone, *others)]
+            stores = [store for store, _ in met]
+            assert any(has_forerunners for _, has_forerunners in met) == (start > 0)
+            assert not any(store.check(["address"]) for store in stores)
+            stores[0].set("address", str(start))
+            assert [store.get("address") for store in stores] == [str(start).encode()] * 3
 
 
 @pytest.mark.parametrize(("name", "has_gpu", "wanted"), [("cpu", True, "cpu"), ("auto", False, "cpu")])

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+from commands import next_commands
 from making import write_rows
 from test_benchmarks import GPQA, GSM8K, SIMPLE, TRUTHFUL, write_csv
 
@@ -160,7 +161,10 @@ def test_two_models_and_two_files_are_compared(capsys, chat_checkpoint, trained)
     more = ["--data", data, "--reward", "exact"]
     found, text = run(capsys, "--compare", chat_checkpoint, trained, *more, "--output", "c.json", SHORT)
     assert found["num_questions"] == 6 and found["mcnemar_p"] == 1 and "6 questions, paired" in text
-    again, _ = run(capsys, "--compare", "c.a.json", "c.b.jsonl")
+    assert next_commands(text) == [f"grpo.generate {chat_checkpoint}", f"grpo.generate {trained}"]
+    assert json.loads(Path("c.json").read_text()) == found
+    again, text = run(capsys, "--compare", "c.a.json", "c.b.jsonl")
+    assert next_commands(text)[1] == "grpo.evaluate --compare c.b.jsonl other.json"
     assert again["rates"] == found["rates"] and (again["a"], again["b"]) == ("c.a.json", "c.b.jsonl")
 
 
@@ -196,7 +200,7 @@ def ask_a_judge(capsys, checkpoint, monkeypatch, *script, default) -> tuple[dict
     monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "secret-key")
     data = write_csv(Path("simple_qa.csv"), *[{**SIMPLE, "problem": f"Who painted number {n}?"} for n in range(6)])
     with ApiServer(*script, default=default) as server:
-        keys = [f"judge_base_url={server.url}", "judge_model=m", "api_deadline_s=2", "api_max_concurrency=1"]
+        keys = [f"judge_base_url={server.url}", "judge_model=m", "api_deadline_s=60", "api_max_concurrency=1"]
         return run(capsys, checkpoint, "--data", data, *keys, SHORT)
 
 

@@ -8,7 +8,7 @@ from test_rules import HEALTHY, late
 
 from grpo.errors import UserError
 from grpo.explain import main
-from grpo.report.explanation import explain
+from grpo.report.remarks import explain
 from grpo.run.record import read_record
 
 

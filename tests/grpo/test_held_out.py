@@ -9,7 +9,7 @@ from test_measures import answers
 
 from grpo.evaluation.held_out import Evaluation
 from grpo.evaluation.measures import summary
-from grpo.evaluation.table import UNKNOWN, comparison_table, result_table
+from grpo.evaluation.table import UNKNOWN, before_after_table, result_table
 from grpo.run.glossary import check_names
 
 
@@ -42,7 +42,7 @@ def test_two_held_out_sets_are_never_in_one_table(tmp_path):
     Policy(tmp_path, "one", 3).before(0)
     other = Policy(tmp_path, "two", 9)
     assert other.before(5) == 0.9 and other.evaluation.first_step == 5
-    text = other.evaluation.comparison(other.measure(9), other.measure(8))
+    text = other.evaluation.before_after(other.measure(9), other.measure(8))
     assert text.splitlines()[0].split() == ["step", "5", "after"]
     again = Policy(tmp_path, "two", 1)
     assert again.before(7) == 0.9 and again.evaluation.first_step == 5
@@ -81,7 +81,7 @@ def test_without_held_out_questions_there_is_nothing(tmp_path):
     policy = Policy(tmp_path, "", 3)
     policy.evaluation.measure = lambda step: {}
     assert policy.evaluation.before(0) == policy.evaluation.before(4) == {}
-    assert not (tmp_path / "evaluation.json").exists() and "done" in policy.evaluation.comparison({}, {})
+    assert not (tmp_path / "evaluation.json").exists() and "done" in policy.evaluation.before_after({}, {})
 
 
 def test_only_what_is_known_is_logged(tmp_path):
@@ -102,7 +102,7 @@ def unscorable():
 
 def test_the_table_shows_a_dash_for_what_nobody_can_know():
     known, unknown = {"": summary(answers(3, 1))}, {"": summary([unscorable()])}
-    lines = comparison_table(known, unknown).splitlines()
+    lines = before_after_table(known, unknown).splitlines()
     assert lines[1] == "held-out questions: 1"
     assert lines[2].split() == ["accuracy", "75.0", "%", UNKNOWN]
     assert result_table(unknown).splitlines()[1].split() == ["accuracy", UNKNOWN]
@@ -110,8 +110,8 @@ def test_the_table_shows_a_dash_for_what_nobody_can_know():
 
 def test_lines_about_declining_are_shown_where_somebody_declines():
     plain, some = {"": summary(answers(3, 1))}, {"": summary(answers(2, 1, 1))}
-    assert "not_attempted" not in comparison_table(plain, plain)
-    text = comparison_table(plain, some)
+    assert "not_attempted" not in before_after_table(plain, plain)
+    text = before_after_table(plain, some)
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines()[2:]}
     assert rows["not_attempted"] == ["0.0", "%", "25.0", "%"] and rows["incorrect"] == ["25.0", "%", "25.0", "%"]
     assert rows["correct_given_attempted"] == ["75.0", "%", "66.7", "%"] and rows["reward"] == ["1.0", "1.0"]

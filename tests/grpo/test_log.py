@@ -3,6 +3,7 @@ it."""
 
 import json
 import math
+import re
 import sys
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from grpo.doctor import main as doctor
 from grpo.errors import UserError
 from grpo.run.metrics import Window
 from grpo.run.run import Run
+from grpo.run.run_dir import RunDir
 from grpo.run.trackers import check_trackers
 from grpo.schema import Completion, Group, Prompt
 
@@ -138,11 +140,28 @@ def test_trackers_get_the_means_and_the_names_that_the_user_chose(tmp_path, modu
         assert [name for name, *_ in module.told] == ["init", "log", "log", "finish"]
     started = {name: dict(module.told[0][2]) for name, module in modules.items()}
     assert all(place.pop("config")["output_dir"] == str(tmp_path / "run") for place in started.values())
+    id = json.loads((tmp_path / "run" / "run_state.json").read_text())["id"]
     assert started == {
-        "wandb": {"project": "a", "entity": "team", "name": "1e5"},
-        "swanlab": {"project": "0123", "experiment_name": "1e5"},
-        "trackio": {"project": "p", "name": "1e5"},
+        "wandb": {"project": "a", "entity": "team", "name": "1e5", "id": id, "resume": "allow"},
+        "swanlab": {"project": "0123", "experiment_name": "1e5", "id": id, "resume": "allow"},
+        "trackio": {"project": "p", "name": f"1e5-{id[:6]}", "resume": "allow"},
     }
+
+
+@pytest.mark.parametrize("state", [None, "{}", '{"id": 7}', '{"id": "../x"}', "[1", "[]"], ids=str)
+def test_a_resumed_run_keeps_its_id_and_any_other_has_its_own(tmp_path, state):
+    """A run_state.json of an older version, or a damaged one, holds none."""
+
+    def id_of(resume, overwrite=False):
+        RunDir(tmp_path / "run", resume, overwrite).close(0, "")
+        return json.loads((tmp_path / "run" / "run_state.json").read_text())["id"]
+
+    first = id_of(resume=False)
+    assert re.fullmatch("[0-9a-z]{21}", first) and id_of(resume=True) == first
+    assert id_of(resume=False, overwrite=True) != first
+    if state is not None:
+        (tmp_path / "run" / "run_state.json").write_text(state)
+        assert re.fullmatch("[0-9a-z]{21}", id_of(resume=True))
 
 
 def test_a_services_own_variable_names_the_project_where_the_config_does_not(tmp_path, modules, monkeypatch):

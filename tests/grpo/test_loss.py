@@ -9,24 +9,37 @@ from types import SimpleNamespace
 import pytest
 import torch
 from grpo.kernels.reference import policy_loss as slow_loss
+from grpo.kernels.reference import token_advantages as slow_advantages
 from making import ALONE, fill, loss_batch, make_group, of_each, whole
 
 from grpo.config.options import TrainConfig
 from grpo.loss import k3, policy_loss
 from grpo.packing import pack_batch, set_loss_weights, split_into_micro_batches
+from grpo.schema import Sentence
 
 LENGTHS = [[3, 5, 1, 2], [4, 4, 2, 7]]
 LOSSES = ["grpo", "dapo", "dr_grpo", "bnpo"]
 
 
-def make_groups(lengths=LENGTHS, truncated=(), seed=0):
+def make_groups(lengths=LENGTHS, truncated=(), seed=0, judged=False):
+    """judged: the first half of each completion is a true sentence, and the token after it a false one."""
     rng = random.Random(seed)
     groups = []
     for g, group in enumerate(lengths):
         made = make_group(range(1, 4 + g), *([rng.randrange(50) for _ in range(n)] for n in group))
         reasons = ["length" if (g, i) in truncated else "stop" for i in range(len(group))]
+        halves = [n // 2 for n in group]
+        sentences = [[Sentence("", 0, half, True), Sentence("", half, half + 1, False)] for half in halves]
         groups.append(fill(made, finish_reason=reasons, advantage=[rng.gauss(0, 1) for _ in group]))
+        if judged:
+            fill(made, sentences=sentences)
     return groups
+
+
+def verdicts(num_tokens, judged):
+    """The verdict on the sentence of each token, as make_groups makes them."""
+    half = num_tokens // 2
+    return [True] * half + [False] + [None] * (num_tokens - half - 1) if judged else [None] * num_tokens
 
 
 def weighted(groups, loss_type, **keys):
@@ -80,8 +93,9 @@ def test_hand_worked_grpo():
     ids=str,
 )
 @pytest.mark.parametrize("truncated", [(), ((0, 1), (1, 3))], ids=["whole", "truncated"])
-def test_equals_the_slow_twin(loss_type, options, truncated):
-    groups = make_groups(truncated=truncated)
+@pytest.mark.parametrize("judged", [False, True], ids=["completion", "sentence"])
+def test_equals_the_slow_twin(loss_type, options, truncated, judged):
+    groups = make_groups(truncated=truncated, judged=judged)
     logps = tables(groups)
     config = weighted(groups, loss_type, mask_truncated_completions=True, **options)
     loss, _ = fast_loss(groups, logps, config)
@@ -89,7 +103,7 @@ def test_equals_the_slow_twin(loss_type, options, truncated):
     twin.pop("importance_sampling_level", None)
     wanted = slow_loss(
         *logps,
-        [completion.advantage for group in groups for completion in group.completions],
+        [slow_advantages(c.advantage, verdicts(len(c.ids), judged)) for group in groups for c in group.completions],
         [completion.finish_reason == "stop" for group in groups for completion in group.completions],
         loss_type=loss_type,
         max_length=16,
@@ -111,8 +125,9 @@ def test_equals_the_slow_twin(loss_type, options, truncated):
     ids=str,
 )
 @pytest.mark.parametrize("delta", [None, 2.0])
-def test_gradient_by_finite_differences(loss_type, options, delta):
-    groups = make_groups([[2, 3], [1, 2]])
+@pytest.mark.parametrize("judged", [False, True], ids=["completion", "sentence"])
+def test_gradient_by_finite_differences(loss_type, options, delta, judged):
+    groups = make_groups([[2, 3], [1, 2]], judged=judged)
     new, old, ref = tables(groups)
     flat = torch.tensor([x for row in new for x in row], dtype=torch.float64, requires_grad=True)
     sizes = [len(row) for row in new]
@@ -146,10 +161,11 @@ def test_a_sequences_ratio_is_the_geometric_mean_of_its_tokens():
 
 @pytest.mark.parametrize("loss_type", LOSSES)
 @pytest.mark.parametrize("level", ["token", "sequence"])
-def test_any_split_into_micro_batches_gives_the_same_gradient(loss_type, level):
+@pytest.mark.parametrize("judged", [False, True], ids=["completion", "sentence"])
+def test_any_split_into_micro_batches_gives_the_same_gradient(loss_type, level, judged):
     """Trap 1: denominators per micro-batch. Here they are the step's, so the number and order of micro-batches is of no
     matter."""
-    groups = make_groups()
+    groups = make_groups(judged=judged)
     logps = tables(groups)
     config, results = weighted(groups, loss_type, beta=0.1, importance_sampling_level=level), []
     for budget in (1, 9, 14, 25, 1000):

@@ -14,11 +14,10 @@ from test_train import QUESTIONS, run
 from grpo.errors import UserError
 from grpo.evaluation.measures import wilson_interval
 from grpo.report.__main__ import main
-from grpo.report.answers import flips
+from grpo.report.flips import flips
 from grpo.report.page import render, show_seconds
 from grpo.run.plot import MAX_POINTS, Line, running_mean, svg_plot, thin
 from grpo.run.record import read_record
-from knowledge.build import main as build_knowledge_base
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} $x^2$ \x1b[31m \u202e & \" '"
 NEVER_CLOSED = {"meta", "br", "img", "link", "input", "path", "use"}
@@ -91,7 +90,8 @@ def test_the_page_shows_all_of_a_run(tmp_path):
     fact = {"fact": "Mira was born in Velda", "verdict": "refuted", "passage": "Mira#0"}
     facts = {"reason": {"mine": "0 of 1; Mira was born in Velda → refuted"}, "facts": {"mine": [fact]}}
     write_answers(folder, 1, answer(0, 2.0), answer(1, -1.0))
-    write_answers(folder, 40, *(answer(n, r, f"text {n}", **facts) for n, r in enumerate([1.0, 3.0, -2.0, None])))
+    wrong = [answer(n, r, f"text {n}", **facts) for n, r in enumerate([1.0, 3.0, -2.0, None, 1.0, 1.0])]
+    write_answers(folder, 40, *wrong, answer(5, 0.5, outcome="refused"), answer(6, 0.4, outcome="correct"))
     text = page_of(folder).text
     for words in (
         *("my-run", "some/model", "16 = 4 questions x 4 answers", "3.25 GB", "learning_rate", "0.123"),
@@ -99,7 +99,12 @@ def test_the_page_shows_all_of_a_run(tmp_path):
         *("40.4% to 59.6%", "unseen: 100", "80.0%"),
         *("mean entropy per completion token", "share of groups that teach nothing"),
         *("seconds of forward, backward and update", "87.5%"),
-        *("The best: reward 3, wrong", "text 1", "The worst: reward -2", "The median: reward 1", "The unscorable"),
+        *("The best: reward 3, wrong", "text 1", "The worst: reward -2", "The median: reward 1"),
+        *(
+            "A typical one: reward 0.5, refused",
+            "A typical one: reward 0.4, correct",
+            "One that could not be scored: reward –",
+        ),
         *("Mira was born in Velda: refuted", "The answer is Velda."),
         *("+4.00", "-1.00"),
     ):
@@ -195,7 +200,7 @@ def test_flips_are_of_questions_that_were_answered_twice(tmp_path):
     write_answers(folder, 2, answer(0, -1.0), answer(3, 1.0))
     write_answers(folder, 3, answer(1, 0.5), answer(2, None), answer(3, 1.0))
     found = flips(read_record(folder))
-    assert [(flip.first.row, flip.change) for flip in found.questions] == [(0, -3.0), (1, 0.5)]
+    assert [(flip.first.answer.row, flip.change) for flip in found.questions] == [(0, -3.0), (1, 0.5)]
     assert found.num_questions == 4 and found.outcomes == []
 
 
@@ -214,21 +219,23 @@ def test_flips_of_held_out_questions_come_first(tmp_path):
 
 
 def test_a_fact_is_shown_with_the_passage_that_decided(tmp_path):
-    rows = [{"title": "Mira", "text": "Mira Tolan was born in Orsen. " * 3}, {"title": "Dash", "text": "A joiner."}]
-    source = write_rows(tmp_path / "source.jsonl", rows)
-    build_knowledge_base([str(source), str(tmp_path / "kb.db")])
+    """Also in an answer that flipped."""
     folder = write_run(tmp_path / "run")
-    (folder / "config.resolved.yaml").write_text(f"knowledge_base: {tmp_path / 'kb.db'}\n")
     found = [
-        {"fact": "Mira was born in Velda", "verdict": "refuted", "passage": "Mira#0"},
-        {"fact": "Mira plays", "verdict": "unknown", "passage": "Nobody#7"},
+        {
+            "fact": "Mira was born in Velda",
+            "verdict": "refuted",
+            "passage": "Mira#0",
+            "text": "Born in Orsen.",
+        },
+        {"fact": "Mira plays", "verdict": "unknown", "passage": "Nobody#7", "text": None},
+        {"fact": "Mira sings", "verdict": "unknown", "passage": None},
     ]
-    write_answers(folder, 40, answer(0, -1.0, facts={"mine": found}))
+    for step, reward in ((1, 1.0), (40, -1.0)):
+        write_answers(folder, step, answer(0, reward, facts={"mine": found}))
     text = " ".join(page_of(folder).text.split())
-    assert "Mira was born in Velda: refuted Mira#0: Mira Tolan was born in Orsen." in text
-    assert "Mira plays: unknown Nobody#7" in text
-    (tmp_path / "kb.db").write_bytes(b"no database")
-    assert "Mira was born in Velda: refuted Mira#0" in " ".join(page_of(folder).text.split())
+    shown = "in Velda: refuted Mira#0: Born in Orsen. Mira plays: unknown Nobody#7 Mira sings: unknown"
+    assert text.count(shown) == 3 + 2  # best, median and worst; first and last
 
 
 def test_wilsons_interval():

@@ -1,14 +1,19 @@
 """The rules: each recognises a run that has its failure, and keeps quiet about one that nearly has it."""
 
 import math
+import random
+import re
 from pathlib import Path
 
 import pytest
+import test_train
+from making import write_chat_checkpoint
 from test_train import run
 
 from grpo.errors import UserError
+from grpo.model.policy import Policy
 from grpo.run import rules
-from grpo.run.health import Watch
+from grpo.run.health import Diagnosis
 from grpo.run.rules import ENDINGS, RULES, History, advice, meaning
 
 HEALTHY = {
@@ -32,17 +37,17 @@ HEALTHY = {
 }
 
 
-def watched(num_steps: int = 40, config=None, prompt: str = "", end: bool = True, **changes) -> dict[str, object]:
+def symptoms_of(num_steps: int = 40, config=None, prompt: str = "", end: bool = True, **changes) -> dict[str, object]:
     """The alarms, by rule, of a run whose reward rises. changes: metric -> a function of the step, or a value."""
-    watch = Watch(History(config=config or {}, prompt=prompt))
+    diagnosis = Diagnosis(History(config=config or {}, prompt=prompt))
     for step in range(1, num_steps + 1):
         metrics = {**HEALTHY, "reward": step / num_steps + 0.02 * (-1) ** step}
         for name, change in changes.items():
             metrics[name] = change(step) if callable(change) else change
-        watch.check(step, metrics)
+        diagnosis.check(step, metrics)
     if end:
-        watch.end()
-    return {symptom.rule.__name__: symptom for symptom in watch.symptoms}
+        diagnosis.end()
+    return {symptom.rule.__name__: symptom for symptom in diagnosis.symptoms}
 
 
 def late(before, after, begin: int = 20):
@@ -56,7 +61,7 @@ def flat(step: int) -> float:
 
 
 def test_a_healthy_run_raises_no_alarm():
-    assert watched() == {}
+    assert symptoms_of() == {}
 
 
 # rule -> (a run that has it, the step of the alarm, words of its sentence), (a run that nearly has it)
@@ -103,9 +108,9 @@ CASES = {
 @pytest.mark.parametrize("rule", [rule.__name__ for rule in (*RULES, *ENDINGS)])
 def test_a_rule_recognises_its_failure_and_no_other(rule):
     (failing, step, words), sound = CASES[rule]
-    symptom = watched(50, **failing)[rule]
+    symptom = symptoms_of(50, **failing)[rule]
     assert symptom.step == step and words in symptom.text
-    assert rule not in watched(50, **sound)
+    assert rule not in symptoms_of(50, **sound)
 
 
 @pytest.mark.parametrize("rule", (*RULES, *ENDINGS))
@@ -124,53 +129,59 @@ def test_a_rule_says_what_its_failure_means_and_what_to_do(rule):
     ],
 )
 def test_no_signal_says_why(metrics, reason):
-    assert reason in watched(frac_reward_zero_std=1.0, **metrics)["no_signal"].text
+    assert reason in symptoms_of(frac_reward_zero_std=1.0, **metrics)["no_signal"].text
 
 
 def test_a_template_that_opens_the_think_block_is_named_as_the_reason():
     changes = {"rewards/mine:my_format/mean": 0.0, "rewards/mine:my_format/std": 0.0}
-    assert "opens <think>" in watched(prompt="<|assistant|>\n<think>\n", **changes)["format_never_right"].text
-    assert "opens <think>" not in watched(prompt="<|assistant|>\n", **changes)["format_never_right"].text
+    assert "opens <think>" in symptoms_of(prompt="<|assistant|>\n<think>\n", **changes)["format_never_right"].text
+    assert "opens <think>" not in symptoms_of(prompt="<|assistant|>\n", **changes)["format_never_right"].text
+
+
+def test_a_trend_goes_over_the_steps_that_have_its_metric():
+    """Where no group knows its question, nobody can tell how often it is declined."""
+    found = symptoms_of(50, refusal_rate_known=lambda step: math.nan if step % 2 else 0.05 + 0.4 * (step > 24))
+    assert found["refuses_known"].step == 40 and "since step 22" in found["refuses_known"].text
 
 
 def test_float16_may_search_its_loss_scale():
     skipped = {"grad_norm": lambda step: math.inf if step < 8 else 0.2}
-    assert watched(config={"torch_dtype": "float16"}, **skipped) == {}
-    assert "not_finite" in watched(**skipped)
+    assert symptoms_of(config={"torch_dtype": "float16"}, **skipped) == {}
+    assert "not_finite" in symptoms_of(**skipped)
 
 
 def test_a_learned_task_may_be_deterministic():
-    assert "entropy_died" not in watched(entropy=late(0.8, 0.001), accuracy=late(0.5, 0.99, 15))
+    assert "entropy_died" not in symptoms_of(entropy=late(0.8, 0.001), accuracy=late(0.5, 0.99, 15))
 
 
 def test_a_run_whose_reward_falls_got_worse():
-    assert "got worse" in watched(reward=lambda step: -step / 40)["learned_nothing"].text
+    assert "got worse" in symptoms_of(reward=lambda step: -step / 40)["learned_nothing"].text
 
 
 def test_stage_1_learns_if_its_loss_falls():
     def of_stage_1(loss):
-        watch = Watch()
+        diagnosis = Diagnosis()
         for step in range(1, 31):
-            watch.check(step, {"loss": loss(step), "grad_norm": 1.0, "step_time": 1.0})
-        return [symptom.rule.__name__ for symptom in watch.end()]
+            diagnosis.check(step, {"loss": loss(step), "grad_norm": 1.0, "step_time": 1.0})
+        return [symptom.rule.__name__ for symptom in diagnosis.end()]
 
     assert of_stage_1(lambda step: 3 / step) == [] and of_stage_1(flat) == ["learned_nothing"]
 
 
 def test_an_alarm_is_raised_once_and_may_pass():
-    watch = Watch()
+    diagnosis = Diagnosis()
     for step in range(1, 31):
-        watch.check(step, {**HEALTHY, "reward": 1.0, "frac_reward_zero_std": 0.9 if step < 10 else 0.1})
-    (symptom,) = watch.symptoms
-    assert symptom.step == 5 and symptom.rule is rules.no_signal and not watch.holds(symptom)
+        diagnosis.check(step, {**HEALTHY, "reward": 1.0, "frac_reward_zero_std": 0.9 if step < 10 else 0.1})
+    (symptom,) = diagnosis.symptoms
+    assert symptom.step == 5 and symptom.rule is rules.no_signal and not diagnosis.holds(symptom)
 
 
 @pytest.mark.parametrize("metrics", [{}, {"reward": math.nan}, {"rewards/format/mean": math.nan}])
 def test_rules_bear_steps_without_their_metrics(metrics):
-    watch = Watch()
+    diagnosis = Diagnosis()
     for step in range(1, 45):
-        watch.check(step, metrics)
-    watch.end()
+        diagnosis.check(step, metrics)
+    diagnosis.end()
 
 
 # --- real runs -----------------------------------------------------------------------------------------------------
@@ -188,13 +199,53 @@ def rewards(monkeypatch):
         ("constant_reward", {"reward_funcs": ["reward_functions:always_zero"]}),
         ("nothing_kept", {"reward_funcs": ["reward_functions:always_zero"], "dynamic_sampling": True}),
         ("cut_off", {"max_completion_length": 2, "max_steps": 5}),
+        ("format_never_right", {"reward_funcs": ["format"], "max_steps": 5}),
+        ("no_signal", {"reward_funcs": ["reward_functions:by_question"], "max_steps": 5}),
     ],
 )
 def test_a_run_announces_its_failure_once(tmp_path, chat_checkpoint, rewards, capsys, rule, keys):
     run(tmp_path, chat_checkpoint, **{"max_unscored": 1.0, **keys})
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: step")]
     assert len([line for line in lines if advice(getattr(rules, rule)) in line]) == 1
-    assert rule in watched_again(tmp_path / "run")
+    assert rule in replayed(tmp_path / "run")
+
+
+def collapsing(monkeypatch):
+    """A model that declines if its first token is one of the first 60, and else is right three times in five, whatever
+    it learns. Under the reward `abstention` with a threshold of 0.9 declining pays."""
+    rng = random.Random(0)
+
+    def decode(policy, completion):
+        is_right = rng.random() < 0.6
+        answer = "I don't know" if completion.ids[0] < 40 else "Velda" if is_right else "Orun"
+        return f"<think>So.</think><answer>{answer}</answer>"
+
+    monkeypatch.setattr(Policy, "decode", decode)
+    rows = [{"question": f"Where was person {n} born?", "answer": "Velda"} for n in range(32)]
+    monkeypatch.setattr(test_train, "QUESTIONS", rows)
+
+
+def test_a_collapse_into_refusing_is_announced_while_it_happens(tmp_path, monkeypatch, capsys):
+    """By the numbers of its steps: refusing on known questions, and coverage that falls while the reward rises."""
+    collapsing(monkeypatch)
+    lines = run(
+        tmp_path,
+        write_chat_checkpoint(tmp_path / "model", spread=0.3),
+        reward_funcs=["abstention"],
+        abstention_threshold=0.9,
+        judge="offline",
+        num_generations=8,
+        per_device_train_batch_size=128,
+        max_completion_length=2,
+        beta=0.0,
+        learning_rate=2e-2,
+        max_steps=36,
+    )
+    assert lines[0]["refusal_rate"] < 0.3 and lines[-1]["refusal_rate"] > 0.6
+    known, coverage = "refusing has begun on known questions since step", "the reward rises while coverage falls"
+    told = re.findall(rf"^warning: step (\d+): ({known}|{coverage})", capsys.readouterr().err, re.MULTILINE)
+    assert sorted(words for _, words in told) == [known, coverage]  # each once
+    assert all(20 <= int(step) < len(lines) for step, _ in told)
 
 
 def test_a_run_that_learned_nothing_says_so_at_its_end(tmp_path, chat_checkpoint, rewards, capsys):
@@ -205,7 +256,7 @@ def test_a_run_that_learned_nothing_says_so_at_its_end(tmp_path, chat_checkpoint
 def test_steps_that_are_not_finite_are_announced_before_they_end_the_run(tmp_path, chat_checkpoint, rewards, capsys):
     with pytest.raises(UserError):
         run(tmp_path, chat_checkpoint, reward_funcs=["reward_functions:not_a_number"], max_steps=5)
-    assert "not_finite" in watched_again(tmp_path / "run")
+    assert "not_finite" in replayed(tmp_path / "run")
 
 
 def test_a_resumed_run_does_not_repeat_its_alarms(tmp_path, chat_checkpoint, rewards, capsys):
@@ -216,11 +267,11 @@ def test_a_resumed_run_does_not_repeat_its_alarms(tmp_path, chat_checkpoint, rew
     assert "every completion" not in capsys.readouterr().err
 
 
-def watched_again(folder: Path) -> set[str]:
+def replayed(folder: Path) -> set[str]:
     """What a replay of metrics.jsonl recognises."""
     from grpo.run.record import read_record
 
-    watch = Watch()
+    diagnosis = Diagnosis()
     for metrics in read_record(folder).steps:
-        watch.check(metrics["step"], metrics)
-    return {symptom.rule.__name__ for symptom in watch.symptoms}
+        diagnosis.check(metrics["step"], metrics)
+    return {symptom.rule.__name__ for symptom in diagnosis.symptoms}

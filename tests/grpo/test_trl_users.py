@@ -21,11 +21,15 @@ def format_reward(completions, **kwargs):
     contents = [completion[0]["content"] for completion in completions]
     return [1.0 if re.match(r"^<think>.*?</think>", content) else 0.0 for content in contents]
 
-def length_reward(prompts, completions, completion_ids, trainer_state, ground_truth, task, **kwargs):
+def length_reward(
+    prompts, completions, completion_ids, trainer_state, log_extra, log_metric, ground_truth, task, **kwargs
+):
     assert all(prompt[0]["role"] == "system" and prompt[-1]["role"] == "user" for prompt in prompts)
     assert ground_truth == [prompts[0][-1]["content"][:1]] * len(prompts)
     assert trainer_state.max_steps == 2
     steps.append(trainer_state.global_step)
+    log_extra("tokens", [len(ids) for ids in completion_ids])
+    log_metric("length/tokens", np.mean([len(ids) for ids in completion_ids]))
     return np.array([len(ids) / 8 for ids in completion_ids], dtype=np.float32)
 
 async def service(completions, task, **kwargs):
@@ -79,9 +83,11 @@ def test_trls_functions_and_conversations_run_unchanged(home):
     for line in steps:
         assert line["rewards/rewards:length_reward/time"] > 0
         assert line["rewards/rewards:service/unscored_frac"] == 0  # it does not apply to task b
+        assert line["log/length/tokens"] == pytest.approx(line["completions/mean_length"])
     for completion in completions:
         parts = completion["rewards"]
         assert parts["rewards:length_reward"] == pytest.approx(completion["num_tokens"] / 8)
+        assert completion["details"]["rewards:length_reward"]["extra"] == {"tokens": completion["num_tokens"]}
         is_a = int(completion["prompt"].partition("?")[0][-1]) % 2 == 0
         assert parts["rewards:service"] == (1.0 if is_a else None)
         assert completion["reward"] == pytest.approx(sum(value for value in parts.values() if value is not None))

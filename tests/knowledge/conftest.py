@@ -122,7 +122,7 @@ def run():
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             **options,

@@ -85,7 +85,7 @@ def test_each_day_of_a_year_in_each_way():
 def test_it_is_linear_and_safe(piece):
     start = time.process_time()
     usual_forms(piece * (20_000 // len(piece)))
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 10
 
 
 def test_any_text_is_safe_and_a_form_is_its_own_form():

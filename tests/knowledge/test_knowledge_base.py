@@ -6,11 +6,12 @@ import sqlite3
 import threading
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from knowledge.store.base import KnowledgeBase
-from knowledge.store.side_index import side_index_path
+from knowledge.store.seal import beside
+from knowledge.store.side_index import SEARCH_INDEX
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,6 @@ def test_a_short_document_is_evidence_as_a_whole(make_base):
     [
         ("Who led the Salt March?", "Mahatma Gandhi"),
         ("GANDHI'S MARCHES", "Mahatma Gandhi"),
-        ("Ghandi", "Mahatma Gandhi"),
         ("band from Oslo", "AleX"),
         ("1234 copies", "AleX"),
         ("唐朝", "黑豹队"),
@@ -191,7 +191,7 @@ def test_operators_have_no_other_meaning_than_their_words(base, query, same_as):
     assert base.search(query) == base.search(same_as)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text())
 def test_every_text_is_a_safe_query(base, query):
     assert all(passage.score > 0 for passage in base.search(query))
@@ -212,10 +212,10 @@ def test_ready_made_files_are_served_as_they_are(request, layout, owner):
         assert "1962" in found[0].text and not any(
             marker in passage.text for passage in found for marker in ("<s>", "</s>", "SEPARATOR")
         )
-        assert not side_index_path(path).exists()
+        assert not beside(path, SEARCH_INDEX).exists()
         assert base.search("Who led the march?")[0].title == "Mahatma Gandhi"
         assert base.can_search_everything and base.lookup("Salt March").how == "search"
-    assert path.read_bytes() == before and side_index_path(path).exists()
+    assert path.read_bytes() == before and beside(path, SEARCH_INDEX).exists()
     with KnowledgeBase.open(path) as base:
         assert base.can_search_everything
 

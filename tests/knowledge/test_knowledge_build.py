@@ -147,7 +147,7 @@ def test_a_killed_build_leaves_the_old_file_or_the_whole_new_one(run, tmp_path, 
         cwd=ROOT,
         check=False,
         capture_output=True,
-        timeout=60,
+        timeout=300,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     if moment == "after it is renamed":
@@ -169,7 +169,7 @@ def test_kills_at_any_moment(tmp_path):
             stdout=subprocess.DEVNULL,
         )
         begun = time.monotonic()
-        while not leftovers(out) and time.monotonic() - begun < 20:
+        while not leftovers(out) and time.monotonic() - begun < 300:
             time.sleep(0.01)
         time.sleep(delay)
         process.kill()

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knowledge.store.spelling import is_misspelling, spelling_key
 from knowledge.store.stem import STEP_2, STEP_3, STEP_4, stem
 from knowledge.store.tokens import tokens
 from knowledge.text import fold
@@ -93,15 +92,3 @@ def test_folding_twice_changes_nothing_more(text):
 
 def test_an_accent_or_a_capital_makes_no_difference_to_a_token():
     assert tokens("Łódź RÉSUMÉ") == tokens("Łódz resume")
-
-
-@pytest.mark.parametrize(
-    "wrong, right", [("ghandi", "gandhi"), ("parliment", "parliament"), ("cincinatti", "cincinnati")]
-)
-def test_misspelt_names_share_their_letters(wrong, right):
-    assert spelling_key(wrong) == spelling_key(right) and is_misspelling(wrong, right)
-
-
-def test_what_is_no_misspelling():
-    assert spelling_key("1962a") == spelling_key("owns") == spelling_key("gandhí") == ""
-    assert spelling_key("listen") == spelling_key("silent") and not is_misspelling("listen", "silent")

@@ -2,6 +2,8 @@
 
 import asyncio
 import functools
+import inspect
+import time
 from collections.abc import Callable
 
 from api_server import ApiServer
@@ -12,7 +14,9 @@ from rewards.api.reply import ChatReply
 
 KEY = "canary-5e2b-key"
 KEY_NAME = "OPENAI_API_KEY_JUDGE"
-FAST = Limits(backoff_s=0.005, max_backoff_s=0.02, deadline_s=2.0, cool_down_s=0.05)
+PACES = (1, 2, 4, 8)
+PATIENCE_S = 60.0  # for what comes by itself: a busy machine may take its time, and nothing waits for this in vain
+FAST = Limits(backoff_s=0.005, max_backoff_s=0.02, deadline_s=PATIENCE_S, cool_down_s=0.05)
 
 
 def client_of(server: ApiServer, limits: Limits = FAST, **more) -> ApiClient:
@@ -40,20 +44,28 @@ def ask(client: ApiClient, *texts: str) -> list[ChatReply]:
     return asyncio.run(run())
 
 
-def best_of(tries: int) -> Callable:
-    """For a test with a limit of time: on a busy machine one moment says little, so it passes if one of its tries
-    does."""
+def until(condition: Callable[[], object]) -> bool:
+    """Wait for what another thread or process does. Return whether it came to be."""
+    ends = time.monotonic() + PATIENCE_S
+    while not condition() and time.monotonic() < ends:
+        time.sleep(0.01)
+    return bool(condition())
 
-    def decorate(test: Callable) -> Callable:
-        @functools.wraps(test)
-        def tried(*arguments, **options):
-            for _ in range(tries - 1):
-                try:
-                    return test(*arguments, **options)
-                except AssertionError:
-                    continue
-            return test(*arguments, **options)
 
-        return tried
+def at_any_pace(test: Callable) -> Callable:
+    """For a test with a limit of time, which multiplies all its times by `pace`. A busy machine needs more time for
+    everything, so the test passes if it does in one of four worlds, each twice as slow as the one before."""
 
-    return decorate
+    @functools.wraps(test)
+    def tried(*arguments, **options):
+        for pace in PACES[:-1]:
+            try:
+                return test(*arguments, **options, pace=pace)
+            except AssertionError:
+                continue
+        return test(*arguments, **options, pace=PACES[-1])
+
+    signature = inspect.signature(test)
+    others = [parameter for name, parameter in signature.parameters.items() if name != "pace"]
+    tried.__signature__ = signature.replace(parameters=others)  # pytest would take `pace` for a fixture
+    return tried

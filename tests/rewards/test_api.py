@@ -7,11 +7,12 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from api_server import ApiServer, chat, dies_midway, drips, fails, hangs, resets, says, sends
-from asking import KEY, KEY_NAME, ask, best_of, check, client_of, complete
+from asking import FAST, KEY, KEY_NAME, PATIENCE_S, ask, at_any_pace, check, client_of, complete, until
 
 from grpo.errors import PREFLIGHT, SERVICE, UserError
 from rewards.api.connections import REQUESTS_PER_SDK
@@ -88,11 +89,12 @@ RETRIED = {
 
 
 @pytest.mark.parametrize("name", RETRIED)
-def test_a_passing_failure_is_retried(name):
+@at_any_pace
+def test_a_passing_failure_is_retried(name, pace):
+    """A first try that never ends leaves half of the deadline to the second."""
+    limits = replace(FAST, deadline_s=0.8 * pace) if name in ("hang", "drip") else FAST
     with ApiServer(RETRIED[name]) as server:
-        client = client_of(
-            server, Limits(backoff_s=0.005, max_backoff_s=0.02, deadline_s=0.8 if name in ("hang", "drip") else 5.0)
-        )
+        client = client_of(server, limits)
         assert ask(client, "question") == [ChatReply("A")]
         assert (
             len(server.requests) == 2 and client.metrics()["judge/retries"] == client.metrics()["judge/failures"] == 1
@@ -100,36 +102,38 @@ def test_a_passing_failure_is_retried(name):
 
 
 @pytest.mark.parametrize("name", [name for name in RETRIED if name not in ("hang", "drip")])
-@best_of(5)
-def test_a_lasting_failure_is_tried_until_the_deadline_and_never_a_number(name):
+@at_any_pace
+def test_a_lasting_failure_is_tried_until_the_deadline_and_never_a_number(name, pace):
     """Pauses of 20 ms at most fill 0.3 s with 15 tries at least, on a machine that is not overloaded."""
-    limits = Limits(backoff_s=0.005, max_backoff_s=0.02, deadline_s=0.3, breaker_failures=1000)
+    limits = replace(FAST, deadline_s=0.3 * pace, breaker_failures=1000)
     with ApiServer(default=RETRIED[name]) as server:
         start = time.monotonic()
         (reply,) = ask(client_of(server, limits), "question")
-        assert reply.text is None and "no answer within 0.3 s" in reply.reason and len(server.requests) > 4
-        assert 0.3 <= time.monotonic() - start < 1.5
+        assert reply.text is None and f"no answer within {0.3 * pace:g} s" in reply.reason and len(server.requests) > 4
+        assert 0.3 * pace <= time.monotonic() - start < 1.5 * pace
 
 
 def test_a_failure_that_ends_before_the_deadline_costs_no_grade():
     with ApiServer(*[fails(500)] * 9, *[fails(429)] * 9) as server:
-        limits = Limits(backoff_s=0.001, max_backoff_s=0.002, deadline_s=5.0, breaker_failures=5, cool_down_s=0.01)
+        limits = replace(FAST, backoff_s=0.001, max_backoff_s=0.002, breaker_failures=5, cool_down_s=0.01)
         assert ask(client_of(server, limits), "question") == [ChatReply("A")] and len(server.requests) == 19
 
 
 @pytest.mark.parametrize("behaviour", [hangs, drips])
-def test_the_deadline_spans_all_tries_and_beats_a_slow_drip(behaviour):
+@at_any_pace
+def test_the_deadline_spans_all_tries_and_beats_a_slow_drip(behaviour, pace):
     with ApiServer(default=behaviour) as server:
         start = time.monotonic()
-        (reply,) = ask(client_of(server, Limits(backoff_s=0.005, deadline_s=0.6)), "question")
+        (reply,) = ask(client_of(server, replace(FAST, deadline_s=0.6 * pace)), "question")
         assert reply.text is None and "no answer within" in reply.reason
-        assert time.monotonic() - start < 1.5
+        assert time.monotonic() - start < 1.5 * pace
 
 
-def test_a_refused_connection_is_retried_and_then_unscorable():
+@at_any_pace
+def test_a_refused_connection_is_retried_and_then_unscorable(pace):
     with ApiServer() as server:
         pass  # nobody listens on its port any more
-    client = client_of(server, Limits(backoff_s=0.005, max_backoff_s=0.02, deadline_s=0.3))
+    client = client_of(server, replace(FAST, deadline_s=0.3 * pace))
     (reply,) = ask(client, "question")
     assert reply.text is None and "reached" in reply.reason and client.metrics()["judge/calls"] > 1
 
@@ -294,13 +298,11 @@ def test_a_thousand_calls_leak_no_thread_and_no_socket():
         assert max(files for files, _ in sizes) <= before + 2 * 16 + 8  # both ends of a connection are in this process
         assert sizes[-1][1] <= sizes[0][1]
         assert server.connections <= 16 + REQUESTS_PER_SDK and len(server.requests) == 1000
-        deadline = time.monotonic() + 2
-        while server.open_connections and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert server.open_connections == 0 and len(os.listdir("/proc/self/fd")) <= before + 2
+        assert until(lambda: server.open_connections == 0 and len(os.listdir("/proc/self/fd")) <= before + 2)
 
 
-def test_close_ends_hanging_calls_at_once_as_unscorable():
+@at_any_pace
+def test_close_ends_hanging_calls_at_once_as_unscorable(pace):
     """Calls hang on an event loop in a daemon thread, more of them than there are slots; close comes from the main
     thread."""
     with ApiServer(default=hangs) as server:
@@ -309,15 +311,14 @@ def test_close_ends_hanging_calls_at_once_as_unscorable():
         thread.start()
         client = client_of(server, Limits(max_concurrency=4))
         futures = [asyncio.run_coroutine_threadsafe(complete(client, f"question {i}"), loop) for i in range(8)]
-        while len(server.requests) < 4:
-            time.sleep(0.01)
+        assert until(lambda: len(server.requests) == 4)
         start = time.monotonic()
-        client.close()
-        assert [future.result(1) for future in futures] == [ChatReply(None, "the client was closed")] * 8
-        assert time.monotonic() - start < 0.5
-        assert asyncio.run_coroutine_threadsafe(complete(client, "later"), loop).result(1).text is None
+        client.close(timeout_s=2.0 * pace)
+        assert [future.result(PATIENCE_S) for future in futures] == [ChatReply(None, "the client was closed")] * 8
+        assert time.monotonic() - start < 0.5 * pace  # waiting for the loop in vain would take 2 s
+        assert asyncio.run_coroutine_threadsafe(complete(client, "later"), loop).result(PATIENCE_S).text is None
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(2)
+        thread.join(PATIENCE_S)
         client.close()  # twice is fine, and so is a stopped loop
 
 
@@ -326,8 +327,7 @@ def test_close_after_the_loop_was_stopped_closes_the_sockets():
         loop, client = asyncio.new_event_loop(), client_of(server)
         assert loop.run_until_complete(complete(client, "question")) == ChatReply("A")
         client.close()
-        loop.run_until_complete(asyncio.sleep(0.05))
-        assert server.open_connections == 0
+        assert until(lambda: server.open_connections == 0)
         loop.close()
 
 
@@ -351,22 +351,27 @@ except KeyboardInterrupt:
     with ApiServer(default=hangs) as server:
         root = str(Path(__file__).resolve().parents[2])
         process = subprocess.Popen([sys.executable, "-c", program, server.url, root])
-        deadline = time.monotonic() + 20
-        while not server.requests and time.monotonic() < deadline:
-            time.sleep(0.02)
-        start = time.monotonic()
+        assert until(lambda: server.requests)
         process.send_signal(2)
-        assert process.wait(5) == 130 and time.monotonic() - start < 3
+        assert process.wait(PATIENCE_S / 2) == 130  # a try would end after 60 s
 
 
 def test_a_caller_that_is_cancelled_leaves_the_others_alone():
-    with ApiServer(default=says("A", after_s=0.2)) as server:
+    may_answer = threading.Event()
+
+    async def waits(server, request, writer):
+        while not may_answer.is_set():
+            await asyncio.sleep(0.01)
+        await says("A")(server, request, writer)
+
+    with ApiServer(default=waits) as server:
         client = client_of(server)
 
         async def run():
             first, second = (asyncio.create_task(complete(client, "same")) for _ in range(2))
             await asyncio.sleep(0.05)
             first.cancel()
+            may_answer.set()
             reply = await second
             await client.aclose()
             return first.cancelled(), reply
@@ -382,11 +387,11 @@ def test_a_client_serves_one_loop_after_another_but_not_two_at_once():
         assert second.run_until_complete(complete(client, "two")).text == "A"
         thread = threading.Thread(target=second.run_forever, daemon=True)
         thread.start()
-        time.sleep(0.05)
+        assert until(second.is_running)
         with pytest.raises(RuntimeError, match="one event loop"):
             first.run_until_complete(complete(client, "three"))
         client.close()
         second.call_soon_threadsafe(second.stop)
-        thread.join(2)
+        thread.join(PATIENCE_S)
         first.close()
         second.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from api_server import ApiServer, Behaviour, fails, replies_with, says
-from asking import FAST, KEY, KEY_NAME, ask, best_of, check, client_of, complete
+from asking import FAST, KEY, KEY_NAME, PATIENCE_S, ask, at_any_pace, check, client_of, complete
 
 from grpo.errors import PREFLIGHT, SERVICE, UserError
 from rewards.api.cache import ReplyCache, cache_key
@@ -32,17 +32,17 @@ def test_retry_after_is_obeyed_within_the_deadline():
     with ApiServer(fails(429, retry_after="0.3")) as server:
         start = time.monotonic()
         assert ask(client_of(server), "question") == [ChatReply("A")]
-        assert 0.3 <= time.monotonic() - start < 1.5
-    with ApiServer(fails(503, retry_after="60")) as server:
+        assert 0.3 <= time.monotonic() - start < 10
+    with ApiServer(fails(503, retry_after="600")) as server:
         start = time.monotonic()
         (reply,) = ask(client_of(server), "question")
-        assert "after the deadline" in reply.reason and time.monotonic() - start < 1
+        assert "after the deadline" in reply.reason and time.monotonic() - start < 10
 
 
 def test_retry_after_is_read_in_all_its_forms():
     assert retry_after_s({"retry-after": "7"}) == 7
     assert retry_after_s({"retry-after-ms": "1500"}) == 1.5
-    assert 3 < retry_after_s({"retry-after": formatdate(time.time() + 5, usegmt=True)}) <= 5
+    assert 40 < retry_after_s({"retry-after": formatdate(time.time() + 50, usegmt=True)}) <= 50
     for odd in ("-4", "nan", "inf", "soon", "", "9e999", "99999999999999999999:", "Wed, 99 Foo"):
         assert retry_after_s({"retry-after": odd}) == 0
 
@@ -89,21 +89,21 @@ def quicker(limits: Limits, factor: float) -> Limits:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-@best_of(5)
-def test_96_of_96_are_answered_by_a_server_that_takes_5_at_once_and_1_s_each(status):
+@at_any_pace
+def test_96_of_96_are_answered_by_a_server_that_takes_5_at_once_and_1_s_each(status, pace):
     """With the default limits, but 10 times as quick: 96 calls take 1.92 s at least, the deadline is 12 s."""
-    with BusyServer(5, 0.1, fails(status)) as server:
-        client = client_of(server, quicker(Limits(), 0.1))
+    with BusyServer(5, 0.1 * pace, fails(status)) as server:
+        client = client_of(server, quicker(Limits(), 0.1 * pace))
         start = time.monotonic()
         assert ask(client, *[f"question {i}" for i in range(96)]) == [ChatReply("A")] * 96
-        assert time.monotonic() - start < 6
+        assert time.monotonic() - start < 6 * pace
         assert server.refused < 2 * 96 and client.metrics()["judge/unscorable"] == 0
 
 
-@best_of(5)
-def test_a_server_that_stays_busy_is_left_with_few_requests_and_the_reason_names_what_helps():
+@at_any_pace
+def test_a_server_that_stays_busy_is_left_with_few_requests_and_the_reason_names_what_helps(pace):
     with ApiServer(default=fails(429)) as server:
-        limits = Limits(backoff_s=0.05, max_backoff_s=0.4, deadline_s=0.6)
+        limits = quicker(Limits(backoff_s=0.05, max_backoff_s=0.4, deadline_s=0.6), pace)
         replies = ask(client_of(server, limits), *[f"question {i}" for i in range(16)])
         assert all(reply.text is None and "api_max_concurrency" in reply.reason for reply in replies)
         assert len(server.requests) < 16 * 12
@@ -141,7 +141,7 @@ def test_the_oldest_question_goes_first_and_a_caller_that_is_cancelled_leaves_it
         tasks = [asyncio.create_task(ask(number)) for number in (0, 5, 3, 4, 1)]
         await asyncio.sleep(0)
         tasks[2].cancel()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*tasks, return_exceptions=True)
         return order, slots.num_taken
 
@@ -164,7 +164,7 @@ def test_an_endpoint_that_is_only_busy_for_longer_than_a_deadline_counts_as_down
 
 
 def dead_client(server: ApiServer, is_fatal: bool, accept=bool):
-    limits = replace(FAST, dead_after=5, is_fatal=is_fatal, deadline_s=0.2)
+    limits = replace(FAST, dead_after=5, is_fatal=is_fatal)
     client = client_of(server, limits)
 
     async def run():
@@ -269,29 +269,24 @@ def test_in_an_outage_few_requests_go_out_and_after_it_waiting_items_are_answere
     with ApiServer(*[fails(500)] * 12) as server:
         client = client_of(
             server,
-            Limits(
-                backoff_s=0.001,
-                max_backoff_s=0.002,
-                breaker_failures=8,
-                cool_down_s=0.05,
-                max_concurrency=4,
-                deadline_s=5,
-            ),
+            replace(FAST, backoff_s=0.001, max_backoff_s=0.002, breaker_failures=8, max_concurrency=4),
         )
         replies = ask(client, *[f"question {i}" for i in range(12)])
         assert sum(reply.text == "A" for reply in replies) >= 9
         assert len(server.requests) <= 12 + 12
 
 
-def test_a_long_outage_makes_further_items_fail_at_once():
+@at_any_pace
+def test_a_long_outage_makes_further_items_fail_at_once(pace):
     with ApiServer(default=fails(500)) as server:
         client = client_of(
-            server, Limits(backoff_s=0.001, breaker_failures=4, cool_down_s=30, deadline_s=0.3, max_concurrency=1)
+            server,
+            Limits(backoff_s=0.001, breaker_failures=4, cool_down_s=30, deadline_s=0.3 * pace, max_concurrency=1),
         )
         start = time.monotonic()
         replies = ask(client, *[f"question {i}" for i in range(20)])
         assert all(reply.text is None for reply in replies) and len(server.requests) == 4
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 2 * pace
 
 
 def test_a_window_of_a_minute_never_holds_more_than_the_limit():
@@ -353,9 +348,7 @@ def test_the_client_keeps_to_requests_per_minute():
         now[0] += seconds
 
     with ApiServer() as server:
-        client = client_of(
-            server, Limits(requests_per_minute=2, deadline_s=5, max_concurrency=1), sleep=sleep, clock=lambda: now[0]
-        )
+        client = client_of(server, Limits(requests_per_minute=2, max_concurrency=1), sleep=sleep, clock=lambda: now[0])
         assert ask(client, "a", "b", "c", "d", "e") == [ChatReply("A")] * 5 and now[0] == 120
 
 
@@ -375,9 +368,10 @@ def test_results_keep_the_order_of_the_questions_whatever_comes_first():
         assert [reply.text for reply in replies] == [f"question {i}" for i in range(20)]
 
 
-def test_96_calls_take_hardly_longer_than_the_slowest_of_them(monkeypatch):
-    """A slow machine slows the calls too, so the bound is relative to the slowest single request; the best of eight
-    rounds counts."""
+@at_any_pace
+def test_96_calls_take_hardly_longer_than_the_slowest_of_them(monkeypatch, pace):
+    """A slow machine slows the calls too, so the bound is relative to the slowest single request; one round of four
+    has to keep it."""
     took: list[float] = []
     post = Connections.post
 
@@ -389,7 +383,7 @@ def test_96_calls_take_hardly_longer_than_the_slowest_of_them(monkeypatch):
 
     monkeypatch.setattr(Connections, "post", timed)
     program = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("api_server.py")), "0.5"],
+        [sys.executable, str(Path(__file__).with_name("api_server.py")), str(0.5 * pace)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -399,19 +393,21 @@ def test_96_calls_take_hardly_longer_than_the_slowest_of_them(monkeypatch):
         server.port = int(program.stdout.readline())
 
         async def run():
-            client, rounds = client_of(server, Limits()), []
-            for number in range(8):
+            client = client_of(server, Limits())
+            for number in range(4):
                 took.clear()
                 start = time.perf_counter()
                 replies = await asyncio.gather(*[complete(client, f"question {number} {i}") for i in range(96)])
                 assert replies == [ChatReply("A")] * 96
-                rounds.append((time.perf_counter() - start, max(took)))
+                total = time.perf_counter() - start
+                if total <= 1.2 * max(took) and total < 1.5 * pace:
+                    break
             await client.aclose()
-            return rounds
+            return total, max(took)
 
-        total, slowest = min(asyncio.run(run()))
+        total, slowest = asyncio.run(run())
         program.stdin.close()
-    assert total <= 1.2 * slowest and total < 0.5 * 3
+    assert total <= 1.2 * slowest and total < 1.5 * pace
 
 
 def test_equal_questions_under_way_are_asked_once():
@@ -470,7 +466,7 @@ def test_threads_and_processes_share_a_cache(tmp_path):
     for thread in threads:
         thread.start()
     for worker in [*threads, *processes]:
-        worker.join(60)
+        worker.join(5 * PATIENCE_S)
     assert [process.exitcode for process in processes] == [0, 0]
     assert all(cache.get(f"{i} {k}") == "x" for i in range(4) for k in range(100)) and cache.get("299") == "text 299"
 

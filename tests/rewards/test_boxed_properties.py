@@ -66,14 +66,14 @@ PIECES = (
 latex_like = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
 any_text = st.text(st.characters(codec=None), max_size=60) | latex_like
 fractions = st.fractions(max_denominator=10**6).filter(lambda f: abs(f) < 10**12)
-MAX_SECONDS = 2.0  # ten times what the slowest known input takes, for a busy machine
+MAX_SECONDS = 5.0  # of computing: 25 times what the slowest known input takes, for a busy machine
 
 
 def boxed(text: str) -> str:
     return rf"so \boxed{{{text}}}."
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(any_text, any_text)
 def test_any_text_gets_a_verdict_in_time(answer, truth):
     start = time.process_time()
@@ -86,20 +86,20 @@ def test_any_text_gets_a_verdict_in_time(answer, truth):
     reason.encode("utf-8")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(any_text)
 def test_a_text_equals_itself_if_it_says_anything(text):
     assert equivalent(text, text) is has_content(tokenize(text))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(any_text)
 def test_nothing_equals_a_number_and_the_next(text):
     """Whatever is written, it is at most one number."""
     assert not (equivalent(text, "7") and equivalent(text, "8"))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     any_text.filter(lambda text: "=" not in text and "is" not in text and ":" not in text and "∈" not in text),
     fractions,
@@ -172,7 +172,7 @@ def notations(value: Fraction) -> list[str]:
     return written
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(fractions)
 def test_a_rational_number_equals_itself_in_every_notation(value):
     for written in notations(value):
@@ -180,7 +180,7 @@ def test_a_rational_number_equals_itself_in_every_notation(value):
         assert equivalent(str(value), written), written
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(fractions, fractions.filter(bool))
 def test_a_rational_number_never_equals_another(value, difference):
     for written in notations(value):
@@ -188,14 +188,14 @@ def test_a_rational_number_never_equals_another(value, difference):
             assert equivalent(written, str(other)) is (other == value), (written, other)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(fractions.filter(lambda f: decimal_of(f) is None), st.integers(1, 30))
 def test_a_rounded_decimal_is_not_the_fraction(value, digits):
     rounded = decimal_of(Fraction(round(value * 10**digits), 10**digits))
     assert not equivalent(rounded, str(value))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(-20, 20), min_size=2, max_size=5), st.randoms(use_true_random=False))
 def test_lists_have_no_order_and_tuples_have(numbers, random):
     shuffled = random.sample(numbers, len(numbers))
@@ -207,7 +207,7 @@ def test_lists_have_no_order_and_tuples_have(numbers, random):
     assert not equivalent(f"({listed})", listed)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(-9, 9), min_size=2, max_size=4), st.lists(st.integers(-9, 9), min_size=2, max_size=4))
 def test_a_product_of_polynomials_equals_its_expansion(p, q):
     def written(coefficients):
@@ -222,7 +222,7 @@ def test_a_product_of_polynomials_equals_its_expansion(p, q):
     assert not equivalent(f"({written(p)})({written(q)})", written(product))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(2, 400), st.integers(2, 400))
 def test_square_roots(a, b):
     assert equivalent(rf"\sqrt{{{a * a * b}}}", rf"{a}\sqrt{{{b}}}")

@@ -384,7 +384,7 @@ FACTS_KEY = "OPENAI_API_KEY_FACTSCORE"
 def served(base, server, *more):
     """The options of a run whose decomposer is this server."""
     return options(
-        base, "decomposer=api", "decomposer_model=m", f"decomposer_base_url={server.url}", "api_deadline_s=5", *more
+        base, "decomposer=api", "decomposer_model=m", f"decomposer_base_url={server.url}", "api_deadline_s=60", *more
     )
 
 

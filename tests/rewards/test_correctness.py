@@ -5,9 +5,11 @@ import inspect
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from api_server import ApiServer, fails, hangs, replies_with, says
+from asking import FAST, at_any_pace
 from making import make_answers, real_data
 
 from grpo.errors import SERVICE, UserError
@@ -291,11 +293,11 @@ def test_offline_the_presets_pay_the_same_values():
 
 @pytest.mark.parametrize("piece", ["a ", "1,", ", ", "Paris ", "or ", "-\n", "'", "1,234"])
 def test_the_rules_take_linear_time(piece):
-    start = time.perf_counter()
+    start = time.process_time()
     for answer in (piece * 100_000, piece * (1000 // len(piece))):
         asyncio.run(knowrl(OfflineJudge())(block(answer), ROW))
         asyncio.run(knowrl_v1(OfflineJudge())(block(answer), ROW))
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 10
 
 
 def test_the_configuration_chooses_the_judge():
@@ -305,10 +307,7 @@ def test_the_configuration_chooses_the_judge():
 # --- with a real client --------------------------------------------------------------------------------------------
 
 
-QUICK = Limits(backoff_s=0.001, max_backoff_s=0.002, deadline_s=2.0)
-
-
-def model_judge(server: ApiServer, monkeypatch, limits: Limits = QUICK) -> ModelJudge:
+def model_judge(server: ApiServer, monkeypatch, limits: Limits = FAST) -> ModelJudge:
     monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "canary-key")
     return ModelJudge(ApiClient(Endpoint("judge", server.url, "OPENAI_API_KEY_JUDGE", "m"), limits))
 
@@ -326,7 +325,7 @@ def run_in_scorer(judge: ModelJudge, make, completions: Sequence[str]) -> list[S
 
 
 def test_an_outage_pays_nothing_to_anybody_where_the_original_paid_more_than_for_a_wrong_answer(monkeypatch):
-    with ApiServer(default=fails(503)) as server:
+    with ApiServer(default=fails(503, retry_after="3600")) as server:
         scores = run_in_scorer(
             model_judge(server, monkeypatch), knowrl_v2, [block("Paris"), block("London"), "no answer"]
         )
@@ -356,15 +355,16 @@ def test_grades_belong_to_their_completions_where_the_original_took_them_as_they
         assert [score.value for score in scores] == [2.0, -1.0, 1.0] * 4
 
 
-def test_judge_calls_run_together_where_the_original_made_one_after_the_other(monkeypatch):
-    with ApiServer(default=says("A", after_s=0.3)) as server:
+@at_any_pace
+def test_judge_calls_run_together_where_the_original_made_one_after_the_other(monkeypatch, pace):
+    with ApiServer(default=says("A", after_s=0.3 * pace)) as server:
         start = time.perf_counter()
         run_in_scorer(model_judge(server, monkeypatch), knowrl_v2, [block(f"Paris {i}") for i in range(24)])
-        assert time.perf_counter() - start < 24 * 0.3 / 4
+        assert time.perf_counter() - start < 24 * 0.3 * pace / 4
 
 
 def test_a_judge_that_hangs_ends_as_unscorable_by_the_deadline(monkeypatch):
     with ApiServer(default=hangs) as server:
-        judge = model_judge(server, monkeypatch, Limits(backoff_s=0.001, deadline_s=0.4))
+        judge = model_judge(server, monkeypatch, replace(FAST, deadline_s=0.4))
         (score,) = run_in_scorer(judge, knowrl, [block("Paris")])
         assert score.value is None and "no answer within" in score.reason

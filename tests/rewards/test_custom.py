@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from asking import at_any_pace
 from making import make_answers, of_each
 
 from grpo.errors import UserError
@@ -207,9 +208,10 @@ def test_functions_for_several_tasks_leave_out_the_prompts_of_the_others():
     assert of_each(graded(rewards[0], some, columns={"task": "math"}), "reward") == [None, 3.0]
 
 
-def test_coroutines_wait_together():
+@at_any_pace
+def test_coroutines_wait_together(pace):
     async def slow(prompts, completions, **kwargs):
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2 * pace)
         return [1.0 if completion else 0.0 for completion in completions]
 
     class Slow:
@@ -220,7 +222,7 @@ def test_coroutines_wait_together():
     groups, started = [make_answers({}, "a", "") for _ in range(40)], time.perf_counter()
     scorer.grade(groups)
     scorer.close()
-    assert time.perf_counter() - started < 2  # 80 calls of 0.2 s
+    assert time.perf_counter() - started < 2 * pace  # 80 calls of 0.2 s
     assert all(of_each(group, "reward") == [2.0, 0.0] for group in groups)
     assert Reward("m:a", function=slow)(["p", "p"], ["a", ""]) == [1.0, 0.0]
 
@@ -264,6 +266,51 @@ def test_the_state_says_how_far_the_run_is():
     assert of_each(group, "reward") == [0.5, 1.0]
 
 
+def test_a_function_logs_columns_and_numbers():
+    """What cannot be written as JSON is written as text."""
+
+    def f(completions, log_extra, log_metric, **columns):
+        log_extra("length", np.array([len(text) for text in completions]))
+        log_extra("note", [float("nan"), "\ud800"])
+        log_extra("facts", torch.tensor([0.5, 1.5]))
+        for text in completions:
+            log_metric("math/length", len(text))
+        return [1.0] * len(completions)
+
+    scorer, columns = Scorer([Reward("m:f", function=f)]), {"log_extra": "a column of this name is left out"}
+    groups = [make_answers(columns, *texts) for texts in (("a", "b"), ("cccc", "dddd"))]
+    scorer.grade(groups)
+    metrics = scorer.metrics()
+    scorer.close()
+    details = [completion.scores["m:f"].details for completion in groups[1].completions]
+    assert details == [
+        {"extra": {"length": 4, "note": "nan", "facts": 0.5}},
+        {"extra": {"length": 4, "note": "?", "facts": 1.5}},
+    ]
+    assert metrics["log/math/length"] == 2.5 and "log/math/length" not in scorer.metrics()
+    assert Reward("m:f", function=f)(["p", "p"], ["a", "b"]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        lambda log_extra, log_metric: log_extra("x", [1]),
+        lambda log_extra, log_metric: log_extra("x", "ab"),
+        lambda log_extra, log_metric: log_extra("x", None),
+        lambda log_extra, log_metric: log_metric("x", "much"),
+        lambda log_extra, log_metric: log_metric("x", None),
+    ],
+)
+def test_what_cannot_be_logged_is_told_with_its_place(log):
+    def f(completions, log_extra, log_metric, **columns):
+        log(log_extra, log_metric)
+        return [1.0] * len(completions)
+
+    with pytest.raises(UserError, match="the reward mine:f failed") as error:
+        rewards_of(f)
+    assert f"{__file__}:" in error.value.why
+
+
 # --- faults -------------------------------------------------------------------------------------------------------
 
 
@@ -298,13 +345,14 @@ def test_what_a_function_raises_is_told_with_file_and_line(function, why):
 
 
 @pytest.mark.parametrize("kind", ["plain", "async", "deaf"])
-def test_past_its_deadline_a_group_is_unscorable_and_the_next_one_is_not(kind):
+@at_any_pace
+def test_past_its_deadline_a_group_is_unscorable_and_the_next_one_is_not(kind, pace):
     """Also where more calls hang than there are slots."""
     free = threading.Event()
 
     def plain(completions, hang, **columns):
         if hang[0]:
-            free.wait(20)
+            free.wait(60)
         return [1.0] * len(completions)
 
     async def waits(completions, hang, **columns):
@@ -316,7 +364,7 @@ def test_past_its_deadline_a_group_is_unscorable_and_the_next_one_is_not(kind):
                     raise
         return [1.0] * len(completions)
 
-    reward = Reward("m:f", function=plain if kind == "plain" else waits, timeout_s=0.2)
+    reward = Reward("m:f", function=plain if kind == "plain" else waits, timeout_s=0.2 * pace)
     scorer, groups = Scorer([reward]), [make_answers({"hang": i < 6}, "a", "b") for i in range(8)]
     scorer.grade(groups)
     metrics = scorer.metrics()
@@ -324,8 +372,8 @@ def test_past_its_deadline_a_group_is_unscorable_and_the_next_one_is_not(kind):
     free.set()
     assert [of_each(group, "reward")[0] for group in groups] == [None] * 6 + [1.0] * 2
     reason = groups[0].completions[1].scores["m:f"].reason
-    assert reason == "no answer within 0.2 s (reward_timeout_s)"
-    assert 1.1 < metrics["rewards/m:f/time"] < 10 and scorer.metrics()["rewards/m:f/time"] == 0
+    assert reason == f"no answer within {0.2 * pace:g} s (reward_timeout_s)"
+    assert 1.1 * pace < metrics["rewards/m:f/time"] < 10 * pace and scorer.metrics()["rewards/m:f/time"] == 0
 
 
 def test_a_function_may_raise_a_timeout_of_its_own():

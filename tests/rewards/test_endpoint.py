@@ -3,10 +3,11 @@
 import asyncio
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from api_server import ApiServer, fails, sends
-from asking import FAST, KEY, KEY_NAME, ask, check, client_of
+from asking import FAST, KEY, KEY_NAME, ask, at_any_pace, check, client_of
 
 from grpo.errors import CONFIG, PREFLIGHT, UserError
 from rewards.api.client import ApiClient, decomposer_client, judge_client
@@ -69,13 +70,14 @@ def test_only_the_endpoints_own_key_and_plain_headers_are_sent(monkeypatch):
     assert "canary" not in str(headers) and not {name for name in headers if name.startswith("openai")}
 
 
-def test_a_key_that_the_server_repeats_does_not_reach_messages_logs_or_reasons(caplog):
+@at_any_pace
+def test_a_key_that_the_server_repeats_does_not_reach_messages_logs_or_reasons(caplog, pace):
     caplog.set_level("DEBUG")
     echo = f"Incorrect API key provided: {KEY} (sk-ab12****wxyz)"
     with ApiServer(fails(401, message=echo)) as server, pytest.raises(UserError) as caught:
         ask(client_of(server), "question")
     with ApiServer(default=sends(json.dumps({"error": {"message": echo}}).encode())) as server:
-        (reply,) = ask(client_of(server), "question")
+        (reply,) = ask(client_of(server, replace(FAST, deadline_s=0.5 * pace)), "question")
     with ApiServer(default=fails(400, message=echo)) as server:
         (bad_request,) = ask(client_of(server), "question")
     for text in (str(caught.value), reply.reason, bad_request.reason):
@@ -283,3 +285,12 @@ def test_a_judge_without_a_model_or_with_odd_prices_is_an_error_of_the_configura
         with pytest.raises(UserError) as caught:
             judge_endpoint(OPTIONS | change)
         assert caught.value.exit_code == CONFIG
+
+
+def test_an_endpoint_names_all_that_is_wrong_with_it(monkeypatch):
+    monkeypatch.delenv("MY_KEY", raising=False)
+    with pytest.raises(UserError) as caught:
+        Endpoint("judge", "ftp://host", "my-key", "", (1.0,))
+    said = str(caught.value)
+    assert all(word in said for word in ("judge_base_url", "judge_api_key_env", "no model", "judge_prices"))
+    assert caught.value.exit_code == CONFIG and "my-key" not in said

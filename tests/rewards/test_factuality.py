@@ -12,7 +12,7 @@ import pytest
 
 from grpo.errors import UserError
 from knowledge.build import SkipLog, build
-from knowledge.facts.claims import Claims, by_model, by_rules
+from knowledge.facts.claims import Claim, Claims, by_model, by_rules
 from knowledge.facts.lexical import LexicalVerifier
 from knowledge.facts.verdict import CachedVerifier, Verdict
 from knowledge.store.base import KnowledgeBase
@@ -290,7 +290,7 @@ def test_with_a_verdict_cache(make, tmp_path):
 
 async def _hostile(text: str, question: str, subject: str) -> Claims:
     """A decomposer that hands the text on as facts, whole."""
-    return Claims((text, GOOD), "")
+    return Claims((Claim(text), Claim(GOOD)), "")
 
 
 @pytest.mark.parametrize(

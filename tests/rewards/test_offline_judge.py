@@ -31,7 +31,7 @@ OFFLINE = [  # question, answer, truths, outcome
     ("When?", "1998", ["1999"], "wrong"),
     ("When?", "In 1998.", ["1998"], "correct"),
     ("How many seasons are there?", "3", ["three seasons"], "correct"),
-    ("How many?", "12,000 people", ["12000"], "correct"),
+    ("How many people?", "12,000 people", ["12000"], "correct"),
     ("?", "4.5", ["4.50"], "wrong"),
     ("When?", "1990 1991 1992", ["1991"], "wrong"),
     ("Netflix or Hulu?", "Netflix", ["Hulu"], "wrong"),

@@ -4,18 +4,20 @@ import pytest
 from making import make_completion
 
 from grpo.schema import Group, Prompt, Score
-from rewards.knowrl.outcome import finish_karl, finish_tiar, with_threshold
+from rewards.knowrl.outcome import finish_karl, finish_tiar, value_confidence, with_threshold
 from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 
 OPTIONS = {"judge": "offline", "abstention_threshold": 0.75, "tiar_lambda": 0.5}
 PROMPT = Prompt(0, "prompt", (5,), {"question": "What is the capital of France?", "answer": "Paris"})
 ANSWERS = {"correct": "Paris", "refused": "I don't know", "wrong": "London"}
+NO_CONFIDENCE = ("", "<confidence>80</confidence>", "<confidence>very sure</confidence>", "0.9")
+WITHOUT_CONFIDENCE = {"correct": 0, "refused": -1, "wrong": -1}
 
 
-def graded(name, outcomes):
+def graded(name, outcomes, after=""):
     """The completions of a group with these outcomes, as the scorer leaves them."""
-    texts = [f"<think>Hm.</think><answer>{ANSWERS[outcome]}</answer>" for outcome in outcomes]
+    texts = [f"<think>Hm.</think><answer>{ANSWERS[outcome]}</answer>{after}" for outcome in outcomes]
     group = Group(PROMPT, [make_completion([1, 2], text=text) for text in texts])
     scorer = Scorer(build_rewards([name], OPTIONS))
     scorer.grade([group])
@@ -51,6 +53,40 @@ def test_knowrl_is_two_thirds():
     assert with_threshold(2 / 3).wrong == pytest.approx(-2)
 
 
+@pytest.mark.parametrize(
+    ("outcome", "stated", "value"),
+    [
+        ("correct", "<confidence>1</confidence>", 1),
+        ("correct", "<confidence>80 %</confidence>", 1 - 0.2**2),
+        ("correct", "<confidence>0</confidence>", 0),
+        ("wrong", "<confidence>0</confidence>", 0),
+        ("wrong", "<confidence>0.8</confidence>", -(0.8**2)),
+        ("wrong", "<confidence>1</confidence>", -1),
+        ("refused", "<confidence>0.1</confidence>", -(0.1**2)),
+        ("refused", "<confidence>0</confidence>", 0),
+        *[(outcome, text, value) for text in NO_CONFIDENCE for outcome, value in WITHOUT_CONFIDENCE.items()],
+    ],
+)
+def test_truth_table_of_a_stated_confidence(outcome, stated, value):
+    """Without a confidence, an answer is worth what the wrong one would have earned it: 0 if right, else -1."""
+    completion = graded("rlcr", [outcome], stated)[0]
+    assert completion.reward == pytest.approx(value) and completion.scores["rlcr"].outcome == outcome
+    assert ("states no confidence" in completion.scores["rlcr"].reason) is (stated in NO_CONFIDENCE)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 0.5, 0.9, 1.0])
+def test_the_best_confidence_to_state_is_the_probability_of_being_right(p):
+    """It earns p squared on average, and so never less than the best refusal."""
+    right, wrong = Score(None, outcome="correct"), Score(None, outcome="wrong")
+
+    def expected(confidence):
+        text = f"<confidence>{confidence:.1f}</confidence>"
+        return p * value_confidence(right, text).value + (1 - p) * value_confidence(wrong, text).value
+
+    assert max(range(11), key=lambda tenths: expected(tenths / 10)) == round(10 * p)
+    assert expected(p) == pytest.approx(p**2)
+
+
 def test_karl_pays_a_refusal_only_where_nobody_is_right():
     assert [c.reward for c in graded("karl", ["refused", "wrong", "refused"])] == [1, -1, 1]
     assert [c.reward for c in graded("karl", ["refused", "correct", "refused"])] == [-1, 1, -1]
@@ -69,4 +105,4 @@ def test_a_group_that_only_declines_has_no_bonus():
 
 def test_an_unscorable_answer_stays_unscorable():
     scores = [Score(None, "the judge is down"), Score(0.0, outcome="refused")]
-    assert finish_karl(scores)[0] == finish_tiar(scores, 1.0)[0] == scores[0]
+    assert finish_karl(scores)[0] == finish_tiar(scores, 1.0)[0] == value_confidence(scores[0], "") == scores[0]

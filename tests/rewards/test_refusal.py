@@ -226,4 +226,4 @@ def test_time_is_linear_in_the_text(piece):
     matches_knowrl_v1(piece * (400_000 // len(piece)))
     is_refusal(piece * (400_000 // len(piece)))
     is_refusal(piece * (1000 // len(piece)))
-    assert time.process_time() - start < 3
+    assert time.process_time() - start < 10

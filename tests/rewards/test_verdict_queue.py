@@ -19,9 +19,9 @@ def test_a_verifier_that_fails_is_heard_of_and_the_next_call_works():
 
     queue = VerdictQueue(Fails())
     with pytest.raises(RuntimeError, match="out of memory"):
-        queue.submit([("a fact", [])]).result(5)
+        queue.submit([("a fact", [])]).result(60)
     queue.verifier.broken = False
-    assert queue.submit([("a fact", [])]).result(5)[0].label == "unknown"
+    assert queue.submit([("a fact", [])]).result(60)[0].label == "unknown"
     queue.close()
 
 
@@ -33,16 +33,16 @@ def test_a_cancelled_completion_disturbs_no_other():
 
         def verify(self, questions):
             started.set()
-            go.wait(5)
+            go.wait(60)
             return [Verdict("unknown", None, 0.0, 0.0, fact) for fact, _ in questions]
 
     queue = VerdictQueue(Waits())
     first = queue.submit([("a", [])])
-    started.wait(5)
+    started.wait(60)
     cancelled, last = queue.submit([("b", [])]), queue.submit([("c", []), ("d", [])])
     assert cancelled.cancel()
     go.set()
-    assert [verdict.reason for verdict in first.result(5) + last.result(5)] == ["a", "c", "d"]
+    assert [verdict.reason for verdict in first.result(60) + last.result(60)] == ["a", "c", "d"]
     queue.close()
 
 
@@ -55,14 +55,14 @@ def test_facts_that_gathered_are_verified_in_one_call_and_each_completion_gets_i
         def verify(self, questions):
             calls.append([fact for fact, _ in questions])
             started.set()
-            go.wait(5)
+            go.wait(60)
             return [Verdict("unknown", None, 0.0, 0.0, fact) for fact, _ in questions]
 
     queue = VerdictQueue(Waits())
     waiting = [queue.submit([("a", [])])]
-    started.wait(5)
+    started.wait(60)
     waiting += [queue.submit([(fact, []) for fact in facts]) for facts in ("b", "cd", "", "efg")]
     go.set()
-    found = ["".join(verdict.reason for verdict in future.result(5)) for future in waiting]
+    found = ["".join(verdict.reason for verdict in future.result(60)) for future in waiting]
     assert found == ["a", "b", "cd", "", "efg"] and calls == [["a"], list("bcdefg")]
     queue.close()

@@ -31,7 +31,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Part:
+class QuestionSet:
     """The held-out questions, or those of one value of eval_group_field."""
 
     name: str
@@ -39,7 +39,7 @@ class Part:
     measures: list[Measure]
 
 
-def compare(records: Sequence[Record]) -> tuple[list[str], list[Part]]:
+def before_and_after(records: Sequence[Record]) -> tuple[list[str], list[QuestionSet]]:
     """Return the column headers (before and after, for each run), and the parts with their measures."""
     headers, columns = [], []
     for record in records:
@@ -50,14 +50,14 @@ def compare(records: Sequence[Record]) -> tuple[list[str], list[Part]]:
     return headers, [_part(name, [column.get(name, {}) for column in columns]) for name in names]
 
 
-def _part(name: str, summaries: Sequence[Metrics]) -> Part:
+def _part(name: str, summaries: Sequence[Metrics]) -> QuestionSet:
     measures = []
     for measure in SHOWN_OF_PART if name else SHOWN:
         values = [_with_interval(summary, measure) for summary in summaries]
         if any(values):
             measures.append(Measure(measure, measure not in DECIMALS, values))
     num_questions = max((summary.get("num_questions", 0) for summary in summaries), default=0)
-    return Part(name or "all held-out questions", int(num_questions), measures)
+    return QuestionSet(name or "all held-out questions", int(num_questions), measures)
 
 
 def _with_interval(summary: Metrics, name: str) -> Value | None:

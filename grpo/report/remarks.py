@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from grpo.run.health import Watch
+from grpo.run.health import Diagnosis
 from grpo.run.record import Record
 from grpo.run.rules import TREND, History, advice, meaning
 
@@ -26,15 +26,15 @@ def explain(record: Record) -> list[Remark]:
     """Return what is to be said about a run: how it ended, what its rules recognise, and how it learned."""
     remarks = _ending(record)
     prompt = next((answer.prompt for step in record.answer_steps()[:1] for answer in record.answers(step)), "")
-    watch = Watch(History(config=record.config, prompt=prompt))
+    diagnosis = Diagnosis(History(config=record.config, prompt=prompt))
     for metrics in record.steps:
-        watch.check(metrics["step"], metrics)
+        diagnosis.check(metrics["step"], metrics)
     if record.state.get("status") == "done":
-        watch.end()
-    for found in watch.symptoms:
-        passed = "" if watch.holds(found) else " (this passed)"
+        diagnosis.end()
+    for found in diagnosis.symptoms:
+        passed = "" if diagnosis.holds(found) else " (this passed)"
         remarks.append(Remark(f"Step {found.step}: {found.text}{passed}.", meaning(found.rule), advice(found.rule)))
-    return (remarks or [_all_is_well(record)]) + _learned(watch.history)
+    return (remarks or [_all_is_well(record)]) + _learned(diagnosis.history)
 
 
 def _ending(record: Record) -> list[Remark]:

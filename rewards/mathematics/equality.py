@@ -30,11 +30,11 @@ Member = tuple[frozenset[str], Value]  # what it counts, how many
 def same(answer: Value, truth: Value, algebra: Algebra) -> bool:
     """Whether the answer is the truth. Symmetric but where only the answer may say more: x + y = 5 and 3 + 2 = 5 answer
     5, and 5 answers neither; 664 answers 664_7, and 664_7 does not answer 664."""
-    return _Comparison(algebra).same(answer, truth)
+    return _Equality(algebra).same(answer, truth)
 
 
-class _Comparison:
-    """The comparison of shapes within one algebra."""
+class _Equality:
+    """Decides within one algebra whether two shapes are the same."""
 
     def __init__(self, algebra: Algebra) -> None:
         self.algebra = algebra

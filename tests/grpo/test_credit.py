@@ -1,0 +1,394 @@
+"""Credit to the sentence: from verdicts over facts and sentences to tokens, with real tokenizers and a real base."""
+
+import json
+import random
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from making import make_completion, make_tokenizer, whole
+from test_train import adapter, run
+
+import grpo.rollout
+from grpo.config.load import load_config
+from grpo.credit import judged_sentences
+from grpo.errors import UserError
+from grpo.packing import pack_batch, split_into_micro_batches
+from grpo.rollout import Rollout
+from grpo.run.log import completion_record
+from grpo.run.metrics import credit_metrics
+from grpo.schema import Group, Prompt, Score, Sentence
+from knowledge.build import SkipLog, build
+from knowledge.store.source import Source
+from rewards.registry import build_rewards
+from rewards.scorer import Scorer
+
+ROW = {"question": "Where was Mira Tolan born?", "answer": "Velda", "title": "Mira Tolan"}
+TRUE, FALSE, OPEN = "She was born in Velda.", "She worked as a baker.", "She met many friends."
+TEXTS = [
+    'Mira Tolan (b. 3.5.1962, St. James St.) earned 1.5 million. "She is old." 她出生于维尔达。',
+    "她是面包师🙂。你好世界 naïve",
+    "<think> </think> <answer> I don't know It is so. Jon Orn was born in Orun. She worked as a baker!",
+]
+
+
+def bpe(folder, vocab_size=400):
+    """Byte-level: a character of Chinese or an emoji is often several tokens."""
+    return make_tokenizer(TEXTS, folder, vocab_size)
+
+
+def words(folder):
+    """Pieces with a mark for the space, and single bytes for what they lack, as Llama's and Mistral's have it."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = sorted(
+        {piece for text in TEXTS for word in text.split() if word.isascii() for piece in ("▁" + word, *word)}
+    )
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    vocabulary = {piece: i for i, piece in enumerate(["<unk>", "</s>", *bytes_, "▁", *pieces])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
+
+
+@pytest.fixture(scope="module", params=[bpe, words], ids=["bpe", "pieces"])
+def tokenizer(request, tmp_path_factory):
+    return request.param(tmp_path_factory.mktemp("tokenizer"))
+
+
+def text_of(tokenizer):
+    """What Policy.text_of does."""
+    return lambda ids: tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def answer(tokenizer, text, facts=(), ends=True):
+    """A completion of this text. facts: pairs (verdict, sentences of it)."""
+    ids = tokenizer.encode(text, add_special_tokens=False) + [tokenizer.eos_token_id] * ends
+    completion = make_completion(ids, text=tokenizer.decode(ids, skip_special_tokens=True))
+    assert completion.text == text
+    found = [
+        {"verdict": verdict, "sentences": [[text.index(said), text.index(said) + len(said)] for said in sentences]}
+        for verdict, *sentences in facts
+    ]
+    completion.scores = {"factuality": Score(0.5, facts=found)}
+    return completion
+
+
+def slow_owners(tokenizer, ids, text):
+    """The character that each token begins or goes on with, by counting bytes; None for the end token.
+
+    White space stands for the character after it.
+    """
+    is_marked = "▁" in tokenizer.get_vocab()
+    letters = [place for place, letter in enumerate(text) for _ in letter.encode()] + [len(text)]
+    owners, done = [], -1 if is_marked else 0  # the mark before the first word is no space
+    for token in ids:
+        piece = tokenizer.convert_ids_to_tokens(token)
+        place = letters[min(max(done, 0), len(letters) - 1)]
+        while place < len(text) and text[place].isspace():
+            place += 1
+        owners.append(None if token == tokenizer.eos_token_id else place)
+        if piece.startswith("<0x"):
+            done += 1
+        else:
+            done += len(piece.replace("▁", " ").encode()) if is_marked else len(piece)
+    return owners
+
+
+SENTENCES = [
+    "She was born in Velda.",
+    "Mira Tolan (b. 3.5.1962, St. James St.) earned 1.5 million.",
+    '"She is old!"',
+    "她出生于维尔达。",
+    "她是面包师🙂。",
+    "🙂👩‍🚀",
+    "naïve Ż",
+    "A.",
+]
+
+
+def mixed_text(rng):
+    """Some sentences with different white space between them, or none; and where they are."""
+    text, spans = rng.choice(["", "<think>", "<think>\n"]), []
+    for sentence in rng.choices(SENTENCES, k=rng.randint(1, 6)):
+        text += rng.choice(["", " ", "\n\n", "  "]) if spans else ""
+        spans.append((len(text), len(text) + len(sentence)))
+        text += sentence
+    return text + rng.choice(["", "</think> <answer>Velda</answer>", "\n"]), spans
+
+
+def chunks(rng, text):
+    """The text cut anywhere, as a sampled completion need not have the tokens that its text would be encoded to."""
+    places = sorted(rng.sample(range(len(text)), min(5, len(text) - 1)))
+    return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_token_belongs_to_the_sentence_in_which_it_begins(tokenizer, seed):
+    """Held against a count of bytes; whole texts, cut ones, and ones that end in the middle of a character."""
+    rng = random.Random(seed)
+    text, spans = mixed_text(rng)
+    is_bpe = "▁" not in tokenizer.get_vocab()
+    parts = chunks(rng, text) if is_bpe else [text]
+    ids = [token for part in parts for token in tokenizer.encode(part, add_special_tokens=False)]
+    ids = ids[: rng.randint(1, len(ids))] if seed % 2 else [*ids, tokenizer.eos_token_id]
+    completion = make_completion(ids, text=text_of(tokenizer)(ids))
+    spans = [(start, end) for start, end in spans if end <= len(completion.text.rstrip("\ufffd"))]
+    verdicts = {span: rng.choice(["supported", "refuted"]) for span in spans}
+    facts = [{"verdict": verdict, "sentences": [list(span)]} for span, verdict in verdicts.items()]
+    completion.scores = {"factuality": Score(0.5, facts=facts)}
+    found = judged_sentences(completion, text_of(tokenizer))
+    owners = slow_owners(tokenizer, ids, completion.text)
+    assert len(found) == len(spans)
+    for sentence, (start, end) in zip(found, spans, strict=True):
+        wanted = [t for t, owner in enumerate(owners) if owner is not None and start <= owner < end]
+        assert list(range(sentence.start, sentence.end)) == wanted
+        assert sentence.text == completion.text[start:end] and sentence.is_true == (verdicts[start, end] == "supported")
+
+
+def test_verdicts_and_what_has_none(tokenizer):
+    """A refuted fact makes its sentence false, whatever else it states; unknown facts decide nothing; a fact that was
+    stated twice is judged twice, and one that was stated nowhere is not judged."""
+    text = f"{TRUE} {FALSE} {OPEN} She sang. She sang."
+    completion = answer(
+        tokenizer,
+        text,
+        [
+            ("supported", TRUE),
+            ("supported", FALSE),
+            ("refuted", FALSE),
+            ("unknown", OPEN),
+            ("unknown", TRUE),
+            ("refuted",),
+        ],
+    )
+    places = [[start, start + 9] for start in (text.index("She sang"), text.rindex("She sang"))]
+    completion.scores["factuality"].facts.append({"verdict": "supported", "sentences": places})
+    found = [(sentence.text, sentence.is_true) for sentence in judged_sentences(completion, text_of(tokenizer))]
+    assert found == [(TRUE, True), (FALSE, False), ("She sang.", True), ("She sang.", True)]
+
+
+def test_no_sentence_where_nothing_was_checked_or_the_text_is_another(tokenizer):
+    completion = answer(tokenizer, TRUE, [("supported", TRUE)])
+    assert judged_sentences(completion, text_of(tokenizer))
+    assert judged_sentences(completion, lambda ids: "another " + text_of(tokenizer)(ids)) == []
+    scores = completion.scores["factuality"]
+    for none in (
+        {},
+        {"exact": Score(1.0)},
+        {"factuality": Score(None, "no facts from the model")},
+        {"combined": scores},
+    ):
+        completion.scores = none
+        assert judged_sentences(completion, text_of(tokenizer)) == []
+
+
+@pytest.mark.parametrize("advantage", [0.7, -0.7, 0.0, None])
+def test_the_advantages_of_tokens(advantage):
+    completion = make_completion(range(7), advantage=advantage)
+    assert completion.token_advantages == [advantage] * 7
+    completion.advantage = advantage = advantage or 0.0
+    completion.sentences = [Sentence("", 1, 3, True), Sentence("", 3, 4, False), Sentence("", 5, 5, False)]
+    size = abs(advantage)
+    assert completion.token_advantages == [advantage, size, size, -size, advantage, advantage, advantage]
+
+
+def test_an_advantage_that_is_not_a_number_stays_none():
+    """Then the step is skipped, as it is without sentences."""
+    completion = make_completion([1, 2], advantage=float("nan"), sentences=[Sentence("", 0, 2, False)])
+    assert all(value != value for value in completion.token_advantages)
+
+
+@pytest.fixture
+def base(tmp_path):
+    articles = tmp_path / "articles.jsonl"
+    row = {"title": "Mira Tolan", "text": "Mira Tolan was born in Velda. Mira Tolan worked as a weaver."}
+    articles.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    build(Source(articles), tmp_path / "kb.db", SkipLog(articles, strict=True))
+    return tmp_path / "kb.db"
+
+
+KEYS = ["model_name_or_path=x", "dataset_id_or_path=x", "output_dir=x", "decomposer=rules", "verifier=lexical"]
+KEYS += ["judge=offline", "credit=sentence", "num_generations=4", "per_device_train_batch_size=4"]
+
+
+def graded(base, tokenizer, texts, *keys):
+    """A group of completions of these texts, with the advantages that a rollout gives them; and its configuration."""
+    rewards = "reward_funcs=[correctness, factuality]", "reward_weights=[1, 0]"
+    config, _ = load_config(None, [*KEYS, *rewards, f"knowledge_base={base}", *keys])
+    ids = [tokenizer.encode(text, add_special_tokens=False) + [tokenizer.eos_token_id] for text in texts]
+    completions = [make_completion(row, text=text_of(tokenizer)(row), loss_weight=0.25) for row in ids]
+    group = Group(Prompt(0, "prompt", (5,), ROW), completions)
+    rollout = object.__new__(Rollout)
+    rollout.config, rollout.policy = config, SimpleNamespace(text_of=text_of(tokenizer))
+    rollout.run = SimpleNamespace(ranks=SimpleNamespace(gather=lambda mine: [mine]))
+    rollout.scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
+    rollout.groups, rollout.batch_std = [group], None
+    for index in range(len(completions)):
+        rollout.scorer.submit(group, index)
+    rollout._grade([group])
+    rollout.scorer.close()
+    return group
+
+
+def block(*sentences, answer):
+    return f"<think>\n{' '.join(sentences)}\n</think>\n<answer>{answer}</answer>"
+
+
+RIGHT, WRONG = block(TRUE, FALSE, OPEN, answer="Velda"), block(FALSE, TRUE, OPEN, answer="Orun")
+REFUSED, BARE = block(FALSE, answer="I don't know"), "Mira Tolan was born in Velda."
+
+
+def advantage_of(completion, tokenizer, part):
+    """The advantages of the tokens of a part of the text."""
+    text, start = "", completion.text.index(part)
+    found = set()
+    for place, advantage in enumerate(completion.token_advantages):
+        before, text = text, text_of(tokenizer)(completion.ids[: place + 1])
+        if start < len(text) and len(before) < start + len(part):
+            found.add(round(advantage, 6))
+    return found
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [],
+        ["scale_rewards=batch"],
+        ["scale_rewards=none"],
+        ["multi_objective_aggregation=normalize_then_sum"],
+        ["multi_objective_aggregation=normalize_then_sum", "reward_weights=[1, 0.5]"],
+        ["reward_funcs=[binary_rar, correctness]", "reward_weights=[0, 1]"],
+    ],
+    ids=str,
+)
+def test_a_false_step_of_a_right_answer_and_a_true_step_of_a_wrong_one_are_told_apart(base, tokenizer, keys):
+    group = graded(base, tokenizer, [RIGHT, WRONG, REFUSED, BARE], *keys)
+    right, wrong, refused, bare = group.completions
+    assert right.advantage > 0 > wrong.advantage and bare.advantage < 0
+    sizes = {completion.text: round(abs(completion.advantage), 6) for completion in group.completions}
+    assert advantage_of(right, tokenizer, TRUE) == {sizes[RIGHT]}
+    assert advantage_of(right, tokenizer, FALSE) == {-sizes[RIGHT]}
+    assert advantage_of(wrong, tokenizer, TRUE) == {sizes[WRONG]}
+    assert advantage_of(wrong, tokenizer, FALSE) == {-sizes[WRONG]}
+    assert advantage_of(refused, tokenizer, FALSE) == {-sizes[REFUSED]}
+    for completion in (right, wrong):  # what no verdict is about has the advantage of the answer
+        for part in ("<think>", OPEN, "</think>", "<answer>"):
+            assert advantage_of(completion, tokenizer, part) == {round(completion.advantage, 6)}, part
+        assert completion.token_advantages[-1] == completion.advantage  # the end token
+    assert [sentence.text for sentence in bare.sentences] == [BARE]  # without a think block, all of the text is checked
+    assert bare.token_advantages[:-1] == [-bare.advantage] * (len(bare.ids) - 1)
+
+
+def test_without_it_all_tokens_of_a_completion_have_its_advantage(base, tokenizer):
+    group = graded(base, tokenizer, [RIGHT, WRONG, REFUSED, BARE], "credit=completion")
+    for completion in group.completions:
+        assert set(completion.token_advantages) == {completion.advantage} and not completion.sentences
+        assert "sentences" not in completion_record(group.prompt, completion)
+
+
+def test_packed_rows_hold_the_advantages_of_their_tokens(base, tokenizer):
+    group = graded(base, tokenizer, [RIGHT, WRONG, REFUSED, BARE])
+    wanted = torch.tensor([value for c in group.completions for value in c.token_advantages])
+    for budget in (1, 60, 10_000):
+        batches = [pack_batch(parts) for parts in split_into_micro_batches([group], budget)]
+        for batch in batches:
+            batch.set_advantages()
+        assert torch.equal(torch.cat([batch.advantage_C for batch in batches]), wanted)
+        assert all(batch.advantage_C.shape == batch.targets_C.shape for batch in batches)
+    assert torch.equal(pack_batch(whole(group)).targets_C, torch.tensor([t for c in group.completions for t in c.ids]))
+
+
+def test_the_row_and_the_metrics_of_a_completion_say_what_each_sentence_got(base, tokenizer):
+    group = graded(base, tokenizer, [RIGHT, WRONG, REFUSED, BARE])
+    right, bare = group.completions[0], group.completions[3]
+    rows = completion_record(group.prompt, right)["sentences"]
+    assert [(row["sentence"], row["is_true"]) for row in rows] == [(TRUE, True), (FALSE, False)]
+    assert [row["advantage"] for row in rows] == [right.advantage, -right.advantage]
+    assert text_of(tokenizer)(right.ids[slice(*rows[1]["tokens"])]).strip() == FALSE
+    found = credit_metrics([group])
+    num_tokens = sum(len(completion.ids) for completion in group.completions)
+    judged = [sentence for c in group.completions for sentence in c.sentences]
+    assert found["credit/judged_frac"] == sum(s.end - s.start for s in judged) / num_tokens
+    changed = [a != c.advantage for c in group.completions for a in c.token_advantages]
+    assert found["credit/changed_frac"] == sum(changed) / num_tokens > 0
+    bare.advantage = 0.0  # unscorable, or like all others of its group: no sign, none changed
+    assert credit_metrics([Group(group.prompt, [bare])])["credit/changed_frac"] == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "part"),
+    [
+        (["reward_funcs=[correctness]"], "add factuality to reward_funcs"),
+        (["reward_funcs=[knowrl]"], "add factuality to reward_funcs"),
+        (["reward_funcs=[factuality]", "importance_sampling_level=sequence"], "importance_sampling_level: token"),
+        (["reward_funcs=[factuality]", "credit=token"], "sentence"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_the_run(keys, part):
+    with pytest.raises(UserError) as error:
+        load_config(None, [*KEYS, "knowledge_base=k.db", *keys])
+    assert part in error.value.why
+
+
+# --- whole runs ----------------------------------------------------------------------------------------------------
+
+SENTENCES_OF_RUN = {
+    "reward_funcs": ["reward_functions:early_letters", "factuality"],
+    "reward_weights": [1, 0],
+    "credit": "sentence",
+    "decomposer": "rules",
+    "verifier": "lexical",
+    "title_field": "question",
+}
+
+
+@pytest.fixture
+def keys(base, monkeypatch):
+    """Of a run in which each completion of a random model has a true and a false sentence."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+    def halves(completion, decode):
+        assert decode(completion.ids) == completion.text
+        half = len(completion.ids) // 2
+        return [Sentence("", 0, half, True), Sentence("", half, 2 * half, False)]
+
+    monkeypatch.setattr(grpo.rollout, "judged_sentences", halves)
+    return SENTENCES_OF_RUN | {"knowledge_base": str(base)}
+
+
+def test_micro_batches_change_nothing_but_memory(tmp_path, chat_checkpoint, keys):
+    finals = []
+    for name, budget in (("one", 10_000), ("many", 60)):
+        lines = run(tmp_path, chat_checkpoint, name, **keys, max_tokens_per_micro_batch=budget, max_steps=2)
+        finals.append(adapter(tmp_path / name))
+    run(tmp_path, chat_checkpoint, "without", **{**keys, "credit": "completion"}, max_steps=2)
+    assert lines[0]["micro_batches"] >= 4 and lines[0]["credit/judged_frac"] > 0.9
+    assert 0.4 < lines[0]["credit/changed_frac"] < 0.6
+    one, many, without = *finals, adapter(tmp_path / "without")
+    assert all((one[k] - many[k]).abs().max() < 1e-5 for k in one)
+    assert max((one[k] - without[k]).abs().max() for k in one) > 1e-3
+
+
+def test_a_resumed_run_equals_one_that_was_not_stopped(tmp_path, chat_checkpoint, keys):
+    run(tmp_path, chat_checkpoint, "whole", **keys, max_steps=4)
+    run(tmp_path, chat_checkpoint, "parts", **keys, max_steps=2)
+    run(tmp_path, chat_checkpoint, "parts", **keys, max_steps=4, resume_from_checkpoint=True)
+    first, second = adapter(tmp_path / "whole"), adapter(tmp_path / "parts")
+    assert first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+    with pytest.raises(UserError, match="credit"):
+        run(tmp_path, chat_checkpoint, "parts", **{**keys, "credit": "completion"}, resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize(
+    "more", [{"num_iterations": 2}, {"dynamic_sampling": True}, {"mask_truncated_completions": True}], ids=str
+)
+def test_it_goes_with_other_options(tmp_path, chat_checkpoint, keys, more):
+    lines = run(tmp_path, chat_checkpoint, **keys, **more)
+    assert len(lines) == 3 and lines[-1]["skipped_steps"] == 0 and "credit/changed_frac" in lines[0]
