@@ -33,6 +33,7 @@ _UNSUPPORTED = re.compile(
     re.IGNORECASE,
 )
 QUOTA_CODES = {"insufficient_quota", "402", "billing_hard_limit_reached", "budget_exceeded"}
+_TAG = re.compile(r"<(?:style|head)\b.*?</(?:style|head)>|</?[a-zA-Z!][^<>]{0,500}>", re.DOTALL)
 _IS_CUT = re.compile(r"length|max", re.IGNORECASE)  # these say why a reply ended, in the words of many servers
 _IS_FILTERED = re.compile(r"filter|safety|sensitive|blocked|recitation", re.IGNORECASE)
 _IS_COMPLETE = re.compile(r"stop|eos|end|complete|finish|call", re.IGNORECASE)
@@ -159,13 +160,13 @@ def read_status(status: int, headers: Mapping[str, str], body: Any) -> Outcome:
             f"it answered with a redirect ({status}) to {excerpt(headers.get('location', 'nowhere'))}",
             "set its base_url to where the service is: a redirect is not followed, since it would get the prompts",
         )
+    reason = f"it answered {status}: {excerpt(body)}" if body else f"it answered {status}"
     if status in REFUSED:
-        return Permanent(f"it answered {status}: {excerpt(body)}", REFUSED[status])
+        return Permanent(reason, REFUSED[status])
     if status in BUSY:
-        return Trouble(f"it answered {status}", "busy", retry_after_s(headers))
+        return Trouble(reason, "busy", retry_after_s(headers))
     if status >= 500:
-        return Trouble(f"it answered {status}", "down", retry_after_s(headers))
-    reason = f"it answered {status}: {excerpt(body)}"
+        return Trouble(reason, "down", retry_after_s(headers))
     parameter = _unsupported_parameter(body)
     return Unsupported(parameter, reason) if parameter else ChatReply(None, reason)
 
@@ -206,7 +207,8 @@ def excerpt(value: Any) -> str:
     if isinstance(value, dict):
         error = value.get("error", value)
         value = _object(error).get("message", error)
-    return " ".join(printable(str(value)[:MAX_EXCERPT_CHARS]).split())
+    text = _TAG.sub(" ", str(value)[: 10 * MAX_EXCERPT_CHARS])  # of a web page
+    return " ".join(printable(text).split())[:MAX_EXCERPT_CHARS]
 
 
 def _object(value: Any) -> Mapping[str, Any]:

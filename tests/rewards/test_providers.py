@@ -74,7 +74,7 @@ STATUSES = {  # server and case -> (status, body, what it means, words of the se
         "temperature",
     ),
     "Ollama, no such model": (404, {"error": "model 'x' not found"}, Permanent, "model 'x' not found"),
-    "llama.cpp, loading": (503, error("Loading model", type="unavailable_error", code=503), Trouble, "503"),
+    "llama.cpp, loading": (503, error("Loading model", type="unavailable_error"), Trouble, "503: Loading model"),
     "LiteLLM, budget": (400, error("Budget has been exceeded!", type="budget_exceeded"), Permanent, "Budget"),
     "LiteLLM, parameters": (
         400,
@@ -82,10 +82,11 @@ STATUSES = {  # server and case -> (status, body, what it means, words of the se
         Unsupported,
         "temperature",
     ),
-    "LiteLLM, overloaded": (500, error("litellm.InternalServerError: Overloaded"), Trouble, "500"),
+    "LiteLLM, overloaded": (500, error("litellm.InternalServerError: Overloaded"), Trouble, "Overloaded"),
     "Gemini, wrong key": (400, [error("API key not valid.", code=400)], ChatReply, "API key not valid"),
     "DashScope, stream only": (400, error("This model only support stream mode"), ChatReply, "only support stream"),
-    "nginx, bad gateway": (502, "<html><h1>502 Bad Gateway</h1></html>", Trouble, "502"),
+    "nginx, bad gateway": (502, "<html><h1>502 Bad Gateway</h1></html>", Trouble, "it answered 502: 502 Bad Gateway"),
+    "no body": (503, None, Trouble, "it answered 503"),
     "nginx, no such path": (404, "<html><h1>404 Not Found</h1></html>", Permanent, "Not Found"),
     "a web server": (405, "Method Not Allowed", Permanent, "405"),
 }
