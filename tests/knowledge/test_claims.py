@@ -554,6 +554,13 @@ def test_a_model_says_by_number_where_each_fact_is_stated(reply, sentences):
     assert "[1] She was born in Velda.  [2] She bakes" in request and "\n\n[4] No!" in request
 
 
+def test_sentences_are_counted_in_the_text_that_the_model_reads():
+    """A NUL is a space there, behind which a sentence may begin."""
+    text = "She was born in Velda.\0She bakes bread in Orun.\ud800 She sings."
+    [claim] = model_saying("- [2] Mira Tolan bakes bread.")[0](text, "", MIRA).facts
+    assert [text[start:end] for start, end in claim.sentences] == ["She bakes bread in Orun.\ud800"]
+
+
 def test_words():
     assert [num_words(text) for text in ("", "a b c", "唐朝建立", "NFL 球队", "パリ", "ไทย")] == [0, 3, 4, 3, 2, 3]
 
