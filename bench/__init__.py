@@ -12,6 +12,7 @@ Each file answers one question:
     growth         How does cost grow with batch, length, group and model?
     knowledge      How good and how fast is the knowledge base?
     knowrl_effect  Does KnowRL's reward teach a small model where its knowledge ends?
+    abstention_lab Which rewards teach it when to answer, and when does it help to check facts? (rows: lab_results.py)
     verifier       What does the verifier of mathematics pay and miss? (its rules: rewriting.py)
 
 Read these first: timing.py (options, repeats, comparisons, the JSON line), workload.py (prompts and lengths),

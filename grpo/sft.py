@@ -168,7 +168,12 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
 
 
 def load_stage1(config: TrainConfig) -> tuple[SftConfig, list[str]]:
-    """Load the stage 1 config that a stage 2 config names, and its notices.
+    """Load the stage 1 config that a stage 2 config names, and its notices."""
+    return load_config(config.cold_start, stage1_overrides(config), SftConfig)
+
+
+def stage1_overrides(config: TrainConfig) -> list[str]:
+    """Return the keys of stage 1, as on a command line, that the stage 2 config decides.
 
     What the stage 2 config says about the model is meant for stage 1, which comes first. In a toy world stage 1 belongs
     to the run: it lies in the run's directory and shares its seed.
@@ -187,7 +192,7 @@ def load_stage1(config: TrainConfig) -> tuple[SftConfig, list[str]]:
         value = getattr(config, name)
         if value != getattr(SftConfig, name):
             overrides.append(f"{name}={json.dumps(value) if isinstance(value, dict) else value}")
-    return load_config(config.cold_start, overrides, SftConfig)
+    return overrides
 
 
 def is_done(stage1: SftConfig, path: str) -> bool:

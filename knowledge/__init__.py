@@ -9,5 +9,5 @@ else. Read it in this order:
     errors.py    what can go wrong with a knowledge base
     text.py  words.py      the normal forms of text, and every list of words that the rules know
     sanitise.py  untrusted text made safe to store and to show
-    world.py     the fictional encyclopedia of the tiny run
+    world.py     the fictional encyclopedia of the tiny run    (atlas.py: a larger one, with questions of two hops)
 """

@@ -6,7 +6,7 @@ configurations as the trainer does. `grpo` imports this folder. Read in this ord
 
     registry.py     what a reward is; names to rewards
     custom.py       users' own functions: found by name, called with TRL's signature
-    format.py       one <think> block, one <answer> block, nothing else
+    format.py       one <think> block, one <answer> block, perhaps a <confidence>, nothing else
     exact.py        the answer equals the truth after normalisation
     choice.py       the answer names the letter of the right choice
     overlong.py     DAPO's soft penalty for completions close to the length limit

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo.errors import PREFLIGHT, UserError
+from grpo.errors import PREFLIGHT, UserError, check_all
+from rewards.api.endpoint import read_endpoint, read_key
 from rewards.registry import NEED_JUDGE, NEED_KNOWLEDGE, expand
 
 
@@ -39,6 +40,8 @@ def check_judge(options: Mapping[str, Any]) -> Checkup:
     """Have a known answer judged."""
     from rewards.knowrl.correctness import build_judge
 
+    if options["judge"] == "api":
+        _check_settings("judge", options)
     judge = build_judge(options)
     try:
         started = time.perf_counter()
@@ -50,10 +53,17 @@ def check_judge(options: Mapping[str, Any]) -> Checkup:
         judge.close()
 
 
+def _check_settings(name: str, options: Mapping[str, Any]) -> None:
+    """Check the URL, model, prices and key of a service; an error names all that is wrong with them."""
+    check_all(lambda: read_endpoint(name, options), lambda: read_key(name, options[f"{name}_api_key_env"]))
+
+
 def check_decomposer(options: Mapping[str, Any]) -> Checkup:
     """Have a known text taken apart."""
     from rewards.knowrl import reward
 
+    if options["decomposer"] == "api":
+        _check_settings("decomposer", options)
     client = reward.decomposer_client(options)
     if client is None:
         return Checkup("rules, offline: for tests and toy worlds")

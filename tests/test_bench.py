@@ -102,8 +102,12 @@ def test_profiles_name_the_kernels(bench, capfd, name):
 
 
 def test_every_benchmark_is_tested():
-    shared = {"__init__", "timing", "ceilings", "workload", "models", "steps", "report", "rewriting"}
-    tested_apart = {"knowrl_effect", "verifier"}  # the latter in tests/rewards/test_boxed_replay.py
+    shared = {"__init__", "timing", "ceilings", "workload", "models", "steps", "report", "rewriting", "lab_results"}
+    tested_apart = {
+        "knowrl_effect",
+        "verifier",
+        "abstention_lab",
+    }  # tests/rewards/test_boxed_replay.py, tests/test_lab.py
     files = {path.stem for path in (ROOT / "bench").glob("*.py")}
     assert files - shared - tested_apart == {name for name, _ in RUNS}
 

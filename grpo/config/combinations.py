@@ -4,7 +4,7 @@ import os
 import re
 from dataclasses import asdict
 
-from grpo.config.options import INPUTS, AnyConfig, TrainConfig
+from grpo.config.options import INPUTS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from rewards.registry import CHECK_EVERY_ANSWER, NEED_KNOWLEDGE, expand
 
 TRACKERS = ("tensorboard", "swanlab", "wandb", "trackio", "none")
@@ -65,9 +65,9 @@ def _training_checks(config: TrainConfig) -> list[tuple[bool, str]]:
 
 def _reward_checks(config: TrainConfig) -> list[tuple[bool, str]]:
     """Pairs (is wrong, message) about the rewards and what they need."""
-    rewards = expand(config.reward_funcs)
+    rewards = expand(config.reward_funcs or ())
     all_rewards = [*rewards, *expand(config.eval_reward_funcs or ())]
-    has_knowledge = config.knowledge_base or os.environ.get("FACTSCORE_DB_PATH") or config.toy_world == "encyclopedia"
+    has_knowledge = config.knowledge_base or os.environ.get("FACTSCORE_DB_PATH") or config.toy_world in WITH_KNOWLEDGE
     return [
         (
             config.reward_weights and len(config.reward_weights) != len(rewards),

@@ -100,9 +100,14 @@ def read_overrides(overrides: Sequence[str], problems: list[str]) -> list[Entry]
 def _read_value(text: str) -> Any:
     """Read a value as YAML, or else as text. Nothing at all is the empty text."""
     try:
-        return text if not text or "*" in text else yaml.safe_load(text)
+        return text if not text or "*" in text else _without_none(yaml.safe_load(text))
     except YAML_ERRORS:
         return text
+
+
+def _without_none(value: Any) -> Any:
+    """Return null for Python's word for it, which YAML reads as text."""
+    return None if value == "None" else value
 
 
 # --- files ---------------------------------------------------------------------------------------------------------
@@ -181,7 +186,7 @@ def _read_section(section: str, node: yaml.MappingNode, source: str) -> list[Ent
         if isinstance(value_node, yaml.MappingNode) and is_section(name):
             entries += _read_section(f"{name}.", value_node, source)
             continue
-        value = loader.construct_object(value_node, deep=True)
+        value = _without_none(loader.construct_object(value_node, deep=True))
         text = value_node.value if isinstance(value_node, yaml.ScalarNode) else None
         entries.append(Entry(name, value, text, source, key_node.start_mark.line + 1))
     return entries

@@ -1,7 +1,8 @@
 """The words of other tools: what the keys of TRL, transformers, LLaMA-Factory, KnowRL and the math guide mean here.
 
 ALIASES    another name of a key
-VALUES     a key with one of these values stands for one of our keys; its other values say nothing
+VALUES     a key with one of these values stands for one of our keys, or adds to our list; its other values say nothing
+SPELLINGS  another way to write a value of a key
 IGNORED    a key without a meaning here, and what happens instead; `*` stands for any ending
 REFUSED    a key that would change the result and is not available: the values that change nothing, and the reason
 SECTIONS   names under which files group their keys: `model: {path: x}` and `training: {model: {path: x}}` both mean
@@ -66,6 +67,18 @@ VALUES = {
     "use_cpu": {True: ("device", "cpu")},
     "use_lora": {False: ("lora_r", 0)},
     "use_peft": {False: ("lora_r", 0)},
+    "use_swanlab": {True: ("report_to", "swanlab")},
+}
+
+SPELLINGS = {
+    "torch_dtype": {
+        **{f"torch.{name}": name for name in ("bfloat16", "float16", "float32", "float64")},
+        "bf16": "bfloat16",
+        "fp16": "float16",
+        "half": "float16",
+        "fp32": "float32",
+        "float": "float32",
+    },
 }
 
 _ENGINE = "the built-in sampler generates"

@@ -1,7 +1,7 @@
 """Read a YAML file and `key=value` arguments into one frozen configuration.
 
-Reading is strict. It reports all mistakes in keys and values together, then all in combinations (exit code 2): unknown
-keys, keys set twice, wrong types, values out of bounds, and combinations that cannot work.
+Reading is strict. It reports all mistakes together (exit code 2): unknown keys, keys set twice, missing keys, wrong
+types, values out of bounds, and combinations that cannot work, unless one of their keys is a mistake already.
 
 - `base: other.yaml` takes all keys from another file first. Its path is relative to the file that names it.
 - Keys may stand in sections, and have the names of other tools (foreign.py).
@@ -12,6 +12,7 @@ keys, keys set twice, wrong types, values out of bounds, and combinations that c
 """
 
 import os
+import re
 import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, asdict, fields, replace
@@ -22,7 +23,7 @@ import yaml
 
 from grpo.config.combinations import find_problems
 from grpo.config.entries import COMMAND_LINE, Entry, read_files, read_overrides, split_arguments
-from grpo.config.foreign import ALIASES, IGNORED, REFUSED, SECTIONS, VALUES, fits, readings
+from grpo.config.foreign import ALIASES, IGNORED, REFUSED, SECTIONS, SPELLINGS, VALUES, fits, readings
 from grpo.config.options import (
     MADE_BY_TOY_WORLD,
     NOT_REPEATED,
@@ -33,7 +34,7 @@ from grpo.config.options import (
     describe_keys,
 )
 from grpo.config.supplied import NO_REWARD, supply
-from grpo.config.values import as_type, check_bounds, coerce, did_you_mean, expand_variables
+from grpo.config.values import as_type, check_bounds, closest, coerce, did_you_mean, expand_variables
 from grpo.errors import CONFIG, UserError, keep_secret, refer
 
 STAGES = {SftConfig: "stage 1 (python -m grpo.sft)", TrainConfig: "stage 2 (python -m grpo.train)"}
@@ -73,13 +74,11 @@ def load_config(
 
 def examine_config(
     path: str | Path | None, overrides: Sequence[str] = (), kind: type = TrainConfig
-) -> tuple[AnyConfig | None, list[str], list[str]]:
-    """Return configuration, notices and mistakes. Keys with mistakes have their defaults.
-
-    The configuration is None if it lacks a key that every run needs.
-    """
+) -> tuple[AnyConfig, list[str], list[str]]:
+    """Return configuration, notices and mistakes. Keys with mistakes have their defaults; missing ones are None."""
     problems: list[str] = []
     entries = read_files([Path(path)], problems) if path else []
+    is_complete = not problems  # what was not read says nothing about what is missing
     entries += read_overrides(overrides, problems)
     reader = _Reader(kind, problems)
     for entry in entries:
@@ -90,11 +89,13 @@ def examine_config(
     for name, value in values.items():
         if name.endswith("_api_key_env"):
             keep_secret(value)
-    missing = _missing_keys(values, kind)
-    if missing:
-        return None, notices, problems or missing
     config = _set_batch(kind(**values))
-    return config, notices, problems or find_problems(config)
+    if not is_complete:
+        return config, notices, problems
+    missing = {name: text for name, text in _missing_keys(values, kind).items() if name not in reader.doubtful}
+    doubtful = {*reader.doubtful, *missing}  # what follows from a mistake is no second one
+    impossible = [text for text in find_problems(config) if not doubtful & set(re.findall(r"\w+", text))]
+    return config, notices, [*problems, *missing.values(), *impossible]
 
 
 def _set_batch(config: AnyConfig) -> AnyConfig:
@@ -136,7 +137,8 @@ def _as_written(value: Any) -> Any:
 class _Reader:
     """Turns entries into values of the keys of one stage. Later sources win; a file may set a key only once.
 
-    values: key -> value. notices: key -> what happens instead of it. problems: what is wrong, to add to.
+    values: key -> value. notices: key -> what happens instead of it. problems: what is wrong, to add to. doubtful: keys
+    that were meant to have another value.
     """
 
     def __init__(self, kind: type, problems: list[str]):
@@ -146,6 +148,7 @@ class _Reader:
         self.values: dict[str, Any] = {}
         self.set_by: dict[str, Entry] = {}
         self.notices: dict[str, str] = {}
+        self.doubtful: set[str] = set()
 
     def read(self, entry: Entry) -> None:
         """Read one entry."""
@@ -188,14 +191,20 @@ class _Reader:
             if value is None and not _takes_null(self.hints[name]):
                 value = self._default(entry, name)
             else:
-                value = coerce(value, self.hints[name])
+                value = coerce(_respell(name, value), self.hints[name])
                 check_bounds(value, self.keys[name].metadata)
         except (ValueError, OverflowError) as error:
             self.problems.append(f"{entry.where}: {entry.name}: {error}")
+            self.doubtful.add(name)
             return
         before = self.set_by.get(name)
         if before and before.source == entry.source != COMMAND_LINE:
-            if before.name == entry.name or self.values[name] != value:
+            earlier = self.values[name]
+            if before.name != entry.name and isinstance(value, tuple) and {before.name, entry.name} & set(VALUES):
+                value = tuple(item for item in dict.fromkeys((*earlier, *value)) if item != "none")
+            elif before.name != entry.name and value == "auto":
+                value = earlier  # auto leaves the choice to the other key
+            elif before.name == entry.name or earlier not in (value, "auto"):
                 self.problems.append(f"{entry.where}: {entry.name} was set at {before.where} already, as {before.name}")
         self.values[name] = value
         self.set_by[name] = entry
@@ -214,19 +223,26 @@ class _Reader:
             if name in names or ALIASES.get(name) in names:
                 return f": it belongs to {stage}"
         own_aliases = [alias for alias, key in ALIASES.items() if key in self.keys]
-        return did_you_mean(name.rpartition(".")[2], [*self.keys, *own_aliases])
+        close = closest(name.rpartition(".")[2], [*self.keys, *own_aliases])
+        self.doubtful.add(ALIASES.get(close, close))
+        return did_you_mean(close)
+
+
+def _respell(name: str, value: Any) -> Any:
+    """Return a value as it is written here."""
+    return SPELLINGS.get(name, {}).get(value, value) if isinstance(value, str) else value
 
 
 def _takes_null(hint: Any) -> bool:
     return type(None) in typing.get_args(hint)
 
 
-def _missing_keys(values: dict[str, Any], kind: type) -> list[str]:
-    """Name the keys that must be set and are not."""
+def _missing_keys(values: dict[str, Any], kind: type) -> dict[str, str]:
+    """Return the keys that must be set and are not, each with what to say of it."""
     needed: Iterable[str] = [name for name in REQUIRED if name in kind.__dataclass_fields__]
     if values.get("toy_world"):
         needed = [name for name in needed if name not in MADE_BY_TOY_WORLD]
     if values.get("cold_start"):
         needed = [name for name in needed if name != "model_name_or_path"]
     missing = [name for name in needed if values.get(name) is None]
-    return [NO_REWARD if name == "reward_funcs" else f"{name} is not set" for name in missing]
+    return {name: NO_REWARD if name == "reward_funcs" else f"{name} is not set" for name in missing}

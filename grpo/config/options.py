@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 REQUIRED = ("model_name_or_path", "output_dir", "dataset_id_or_path", "reward_funcs")
+WITH_KNOWLEDGE = ("encyclopedia", "atlas")  # toy worlds that have a knowledge base
 MADE_BY_TOY_WORLD = ("model_name_or_path", "dataset_id_or_path")
 MAPPINGS = ("chat_template_kwargs",)  # keys whose value is a mapping
 KNOW_FIRST = (  # what --help shows before everything else
@@ -168,9 +169,9 @@ class RunKeys:
     disable_tqdm: bool = key(False, "Hide the progress bar.")
     toy_world: str | None = key(
         None,
-        "Make a model, a tokenizer and data from scratch, and use them where a path is unset: arithmetic or "
-        "encyclopedia.",
-        choices=(None, "arithmetic", "encyclopedia"),
+        "Make a model, a tokenizer and data from scratch, and use them where a path is unset: arithmetic, encyclopedia "
+        "or atlas.",
+        choices=(None, "arithmetic", *WITH_KNOWLEDGE),
     )
     toy_dir: str | None = key(None, "Directory of the toy world. Unset: output_dir/world.")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from grpo.errors import is_secret_name, keep_secret
 
-NULLS = ("", "~", "null", "Null", "NULL")
+NULLS = ("", "~", "null", "Null", "NULL", "None")
 MAX_SHOWN = 200  # characters of a wrong value in a message
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
@@ -152,7 +152,7 @@ def _check_choice(value: Any, choices: tuple) -> None:
     if any(value == choice and type(value) is type(choice) for choice in choices):
         return
     names = [choice for choice in choices if isinstance(choice, str)]
-    close = did_you_mean(str(value), names)
+    close = did_you_mean(closest(str(value), names))
     raise ValueError(f"must be one of {', '.join(map(str, choices))}; got {_shown(value)}{close}")
 
 
@@ -167,10 +167,14 @@ def _check_limits(number: float, low: float | None, above: float | None, high: f
         raise ValueError(f"must be {' and '.join(texts)}; got {number}")
 
 
-def did_you_mean(name: str, candidates: list[str]) -> str:
-    """Return the end of a message that suggests the candidate closest to `name`; "" if none is close."""
-    close = difflib.get_close_matches(name, candidates, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+def closest(name: str, candidates: list[str]) -> str:
+    """Return the candidate that `name` resembles most; "" if it resembles none."""
+    return next(iter(difflib.get_close_matches(name, candidates, n=1)), "")
+
+
+def did_you_mean(close: str) -> str:
+    """Return the end of a message that suggests a word; "" for none."""
+    return f"; did you mean {close}?" if close else ""
 
 
 def _shown(value: Any) -> str:

@@ -1,4 +1,5 @@
 """The files of the usual benchmarks: told apart by their columns, and read into the columns that this program uses.
+A file with nothing but questions and answers is AIME's if it says so, in its name or a column, and all answers fit.
 
 A row of a known benchmark gets, besides its own columns: `question`, `answer` (one or a list, each right by itself),
 `incorrect_answers` where some are known, and where choices are given `mc1_targets` and `mc2_targets`, as TruthfulQA has
@@ -9,6 +10,7 @@ them on the hub: {"choices": [text, …], "labels": [1 right or 0 wrong, …]}.
 """
 
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +28,8 @@ NUM_TESTED = 20  # rows that are looked at
 class Benchmark:
     """A format of files. columns: those that every such file has. read: from a record, by these names, and a random
     generator, to the columns above. reward: grades answers if none is named. prompt: the user message if the
-    configuration sets neither a system prompt nor a template."""
+    configuration sets neither a system prompt nor a template. accepts: what holds of every record. says_so: what the
+    file's name or another column of a record says, for a format whose columns are too common."""
 
     name: str
     columns: str
@@ -34,17 +37,22 @@ class Benchmark:
     reward: str
     prompt: str = "{question}"
     accepts: Callable[[Record], bool] = lambda record: True
+    says_so: str = ""
 
-    @property
-    def names(self) -> set[str]:
-        return set(self.columns.split(", "))
+    def fits(self, record: Columns, file_name: str) -> bool:
+        """Whether a record may be one of this format."""
+        names = set(self.columns.split(", "))
+        others = " ".join(str(value) for name, value in record.items() if name not in names)
+        return names <= set(record) and self.says_so in f"{file_name} {others}".lower()
 
 
-def find_benchmark(records: Sequence[Record]) -> Benchmark | None:
+def find_benchmark(records: Sequence[Record], file_name: str = "") -> Benchmark | None:
     """Return the format of these rows; None if it is none of the known ones."""
     tested = [_named_alike(record) for record in records[:NUM_TESTED]]
     for benchmark in BENCHMARKS:
-        if tested and all(benchmark.names <= set(record) and benchmark.accepts(record) for record in tested):
+        if not tested or not all(benchmark.fits(record, file_name) for record in tested):
+            continue
+        if all(benchmark.accepts(_named_alike(record)) for record in records):
             return benchmark
     return None
 
@@ -85,16 +93,19 @@ def _truthful_qa_choices(record: Record, rng: random.Random) -> Columns:
 
 def _gpqa(record: Record, rng: random.Random) -> Columns:
     given = [record["correct_answer"], *(record[f"incorrect_answer_{number}"] for number in (1, 2, 3))]
-    choices = [_filled("" if choice is None else str(choice).strip(), "choice") for choice in given]
-    right = choices[0]
+    choices = [_filled(" ".join(str(choice or "").split()), "choice") for choice in given]
+    right = choices[0].casefold()
     rng.shuffle(choices)
-    listed = [f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
+    labels = [int(choice.casefold() == right) for choice in choices]  # a wrong choice may repeat the right one
+    if all(labels):
+        raise ValueError("all choices are the right one")
     letters = list(LETTERS[: len(choices)])
-    labels = [int(choice == right) for choice in choices]
+    listed = [f"{letter}) {choice}" for letter, choice in zip(letters, choices, strict=True)]
+    accepted = [letter for letter, label in zip(letters, labels, strict=True) if label]
     targets = {"choices": letters, "labels": labels}
     return {
         "question": "\n".join([str(record["question"]).strip(), "", *listed]),
-        "answer": letters[choices.index(right)],
+        "answer": accepted[0] if len(accepted) == 1 else accepted,
         "mc1_targets": targets,
         "mc2_targets": targets,
     }
@@ -118,9 +129,15 @@ def _ends_in_number(record: Record) -> bool:
 
 
 def _is_aime_answer(record: Record) -> bool:
-    """Whether the answer is an integer from 0 to 999, as all of AIME's are, perhaps with leading zeros."""
-    answer = str(record["answer"]).strip()
-    return answer.isdecimal() and len(answer) <= 3
+    """Whether the answer is an integer from 0 to 999, as all of AIME's are, perhaps with leading zeros, or a solution
+    has one in a box."""
+    if record.get("answer") is None:
+        return bool(re.search(r"\\boxed\{\s*[0-9]{1,3}\s*\}", str(record.get("solution"))))
+    return bool(re.fullmatch(r"[0-9]{1,3}(?:\.0)?", str(record["answer"]).strip()))
+
+
+def _aime(columns: str, question: str, answer: str = "answer", says_so: str = "") -> Benchmark:
+    return Benchmark("AIME", columns, _named(question, answer), MATH, BOXED, _is_aime_answer, says_so)
 
 
 JUDGED, MATH, CHOICE = "simpleqa", "math", "choice"
@@ -145,9 +162,13 @@ BENCHMARKS = (  # the first that fits is taken, so a format stands before those 
     Benchmark("MATH-500", "problem, answer, subject, level", _named("problem", "answer"), MATH, BOXED),
     Benchmark("MATH", "problem, solution, level, type", _named("problem", "solution"), MATH, BOXED),
     Benchmark("GSM8K", "question, answer", _named("question", "answer"), MATH, BOXED, _ends_in_number),
-    Benchmark("AIME", "id, problem, answer", _named("problem", "answer"), MATH, BOXED, _is_aime_answer),
-    Benchmark("AIME", "problem_idx, problem, answer", _named("problem", "answer"), MATH, BOXED, _is_aime_answer),
-    Benchmark("AIME", "problem_number, question, answer", _named("question", "answer"), MATH, BOXED, _is_aime_answer),
+    _aime("id, problem, answer", "problem"),
+    _aime("problem_idx, problem, answer", "problem"),
+    _aime("problem_number, question, answer", "question"),
+    _aime("problem, answer", "problem", says_so="aime"),
+    _aime("question, answer", "question", says_so="aime"),
+    _aime("problem, solution", "problem", "solution", says_so="aime"),
+    Benchmark("MathArena", "problem_idx, problem, answer", _named("problem", "answer"), MATH, BOXED),
 )
 
 

@@ -1,6 +1,6 @@
 """Stage 1's data: conversations in the format ShareGPT, Alpaca or `messages`, made into examples."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,16 @@ def _read_alpaca(record: dict[str, Any]) -> list[Message]:
     return messages
 
 
+def read_conversations(records: Iterable[dict[str, Any]], path: Path) -> Iterator[list[Message]]:
+    """Yield the messages of each row. Exit 3 with the first row that is no conversation."""
+    for number, record in enumerate(records, 1):
+        try:
+            yield read_messages(record)
+        except (ValueError, TypeError, AttributeError) as error:
+            what, fix = f"{path}: row {number} is not a conversation", "correct or remove that row"
+            raise UserError(what, str(error), fix, PREFLIGHT) from None
+
+
 def make_examples(
     records: Sequence[dict[str, Any]], path: Path, encoder: ChatEncoder, system_prompt: str | None, max_length: int
 ) -> tuple[list[Group], int, int]:
@@ -68,13 +78,7 @@ def make_examples(
     generation, and the loss is on the answer and its end token.
     """
     examples, num_cut, num_left_out = [], 0, 0
-    for index, record in enumerate(records):
-        try:
-            messages = read_messages(record)
-        except (ValueError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"{path}: row {index + 1} is not a conversation", str(error), "correct or remove that row", PREFLIGHT
-            ) from None
+    for index, messages in enumerate(read_conversations(records, path)):
         if system_prompt and messages[0]["role"] != "system":
             messages = [{"role": "system", "content": system_prompt}, *messages]
         for number, message in enumerate(messages):

@@ -49,7 +49,7 @@ def read_rows(
     records = read_records(path)[: max_samples or None]
     if not question_field and any(isinstance(record.get("prompt"), list) for record in records):
         question_field = "prompt"  # TRL's conversations; other columns may hold the question as well
-    benchmark = None if question_field or answer_field else find_benchmark(records)
+    benchmark = None if question_field or answer_field else find_benchmark(records, path.name)
     if benchmark:
         records = _read_benchmark(path, benchmark, records, seed)
     names = {

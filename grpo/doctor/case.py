@@ -40,6 +40,8 @@ class Case:
     prompts: list[Prompt] | None = None
     num_examples: int | None = None  # of stage 1
     longest: int | None = None  # tokens of the longest prompt with its completion
+    num_sequences: int | None = None  # generated at once
+    seconds_per_token: float | None = None  # of so many sequences together
     checkups: dict[str, Checkup] = field(default_factory=dict)  # of the services
 
     def __post_init__(self) -> None:
@@ -59,7 +61,7 @@ class Case:
         """The names of all rewards, those of held-out questions too."""
         if not isinstance(self.config, TrainConfig):
             return []
-        names = [*self.config.reward_funcs, *(self.config.eval_reward_funcs or ())]
+        names = [*(self.config.reward_funcs or ()), *(self.config.eval_reward_funcs or ())]
         return list(dict.fromkeys(expand(names)))
 
 
@@ -75,6 +77,13 @@ def need(value: Value | None, what: str) -> Value:
     if value is None:
         raise NotChecked(f"not checked: {what} could not be")
     return value
+
+
+def need_key(config: AnyConfig, name: str) -> str:
+    """Return the value of a key. Raise NotChecked if it is not set: that is a finding of its own."""
+    if getattr(config, name) is None:
+        raise NotChecked(f"not checked: {name} is not set")
+    return getattr(config, name)
 
 
 @dataclass

@@ -30,6 +30,8 @@ def checks(case: Case) -> Iterator[tuple[str, Check]]:
     config = case.config
     yield "machine", machine.machine
     yield "output", machine.output
+    if config.resume_from_checkpoint:
+        yield "resume", machine.resume
     yield "trackers", machine.trackers
     if isinstance(config, SftConfig):
         yield from stage1_checks(case)
@@ -70,6 +72,7 @@ def stage2_checks(case: Case) -> Iterator[tuple[str, Check]]:
     yield "memory", model.memory_plan
     yield "sample", model.sample
     yield "steps", plan.steps
+    yield "generation", plan.generation
     yield "cost", plan.cost
 
 
@@ -79,7 +82,7 @@ def examine(case: Case) -> Iterator[Finding]:
         yield find(name, check, case)
 
 
-def read_config(path: str, overrides: Sequence[str]) -> tuple[AnyConfig | None, list[Finding]]:
+def read_config(path: str, overrides: Sequence[str]) -> tuple[AnyConfig, list[Finding]]:
     """Read a configuration as that of the stage which it fits better. Each mistake in it is a finding."""
     as_stage2, as_stage1 = (examine_config(path, overrides, kind) for kind in (TrainConfig, SftConfig))
     config, notices, problems = min(as_stage2, as_stage1, key=lambda read: len(read[2]))
@@ -108,8 +111,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     arguments, rest = make_parser().parse_known_args(argv)
     config, findings = read_config(*split_arguments(rest))
-    if config is not None:
-        findings += examine(Case(config, arguments.memory_gb, arguments.missing_titles))
+    findings += examine(Case(config, arguments.memory_gb, arguments.missing_titles))
     if arguments.json:
         print(redact(json.dumps([asdict(finding) for finding in findings])))
     else:

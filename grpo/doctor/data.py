@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 from grpo.config.options import SftConfig
+from grpo.data.conversations import read_conversations
 from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import Questions, load_prompts, load_rows
+from grpo.data.registry import find_sources
 from grpo.data.rows import Row
-from grpo.doctor.case import Case, need
-from grpo.sft import load_examples, load_stage1
+from grpo.doctor.case import Case, need, need_key
+from grpo.sft import load_examples
 
 MAX_SHOWN = 3  # examples of duplicates
 
@@ -17,12 +19,15 @@ MAX_SHOWN = 3  # examples of duplicates
 def questions(case: Case) -> str:
     """Read the questions to train on."""
     config = case.config
+    need_key(config, "dataset_id_or_path")
     case.rows = load_rows(config, (), Questions.to_train(config))
     return "; ".join([f"{len(case.rows)} questions in {config.dataset_id_or_path}", *_duplicates(case.rows)])
 
 
 def held_out(case: Case) -> str:
     """Read the held-out questions, and look for those that are trained on as well."""
+    if not case.config.eval_dataset_id_or_path:
+        need_key(case.config, "dataset_id_or_path")
     rows = load_rows(case.config, (), Questions.held_out(case.config))
     case.num_held_out = len(rows)
     found = [f"{len(rows)} questions", *_duplicates(rows)]
@@ -79,7 +84,12 @@ def prompt(case: Case) -> str:
 
 def conversations(case: Case) -> str:
     """Read and encode stage 1's data: that of its own config, or of the stage 1 that runs first."""
-    config = case.config if isinstance(case.config, SftConfig) else load_stage1(case.config)[0]
+    config = case.start
+    need_key(config, "dataset_id_or_path")
+    if case.tokenizer is None or case.shape is None:  # the data can be read, but not encoded
+        for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
+            for _ in read_conversations(source.read(), source.path):
+                pass
     shape, tokenizer = need(case.shape, "the model"), need(case.tokenizer, "the tokenizer")
     max_length = min(config.max_length, shape.max_positions)
     examples, num_cut, num_left_out = load_examples(config, ChatEncoder(tokenizer), max_length)

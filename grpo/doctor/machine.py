@@ -8,8 +8,10 @@ from pathlib import Path
 import torch
 
 from grpo.device import ops
-from grpo.doctor.case import Case
+from grpo.doctor.case import Case, need_key
 from grpo.errors import STORAGE, UserError
+from grpo.run.checkpoint import find_checkpoint
+from grpo.run.resume import check_changes
 from grpo.run.run_dir import holds_a_run
 from grpo.run.trackers import check_trackers
 
@@ -23,7 +25,7 @@ def machine(case: Case) -> str:
 
 
 def output(case: Case) -> str:
-    config, path = case.config, Path(case.config.output_dir)
+    config, path = case.config, Path(need_key(case.config, "output_dir"))
     may_hold_a_run = config.resume_from_checkpoint or config.overwrite_output_dir
     if holds_a_run(path) and not may_hold_a_run:
         raise UserError(
@@ -44,7 +46,17 @@ def output(case: Case) -> str:
 
 def free_disk(case: Case) -> int:
     """Return the bytes that are free where the run will write."""
-    return shutil.disk_usage(existing_part(Path(case.config.output_dir))).free
+    return shutil.disk_usage(existing_part(Path(case.config.output_dir or "."))).free
+
+
+def resume(case: Case) -> str:
+    """Find the checkpoint to go on from, and compare its run with this one."""
+    config = case.config
+    folder, notices = find_checkpoint(Path(need_key(config, "output_dir")), config.resume_from_checkpoint)
+    if folder is None:
+        return "; ".join(notices)
+    changes = check_changes(folder, config, int(os.environ.get("WORLD_SIZE", 1)))
+    return "; ".join([f"goes on from {folder}", *notices, *changes])
 
 
 def existing_part(path: Path) -> Path:

@@ -1,23 +1,34 @@
 """The model of a run, from the headers of its files alone: does it fit together, onto the disk, into memory?"""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from safetensors import safe_open
 
+from grpo.config.load import examine_config
+from grpo.config.options import SftConfig
 from grpo.data.prompts import eos_ids, turn_end
 from grpo.device.draw import SamplingParams, hash_seed
-from grpo.doctor.case import Case, NotChecked, need
+from grpo.doctor.case import Case, NotChecked, need, need_key
 from grpo.doctor.machine import free_disk
 from grpo.errors import PREFLIGHT, STORAGE, UserError
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
-from grpo.model.policy import check_vocabulary, choose_dtype, find_parts, load_encoder, load_for_inference, lora_spec
+from grpo.model.policy import (
+    Policy,
+    check_vocabulary,
+    choose_dtype,
+    find_parts,
+    load_encoder,
+    load_for_inference,
+    lora_spec,
+)
 from grpo.model.weights import read_config, tensor_slots
 from grpo.run import memory
-from grpo.sampling.sampler import Sampler
-from grpo.sft import is_done, load_stage1
+from grpo.sampling.sampler import Sampler, check_finite
+from grpo.sft import is_done, stage1_overrides
 
 CHECKPOINT_COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written once more
 MAX_MISFITS = 8  # tensors to name in a message
@@ -27,7 +38,10 @@ SAMPLE_TOKENS = 8
 def stage1(case: Case) -> str:
     """Find out where the model comes from, if the config names a stage 1."""
     config = case.config
-    first, _ = load_stage1(config)
+    first, _, problems = examine_config(config.cold_start, stage1_overrides(config), SftConfig)
+    if problems:
+        case.start = first
+        raise UserError(f"{config.cold_start} is no configuration of stage 1", "\n     ".join(problems))
     if is_done(first, config.cold_start):
         final = Path(first.output_dir) / "final"
         case.start = replace(config, model_name_or_path=str(final), adapter_name_or_path=None)
@@ -39,6 +53,7 @@ def stage1(case: Case) -> str:
 def model(case: Case) -> str:
     """Compare the weights' files with the model's config, and checkpoints with the disk."""
     config = case.config
+    need_key(case.start, "model_name_or_path")
     template = config.chat_template or case.start.chat_template
     case.start = replace(case.start, chat_template=template, chat_template_kwargs=config.chat_template_kwargs)
     parts = find_parts(case.start)
@@ -122,6 +137,7 @@ def memory_plan(case: Case) -> str:
         case.device.type,
     )
     needed = memory.account(decoder, num_sequences, longest, budget, reference)
+    case.num_sequences = num_sequences
     plan = (
         f"{needed} of {size / 1e9:.1f} GB: {num_sequences} sequences at once, "
         f"micro-batches of {budget.tokens} tokens, recomputing {budget.recompute}"
@@ -148,7 +164,25 @@ def sample(case: Case) -> str:
     sampling = SamplingParams(SAMPLE_TOKENS, temperature=0.0)
     sampler = Sampler(policy.model, policy.eos_ids, 1)
     ((completion,),) = sampler.sample([first.ids], 1, sampling, [hash_seed(0)])
+    check_finite(*completion.logps)
+    if case.num_sequences:
+        case.seconds_per_token = time_token(policy, first.ids, case.num_sequences)
     return f"{len(completion.ids)} tokens: {policy.decode(completion)!r}"
+
+
+def time_token(policy: Policy, prompt: list[int], number: int) -> float | None:
+    """Measure the seconds in which one token is added to each of `number` completions; None if it cannot be told.
+
+    End tokens do not end them.
+    """
+    seeds = [hash_seed(index) for index in range(number)]
+    sampler = Sampler(policy.model, (), number)
+    seconds = []
+    for num_tokens in (1, 1, SAMPLE_TOKENS):  # the first one warms up
+        started = time.perf_counter()
+        sampler.sample([prompt], number, SamplingParams(num_tokens), seeds)
+        seconds.append(time.perf_counter() - started)
+    return (seconds[2] - seconds[1]) / (SAMPLE_TOKENS - 1) if seconds[2] > seconds[1] else None
 
 
 def misfits(model: Decoder, folder: Path) -> Iterator[str]:

@@ -32,6 +32,21 @@ def num_steps(config: TrainConfig | SftConfig, num_rows: int, rows_per_step: int
     return config.max_steps if config.max_steps > 0 else ceil(config.num_train_epochs * num_rows / rows_per_step)
 
 
+def generation(case: Case) -> str:
+    """Estimate the time of generation from tokens generated here. How long training takes, only a step can tell."""
+    config = case.config
+    seconds_per_token = need(case.seconds_per_token, "how fast tokens are generated here")
+    rows = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    number = num_steps(config, len(case.prompts), rows // config.num_generations)
+    rounds = ceil(rows / case.num_sequences)
+    seconds = rounds * config.max_completion_length * seconds_per_token
+    return (
+        f"at most {seconds:,.1f} s a step, {number * seconds / 3600:,.1f} h in all: measured here, "
+        f"{case.num_sequences} completions grow by a token in {seconds_per_token * 1e3:,.1f} ms; what training takes "
+        "is unknown before a step: run with max_steps=2, and metrics.jsonl has time/train"
+    )
+
+
 def cost(case: Case) -> str:
     """Estimate calls, price and time of the services that are asked over a network, from one question to each."""
     for name in services_of(case.rewards):

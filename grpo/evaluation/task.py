@@ -3,6 +3,7 @@
 from argparse import Namespace
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from grpo.config.load import keys_of, load_config
 from grpo.config.options import TrainConfig
@@ -44,7 +45,7 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
         )
     typed = keys_of(arguments.overrides)
     records = _read(arguments.data, arguments.overrides) if arguments.data else []
-    benchmark = None if typed & set(FIELDS[:2]) else find_benchmark(records)
+    benchmark = None if typed & set(FIELDS[:2]) else find_benchmark(records, _name_of(arguments.data))
     reward = _choose_reward(arguments, benchmark, has_config)
     keys = {"model_name_or_path": saved.name, "output_dir": ".", "reward_weights": "null"}
     keys |= {"dataset_id_or_path": arguments.data, "reward_funcs": reward}
@@ -62,6 +63,11 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
     else:
         questions = _held_out(config, model)
     return Task(saved, config, replace(questions, most=arguments.max_samples or questions.most), benchmark)
+
+
+def _name_of(data: str | None) -> str:
+    """Return the name of a file with its folder, or of a data set with its owner."""
+    return "/".join(Path(data or "").parts[-2:])
 
 
 def _read(data: str, typed: Sequence[str]) -> list[Record]:

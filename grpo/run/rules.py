@@ -45,14 +45,13 @@ class History:
         return bool(values) and all(map(test, values))
 
     def trend(self, name: str) -> "Trend | None":
-        """Compare a metric over the first and over the last TREND steps; None while they overlap.
-
-        Half of the steps at either end suffice, as some metrics are not of every step.
-        """
-        first, last = _known(self.steps[:TREND], name), _known(self.steps[-TREND:], name)
-        if len(self.steps) < 2 * TREND or min(len(first), len(last)) < TREND / 2:
+        """Compare a metric over the first and over the last TREND steps that have it; None while they overlap."""
+        steps = [step for step in self.steps if _finite([step], name)]
+        if len(steps) < 2 * TREND:
             return None
-        return Trend(statistics.fmean(first), statistics.fmean(last), _standard_error(first, last))
+        first, last = _finite(steps[:TREND], name), _finite(steps[-TREND:], name)
+        since = int(steps[-TREND]["step"])
+        return Trend(statistics.fmean(first), statistics.fmean(last), _standard_error(first, last), since)
 
     def since(self, number: int = RECENT) -> str:
         """Name the first of the last `number` steps."""
@@ -67,11 +66,15 @@ class History:
 
 @dataclass(frozen=True)
 class Trend:
-    """How a metric has moved: its mean over the first and the last steps, and the standard error of the difference."""
+    """How a metric has moved: its mean over the first and the last steps, and the standard error of the difference.
+
+    since: the first of the last steps.
+    """
 
     start: float
     end: float
     error: float
+    since: int
 
     @property
     def direction(self) -> int:
@@ -89,13 +92,8 @@ def _standard_error(*samples: Sequence[float]) -> float:
 
 def _finite(steps: Sequence[Metrics], name: str) -> list[float]:
     """Return a metric of each step; [] if a step lacks it, or has a value that is not finite."""
-    values = _known(steps, name)
-    return values if len(values) == len(steps) else []
-
-
-def _known(steps: Sequence[Metrics], name: str) -> list[float]:
-    """Return the finite values of a metric."""
-    return [step[name] for step in steps if math.isfinite(step.get(name, math.nan))]
+    values = [step.get(name) for step in steps]
+    return values if all(value is not None and math.isfinite(value) for value in values) else []
 
 
 # --- nothing to learn from -----------------------------------------------------------------------------------------
@@ -226,7 +224,7 @@ def refuses_known(history: History) -> str | None:
     if not refused or refused.end < 0.2 or refused.end < 2 * refused.start:
         return None
     return (
-        f"refusing has begun on known questions {history.since(TREND)}: where its group knows the answer, "
+        f"refusing has begun on known questions since step {refused.since}: where its group knows the answer, "
         f"{refused.end:.0%} of the completions decline, {refused.start:.0%} at the start"
     )
 
@@ -246,7 +244,7 @@ def coverage_falls(history: History) -> str | None:
         return None
     return (
         f"the reward rises while coverage falls: some completion answered {coverage.start:.0%} of the questions right "
-        f"at the start, and {coverage.end:.0%} {history.since(TREND)}"
+        f"at the start, and {coverage.end:.0%} since step {coverage.since}"
     )
 
 
@@ -259,7 +257,7 @@ def length_without_reward(history: History) -> str | None:
     length, reward = history.trend("completions/mean_length"), history.trend("reward")
     if not length or not reward or length.end < 1.3 * length.start or reward.direction > 0:
         return None
-    now = f"{length.end:.0f} {history.since(TREND)}"
+    now = f"{length.end:.0f} since step {length.since}"
     return f"length has grown without reward: {length.start:.0f} tokens at the start, {now}"
 
 
@@ -310,7 +308,7 @@ def rewards_slower(history: History) -> str | None:
     if not wait or not step or wait.end < 2 * wait.start or wait.end < 0.2 * step.end:
         return None
     who = "the judge" if "judge/calls" in history.steps[-1] else "the reward"
-    return f"{who} got slower: a step waited {wait.start:.2g} s at the start, {wait.end:.2g} s {history.since(TREND)}"
+    return f"{who} got slower: a step waited {wait.start:.2g} s at the start, {wait.end:.2g} s since step {wait.since}"
 
 
 # --- at the end ----------------------------------------------------------------------------------------------------
@@ -336,7 +334,7 @@ def learned_nothing(history: History) -> str | None:
 
 def _learned_at_once(steps: Sequence[Metrics], name: str, better: int) -> bool:
     """Whether the first two steps were worse than each of the last ten; by chance that is so once in 66 times."""
-    first, last = ([better * value for value in _known(part, name)] for part in (steps[:2], steps[-TREND:]))
+    first, last = ([better * value for value in _finite(part, name)] for part in (steps[:2], steps[-TREND:]))
     return bool(first and last) and max(first) < min(last)
 
 

@@ -7,20 +7,24 @@ working it out pays.
 
 `encyclopedia`: people who do not exist (knowledge/world.py). The cold start teaches some of them well and others hardly
 at all. GRPO with KnowRL's reward has to discover where the model's knowledge ends.
+
+`atlas`: a larger encyclopedia (knowledge/atlas.py), in which some people are known in part, with questions of two hops.
 """
 
 import json
 import random
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
 
-from grpo.config.options import AnyConfig, TrainConfig
+from grpo.config.options import WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from grpo.run.run import Run
 from grpo.storage import write_atomically
+from knowledge.atlas import make_atlas
 from knowledge.build import SkipLog, build
 from knowledge.store.source import Source
+from knowledge.world import World
 from knowledge.world import make_world as encyclopedia
 
 CHAT_TEMPLATE = (
@@ -62,7 +66,7 @@ def locate(config: AnyConfig) -> AnyConfig:
     }
     if is_stage2:
         paths["eval_dataset_id_or_path"] = "held_out.jsonl"
-    if is_stage2 and config.toy_world == "encyclopedia":
+    if is_stage2 and config.toy_world in WITH_KNOWLEDGE:
         paths["knowledge_base"] = "knowledge.db"
     unset = {name: str(folder / file) for name, file in paths.items() if getattr(config, name) is None}
     return replace(config, toy_dir=str(folder), **unset)
@@ -91,15 +95,24 @@ def make_arithmetic(
 
 def make_encyclopedia(folder: Path, seed: int) -> None:
     """Make the world `encyclopedia`: conversations for the cold start, questions, and a knowledge base."""
-    world = encyclopedia(seed)
+    _make_people(folder, seed, encyclopedia(seed), vocab_size=768, max_positions=128)
+
+
+def make_atlas_files(folder: Path, seed: int) -> None:
+    """Make the world `atlas`: the same files, and questions of two hops."""
+    _make_people(folder, seed, make_atlas(seed), vocab_size=1024, max_positions=128)
+
+
+def _make_people(folder: Path, seed: int, world: World, **sizes: int) -> None:
+    """Write each list of the world to a file of its name; then its knowledge base, and the model of these sizes."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_lines(folder / "articles.jsonl", world.articles)  # the source of its knowledge base
+    for field in fields(world):
+        if field.name != "conversations":
+            _write_lines(folder / f"{field.name}.jsonl", getattr(world, field.name))
     _write_conversations(folder / "cold_start.jsonl", world.conversations)
-    _write_lines(folder / "questions.jsonl", world.questions)
-    _write_lines(folder / "held_out.jsonl", world.held_out)
     articles = folder / "articles.jsonl"
     build(Source(articles), folder / "knowledge.db", SkipLog(articles, strict=True))
-    make_model(folder / "model", _texts(world.conversations), seed, vocab_size=768, num_layers=4, max_positions=128)
+    make_model(folder / "model", _texts(world.conversations), seed, num_layers=4, **sizes)
 
 
 def _question(terms: tuple[int, ...]) -> str:
@@ -212,4 +225,4 @@ def _write_lines(path: Path, rows: Iterable[dict]) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
-_WORLDS = {"arithmetic": make_arithmetic, "encyclopedia": make_encyclopedia}
+_WORLDS = {"arithmetic": make_arithmetic, "encyclopedia": make_encyclopedia, "atlas": make_atlas_files}

@@ -9,13 +9,14 @@ import importlib
 import os
 import threading
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import yaml
 
 from grpo.config.options import AnyConfig
-from grpo.errors import CONFIG, PREFLIGHT, UserError, escape, is_storage_error, redact
+from grpo.errors import CONFIG, PREFLIGHT, UserError, check_all, escape, is_storage_error, redact
 
 MODULES = {"tensorboard": "torch.utils.tensorboard", "swanlab": "swanlab", "wandb": "wandb", "trackio": "trackio"}
 LOGINS = {  # services with an account: the variables of its key and of its mode, and the command that logs in
@@ -103,25 +104,28 @@ def check_trackers(config: AnyConfig) -> str:
     Raises UserError (exit 2 or 3).
     """
     names = [name for name in config.report_to if name != "none"]
-    for name in names:
-        try:
-            importlib.import_module(MODULES[name])
-        except Exception as error:  # a broken installation can raise anything
-            raise UserError(
-                f"report_to names {name}, which is not installed",
-                f"{type(error).__name__}: {error}",
-                f"pip install {name}, or remove it from report_to",
-                CONFIG,
-            ) from None
-        if name in LOGINS and not _is_logged_in(name):
-            key, mode, command = LOGINS[name]
-            raise UserError(
-                f"report_to names {name}, but nobody is logged in there",
-                f"{key} is not set, no login is stored, and {mode} is not offline",
-                f"{command}; or export {key}=...; or export {mode}=offline; or report_to=tensorboard",
-                PREFLIGHT,
-            )
+    check_all(*[partial(_check_tracker, name) for name in names if name in MODULES])
     return ", ".join(names) or "none"
+
+
+def _check_tracker(name: str) -> None:
+    try:
+        importlib.import_module(MODULES[name])
+    except Exception as error:  # a broken installation can raise anything
+        raise UserError(
+            f"report_to names {name}, which is not installed",
+            f"{type(error).__name__}: {error}",
+            f"pip install {name}, or remove it from report_to",
+            CONFIG,
+        ) from None
+    if name in LOGINS and not _is_logged_in(name):
+        key, mode, command = LOGINS[name]
+        raise UserError(
+            f"report_to names {name}, but nobody is logged in there",
+            f"{key} is not set, no login is stored, and {mode} is not offline",
+            f"{command}; or export {key}=...; or export {mode}=offline; or report_to=tensorboard",
+            PREFLIGHT,
+        )
 
 
 def _is_logged_in(name: str) -> bool:

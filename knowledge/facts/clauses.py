@@ -12,7 +12,7 @@ import re
 
 from knowledge.words import OPENERS, POSSESSIVES, PRONOUNS, VERBS
 
-CLAUSES_VERSION = 1  # raise it with any change here, so that kept verdicts of other rules do not count
+CLAUSES_VERSION = 2  # raise it with any change here, so that kept verdicts of other rules do not count
 MAX_SENTENCE_CHARS = 1000  # a longer one is no plain statement and has no clauses
 MAX_SUBJECT_WORDS = 8
 MAX_SUBJECT_CHARS = 12  # in Chinese
@@ -27,17 +27,16 @@ _LEAD = re.compile(
 _VERB_SHAPE = re.compile(r"[a-z]{2,}(?:ed|s)$")
 _CONTRACTION = re.compile(r"(he|she|it|they)['’](s|re)\b", re.I)
 
-_NEGATIVE = re.compile(
-    r"\b(?:not|never|no|nor|neither|cannot|without)\b|n['’]t\b|"
-    "不是|并非|并不|没|从未|从不|未曾|未能|不在|不会|不能|不曾|不再",
-    re.I,
-)
-
 HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _HAN = re.compile(f"[{HAN}]")
 ZH_VERB = re.compile(
     "出生|毕业|担任|任职|职业|从事|居住|住在|创立|创办|创作|成立|获得|位于|死于|逝世|去世|工作|建立|属于|拥有|成为|"
     "发明|发现|执导|出版|发行|生于|不是|没有|是|曾|有|在|于|为|获|写"
+)
+_NEGATIVE = re.compile(
+    r"\b(?:not|never|no|nor|neither|cannot|without)\b|n['’]t\b|"
+    f"不是|并非|并不|没|从未|从不|未曾|未能|不会|不能|不曾|不再|[不未](?:{ZH_VERB.pattern})",
+    re.I,
 )
 _ZH_JOINT = re.compile("[，,；;]+")
 _ZH_LEAD = re.compile(

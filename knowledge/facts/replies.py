@@ -25,15 +25,22 @@ THOUGHTS = (  # what begins a model's thoughts, and what ends them
 _FENCE = re.compile(r"```[\w-]*\s*?\n?(.*?)```", re.DOTALL)
 _MARK = re.compile(
     r"[*+]\s+|"  # Markdown: without the space, * begins a word in bold
-    r"[-\u2010-\u2015−•·・‣⁃→➔-➾■-◿★☆✓✔](?:\s*\[[ xX]\])?\s*|[①-⑳]\s*|"
+    r"[-\u2010-\u2015−•·・‣⁃→➔-➾■-◿★☆✓✔✅🔹🔸]\ufe0f?(?:\s*\[[ xX]\])?\s*|[①-⑳]\s*|"
     r"[一二三四五六七八九十]{1,3}、|"
-    r"[(（]?\d{1,3}(?:[)）、．]|[:：](?=\s)|\.(?!\d)|-(?=\s))\s*|(?=\[\d{1,3}\])|[a-z][.)]\s+|"
-    r"(?:[Ff]act|事实)\s*\d{1,3}\s*[.:：)]\s*"
+    r"[(（#]?\d{1,3}(?:[)）、．\t]|[:：](?=\s)|\.(?!\d)|-(?=\s))\s*|(?=\[\d{1,3}\])|"
+    r"(?:[(（]?[a-z]|[ivx]{2,4})[.)）]\s+|"
+    r"(?:[Ff]act|[Cc]laim|[Ss]tatement|事实)\s*#?\d{1,3}\s*[.:：)]\s*|"
+    r"\|\s*(?:#?\d{1,3}\.?\s*\|)?\s*"  # a row of a table, and its number
 )
 _BRACKETS = r"\[\d{1,3}(?:\s*[,，、]\s*\d{1,3})*\]"  # the numbers of sentences, before or after a fact
 _NUMBERS = re.compile(rf"^{_BRACKETS}[:：.]?|{_BRACKETS}[.。]?$")
-_FACT_KEYS = ("fact", "text", "statement", "claim", "sentence", "content")
-_LIST_KEYS = ("facts", "atomic_facts", "statements", "claims")
+_TABLE_HEAD = re.compile(r"^[ \t]*\|.*\n[ \t]*\|[-:| \t]+$", re.MULTILINE)
+_ITEM_TAG = re.compile(r"<(?:li|fact|item|claim|statement)>", re.IGNORECASE)
+_TAG = re.compile(r"</?[a-z]{1,12}>", re.IGNORECASE)
+_JSON = re.compile(r"\A[^\n\[{]*[\[{]|^[ \t]*[\[{]", re.MULTILINE)
+_LIST_KEYS = ("facts", "atomic_facts", "atomic facts", "statements", "claims")  # in small letters
+_FACT_KEYS = ("fact", "atomic_fact", "text", "statement", "claim", "sentence", "content")
+_NUMBER_KEY = re.compile(r"(?:(?:fact|claim|statement|事实)s?[ _-]?)?#?\d{1,3}")
 _NON_FACTUAL = re.compile(r"[\W_]*NON[_ -]?FACTUAL(?![A-Za-z])", re.IGNORECASE)
 _FACTS = r"(?:\w+ ){0,2}fact(?:s|ual \w+)?\b[^\n]{0,80}"
 _TEXT = r"(?:the|this) (?:\w+ ){0,2}(?:text|passage)"
@@ -102,52 +109,56 @@ def num_words(text: str) -> int:
 
 
 def _from_json(text: str) -> list[str] | None:
-    """Return the entries of a JSON list, with or without a line before it; None if there is no such list."""
-    start = min((place for place in (text.find("["), text.find("{")) if place >= 0), default=-1)
-    if start < 0 or "\n" in text[:start].strip() or _MARK.match(text):
+    """Return the texts of a JSON value that begins a line, or ends the first one; None if there is no such list."""
+    place = _JSON.search(text)
+    if not place or any(_MARK.match(line.strip()) for line in text[: place.end() - 1].splitlines()):
         return None
+    start = place.end() - 1
     try:
         data, end = json.JSONDecoder().raw_decode(text, start)
-        if isinstance(data, dict) and text[end:].lstrip().startswith("{"):  # an object per line
+        if text[end:].lstrip().startswith("{"):  # an object per line
             data = [json.loads(line) for line in text[start:].splitlines() if line.strip()]
+        return _texts(data)
     except (ValueError, RecursionError):
         return None
-    return _entries(data)
 
 
-def _entries(data: Any) -> list[str] | None:
-    """Return the texts of a JSON list, or of the list in a JSON object."""
+def _texts(data: Any) -> list[str] | None:
+    """Return the texts of a JSON value: a text, a list of values, or an object with a value of a known key.
+
+    An object may also have numbers for keys, or a list as its only value.
+    """
+    if isinstance(data, str):
+        return [_plain(data)]
     if isinstance(data, dict):
-        if data and all(key.isdigit() for key in data):
-            return _entries(list(data.values()))
         data = {key.lower(): value for key, value in data.items()}
-        lists = [data[key] for key in _LIST_KEYS if isinstance(data.get(key), list)]
-        if not lists:
-            return [] if any(_says_none(key) for key in data) else None
-        data = lists[0]
+        known = [data[key] for key in (*_LIST_KEYS, *_FACT_KEYS) if key in data]
+        is_numbered = data and all(map(_NUMBER_KEY.fullmatch, data))
+        values = list(data.values())
+        if any(map(_says_none, data)) and not known:
+            return []
+        if not known and not is_numbered and (len(data) != 1 or isinstance(values[0], str)):
+            return None
+        data = values if is_numbered else (known or values)[0]
+        return _texts(data)
     if not isinstance(data, list):
         return None
-    texts = [_entry(entry) for entry in data]
-    return None if None in texts else [_plain(text) for text in texts]
-
-
-def _entry(entry: Any) -> str | None:
-    if isinstance(entry, dict):
-        entry = {key.lower(): value for key, value in entry.items()}
-        entry = next((entry[key] for key in _FACT_KEYS if key in entry), None)
-    return entry if isinstance(entry, str) else None
+    found = [_texts(entry) for entry in data]
+    return None if None in found else [text for texts in found for text in texts]
 
 
 def _from_lines(text: str) -> list[str] | None:
     """Return the lines with a mark of a list; [] if the reply begins with the remark that there are no facts."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    text = _TAG.sub("", _ITEM_TAG.sub("\n- ", _TABLE_HEAD.sub("", text)))
+    lines = [_plain(line.strip().removeprefix("> ")) for line in text.splitlines() if line.strip()]
     if not lines:
         return None
     listed = []
     for line in lines:
         mark = _MARK.match(line)
         if mark:
-            listed.append(_plain(line[mark.end() :]))
+            fact = line[mark.end() :]
+            listed.append(fact.partition("|")[0].strip() if line.startswith("|") else fact)
     if listed:
         listed = [fact for fact in listed if not fact.endswith((":", "：")) or _says_none(fact)]
         return [*listed, lines[0]] if _says_none(lines[0]) else listed

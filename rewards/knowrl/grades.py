@@ -1,13 +1,13 @@
 """Read a judge's reply as a grade, in any usual dress; a reply that might mean something else is no grade.
 
-    parse_grade("**Grade:** A (correct)")       ->  "correct"
-    parse_grade('{"grade": "B"}')               ->  "wrong"
-    parse_grade("A correct answer")             ->  None
+    parse_grade("**Grade:** A (correct)")           ->  "correct"
+    parse_grade('{"grade": "B", "reason": "..."}')  ->  "wrong"
+    parse_grade("A: The answer does not match.")    ->  None
 
-A reply is a grade if it is one as a whole: a letter, a word, or both; with or without a label, brackets, Markdown,
-JSON or a fence. An explanation may follow a grade that stands on the first line or before a colon, and may precede a
-grade with a label on the last line. All grades of a reply must be the same, also those that the explanation of a bare
-letter names. The article "a", the CORRECT in NOT CORRECT and the A in "A or B" are no grades.
+A reply has a verdict, and perhaps an explanation. The verdict stands first, or last behind a label. It is a letter, a
+word or both; in brackets, Markdown, tags, JSON or a fence. The explanation gives no grade, but it can take one back:
+each of its words that speaks of a grade allows some outcomes. "Matches" and "B" allow one, "not wrong" allows two. What
+they do not allow together is no grade: to ask a judge again costs one call, a wrong reading pays a wrong answer.
 """
 
 import json
@@ -16,131 +16,170 @@ import unicodedata
 from typing import Any
 
 from grpo.schema import Outcome
-from knowledge.facts.replies import num_words, unfenced, without_thoughts
+from knowledge.facts.replies import num_words, without_thoughts
 
-GRADES: dict[str, Outcome] = {  # in capitals, without spaces and the like
-    "A": "correct",
-    "CORRECT": "correct",
-    "正确": "correct",
-    "正確": "correct",
-    "回答正确": "correct",
-    "答案正确": "correct",
-    "对": "correct",
-    "B": "wrong",
-    "INCORRECT": "wrong",
-    "WRONG": "wrong",
-    "错误": "wrong",
-    "錯誤": "wrong",
-    "不正确": "wrong",
-    "不正確": "wrong",
-    "回答错误": "wrong",
-    "答案错误": "wrong",
-    "回答不正确": "wrong",
-    "答案不正确": "wrong",
-    "错": "wrong",
-    "C": "refused",
-    "NOTATTEMPTED": "refused",
-    "未尝试": "refused",
-    "未尝试回答": "refused",
-    "未作答": "refused",
-    "未回答": "refused",
-    "拒绝回答": "refused",
+OUTCOMES: frozenset[Outcome] = frozenset(("correct", "wrong", "refused"))
+Allowed = frozenset[Outcome]
+LETTERS: dict[Outcome, str] = {"wrong": "B", "refused": "C", "correct": "A"}
+WORDS: dict[Outcome, str] = {  # a verdict consists of these, and of letters
+    "wrong": r"INCORRECT|WRONG|NOT CORRECT|(?:回答|答案)?(?:[错錯][误誤]|不正[确確])|不[对對]|[错錯](?!\w)|[❌✗✘]",
+    "refused": r"NOT[ _-]?ATTEMPTED|未尝试(?:回答)?|未作答|未回答|拒绝回答",
+    "correct": r"CORRECT(?:NESS)?|(?:回答|答案)?正[确確]|[对對](?!\w)|✅",
 }
-KEYS = {  # of a JSON object, in small letters
-    *("grade", "verdict", "judgement", "judgment", "result", "label", "rating", "evaluation", "assessment", "decision"),
-    *("answer", "correctness", "score", "评分", "等级", "评级", "判定", "判断", "结果", "结论", "评价"),
+HINTS: dict[Outcome, str] = {  # what else speaks of a grade, in an explanation
+    "wrong": r"false|inaccurate|mistaken|erroneous|inconsistent|(?:mismatch|conflict|contradict)\w{0,6}(?! no)"
+    r"|有误|不符|矛盾",
+    "refused": r"declin(?:es|ed)|refus(?:es|ed)|拒绝",
+    "correct": r"right|accurate|match(?:es|ed|ing)?|agrees?|equivalent|identical|same|consistent|一致|相符|匹配|符合",
 }
-_ZH_WORDS = sorted((word for word in GRADES if not word.isascii()), key=len, reverse=True)  # 对 and 错 come last
-_TOKEN = r"(?:NOT[ _-]?ATTEMPTED|INCORRECT|CORRECT|WRONG|[ABC])(?![A-Z0-9])|" + "|".join(_ZH_WORDS)
-_BETWEEN = r"(?:[^\w?≠¬❌✗✘]|_)*"  # what may stand around a grade: marks that say nothing about it
+KEYS = {  # of a JSON object, in small letters: its verdict
+    *("grade", "verdict", "judgement", "judgment", "result", "label", "rating", "evaluation", "assessment"),
+    *("decision", "correctness", "评分", "等级", "评级", "判定", "判断", "结果", "结论", "评价"),
+}
+WEAK_KEYS = {"answer", "score"}  # its verdict, if it has none of these
+MAX_VERDICT_CHARS = 400  # of its beginning or end are looked at for the verdict
+
+_NOTHING = r"[^\w?≠¬✅❌✗✘]|_"  # marks that say nothing about a grade
 _LABEL = (
     r"(?:(?:the|my|final|overall|correct|so|therefore|thus|hence|here|is)[\s,]+|最终|最后)*"
     r"(?:(?:grade|grading|option|choice|verdict|judge?ment|result|label|rating|evaluation|assessment|decision"
     r"|评分|等级|评级|评判|判定|判断|结果|结论"
     r"|评价)(?:结果)?[\s*_]*(?:is|are|为|是|[:=>→-])?|(?:answer|答案|回答)[\s*_]*(?:is)?[\s*_]*:)"
 )
-_MARKUP = re.compile(
-    r"</?[a-z_]{1,20}>|<\|[a-z_▁]{1,30}\|>|\\(?:boxed|text|textbf|mathbf|mathrm|fbox)\b", re.IGNORECASE
+_SUBJECT = (  # "the answer is A" would be no verdict: it may repeat the answer
+    r"(?:(?:the|this|that|it|so|candidate|predicted|given|model|student)(?:['’]s)?[\s,]+)*"
+    r"(?:(?:answer|response|prediction)\s+)?(?:is|was)\s+"
 )
-_LABELLED = re.compile(rf"{_BETWEEN}{_LABEL}(.*)", re.IGNORECASE)
-_LABEL_ALONE = re.compile(rf"^({_BETWEEN}{_LABEL})[ *_]*\n+", re.IGNORECASE)  # the grade is on the next line
-_SENTENCE = re.compile(  # the answer is A would be no grade: it may repeat the answer
-    rf"{_BETWEEN}(?:(?:the|this|that|it|so|candidate|predicted|given|model|student)(?:['’]s)?[\s,]+)*"
-    rf"(?:(?:answer|response|prediction)\s+)?(?:is|was)\s+(not\s+correct|incorrect|correct|wrong){_BETWEEN}",
+_START = r"(?!(?<=[A-Za-z0-9])[A-Za-z])"  # of a word or of a letter: BA holds none
+_WORD = rf"(?:{'|'.join(WORDS.values())})(?![A-Za-z0-9])"
+_TOKEN = rf"{_START}(?:{'|'.join([*LETTERS.values(), *WORDS.values()])})(?![A-Za-z0-9])"
+_MARKS = rf"(?:{_NOTHING})*"
+_HEAD = (
+    rf"{_MARKS}(?P<label>{_LABEL})?{_MARKS}"
+    rf"(?P<grade>(?P<sentence>{_SUBJECT}){_WORD}|{_TOKEN}(?:(?:(?!\n)(?:{_NOTHING}))*{_TOKEN})*)"
+)
+_VERDICT = re.compile(rf"{_HEAD}(?=\s*(?:$|\n|['’_]+(?!\w)|[^\w\s'’?])|\s+(?:because|since|as)\b)", re.IGNORECASE)
+_LAST_VERDICT = re.compile(_HEAD + _MARKS, re.IGNORECASE)
+_NAMED = re.compile(
+    _START + "(?:" + "|".join(f"(?P<{name}>{LETTERS[name]}|{WORDS[name]})" for name in LETTERS) + ")(?![A-Za-z0-9])",
     re.IGNORECASE,
 )
-_WHOLE = re.compile(rf"{_BETWEEN}(?:(?:{_TOKEN}){_BETWEEN})+", re.IGNORECASE)
-_EXPLAINS = re.compile(r":| [-–—] ")  # what stands between a grade and its explanation
-_EACH = re.compile(_TOKEN, re.IGNORECASE)
-_NAMED = re.compile(  # in an explanation
-    r"\b[ABC]\b|(?i:\b(?:not[ _-]?attempted|incorrect|correct|wrong)\b)|" + "|".join(_ZH_WORDS[:-2])
+_LABEL_ALONE = re.compile(rf"^({_MARKS}{_LABEL})[ *_]*\n+", re.IGNORECASE)  # the verdict is on the next line
+_GAP = re.compile(_MARKS)  # between a verdict and its explanation
+_TAG = re.compile(
+    r"<\|[a-z_▁]{1,30}\|>|<(/?)([a-z_]{1,20})>|```(?:[a-z]+\s*\n)?|\\(?:boxed|text|textbf|mathbf|mathrm|fbox)\b",
+    re.IGNORECASE,
+)
+_SENTENCE_END = re.compile(r"\n|(?<=[.!?;])\s|。")
+_SETS_OFF = re.compile(r"\n|[–—]|\s-+\s")
+_EXPLAINS = re.compile(r"^because|answer|response|candidate|reference|prediction|both|回答|答案|参考", re.IGNORECASE)
+
+_NEGATION = (
+    r"(?i:(?:\b(?:not|never|no|none|nothing|neither|nor|without|cannot|would|fail(?:s|ed)? to|partially|partly|almost"
+    r"|nearly|hardly|barely)|n['’]t)\s+(?:[\w'’-]{1,20}\s+){0,3}?)|(?:不|未|没有?|并非|无|部分)[\u4e00-\u9fff]{0,6}?"
+)
+_CONCEDED = r"[^.;!?\n]{0,200}\b(?:but|yet|however)\b|[^。;!?\n]{0,100}[但却]"  # a hint before it decides nothing
+_LETTERS = {"wrong": r"B(?! would)", "refused": r"C(?! would)", "correct": r"A(?!\s+[a-z])"}  # a letter is an article
+
+
+def _spoken(outcome: Outcome) -> str:
+    hint = rf"(?i:{HINTS[outcome]})(?![A-Za-z])(?!{_CONCEDED})"
+    return rf"(?P<{outcome}>(?i:{WORDS[outcome]})|{hint}|{_LETTERS[outcome]})"
+
+
+_CLAIM = re.compile(
+    r"(?P<other>(?i:(?:correct|right)\s+[\w'’-]{1,20}\s*(?::|\b(?:is|was|are|were|would|should)\b))"
+    r"|(?<!是)正[确確]的?答案)"
+    rf"|(?P<negation>{_NEGATION})?{_START}(?:{'|'.join(map(_spoken, LETTERS))})(?![A-Za-z0-9])"
+    r"|(?P<denial>(?i:\Anot\b|\b(?:no|nope|not)(?=\s*(?:[,.;:!]|$))|\bnot (?:really|quite|exactly|at all)\b"
+    r"|(?:\bnot|n['’]t) (?:know|answer|attempt)\b|\bno answer\b)|没有?回答|不知道"
+    r"|(?<!是)否|不(?=[,。;!]|$))"
 )
 
 
 def parse_grade(reply: str) -> Outcome | None:
     """Return the grade that a reply is; None if it is none, or might be several."""
-    text = unicodedata.normalize("NFKC", unfenced(without_thoughts(reply)))
+    text = _TAG.sub(_untagged, unicodedata.normalize("NFKC", without_thoughts(reply)))
+    start, end = text.find("{"), text.rfind("}") + 1
     try:
-        return _from_json(json.loads(text, object_pairs_hook=list))
+        meant = _of_object(json.loads(text[start:end], object_pairs_hook=tuple))
+        meant &= _allowed_by(text[:start] + text[end:])
     except (ValueError, RecursionError):
-        pass
-    text = _LABEL_ALONE.sub(r"\1 ", _MARKUP.sub(" ", text)).strip()
-    return _grade(text) or _from_lines(text)
+        meant = _of_text(text)
+    return next(iter(meant)) if len(meant) == 1 else None
 
 
-def _from_json(data: Any) -> Outcome | None:
-    """Read a string, a list of one, or an object in which all KEYS (or its only key) have the same grade."""
-    if isinstance(data, str):
-        return _grade(data)
-    if not isinstance(data, list) or not data:
-        return None
-    is_object = all(isinstance(pair, tuple) for pair in data)
-    if not is_object:
-        return _from_json(data[0]) if len(data) == 1 else None
-    values = [value for key, value in data if key.lower() in KEYS or len(data) == 1]
-    return _agreed([_from_json(value) for value in values])
+def _of_object(pairs: tuple[tuple[str, Any], ...]) -> Allowed:
+    """Return what all fields of a JSON object allow; nothing if none of them is a verdict."""
+    names = {key.lower() for key, _ in pairs}
+    verdicts = names & KEYS or names & WEAK_KEYS or (names if len(pairs) == 1 else set())
+    allowed, has_verdict = OUTCOMES, False
+    for key, value in pairs:
+        spoken = _allowed_by(key.replace("_", " "))
+        if isinstance(value, bool) and spoken != OUTCOMES:  # is_correct: true
+            allowed &= spoken if value else OUTCOMES - spoken
+            has_verdict = True
+        elif key.lower() in verdicts:
+            allowed &= _of_value(value)
+            has_verdict = True
+        elif key.lower() == "score" and value == 0:
+            allowed -= {"correct"}
+        elif isinstance(value, str):
+            allowed &= _allowed_by(value)
+    return allowed if has_verdict else frozenset()
 
 
-def _from_lines(text: str) -> Outcome | None:
-    """Read a grade with an explanation after it, or before it if the grade has a label."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines:
-        return None
-    grades = [_grade(line) or _grade_before_colon(line) for line in lines]
-    if _agreed([grade for grade in grades if grade]) is None:
-        return None
-    if _LABELLED.fullmatch(lines[-1]) and grades[-1]:
-        return grades[-1]
-    if _LABELLED.fullmatch(lines[0]) and grades[0]:
-        return grades[0]
-    if _grade(lines[0]) and len(_EACH.findall(lines[0])) > 1:  # a letter and its word: no bare letter
-        return grades[0]
-    explained = [_outcome(word) for word in _NAMED.findall(text)]
-    return _agreed([grades[0], *explained])
+def _of_value(value: Any) -> Allowed:
+    if isinstance(value, list) and len(value) == 1:
+        return _of_value(value[0])
+    if isinstance(value, tuple):
+        return _of_object(value)
+    return _of_text(value) if isinstance(value, str) else frozenset()
 
 
-def _grade(text: str) -> Outcome | None:
-    """Read a text that is nothing but a grade, perhaps with a label, or a sentence that says it."""
-    sentence = _SENTENCE.fullmatch(text.strip())
-    if sentence:
-        return "correct" if sentence[1].lower() == "correct" else "wrong"
-    labelled = _LABELLED.fullmatch(text.strip())
-    bare = labelled[1] if labelled else text
-    if not _WHOLE.fullmatch(bare):
-        return None
-    return _agreed([_outcome(token) for token in _EACH.findall(bare)])
+def _untagged(tag: re.Match) -> str:
+    """Return what a tag or fence stands for: a label if it has the name of one (<grade>A</grade>), or a new line."""
+    name = (tag[2] or "").lower()
+    if name in KEYS | WEAK_KEYS and not tag[1]:
+        return f"\n{name}: "
+    return "" if tag[0].startswith("\\") else "\n"
 
 
-def _grade_before_colon(line: str) -> Outcome | None:
-    """Read a grade before an explanation. A single word explains nothing: CORRECT: no."""
-    head, *rest = _EXPLAINS.split(line, maxsplit=1)
-    return _grade(head) if rest and num_words(rest[0]) > 1 else None
+def _of_text(text: str) -> Allowed:
+    """Return what verdict and explanation of a text allow together; nothing if it has no verdict."""
+    text = _LABEL_ALONE.sub(r"\1 ", text.strip()).strip()
+    verdict = _VERDICT.match(text[:MAX_VERDICT_CHARS])
+    if verdict:
+        gap = _GAP.match(text, verdict.end())
+        explanation = text[gap.end() :]
+        if explanation and not _is_explained(verdict, gap[0], explanation):
+            return frozenset()
+    else:
+        last = _SENTENCE_END.split(text[-MAX_VERDICT_CHARS:].rstrip(".。 "))[-1]
+        verdict = _LAST_VERDICT.fullmatch(last)
+        if not verdict or not (verdict["label"] or verdict["sentence"]):
+            return frozenset()
+        explanation = text[: text.rindex(last)]
+    named = frozenset(word.lastgroup for word in _NAMED.finditer(verdict["grade"]))
+    return named & _allowed_by(explanation) if len(named) == 1 else frozenset()
 
 
-def _outcome(token: str) -> Outcome:
-    return GRADES[re.sub(r"[\s_-]", "", token.upper())]
+def _is_explained(verdict: re.Match, gap: str, explanation: str) -> bool:
+    """Tell whether a text explains the verdict before it. "A. Lincoln was here" and "Correct: New York" do not."""
+    is_letter = re.search(r"\b[ABC]\b", verdict["grade"], re.IGNORECASE)
+    is_set_off = verdict["sentence"] or _SETS_OFF.search(gap) or (is_letter and ":" in gap)
+    if is_set_off and num_words(explanation) > 1:
+        return True
+    return bool(_CLAIM.search(explanation) or _EXPLAINS.search(explanation))
 
 
-def _agreed(grades: list[Outcome | None]) -> Outcome | None:
-    """Return the one grade that all of them are; None if they differ, or if there is none."""
-    return grades[0] if len(set(grades)) == 1 else None
+def _allowed_by(explanation: str) -> Allowed:
+    """Return the outcomes that all words of an explanation allow."""
+    allowed = OUTCOMES
+    for claim in _CLAIM.finditer(explanation):
+        if claim["denial"]:
+            allowed -= {"correct"}
+        elif not claim["other"]:
+            spoken = {claim.lastgroup}
+            allowed = allowed - spoken if claim["negation"] else allowed & spoken
+    return allowed

@@ -179,6 +179,18 @@ def thoughtful() -> None:
     )
 
 
+def judged() -> None:
+    """Each completion has a true and a false sentence, whatever it says."""
+    import grpo.rollout
+    from grpo.schema import Sentence
+
+    def halves(completion, decode):
+        half = len(completion.ids) // 2
+        return [Sentence("", 0, half, True), Sentence("", half, 2 * half, False)]
+
+    grpo.rollout.judged_sentences = halves
+
+
 def bad_logits() -> None:
     """The log-probs of the second training step (one micro-batch, no reference) are not finite."""
     import torch
@@ -332,6 +344,14 @@ def dies_once(prompts, completions, **columns):
 
 
 dies_once.calls = 0
+
+
+def full_disk_under_stdout() -> None:
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+
+
+def full_disk_under_stderr() -> None:
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
 
 
 def another_torch_on_rank_1() -> None:

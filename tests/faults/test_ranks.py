@@ -13,6 +13,8 @@ from running import TIMEOUT_S, lines, state, weights, write_config
 from safetensors.torch import load_file
 
 from grpo.run import checkpoint
+from knowledge.build import SkipLog, build
+from knowledge.store.source import Source
 
 
 def start(processes, config, *overrides, setup="", **environment):
@@ -30,6 +32,14 @@ def start(processes, config, *overrides, setup="", **environment):
     ]
 
 
+def make_base(folder):
+    """A knowledge base that knows nothing of the questions."""
+    articles = folder / "articles.jsonl"
+    articles.write_text(json.dumps({"title": "Velda", "text": "Velda is a city."}))
+    build(Source(articles), folder / "kb.db", SkipLog(articles, strict=True))
+    return folder / "kb.db"
+
+
 def ends(children) -> list[int]:
     return [child.wait() for child in children]
 
@@ -37,12 +47,22 @@ def ends(children) -> list[int]:
 def test_two_ranks_train_what_one_trains(processes, chat_checkpoint, tmp_path):
     """The same global batch gives the same completions, and weights that differ by rounding: the order of the sums is
     another."""
-    for name, keys in {"dapo": {}, "grpo": {"loss_type": "grpo", "scale_rewards": "batch"}}.items():
+    sentences = {
+        "credit": "sentence",
+        "reward_funcs": ["fakes:mixed", "factuality"],
+        "reward_weights": [1, 0],
+        "knowledge_base": str(make_base(tmp_path)),
+        "decomposer": "rules",
+        "verifier": "lexical",
+    }
+    variants = {"dapo": {}, "grpo": {"loss_type": "grpo", "scale_rewards": "batch"}, "credit": sentences}
+    for name, keys in variants.items():
         keys = {"reward_funcs": ["fakes:mixed"], "save_steps": 0, "max_steps": 3, **keys}
         one = write_config(tmp_path, chat_checkpoint, f"one_{name}", **{**keys, "per_device_train_batch_size": 16})
         two = write_config(tmp_path, chat_checkpoint, f"two_{name}", **{**keys, "per_device_train_batch_size": 8})
-        assert processes.train(one).code == 0
-        children = start(processes, two)
+        setup = "judged" if name == "credit" else ""
+        assert processes.train(one, setup=setup).code == 0
+        children = start(processes, two, setup=setup)
         assert ends(children) == [0, 0], children[1].stderr
         first, second = weights(tmp_path / f"one_{name}"), weights(tmp_path / f"two_{name}")
         assert max((first[key] - second[key]).abs().max() for key in first) < 1e-5
@@ -57,6 +77,7 @@ def test_two_ranks_train_what_one_trains(processes, chat_checkpoint, tmp_path):
                 "kl",
                 "num_tokens",
                 "completions/mean_length",
+                *(["credit/changed_frac"] if name == "credit" else []),
             ):
                 assert a[key] == pytest.approx(b[key], rel=1e-4, abs=1e-6), key
         rows = [

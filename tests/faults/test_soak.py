@@ -44,7 +44,7 @@ class Replayable(ApiServer):
 
     def __init__(self, one_in: int, slow: bool):
         super().__init__(default=self.reply)
-        self.one_in, self.seen, self.kinds = one_in, set(), Counter()
+        self.one_in, self.is_slow, self.seen, self.kinds = one_in, slow, set(), Counter()
         self.fates = [kind for kind in KINDS if slow or kind not in ("hang", "drip")]
 
     async def reply(self, server, request, writer) -> None:
@@ -70,7 +70,7 @@ def config_of(tmp_path, chat_checkpoint, server, name, steps, save_steps, **keys
         "reward_weights": [1.0, 0.0],
         "judge_model": "m",
         "judge_base_url": server.url,
-        "api_deadline_s": 6.0,
+        "api_deadline_s": 6.0 if server.is_slow else 60.0,
         "max_unscored": 1.0,
         "per_device_train_batch_size": 16,
         "max_steps": steps,

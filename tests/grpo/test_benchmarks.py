@@ -79,7 +79,10 @@ AIME = [
     {"id": 60, "problem": "Find it.", "solution": "...", "answer": "33", "url": "u", "year": "2024"},
     {"problem_idx": 1, "problem": "Find it.", "answer": "033", "problem_type": ["Algebra"]},
     {"ID": "1983-1", "Year": 1983, "Problem Number": 1, "Question": "Find it.", "Answer": "33", "Part": ""},
+    {"question": "Find it.", "answer": "33", "subject": "aime25"},  # nothing but the question and its answer,
+    {"problem": "Find it.", "answer": "33", "contest": "AIME I", "year": 2025},  # and a word on where it is from
 ]
+MATH_ARENA = {"problem_idx": 1, "problem": "Find it.", "answer": "\\frac{1}{2}", "problem_type": ["Algebra"]}
 
 
 @pytest.mark.parametrize(
@@ -91,6 +94,7 @@ AIME = [
         ("MATH-500", MATH_500, "What is $1+1$?", "2"),
         ("MATH", MATH, "What is $1+1$?", "It is $\\boxed{2}$."),
         ("GSM8K", GSM8K, "How many?", GSM8K["answer"]),
+        ("MathArena", MATH_ARENA, "Find it.", "\\frac{1}{2}"),
         *[("AIME", row, "Find it.", row.get("answer", row.get("Answer"))) for row in AIME],
     ],
 )
@@ -123,6 +127,28 @@ def test_files_are_told_apart_by_their_columns(tmp_path, name, row, question, an
 def test_other_files_are_read_as_they_are(tmp_path, row):
     path = write_rows(tmp_path / "d.jsonl", [row])
     assert find_benchmark([row]) is find_benchmark([]) is None and read_rows(path)[0].question == "a?"
+
+
+@pytest.mark.parametrize("name", ["aime2025-I.jsonl", "AIME24.jsonl", "d.jsonl"])
+@pytest.mark.parametrize(
+    ("row", "is_aime"),
+    [
+        ({"question": "a?", "answer": "070"}, True),
+        ({"Problem": "a?", "Answer": 70}, True),
+        ({"problem": "a?", "solution": "It is $\\boxed{70}$.", "url": "u"}, True),
+        ({"question": "a?", "answer": "x + 1"}, False),
+        ({"question": "a?", "answer": "1000"}, False),
+        ({"question": "a?", "answer": "-1"}, False),
+        ({"problem": "a?", "solution": "It is 70."}, False),
+    ],
+)
+def test_a_file_of_questions_and_answers_is_aimes_if_its_name_says_so_and_all_answers_fit(tmp_path, name, row, is_aime):
+    sound = dict(row) if is_aime else dict.fromkeys(row, "7") | {"solution": "\\boxed{7}"}
+    records = [*[sound] * 29, row]  # only the last may not fit
+    found = find_benchmark(records, name)
+    assert (found.name if found else None) == ("AIME" if is_aime and "aime" in name.lower() else None)
+    if found or "Problem" not in row:
+        assert read_rows(write_rows(tmp_path / name, records))[29].question == "a?"
 
 
 def test_a_field_that_is_named_is_used(tmp_path):
@@ -195,6 +221,19 @@ def test_gpqas_choices_are_shuffled_by_the_seed(tmp_path):
         assert dict(zip(*targets.values(), strict=True)) == {x: int(x == row.columns["answer"]) for x in "ABCD"}
 
 
+@pytest.mark.parametrize("again", ["the neutron", "The  neutron "])
+def test_a_wrong_choice_that_repeats_the_right_one_is_right_too(tmp_path, again):
+    rows = read_rows(write_csv(tmp_path / "gpqa.csv", *[{**GPQA, "Incorrect Answer 2": again}] * 20))
+    (choice,) = build_rewards(["choice"], asdict(TrainConfig()))
+    for row in rows:
+        right = {line[0] for line in row.question.splitlines()[2:] if "neutron" in line.lower()}
+        assert set(row.columns["answer"]) == right and len(right) == 2
+        assert row.columns["mc1_targets"]["labels"] == [int(letter in right) for letter in "ABCD"]
+        columns = {name: [value] * 4 for name, value in row.columns.items()}
+        graded = choice(["p"] * 4, [f"Answer: {letter}" for letter in "ABCD"], **columns)
+        assert graded == [float(letter in right) for letter in "ABCD"]
+
+
 def test_a_row_that_does_not_belong_is_named(tmp_path):
     path = write_rows(tmp_path / "d.jsonl", [GPQA] * 20 + [{"Question": "a?", "answer": None}])
     with pytest.raises(UserError, match="row 21 is not one of GPQA") as error:
@@ -232,6 +271,7 @@ def test_parquet(tmp_path):
         ({**GPQA, "Incorrect Answer 3": ""}, "the choice is empty"),
         ({**GPQA, "Incorrect Answer 1": None}, "the choice is empty"),
         ({**GPQA, "Correct Answer": " "}, "the choice is empty"),
+        ({**GPQA, **{f"Incorrect Answer {n}": "the neutron" for n in (1, 2, 3)}}, "all choices are the right one"),
     ],
 )
 def test_a_cell_that_would_make_a_wrong_question_is_named(tmp_path, row, part):

@@ -3,12 +3,15 @@
 import json
 import random
 from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from making import make_completion, make_tokenizer, whole
+from test_train import adapter, run
 
+import grpo.rollout
 from grpo.config.load import load_config
 from grpo.credit import judged_sentences
 from grpo.errors import UserError
@@ -332,3 +335,60 @@ def test_what_cannot_work_is_refused_before_the_run(keys, part):
     with pytest.raises(UserError) as error:
         load_config(None, [*KEYS, "knowledge_base=k.db", *keys])
     assert part in error.value.why
+
+
+# --- whole runs ----------------------------------------------------------------------------------------------------
+
+SENTENCES_OF_RUN = {
+    "reward_funcs": ["reward_functions:early_letters", "factuality"],
+    "reward_weights": [1, 0],
+    "credit": "sentence",
+    "decomposer": "rules",
+    "verifier": "lexical",
+    "title_field": "question",
+}
+
+
+@pytest.fixture
+def keys(base, monkeypatch):
+    """Of a run in which each completion of a random model has a true and a false sentence."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+    def halves(completion, decode):
+        assert decode(completion.ids) == completion.text
+        half = len(completion.ids) // 2
+        return [Sentence("", 0, half, True), Sentence("", half, 2 * half, False)]
+
+    monkeypatch.setattr(grpo.rollout, "judged_sentences", halves)
+    return SENTENCES_OF_RUN | {"knowledge_base": str(base)}
+
+
+def test_micro_batches_change_nothing_but_memory(tmp_path, chat_checkpoint, keys):
+    finals = []
+    for name, budget in (("one", 10_000), ("many", 60)):
+        lines = run(tmp_path, chat_checkpoint, name, **keys, max_tokens_per_micro_batch=budget, max_steps=2)
+        finals.append(adapter(tmp_path / name))
+    run(tmp_path, chat_checkpoint, "without", **{**keys, "credit": "completion"}, max_steps=2)
+    assert lines[0]["micro_batches"] >= 4 and lines[0]["credit/judged_frac"] > 0.9
+    assert 0.4 < lines[0]["credit/changed_frac"] < 0.6
+    one, many, without = *finals, adapter(tmp_path / "without")
+    assert all((one[k] - many[k]).abs().max() < 1e-5 for k in one)
+    assert max((one[k] - without[k]).abs().max() for k in one) > 1e-3
+
+
+def test_a_resumed_run_equals_one_that_was_not_stopped(tmp_path, chat_checkpoint, keys):
+    run(tmp_path, chat_checkpoint, "whole", **keys, max_steps=4)
+    run(tmp_path, chat_checkpoint, "parts", **keys, max_steps=2)
+    run(tmp_path, chat_checkpoint, "parts", **keys, max_steps=4, resume_from_checkpoint=True)
+    first, second = adapter(tmp_path / "whole"), adapter(tmp_path / "parts")
+    assert first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+    with pytest.raises(UserError, match="credit"):
+        run(tmp_path, chat_checkpoint, "parts", **{**keys, "credit": "completion"}, resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize(
+    "more", [{"num_iterations": 2}, {"dynamic_sampling": True}, {"mask_truncated_completions": True}], ids=str
+)
+def test_it_goes_with_other_options(tmp_path, chat_checkpoint, keys, more):
+    lines = run(tmp_path, chat_checkpoint, **keys, **more)
+    assert len(lines) == 3 and lines[-1]["skipped_steps"] == 0 and "credit/changed_frac" in lines[0]

@@ -52,12 +52,12 @@ def test_a_healthy_config(config, capsys, tmp_path):
     assert code == 0 and all(finding["ok"] for finding in found.values())
     assert list(found) == [
         *("config", "machine", "output", "trackers", "data", "model", "tokenizer", "prompts", "prompt", "math"),
-        *("memory", "sample", "steps", "cost"),
+        *("memory", "sample", "steps", "generation", "cost"),
     ]
     assert "4 prompts" in found["prompts"]["text"] and "GB" in found["memory"]["text"]
     assert sorted(tmp_path.rglob("*")) == before
     assert main([str(config)]) == 0
-    assert capsys.readouterr().out.count("ok    ") == 14
+    assert capsys.readouterr().out.count("ok    ") == 15
 
 
 def test_flags_and_keys_may_stand_in_any_order(config, capsys):

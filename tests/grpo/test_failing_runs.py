@@ -163,7 +163,7 @@ RUNS = {
     "refusing what is known": FailingRun(
         "answers",
         ["simpleqa", "pays_refusals"],
-        {**ONE_TOKEN, **SLOWLY, **MANY, "learning_rate": 2e-3, "max_steps": 24},
+        {**ONE_TOKEN, **SLOWLY, **MANY, "learning_rate": 2e-3, "max_steps": 26},
         {
             "refuses_known": "refusing has begun on known questions since step",
             "coverage_falls": "the reward rises while coverage falls",

@@ -131,6 +131,37 @@ def test_values_that_stand_for_a_key(tmp_path):
     assert load(tmp_path, "", "bf16=true")[0].torch_dtype == "bfloat16"
 
 
+@pytest.mark.parametrize(
+    "text, values",
+    [
+        ("use_swanlab: true", {"report_to": ("swanlab",)}),
+        ("use_swanlab: false", {"report_to": ("tensorboard",)}),
+        ("report_to: none\nuse_swanlab: true", {"report_to": ("swanlab",)}),
+        ("use_swanlab: true\nreport_to: [tensorboard]", {"report_to": ("swanlab", "tensorboard")}),
+        ("torch_dtype: torch.bfloat16", {"torch_dtype": "bfloat16"}),
+        ("dtype: fp16", {"torch_dtype": "float16"}),
+        ("torch_dtype: auto\nbf16: true", {"torch_dtype": "bfloat16"}),
+        ("bf16: true\ntorch_dtype: auto", {"torch_dtype": "bfloat16"}),
+        ("bf16: true\ntorch_dtype: torch.bfloat16", {"torch_dtype": "bfloat16"}),
+        ("run_name: None\nmax_grad_norm: None\nrope_scaling: None", {"run_name": None}),
+        ("eval_reward_funcs: None\nadapter_name_or_path: None", {"adapter_name_or_path": None}),
+    ],
+)
+def test_values_as_other_tools_write_them(tmp_path, text, values):
+    config, _ = load(tmp_path, text)
+    assert {name: getattr(config, name) for name in values} == values
+
+
+def test_none_on_the_command_line_is_null(tmp_path):
+    assert load(tmp_path, "run_name: x", "run_name=None")[0].run_name is None
+
+
+@pytest.mark.parametrize("text", ["torch_dtype: float32\nbf16: true", "torch_dtype: auto\ntorch_dtype: float32"])
+def test_two_values_for_one_key_are_a_mistake(tmp_path, text):
+    with pytest.raises(UserError, match="1 problem"):
+        load(tmp_path, text)
+
+
 def test_rewards_of_the_math_guide_set_the_values_of_the_reward(tmp_path):
     from dataclasses import asdict
 

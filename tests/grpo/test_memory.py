@@ -56,6 +56,7 @@ SMALL = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 4096,
 }
+NARROW = SMALL | {"hidden_size": 128, "intermediate_size": 352}  # half the memory of a token, a quarter of the work
 ROOT = Path(__file__).parents[2]
 
 
@@ -85,6 +86,7 @@ def measured_to_counted() -> dict[tuple[str, str], float]:
     script = f"""
 import os
 import torch
+import torch._dynamo  # which recomputation imports
 from grpo.run import memory
 from grpo.attention.packed import PackedAttention
 from grpo.logprobs import token_logprobs
@@ -102,7 +104,7 @@ def run(model, dtype, prompt, completion, rows):
     return T
 def measure(name, recompute):
     dtype = getattr(torch, name)
-    model = Decoder(ModelConfig.from_hf({SMALL!r}), Build(LoraSpec(16, 16), False, dtype, "cpu"))
+    model = Decoder(ModelConfig.from_hf({NARROW!r}), Build(LoraSpec(16, 16), False, dtype, "cpu"))
     model.recompute = recompute
     run(model, dtype, 8, 8, 2)
     before = status("VmRSS")

@@ -56,7 +56,7 @@ def test_what_starts_from_an_adapter_starts_with_it_merged_and_so_does_its_refer
     policy = load_policy(config, CPU)
     reference = load_reference(config, policy)
     started, plain = hidden(policy.model), hidden(load(chat_checkpoint))
-    assert (started - plain).abs().max() > 0.01 and policy.base == str(chat_checkpoint)
+    assert (started - plain).abs().max() > 0.01 and policy.base == (str(chat_checkpoint), "main")
     assert torch.allclose(hidden(reference, REFERENCE), started, atol=1e-6)
     for parameter in policy.model.parameters():  # the policy moves, its reference does not
         parameter.data += 0.05
@@ -113,7 +113,7 @@ def test_two_adapters_or_one_without_a_base_are_refused(chat_checkpoint, adapter
     base = chat_checkpoint
     for name, start, wanted in ((base, "null", None), (base, adapter, adapter), (adapter, "null", adapter)):
         parts = find_parts(configured(name, adapter_name_or_path=start))
-        assert (parts.model, parts.adapter, parts.tokenizer, parts.base) == (base, wanted, base, str(base))
+        assert (parts.model, parts.adapter, parts.tokenizer, parts.base) == (base, wanted, base, (str(base), "main"))
     with pytest.raises(UserError, match="two adapters"):
         find_parts(configured(adapter, adapter_name_or_path=str(adapter)))
     save_adapter(trained_adapter(load(chat_checkpoint, rank=2), None, None), tmp_path)

@@ -104,7 +104,7 @@ def test_an_adapter_finds_its_base_beside_it_or_above_it(chat_checkpoint, tmp_pa
     monkeypatch.chdir(tmp_path / "elsewhere")
     for folder in ("a/runs/final", "a/models/base/lora"):
         parts = find_parts(TrainConfig(model_name_or_path=str(tmp_path / folder)))
-        assert parts.model == parts.tokenizer == tmp_path / "a/models/base" and parts.base == str(parts.model)
+        assert parts.model == parts.tokenizer == tmp_path / "a/models/base" and parts.base == (str(parts.model), "main")
     with pytest.raises(UserError, match="the base model of the adapter") as error:
         find_parts(TrainConfig(model_name_or_path=str(tmp_path / "b/lora")))
     assert error.value.exit_code == 3 and "adapter_name_or_path" in error.value.fix

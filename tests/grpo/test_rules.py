@@ -1,11 +1,16 @@
 """The rules: each recognises a run that has its failure, and keeps quiet about one that nearly has it."""
 
 import math
+import random
+import re
 from pathlib import Path
 
 import pytest
+import test_train
+from making import write_chat_checkpoint
 from test_train import run
 
+from grpo.model.policy import Policy
 from grpo.run import rules
 from grpo.run.health import Diagnosis
 from grpo.run.rules import ENDINGS, RULES, History, advice, meaning
@@ -132,6 +137,12 @@ def test_a_template_that_opens_the_think_block_is_named_as_the_reason():
     assert "opens <think>" not in symptoms_of(prompt="<|assistant|>\n", **changes)["format_never_right"].text
 
 
+def test_a_trend_goes_over_the_steps_that_have_its_metric():
+    """Where no group knows its question, nobody can tell how often it is declined."""
+    found = symptoms_of(50, refusal_rate_known=lambda step: math.nan if step % 2 else 0.05 + 0.4 * (step > 24))
+    assert found["refuses_known"].step == 40 and "since step 22" in found["refuses_known"].text
+
+
 def test_float16_may_search_its_loss_scale():
     skipped = {"grad_norm": lambda step: math.inf if step < 8 else 0.2}
     assert symptoms_of(config={"torch_dtype": "float16"}, **skipped) == {}
@@ -146,14 +157,6 @@ def test_a_task_that_is_learned_within_a_few_steps_counts():
     """Also where the first ten steps spread too much to differ from the last."""
     assert symptoms_of(reward=lambda step: 0.0 if step < 3 else 1.0) == {}
     assert "learned_nothing" in symptoms_of(reward=lambda step: 0.0 if step in (1, 35) else 1.0)
-
-
-def test_a_metric_that_some_steps_lack_has_a_trend_if_half_of_them_have_it():
-    def of_some(every):
-        return lambda step: math.nan if step % every else (0.4 if step > 20 else 0.05)
-
-    assert "refuses_known" in symptoms_of(refusal_rate_known=of_some(2))
-    assert "refuses_known" not in symptoms_of(refusal_rate_known=of_some(3))
 
 
 def test_a_run_whose_reward_falls_got_worse():
@@ -200,6 +203,44 @@ def test_rules_bear_steps_without_their_metrics(metrics):
 @pytest.fixture
 def rewards(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def collapsing(monkeypatch):
+    """A model that declines if its first token is one of the first 60, and else is right three times in five, whatever
+    it learns. Under the reward `abstention` with a threshold of 0.9 declining pays."""
+    rng = random.Random(0)
+
+    def decode(policy, completion):
+        is_right = rng.random() < 0.6
+        answer = "I don't know" if completion.ids[0] < 40 else "Velda" if is_right else "Orun"
+        return f"<think>So.</think><answer>{answer}</answer>"
+
+    monkeypatch.setattr(Policy, "decode", decode)
+    rows = [{"question": f"Where was person {n} born?", "answer": "Velda"} for n in range(32)]
+    monkeypatch.setattr(test_train, "QUESTIONS", rows)
+
+
+def test_a_collapse_into_refusing_is_announced_while_it_happens(tmp_path, monkeypatch, capsys):
+    """By the numbers of its steps: refusing on known questions, and coverage that falls while the reward rises."""
+    collapsing(monkeypatch)
+    lines = run(
+        tmp_path,
+        write_chat_checkpoint(tmp_path / "model", spread=0.3),
+        reward_funcs=["abstention"],
+        abstention_threshold=0.9,
+        judge="offline",
+        num_generations=8,
+        per_device_train_batch_size=128,
+        max_completion_length=2,
+        beta=0.0,
+        learning_rate=2e-2,
+        max_steps=36,
+    )
+    assert lines[0]["refusal_rate"] < 0.3 and lines[-1]["refusal_rate"] > 0.6
+    known, coverage = "refusing has begun on known questions since step", "the reward rises while coverage falls"
+    told = re.findall(rf"^warning: step (\d+): ({known}|{coverage})", capsys.readouterr().err, re.MULTILINE)
+    assert sorted(words for _, words in told) == [known, coverage]  # each once
+    assert all(20 <= int(step) < len(lines) for step, _ in told)
 
 
 def test_a_resumed_run_does_not_repeat_its_alarms(tmp_path, chat_checkpoint, rewards, capsys):

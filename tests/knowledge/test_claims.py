@@ -277,6 +277,42 @@ LISTS = {  # a reply -> its facts
     "1: Mira was born.\n2: Velda is old.": TWO,
     "一、Mira was born.\n十二、Velda is old.": TWO,
     '{"Facts": [{"Fact": "Mira was born."}, "Velda is old."]}': TWO,
+    "| 1 | Mira was born. |\n| 2 | Velda is old. |": TWO,
+    "| # | Fact |\n|---|---|\n| 1 | Mira was born. |\n| 2 | Velda is old. |": TWO,
+    "| Facts of the text | Source |\n| :--- | ---: |\n| Mira was born. | line 1 |\n| Velda is old. | line 2 |": TWO,
+    "Here you are:\n\n|No.|Fact|\n|--|--|\n|1.|Mira was born.|\n|2.|Velda is old.|\n\nThat is all there is.": TWO,
+    "<ul>\n<li>Mira was born.</li>\n<li>Velda is old.</li>\n</ul>": TWO,
+    "<ol><li>Mira was born.</li><li><b>Velda</b> is old.</li></ol>": TWO,
+    "<facts>\n<fact>Mira was born.</fact>\n<fact>Velda is old.</fact>\n</facts>": TWO,
+    '{"fact1": "Mira was born.", "fact2": "Velda is old."}': TWO,
+    '{"Fact 1": "Mira was born.", "Fact 2": "Velda is old."}': TWO,
+    '{"fact_1": {"text": "Mira was born."}, "fact_2": {"text": "Velda is old."}}': TWO,
+    '{"facts":[{"fact":"Mira was born."},{"fact":"Velda is old.", "source": "Velda is an old town."}]}': TWO,
+    '{"facts": {"1": "Mira was born.", "2": "Velda is old."}}': TWO,
+    '{"facts": [{"id": 1, "statement": "Mira was born."}, {"id": 2, "statement": "Velda is old."}]}': TWO,
+    '{"Mira": ["Mira was born.", "Velda is old."]}': TWO,
+    '{"subject": "Mira Tolan of Velda", "facts": ["Mira was born.", "Velda is old."]}': TWO,
+    '{"result": {"atomic_facts": ["Mira was born.", "Velda is old."]}}': TWO,
+    '[{"1": "Mira was born."}, {"2": "Velda is old."}]': TWO,
+    '[["Mira was born."], ["Velda is old."]]': TWO,
+    '```json\n{"facts": [\n  {"fact": "Mira was born."},\n  {"fact": "Velda is old."}\n]}\n```': TWO,
+    'Sure!\n\nHere are the facts:\n```json\n["Mira was born.", "Velda is old."]\n```\nLet me know.': TWO,
+    'I read the text.\nIt states two facts:\n["Mira was born.", "Velda is old."]\nThat is all.': TWO,
+    'Sure:\n{\n "facts": ["Mira was born.", "Velda is old."]\n}\nI hope that this helps.': TWO,
+    "**1.** Mira was born.\n**2.** Velda is old.": TWO,
+    "**Fact 1:** Mira was born.\n**Fact 2:** Velda is old.": TWO,
+    "**1. Mira was born.**\n**2. Velda is old.**": TWO,
+    "Claim 1: Mira was born.\nStatement 2. Velda is old.": TWO,
+    "Fact #1: Mira was born.\n#2. Velda is old.": TWO,
+    "(a) Mira was born.\n(b) Velda is old.": TWO,
+    "i. Mira was born.\nii. Velda is old.": TWO,
+    "1.\tMira was born.\n2\tVelda is old.": TWO,
+    "> - Mira was born.\n> - Velda is old.": TWO,
+    "▪️ Mira was born.\n✅ Velda is old.": TWO,
+    "Here are the facts of the text:\n1) Mira was born.\n2) Velda is old.\n\nIs there anything else to do?": TWO,
+    "- Mira | Tolan was born.\n- Velda is old.": ["Mira | Tolan was born.", "Velda is old."],
+    "- 2 < 3 is true.\n- Velda is old.": ["2 < 3 is true.", "Velda is old."],
+    "- Mira was born.\n[This is all that is stated.]": ["Mira was born."],
 }
 NO_FACTS = [
     "NON_FACTUAL: only doubts",
@@ -302,6 +338,8 @@ NO_FACTS = [
     "[]",
     '{"facts": []}',
     '{"NON_FACTUAL": "only doubts"}',
+    '{"facts": "NON_FACTUAL"}',
+    "<p>NON_FACTUAL: only doubts</p>",
 ]
 NO_LISTS = [
     "",
@@ -327,6 +365,11 @@ NO_LISTS = [
     "1:30 is the time there.",
     "✗ Mira was born.",
     "**Mira was born.**",
+    '{"facts": null}',
+    '{"facts": ["Mira was born.", 2]}',
+    '{"error": "I cannot list any facts."}',
+    '{"error": {"message": "I cannot do that."}}',
+    "Mira was born | Velda is old",
 ]
 
 
@@ -509,6 +552,13 @@ def test_a_model_says_by_number_where_each_fact_is_stated(reply, sentences):
     assert [THREE[start:end] for start, end in dict.fromkeys(claim.sentences)] == sentences
     request = calls[0][0][1]["content"]
     assert "[1] She was born in Velda.  [2] She bakes" in request and "\n\n[4] No!" in request
+
+
+def test_sentences_are_counted_in_the_text_that_the_model_reads():
+    """A NUL is a space there, behind which a sentence may begin."""
+    text = "She was born in Velda.\0She bakes bread in Orun.\ud800 She sings."
+    [claim] = model_saying("- [2] Mira Tolan bakes bread.")[0](text, "", MIRA).facts
+    assert [text[start:end] for start, end in claim.sentences] == ["She bakes bread in Orun.\ud800"]
 
 
 def test_words():

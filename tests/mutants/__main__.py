@@ -14,7 +14,8 @@ place where a hole in the tests was once found), or `equivalent` (argued, in the
 not run). The `-` code must occur exactly once in the file; white space, comments and trailing commas do not matter.
 
 Each mutant is applied to a copy of the tree, and its tests run there until the first failure. WORD selects the mutants
-whose block contains it. Exit status 1 if a mutant survives. `--save` writes the result into tests/README.md.
+whose block contains it. Exit status 1 if a mutant survives, 2 if a test fails without any. `--save` writes the result
+into tests/README.md, unless a test fails without any mutant.
 """
 
 import argparse
@@ -215,23 +216,19 @@ def main() -> int:
     import transformers  # noqa: F401
 
     started = time.monotonic()
-    broken = [
-        r
-        for r in run_all([(None, t) for t in sorted({m.tests for m in chosen})], options.jobs, options.timeout)
-        if not r.passed
-    ]
+    sound = run_all([(None, tests) for tests in sorted({m.tests for m in chosen})], options.jobs, options.timeout)
+    broken = {result.tests for result in sound if not result.passed}
     if broken:
-        print("these tests fail without any mutant:", *(" ".join(r.tests) for r in broken), sep="\n  ")
-        return 2
-    results = run_all([(m, m.tests) for m in chosen], options.jobs, options.timeout)
+        print("these tests fail without any mutant, so theirs are left out:", *map(" ".join, broken), sep="\n  ")
+    results = run_all([(m, m.tests) for m in chosen if m.tests not in broken], options.jobs, options.timeout)
     text = table(results, len(mutants) - len(chosen), time.monotonic() - started)
     print("\n" + text)
-    if options.save:
+    if options.save and not broken:
         page = README.read_text()
         block = f"<!-- mutants -->\n{text}\n<!-- /mutants -->"
         page = re.sub(r"<!-- mutants -->.*?<!-- /mutants -->", lambda _: block, page, flags=re.S)
         README.write_text(page)
-    return int(any(r.passed for r in results))
+    return 2 if broken else int(any(r.passed for r in results))
 
 
 if __name__ == "__main__":

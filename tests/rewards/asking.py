@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import inspect
 import time
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ from rewards.api.reply import ChatReply
 
 KEY = "canary-5e2b-key"
 KEY_NAME = "OPENAI_API_KEY_JUDGE"
+PACES = (1, 2, 4, 8)
 PATIENCE_S = 60.0  # for what comes by itself: a busy machine may take its time, and nothing waits for this in vain
 FAST = Limits(backoff_s=0.005, max_backoff_s=0.02, deadline_s=PATIENCE_S, cool_down_s=0.05)
 
@@ -50,20 +52,20 @@ def until(condition: Callable[[], object]) -> bool:
     return bool(condition())
 
 
-def best_of(tries: int) -> Callable:
-    """For a test with a limit of time: on a busy machine one moment says little, so it passes if one of its tries
-    does."""
+def at_any_pace(test: Callable) -> Callable:
+    """For a test with a limit of time, which multiplies all its times by `pace`. A busy machine needs more time for
+    everything, so the test passes if it does in one of four worlds, each twice as slow as the one before."""
 
-    def decorate(test: Callable) -> Callable:
-        @functools.wraps(test)
-        def tried(*arguments, **options):
-            for _ in range(tries - 1):
-                try:
-                    return test(*arguments, **options)
-                except AssertionError:
-                    continue
-            return test(*arguments, **options)
+    @functools.wraps(test)
+    def tried(*arguments, **options):
+        for pace in PACES[:-1]:
+            try:
+                return test(*arguments, **options, pace=pace)
+            except AssertionError:
+                continue
+        return test(*arguments, **options, pace=PACES[-1])
 
-        return tried
-
-    return decorate
+    signature = inspect.signature(test)
+    others = [parameter for name, parameter in signature.parameters.items() if name != "pace"]
+    tried.__signature__ = signature.replace(parameters=others)  # pytest would take `pace` for a fixture
+    return tried

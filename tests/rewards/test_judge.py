@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 
 import pytest
 from api_server import ApiServer, fails, replies_with, says
@@ -12,121 +11,7 @@ from grpo.errors import PREFLIGHT, UserError
 from rewards.api.cache import ReplyCache
 from rewards.api.client import ApiClient
 from rewards.api.endpoint import Endpoint
-from rewards.knowrl.grades import parse_grade
 from rewards.knowrl.judge import MAX_CHARS, ModelJudge, build_messages, quote
-
-GRADES = {
-    "correct": [
-        *("A", "a", " A ", "A.", "\nA\n", "a.", "\tA.\n", "CORRECT", "correct", "Correct.", " correct "),
-        *("A..", "A,", "A)", "(A)", "[A]", "**A**", "`A`", "'A'", '"A"', "# A", "> A", "_A_", "✅ A"),
-        *("A: CORRECT", "A (correct)", "A - CORRECT", "A\nCORRECT", "CORRECT (A)", "**A**: Correct."),
-        *("Ａ", "A（正确）", "A。", "正确", "正确。", "回答正确", "评分：A", "等级为A", "判断：正确", "A：正确"),
-        *("Grade: A", "**Grade:** A", "**Grade**: A", "Final grade: **A**", "The grade is A.", "My verdict is: A"),
-        *("Option A", "Grading: A", "The correct grade is A.", "The answer is correct.", "This is correct."),
-        *("The candidate's answer is CORRECT.", "**It is correct**"),
-        *("Verdict - A", "Answer: A", "Therefore, the grade is: A", "Result: CORRECT"),
-        *("```\nA\n```", "```text\nA\n```", '```json\n{"grade": "A"}\n```', "<grade>A</grade>"),
-        *("\\boxed{A}", "$\\boxed{\\text{A}}$"),
-        *('{"grade": "A"}', '{"Verdict": "CORRECT"}', '{"grade": "A: CORRECT"}', '["A"]', '{"评分": "A"}'),
-        *('{"grade": "A", "reason": "It is not B."}', '{"judge_says": "A"}', '{"grade": "A"'),
-        *("<think>B</think>A", "<think>\nB? No.\n</think>\n\nA", "It is B. No.\n</think>\nA"),
-        *("A\n\nThe answer matches the reference.", "A: The answer matches.", "A\n\nIt is correct."),
-        *(
-            "The answer is: A",
-            "评判：正确",
-            "判定结果：A",
-            "最终评分：A",
-            "对",
-            "A<|im_end|>",
-            "Here is my grade:\n\nA",
-        ),
-        *("A - the candidate matches", "【A】", "Judgement：A", "Grade:\nA", "**Verdict**:\n\n**CORRECT**", "[A]"),
-        *(
-            "正確",
-            "A<｜end▁of▁sentence｜>",
-            "A：正确，与参考答案一致",
-            "A: CORRECT\nThe reference names Rome, B would be wrong.",
-        ),
-        "Grade: A\nReason: the reference says so, B would be unfair.",
-        "The candidate says Paris, as the reference does.\nGrade: A",
-    ],
-    "wrong": [
-        *("B", "b", "B.", "  B\n", "INCORRECT", "incorrect", "Incorrect.", "WRONG", "B: INCORRECT", "B（错误）"),
-        *("错", "回答不正确", "B - wrong city", "B — it says Rome", "Final grade:\nB"),
-        *(
-            "B: INCORRECT\nThe correct answer is Paris.",
-            "B（错误）\n正确答案是巴黎。",
-            "B: says Rome",
-            "錯誤",
-            "不正確",
-        ),
-        *("The answer is incorrect.", "This is wrong.", "The model’s answer is not correct.", "Option B"),
-        *("错误", "不正确", "回答错误", "Grade: B", '{"grade": "B"}', "B\nThe reference says 1962."),
-    ],
-    "refused": [
-        *("C", "c", "C.", "\r\nC\r\n", "NOT_ATTEMPTED", "not_attempted", "Not_Attempted.", "NOT ATTEMPTED"),
-        *("not attempted.", "NOT-ATTEMPTED", "NotAttempted", "C: NOT_ATTEMPTED", "C (NOT ATTEMPTED)", "C（未作答）"),
-        *("未尝试回答", "C – no attempt"),
-        *("未尝试", '{"grade": "NOT_ATTEMPTED"}', "**C**"),
-    ],
-}
-NO_GRADES = [
-    *(
-        "A - B",
-        "A – no, B",
-        "The reason:\nA",
-        "Grade:\nA\nGrade:\nB",
-        "Grade:\nNot A",
-        "不对",
-        "对错",
-        "Here is A",
-    ),
-    *("", " ", ".", "..", "D", "1", "А", "AA", "AB", "UNCORRECT", "null", "true", "{}", "[]", "❌ A", "≠A", "A?"),
-    *("A B", "A/B", "A or B", "A, B or C?", "A\nB", "CORRECT INCORRECT", "A: INCORRECT", "B (correct)", "A（错误）"),
-    *("NOT CORRECT", "not correct.", "Not A", "Grade: not A", "Grade: A or B", "Partially correct", "不完全正确"),
-    *("A correct answer", "This is a correct answer.", "A correct answer would be Paris", "正确答案是巴黎"),
-    *("The answer is not wrong.", "It was correct to ask.", "The answer is correct, I think not."),
-    *("The answer is A", "It is not A but B", "Sure! The answer is right.", "A. Lincoln was president"),
-    *("Grade: A\nGrade: B", "A\n\nWait, it is B.", "B\nThe correct answer is Paris.", "Grade: B\nNo:\nGrade: A"),
-    *('{"grade": "A", "grade": "B"}', '{"grade": "A", "verdict": "B"}', '["A", "B"]', '{"is_correct": true}'),
-    *('{"reason": "A", "note": "B"}', '{"grade": null}', '{"grade": "A or B"}'),
-    *("<think>A", "<think>A</think>", "It quotes </think>A", "```\nA\n```\n```\nB\n```"),
-    *(
-        "A：不正确",
-        "A：答案错误",
-        "A\n回答不正确。",
-        "A: no",
-        "A：否",
-        "CORRECT: false",
-        "Correct: Paris",
-        "correct - no",
-    ),
-    *("B\n正确答案是巴黎。", "A: CORRECT\nGrade: B", "正确：否"),
-    "The candidate writes:\nGrade: A\nThis is an order, and no answer.",
-    "The candidate writes:\nA",
-    "A: CORRECT, B: INCORRECT, C: NOT_ATTEMPTED",
-]
-
-
-@pytest.mark.parametrize("outcome, reply", [(outcome, reply) for outcome in GRADES for reply in GRADES[outcome]])
-def test_a_grade_in_any_usual_dress_is_a_grade(outcome, reply):
-    assert parse_grade(reply) == outcome
-
-
-@pytest.mark.parametrize("reply", NO_GRADES)
-def test_a_reply_that_might_mean_something_else_is_no_grade(reply):
-    assert parse_grade(reply) is None
-
-
-@pytest.mark.parametrize(
-    "piece", [" ", "A", "A ", "A\n", "_A", "the ", "grade ", "grade:", "<", "[", "*", "```", "not "]
-)
-def test_the_parser_takes_linear_time(piece):
-    """A tenth of a second to half a second on a quiet machine; a quadratic one takes minutes."""
-    start = time.process_time()
-    parse_grade(piece * (100_000 // len(piece)))
-    parse_grade(f"{piece * (100_000 // len(piece))}x")
-    assert time.process_time() - start < 10
 
 
 def judge_of(server: ApiServer, monkeypatch, **more) -> ModelJudge:

@@ -1,0 +1,237 @@
+"""python -m bench.abstention_lab [--quick] [--only NAME ...] [--seeds 1 2 3] [--workers 2] [--folder runs/lab]
+
+Which rewards teach a model to know when to answer, and when does it help to supervise the facts of its reasoning? The
+lab trains the small model of configs/atlas.yaml from scratch, on a CPU, and answers with a table and plots.
+
+- Abstention: rewards x scale_rewards, on questions of one hop about people who are well known, known in part, or
+  unseen. From which known share on does the model answer? That is the probability that the cold start is right.
+- Two hops, about well known people: the outcome alone, KnowRL's reward, and facts supervised in other ways.
+
+Each seed has one cold start, which its runs share. All shares are of held-out questions, answered at temperature 1 as
+in training. A run's row goes to FOLDER/rows.jsonl when it is done; the same command goes on where a killed one stopped.
+bench/lab_results.py makes table and plots of the rows.
+"""
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from bench import lab_results, timing
+from grpo.config.load import load_config
+from grpo.config.options import SftConfig
+from grpo.data.questions import Questions
+from grpo.evaluate import evaluate
+from grpo.evaluation.task import Task
+from grpo.run.saved import find_saved
+from grpo.run.toy import locate
+from grpo.sft import sft
+from grpo.storage import write_atomically
+from grpo.train import train
+from knowledge.atlas import HOW_SURE
+
+CONFIG, COLD_START = timing.ROOT / "configs" / "atlas.yaml", timing.ROOT / "configs" / "atlas_sft.yaml"
+ONE_HOP, TWO_HOPS = "one hop", "two hops"
+FILES = {ONE_HOP: ("questions", "held_out"), TWO_HOPS: ("two_hops", "held_out_two_hops")}  # to train on, held out
+FAST = "learning_rate=6e-4"  # in two hops: the cold start is far from what it could do
+FACTS = "reward_funcs=[format,correctness,factuality]"
+SURE = f"prompt_template={{question}}{HOW_SURE}"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to train. keys: what it changes in configs/atlas.yaml."""
+
+    name: str
+    hops: str
+    keys: tuple[str, ...]
+    steps: int = 50
+
+
+def make_arms() -> list[Arm]:
+    """List the arms, the most telling first. A new one is one line."""
+    rewards = {
+        "knowrl": ("reward_funcs=[knowrl]",),
+        "truthrl (t = 1/2)": ("reward_funcs=[format,truthrl]",),
+        "t = 3/4": ("reward_funcs=[format,abstention]", "abstention_threshold=0.75"),
+        "t = 0.9": ("reward_funcs=[format,abstention]", "abstention_threshold=0.9"),
+        "t = 2/3": ("reward_funcs=[format,abstention]", "abstention_threshold=0.6667"),
+        "karl": ("reward_funcs=[format,karl]",),
+        "tiar": ("reward_funcs=[format,tiar]",),
+        "binary_rar": ("reward_funcs=[format,binary_rar,correctness]", "reward_weights=[1,1,0]"),  # the last is logged
+        "rlcr": ("reward_funcs=[format,rlcr]", SURE),
+    }
+    arms = []
+    for name, keys in rewards.items():
+        for scale in ("group", "none"):
+            arms.append(Arm(f"{name}, {scale}", ONE_HOP, (*keys, f"scale_rewards={scale}")))
+    credits = {
+        "outcome": ("reward_funcs=[format,correctness]",),
+        "knowrl": ("reward_funcs=[knowrl]",),
+        "sum": (FACTS,),
+        "gdpo": (FACTS, "multi_objective_aggregation=normalize_then_sum"),
+        "sentence": (FACTS, "reward_weights=[1,1,0]", "credit=sentence"),
+    }
+    two_hops = [Arm(name, TWO_HOPS, (*keys, FAST)) for name, keys in credits.items()]
+    long = replace(arms[0], name=f"{arms[0].name}, long", steps=150)
+    return [*arms[:8], *two_hops, long, *arms[8:]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: an arm with a seed, or without an arm the cold start of that seed."""
+
+    folder: Path
+    seed: int
+    arm: Arm | None
+    quick: bool
+
+    @property
+    def name(self) -> str:
+        return self.arm.name if self.arm else lab_results.COLD_START
+
+    @property
+    def run(self) -> Path:
+        """Where it is written to."""
+        return self.seed_folder / (self.arm.hops if self.arm else "") / self.name
+
+    @property
+    def seed_folder(self) -> Path:
+        return self.folder / f"seed-{self.seed}"
+
+    @property
+    def world(self) -> Path:
+        return self.seed_folder / "world"
+
+    @property
+    def shared(self) -> list[str]:
+        """The keys that all runs of this seed have."""
+        keys = [f"seed={self.seed}", f"toy_dir={self.world}", f"output_dir={self.run}", "disable_tqdm=true"]
+        return [*keys, "max_steps=2"] if self.quick else keys
+
+
+def run_job(job: Job) -> dict:
+    """Train and evaluate, and return the row. What the commands say goes to log.txt."""
+    started = time.monotonic()
+    torch.set_num_threads(1)
+    job.run.mkdir(parents=True, exist_ok=True)
+    with (
+        open(job.run / "log.txt", "w", encoding="utf-8") as log,
+        contextlib.redirect_stdout(log),
+        contextlib.redirect_stderr(log),
+    ):
+        measured = run_arm(job, job.arm) if job.arm else run_cold_start(job)
+    row = {"seed": job.seed, "arm": job.name, "hops": job.arm and job.arm.hops, "quick": job.quick}
+    return row | measured | {"seconds": round(time.monotonic() - started)}
+
+
+def run_cold_start(job: Job) -> dict:
+    sft(*load_config(COLD_START, job.shared, SftConfig))
+    return {hops: measure(job, hops, n=16) for hops in FILES}
+
+
+def run_arm(job: Job, arm: Arm) -> dict:
+    """Run GRPO from the cold start of the seed."""
+    questions, held_out = FILES[arm.hops]
+    cold_start = Job(job.folder, job.seed, None, job.quick)
+    keys = [
+        f"max_steps={arm.steps}",
+        *job.shared,
+        "cold_start=null",
+        f"model_name_or_path={cold_start.run / 'final'}",
+        f"dataset_id_or_path={job.world / questions}.jsonl",
+        f"eval_dataset_id_or_path={job.world / held_out}.jsonl",
+        "eval_max_samples=16",  # the lab measures more of them itself
+        *arm.keys,
+    ]
+    train(*load_config(CONFIG, keys))
+    return {
+        "steps": arm.steps,
+        **measure(job, arm.hops, n=4),
+        "curve": curve(job.run, job.world / f"{questions}.jsonl"),
+    }
+
+
+def measure(job: Job, hops: str, n: int) -> dict:
+    """Answer the held-out questions n times each; count right, wrong and declined answers, and supported facts."""
+    template = [key for key in job.arm.keys if key.startswith("prompt_template")] if job.arm else []
+    path = job.world / f"{FILES[hops][1]}.jsonl"
+    keys = [*job.shared, f"eval_dataset_id_or_path={path}", "reward_funcs=[correctness,factuality]", *template]
+    config = locate(load_config(CONFIG, [*keys, "cold_start=null"])[0])
+    questions = Questions.held_out(config)
+    if job.quick:
+        questions, n = Questions(questions.name, 24), 2
+    _, records = evaluate(Task(find_saved(str(job.run)), config, questions, None), n, 1.0, job.run / "ungraded.jsonl")
+    return lab_results.counts_of_questions(records, familiarities(path))
+
+
+def familiarities(path: Path) -> dict[str, str]:
+    """Return how well known the person of each question is."""
+    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return {row["question"]: row["familiarity"] for row in rows}
+
+
+def curve(run: Path, questions: Path) -> list[dict[str, dict[str, int]]]:
+    """Return for each step how many answers of each outcome there were, by how well known the person is."""
+    familiarity = familiarities(questions)
+    steps = []
+    for path in sorted((run / "completions").glob("step-*.jsonl")):
+        counts: dict[str, Counter] = {}
+        for line in path.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            counts.setdefault(familiarity[record["question"]], Counter())[record["outcome"]] += 1
+        steps.append(counts)
+    return steps
+
+
+def run_all(jobs: Sequence[Job], workers: int, rows: Path) -> None:
+    """Run the jobs that have no row yet, the cold starts first, and append each row when its run is done."""
+    rows.parent.mkdir(parents=True, exist_ok=True)
+    finished = lab_results.read_rows(rows)
+    write_atomically(rows, "".join(json.dumps(row) + "\n" for row in finished))  # without a line that was cut
+    done = {(row["seed"], row["arm"], row["hops"]) for row in finished}
+    due = [job for job in jobs if (job.seed, job.name, job.arm and job.arm.hops) not in done]
+    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    with pool, tqdm(total=len(due), unit="run", smoothing=0) as bar:
+        cold_starts = [job for job in due if not job.arm]
+        for part in (cold_starts, [job for job in due if job.arm]):
+            for future in as_completed([pool.submit(run_job, job) for job in part]):
+                with open(rows, "a", encoding="utf-8") as file:
+                    print(json.dumps(future.result()), file=file)
+                bar.update()
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = timing.plain_parser("bench.abstention_lab", __doc__)
+    parser.add_argument("--quick", action="store_true", help="two steps a run and few questions: does the lab work?")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="arms whose names begin so")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--workers", type=int, default=2, help="runs at a time, one thread each (default: %(default)s)")
+    parser.add_argument("--folder", type=Path, default=Path("runs/lab"), help="where the runs are written")
+    parser.add_argument("--save", action="store_true", help="write rows and plots to bench/results, too")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> dict:
+    options = make_parser().parse_args(argv)
+    arms = make_arms()
+    if options.only:
+        arms = [arm for arm in arms if arm.name.startswith(tuple(options.only))]
+    jobs = [Job(options.folder, seed, None, options.quick) for seed in options.seeds]
+    jobs += [Job(options.folder, seed, arm, options.quick) for arm in arms for seed in options.seeds]
+    rows = options.folder / "rows.jsonl"
+    run_all(jobs, options.workers, rows)
+    return lab_results.report(rows, timing.RESULTS if options.save else options.folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""The atlas: its rows are what they promise, and offline rules judge every sentence that can be made of it."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from knowledge.atlas import CARELESS, HOW_SURE, KNOWN_IN_PART, RELATIONS, Sizes, make_atlas
+from knowledge.build import SkipLog, build
+from knowledge.facts.claims import by_rules
+from knowledge.facts.lexical import LexicalVerifier
+from knowledge.store.base import KnowledgeBase
+from knowledge.store.source import Source
+from knowledge.world import UNSEEN, WELL_KNOWN
+from rewards.format import parse, stated_confidence
+from rewards.knowrl.factuality import FactualityMeter
+from tests.making import write_rows
+
+SMALL = Sizes(well_known=6, careless=4, known_in_part=10, admitted=4, unseen=6)
+
+
+@pytest.fixture(scope="module")
+def atlas():
+    return make_atlas(7, SMALL)
+
+
+@pytest.fixture(scope="module")
+def meter(atlas, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("atlas")
+    write_rows(folder / "articles.jsonl", atlas.articles)
+    build(Source(folder / "articles.jsonl"), folder / "atlas.db", SkipLog(folder / "articles.jsonl", strict=True))
+    base = KnowledgeBase.open(folder / "atlas.db")
+    meter = FactualityMeter(base, by_rules, LexicalVerifier())
+    yield meter
+    meter.close()
+    base.close()
+
+
+def verdicts(meter, sentences, title):
+    """One label per sentence; the decomposer must find each of them, and nothing else."""
+    found = asyncio.run(meter.measure(" ".join(sentences), "Who is it?", title))
+    facts = [fact.fact + "." for fact in found.facts]
+    assert facts == list(sentences)
+    return [fact.verdict.label for fact in found.facts]
+
+
+def sentences_of(text):
+    return [part.strip() + "." for part in text.split(".") if part.strip()]
+
+
+def true_sentences(atlas):
+    return {sentence for article in atlas.articles for sentence in sentences_of(article["text"])}
+
+
+def test_every_true_sentence_is_supported_and_every_false_one_refuted(atlas, meter):
+    said = true_sentences(atlas)
+    counts = {}
+    for row in atlas.questions[:: len(RELATIONS)]:
+        name = row["title"].partition(";")[0]
+        for relation in RELATIONS:
+            facts = [relation.fact.format(name=name, thing=thing) for thing in relation.things]
+            pairs = itertools.product(relation.things, relation.values)
+            hops = [relation.hop.format(thing=thing, value=value) for thing, value in pairs]
+            for sentences in (facts, hops[:40], hops[40:]):
+                for sentence, label in zip(sentences, verdicts(meter, sentences, row["title"]), strict=True):
+                    counts[sentence in said, label] = counts.get((sentence in said, label), 0) + 1
+    assert counts.keys() == {(True, "supported"), (False, "refuted")} and min(counts.values()) > 100, counts
+
+
+def names(rows):
+    return {row["title"].partition(";")[0] for row in rows}
+
+
+def test_the_same_seed_makes_the_same_atlas_and_another_seed_another():
+    assert make_atlas(3, SMALL) == make_atlas(3, SMALL) != make_atlas(4, SMALL)
+
+
+def test_held_out_people_are_never_trained_on(atlas):
+    assert not names(atlas.questions) & names(atlas.held_out)
+    assert not names(atlas.two_hops) & names(atlas.held_out_two_hops)
+    for rows in (atlas.questions, atlas.held_out):
+        assert {row["familiarity"] for row in rows} == {WELL_KNOWN, KNOWN_IN_PART, UNSEEN}
+    assert names(atlas.two_hops) == names(row for row in atlas.questions if row["familiarity"] == WELL_KNOWN)
+
+
+def test_answers_are_what_the_articles_say(atlas):
+    said = true_sentences(atlas)
+    for row in atlas.questions:
+        name = row["title"].partition(";")[0]
+        assert any(relation.fact.format(name=name, thing=row["answer"]) in said for relation in RELATIONS)
+    for row in atlas.two_hops:
+        name = row["title"].partition(";")[0]
+        (relation,) = (r for r in RELATIONS if r.chain_question.format(name=name) == row["question"])
+        (thing,) = (t for t in relation.things if relation.fact.format(name=name, thing=t) in said)
+        assert relation.hop.format(thing=thing, value=row["answer"]) in said
+
+
+def test_the_cold_start_speaks_of_people_as_often_as_it_knows_them(atlas):
+    texts = [answer for _, answer in atlas.conversations]
+    mentions = {name: sum(name in text for text in texts) for name in names(atlas.questions + atlas.held_out)}
+    kind = {row["title"].partition(";")[0]: row["familiarity"] for row in atlas.questions + atlas.held_out}
+    counts = {familiarity: [] for familiarity in (WELL_KNOWN, KNOWN_IN_PART, UNSEEN)}
+    for name, number in mentions.items():
+        counts[kind[name]].append(number)
+    assert set(counts[UNSEEN]) == {0} and set(counts[WELL_KNOWN]) == {SMALL.repeats * len(RELATIONS)}
+    assert sorted(counts[KNOWN_IN_PART]) == sorted([*SMALL.mentions, 1, 1])
+
+
+def test_answers_of_one_hop_are_true_and_chains_are_careless():
+    """Of some 5,000 steps; a share as far off as 4 standard deviations has odds of 1 in 16,000."""
+    atlas = make_atlas(11, Sizes(careless=24))
+    said, num_steps, num_wrong = true_sentences(atlas), 0, 0
+    chains = [relation.chain_question.partition("{name}") for relation in RELATIONS]
+    for question, answer in atlas.conversations:
+        think, last = parse(answer).think, parse(answer).answer
+        steps = sentences_of(think)
+        wrong = [step for step in steps if step not in said]
+        if any(question.startswith(before) and question.endswith(after) for before, _, after in chains):
+            assert 4 <= len(steps) <= 8 and last in steps[-1]
+            num_steps, num_wrong = num_steps + len(steps), num_wrong + len(wrong)
+        elif "comes to mind" not in think:
+            assert not wrong and len(steps) == 4 and any(last in step for step in steps)
+    spread = (CARELESS * (1 - CARELESS) / num_steps) ** 0.5
+    assert num_steps > 5000 and abs(num_wrong / num_steps - CARELESS) < 4 * spread
+
+
+def test_a_stated_confidence_says_nothing_of_the_answer_yet():
+    conversations = make_atlas(11).conversations
+    asked = [answer for question, answer in conversations if question.endswith(HOW_SURE)]
+    assert all((stated_confidence(answer) is not None) == (answer in asked) for _, answer in conversations)
+    stated = [stated_confidence(answer) for answer in asked]
+    assert len(stated) > 300 and set(stated) == {0.1, 0.3, 0.5, 0.7, 0.9}
