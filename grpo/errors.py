@@ -13,6 +13,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TextIO
 
 INTERNAL, CONFIG, PREFLIGHT, SERVICE, NON_FINITE, STORAGE, BUSY, MEMORY = 1, 2, 3, 4, 5, 6, 7, 8
@@ -178,14 +179,28 @@ class _WithoutSecrets:
         return getattr(self.stream, name)
 
 
+class _Messages(_WithoutSecrets):
+    """What a command says while it works. If that cannot be written, as on a full disk, the work matters more."""
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            return super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self.stream.flush()
+
+
 def run_main(main: Callable[[list[str]], int | None]) -> None:
     """Run `main(argv)` and end the process with its exit code; a failure prints at most three lines on stderr."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal may lack a character that a model has written
             stream.reconfigure(errors="backslashreplace")
-    sys.stdout, sys.stderr = _WithoutSecrets(sys.stdout), _WithoutSecrets(sys.stderr)
+    sys.stdout, sys.stderr = _WithoutSecrets(sys.stdout), _Messages(sys.stderr)
     try:
         code = main(sys.argv[1:]) or 0
+        sys.stdout.flush()
     except SystemExit:
         raise
     except BrokenPipeError:  # the reader of stdout has closed it, as `| head` does
@@ -196,7 +211,10 @@ def run_main(main: Callable[[list[str]], int | None]) -> None:
             print(traceback.format_exc(), file=sys.stderr)
         code, message = describe(error)
         print(escape(message), file=sys.stderr)
+        if code == STORAGE:  # results on stdout may be what could not be written, and would be tried again at the end
+            sys.stdout = open(os.devnull, "w")
         if code > 128:  # a signal
-            sys.stdout.flush()
+            with suppress(OSError):
+                sys.stdout.flush()
             os._exit(code)  # do not wait for threads: a user's reward may hang in one
     sys.exit(code)

@@ -20,7 +20,7 @@ from grpo.errors import PREFLIGHT, UserError, escape, run_main
 from grpo.model.policy import Policy
 from grpo.progress import counting, say_next
 from grpo.run.saved import find_saved, load_saved
-from grpo.sampling.sampler import Sampler
+from grpo.sampling.sampler import Sampler, check_finite
 
 INCOMPLETE = "\ufffd"  # the bytes of a character may be spread over several tokens
 
@@ -92,6 +92,7 @@ class Chat:
         for messages, completions in zip(conversations, answers, strict=True):
             print(f"> {escape(messages[-1]['content'])}")
             for completion in completions:
+                check_finite(*completion.logps)
                 print(escape(self.policy.decode(completion)) + "\n")
 
     def converse(self, messages: list[Message]) -> None:

@@ -129,7 +129,8 @@ def _pick(
     if is_greedy:
         chosen = tl.argmax(tops, 0)
         entry = tl.sum(tl.where(x == chosen, masses, 0.0), 0).to(tl.int32)
-        logp = 0.0
+        logits = tl.where(x < num_pieces, tops, 0.0)
+        logp = tl.sum(logits - logits, 0)  # 0, or NaN if the logits are not finite
     else:
         top = tl.max(tops, 0)
         weights = masses.to(tl.float64) * tl.exp((tops - top) * inverse_temperature).to(tl.float64)

@@ -126,7 +126,8 @@ def log_softmax_rows(
 def draw(logits_V: Tensor, uniform: float, temperature: float, top_p: float, top_k: int) -> tuple[int, float]:
     """Draw a token by inverse CDF from what top-k, then top-p keep. Return it and its log-prob. Twin of draw.draw."""
     if temperature == 0:
-        return int(logits_V.argmax()), 0.0
+        best = float(logits_V.max())
+        return int(logits_V.argmax()), best - best  # 0, or NaN if the logits are not finite
     p_V = torch.softmax(logits_V.double() / temperature, 0)
     likeliest = sorted(range(len(p_V)), key=lambda token: -p_V[token])
     total = 1.0

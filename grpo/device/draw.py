@@ -48,12 +48,15 @@ def draw(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Draw a token per row; return ids, log-probs under the distribution drawn from, and its cuts (Completion.cuts).
 
-    uniform_B: numbers in (0, 1). Greedy puts all mass on one token: log-prob 0. Slow twin: kernels/reference.py `draw`.
+    uniform_B: numbers in (0, 1). Greedy puts all mass on one token: log-prob 0. Where logits are not finite, the token
+    means nothing, and its log-prob is not finite. Slow twin: kernels/reference.py `draw`.
     """
     exact = torch.promote_types(logits_BV.dtype, torch.float32)
     no_cut_B = torch.full(uniform_B.shape, NO_CUT, dtype=exact, device=logits_BV.device)
     if params.temperature == 0:
-        return logits_BV.argmax(dim=-1), torch.zeros_like(no_cut_B), no_cut_B
+        id_B = logits_BV.argmax(dim=-1)
+        best_B = logits_BV.gather(1, id_B[:, None])[:, 0].to(exact)
+        return id_B, best_B - best_B, no_cut_B
     logits_BV = logits_BV.to(exact)
     if params.temperature != 1:  # a division by 1 would copy them all the same
         logits_BV = logits_BV / params.temperature

@@ -27,7 +27,7 @@ from grpo.model.policy import (
 )
 from grpo.model.weights import read_config, tensor_slots
 from grpo.run import memory
-from grpo.sampling.sampler import Sampler
+from grpo.sampling.sampler import Sampler, check_finite
 from grpo.sft import is_done, stage1_overrides
 
 CHECKPOINT_COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written once more
@@ -164,6 +164,7 @@ def sample(case: Case) -> str:
     sampling = SamplingParams(SAMPLE_TOKENS, temperature=0.0)
     sampler = Sampler(policy.model, policy.eos_ids, 1)
     ((completion,),) = sampler.sample([first.ids], 1, sampling, [hash_seed(0)])
+    check_finite(*completion.logps)
     if case.num_sequences:
         case.seconds_per_token = time_token(policy, first.ids, case.num_sequences)
     return f"{len(completion.ids)} tokens: {policy.decode(completion)!r}"

@@ -11,7 +11,7 @@ from grpo.errors import redact
 from grpo.model.policy import Policy
 from grpo.progress import counting
 from grpo.run.log import completion_record
-from grpo.sampling.sampler import Sampler
+from grpo.sampling.sampler import Sampler, check_finite
 from grpo.schema import Group, Prompt
 from grpo.storage import write_atomically
 
@@ -19,13 +19,14 @@ from grpo.storage import write_atomically
 def generate_groups(
     policy: Policy, sampler: Sampler, prompts: Sequence[Prompt], n: int, sampling: SamplingParams, seed: int
 ) -> list[Group]:
-    """Generate and decode n completions of each prompt."""
+    """Generate and decode n completions of each prompt. Exit 5 if the model computes what is no number."""
     seeds = [hash_seed(seed, prompt.row, index) for prompt in prompts for index in range(n)]
     with counting(len(seeds), "answering", "answers") as add:
         answers = sampler.sample([prompt.ids for prompt in prompts], n, sampling, seeds, lambda *finished: add(1))
     groups = [Group(prompt, completions) for prompt, completions in zip(prompts, answers, strict=True)]
     for group in groups:
         for completion in group.completions:
+            check_finite(*completion.logps)
             completion.text = policy.decode(completion)
     return groups
 

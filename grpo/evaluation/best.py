@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 from grpo.model.policy import Policy
 from grpo.run.run import Run
@@ -19,10 +20,8 @@ class Best:
     def __init__(self, name: str | None, run: Run, before: Mapping[str, float], step: int):
         self.name, self.run = name, run
         self.value = before.get(name)
-        path = run.path / "best" / FILE
-        kept = json.loads(path.read_text(encoding="utf-8")) if step and path.is_file() else {}
-        if kept.get("metric") == name and kept.get("step", step + 1) <= step:
-            self.value = kept["value"]
+        if step:
+            self.value = _kept_value(run.path / "best" / FILE, name, step, self.value)
 
     def offer(self, step: int, metrics: Mapping[str, float], policy: Policy) -> None:
         """Keep the policy of this step if these metrics, of its evaluation, are the best."""
@@ -39,3 +38,13 @@ class Best:
         if self.value is None:
             return True
         return value > self.value if self.name in HIGHER_IS_BETTER else value < self.value
+
+
+def _kept_value(path: Path, name: str | None, step: int, otherwise: float | None) -> float | None:
+    """Return the value of the policy in best/; `otherwise` if it is of another measure, a later step, or damaged."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        is_of_this_run = kept["metric"] == name and kept["step"] <= step
+        return float(kept["value"]) if is_of_this_run else otherwise
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return otherwise

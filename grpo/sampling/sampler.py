@@ -8,6 +8,7 @@ end. Log-probs are those of the distribution that was really drawn from.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import torch
 
@@ -16,6 +17,7 @@ from grpo.attention.select import Choice, choose_decode_kernel, packed_attention
 from grpo.device.capture import CudaCapture
 from grpo.device.draw import SamplingParams
 from grpo.device.ops import Rope, rotate
+from grpo.errors import NON_FINITE, UserError
 from grpo.model.decoder import Attend, Decoder
 from grpo.sampling.cache import KVCache
 from grpo.sampling.cuda_graph import DecodeGraphs
@@ -122,16 +124,28 @@ class Sampler:
 
     @torch.inference_mode()
     def stream(self, prompt: Sequence[int], params: SamplingParams, seed: int) -> Iterator[int]:
-        """Yield the tokens of one completion, one by one, without its end token."""
+        """Yield the tokens of one completion, one by one, without its end token; exit 5 if they mean nothing."""
         with self.model.prepacked() as head_VD:
             batch = _Batch(self, [prompt], params, 1, head_VD)
             batch.admit(deque([_Sequence(0, 0, params.max_new_tokens, seed)]))
             for count in range(params.max_new_tokens):
                 batch.run(1)
+                check_finite(batch.slots.logps_BX[0, count].item())
                 token = int(batch.slots.ids_BX[0, count])
                 if token in self.eos_ids:
                     return
                 yield token
+
+
+def check_finite(*logps: float) -> None:
+    """Raise UserError (exit 5) if the logits that tokens were drawn from were not finite: the tokens mean nothing."""
+    if not all(map(isfinite, logps)):
+        raise UserError(
+            "the model's logits are not finite",
+            "its weights are damaged or too large, or the numbers overflow in this dtype",
+            "download the model again, or set torch_dtype to bfloat16 or float32",
+            NON_FINITE,
+        )
 
 
 class _Batch:

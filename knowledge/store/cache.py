@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo.errors import PREFLIGHT, UserError
+from grpo.errors import PREFLIGHT, UserError, is_storage_error
 from grpo.storage import failpoint
+from knowledge.errors import no_room
 
 BUSY_TIMEOUT_S = 5.0
 _log = logging.getLogger("knowledge")
@@ -23,9 +24,9 @@ _log = logging.getLogger("knowledge")
 class DiskCache:
     """Store rows under keys. Rows that are put together are kept together or not at all, also after kill -9.
 
-    name: what messages call it. columns: name -> SQL type. The constructor raises UserError (exit 3) if the file is not
-    such a cache. Later trouble (a locked file, a full disk) is logged once, and costs only what the cache would have
-    saved: `get` finds nothing and `put` keeps nothing.
+    name: what messages call it. columns: name -> SQL type. The constructor raises UserError if the file is not such a
+    cache (exit 3) or the disk is full (exit 6). Later trouble (a locked file, a full disk) is logged once, and costs
+    only what the cache would have saved: `get` finds nothing and `put` keeps nothing.
     """
 
     def __init__(self, path: str | Path, name: str, table: str, columns: Mapping[str, str]):
@@ -49,6 +50,8 @@ class DiskCache:
             )
             self._connection.execute(f"SELECT key, {names} FROM {table} LIMIT 1")  # fails for another table
         except (OSError, sqlite3.Error) as error:
+            if is_storage_error(error):
+                raise no_room(path, f"the {name} cannot be opened", error) from error
             raise UserError(
                 f"cannot use the {name} {path}",
                 str(error),

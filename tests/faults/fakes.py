@@ -346,6 +346,14 @@ def dies_once(prompts, completions, **columns):
 dies_once.calls = 0
 
 
+def full_disk_under_stdout() -> None:
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+
+
+def full_disk_under_stderr() -> None:
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+
+
 def another_torch_on_rank_1() -> None:
     from grpo.run import fingerprint
 

@@ -1,13 +1,14 @@
 """Steps that are not finite, and services that end for good."""
 
 import json
+import shutil
 import signal
 
 import pytest
 import torch
 from api_server import ApiServer, fails, says
 from running import is_message, lines, state, write_config
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from grpo.run import checkpoint
 
@@ -55,6 +56,32 @@ def test_three_such_steps_in_a_row_end_the_run_with_exit_5(processes, chat_check
     assert child.code == 5 and is_message(child.stderr) and state(tmp_path / "run")["exit_code"] == 5
     found = lines(tmp_path / "run")
     assert [row["grad_norm"] is None for row in found] == [False, True, True, False, True, True, True]
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_answers_of_a_model_whose_logits_are_not_finite_are_no_result(
+    processes, chat_checkpoint, tmp_path, temperature
+):
+    """All its weights are finite. Without a sign, it would look like a model that answers all questions wrong."""
+    shutil.copytree(chat_checkpoint, tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.layers.0.mlp.up_proj.weight"].fill_(3e38)
+    save_file(tensors, path, {"format": "pt"})
+    config = write_config(tmp_path, tmp_path / "model")
+    data, sampling = tmp_path / "questions.jsonl", ["--temperature", temperature]
+    commands = [
+        ("grpo.evaluate", tmp_path / "model", "--data", data, "--reward", "math", *sampling),
+        ("grpo.generate", tmp_path / "model", "--prompt", "x", *sampling),
+        ("grpo.generate", tmp_path / "model", "--prompt", "x", "--n", 2, *sampling),
+    ]
+    commands += [("grpo.train", config, "eval_size=4")] if temperature == 0 else []
+    for command in commands:
+        child = processes.start(*command)
+        assert child.wait() == 5 and is_message(child.stderr), command
+        assert "the model's logits are not finite" in child.stderr and "accuracy" not in child.stdout
+    child = processes.start("grpo.doctor", config)
+    assert child.wait() and "the model's logits are not finite" in child.stdout + child.stderr
 
 
 def framed(server, chat_checkpoint, tmp_path, **keys):

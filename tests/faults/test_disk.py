@@ -108,6 +108,16 @@ def test_a_full_disk_under_the_logs_warns_once_and_training_goes_on(processes, c
     assert [line["step"] for line in lines(tmp_path / "run")] == [1]  # whole lines or none
 
 
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_a_full_disk_under_what_is_printed(processes, chat_checkpoint, tmp_path, name):
+    """Every step is trained. The results on stdout are missed at the end, with exit 6; messages are not."""
+    config = write_config(tmp_path, chat_checkpoint, logging_steps=2)
+    child = processes.train(config, setup=f"full_disk_under_{name}")
+    assert child.code == (6 if name == "stdout" else 0), child.stderr
+    assert is_message(child.stderr) == (name == "stdout")
+    assert [line["step"] for line in lines(tmp_path / "run")] == [1, 2, 3, 4] and (tmp_path / "run" / "final").exists()
+
+
 def test_a_full_disk_under_run_state_does_not_stop_training(processes, chat_checkpoint, tmp_path):
     config = write_config(tmp_path, chat_checkpoint, save_steps=0)
     (tmp_path / "run").mkdir()

@@ -43,6 +43,16 @@ def test_greedy_takes_the_first_of_equals(device):
     assert int(ids[0]) == 7 and torch.equal(ids[1:], logits[1:].argmax(-1)) and (logps == 0).all()
 
 
+def test_logits_that_are_not_finite_have_no_finite_log_prob(device):
+    """Not in the greedy case either, though the token there does not depend on it. The other rows do not mind."""
+    logits, seeds, positions = rows(2 * PIECE, 2, device)
+    logits[0] = float("inf")  # NaN stops Triton's interpreter
+    for temperature in (0.0, 1.0):
+        _, logps = draw_rows(logits, seeds, positions, temperature)
+        _, wanted, _ = draw(logits, uniforms(seeds, positions), SamplingParams(1, temperature))
+        assert logps.isfinite().tolist() == wanted.isfinite().tolist() == [False, True]
+
+
 @pytest.mark.parametrize("kept", [0, PIECE - 1, PIECE, 2 * PIECE + 76], ids=str)
 def test_what_has_no_probability_is_never_drawn(device, kept):
     """All logits but one are -inf: whole pieces are empty."""

@@ -189,3 +189,16 @@ def test_known_and_new_facts_come_back_in_the_order_of_the_questions(path):
         (f"says fact {i}", "doc#0") for i in (3, 2, 1, 0)
     ]
     assert (cached.num_hits, cached.num_misses) == (2, 4)
+
+
+def test_a_cache_that_a_full_disk_does_not_let_begin_is_told_as_that(tmp_path):
+    """Not as a file that is no cache, which would have to be deleted."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(UserError, match="could not write") as error:
+            CachedVerifier(Counting(), tmp_path / "verdicts.db")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert error.value.exit_code == 6 and "the verdict cache cannot be opened" in error.value.why
