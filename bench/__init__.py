@@ -11,12 +11,11 @@ Each file answers one question:
     rewards        What does a judge that takes seconds per completion cost?
     growth         How does cost grow with batch, length, group and model?
     knowledge      How good and how fast is the knowledge base?
-    knowrl_effect  Does KnowRL's reward teach a small model where its knowledge ends?
-    abstention_lab Which rewards teach it when to answer, and when does it help to check facts? (rows: lab_results.py)
+    abstention_lab Which rewards teach a small model when to answer, and when does checking its facts help?
     verifier       What does the verifier of mathematics pay and miss? (its rules: rewriting.py)
 
 Read these first: timing.py (options, repeats, comparisons, the JSON line), workload.py (prompts and lengths),
 ceilings.py (what the hardware reaches), models.py (checkpoints), steps.py (a trainer for benchmarks). report.py turns
-the rows of results/ into the README's table. Run each benchmark as `python -m bench.NAME` with nothing else running;
-on a GPU, `bash bench/gpu_checks.sh` runs those that concern it.
+the rows of results/ into the README's table, lab_results.py those of the lab into its own. Run each benchmark as
+`python -m bench.NAME` with nothing else running; on a GPU, `bash bench/gpu_checks.sh` runs those that concern it.
 """

@@ -52,26 +52,6 @@ def last_line(capfd) -> dict:
     return json.loads(capfd.readouterr().out.splitlines()[-1])
 
 
-def test_the_experiment_runs_and_shows_every_arm(bench, capfd, tmp_path):
-    bench("knowrl_effect").main(["--smoke", "--folder", str(tmp_path / "runs")])
-    results = last_line(capfd)["results"]
-    assert list(results["1"]) == ["cold start", "outcome", "knowrl", "knowrl_v1", "knowrl_v2"]
-    assert (tmp_path / "runs" / "knowrl_refusals.png").exists()
-    assert all({"", "well known", "unseen"} == arm.keys() for arm in results["1"].values())
-
-
-def test_the_experiment_counts_wrong_answers_alone(bench, tmp_path):
-    """knowrl_v1 checks the facts of refusals as well; right answers have no facts at all."""
-    facts = {"combined_v1": {"factuality": 1 / 15, "facts": 1, "supported": 1, "refuted": 0}}
-    rows = [("wrong", 1, facts), ("refused", 1, facts), ("correct", 1, {}), ("wrong", 1, {}), ("wrong", 2, facts)]
-    (tmp_path / "arm" / "completions").mkdir(parents=True)
-    lines = [json.dumps({"outcome": outcome, "row": row, "details": details}) for outcome, row, details in rows]
-    (tmp_path / "arm" / "completions" / "step-000001.jsonl").write_text("\n".join(lines))
-    effect = bench("knowrl_effect").effect_of_factuality([tmp_path], "arm")
-    assert [len(group) for group in bench("knowrl_effect").wrong_answers(tmp_path / "arm")] == [1, 1]
-    assert effect["arm: wrong answers paid for facts"] == 1 and effect["arm: highest pay for facts"] == 1 / 15
-
-
 @pytest.mark.parametrize(("name", "peer"), RUNS, ids=map("-".join, RUNS))
 def test_a_benchmark_runs_and_ends_in_json(bench, capfd, name, peer):
     pytest.importorskip(NEEDS[peer], reason=f"the peer {peer} is not installed")
@@ -103,11 +83,7 @@ def test_profiles_name_the_kernels(bench, capfd, name):
 
 def test_every_benchmark_is_tested():
     shared = {"__init__", "timing", "ceilings", "workload", "models", "steps", "report", "rewriting", "lab_results"}
-    tested_apart = {
-        "knowrl_effect",
-        "verifier",
-        "abstention_lab",
-    }  # tests/rewards/test_boxed_replay.py, tests/test_lab.py
+    tested_apart = {"verifier", "abstention_lab"}  # in tests/rewards/test_boxed_replay.py and tests/test_lab.py
     files = {path.stem for path in (ROOT / "bench").glob("*.py")}
     assert files - shared - tested_apart == {name for name, _ in RUNS}
 
