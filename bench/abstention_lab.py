@@ -16,11 +16,14 @@ import argparse
 import contextlib
 import json
 import multiprocessing
+import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from multiprocessing import connection
 from pathlib import Path
 
 import torch
@@ -120,6 +123,16 @@ class Job:
         return [*keys, "max_steps=2"] if self.quick else keys
 
 
+def end_with_the_lab() -> None:
+    """End this worker when the lab is gone, however it was killed: its next start would find the runs locked."""
+
+    def watch() -> None:
+        connection.wait([multiprocessing.parent_process().sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def run_job(job: Job) -> dict:
     """Train and evaluate, and return the row. What the commands say goes to log.txt."""
     started = time.monotonic()
@@ -137,7 +150,7 @@ def run_job(job: Job) -> dict:
 
 def run_cold_start(job: Job) -> dict:
     sft(*load_config(COLD_START, job.shared, SftConfig))
-    return {hops: measure(job, hops, n=16) for hops in FILES}
+    return {hops: measure(job, hops, n) for hops, n in ((ONE_HOP, 16), (TWO_HOPS, 4))}
 
 
 def run_arm(job: Job, arm: Arm) -> dict:
@@ -201,7 +214,7 @@ def run_all(jobs: Sequence[Job], workers: int, rows: Path) -> None:
     write_atomically(rows, "".join(json.dumps(row) + "\n" for row in finished))  # without a line that was cut
     done = {(row["seed"], row["arm"], row["hops"]) for row in finished}
     due = [job for job in jobs if (job.seed, job.name, job.arm and job.arm.hops) not in done]
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=end_with_the_lab)
     with pool, tqdm(total=len(due), unit="run", smoothing=0) as bar:
         cold_starts = [job for job in due if not job.arm]
         for part in (cold_starts, [job for job in due if job.arm]):
