@@ -46,7 +46,7 @@ CONFIG, COLD_START = timing.ROOT / "configs" / "atlas.yaml", timing.ROOT / "conf
 ONE_HOP, TWO_HOPS = "one hop", "two hops"
 FILES = {ONE_HOP: ("questions", "held_out"), TWO_HOPS: ("two_hops", "held_out_two_hops")}  # to train on, held out
 # In two hops the outcome is 1 if right, else 0: paid for declining, a model that is right one time in six declines.
-PLAIN = ("abstention_threshold=0", "learning_rate=6e-4")
+PLAIN = ("abstention_threshold=0", "learning_rate=1.5e-3")
 OUTCOME, FACTS = "reward_funcs=[format,abstention]", "reward_funcs=[format,abstention,factuality]"
 SURE = f"prompt_template={{question}}{HOW_SURE}"
 
@@ -85,9 +85,9 @@ def make_arms() -> list[Arm]:
         "gdpo": (FACTS, "multi_objective_aggregation=normalize_then_sum"),
         "sentence": (FACTS, "reward_weights=[1,1,0]", "credit=sentence"),
     }
-    two_hops = [Arm(name, TWO_HOPS, (*keys, *PLAIN)) for name, keys in credits.items()]
+    two_hops = [Arm(name, TWO_HOPS, (*keys, *PLAIN), steps=60) for name, keys in credits.items()]
     long = replace(arms[0], name=f"{arms[0].name}, long", steps=150)
-    return [*arms[:8], *two_hops, long, *arms[8:]]
+    return [*arms[:8], *two_hops, long, *arms[8::2], *arms[9::2]]
 
 
 @dataclass(frozen=True)
