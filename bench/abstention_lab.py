@@ -58,7 +58,7 @@ class Arm:
     name: str
     hops: str
     keys: tuple[str, ...]
-    steps: int = 50
+    steps: int = 60
 
 
 def make_arms() -> list[Arm]:
@@ -85,8 +85,8 @@ def make_arms() -> list[Arm]:
         "gdpo": (FACTS, "multi_objective_aggregation=normalize_then_sum"),
         "sentence": (FACTS, "reward_weights=[1,1,0]", "credit=sentence"),
     }
-    two_hops = [Arm(name, TWO_HOPS, (*keys, *PLAIN), steps=60) for name, keys in credits.items()]
-    long = replace(arms[0], name=f"{arms[0].name}, long", steps=150)
+    two_hops = [Arm(name, TWO_HOPS, (*keys, *PLAIN)) for name, keys in credits.items()]
+    long = replace(arms[0], name=f"{arms[0].name}, long", steps=180)
     return [*arms[:8], *two_hops, long, *arms[8::2], *arms[9::2]]
 
 
