@@ -17,6 +17,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import sys
 import threading
 import time
 from collections import Counter
@@ -66,8 +67,8 @@ def make_arms() -> list[Arm]:
     rewards = {
         "knowrl": ("reward_funcs=[knowrl]",),
         "truthrl (t = 1/2)": ("reward_funcs=[format,truthrl]",),
-        "t = 3/4": ("reward_funcs=[format,abstention]", "abstention_threshold=0.75"),
         "t = 0.9": ("reward_funcs=[format,abstention]", "abstention_threshold=0.9"),
+        "t = 3/4": ("reward_funcs=[format,abstention]", "abstention_threshold=0.75"),
         "t = 2/3": ("reward_funcs=[format,abstention]", "abstention_threshold=0.6667"),
         "karl": ("reward_funcs=[format,karl]",),
         "tiar": ("reward_funcs=[format,tiar]",),
@@ -81,13 +82,13 @@ def make_arms() -> list[Arm]:
     credits = {
         "outcome": (OUTCOME,),
         "knowrl": ("reward_funcs=[knowrl]",),
-        "sum": (FACTS,),
         "gdpo": (FACTS, "multi_objective_aggregation=normalize_then_sum"),
         "sentence": (FACTS, "reward_weights=[1,1,0]", "credit=sentence"),
+        "sum": (FACTS,),
     }
     two_hops = [Arm(name, TWO_HOPS, (*keys, *PLAIN)) for name, keys in credits.items()]
     long = replace(arms[0], name=f"{arms[0].name}, long", steps=180)
-    return [*arms[:8], *two_hops, long, *arms[8::2], *arms[9::2]]
+    return [*arms[:6], *two_hops[:4], long, two_hops[4], *arms[6::2], *arms[7::2]]
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ def curve(run: Path, questions: Path) -> list[dict[str, dict[str, int]]]:
     steps = []
     for path in sorted((run / "completions").glob("step-*.jsonl")):
         counts: dict[str, Counter] = {}
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.open(encoding="utf-8"):  # splitlines would also split at what a model writes
             record = json.loads(line)
             counts.setdefault(familiarity[record["question"]], Counter())[record["outcome"]] += 1
         steps.append(counts)
@@ -218,10 +219,15 @@ def run_all(jobs: Sequence[Job], workers: int, rows: Path) -> None:
     with pool, tqdm(total=len(due), unit="run", smoothing=0) as bar:
         cold_starts = [job for job in due if not job.arm]
         for part in (cold_starts, [job for job in due if job.arm]):
-            for future in as_completed([pool.submit(run_job, job) for job in part]):
+            futures = {pool.submit(run_job, job): job for job in part}
+            for future in as_completed(futures):
+                bar.update()
+                if future.exception():
+                    job = futures[future]
+                    tqdm.write(f"{job.name}, seed {job.seed} failed: {future.exception()!r}", file=sys.stderr)
+                    continue
                 with open(rows, "a", encoding="utf-8") as file:
                     print(json.dumps(future.result()), file=file)
-                bar.update()
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,24 @@ def test_arms_have_names_of_their_own_and_keys_that_the_configuration_takes(lab)
     for arm in arms:
         lab.load_config(lab.CONFIG, arm.keys)
     assert any("scale_rewards=none" in arm.keys for arm in arms)
+
+
+def test_the_curve_counts_outcomes_by_familiarity_whatever_the_model_writes(lab, tmp_path):
+    (tmp_path / "completions").mkdir()
+    rows = [{"question": "Who?", "outcome": outcome, "completion": "a\x85b\u2028c"} for outcome in ("wrong", "correct")]
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    (tmp_path / "completions" / "step-000001.jsonl").write_text("".join(lines), encoding="utf-8")
+    (tmp_path / "questions.jsonl").write_text(json.dumps({"question": "Who?", "familiarity": UNSEEN}) + "\n")
+    assert lab.curve(tmp_path, tmp_path / "questions.jsonl") == [{UNSEEN: {"wrong": 1, "correct": 1}}]
+
+
+def test_a_run_that_fails_stops_no_other(lab, tmp_path, capfd):
+    bad = lab.Arm("bad", lab.TWO_HOPS, ("no_such_key=1",))
+    jobs = [lab.Job(tmp_path, 1, arm, True) for arm in (bad, replace(bad, name="worse"))]
+    lab.run_all(jobs, 1, tmp_path / "rows.jsonl")
+    said = capfd.readouterr().err
+    assert "bad, seed 1 failed" in said and "worse, seed 1 failed" in said and "2/2" in said
+    assert (tmp_path / "rows.jsonl").read_text() == ""
 
 
 def rows_of_known_shares(threshold, noise=0.0):
