@@ -63,13 +63,13 @@ class Arm:
 
 
 def make_arms() -> list[Arm]:
-    """List the arms, the most telling first. A new one is one line."""
+    """List the arms. A new one is one line."""
     rewards = {
         "knowrl": ("reward_funcs=[knowrl]",),
-        "truthrl (t = 1/2)": ("reward_funcs=[format,truthrl]",),
+        "truthrl": ("reward_funcs=[format,truthrl]",),
         "t = 0.9": ("reward_funcs=[format,abstention]", "abstention_threshold=0.9"),
-        "t = 3/4": ("reward_funcs=[format,abstention]", "abstention_threshold=0.75"),
-        "t = 2/3": ("reward_funcs=[format,abstention]", "abstention_threshold=0.6667"),
+        "t = 0.75": ("reward_funcs=[format,abstention]", "abstention_threshold=0.75"),
+        "t = 0.67": ("reward_funcs=[format,abstention]", "abstention_threshold=0.6667"),
         "karl": ("reward_funcs=[format,karl]",),
         "tiar": ("reward_funcs=[format,tiar]",),
         "binary_rar": ("reward_funcs=[format,binary_rar,correctness]", "reward_weights=[1,1,0]"),  # the last is logged
@@ -86,9 +86,9 @@ def make_arms() -> list[Arm]:
         "sentence": (FACTS, "reward_weights=[1,1,0]", "credit=sentence"),
         "sum": (FACTS,),
     }
-    two_hops = [Arm(name, TWO_HOPS, (*keys, *PLAIN)) for name, keys in credits.items()]
+    two_hops = [Arm(name, TWO_HOPS, (*keys, *PLAIN), steps=40) for name, keys in credits.items()]
     long = replace(arms[0], name=f"{arms[0].name}, long", steps=180)
-    return [*arms[:6], *two_hops[:4], long, two_hops[4], *arms[6::2], *arms[7::2]]
+    return [*arms, *two_hops, long]
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def run_all(jobs: Sequence[Job], workers: int, rows: Path) -> None:
 def make_parser() -> argparse.ArgumentParser:
     parser = timing.plain_parser("bench.abstention_lab", __doc__)
     parser.add_argument("--quick", action="store_true", help="two steps a run and few questions: does the lab work?")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="arms whose names begin so")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="arms whose names begin so, in this order")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, one thread each (default: %(default)s)")
     parser.add_argument("--folder", type=Path, default=Path("runs/lab"), help="where the runs are written")
@@ -245,7 +245,8 @@ def main(argv: list[str] | None = None) -> dict:
     options = make_parser().parse_args(argv)
     arms = make_arms()
     if options.only:
-        arms = [arm for arm in arms if arm.name.startswith(tuple(options.only))]
+        chosen = [arm for name in options.only for arm in arms if arm.name.startswith(name)]
+        arms = list(dict.fromkeys(chosen))
     jobs = [Job(options.folder, seed, None, options.quick) for seed in options.seeds]
     jobs += [Job(options.folder, seed, arm, options.quick) for arm in arms for seed in options.seeds]
     rows = options.folder / "rows.jsonl"

@@ -28,12 +28,12 @@ def lab(monkeypatch):
 
 
 def test_the_lab_runs_and_goes_on_where_it_was_killed(lab, tmp_path, capfd):
-    arguments = ["--quick", "--only", "gdpo", "truthrl (t = 1/2), none", "--seeds", "5", "--workers", "1"]
+    arguments = ["--quick", "--only", "gdpo", "truthrl, none", "--seeds", "5", "--workers", "1"]
     arguments += ["--folder", str(tmp_path)]
     tables = lab.main(arguments)
     path = tmp_path / "rows.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert {row["arm"] for row in rows} == {"cold start", "gdpo", "truthrl (t = 1/2), none"}
+    assert {row["arm"] for row in rows} == {"cold start", "gdpo", "truthrl, none"}
     assert {row["seed"] for row in rows} == {5} and all(len(row.get("curve", [1, 1])) == 2 for row in rows)
     assert set(rows[0]["one hop"]["answers"]) == {WELL_KNOWN, KNOWN_IN_PART, UNSEEN}
     assert [line.split(" | ")[0] for line in tables["two hops"][2:]] == ["| cold start", "| gdpo"]
