@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
+from grpo.errors import redact
 from knowledge.facts.replies import without_thoughts
 from knowledge.sanitise import encodable, printable
 
@@ -187,7 +188,7 @@ def excerpt(value: Any) -> str:
     if isinstance(value, dict):
         error = value.get("error", value)
         value = _object(error).get("message", error)
-    return " ".join(printable(str(value)[:MAX_EXCERPT_CHARS]).split())
+    return " ".join(printable(redact(str(value))[:MAX_EXCERPT_CHARS]).split())  # no half of a secret
 
 
 def _object(value: Any) -> Mapping[str, Any]:
