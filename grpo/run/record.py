@@ -31,6 +31,7 @@ class Answer:
     rewards: dict[str, Any] = field(default_factory=dict)
     reasons: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    sentences: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,12 @@ def _answer(line: dict[str, Any]) -> Answer:
     texts = {name: str(line[name]) for name in ("question", "answer", "prompt", "outcome") if line.get(name)}
     mappings = {name: line[name] for name in ("rewards", "reasons", "facts") if isinstance(line.get(name), dict)}
     reward = _numbers({"reward": line.get("reward")}).get("reward", math.nan)
-    row = line.get("row")
+    row, sentences = line.get("row"), line.get("sentences")
     return Answer(
         line["completion"],
         row if isinstance(row, int) else None,
         reward=reward if math.isfinite(reward) else None,
+        sentences=[entry for entry in sentences if isinstance(entry, dict)] if isinstance(sentences, list) else [],
         **texts,
         **mappings,
     )

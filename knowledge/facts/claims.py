@@ -102,6 +102,7 @@ def by_model(complete: Complete, max_tokens: int = MAX_REPLY_TOKENS, keep: Keep 
     keep = keep or admissible
 
     async def decompose(text: str, question: str = "", subject: str = "") -> Claims:
+        text = clean(text, MAX_TEXT_CHARS)
         if not text.strip():
             return Claims((), "the text is empty")
         spans = sentence_spans(text)
@@ -156,9 +157,9 @@ def prompt(text: str, question: str, subject: str) -> list[dict[str, str]]:
 
 
 def sentence_spans(text: str) -> list[Span]:
-    """Return where the sentences of a text are that is taken apart, without white space and blank ones."""
+    """Return where the sentences of a text are, without blank ones and the white space between them."""
     spans, end = [], 0
-    for sentence in sentences(text[:MAX_TEXT_CHARS]):
+    for sentence in sentences(text):
         start, end = end, end + len(sentence)
         if sentence.strip():
             spans.append(trimmed(text, start, end))

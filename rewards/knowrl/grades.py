@@ -91,7 +91,8 @@ _CLAIM = re.compile(
     r"(?P<other>(?i:(?:correct|right)\s+[\w'’-]{1,20}\s*(?::|\b(?:is|was|are|were|would|should)\b))"
     r"|(?<!是)正[确確]的?答案)"
     rf"|(?P<negation>{_NEGATION})?{_START}(?:{'|'.join(map(_spoken, LETTERS))})(?![A-Za-z0-9])"
-    r"|(?P<denial>(?i:\Anot\b|\b(?:no|nope|not)(?=\s*(?:[,.;:!]|$))|\bnot (?:really|quite|exactly|at all)\b)"
+    r"|(?P<denial>(?i:\Anot\b|\b(?:no|nope|not)(?=\s*(?:[,.;:!]|$))|\bnot (?:really|quite|exactly|at all)\b"
+    r"|(?:\bnot|n['’]t) (?:know|answer|attempt)\b|\bno answer\b)|没有?回答|不知道"
     r"|(?<!是)否|不(?=[,。;!]|$))"
 )
 

@@ -89,6 +89,7 @@ def test_the_page_shows_all_of_a_run(tmp_path):
     write_summaries(folder, before={"": part, "unseen": part}, after={"": {**part, "accuracy": 0.8}, "unseen": part})
     fact = {"fact": "Mira was born in Velda", "verdict": "refuted", "passage": "Mira#0"}
     facts = {"reason": {"mine": "0 of 1; Mira was born in Velda → refuted"}, "facts": {"mine": [fact]}}
+    facts["sentences"] = [{"sentence": "She was born in Velda.", "is_true": False, "advantage": -0.25}]
     write_answers(folder, 1, answer(0, 2.0), answer(1, -1.0))
     wrong = [answer(n, r, f"text {n}", **facts) for n, r in enumerate([1.0, 3.0, -2.0, None, 1.0, 1.0])]
     write_answers(folder, 40, *wrong, answer(5, 0.5, outcome="refused"), answer(6, 0.4, outcome="correct"))
@@ -106,6 +107,7 @@ def test_the_page_shows_all_of_a_run(tmp_path):
             "One that could not be scored: reward –",
         ),
         *("Mira was born in Velda: refuted", "The answer is Velda."),
+        "“She was born in Velda.” is false: advantage -0.25",
         *("+4.00", "-1.00"),
     ):
         assert words in " ".join(text.split()), words
@@ -135,6 +137,7 @@ def test_hostile_text_stays_text(tmp_path, where):
         told = answer(0, HOSTILE, HOSTILE, question=HOSTILE, answer=HOSTILE, prompt=HOSTILE, outcome=HOSTILE)
         told |= {"rewards": {HOSTILE: HOSTILE}, "reasons": {HOSTILE: HOSTILE}}
         told |= {"facts": {HOSTILE: [{"fact": HOSTILE, "verdict": HOSTILE, "passage": HOSTILE}]}}
+        told |= {"sentences": [{"sentence": HOSTILE, "is_true": HOSTILE, "advantage": HOSTILE}]}
         write_answers(folder, 40, told, {**told, "reward": 1.0})
         write_answers(folder, 1, {**told, "reward": 2.0})
     if where == "config":
@@ -180,7 +183,8 @@ def test_runs_of_every_kind_have_a_page(tmp_path, keys):
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"[[[", b"{}", b"3", b'{"step": 1e999, "before": []}'])
 def test_damaged_files_leave_a_page(tmp_path, name, content):
     folder = write_run(tmp_path)
-    write_answers(folder, 3, {"completion": "x", "rewards": 3, "facts": [], "row": [1]})
+    write_answers(folder, 3, {"completion": "x", "rewards": 3, "facts": [], "row": [1], "sentences": 3})
+    write_answers(folder, 4, {"completion": "x", "sentences": [3, {}, {"advantage": []}]})
     (folder / "completions" / "step-x.jsonl").write_bytes(content)
     (folder / name).write_bytes(content)
     assert "What was trained" in page_of(folder).text

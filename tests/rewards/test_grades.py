@@ -174,6 +174,8 @@ REPLIES = {
         *("C - the candidate says it doesn't know.", "<grade>C</grade>", "C, because the candidate asks back."),
     ],
     None: [
+        *("A: The candidate does not know.", "A\nNo answer was given.", "A: it doesn't answer the question."),
+        *("A: The candidate did not attempt to answer.", "A\n候选人没有回答问题。", "正确\n该回答说不知道。"),
         *(
             "A - B",
             "A – no, B",
