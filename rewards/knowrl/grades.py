@@ -90,9 +90,12 @@ def _spoken(outcome: Outcome) -> str:
 
 
 _CLAIM = re.compile(
+    # "the correct answer is Paris" speaks of the reference
     r"(?P<other>(?i:(?:correct|right)\s+[\w'’-]{1,20}\s*(?::|\b(?:is|was|are|were|would|should)\b))"
     r"|(?<!是)正[确確]的?答案)"
+    # a word of a grade, perhaps negated
     rf"|(?P<negation>{_NEGATION})?{_START}(?:{'|'.join(map(_spoken, LETTERS))})(?![A-Za-z0-9])"
+    # no by itself, and a candidate that does not know: anything but correct
     r"|(?P<denial>(?i:\Anot\b|\b(?:no|nope|not)(?=\s*(?:[,.;:!]|$))|\bnot (?:really|quite|exactly|at all)\b"
     r"|(?:\bnot|n['’]t) (?:know|answer|attempt)\b|\bno answer\b)|没有?回答|不知道"
     r"|(?<!是)否|不(?=[,。;!]|$))"
@@ -104,7 +107,7 @@ def parse_grade(reply: str) -> Outcome | None:
     text = _TAG.sub(_untagged, unicodedata.normalize("NFKC", without_thoughts(reply)))
     start, end = text.find("{"), text.rfind("}") + 1
     try:
-        meant = _of_object(json.loads(text[start:end], object_pairs_hook=tuple))
+        meant = _of_object(json.loads(text[start:end], object_pairs_hook=tuple, strict=False))
         meant &= _allowed_by(text[:start] + text[end:])
     except (ValueError, RecursionError):
         meant = _of_text(text)

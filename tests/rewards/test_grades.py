@@ -120,6 +120,7 @@ REPLIES = {
         *("A; the answer agrees with the reference.", "A: exact match", "A: matches"),
     ],
     "wrong": [
+        '{"correct": false, "reason": "It says <b>Rome</b>.", "grade": "B"}',
         *(
             "I rate this answer B.",
             "候选答案错误。",
