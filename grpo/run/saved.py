@@ -116,4 +116,8 @@ def _existing(path: Path) -> Path | None:
 
 
 def _read_keys(path: Path) -> set[str]:
-    return set(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+    try:
+        keys = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return set()  # load_config says what is wrong with the file
+    return set(keys) if isinstance(keys, dict) else set()

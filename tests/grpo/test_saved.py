@@ -79,3 +79,13 @@ def test_a_run_of_stage_1_passes_on_how_it_makes_prompts(tmp_path):
     assert read_config(saved, typed).system_prompt == saved.config().system_prompt == "Be *brief*.\n\nAlways: yes"
     assert read_config(saved, [*typed, "system_prompt=null", "dtype=float64"]).system_prompt is None
     assert read_config(saved, [*typed, "dtype=float64"]).torch_dtype == "float64"
+
+
+@pytest.mark.parametrize("text", ["", "[", "\0", "[]", "5", "a: [1", "[" * 9999])
+def test_a_damaged_configuration_of_a_run_is_told_as_that(tmp_path, text):
+    run = run_of(tmp_path / "run")
+    (run / "final").mkdir()
+    (run / "config.resolved.yaml").write_text(text)
+    with pytest.raises(UserError, match="config.resolved.yaml") as error:
+        find_saved(str(run)).config()
+    assert error.value.exit_code == 2
