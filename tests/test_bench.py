@@ -120,15 +120,13 @@ def test_the_roofline_of_a_step_by_hand(bench):
     assert ceilings.step_roofline_seconds(config, work, 4, *slow) == pytest.approx(decoding + training)
 
 
-@pytest.mark.parametrize("name", ["tiny", "4m"])
-def test_completions_end_after_about_as_many_tokens_as_asked(bench, name):
+def test_completions_end_after_about_as_many_tokens_as_asked(bench):
     models = bench("models")
-    model = models.random_decoder(name, torch.float32, "cpu", rank=4)
+    model = models.random_decoder("tiny", torch.float32, "cpu", rank=4)
     models.end_after(model, 0, 12)
-    seeds = list(range(150))
-    done = Sampler(model, [0]).sample([[5, 6, 7]] * 150, 1, SamplingParams(100), seeds)
+    done = Sampler(model, [0]).sample([[5, 6, 7]] * 80, 1, SamplingParams(80), list(range(80)))
     lengths = [len(completion.ids) for (completion,) in done]
-    assert 6 <= sum(lengths) / 150 <= 24 and len(set(lengths)) > 15
+    assert 6 <= sum(lengths) / 80 <= 24 and len(set(lengths)) > 15
 
 
 def test_steps_with_end_tokens_say_so(bench, capfd):
