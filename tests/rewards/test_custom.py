@@ -7,6 +7,8 @@ import asyncio
 import re
 import threading
 import time
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -237,6 +239,7 @@ def test_coroutines_wait_together(pace):
         [np.float32(1), torch.tensor(2.0)],
         (1, 2.0),
         iter([True, 2]),
+        (Fraction(1), Decimal(2)),
     ],
     ids=lambda returned: type(returned).__name__,
 )
@@ -245,7 +248,12 @@ def test_arrays_and_tensors_are_lists_of_numbers(returned):
 
 
 @pytest.mark.parametrize(
-    "returned", [np.ones((2, 1)), torch.ones(3), torch.tensor(1.0), {1.0, 2.0}, b"ab", ["1", "2"]], ids=repr
+    "returned",
+    [
+        *(np.ones((2, 1)), torch.ones(3), torch.tensor(1.0), {1.0, 2.0}, b"ab", ["1", "2"], [[1.0], [2.0]]),
+        *([10**400, 1], [1j, 1], [b"1", 2], ["x" * 10_000, 1], [object(), 1]),
+    ],
+    ids=lambda returned: repr(returned)[:30],
 )
 def test_what_is_no_list_of_numbers_is_refused(returned):
     with pytest.raises(UserError, match="mine:f"):
