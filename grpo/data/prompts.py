@@ -13,10 +13,11 @@ from typing import Any
 from grpo.data.rows import Row
 from grpo.errors import PREFLIGHT, UserError
 from grpo.schema import Prompt
-from grpo.time_limit import time_limit
+from grpo.time_limit import memory_limit, time_limit
 from knowledge.sanitise import encodable
 
 TEMPLATE_SECONDS = 5.0  # of computing, for one prompt
+TEMPLATE_BYTES, COPIES_BYTES = 10**9, 64  # of memory, for one prompt, and for each character of its messages
 MAX_TEMPLATE_CHARS = 1_000_000  # that a chat template may write around the messages
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -75,9 +76,10 @@ def load_tokenizer(folder: Path, chat_template: str | None = None, template_opti
 def render(tokenizer, messages: Sequence[Message], header: bool = True) -> str:
     """Render messages with the chat template. header: end with the assistant's header, as a prompt does."""
     try:
-        with time_limit(TEMPLATE_SECONDS):
+        num_chars = sum(len(message["content"]) for message in messages)
+        with time_limit(TEMPLATE_SECONDS), memory_limit(TEMPLATE_BYTES + COPIES_BYTES * num_chars):
             text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=header)
-        if len(text) > MAX_TEMPLATE_CHARS + sum(len(message["content"]) for message in messages):
+        if len(text) > MAX_TEMPLATE_CHARS + num_chars:
             raise ValueError(f"it writes more than {MAX_TEMPLATE_CHARS} characters around the messages")
     except Exception as error:  # Jinja's own errors and a template's raise_exception()
         line = getattr(error, "lineno", None)  # of a template that is not valid
