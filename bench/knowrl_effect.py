@@ -52,9 +52,11 @@ def run_seed(folder: Path, seed: int, smoke: bool) -> dict[str, dict]:
         shared.append("max_steps=2")
     sft(*load_config(CONFIGS / "tiny_sft.yaml", [*shared, f"output_dir={folder / 'cold_start'}"], SftConfig))
     evaluations = {}
+    small = ["per_device_train_batch_size=16", "max_completion_length=16"] if smoke else []
     for arm, rewards in ARMS.items():
         keys = [
             *shared,
+            *small,
             "cold_start=null",
             f"model_name_or_path={folder / 'cold_start' / 'final'}",
             f"output_dir={folder / arm}",

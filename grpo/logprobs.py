@@ -49,9 +49,11 @@ class _TokenLogprobs(torch.autograd.Function):
         exact = torch.promote_types(hidden_CD.dtype, torch.float32)
         logp_C, entropy_C = (torch.empty(len(targets_C), dtype=exact, device=hidden_CD.device) for _ in range(2))
         slope_CD = torch.empty_like(hidden_CD) if ctx.needs_input_grad[0] else None
-        for rows, logp_X, entropy_X, slope_XV in _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk):
+        wants_slope = slope_CD is not None
+        chunks = _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, wants_slope)
+        for rows, logp_X, entropy_X, slope_XV in chunks:
             logp_C[rows], entropy_C[rows] = logp_X, entropy_X
-            if slope_CD is not None:
+            if wants_slope:
                 slope_CD[rows] = linear(slope_XV, head_VD.T)  # τ dℓ/dh
         again = (hidden_CD, head_VD, targets_C, cut_C) if ctx.needs_input_grad[1] else ()
         ctx.save_for_backward(slope_CD, *again)
@@ -76,11 +78,12 @@ def _head_gradient(scale_C1, hidden_CD, head_VD, targets_C, cut_C, temperature, 
 
 
 def _chunks(
-    hidden_CD, head_VD, targets_C, temperature, cut_C, chunk
-) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Yield for each chunk its rows, log-probs, entropies, and onehot - softmax [X, V]."""
+    hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, wants_slope=True
+) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor, torch.Tensor | None]]:
+    """Yield for each chunk its rows, log-probs, entropies, and onehot - softmax [X, V] if it is wanted."""
+    slope_dtype = hidden_CD.dtype if wants_slope else None
     for start in range(0, len(targets_C), chunk):
         rows = slice(start, min(start + chunk, len(targets_C)))
         logits_XV = exact_logits(hidden_CD[rows], head_VD)
         cut_X = None if cut_C is None else cut_C[rows]
-        yield rows, *log_softmax_rows(logits_XV, targets_C[rows], temperature, hidden_CD.dtype, cut_X)
+        yield rows, *log_softmax_rows(logits_XV, targets_C[rows], temperature, slope_dtype, cut_X)

@@ -7,7 +7,7 @@ Sweep 1 goes over a row tile by tile. With m the largest logit so far and x = (z
 
 When the maximum grows by d, S becomes S e^(-d/τ), and M becomes (M - S d/τ) e^(-d/τ). At the end of the row
 log-prob = x_target - log S (Eq. 3), and entropy = log S - M / S.
-Sweep 2 overwrites the row with onehot(target) - softmax.
+Sweep 2, if the slope is wanted, overwrites the row with onehot(target) - softmax.
 
 Logits are subtracted before the division by τ and before exp, so an offset common to all of them costs no precision
 beyond their own rounding. An entry is read twice and written once; the second read comes from the L2 cache if the rows
@@ -27,12 +27,13 @@ def log_softmax_rows(
     temperature: float,
     slope_dtype: torch.dtype | None = None,
     cut_C: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Return the target's log-prob and the entropy of each row (float32, nats), and onehot - softmax [C, V].
 
-    The last result overwrites the logits. It has their dtype unless slope_dtype names a narrower one, which then fills
-    the front half of each row's bytes. cut_C drops the tokens whose log-prob in the full distribution lies below it,
-    but never the target; all results are those of the distribution over what is left.
+    The last result overwrites the logits. slope_dtype is theirs, or a narrower one, which then fills the front half of
+    each row's bytes; None leaves the logits as they are, and the result out. cut_C drops the tokens whose log-prob in
+    the full distribution lies below it, but never the target; all results are those of the distribution over what is
+    left.
     Slow twin: kernels/reference.py `log_softmax_rows`.
     """
     C, V = logits_CV.shape
@@ -51,12 +52,13 @@ def log_softmax_rows(
             slope_CV.stride(0),
             V,
             1.0 / temperature,
+            has_slope=slope_dtype is not None,
             is_narrower=slope_CV.dtype != logits_CV.dtype,
             has_cut=cut_C is not None,
             tile=min(TILE, triton.next_power_of_2(V)),
             num_warps=16,
         )
-    return logp_C, entropy_C, slope_CV
+    return logp_C, entropy_C, slope_CV if slope_dtype else None
 
 
 @triton.jit
@@ -71,6 +73,7 @@ def _rows(
     slope_stride,
     V,
     inverse_temperature,
+    has_slope: tl.constexpr,
     is_narrower: tl.constexpr,
     has_cut: tl.constexpr,
     tile: tl.constexpr,
@@ -116,14 +119,15 @@ def _rows(
     tl.store(logp_ptr + row, (target_logit - top) * inverse_temperature - log_sum)  # Eq. 3
     tl.store(entropy_ptr + row, log_sum - sum_xexp / sum_exp)
 
-    for start in tl.range(0, V, tile, num_stages=3):
-        v = start + lane
-        z = tl.load(logits_ptr + v, mask=v < V, other=float("-inf")).to(tl.float32)
-        x = (z - top) * inverse_temperature
-        p = tl.exp(x - log_sum)
-        if has_cut:
-            p = tl.where((x >= floor) | (v == target), p, 0.0)
-        if is_narrower:
-            tl.debug_barrier()  # the first tile is written over entries that other threads still read
-        slope = tl.where(v == target, 1.0, 0.0) - p
-        tl.store(slope_ptr + v, slope.to(slope_ptr.dtype.element_ty), mask=v < V)
+    if has_slope:
+        for start in tl.range(0, V, tile, num_stages=3):
+            v = start + lane
+            z = tl.load(logits_ptr + v, mask=v < V, other=float("-inf")).to(tl.float32)
+            x = (z - top) * inverse_temperature
+            p = tl.exp(x - log_sum)
+            if has_cut:
+                p = tl.where((x >= floor) | (v == target), p, 0.0)
+            if is_narrower:
+                tl.debug_barrier()  # the first tile is written over entries that other threads still read
+            slope = tl.where(v == target, 1.0, 0.0) - p
+            tl.store(slope_ptr + v, slope.to(slope_ptr.dtype.element_ty), mask=v < V)

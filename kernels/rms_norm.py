@@ -21,24 +21,25 @@ MAX_PROGRAMS = 256  # programs that share the rows when dw is wanted
 
 
 def rms_norm(
-    x_TD: torch.Tensor, weight_D: torch.Tensor, eps: float, residual_TD: torch.Tensor | None = None
+    x_TD: torch.Tensor, weight_D: torch.Tensor, eps: float, residual_TD: torch.Tensor | None = None, room: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return y and h, both [..., D] in the dtype of x; differentiable. Without a residual h is x.
 
+    room: columns to leave free behind y, which is then [..., D + room], and not differentiable.
     Slow twin: kernels/reference.py `rms_norm`.
     """
-    return _RMSNorm.apply(x_TD, weight_D, eps, residual_TD)
+    return _RMSNorm.apply(x_TD, weight_D, eps, residual_TD, room)
 
 
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, weight_D, eps, residual):
+    def forward(ctx, x, weight_D, eps, residual, room):
         x_TD = x.reshape(-1, x.shape[-1])
         T, D = x_TD.shape
-        y_TD = torch.empty(T, D, dtype=x.dtype, device=x.device)
+        y_TX = torch.empty(T, D + room, dtype=x.dtype, device=x.device)
         r_T = torch.empty(T, dtype=torch.float32, device=x.device)
         has_residual = residual is not None
-        h_TD = torch.empty_like(y_TD) if has_residual else x_TD
+        h_TD = torch.empty(T, D, dtype=x.dtype, device=x.device) if has_residual else x_TD
         residual_TD = residual.reshape(-1, D) if has_residual else x_TD  # not read without a residual
         tile = _tile(D)
         if T:
@@ -46,12 +47,13 @@ class _RMSNorm(torch.autograd.Function):
                 x_TD,
                 residual_TD,
                 weight_D,
-                y_TD,
+                y_TX,
                 h_TD,
                 r_T,
                 T,
                 x_TD.stride(0),
                 residual_TD.stride(0),
+                y_TX.stride(0),
                 eps,
                 has_residual=has_residual,
                 **tile,
@@ -60,17 +62,17 @@ class _RMSNorm(torch.autograd.Function):
         ctx.has_residual = has_residual
         ctx.shape = x.shape
         ctx.set_materialize_grads(False)
-        return y_TD.view(x.shape), h_TD.view(x.shape) if has_residual else x
+        return y_TX.view(*x.shape[:-1], D + room), h_TD.view(x.shape) if has_residual else x
 
     @staticmethod
     def backward(ctx, dy, dh):
         if dy is None:
-            return dh, None, None, dh if ctx.has_residual else None
+            return dh, None, None, dh if ctx.has_residual else None, None
         h_TD, weight_D, r_T = ctx.saved_tensors
         T, D = h_TD.shape
-        dy_TD = dy.reshape(-1, D).contiguous()
-        dh_TD = dy_TD if dh is None else dh.reshape(-1, D).contiguous()  # not read if None arrives
-        dx_TD = torch.empty_like(dy_TD)
+        dy_TD = _with_dense_rows(dy.reshape(-1, D))
+        dh_TD = dy_TD if dh is None else _with_dense_rows(dh.reshape(-1, D))  # not read if None arrives
+        dx_TD = torch.empty(T, D, dtype=dy.dtype, device=dy.device)
         tile = _tile(D)
         num_programs = triton.cdiv(T, tile["rows"])
         wants_dw = ctx.needs_input_grad[1]
@@ -88,6 +90,8 @@ class _RMSNorm(torch.autograd.Function):
                 dx_TD,
                 dw_XD,
                 T,
+                dy_TD.stride(0),
+                dh_TD.stride(0),
                 h_TD.stride(0),
                 has_dh=dh is not None,
                 wants_dw=wants_dw,
@@ -95,7 +99,12 @@ class _RMSNorm(torch.autograd.Function):
             )
         dx = dx_TD.view(ctx.shape)
         dw_D = dw_XD.sum(0).to(weight_D.dtype) if wants_dw else None
-        return dx, dw_D, None, dx if ctx.has_residual else None
+        return dx, dw_D, None, dx if ctx.has_residual else None, None
+
+
+def _with_dense_rows(x_TD: torch.Tensor) -> torch.Tensor:
+    """Leave gaps between rows, but none inside them."""
+    return x_TD if x_TD.stride(1) == 1 else x_TD.contiguous()
 
 
 def _tile(D: int) -> dict[str, int]:
@@ -120,6 +129,7 @@ def _forward(
     num_rows,
     x_stride,
     residual_stride,
+    y_stride,
     eps,
     has_residual: tl.constexpr,
     D: tl.constexpr,
@@ -140,7 +150,7 @@ def _forward(
     r = tl.rsqrt(tl.sum(h * h, 1) / D + eps)
     weight = tl.load(weight_ptr + d, mask=d < D, other=0.0).to(tl.float32)
     rounded = (h * r[:, None]).to(dtype).to(tl.float32)
-    tl.store(y_ptr + entry, (rounded * weight[None]).to(dtype), mask=inside)
+    tl.store(y_ptr + row[:, None] * y_stride + d[None], (rounded * weight[None]).to(dtype), mask=inside)
     tl.store(r_ptr + row, r, mask=row < num_rows)
 
 
@@ -154,6 +164,8 @@ def _backward(
     dx_ptr,
     dw_ptr,
     num_rows,
+    dy_stride,
+    dh_stride,
     h_stride,
     has_dh: tl.constexpr,
     wants_dw: tl.constexpr,
@@ -168,7 +180,7 @@ def _backward(
         row = (first + tl.arange(0, rows)).to(tl.int64)
         inside = (row[:, None] < num_rows) & (d[None] < D)
         entry = row[:, None] * D + d[None]
-        dy = tl.load(dy_ptr + entry, mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + row[:, None] * dy_stride + d[None], mask=inside, other=0.0).to(tl.float32)
         r = tl.load(r_ptr + row, mask=row < num_rows, other=0.0)
         h = tl.load(h_ptr + row[:, None] * h_stride + d[None], mask=inside, other=0.0).to(tl.float32)
         normed = h * r[:, None]
@@ -176,7 +188,7 @@ def _backward(
         mean = tl.sum(normed * weighted, 1) / D
         dx = r[:, None] * (weighted - normed * mean[:, None])
         if has_dh:
-            dx += tl.load(dh_ptr + entry, mask=inside, other=0.0).to(tl.float32)
+            dx += tl.load(dh_ptr + row[:, None] * dh_stride + d[None], mask=inside, other=0.0).to(tl.float32)
         tl.store(dx_ptr + entry, dx.to(dx_ptr.dtype.element_ty), mask=inside)
         if wants_dw:
             dw += tl.sum(dy * normed.to(dy_ptr.dtype.element_ty).to(tl.float32), 0)

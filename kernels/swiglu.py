@@ -14,60 +14,60 @@ import triton.language as tl
 TILE = 1024  # features that one program computes
 
 
-def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor) -> torch.Tensor:
+def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, room: int = 0) -> torch.Tensor:
     """Return silu(gate) * up [T, F]; differentiable.
 
     The inputs may be views of one matrix product; they must be contiguous along F.
+    room: columns to leave free behind the result, which is then [T, F + room], and not differentiable.
     Slow twin: kernels/reference.py `swiglu`.
     """
-    return _SwiGLU.apply(gate_TF, up_TF)
+    return _SwiGLU.apply(gate_TF, up_TF, room)
 
 
 class _SwiGLU(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, gate_TF, up_TF):
+    def forward(ctx, gate_TF, up_TF, room):
         ctx.save_for_backward(gate_TF, up_TF)
-        y_TF = torch.empty(gate_TF.shape, dtype=gate_TF.dtype, device=gate_TF.device)
         T, F = gate_TF.shape
+        y_TX = torch.empty(T, F + room, dtype=gate_TF.dtype, device=gate_TF.device)
         if T:
             grid = (T, triton.cdiv(F, TILE))
-            strides = (gate_TF.stride(0), up_TF.stride(0))
-            _forward[grid](gate_TF, up_TF, y_TF, *strides, F, tile=TILE, num_warps=4)
-        return y_TF
+            strides = (gate_TF.stride(0), up_TF.stride(0), y_TX.stride(0))
+            _forward[grid](gate_TF, up_TF, y_TX, *strides, F, tile=TILE, num_warps=4)
+        return y_TX
 
     @staticmethod
     def backward(ctx, dy_TF):
         gate_TF, up_TF = ctx.saved_tensors
-        dy_TF = dy_TF.contiguous()
-        dgate_TF = torch.empty_like(dy_TF)
-        dup_TF = torch.empty_like(dy_TF)
+        dy_TF = dy_TF if dy_TF.stride(1) == 1 else dy_TF.contiguous()
         T, F = gate_TF.shape
+        dgate_TF, dup_TF = torch.empty(2, T, F, dtype=dy_TF.dtype, device=dy_TF.device)
         if T:
             grid = (T, triton.cdiv(F, TILE))
-            strides = (gate_TF.stride(0), up_TF.stride(0))
+            strides = (dy_TF.stride(0), gate_TF.stride(0), up_TF.stride(0))
             _backward[grid](dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, *strides, F, tile=TILE, num_warps=4)
-        return dgate_TF, dup_TF
+        return dgate_TF, dup_TF, None
 
 
 @triton.jit
-def _forward(gate_ptr, up_ptr, y_ptr, gate_stride, up_stride, F, tile: tl.constexpr):
+def _forward(gate_ptr, up_ptr, y_ptr, gate_stride, up_stride, y_stride, F, tile: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * tile + tl.arange(0, tile)
     inside = f < F
     gate = tl.load(gate_ptr + row * gate_stride + f, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(up_ptr + row * up_stride + f, mask=inside, other=0.0).to(tl.float32)
     y = gate * tl.sigmoid(gate) * up
-    tl.store(y_ptr + row * F + f, y.to(y_ptr.dtype.element_ty), mask=inside)
+    tl.store(y_ptr + row * y_stride + f, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _backward(dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, gate_stride, up_stride, F, tile: tl.constexpr):
+def _backward(dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, dy_stride, gate_stride, up_stride, F, tile: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * tile + tl.arange(0, tile)
     inside = f < F
     gate = tl.load(gate_ptr + row * gate_stride + f, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(up_ptr + row * up_stride + f, mask=inside, other=0.0).to(tl.float32)
-    dy = tl.load(dy_ptr + row * F + f, mask=inside, other=0.0).to(tl.float32)
+    dy = tl.load(dy_ptr + row * dy_stride + f, mask=inside, other=0.0).to(tl.float32)
     sigma = tl.sigmoid(gate)
     dup = dy * gate * sigma
     dgate = dy * up * sigma * (1 + gate * (1 - sigma))

@@ -5,7 +5,6 @@ import importlib
 import importlib.util
 import inspect
 import math
-import numbers
 import sys
 import threading
 import traceback
@@ -237,11 +236,17 @@ def _as_detail(value: Any) -> Any:
 def _score(name: str, value: Any, details: dict[str, Any]) -> Score:
     if value is None:
         return Score(None, "the function returned None", details=details)
-    number = value.item() if hasattr(value, "item") else value
-    if not isinstance(number, numbers.Real):
-        what = f"the reward {name} returned {value!r}"
-        raise UserError(what, "a reward is a number or None", "correct the function", INTERNAL)
-    return Score(float(number), details=details)
+    if isinstance(value, str | bytes):
+        raise _no_number(name, value)
+    try:
+        return Score(float(value), details=details)
+    except (TypeError, ValueError, OverflowError):
+        raise _no_number(name, value) from None
+
+
+def _no_number(name: str, value: Any) -> UserError:
+    what = f"the reward {name} returned {str(value)[:80]!r}"
+    return UserError(what, "a reward is a number or None", "correct the function", INTERNAL)
 
 
 def _place(error: BaseException) -> str:

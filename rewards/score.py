@@ -16,8 +16,10 @@ math_reward_wrong=0. To try it:
 
 import argparse
 import json
+import math
 import statistics
 import sys
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ from grpo.data.files import read_records
 from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS
 from grpo.errors import PREFLIGHT, UserError, run_main
 from grpo.progress import check_output, say_next
-from grpo.schema import Completion, Group, Prompt
+from grpo.schema import Completion, Group, Prompt, Score
 from knowledge.sanitise import encodable
 from rewards.boxed import last_boxed
 from rewards.format import parse
@@ -45,13 +47,21 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer) -> list[dict[str, Any
     scored = []
     for row, group in zip(rows, groups, strict=True):
         (completion,) = group.completions
-        values = {name: score.value for name, score in completion.scores.items()}
-        reasons = {name: score.reason for name, score in completion.scores.items()}
+        values = {name: score.value if _is_finite(score) else None for name, score in completion.scores.items()}
+        reasons = {
+            name: score.reason if _is_finite(score) else f"{score.value} is no finite number"
+            for name, score in completion.scores.items()
+        }
         facts = {name: score.facts for name, score in completion.scores.items() if score.facts}
         extra = {name: score.details["extra"] for name, score in completion.scores.items() if "extra" in score.details}
         answers = {"predicted": predicted(row["completion"]), "expected": group.prompt.columns["answer"]}
         scored.append({**row, **answers, "rewards": values, "reasons": reasons, "facts": facts, "extra": extra})
     return scored
+
+
+def _is_finite(score: Score) -> bool:
+    """Whether JSON can hold the value. In training, one that is not finite skips the step."""
+    return score.value is None or math.isfinite(score.value)
 
 
 def predicted(completion: str) -> str | None:
@@ -99,7 +109,8 @@ def main(argv: list[str]) -> None:
         check_output(arguments.output)
     rewards = build_rewards(config.reward_funcs, asdict(config))
     scorer = Scorer(rewards)
-    rows = score_rows(read_records(arguments.input), scorer)
+    with redirect_stdout(sys.stderr):  # what a user's function prints is no row
+        rows = score_rows(read_records(arguments.input), scorer)
     scorer.close()
     text = encodable("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     if arguments.output:

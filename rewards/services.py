@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo.errors import PREFLIGHT, UserError, check_all
-from rewards.api.endpoint import Endpoint, decomposer_endpoint, judge_endpoint, read_key
+from rewards.api.endpoint import read_endpoint, read_key
 from rewards.registry import NEED_JUDGE, NEED_KNOWLEDGE, expand
 
 
@@ -41,7 +41,7 @@ def check_judge(options: Mapping[str, Any]) -> Checkup:
     from rewards.knowrl.correctness import build_judge
 
     if options["judge"] == "api":
-        _check_settings("judge", judge_endpoint, options)
+        _check_settings("judge", options)
     judge = build_judge(options)
     try:
         started = time.perf_counter()
@@ -53,9 +53,9 @@ def check_judge(options: Mapping[str, Any]) -> Checkup:
         judge.close()
 
 
-def _check_settings(name: str, endpoint: Callable[[Mapping[str, Any]], Endpoint], options: Mapping[str, Any]) -> None:
+def _check_settings(name: str, options: Mapping[str, Any]) -> None:
     """Check the URL, model, prices and key of a service; an error names all that is wrong with them."""
-    check_all(lambda: endpoint(options), lambda: read_key(name, options[f"{name}_api_key_env"]))
+    check_all(lambda: read_endpoint(name, options), lambda: read_key(name, options[f"{name}_api_key_env"]))
 
 
 def check_decomposer(options: Mapping[str, Any]) -> Checkup:
@@ -63,7 +63,7 @@ def check_decomposer(options: Mapping[str, Any]) -> Checkup:
     from rewards.knowrl import reward
 
     if options["decomposer"] == "api":
-        _check_settings("decomposer", decomposer_endpoint, options)
+        _check_settings("decomposer", options)
     client = reward.decomposer_client(options)
     if client is None:
         return Checkup("rules, offline: for tests and toy worlds")

@@ -1,12 +1,14 @@
 """Settings and fixtures for all tests; see making.py for what they are made of."""
 
 import os
+import random
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
 os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run in Triton's interpreter where there is no GPU
 
+import numpy
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -36,6 +38,12 @@ def pytest_cmdline_main(config) -> None:
         if cores > 1 and not wants_one_process:
             options.numprocesses, options.dist = cores, "loadfile"
             options.loadscopereorder = False  # the order of the files has the long ones in the middle
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item) -> None:
+    """Random numbers are the same in every run, whatever ran before."""
+    random.seed(0), numpy.random.seed(0), torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

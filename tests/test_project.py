@@ -144,9 +144,11 @@ def test_the_formatter_has_nothing_to_do():
 
 def test_every_configuration_key_is_read_somewhere():
     """A key that is declared and never read would be a promise without effect."""
-    read = set(re.findall(r"(?:config|c|self\.config|stage1|self)\.(\w+)", "\n".join(TEXT.values()))) | set(
-        re.findall(r'options\["(\w+)"\]', "\n".join(TEXT.values()))
-    )
+    code = "\n".join(TEXT.values())
+    read = set(re.findall(r"(?:config|c|self\.config|stage1|self)\.(\w+)", code))
+    read |= set(re.findall(r'options\["(\w+)"\]', code))
+    for ending in re.findall(r'options\[f"{name}(\w+)"\]', code):  # of a service
+        read |= {f"judge{ending}", f"decomposer{ending}"}
     declared = {f.name for kind in (TrainConfig, SftConfig) for f in fields(kind)}
     assert not declared - read
 

@@ -55,7 +55,9 @@ class CpuDecodeAttention:
         self.attend = dense.decode if is_dense else F.scaled_dot_product_attention
         reachable_BS = _reachable(positions_B + 1, self.num_positions)
         mask_BS = torch.zeros(reachable_BS.shape, dtype=cache.kv_L2BKSE.dtype, device=positions_B.device)
-        self.mask_B11S = mask_BS.masked_fill_(~reachable_BS, float("-inf"))[:, None, None]
+        self.mask_BX1S = mask_BS.masked_fill_(~reachable_BS, float("-inf"))[:, None, None]
+        if is_dense:
+            self.mask_BX1S = self.mask_BX1S.repeat(1, cache.kv_L2BKSE.shape[3], 1, 1)
 
     def __call__(
         self, layer: int, q_BHE: torch.Tensor, k_BKE: torch.Tensor, v_BKE: torch.Tensor, rope: Rope
@@ -63,7 +65,7 @@ class CpuDecodeAttention:
         k_BKSE, v_BKSE = self.cache.read(layer, len(q_BHE), self.num_positions)
         q_BHE = rotate_into_cache(q_BHE, k_BKE, v_BKE, rope, k_BKSE, v_BKSE, self.rows_B, self.positions_B)
         q_BKGE = q_BHE.unflatten(1, (k_BKE.shape[1], -1))
-        return self.attend(q_BKGE, k_BKSE, v_BKSE, self.mask_B11S).flatten(1, 2)
+        return self.attend(q_BKGE, k_BKSE, v_BKSE, self.mask_BX1S).flatten(1, 2)
 
 
 def triton(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:

@@ -15,10 +15,12 @@ def usable(x: torch.Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype == torch.bfloat16
 
 
-def decode(q_BKGE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor, mask_B11S: torch.Tensor) -> torch.Tensor:
-    """Attend with one query position per row; k and v should have no gaps between their rows, or they are copied."""
-    scores_BKGS = torch.matmul(q_BKGE * q_BKGE.shape[-1] ** -0.5, k_BKSE.transpose(-1, -2))
-    return torch.matmul((scores_BKGS + mask_B11S).softmax(dim=-1), v_BKSE)
+def decode(q_BKGE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor, mask_BK1S: torch.Tensor) -> torch.Tensor:
+    """Attend with one query position per row; k, v and mask should have no gaps between rows, or they are copied."""
+    scaled_BKGE = q_BKGE * q_BKGE.shape[-1] ** -0.5
+    q_XGE, k_XSE, v_XSE, mask_X1S = (x.flatten(0, 1) for x in (scaled_BKGE, k_BKSE, v_BKSE, mask_BK1S))
+    scores_XGS = torch.baddbmm(mask_X1S, q_XGE, k_XSE.transpose(1, 2))
+    return torch.bmm(scores_XGS.softmax(dim=-1), v_XSE).view_as(q_BKGE)
 
 
 class DenseAttention(torch.autograd.Function):

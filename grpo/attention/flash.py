@@ -17,7 +17,7 @@ from itertools import accumulate
 
 import torch
 
-from grpo.device.ops import Rope, rotate
+from grpo.device.ops import Rope, merge_attention, rotate
 from grpo.schema import Layout
 
 
@@ -87,12 +87,7 @@ class _SharedPrompts(torch.autograd.Function):
                 False,
                 False,
             )
-            own_HC = lse_HT[:, rows]
-            both_HC = torch.logaddexp(own_HC, cross_HC)
-            share = ((x - both_HC).exp().T[:, :, None] for x in (own_HC, cross_HC))
-            mixed_CHE = sum(part * x for part, x in zip(share, (out_THE[rows], cross_CHE), strict=True))
-            out_THE = out_THE.index_copy(0, rows, mixed_CHE.to(out_THE.dtype))
-            lse_HT = lse_HT.index_copy(1, rows, both_HC)
+            merge_attention(out_THE, lse_HT, cross_CHE, cross_HC, rows)
         ctx.save_for_backward(q_THE, k_TKE, v_TKE, out_THE, lse_HT, *random[:2])
         ctx.attend = attend
         return out_THE
@@ -139,7 +134,7 @@ class _SharedPrompts(torch.autograd.Function):
                     *random,
                 )
             dq, dk, dv = (
-                whole.index_copy(0, where, whole[where] + part)
+                whole.index_copy_(0, where, whole[where] + part)
                 for whole, where, part in zip((dq, dk, dv), (rows, prompt_rows, prompt_rows), parts, strict=True)
             )
         return dq, dk, dv, None

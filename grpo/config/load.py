@@ -78,6 +78,7 @@ def examine_config(
     """Return configuration, notices and mistakes. Keys with mistakes have their defaults; missing ones are None."""
     problems: list[str] = []
     entries = read_files([Path(path)], problems) if path else []
+    is_complete = not problems  # what was not read says nothing about what is missing
     entries += read_overrides(overrides, problems)
     reader = _Reader(kind, problems)
     for entry in entries:
@@ -88,8 +89,10 @@ def examine_config(
     for name, value in values.items():
         if name.endswith("_api_key_env"):
             keep_secret(value)
-    missing = {name: text for name, text in _missing_keys(values, kind).items() if name not in reader.doubtful}
     config = _set_batch(kind(**values))
+    if not is_complete:
+        return config, notices, problems
+    missing = {name: text for name, text in _missing_keys(values, kind).items() if name not in reader.doubtful}
     doubtful = {*reader.doubtful, *missing}  # what follows from a mistake is no second one
     impossible = [text for text in find_problems(config) if not doubtful & set(re.findall(r"\w+", text))]
     return config, notices, [*problems, *missing.values(), *impossible]

@@ -66,25 +66,28 @@ def describe(device: torch.device | str) -> str:
 
 
 def rms_norm(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
+    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None, room: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return x + residual, normalised over the last axis and weighted, and the sum itself. Computed in float32."""
+    """Return x + residual, normalised over the last axis and weighted, and the sum itself. Computed in float32.
+
+    room: columns that a kernel leaves free behind the first result (products.beside); torch leaves none.
+    """
     if uses_kernels(x):
         from grpo.kernels import rms_norm as kernel
 
-        return kernel.rms_norm(x, weight, eps, residual)
+        return kernel.rms_norm(x, weight, eps, residual, room)
     x = x if residual is None else residual + x
     exact = x.to(torch.promote_types(x.dtype, torch.float32))
     exact = exact * torch.rsqrt(exact.square().mean(dim=-1, keepdim=True) + eps)
     return exact.to(x.dtype) * weight, x
 
 
-def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor) -> torch.Tensor:
-    """Return silu(gate) · up (2002.05202)."""
+def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, room: int = 0) -> torch.Tensor:
+    """Return silu(gate) · up (2002.05202). room: as in `rms_norm`."""
     if uses_kernels(gate_TF):
         from grpo.kernels import swiglu as kernel
 
-        return kernel.swiglu(gate_TF, up_TF)
+        return kernel.swiglu(gate_TF, up_TF, room)
     return F.silu(gate_TF) * up_TF
 
 
@@ -134,6 +137,30 @@ def decode_attention(
     return kernel.decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)
 
 
+def merge_attention(
+    out_THE: torch.Tensor,
+    lse_HT: torch.Tensor,
+    part_CHE: torch.Tensor,
+    part_lse_HC: torch.Tensor,
+    token_C: torch.Tensor,
+) -> None:
+    """Merge another part into the attention of the tokens `token_C`, in place.
+
+    Each part is normalised by its own sum, and lse is the logarithm of that sum (attention/flash.py).
+    """
+    if uses_kernels(out_THE):
+        from grpo.kernels import merge_attention as kernel
+
+        kernel.merge_attention(out_THE, lse_HT, part_CHE, part_lse_HC, token_C)
+        return
+    own_HC = lse_HT[:, token_C]
+    both_HC = torch.logaddexp(own_HC, part_lse_HC)
+    share, part_share = ((x - both_HC).exp().T[:, :, None] for x in (own_HC, part_lse_HC))
+    merged_CHE = share * out_THE[token_C] + part_share * part_CHE
+    out_THE.index_copy_(0, token_C, merged_CHE.to(out_THE.dtype))
+    lse_HT.index_copy_(1, token_C, both_HC)
+
+
 # --- logits --------------------------------------------------------------------------------------------------------
 
 
@@ -177,17 +204,18 @@ def log_softmax_rows(
     logits_XV: torch.Tensor,
     targets_X: torch.Tensor,
     temperature: float,
-    dtype: torch.dtype,
+    slope_dtype: torch.dtype | None,
     cut_X: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return log-prob of the target [X], entropy [X], and onehot - softmax [X, V] in `dtype` of each row.
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Return log-prob of the target [X], entropy [X], and onehot - softmax [X, V] in `slope_dtype` of each row.
 
-    Overwrites the logits, which come before the temperature. cut_X: tokens whose log-prob is lower were not drawn from.
+    The last overwrites the logits, which come before the temperature; it is None if slope_dtype is. cut_X: tokens whose
+    log-prob is lower were not drawn from.
     """
     if uses_kernels(logits_XV):
         from grpo.kernels import log_softmax_rows as kernel
 
-        return kernel.log_softmax_rows(logits_XV, targets_X, temperature, dtype, cut_X)
+        return kernel.log_softmax_rows(logits_XV, targets_X, temperature, slope_dtype, cut_X)
     exact = torch.promote_types(logits_XV.dtype, torch.float32)
     logp_X = torch.empty(len(targets_X), dtype=exact, device=logits_XV.device)
     entropy_X = torch.empty_like(logp_X)
@@ -204,9 +232,9 @@ def log_softmax_rows(
         p_XV = logp_XV.exp()
         kept_XV = logp_XV if cut_X is None else logp_XV.clamp_min_(torch.finfo(exact).min)  # 0 · -inf
         entropy_X[part] = -torch.bmm(p_XV[:, None], kept_XV[:, :, None])[:, 0, 0]
-        logits_XV[part] = p_XV.neg_().scatter_add_(1, target_X1, torch.ones_like(p_XV[:, :1]))
-    slope_XV = logits_XV.to(dtype)  # they were overwritten, part by part
-    return logp_X, entropy_X, slope_XV
+        if slope_dtype:
+            logits_XV[part] = p_XV.neg_().scatter_add_(1, target_X1, torch.ones_like(p_XV[:, :1]))
+    return logp_X, entropy_X, logits_XV.to(slope_dtype) if slope_dtype else None
 
 
 def _log_softmax(logits_XV: torch.Tensor, target_X1: torch.Tensor, cut_X1: torch.Tensor | None) -> torch.Tensor:

@@ -58,6 +58,29 @@ def linear(x_TI: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | N
     return torch.ops.mkldnn._linear_pointwise(x_TI, weight_OI, bias_O, "none", [], "")
 
 
+def add_product(y_TO: torch.Tensor, x_TI: torch.Tensor, weight_OI: torch.Tensor) -> torch.Tensor:
+    """Compute y + x Wᵀ, outside autograd; on a GPU the product adds to y itself."""
+    if y_TO.is_cuda:
+        return y_TO.addmm_(x_TI, weight_OI.T)
+    return y_TO + linear(x_TI, weight_OI)
+
+
+def beside(x_TI: torch.Tensor, weight_RI: torch.Tensor) -> torch.Tensor:
+    """Return [x | x Wᵀ], outside autograd.
+
+    x may have room for the product, R more columns (`ops.rms_norm`, `ops.swiglu`): then x is not copied.
+    """
+    R, width = weight_RI.shape
+    if x_TI.shape[1] == width:
+        return torch.cat([x_TI, linear(x_TI, weight_RI)], dim=-1)
+    x_TX, (x_TI, h_TR) = x_TI, x_TI.split([width, R], dim=-1)
+    if x_TX.is_cuda:
+        torch.mm(x_TI, weight_RI.T, out=h_TR)
+    else:
+        h_TR.copy_(linear(x_TI, weight_RI))
+    return x_TX
+
+
 class Product(torch.autograd.Function):
     """`linear` with the gradients that are asked for: dx = g W, dW = gᵀ x, db = Σ g."""
 

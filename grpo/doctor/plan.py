@@ -3,7 +3,7 @@
 from math import ceil
 
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.doctor.case import Case, need
+from grpo.doctor.case import Case, NotChecked, need
 from rewards.services import services_of
 
 
@@ -34,8 +34,9 @@ def num_steps(config: TrainConfig | SftConfig, num_rows: int, rows_per_step: int
 
 def generation(case: Case) -> str:
     """Estimate the time of generation from tokens generated here. How long training takes, only a step can tell."""
-    config = case.config
-    seconds_per_token = need(case.seconds_per_token, "how fast tokens are generated here")
+    config, seconds_per_token = case.config, case.seconds_per_token
+    if seconds_per_token is None:
+        raise NotChecked("unknown: no token was generated here; run it where the model and its device are")
     rows = config.per_device_train_batch_size * config.gradient_accumulation_steps
     number = num_steps(config, len(case.prompts), rows // config.num_generations)
     rounds = ceil(rows / case.num_sequences)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from grpo.device.products import Product, linear, prepack
+from grpo.device.products import Product, add_product, beside, linear, prepack
 from grpo.model.master_weight import MasterWeight, master_dtype
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -69,6 +69,8 @@ class Build:
 class Linear(nn.Module):
     """Projections of one input as one product; `parts` maps each projection's name to its number of outputs."""
 
+    room = 0  # columns that it wants behind its input
+
     def __init__(self, in_features: int, parts: dict[str, int], bias: bool, build: Build):
         super().__init__()
         self.out_slices = _slices(parts)
@@ -113,7 +115,12 @@ class LoraLinear(nn.Module):
             B_OR = torch.zeros(parts[name], build.lora.rank, dtype=master_dtype(build.dtype), device=build.device)
             self.B[name] = nn.Parameter(B_OR)
         self.number = 0  # among the model's adapted layers: makes dropout masks differ; set by the model
-        self.prepacked: torch.Tensor | None = None  # see Decoder.prepacked
+        self.prepacked: tuple[torch.Tensor, torch.Tensor] | None = None  # A and weight: see Decoder.prepacked
+
+    @property
+    def room(self) -> int:
+        """Columns that it wants behind its input while decoding, for x Aᵀ; see products.beside."""
+        return len(self.A.value) if self.prepacked else 0
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return views of a projection's own weight [O, I] and bias [O], to read and write."""
@@ -128,15 +135,15 @@ class LoraLinear(nn.Module):
         if not mode.use_adapter:
             return linear(x_TI, self.weight[:, : self.in_features], self.bias)
         if self.prepacked is not None:
-            h_TR = linear(x_TI, self.A.value)
-            return linear(torch.cat([x_TI, h_TR], dim=-1), self.prepacked, self.bias)  # Eq. 12
+            A_RI, weight_OX = self.prepacked
+            return linear(beside(x_TI, A_RI), weight_OX, self.bias)  # Eq. 12
         seed = None
         if mode.dropout_seed is not None and self.lora.dropout:
             seed = mode.dropout_seed * 1_000_003 + self.number
         return _AugmentedLinear.apply(x_TI, self.A.master, self, seed, *(self.B[part] for part in self.rank_slices))
 
     def prepack(self) -> None:
-        self.prepacked = prepack(self.weight)
+        self.prepacked = prepack(self.A.value), prepack(self.weight)
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -182,7 +189,10 @@ class _AugmentedLinear(torch.autograd.Function):
         for part, columns in layer.rank_slices.items():
             dB_OR = g_TO[:, layer.out_slices[part]].T @ h_TR[:, columns]
             dB.append(layer.lora.scale * dB_OR.to(layer.A.master.dtype))
-        dx_TI = dx_TI + _dropped(linear(dh_TR, layer.A.value.T), layer, seed)
+        if seed is None:
+            dx_TI = add_product(dx_TI, dh_TR, layer.A.value.T)
+        else:
+            dx_TI = dx_TI + _dropped(linear(dh_TR, layer.A.value.T), layer, seed)
         return dx_TI, dA_RI.to(layer.A.master.dtype), None, None, *dB
 
 
@@ -215,6 +225,11 @@ class JointLinear(nn.Module):
         products = [parts] if is_joint else [{name: size} for name, size in parts.items()]
         self.linears = nn.ModuleList(make_linear(in_features, product, bias, build) for product in products)
         self.sizes = list(parts.values())
+
+    @property
+    def room(self) -> int:
+        """Columns that all its products want behind their input; they use them one after the other."""
+        return min(layer.room for layer in self.linears)
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> tuple[torch.Tensor, ...]:
         if len(self.linears) == 1:

@@ -32,7 +32,8 @@ def explain(record: Record) -> list[Remark]:
     if record.state.get("status") == "done":
         diagnosis.end()
     for found in diagnosis.symptoms:
-        passed = "" if diagnosis.holds(found) else " (this passed)"
+        last = diagnosis.passed(found)
+        passed = "" if last is None else f" (last seen at step {last})"
         remarks.append(Remark(f"Step {found.step}: {found.text}{passed}.", meaning(found.rule), advice(found.rule)))
     return (remarks or [_all_is_well(record)]) + _learned(diagnosis.history)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from grpo.errors import NON_FINITE, SERVICE, UserError
 from grpo.run.record import read_metrics
-from grpo.run.rules import ENDINGS, RULES, History, Metrics, Rule, advice
+from grpo.run.rules import ENDINGS, RECENT, RULES, History, Metrics, Rule, advice
 
 if TYPE_CHECKING:
     from grpo.optim import Optimizer
@@ -35,10 +35,14 @@ class Symptom:
 
 @dataclass
 class Diagnosis:
-    """Asks every rule after every step. A rule is heard once. A finished run is diagnosed again by replaying it."""
+    """Asks every rule after every step. A rule is heard once. A finished run is diagnosed again by replaying it.
+
+    last_seen: the last step at which each rule recognised its failure.
+    """
 
     history: History = field(default_factory=History)
     symptoms: list[Symptom] = field(default_factory=list)
+    last_seen: dict[Rule, int] = field(default_factory=dict)
 
     def check(self, step: int, metrics: Metrics) -> list[Symptom]:
         """Add the metrics of a step; return what is found for the first time."""
@@ -49,15 +53,16 @@ class Diagnosis:
         """Return what only a complete run can show."""
         return self._ask(ENDINGS) if self.history.steps else []
 
-    def holds(self, symptom: Symptom) -> bool:
-        """Whether what was found is still true at the last step."""
-        return symptom.rule(self.history) is not None
+    def passed(self, symptom: Symptom) -> int | None:
+        """Return the step after which a failure was seen no more; None if it was seen in one of the last steps."""
+        last = self.last_seen[symptom.rule]
+        return last if last <= self.history.steps[-1]["step"] - RECENT else None
 
     def _ask(self, rules: Iterable[Rule]) -> list[Symptom]:
-        known = {symptom.rule for symptom in self.symptoms}
-        asked = [(rule, rule(self.history)) for rule in rules if rule not in known]
         step = self.history.steps[-1]["step"]
-        new = [Symptom(rule, step, text) for rule, text in asked if text is not None]
+        found = [Symptom(rule, step, text) for rule in rules if (text := rule(self.history)) is not None]
+        new = [symptom for symptom in found if symptom.rule not in self.last_seen]
+        self.last_seen |= {symptom.rule: step for symptom in found}
         self.symptoms += new
         return new
 

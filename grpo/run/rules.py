@@ -325,11 +325,17 @@ def learned_nothing(history: History) -> str | None:
         return "the run learned nothing: no completion of any step had an advantage"
     name, better = ("reward", 1) if history.trend("reward") else ("loss", -1)
     trend = history.trend(name)
-    if not trend or trend.direction == better:
+    if not trend or trend.direction == better or _learned_at_once(steps, name, better):
         return None
     verdict = "got worse" if trend.direction else "learned nothing that shows"
     numbers = f"{trend.start:.3g} in the first {TREND} steps, and {trend.end:.3g} in the last"
     return f"the run {verdict}: the mean {name} was {numbers}"
+
+
+def _learned_at_once(steps: Sequence[Metrics], name: str, better: int) -> bool:
+    """Whether the first two steps were worse than each of the last ten; by chance that is so once in 66 times."""
+    first, last = ([better * value for value in _finite(part, name)] for part in (steps[:2], steps[-TREND:]))
+    return bool(first and last) and max(first) < min(last)
 
 
 RULES: tuple[Rule, ...] = (

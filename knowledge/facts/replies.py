@@ -23,22 +23,29 @@ THOUGHTS = (  # what begins a model's thoughts, and what ends them
     ("<|channel|>analysis", "<|channel|>final<|message|>"),
 )
 _FENCE = re.compile(r"```[\w-]*\s*?\n?(.*?)```", re.DOTALL)
+_LABEL = r"(?:[Ff]act|[Cc]laim|[Ss]tatement|事实)\s*#?\d{0,3}\s*[.:：)]\s*"
 _MARK = re.compile(
-    r"[*+]\s+|"  # Markdown: without the space, * begins a word in bold
+    r"(?:[*+]\s+|"  # Markdown: without the space, * begins a word in bold
     r"[-\u2010-\u2015−•·・‣⁃→➔-➾■-◿★☆✓✔✅🔹🔸]\ufe0f?(?:\s*\[[ xX]\])?\s*|[①-⑳]\s*|"
-    r"[一二三四五六七八九十]{1,3}、|"
-    r"[(（#]?\d{1,3}(?:[)）、．\t]|[:：](?=\s)|\.(?!\d)|-(?=\s))\s*|(?=\[\d{1,3}\])|"
+    r"[一二三四五六七八九十]{1,3}、|第\d{1,3}条[:：]?\s*|"
+    r"[(（#]?\d{1,3}(?:[)）、．：\t]|:(?=\s)|\.(?!\d)|-(?=\s))\s*|(?=\[\d{1,3}\])|"
     r"(?:[(（]?[a-z]|[ivx]{2,4})[.)）]\s+|"
-    r"(?:[Ff]act|[Cc]laim|[Ss]tatement|事实)\s*#?\d{1,3}\s*[.:：)]\s*|"
-    r"\|\s*(?:#?\d{1,3}\.?\s*\|)?\s*"  # a row of a table, and its number
+    r"\|\s*(?:#?\d{1,3}\.?\s*\|)?\s*)"  # a row of a table, and its number
+    rf"(?:{_LABEL})?|{_LABEL}"
+)
+_QUOTED = re.compile(r"[\"“]([^\"]*)[\"”]")
+_NEXT_MARKS = (  # in a line that begins with such a mark: where its next fact begins
+    (re.compile(r"[(（•①-⑳]"), re.compile(r"\s+(?=[(（]\d{1,2}[)）]|[•①-⑳])")),
+    (re.compile(r"\d"), re.compile(r"(?<=[.;。；])\s+(?=\d{1,2}[.)、]\s)")),
 )
 _BRACKETS = r"\[\d{1,3}(?:\s*[,，、]\s*\d{1,3})*\]"  # the numbers of sentences, before or after a fact
 _NUMBERS = re.compile(rf"^{_BRACKETS}[:：.]?|{_BRACKETS}[.。]?$")
 _TABLE_HEAD = re.compile(r"^[ \t]*\|.*\n[ \t]*\|[-:| \t]+$", re.MULTILINE)
-_ITEM_TAG = re.compile(r"<(?:li|fact|item|claim|statement)>", re.IGNORECASE)
-_TAG = re.compile(r"</?[a-z]{1,12}>", re.IGNORECASE)
+_ITEM_TAG = re.compile(r"<(?:li|fact|item|claim|statement)(?:\s[^<>]{0,80})?>", re.IGNORECASE)
+_TAG = re.compile(r"</?[a-z]{1,12}(?:\s[^<>]{0,80})?>", re.IGNORECASE)
 _JSON = re.compile(r"\A[^\n\[{]*[\[{]|^[ \t]*[\[{]", re.MULTILINE)
-_LIST_KEYS = ("facts", "atomic_facts", "atomic facts", "statements", "claims")  # in small letters
+_LAST_COMMA = re.compile(r",(?=\s{0,20}[\]}])")  # which JSON does not allow
+_LIST_KEYS = ("facts", "atomic_facts", "atomic facts", "statements", "claims", "items")  # in small letters
 _FACT_KEYS = ("fact", "atomic_fact", "text", "statement", "claim", "sentence", "content")
 _NUMBER_KEY = re.compile(r"(?:(?:fact|claim|statement|事实)s?[ _-]?)?#?\d{1,3}")
 _NON_FACTUAL = re.compile(r"[\W_]*NON[_ -]?FACTUAL(?![A-Za-z])", re.IGNORECASE)
@@ -47,7 +54,7 @@ _TEXT = r"(?:the|this) (?:\w+ ){0,2}(?:text|passage)"
 _NO_FACTS = re.compile(
     "|".join(
         (
-            "none|nothing|n/?a",
+            "none|nothing|n/?a|无",
             rf"(?:there (?:are|is) )?no {_FACTS}",
             rf"{_TEXT} (?:\w+ )?(?:states?|contains?|has|gives|makes) no {_FACTS}",
             rf"{_TEXT} does(?: not|n['’]t) \w+ any {_FACTS}",
@@ -110,6 +117,7 @@ def num_words(text: str) -> int:
 
 def _from_json(text: str) -> list[str] | None:
     """Return the texts of a JSON value that begins a line, or ends the first one; None if there is no such list."""
+    text = _LAST_COMMA.sub("", text)
     place = _JSON.search(text)
     if not place or any(_MARK.match(line.strip()) for line in text[: place.end() - 1].splitlines()):
         return None
@@ -154,19 +162,30 @@ def _from_lines(text: str) -> list[str] | None:
     if not lines:
         return None
     listed = []
-    for line in lines:
-        mark = _MARK.match(line)
+    for part in [part for line in lines for part in _parts(line)]:
+        mark = _MARK.match(part)
         if mark:
-            fact = line[mark.end() :]
-            listed.append(fact.partition("|")[0].strip() if line.startswith("|") else fact)
+            fact = part[mark.end() :]
+            listed.append(_plain(fact.partition("|")[0] if part.startswith("|") else fact))
     if listed:
         listed = [fact for fact in listed if not fact.endswith((":", "：")) or _says_none(fact)]
         return [*listed, lines[0]] if _says_none(lines[0]) else listed
     return [] if _says_none(lines[0]) else None
 
 
+def _parts(line: str) -> list[str]:
+    """Split a line that holds several marks of one kind: 1. ... 2. ..."""
+    for first, following in _NEXT_MARKS:
+        if first.match(line):
+            return following.split(line)
+    return [line]
+
+
 def _plain(text: str) -> str:
-    return text.replace("**", "").strip()
+    """Return a text without Markdown's bold type and escaped dots, and without quotes around it."""
+    text = text.replace("**", "").replace("\\.", ".").strip()
+    quoted = _QUOTED.fullmatch(text)
+    return quoted[1] if quoted else text
 
 
 def _says_none(text: str) -> bool:

@@ -3,6 +3,8 @@
 It knows no rewards. It may import `grpo.errors` and, for its cache, `knowledge`. Read in this order:
 
     client.py       one question to one reply, or to "unscorable": retries, deadlines, limits, costs
+    question.py     the tries of a question: whether another one is of use, and when
+    request.py      the parameters that a model takes
     endpoint.py     where a model is, from the configuration or the environment, and which URLs are allowed
     limits.py       requests per minute, the budget of retries, the circuit breaker
     connections.py  the SDK's connections, and what they send

@@ -7,26 +7,22 @@ be called from any thread.
 
 import asyncio
 import contextlib
-import ipaddress
 import itertools
 import logging
-import random
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import openai
 
 from grpo.errors import MIN_SECRET, PREFLIGHT, SERVICE, UserError
-from knowledge.sanitise import encodable
 from rewards.api.cache import ReplyCache, cache_key
 from rewards.api.connections import Connections
-from rewards.api.endpoint import Endpoint, Limits, decomposer_endpoint, is_forbidden, judge_endpoint, read_limits
+from rewards.api.endpoint import Endpoint, Limits, check_address, read_endpoint, read_limits
 from rewards.api.limits import Breaker, Concurrency, RateLimit, Reservation
+from rewards.api.question import Messages, Question
 from rewards.api.reply import (
     CUT,
     ChatReply,
@@ -39,47 +35,13 @@ from rewards.api.reply import (
     read_body,
     read_status,
 )
+from rewards.api.request import Request, RequestWriter, parameters_of
 
-Messages = Sequence[Mapping[str, str]]
-Request = dict[str, Any]  # the body of a chat request
 CLOSED = ChatReply(None, "the client was closed")
 COUNTS = ("calls", "retries", "failures", "unscorable", "cache_hits", "prompt_tokens", "completion_tokens")
 DEFAULT_LIMITS = Limits()
-CHARS_PER_TOKEN = 3  # gives an upper estimate of a prompt's tokens; what the endpoint reports corrects it
-HELP = {  # what may help against a kind of trouble
-    "down": "",
-    "busy": "; lower api_max_concurrency or set api_requests_per_minute to what it allows, or raise api_deadline_s",
-    "unusable": "",
-}
 Result = TypeVar("Result")
 _log = logging.getLogger("rewards")
-
-
-@dataclass
-class Question:
-    """A question on its way to an answer."""
-
-    number: int  # the oldest goes first
-    messages: Messages
-    max_tokens: int
-    max_tries: float = float("inf")  # of an endpoint that is down
-    num_down: int = 0
-    num_busy: int = 0
-    num_unusable: int = 0
-    last: Trouble | None = None
-
-    @property
-    def num_tries(self) -> int:
-        return self.num_down + self.num_busy + self.num_unusable
-
-    def add(self, trouble: Trouble) -> None:
-        """Count a failed try. A reply that was cut gets twice the room in the next one."""
-        self.last = trouble
-        self.num_down += trouble.kind == "down"
-        self.num_busy += trouble.kind == "busy"
-        self.num_unusable += trouble.kind == "unusable"
-        if trouble.reason == CUT:
-            self.max_tokens *= 2
 
 
 class ApiClient:
@@ -102,10 +64,9 @@ class ApiClient:
         self._rate = RateLimit(limits.requests_per_minute, limits.tokens_per_minute, clock)
         self._concurrency = Concurrency(limits.max_concurrency)
         self._breaker = Breaker(limits.breaker_failures, limits.cool_down_s, clock, limits.deadline_s)
-        self._random = random.Random()
         self._counts: Counter[str] = Counter()
         self._numbers = itertools.count()  # of the questions
-        self._unsupported: set[str] = set()  # parameters that the model refuses
+        self._writer = RequestWriter(endpoint.model)
         self._num_unusable = 0  # questions in a row without a usable reply
         self._connections: Connections | None = None
         self._permanent: Permanent | None = None
@@ -129,8 +90,7 @@ class ApiClient:
         """
         if self._closed:
             return CLOSED
-        parameters = _parameters(max_tokens)
-        key = cache_key(self.endpoint.model, parameters, prompt_version, messages, nonce)
+        key = cache_key(self.endpoint.model, parameters_of(max_tokens), prompt_version, messages, nonce)
         cached = self.cache.get(key) if self.cache else None
         if cached is not None:
             self._counts["cache_hits"] += 1
@@ -151,7 +111,7 @@ class ApiClient:
         """Ask one uncached question before the first step. Raise UserError (exit 3) if the endpoint cannot answer."""
         question = Question(next(self._numbers), messages, max_tokens, self.limits.preflight_tries)
         try:
-            await self._check_address()
+            await check_address(self.endpoint)
             reply = await self._ask(self._connect(), question)
         except UserError as error:
             raise UserError(error.what, error.why, error.fix, PREFLIGHT) from None
@@ -219,16 +179,6 @@ class ApiClient:
         if connections is not None:
             await connections.close()
 
-    def _request(self, question: Question) -> Request:
-        """Write a question's request, in the parameters that the model takes."""
-        cleaned = [{"role": message["role"], "content": encodable(message["content"])} for message in question.messages]
-        parameters = _parameters(question.max_tokens)
-        if "max_tokens" in self._unsupported:
-            parameters["max_completion_tokens"] = parameters.pop("max_tokens")
-        if "temperature" in self._unsupported:
-            del parameters["temperature"]
-        return {"model": self.endpoint.model, "messages": cleaned, **parameters}
-
     async def _ask_and_keep(
         self, connections: Connections, key: str, question: Question, accept: Callable[[str], bool]
     ) -> ChatReply:
@@ -263,10 +213,8 @@ class ApiClient:
             async with asyncio.timeout(None) as deadline:
                 reply = await self._tries(connections, question, deadline)
         except TimeoutError:
-            reasons = [f"no answer within {self.limits.deadline_s:g} s and {question.num_tries + 1} tries"]
-            if question.last is not None:
-                reasons.append(question.last.reason + HELP[question.last.kind])
-            reply = ChatReply(None, "; ".join(reasons))
+            reason = f"no answer within {self.limits.deadline_s:g} s and {question.num_tries + 1} tries"
+            reply = ChatReply(None, "; ".join(filter(None, [reason, question.trouble])))
         return ChatReply(reply.text, self._redact(reply.reason), reply.cut)
 
     async def _tries(self, connections: Connections, question: Question, deadline: asyncio.Timeout) -> ChatReply:
@@ -285,36 +233,16 @@ class ApiClient:
             if isinstance(outcome, Unsupported):
                 continue
             question.add(outcome)
-            given_up = self._give_up(question, deadline.when() - connections.loop.time())
+            left_s = deadline.when() - connections.loop.time()
+            given_up = question.give_up(self.limits, left_s)
             if given_up is not None:
                 return given_up
             self._counts["retries"] += 1
-            await self._sleep(self._pause_s(question, deadline.when() - connections.loop.time()))
-
-    def _give_up(self, question: Question, left_s: float) -> ChatReply | None:
-        """Say why another try is of no use; None if it is. left_s: until the deadline."""
-        trouble = question.last
-        if question.num_unusable >= self.limits.max_replies:
-            return ChatReply(None, trouble.reason, trouble.cut)
-        if question.num_down >= question.max_tries:
-            return ChatReply(None, f"{trouble.reason}; given up after {question.num_tries} tries")
-        if trouble.wait_s > max(left_s, 0.0):
-            reason = f"{trouble.reason} and asked to wait {trouble.wait_s:.0f} s, which is after the deadline"
-            return ChatReply(None, reason + HELP[trouble.kind])
-        return None
-
-    def _pause_s(self, question: Question, left_s: float) -> float:
-        """Return how long to wait before the next try: no longer than the deadline allows."""
-        if question.last.kind == "unusable":
-            return 0.0
-        longest_s = self.limits.backoff_s * 2 ** min(question.num_tries - 1, 30)
-        backoff_s = self._random.uniform(0, min(longest_s, self.limits.max_backoff_s, max(left_s, 0.0)))
-        return max(question.last.wait_s, backoff_s)
+            await self._sleep(question.pause_s(self.limits, left_s))
 
     async def _reserve(self, question: Question) -> Reservation:
         """Wait for the rate limit."""
-        num_chars = sum(len(message["content"]) for message in question.messages)
-        reservation = self._rate.reserve(num_chars // CHARS_PER_TOKEN + question.max_tokens)
+        reservation = self._rate.reserve(question.most_tokens)
         if reservation.wait_s > 0:
             await self._sleep(reservation.wait_s)
         return reservation
@@ -336,7 +264,7 @@ class ApiClient:
         """Send one request, and tell breaker, limits and counts. Raise UserError (exit 4) on a permanent failure."""
         if self._permanent is not None:
             raise self._permanent_error()
-        request = self._request(question)
+        request = self._writer.write(question)
         is_probe = self._breaker.is_probing
         num_running, num_halvings = connections.slots.num_taken, self._concurrency.num_halvings
         self._counts["calls"] += 1
@@ -350,7 +278,7 @@ class ApiClient:
         if usage.prompt_tokens:
             self._rate.settle(reservation, usage.prompt_tokens + usage.completion_tokens)
         if isinstance(outcome, Unsupported):
-            outcome = self._do_without(outcome, request)
+            outcome = self._writer.do_without(outcome, request)
         self._counts["failures"] += not isinstance(outcome, ChatReply)
         if isinstance(outcome, Permanent):
             self._permanent = outcome
@@ -365,13 +293,6 @@ class ApiClient:
             self._breaker.fail(is_probe)
         return outcome
 
-    def _do_without(self, refused: Unsupported, request: Request) -> Unsupported | ChatReply:
-        """Leave out a parameter from now on, or rename it. A request that did so already is unscorable."""
-        if refused.parameter not in request:
-            return ChatReply(None, refused.reason)
-        self._unsupported.add(refused.parameter)
-        return refused
-
     async def _send(self, connections: Connections, request: Request) -> tuple[Outcome, Usage]:
         """Send one request. Whatever the endpoint does ends in an outcome, not in an exception."""
         try:
@@ -382,22 +303,6 @@ class ApiClient:
             return Trouble(f"no answer within {self.limits.deadline_s / 2:g} s"), Usage()
         except (openai.OpenAIError, ValueError, OSError, RuntimeError) as error:
             return Trouble(f"it cannot be reached: {excerpt(error.__cause__ or error)}"), Usage()
-
-    async def _check_address(self) -> None:
-        """Refuse a host whose name hides a link-local address. A name without an address fails when it is asked."""
-        host = urlsplit(self.endpoint.base_url).hostname
-        try:
-            found = await asyncio.get_running_loop().getaddrinfo(host, None)
-        except OSError:
-            return
-        for *_, (address, *_) in found:
-            if is_forbidden(ipaddress.ip_address(address.partition("%")[0])):
-                raise UserError(
-                    f"{self.endpoint.name}_base_url is not allowed",
-                    f"{host} stands for a link-local address",
-                    "name the service itself",
-                    PREFLIGHT,
-                )
 
     def _permanent_error(self) -> UserError:
         return UserError(
@@ -414,10 +319,6 @@ class ApiClient:
         return re.sub(r"\b(sk|pk)-[\w*.-]{4,}", "[key]", text)
 
 
-def _parameters(max_tokens: int) -> dict[str, float]:
-    return {"max_tokens": max_tokens, "temperature": 0.0}  # the likeliest reply: equal questions get equal replies
-
-
 def _forget(running: dict[str, asyncio.Task], key: str, task: asyncio.Task) -> None:
     """Remove a task that is done. Looking at its exception stops asyncio's complaint that nobody has done so."""
     del running[key]
@@ -425,15 +326,7 @@ def _forget(running: dict[str, asyncio.Task], key: str, task: asyncio.Task) -> N
         task.exception()
 
 
-def judge_client(options: Mapping[str, Any]) -> ApiClient:
-    """Make the judge's client; the keys are in grpo/config/options.py."""
-    return ApiClient(judge_endpoint(options), read_limits(options), _open_cache(options))
-
-
-def decomposer_client(options: Mapping[str, Any]) -> ApiClient:
-    """Make the decomposer's client."""
-    return ApiClient(decomposer_endpoint(options), read_limits(options), _open_cache(options))
-
-
-def _open_cache(options: Mapping[str, Any]) -> ReplyCache | None:
-    return ReplyCache(options["api_cache"]) if options["api_cache"] else None
+def client_for(service: str, options: Mapping[str, Any]) -> ApiClient:
+    """Make the client of the judge or the decomposer; the keys are in grpo/config/options.py."""
+    cache = ReplyCache(options["api_cache"]) if options["api_cache"] else None
+    return ApiClient(read_endpoint(service, options), read_limits(options), cache)

@@ -4,6 +4,7 @@ Values come from the configuration, else from the environment variables that Kno
 never written down.
 """
 
+import asyncio
 import ipaddress
 import logging
 import os
@@ -17,6 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 from grpo.errors import CONFIG, PREFLIGHT, UserError, check_all
 
 OPENAI_URL = "https://api.openai.com/v1"
+URL_VARIABLES = {"judge": "OPENAI_API_BASE_JUDGE", "decomposer": "OPENAI_BASE_URL_FACTSCORE"}
 MODEL_VARIABLES = {  # the first one that is set counts
     "judge": ("LLM_EVAL_MODEL", "REWARD_MODEL_NAME"),
     "decomposer": ("FACTSCORE_MODEL", "REWARD_MODEL_NAME"),
@@ -133,26 +135,14 @@ class Limits:
     is_fatal: bool = True
 
 
-def judge_endpoint(options: Mapping[str, Any]) -> Endpoint:
-    """Read the judge's endpoint from the configuration, else from KnowRL's environment variables."""
+def read_endpoint(name: str, options: Mapping[str, Any]) -> Endpoint:
+    """Read where the service `name` is from the configuration, else from KnowRL's environment variables."""
     return Endpoint(
-        "judge",
-        options["judge_base_url"] or _url_in("OPENAI_API_BASE_JUDGE") or OPENAI_URL,
-        options["judge_api_key_env"],
-        options["judge_model"] or from_environment(*MODEL_VARIABLES["judge"]),
-        _prices(options["judge_prices"]),
-        options["api_plain_http"],
-    )
-
-
-def decomposer_endpoint(options: Mapping[str, Any]) -> Endpoint:
-    """Read the decomposer's endpoint from the configuration, else from KnowRL's environment variables."""
-    return Endpoint(
-        "decomposer",
-        options["decomposer_base_url"] or _url_in("OPENAI_BASE_URL_FACTSCORE") or OPENAI_URL,
-        options["decomposer_api_key_env"],
-        options["decomposer_model"] or from_environment(*MODEL_VARIABLES["decomposer"]),
-        _prices(options["decomposer_prices"]),
+        name,
+        _base_url(options[f"{name}_base_url"] or _url_in(URL_VARIABLES[name])),
+        options[f"{name}_api_key_env"],
+        options[f"{name}_model"] or from_environment(*MODEL_VARIABLES[name]),
+        tuple(map(float, options[f"{name}_prices"] or (0, 0))),
         options["api_plain_http"],
     )
 
@@ -181,7 +171,9 @@ def check_url(name: str, url: str, plain_http: bool = False) -> None:
         raise UserError(f"{name} is no URL", str(error), "write it as https://host/v1", CONFIG) from None
     problem = _problem_with(parts)
     if problem:
-        raise UserError(f"{name} is not allowed", problem, "write it as https://host/v1", CONFIG)
+        is_azure = (parts.hostname or "").endswith(".azure.com")
+        fix = f"write it as https://{parts.hostname}/openai/v1" if is_azure else "write it as https://host/v1"
+        raise UserError(f"{name} is not allowed", problem, fix, CONFIG)
     if parts.scheme == "http" and not _is_loopback(parts.hostname) and not (plain_http and _is_private(parts.hostname)):
         raise UserError(
             f"{name} is not allowed",
@@ -192,6 +184,19 @@ def check_url(name: str, url: str, plain_http: bool = False) -> None:
         )
     if parts.scheme == "http" and not _is_loopback(parts.hostname):
         _log.warning("note: %s is %s: prompts, answers and the key travel unencrypted", name, url)
+
+
+async def check_address(endpoint: Endpoint) -> None:
+    """Refuse a host whose name hides a link-local address. A name without an address fails when it is asked."""
+    host = urlsplit(endpoint.base_url).hostname
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None)
+    except OSError:
+        return
+    for *_, (address, *_) in found:
+        if _is_forbidden(ipaddress.ip_address(address.partition("%")[0])):
+            why = f"{host} stands for a link-local address"
+            raise UserError(f"{endpoint.name}_base_url is not allowed", why, "name the service itself", PREFLIGHT)
 
 
 def _problem_with(parts: SplitResult) -> str:
@@ -205,7 +210,7 @@ def _problem_with(parts: SplitResult) -> str:
         return "it holds a user or a password"
     if parts.query or parts.fragment:
         return "it holds a query or a fragment"
-    if address is not None and is_forbidden(address):
+    if address is not None and _is_forbidden(address):
         return "link-local addresses serve a machine's own secrets"
     return ""
 
@@ -216,7 +221,7 @@ def is_local(url: str) -> bool:
     return parts.scheme == "http" or _is_loopback(parts.hostname or "")
 
 
-def is_forbidden(address: Address) -> bool:
+def _is_forbidden(address: Address) -> bool:
     """Recognise link-local addresses, also written as IPv6, and addresses that stand for no host."""
     address = getattr(address, "ipv4_mapped", None) or address
     return address.is_link_local or address.is_unspecified or address.is_multicast
@@ -271,5 +276,6 @@ def _url_in(name: str) -> str:
     return link[1] if link else value
 
 
-def _prices(prices: Any) -> tuple[float, ...]:
-    return tuple(map(float, prices)) if prices else (0.0, 0.0)
+def _base_url(url: str) -> str:
+    """Return the URL that requests are built on, from one that may already be that of the requests."""
+    return (url or OPENAI_URL).rstrip("/").removesuffix("/chat/completions")

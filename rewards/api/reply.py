@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
+from grpo.errors import redact
 from knowledge.facts.replies import without_thoughts
 from knowledge.sanitise import encodable, printable
 
@@ -22,15 +23,21 @@ MAX_USAGE = 1 << 31  # tokens; an endpoint that reports more is not believed
 BUSY = {408, 409, 425, 429, 503, 529}  # it asks us to slow down; all others from 500 on: it is down
 REFUSED = {
     401: "check the key",
+    402: "add credit, or use another key",
     403: "check what the key is allowed to do",
     404: "check the base_url (does it end in /v1?) and the model's name",
+    405: "check the base_url (does it end in /v1?)",
 }
 SENT_PARAMETERS = ("max_tokens", "temperature")  # which some models refuse
 _UNSUPPORTED = re.compile(
     r"unsupported|not support|unrecogni[sz]ed|unknown|unexpected|extra (?:inputs|fields)|not (?:permitted|allowed)",
     re.IGNORECASE,
 )
-QUOTA_CODES = {"insufficient_quota", "402", "billing_hard_limit_reached"}
+QUOTA_CODES = {"insufficient_quota", "402", "billing_hard_limit_reached", "budget_exceeded"}
+_TAG = re.compile(r"<(?:style|head)\b.*?</(?:style|head)>|</?[a-zA-Z!][^<>]{0,500}>", re.DOTALL)
+_IS_CUT = re.compile(r"length|max", re.IGNORECASE)  # these say why a reply ended, in the words of many servers
+_IS_FILTERED = re.compile(r"filter|safety|sensitive|blocked|recitation", re.IGNORECASE)
+_IS_COMPLETE = re.compile(r"stop|eos|end|complete|finish|call", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -92,30 +99,44 @@ def read_body(body: bytes) -> tuple[Outcome, Usage]:
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
-        is_html = body.lstrip().startswith(b"<")
-        return Trouble("the body is HTML" if is_html else "the body is no JSON"), Usage()
+        return Trouble(_describe_body(body.lstrip())), Usage()
     if not isinstance(data, dict):
-        return Trouble("the body is no JSON object"), Usage()
+        return Trouble(f"the body is no JSON object: {excerpt(data)}"), Usage()
     return _read_data(data), _usage(data)
+
+
+def _describe_body(body: bytes) -> str:
+    """Say what came instead of JSON."""
+    if body.startswith(b"<"):
+        return "the body is HTML: its base_url leads to a web page"
+    if body.startswith((b"data:", b"event:", b":")):
+        return "the body is an event stream, though none was asked for: the server must answer without streaming"
+    return f"the body is no JSON: {excerpt(body.decode(errors='replace'))}" if body else "the body is empty"
 
 
 def _read_data(data: Mapping[str, Any]) -> Outcome:
     if data.get("error"):
+        code = str(_object(data["error"]).get("code"))
+        if re.fullmatch("[45][0-9][0-9]", code):  # a gateway's status, inside a body with status 200
+            return read_status(int(code), {}, data)
         return _quota_failure(data) or Trouble(f"status 200 with the error {excerpt(data['error'])}")
     choices = data.get("choices")
     first = _object(choices[0]) if isinstance(choices, list) and choices else {}
     message = first.get("message")
     if not isinstance(message, dict):
-        return Trouble("the body has no choices")
+        return Trouble(f"the body has no choices: {excerpt(data)}")
     return _read_message(message, first.get("finish_reason"))
 
 
 def _read_message(message: Mapping[str, Any], finish_reason: Any) -> ChatReply | Trouble:
     text = without_thoughts(encodable(_text(message.get("content"))))
-    if finish_reason == "content_filter":
-        return Trouble("the endpoint's content filter stopped the reply", "unusable")
-    if finish_reason == "length":
+    ended = str(finish_reason or "stop")  # some servers do not say
+    if _IS_CUT.search(ended):
         return Trouble(CUT, "unusable", cut=text)
+    if _IS_FILTERED.search(ended):
+        return Trouble("the endpoint's content filter stopped the reply", "unusable")
+    if not _IS_COMPLETE.search(ended):
+        return Trouble(f"the reply is not complete: {excerpt(ended)}", "unusable", cut=text)
     if message.get("refusal"):
         return Trouble(f"the model refused: {excerpt(message['refusal'])}", "unusable")
     return ChatReply(text) if text else Trouble("the reply holds no text", "unusable")
@@ -140,13 +161,13 @@ def read_status(status: int, headers: Mapping[str, str], body: Any) -> Outcome:
             f"it answered with a redirect ({status}) to {excerpt(headers.get('location', 'nowhere'))}",
             "set its base_url to where the service is: a redirect is not followed, since it would get the prompts",
         )
+    reason = f"it answered {status}: {excerpt(body)}" if body else f"it answered {status}"
     if status in REFUSED:
-        return Permanent(f"it answered {status}: {excerpt(body)}", REFUSED[status])
+        return Permanent(reason, REFUSED[status])
     if status in BUSY:
-        return Trouble(f"it answered {status}", "busy", retry_after_s(headers))
+        return Trouble(reason, "busy", retry_after_s(headers))
     if status >= 500:
-        return Trouble(f"it answered {status}", "down", retry_after_s(headers))
-    reason = f"it answered {status}: {excerpt(body)}"
+        return Trouble(reason, "down", retry_after_s(headers))
     parameter = _unsupported_parameter(body)
     return Unsupported(parameter, reason) if parameter else ChatReply(None, reason)
 
@@ -187,7 +208,8 @@ def excerpt(value: Any) -> str:
     if isinstance(value, dict):
         error = value.get("error", value)
         value = _object(error).get("message", error)
-    return " ".join(printable(str(value)[:MAX_EXCERPT_CHARS]).split())
+    text = _TAG.sub(" ", redact(str(value))[: 10 * MAX_EXCERPT_CHARS])  # of a web page; no half of a secret
+    return " ".join(printable(text).split())[:MAX_EXCERPT_CHARS]
 
 
 def _object(value: Any) -> Mapping[str, Any]:

@@ -65,9 +65,9 @@ def build_judge(options: Mapping[str, Any]) -> Judge:
     """Build the configured judge: `judge: api` asks a model, `judge: offline` matches texts."""
     if options["judge"] == "offline":
         return OfflineJudge()
-    from rewards.api.client import judge_client  # the SDK takes a second to import
+    from rewards.api.client import client_for  # the SDK takes a second to import
 
-    return ModelJudge(judge_client(options), options["judge_max_tokens"])
+    return ModelJudge(client_for("judge", options), options["judge_max_tokens"])
 
 
 def knowrl(judge: Judge) -> GradeAnswer:

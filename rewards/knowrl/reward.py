@@ -221,9 +221,9 @@ def decomposer_client(options: Mapping[str, Any]) -> "ApiClient | None":
     """Make the decomposer's client; None if rules take texts apart."""
     if options["decomposer"] == "rules":
         return None
-    from rewards.api import client  # the SDK takes a second to import
+    from rewards.api.client import client_for  # the SDK takes a second to import
 
-    return client.decomposer_client(options)
+    return client_for("decomposer", options)
 
 
 def build_verifier(options: Mapping[str, Any], weigh_contradiction: bool) -> Verifier:

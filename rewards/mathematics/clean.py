@@ -10,6 +10,7 @@ from rewards.mathematics import symbols
 
 _SUPERSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUPERSCRIPTS)}]+")
 _SUBSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUBSCRIPTS)}]+")
+_VECTOR: Final = r"\\(?:vec|overrightarrow|mathbf|boldsymbol|hat) ?(?:[A-Za-z](?![A-Za-z])|\{ ?[A-Za-z]{1,2} ?\})"
 _REWRITES: Final = [
     (re.compile(pattern), new)
     for pattern, new in (
@@ -17,6 +18,10 @@ _REWRITES: Final = [
         (r"==+", "="),
         (r"\\not ?=", "≠"),
         (r"(?:等于|为|是)(?=\$?[-+ 0-9A-Za-z\\(])", r"\\text{ is }"),
+        (r"(?<=[0-9)}]) ?(?:或者?|和|与|及) ?(?=[-+0-9({\\A-Za-z])", ", "),
+        (r"(?<=[0-9]) ?万(?![0-9分亿])", r"\\cdot 10^{4}"),
+        (r"(?<=[0-9]) ?亿(?![0-9分])", r"\\cdot 10^{8}"),
+        (r"(?<=[①-⑳])(?=[①-⑳])", ","),
         (r"\*\*(?= ?[-+({\\\w])", "^"),  # a power in ASCII
         (r">=(?!=)", "≥"),
         (r"(?<!<)<=(?![=>])", "≤"),
@@ -38,12 +43,18 @@ _REWRITES: Final = [
         (r"\\bbox ?\[[^\[\]]*\]", " "),
         (r"(\\begin ?\{[a-z]+\*?\}) ?\[[tbc]\]", r"\1"),
         (r"\{ ?: ?\}", ":"),
-        (r"^(?:=>|\\rightarrow(?![A-Za-z])|→) ?", ""),
+        (r"^(?:=>|→|\\(?:rightarrow|Rightarrow|implies)(?![A-Za-z])) ?", ""),
         (r"(\\begin ?\{array\}) ?\{[^{}]*\}", r"\1"),
         (r"(\\\\) ?\[[0-9.]+ ?[a-z]{2}\]", r"\1"),
+        (rf"({_VECTOR}) ?\\times(?= ?{_VECTOR})", r"\1 \\cross "),  # no product of numbers
         (r"\\mathbb ?\{? ?([A-Z]) ?\}?", r"\\mathbb\1 "),
     )
 ]
+_LOGIC: Final = [  # of relations: p ∧ q is no list of two
+    (re.compile(r"\\(?:land|wedge)(?![A-Za-z])"), r"\\text{ and }"),
+    (re.compile(r"\\(?:lor|vee)(?![A-Za-z])"), r"\\text{ or }"),
+]
+_RELATION: Final = re.compile(r"[=<>≤≥≠∈]|\\(?:lt|gt|le|ge|ne|leq|geq|neq|leqslant|geqslant|in)(?![A-Za-z])")
 _DOLLAR: Final = re.compile(r"(?<!\\)\$")
 
 
@@ -56,7 +67,7 @@ def clean(text: str) -> str:
     text = " ".join(text.split())
     if r"\begin" not in text:  # escaped twice: \\frac; in a matrix \\ ends a row
         text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
-    for pattern, new in _REWRITES:
+    for pattern, new in [*_REWRITES, *(_LOGIC if _RELATION.search(text) else [])]:
         text = pattern.sub(new, text)
     # an even number of dollars delimits formulas; an odd one holds a price
     are_delimiters = len(_DOLLAR.findall(text)) % 2 == 0

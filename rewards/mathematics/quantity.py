@@ -249,7 +249,7 @@ def _unit_and_noun(tail: Tokens, currency: units.Factors = ()) -> tuple[units.Un
             factor = (name or units.stem(word), power)
             if factor not in currency:  # $5 dollars
                 factors.append(factor)
-        elif word not in units.HARMLESS_AFTER:
+        elif word not in units.HARMLESS_AFTER or (factors and word in units.EXTENTS):
             nouns.add(units.stem(word))
     return units.product_of(factors), frozenset(nouns)
 

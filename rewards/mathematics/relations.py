@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Final
 
 from rewards.mathematics.algebra import Algebra, Quotient
-from rewards.mathematics.key import text_key
 from rewards.mathematics.labels import Label, read_label
 from rewards.mathematics.parse import expression_or_none
 from rewards.mathematics.quantity import Scalar
@@ -39,7 +38,7 @@ class RelationReader:
         left, right = _label_first(left, right)
         label = read_label(left)
         if label is None and _is_point(self.side(left)):  # (x, y) = (1, 2)
-            label = Label(text_key(left))
+            return self.point(left, right)
         values = self.values(left, right)
         if None in values:
             return Named(label, self.side(right)) if label else self.chain([left, right], [sign])
@@ -49,6 +48,17 @@ class RelationReader:
         if sign == "=" and self.is_equation(*values, difference):
             return Relation("=", difference)
         return self.chain([left, right], [sign])
+
+    def point(self, left: Tokens, right: Tokens) -> Named:
+        """Read (y, x) = (2, 1) as (x, y) = (1, 2); (m, b) has no order but its own."""
+        value = self.side(right)
+        names = [token.text for token in left if is_letter(token)]
+        neighbours = [ord(later) - ord(name) for name, later in pairwise(sorted(names)) if len(name) == len(later) == 1]
+        if isinstance(value, Row) and len(value.items) == len(names) and neighbours == [1] * (len(names) - 1):
+            pairs = sorted(zip(names, value.items, strict=True), key=lambda pair: pair[0])
+            names = [name for name, _ in pairs]
+            value = Row(value.opener, value.closer, tuple(item for _, item in pairs))
+        return Named(Label(" ".join(names)), value)
 
     def is_term_with_value(self, left: Quotient, right: Quotient) -> bool:
         """Whether the equation gives the value of a term in several variables: x + y = 5."""

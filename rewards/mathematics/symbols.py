@@ -120,8 +120,8 @@ CHARACTERS: Final[dict[int, str]] = {
             "∛": r"\sqrt[3]",
             "∜": r"\sqrt[4]",
             "¬": r"\neg ",
-            "∨": r"\text{ or }",
-            "∧": r"\text{ and }",
+            "∨": r"\vee ",
+            "∧": r"\wedge ",
             "ℝ": r"\mathbb{R}",
             "ℤ": r"\mathbb{Z}",
             "ℕ": r"\mathbb{N}",
@@ -179,10 +179,6 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     r"\_": ("mark", "_"),
     r"\\": ("mark", r"\\"),
     r"\cr": ("mark", r"\\"),
-    r"\lor": ("word", "or"),
-    r"\vee": ("word", "or"),
-    r"\land": ("word", "and"),
-    r"\wedge": ("word", "and"),
     r"\pounds": ("mark", "£"),
     r"\euro": ("mark", "€"),
     r"\cent": ("mark", "¢"),
@@ -215,7 +211,7 @@ _IGNORED: Final = (
     "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle "
     "scriptstyle limits nolimits strut mathstrut hline "
     "boldsymbol bm mathop mathbf mathit mathsf mathcal mathfrak mathnormal boxed fbox framebox "
-    "ensuremath therefore implies Rightarrow ( ) [ ] / - "
+    "ensuremath therefore ( ) [ ] / - "
     "tiny scriptsize footnotesize small normalsize large Large LARGE huge Huge noindent centering hfill "
     "checkmark blacksquare qed QED"
 )

@@ -19,12 +19,14 @@ _AFTER: Final = (
     "mil lakh lakhs crore crores "
     "between from if when where with at most least below negative minus plus squared cubed factorial over under is are "
     "noon midnight morning afternoon evening was wrong incorrect maybe either both except unless until "
-    "through but instead thirty forty fifty sixty seventy eighty ninety repeating repeated recurring periodic googol"
+    "through but instead fewer thirty forty fifty sixty seventy eighty ninety repeating repeated recurring "
+    "periodic googol"
 )
 _AFTERWARDS: Final = (
     "total altogether overall combined together in of the an a all each apiece more left only extra additional "
-    "remaining long wide tall high deep thick old away apart ago later"
+    "remaining old away apart ago later"
 )
+_EXTENTS: Final = "long wide tall high deep thick"
 _SHORT: Final = "and or no yes not is the to of per all any are am pm an by at if sq cu up on st nd rd th us"
 _NEGATIONS: Final = "not no never neither isn aren least most than except wrong incorrect"
 _THOUSANDS: Final = (
@@ -160,7 +162,8 @@ NUMBER_WORDS: Final = {word: value for value, word in enumerate(_NUMBERS.split()
 # before a number these say nothing more about it ("about 5"; "at most 5" is another matter)
 HARMLESS_BEFORE: Final = frozenset(_BEFORE.split())
 # after a number these do not say what it counts
-HARMLESS_AFTER: Final = frozenset(_AFTERWARDS.split()) | DIRECTIONS.keys() | ORDINAL_ENDINGS
+EXTENTS: Final = frozenset(_EXTENTS.split())  # after a unit these say which of several lengths it is
+HARMLESS_AFTER: Final = frozenset(_AFTERWARDS.split()) | EXTENTS | DIRECTIONS.keys() | ORDINAL_ENDINGS
 # after a number these make it another value or no single one ("3 or more", "12 pm", "101 base two", "5 below zero", "3
 # tenths")
 MEANING_AFTER: Final = frozenset(_AFTER.split()) | MAGNITUDES.keys() | NUMBER_WORDS.keys()

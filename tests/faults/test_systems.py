@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from making import write_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,7 +91,7 @@ except UserError as error:
     assert error.exit_code == 7 and f"pid {os.getpid()}" in error.why, error
 held.close(0, "")
 RunDir(folder / "held", resume=True, overwrite=False).close(0, "")
-print("everything ran")
+print("all commands ran")
 """
 SIGNALS = """
 import time
@@ -115,22 +114,24 @@ try:
 except Interrupted as stop:
     assert stop.exit_code == 143
 assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGABRT)] == before
-print("everything ran")
+print("all signals came")
 """
 
 
-@pytest.mark.parametrize("use", [USE, SIGNALS], ids=["commands", "signals"])
-def test_the_program_runs_without_what_only_unix_has(chat_checkpoint, tmp_path, use):
+def test_the_program_runs_without_what_only_unix_has(chat_checkpoint, tmp_path):
     questions = [{"question": f"What is {i} + 1?", "answer": str(i + 1)} for i in range(8)]
     chats = [{"messages": [{"role": "user", "content": "a?"}, {"role": "assistant", "content": "b"}]}] * 8
     write_rows(tmp_path / "questions.jsonl", questions)
     write_rows(tmp_path / "chats.jsonl", chats)
     write_rows(tmp_path / "articles.jsonl", [{"title": "Ada", "text": "Ada wrote programs."}])
     run = subprocess.run(
-        [sys.executable, "-c", HIDE + use, chat_checkpoint, tmp_path], capture_output=True, text=True, cwd=ROOT
+        [sys.executable, "-c", HIDE + USE + SIGNALS, chat_checkpoint, tmp_path],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    assert run.stdout.endswith("everything ran\n")
+    assert run.stdout.endswith("all commands ran\nall signals came\n")
 
 
 ONLY_UNIX = {"fcntl", "resource", "termios", "tty", "pty", "pwd", "grp", "syslog"}

@@ -595,3 +595,18 @@ def test_values_of_the_chat_template_are_a_mapping(tmp_path):
         with pytest.raises(UserError) as error:
             load_config(None, [*keys, f"chat_template_kwargs={wrong}"])
         assert "chat_template_kwargs: wants a mapping" in error.value.why
+
+
+def test_a_mistake_is_no_second_one_in_what_follows_from_it(tmp_path):
+    """Keys that are wrong, misspelled or not read are neither missing nor part of a combination."""
+    path = tmp_path / "c.yaml"
+    for text, number in (
+        ("model_name_or_path: [a", 1),
+        ("model_name_or_path: [m]\ndataset_id_or_path: d\noutput_dir: o\nreward_funcs: [math]\n", 1),
+        ("model_name_or_pat: m\ndataset_id_or_path: d\noutput_dir: o\nreward_funcs: [math]\n", 1),
+        ("model_name_or_path: m\ndataset_id_or_path: d\noutput_dir: o\nreward_funcs: [math]\nnum_generation: 7\n", 1),
+        ("learning_rat: 1\ntop_k: 5\nnum_iterations: 2\nprompt_template: x\n", 7),
+    ):
+        path.write_text(text)
+        with pytest.raises(UserError, match=f"{number} problem"):
+            load_config(path)

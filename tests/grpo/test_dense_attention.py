@@ -92,7 +92,7 @@ def test_a_mask_per_row_hides_what_it_hides():
 
 def test_one_query_position_per_row():
     (q, k, v, _), _ = tensors(9, 1, 12, 4, 2, 8)
-    mask = torch.zeros(9, 1, 1, 12, dtype=torch.bfloat16)
+    mask = torch.zeros(9, 2, 1, 12, dtype=torch.bfloat16)
     mask[3, ..., 5:] = float("-inf")
     got = dense_attention.decode(q[:, 0].unflatten(1, (2, 2)), k.transpose(1, 2), v.transpose(1, 2), mask).flatten(1, 2)
     for row in range(9):

@@ -132,6 +132,19 @@ def test_the_size_of_a_checkpoint_is_that_of_its_tensors(config, capsys, tmp_pat
         assert counted == pytest.approx(sum(path.stat().st_size for path in tensors), rel=0.05), number
 
 
+def test_it_says_where_a_run_goes_on_and_what_keeps_it_from_that(config, capsys):
+    settings, _ = load_config(config, ["max_steps=1", "disable_tqdm=true", "report_to=none"])
+    train(settings)
+    capsys.readouterr()
+    keys = ["max_steps=2", "report_to=none", "resume_from_checkpoint=true"]
+    code, found = examine(capsys, config, *keys)
+    assert code == 0 and "goes on from" in found["resume"]["text"] and "checkpoint-1" in found["resume"]["text"]
+    code, found = examine(capsys, config, *keys, "max_completion_length=8")
+    assert code == CONFIG and "max_completion_length: 16 -> 8" in found["resume"]["text"]
+    code, found = examine(capsys, config, "resume_from_checkpoint=nowhere", "report_to=none")
+    assert code != 0 and "nowhere is not a valid checkpoint" in found["resume"]["text"] and found["sample"]["ok"]
+
+
 def test_memory_of_a_gpu_that_is_not_there(config, capsys):
     code, found = examine(capsys, config, "--memory-gb", 80)
     assert code == 0 and "of 80.0 GB" in found["memory"]["text"]

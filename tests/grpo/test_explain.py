@@ -41,7 +41,7 @@ def test_each_failure_is_told_with_its_step_and_what_to_do(tmp_path, capsys):
 
 def test_a_failure_that_passed_says_so(tmp_path):
     (found, *_) = sentences(write_run(tmp_path, **{"completions/clipped_ratio": late(0.5, 0.0, 10)}))
-    assert "cut off" in found and "(this passed)" in found
+    assert "cut off" in found and "(last seen at step 9)" in found
 
 
 def test_a_sound_run_says_what_it_learned(tmp_path):

@@ -53,6 +53,7 @@ def launches() -> None:
     from grpo.kernels.decode_attention import decode_attention
     from grpo.kernels.inverse_cdf import draw_rows
     from grpo.kernels.log_softmax_rows import log_softmax_rows
+    from grpo.kernels.merge_attention import merge_attention
     from grpo.kernels.nucleus import thresholds
     from grpo.kernels.rms_norm import rms_norm
     from grpo.kernels.rotary import rotate, rotate_into_cache
@@ -61,7 +62,7 @@ def launches() -> None:
     B, V = 2, 4096 * 3
     targets = torch.zeros(B, dtype=torch.int64)
     record = torch.zeros(B, 1025, dtype=torch.int64), *torch.zeros(2, B, 1025)
-    for dtype, slope in ((BF16, BF16), (torch.float32, BF16), (torch.float32, torch.float32)):
+    for dtype, slope in ((BF16, BF16), (torch.float32, BF16), (torch.float32, torch.float32), (torch.float32, None)):
         log_softmax_rows(torch.zeros(B, V, dtype=dtype), targets, 1.0, slope)
         log_softmax_rows(torch.zeros(B, V, dtype=dtype), targets, 1.0, slope, torch.zeros(B))
     for temperature in (1.0, 0.0):
@@ -79,7 +80,11 @@ def launches() -> None:
         x, w = torch.zeros(B, width, dtype=BF16, requires_grad=True), torch.ones(width, dtype=BF16)
         rms_norm(x, w, 1e-6)[0].sum().backward()
         sum(y.sum() for y in rms_norm(x, w.requires_grad_(), 1e-6, x)).backward()
+    merge_attention(q, torch.zeros(12, 999), q, torch.zeros(12, B), targets)
     rotate(q.requires_grad_(), cos, cos).sum().backward()
+    with torch.inference_mode():
+        rms_norm(x, w, 1e-6, x, 256)
+        swiglu(*torch.zeros(2, B, 18944, dtype=BF16), 256)
     swiglu(*(torch.zeros(B, 18944, dtype=BF16, requires_grad=True) for _ in range(2))).sum().backward()
 
 

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from grpo.kernels.merge_attention import merge_attention
 from grpo.kernels.reference import attention as slow
 from making import kept_by_autograd
 
@@ -46,7 +47,8 @@ def plain_forward(q, k, v, q_starts, k_starts, max_q, max_k, dropout, causal, de
         max(s.stop - s.start for s in spans(q_starts)) == max_q
         and max(s.stop - s.start for s in spans(k_starts)) == max_k
     )
-    out, lse = torch.empty_like(q), torch.empty(q.shape[1], q.shape[0], dtype=q.dtype)
+    exact = torch.promote_types(q.dtype, torch.float32)
+    out, lse = torch.empty_like(q), torch.empty(q.shape[1], q.shape[0], dtype=exact)
     for q_rows, k_rows in zip(spans(q_starts), spans(k_starts), strict=True):
         s_HTT = scores(q, k, q_rows, k_rows, causal)
         lse[:, q_rows] = s_HTT.logsumexp(-1)
@@ -116,6 +118,45 @@ def test_equals_the_padded_attention_with_gradients(name):
     assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(ours, padded, strict=True))
 
 
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_merge_in_one_kernel(name, switch_kernels_on):
+    """In float32, with heads and widths that are no powers of two."""
+    layout = Layout.of(*LAYOUTS[name])
+    tensors = inputs(layout, 6, 3, 12, torch.float32)
+    asked = switch_kernels_on()
+    ours = run(FlashPackedAttention(layout, "cpu", plain_forward, plain_backward), tensors)
+    assert asked == ({"merge_attention"} if name != "prompts alone" else set())
+    exact = run(PackedAttention(layout, torch.float64, "cpu"), [x.detach().double().requires_grad_() for x in tensors])
+    assert all((a - b).norm() <= 2e-6 * b.norm() for a, b in zip(ours, exact, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_merge_is_the_attention_over_all_keys(device, dtype, bf16_step):
+    """Also where one part outweighs the other by e^100. Tokens that are not named stay as they are."""
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(5, 9, 8, generator=generator, dtype=torch.float64) * 2  # heads, tokens, keys
+    scores[:, 0, 3:] += 100
+    scores[:, 8, 3:] -= 100
+    values = torch.randn(5, 8, 12, generator=generator, dtype=torch.float64)
+    first, second = (
+        (scores[..., keys].softmax(-1) @ values[:, keys]).transpose(0, 1) for keys in (slice(3), slice(3, 8))
+    )
+    tokens = torch.tensor([8, 0, 3, 5])
+    out, part = (x.to(dtype).to(device).contiguous() for x in (first, second[tokens]))
+    lse, part_lse = (
+        x.float().to(device).contiguous()
+        for x in (scores[..., :3].logsumexp(-1), scores[..., 3:].logsumexp(-1)[:, tokens])
+    )
+    untouched = out.clone(), lse.clone()
+    merge_attention(out, lse, part, part_lse, tokens.to(device))
+    wanted = (scores.softmax(-1) @ values).transpose(0, 1)[tokens]
+    bound = 1e-6 if dtype == torch.float32 else 2 * bf16_step
+    assert (out[tokens].cpu().double() - wanted).norm() <= bound * wanted.norm()
+    assert torch.allclose(lse[:, tokens].cpu().double(), scores.logsumexp(-1)[:, tokens], rtol=1e-6)
+    others = [1, 2, 4, 6, 7]
+    assert torch.equal(out[others], untouched[0][others]) and torch.equal(lse[:, others], untouched[1][:, others])
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize(("heads", "kv_heads", "width"), [(28, 4, 128), (14, 2, 64)])
@@ -177,5 +218,5 @@ def test_with_the_kernels_less_is_kept_and_memory_counts_it(switch_kernels_on):
         model, FlashPackedAttention(layout, "cpu", plain_forward, plain_backward), layout.num_tokens
     )
     attention, mlp, once = memory.kept_bytes_per_token(model.config, model.build.lora, torch.bfloat16, fused=True)
-    assert asked == {"rms_norm", "swiglu", "rotate"}
+    assert asked == {"rms_norm", "swiglu", "rotate", "merge_attention"}
     assert kept == pytest.approx(3 * (attention + mlp) + once, rel=0.05) and kept < 0.8 * plain

@@ -7,6 +7,8 @@ from grpo.kernels.rms_norm import rms_norm
 from grpo.kernels.rotary import rotate, rotate_into_cache
 from grpo.kernels.swiglu import TILE, swiglu
 
+from grpo.device.products import beside
+
 BF16 = torch.bfloat16
 
 
@@ -84,6 +86,35 @@ def test_swiglu(device, rows, width):
         relative(a, b) <= 2e-6
         for a, b in zip(gradients([ours], [dy], (gate, up)), gradients([slow], [dy], (gate, up)), strict=True)
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+def test_room_behind_norm_and_swiglu(device, dtype):
+    """The result is the same, and the columns behind it are left alone; `beside` then fills them."""
+    x, residual, gate = (random(5, 48, seed=i, dtype=dtype, device=device) for i in range(3))
+    w, A = random(48, seed=3, dtype=dtype, device=device), random(8, 48, seed=4, dtype=dtype, device=device)
+    with torch.inference_mode():
+        for function, inputs in ((rms_norm, (x, w, 1e-6, residual)), (swiglu, (gate, x))):
+            alone, wide = function(*inputs), function(*inputs, room=8)
+            if function is rms_norm:
+                assert torch.equal(alone[1], wide[1])
+                alone, wide = alone[0], wide[0]
+            assert wide.shape == (5, 56) and torch.equal(wide[:, :48], alone) and wide[:, 48:].isnan().all()
+            assert beside(wide, A) is wide
+            assert relative(wide, beside(alone, A).double()) <= (1e-6 if dtype == torch.float32 else 8e-3)
+
+
+def test_gradients_that_arrive_with_gaps_between_rows(device):
+    """As they do from a product that holds the adapter's columns, too."""
+    x, w = random(6, 40, device=device).requires_grad_(), random(40, seed=1, device=device).requires_grad_()
+    gate = random(6, 40, seed=2, device=device).requires_grad_()
+    dy, dh = random(2, 6, 56, seed=3, device=device)[..., :40]
+    assert not dy.is_contiguous()
+    mine = torch.autograd.grad(rms_norm(x, w, 1e-6, gate), (x, w, gate), (dy, dh))
+    wanted = gradients(reference.rms_norm(x, w, 1e-6, gate), (dy, dh), (x, w, gate))
+    mine += torch.autograd.grad(swiglu(gate, x), (gate, x), dy)
+    wanted += gradients([reference.swiglu(gate, x)], [dy], (gate, x))
+    assert all(relative(a, b) <= 2e-6 for a, b in zip(mine, wanted, strict=True))
 
 
 def test_swiglu_of_large_gates(device):

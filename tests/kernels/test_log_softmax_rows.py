@@ -19,7 +19,7 @@ def rows(width, number=5, offset=0.0, dtype=torch.float32, device="cpu"):
 def test_float32_equals_the_twin(device, width, temperature):
     logits, targets = rows(width, device=device)
     wanted = slow(logits, targets, temperature)
-    logp, entropy, slope = log_softmax_rows(logits, targets, temperature)
+    logp, entropy, slope = log_softmax_rows(logits, targets, temperature, logits.dtype)
     assert slope.data_ptr() == logits.data_ptr() and torch.equal(slope, logits)
     assert (logp - wanted[0]).abs().max() <= 5e-6 and (entropy - wanted[1]).abs().max() <= 1e-5
     assert (slope - wanted[2]).abs().max() <= 1e-6
@@ -29,7 +29,7 @@ def test_float32_equals_the_twin(device, width, temperature):
 def test_bfloat16_logits_lose_only_their_own_rounding(device, width, bf16_step):
     logits, targets = rows(width, dtype=torch.bfloat16, device=device)
     wanted = slow(logits, targets, 1.0)  # of the rounded logits
-    logp, entropy, slope = log_softmax_rows(logits, targets, 1.0)
+    logp, entropy, slope = log_softmax_rows(logits, targets, 1.0, logits.dtype)
     assert (
         slope.dtype == torch.bfloat16
         and slope.data_ptr() == logits.data_ptr()
@@ -55,7 +55,7 @@ def test_a_narrower_slope_fills_the_front_of_each_row(device, width, bf16_step):
 def test_an_offset_costs_only_the_logits_rounding(device):
     logits, targets = rows(TILE + 5, offset=1e4, device=device)
     wanted = slow(logits, targets, 0.7)
-    logp, entropy, slope = log_softmax_rows(logits, targets, 0.7)
+    logp, entropy, slope = log_softmax_rows(logits, targets, 0.7, logits.dtype)
     assert (
         (logp - wanted[0]).abs().max() <= 1e-5
         and (entropy - wanted[1]).abs().max() <= 1e-5
@@ -73,7 +73,7 @@ def test_masked_logits(device, masked):
     logits[:, masked] = float("-inf")
     targets[:] = 3 if masked.start else 2 * TILE + 1
     wanted = slow(logits, targets, 1.0)
-    logp, entropy, slope = log_softmax_rows(logits, targets, 1.0)
+    logp, entropy, slope = log_softmax_rows(logits, targets, 1.0, logits.dtype)
     assert (logp - wanted[0]).abs().max() <= 5e-6 and (entropy - wanted[1]).abs().max() <= 1e-5
     assert (slope - wanted[2]).abs().max() <= 1e-6 and (slope[:, masked] == 0).all()
 
@@ -85,7 +85,7 @@ def test_a_cut(device, width, cut):
     logits, targets = rows(width, device=device)
     cuts = torch.full((5,), cut, device=device)
     wanted = slow(logits, targets, 0.9, cuts)
-    logp, entropy, slope = log_softmax_rows(logits, targets, 0.9, cut_C=cuts)
+    logp, entropy, slope = log_softmax_rows(logits, targets, 0.9, logits.dtype, cuts)
     assert (logp - wanted[0]).abs().max() <= 5e-6 and (entropy - wanted[1]).abs().max() <= 1e-5
     dropped = (wanted[2] == 0).scatter(1, targets[:, None], False)
     assert (slope - wanted[2]).abs().max() <= 1e-6 and (slope[dropped] == 0).all()
@@ -102,14 +102,24 @@ def test_growing_maximum(device):
 
 def test_same_bits_again_and_in_other_company(device):
     logits, targets = rows(TILE + 999, 7, device=device)
-    first = [x.clone() for x in log_softmax_rows(logits.clone(), targets, 1.0)]
-    again = log_softmax_rows(logits.clone(), targets, 1.0)
-    alone = log_softmax_rows(logits[3:4].clone(), targets[3:4], 1.0)
+    first = [x.clone() for x in log_softmax_rows(logits.clone(), targets, 1.0, logits.dtype)]
+    again = log_softmax_rows(logits.clone(), targets, 1.0, logits.dtype)
+    alone = log_softmax_rows(logits[3:4].clone(), targets[3:4], 1.0, logits.dtype)
     assert all(torch.equal(a, b) and torch.equal(a[3:4], c) for a, b, c in zip(first, again, alone, strict=True))
+
+
+@pytest.mark.parametrize("cut", [None, -3.0])
+def test_without_a_slope_the_logits_stay(device, cut):
+    logits, targets = rows(TILE + 99, device=device)
+    cuts, before = None if cut is None else torch.full((5,), cut, device=device), logits.clone()
+    logp, entropy, slope = log_softmax_rows(logits, targets, 0.9, None, cuts)
+    assert slope is None and torch.equal(logits, before)
+    wanted = log_softmax_rows(before, targets, 0.9, logits.dtype, cuts)
+    assert torch.equal(logp, wanted[0]) and torch.equal(entropy, wanted[1])
 
 
 def test_no_rows(device):
     logp, entropy, slope = log_softmax_rows(
-        torch.empty(0, 9, device=device), torch.empty(0, dtype=torch.int64, device=device), 1.0
+        torch.empty(0, 9, device=device), torch.empty(0, dtype=torch.int64, device=device), 1.0, torch.float32
     )
     assert len(logp) == len(entropy) == len(slope) == 0

@@ -313,6 +313,24 @@ LISTS = {  # a reply -> its facts
     "- Mira | Tolan was born.\n- Velda is old.": ["Mira | Tolan was born.", "Velda is old."],
     "- 2 < 3 is true.\n- Velda is old.": ["2 < 3 is true.", "Velda is old."],
     "- Mira was born.\n[This is all that is stated.]": ["Mira was born."],
+    "- Fact: Mira was born.\n- Fact: Velda is old.": TWO,
+    "Fact: Mira was born.\nFact: Velda is old.": TWO,
+    "facts:\n  - fact: Mira was born.\n  - fact: Velda is old.": TWO,
+    '<fact id="1">Mira was born.</fact>\n<fact id="2">Velda is old.</fact>': TWO,
+    "<ul class='x'><li value=1>Mira was born.</li><li>Velda is old.</li></ul>": TWO,
+    "1\\. Mira was born.\n2\\. Velda is old.": TWO,
+    '- "Mira was born."\n- “Velda is old.”': TWO,
+    '["Mira was born.",\n "Velda is old.",\n]': TWO,
+    "• Mira was born. • Velda is old.": TWO,
+    "1. Mira was born. 2. Velda is old.": TWO,
+    "(1) Mira was born. (2) Velda is old.": TWO,
+    "①Mira was born. ②Velda is old.": TWO,
+    "1：Mira was born.\n2：Velda is old.": TWO,
+    "第1条：Mira was born.\n第2条：Velda is old.": TWO,
+    '{"type": "list", "items": ["Mira was born.", "Velda is old."]}': TWO,
+    '- "Mira" and "Velda" are old.': ['"Mira" and "Velda" are old.'],
+    "- Mira won (1) cup. (2) of them were old.": ["Mira won (1) cup. (2) of them were old."],
+    "- Mira was born in 1962. 3. of May it was.": ["Mira was born in 1962. 3. of May it was."],
 }
 NO_FACTS = [
     "NON_FACTUAL: only doubts",
@@ -370,6 +388,8 @@ NO_LISTS = [
     '{"error": "I cannot list any facts."}',
     '{"error": {"message": "I cannot do that."}}',
     "Mira was born | Velda is old",
+    '"Mira was born."\n"Velda is old."',
+    "{'facts': ['Mira was born.', 'Velda is old.']}",
 ]
 
 

@@ -10,8 +10,8 @@ from api_server import ApiServer, fails, sends
 from asking import FAST, KEY, KEY_NAME, ask, at_any_pace, check, client_of
 
 from grpo.errors import CONFIG, PREFLIGHT, UserError
-from rewards.api.client import ApiClient, decomposer_client, judge_client
-from rewards.api.endpoint import Endpoint, check_url, decomposer_endpoint, judge_endpoint
+from rewards.api.client import ApiClient, client_for
+from rewards.api.endpoint import Endpoint, check_url, read_endpoint
 from rewards.api.reply import ChatReply
 
 OPTIONS = {
@@ -155,11 +155,11 @@ PRIVATE += ["http://[fd00::7]:8000/v1", "http://10.1/v1"]
 @pytest.mark.parametrize("url", PRIVATE)
 def test_plain_http_to_a_private_address_needs_the_explicit_key_which_the_message_names(url):
     with pytest.raises(UserError, match="not allowed") as caught:
-        judge_endpoint(OPTIONS | {"judge_model": "m", "judge_base_url": url})
+        read_endpoint("judge", OPTIONS | {"judge_model": "m", "judge_base_url": url})
     assert caught.value.exit_code == CONFIG and "api_plain_http=true" in caught.value.fix
-    for read, name in ((judge_endpoint, "judge"), (decomposer_endpoint, "decomposer")):
+    for name in ("judge", "decomposer"):
         keys = {f"{name}_model": "m", f"{name}_base_url": url, "api_plain_http": True}
-        assert read(OPTIONS | keys).base_url == url
+        assert read_endpoint(name, OPTIONS | keys).base_url == url
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_knowrls_environment_variables_are_read_and_the_configuration_goes_first
         "OPENAI_API_KEY_FACTSCORE": "another",
     }.items():
         monkeypatch.setenv(name, value)
-    judge, decomposer = judge_endpoint(OPTIONS), decomposer_endpoint(OPTIONS)
+    judge, decomposer = read_endpoint("judge", OPTIONS), read_endpoint("decomposer", OPTIONS)
     assert (judge.base_url, judge.model, judge.api_key_env) == (
         "https://judge.example/v1",
         "judge-model",
@@ -242,32 +242,33 @@ def test_knowrls_environment_variables_are_read_and_the_configuration_goes_first
         "fact-model",
         "another",
     )
-    ours = judge_endpoint(
-        OPTIONS | {"judge_base_url": "https://ours.example/v1", "judge_model": "ours", "judge_prices": [1.0, 2.0]}
+    ours = read_endpoint(
+        "judge",
+        OPTIONS | {"judge_base_url": "https://ours.example/v1", "judge_model": "ours", "judge_prices": [1.0, 2.0]},
     )
     assert (ours.base_url, ours.model, ours.prices) == ("https://ours.example/v1", "ours", (1.0, 2.0))
-    client = judge_client(OPTIONS | {"api_cache": str(tmp_path / "c"), "api_requests_per_minute": 7})
+    client = client_for("judge", OPTIONS | {"api_cache": str(tmp_path / "c"), "api_requests_per_minute": 7})
     assert client.limits.requests_per_minute == 7 and client.cache is not None
-    assert decomposer_client(OPTIONS).metrics()["decomposer/calls"] == 0
+    assert client_for("decomposer", OPTIONS).metrics()["decomposer/calls"] == 0
 
 
 def test_a_url_may_be_copied_from_the_readme_with_its_link(monkeypatch):
     """KnowRL's README prints train.sh so. The URL is checked like any other."""
     monkeypatch.setenv("LLM_EVAL_MODEL", "m")
     monkeypatch.setenv("OPENAI_API_BASE_JUDGE", "[https://judge.example/v1](https://judge.example/v1)")
-    assert judge_endpoint(OPTIONS).base_url == "https://judge.example/v1"
+    assert read_endpoint("judge", OPTIONS).base_url == "https://judge.example/v1"
     monkeypatch.setenv("OPENAI_API_BASE_JUDGE", "[https://judge.example/v1](http://judge.example/v1)")
     with pytest.raises(UserError, match="is not allowed"):
-        judge_endpoint(OPTIONS)
+        read_endpoint("judge", OPTIONS)
 
 
 def test_both_models_fall_back_to_reward_model_name_and_without_one_the_error_names_the_variables(monkeypatch):
-    for read, name, variable in (
-        (judge_endpoint, "judge", "LLM_EVAL_MODEL"),
-        (decomposer_endpoint, "decomposer", "FACTSCORE_MODEL"),
+    for name, variable in (
+        ("judge", "LLM_EVAL_MODEL"),
+        ("decomposer", "FACTSCORE_MODEL"),
     ):
         with pytest.raises(UserError) as caught:
-            read(OPTIONS)
+            read_endpoint(name, OPTIONS)
         assert (
             caught.value.exit_code == CONFIG
             and f"{name}_model" in str(caught.value)
@@ -275,15 +276,15 @@ def test_both_models_fall_back_to_reward_model_name_and_without_one_the_error_na
         )
         with monkeypatch.context() as patch:
             patch.setenv("REWARD_MODEL_NAME", "common")
-            assert read(OPTIONS).model == "common"
+            assert read_endpoint(name, OPTIONS).model == "common"
             patch.setenv(variable, "own")
-            assert read(OPTIONS).model == "own"
+            assert read_endpoint(name, OPTIONS).model == "own"
 
 
 def test_a_judge_without_a_model_or_with_odd_prices_is_an_error_of_the_configuration():
     for change in ({}, {"judge_model": "m", "judge_prices": [1.0]}, {"judge_model": "m", "judge_prices": [1.0, -1.0]}):
         with pytest.raises(UserError) as caught:
-            judge_endpoint(OPTIONS | change)
+            read_endpoint("judge", OPTIONS | change)
         assert caught.value.exit_code == CONFIG
 
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from making import write_rows
 
 import rewards
 from grpo.errors import PREFLIGHT, UserError
@@ -138,3 +139,16 @@ def test_half_a_character_does_not_lose_the_grades(tmp_path, capsys):
     source.write_text('{"completion": "\\ud800", "answer": "a"}\n')
     main(["--reward", "exact", str(source)])
     assert json.loads(capsys.readouterr().out)["rewards"] == {"exact": 0.0}
+
+
+def test_what_a_function_prints_is_no_row_and_what_json_cannot_hold_is_null(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "def f(completions, **columns):\n    print('a line')\n    return [float(text) for text in completions]\n"
+    )
+    rows = [{"completion": text} for text in ("1.5", "nan", "inf")]
+    main(["--reward", f"{tmp_path}/mine.py:f", str(write_rows(tmp_path / "in.jsonl", rows))])
+    out, err = capsys.readouterr()
+    graded = [json.loads(line, parse_constant=pytest.fail) for line in out.splitlines()]
+    assert [row["rewards"]["mine:f"] for row in graded] == [1.5, None, None]
+    assert graded[1]["reasons"]["mine:f"] == "nan is no finite number"
+    assert err.count("a line") == 3 and "1 of 3" in err

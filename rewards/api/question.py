@@ -1,0 +1,73 @@
+"""A question on its way to an answer: what its tries came to, and whether and when another one is of use."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rewards.api.endpoint import Limits
+from rewards.api.reply import CUT, ChatReply, Trouble
+
+Messages = Sequence[Mapping[str, str]]
+CHARS_PER_TOKEN = 3  # gives an upper estimate of a prompt's tokens; what the endpoint reports corrects it
+BUSY_HELP = "; lower api_max_concurrency or set api_requests_per_minute to what it allows, or raise api_deadline_s"
+
+
+@dataclass
+class Question:
+    """Messages for a model, and the failed tries so far, by the kind of their trouble.
+
+    number: the oldest question goes first. max_tokens: of the reply. max_tries: of an endpoint that is down.
+    """
+
+    number: int
+    messages: Messages
+    max_tokens: int
+    max_tries: float = float("inf")
+    num_down: int = 0
+    num_busy: int = 0
+    num_unusable: int = 0
+    last: Trouble | None = None
+
+    @property
+    def num_tries(self) -> int:
+        return self.num_down + self.num_busy + self.num_unusable
+
+    @property
+    def most_tokens(self) -> int:
+        """Estimate the tokens of its request and reply."""
+        return sum(len(message["content"]) for message in self.messages) // CHARS_PER_TOKEN + self.max_tokens
+
+    @property
+    def trouble(self) -> str:
+        """Say what the last try came to, and what helps."""
+        if self.last is None:
+            return ""
+        return self.last.reason + BUSY_HELP * (self.last.kind == "busy")
+
+    def add(self, trouble: Trouble) -> None:
+        """Count a failed try. A reply that was cut gets twice the room in the next one."""
+        self.last = trouble
+        self.num_down += trouble.kind == "down"
+        self.num_busy += trouble.kind == "busy"
+        self.num_unusable += trouble.kind == "unusable"
+        if trouble.reason == CUT:
+            self.max_tokens *= 2
+
+    def give_up(self, limits: Limits, left_s: float) -> ChatReply | None:
+        """Say why another try is of no use; None if it is. left_s: until the deadline."""
+        if self.num_unusable >= limits.max_replies:
+            return ChatReply(None, self.last.reason, self.last.cut)
+        if self.num_down >= self.max_tries:
+            return ChatReply(None, f"{self.last.reason}; given up after {self.num_tries} tries")
+        if self.last.wait_s > max(left_s, 0.0):
+            asked = f"it asked to wait {self.last.wait_s:.0f} s, which is after the deadline"
+            return ChatReply(None, f"{asked}; {self.trouble}")
+        return None
+
+    def pause_s(self, limits: Limits, left_s: float) -> float:
+        """Return how long to wait before the next try: no longer than the deadline allows."""
+        if self.last.kind == "unusable":
+            return 0.0
+        longest_s = limits.backoff_s * 2 ** min(self.num_tries - 1, 30)
+        backoff_s = random.uniform(0, min(longest_s, limits.max_backoff_s, max(left_s, 0.0)))
+        return max(self.last.wait_s, backoff_s)

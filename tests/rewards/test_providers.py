@@ -1,0 +1,203 @@
+"""Servers as they really answer: each failure is a sentence that names its cause, and none becomes a text."""
+
+import json
+
+import pytest
+from api_server import ApiServer, chat, fails, says, sends
+from asking import KEY, KEY_NAME, ask, check, client_of
+
+from grpo.errors import UserError
+from rewards.api.client import ApiClient
+from rewards.api.endpoint import Endpoint, read_endpoint
+from rewards.api.reply import CUT, ChatReply, Permanent, Trouble, Unsupported, read_body, read_status
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv(KEY_NAME, KEY)
+
+
+def error(message, **more):
+    return {"error": {"message": message, **more}}
+
+
+STATUSES = {  # server and case -> (status, body, what it means, words of the sentence)
+    "OpenAI, no such model": (404, error("The model `x` does not exist", code="model_not_found"), Permanent, "`x`"),
+    "OpenAI, wrong key": (401, error("Incorrect API key provided", code="invalid_api_key"), Permanent, "Incorrect"),
+    "OpenAI, no credit": (429, error("You exceeded your quota", type="insufficient_quota"), Permanent, "quota"),
+    "OpenAI, too fast": (429, error("Rate limit reached", code="rate_limit_exceeded"), Trouble, "429"),
+    "OpenAI, max_tokens": (
+        400,
+        error(
+            "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead.",
+            param="max_tokens",
+            code="unsupported_parameter",
+        ),
+        Unsupported,
+        "max_tokens",
+    ),
+    "OpenAI, temperature": (
+        400,
+        error(
+            "Unsupported value: 'temperature' does not support 0.0 with this model. Only the default (1) is supported.",
+            param="temperature",
+            code="unsupported_value",
+        ),
+        Unsupported,
+        "temperature",
+    ),
+    "Azure, filtered prompt": (
+        400,
+        error("The response was filtered due to Azure's content policy", code="content_filter"),
+        ChatReply,
+        "filtered",
+    ),
+    "Azure, no deployment": (404, error("Resource not found", code="404"), Permanent, "Resource not found"),
+    "DeepSeek, no credit": (402, error("Insufficient Balance", code="invalid_request_error"), Permanent, "Balance"),
+    "vLLM, too long": (
+        400,
+        {"object": "error", "message": "This model's maximum context length is 4096 tokens.", "code": 400},
+        ChatReply,
+        "maximum context length",
+    ),
+    "vLLM, no such model": (404, {"object": "error", "message": "The model `x` does not exist."}, Permanent, "`x`"),
+    "vLLM, strict fields": (
+        422,
+        {"detail": [{"loc": ["body", "max_completion_tokens"], "msg": "Extra inputs are not permitted"}]},
+        ChatReply,
+        "not permitted",
+    ),
+    "Mistral, strict fields": (
+        422,
+        {"detail": [{"loc": ["body", "temperature"], "msg": "Extra inputs are not permitted"}]},
+        Unsupported,
+        "temperature",
+    ),
+    "Ollama, no such model": (404, {"error": "model 'x' not found"}, Permanent, "model 'x' not found"),
+    "llama.cpp, loading": (503, error("Loading model", type="unavailable_error"), Trouble, "503: Loading model"),
+    "LiteLLM, budget": (400, error("Budget has been exceeded!", type="budget_exceeded"), Permanent, "Budget"),
+    "LiteLLM, parameters": (
+        400,
+        error("litellm.UnsupportedParamsError: openai does not support parameters: {'temperature': 0.0}"),
+        Unsupported,
+        "temperature",
+    ),
+    "LiteLLM, overloaded": (500, error("litellm.InternalServerError: Overloaded"), Trouble, "Overloaded"),
+    "Gemini, wrong key": (400, [error("API key not valid.", code=400)], ChatReply, "API key not valid"),
+    "DashScope, stream only": (400, error("This model only support stream mode"), ChatReply, "only support stream"),
+    "nginx, bad gateway": (502, "<html><h1>502 Bad Gateway</h1></html>", Trouble, "it answered 502: 502 Bad Gateway"),
+    "no body": (503, None, Trouble, "it answered 503"),
+    "nginx, no such path": (404, "<html><h1>404 Not Found</h1></html>", Permanent, "Not Found"),
+    "a web server": (405, "Method Not Allowed", Permanent, "405"),
+}
+BODIES = {  # with status 200
+    "OpenRouter, busy": (error("Provider returned error", code=429), Trouble, "429"),
+    "OpenRouter, no key": (error("No auth credentials found", code=401), Permanent, "No auth"),
+    "OpenRouter, mid-reply": (chat("A", "error"), Trouble, "not complete: error"),
+    "a gateway": ({"code": 1001, "msg": "invalid token"}, Trouble, "invalid token"),
+    "an error text": ({"error": "model is loading"}, Trouble, "model is loading"),
+    "DeepSeek, out of resources": (chat("A", "insufficient_system_resource"), Trouble, "not complete"),
+    "a filter": (chat("A", "content_filter"), Trouble, "content filter"),
+    "Gemini, a filter": (chat("A", "SAFETY"), Trouble, "content filter"),
+    "OpenAI, cut": (chat("Gra", "length"), Trouble, CUT),
+    "Gemini, cut": (chat("Gra", "MAX_TOKENS"), Trouble, CUT),
+    "vLLM, aborted": (chat("Gra", "abort"), Trouble, "not complete: abort"),
+    "vLLM, thoughts alone": (chat(None, reasoning_content="The grade is A."), Trouble, "no text"),
+    "DeepSeek, thoughts alone": (chat("", reasoning_content="A"), Trouble, "no text"),
+    "OpenAI, refusal": (chat(None, refusal="I cannot grade this."), Trouble, "I cannot grade this"),
+    "a tool": (chat(None, "tool_calls", tool_calls=[{"id": "1"}]), Trouble, "no text"),
+    "parts without text": (chat([{"type": "image_url", "image_url": "x"}]), Trouble, "no text"),
+}
+TEXTS = {  # with status 200: the text of the reply is A
+    "parts": chat([{"type": "text", "text": "A"}]),
+    "thoughts in a part": chat([{"type": "thinking", "thinking": "B"}, {"type": "text", "text": "A"}]),
+    "thoughts in a field": chat("A", reasoning_content="B"),
+    "thoughts in the text": chat("<think>B</think>A"),
+    "Anthropic, end of turn": chat("A", "end_turn"),
+    "Gemini, end": chat("A", "STOP"),
+    "TGI, end": chat("A", "eos_token"),
+    "no reason": chat("A", None),
+}
+
+
+@pytest.mark.parametrize("name", STATUSES)
+def test_what_a_status_means(name):
+    status, body, kind, words = STATUSES[name]
+    outcome = read_status(status, {}, body)
+    said = outcome.why if isinstance(outcome, Permanent) else outcome.reason
+    assert isinstance(outcome, kind) and words in said and getattr(outcome, "text", None) is None
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_what_a_body_means_that_holds_no_reply(name):
+    body, kind, words = BODIES[name]
+    outcome, _ = read_body(json.dumps(body).encode())
+    said = outcome.why if isinstance(outcome, Permanent) else outcome.reason
+    assert isinstance(outcome, kind) and words in said
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_bodies_that_hold_a_reply(name):
+    assert read_body(b"\n\n" + json.dumps(TEXTS[name]).encode())[0] == ChatReply("A")  # DeepSeek keeps alive by \n
+
+
+@pytest.mark.parametrize(
+    "body, words",
+    [
+        (b"<!DOCTYPE html><title>Sign in</title>", "web page"),
+        (b'data: {"choices": [{"delta": {"content": "A"}}]}\n\ndata: [DONE]\n', "event stream"),
+        (b": keep-alive\n\ndata: {}", "event stream"),
+        (b"Service Unavailable", "Service Unavailable"),
+        (b"", "empty"),
+        (b'"A"', "no JSON object"),
+    ],
+)
+def test_bodies_that_are_no_json_object(body, words):
+    outcome, _ = read_body(body)
+    assert isinstance(outcome, Trouble) and words in outcome.reason
+
+
+def test_a_reasoning_model_is_asked_in_its_own_parameters_after_two_refusals():
+    async def strict(server, request, writer):
+        for name, change in (("max_tokens", "Use 'max_completion_tokens'"), ("temperature", "Only 1")):
+            if name in request.body:
+                said = f"Unsupported parameter: '{name}' is not supported with this model. {change}"
+                return await fails(400, "unsupported_parameter", said)(server, request, writer)
+        return await says("A")(server, request, writer)
+
+    with ApiServer(default=strict) as server:
+        client = client_of(server)
+        assert ask(client, "one", "two") == [ChatReply("A")] * 2
+        assert {"max_completion_tokens", "model", "messages"} == set(server.requests[-1].body)
+
+
+@pytest.mark.parametrize("path", ["", "/", "/chat/completions", "/chat/completions/"])
+def test_a_base_url_may_hold_the_path_of_the_requests(path):
+    with ApiServer() as server:
+        options = dict.fromkeys(("judge_prices", "api_plain_http"))
+        options |= {"judge_base_url": server.url + path, "judge_api_key_env": KEY_NAME, "judge_model": "m"}
+        assert ask(ApiClient(read_endpoint("judge", options)), "question") == [ChatReply("A")]
+        assert server.requests[0].path == "/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    "behaviour, words",
+    [
+        (sends(b"<html>Sign in</html>", kind="text/html"), "web page"),
+        (sends(b"data: {}\n\n", kind="text/event-stream"), "event stream"),
+        (sends(b"<html>Forbidden</html>", 403, "text/html"), "403"),
+        (fails(400, message="This model only support stream mode"), "stream mode"),
+        (sends(b'{"error": "model \'x\' not found"}', 404), "not found"),
+    ],
+)
+def test_before_the_first_step_each_is_a_sentence_with_what_to_do(behaviour, words):
+    with ApiServer(default=behaviour) as server, pytest.raises(UserError) as caught:
+        check(client_of(server))
+    assert words in caught.value.why and caught.value.fix and caught.value.exit_code == 3
+
+
+def test_azures_url_of_a_deployment_is_refused_with_the_url_that_works():
+    url = "https://x.openai.azure.com/openai/deployments/y?api-version=2024-10-21"
+    with pytest.raises(UserError, match="judge_base_url") as caught:
+        Endpoint("judge", url, KEY_NAME, "y")
+    assert "https://x.openai.azure.com/openai/v1" in caught.value.fix
