@@ -214,6 +214,8 @@ def main(argv: list[str]) -> None:
     SamplingParams(1, arguments.temperature)  # refuses a temperature that does not exist
     if arguments.n < 1:
         raise UserError(f"--n is {arguments.n}", "it is the number of answers per question", "give 1 or more")
+    if arguments.max_samples < 0:
+        raise UserError(f"--max-samples is {arguments.max_samples}", "it counts questions", "give 1 or more, or 0: all")
     if arguments.n > 1 and arguments.temperature == 0:
         raise UserError(
             f"--n {arguments.n} at temperature 0",

@@ -14,6 +14,7 @@ from grpo.data.rows import Row
 from grpo.errors import PREFLIGHT, UserError
 from grpo.schema import Prompt
 from grpo.time_limit import memory_limit, time_limit
+from knowledge.sanitise import encodable
 
 TEMPLATE_SECONDS = 5.0  # of computing, for one prompt
 TEMPLATE_BYTES, COPIES_BYTES = 10**9, 64  # of memory, for one prompt, and for each character of its messages
@@ -46,7 +47,7 @@ def load_tokenizer(folder: Path, chat_template: str | None = None, template_opti
         raise UserError(
             f"cannot read the tokenizer in {folder}",
             f"{type(error).__name__}: {first_line}",
-            "set tokenizer_name_or_path to a folder with tokenizer.json",
+            "set tokenizer_name_or_path to a folder with tokenizer.json, or copy the tokenizer's files there",
             PREFLIGHT,
         ) from None
     if chat_template:
@@ -201,6 +202,7 @@ class ChatEncoder:
         The text is encoded in one piece, as in the model's training. Only messages that spell a special token are
         encoded apart from the template around them.
         """
+        messages = [{**message, "content": encodable(message["content"])} for message in messages]
         text = render(self.tokenizer, messages)
         markers = {}  # index of such a message -> what stands for it in the template
         for index, message in enumerate(messages):

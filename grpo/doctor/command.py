@@ -92,6 +92,12 @@ def read_config(path: str, overrides: Sequence[str]) -> tuple[AnyConfig, list[Fi
     return config, [Finding("config", True, "; ".join([f"{path} is complete ({stage})", *notices]))]
 
 
+def _gigabytes(text: str) -> float:
+    if not 0 < float(text) < 1e6:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return float(text)
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m grpo.doctor",
@@ -101,7 +107,7 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print all findings as JSON")
-    parser.add_argument("--memory-gb", type=float, metavar="N", help="count memory for a GPU of N GB")
+    parser.add_argument("--memory-gb", type=_gigabytes, metavar="N", help="count memory for a GPU of N GB")
     parser.add_argument(
         "--missing-titles", type=Path, metavar="FILE", help="write the titles that are not in the knowledge base"
     )

@@ -169,6 +169,9 @@ class _Reader:
             return self.environment(opener, inner)
         if opener == r"\{":
             return self.braces(inner) if closer == r"\}" else None
+        if opener == "{":
+            value = self.answer(inner)
+            return None if isinstance(value, Text) else value
         parts, _ = split(inner, (";",))
         if len(parts) == 1:
             parts, _ = split(inner, (",",))

@@ -356,15 +356,15 @@ def test_what_a_function_raises_is_told_with_file_and_line(function, why):
 @at_any_pace
 def test_past_its_deadline_a_group_is_unscorable_and_the_next_one_is_not(kind, pace):
     """Also where more calls hang than there are slots."""
-    free = threading.Event()
+    free, ends = threading.Event(), time.monotonic() + 2 * pace
 
     def plain(completions, hang, **columns):
         if hang[0]:
-            free.wait(60)
+            free.wait(2 * pace)
         return [1.0] * len(completions)
 
     async def waits(completions, hang, **columns):
-        while hang[0] and not free.is_set():
+        while hang[0] and not free.is_set() and time.monotonic() < ends:
             try:
                 await asyncio.sleep(0.01)
             except asyncio.CancelledError:

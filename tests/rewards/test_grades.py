@@ -8,6 +8,7 @@ from rewards.knowrl.grades import parse_grade
 
 REPLIES = {
     "correct": [
+        *("A: both say USB.", "A: both name the BBC."),
         *("I grade this answer as A.", "I would grade this as: A", "This answer should be graded A.", "So: A"),
         *("The candidate's answer should receive a grade of A.", "This answer deserves an A.", "Therefore, A."),
         *("Conclusion: A", "Ans: A", "<score>A</score>", "Both name Paris. So, A.", "Both name Paris.\nConclusion: A"),
