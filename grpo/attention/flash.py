@@ -141,7 +141,7 @@ class _SharedPrompts(torch.autograd.Function):
 
 @contextmanager
 def _repeatable() -> Iterator[None]:
-    """Demand deterministic algorithms where a warning was asked for: FlashAttention's backward pass heeds the demand."""
+    """Demand deterministic algorithms where a warning was asked for: FlashAttention's backward pass needs that."""
     if not torch.is_deterministic_algorithms_warn_only_enabled():
         yield
         return
