@@ -63,7 +63,7 @@ def tokenizer(request, tmp_path_factory):
 
 
 def text_of(tokenizer):
-    """What Policy.text_of does."""
+    """What Policy.decode does."""
     return lambda ids: tokenizer.decode(ids, skip_special_tokens=True)
 
 
