@@ -115,22 +115,22 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[st
         before = evaluation.before(trainer.step)
         run.start_log(trainer.total_steps, trainer.step)
         if not trainer.step:
-            run.report(0, evaluation.metrics(before))
+            run.report_evaluation(0, evaluation.metrics(before))
         trainer.health.resume(run.path)
         best = Best(config.keep_best, run, evaluation.metrics(before), trainer.step)
         while trainer.step < trainer.total_steps:
             guard.step()
             metrics, groups = trainer.measure()
-            run.report(trainer.step, metrics, groups)
+            run.report_step(trainer.step, metrics, groups)
             if config.eval_steps and trainer.step % config.eval_steps == 0 and trainer.step < trainer.total_steps:
                 measured = evaluation.metrics(evaluation.measure(trainer.step))
-                run.report(trainer.step, measured)
+                run.report_evaluation(trainer.step, measured)
                 best.offer(trainer.step, measured, trainer.policy)
             guard.after_step(metrics)
         trainer.save()
         run.save_final(trainer.policy)
         after = evaluation.measure(trainer.step)
-        run.report(trainer.step, evaluation.metrics(after))
+        run.report_evaluation(trainer.step, evaluation.metrics(after))
         best.offer(trainer.step, evaluation.metrics(after), trainer.policy)
         if run.ranks.is_main:
             run.log.close()

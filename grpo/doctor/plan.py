@@ -50,7 +50,7 @@ def generation(case: Case) -> str:
 
 def cost(case: Case) -> str:
     """Estimate calls, price and time of the services that are asked over a network, from one question to each."""
-    for name in services_of(case.rewards):
+    for name in services_of(case.reward_names):
         need(case.checkups.get(name), f"the {name}")
     asked = {name: checkup for name, checkup in case.checkups.items() if checkup.seconds}
     if not asked:
@@ -72,7 +72,7 @@ def cost(case: Case) -> str:
         millions = f"{prompt_tokens * calls / 1e6:,.1f}M + {reply_tokens * calls / 1e6:,.1f}M"
         time = f"{seconds:,.0f} s a step, {number * seconds / 3600:,.1f} h in all"
         found.append(f"{name}: {calls:,} calls at most, {millions} tokens, {money}, {time}")
-    if "decomposer" in asked and "factuality" not in case.rewards:
+    if "decomposer" in asked and "factuality" not in case.reward_names:
         found.append("only wrong answers need the decomposer")
     return "\n".join([*found, f"an item is given up after api_deadline_s = {config.api_deadline_s:g} s"])
 

@@ -65,10 +65,10 @@ class Policy:
 
 
 def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_weights: bool = True) -> Policy:
-    """Load the policy at step 0: with a new adapter; with lora_r 0, all weights are trained, or none if `train_weights`
-    is False.
+    """Load the policy at step 0, with a new adapter.
 
-    A model path that holds an adapter stands for the adapter on its base.
+    With lora_r 0 it has none: all weights are trained, or no weight if `train_weights` is False. A model path that
+    holds an adapter stands for the adapter on its base.
     """
     parts = find_parts(config)
     tokenizer = load_encoder(config).tokenizer  # before the weights, which take minutes

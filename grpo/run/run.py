@@ -218,15 +218,16 @@ class Run:
         write_atomically(self.path / "config.resolved.yaml", to_yaml(self.config))
         self.log = Log(self.config, total_steps, first_step, self.dir.state["id"])
 
-    def report(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
-        """Log the metrics and completions of a step, or the metrics of an evaluation, which have no step_time."""
-        if self.log is None or not metrics:
-            return
-        if "step_time" in metrics:
+    def report_step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
+        """Log the metrics and completions of a step."""
+        if self.log is not None:
             self.dir.keep_lock()
             self.dir.update(step=step)
             self.log.write_step(step, metrics, groups)
-        else:
+
+    def report_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log the metrics of an evaluation, if there are any."""
+        if self.log is not None and metrics:
             self.log.write_evaluation(step, metrics)
 
     def save_final(self, policy: Policy, origin: Mapping[str, Any] | None = None) -> None:
