@@ -315,15 +315,16 @@ class Run:
         return counters
 
     def set_others_aside(self, step: int) -> None:
-        """Rename the checkpoints that a run leaves behind which goes on from an older one, or from one elsewhere.
+        """Rename the models that a run leaves behind which goes on from an older checkpoint, or from one elsewhere.
 
-        Otherwise resume_from_checkpoint=true would take them for its own. step: of the checkpoint it goes on from.
+        Otherwise resume_from_checkpoint=true would take checkpoints for its own, and commands would take final/ for its
+        result. step: of the checkpoint it goes on from.
         """
         if not self.ranks.is_main or not isinstance(self.config.resume_from_checkpoint, str):
             return
         is_own = self.saved_step is not None
-        for folder in checkpoint.checkpoints(self.path):
-            if not is_own or checkpoint.step_of(folder) > step:
+        for folder, made_after in checkpoint.models(self.path).items():
+            if not is_own or made_after > step:
                 aside = checkpoint.set_aside(folder)
                 self.say(f"note: {folder.name} is not of the run that goes on here; renamed to {aside.name}")
 

@@ -135,7 +135,8 @@ class RunDir:
                 CONFIG,
             )
         for path in found if overwrite else ():
-            is_own_folder = path.name in OWN_FOLDERS or path.name.startswith("checkpoint-")
+            name, _, _ = path.name.partition(".aside-")
+            is_own_folder = name in OWN_FOLDERS or name.startswith("checkpoint-")
             is_own_file = path.name in OWN_FILES or path.name.startswith("run_state.")
             if is_own_folder and path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)

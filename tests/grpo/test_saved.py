@@ -54,6 +54,13 @@ def test_parts_of_a_run_stand_for_themselves_and_know_their_config(tmp_path):
         assert found.name == str(run / part) and found.config_path.resolve() == config / "config.resolved.yaml"
 
 
+def test_a_run_keeps_its_own_prompt_even_if_another_reward_would_bring_one(tmp_path):
+    run = run_of(tmp_path / "run", STAGE_2[:3])
+    (run / "final").mkdir()
+    saved = find_saved(str(run))
+    assert read_config(saved, ["reward_funcs=truthrl"]).system_prompt is None
+
+
 @pytest.mark.parametrize("name", ["Qwen/Qwen2.5-7B", "/no/such/folder", "final", "plain"])
 def test_every_other_name_stands_for_itself(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
