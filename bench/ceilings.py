@@ -15,6 +15,7 @@ from bench.workload import Work
 from grpo.device.capture import CudaCapture
 from grpo.device.products import linear, prepack
 from grpo.model.decoder import ModelConfig
+from grpo.run.memory import kv_bytes_per_token
 
 Product = tuple[int, int, int]  # rows, inputs, outputs
 COPY_BYTES = {"cpu": 1 << 28, "cuda": 1 << 32}  # far more than any cache
@@ -87,6 +88,39 @@ def training_seconds(
     """Return the time of the products of some forward passes and one backward pass over the packed tokens."""
     forward = products(config, packed, scored)
     return products_seconds([*forward * num_forward, *backward(forward)], dtype, device, 3)
+
+
+def decode_roofline_seconds(
+    config: ModelConfig, rows: int, kv_tokens: int, dtype: torch.dtype, peak: dict[str, float]
+) -> float:
+    """Return the least time of one decode step: what memory or arithmetic allows, whichever takes longer.
+
+    kv_tokens: behind all rows together. peak: what `peaks` measured.
+    """
+    shapes = products(config, rows, rows)
+    weight_bytes = sum(inputs * outputs for _, inputs, outputs in shapes) * dtype.itemsize
+    kv_bytes = kv_tokens * kv_bytes_per_token(config, dtype)
+    memory_seconds = (weight_bytes + kv_bytes) / peak["copy_gb_per_s"] / 1e9
+    return max(memory_seconds, _arithmetic_seconds(shapes, dtype, peak))
+
+
+def step_roofline_seconds(
+    config: ModelConfig, work: Work, packed: int, dtype: torch.dtype, peak: dict[str, float]
+) -> float:
+    """Return the least time of a whole step: every decode step with the rows that are not done, two forward passes
+    (policy and reference) over the packed tokens, and one backward pass."""
+    total = 0.0
+    for step in range(max(work.lengths)):
+        pairs = zip(work.repeated, work.lengths, strict=True)
+        behind = [len(prompt) + step for prompt, length in pairs if length > step]
+        total += decode_roofline_seconds(config, len(behind), sum(behind), dtype, peak)
+    forward = products(config, packed, sum(work.lengths))
+    return total + _arithmetic_seconds([*forward, *forward, *backward(forward)], dtype, peak)
+
+
+def _arithmetic_seconds(shapes: Sequence[Product], dtype: torch.dtype, peak: dict[str, float]) -> float:
+    tflops = peak["bfloat16_tflops" if dtype == torch.bfloat16 else "float32_tflops"]
+    return flops(shapes) / tflops / 1e12
 
 
 def peaks(options) -> dict[str, float]:

@@ -20,7 +20,6 @@ from grpo.device.capture import CudaCapture
 from grpo.device.draw import SamplingParams
 from grpo.device.ops import describe
 from grpo.model.decoder import Decoder
-from grpo.run import memory
 from grpo.sampling.cache import KVCache
 from grpo.sampling.cuda_graph import DecodeGraphs
 from grpo.sampling.decode_step import Slots
@@ -63,18 +62,6 @@ class Steps:
             self.graphs.run(self.rows, STEPS, self.sampling, head_VD)
 
 
-def floor_seconds(model: Decoder, rows: int, context: int, peak: dict[str, float]) -> float:
-    """Return the least time that memory and arithmetic allow for one step."""
-    dtype = model.build.dtype
-    shapes = ceilings.products(model.config, rows, rows)
-    weight_bytes = sum(inputs * outputs for _, inputs, outputs in shapes) * dtype.itemsize
-    kv_bytes = rows * context * memory.kv_bytes_per_token(model.config, dtype)
-    tflops = peak["bfloat16_tflops" if dtype == torch.bfloat16 else "float32_tflops"]
-    memory_seconds = (weight_bytes + kv_bytes) / peak["copy_gb_per_s"] / 1e9
-    arithmetic_seconds = ceilings.flops(shapes) / tflops / 1e12
-    return max(memory_seconds, arithmetic_seconds)
-
-
 def measure(name: str, model: Decoder, rows: int, options, peak: dict[str, float], profiled: bool = False) -> dict:
     """Time the steps of one model at one number of rows."""
     config, build = model.config, model.build
@@ -96,7 +83,8 @@ def measure(name: str, model: Decoder, rows: int, options, peak: dict[str, float
         case["name"] += f", top_p {options.top_p:g}"
     seconds = timing.our_seconds(case)
     case["tokens_per_s"] = rows / seconds
-    case["ceiling_share"] = floor_seconds(model, rows, options.context, peak) / seconds
+    floor = ceilings.decode_roofline_seconds(config, rows, rows * options.context, build.dtype, peak)
+    case["ceiling_share"] = floor / seconds
     timing.show(case)
     print(f"  attention: {choice}", flush=True)
     if profiled:

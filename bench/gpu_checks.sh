@@ -12,7 +12,7 @@ set -u
 cd "$(dirname "$0")/.."
 RESULTS=${1:-bench/results}
 DEVICE=${DEVICE:-cuda}
-PARTS=${PARTS:-tests decode decode7b top_p math knowrl logprob sampler train}
+PARTS=${PARTS:-tests decode decode7b top_p math knowrl logprob sampler train varied}
 LIMIT=${LIMIT:-530}              # seconds for all parts together; no part may run longer than what is left
 SMALL=${SMOKE:+tiny}
 PYTHON=${PYTHON:-python3}
@@ -76,6 +76,7 @@ bench knowrl   200 whole_steps --shapes knowrl --repeats 1 --delays 0 5 15 --pro
 bench logprob   50 logprob --peer torch --width 3584 --vocabularies 152064 --dtype bfloat16 --repeats 3 --growth 4096 16384
 bench sampler   80 sampler --models ${SMALL:-1.5b} --batches 96 --tokens 128 --repeats 2 --peer $hf
 bench train     70 train_step --models ${SMALL:-1.5b} --prompts 2 --tokens 256 --repeats 3 --peer $peft
+bench varied    40 whole_steps --shapes math --repeats 1 --delays 0 --mean-length 200
 
 echo; echo "=== how the parts ended ($SECONDS s in all)"
 printf '%s\n' "${SUMMARY[@]}"

@@ -15,9 +15,11 @@ from pathlib import Path
 
 import torch
 
+from grpo.attention.select import packed_attention
 from grpo.model.decoder import Decoder, ModelConfig, RMSNorm
-from grpo.model.lora import Build, LoraSpec
+from grpo.model.lora import REFERENCE, Build, LoraSpec
 from grpo.model.weights import load_decoder
+from grpo.schema import Layout
 
 END, PAD, TURN, TURN_END = "<|end|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 TEMPLATE = (
@@ -129,6 +131,22 @@ def set_end_token(model, end_id: int, mean_length: float | None) -> None:
         log_mass = model.lm_head(hidden_TD).float().logsumexp(-1).mean()
         end_D[:] = 0.0
         end_D[0] = (log_mass - math.log(mean_length)) / hidden_TD[:, 0].float().mean()
+
+
+@torch.no_grad()
+def end_after(model: Decoder, end_id: int, mean_length: float) -> None:
+    """Make the end token end a completion of our decoder after about `mean_length` tokens, as `set_end_token` does."""
+    model.embedding.source[:, 0] = CONSTANT
+    for block in model.blocks:
+        block.attention.o.base("o_proj")[0][0] = 0.0
+        block.mlp.down.base("down_proj")[0][0] = 0.0
+    head_VD = (model.untied_head or model.embedding).source
+    head_VD[end_id] = 0.0
+    ids_T = torch.arange(4, 132, device=head_VD.device)
+    layout = Layout.of((len(ids_T), ()))
+    hidden_TD = model(ids_T, torch.arange(len(ids_T), device=ids_T.device), packed_attention(model, layout), REFERENCE)
+    log_mass = (hidden_TD @ head_VD.T).float().logsumexp(-1).mean()
+    head_VD[end_id, 0] = (log_mass - math.log(mean_length)) / hidden_TD[:, 0].float().mean()
 
 
 def write_tokenizer(vocab_size: int, folder: Path):

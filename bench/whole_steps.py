@@ -1,21 +1,24 @@
-"""python -m bench.whole_steps [--shapes knowrl math] [--delays 0 5 15] [--profile]
+"""python -m bench.whole_steps [--shapes knowrl math] [--delays 0 5 15] [--mean-length N] [--profile]
 
 How long does a complete GRPO step take at the shapes of KnowRL and of mathematics, and how much of a judge's latency
 remains?
   knowrl   7B, LoRA r=256, 8 prompts x 12 completions x 1024 tokens, beta 0.001, prompts of about 220 tokens
   math     1.5B, LoRA r=16, 16 prompts x 2 completions x 512 tokens, beta 0.05
-Weights are random and made on the device, so completions run to their limit. The judge answers each completion after a
+Weights are random and made on the device, so completions run to their limit, unless --mean-length makes an end token
+come after about so many tokens. The judge answers each completion after a
 time drawn up to --delays seconds; calls start as completions end. The first step is warm-up (compilation, graphs).
 
 Checked in the same run: log-probs of sampler and trainer; peak memory, compared with what memory.py predicts; and that
 every completion got its score. The ceiling is the matrix products of all decode steps, of reference and policy forward,
-and of the backward pass. `projected_hours` is for 150 steps. --profile prints the operations of a training pass that
+and of the backward pass. The roofline's share is of the least time that memory bandwidth and arithmetic allow, with the
+reads of keys and values. `projected_hours` is for 150 steps. --profile prints the operations of a training pass that
 take longest. The last line of stdout is JSON.
 """
 
 import json
 import random
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -48,10 +51,13 @@ def write_config(name: str, folder: Path) -> Path:
     return folder
 
 
-def made_on_device(path: Path, build) -> Decoder:
+def made_on_device(path: Path, build, mean_length: float | None) -> Decoder:
     """Take the place of weights.load_decoder."""
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    return models.fill(Decoder(ModelConfig.from_hf(config), build))
+    model = models.fill(Decoder(ModelConfig.from_hf(config), build))
+    if mean_length:
+        models.end_after(model, config["eos_token_id"], mean_length)
+    return model
 
 
 def floor_seconds(trainer: GrpoTrainer, groups: list[Group], dtype: torch.dtype, device: str) -> float:
@@ -74,7 +80,7 @@ def predicted_peak(trainer: GrpoTrainer, resident: int, tokens: int) -> float:
     return resident + per_token * min(tokens, budget.tokens) + logits_bytes
 
 
-def measure(name: str, options) -> tuple[list[dict], dict]:
+def measure(name: str, options, peak: dict[str, float]) -> tuple[list[dict], dict]:
     """Return the cases of one shape, one for each delay, and its checks."""
     shape = dict(SHAPES[name])
     if options.smoke:
@@ -90,7 +96,7 @@ def measure(name: str, options) -> tuple[list[dict], dict]:
     rng = random.Random(0)
     cases = []
     original = policy.load_decoder
-    policy.load_decoder = made_on_device
+    policy.load_decoder = partial(made_on_device, mean_length=options.mean_length)
     try:
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
@@ -103,7 +109,7 @@ def measure(name: str, options) -> tuple[list[dict], dict]:
                         delays = [rng.uniform(delay / 5, delay) for _ in range(num_completions)]
                         seen.append(judged.step(trainer, delays))
                     cases.append(make_case(name, shape, trainer, delay, seen))
-                return cases, watch_one_step(name, trainer, options, seen, cases)
+                return cases, watch_one_step(name, trainer, options, seen, cases, peak)
     finally:
         policy.load_decoder = original
 
@@ -133,7 +139,9 @@ def make_case(name: str, shape: dict, trainer: GrpoTrainer, delay: float, seen: 
     return case
 
 
-def watch_one_step(name: str, trainer: GrpoTrainer, options, seen: list[dict], cases: list[dict]) -> dict:
+def watch_one_step(
+    name: str, trainer: GrpoTrainer, options, seen: list[dict], cases: list[dict], peak: dict[str, float]
+) -> dict:
     """Run one more step for the checks; add the share of the ceiling, and the profile if wanted, to the cases."""
     on_gpu = options.device == "cuda"
     resident = 0
@@ -146,13 +154,19 @@ def watch_one_step(name: str, trainer: GrpoTrainer, options, seen: list[dict], c
         f"{name}: sampler/logp_diff_mean": metrics["sampler/logp_diff_mean"],
         f"{name}: judged all": all(step["wrong"] == 0 for step in seen),
     }
-    floor = floor_seconds(trainer, groups, getattr(torch, options.dtype), options.device)
+    dtype = getattr(torch, options.dtype)
+    floor = floor_seconds(trainer, groups, dtype, options.device)
+    work, packed = work_of(groups), packed_tokens(groups)
+    roofline = ceilings.step_roofline_seconds(trainer.model.config, work, packed, dtype, peak)
     for case in cases:
         case["ceiling_share"] = floor / timing.our_seconds(case)
+        case["roofline_share"] = roofline / timing.our_seconds(case)
+        shares = f"{case['ceiling_share']:.0%} of the products, {case['roofline_share']:.0%} of the roofline"
+        print(f"  {case['name']}: {shares}", flush=True)
     if on_gpu:
-        peak = torch.cuda.max_memory_allocated()
-        checks[f"{name}: peak memory / predicted"] = peak / predicted_peak(trainer, resident, packed_tokens(groups))
-        checks[f"{name}: peak GB"] = peak / 1e9
+        most = torch.cuda.max_memory_allocated()
+        checks[f"{name}: peak memory / predicted"] = most / predicted_peak(trainer, resident, packed_tokens(groups))
+        checks[f"{name}: peak GB"] = most / 1e9
         print(f"  attention: decode {trainer.rollout.sampler.decode_kernel}", flush=True)
     if options.profile:
         cases[-1]["kernels"] = profile_training(trainer, groups, options.device)
@@ -180,16 +194,18 @@ def main(argv: list[str] | None = None) -> dict:
     arguments.add_argument(
         "--delays", type=float, nargs="+", default=delays, help="seconds of the judge's slowest call"
     )
+    arguments.add_argument("--mean-length", type=float, help="tokens after which a completion ends, about")
     arguments.add_argument("--profile", action="store_true", help="print the operations that take longest")
     options = timing.parse(arguments, argv)
     if options.smoke:
         options.delays = [0, 0.05]
     peak, cases, checks = ceilings.peaks(options), [], {}
     for name in options.shapes:
-        found, found_checks = measure(name, options)
+        found, found_checks = measure(name, options, peak)
         cases += found
         checks |= found_checks
-    return timing.finish("whole_steps", options, cases, checks, ceilings=peak, part=" ".join(options.shapes))
+    part = " ".join(options.shapes) + (f", mean {options.mean_length:g}" if options.mean_length else "")
+    return timing.finish("whole_steps", options, cases, checks, ceilings=peak, part=part)
 
 
 if __name__ == "__main__":

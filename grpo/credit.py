@@ -1,8 +1,8 @@
-"""Credit to the sentence (FSPO, 2505.24630): a verdict knows its fact, a fact its sentences, a sentence its tokens.
+"""Find the true and the false sentences of a completion, and their tokens: for `credit: sentence` (FSPO, 2505.24630).
 
-The knowledge base tells true and false steps of the reasoning apart. With `credit: sentence` each token of such a step
-gets an advantage of the sign that the step deserves (Eq. 19): a false step in a right answer becomes less likely, and a
-true step in a wrong answer more likely. All other tokens keep the advantage of their completion.
+A false step in a right answer should become less likely, and a true step in a wrong answer more likely. So the tokens
+of such a sentence get an advantage of their own (Eq. 19, `Completion.token_advantages`); all others keep that of their
+completion. The factuality reward knows which sentences state which fact, and what the knowledge base says about it.
 """
 
 from bisect import bisect_left
@@ -19,11 +19,11 @@ Decode = Callable[[Sequence[int]], str]
 def judged_sentences(completion: Completion, decode: Decode) -> list[Sentence]:
     """Return the sentences of a completion that are true or false, in order.
 
-    A sentence is false if the knowledge base refutes a fact of it, else true if the base supports one. A fact of which
-    the base knows nothing, or of which nobody can say where it is stated, decides nothing.
+    A sentence is false if the knowledge base refutes a fact of it, else true if the base supports one. A fact that the
+    base does not know, or that is stated in no known place, decides nothing.
 
-    decode: returns the text of tokens, as `Completion.text` has it. If that text is another one, there are no
-    sentences.
+    decode: turns tokens into text. If it does not give back `Completion.text`, tokens have no place in that text, and
+    no sentence is returned.
     """
     verdicts: dict[tuple[int, int], set[str]] = {}
     for fact in _facts(completion):
@@ -41,7 +41,7 @@ def judged_sentences(completion: Completion, decode: Decode) -> list[Sentence]:
 
 
 def _facts(completion: Completion) -> list[dict]:
-    """Return the facts of a completion with their verdicts, by a reward that checks those of every answer."""
+    """Return the facts of a completion as `Score.facts`, of the first reward that checks those of every answer."""
     scores = [completion.scores[name] for name in CHECK_EVERY_ANSWER if name in completion.scores]
     return scores[0].facts if scores else []
 
@@ -49,8 +49,7 @@ def _facts(completion: Completion) -> list[dict]:
 class TokenPlaces:
     """Where the tokens of a completion are in its text.
 
-    A token belongs where it begins, and white space to what follows it: " She" begins the sentence "She ...". Where it
-    begins is known from the text of the tokens before it, of which the last ones may be parts of a character.
+    A token is where it begins, and white space belongs to what follows it: " She" begins the sentence "She ...".
     """
 
     def __init__(self, completion: Completion, decode: Decode):
@@ -64,10 +63,10 @@ class TokenPlaces:
         return bisect_left(places, start, key=self._start), bisect_left(places, end, key=self._start)
 
     def _find_start(self, place: int) -> int:
-        """Return how many characters are complete before the token at this place.
+        """Return where the token at this place begins: how many characters the tokens before it complete.
 
-        A part of a character decodes to U+FFFD, and with some tokenizers so do the complete ones before it. Then the
-        text without the last tokens says more.
+        The last of these may be parts of a character. Such a part decodes to U+FFFD, with some tokenizers together with
+        complete characters before it. Then the text of fewer tokens shows more characters.
         """
         complete = 0
         for end in range(place, max(place - MAX_BYTES, -1), -1):

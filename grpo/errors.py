@@ -6,6 +6,7 @@ run/run_dir.py).
 """
 
 import errno
+import html
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TextIO
+from urllib.parse import quote, quote_plus
 
 INTERNAL, CONFIG, PREFLIGHT, SERVICE, NON_FINITE, STORAGE, BUSY, MEMORY = 1, 2, 3, 4, 5, 6, 7, 8
 SIGHUP, SIGINT, SIGTERM = 129, 130, 143  # 128 + the number of the signal
@@ -27,7 +29,7 @@ _OUT_OF_MEMORY = re.compile(  # the words of torch, CUDA, cuBLAS, cuDNN, NCCL, o
     re.IGNORECASE,
 )
 MIN_SECRET = 6  # characters; a shorter value is a placeholder, and perhaps an ordinary word
-_SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD)(S?$|S?_)")
+_SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASS|PASSWORD|PASSWD|PASSPHRASE)S?\d*($|_)")
 _named_secrets: set[str] = set()  # environment variables that the configuration names
 
 
@@ -134,14 +136,20 @@ def keep_secret(name: str) -> None:
 
 
 def redact(text: str) -> str:
-    """Replace the value of every environment variable that holds a secret by the variable's name, also in JSON."""
+    """Replace the value of every environment variable that holds a secret by the variable's name."""
     values = {}
     for name, value in os.environ.items():
         value = value.strip()
         if len(value) >= MIN_SECRET and (name in _named_secrets or is_secret_name(name)):
-            for form in (value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]):
-                values[form] = f"[{name}]"
+            values.update(dict.fromkeys(_forms(value), f"[{name}]"))
     return _replace(text, values)
+
+
+def _forms(value: str) -> tuple[str, ...]:
+    """Return a text as it is, and as JSON, Python's repr, HTML and URLs write it."""
+    quoted = (json.dumps(value), json.dumps(value, ensure_ascii=False), repr(value))
+    in_urls = (quote(value), quote(value, safe=""), quote_plus(value))
+    return value, *(text[1:-1] for text in quoted), html.escape(value), *in_urls
 
 
 def refer(text: str) -> str:

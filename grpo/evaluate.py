@@ -42,11 +42,10 @@ from grpo.run.saved import load_saved
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Completion, Group
 from rewards.format import parse
-from rewards.registry import NEED_JUDGE, expand
+from rewards.registry import NEED_BLOCK, expand
 from rewards.scorer import Scorer
 
 MANY = 0.2  # of the answers
-NEED_BLOCK = set(NEED_JUDGE) - {"simpleqa"}  # rewards that grade an <answer> block
 MAX_SEQUENCES = 256  # decoded together
 UNGRADED = Path("ungraded.jsonl")  # where answers go that could not be graded, unless --output says so
 Result = tuple[dict[str, Any], list[dict[str, Any]]]  # numbers, and a record per answer
@@ -132,7 +131,7 @@ def _notes(config: TrainConfig, measured: Summary, groups: Sequence[Group]) -> I
         yield f"{share} at max_completion_length={config.max_completion_length}; a higher one lets them end"
     texts = [completion.text for group in groups for completion in group.completions]
     share = sum(parse(text).answer is None for text in texts) / len(texts)
-    if share > MANY and NEED_BLOCK & set(expand(config.reward_funcs)):
+    if share > MANY and set(NEED_BLOCK) & set(expand(config.reward_funcs)):
         yield f"{share:.0%} of the answers have no <answer> block and count as wrong; --reward simpleqa needs none"
 
 
@@ -214,6 +213,8 @@ def main(argv: list[str]) -> None:
     SamplingParams(1, arguments.temperature)  # refuses a temperature that does not exist
     if arguments.n < 1:
         raise UserError(f"--n is {arguments.n}", "it is the number of answers per question", "give 1 or more")
+    if arguments.max_samples < 0:
+        raise UserError(f"--max-samples is {arguments.max_samples}", "it counts questions", "give 1 or more, or 0: all")
     if arguments.n > 1 and arguments.temperature == 0:
         raise UserError(
             f"--n {arguments.n} at temperature 0",

@@ -1,6 +1,6 @@
 """Write the result of a run in the formats of other tools.
 
-  python -m grpo.export CHECKPOINT OUT [--merge] [--dtype bfloat16]
+  python -m grpo.export MODEL OUT [--merge] [--dtype bfloat16]
 
 Without --merge, OUT gets a PEFT adapter and the tokenizer. With --merge, it gets a complete Hugging Face checkpoint,
 into which the adapter is merged in float32 and rounded once.
@@ -27,8 +27,7 @@ CPU = torch.device("cpu")
 
 def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
     """Write `target`. Exit 3 if `source` holds nothing to export, 6 if it is a damaged checkpoint."""
-    if target.exists() and any(target.iterdir()):
-        raise UserError(f"{target} is not empty", "", "give a new folder", CONFIG)
+    check_folder(target)
     saved = find_saved(str(source))
     source = Path(saved.name)
     if (source / checkpoint.MANIFEST_FILE).exists():
@@ -41,6 +40,10 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
         save_adapter(adapter, target)
         parts = find_parts(TrainConfig(model_name_or_path=str(source)))
         load_tokenizer(parts.tokenizer).save_pretrained(target)
+    elif not source.exists():
+        why = f"there is no such folder, seen from {Path.cwd()}"
+        fix = "name a run, a checkpoint or an adapter, or use --merge for a model of the hub"
+        raise UserError(f"{source} does not exist", why, fix, PREFLIGHT)
     else:
         raise UserError(
             f"{source} holds no adapter",
@@ -50,12 +53,29 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
         )
 
 
+def check_folder(path: Path) -> None:
+    """Refuse a folder that holds anything or cannot be made (exit 2)."""
+    try:
+        is_new = not path.exists()
+        path.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(path.iterdir())
+        if is_new:
+            path.rmdir()
+    except OSError as error:
+        raise UserError(f"cannot use the folder {path}", str(error), "give a new folder", CONFIG) from None
+    if not is_empty:
+        raise UserError(f"{path} is not empty", "", "give a new folder", CONFIG)
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m grpo.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "checkpoint", type=Path, metavar="CHECKPOINT", help="a run, its checkpoint-N/ or final/, or any adapter"
+        "model",
+        type=Path,
+        metavar="MODEL",
+        help="a run, its checkpoint-N/ or final/, any adapter, or a hub id (--merge)",
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="a new folder")
     parser.add_argument("--merge", action="store_true", help="write a complete checkpoint with the adapter merged")
@@ -67,7 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> None:
     arguments = make_parser().parse_args(argv)
-    export(arguments.checkpoint, arguments.out, arguments.merge, arguments.dtype)
+    export(arguments.model, arguments.out, arguments.merge, arguments.dtype)
     say_next(arguments.out, ["grpo.generate", arguments.out], ["grpo.evaluate", arguments.out, "--data", "FILE"])
 
 

@@ -55,18 +55,18 @@ class _TokenLogprobs(torch.autograd.Function):
             logp_C[rows], entropy_C[rows] = logp_X, entropy_X
             if wants_slope:
                 slope_CD[rows] = linear(slope_XV, head_VD.T)  # τ dℓ/dh
-        again = (hidden_CD, head_VD, targets_C, cut_C) if ctx.needs_input_grad[1] else ()
-        ctx.save_for_backward(slope_CD, *again)
+        for_head = (hidden_CD, head_VD, targets_C, cut_C) if ctx.needs_input_grad[1] else ()
+        ctx.save_for_backward(slope_CD, *for_head)
         ctx.temperature, ctx.chunk = temperature, chunk
         ctx.mark_non_differentiable(entropy_C)
         return logp_C, entropy_C
 
     @staticmethod
     def backward(ctx, grad_C, _):
-        slope_CD, *again = ctx.saved_tensors
+        slope_CD, *for_head = ctx.saved_tensors
         scale_C1 = (grad_C / ctx.temperature)[:, None]
         dhidden_CD = None if slope_CD is None else slope_CD * scale_C1.to(slope_CD.dtype)
-        dhead_VD = _head_gradient(scale_C1, *again, ctx.temperature, ctx.chunk) if again else None
+        dhead_VD = _head_gradient(scale_C1, *for_head, ctx.temperature, ctx.chunk) if for_head else None
         return dhidden_CD, dhead_VD, None, None, None, None
 
 

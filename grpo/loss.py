@@ -27,7 +27,7 @@ def policy_loss(
     low, high = 1 - config.epsilon, 1 + (config.epsilon_high or config.epsilon)
     log_ratio_C = _masked(logp_C - batch.old_logp_C, used_C)  # Eq. 4
     if config.importance_sampling_level == "sequence":
-        log_ratio_C = _row_mean(log_ratio_C, used_C, batch.completion_C)  # Eq. 9, GSPO (2507.18071)
+        log_ratio_C = _completion_mean(log_ratio_C, used_C, batch.completion_C)  # Eq. 9, GSPO (2507.18071)
     ratio_C = log_ratio_C.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()  # Eq. 4
     bounded_C = ratio_C if config.delta is None else ratio_C.clamp(max=config.delta)  # Eq. 10, two-sided (2505.07291)
     surrogate_C = torch.minimum(bounded_C * advantage_C, ratio_C.clamp(low, high) * advantage_C)  # Eq. 5
@@ -66,9 +66,9 @@ def _masked(values_C: torch.Tensor, used_C: torch.Tensor) -> torch.Tensor:
     return torch.where(used_C, values_C, torch.zeros_like(values_C))
 
 
-def _row_mean(values_C: torch.Tensor, used_C: torch.Tensor, completion_C: torch.Tensor) -> torch.Tensor:
+def _completion_mean(values_C: torch.Tensor, used_C: torch.Tensor, completion_C: torch.Tensor) -> torch.Tensor:
     """Give each token the mean over the tokens of its completion."""
-    num_rows = int(completion_C.max()) + 1
-    sums_N = values_C.new_zeros(num_rows).index_add(0, completion_C, values_C)
-    counts_N = values_C.new_zeros(num_rows).index_add(0, completion_C, used_C.to(values_C.dtype))
+    num_completions = int(completion_C.max()) + 1
+    sums_N = values_C.new_zeros(num_completions).index_add(0, completion_C, values_C)
+    counts_N = values_C.new_zeros(num_completions).index_add(0, completion_C, used_C.to(values_C.dtype))
     return (sums_N / counts_N.clamp_min(1))[completion_C]

@@ -1,6 +1,7 @@
 """AdamW over one flat float32 buffer, its learning-rate schedule, and gradient clipping.
 
-All trainable masters become views of one tensor, and so do their gradients: one fused update, one norm, one all-reduce.
+All trained parameters become views of one tensor, and so do their gradients: one fused update, one norm, one
+all-reduce.
 """
 
 import math
@@ -13,8 +14,9 @@ FIRST_SCALE, SCALE_GROWS_AFTER = 2.0**10, 50  # of the loss in float16; finite s
 
 
 class Optimizer:
-    """AdamW (1711.05101) on `parameters`, which are moved into a flat buffer. Norm weights and biases (fewer than two
-    axes) do not decay.
+    """AdamW (1711.05101) on `parameters`, which are moved into a flat buffer.
+
+    Norm weights and biases (fewer than two axes) do not decay.
 
     scales_loss: for a float16 model, whose smallest gradients would vanish and whose largest overflow. `backward`
     multiplies the loss by `scale`; a step whose gradient overflowed changes nothing and halves it, and a run of finite
@@ -39,10 +41,10 @@ class Optimizer:
             parameter.data, parameter.grad = value.view(parameter.shape), grad.view(parameter.shape)
         decayed = sum(size for parameter, size in zip(parameters, sizes, strict=True) if parameter.ndim >= 2)
         groups = []
-        for rows, decay in ((slice(0, decayed), weight_decay), (slice(decayed, None), 0.0)):
-            if self.flat[rows].numel():
-                leaf = nn.Parameter(self.flat[rows])
-                leaf.grad = self.grad[rows]
+        for part, decay in ((slice(0, decayed), weight_decay), (slice(decayed, None), 0.0)):
+            if self.flat[part].numel():
+                leaf = nn.Parameter(self.flat[part])
+                leaf.grad = self.grad[part]
                 groups.append({"params": [leaf], "weight_decay": decay})
         self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
         self.num_backward, self.num_steps = 0, 0  # passes since the last step; steps, skipped ones included
@@ -59,9 +61,10 @@ class Optimizer:
         self.num_backward = 0
 
     def step(self, learning_rate: float, max_grad_norm: float) -> float:
-        """Clips the accumulated gradient to `max_grad_norm` (0 for no clipping), applies it, clears it; returns its
-        norm before clipping. A norm that is not finite changes nothing but clears the gradient: the caller must
-        look."""
+        """Clip the accumulated gradient to `max_grad_norm` (0: no clipping), apply it, and clear it.
+
+        Returns the norm before clipping. If that is not finite, the gradient is cleared and nothing else changes.
+        """
         norm = float(torch.linalg.vector_norm(self.grad)) / self.scale
         if math.isfinite(norm):
             if max_grad_norm and norm > max_grad_norm:
@@ -111,8 +114,7 @@ class Optimizer:
 
 
 def learning_rate(step: int, peak: float, schedule: str, warmup_steps: int, total_steps: int) -> float:
-    """Return the rate of optimizer step `step` (from 0): a linear warm-up, then "constant", "linear" or "cosine" decay
-    to 0.
+    """Return the rate of optimizer step `step` (from 0): a linear warm-up, then the decay of `schedule` to 0.
 
     As in transformers: step s of w warm-up steps has rate peak · s / w, so the very first step of a warm-up has rate 0;
     "constant" has no warm-up, "constant_with_warmup" has.

@@ -14,8 +14,7 @@ from grpo.schema import Completion, Group, Layout, PackedBatch, PackedGroup, Par
 
 
 def set_loss_weights(groups: Sequence[Group], config: TrainConfig, ranks: Ranks) -> None:
-    """Give every completion of this rank's groups its `loss_weight`: what each of its tokens counts in the loss (Eq.
-    8).
+    """Set every completion's `loss_weight`: what each of its tokens counts in the loss (Eq. 8).
 
         grpo      1 / (N n_i)            mean over tokens, then over completions (DeepSeekMath, 2402.03300)
         dapo      1 / Σ n_i              mean over tokens (2503.14476)
@@ -23,25 +22,25 @@ def set_loss_weights(groups: Sequence[Group], config: TrainConfig, ranks: Ranks)
         bnpo      1 / (M Σ_m n_i)        mean over the tokens of each of the M micro-batches, as in TRL
 
     n_i counts the tokens of completion i. N and the sums run over the completions that are trained, of the complete
-    step and all ranks. A micro-batch of bnpo is `per_device_train_batch_size` consecutive completions,
-    however they are packed. Completions that are not trained get 0.
+    step and all ranks. A micro-batch of bnpo is `per_device_train_batch_size` consecutive completions, however they are
+    packed. Completions that are not trained get 0. groups: those of this rank.
     """
-    rows = [completion for group in groups for completion in group.completions]
+    completions = [completion for group in groups for completion in group.completions]
     batch_size = config.per_device_train_batch_size
-    batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-    trained = [completion for completion in rows if is_trained(completion, config.mask_truncated_completions)]
+    batches = [completions[start : start + batch_size] for start in range(0, len(completions), batch_size)]
+    trained = [completion for completion in completions if is_trained(completion, config.mask_truncated_completions)]
     counts = ranks.sum([len(trained), sum(len(c.ids) for c in trained), len(batches)])
-    num_rows, num_tokens, num_batches = (int(count) for count in counts)
-    for completion in rows:
+    num_completions, num_tokens, num_batches = (int(count) for count in counts)
+    for completion in completions:
         completion.loss_weight = 0.0
     for batch in batches:
         members = [completion for completion in batch if is_trained(completion, config.mask_truncated_completions)]
         batch_tokens = sum(len(completion.ids) for completion in members)
         for completion in members:
             denominator = {
-                "grpo": num_rows * len(completion.ids),
+                "grpo": num_completions * len(completion.ids),
                 "dapo": num_tokens,
-                "dr_grpo": num_rows * config.max_completion_length,
+                "dr_grpo": num_completions * config.max_completion_length,
                 "bnpo": num_batches * batch_tokens,
             }
             completion.loss_weight = 1 / denominator[config.loss_type]  # Eq. 8
@@ -54,8 +53,7 @@ def is_trained(completion: Completion, mask_truncated: bool) -> bool:
 
 
 def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list[list[Part]]:
-    """Split the completions that have a loss weight, in order, into micro-batches of at most `token_budget` packed
-    tokens.
+    """Split the completions that have a loss weight, in order, into micro-batches of `token_budget` packed tokens.
 
     A group that fits into one micro-batch is not split. A larger one is, and its prompt repeated. A single completion
     larger than the budget gets a micro-batch of its own.
@@ -90,8 +88,8 @@ def _packed_length(completion: Completion) -> int:
 
 def pack_batch(parts: list[Part], number: int = 0, device: torch.device | str = "cpu") -> PackedBatch:
     """Pack a micro-batch; see PackedBatch for a worked example."""
-    layout, ids, positions, source, targets, rows, weights, logps, cuts = [], [], [], [], [], [], [], [], []
-    row = 0
+    layout, ids, positions, source, targets, members, weights, logps, cuts = [], [], [], [], [], [], [], [], []
+    index = 0  # of the completion
     for part in parts:
         prompt = part.group.prompt.ids
         ids += prompt
@@ -103,11 +101,11 @@ def pack_batch(parts: list[Part], number: int = 0, device: torch.device | str = 
             positions += range(len(prompt), len(prompt) + len(inputs))
             source += [last_of_prompt, *range(start, start + len(inputs))]  # the shift by one: here and nowhere else
             targets += completion.ids
-            rows += [row] * len(completion.ids)
+            members += [index] * len(completion.ids)
             weights += [completion.loss_weight] * len(completion.ids)
             logps += completion.logps
             cuts += completion.cuts
-            row += 1
+            index += 1
         layout.append(PackedGroup(len(prompt), tuple(map(_packed_length, part.completions))))
 
     def integers(values: list[int]) -> torch.Tensor:
@@ -124,7 +122,7 @@ def pack_batch(parts: list[Part], number: int = 0, device: torch.device | str = 
         positions_T=integers(positions),
         source_C=integers(source),
         targets_C=integers(targets),
-        completion_C=integers(rows),
+        completion_C=integers(members),
         weight_C=floats(weights),
         sampler_logp_C=floats(logps),
         cut_C=floats(cuts),

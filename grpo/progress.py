@@ -59,14 +59,14 @@ class _PlainCount:
         print(f"{self.what}: {self.count:,}{of_total} {self.unit} after {now - self.started:.0f} s", file=sys.stderr)
 
 
-def check_output(path: Path) -> None:
+def check_output(path: Path, option: str = "--output") -> None:
     """Make the folder of a file. UserError if the file cannot be written: before the work whose result it will hold."""
     is_new = not path.exists()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
     except OSError as error:
-        raise UserError(f"cannot write {path}", str(error), "give --output the path of a file") from None
+        raise UserError(f"cannot write {path}", str(error), f"give {option} the path of a file") from None
     if is_new:
         path.unlink()
 

@@ -43,7 +43,7 @@ class Rollout:
             policy.model, completions_per_rank, self.longest, memory.free_bytes(run.device)
         )
         self.sampler = Sampler(policy.model, policy.eos_ids, slots)
-        # On a GPU the cache is allocated now, before what memory is left is shared out.
+        # On a GPU the cache is allocated now, before the trainer shares out the rest of the memory.
         self.sampler.prepare(slots, self.longest, config.max_completion_length)
         # Of the step under way:
         self.sampled_step = -1  # its number
@@ -100,11 +100,12 @@ class Rollout:
         places = [
             (ranks.rank + number * ranks.world) * G + member for number in range(len(groups)) for member in range(G)
         ]
+        # The 0 has no meaning: without it, runs that are on record would draw other tokens.
         seeds = [hash_seed(self.config.seed, step, rollout, 0, place) for place in places]
 
         def finish(number: int, completion: Completion) -> None:
             group, index = groups[number // G], number % G
-            completion.text = self.policy.decode(completion)
+            completion.text = self.policy.decode(completion.ids)
             group.completions[index] = completion
             self.scorer.submit(group, index)
 
@@ -145,41 +146,41 @@ class Rollout:
     def _grade(self, groups: Sequence[Group]) -> None:
         """Wait for the rewards of these groups and set the advantages of their completions (Eq. 1, 2)."""
         if self._scale == "batch" and self.batch_std is None:
-            self.batch_std = self._share_rewards()
+            self.batch_std = self._std_over_ranks()
         for group in groups:
-            if group.pending:
-                self._collect(group)
-            advantages = group_advantages(self._compared(group), self._scale, self.batch_std or 0.0)  # Eq. 1, 2
+            self._collect(group)
+            advantages = group_advantages(self._rewards_of(group), self._scale, self.batch_std or 0.0)  # Eq. 1, 2
             for completion, advantage in zip(group.completions, advantages, strict=True):
                 bonus = sum(score.bonus for score in completion.scores.values())
                 completion.advantage = advantage + bonus if completion.reward is not None else 0.0
 
     def _collect(self, group: Group) -> None:
-        """Wait for the rewards of a group; with `credit: sentence`, find its sentences that are true or false."""
+        """Wait for the rewards of a group, once; with `credit: sentence`, find its sentences that are true or false."""
+        if not group.pending:
+            return
         self.scorer.collect(group)
         if self.config.credit == "sentence":
             for completion in group.completions:
-                completion.sentences = judged_sentences(completion, self.policy.text_of)
+                completion.sentences = judged_sentences(completion, self.policy.decode)
 
     @property
     def _scale(self) -> str:
-        """How advantages are scaled: group, batch or none. Rewards that were normalized one by one: over the batch."""
+        """The deviation that divides advantages: that of the "group", of the "batch" (always with GDPO), or "none"."""
         if self.config.multi_objective_aggregation == "normalize_then_sum":
             return "batch"
         return {True: "group", False: "none"}.get(self.config.scale_rewards, self.config.scale_rewards)
 
-    def _compared(self, group: Group) -> list[float | None]:
-        """Return the rewards that the completions of a group are compared by."""
+    def _rewards_of(self, group: Group) -> list[float | None]:
+        """Return the reward of each completion of a group: summed, or normalized and then summed (GDPO)."""
         if self.config.multi_objective_aggregation == "sum_then_normalize":
             return [completion.reward for completion in group.completions]
         names = [reward.name for reward in self.scorer.rewards]
         values = [[completion.scores[name].value for completion in group.completions] for name in names]
         return normalize_then_sum(values, self.scorer.weights)  # Eq. 17
 
-    def _share_rewards(self) -> float:
-        """Wait for all rewards of the step, and return their deviation over all ranks. Every rank takes part once."""
+    def _std_over_ranks(self) -> float:
+        """Wait for all rewards of the step, and return their deviation over all ranks, which all call this once."""
         for group in self.groups:
-            if group.pending:
-                self._collect(group)
-        mine = [reward for group in self.groups for reward in self._compared(group)]
+            self._collect(group)
+        mine = [reward for group in self.groups for reward in self._rewards_of(group)]
         return reward_std([reward for rewards in self.run.ranks.gather(mine) for reward in rewards])

@@ -46,10 +46,15 @@ class Score:
     `outcome` says how the answer turned out, from rewards that can tell; accuracy and dynamic sampling use it, never
     the value, which may be shaped. `details` holds values to log, such as the share of supported facts. `asked` says
     which services were asked (judge, knowledge base, decomposer), and whether each gave a usable answer. `applies` is
-    False if a user's function returned None for all completions of a prompt: then its other rewards count alone.
-    `facts` are those that were checked, each with "fact" and "verdict"; of the passage that decided its id, "passage",
-    and its beginning, "text", or None if no passage did; and "sentences": start and end, in characters of the
-    completion, of each sentence that states it.
+    False if a user's function returned None for all completions of a prompt: then the other rewards count alone.
+
+    `facts` are those that were checked. Each is a dict:
+
+        fact         what it says
+        verdict      supported, refuted or unknown
+        passage      id of the passage that decided; None if none did
+        text         how that passage begins
+        sentences    (start, end) of each sentence that states it, in characters of the completion
 
     >>> Score(None, "the judge could not be reached").value is None
     True
@@ -67,7 +72,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence of a completion that is true or false: `ids[start:end]` are its tokens."""
+    """A sentence of a completion that the knowledge base knows to be true or false; its tokens are `ids[start:end]`."""
 
     text: str
     start: int
@@ -96,12 +101,14 @@ class Completion:
     scores: dict[str, Score] = field(default_factory=dict)  # reward name -> Score
     reward: float | None = None  # weighted sum of the scores; None if any of them is None
     advantage: float | None = None  # Eq. 1, 2; None until it is known, 0 for an unscorable completion
-    sentences: list[Sentence] = field(default_factory=list)  # those that get an advantage of their own
+    sentences: list[Sentence] = field(
+        default_factory=list
+    )  # those whose tokens get an advantage of their own: credit.py
     loss_weight: float = 0.0  # Eq. 8: of each of its tokens in the loss of the step
 
     @property
     def token_advantages(self) -> list[float]:
-        """Return one advantage per token: that of the completion, with the sign that the token's sentence deserves."""
+        """Return one advantage per token: that of the completion, made positive or negative by the token's sentence."""
         advantages = [self.advantage] * len(self.ids)
         for sentence in self.sentences:
             own = abs(self.advantage) if sentence.is_true else -abs(self.advantage)  # Eq. 19

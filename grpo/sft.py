@@ -19,7 +19,7 @@ from grpo.device.distributed import Ranks
 from grpo.errors import UserError, run_main
 from grpo.model.adapter import is_adapter
 from grpo.model.policy import find_parts, load_encoder
-from grpo.model.weights import read_config
+from grpo.model.weights import read_model_config
 from grpo.progress import say_next
 from grpo.run.guard import Guard
 from grpo.run.origin import check_origin, origin_of
@@ -43,7 +43,7 @@ class SftTrainer(Trainer):
     """Policy, examples and optimizer of one run. An example is a group of one given completion."""
 
     def __init__(self, config: SftConfig, run: Run):
-        max_length = min(config.max_length, read_config(find_parts(config).model).max_positions)
+        max_length = min(config.max_length, read_model_config(find_parts(config).model).max_positions)
         self.examples, num_cut, num_left_out = load_examples(config, load_encoder(config), max_length)
         super().__init__(config, run)  # loads the model, now that nothing is wrong with the data
         if num_cut or num_left_out:
@@ -118,7 +118,7 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
         while trainer.step < trainer.total_steps:
             guard.step()
             metrics = trainer.measure()
-            run.report(trainer.step, metrics)
+            run.report_step(trainer.step, metrics)
             guard.after_step(metrics)
         trainer.save()
         run.save_final(trainer.policy, origin)

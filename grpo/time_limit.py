@@ -1,9 +1,10 @@
-"""A bound on the time of code that comes from outside, such as a chat template or a regular expression."""
+"""Bounds on time and memory of code that comes from outside, such as a chat template or a regular expression."""
 
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 @contextmanager
@@ -26,3 +27,29 @@ def time_limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
+
+
+@contextmanager
+def memory_limit(num_bytes: int) -> Iterator[None]:
+    """Raise MemoryError where the `with` block takes so many bytes more than are in use; only Linux has such a limit.
+
+    Python cannot interrupt one long operation, such as 'x' * 10**10, but an operation needs memory to be long.
+    """
+    statm = Path("/proc/self/statm")
+    try:
+        import resource
+    except ImportError:
+        resource = None
+    if resource is None or not statm.exists():
+        yield
+        return
+    used = int(statm.read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    limits = [used + num_bytes, *(limit for limit in before if limit != resource.RLIM_INFINITY)]
+    resource.setrlimit(resource.RLIMIT_AS, (min(limits), before[1]))
+    try:
+        yield
+    except MemoryError:
+        raise MemoryError(f"it takes more than {num_bytes / 1e9:.1f} GB") from None
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

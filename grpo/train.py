@@ -63,7 +63,7 @@ class GrpoTrainer(Trainer):
         for batch in batches:
             batch.ref_logp_C = self.reference_logprobs(batch)  # Eq. 3, while rewards are pending
         for iteration in range(self.num_iterations):
-            for batch in self.rollout.graded(batches):  # Eq. 1, 2, in the order in which rewards arrive
+            for batch in self.rollout.graded(batches):  # Eq. 1, 2, 17, 19, in the order in which rewards arrive
                 logp_C, entropy_C = self.policy_logprobs(batch)  # Eq. 3
                 loss, stats = policy_loss(batch, logp_C, self.config)  # Eq. 4 to 7, 9 to 11
                 self.optimizer.backward(loss)
@@ -115,22 +115,22 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[st
         before = evaluation.before(trainer.step)
         run.start_log(trainer.total_steps, trainer.step)
         if not trainer.step:
-            run.report(0, evaluation.metrics(before))
+            run.report_evaluation(0, evaluation.metrics(before))
         trainer.health.resume(run.path)
         best = Best(config.keep_best, run, evaluation.metrics(before), trainer.step)
         while trainer.step < trainer.total_steps:
             guard.step()
             metrics, groups = trainer.measure()
-            run.report(trainer.step, metrics, groups)
+            run.report_step(trainer.step, metrics, groups)
             if config.eval_steps and trainer.step % config.eval_steps == 0 and trainer.step < trainer.total_steps:
                 measured = evaluation.metrics(evaluation.measure(trainer.step))
-                run.report(trainer.step, measured)
+                run.report_evaluation(trainer.step, measured)
                 best.offer(trainer.step, measured, trainer.policy)
             guard.after_step(metrics)
         trainer.save()
         run.save_final(trainer.policy)
         after = evaluation.measure(trainer.step)
-        run.report(trainer.step, evaluation.metrics(after))
+        run.report_evaluation(trainer.step, evaluation.metrics(after))
         best.offer(trainer.step, evaluation.metrics(after), trainer.policy)
         if run.ranks.is_main:
             run.log.close()

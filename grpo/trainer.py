@@ -135,7 +135,7 @@ class Trainer:
         failpoint("step-updated")
 
     def step_metrics(self, groups: Sequence[Group]) -> dict[str, float]:
-        """Return what both stages log of the last step. groups: those of all ranks."""
+        """Add the last step to `num_tokens`; return what both stages log of it. groups: those of all ranks."""
         num_tokens = sum(len(completion.ids) for group in groups for completion in group.completions)
         self.num_tokens += num_tokens + sum(len(group.prompt.ids) * len(group.completions) for group in groups)
         times = self.clock.result()

@@ -21,22 +21,27 @@ MAX_PROGRAMS = 256  # programs that share the rows when dw is wanted
 
 
 def rms_norm(
-    x_TD: torch.Tensor, weight_D: torch.Tensor, eps: float, residual_TD: torch.Tensor | None = None, room: int = 0
+    x_TD: torch.Tensor,
+    weight_D: torch.Tensor,
+    eps: float,
+    residual_TD: torch.Tensor | None = None,
+    spare_columns: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return y and h, both [..., D] in the dtype of x; differentiable. Without a residual h is x.
 
-    room: columns to leave free behind y, which is then [..., D + room], and not differentiable.
+    spare_columns: columns to leave free to the right of y, which is then [..., D + spare_columns] and not
+    differentiable.
     Slow twin: kernels/reference.py `rms_norm`.
     """
-    return _RMSNorm.apply(x_TD, weight_D, eps, residual_TD, room)
+    return _RMSNorm.apply(x_TD, weight_D, eps, residual_TD, spare_columns)
 
 
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, weight_D, eps, residual, room):
+    def forward(ctx, x, weight_D, eps, residual, spare_columns):
         x_TD = x.reshape(-1, x.shape[-1])
         T, D = x_TD.shape
-        y_TX = torch.empty(T, D + room, dtype=x.dtype, device=x.device)
+        y_TX = torch.empty(T, D + spare_columns, dtype=x.dtype, device=x.device)
         r_T = torch.empty(T, dtype=torch.float32, device=x.device)
         has_residual = residual is not None
         h_TD = torch.empty(T, D, dtype=x.dtype, device=x.device) if has_residual else x_TD
@@ -62,7 +67,7 @@ class _RMSNorm(torch.autograd.Function):
         ctx.has_residual = has_residual
         ctx.shape = x.shape
         ctx.set_materialize_grads(False)
-        return y_TX.view(*x.shape[:-1], D + room), h_TD.view(x.shape) if has_residual else x
+        return y_TX.view(*x.shape[:-1], D + spare_columns), h_TD.view(x.shape) if has_residual else x
 
     @staticmethod
     def backward(ctx, dy, dh):

@@ -14,22 +14,23 @@ import triton.language as tl
 TILE = 1024  # features that one program computes
 
 
-def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, room: int = 0) -> torch.Tensor:
+def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, spare_columns: int = 0) -> torch.Tensor:
     """Return silu(gate) * up [T, F]; differentiable.
 
     The inputs may be views of one matrix product; they must be contiguous along F.
-    room: columns to leave free behind the result, which is then [T, F + room], and not differentiable.
+    spare_columns: columns to leave free to the right of the result, which is then [T, F + spare_columns] and not
+    differentiable.
     Slow twin: kernels/reference.py `swiglu`.
     """
-    return _SwiGLU.apply(gate_TF, up_TF, room)
+    return _SwiGLU.apply(gate_TF, up_TF, spare_columns)
 
 
 class _SwiGLU(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, gate_TF, up_TF, room):
+    def forward(ctx, gate_TF, up_TF, spare_columns):
         ctx.save_for_backward(gate_TF, up_TF)
         T, F = gate_TF.shape
-        y_TX = torch.empty(T, F + room, dtype=gate_TF.dtype, device=gate_TF.device)
+        y_TX = torch.empty(T, F + spare_columns, dtype=gate_TF.dtype, device=gate_TF.device)
         if T:
             grid = (T, triton.cdiv(F, TILE))
             strides = (gate_TF.stride(0), up_TF.stride(0), y_TX.stride(0))

@@ -18,7 +18,7 @@ from typing import TextIO
 from tqdm import tqdm
 
 from grpo.errors import PREFLIGHT, UserError, run_main
-from grpo.progress import say_next
+from grpo.progress import check_output, say_next
 from grpo.storage import failpoint
 from knowledge.store.index import DOCUMENTS_TABLE, IndexWriter
 from knowledge.store.passages import MAX_TOKENS, MIN_TOKENS, SEPARATOR, passages_of
@@ -137,7 +137,7 @@ def main(argv: list[str]) -> None:
         default=MAX_TOKENS,
         help="cut longer passages, in estimated tokens (default %(default)s)",
     )
-    add("--max-row-mb", type=float, default=MAX_ROW_BYTES / 2**20, help="skip longer rows (default %(default)g)")
+    add("--max-row-mb", type=_size, default=MAX_ROW_BYTES / 2**20, help="skip longer rows (default %(default)g)")
     add(
         "--skipped",
         type=Path,
@@ -146,6 +146,8 @@ def main(argv: list[str]) -> None:
     )
     options = parser.parse_args(argv)
     source = Source(options.source, int(options.max_row_mb * 2**20))
+    if options.skipped:
+        check_output(options.skipped, "--skipped")
     with open(options.skipped or os.devnull, "w", encoding="utf-8") as file:
         skips = SkipLog(options.source, options.strict, file)
         report = build(source, options.out, skips, options.max_tokens, progress=True)
@@ -156,6 +158,12 @@ def main(argv: list[str]) -> None:
     kinds = ", ".join(f"{number} {kind}" for kind, number in report.skipped.most_common())
     print(f"{report.skipped.total()} rows skipped: {kinds}" if kinds else "0 rows skipped")
     say_next(options.out, ["knowledge.verify", options.out], ["knowledge.search", options.out, "QUERY"])
+
+
+def _size(value: str) -> float:
+    if not 0 < float(value) < 2**20:
+        raise argparse.ArgumentTypeError("must be a number of megabytes above 0")
+    return float(value)
 
 
 def _passage_length(value: str) -> int:

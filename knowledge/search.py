@@ -19,7 +19,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("db", type=Path, metavar="DB", help="the knowledge base")
     parser.add_argument("query", metavar="QUERY", help="the text to search for; no character has a special meaning")
     parser.add_argument("--title", metavar="T", help="search only in the documents of this title")
-    parser.add_argument("-k", type=_positive, default=5, help="return this many passages (default %(default)s)")
+    parser.add_argument("-k", type=_count, default=5, help="return this many passages (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     options = parser.parse_args(argv)
     with KnowledgeBase.open(options.db) as base:
@@ -52,7 +52,7 @@ def printable(text: str) -> str:
     return escape(" ".join(text.split()))
 
 
-def _positive(value: str) -> int:
+def _count(value: str) -> int:
     if int(value) < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
     return int(value)

@@ -5,12 +5,16 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from grpo.device.draw import SamplingParams
 from grpo.run import plot
+from grpo.sampling.sampler import Sampler
 
 ROOT = Path(__file__).resolve().parents[1]
 NEEDS = {
@@ -79,6 +83,36 @@ def test_a_benchmark_runs_and_ends_in_json(bench, capfd, name, peer):
 def test_profiles_name_the_kernels(bench, capfd, name):
     bench(name).main(["--smoke", "--profile"])
     assert last_line(capfd)["cases"][-1]["kernels"]
+
+
+def test_the_roofline_of_a_step_by_hand(bench):
+    """One layer of width 2 with one head, an MLP of 3, five tokens: 34 weights and 10 of the head, 8 bytes of keys and
+    values per token. The machine moves a byte per second and computes an operation per second."""
+    ceilings, Work = bench("ceilings"), bench("workload").Work
+    config = SimpleNamespace(
+        num_layers=1, hidden_size=2, intermediate_size=3, num_heads=1, num_kv_heads=1, head_dim=2, vocab_size=5
+    )
+    slow = torch.bfloat16, {"copy_gb_per_s": 1e-9, "bfloat16_tflops": 1e-12}
+    assert ceilings.decode_roofline_seconds(config, 1, 3, *slow) == pytest.approx(88 + 24)  # memory; 88 operations
+    assert ceilings.decode_roofline_seconds(config, 2, 6, *slow) == pytest.approx(176)  # arithmetic; 136 bytes
+    work = Work([(7, 7)], 2, [1, 3])  # a prompt of two tokens, completions of one and of three: 4 packed, 4 scored
+    decoding, training = 176 + (88 + 24) + (88 + 32), 3 * 2 * (4 * 34 + 4 * 10)
+    assert ceilings.step_roofline_seconds(config, work, 4, *slow) == pytest.approx(decoding + training)
+
+
+def test_completions_end_after_about_as_many_tokens_as_asked(bench):
+    models = bench("models")
+    model = models.random_decoder("tiny", torch.float32, "cpu", rank=4)
+    models.end_after(model, 0, 12)
+    done = Sampler(model, [0]).sample([[5, 6, 7]] * 80, 1, SamplingParams(80), list(range(80)))
+    lengths = [len(completion.ids) for (completion,) in done]
+    assert 6 <= sum(lengths) / 80 <= 24 and len(set(lengths)) > 15
+
+
+def test_steps_with_end_tokens_say_so(bench, capfd):
+    bench("whole_steps").main(["--smoke", "--shapes", "math", "--mean-length", "3"])
+    row = last_line(capfd)
+    assert row["part"] == "math, mean 3" and all(0 < case["roofline_share"] < 1 for case in row["cases"])
 
 
 def test_every_benchmark_is_tested():

@@ -40,8 +40,7 @@ class DecodeAttention:
 
 
 class CpuDecodeAttention:
-    """`DecodeAttention` for a CPU, where looking at the lengths costs nothing: it reads no more positions than are in
-    use.
+    """`DecodeAttention` for a CPU, where lengths are known at no cost: it reads only the positions in use.
 
     longest: positions in use, an upper bound. The queries of a group lie on the query axis, so that each key is read
     once.

@@ -22,8 +22,7 @@ from grpo.schema import Layout
 
 
 class FlashPackedAttention:
-    """`packed.PackedAttention` for half precision on a GPU. forward, backward: torch's operations; tests put others
-    in their place."""
+    """`packed.PackedAttention` for half precision on a GPU. forward, backward: torch's, which tests replace."""
 
     def __init__(
         self,
@@ -142,8 +141,7 @@ class _SharedPrompts(torch.autograd.Function):
 
 @contextmanager
 def _repeatable() -> Iterator[None]:
-    """FlashAttention's backward pass adds in a fixed order where deterministic algorithms are demanded, not where one
-    is only warned."""
+    """Demand deterministic algorithms where a warning was asked for: FlashAttention's backward pass needs that."""
     if not torch.is_deterministic_algorithms_warn_only_enabled():
         yield
         return

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from rewards.api.endpoint import MODEL_VARIABLES, from_environment
-from rewards.registry import NEED_JUDGE, NEED_KNOWLEDGE, PRESETS, expand
+from rewards.registry import NEED_BLOCK, NEED_JUDGE, NEED_KNOWLEDGE, expand
 
 KNOWRL_MODEL = "gpt-4o-mini"  # judge and decomposer of KnowRL's code
 KNOWRL_PROMPT = """\
@@ -77,14 +77,16 @@ def _supply_loss(values: dict[str, Any]) -> str:
 def _supply_prompt(values: dict[str, Any]) -> str:
     """KnowRL's files have no prompt, because its program has one. A toy world's model knows the format already.
 
-    The reward rlcr needs another prompt than KnowRL's, since it scores a stated confidence.
+    So have other rewards for knowing when to answer, since they grade the same blocks. rlcr needs another prompt, as it
+    scores a stated confidence.
     """
-    presets = [name for name in values.get("reward_funcs") or () if name in (*PRESETS, "rlcr")]
-    if not presets or values.get("system_prompt") is not None or values.get("toy_world"):
+    of_format = {*NEED_BLOCK, "binary_rar"}
+    readers = [name for name in values.get("reward_funcs") or () if of_format & set(expand([name]))]
+    if not readers or values.get("system_prompt") is not None or values.get("toy_world"):
         return ""
     if values.get("prompt_template", "{question}") != "{question}":
         return ""
-    source = "rlcr" if "rlcr" in presets else presets[0]
+    source = "rlcr" if "rlcr" in readers else readers[0]
     values["system_prompt"] = RLCR_PROMPT if source == "rlcr" else KNOWRL_PROMPT
     return f'{source} supplies the system prompt, as system_prompt is not set (system_prompt: "" for none)'
 

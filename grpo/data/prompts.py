@@ -13,9 +13,11 @@ from typing import Any
 from grpo.data.rows import Row
 from grpo.errors import PREFLIGHT, UserError
 from grpo.schema import Prompt
-from grpo.time_limit import time_limit
+from grpo.time_limit import memory_limit, time_limit
+from knowledge.sanitise import encodable
 
 TEMPLATE_SECONDS = 5.0  # of computing, for one prompt
+TEMPLATE_BYTES, COPIES_BYTES = 10**9, 64  # of memory, for one prompt, and for each character of its messages
 MAX_TEMPLATE_CHARS = 1_000_000  # that a chat template may write around the messages
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -45,7 +47,7 @@ def load_tokenizer(folder: Path, chat_template: str | None = None, template_opti
         raise UserError(
             f"cannot read the tokenizer in {folder}",
             f"{type(error).__name__}: {first_line}",
-            "set tokenizer_name_or_path to a folder with tokenizer.json",
+            "set tokenizer_name_or_path to a folder with tokenizer.json, or copy the tokenizer's files there",
             PREFLIGHT,
         ) from None
     if chat_template:
@@ -74,9 +76,10 @@ def load_tokenizer(folder: Path, chat_template: str | None = None, template_opti
 def render(tokenizer, messages: Sequence[Message], header: bool = True) -> str:
     """Render messages with the chat template. header: end with the assistant's header, as a prompt does."""
     try:
-        with time_limit(TEMPLATE_SECONDS):
+        num_chars = sum(len(message["content"]) for message in messages)
+        with time_limit(TEMPLATE_SECONDS), memory_limit(TEMPLATE_BYTES + COPIES_BYTES * num_chars):
             text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=header)
-        if len(text) > MAX_TEMPLATE_CHARS + sum(len(message["content"]) for message in messages):
+        if len(text) > MAX_TEMPLATE_CHARS + num_chars:
             raise ValueError(f"it writes more than {MAX_TEMPLATE_CHARS} characters around the messages")
     except Exception as error:  # Jinja's own errors and a template's raise_exception()
         line = getattr(error, "lineno", None)  # of a template that is not valid
@@ -199,6 +202,7 @@ class ChatEncoder:
         The text is encoded in one piece, as in the model's training. Only messages that spell a special token are
         encoded apart from the template around them.
         """
+        messages = [{**message, "content": encodable(message["content"])} for message in messages]
         text = render(self.tokenizer, messages)
         markers = {}  # index of such a message -> what stands for it in the template
         for index, message in enumerate(messages):

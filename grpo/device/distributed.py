@@ -16,7 +16,7 @@ from uuid import uuid4
 import torch
 import torch.distributed as dist
 
-from grpo.errors import CONFIG, INTERNAL, UserError, is_out_of_memory
+from grpo.errors import CONFIG, INTERNAL, UserError, is_out_of_memory, redact
 
 TIMEOUT = timedelta(minutes=30)  # when a rank stops answering, the others end after this; rewards must be faster
 FACT_CHARS = 80  # of a fact in a message
@@ -134,8 +134,8 @@ class Ranks:
             for name in sorted({*wanted, *found}):
                 mine, theirs = wanted.get(name, "none"), found.get(name, "none")
                 if mine != theirs:
-                    where = f"on rank 0 ({main_host}), {theirs[:FACT_CHARS]} on rank {rank} ({host})"
-                    problems.append(f"{name}: {mine[:FACT_CHARS]} {where}")
+                    mine, theirs = (redact(fact)[:FACT_CHARS] for fact in (mine, theirs))  # no half of a secret
+                    problems.append(f"{name}: {mine} on rank 0 ({main_host}), {theirs} on rank {rank} ({host})")
         if problems:
             raise UserError(
                 "the processes of this run do not agree",

@@ -49,8 +49,7 @@ def uses_kernels(x: torch.Tensor) -> bool:
 
 
 def will_use_kernels(dtype: torch.dtype) -> bool:
-    """Whether a GPU's training pass uses kernels/ and FlashAttention; assumed for a GPU that is not here
-    (grpo.doctor)."""
+    """Whether a GPU's training pass uses kernels/ and FlashAttention; a GPU that is not here is assumed to."""
     return dtype in HALF and Settings.kernels and not (torch.cuda.is_available() and triton_problem())
 
 
@@ -66,28 +65,28 @@ def describe(device: torch.device | str) -> str:
 
 
 def rms_norm(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None, room: int = 0
+    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None, spare_columns: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return x + residual, normalised over the last axis and weighted, and the sum itself. Computed in float32.
 
-    room: columns that a kernel leaves free behind the first result (products.beside); torch leaves none.
+    spare_columns: a kernel leaves so many to the right of the first result, for `append_product`; torch leaves none.
     """
     if uses_kernels(x):
         from grpo.kernels import rms_norm as kernel
 
-        return kernel.rms_norm(x, weight, eps, residual, room)
+        return kernel.rms_norm(x, weight, eps, residual, spare_columns)
     x = x if residual is None else residual + x
     exact = x.to(torch.promote_types(x.dtype, torch.float32))
     exact = exact * torch.rsqrt(exact.square().mean(dim=-1, keepdim=True) + eps)
     return exact.to(x.dtype) * weight, x
 
 
-def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, room: int = 0) -> torch.Tensor:
-    """Return silu(gate) · up (2002.05202). room: as in `rms_norm`."""
+def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, spare_columns: int = 0) -> torch.Tensor:
+    """Return silu(gate) · up (2002.05202). spare_columns: as in `rms_norm`."""
     if uses_kernels(gate_TF):
         from grpo.kernels import swiglu as kernel
 
-        return kernel.swiglu(gate_TF, up_TF, room)
+        return kernel.swiglu(gate_TF, up_TF, spare_columns)
     return F.silu(gate_TF) * up_TF
 
 
@@ -130,8 +129,7 @@ def rotate_into_cache(
 def decode_attention(
     q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor, lengths_B: torch.Tensor, num_positions: int
 ) -> torch.Tensor:
-    """Attend from one query per row to the first lengths_B[b] positions: the kernel, one of
-    attention.decode.DECODE_KERNELS."""
+    """Attend from one query per row to the first lengths_B[b] positions, always by the kernel (attention/decode.py)."""
     from grpo.kernels import decode_attention as kernel
 
     return kernel.decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)
@@ -165,8 +163,7 @@ def merge_attention(
 
 
 def exact_logits(hidden_XD: torch.Tensor, head_VD: torch.Tensor) -> torch.Tensor:
-    """Return hidden headᵀ [X, V]: on a GPU in float32, as the product accumulates it; elsewhere in the inputs'
-    dtype."""
+    """Return hidden headᵀ [X, V]: on a GPU in float32, as the product sums it; elsewhere in the inputs' dtype."""
     if hidden_XD.is_cuda and hidden_XD.dtype in HALF:
         return torch.mm(hidden_XD, head_VD.T, out_dtype=torch.float32)
     return linear(hidden_XD, head_VD)

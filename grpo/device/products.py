@@ -34,7 +34,7 @@ ONEDNN = _has_onednn()
 
 
 def _by_onednn(weight_OI: torch.Tensor) -> bool:
-    """A matrix with gaps between its rows would be multiplied by oneDNN's slow general code."""
+    """Whether oneDNN multiplies with this matrix. With gaps between its rows, it would do so by slow general code."""
     return (
         ONEDNN
         and weight_OI.device.type == "cpu"
@@ -44,8 +44,7 @@ def _by_onednn(weight_OI: torch.Tensor) -> bool:
 
 
 def prepack(weight_OI: torch.Tensor) -> torch.Tensor:
-    """The weight in the layout that `linear` is fastest with: a copy that only `linear` can read, or the weight
-    itself."""
+    """Return the weight as `linear` reads it fastest: in a layout that nothing else can read, or as it is."""
     return torch.ops.mkldnn._reorder_linear_weight(weight_OI) if _by_onednn(weight_OI) else weight_OI
 
 
@@ -65,15 +64,16 @@ def add_product(y_TO: torch.Tensor, x_TI: torch.Tensor, weight_OI: torch.Tensor)
     return y_TO + linear(x_TI, weight_OI)
 
 
-def beside(x_TI: torch.Tensor, weight_RI: torch.Tensor) -> torch.Tensor:
+def append_product(x_TX: torch.Tensor, weight_RI: torch.Tensor) -> torch.Tensor:
     """Return [x | x Wᵀ], outside autograd.
 
-    x may have room for the product, R more columns (`ops.rms_norm`, `ops.swiglu`): then x is not copied.
+    x_TX: x alone; or x with R spare columns to its right (`ops.rms_norm`, `ops.swiglu`), which take the product, so
+    that x is not copied.
     """
     R, width = weight_RI.shape
-    if x_TI.shape[1] == width:
-        return torch.cat([x_TI, linear(x_TI, weight_RI)], dim=-1)
-    x_TX, (x_TI, h_TR) = x_TI, x_TI.split([width, R], dim=-1)
+    if x_TX.shape[1] == width:
+        return torch.cat([x_TX, linear(x_TX, weight_RI)], dim=-1)
+    x_TI, h_TR = x_TX.split([width, R], dim=-1)
     if x_TX.is_cuda:
         torch.mm(x_TI, weight_RI.T, out=h_TR)
     else:

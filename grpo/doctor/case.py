@@ -57,7 +57,7 @@ class Case:
         return asdict(self.config)
 
     @property
-    def rewards(self) -> list[str]:
+    def reward_names(self) -> list[str]:
         """The names of all rewards, those of held-out questions too."""
         if not isinstance(self.config, TrainConfig):
             return []
@@ -101,7 +101,7 @@ class Finding:
         return escape(redact(f"{status}  {self.name:14}  {indented}"))
 
 
-def find(name: str, check: Check, case: Case) -> Finding:
+def make_finding(name: str, check: Check, case: Case) -> Finding:
     """Make one check. Whatever it raises is its finding."""
     try:
         return Finding(name, True, check(case))

@@ -19,7 +19,7 @@ from grpo.config.load import examine_config
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
 from grpo.data.questions import Questions
 from grpo.doctor import data, machine, model, plan
-from grpo.doctor.case import Case, Check, Finding, find
+from grpo.doctor.case import Case, Check, Finding, make_finding
 from grpo.doctor.rewards import reward_checks
 from grpo.errors import CONFIG, redact
 from grpo.progress import say_next
@@ -79,10 +79,10 @@ def stage2_checks(case: Case) -> Iterator[tuple[str, Check]]:
 def examine(case: Case) -> Iterator[Finding]:
     """Make the checks and yield each finding."""
     for name, check in checks(case):
-        yield find(name, check, case)
+        yield make_finding(name, check, case)
 
 
-def read_config(path: str, overrides: Sequence[str]) -> tuple[AnyConfig, list[Finding]]:
+def read_either_stage(path: str, overrides: Sequence[str]) -> tuple[AnyConfig, list[Finding]]:
     """Read a configuration as that of the stage which it fits better. Each mistake in it is a finding."""
     as_stage2, as_stage1 = (examine_config(path, overrides, kind) for kind in (TrainConfig, SftConfig))
     config, notices, problems = min(as_stage2, as_stage1, key=lambda read: len(read[2]))
@@ -90,6 +90,12 @@ def read_config(path: str, overrides: Sequence[str]) -> tuple[AnyConfig, list[Fi
         return config, [Finding("config", False, problem, CONFIG) for problem in problems]
     stage = "stage 1" if isinstance(config, SftConfig) else "stage 2"
     return config, [Finding("config", True, "; ".join([f"{path} is complete ({stage})", *notices]))]
+
+
+def _gigabytes(text: str) -> float:
+    if not 0 < float(text) < 1e6:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return float(text)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -101,7 +107,7 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print all findings as JSON")
-    parser.add_argument("--memory-gb", type=float, metavar="N", help="count memory for a GPU of N GB")
+    parser.add_argument("--memory-gb", type=_gigabytes, metavar="N", help="count memory for a GPU of N GB")
     parser.add_argument(
         "--missing-titles", type=Path, metavar="FILE", help="write the titles that are not in the knowledge base"
     )
@@ -110,7 +116,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> int:
     arguments, rest = make_parser().parse_known_args(argv)
-    config, findings = read_config(*split_arguments(rest))
+    config, findings = read_either_stage(*split_arguments(rest))
     findings += examine(Case(config, arguments.memory_gb, arguments.missing_titles))
     if arguments.json:
         print(redact(json.dumps([asdict(finding) for finding in findings])))

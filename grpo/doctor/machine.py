@@ -51,8 +51,9 @@ def free_disk(case: Case) -> int:
 
 def resume(case: Case) -> str:
     """Find the checkpoint to go on from, and compare its run with this one."""
-    config = case.config
-    folder, notices = find_checkpoint(Path(need_key(config, "output_dir")), config.resume_from_checkpoint)
+    config, wanted = case.config, case.config.resume_from_checkpoint
+    run_dir = Path("unused" if isinstance(wanted, str) else need_key(config, "output_dir"))
+    folder, notices = find_checkpoint(run_dir, wanted)
     if folder is None:
         return "; ".join(notices)
     changes = check_changes(folder, config, int(os.environ.get("WORLD_SIZE", 1)))

@@ -25,7 +25,7 @@ from grpo.model.policy import (
     load_for_inference,
     lora_spec,
 )
-from grpo.model.weights import read_config, tensor_slots
+from grpo.model.weights import read_model_config, tensor_slots
 from grpo.run import memory
 from grpo.sampling.sampler import Sampler, check_finite
 from grpo.sft import is_done, stage1_overrides
@@ -58,7 +58,7 @@ def model(case: Case) -> str:
     case.start = replace(case.start, chat_template=template, chat_template_kwargs=config.chat_template_kwargs)
     parts = find_parts(case.start)
     case.folder = parts.model
-    case.shape = read_config(case.folder)
+    case.shape = read_model_config(case.folder)
     lora, dtype = lora_spec(config), choose_dtype(config.torch_dtype, case.device)
     decoder = Decoder(case.shape, Build(lora, lora is None, dtype, "meta"))
     problems = list(misfits(decoder, case.folder))
@@ -167,7 +167,7 @@ def sample(case: Case) -> str:
     check_finite(*completion.logps)
     if case.num_sequences:
         case.seconds_per_token = time_token(policy, first.ids, case.num_sequences)
-    return f"{len(completion.ids)} tokens: {policy.decode(completion)!r}"
+    return f"{len(completion.ids)} tokens: {policy.decode(completion.ids)!r}"
 
 
 def time_token(policy: Policy, prompt: list[int], number: int) -> float | None:

@@ -3,7 +3,7 @@
 from math import ceil
 
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.doctor.case import Case, need
+from grpo.doctor.case import Case, NotChecked, need
 from rewards.services import services_of
 
 
@@ -34,8 +34,9 @@ def num_steps(config: TrainConfig | SftConfig, num_rows: int, rows_per_step: int
 
 def generation(case: Case) -> str:
     """Estimate the time of generation from tokens generated here. How long training takes, only a step can tell."""
-    config = case.config
-    seconds_per_token = need(case.seconds_per_token, "how fast tokens are generated here")
+    config, seconds_per_token = case.config, case.seconds_per_token
+    if seconds_per_token is None:
+        raise NotChecked("unknown: no token was generated here; run it where the model and its device are")
     rows = config.per_device_train_batch_size * config.gradient_accumulation_steps
     number = num_steps(config, len(case.prompts), rows // config.num_generations)
     rounds = ceil(rows / case.num_sequences)
@@ -49,7 +50,7 @@ def generation(case: Case) -> str:
 
 def cost(case: Case) -> str:
     """Estimate calls, price and time of the services that are asked over a network, from one question to each."""
-    for name in services_of(case.rewards):
+    for name in services_of(case.reward_names):
         need(case.checkups.get(name), f"the {name}")
     asked = {name: checkup for name, checkup in case.checkups.items() if checkup.seconds}
     if not asked:
@@ -71,7 +72,7 @@ def cost(case: Case) -> str:
         millions = f"{prompt_tokens * calls / 1e6:,.1f}M + {reply_tokens * calls / 1e6:,.1f}M"
         time = f"{seconds:,.0f} s a step, {number * seconds / 3600:,.1f} h in all"
         found.append(f"{name}: {calls:,} calls at most, {millions} tokens, {money}, {time}")
-    if "decomposer" in asked and "factuality" not in case.rewards:
+    if "decomposer" in asked and "factuality" not in case.reward_names:
         found.append("only wrong answers need the decomposer")
     return "\n".join([*found, f"an item is given up after api_deadline_s = {config.api_deadline_s:g} s"])
 

@@ -16,9 +16,9 @@ LOWEST_COVERAGE = 0.5  # of the titles; below it the doctor warns
 
 def reward_checks(case: Case) -> Iterator[tuple[str, Check]]:
     """Yield a check for each reward and for each service."""
-    for name in case.rewards:
+    for name in case.reward_names:
         yield name, lambda case, name=name: reward(case, name)
-    for name in services_of(case.rewards):
+    for name in services_of(case.reward_names):
         yield name, lambda case, name=name: service(case, name)
         if name == "knowledge base":
             yield "titles", titles

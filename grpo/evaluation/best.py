@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from grpo.model.policy import Policy
+from grpo.run.checkpoint import BEST_FILE
 from grpo.run.run import Run
 
 HIGHER_IS_BETTER = ("eval/accuracy", "eval/reward", "eval/supported_frac")
-FILE = "best.json"
 
 
 class Best:
@@ -21,7 +21,7 @@ class Best:
         self.name, self.run = name, run
         self.value = before.get(name)
         if step:
-            self.value = _kept_value(run.path / "best" / FILE, name, step, self.value)
+            self.value = _kept_value(run.path / "best" / BEST_FILE, name, step, self.value)
 
     def offer(self, step: int, metrics: Mapping[str, float], policy: Policy) -> None:
         """Keep the policy of this step if these metrics, of its evaluation, are the best."""
@@ -29,7 +29,7 @@ class Best:
         if value is None or not self._is_better(value):
             return
         self.value = value
-        self.run.save_policy("best", policy, {FILE: {"metric": self.name, "step": step, "value": value}})
+        self.run.save_policy("best", policy, {BEST_FILE: {"metric": self.name, "step": step, "value": value}})
         self.run.say(
             f"step {step}: {self.name} is {value:.4g}, the best so far; this policy is in {self.run.path}/best"
         )

@@ -115,9 +115,9 @@ def _scaled_pairs(tensors: dict[str, torch.Tensor], config: dict) -> dict[str, t
     for key, tensor in tensors.items():
         module, _, half = key.removeprefix(PREFIX).removesuffix(".weight").removesuffix(".default").rpartition(".")
         halves.setdefault(module, {})[half] = tensor.float()
-    incomplete = [module for module, found in halves.items() if not _is_pair(found)]
-    if incomplete or not halves:
-        raise ValueError(f"no complete LoRA pairs of finite numbers: {incomplete[:NAMES_SHOWN]}")
+    wrong = [f"{module} ({', '.join(sorted(found))})" for module, found in halves.items() if not _is_pair(found)]
+    if wrong or not halves:
+        raise ValueError(f"no pairs lora_A, lora_B of finite numbers: {', '.join(wrong[:NAMES_SHOWN])}")
     pairs = {}
     with time_limit(PATTERN_SECONDS):
         for module, half in halves.items():

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from grpo.device.products import Product, add_product, beside, linear, prepack
+from grpo.device.products import Product, add_product, append_product, linear, prepack
 from grpo.model.master_weight import MasterWeight, master_dtype
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -53,8 +53,7 @@ POLICY, REFERENCE = Mode(), Mode(use_adapter=False)
 
 @dataclass(frozen=True)
 class Build:
-    """What every layer needs to know to be built: adapters (if any), whether the weights themselves are trained,
-    where."""
+    """How every layer is built: adapters, if any; whether the weights themselves are trained; dtype and device."""
 
     lora: LoraSpec | None
     train_weights: bool
@@ -69,7 +68,7 @@ class Build:
 class Linear(nn.Module):
     """Projections of one input as one product; `parts` maps each projection's name to its number of outputs."""
 
-    room = 0  # columns that it wants behind its input
+    spare_columns = 0  # see LoraLinear
 
     def __init__(self, in_features: int, parts: dict[str, int], bias: bool, build: Build):
         super().__init__()
@@ -118,8 +117,8 @@ class LoraLinear(nn.Module):
         self.prepacked: tuple[torch.Tensor, torch.Tensor] | None = None  # A and weight: see Decoder.prepacked
 
     @property
-    def room(self) -> int:
-        """Columns that it wants behind its input while decoding, for x Aᵀ; see products.beside."""
+    def spare_columns(self) -> int:
+        """Columns that its input should have to the right while decoding: `append_product` writes x Aᵀ there."""
         return len(self.A.value) if self.prepacked else 0
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -136,7 +135,7 @@ class LoraLinear(nn.Module):
             return linear(x_TI, self.weight[:, : self.in_features], self.bias)
         if self.prepacked is not None:
             A_RI, weight_OX = self.prepacked
-            return linear(beside(x_TI, A_RI), weight_OX, self.bias)  # Eq. 12
+            return linear(append_product(x_TI, A_RI), weight_OX, self.bias)  # Eq. 12
         seed = None
         if mode.dropout_seed is not None and self.lora.dropout:
             seed = mode.dropout_seed * 1_000_003 + self.number
@@ -155,8 +154,7 @@ class LoraLinear(nn.Module):
 
     @torch.no_grad()
     def reset(self, generator: torch.Generator) -> None:
-        """Draw A from ±1/sqrt(I) (Kaiming with a = sqrt 5, as in PEFT), set B to zero: the policy starts as the
-        reference."""
+        """Draw A from ±1/sqrt(I), as PEFT does, and set B to zero: the policy starts as the reference."""
         for part in self.rank_slices:
             A, B = self.adapter(part)
             uniform = torch.rand(A.shape, generator=generator, dtype=A.dtype)
@@ -213,8 +211,7 @@ def make_linear(in_features: int, parts: dict[str, int], bias: bool, build: Buil
 
 
 class JointLinear(nn.Module):
-    """Several projections of one input: one product if the zeros off the diagonal of s B waste little, else one
-    each."""
+    """Several projections of one input: as one product if the zeros in s B waste little, else as one each."""
 
     def __init__(self, in_features: int, parts: dict[str, int], bias: bool, build: Build):
         super().__init__()
@@ -227,9 +224,9 @@ class JointLinear(nn.Module):
         self.sizes = list(parts.values())
 
     @property
-    def room(self) -> int:
-        """Columns that all its products want behind their input; they use them one after the other."""
-        return min(layer.room for layer in self.linears)
+    def spare_columns(self) -> int:
+        """Spare columns of the input that its products share: they use them one after the other."""
+        return min(layer.spare_columns for layer in self.linears)
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> tuple[torch.Tensor, ...]:
         if len(self.linears) == 1:

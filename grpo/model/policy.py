@@ -15,7 +15,6 @@ from grpo.model.adapter import Adapter, is_adapter, load_adapter, merge_adapter,
 from grpo.model.decoder import Decoder
 from grpo.model.lora import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.model.weights import DTYPES, load_decoder, save_checkpoint
-from grpo.schema import Completion
 
 
 @dataclass
@@ -33,11 +32,7 @@ class Policy:
     base: tuple[str, str]
     folders: tuple[Path, ...] = ()
 
-    def decode(self, completion: Completion) -> str:
-        """Return its text, without special tokens."""
-        return self.text_of(completion.ids)
-
-    def text_of(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int]) -> str:
         """Return the text of some tokens, without special ones."""
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
@@ -65,10 +60,10 @@ class Policy:
 
 
 def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_weights: bool = True) -> Policy:
-    """Load the policy at step 0: with a new adapter; with lora_r 0, all weights are trained, or none if `train_weights`
-    is False.
+    """Load the policy at step 0, with a new adapter.
 
-    A model path that holds an adapter stands for the adapter on its base.
+    With lora_r 0 it has none: all weights are trained, or no weight if `train_weights` is False. A model path that
+    holds an adapter stands for the adapter on its base.
     """
     parts = find_parts(config)
     tokenizer = load_encoder(config).tokenizer  # before the weights, which take minutes

@@ -18,7 +18,7 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 NAMES_SHOWN = 8
 
 
-def read_config(folder: Path) -> ModelConfig:
+def read_model_config(folder: Path) -> ModelConfig:
     """Read config.json of a checkpoint folder; UserError (exit 3) if it is absent or needs another decoder."""
     path = folder / "config.json"
     try:
@@ -44,7 +44,7 @@ def load_decoder(folder: Path, build: Build) -> Decoder:
 
     Tensors that are missing, unexpected, misshapen or not finite are listed and refused (exit 3).
     """
-    model = Decoder(read_config(folder), build)
+    model = Decoder(read_model_config(folder), build)
     slots, seen, problems = tensor_slots(model), set(), []
     for name, tensor in counted(_read_tensors(folder), len(slots), f"loading {folder}", "tensors"):
         if name not in slots:

@@ -7,9 +7,10 @@ needs no network.
 """
 
 import argparse
+from pathlib import Path
 
 from grpo.errors import run_main
-from grpo.progress import say_next
+from grpo.progress import check_output, say_next
 from grpo.report.page import write_report
 
 
@@ -19,12 +20,14 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("run", metavar="RUN", help="the output_dir of a run")
     parser.add_argument("other", metavar="RUN2", nargs="?", help="a run to show beside it")
-    parser.add_argument("--output", metavar="FILE.html", help="the page (default: RUN/report.html)")
+    parser.add_argument("--output", type=Path, metavar="FILE.html", help="the page (default: RUN/report.html)")
     return parser
 
 
 def main(argv: list[str]) -> None:
     arguments = make_parser().parse_args(argv)
+    if arguments.output:
+        check_output(arguments.output)
     page = write_report(arguments.run, arguments.other, arguments.output)
     say_next(f"{page}, to open in a browser", ["grpo.explain", arguments.run], ["grpo.evaluate", arguments.run])
 

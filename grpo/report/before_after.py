@@ -40,17 +40,17 @@ class QuestionSet:
 
 
 def before_and_after(records: Sequence[Record]) -> tuple[list[str], list[QuestionSet]]:
-    """Return the column headers (before and after, for each run), and the parts with their measures."""
+    """Return the column headers (before and after, for each run), and the question sets with their measures."""
     headers, columns = [], []
     for record in records:
         for moment, summaries in record.summaries.items():
             headers.append(moment if len(records) == 1 else f"{record.name}, {moment}")
             columns.append(summaries)
-    names = list(dict.fromkeys(part for column in columns for part in column))
-    return headers, [_part(name, [column.get(name, {}) for column in columns]) for name in names]
+    names = list(dict.fromkeys(name for column in columns for name in column))
+    return headers, [_question_set(name, [column.get(name, {}) for column in columns]) for name in names]
 
 
-def _part(name: str, summaries: Sequence[Metrics]) -> QuestionSet:
+def _question_set(name: str, summaries: Sequence[Metrics]) -> QuestionSet:
     measures = []
     for measure in SHOWN_OF_PART if name else SHOWN:
         values = [_with_interval(summary, measure) for summary in summaries]

@@ -13,10 +13,13 @@ CHARTS = {  # title -> metrics, of which * stands for any name
     "Reward": ("reward", "eval/reward"),
     "Each reward": ("rewards/*/mean",),
     "Answers": ("accuracy", "refusal_rate", "coverage", "refusal_rate_known"),
-    "Held-out questions": (*("eval/accuracy", "eval/incorrect", "eval/not_attempted", "eval/supported_frac"),),
+    "Held-out questions": ("eval/accuracy", "eval/incorrect", "eval/not_attempted", "eval/supported_frac"),
     "Loss": ("loss",),
     "What teaches nothing": (
-        *("frac_reward_zero_std", "completions/clipped_ratio", "sampling/kept_groups", "rewards/*/unscored_frac"),
+        "frac_reward_zero_std",
+        "completions/clipped_ratio",
+        "sampling/kept_groups",
+        "rewards/*/unscored_frac",
     ),
     "Length": ("completions/mean_length", "completions/max_length", "eval/mean_length"),
     "Entropy": ("entropy",),
@@ -32,8 +35,6 @@ CHARTS = {  # title -> metrics, of which * stands for any name
     "Memory": ("peak_memory_gb", "peak_memory_gb/*"),
 }
 OF_SHARES = ("Answers", "Held-out questions", "What teaches nothing", "Facts")  # from 0 to 100 %
-
-
 EXACT = ("Learning rate", "Memory")  # drawn without a running mean
 
 

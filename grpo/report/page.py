@@ -50,7 +50,7 @@ class RunPage:
     """What the page shows of each run by itself."""
 
     record: Record
-    facts: list[tuple[str, str]]
+    overview: list[tuple[str, str]]  # label and text
     remarks: list[Remark]
     phases: list[Phase]
     step_seconds: float
@@ -77,11 +77,11 @@ def render(records: Sequence[Record]) -> str:
         trim_blocks=True,
     )
     environment.filters |= {"number": show_number, "measure": show_measure}
-    headers, parts = before_and_after(records)
+    headers, question_sets = before_and_after(records)
     page = environment.get_template("page.html").render(
         runs=[_run_page(record) for record in records],
         headers=headers,
-        parts=parts,
+        question_sets=question_sets,
         charts=draw_charts(records),
         keys=changed_keys(records),
     )
@@ -98,7 +98,7 @@ def _run_page(record: Record) -> RunPage:
     phases = _phases(record.steps)
     return RunPage(
         record,
-        _facts(record),
+        _overview(record),
         explain(record),
         phases,
         sum(phase.seconds for phase in phases),
@@ -108,8 +108,8 @@ def _run_page(record: Record) -> RunPage:
     )
 
 
-def _facts(record: Record) -> list[tuple[str, str]]:
-    """Return what a reader wants to know first: label and text."""
+def _overview(record: Record) -> list[tuple[str, str]]:
+    """Return what a reader wants to know first."""
     config, state = record.config, record.state
     last = record.steps[-1] if record.steps else {}
     texts = {

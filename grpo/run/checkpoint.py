@@ -7,6 +7,7 @@ a checkpoint. Files are safetensors and JSON; nothing is pickled.
 
 import hashlib
 import json
+import math
 import os
 import random
 import re
@@ -26,6 +27,7 @@ from grpo.storage import failpoint, flush_to_disk
 
 FORMAT = 3
 STATE_FILE, COUNTERS_FILE, MANIFEST_FILE = "state.safetensors", "trainer_state.json", "manifest.json"
+BEST_FILE = "best.json"  # in best/: which policy that is
 PREFIX = "optimizer."  # of the tensors' names in STATE_FILE
 _NAME = re.compile(r"checkpoint-(\d+)")
 _READ_ERRORS = (  # of damaged or foreign files
@@ -153,6 +155,24 @@ def step_of(folder: Path) -> int:
     return int(_NAME.fullmatch(folder.name)[1])
 
 
+def models(run_dir: Path) -> dict[Path, float]:
+    """Return the folders of a run that hold a model, and after which step it was made: infinity if that is not known.
+
+    They are the checkpoints, final/, which is made after the newest of them, and best/.
+    """
+    steps: dict[Path, float] = {folder: step_of(folder) for folder in checkpoints(run_dir)}
+    steps[run_dir / "final"] = max(steps.values(), default=math.inf)
+    steps[run_dir / "best"] = _step_of_best(run_dir / "best" / BEST_FILE)
+    return {folder: step for folder, step in steps.items() if folder.is_dir()}
+
+
+def _step_of_best(note: Path) -> float:
+    try:
+        return json.loads(note.read_text(encoding="utf-8"))["step"] + 0
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return math.inf
+
+
 def find_checkpoint(run_dir: Path, wanted: bool | str) -> tuple[Path | None, list[str]]:
     """Return the checkpoint to resume from, and notices.
 
@@ -196,7 +216,7 @@ def clean(run_dir: Path, keep: int, newest: int | None = None) -> None:
 
 
 def set_aside(folder: Path) -> Path:
-    """Rename a checkpoint, so that it stays but is none of this directory's any more; return its new path."""
+    """Rename a folder, so that it stays but is none of this run's any more; return its new path."""
     for number in count(1):
         target = folder.with_name(f"{folder.name}.aside-{number}")
         if not target.exists():

@@ -36,9 +36,15 @@ def input_fingerprints(policy: Policy, data_hash: str) -> dict[str, str]:
     return {
         "dataset": data_hash,
         "base_weights": digest([repr(policy.model.config), *map(file_fingerprint, weights + adapters)]),
-        "tokenizer": digest([sorted(tokenizer.get_vocab().items()), tokenizer.all_special_ids, policy.eos_ids]),
+        "tokenizer": digest([_definition(tokenizer), tokenizer.all_special_ids, policy.eos_ids]),
         "chat_template": digest([tokenizer.chat_template]),
     }
+
+
+def _definition(tokenizer) -> object:
+    """Return what a tokenizer does to a text: normalization, merges, added tokens; of a slow one, its vocabulary."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return backend.to_str() if backend else sorted(tokenizer.get_vocab().items())
 
 
 def file_fingerprint(path: Path) -> str:

@@ -38,6 +38,7 @@ class Log:
         self.metrics_path = run_dir / "metrics.jsonl"
         self.metrics: int | None = _continue_lines(self.metrics_path, first_step)
         self.bar = StepBar(total_steps, first_step, config.disable_tqdm, config.logging_steps > 1)
+        self._attempt("completions/", _drop_answers, run_dir, first_step)
         self.trackers: dict[str, Tracker] = {}
         for name in config.report_to:
             if name != "none":
@@ -189,12 +190,24 @@ def _as_json(value: float | None) -> float | str | None:
 
 
 def _continue_lines(path: Path, first_step: int) -> int:
-    """Open metrics.jsonl to append to it, without the lines of steps that a resumed run repeats."""
+    """Open metrics.jsonl to append to it, without the lines of steps that a resumed run repeats.
+
+    A run that begins at step 0 repeats all, its first evaluation included.
+    """
     if path.exists():
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        kept = [line + "\n" for line in lines if _step_of(line) <= first_step]
+        kept = [line + "\n" for line in lines if first_step and _step_of(line) <= first_step]
         write_atomically(path, "".join(kept))
     return _open_lines(path)
+
+
+def _drop_answers(run_dir: Path, first_step: int) -> None:
+    """Remove the answers of steps that a resumed run repeats, from completions/ and evaluation/."""
+    for folder in ("completions", "evaluation"):
+        for path in (run_dir / folder).glob("step-*.jsonl"):
+            number = path.stem.removeprefix("step-")
+            if number.isdecimal() and int(number) > first_step:
+                path.unlink()
 
 
 def _open_lines(path: Path) -> int:

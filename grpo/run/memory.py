@@ -19,16 +19,10 @@ try:
 except ImportError:  # Windows
     resource = None
 
-RESERVE = {
-    "cuda": 0.1,
-    "mps": 0.25,
-    "cpu": 0.25,
-}  # share of the memory to leave free: gaps between tensors, other programs
-ENOUGH = {
-    "cuda": 4096,
-    "mps": 1024,
-    "cpu": 1024,
-}  # tokens per pass that keep the device busy; more are not worth recomputation
+# Share of the memory to leave free: for gaps between tensors, and other programs.
+RESERVE = {"cuda": 0.1, "mps": 0.25, "cpu": 0.25}
+# Tokens per pass that keep the device busy; more are not worth recomputation.
+ENOUGH = {"cuda": 4096, "mps": 1024, "cpu": 1024}
 LARGEST_MICRO_BATCH = {"cuda": 32768, "mps": 4096, "cpu": 4096}  # tokens; larger ones are not faster
 LOGITS_ROWS = {"cuda": 2048, "mps": 256, "cpu": 256}  # rows of logits at a time, if memory allows
 RECOMPUTE_LEVELS = ("none", "mlp", "all")

@@ -41,8 +41,7 @@ class TokenMeter:
         entropy_C: torch.Tensor,
         stats: Mapping[str, torch.Tensor],
     ) -> None:
-        """Add one pass over a micro-batch. loss, logp_C and entropy_C as they were computed; stats from
-        `policy_loss`."""
+        """Add one pass over a micro-batch: its loss, log-probs and entropies, and the statistics of `policy_loss`."""
         used_C = batch.weight_C != 0
         values = (stats["kl"], entropy_C, stats["clipped_low"].float(), stats["clipped_high"].float())
         sums = [torch.where(used_C, value, 0.0).sum() for value in values]
@@ -102,7 +101,7 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
 
 
 def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Say how many tokens stand in a sentence that is true or false, and how many got another sign by that (Eq. 19)."""
+    """Return the share of tokens in true or false sentences, and of those whose advantage changed its sign (Eq. 19)."""
     num_tokens = num_judged = num_changed = 0
     for completion in (completion for group in groups for completion in group.completions):
         num_tokens += len(completion.ids)
@@ -175,8 +174,7 @@ def std(values: Sequence[float]) -> float:
 
 
 class Window:
-    """The steps since the last logged line. What counts since the start of the run is taken as it is; of anything else
-    the mean of the steps is taken that have it."""
+    """The steps since the last logged line: their means, but the last value of what counts since the run's start."""
 
     SINCE_START = re.compile("(judge|decomposer)/|(epoch|num_tokens|learning_rate|skipped_steps|peak_memory_gb)$")
 

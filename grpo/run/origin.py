@@ -17,7 +17,7 @@ from grpo.run.fingerprint import file_fingerprint
 from grpo.run.resume import FREE
 
 ORIGIN_FILE = "origin.json"
-NAMES = (  # of what is compared by its content
+COMPARED_BY_CONTENT = (
     "model_name_or_path",
     "model_revision",
     "adapter_name_or_path",
@@ -28,7 +28,7 @@ NAMES = (  # of what is compared by its content
     "dataset_dir",
     "toy_dir",
 )
-FREE_OF_STAGE_1 = (FREE | set(NAMES)) - {"max_steps", "num_train_epochs"}
+FREE_OF_STAGE_1 = (FREE | set(COMPARED_BY_CONTENT)) - {"max_steps", "num_train_epochs"}
 
 
 def origin_of(config: SftConfig) -> dict[str, Any]:

@@ -20,7 +20,7 @@ TREND = 10  # steps at either end of a trend
 MOSTLY = 0.8  # share of groups or completions
 COLLAPSED = 0.95  # refusal rate from which on the policy has collapsed
 ANSWER_RATE_DECAY = 0.9  # of the running mean that shows whether the policy once answered
-MEMORY = 100  # steps that this mean goes back
+ANSWER_RATE_STEPS = 100  # that this mean goes back
 STANDARD_ERRORS = 2  # that a difference must exceed so that chance does not explain it
 
 
@@ -202,7 +202,7 @@ def refuses_everything(history: History) -> str | None:
     To do: resume from an earlier checkpoint; lower learning_rate, raise beta, or use more questions whose answers the
     model knows.
     """
-    rates = _finite(history.steps[-MEMORY:], "refusal_rate")
+    rates = _finite(history.steps[-ANSWER_RATE_STEPS:], "refusal_rate")
     if not rates:
         return None
     *earlier, now = rates

@@ -218,15 +218,16 @@ class Run:
         write_atomically(self.path / "config.resolved.yaml", to_yaml(self.config))
         self.log = Log(self.config, total_steps, first_step, self.dir.state["id"])
 
-    def report(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
-        """Log the metrics and completions of a step, or the metrics of an evaluation, which have no step_time."""
-        if self.log is None or not metrics:
-            return
-        if "step_time" in metrics:
+    def report_step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
+        """Log the metrics and completions of a step."""
+        if self.log is not None:
             self.dir.keep_lock()
             self.dir.update(step=step)
             self.log.write_step(step, metrics, groups)
-        else:
+
+    def report_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log the metrics of an evaluation, if there are any."""
+        if self.log is not None and metrics:
             self.log.write_evaluation(step, metrics)
 
     def save_final(self, policy: Policy, origin: Mapping[str, Any] | None = None) -> None:
@@ -314,15 +315,16 @@ class Run:
         return counters
 
     def set_others_aside(self, step: int) -> None:
-        """Rename the checkpoints that a run leaves behind which goes on from an older one, or from one elsewhere.
+        """Rename the models that a run leaves behind which goes on from an older checkpoint, or from one elsewhere.
 
-        Otherwise resume_from_checkpoint=true would take them for its own. step: of the checkpoint it goes on from.
+        Otherwise resume_from_checkpoint=true would take checkpoints for its own, and commands would take final/ for its
+        result. step: of the checkpoint it goes on from.
         """
         if not self.ranks.is_main or not isinstance(self.config.resume_from_checkpoint, str):
             return
         is_own = self.saved_step is not None
-        for folder in checkpoint.checkpoints(self.path):
-            if not is_own or checkpoint.step_of(folder) > step:
+        for folder, made_after in checkpoint.models(self.path).items():
+            if not is_own or made_after > step:
                 aside = checkpoint.set_aside(folder)
                 self.say(f"note: {folder.name} is not of the run that goes on here; renamed to {aside.name}")
 

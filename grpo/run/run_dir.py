@@ -1,8 +1,4 @@
-"""The output directory: it belongs to one run at a time, and records the state of that run.
-
-config.resolved.yaml  run_state.json  metrics.jsonl  evaluation.json  tb/  completions/  loss.png (stage 1)
-debug.log  checkpoint-N/  final/
-"""
+"""The output directory: it belongs to one run at a time, and records the state of that run."""
 
 import json
 import logging
@@ -30,7 +26,15 @@ OWN_FILES = (
     "report.html",
 )
 OWN_FOLDERS = ("tb", "completions", "evaluation", "final", "best", "world", "cold_start")
-OF_A_START = ("config.resolved.yaml", "debug.log", "evaluation", "evaluation.json", "metrics.jsonl", "tb", "world")
+BEFORE_FIRST_STEP = (  # what a run has written by then
+    "config.resolved.yaml",
+    "debug.log",
+    "evaluation",
+    "evaluation.json",
+    "metrics.jsonl",
+    "tb",
+    "world",
+)
 _open_dirs: "weakref.WeakSet[RunDir]" = weakref.WeakSet()
 
 
@@ -40,7 +44,7 @@ def holds_a_run(path: Path) -> bool:
         return False
     found = [entry.name for entry in path.iterdir() if not entry.name.startswith((".lock", "run_state."))]
     metrics = path / "metrics.jsonl"
-    return bool(set(found) - set(OF_A_START)) or (metrics.exists() and metrics.stat().st_size > 0)
+    return bool(set(found) - set(BEFORE_FIRST_STEP)) or (metrics.exists() and metrics.stat().st_size > 0)
 
 
 class RunDir:
@@ -131,7 +135,8 @@ class RunDir:
                 CONFIG,
             )
         for path in found if overwrite else ():
-            is_own_folder = path.name in OWN_FOLDERS or path.name.startswith("checkpoint-")
+            name, _, _ = path.name.partition(".aside-")
+            is_own_folder = name in OWN_FOLDERS or name.startswith("checkpoint-")
             is_own_file = path.name in OWN_FILES or path.name.startswith("run_state.")
             if is_own_folder and path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)

@@ -75,17 +75,15 @@ def find_saved(name: str) -> SavedModel:
 def read_config(saved: SavedModel, overrides: Sequence[str]) -> TrainConfig:
     """Return the configuration to use a model with: that of the run that made it, in which `overrides` are set.
 
-    Of a run of stage 1 it has what both stages share: how prompts are made and the model is loaded.
+    Of a run of stage 1 it has what both stages share: how prompts are made and the model is loaded. A run keeps its own
+    prompt, also where `overrides` name a reward that brings one.
     """
     made_with = saved.config()
     if made_with is None:
         return load_config(None, overrides)[0]
     chosen = keys_of(overrides)
-    if isinstance(made_with, TrainConfig):
-        config, _ = load_config(saved.config_path, overrides)
-    else:
-        config, _ = load_config(None, overrides)
-        config = replace(config, **{name: getattr(made_with, name) for name in SHARED if name not in chosen})
+    config, _ = load_config(saved.config_path if isinstance(made_with, TrainConfig) else None, overrides)
+    config = replace(config, **{name: getattr(made_with, name) for name in SHARED if name not in chosen})
     if not has_tokenizer(Path(saved.name)):
         return config
     return replace(config, **{name: None for name in TOKENIZER if name not in chosen})
@@ -116,4 +114,8 @@ def _existing(path: Path) -> Path | None:
 
 
 def _read_keys(path: Path) -> set[str]:
-    return set(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+    try:
+        keys = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return set()  # load_config says what is wrong with the file
+    return set(keys) if isinstance(keys, dict) else set()

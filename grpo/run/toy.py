@@ -22,8 +22,6 @@ from grpo.config.options import WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from grpo.run.run import Run
 from grpo.storage import write_atomically
 from knowledge.atlas import make_atlas
-from knowledge.build import SkipLog, build
-from knowledge.store.source import Source
 from knowledge.world import World
 from knowledge.world import make_world as encyclopedia
 
@@ -105,6 +103,9 @@ def make_atlas_files(folder: Path, seed: int) -> None:
 
 def _make_people(folder: Path, seed: int, world: World, **sizes: int) -> None:
     """Write each list of the world to a file of its name; then its knowledge base, and the model of these sizes."""
+    from knowledge.build import SkipLog, build  # these bring SQLAlchemy, which most runs can do without
+    from knowledge.store.source import Source
+
     folder.mkdir(parents=True, exist_ok=True)
     for field in fields(world):
         if field.name != "conversations":

@@ -24,8 +24,7 @@ class Recorded(Protocol):
 
 
 class DecodeGraphs:
-    """Decode steps over some slots: `run` makes several, as graphs if there is a `capture` (CudaCapture) to make
-    them."""
+    """Makes decode steps over some slots, several in a `run`; as graphs, if there is a `capture` (CudaCapture)."""
 
     def __init__(
         self,

@@ -16,16 +16,15 @@ from grpo.sampling.cache import KVCache
 
 @dataclass
 class Slots:
-    """The state of every slot: next input and its position; tokens so far, the limit, the seed; whether it has ended;
-    results."""
+    """The state of every slot."""
 
     cache: KVCache
-    last_id_B: torch.Tensor
-    position_B: torch.Tensor
-    count_B: torch.Tensor
-    limit_B: torch.Tensor
+    last_id_B: torch.Tensor  # the next input
+    position_B: torch.Tensor  # of that input
+    count_B: torch.Tensor  # tokens generated so far
+    limit_B: torch.Tensor  # tokens it may have
     seed_B: torch.Tensor
-    ended_B: torch.Tensor
+    ended_B: torch.Tensor  # bool
     ids_BX: torch.Tensor  # one column more than tokens: the last takes what ended rows go on writing
     logps_BX: torch.Tensor
     cuts_BX: torch.Tensor
@@ -62,8 +61,7 @@ def decode_step(
     head_VD: torch.Tensor,
     eos: torch.Tensor,
 ) -> None:
-    """Generate one token for each of the first `num_rows` slots that has not ended: embed, layers, head, draw, append,
-    end.
+    """Generate one token for each of the first `num_rows` slots that has not ended.
 
     attend: attention over the cache of these slots. eos: the ids that end a sequence.
     """

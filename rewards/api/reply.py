@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
+from grpo.errors import redact
 from knowledge.facts.replies import without_thoughts
 from knowledge.sanitise import encodable, printable
 
@@ -207,7 +208,7 @@ def excerpt(value: Any) -> str:
     if isinstance(value, dict):
         error = value.get("error", value)
         value = _object(error).get("message", error)
-    text = _TAG.sub(" ", str(value)[: 10 * MAX_EXCERPT_CHARS])  # of a web page
+    text = _TAG.sub(" ", redact(str(value))[: 10 * MAX_EXCERPT_CHARS])  # of a web page; no half of a secret
     return " ".join(printable(text).split())[:MAX_EXCERPT_CHARS]
 
 

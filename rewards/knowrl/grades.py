@@ -41,14 +41,16 @@ MAX_VERDICT_CHARS = 400  # of its beginning or end are looked at for the verdict
 
 _NOTHING = r"[^\w?≠¬✅❌✗✘]|_"  # marks that say nothing about a grade
 _LABEL = (
-    r"(?:(?:the|my|final|overall|correct|so|therefore|thus|hence|here|is)[\s,]+|最终|最后)*"
-    r"(?:(?:grade|grading|option|choice|verdict|judge?ment|result|label|rating|evaluation|assessment|decision"
-    r"|评分|等级|评级|评判|判定|判断|结果|结论"
-    r"|评价)(?:结果)?[\s*_]*(?:is|are|为|是|[:=>→-])?|(?:answer|答案|回答)[\s*_]*(?:is)?[\s*_]*:)"
+    r"(?:(?:the|my|final|overall|correct|so|therefore|thus|hence|here|is|i|would|this|answer|response|should|be"
+    r"|candidate['’]s|receives? a)[ ,]+|我的?|最终|最后|应该?)*"
+    r"(?:(?:graded?|grading|rated?|option|choice|verdict|judge?ment|result|label|rating|score|evaluation|assessment"
+    r"|decision|conclusion|评分|等级|评级|评判|判定|判断|结果|结论|评价)(?:结果)?[\s*_]*"
+    r"(?:(?:this|the|it)\s+)?(?:answer\s+)?(?:is|are|as|of|为|是|[:=>→-])?"
+    r"|(?:ans|answer|答案|回答)[\s*_]*(?:is)?[\s*_]*:|(?:so|therefore|thus|hence)\s*[,:]|deserves an?|[评判]为|选择?)"
 )
 _SUBJECT = (  # "the answer is A" would be no verdict: it may repeat the answer
-    r"(?:(?:the|this|that|it|so|candidate|predicted|given|model|student)(?:['’]s)?[\s,]+)*"
-    r"(?:(?:answer|response|prediction)\s+)?(?:is|was)\s+"
+    r"(?:(?:(?:the|this|that|it|so|candidate|predicted|given|model|student)(?:['’]s)?[\s,]+)*"
+    r"(?:(?:answer|response|prediction)\s+)?(?:is|was)\s+|(?:该|这个?|此|候选|模型|考生|学生)*的?(?:答案|回答)是?)"
 )
 _START = r"(?!(?<=[A-Za-z0-9])[A-Za-z])"  # of a word or of a letter: BA holds none
 _WORD = rf"(?:{'|'.join(WORDS.values())})(?![A-Za-z0-9])"
@@ -56,7 +58,7 @@ _TOKEN = rf"{_START}(?:{'|'.join([*LETTERS.values(), *WORDS.values()])})(?![A-Za
 _MARKS = rf"(?:{_NOTHING})*"
 _HEAD = (
     rf"{_MARKS}(?P<label>{_LABEL})?{_MARKS}"
-    rf"(?P<grade>(?P<sentence>{_SUBJECT}){_WORD}|{_TOKEN}(?:(?:(?!\n)(?:{_NOTHING}))*{_TOKEN})*)"
+    rf"(?P<grade>(?P<sentence>{_SUBJECT}){_WORD}的?|{_TOKEN}(?:(?:(?!\n)(?:{_NOTHING}))*{_TOKEN})*)"
 )
 _VERDICT = re.compile(rf"{_HEAD}(?=\s*(?:$|\n|['’_]+(?!\w)|[^\w\s'’?])|\s+(?:because|since|as)\b)", re.IGNORECASE)
 _LAST_VERDICT = re.compile(_HEAD + _MARKS, re.IGNORECASE)
@@ -88,9 +90,12 @@ def _spoken(outcome: Outcome) -> str:
 
 
 _CLAIM = re.compile(
+    # "the correct answer is Paris" speaks of the reference
     r"(?P<other>(?i:(?:correct|right)\s+[\w'’-]{1,20}\s*(?::|\b(?:is|was|are|were|would|should)\b))"
     r"|(?<!是)正[确確]的?答案)"
+    # a word of a grade, perhaps negated
     rf"|(?P<negation>{_NEGATION})?{_START}(?:{'|'.join(map(_spoken, LETTERS))})(?![A-Za-z0-9])"
+    # no by itself, and a candidate that does not know: anything but correct
     r"|(?P<denial>(?i:\Anot\b|\b(?:no|nope|not)(?=\s*(?:[,.;:!]|$))|\bnot (?:really|quite|exactly|at all)\b"
     r"|(?:\bnot|n['’]t) (?:know|answer|attempt)\b|\bno answer\b)|没有?回答|不知道"
     r"|(?<!是)否|不(?=[,。;!]|$))"
@@ -102,7 +107,7 @@ def parse_grade(reply: str) -> Outcome | None:
     text = _TAG.sub(_untagged, unicodedata.normalize("NFKC", without_thoughts(reply)))
     start, end = text.find("{"), text.rfind("}") + 1
     try:
-        meant = _of_object(json.loads(text[start:end], object_pairs_hook=tuple))
+        meant = _of_object(json.loads(text[start:end], object_pairs_hook=tuple, strict=False))
         meant &= _allowed_by(text[:start] + text[end:])
     except (ValueError, RecursionError):
         meant = _of_text(text)

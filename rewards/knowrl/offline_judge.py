@@ -27,7 +27,8 @@ MAX_OTHER_WORDS = 1  # in the subject of a sentence around the truth
 _LETTER = rf"(?:(?![{UNSPACED}])[^\W_])"
 _WORD = re.compile(  # H2O, C++, A-, .NET and 1940s are one word each
     rf"(?P<number>[<>≤≥]?(?:(?<!\w)[-−])?(?:\d+(?:\.\d+)?|\.\d+)(?!{_LETTER})\+?)"
-    rf"|(?P<word>[\^=](?=\w)|[@#]?(?:(?<![\w.])\.)?{_LETTER}+(?:[#+*♯]+|-(?!\w))?|[{UNSPACED}]+)(?P<genitive>['’][sS]\b)?"
+    rf"|(?P<word>[\^=](?=\w)|[@#]?(?:(?<![\w.])\.)?{_LETTER}+(?:[#+*♯]+|-(?!\w))?|[{UNSPACED}]+)"
+    r"(?P<genitive>['’][sS]\b)?"
 )
 _GLUED_UNIT = re.compile(r"(?<=\d)(?!s\b)[^\W\d_]+")  # 5km; but 1940s are no seconds
 _PART_END = re.compile(

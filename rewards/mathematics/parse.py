@@ -120,14 +120,15 @@ class _Reader:
         return negative
 
     def starts_factor(self) -> bool:
-        """Whether the next token multiplies what stands before it. A number does only in `3!4!` and `(n+1)2^n`: `x 2`,
-        `\\frac12 3` have no value."""
+        """Whether the next token multiplies what stands before it. A number does only in `3!4!`, `(n+1)2^n` and
+        `N_0 2^n`: `x 2`, `\\frac12 3` have no value."""
         token, before = self.peek(), self.peek(-1)
         if token.kind == before.kind == "word" and token.spaced:  # \text{T F T}
             return False
         if token.kind == "number":
-            is_power = is_mark(self.peek(1), "^") and (before.text == ")" or before.kind == "name")
-            return is_power or is_mark(before, "!")
+            is_subscript = token.spaced and is_mark(self.peek(-2), "_")
+            may_multiply = before.text in (")", "}") or before.kind == "name" or is_subscript
+            return is_mark(before, "!") or (may_multiply and is_mark(self.peek(1), "^"))
         if token.kind == "open":
             return token.text in _MULTIPLYING_GROUPS
         if token.kind == "command":

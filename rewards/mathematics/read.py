@@ -99,8 +99,6 @@ class _Reader:
             return [self.item(tokens)]
         upper = self.item(_with_signs(tokens, {"±": "+", "∓": "-"}))
         lower = self.item(_with_signs(tokens, {"±": "-", "∓": "+"}))
-        if isinstance(upper, Text):
-            return [Text(text_key(tokens))]
         return [upper] if upper == lower else [upper, lower]
 
     # --- items: words, and relations between sides ------------------------------------------------------------------
@@ -210,8 +208,7 @@ class _Reader:
         if not inner:
             return Text("∅")
         listed = self.answer(inner)
-        is_list = isinstance(listed, Bag) and not listed.is_set
-        return Bag(listed.items, is_set=True) if is_list else listed  # of one member: that member
+        return Bag(listed.items, is_set=True) if isinstance(listed, Bag) else listed  # of one member: that member
 
     def environment(self, name: str, inner: Tokens) -> Value | None:
         if name in _MATRICES:

@@ -1,11 +1,13 @@
 """Secrets that must not get out, checkpoints that must not get in, text that must not steer a terminal."""
 
+import html
 import json
 import os
 import pickle
 import re
 import shutil
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from grpo.data.prompts import load_tokenizer
 from grpo.errors import UserError, escape, is_secret_name, redact
 from grpo.model.lora import Build
 from grpo.model.weights import load_decoder
+from rewards.api.reply import MAX_EXCERPT_CHARS, excerpt
 
 # --- secrets --------------------------------------------------------------------------------------------------------
 
@@ -64,6 +67,12 @@ def test_no_output_of_a_run_holds_a_key(processes, chat_checkpoint, tmp_path):
         path.read_text() for path in (tmp_path / "run" / "completions").iterdir()
     )
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) > 25
+
+
+def test_no_half_of_a_key_is_left_where_a_long_reply_is_cut(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY_JUDGE", CANARIES["OPENAI_API_KEY_JUDGE"])
+    for length in range(MAX_EXCERPT_CHARS - 30, MAX_EXCERPT_CHARS):
+        assert "cana" not in excerpt("x" * length + CANARIES["OPENAI_API_KEY_JUDGE"])
 
 
 def test_no_error_holds_a_key(processes, chat_checkpoint, tmp_path):
@@ -164,6 +173,10 @@ def test_what_counts_as_a_secret(monkeypatch):
         "KEYBOARD": False,
         "TOKENIZERS_PARALLELISM": False,
         "MONKEY": True,
+        "DB_PASS": True,
+        "SSH_PASSPHRASE": True,
+        "API_KEY2": True,
+        "PASSAGE": False,
         "HOME": False,
     }
     assert {name: is_secret_name(name) for name in names} == names
@@ -175,6 +188,11 @@ def test_what_counts_as_a_secret(monkeypatch):
     monkeypatch.setenv("LONG_KEY", 'ab"cdéfgh')
     assert redact(json.dumps({"x": 'ab"cdéfgh'})) == redact(json.dumps({"x": 'ab"cdéfgh'}, ensure_ascii=False))
     assert redact(json.dumps('ab"cdéfgh')) == '"[LONG_KEY]"'
+    hard = "canary \\'\"<&>/ é\n%"
+    monkeypatch.setenv("LONG_KEY", hard)
+    forms = [hard, repr(hard), json.dumps(hard), html.escape(hard), quote(hard), quote(hard, safe=""), quote_plus(hard)]
+    assert [form for form in forms if "canary" in redact(f"so {form} is")] == []
+    assert "canary" not in redact(f"{ValueError(hard)!r}, {[hard]}, {json.dumps([hard], ensure_ascii=False)}")
 
 
 # --- checkpoints and tokenizers that are traps ---------------------------------------------------------------------
@@ -296,6 +314,10 @@ def test_a_tokenizer_with_code_of_its_own_is_refused(model, tmp_path):
         "{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}{{ f(1) }}",
         "{{ 10 ** (10 ** 9) }}",
         "{{ 'x' * 2000001 }}",
+        "{{ 'x' * 3000000000 }}",
+        "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+        "{{ '%3000000000d' % 1 }}",
+        "{{ 'x' | center(3000000000) }}",
     ],
 )
 def test_a_chat_template_cannot_run_code_and_ends(model, attack, tmp_path, monkeypatch):

@@ -44,7 +44,7 @@ def test_during_generation_the_rollout_is_dropped_and_the_run_saved(
     child.until((tmp_path / "generating").exists)
     child.signal(number)
     started = time.monotonic()
-    assert child.wait() == CODES[number] and time.monotonic() - started < 15
+    assert child.wait() == CODES[number] and time.monotonic() - started < 60
     assert "Traceback" not in child.stderr and "stopped by" in child.stderr
     found = state(tmp_path / "run")
     assert (found["status"], found["exit_code"], found["last_checkpoint"], found["step"]) == (
@@ -117,13 +117,13 @@ def test_a_run_that_ignores_sighup_goes_on(chat_checkpoint, tmp_path):
 
 def test_a_second_sigint_does_not_wait_for_the_save(processes, chat_checkpoint, undisturbed, tmp_path):
     config = write_config(tmp_path, chat_checkpoint, max_steps=4)
-    child = processes.start("grpo.train", config, setup="slow_save", SAVE_TAKES_S="60")
+    child = processes.start("grpo.train", config, setup="slow_save", SAVE_TAKES_S="600")
     child.until((tmp_path / "run" / "saving").exists)
     child.signal(signal.SIGINT)
     time.sleep(0.1)
     child.signal(signal.SIGINT)
     started = time.monotonic()
-    assert child.wait() == 130 and time.monotonic() - started < 15  # the save would take a minute
+    assert child.wait() == 130 and time.monotonic() - started < 60  # the save would take ten minutes
     assert not list((tmp_path / "run").glob("checkpoint-*")) and state(tmp_path / "run")["exit_code"] == 130
     assert resumed_equals(processes, config, undisturbed)
 

@@ -111,8 +111,8 @@ def stage1(folder: Path, keys: dict) -> Path:
     return folder / "run"
 
 
-def toy(folder: Path, name: str, **keys) -> Path:
-    """A tiny configuration, with a shorter cold start and three steps. keys: replace those of the configuration."""
+def toy(folder: Path, name: str) -> Path:
+    """A tiny configuration, with a shorter cold start and three steps."""
     import yaml
 
     from grpo.train import main
@@ -120,7 +120,7 @@ def toy(folder: Path, name: str, **keys) -> Path:
     cold = yaml.safe_load((ROOT / "configs" / f"{name}_sft.yaml").read_text())
     cold = {**cold, "max_steps": 25, "output_dir": str(folder / "cold")}
     whole = yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text())
-    whole = {**whole, "cold_start": str(write(folder, "cold", cold)), "max_steps": 3, "eval_max_samples": 48, **keys}
+    whole = {**whole, "cold_start": str(write(folder, "cold", cold)), "max_steps": 3, "eval_max_samples": 48}
     main([str(write(folder, "run", {**whole, "disable_tqdm": True, "output_dir": str(folder / "run")}))])
     return folder / "run"
 
@@ -152,7 +152,6 @@ CASES: dict[str, Callable[[Path], Path]] = {
     "sft_full_bfloat16": lambda folder: stage1(folder, {"lora_r": 0, "torch_dtype": "bfloat16"}),
     "tiny": lambda folder: toy(folder, "tiny"),
     "tiny_math": lambda folder: toy(folder, "tiny_math"),
-    "tiny_sentences": lambda folder: toy(folder, "tiny", reward_funcs=["knowrl", "factuality"], credit="sentence"),
 }
 
 

@@ -281,7 +281,7 @@ def test_pairs_that_cannot_be_multiplied_or_are_not_finite_are_refused(tmp_path,
         {f"base_model.model.{Q}.lora_{half}.weight": t for half, t in (("A", A), ("B", B))},
         tmp_path / "adapter_model.safetensors",
     )
-    with pytest.raises(UserError, match="no complete LoRA pairs") as error:
+    with pytest.raises(UserError, match="no pairs lora_A, lora_B") as error:
         load_adapter(tmp_path)
     assert error.value.exit_code == 3
 
@@ -298,7 +298,7 @@ def test_half_a_pair_and_tensors_of_another_kind_are_refused(tmp_path):
     }.items():
         save_adapter(make({Q: 4}), tmp_path / name)
         save_file(tensors, tmp_path / name / "adapter_model.safetensors")
-        with pytest.raises(UserError, match="no complete LoRA pairs"):
+        with pytest.raises(UserError, match="no pairs lora_A, lora_B"):
             load_adapter(tmp_path / name)
 
 

@@ -177,6 +177,14 @@ def test_score(tmp_path):
         (["rewards.score", "--reward", "nope", "{tmp}/in.jsonl"], 2, "unknown reward nope"),
         (["grpo.generate", "/no/model", "--prompt", "x"], 3, "does not exist"),
         (["grpo.evaluate", "/no/model", "--data", "x", "--reward", "math", "--n", "8"], 2, "--n 8 at temperature 0"),
+        (["grpo.evaluate", "/no/model", "--data", "x", "--max-samples", "-1"], 2, "--max-samples is -1"),
+        (["grpo.export", "/no/model", "{tmp}/out"], 3, "/no/model does not exist"),
+        (["grpo.export", "/no/model", "{tmp}/in.jsonl"], 2, "cannot use the folder"),
+        (["grpo.export", "/no/model", "{tmp}/in.jsonl/out"], 2, "cannot use the folder"),
+        (["grpo.export", "/no/model", "{tmp}"], 2, "is not empty"),
+        (["grpo.report", "{tmp}", "--output", "{tmp}/in.jsonl/x.html"], 2, "fix: give --output the path of a file"),
+        (["grpo.report", "{tmp}", "--output", "{tmp}"], 2, "fix: give --output the path of a file"),
+        (["knowledge.build", "{tmp}/in.jsonl", "{tmp}/kb.db", "--skipped", "{tmp}"], 2, "give --skipped the path"),
     ],
 )
 def test_mistakes_end_in_three_lines_and_the_right_code(tmp_path, arguments, code, part):
@@ -184,3 +192,17 @@ def test_mistakes_end_in_three_lines_and_the_right_code(tmp_path, arguments, cod
     words = [a.replace("{tmp}", str(tmp_path)) for a in arguments]
     run = command(*words, code=code, new_interpreter=words[0] == "grpo.evaluate")
     assert part in run.stderr and "fix: " in run.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["grpo.doctor", "c.yaml", "--memory-gb", size] for size in ("-1", "nan", "0", "inf", "x")),
+        *(["knowledge.build", "in.jsonl", "kb.db", "--max-row-mb", size] for size in ("-1", "nan", "inf")),
+        ["knowledge.search", "kb.db", "x", "-k", "a"],
+    ],
+    ids=" ".join,
+)
+def test_sizes_that_do_not_exist_are_refused_with_the_usage(arguments):
+    run = command(*arguments, code=2)
+    assert run.stderr.startswith("usage: ") and "internal error" not in run.stderr

@@ -223,10 +223,16 @@ def refused(path, *overrides):
         (["reward_funcs=knowrl", "system_prompt="], False),
         (["reward_funcs=knowrl", "prompt_template=Answer {question}"], False),
         (["reward_funcs=knowrl", "toy_world=encyclopedia"], False),
+        (["reward_funcs=[format, truthrl]"], True),
+        (["reward_funcs=[format, math, karl]"], True),
+        (["reward_funcs=[format, abstention]", "system_prompt="], False),
+        (["reward_funcs=[format, tiar]", "toy_world=encyclopedia"], False),
+        (["reward_funcs=[binary_rar]"], True),
         (["reward_funcs=format"], False),
+        (["reward_funcs=[simpleqa, math]"], False),
     ],
 )
-def test_knowrls_presets_bring_their_prompt_unless_there_is_one(tmp_path, keys, supplied):
+def test_rewards_that_read_knowrls_format_bring_its_prompt_unless_there_is_one(tmp_path, keys, supplied):
     config, notices = load(tmp_path, "knowledge_base: k.db\n", *keys)
     assert (config.system_prompt == KNOWRL_PROMPT) is supplied
     assert any("system prompt" in notice for notice in notices) is supplied

@@ -88,7 +88,7 @@ FAULTS = {  # what it is -> (the change, the name of its finding, words of its t
     "verifier": (sets(verifier="nli", nli_model="none/model"), "verifier", "none"),
     "custom reward": (writes("mine.py", "import nothing_of_this_name\n"), "brief", "nothing_of_this_name"),
 }
-APART = [{"no data", "data without questions"}, {"no output", "output is in use", "no checkpoint"}]
+APART = [{"no data", "data without questions"}, {"no output", "output is in use"}]
 
 
 def may_be_together(names):

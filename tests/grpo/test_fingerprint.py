@@ -96,6 +96,17 @@ def test_each_input_has_a_fingerprint_of_its_own(model, tmp_path, name):
     assert [key for key in before if before[key] != after[key]] == [name]
 
 
+def test_a_tokenizer_that_cuts_words_otherwise_is_another_one(model, tmp_path):
+    """Its vocabulary is the same."""
+    shutil.copytree(model, tmp_path / "copy")
+    path = tmp_path / "copy" / "tokenizer.json"
+    found = json.loads(path.read_text())
+    found["model"]["merges"].pop()
+    path.write_text(json.dumps(found))
+    before, after = inputs_of(model), inputs_of(tmp_path / "copy")
+    assert [key for key in before if before[key] != after[key]] == ["tokenizer"]
+
+
 def test_settings_of_the_network_count_as_weights(model, tmp_path):
     shutil.copytree(model, tmp_path / "copy")
     edit(tmp_path / "copy" / "config.json", lambda config: config | {"rms_norm_eps": 1e-3})

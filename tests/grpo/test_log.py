@@ -80,7 +80,7 @@ def steps(config, total, metrics=lambda step: {"reward": float(step)}, stop=None
     with Run(config) as run:
         run.start_log(total, 0)
         for step in range(1, (stop or total) + 1):
-            run.report(step, {"step_time": 1.0, **metrics(step)}, [group()])
+            run.report_step(step, {"step_time": 1.0, **metrics(step)}, [group()])
     return [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
 
 

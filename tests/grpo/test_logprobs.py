@@ -103,6 +103,15 @@ def test_ties_at_the_cut_are_kept_by_sampler_and_trainer(dtype, sampling):
     assert entropy.tolist() == pytest.approx([math.log(3)] * 30, abs=1e-6)
 
 
+def test_a_token_exactly_at_the_cut_is_kept():
+    """The sampler puts the cut between two log-probs; one that lies on them drops none of those it names."""
+    logits, target = torch.zeros(1, 4), torch.tensor([2])
+    cut = torch.log_softmax(logits, -1)[:, 0]
+    for lower, kept in ((cut, 4), (cut + 0.1, 1)):
+        scored, entropy = token_logprobs(logits, torch.eye(4), target, 1.0, lower)
+        assert scored.item() == pytest.approx(-math.log(kept)) and entropy.item() == pytest.approx(math.log(kept))
+
+
 def test_a_frozen_head_gets_no_gradient():
     hidden, head, targets = inputs()
     hidden.requires_grad_()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from grpo.device import products
-from grpo.device.products import Product, add_product, beside, linear, prepack
+from grpo.device.products import Product, add_product, append_product, linear, prepack
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 needs_onednn = pytest.mark.skipif(not products.ONEDNN, reason="this build of torch has no oneDNN products")
@@ -54,13 +54,13 @@ def test_a_frozen_weight_gets_no_gradient_and_keeps_no_input():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_product_beside_its_input_and_one_that_is_added(dtype):
-    """Also where the input has room for it: then nothing is copied."""
+def test_a_product_appended_to_its_input_and_one_that_is_added(dtype):
+    """Also where the input has spare columns for it: then nothing is copied."""
     x, weight, _ = case(dtype)
     wanted = torch.cat([x, linear(x, weight)], dim=1)
-    assert torch.equal(beside(x, prepack(weight)), wanted)
+    assert torch.equal(append_product(x, prepack(weight)), wanted)
     wide = torch.cat([x, torch.full((20, 72), float("nan"), dtype=dtype)], dim=1)
-    assert beside(wide, prepack(weight)) is wide and torch.equal(wide, wanted)
+    assert append_product(wide, prepack(weight)) is wide and torch.equal(wide, wanted)
     y = torch.randn(20, 72).to(dtype)
     assert torch.equal(add_product(y, x, weight), y + linear(x, weight))
 

@@ -54,6 +54,13 @@ def test_parts_of_a_run_stand_for_themselves_and_know_their_config(tmp_path):
         assert found.name == str(run / part) and found.config_path.resolve() == config / "config.resolved.yaml"
 
 
+def test_a_run_keeps_its_own_prompt_even_if_another_reward_would_bring_one(tmp_path):
+    run = run_of(tmp_path / "run", STAGE_2[:3])
+    (run / "final").mkdir()
+    saved = find_saved(str(run))
+    assert read_config(saved, ["reward_funcs=truthrl"]).system_prompt is None
+
+
 @pytest.mark.parametrize("name", ["Qwen/Qwen2.5-7B", "/no/such/folder", "final", "plain"])
 def test_every_other_name_stands_for_itself(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
@@ -79,3 +86,13 @@ def test_a_run_of_stage_1_passes_on_how_it_makes_prompts(tmp_path):
     assert read_config(saved, typed).system_prompt == saved.config().system_prompt == "Be *brief*.\n\nAlways: yes"
     assert read_config(saved, [*typed, "system_prompt=null", "dtype=float64"]).system_prompt is None
     assert read_config(saved, [*typed, "dtype=float64"]).torch_dtype == "float64"
+
+
+@pytest.mark.parametrize("text", ["", "[", "\0", "[]", "5", "a: [1", "[" * 9999])
+def test_a_damaged_configuration_of_a_run_is_told_as_that(tmp_path, text):
+    run = run_of(tmp_path / "run")
+    (run / "final").mkdir()
+    (run / "config.resolved.yaml").write_text(text)
+    with pytest.raises(UserError, match="config.resolved.yaml") as error:
+        find_saved(str(run)).config()
+    assert error.value.exit_code == 2

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 from making import write_checkpoint, write_rows
@@ -118,3 +120,12 @@ def test_a_resumed_run_cannot_end_before_its_checkpoint(home):
     shutil.rmtree(home / "run/final")
     train.main(["c.yaml", "max_steps=2", "resume_from_checkpoint=true"])
     assert (home / "run/final/adapter_model.safetensors").read_bytes() == final
+
+
+@pytest.mark.parametrize("command", ["train", "sft", "generate"])
+def test_a_command_starts_without_libraries_that_only_some_runs_need(command):
+    """SQLAlchemy alone would take a quarter of a second, transformers several."""
+    later = ("sqlalchemy", "sqlite3", "transformers", "datasets", "matplotlib", "triton")
+    code = f"import sys, grpo.{command}; print([name for name in {later} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.strip() == "[]"

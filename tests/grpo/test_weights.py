@@ -295,9 +295,9 @@ def test_hub_ids_are_fetched_through_the_endpoint(tmp_path, hub):
     }
     code = (
         "from grpo.data.hub import fetch_data, fetch_model\nfrom grpo.data.rows import read_rows\n"
-        "from grpo.model.weights import read_config\n"
+        "from grpo.model.weights import read_model_config\n"
         "folder = fetch_model('someone/tiny')\n"
-        "print(read_config(folder).hidden_size, sorted(p.name for p in folder.iterdir()),"
+        "print(read_model_config(folder).hidden_size, sorted(p.name for p in folder.iterdir()),"
         " read_rows(fetch_data('someone/sums'))[0].question)"
     )
     environment = {

@@ -7,7 +7,7 @@ from grpo.kernels.rms_norm import rms_norm
 from grpo.kernels.rotary import rotate, rotate_into_cache
 from grpo.kernels.swiglu import TILE, swiglu
 
-from grpo.device.products import beside
+from grpo.device.products import append_product
 
 BF16 = torch.bfloat16
 
@@ -89,19 +89,19 @@ def test_swiglu(device, rows, width):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, BF16])
-def test_room_behind_norm_and_swiglu(device, dtype):
-    """The result is the same, and the columns behind it are left alone; `beside` then fills them."""
+def test_spare_columns_of_norm_and_swiglu(device, dtype):
+    """The result is the same, and the spare columns are left alone; `append_product` then fills them."""
     x, residual, gate = (random(5, 48, seed=i, dtype=dtype, device=device) for i in range(3))
     w, A = random(48, seed=3, dtype=dtype, device=device), random(8, 48, seed=4, dtype=dtype, device=device)
     with torch.inference_mode():
         for function, inputs in ((rms_norm, (x, w, 1e-6, residual)), (swiglu, (gate, x))):
-            alone, wide = function(*inputs), function(*inputs, room=8)
+            alone, wide = function(*inputs), function(*inputs, spare_columns=8)
             if function is rms_norm:
                 assert torch.equal(alone[1], wide[1])
                 alone, wide = alone[0], wide[0]
             assert wide.shape == (5, 56) and torch.equal(wide[:, :48], alone) and wide[:, 48:].isnan().all()
-            assert beside(wide, A) is wide
-            assert relative(wide, beside(alone, A).double()) <= (1e-6 if dtype == torch.float32 else 8e-3)
+            assert append_product(wide, A) is wide
+            assert relative(wide, append_product(alone, A).double()) <= (1e-6 if dtype == torch.float32 else 8e-3)
 
 
 def test_gradients_that_arrive_with_gaps_between_rows(device):

@@ -8,6 +8,20 @@ from rewards.knowrl.grades import parse_grade
 
 REPLIES = {
     "correct": [
+        *("A: both say USB.", "A: both name the BBC."),
+        *("I grade this answer as A.", "I would grade this as: A", "This answer should be graded A.", "So: A"),
+        *("The candidate's answer should receive a grade of A.", "This answer deserves an A.", "Therefore, A."),
+        *("Conclusion: A", "Ans: A", "<score>A</score>", "Both name Paris. So, A.", "Both name Paris.\nConclusion: A"),
+        *(
+            "我的评分是A",
+            "选A",
+            "选择A",
+            "应评为A",
+            "判为正确",
+            "该答案是正确的。",
+            "这个回答是正确的",
+            "候选答案正确。",
+        ),
         *("A", "a", " A ", "A.", "\nA\n", "a.", "\tA.\n", "CORRECT", "correct", "Correct.", " correct ", "A..", "A,"),
         *("A)", "(A)", "[A]", "**A**", "`A`", "'A'", '"A"', "# A", "> A", "_A_", "✅ A", "A: CORRECT", "A (correct)"),
         *(
@@ -107,6 +121,15 @@ REPLIES = {
         *("A; the answer agrees with the reference.", "A: exact match", "A: matches"),
     ],
     "wrong": [
+        '{"correct": false, "reason": "It says <b>Rome</b>.", "grade": "B"}',
+        *(
+            "I rate this answer B.",
+            "候选答案错误。",
+            "候选答案是错误的。",
+            "答案不对。",
+            "该回答不正确。",
+            "应判为错误",
+        ),
         *("B", "b", "B.", "  B\n", "INCORRECT", "incorrect", "Incorrect.", "WRONG", "B: INCORRECT", "B（错误）", "错"),
         *("回答不正确", "B - wrong city", "B — it says Rome", "Final grade:\nB"),
         *(
@@ -174,6 +197,14 @@ REPLIES = {
         *("C - the candidate says it doesn't know.", "<grade>C</grade>", "C, because the candidate asks back."),
     ],
     None: [
+        *(
+            "So, a city.",
+            "I would grade this.",
+            "The final answer is A.",
+            "Should be A or B",
+            "答案正确吗？",
+            "选择A或B",
+        ),
         *("A: The candidate does not know.", "A\nNo answer was given.", "A: it doesn't answer the question."),
         *("A: The candidate did not attempt to answer.", "A\n候选人没有回答问题。", "正确\n该回答说不知道。"),
         *(

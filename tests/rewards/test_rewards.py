@@ -126,6 +126,8 @@ def test_one_of_each_tag_is_not_well_tagged_unless_they_are_in_order(text):
         ("４２", "42", 1),
         ("", "x", 0),
         ("the", "a", 0),
+        ("...", "!!!", 0),
+        ("", "...", 0),
         ("北京。", "北京", 1),
         ("3", "so it is\n#### 3", 1),
         ("x", None, None),
