@@ -1,6 +1,6 @@
 """Write the result of a run in the formats of other tools.
 
-  python -m grpo.export CHECKPOINT OUT [--merge] [--dtype bfloat16]
+  python -m grpo.export MODEL OUT [--merge] [--dtype bfloat16]
 
 Without --merge, OUT gets a PEFT adapter and the tokenizer. With --merge, it gets a complete Hugging Face checkpoint,
 into which the adapter is merged in float32 and rounded once.
@@ -72,7 +72,10 @@ def make_parser() -> argparse.ArgumentParser:
         prog="python -m grpo.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "checkpoint", type=Path, metavar="CHECKPOINT", help="a run, its checkpoint-N/ or final/, or any adapter"
+        "model",
+        type=Path,
+        metavar="MODEL",
+        help="a run, its checkpoint-N/ or final/, any adapter, or a hub id (--merge)",
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="a new folder")
     parser.add_argument("--merge", action="store_true", help="write a complete checkpoint with the adapter merged")
@@ -84,7 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> None:
     arguments = make_parser().parse_args(argv)
-    export(arguments.checkpoint, arguments.out, arguments.merge, arguments.dtype)
+    export(arguments.model, arguments.out, arguments.merge, arguments.dtype)
     say_next(arguments.out, ["grpo.generate", arguments.out], ["grpo.evaluate", arguments.out, "--data", "FILE"])
 
 

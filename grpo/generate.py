@@ -33,8 +33,8 @@ class Chat:
         self.encoder = ChatEncoder(policy.tokenizer)
         self.sampler = Sampler(policy.model, policy.eos_ids)
 
-    def ask(self, question: str) -> Message:
-        """Return a question as a message."""
+    def message(self, question: str) -> Message:
+        """Return the user's message that asks a question."""
         return {"role": "user", "content": self.template.replace("{question}", question)}
 
     def fit(self, messages: list[Message]) -> list[int]:
@@ -73,7 +73,7 @@ class Chat:
         ids, shown = [], ""
         for token in self.sampler.stream(prompt_ids, sampling, seed):
             ids.append(token)
-            text = self.policy.tokenizer.decode(ids, skip_special_tokens=True)
+            text = self.policy.decode(ids)
             if not text.endswith(INCOMPLETE):
                 print(escape(text[len(shown) :]), end="", flush=True)
                 shown = text
@@ -93,7 +93,7 @@ class Chat:
             print(f"> {escape(messages[-1]['content'])}")
             for completion in completions:
                 check_finite(*completion.logps)
-                print(escape(self.policy.decode(completion)) + "\n")
+                print(escape(self.policy.decode(completion.ids)) + "\n")
 
     def converse(self, messages: list[Message]) -> None:
         """Answer questions from the terminal until an empty line. `messages` are what comes before them."""
@@ -101,7 +101,7 @@ class Chat:
             question = _read_question()
             if not question:
                 return
-            messages = [*messages, self.ask(question)]
+            messages = [*messages, self.message(question)]
             messages = [*messages, {"role": "assistant", "content": self.answer(messages)}]
 
 
@@ -140,7 +140,7 @@ def main(argv: list[str]) -> None:
     system = arguments.system or getattr(made_with, "system_prompt", None)
     start = [{"role": "system", "content": system}] if system else []
     if arguments.prompt:
-        chat.answer_all([[*start, chat.ask(prompt)] for prompt in arguments.prompt], arguments.n)
+        chat.answer_all([[*start, chat.message(prompt)] for prompt in arguments.prompt], arguments.n)
     else:
         chat.converse(start)
     has_questions = isinstance(made_with, TrainConfig) and Questions.held_out(made_with)

@@ -100,11 +100,12 @@ class Rollout:
         places = [
             (ranks.rank + number * ranks.world) * G + member for number in range(len(groups)) for member in range(G)
         ]
+        # The 0 has no meaning: without it, runs that are on record would draw other tokens.
         seeds = [hash_seed(self.config.seed, step, rollout, 0, place) for place in places]
 
         def finish(number: int, completion: Completion) -> None:
             group, index = groups[number // G], number % G
-            completion.text = self.policy.decode(completion)
+            completion.text = self.policy.decode(completion.ids)
             group.completions[index] = completion
             self.scorer.submit(group, index)
 
@@ -160,7 +161,7 @@ class Rollout:
         self.scorer.collect(group)
         if self.config.credit == "sentence":
             for completion in group.completions:
-                completion.sentences = judged_sentences(completion, self.policy.text_of)
+                completion.sentences = judged_sentences(completion, self.policy.decode)
 
     @property
     def _scale(self) -> str:

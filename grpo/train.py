@@ -63,7 +63,7 @@ class GrpoTrainer(Trainer):
         for batch in batches:
             batch.ref_logp_C = self.reference_logprobs(batch)  # Eq. 3, while rewards are pending
         for iteration in range(self.num_iterations):
-            for batch in self.rollout.graded(batches):  # Eq. 1, 2, in the order in which rewards arrive
+            for batch in self.rollout.graded(batches):  # Eq. 1, 2, 17, 19, in the order in which rewards arrive
                 logp_C, entropy_C = self.policy_logprobs(batch)  # Eq. 3
                 loss, stats = policy_loss(batch, logp_C, self.config)  # Eq. 4 to 7, 9 to 11
                 self.optimizer.backward(loss)

@@ -26,10 +26,13 @@ NUM_TESTED = 20  # rows that are looked at
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A format of files. columns: those that every such file has. read: from a record, by these names, and a random
-    generator, to the columns above. reward: grades answers if none is named. prompt: the user message if the
-    configuration sets neither a system prompt nor a template. accepts: what holds of every record. says_so: what the
-    file's name or another column of a record says, for a format whose columns are too common."""
+    """A format of files.
+
+    columns: those that every such file has. read: makes the columns above of a record and a random generator. reward:
+    grades answers if none is named. prompt: the user message if the configuration sets neither a system prompt nor a
+    template. accepts: what holds of every record. says_so: what the file's name or another column of a record says, for
+    a format whose columns are too common.
+    """
 
     name: str
     columns: str
@@ -129,8 +132,7 @@ def _ends_in_number(record: Record) -> bool:
 
 
 def _is_aime_answer(record: Record) -> bool:
-    """Whether the answer is an integer from 0 to 999, as all of AIME's are, perhaps with leading zeros, or a solution
-    has one in a box."""
+    """Whether the answer, or else the box of a solution, is an integer of up to three digits, as all of AIME's are."""
     if record.get("answer") is None:
         return bool(re.search(r"\\boxed\{\s*[0-9]{1,3}\s*\}", str(record.get("solution"))))
     return bool(re.fullmatch(r"[0-9]{1,3}(?:\.0)?", str(record["answer"]).strip()))
@@ -176,8 +178,7 @@ BENCHMARKS = (  # the first that fits is taken, so a format stands before those 
 
 
 def split_answers(value: Any) -> list[str]:
-    """Return TruthfulQA's answers, a list or a text with semicolons between them; each ends with a full stop, as its
-    authors compare them."""
+    """Return TruthfulQA's answers, a list or a text with semicolons. Each gets a full stop, as its authors do."""
     if isinstance(value, str) and value.strip()[:1] == "[" and value.strip()[-1:] == "]":
         raise ValueError("a list of answers is written as one text, as a table holds it: use JSONL or Parquet")
     found = value if isinstance(value, list) else str(value or "").split(";")

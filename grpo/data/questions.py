@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Questions:
-    """Which questions of which data set: of its rows [start:stop], the first `most` (0: all)."""
+    """Which questions of which data set: of its rows [start:stop], the first `max_samples` (0: all)."""
 
     name: str  # of the data set: a file or a hub id
-    most: int = 0
+    max_samples: int = 0
     start: int = 0
     stop: int | None = None
 
@@ -43,12 +43,12 @@ class Questions:
 
 def load_rows(config: TrainConfig, rewards: Sequence[Reward], questions: Questions) -> list[Row]:
     """Read these questions. Exit 3 if there are none, or if a column is missing that a reward needs."""
-    name, most = questions.name, questions.most
+    name, max_samples = questions.name, questions.max_samples
     path = fetch_data(name, config.dataset_split)
     is_part = questions.start or questions.stop
     fields = (config.question_field, config.answer_field, config.title_field)
-    rows = read_rows(path, *fields, 0 if is_part else most, config.seed)
-    rows = rows[questions.start : questions.stop][: most or None]
+    rows = read_rows(path, *fields, 0 if is_part else max_samples, config.seed)
+    rows = rows[questions.start : questions.stop][: max_samples or None]
     if not rows:
         raise UserError(
             "no question is left to train on",
@@ -76,8 +76,10 @@ def load_rows(config: TrainConfig, rewards: Sequence[Reward], questions: Questio
 
 
 def prepare_rewards(config: TrainConfig, say: Callable[[str], None], questions: Questions | None = None) -> Scorer:
-    """Build the rewards for these questions, by default those to train on; check that their columns, services and
-    knowledge base are there."""
+    """Build the rewards, and check that their columns, services and knowledge base are there.
+
+    questions: those to grade; by default those to train on.
+    """
     scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
     try:
         rows = load_rows(config, scorer.rewards, questions or Questions.to_train(config))

@@ -34,8 +34,10 @@ class CudaCapture:
 
 @contextmanager
 def no_waiting() -> Iterator[None]:
-    """Raise where the host would wait for the GPU. Such work cannot be captured, and in torch 2.11 trying to do so
-    damages the allocator for the rest of the process. It holds for all threads: use it before others are at work.
+    """Raise where the host would wait for the GPU: such work cannot be captured.
+
+    In torch 2.11, an attempt to capture it damages the allocator for the rest of the process. This holds for all
+    threads: use it before others are at work.
     """
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")

@@ -167,7 +167,7 @@ def sample(case: Case) -> str:
     check_finite(*completion.logps)
     if case.num_sequences:
         case.seconds_per_token = time_token(policy, first.ids, case.num_sequences)
-    return f"{len(completion.ids)} tokens: {policy.decode(completion)!r}"
+    return f"{len(completion.ids)} tokens: {policy.decode(completion.ids)!r}"
 
 
 def time_token(policy: Policy, prompt: list[int], number: int) -> float | None:

@@ -27,7 +27,7 @@ def generate_groups(
     for group in groups:
         for completion in group.completions:
             check_finite(*completion.logps)
-            completion.text = policy.decode(completion)
+            completion.text = policy.decode(completion.ids)
     return groups
 
 

@@ -57,9 +57,8 @@ def ece(stated: Sequence[Stated]) -> float:
     bins: dict[int, list[Stated]] = {}
     for claim in stated:
         bins.setdefault(min(int(claim.confidence * NUM_BINS), NUM_BINS - 1), []).append(claim)
-    return sum(abs(sum(claim.confidence - claim.is_right for claim in of_bin)) for of_bin in bins.values()) / len(
-        stated
-    )
+    gaps = [abs(sum(claim.confidence - claim.is_right for claim in of_bin)) for of_bin in bins.values()]
+    return sum(gaps) / len(stated)
 
 
 def brier(stated: Sequence[Stated]) -> float:
@@ -68,9 +67,11 @@ def brier(stated: Sequence[Stated]) -> float:
 
 
 def risk_coverage(stated: Sequence[Stated]) -> list[tuple[float, float]]:
-    """Return (coverage, risk) for each threshold on the confidence, from the highest: answers that state at least so
-    much, as a share of all, and how many of them are wrong. Equal confidences cannot be told apart, so they enter
-    together."""
+    """Return (coverage, risk) for each threshold on the confidence, from the highest.
+
+    coverage: share of the answers that state at least so much. risk: share of wrong ones among these. Equal confidences
+    cannot be told apart, so they enter together.
+    """
     ranked = sorted(stated, key=lambda claim: -claim.confidence)
     curve, num_wrong = [], 0
     for number, claim in enumerate(ranked, 1):

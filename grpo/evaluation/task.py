@@ -22,8 +22,10 @@ NO_LIMIT = 10**9  # tokens of a prompt: all questions are asked that the model h
 
 @dataclass(frozen=True)
 class Task:
-    """A model, the questions, and the configuration that says how to ask them; benchmark: the format of the questions,
-    if it is known."""
+    """A model, the questions, and the configuration that says how to ask them.
+
+    benchmark: the format of the questions, if it is known.
+    """
 
     saved: SavedModel
     config: TrainConfig
@@ -62,7 +64,9 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
             config = _ask_as_usual(config, benchmark, say)
     else:
         questions = _held_out(config, model)
-    return Task(saved, config, replace(questions, most=arguments.max_samples or questions.most), benchmark)
+    return Task(
+        saved, config, replace(questions, max_samples=arguments.max_samples or questions.max_samples), benchmark
+    )
 
 
 def _name_of(data: str | None) -> str:

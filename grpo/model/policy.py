@@ -15,7 +15,6 @@ from grpo.model.adapter import Adapter, is_adapter, load_adapter, merge_adapter,
 from grpo.model.decoder import Decoder
 from grpo.model.lora import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.model.weights import DTYPES, load_decoder, save_checkpoint
-from grpo.schema import Completion
 
 
 @dataclass
@@ -33,11 +32,7 @@ class Policy:
     base: tuple[str, str]
     folders: tuple[Path, ...] = ()
 
-    def decode(self, completion: Completion) -> str:
-        """Return its text, without special tokens."""
-        return self.text_of(completion.ids)
-
-    def text_of(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int]) -> str:
         """Return the text of some tokens, without special ones."""
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 

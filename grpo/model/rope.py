@@ -63,8 +63,11 @@ def _llama3(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor
 
 
 def _yarn(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, float]:
-    """YaRN (2309.00071): dimensions that turn fewer than beta_slow times within the original context are slowed down by
-    `factor`, those that turn more than beta_fast times are kept, and cos and sin are scaled to sharpen attention."""
+    """YaRN (2309.00071): slow down what turns rarely within the original context, and sharpen attention.
+
+    Dimensions with fewer than beta_slow turns are slowed down by `factor`, those with more than beta_fast are kept.
+    Attention is sharpened by scaling cos and sin.
+    """
     context, half = rope["original_max_position_embeddings"], frequency.numel()
     factor = rope["factor"]
 
@@ -75,9 +78,8 @@ def _yarn(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, 
     if rope.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, 2 * half - 1)
-    slow = ((torch.arange(half, dtype=frequency.dtype, device=frequency.device) - low) / max(high - low, 0.001)).clamp(
-        0, 1
-    )
+    number = torch.arange(half, dtype=frequency.dtype, device=frequency.device)
+    slow = ((number - low) / max(high - low, 0.001)).clamp(0, 1)
     return frequency * (1 - slow + slow / factor), _yarn_amplitude(rope, factor)
 
 

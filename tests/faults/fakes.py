@@ -162,8 +162,8 @@ def talkative() -> None:
     from grpo.model.policy import Policy
 
     decode = Policy.decode
-    Policy.decode = lambda self, completion: (
-        f"<think>So.</think><answer>{completion.ids[0]} {re.sub(r'[^a-z0-9]+', ' ', decode(self, completion))}</answer>"
+    Policy.decode = lambda self, ids: (
+        f"<think>So.</think><answer>{ids[0]} {re.sub(r'[^a-z0-9]+', ' ', decode(self, ids))}</answer>"
     )
     short_grace()
 
@@ -174,8 +174,8 @@ def thoughtful() -> None:
     from grpo.model.policy import Policy
 
     frame = Policy.decode
-    Policy.decode = lambda self, completion: frame(self, completion).replace(
-        "So.", f"The number {'-'.join(map(str, completion.ids))} is a town in France."
+    Policy.decode = lambda self, ids: frame(self, ids).replace(
+        "So.", f"The number {'-'.join(map(str, ids))} is a town in France."
     )
 
 
@@ -285,7 +285,7 @@ def steers_the_terminal() -> None:
     from grpo.model.policy import Policy
 
     decode = Policy.decode
-    Policy.decode = lambda self, completion: f"\x1b]0;pwned\x07\x1b[2J\u202e\x9b{decode(self, completion)}\r"
+    Policy.decode = lambda self, ids: f"\x1b]0;pwned\x07\x1b[2J\u202e\x9b{decode(self, ids)}\r"
 
 
 def full_disk_under_the_tokenizer() -> None:

@@ -63,7 +63,7 @@ def tokenizer(request, tmp_path_factory):
 
 
 def text_of(tokenizer):
-    """What Policy.text_of does."""
+    """What Policy.decode does."""
     return lambda ids: tokenizer.decode(ids, skip_special_tokens=True)
 
 
@@ -226,7 +226,7 @@ def graded(base, tokenizer, texts, *keys):
     completions = [make_completion(row, text=text_of(tokenizer)(row), loss_weight=0.25) for row in ids]
     group = Group(Prompt(0, "prompt", (5,), ROW), completions)
     rollout = object.__new__(Rollout)
-    rollout.config, rollout.policy = config, SimpleNamespace(text_of=text_of(tokenizer))
+    rollout.config, rollout.policy = config, SimpleNamespace(decode=text_of(tokenizer))
     rollout.run = SimpleNamespace(ranks=SimpleNamespace(gather=lambda mine: [mine]))
     rollout.scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
     rollout.groups, rollout.batch_std = [group], None

@@ -61,9 +61,7 @@ def talkative(monkeypatch):
     monkeypatch.setattr(
         Policy,
         "decode",
-        lambda self, completion: (
-            f"<think>Paris. {decode(self, completion)}</think><answer>{completion.ids[0]}</answer>".replace("\x00", "")
-        ),
+        lambda self, ids: f"<think>Paris. {decode(self, ids)}</think><answer>{ids[0]}</answer>".replace("\x00", ""),
     )
 
 

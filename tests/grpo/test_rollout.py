@@ -42,7 +42,7 @@ def rollout(rank=0, world=1, groups_per_rank=2, others=(), **keys):
     made.prompts = [Prompt(row, f"prompt {row}", (row,), {"question": str(row)}) for row in range(10)]
     made.order = Order(10, 0, shuffle=False)
     made.groups_per_rank, made.sampling = groups_per_rank, SamplingParams(4)
-    made.policy = SimpleNamespace(decode=lambda completion: f"text {completion.ids[0]}")
+    made.policy = SimpleNamespace(decode=lambda ids: f"text {ids[0]}")
     made.scorer = made.sampler = Recorder()
     made.sampled_step, made.is_graded, made.batch_std, made.groups = -1, False, None, []
     return made
