@@ -101,9 +101,7 @@ class Completion:
     scores: dict[str, Score] = field(default_factory=dict)  # reward name -> Score
     reward: float | None = None  # weighted sum of the scores; None if any of them is None
     advantage: float | None = None  # Eq. 1, 2; None until it is known, 0 for an unscorable completion
-    sentences: list[Sentence] = field(
-        default_factory=list
-    )  # those whose tokens get an advantage of their own: credit.py
+    sentences: list[Sentence] = field(default_factory=list)  # the true and the false ones, found by credit.py
     loss_weight: float = 0.0  # Eq. 8: of each of its tokens in the loss of the step
 
     @property

@@ -37,11 +37,9 @@ def main(argv: list[str]) -> None:
         print(f"title: {found.how}: {printable('; '.join(found.titles)) or 'no document'}")
     for rank, passage in enumerate(passages, 1):
         print(f"{rank}. {passage.score:6.2f}  {printable(passage.id)}\n   {printable(passage.text)}")
-    if not passages:
-        print("no passage found")
     title = passages[0].title if passages else "TITLE"
     say_next(
-        "the passages above; --json prints them as JSON",
+        "the passages above; --json prints them as JSON" if passages else "no passage found",
         ["knowledge.search", options.db, options.query, "--title", title],
         ["knowledge.verify", options.db],
     )

@@ -60,7 +60,7 @@ def _compare_with_first_opening(path: Path, found: Findings) -> None:
         if not matches_checksum(path):
             keep_checksum(path)
     except UserError as error:
-        found.problems.append(error.what)
+        found.problems.append(f"{error.what} ({error.fix})")
 
 
 def _verify(path: Path, found: Findings, where: str = "") -> None:

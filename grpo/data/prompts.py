@@ -39,9 +39,8 @@ def load_tokenizer(folder: Path, chat_template: str | None = None, template_opti
     try:
         if not has_tokenizer(folder):
             raise FileNotFoundError(f"none of {', '.join(VOCABULARY_FILES)} is there")
-        tokenizer = AutoTokenizer.from_pretrained(
-            folder, trust_remote_code=False
-        )  # unset, it would ask on the terminal
+        # With trust_remote_code unset, it would ask on the terminal.
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # many kinds, depending on which file is missing or broken
         first_line = str(error).partition("\n")[0]
         raise UserError(

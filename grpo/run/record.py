@@ -24,7 +24,7 @@ class Answer:
     completion: str
     row: int | None = None
     question: str = ""
-    answer: str = ""  # the true one
+    true_answer: str = ""
     prompt: str = ""
     outcome: str = ""
     reward: float | None = None
@@ -102,13 +102,14 @@ def read_metrics(path: Path) -> tuple[list[Metrics], list[Metrics], int]:
 
 def _answer(line: dict[str, Any]) -> Answer:
     """Keep what has the type that a reader expects."""
-    texts = {name: str(line[name]) for name in ("question", "answer", "prompt", "outcome") if line.get(name)}
+    texts = {name: str(line[name]) for name in ("question", "prompt", "outcome") if line.get(name)}
     mappings = {name: line[name] for name in ("rewards", "reasons", "facts") if isinstance(line.get(name), dict)}
     reward = _numbers({"reward": line.get("reward")}).get("reward", math.nan)
     row, sentences = line.get("row"), line.get("sentences")
     return Answer(
         line["completion"],
         row if isinstance(row, int) else None,
+        true_answer=str(line.get("answer") or ""),
         reward=reward if math.isfinite(reward) else None,
         sentences=[entry for entry in sentences if isinstance(entry, dict)] if isinstance(sentences, list) else [],
         **texts,

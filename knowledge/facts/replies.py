@@ -9,6 +9,7 @@ The forms of a reply stand in tables. What fits none of them is no list of facts
 
 import json
 import re
+from itertools import chain
 from typing import Any
 
 from knowledge.store.tokens import UNSPACED
@@ -24,11 +25,15 @@ THOUGHTS = (  # what begins a model's thoughts, and what ends them
 )
 _FENCE = re.compile(r"```[\w-]*\s*?\n?(.*?)```", re.DOTALL)
 _LABEL = r"(?:[Ff]act|[Cc]laim|[Ss]tatement|事实)\s*#?\d{0,3}\s*[.:：)]\s*"
+_NUMBER = r"(?:[Ss](?:entences?)?\s?|第)?#?\d{1,3}句?"  # of a sentence
+_LISTED = rf"\s{{0,3}}{_NUMBER}(?:\s{{0,3}}(?:[,，、;；&–-]|and|和)\s{{0,3}}{_NUMBER}){{0,99}}\s{{0,3}}"
+_BRACKETS = rf"[\[【]{_LISTED}[\]】]"  # before or after a fact
 _MARK = re.compile(
     r"(?:[*+]\s+|"  # Markdown: without the space, * begins a word in bold
     r"[-\u2010-\u2015−•·・‣⁃→➔-➾■-◿★☆✓✔✅🔹🔸]\ufe0f?(?:\s*\[[ xX]\])?\s*|[①-⑳]\s*|"
     r"[一二三四五六七八九十]{1,3}、|第\d{1,3}条[:：]?\s*|"
-    r"[(（#]?\d{1,3}(?:[)）、．：\t]|:(?=\s)|\.(?!\d)|-(?=\s))\s*|(?=\[\d{1,3}\])|"
+    r"[(（#]?\d{1,3}(?:[)）、．：\t]|:(?=\s)|\.(?!\d)|-(?=\s))\s*|"
+    rf"(?={_BRACKETS}\s{{0,3}}\S)|"
     r"(?:[(（]?[a-z]|[ivx]{2,4})[.)）]\s+|"
     r"\|\s*(?:#?\d{1,3}\.?\s*\|)?\s*)"  # a row of a table, and its number
     rf"(?:{_LABEL})?|{_LABEL}"
@@ -38,8 +43,10 @@ _NEXT_MARKS = (  # in a line that begins with such a mark: where its next fact b
     (re.compile(r"[(（•①-⑳]"), re.compile(r"\s+(?=[(（]\d{1,2}[)）]|[•①-⑳])")),
     (re.compile(r"\d"), re.compile(r"(?<=[.;。；])\s+(?=\d{1,2}[.)、]\s)")),
 )
-_BRACKETS = r"\[\d{1,3}(?:\s*[,，、]\s*\d{1,3})*\]"  # the numbers of sentences, before or after a fact
-_NUMBERS = re.compile(rf"^{_BRACKETS}[:：.]?|{_BRACKETS}[.。]?$")
+_NUMBERS = re.compile(
+    rf"^(?:(?:{_BRACKETS}|[(（]{_LISTED}[)）])\s{{0,3}}){{1,8}}(?:[:：.]|[–-]\s)?|(?:{_BRACKETS}\s{{0,3}}){{1,8}}[.。]?$"
+)
+_RANGE = re.compile(r"(\d+)(?:\s*[–-]\s*(\d+))?")
 _TABLE_HEAD = re.compile(r"^[ \t]*\|.*\n[ \t]*\|[-:| \t]+$", re.MULTILINE)
 _ITEM_TAG = re.compile(r"<(?:li|fact|item|claim|statement)(?:\s[^<>]{0,80})?>", re.IGNORECASE)
 _TAG = re.compile(r"</?[a-z]{1,12}(?:\s[^<>]{0,80})?>", re.IGNORECASE)
@@ -87,8 +94,8 @@ def unfenced(reply: str) -> str:
 
 
 def parse_reply(reply: str) -> dict[str, tuple[int, ...]] | None:
-    """Return each fact of a reply with the numbers that stand before it in square brackets, {} if it says that there
-    are no facts; None if it is no list of facts.
+    """Return each fact of a reply with the numbers of sentences that stand before or after it in brackets, {} if it
+    says that there are no facts; None if it is no list of facts.
 
     A fact is a line with a mark of a list, or an entry of a JSON list, and has three words at least. All other lines
     are left out. A later repetition, whatever its case, adds its numbers to the first one.
@@ -201,6 +208,7 @@ def _distinct(facts: list[str]) -> dict[str, tuple[int, ...]]:
         text = _NUMBERS.sub("", fact).strip()
         if num_words(text) >= MIN_WORDS:
             text = texts.setdefault(text.casefold(), text)
-            found = re.findall(r"\d+", " ".join(_NUMBERS.findall(fact)))
-            numbers[text] = (*numbers.get(text, ()), *map(int, found))
+            found = _RANGE.findall(" ".join(_NUMBERS.findall(fact)))
+            ranges = [range(int(first), int(last or first) + 1) for first, last in found]
+            numbers[text] = (*numbers.get(text, ()), *chain(*ranges))
     return numbers

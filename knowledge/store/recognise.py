@@ -127,6 +127,7 @@ def check_index(database: ReadOnlyDatabase) -> dict[str, object]:
         raise bad_file(
             database.path,
             f"its index has format and token version {versions}",
-            f"versions {(FORMAT_VERSION, TOKENS_VERSION)}",
+            f"versions {(FORMAT_VERSION, TOKENS_VERSION)}, as this version of the program builds them",
+            f"build it anew: python -m knowledge.build SOURCE.jsonl {database.path}",
         )
     return meta

@@ -54,7 +54,8 @@ _SUBJECT = (  # "the answer is A" would be no verdict: it may repeat the answer
 )
 _START = r"(?!(?<=[A-Za-z0-9])[A-Za-z])"  # of a word or of a letter: BA holds none
 _WORD = rf"(?:{'|'.join(WORDS.values())})(?![A-Za-z0-9])"
-_TOKEN = rf"{_START}(?:{'|'.join([*LETTERS.values(), *WORDS.values()])})(?![A-Za-z0-9])"
+_TOKEN_END = r"(?![A-Za-z0-9+#]|[-−–][^\w\n]*(?:\n|\Z))"  # B+ and A- are grades of a school, on another scale
+_TOKEN = rf"{_START}(?:{'|'.join([*LETTERS.values(), *WORDS.values()])}){_TOKEN_END}"
 _MARKS = rf"(?:{_NOTHING})*"
 _HEAD = (
     rf"{_MARKS}(?P<label>{_LABEL})?{_MARKS}"

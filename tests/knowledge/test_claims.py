@@ -398,6 +398,41 @@ def test_a_list_of_facts_in_any_usual_form_is_read(reply):
     assert list(parse_reply(reply)) == LISTS[reply]
 
 
+@pytest.mark.parametrize(
+    ("line", "numbers"),
+    [
+        ("- [2] {}", (2,)),
+        ("- {} [2].", (2,)),
+        ("- [1][2] {}", (1, 2)),
+        ("- [1] [2] {}", (1, 2)),
+        ("- [1, 2] {}", (1, 2)),
+        ("- [1;2]: {}", (1, 2)),
+        ("- [1 and 3] {}", (1, 3)),
+        ("- [1-3] {}", (1, 2, 3)),
+        ("[1–3] {}", (1, 2, 3)),
+        ("[1, 2] {}", (1, 2)),
+        ("[2] - {}", (2,)),
+        ("- [sentence 2] {}", (2,)),
+        ("- [Sentences 1, 2] {}", (1, 2)),
+        ("- [S2] {}", (2,)),
+        ("- [第2句] {}", (2,)),
+        ("- 【2】 {}", (2,)),
+        ("- (2) {}", (2,)),
+        ("- [9-2] {}", ()),
+    ],
+)
+def test_the_numbers_of_sentences_are_read_in_any_dress_and_are_no_part_of_the_fact(line, numbers):
+    fact = "Mira Tolan was born in 1962 in Velda"
+    assert parse_reply(line.format(fact)) == {fact: numbers}
+
+
+@pytest.mark.parametrize(
+    "fact", ["[sic] is a Latin word", "1984 is a novel", "It has 12 (30) members", "(1984) is a year"]
+)
+def test_other_brackets_and_numbers_stay(fact):
+    assert parse_reply(f"- {fact}") == {fact: ()}
+
+
 @pytest.mark.parametrize("reply", NO_FACTS)
 def test_a_reply_that_there_are_no_facts_is_an_empty_list(reply):
     assert parse_reply(reply) == {}

@@ -236,6 +236,7 @@ def test_no_flipped_byte_of_knowrls_file_is_served_once_it_has_a_checksum(knowrl
             KnowledgeBase.open(knowrl_sixty)
         assert error.value.exit_code == 3, place
         assert problems_of(knowrl_sixty), place
+    assert "if it was replaced on purpose, delete" in problems_of(knowrl_sixty)[0]
     knowrl_sixty.write_bytes(whole)
     KnowledgeBase.open(knowrl_sixty).close()
 
@@ -418,7 +419,7 @@ def test_search_command(run, ours, tmp_path):
         "missing": ["Nobody"],
     }
     assert answer["passages"][0]["id"] == "Alex#0"
-    assert "no passage found" in run("knowledge.search", ours, "…").stdout
+    assert "result: no passage found" in run("knowledge.search", ours, "…").stderr
     missing = run("knowledge.search", tmp_path / "none.db", "x")
     assert (
         missing.returncode == 3

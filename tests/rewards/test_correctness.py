@@ -333,10 +333,11 @@ def test_an_outage_pays_nothing_to_anybody_where_the_original_paid_more_than_for
 
 
 def test_a_reply_with_the_article_a_pays_nothing_where_the_original_paid_two(monkeypatch):
-    for reply in ("NOT CORRECT", "That is a wrong answer", "A correct answer would be Paris"):
+    cases = {"NOT CORRECT": -1.0, "That is a wrong answer": None, "A correct answer would be Paris": None}
+    for reply, value in cases.items():
         with ApiServer(default=says(reply)) as server:
             (score,) = run_in_scorer(model_judge(server, monkeypatch), knowrl_v2, [block("London")])
-            assert score.value is None and "no verdict" in score.reason
+            assert score.value == value and ("no verdict" in score.reason) == (value is None)
 
 
 def test_a_key_that_is_refused_ends_the_run_where_the_original_retried_for_ever(monkeypatch):

@@ -198,6 +198,17 @@ REPLIES = {
     ],
     None: [
         *(
+            "A+",
+            "B+",
+            "C#",
+            "Grade: A-",
+            "**B+**",
+            "(A-)",
+            "A–",
+            "Grade: B-\nThe answer is incomplete.",
+            '{"grade": "B+"}',
+        ),
+        *(
             "So, a city.",
             "I would grade this.",
             "The final answer is A.",
