@@ -237,7 +237,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, one thread each (default: %(default)s)")
     parser.add_argument("--folder", type=Path, default=Path("runs/lab"), help="where the runs are written")
-    parser.add_argument("--save", action="store_true", help="write rows and plots to bench/results, too")
+    parser.add_argument(
+        "--save", action="store_true", help="write rows and plots to bench/results/abstention_lab instead"
+    )
     return parser
 
 
@@ -251,7 +253,7 @@ def main(argv: list[str] | None = None) -> dict:
     jobs += [Job(options.folder, seed, arm, options.quick) for arm in arms for seed in options.seeds]
     rows = options.folder / "rows.jsonl"
     run_all(jobs, options.workers, rows)
-    return lab_results.report(rows, timing.RESULTS if options.save else options.folder)
+    return lab_results.report(rows, timing.RESULTS / "abstention_lab" if options.save else options.folder)
 
 
 if __name__ == "__main__":

@@ -242,13 +242,13 @@ def report(path: Path, folder: Path) -> dict[str, list[str]]:
     folder.mkdir(parents=True, exist_ok=True)
     rows = read_rows(path)
     if folder != path.parent:
-        shutil.copyfile(path, folder / "abstention_lab.jsonl")
+        shutil.copyfile(path, folder / "rows.jsonl")
     one_hop, two_hops = Rows(rows, "one hop"), Rows(rows, "two hops")
     tables = {"one hop": table(one_hop, ABSTENTION), "two hops": table(two_hops, TWO_HOPS)}
     text = "\n\n".join("\n".join(lines) for lines in tables.values())
     print(text)
-    (folder / "abstention_lab.md").write_text(text + "\n", encoding="utf-8")
-    pareto_plot(folder / "abstention_pareto.png", one_hop)
-    steps_plot(folder / "abstention_steps.png", one_hop, DECLINED, (WELL_KNOWN, UNSEEN))
-    steps_plot(folder / "two_hops_steps.png", two_hops, RIGHT, (WELL_KNOWN,))
+    (folder / "table.md").write_text(text + "\n", encoding="utf-8")
+    pareto_plot(folder / "pareto.png", one_hop)
+    steps_plot(folder / "steps.png", one_hop, DECLINED, (WELL_KNOWN, UNSEEN))
+    steps_plot(folder / "two_hops.png", two_hops, RIGHT, (WELL_KNOWN,))
     return tables
