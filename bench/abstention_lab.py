@@ -243,12 +243,23 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def choose(arms: Sequence[Arm], names: Sequence[str]) -> tuple[list[Arm], list[str]]:
+    """Return the arms whose names begin with one of these, in the order of the names; and the names that fit none."""
+    chosen = {name: [arm for arm in arms if arm.name.startswith(name)] for name in names}
+    arms_in_order = dict.fromkeys(arm for found in chosen.values() for arm in found)
+    return list(arms_in_order), [name for name, found in chosen.items() if not found]
+
+
 def main(argv: list[str] | None = None) -> dict:
-    options = make_parser().parse_args(argv)
+    parser = make_parser()
+    options = parser.parse_args(argv)
     arms = make_arms()
     if options.only:
-        chosen = [arm for name in options.only for arm in arms if arm.name.startswith(name)]
-        arms = list(dict.fromkeys(chosen))
+        arms, unknown = choose(arms, options.only)
+        if unknown:
+            parser.error(
+                f"no arm's name begins with {unknown[0]!r}; there are: {'; '.join(a.name for a in make_arms())}"
+            )
     jobs = [Job(options.folder, seed, None, options.quick) for seed in options.seeds]
     jobs += [Job(options.folder, seed, arm, options.quick) for arm in arms for seed in options.seeds]
     rows = options.folder / "rows.jsonl"

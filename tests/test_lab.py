@@ -137,3 +137,10 @@ def test_a_cell_says_how_many_seeds_it_rests_on(results):
     assert results.cell([10.0, 20.0], 2) == "15.0 (10.0 to 20.0)"
     assert results.cell([10.0], 2) == "10.0 (10.0 to 10.0), 1 seeds"
     assert results.cell([], 2) == "–"
+
+
+def test_an_arm_that_there_is_not_is_named(lab, capsys):
+    with pytest.raises(SystemExit):
+        lab.main(["--only", "knowrl, group", "truthrl (t"])
+    told = capsys.readouterr().err
+    assert "no arm's name begins with 'truthrl (t'" in told and "truthrl, group" in told
