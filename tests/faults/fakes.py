@@ -377,7 +377,7 @@ def counts_what_is_sent() -> None:
 
     from grpo.run.run import Run
 
-    reduce, gather, report, sent = dist.all_reduce, dist.all_gather_object, Run.report, []
+    reduce, gather, report, sent = dist.all_reduce, dist.all_gather_object, Run.report_step, []
 
     def counted_reduce(tensor, **options):
         sent.append(tensor.nbytes)
@@ -388,10 +388,10 @@ def counts_what_is_sent() -> None:
         return gather(values, value)
 
     def written(self, step, metrics, *arguments):
-        if self.ranks.is_main and "step_time" in metrics:
+        if self.ranks.is_main:
             with open(os.environ["SENT"], "a") as file:
                 file.write(json.dumps(sent) + "\n")
         sent.clear()
         return report(self, step, metrics, *arguments)
 
-    dist.all_reduce, dist.all_gather_object, Run.report = counted_reduce, counted_gather, written
+    dist.all_reduce, dist.all_gather_object, Run.report_step = counted_reduce, counted_gather, written

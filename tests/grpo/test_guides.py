@@ -195,7 +195,7 @@ def train_sh(tmp_path, monkeypatch):
 def framed(monkeypatch):
     """Completions of a random model in KnowRL's format, so that there is something to judge."""
     text = "<think>Paris is the capital of France.</think><answer>{}</answer>"
-    monkeypatch.setattr(Policy, "decode", lambda self, completion: text.format(completion.ids[0]))
+    monkeypatch.setattr(Policy, "decode", lambda self, ids: text.format(ids[0]))
 
 
 def lines(path):

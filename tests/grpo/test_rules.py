@@ -210,9 +210,9 @@ def collapsing(monkeypatch):
     it learns. Under the reward `abstention` with a threshold of 0.9 declining pays."""
     rng = random.Random(0)
 
-    def decode(policy, completion):
+    def decode(policy, ids):
         is_right = rng.random() < 0.6
-        answer = "I don't know" if completion.ids[0] < 40 else "Velda" if is_right else "Orun"
+        answer = "I don't know" if ids[0] < 40 else "Velda" if is_right else "Orun"
         return f"<think>So.</think><answer>{answer}</answer>"
 
     monkeypatch.setattr(Policy, "decode", decode)
@@ -229,6 +229,7 @@ def test_a_collapse_into_refusing_is_announced_while_it_happens(tmp_path, monkey
         reward_funcs=["abstention"],
         abstention_threshold=0.9,
         judge="offline",
+        system_prompt="",
         num_generations=8,
         per_device_train_batch_size=128,
         max_completion_length=2,
