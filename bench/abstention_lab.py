@@ -74,6 +74,8 @@ def make_arms() -> list[Arm]:
         "tiar": ("reward_funcs=[format,tiar]",),
         "binary_rar": ("reward_funcs=[format,binary_rar,correctness]", "reward_weights=[1,1,0]"),  # the last is logged
         "rlcr": ("reward_funcs=[format,rlcr]", SURE),
+        "knowrl_v1": ("reward_funcs=[knowrl_v1]",),  # facts by the formula of KnowRL's guide
+        "knowrl_v2": ("reward_funcs=[knowrl_v2]",),  # and by that of its code
     }
     arms = []
     for name, keys in rewards.items():
