@@ -13,7 +13,7 @@ from grpo.device.ops import draw_tokens
 CUTS = [(0, 0.9), (0, 0.3), (5, 1.0), (1, 1.0), (40, 0.8), (0, 1.0), (10**6, 0.5)]
 
 
-def rows(width, number=3, spread=3.0, device="cpu"):
+def rows(width, number=2, spread=3.0, device="cpu"):
     generator = torch.Generator().manual_seed(width)
     return (torch.randn(number, width, generator=generator) * spread).to(device)
 
@@ -35,10 +35,10 @@ def test_equals_the_plain_path(device, width, top_k, top_p):
 
 @pytest.mark.parametrize(("top_k", "top_p"), CUTS)
 def test_draws_within_them_equal_the_twin(device, top_k, top_p):
-    logits = rows(700, 8, device=device)
-    seeds, positions = torch.arange(8, device=device) * 77, torch.arange(8, device=device)
+    logits = rows(700, 4, device=device)
+    seeds, positions = torch.arange(4, device=device) * 77, torch.arange(4, device=device)
     ids, logps = draw_rows(logits, seeds, positions, 0.7, thresholds(logits, 0.7, top_k, top_p))
-    for row in range(8):
+    for row in range(4):
         token, logp = slow(logits[row].cpu(), uniform(int(seeds[row]), int(positions[row])), 0.7, top_p, top_k)
         assert int(ids[row]) == token and abs(float(logps[row]) - logp) <= 5e-6
 
