@@ -39,17 +39,29 @@ def make_world(config: AnyConfig, run: Run) -> AnyConfig:
     if not config.toy_world:
         return config
     config = locate(config)
-    folder = Path(config.toy_dir)
-    mark = folder / "world.json"
-    wanted = json.dumps({"world": config.toy_world, "version": VERSION, "seed": config.seed})
-    is_made = mark.exists() and mark.read_text(encoding="utf-8") == wanted
-    if run.ranks.is_main and not is_made:
+    if run.ranks.is_main and not is_made(config):
+        folder, mark = Path(config.toy_dir), _mark(config)
         run.say(f"making the toy world {config.toy_world} in {folder}")
         mark.unlink(missing_ok=True)
         _WORLDS[config.toy_world](folder, config.seed)
-        write_atomically(mark, wanted)
+        write_atomically(mark, _contents(config))
     run.ranks.barrier()
     return config
+
+
+def is_made(config: AnyConfig) -> bool:
+    """Whether the files of the toy world are there, made by this version from this seed."""
+    mark = _mark(locate(config))
+    return mark.exists() and mark.read_text(encoding="utf-8") == _contents(config)
+
+
+def _mark(config: AnyConfig) -> Path:
+    """Return the file that is written when the world is complete."""
+    return Path(config.toy_dir) / "world.json"
+
+
+def _contents(config: AnyConfig) -> str:
+    return json.dumps({"world": config.toy_world, "version": VERSION, "seed": config.seed})
 
 
 def locate(config: AnyConfig) -> AnyConfig:
