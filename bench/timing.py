@@ -19,6 +19,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from grpo.progress import command_parser
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_name("results")
 PACKAGES = ("torch", "transformers", "trl", "peft")
@@ -48,11 +50,7 @@ def parser(
 
 def plain_parser(module: str, doc: str) -> argparse.ArgumentParser:
     """Make a parser whose help shows a module's docstring, without its first line, which is the usage."""
-    return argparse.ArgumentParser(
-        prog=f"python -m {module}",
-        description=doc.partition("\n\n")[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    return command_parser(module, doc.partition("\n\n")[2])
 
 
 def parse(

@@ -1,8 +1,8 @@
 """Packed attention by torch's FlashAttention-2, each prompt's keys read once for its whole group.
 
 A completion's token sees its prompt and the tokens before it. Both parts are attended to where they lie: one launch is
-causal inside every piece of the row (prompts and completions alike), another takes a group's completions as one run of
-queries over their prompt's keys. With the log-sum-exps l₁, l₂ of the two parts, l = log(e^l₁ + e^l₂) and
+causal inside every prompt and every completion, another takes a group's completions as one run of queries over their
+prompt's keys. With the log-sum-exps l₁, l₂ of the two parts, l = log(e^l₁ + e^l₂) and
 
     out = e^(l₁ - l) out₁ + e^(l₂ - l) out₂
 
