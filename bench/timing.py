@@ -74,23 +74,17 @@ def parse(
 # --- Time ----------------------------------------------------------------------------------------------------------
 
 
-def interleave(
-    sides: Mapping[str, Callable[[], object]], repeats: int, device: str = "cpu", warm_up: int = 1
-) -> dict[str, list[float]]:
-    """Return the seconds of each side in each repeat.
+def interleave(sides: Mapping[str, Callable[[], object]], repeats: int, device: str = "cpu") -> dict[str, list[float]]:
+    """Return the seconds of each side in each repeat, after one run of each that does not count.
 
     The sides take turns, in the opposite order in every other repeat, so that a slow moment of the machine meets all
     of them.
     """
-    for _ in range(warm_up):
-        for side in sides.values():
-            side()
+    for side in sides.values():
+        side()
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for repeat in range(repeats):
-        order = list(sides)
-        if repeat % 2 == 1:
-            order.reverse()
-        for name in order:
+        for name in list(sides) if repeat % 2 == 0 else reversed(sides):
             seconds[name].append(once(sides[name], device))
     return seconds
 

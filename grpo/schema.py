@@ -87,8 +87,8 @@ class Completion:
     """One answer as it was sampled, and what becomes of it in the step.
 
     `ids` ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under
-    the distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the smallest log-prob
-    that top-k and top-p kept there: tokens below it could not be drawn (-inf if nothing was cut off).
+    the distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the log-prob that a
+    token needed to be drawn there, because of top-k and top-p (Eq. 14; -inf if nothing was cut off).
 
     >>> c = Completion(ids=[7, 2], logps=[-0.5, -0.1], cuts=[float("-inf")] * 2, finish_reason="stop", text="4")
     >>> len(c.ids) == len(c.logps)
@@ -141,8 +141,8 @@ class Group:
 class PackedGroup:
     """How many tokens of a micro-batch belong to a prompt, and to each of the completions that follow it."""
 
-    prompt: int
-    completions: tuple[int, ...]
+    prompt_length: int
+    completion_lengths: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Layout:
 
     @property
     def num_tokens(self) -> int:
-        return sum(group.prompt + sum(group.completions) for group in self.groups)
+        return sum(group.prompt_length + sum(group.completion_lengths) for group in self.groups)
 
 
 @dataclass(frozen=True)

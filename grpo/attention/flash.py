@@ -33,9 +33,9 @@ class FlashPackedAttention:
     ):
         self.forward, self.backward = forward, backward
         self.pieces = _Pieces(
-            [length for group in layout.groups for length in (group.prompt, *group.completions)], device
+            [length for group in layout.groups for length in (group.prompt_length, *group.completion_lengths)], device
         )
-        shared = [(group.prompt, sum(group.completions)) for group in layout.groups]
+        shared = [(group.prompt_length, sum(group.completion_lengths)) for group in layout.groups]
         self.prompts = _Pieces([prompt for prompt, total in shared if prompt and total], device)
         self.completions = _Pieces([total for prompt, total in shared if prompt and total], device)
         prompt_rows, completion_rows, start = [], [], 0

@@ -21,11 +21,11 @@ class PackedAttention:
     """
 
     def __init__(self, layout: Layout, dtype: torch.dtype, device: torch.device | str):
-        prompt_lengths = [group.prompt for group in layout.groups]
-        self.prompt_of_completion = [p for p, group in enumerate(layout.groups) for _ in group.completions]
+        prompt_lengths = [group.prompt_length for group in layout.groups]
+        self.prompt_of_completion = [p for p, group in enumerate(layout.groups) for _ in group.completion_lengths]
         self.num_prompts, self.prompt_width = len(prompt_lengths), max(prompt_lengths, default=0)
         self.num_completions = len(self.prompt_of_completion)
-        self.completion_width = max((n for group in layout.groups for n in group.completions), default=0)
+        self.completion_width = max((n for group in layout.groups for n in group.completion_lengths), default=0)
         self.num_slots = self.num_prompts * self.prompt_width + self.num_completions * self.completion_width
         self.slot_T = torch.tensor(self._slots(layout), dtype=torch.int64, device=device)
         self.prompt_of_completion_N = torch.tensor(self.prompt_of_completion, dtype=torch.int64, device=device)
@@ -39,8 +39,8 @@ class PackedAttention:
         slots, number = [], 0
         for prompt, group in enumerate(layout.groups):
             start = prompt * self.prompt_width
-            slots += range(start, start + group.prompt)
-            for length in group.completions:
+            slots += range(start, start + group.prompt_length)
+            for length in group.completion_lengths:
                 start = self.num_prompts * self.prompt_width + number * self.completion_width
                 slots += range(start, start + length)
                 number += 1
