@@ -13,7 +13,7 @@ is to the faster.
 
 Checked in the same run, in float32: every adapter gradient (on a GPU those of the first group), by the largest
 difference relative to the largest entry. The ceiling is the matrix products of forward and backward over the tokens of
-the packed row. The last line of stdout is JSON.
+the micro-batch. The last line of stdout is JSON.
 """
 
 from collections.abc import Iterator

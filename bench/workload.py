@@ -69,7 +69,7 @@ def completion_lengths(groups: Iterable[Group]) -> list[int]:
 
 
 def packed_tokens(groups: Iterable[Group]) -> int:
-    """Count the tokens of the packed rows: each prompt once, and each completion without its last token."""
+    """Count the packed tokens: each prompt once, and each completion without its last token."""
     total = 0
     for group in groups:
         total += len(group.prompt.ids) + sum(completion_lengths([group])) - len(group.completions)

@@ -91,7 +91,7 @@ def load(folder: Path, rank: int = 0, dtype=torch.float32, train_weights: bool =
 
 
 def kept_by_autograd(model, attend, num_tokens: int) -> float:
-    """Bytes per token of one packed row, weights apart."""
+    """Bytes per token of one micro-batch, weights apart."""
     kept, weights = {}, {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
 
     def pack(tensor):
