@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rewards.mathematics.quantity import Scalar
+from rewards.mathematics.relations import interval_without, reals_without
 from rewards.mathematics.text import Tokens
 from rewards.mathematics.value import Bag, Named, Row, Text, Value
 
@@ -21,7 +22,32 @@ def with_shared_label(items: list[Value]) -> list[Value]:
     if len(items) < 2 or not isinstance(items[0], Named):
         return items
     label = items[0].label
-    return [Named(label, item) if isinstance(item, Scalar) else item for item in items]
+    left_out = isinstance(items[0].value, Bag) and items[0].value.left_out  # x ≠ 3, 5
+    return [
+        Named(label, reals_without([item]) if left_out else item) if isinstance(item, Scalar) else item
+        for item in items
+    ]
+
+
+def with_restrictions(items: list[Value]) -> list[Value]:
+    """Write x > 0, x ≠ 1 as x in (0, 1) ∪ (1, ∞), and x ≠ 1, x ≠ 2 as one set."""
+    if len(items) < 2 or not all(isinstance(item, Named) and item.label for item in items):
+        return items
+    points = [point for item in items if isinstance(item.value, Bag) for point in item.value.left_out]
+    others = [item.value for item in items if not (isinstance(item.value, Bag) and item.value.left_out)]
+    if not points or len(others) > 1 or len({item.label.key for item in items}) > 1:
+        return items
+    if not others:
+        return [Named(items[0].label, reals_without(points))]
+    (interval,) = others
+    if not isinstance(interval, Row) or not all(map(_is_rational_bound, interval.items)):
+        return items
+    rows = interval_without(interval, points)
+    return [Named(items[0].label, rows[0] if len(rows) == 1 else Bag(rows))]
+
+
+def _is_rational_bound(bound: Value) -> bool:
+    return not isinstance(bound, Scalar) or bound.value.number is not None
 
 
 def bounds_twice(items: Sequence[Value]) -> bool:
