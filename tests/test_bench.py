@@ -116,7 +116,7 @@ def test_steps_with_end_tokens_say_so(bench, capfd):
 
 
 def test_every_benchmark_is_tested():
-    shared = {"__init__", "timing", "ceilings", "workload", "models", "steps", "report", "rewriting", "lab_results"}
+    shared = {"__init__", "timing", "ceilings", "workload", "models", "steps", "report", "rewriting", "rules", "references", "lab_results"}
     tested_apart = {"verifier", "abstention_lab"}  # in tests/rewards/test_boxed_replay.py and tests/test_lab.py
     files = {path.stem for path in (ROOT / "bench").glob("*.py")}
     assert files - shared - tested_apart == {name for name, _ in RUNS}

@@ -28,9 +28,9 @@ DENOMINATORS: Final = {word + ending: n for word, n in _SINGULAR.items() for end
 
 _SMALL: Final = f"(?:(?:{'|'.join(_TENS)})(?:[- ](?:{'|'.join(_ONES[1:10])}))?|{'|'.join(reversed(_ONES))})"
 _LARGE: Final = f"(?:{'|'.join(_THOUSANDS)})"
-_REST: Final = rf"(?:(?: and)? {_SMALL}(?![A-Za-z]| (?:hundred|{_LARGE})))"
+_REST: Final = rf"(?:(?: and)? {_SMALL}(?![A-Za-z]| hundred))"
 _GROUP: Final = f"(?:{_SMALL}(?: hundred{_REST}?)?)"
-_NUMBER: Final = f"{_GROUP}(?: {_LARGE}(?:{_REST}| {_GROUP})?)*"
+_NUMBER: Final = f"{_GROUP}(?: {_LARGE}(?:{_REST}(?! {_LARGE})| {_GROUP})?)*"
 _PART: Final = f"(?:{'|'.join(_SINGULAR)})"
 _WORDS: Final = re.compile(
     r"(?<![A-Za-z0-9\\])(?<![0-9][.,])"

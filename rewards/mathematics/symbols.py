@@ -235,7 +235,7 @@ TEXT_FONTS: Final = frozenset("\\" + name for name in _TEXT_FONTS.split())
 FONT_SWITCHES: Final = frozenset((r"\rm", r"\bf", r"\it", r"\tt", r"\sf"))
 
 # letters side by side, not a word, a unit or a Greek letter, unless a number or a word stands before them
-PRODUCTS: Final = frozenset(("at", "mg", "mu", "nu", "xi"))
+PRODUCTS: Final = frozenset(("at", "mg", "mu", "nu", "xi", "rs", "pt", "qt"))
 
 ALIGNMENTS: Final = frozenset(_ALIGNMENTS.split())
 FUNCTIONS: Final = frozenset(_FUNCTIONS.split())
