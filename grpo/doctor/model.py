@@ -28,7 +28,7 @@ from grpo.model.policy import (
 from grpo.model.weights import read_model_config, tensor_slots
 from grpo.run import memory
 from grpo.sampling.sampler import Sampler, check_finite
-from grpo.sft import is_done, stage1_overrides
+from grpo.sft import is_done, stage1_overrides, start_from
 
 CHECKPOINT_COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written once more
 MAX_MISFITS = 8  # tensors to name in a message
@@ -44,7 +44,7 @@ def stage1(case: Case) -> str:
         raise UserError(f"{config.cold_start} is no configuration of stage 1", "\n     ".join(problems))
     if is_done(first, config.cold_start):
         final = Path(first.output_dir) / "final"
-        case.start = replace(config, model_name_or_path=str(final), adapter_name_or_path=None)
+        case.start = start_from(final, config)
         return f"done: {final}"
     case.start = first
     return f"{config.cold_start} runs first, from {first.model_name_or_path or 'scratch'} into {first.output_dir}"
@@ -170,11 +170,8 @@ def sample(case: Case) -> str:
     return f"{len(completion.ids)} tokens: {policy.decode(completion.ids)!r}"
 
 
-def time_token(policy: Policy, prompt: list[int], number: int) -> float | None:
-    """Measure the seconds in which one token is added to each of `number` completions; None if it cannot be told.
-
-    End tokens do not end them.
-    """
+def time_token(policy: Policy, prompt: list[int], number: int) -> float:
+    """Measure the seconds in which one token is added to each of `number` completions. End tokens do not end them."""
     seeds = [hash_seed(index) for index in range(number)]
     sampler = Sampler(policy.model, (), number)
     seconds = []
@@ -182,7 +179,8 @@ def time_token(policy: Policy, prompt: list[int], number: int) -> float | None:
         started = time.perf_counter()
         sampler.sample([prompt], number, SamplingParams(num_tokens), seeds)
         seconds.append(time.perf_counter() - started)
-    return (seconds[2] - seconds[1]) / (SAMPLE_TOKENS - 1) if seconds[2] > seconds[1] else None
+    with_prompt = seconds[2] / SAMPLE_TOKENS  # where something else held up the shorter one: too much, but an answer
+    return (seconds[2] - seconds[1]) / (SAMPLE_TOKENS - 1) if seconds[2] > seconds[1] else with_prompt
 
 
 def misfits(model: Decoder, folder: Path) -> Iterator[str]:
