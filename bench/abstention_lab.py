@@ -89,8 +89,8 @@ def make_arms() -> list[Arm]:
         "sum": (FACTS,),
     }
     two_hops = [Arm(name, TWO_HOPS, (*keys, *PLAIN), steps=40) for name, keys in credits.items()]
-    long = replace(arms[0], name=f"{arms[0].name}, long", steps=180)
-    return [*arms, *two_hops, long]
+    long = [replace(arm, name=f"{arm.name}, long", steps=180) for arm in arms[:2]]
+    return [*arms, *two_hops, *long]
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ VALUES = {
 
 def points(options) -> dict[str, list[Point]]:
     """List the points of each plot."""
-    size = timing.default(options, smoke="smoke", cpu="cpu", cuda="cuda")
+    size = "smoke" if options.smoke else options.device
     found = {}
     for axis, values in VALUES[size].items():
         found[axis] = [replace(MIDDLES[size], **{axis: value}) for value in values]

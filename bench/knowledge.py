@@ -2,8 +2,8 @@
 [--folder DIR]
 
 How good and how fast is the knowledge base?
-  recall   how often the gold paragraph is among the first 5 results for XQuAD's questions, English and Chinese in one
-           file, and what each ingredient contributes; left out if XQuAD's files are missing
+  recall   how often the gold paragraph is among the first results for XQuAD's questions, English and Chinese in one
+           file; left out if XQuAD's files are missing
   scale    a build of generated text in a process of its own (MB/s, peak memory, size), then the latency of searches
   peer     rank_bm25 on the same passages and queries, by turns: with lower-case words, as KnowRL uses it, and with our
            tokens
@@ -23,16 +23,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 
 from bench import timing
 from knowledge.build import SkipLog, build
-from knowledge.store import rank, tokens
+from knowledge.store import tokens
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.passages import SEPARATOR
 from knowledge.store.source import Source
@@ -103,35 +102,22 @@ def build_here(rows: list[tuple[str, str]], folder: Path, **options) -> Path:
 # --- Recall --------------------------------------------------------------------------------------------------------
 
 
-def recall(xquad: Path, folder: Path) -> dict:
-    """Return, per language and variant, the share of questions whose paragraph is among the first 5 passages."""
+def recall(xquad: Path, folder: Path) -> dict[str, float]:
+    """Return, per language, the share of questions whose paragraph is the first result, and among the first 5."""
     paragraphs, questions = read_xquad(xquad)
-    bare, titled = [], []
-    for number, (title, text) in enumerate(paragraphs):
-        bare.append((f"p{number}", text))
-        titled.append((f"{title.replace('_', ' ')} p{number}", text))
-    complete = {"max_tokens": 1024}
-    results = {
-        "whole paragraphs": recall_of(bare, questions, folder, **complete),
-        "whole paragraphs, titles": recall_of(titled, questions, folder, **complete),
-        "passages of 256 tokens": recall_of(bare, questions, folder),
-        "passages of 256 tokens, titles": recall_of(titled, questions, folder),
-    }
-    changes = {
-        "with k1 1.2, b 0.75": [(rank, "K1", 1.2), (rank, "B", 0.75)],
-        "without stop words": [(tokens, "STOP_WORDS", frozenset())],
-        "without stems": [(tokens, "stem", lambda word: word)],
-    }
-    for name, patches in changes.items():
-        with patched(patches):
-            results[f"whole paragraphs, {name}"] = recall_of(bare, questions, folder, **complete)
-    for name, row in results.items():
-        print(f"{name:42} " + "   ".join(f"{key} {value:.4f}" for key, value in row.items()))
-    return results
+    hits = {f"{language}@{depth}": [] for language in LANGUAGES for depth in (1, K)}
+    with KnowledgeBase.open(build_here(paragraphs, folder, max_tokens=1024)) as base:
+        for language, question, gold in questions:
+            found = [passage.title for passage in base.search(question, K)]
+            for depth in (1, K):
+                hits[f"{language}@{depth}"].append(paragraphs[gold][0] in found[:depth])
+    shares = {name: round(statistics.mean(values), 4) for name, values in hits.items()}
+    print("   ".join(f"{name} {share:.4f}" for name, share in shares.items()))
+    return shares
 
 
 def read_xquad(folder: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str, int]]]:
-    """Return the paragraphs as (title, text), and the questions as (language, question, number of its paragraph)."""
+    """Return the paragraphs as (name, text), and the questions as (language, question, number of its paragraph)."""
     paragraphs, questions = [], []
     for language in LANGUAGES:
         articles = json.loads((folder / f"xquad.{language}.json").read_text(encoding="utf-8"))["data"]
@@ -139,36 +125,8 @@ def read_xquad(folder: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
                     questions.append((language, question["question"], len(paragraphs)))
-                paragraphs.append((article["title"], paragraph["context"]))
+                paragraphs.append((f"p{len(paragraphs)}", paragraph["context"]))
     return paragraphs, questions
-
-
-def recall_of(rows: list, questions: list, folder: Path, **options) -> dict:
-    """Build a knowledge base, ask all questions, and return the share of hits for each language and depth."""
-    hits = {}
-    for language in LANGUAGES:
-        for depth in ("@1", "@5", "@5 paragraphs"):
-            hits[language + depth] = []
-    with KnowledgeBase.open(build_here(rows, folder, **options)) as base:
-        for language, question, gold in questions:
-            wanted = rows[gold][0]
-            found = [passage.title for passage in base.search(question, K)]
-            paragraphs = list(dict.fromkeys(passage.title for passage in base.search(question, 2 * K)))
-            hits[f"{language}@1"].append(wanted in found[:1])
-            hits[f"{language}@5"].append(wanted in found)
-            hits[f"{language}@5 paragraphs"].append(wanted in paragraphs[:K])
-    return {name: round(statistics.mean(values), 4) for name, values in hits.items()}
-
-
-@contextmanager
-def patched(patches: list[tuple[object, str, object]]) -> Iterator[None]:
-    """Replace some attributes for a while, without leaving tokens of the other variant in the cache."""
-    with ExitStack() as stack:
-        for owner, attribute, value in patches:
-            stack.enter_context(mock.patch.object(owner, attribute, value))
-        tokens._TOKENS_OF.clear()
-        yield
-    tokens._TOKENS_OF.clear()
 
 
 # --- Scale ---------------------------------------------------------------------------------------------------------
@@ -335,24 +293,22 @@ def main(argv: list[str] | None = None) -> dict:
     arguments = timing.parser("bench.knowledge", __doc__, ("none", "rank_bm25"), ())
     arguments.add_argument("--megabytes", type=float, default=20, help="size of the generated text; 0 leaves scale out")
     arguments.add_argument("--peer-documents", type=int, nargs="+", default=[7500], help="sizes of the peer part")
+    smoke = {"megabytes": 0.5, "peer_documents": [200]}
     xquad = timing.ROOT.parent / "shared" / "data" / "xquad"
     arguments.add_argument("--xquad", type=Path, default=xquad, help="folder of xquad.en.json and xquad.zh.json")
     arguments.add_argument(
         "--folder", type=Path, help="folder for generated files; default: the system's temporary one"
     )
-    options = timing.parse(arguments, argv)
-    megabytes, documents_of_peer = options.megabytes, options.peer_documents
-    if options.smoke:
-        megabytes, documents_of_peer = 0.5, [200]
-    report = {"recall@5": None, "scale": None, "peer": []}
+    options = timing.parse(arguments, argv, smoke=smoke)
+    report = {"recall": None, "scale": None, "peer": []}
     with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
         folder = Path(temporary)
         if (options.xquad / "xquad.en.json").exists() and not options.smoke:
-            report["recall@5"] = recall(options.xquad, folder)
-        if megabytes:
-            report["scale"] = scale(megabytes, folder)
+            report["recall"] = recall(options.xquad, folder)
+        if options.megabytes:
+            report["scale"] = scale(options.megabytes, folder)
         if options.peer == "rank_bm25":
-            report["peer"] = [peer(number, folder, options.repeats) for number in documents_of_peer]
+            report["peer"] = [peer(number, folder, options.repeats) for number in options.peer_documents]
     return timing.finish(
         "knowledge",
         options,

@@ -55,20 +55,22 @@ def plain_parser(module: str, doc: str) -> argparse.ArgumentParser:
     )
 
 
-def parse(arguments: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options, and note the load of the machine before anything is measured."""
+def parse(
+    arguments: argparse.ArgumentParser, argv: Sequence[str] | None, **sizes: Mapping[str, Any]
+) -> argparse.Namespace:
+    """Parse the options, and note the load of the machine before anything is measured.
+
+    sizes: values of options that were not given, by device (cpu, cuda); those of `smoke` replace what was given, too.
+    """
     options = arguments.parse_args(argv)
+    settings = vars(options)
+    unset = {name for name, value in settings.items() if value is None}
+    chosen = sizes.get(settings.get("device", "cpu"), {})
+    settings.update({name: value for name, value in chosen.items() if name in unset})
     if options.smoke:
-        options.repeats = min(options.repeats, 2)
+        settings.update(sizes.get("smoke", {}), repeats=min(options.repeats, 2))
     options.load_before = os.getloadavg()
     return options
-
-
-def default(options: argparse.Namespace, smoke: Any, cpu: Any, cuda: Any) -> Any:
-    """Choose the value of an option that was not given: by --smoke, then by the device."""
-    if options.smoke:
-        return smoke
-    return cuda if options.device == "cuda" else cpu
 
 
 # --- Time ----------------------------------------------------------------------------------------------------------
@@ -163,14 +165,15 @@ def ratio(ours: Sequence[float], peer: Sequence[float]) -> dict[str, float | lis
     return {"ratio": found["median"], "ratio_range": found["range"]}
 
 
-def compare(seconds: Mapping[str, Sequence[float]], ours: str = "ours") -> dict:
-    """Make the figures of a case: the seconds of each side, and the ratio to the fastest of the others."""
-    result = {"seconds": {name: spread(values) for name, values in seconds.items()}}
-    peers = [name for name in seconds if name != ours]
+def compare(name: str, sides: Mapping[str, Callable[[], object]], options: argparse.Namespace, **more: object) -> dict:
+    """Time the sides, and make a case: the seconds of each, and the ratio of the fastest peer to ours."""
+    seconds = interleave(sides, options.repeats, options.device)
+    case = {"name": name, "seconds": {side: spread(values) for side, values in seconds.items()}, **more}
+    peers = [side for side in seconds if side != "ours"]
     if peers:
-        fastest = min(peers, key=lambda name: statistics.median(seconds[name]))
-        result |= {"peer": fastest, **ratio(seconds[ours], seconds[fastest])}
-    return result
+        fastest = min(peers, key=lambda side: case["seconds"][side]["median"])
+        case |= {"peer": fastest, **ratio(seconds["ours"], seconds[fastest])}
+    return case
 
 
 def our_seconds(case: Mapping) -> float:

@@ -37,6 +37,11 @@ from grpo.run import memory
 from grpo.schema import Completion, Group, PackedBatch, Prompt
 
 RANK = 16
+SIZES = {
+    "smoke": {"models": ["tiny"], "tokens": 16},
+    "cpu": {"models": ["31m"], "tokens": 128},
+    "cuda": {"models": ["1.5b"], "tokens": 512},
+}
 
 
 def make_groups(work: Work, vocab: int) -> list[Group]:
@@ -195,10 +200,9 @@ def measure(path: Path, work: Work, name: str, options) -> tuple[dict, dict]:
             peer = Padded(path, adapter, groups, dtype, adapter_float32, device)
             padded_tokens = peer.ids_NS.numel()
             sides[side] = peer.run
-    case = {"name": name, **timing.compare(timing.interleave(sides, options.repeats, device)), "target": 1.8}
     packed, scored = sum(batch.layout.num_tokens for batch in batches), sum(work.lengths)
+    case = timing.compare(name, sides, options, target=1.8, packed_tokens=packed, padded_tokens=padded_tokens)
     case |= timing.rates(case, scored, ceilings.training_seconds(model.config, packed, scored, dtype, device))
-    case |= {"packed_tokens": packed, "padded_tokens": padded_tokens}
     timing.show(case)
     return case, checks
 
@@ -209,19 +213,13 @@ def main(argv: list[str] | None = None) -> dict:
     arguments.add_argument("--prompts", type=int, default=4)
     arguments.add_argument("--group", type=int, default=8, help="completions per prompt")
     arguments.add_argument("--tokens", type=int, help="tokens of the longest completion; default 128, on a GPU 512")
-    options = timing.parse(arguments, argv)
-    tokens = options.tokens or timing.default(options, smoke=16, cpu=128, cuda=512)
-    names = options.models or timing.default(options, smoke=["tiny"], cpu=["31m"], cuda=["1.5b"])
+    options = timing.parse(arguments, argv, **SIZES)
     batch = options.prompts * options.group
     peak, cases, checks = ceilings.peaks(options), [], {}
-    for name in names:
-        vocab = models.SHAPES[name].vocab
-        works = {
-            "equal": equal_work(batch, tokens, vocab, options.group),
-            "variable": variable_work(batch, tokens, vocab, options.group),
-        }
+    for name in options.models:
         with models.temporary_model(name, options) as path:
-            for kind, work in works.items():
+            for kind, make in (("equal", equal_work), ("variable", variable_work)):
+                work = make(batch, options.tokens, models.SHAPES[name].vocab, options.group)
                 case, found = measure(path, work, f"{name}, {kind} lengths", options)
                 cases.append(case)
                 checks |= found

@@ -117,11 +117,11 @@ def main(argv: list[str] | None = None) -> dict:
     arguments.add_argument("--made", type=int, default=2000, help="references to make up")
     arguments.add_argument("--seed", type=int, default=0, help="of the references and of the changes")
     arguments.add_argument("--show", type=int, default=3, help="failures of each rule to print")
-    options = timing.parse(arguments, argv)
+    options = timing.parse(arguments, argv, smoke={"pairs": 300})
     rng = random.Random(options.seed)
     references = read_references(options.references)
     references += sorted(set(make_references(options.made, rng)) - set(references))
-    pairs = make_pairs(references, 300 if options.smoke else options.pairs, rng)
+    pairs = make_pairs(references, options.pairs, rng)
     judges: dict[str, Judge] = {"ours": equivalent}
     if options.peer == "math_verify":
         judges["math_verify"] = math_verify_judge()

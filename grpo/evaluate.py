@@ -28,7 +28,6 @@ from grpo.evaluation.answers import (
     split_into_parts,
     ungraded_records,
     unused,
-    write_records,
 )
 from grpo.evaluation.choices import score_choices, summarise_choices
 from grpo.evaluation.compare import collect_outcomes, compare, comparison_text, read_outcomes, to_json
@@ -41,6 +40,7 @@ from grpo.run import memory
 from grpo.run.saved import load_saved
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Completion, Group
+from grpo.storage import write_json, write_lines
 from rewards.format import parse
 from rewards.registry import NEED_BLOCK, expand
 from rewards.scorer import Scorer
@@ -94,14 +94,14 @@ def _grade(scorer: Scorer, groups: Sequence[Group], rescue: Path, rewards: Seque
     try:
         scorer.grade(groups)
     except BaseException as error:
-        write_records(rescue, ungraded_records(groups))
+        write_lines(rescue, ungraded_records(groups))
         code, text = describe(error)
         what = "the answers could not be graded"
         raise UserError(what, text.replace("\n", "; "), f"mend that; {how}", code) from error
     left = [Group(group.prompt, [c for c in group.completions if _is_unanswered(c)]) for group in groups]
     records = ungraded_records(left)
     if records:
-        write_records(rescue, records)
+        write_lines(rescue, records)
         say(f"warning: a service gave no usable answer about {len(records)} answers; {how}")
 
 
@@ -166,14 +166,9 @@ def run(model: str, arguments: argparse.Namespace, output: Path | None) -> Resul
     if task.benchmark:
         result = {"benchmark": task.benchmark.name, **result}
     if output:
-        write_records(output.with_suffix(".jsonl"), records)
+        write_lines(output.with_suffix(".jsonl"), records)
         write_json(output, result)
     return result, records
-
-
-def write_json(path: Path, result: dict[str, Any]) -> None:
-    """Write the numbers of an evaluation."""
-    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 def is_file(name: str) -> bool:

@@ -45,7 +45,8 @@ class Score:
 
     `outcome` says how the answer turned out, from rewards that can tell; accuracy and dynamic sampling use it, never
     the value, which may be shaped. `details` holds values to log, such as the share of supported facts. `asked` says
-    which services were asked (judge, knowledge base, decomposer), and whether each gave a usable answer. `applies` is
+    which services were asked (judge, knowledge base, decomposer), and whether each gave a usable answer. `bonus` is
+    added to the completion's advantage: the reward tiar sets it, which compares the answers of a group. `applies` is
     False if a user's function returned None for all completions of a prompt: then the other rewards count alone.
 
     `facts` are those that were checked. Each is a dict:
@@ -65,7 +66,7 @@ class Score:
     outcome: Outcome | None = None
     details: dict[str, Any] = field(default_factory=dict)
     asked: dict[str, bool] = field(default_factory=dict)
-    bonus: float = 0.0  # added to the advantage
+    bonus: float = 0.0
     applies: bool = True
     facts: list[dict[str, Any]] = field(default_factory=list)
 

@@ -152,7 +152,7 @@ class RunKeys:
         1, "Average so many steps for the trackers and on the terminal. metrics.jsonl has every step.", low=1
     )
     save_steps: int = key(50, "Save a checkpoint every so many steps. 0: only at the end.", low=0)
-    save_total_limit: int = key(3, "Number of checkpoints to keep. 0: all.", low=0)
+    save_total_limit: int = key(3, "Number of checkpoints to keep, and of those that were set aside. 0: all.", low=0)
     report_to: list[str] = key(
         ("tensorboard",),
         "Trackers that get the metrics as well as metrics.jsonl: tensorboard, swanlab, wandb, trackio or none.",

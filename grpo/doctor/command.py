@@ -30,19 +30,17 @@ def checks(case: Case) -> Iterator[tuple[str, Check]]:
     config = case.config
     yield "machine", machine.machine
     yield "output", machine.output
+    yield "trackers", machine.trackers
+    if isinstance(config, TrainConfig) and config.cold_start:
+        yield "stage 1", model.stage1
     if config.resume_from_checkpoint:
         yield "resume", machine.resume
-    yield "trackers", machine.trackers
-    if isinstance(config, SftConfig):
-        yield from stage1_checks(case)
-    else:
-        yield from stage2_checks(case)
+    if not case.makes_its_data:
+        yield from stage1_checks(case) if isinstance(config, SftConfig) else stage2_checks(case)
 
 
 def stage1_checks(case: Case) -> Iterator[tuple[str, Check]]:
     """Yield what is checked of a stage 1 alone."""
-    if case.config.toy_world:
-        return  # the run itself makes model and data
     yield "model", model.model
     yield "tokenizer", model.tokenizer
     yield "data", data.conversations
@@ -55,13 +53,8 @@ def stage1_checks(case: Case) -> Iterator[tuple[str, Check]]:
 
 def stage2_checks(case: Case) -> Iterator[tuple[str, Check]]:
     """Yield what is checked of a stage 2, and of the stage 1 that runs before it."""
-    config = case.config
-    if config.cold_start:
-        yield "stage 1", model.stage1
-    if config.toy_world:
-        return  # the run itself makes model, data and knowledge base
     yield "data", data.questions
-    if Questions.held_out(config):
+    if Questions.held_out(case.config):
         yield "held-out data", data.held_out
     yield "model", model.model
     yield "tokenizer", model.tokenizer

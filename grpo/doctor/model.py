@@ -26,7 +26,7 @@ from grpo.model.policy import (
 from grpo.model.weights import read_model_config, tensor_slots
 from grpo.run import memory
 from grpo.sampling.sampler import Sampler, check_finite
-from grpo.sft import MODEL_KEYS, is_done, stage1_overrides
+from grpo.sft import MODEL_KEYS, is_done, stage1_overrides, start_from
 
 CHECKPOINT_COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written once more
 MAX_MISFITS = 8  # tensors to name in a message
@@ -42,7 +42,7 @@ def stage1(case: Case) -> str:
         raise UserError(f"{config.cold_start} is no configuration of stage 1", "\n     ".join(problems))
     if is_done(first, config.cold_start):
         final = Path(first.output_dir) / "final"
-        case.start = replace(config, model_name_or_path=str(final), adapter_name_or_path=None)
+        case.start = start_from(final, config)
         return f"done: {final}"
     case.start = first
     return f"{config.cold_start} runs first, from {first.model_name_or_path or 'scratch'} into {first.output_dir}"

@@ -1,6 +1,5 @@
 """The policy with all that belongs to it: decoder, tokenizer, end tokens, what it started from."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from grpo.model.adapter import Adapter, is_adapter, load_adapter, merge_adapter,
 from grpo.model.decoder import Decoder
 from grpo.model.lora import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.model.weights import DTYPES, load_decoder, save_checkpoint
+from grpo.storage import write_json
 
 
 @dataclass
@@ -54,8 +54,7 @@ class Policy:
         The end tokens matter to other tools: those that config.json names may not be the ones the model has learned.
         """
         save_checkpoint(self.model, folder, dtype)
-        text = json.dumps({"eos_token_id": list(self.eos_ids)})
-        (folder / "generation_config.json").write_text(text + "\n", encoding="utf-8")
+        write_json(folder / "generation_config.json", {"eos_token_id": list(self.eos_ids)})
         self.tokenizer.save_pretrained(folder)
 
 

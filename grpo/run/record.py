@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from grpo.errors import UserError
+from grpo.run.run_dir import CONFIG_FILE, METRICS_FILE, STATE_FILE
+from grpo.storage import read_mapping
 
 Metrics = dict[str, float]  # NaN where a value was not finite
-TRACES = ("metrics.jsonl", "run_state.json", "config.resolved.yaml")  # a folder with one of them holds a run
+TRACES = (METRICS_FILE, STATE_FILE, CONFIG_FILE)  # a folder with one of them holds a run
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,14 @@ def read_record(path: str | Path) -> Record:
             f"it has none of {', '.join(TRACES)}",
             "give the output_dir of a run, such as runs/tiny",
         )
-    steps, evaluations, num_damaged = read_metrics(path / "metrics.jsonl")
+    steps, evaluations, num_damaged = read_metrics(path / METRICS_FILE)
     return Record(
         path,
-        _mapping(path / "config.resolved.yaml"),
-        _mapping(path / "run_state.json"),
+        read_mapping(path / CONFIG_FILE),
+        read_mapping(path / STATE_FILE),
         steps,
         evaluations,
-        _summaries(_mapping(path / "evaluation.json")),
+        _summaries(read_mapping(path / "evaluation.json")),
         num_damaged,
     )
 
@@ -131,16 +131,6 @@ def _parsed(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-def _mapping(path: Path) -> dict[str, Any]:
-    """Return the content of a YAML or JSON file; {} if that is no mapping."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-        content = yaml.safe_load(text) if path.suffix == ".yaml" else _parsed(text)
-    except (OSError, yaml.YAMLError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _numbers(content: Any) -> Metrics:

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PATHS = [str(ROOT), str(HERE), str(HERE.parent), str(HERE.parent / "rewards")]
-TIMEOUT_S = 300  # for what comes by itself, also on a busy machine
+TIMEOUT_S = 1800  # for what comes by itself, also on a slow machine with much to do; nothing waits for this in vain
 QUESTIONS = [
     {"question": f"What is {a} + {b}?", "answer": str(a + b), "title": f"Title {a}"} for a in range(8) for b in range(4)
 ]
