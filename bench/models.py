@@ -175,7 +175,7 @@ def fill(model: Decoder, mean_length: float | None = None) -> Decoder:
 def fill_adapters(model: Decoder) -> Decoder:
     """Fill the adapters of a decoder, if it has any, with random numbers."""
     generator = torch.Generator().manual_seed(1)
-    for layer in model.lora_layers():
+    for layer in model.lora_linears():
         layer.reset(generator)
         for part in layer.rank_slices:
             _, B = layer.adapter(part)

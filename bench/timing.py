@@ -19,6 +19,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from grpo.progress import command_parser
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_name("results")
 PACKAGES = ("torch", "transformers", "trl", "peft")
@@ -48,11 +50,7 @@ def parser(
 
 def plain_parser(module: str, doc: str) -> argparse.ArgumentParser:
     """Make a parser whose help shows a module's docstring, without its first line, which is the usage."""
-    return argparse.ArgumentParser(
-        prog=f"python -m {module}",
-        description=doc.partition("\n\n")[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    return command_parser(module, doc.partition("\n\n")[2])
 
 
 def parse(
@@ -76,23 +74,17 @@ def parse(
 # --- Time ----------------------------------------------------------------------------------------------------------
 
 
-def interleave(
-    sides: Mapping[str, Callable[[], object]], repeats: int, device: str = "cpu", warm_up: int = 1
-) -> dict[str, list[float]]:
-    """Return the seconds of each side in each repeat.
+def interleave(sides: Mapping[str, Callable[[], object]], repeats: int, device: str = "cpu") -> dict[str, list[float]]:
+    """Return the seconds of each side in each repeat, after one run of each that does not count.
 
     The sides take turns, in the opposite order in every other repeat, so that a slow moment of the machine meets all
     of them.
     """
-    for _ in range(warm_up):
-        for side in sides.values():
-            side()
+    for side in sides.values():
+        side()
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for repeat in range(repeats):
-        order = list(sides)
-        if repeat % 2 == 1:
-            order.reverse()
-        for name in order:
+        for name in list(sides) if repeat % 2 == 0 else reversed(sides):
             seconds[name].append(once(sides[name], device))
     return seconds
 

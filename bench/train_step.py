@@ -13,7 +13,7 @@ is to the faster.
 
 Checked in the same run, in float32: every adapter gradient (on a GPU those of the first group), by the largest
 difference relative to the largest entry. The ceiling is the matrix products of forward and backward over the tokens of
-the packed row. The last line of stdout is JSON.
+the micro-batch. The last line of stdout is JSON.
 """
 
 from collections.abc import Iterator
@@ -50,18 +50,14 @@ def make_groups(work: Work, vocab: int) -> list[Group]:
     lengths = iter(work.lengths)
     groups = []
     for number, ids in enumerate(work.prompts):
-        completions = [random_completion(next(lengths), vocab, generator) for _ in range(work.group)]
+        drawn = [torch.randint(4, vocab, (next(lengths),), generator=generator).tolist() for _ in range(work.group)]
+        completions = [Completion.given(ids, "length") for ids in drawn]
         advantages = torch.randn(work.group, generator=generator)
         advantages -= advantages.mean()
         for completion, advantage in zip(completions, advantages.tolist(), strict=True):
             completion.advantage = advantage
         groups.append(Group(Prompt(number, "", ids, {}), completions))
     return groups
-
-
-def random_completion(length: int, vocab: int, generator: torch.Generator) -> Completion:
-    ids = torch.randint(4, vocab, (length,), generator=generator).tolist()
-    return Completion(ids, [0.0] * length, [float("-inf")] * length, "length")
 
 
 def make_batches(groups: list[Group], model: Decoder, device: str) -> list[PackedBatch]:
