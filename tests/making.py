@@ -97,7 +97,7 @@ def load(folder: Path, rank: int = 0, dtype=torch.float32, train_weights: bool =
 
 
 def kept_by_autograd(model, attend, num_tokens: int) -> float:
-    """Bytes per token of one packed row, weights apart."""
+    """Bytes per token of one micro-batch, weights apart."""
     kept, weights = {}, {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
 
     def pack(tensor):
@@ -115,7 +115,7 @@ def kept_by_autograd(model, attend, num_tokens: int) -> float:
 def randomise_adapter(model, seed: int = 0, spread: float = 0.1) -> None:
     """An adapter that is not zero, so that it matters."""
     generator = torch.Generator().manual_seed(seed)
-    for layer in model.lora_layers():
+    for layer in model.lora_linears():
         for part in layer.rank_slices:
             for half in layer.adapter(part):
                 half.copy_(torch.randn(half.shape, generator=generator) * spread)

@@ -99,27 +99,31 @@ def _cut(logp_BV: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
     """Return the log-prob that a token needs to be kept (Eq. 14).
 
     It lies half way between the last one kept and the first one dropped, so that rounding differences between sampler
-    and trainer do not move tokens across it.
+    and trainer do not move tokens across it. Equal tokens are kept or dropped together. Slow twin:
+    kernels/reference.py `kept_tokens`.
     """
-    width = logp_BV.shape[1]
+    width, total_B1 = logp_BV.shape[1], 1.0
     if top_k or width <= NUM_BINS:
         sorted_BX = logp_BV.topk(min(max(NUM_BINS, top_k + 1), width), dim=-1).values
         before_B = torch.zeros_like(logp_BV[:, 0], dtype=torch.float64)
     else:
         sorted_BX, before_B = _crossing_bin(logp_BV, top_p)
-    last_B = _last_kept(sorted_BX, before_B, top_k, top_p)
+    if top_k:
+        least_B1 = sorted_BX[:, min(top_k, width) - 1, None]
+        sorted_BX = sorted_BX.where(sorted_BX >= least_B1, NO_CUT)
+        total_B1 = logp_BV.where(logp_BV >= least_B1, NO_CUT).exp_().sum(dim=-1, keepdim=True, dtype=torch.float64)
+    wanted_B1 = top_p * total_B1 if top_p < 1 else float("inf")
+    last_B = _last_kept(sorted_BX, before_B, wanted_B1)
     next_B = logp_BV.masked_fill(logp_BV >= last_B[:, None], NO_CUT).amax(dim=-1)
-    return torch.where(next_B > NO_CUT, (last_B + next_B) / 2, next_B)  # Eq. 14
+    cut_B = (last_B + next_B) / 2  # Eq. 14
+    return torch.where((cut_B == next_B) & (next_B > NO_CUT), last_B, cut_B)  # nothing lies between neighbours
 
 
-def _last_kept(sorted_BX: torch.Tensor, before_B: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
-    """Return the last log-prob that top-k and top-p keep. before_B: the mass of what comes before the sorted ones."""
+def _last_kept(sorted_BX: torch.Tensor, before_B: torch.Tensor, wanted_B1: torch.Tensor | float) -> torch.Tensor:
+    """Return the last log-prob that is needed to reach the mass. before_B: that of what comes before the sorted."""
     mass_BX = sorted_BX.double().exp()
-    if 0 < top_k < mass_BX.shape[1]:
-        mass_BX[:, top_k:] = 0
-    total_B1 = mass_BX.sum(dim=-1, keepdim=True) if top_k else 1.0
     running_BX = before_B[:, None] + mass_BX.cumsum(dim=-1)
-    kept_BX = (running_BX - mass_BX < top_p * total_B1) & (mass_BX > 0)
+    kept_BX = (running_BX - mass_BX < wanted_B1) & (sorted_BX > NO_CUT)
     return sorted_BX.gather(1, kept_BX.sum(dim=-1, keepdim=True).clamp_min(1) - 1)[:, 0]
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from grpo.config.options import WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from grpo.run.run import Run
-from grpo.storage import write_atomically
+from grpo.storage import write_atomically, write_json, write_lines
 from knowledge.atlas import make_atlas
 from knowledge.world import World
 from knowledge.world import make_world as encyclopedia
@@ -98,8 +98,8 @@ def make_arithmetic(
     rows = [{"question": _question(numbers), "answer": str(sum(numbers) % MODULUS)} for numbers in terms]
     folder.mkdir(parents=True, exist_ok=True)
     _write_conversations(folder / "cold_start.jsonl", conversations)
-    _write_lines(folder / "questions.jsonl", rows[num_held_out:])
-    _write_lines(folder / "held_out.jsonl", rows[:num_held_out])
+    write_lines(folder / "questions.jsonl", rows[num_held_out:])
+    write_lines(folder / "held_out.jsonl", rows[:num_held_out])
     make_model(folder / "model", _texts(conversations), seed)
 
 
@@ -121,7 +121,7 @@ def _make_people(folder: Path, seed: int, world: World, **sizes: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for field in fields(world):
         if field.name != "conversations":
-            _write_lines(folder / f"{field.name}.jsonl", getattr(world, field.name))
+            write_lines(folder / f"{field.name}.jsonl", getattr(world, field.name))
     _write_conversations(folder / "cold_start.jsonl", world.conversations)
     articles = folder / "articles.jsonl"
     build(Source(articles), folder / "knowledge.db", SkipLog(articles, strict=True))
@@ -204,7 +204,7 @@ def make_model(
         "bos_token_id": None,
         "eos_token_id": fast.eos_token_id,
     }
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "config.json", config)
     weights = _random_weights(config, torch.Generator().manual_seed(seed))
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
@@ -230,12 +230,7 @@ def _write_conversations(path: Path, pairs: Iterable[tuple[str, str]]) -> None:
     for question, answer in pairs:
         messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
         rows.append({"messages": messages})
-    _write_lines(path, rows)
-
-
-def _write_lines(path: Path, rows: Iterable[dict]) -> None:
-    lines = [json.dumps(row) + "\n" for row in rows]
-    path.write_text("".join(lines), encoding="utf-8")
+    write_lines(path, rows)
 
 
 _WORLDS = {"arithmetic": make_arithmetic, "encyclopedia": make_encyclopedia, "atlas": make_atlas_files}

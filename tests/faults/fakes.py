@@ -270,7 +270,7 @@ def full_logs() -> None:
 
     import grpo.run.log
 
-    grpo.run.log._continue_lines = lambda path, first_step: os.open(path, os.O_WRONLY | os.O_APPEND)
+    grpo.run.log._continue_lines = lambda path, first_step, is_over: os.open(path, os.O_WRONLY | os.O_APPEND)
     write = record_writer.RecordWriter.write
 
     def heavy(self, data):

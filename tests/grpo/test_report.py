@@ -211,7 +211,7 @@ def test_flips_are_of_questions_that_were_answered_twice(tmp_path):
     write_answers(folder, 2, answer(0, -1.0), answer(3, 1.0))
     write_answers(folder, 3, answer(1, 0.5), answer(2, None), answer(3, 1.0))
     found = flips(read_record(folder))
-    assert [(flip.first.answer.row, flip.change) for flip in found.questions] == [(0, -3.0), (1, 0.5)]
+    assert [(flip.first.row, flip.change) for flip in found.questions] == [(0, -3.0), (1, 0.5)]
     assert found.num_questions == 4 and found.outcomes == []
 
 

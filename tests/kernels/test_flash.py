@@ -75,12 +75,12 @@ def plain_backward(dout, q, k, v, out, lse, q_starts, k_starts, max_q, max_k, dr
 
 
 def visible_in(layout):
-    """Who sees whom in a packed row."""
+    """Who sees whom in a micro-batch."""
     seen, start = torch.zeros(layout.num_tokens, layout.num_tokens, dtype=torch.bool), 0
     for group in layout.groups:
-        prompt = group.prompt
+        prompt = group.prompt_length
         pieces, at = [(start, prompt)], start + prompt
-        for length in group.completions:
+        for length in group.completion_lengths:
             pieces.append((at, length))
             at += length
         for first, length in pieces:
