@@ -129,3 +129,17 @@ def test_a_command_starts_without_libraries_that_only_some_runs_need(command):
     code = f"import sys, grpo.{command}; print([name for name in {later} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("moment", ["loading", "training", "the end"])
+def test_the_rewards_are_closed_however_a_run_ends(home, monkeypatch, capsys, moment):
+    closed = []
+    monkeypatch.setattr("rewards.scorer.Scorer.close", lambda self: closed.append(self))
+    target = {"loading": "load_policy", "training": "pack_batch"}.get(moment)
+    if target:
+        monkeypatch.setattr(f"grpo.trainer.{target}", loads_nothing)
+        with pytest.raises(AssertionError):
+            train.main(["c.yaml"])
+    else:
+        train.main(["c.yaml"])
+    assert len(closed) == 1
