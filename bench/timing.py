@@ -157,9 +157,15 @@ def ratio(ours: Sequence[float], peer: Sequence[float]) -> dict[str, float | lis
     return {"ratio": found["median"], "ratio_range": found["range"]}
 
 
-def compare(name: str, sides: Mapping[str, Callable[[], object]], options: argparse.Namespace, **more: object) -> dict:
-    """Time the sides, and make a case: the seconds of each, and the ratio of the fastest peer to ours."""
-    seconds = interleave(sides, options.repeats, options.device)
+def compare(
+    name: str, sides: Mapping[str, Callable[[], object]], options: argparse.Namespace, calls: int = 1, **more: object
+) -> dict:
+    """Time the sides, and make a case: the seconds of each, and the ratio of the fastest peer to ours.
+
+    calls: what a side does so many times, of which the case has the seconds of one.
+    """
+    timed = interleave(sides, options.repeats, getattr(options, "device", "cpu"))
+    seconds = {side: [spent / calls for spent in values] for side, values in timed.items()}
     case = {"name": name, "seconds": {side: spread(values) for side, values in seconds.items()}, **more}
     peers = [side for side in seconds if side != "ours"]
     if peers:

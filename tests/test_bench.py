@@ -187,7 +187,7 @@ def test_a_plot_has_linear_axes(tmp_path):
 
 
 def test_the_knowledge_benchmark_does_without_torch(bench):
-    """Its figures of memory are those of a search, not of a library that it does not use."""
+    """A search is timed beside nothing that it does not need."""
     import subprocess
 
     code = "import sys, bench.knowledge; sys.exit('torch' in sys.modules)"
