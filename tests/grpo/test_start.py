@@ -137,3 +137,17 @@ for command in ("train", "sft", "generate"):
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["train []", "sft []", "generate []"]
+
+
+@pytest.mark.parametrize("moment", ["loading", "training", "the end"])
+def test_the_rewards_are_closed_however_a_run_ends(home, monkeypatch, capsys, moment):
+    closed = []
+    monkeypatch.setattr("rewards.scorer.Scorer.close", lambda self: closed.append(self))
+    target = {"loading": "load_policy", "training": "pack_batch"}.get(moment)
+    if target:
+        monkeypatch.setattr(f"grpo.trainer.{target}", loads_nothing)
+        with pytest.raises(AssertionError):
+            train.main(["c.yaml"])
+    else:
+        train.main(["c.yaml"])
+    assert len(closed) == 1
