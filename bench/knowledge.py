@@ -45,10 +45,7 @@ K = 5  # results of a search
 LANGUAGES = ("en", "zh")
 DRAWN_WORDS = 1 << 17  # at once
 SIZES = {
-    "cpu": {
-        "megabytes": 20.0,
-        "peer_documents": [7500],
-    },  # of the generated text (0 leaves scale out); of the peer part
+    "cpu": {"megabytes": 20.0, "peer_documents": [7500]},  # megabytes: of the generated text; 0 leaves scale out
     "smoke": {"megabytes": 0.5, "peer_documents": [200]},
 }
 PEER_TARGETS = {7500: 8.0, 60000: 15.0}  # documents: times faster than the peer

@@ -51,14 +51,15 @@ def parser(
     made.add_argument("--repeats", type=int, default=5, help="how often each side runs; the sides take turns")
     made.add_argument("--smoke", action="store_true", help="use tiny sizes, to see whether the benchmark runs")
     made.add_argument("--save", action="store_true", help="append the row to bench/results/")
+    on_gpu = sizes.get("cuda", {})
     for name, value in sizes.get("cpu", {}).items():
-        values = value if isinstance(value, list) else [value]
+        is_list = isinstance(value, list)
         made.add_argument(
             f"--{name.replace('_', '-')}",
-            type=type(values[0]),
-            nargs="+" if values is value else None,
+            type=type(value[0] if is_list else value),
+            nargs="+" if is_list else None,
             choices=(choices or {}).get(name),
-            help=f"default: {', '.join(map(str, values))}; on a GPU: {sizes.get('cuda', {}).get(name, 'the same')}",
+            help=f"default: {value}" + (f"; on a GPU {on_gpu[name]}" if name in on_gpu else ""),
         )
     return made
 
