@@ -11,7 +11,7 @@ Each file answers one question:
     growth         How does cost grow with batch, length, group and model?
     knowledge      How good and how fast is the knowledge base?
     abstention_lab Which rewards teach a small model when to answer, and when does checking its facts help?
-    verifier       What does the verifier of mathematics pay and miss? (its rules: rewriting.py)
+    verifier       What does the verifier of mathematics pay and miss? (its rules: rules.py)
 
 Read these first: timing.py (options, repeats, comparisons, the JSON line), workload.py (prompts and lengths),
 ceilings.py (what the hardware reaches), models.py (checkpoints), steps.py (a trainer and a judge). report.py turns

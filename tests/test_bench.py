@@ -115,12 +115,8 @@ def test_steps_with_end_tokens_say_so(bench, capfd):
 
 
 def test_every_benchmark_is_tested():
-    shared = {"__init__", "timing", "ceilings", "workload", "models", "steps", "report", "rewriting", "lab_results"}
-    tested_apart = {
-        "verifier",
-        "abstention_lab",
-        "break_even",
-    }  # in tests/rewards/test_boxed_replay.py and tests/test_lab.py
+    shared = set("__init__ timing ceilings workload models steps report rewriting rules references lab_results".split())
+    tested_apart = {"verifier", "abstention_lab", "break_even"}  # in tests/rewards/ and tests/test_lab.py
     files = {path.stem for path in (ROOT / "bench").glob("*.py")}
     assert files - shared - tested_apart == {name for name, _ in RUNS}
 
@@ -191,7 +187,7 @@ def test_a_plot_has_linear_axes(tmp_path):
 
 
 def test_the_knowledge_benchmark_does_without_torch(bench):
-    """Its figures of memory are those of a search, not of a library that it does not use."""
+    """A search is timed beside nothing that it does not need."""
     import subprocess
 
     code = "import sys, bench.knowledge; sys.exit('torch' in sys.modules)"

@@ -11,6 +11,7 @@ import torch
 from grpo.config.options import AnyConfig, TrainConfig
 from grpo.data.rows import Row
 from grpo.device.distributed import choose_device
+from grpo.doctor.rehearsal import Rehearsal
 from grpo.errors import describe, escape, redact
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.run.toy import is_made, locate
@@ -41,8 +42,8 @@ class Case:
     prompts: list[Prompt] | None = None
     num_examples: int | None = None  # of stage 1
     longest: int | None = None  # tokens of the longest prompt with its completion
-    num_sequences: int | None = None  # generated at once
-    seconds_per_token: float | None = None  # of so many sequences together
+    needed_bytes: int | None = None  # of memory
+    rehearsal: Rehearsal | None = None  # a trainer of this run
     checkups: dict[str, Checkup] = field(default_factory=dict)  # of the services
 
     def __post_init__(self) -> None:

@@ -4,8 +4,8 @@
 
 CONFIG is that of stage 2, or of stage 1 alone. Checks the configuration, the machine, the output directory, trackers,
 the data of both stages, the checkpoint, the tokenizer, each reward, each service (by a question that it is asked),
-memory and a few generated tokens, and counts what the run will take. Prints one line per check; no fault hides another.
-The exit code is that of the first failure.
+memory and a few generated tokens. Counts what the run will take, and makes its first step, or a part of it, to see how
+long that takes. Prints one line per check; no fault hides another. The exit code is that of the first failure.
 """
 
 import argparse
@@ -48,6 +48,7 @@ def stage1_checks(case: Case) -> Iterator[tuple[str, Check]]:
     yield "memory", model.memory_plan
     yield "sample", model.sample
     yield "steps", plan.steps
+    yield "time", plan.duration
 
 
 def stage2_checks(case: Case) -> Iterator[tuple[str, Check]]:
@@ -65,7 +66,9 @@ def stage2_checks(case: Case) -> Iterator[tuple[str, Check]]:
     yield "memory", model.memory_plan
     yield "sample", model.sample
     yield "steps", plan.steps
-    yield "generation", plan.generation
+    yield "time", plan.duration
+    if isinstance(case.start, SftConfig):
+        yield "stage 1 time", plan.stage1_duration
     yield "cost", plan.cost
 
 

@@ -77,7 +77,7 @@ class Run:
             if number and not (name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN):  # nohup ignores it
                 self._handlers[number] = signal.signal(number, self._on_signal)
         self.alarm.open()
-        self._configure_libraries()
+        self.configure_libraries()
         for notice in self.notices:
             self.say(f"note: {notice}")
         return self
@@ -94,7 +94,7 @@ class Run:
                     CONFIG,
                 )
 
-    def _configure_libraries(self) -> None:
+    def configure_libraries(self) -> None:
         """Set precision, determinism and seeds of the libraries as the configuration says."""
         config = self.config
         torch.backends.cuda.matmul.allow_tf32 = config.tf32
