@@ -123,7 +123,7 @@ class Job:
     def shared(self) -> list[str]:
         """The keys that all runs of this seed have."""
         keys = [f"seed={self.seed}", f"toy_dir={self.world}", f"output_dir={self.run}", "disable_tqdm=true"]
-        return [*keys, "max_steps=2"] if self.quick else keys
+        return [*keys, "max_steps=2", "per_device_train_batch_size=32"] if self.quick else keys
 
 
 def end_with_the_lab() -> None:

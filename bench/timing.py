@@ -84,7 +84,15 @@ def parse(
     if options.smoke:
         settings.update(sizes.get("smoke", {}), repeats=min(options.repeats, 2))
     options.load_before = os.getloadavg()
+    if getattr(options, "save", False):
+        Unfinished.path = RESULTS / f"{arguments.prog.rpartition('.')[2]}.{os.getpid()}.partial"
     return options
+
+
+class Unfinished:
+    """Where the cases of a benchmark that saves are kept until its row is written; killed, it leaves them there."""
+
+    path: Path | None = None
 
 
 # --- Time ----------------------------------------------------------------------------------------------------------
@@ -215,6 +223,8 @@ def show(case: Mapping) -> None:
     if "ceiling_share" in case:
         parts.append(f"{100 * case['ceiling_share']:.0f} % of the ceiling")
     print(f"{case['name']:44} {'   '.join(parts)}", flush=True)
+    if Unfinished.path:
+        _append(Unfinished.path, json.dumps(case))
 
 
 def finish(name: str, options: argparse.Namespace, cases: Sequence[Mapping], checks: Mapping, **more: object) -> dict:
@@ -238,11 +248,18 @@ def finish(name: str, options: argparse.Namespace, cases: Sequence[Mapping], che
     }
     line = json.dumps(row)
     if options.save:
-        RESULTS.mkdir(exist_ok=True)
-        with open(RESULTS / f"{name}.jsonl", "a", encoding="utf-8") as file:
-            print(line, file=file)
+        _append(RESULTS / f"{name}.jsonl", line)
+    if Unfinished.path:
+        Unfinished.path.unlink(missing_ok=True)
+        Unfinished.path = None
     print(line, flush=True)
     return row
+
+
+def _append(path: Path, line: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a", encoding="utf-8") as file:
+        print(line, file=file)
 
 
 def read_rows(folder: Path) -> list[dict]:

@@ -13,6 +13,7 @@ from test_train import QUESTIONS, run
 
 from grpo.errors import UserError
 from grpo.evaluation.measures import wilson_interval
+from grpo.report import charts
 from grpo.report.__main__ import main
 from grpo.report.flips import flips
 from grpo.report.page import render, show_seconds
@@ -21,6 +22,12 @@ from grpo.run.record import read_record
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} $x^2$ \x1b[31m \u202e & \" '"
 NEVER_CLOSED = {"meta", "br", "img", "link", "input", "path", "use"}
+
+
+@pytest.fixture(autouse=True)
+def plots(monkeypatch):
+    """As a run draws them."""
+    monkeypatch.setattr(charts, "svg_plot", svg_plot)
 
 
 class Page(HTMLParser):

@@ -211,7 +211,7 @@ def test_with_the_kernels_less_is_kept_and_memory_counts_it(switch_kernels_on):
         "max_position_embeddings": 512,
     }
     model = Decoder(ModelConfig.from_hf(raw), Build(LoraSpec(2, 2), False, torch.bfloat16, "cpu"))
-    layout = Layout.of((40, (60, 60, 60)))
+    layout = Layout.of((10, (15, 15, 15)))
     plain = kept_by_autograd(model, PackedAttention(layout, torch.bfloat16, "cpu"), layout.num_tokens)
     asked = switch_kernels_on()
     kept = kept_by_autograd(
