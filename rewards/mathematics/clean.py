@@ -52,7 +52,6 @@ _REWRITES: Final = [
         (r"(?<![A-Za-z\\])d ?([a-z]) ?/ ?d ?([a-z])(?![A-Za-z])", r"\\frac{d\1}{d\2}"),
         (r"\\(?:text)?color ?\{[A-Za-z]*\}|\\f?colorbox(?: ?\{[A-Za-z]*\})+(?= ?\{)", " "),
         (r"\\[hv]space\*? ?\{[^{}]*\}|\\[hv]?phantom ?\{[^{}]*\}|\\(?:label|tag) ?\{[^{}]*\}", " "),
-        (r"\\bbox ?\[[^\[\]]*\]", " "),
         (r"(\\begin ?\{[a-z]+\*?\}) ?\[[tbc]\]", r"\1"),
         (r"\{ ?: ?\}", ":"),
         (r"^(?:=>|→|\\(?:rightarrow|Rightarrow|implies)(?![A-Za-z])) ?", ""),

@@ -130,7 +130,7 @@ class _Reader:
 
     def point(self, tokens: Tokens) -> Value | None:
         """P(3, -4) as P = (3, -4); None unless a capital names a tuple of numbers."""
-        if len(tokens[0].text) > 1 or not tokens[0].text.isupper() or not enclosed(tokens[1:]):
+        if len(tokens) < 2 or len(tokens[0].text) > 1 or not tokens[0].text.isupper() or not enclosed(tokens[1:]):
             return None
         value = self.side(tokens[1:])
         is_tuple = isinstance(value, Row) and all(map(self.is_constant, value.items))

@@ -30,7 +30,7 @@ _UNITS: Final = {
     "m": ("meter metre 米", "1 m"),
     "mm": ("millimeter millimetre 毫米", "1/1000 m"),
     "cm": ("centimeter centimetre 厘米", "1/100 m"),
-    "nm": ("nanometer nanometre 纳米", "1/1000000000 m"),
+    "nanometer": ("nanometre 纳米", "1/1000000000 m"),
     "dm": ("decimeter decimetre 分米", "1/10 m"),
     "km": ("kilometer kilometre 千米 公里", "1000 m"),
     "in": ("inch inches", "127/5000 m"),
