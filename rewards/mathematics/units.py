@@ -136,8 +136,6 @@ _OPPOSITES: Final = (
     "head tail",
     "red blue green yellow white black orange brown pink purple",
 )
-_PLURAL_ENDINGS: Final = {"ies": "y", "ses": "s", "xes": "x", "ches": "ch", "shes": "sh", "ss": "ss"}
-
 SPELLINGS: Final = {
     spelling.replace("_", " "): unit for unit, (others, _) in _UNITS.items() for spelling in (unit, *others.split())
 }
@@ -239,13 +237,10 @@ def product_of(factors: Factors) -> Unit | None:
 
 
 def stem(noun: str) -> str:
-    """The singular of an English noun, roughly: enough to see that "adults" and "adult" are one."""
+    """The singular of an English noun, roughly, or another word of its meaning: "adults" and "adult" are one."""
     noun = noun.casefold()
-    if noun in FIRST_ALIKE:
-        return FIRST_ALIKE[noun]
-    ending, singular = next(((e, s) for e, s in _PLURAL_ENDINGS.items() if noun.endswith(e)), ("s", ""))
-    noun = noun.removesuffix(ending) + singular if noun.endswith(ending) else noun
-    return FIRST_ALIKE.get(noun, noun)
+    singular = noun.removesuffix("s")
+    return FIRST_ALIKE.get(noun) or FIRST_ALIKE.get(singular, singular)
 
 
 def are_opposed(ones: Set[str], others: Set[str]) -> bool:
