@@ -185,9 +185,12 @@ def _split_tail(tokens: list[Token]) -> tuple[list[Token], list[Token]]:
     tail = [token for token in tokens[start:first] if token.text == "/"] + tokens[first:]
     shape = _shape(tokens[start:])
     is_balanced = shape.count("(") == shape.count(")") and shape.count("{") == shape.count("}")
-    if is_balanced and _TAIL.fullmatch(shape) and _is_harmless(tail):
-        return tokens[:start], tail
-    return tokens, []
+    if not is_balanced or not _TAIL.fullmatch(shape) or not _is_harmless(tail):
+        return tokens, []
+    letter = tokens[start - 1]
+    if letter.text in units.UNIT_LETTERS and letter.spaced and tokens[start - 2].kind == "number":  # 5 m of rope
+        return tokens[: start - 1], [letter, *tail]
+    return tokens[:start], tail
 
 
 def _is_unit(token: Token) -> bool:

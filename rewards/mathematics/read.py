@@ -87,7 +87,9 @@ class _Reader:
         for part in map(stripped, without_integers(parts)):
             if part:
                 items += self.both_signs(part)
-        items = with_restrictions(with_shared_label(items))
+        items = with_shared_label(items)
+        if "or" not in separators:
+            items = with_restrictions(items)
         if "and" in separators and bounds_twice(items):
             return Text(text_key(tokens))  # "x > 1 and x < 5" is no union
         bag = self.bag(items, tokens, is_ordered=is_series(items, separators))

@@ -155,6 +155,7 @@ TEMPERATURES: Final = {"c": "celsius", "f": "fahrenheit", "celsius": "celsius", 
 FIRST_ALIKE: Final = {word: line.split()[0] for line in _ALIKE for word in line.split()}
 OPPOSITES: Final = [frozenset(line.split()) for line in _OPPOSITES]
 POWER_WORDS: Final = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3}
+CHINESE: Final = sorted((word for word in (*POWER_WORDS, *SPELLINGS) if not word.isascii()), key=len, reverse=True)
 UNIT_LETTERS: Final = frozenset("mghsJNWVL")  # a letter after a number and a space may be one of these units
 
 
