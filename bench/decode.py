@@ -75,17 +75,13 @@ def measure(name: str, model: Decoder, rows: int, options, peak: dict[str, float
         config.num_heads, config.num_kv_heads, config.head_dim, rows, positions, build.dtype, options.device
     )
     steps = Steps(model, rows, options.context, choice.name, options.top_p)
-    runs = timing.interleave({"ours": steps.run}, options.repeats, options.device)["ours"]
-    case = {
-        "name": f"{name}, {rows} rows, context {options.context}",
-        "seconds": {"ours": timing.spread([seconds / STEPS for seconds in runs])},
-        "target": TARGETS.get(rows, 0.7),
-        "attention": str(choice),
-    }
+    name = f"{name}, {rows} rows, context {options.context}"
     if build.lora:
-        case["name"] += ", LoRA"
+        name += ", LoRA"
     if options.top_p < 1:
-        case["name"] += f", top_p {options.top_p:g}"
+        name += f", top_p {options.top_p:g}"
+    target = TARGETS.get(rows, 0.7)
+    case = timing.compare(name, {"ours": steps.run}, options, STEPS, target=target, attention=str(choice))
     seconds = timing.our_seconds(case)
     case["tokens_per_s"] = rows / seconds
     floor = ceilings.decode_roofline_seconds(config, rows, rows * options.context, build.dtype, peak)

@@ -14,16 +14,18 @@ the passage itself is the right answer. The last line of stdout is JSON.
 """
 
 import json
-import os
 import random
+import resource
 import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -61,9 +63,9 @@ def vocabulary(rng: np.random.Generator) -> np.ndarray:
     return np.array([*sorted(tokens.STOP_WORDS), *made_up], dtype=object)
 
 
-def documents(megabytes: float, seed: int = 0, sentences: int = 48) -> Iterator[tuple[str, str]]:
+def documents(megabytes: float, sentences: int = 48) -> Iterator[tuple[str, str]]:
     """Make (title, text) of about `sentences` sentences of 8 to 25 words each, until there are so many MB."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     words = vocabulary(rng)
     ranks = np.arange(len(words)) + 2.7
     frequency = np.where(ranks < FREQUENT_WORDS, 1 / ranks, FREQUENT_WORDS**0.6 / ranks**1.6)
@@ -143,48 +145,29 @@ def scale(megabytes: float, folder: Path) -> dict:
         result["passages"] = base.kind.meta["passages"]
         for name in ("within_cold", "within_warm", "everything"):
             result[name] = time_searches(base, queries, inside_title=name != "everything")
-        commonest = read(out, "SELECT term FROM knowledge_terms ORDER BY passages DESC LIMIT 20")
-        times_ms = [timed_search(base, word)[0] for (word,) in commonest]
-        result["one_of_the_20_commonest_words"] = {"p50_ms": statistics.median(times_ms), "max_ms": max(times_ms)}
     print(json.dumps(result, indent=1))
     return result
 
 
 def time_build(source: Path, out: Path) -> dict[str, float]:
-    """Run the build command, and return its time, peak memory and size."""
+    """Run the build command in a process of its own, and return its time, peak memory and size."""
     start = time.perf_counter()
     command = [sys.executable, "-m", "knowledge.build", source, out]
-    process = subprocess.Popen(command, cwd=timing.ROOT, stdout=sys.stderr)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"the build failed with status {os.waitstatus_to_exitcode(status)}; its message is above")
+    subprocess.run(command, cwd=timing.ROOT, stdout=sys.stderr, check=True)
     return {
         "build_s": time.perf_counter() - start,
-        "peak_rss_mb": usage.ru_maxrss / 1024,
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
         "file_mb": out.stat().st_size / 1e6,
     }
-
-
-def peak_rss_mb() -> float:
-    """Return the largest memory of this process so far. Only Unix tells it, as it does that of the build."""
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def timed_search(base: KnowledgeBase, query: str, titles: list[str] | None = None) -> tuple[float, list]:
-    """Search, and return the milliseconds and the passages."""
-    start = time.perf_counter()
-    found = base.search(query, K, titles)
-    return 1e3 * (time.perf_counter() - start), found
 
 
 def time_searches(base: KnowledgeBase, queries: list[tuple[str, str, str]], inside_title: bool) -> dict[str, float]:
     """Return latencies and recall of some queries, inside the passage's document or in all documents."""
     times_ms, hits = [], 0
     for title, wanted, query in queries:
-        milliseconds, found = timed_search(base, query, [title] if inside_title else None)
-        times_ms.append(milliseconds)
+        start = time.perf_counter()
+        found = base.search(query, K, [title] if inside_title else None)
+        times_ms.append(1e3 * (time.perf_counter() - start))
         hits += wanted in [passage.id for passage in found]
     return {
         "p50_ms": statistics.median(times_ms),
@@ -220,73 +203,50 @@ def sample_queries(path: Path, number: int) -> list[tuple[str, str, str]]:
 # --- Peer ----------------------------------------------------------------------------------------------------------
 
 
-def peer(num_documents: int, folder: Path, repeats: int, num_queries: int = 40) -> dict:
-    """Compare with rank_bm25 on the same passages: latency by turns, and how often both find the right passage."""
+def peer(num_documents: int, folder: Path, options: Namespace) -> list[dict]:
+    """Compare with rank_bm25 on the same passages: the time of a search, and how often each finds the right one."""
     rows = list(islice(documents(num_documents * 1.2e-3, sentences=10), num_documents))
     path = build_here(rows, folder, max_tokens=4096)
-    queries = sample_queries(path, num_queries)
+    queries = sample_queries(path, 40)
     splits = {"lower-case words, as KnowRL": lambda text: text.lower().split(), "our tokens": tokens.tokens}
-    result = {"documents": len(rows)}
+    cases = []
     with KnowledgeBase.open(path) as base:
         for name, split in splits.items():
-            result[name] = compare_with_peer(base, rows, queries, split, repeats)
-            print(f"{len(rows)} documents, {name}: {json.dumps(result[name])}", flush=True)
-    return result
+            searches = {"ours": partial(search_ours, base), "rank_bm25": make_peer_search(rows, split)}
+            cases.append(compare(f"search, {len(rows)} documents, {name}", searches, queries, options))
+            if num_documents in PEER_TARGETS:
+                cases[-1]["target"] = PEER_TARGETS[num_documents]
+    return cases
 
 
-def compare_with_peer(base: KnowledgeBase, rows: list, queries: list, split: Callable, repeats: int) -> dict:
-    """Ask all queries of both sides in turns; the times of a repeat are medians over its queries."""
+def search_ours(base: KnowledgeBase, query: str) -> set[str]:
+    """Return the titles of the results."""
+    return {passage.title for passage in base.search(query, K)}
+
+
+def make_peer_search(rows: list[tuple[str, str]], split: Callable[[str], list[str]]) -> Callable[[str], set[str]]:
+    """Return the peer's search for titles. split: makes words of a text."""
     from rank_bm25 import BM25Okapi
 
-    theirs = BM25Okapi([split(f"{title} {text}") for title, text in rows])
-    medians_ms = {"ours": [], "rank_bm25": []}
-    hits = {"ours": 0, "rank_bm25": 0}
-    shared = 0
-    for _ in range(repeats):
-        times_ms = {"ours": [], "rank_bm25": []}
-        for title, _, query in queries:
-            milliseconds, passages = timed_search(base, query)
-            start = time.perf_counter()
-            best = np.argpartition(theirs.get_scores(split(query)), -K)[-K:]
-            times_ms["rank_bm25"].append(1e3 * (time.perf_counter() - start))
-            times_ms["ours"].append(milliseconds)
-            our_titles = {passage.title for passage in passages}
-            peer_titles = {rows[place][0] for place in best}
-            hits["ours"] += title in our_titles
-            hits["rank_bm25"] += title in peer_titles
-            shared += len(our_titles & peer_titles)
-        for side, values in times_ms.items():
-            medians_ms[side].append(statistics.median(values))
-    searches = repeats * len(queries)
-    return {
-        "ours_ms": statistics.median(medians_ms["ours"]),
-        "rank_bm25_ms": statistics.median(medians_ms["rank_bm25"]),
-        **timing.ratio(medians_ms["ours"], medians_ms["rank_bm25"]),
-        "ours_recall@5": hits["ours"] / searches,
-        "rank_bm25_recall@5": hits["rank_bm25"] / searches,
-        "shared_of_top_5": shared / searches / K,
-    }
+    index = BM25Okapi([split(f"{title} {text}") for title, text in rows])
+
+    def search(query: str) -> set[str]:
+        best = np.argpartition(index.get_scores(split(query)), -K)[-K:]
+        return {rows[place][0] for place in best}
+
+    return search
 
 
-def cases(peers: list[dict]) -> list[dict]:
-    """Make the cases that report.py reads."""
-    found = []
-    for row in peers:
-        num_documents = row["documents"]
-        for name, figures in row.items():
-            if name == "documents":
-                continue
-            case = {
-                "name": f"search, {num_documents} documents, {name}",
-                "peer": "rank_bm25",
-                "ratio": figures["ratio"],
-                "ratio_range": figures["ratio_range"],
-                "seconds": {side: {"median": figures[f"{side}_ms"] / 1e3} for side in ("ours", "rank_bm25")},
-            }
-            if num_documents in PEER_TARGETS:
-                case["target"] = PEER_TARGETS[num_documents]
-            found.append(case)
-    return found
+def compare(name: str, searches: dict[str, Callable], queries: list[tuple[str, str, str]], options: Namespace) -> dict:
+    """Time all queries of each side, by turns; the times of the case are those of one search."""
+    sides = {}
+    for side, search in searches.items():
+        sides[side] = lambda search=search: [search(query) for _, _, query in queries]
+    case = timing.compare(name, sides, options, calls=len(queries))
+    for side, search in searches.items():
+        case[f"{side}_recall@5"] = statistics.mean(title in search(query) for title, _, query in queries)
+    timing.show(case)
+    return case
 
 
 def main(argv: list[str] | None = None) -> dict:
@@ -300,24 +260,16 @@ def main(argv: list[str] | None = None) -> dict:
         "--folder", type=Path, help="folder for generated files; default: the system's temporary one"
     )
     options = timing.parse(arguments, argv, smoke=smoke)
-    report = {"recall": None, "scale": None, "peer": []}
+    report, cases = {"recall": None, "scale": None}, []
     with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
         folder = Path(temporary)
         if (options.xquad / "xquad.en.json").exists() and not options.smoke:
             report["recall"] = recall(options.xquad, folder)
         if options.megabytes:
             report["scale"] = scale(options.megabytes, folder)
-        if options.peer == "rank_bm25":
-            report["peer"] = [peer(number, folder, options.repeats) for number in options.peer_documents]
-    return timing.finish(
-        "knowledge",
-        options,
-        cases(report["peer"]),
-        {},
-        **report,
-        sqlite=sqlite3.sqlite_version,
-        peak_rss_mb_of_this_process=peak_rss_mb(),
-    )
+        for num_documents in options.peer_documents if options.peer == "rank_bm25" else ():
+            cases += peer(num_documents, folder, options)
+    return timing.finish("knowledge", options, cases, {}, **report, sqlite=sqlite3.sqlite_version)
 
 
 if __name__ == "__main__":

@@ -44,15 +44,6 @@ class Shape:
     vocab: int
     tied: bool = True
 
-    @property
-    def parameters(self) -> int:
-        kv = self.hidden // self.heads * self.kv_heads
-        weights = self.hidden * (2 * self.hidden + 2 * kv + 3 * self.mlp)
-        biases = self.hidden + 2 * kv
-        norms = 2 * self.hidden
-        embeddings = self.vocab * self.hidden * (1 if self.tied else 2)
-        return self.layers * (weights + biases + norms) + self.hidden + embeddings
-
     def hf_config(self) -> dict:
         """Return the keys of config.json that describe the architecture."""
         return {
@@ -175,7 +166,7 @@ def fill(model: Decoder, mean_length: float | None = None) -> Decoder:
 def fill_adapters(model: Decoder) -> Decoder:
     """Fill the adapters of a decoder, if it has any, with random numbers."""
     generator = torch.Generator().manual_seed(1)
-    for layer in model.lora_layers():
+    for layer in model.lora_linears():
         layer.reset(generator)
         for part in layer.rank_slices:
             _, B = layer.adapter(part)

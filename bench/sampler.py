@@ -32,7 +32,7 @@ from grpo.device.ops import draw_tokens
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Completion
 
-DRAWS_AT_ONCE = 10_000
+DRAWS_AT_ONCE, ZIPF_WORDS = 10_000, 1000
 SIZES = {
     "smoke": {"models": ["tiny"], "batches": [24], "tokens": 16, "vocabulary": 1000, "draws": 20_000},
     "cpu": {"models": ["4m", "27m", "54m"], "tokens": 128, "vocabulary": 32768},
@@ -170,9 +170,9 @@ def room_for_draws(rows: int, device: str) -> tuple[torch.Tensor, torch.Tensor, 
     return torch.zeros(rows, 1, dtype=torch.int64, device=device), *torch.zeros(2, rows, 1, device=device)
 
 
-def chi_squared_z(num_draws: int, device: str, vocab: int = 1000) -> dict[str, float]:
+def chi_squared_z(num_draws: int, device: str) -> dict[str, float]:
     """Return how many standard deviations chi-squared lies from its mean, over draws from Zipf's distribution."""
-    weight_V = 1 / torch.arange(3, vocab + 3, device=device, dtype=torch.float32)
+    weight_V = 1 / torch.arange(3, ZIPF_WORDS + 3, device=device, dtype=torch.float32)
     expected_V = num_draws * (weight_V / weight_V.sum()).double()
     counts = {"ours": torch.zeros_like(expected_V), "torch.multinomial": torch.zeros_like(expected_V)}
     torch.manual_seed(0)
@@ -182,9 +182,9 @@ def chi_squared_z(num_draws: int, device: str, vocab: int = 1000) -> dict[str, f
         record = room_for_draws(len(seed_B), device)
         our_ids_B = draw_tokens(logits_BV, seed_B, torch.zeros_like(seed_B), SamplingParams(1), record)
         peer_ids_B = torch.multinomial(weight_V, len(seed_B), replacement=True)
-        counts["ours"] += torch.bincount(our_ids_B, minlength=vocab)
-        counts["torch.multinomial"] += torch.bincount(peer_ids_B, minlength=vocab)
-    freedom = vocab - 1
+        counts["ours"] += torch.bincount(our_ids_B, minlength=ZIPF_WORDS)
+        counts["torch.multinomial"] += torch.bincount(peer_ids_B, minlength=ZIPF_WORDS)
+    freedom = ZIPF_WORDS - 1
     result = {}
     for side, count_V in counts.items():
         chi_squared = float(((count_V - expected_V) ** 2 / expected_V).sum())

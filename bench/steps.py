@@ -10,6 +10,7 @@ from typing import Any
 from grpo.config.load import load_config
 from grpo.run.run import Run
 from grpo.schema import Group, Score
+from grpo.storage import write_lines
 from grpo.train import GrpoTrainer
 from rewards.registry import Reward
 from rewards.scorer import Scorer
@@ -44,9 +45,8 @@ def common_keys(options, group: int, completions: int, tokens: int, beta: float)
 def trainer(checkpoint: Path, folder: Path, **keys: object) -> Iterator[GrpoTrainer]:
     """Make a trainer of the given configuration, ready for `run_step`."""
     data = folder / "questions.jsonl"
-    with open(data, "w", encoding="utf-8") as file:
-        for n in range(NUM_QUESTIONS):
-            print(json.dumps({"question": f"What is {n} + {n * n}?", "answer": str(n + n * n)}), file=file)
+    numbers = range(NUM_QUESTIONS)
+    write_lines(data, [{"question": f"What is {n} + {n * n}?", "answer": str(n + n * n)} for n in numbers])
     keys = {
         "model_name_or_path": str(checkpoint),
         "dataset_id_or_path": str(data),

@@ -19,6 +19,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from grpo.progress import command_parser
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_name("results")
 PACKAGES = ("torch", "transformers", "trl", "peft")
@@ -48,11 +50,7 @@ def parser(
 
 def plain_parser(module: str, doc: str) -> argparse.ArgumentParser:
     """Make a parser whose help shows a module's docstring, without its first line, which is the usage."""
-    return argparse.ArgumentParser(
-        prog=f"python -m {module}",
-        description=doc.partition("\n\n")[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    return command_parser(module, doc.partition("\n\n")[2])
 
 
 def parse(
@@ -70,29 +68,31 @@ def parse(
     if options.smoke:
         settings.update(sizes.get("smoke", {}), repeats=min(options.repeats, 2))
     options.load_before = os.getloadavg()
+    if getattr(options, "save", False):
+        Unfinished.path = RESULTS / f"{arguments.prog.rpartition('.')[2]}.{os.getpid()}.partial"
     return options
+
+
+class Unfinished:
+    """Where the cases of a benchmark that saves are kept until its row is written; killed, it leaves them there."""
+
+    path: Path | None = None
 
 
 # --- Time ----------------------------------------------------------------------------------------------------------
 
 
-def interleave(
-    sides: Mapping[str, Callable[[], object]], repeats: int, device: str = "cpu", warm_up: int = 1
-) -> dict[str, list[float]]:
-    """Return the seconds of each side in each repeat.
+def interleave(sides: Mapping[str, Callable[[], object]], repeats: int, device: str = "cpu") -> dict[str, list[float]]:
+    """Return the seconds of each side in each repeat, after one run of each that does not count.
 
     The sides take turns, in the opposite order in every other repeat, so that a slow moment of the machine meets all
     of them.
     """
-    for _ in range(warm_up):
-        for side in sides.values():
-            side()
+    for side in sides.values():
+        side()
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for repeat in range(repeats):
-        order = list(sides)
-        if repeat % 2 == 1:
-            order.reverse()
-        for name in order:
+        for name in list(sides) if repeat % 2 == 0 else reversed(sides):
             seconds[name].append(once(sides[name], device))
     return seconds
 
@@ -165,9 +165,15 @@ def ratio(ours: Sequence[float], peer: Sequence[float]) -> dict[str, float | lis
     return {"ratio": found["median"], "ratio_range": found["range"]}
 
 
-def compare(name: str, sides: Mapping[str, Callable[[], object]], options: argparse.Namespace, **more: object) -> dict:
-    """Time the sides, and make a case: the seconds of each, and the ratio of the fastest peer to ours."""
-    seconds = interleave(sides, options.repeats, options.device)
+def compare(
+    name: str, sides: Mapping[str, Callable[[], object]], options: argparse.Namespace, calls: int = 1, **more: object
+) -> dict:
+    """Time the sides, and make a case: the seconds of each, and the ratio of the fastest peer to ours.
+
+    calls: what a side does so many times, of which the case has the seconds of one.
+    """
+    timed = interleave(sides, options.repeats, getattr(options, "device", "cpu"))
+    seconds = {side: [spent / calls for spent in values] for side, values in timed.items()}
     case = {"name": name, "seconds": {side: spread(values) for side, values in seconds.items()}, **more}
     peers = [side for side in seconds if side != "ours"]
     if peers:
@@ -201,6 +207,8 @@ def show(case: Mapping) -> None:
     if "ceiling_share" in case:
         parts.append(f"{100 * case['ceiling_share']:.0f} % of the ceiling")
     print(f"{case['name']:44} {'   '.join(parts)}", flush=True)
+    if Unfinished.path:
+        _append(Unfinished.path, json.dumps(case))
 
 
 def finish(name: str, options: argparse.Namespace, cases: Sequence[Mapping], checks: Mapping, **more: object) -> dict:
@@ -224,11 +232,18 @@ def finish(name: str, options: argparse.Namespace, cases: Sequence[Mapping], che
     }
     line = json.dumps(row)
     if options.save:
-        RESULTS.mkdir(exist_ok=True)
-        with open(RESULTS / f"{name}.jsonl", "a", encoding="utf-8") as file:
-            print(line, file=file)
+        _append(RESULTS / f"{name}.jsonl", line)
+    if Unfinished.path:
+        Unfinished.path.unlink(missing_ok=True)
+        Unfinished.path = None
     print(line, flush=True)
     return row
+
+
+def _append(path: Path, line: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a", encoding="utf-8") as file:
+        print(line, file=file)
 
 
 def read_rows(folder: Path) -> list[dict]:

@@ -35,7 +35,7 @@ from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import Summary, note_on_unscored, summary
 from grpo.evaluation.table import result_table
 from grpo.evaluation.task import Task, make_task
-from grpo.progress import check_output, say_next
+from grpo.progress import check_output, command_parser, say_next
 from grpo.run import memory
 from grpo.run.saved import load_saved
 from grpo.sampling.sampler import Sampler
@@ -177,9 +177,7 @@ def is_file(name: str) -> bool:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m grpo.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("grpo.evaluate", __doc__)
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="a checkpoint, an adapter, a run's directory, or a hub id"
     )

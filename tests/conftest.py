@@ -12,13 +12,14 @@ import numpy
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from making import write_chat_checkpoint, write_checkpoint
+from making import draw_no_plots, write_chat_checkpoint, write_checkpoint
 
 torch.set_num_threads(1)  # the models of these tests are too small for more, and two threads suffer from any neighbour
 # drawn inputs are the same in every run, however slow the machine is
 everything = list(HealthCheck)
 settings.register_profile("same", deadline=None, database=None, derandomize=True, suppress_health_check=everything)
 settings.load_profile("same")
+draw_no_plots()
 MOST_WORKERS = 4  # each imports torch, and some files take a minute by themselves
 
 
@@ -37,7 +38,13 @@ def pytest_cmdline_main(config) -> None:
     if config.pluginmanager.hasplugin("xdist") and options.numprocesses is None and has_folder:
         if cores > 1 and not wants_one_process:
             options.numprocesses, options.dist = cores, "loadfile"
-            options.loadscopereorder = False  # the order of the files has the long ones in the middle
+            options.loadscopereorder = False  # not by the number of tests
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items) -> None:
+    """The files beside this one take longest, so they go first: else a process would end long before the other."""
+    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,8 +1,7 @@
 """The decoder of Qwen2, Qwen3, Llama and Mistral: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
-One forward serves all uses: tokens come packed in one row [T], and `attend` decides who sees whom (attention/: inside a
-packed row, or one new token per cache slot). The head is not applied here, since hidden states are small and logits are
-not.
+One forward serves all uses: tokens come packed [T], and `attend` decides who sees whom (attention/: inside a
+micro-batch, or one new token per cache slot). The head is not applied here: hidden states are small, and logits large.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from grpo.device import ops
 from grpo.device.ops import Rope
-from grpo.device.products import prepack
+from grpo.device.products import Room, prepack
 from grpo.errors import PREFLIGHT, UserError
 from grpo.model.lora import POLICY, Build, JointLinear, Linear, LoraLinear, Mode, make_linear
 from grpo.model.master_weight import MasterWeight
@@ -136,14 +135,14 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.weight, self.eps = build.weight(width), eps
 
-    def forward(self, x: torch.Tensor, spare_columns: int = 0) -> torch.Tensor:
-        return self.after_adding(x, None, spare_columns)[0]
+    def forward(self, x: torch.Tensor, room: Room | None = None) -> torch.Tensor:
+        return self.after_adding(x, None, room)[0]
 
     def after_adding(
-        self, x: torch.Tensor, residual: torch.Tensor | None, spare_columns: int = 0
+        self, x: torch.Tensor, residual: torch.Tensor | None, room: Room | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the norm of x + residual, and that sum. spare_columns: of the next product."""
-        return ops.rms_norm(x, self.weight(), self.eps, residual, spare_columns)
+        """Return the norm of x + residual, and that sum. room: that the next product wants."""
+        return ops.rms_norm(x, self.weight(), self.eps, residual, room)
 
 
 class Attention(nn.Module):
@@ -179,7 +178,7 @@ class MLP(nn.Module):
 
     def forward(self, x_TD: torch.Tensor, mode: Mode) -> torch.Tensor:
         gate_TF, up_TF = self.gate_up(x_TD, mode)
-        return self.down(ops.swiglu(gate_TF, up_TF, self.down.spare_columns), mode)
+        return self.down(ops.swiglu(gate_TF, up_TF, self.down.room), mode)
 
 
 class Block(nn.Module):
@@ -194,12 +193,12 @@ class Block(nn.Module):
     def forward(
         self, x_TD: torch.Tensor, layer: int, rope: Rope, attend: Attend, mode: Mode, recompute: str
     ) -> torch.Tensor:
-        normed_TD = self.attention_norm(x_TD, self.attention.qkv.spare_columns)
+        normed_TD = self.attention_norm(x_TD, self.attention.qkv.room)
         attended_TD = self.attention(normed_TD, layer, rope, attend, mode)
         if recompute == "mlp":
             x_TD = x_TD + attended_TD
             return x_TD + _recomputed(lambda x: self.mlp(self.mlp_norm(x), mode), x_TD)
-        normed_TD, x_TD = self.mlp_norm.after_adding(attended_TD, x_TD, self.mlp.gate_up.spare_columns)
+        normed_TD, x_TD = self.mlp_norm.after_adding(attended_TD, x_TD, self.mlp.gate_up.room)
         return x_TD + self.mlp(normed_TD, mode)
 
 
@@ -222,8 +221,8 @@ class Decoder(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, build)
         self.untied_head = None if config.tied_head else build.weight(config.vocab_size, config.hidden_size)
         self.rope_tables: tuple[torch.Tensor, torch.Tensor] | None = None
-        for number, layer in enumerate(self.lora_layers()):
-            layer.number = number
+        for number, linear in enumerate(self.lora_linears()):
+            linear.number = number
 
     def forward(
         self, ids_T: torch.Tensor, positions_T: torch.Tensor, attend: Attend, mode: Mode = POLICY
@@ -253,14 +252,14 @@ class Decoder(nn.Module):
         Yields the head in that layout.
         """
         try:
-            for layer in self.linears():
-                layer.prepack()
+            for linear in self.linears():
+                linear.prepack()
             yield prepack(self.head())
         finally:
-            for layer in self.linears():
-                layer.prepacked = None
+            for linear in self.linears():
+                linear.prepacked = None
 
-    def lora_layers(self) -> Iterator[LoraLinear]:
+    def lora_linears(self) -> Iterator[LoraLinear]:
         return (module for module in self.modules() if isinstance(module, LoraLinear))
 
     def refresh(self) -> None:

@@ -74,8 +74,8 @@ def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_wei
     if start:
         merge_adapter(model, start)
     generator = torch.Generator().manual_seed(config.seed)
-    for layer in model.lora_layers():
-        layer.reset(generator)
+    for linear in model.lora_linears():
+        linear.reset(generator)
     check_vocabulary(tokenizer, model)
     folders = (parts.model, parts.adapter) if parts.adapter else (parts.model,)
     return Policy(model, tokenizer, end_ids, start, parts.base, folders)

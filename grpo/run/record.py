@@ -30,8 +30,14 @@ class Answer:
     reward: float | None = None
     rewards: dict[str, Any] = field(default_factory=dict)
     reasons: dict[str, Any] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     sentences: list[dict[str, Any]] = field(default_factory=list)
+
+    def reason(self, reward: str) -> str:
+        """Return why a reward has its value, without the facts that the reason repeats."""
+        reason = str(self.reasons.get(reward, ""))
+        facts = self.facts.get(reward)
+        return reason.partition(f"; {facts[0].get('fact')}"[:62])[0] if facts else reason
 
 
 @dataclass(frozen=True)
@@ -104,17 +110,23 @@ def _answer(line: dict[str, Any]) -> Answer:
     """Keep what has the type that a reader expects."""
     texts = {name: str(line[name]) for name in ("question", "prompt", "outcome") if line.get(name)}
     mappings = {name: line[name] for name in ("rewards", "reasons", "facts") if isinstance(line.get(name), dict)}
+    facts = mappings.pop("facts", {})
     reward = _numbers({"reward": line.get("reward")}).get("reward", math.nan)
-    row, sentences = line.get("row"), line.get("sentences")
+    row = line.get("row")
     return Answer(
         line["completion"],
         row if isinstance(row, int) else None,
         true_answer=str(line.get("answer") or ""),
         reward=reward if math.isfinite(reward) else None,
-        sentences=[entry for entry in sentences if isinstance(entry, dict)] if isinstance(sentences, list) else [],
+        facts={name: _objects(of_reward) for name, of_reward in facts.items()},
+        sentences=_objects(line.get("sentences")),
         **texts,
         **mappings,
     )
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def _lines(path: Path) -> list[Any]:
