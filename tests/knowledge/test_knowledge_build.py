@@ -36,7 +36,7 @@ def leftovers(out) -> set[str]:
     return {name for name in os.listdir(out.parent) if name.startswith(out.name)} - {out.name}
 
 
-def test_the_command_reports_and_the_file_is_in_knowrls_layout(run, tmp_path):
+def test_the_command_reports_and_the_file_is_in_knowrls_layout(run_new, tmp_path):
     source, out = tmp_path / "source.jsonl.gz", tmp_path / "out.db"
     rows = [
         json.dumps({"title": "Alex", "text": "One. " * 300}),
@@ -46,7 +46,7 @@ def test_the_command_reports_and_the_file_is_in_knowrls_layout(run, tmp_path):
         json.dumps({"title": "Ż", "text": ["Two.", "Three."]}),
     ]
     source.write_bytes(gzip.compress("\n".join(rows).encode()))
-    done = run("knowledge.build", source, out, "--skipped", tmp_path / "skipped.jsonl")
+    done = run_new("knowledge.build", source, out, "--skipped", tmp_path / "skipped.jsonl")
     assert done.returncode == 0, done.stderr
     assert (
         "2 documents, 3 passages" in done.stdout
@@ -194,7 +194,7 @@ def test_a_full_disk_leaves_the_old_file(run, tmp_path, limit_bytes):
         "knowledge.build",
         source,
         out,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes)),
+        before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes)),
     )
     assert done.returncode == 6, done.stderr
     assert f"error: could not write {out}" in done.stderr and "fix: free some space" in done.stderr

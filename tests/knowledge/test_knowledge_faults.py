@@ -420,8 +420,8 @@ def test_a_closed_base_holds_no_file_open(knowrl):
 # The commands
 
 
-def test_search_command(run, ours, tmp_path):
-    done = run("knowledge.search", ours, "Who led the Salt March?", "-k", "2")
+def test_search_command(run, run_new, ours, tmp_path):
+    done = run_new("knowledge.search", ours, "Who led the Salt March?", "-k", "2")
     assert done.returncode == 0 and "Mahatma Gandhi#0" in done.stdout
     assert "--title 'Mahatma Gandhi'" in next_commands(done.stderr)[0]
     done = run("knowledge.search", ours, "born in Kassel", "--title", "Alex;AleX;Nobody", "--json")
@@ -449,8 +449,8 @@ def test_search_command_escapes_control_characters(run, ready_made, tmp_path):
     assert "red" in done.stdout and "\x1b" not in done.stdout + done.stderr and "\x07" not in done.stdout
 
 
-def test_verify_command(run, ours, knowrl, tmp_path):
-    done = run("knowledge.verify", ours)
+def test_verify_command(run, run_new, ours, knowrl, tmp_path):
+    done = run_new("knowledge.verify", ours)
     assert done.returncode == 0 and done.stdout.endswith("sound\n") and "8 documents" in done.stdout
     assert next_commands(done.stderr)[0] == f"knowledge.search {ours} QUERY"
     assert json.loads(run("knowledge.verify", knowrl, "--json").stdout)["owner"] == "KnowRL's"
