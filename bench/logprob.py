@@ -27,7 +27,12 @@ CHECKED_ROWS = 64
 WARM_UP_ROWS = 8
 SIZES = {
     "smoke": {"tokens": CHECKED_ROWS, "vocabularies": [1000], "growth": [CHECKED_ROWS], "width": 64},
-    "cpu": {"tokens": 1024},
+    "cpu": {
+        "vocabularies": [32000, 152064],
+        "tokens": 1024,
+        "width": 1024,
+        "growth": [512, 1024, 2048, 4096],  # tokens at which memory is measured
+    },
     "cuda": {"tokens": 8192},
 }
 
@@ -144,12 +149,7 @@ def status_bytes(key: str) -> int:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    arguments = timing.parser("bench.logprob", __doc__, ("torch", "none"), ("both", "float32", "bfloat16"))
-    arguments.add_argument("--vocabularies", type=int, nargs="+", default=[32000, 152064])
-    arguments.add_argument("--tokens", type=int, help="default 1024, on a GPU 8192")
-    arguments.add_argument("--width", type=int, default=1024, help="width of the hidden states")
-    counts = [512, 1024, 2048, 4096]
-    arguments.add_argument("--growth", type=int, nargs="+", default=counts, help="tokens at which memory is measured")
+    arguments = timing.parser("bench.logprob", __doc__, ("torch", "none"), ("both", "float32", "bfloat16"), **SIZES)
     arguments.add_argument("--peaks", type=json.loads, help=argparse.SUPPRESS)
     options = timing.parse(arguments, argv, **SIZES)
     if options.peaks:
