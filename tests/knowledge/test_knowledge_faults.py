@@ -219,6 +219,20 @@ def test_a_flipped_byte_of_knowrls_file_is_refused_or_lies_in_a_text(knowrl_sixt
     assert num_found >= 60
 
 
+@pytest.mark.parametrize(("damaged", "is_found"), [(b"Title 7", True), (b"word7 word7", False)])
+def test_before_the_first_opening_a_changed_title_is_found_and_a_changed_text_is_not(knowrl_sixty, damaged, is_found):
+    whole = bytearray(knowrl_sixty.read_bytes())
+    whole[whole.index(damaged)] ^= 1
+    knowrl_sixty.write_bytes(whole)
+    assert bool(problems_of(knowrl_sixty)) == is_found
+    try:
+        KnowledgeBase.open(knowrl_sixty).close()
+    except UserError as error:
+        assert is_found and error.exit_code == 3
+    else:
+        assert not is_found
+
+
 @pytest.mark.parametrize("first", ["opened", "verified"])
 def test_no_flipped_byte_of_knowrls_file_is_served_once_it_has_a_checksum(knowrl_sixty, first, caplog):
     """At 200 places. A changed counter says that SQLite has written the file: then it is checked anew, with a note."""
