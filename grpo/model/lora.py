@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from grpo.device.products import Product, add_product, append_product, linear, prepack
+from grpo.device.products import Product, add_product, append_product, linear, prepack, weight_gradient
 from grpo.model.master_weight import MasterWeight, master_dtype
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -182,10 +182,10 @@ class _AugmentedLinear(torch.autograd.Function):
     def backward(ctx, g_TO):
         (x_TI, h_TR), layer, seed = ctx.saved_tensors, ctx.layer, ctx.seed
         dx_TI, dh_TR = linear(g_TO, layer.weight.T).split([layer.in_features, h_TR.shape[-1]], dim=-1)
-        dA_RI = dh_TR.T @ _dropped(x_TI, layer, seed)
+        dA_RI = weight_gradient(dh_TR, _dropped(x_TI, layer, seed))
         dB = []
         for part, columns in layer.rank_slices.items():
-            dB_OR = g_TO[:, layer.out_slices[part]].T @ h_TR[:, columns]
+            dB_OR = weight_gradient(g_TO[:, layer.out_slices[part]], h_TR[:, columns])
             dB.append(layer.lora.scale * dB_OR.to(layer.A.master.dtype))
         if seed is None:
             dx_TI = add_product(dx_TI, dh_TR, layer.A.value.T)
