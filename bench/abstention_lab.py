@@ -39,7 +39,7 @@ from grpo.evaluation.task import Task
 from grpo.run.saved import find_saved
 from grpo.run.toy import locate
 from grpo.sft import sft
-from grpo.storage import write_atomically
+from grpo.storage import write_lines
 from grpo.train import train
 from knowledge.atlas import HOW_SURE
 
@@ -89,8 +89,8 @@ def make_arms() -> list[Arm]:
         "sum": (FACTS,),
     }
     two_hops = [Arm(name, TWO_HOPS, (*keys, *PLAIN), steps=40) for name, keys in credits.items()]
-    long = replace(arms[0], name=f"{arms[0].name}, long", steps=180)
-    return [*arms, *two_hops, long]
+    long = [replace(arm, name=f"{arm.name}, long", steps=180) for arm in arms[:2]]
+    return [*arms, *two_hops, *long]
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Job:
     def shared(self) -> list[str]:
         """The keys that all runs of this seed have."""
         keys = [f"seed={self.seed}", f"toy_dir={self.world}", f"output_dir={self.run}", "disable_tqdm=true"]
-        return [*keys, "max_steps=2"] if self.quick else keys
+        return [*keys, "max_steps=2", "per_device_train_batch_size=32"] if self.quick else keys
 
 
 def end_with_the_lab() -> None:
@@ -212,9 +212,8 @@ def curve(run: Path, questions: Path) -> list[dict[str, dict[str, int]]]:
 
 def run_all(jobs: Sequence[Job], workers: int, rows: Path) -> None:
     """Run the jobs that have no row yet, the cold starts first, and append each row when its run is done."""
-    rows.parent.mkdir(parents=True, exist_ok=True)
     finished = lab_results.read_rows(rows)
-    write_atomically(rows, "".join(json.dumps(row) + "\n" for row in finished))  # without a line that was cut
+    write_lines(rows, finished)  # without a line that was cut
     done = {(row["seed"], row["arm"], row["hops"]) for row in finished}
     due = [job for job in jobs if (job.seed, job.name, job.arm and job.arm.hops) not in done]
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=end_with_the_lab)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from bench.timing import default, once
+from bench.timing import once
 from bench.workload import Work
 from grpo.device.capture import CudaCapture
 from grpo.device.products import linear, prepack
@@ -18,8 +18,8 @@ from grpo.model.decoder import ModelConfig
 from grpo.run.memory import kv_bytes_per_token
 
 Product = tuple[int, int, int]  # rows, inputs, outputs
-COPY_BYTES = {"cpu": 1 << 28, "cuda": 1 << 32}  # far more than any cache
-SMOKE_COPY_BYTES = 1 << 20
+SQUARE = {"smoke": 256, "cpu": 2048, "cuda": 8192}  # rows and columns of a large product
+COPY_BYTES = {"smoke": 1 << 20, "cpu": 1 << 28, "cuda": 1 << 32}  # far more than any cache
 ROW_STEPS = 8  # the number of sequences still decoding is rounded down to a multiple of this
 
 
@@ -125,14 +125,12 @@ def _arithmetic_seconds(shapes: Sequence[Product], dtype: torch.dtype, peak: dic
 
 def peaks(options) -> dict[str, float]:
     """Measure TFLOP/s of a large square product in both dtypes, and GB/s of a copy (bytes read and written)."""
-    device = options.device
-    size = default(options, smoke=256, cpu=2048, cuda=8192)
-    square = [(size, size, size)]
+    device, kind = options.device, "smoke" if options.smoke else options.device
+    square = [(SQUARE[kind],) * 3]
     found = {}
     for name in ("float32", "bfloat16"):
         found[f"{name}_tflops"] = flops(square) / products_seconds(square, getattr(torch, name), device) / 1e12
-    num_bytes = SMOKE_COPY_BYTES if options.smoke else COPY_BYTES[device]
-    source = torch.rand(num_bytes // 4, device=device)  # zeros would be compressed
+    source = torch.rand(COPY_BYTES[kind] // 4, device=device)  # zeros would be compressed
     target = torch.empty_like(source)
     target.copy_(source)
     seconds = statistics.median(once(lambda: target.copy_(source), device) for _ in range(5))

@@ -28,6 +28,11 @@ RANKS = {"1.5b": 16, "7b": 256}
 TARGETS = {1: 0.80, 24: 0.75, 96: 0.75, 288: 0.70}
 STEPS = 32
 ADAPTER_ROWS = 96
+SIZES = {
+    "smoke": {"models": ["tiny"], "batches": [1, 5], "context": 20},
+    "cpu": {"models": ["4m"]},
+    "cuda": {"models": ["1.5b", "7b"]},
+}
 
 
 class Steps:
@@ -70,17 +75,13 @@ def measure(name: str, model: Decoder, rows: int, options, peak: dict[str, float
         config.num_heads, config.num_kv_heads, config.head_dim, rows, positions, build.dtype, options.device
     )
     steps = Steps(model, rows, options.context, choice.name, options.top_p)
-    runs = timing.interleave({"ours": steps.run}, options.repeats, options.device)["ours"]
-    case = {
-        "name": f"{name}, {rows} rows, context {options.context}",
-        "seconds": {"ours": timing.spread([seconds / STEPS for seconds in runs])},
-        "target": TARGETS.get(rows, 0.7),
-        "attention": str(choice),
-    }
+    name = f"{name}, {rows} rows, context {options.context}"
     if build.lora:
-        case["name"] += ", LoRA"
+        name += ", LoRA"
     if options.top_p < 1:
-        case["name"] += f", top_p {options.top_p:g}"
+        name += f", top_p {options.top_p:g}"
+    target = TARGETS.get(rows, 0.7)
+    case = timing.compare(name, {"ours": steps.run}, options, STEPS, target=target, attention=str(choice))
     seconds = timing.our_seconds(case)
     case["tokens_per_s"] = rows / seconds
     floor = ceilings.decode_roofline_seconds(config, rows, rows * options.context, build.dtype, peak)
@@ -100,14 +101,11 @@ def main(argv: list[str] | None = None) -> dict:
     arguments.add_argument("--rank", type=int, help="rank of the adapter; default: the model's usual one")
     arguments.add_argument("--top-p", type=float, default=1.0)
     arguments.add_argument("--profile", action="store_true", help="print the operations that take longest")
-    options = timing.parse(arguments, argv)
-    batches = options.batches
-    if options.smoke:
-        batches, options.context = [1, 5], 20
+    options = timing.parse(arguments, argv, **SIZES)
+    batches, names = options.batches, options.models
     adapter_rows = ADAPTER_ROWS if ADAPTER_ROWS in batches else batches[-1]
     peak, dtype, cases, checks = ceilings.peaks(options), getattr(torch, options.dtype), [], {}
     print(describe(options.device), flush=True)
-    names = options.models or timing.default(options, smoke=["tiny"], cpu=["4m"], cuda=["1.5b", "7b"])
     for name in names:
         model = models.random_decoder(name, dtype, options.device)
         plain = {rows: measure(name, model, rows, options, peak) for rows in batches}

@@ -30,6 +30,11 @@ from grpo.schema import Group
 from grpo.train import GrpoTrainer
 
 RANK, BETA, LEARNING_RATE = 16, 0.04, 1e-5
+SIZES = {
+    "smoke": {"model": "tiny", "tokens": 8},
+    "cpu": {"model": "31m", "tokens": 128},
+    "cuda": {"model": "1.5b", "tokens": 512},
+}
 
 
 class Ours:
@@ -204,9 +209,8 @@ def main(argv: list[str] | None = None) -> dict:
     arguments.add_argument("--prompts", type=int, default=4)
     arguments.add_argument("--group", type=int, default=8, help="completions per prompt")
     arguments.add_argument("--tokens", type=int, help="tokens of each completion; default 128, on a GPU 512")
-    options = timing.parse(arguments, argv)
-    name = options.model or timing.default(options, smoke="tiny", cpu="31m", cuda="1.5b")
-    tokens = options.tokens or timing.default(options, smoke=8, cpu=128, cuda=512)
+    options = timing.parse(arguments, argv, **SIZES)
+    name, tokens = options.model, options.tokens
     variants = {"trl": False} if options.dtype == "float32" else {"trl, bfloat16 weights": False, "trl, autocast": True}
     if options.peer == "none":
         variants = {}

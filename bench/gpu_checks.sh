@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measure everything that only a GPU can tell, in one call of under 9 minutes. This needs CUDA, torch >= 2.11, Triton and
-# transformers. It downloads and installs nothing. Peers that are not installed (transformers, PEFT, Liger) are left out.
+# transformers. It downloads and installs nothing. Peers that are not installed (transformers, PEFT) are left out.
 #
 #   bash bench/gpu_checks.sh [RESULTS]        write rows and logs to RESULTS (default bench/results); end with a table
 #   DEVICE=cpu SMOKE=1 bash bench/gpu_checks.sh /tmp/rows     test the script itself: tiny sizes, no GPU

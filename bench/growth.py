@@ -20,6 +20,7 @@ import torch
 from bench import ceilings, models, timing, train_step
 from bench.sampler import sample
 from bench.workload import Work, random_prompts
+from grpo.model.weights import tensor_slots
 from grpo.run.memory import LOGITS_ROWS
 from grpo.run.plot import line_plot
 from grpo.sampling.sampler import Sampler
@@ -72,7 +73,7 @@ VALUES = {
 
 def points(options) -> dict[str, list[Point]]:
     """List the points of each plot."""
-    size = timing.default(options, smoke="smoke", cpu="cpu", cuda="cuda")
+    size = "smoke" if options.smoke else options.device
     found = {}
     for axis, values in VALUES[size].items():
         found[axis] = [replace(MIDDLES[size], **{axis: value}) for value in values]
@@ -96,7 +97,7 @@ def measure(point: Point, path: Path, options) -> dict:
         "generate": ceilings.decoding_seconds(model.config, work, dtype, device),
         "train": ceilings.training_seconds(model.config, packed, tokens, dtype, device),
     }
-    result = {"parameters": models.SHAPES[point.model].parameters}
+    result = {"parameters": sum(tensor.numel() for tensor in tensor_slots(model).values())}
     for side in SIDES:
         spent = timing.spread(seconds[side])
         result[side] = {

@@ -2,8 +2,8 @@
 [--folder DIR]
 
 How good and how fast is the knowledge base?
-  recall   how often the gold paragraph is among the first 5 results for XQuAD's questions, English and Chinese in one
-           file, and what each ingredient contributes; left out if XQuAD's files are missing
+  recall   how often the gold paragraph is among the first results for XQuAD's questions, English and Chinese in one
+           file; left out if XQuAD's files are missing
   scale    a build of generated text in a process of its own (MB/s, peak memory, size), then the latency of searches
   peer     rank_bm25 on the same passages and queries, by turns: with lower-case words, as KnowRL uses it, and with our
            tokens
@@ -14,25 +14,26 @@ the passage itself is the right answer. The last line of stdout is JSON.
 """
 
 import json
-import os
 import random
+import resource
 import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 
 from bench import timing
 from knowledge.build import SkipLog, build
-from knowledge.store import rank, tokens
+from knowledge.store import tokens
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.passages import SEPARATOR
 from knowledge.store.source import Source
@@ -62,9 +63,9 @@ def vocabulary(rng: np.random.Generator) -> np.ndarray:
     return np.array([*sorted(tokens.STOP_WORDS), *made_up], dtype=object)
 
 
-def documents(megabytes: float, seed: int = 0, sentences: int = 48) -> Iterator[tuple[str, str]]:
+def documents(megabytes: float, sentences: int = 48) -> Iterator[tuple[str, str]]:
     """Make (title, text) of about `sentences` sentences of 8 to 25 words each, until there are so many MB."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     words = vocabulary(rng)
     ranks = np.arange(len(words)) + 2.7
     frequency = np.where(ranks < FREQUENT_WORDS, 1 / ranks, FREQUENT_WORDS**0.6 / ranks**1.6)
@@ -103,35 +104,22 @@ def build_here(rows: list[tuple[str, str]], folder: Path, **options) -> Path:
 # --- Recall --------------------------------------------------------------------------------------------------------
 
 
-def recall(xquad: Path, folder: Path) -> dict:
-    """Return, per language and variant, the share of questions whose paragraph is among the first 5 passages."""
+def recall(xquad: Path, folder: Path) -> dict[str, float]:
+    """Return, per language, the share of questions whose paragraph is the first result, and among the first 5."""
     paragraphs, questions = read_xquad(xquad)
-    bare, titled = [], []
-    for number, (title, text) in enumerate(paragraphs):
-        bare.append((f"p{number}", text))
-        titled.append((f"{title.replace('_', ' ')} p{number}", text))
-    complete = {"max_tokens": 1024}
-    results = {
-        "whole paragraphs": recall_of(bare, questions, folder, **complete),
-        "whole paragraphs, titles": recall_of(titled, questions, folder, **complete),
-        "passages of 256 tokens": recall_of(bare, questions, folder),
-        "passages of 256 tokens, titles": recall_of(titled, questions, folder),
-    }
-    changes = {
-        "with k1 1.2, b 0.75": [(rank, "K1", 1.2), (rank, "B", 0.75)],
-        "without stop words": [(tokens, "STOP_WORDS", frozenset())],
-        "without stems": [(tokens, "stem", lambda word: word)],
-    }
-    for name, patches in changes.items():
-        with patched(patches):
-            results[f"whole paragraphs, {name}"] = recall_of(bare, questions, folder, **complete)
-    for name, row in results.items():
-        print(f"{name:42} " + "   ".join(f"{key} {value:.4f}" for key, value in row.items()))
-    return results
+    hits = {f"{language}@{depth}": [] for language in LANGUAGES for depth in (1, K)}
+    with KnowledgeBase.open(build_here(paragraphs, folder, max_tokens=1024)) as base:
+        for language, question, gold in questions:
+            found = [passage.title for passage in base.search(question, K)]
+            for depth in (1, K):
+                hits[f"{language}@{depth}"].append(paragraphs[gold][0] in found[:depth])
+    shares = {name: round(statistics.mean(values), 4) for name, values in hits.items()}
+    print("   ".join(f"{name} {share:.4f}" for name, share in shares.items()))
+    return shares
 
 
 def read_xquad(folder: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str, int]]]:
-    """Return the paragraphs as (title, text), and the questions as (language, question, number of its paragraph)."""
+    """Return the paragraphs as (name, text), and the questions as (language, question, number of its paragraph)."""
     paragraphs, questions = [], []
     for language in LANGUAGES:
         articles = json.loads((folder / f"xquad.{language}.json").read_text(encoding="utf-8"))["data"]
@@ -139,36 +127,8 @@ def read_xquad(folder: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
                     questions.append((language, question["question"], len(paragraphs)))
-                paragraphs.append((article["title"], paragraph["context"]))
+                paragraphs.append((f"p{len(paragraphs)}", paragraph["context"]))
     return paragraphs, questions
-
-
-def recall_of(rows: list, questions: list, folder: Path, **options) -> dict:
-    """Build a knowledge base, ask all questions, and return the share of hits for each language and depth."""
-    hits = {}
-    for language in LANGUAGES:
-        for depth in ("@1", "@5", "@5 paragraphs"):
-            hits[language + depth] = []
-    with KnowledgeBase.open(build_here(rows, folder, **options)) as base:
-        for language, question, gold in questions:
-            wanted = rows[gold][0]
-            found = [passage.title for passage in base.search(question, K)]
-            paragraphs = list(dict.fromkeys(passage.title for passage in base.search(question, 2 * K)))
-            hits[f"{language}@1"].append(wanted in found[:1])
-            hits[f"{language}@5"].append(wanted in found)
-            hits[f"{language}@5 paragraphs"].append(wanted in paragraphs[:K])
-    return {name: round(statistics.mean(values), 4) for name, values in hits.items()}
-
-
-@contextmanager
-def patched(patches: list[tuple[object, str, object]]) -> Iterator[None]:
-    """Replace some attributes for a while, without leaving tokens of the other variant in the cache."""
-    with ExitStack() as stack:
-        for owner, attribute, value in patches:
-            stack.enter_context(mock.patch.object(owner, attribute, value))
-        tokens._TOKENS_OF.clear()
-        yield
-    tokens._TOKENS_OF.clear()
 
 
 # --- Scale ---------------------------------------------------------------------------------------------------------
@@ -185,48 +145,29 @@ def scale(megabytes: float, folder: Path) -> dict:
         result["passages"] = base.kind.meta["passages"]
         for name in ("within_cold", "within_warm", "everything"):
             result[name] = time_searches(base, queries, inside_title=name != "everything")
-        commonest = read(out, "SELECT term FROM knowledge_terms ORDER BY passages DESC LIMIT 20")
-        times_ms = [timed_search(base, word)[0] for (word,) in commonest]
-        result["one_of_the_20_commonest_words"] = {"p50_ms": statistics.median(times_ms), "max_ms": max(times_ms)}
     print(json.dumps(result, indent=1))
     return result
 
 
 def time_build(source: Path, out: Path) -> dict[str, float]:
-    """Run the build command, and return its time, peak memory and size."""
+    """Run the build command in a process of its own, and return its time, peak memory and size."""
     start = time.perf_counter()
     command = [sys.executable, "-m", "knowledge.build", source, out]
-    process = subprocess.Popen(command, cwd=timing.ROOT, stdout=sys.stderr)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"the build failed with status {os.waitstatus_to_exitcode(status)}; its message is above")
+    subprocess.run(command, cwd=timing.ROOT, stdout=sys.stderr, check=True)
     return {
         "build_s": time.perf_counter() - start,
-        "peak_rss_mb": usage.ru_maxrss / 1024,
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
         "file_mb": out.stat().st_size / 1e6,
     }
-
-
-def peak_rss_mb() -> float:
-    """Return the largest memory of this process so far. Only Unix tells it, as it does that of the build."""
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def timed_search(base: KnowledgeBase, query: str, titles: list[str] | None = None) -> tuple[float, list]:
-    """Search, and return the milliseconds and the passages."""
-    start = time.perf_counter()
-    found = base.search(query, K, titles)
-    return 1e3 * (time.perf_counter() - start), found
 
 
 def time_searches(base: KnowledgeBase, queries: list[tuple[str, str, str]], inside_title: bool) -> dict[str, float]:
     """Return latencies and recall of some queries, inside the passage's document or in all documents."""
     times_ms, hits = [], 0
     for title, wanted, query in queries:
-        milliseconds, found = timed_search(base, query, [title] if inside_title else None)
-        times_ms.append(milliseconds)
+        start = time.perf_counter()
+        found = base.search(query, K, [title] if inside_title else None)
+        times_ms.append(1e3 * (time.perf_counter() - start))
         hits += wanted in [passage.id for passage in found]
     return {
         "p50_ms": statistics.median(times_ms),
@@ -262,106 +203,73 @@ def sample_queries(path: Path, number: int) -> list[tuple[str, str, str]]:
 # --- Peer ----------------------------------------------------------------------------------------------------------
 
 
-def peer(num_documents: int, folder: Path, repeats: int, num_queries: int = 40) -> dict:
-    """Compare with rank_bm25 on the same passages: latency by turns, and how often both find the right passage."""
+def peer(num_documents: int, folder: Path, options: Namespace) -> list[dict]:
+    """Compare with rank_bm25 on the same passages: the time of a search, and how often each finds the right one."""
     rows = list(islice(documents(num_documents * 1.2e-3, sentences=10), num_documents))
     path = build_here(rows, folder, max_tokens=4096)
-    queries = sample_queries(path, num_queries)
+    queries = sample_queries(path, 40)
     splits = {"lower-case words, as KnowRL": lambda text: text.lower().split(), "our tokens": tokens.tokens}
-    result = {"documents": len(rows)}
+    cases = []
     with KnowledgeBase.open(path) as base:
         for name, split in splits.items():
-            result[name] = compare_with_peer(base, rows, queries, split, repeats)
-            print(f"{len(rows)} documents, {name}: {json.dumps(result[name])}", flush=True)
-    return result
+            searches = {"ours": partial(search_ours, base), "rank_bm25": make_peer_search(rows, split)}
+            cases.append(compare(f"search, {len(rows)} documents, {name}", searches, queries, options))
+            if num_documents in PEER_TARGETS:
+                cases[-1]["target"] = PEER_TARGETS[num_documents]
+    return cases
 
 
-def compare_with_peer(base: KnowledgeBase, rows: list, queries: list, split: Callable, repeats: int) -> dict:
-    """Ask all queries of both sides in turns; the times of a repeat are medians over its queries."""
+def search_ours(base: KnowledgeBase, query: str) -> set[str]:
+    """Return the titles of the results."""
+    return {passage.title for passage in base.search(query, K)}
+
+
+def make_peer_search(rows: list[tuple[str, str]], split: Callable[[str], list[str]]) -> Callable[[str], set[str]]:
+    """Return the peer's search for titles. split: makes words of a text."""
     from rank_bm25 import BM25Okapi
 
-    theirs = BM25Okapi([split(f"{title} {text}") for title, text in rows])
-    medians_ms = {"ours": [], "rank_bm25": []}
-    hits = {"ours": 0, "rank_bm25": 0}
-    shared = 0
-    for _ in range(repeats):
-        times_ms = {"ours": [], "rank_bm25": []}
-        for title, _, query in queries:
-            milliseconds, passages = timed_search(base, query)
-            start = time.perf_counter()
-            best = np.argpartition(theirs.get_scores(split(query)), -K)[-K:]
-            times_ms["rank_bm25"].append(1e3 * (time.perf_counter() - start))
-            times_ms["ours"].append(milliseconds)
-            our_titles = {passage.title for passage in passages}
-            peer_titles = {rows[place][0] for place in best}
-            hits["ours"] += title in our_titles
-            hits["rank_bm25"] += title in peer_titles
-            shared += len(our_titles & peer_titles)
-        for side, values in times_ms.items():
-            medians_ms[side].append(statistics.median(values))
-    searches = repeats * len(queries)
-    return {
-        "ours_ms": statistics.median(medians_ms["ours"]),
-        "rank_bm25_ms": statistics.median(medians_ms["rank_bm25"]),
-        **timing.ratio(medians_ms["ours"], medians_ms["rank_bm25"]),
-        "ours_recall@5": hits["ours"] / searches,
-        "rank_bm25_recall@5": hits["rank_bm25"] / searches,
-        "shared_of_top_5": shared / searches / K,
-    }
+    index = BM25Okapi([split(f"{title} {text}") for title, text in rows])
+
+    def search(query: str) -> set[str]:
+        best = np.argpartition(index.get_scores(split(query)), -K)[-K:]
+        return {rows[place][0] for place in best}
+
+    return search
 
 
-def cases(peers: list[dict]) -> list[dict]:
-    """Make the cases that report.py reads."""
-    found = []
-    for row in peers:
-        num_documents = row["documents"]
-        for name, figures in row.items():
-            if name == "documents":
-                continue
-            case = {
-                "name": f"search, {num_documents} documents, {name}",
-                "peer": "rank_bm25",
-                "ratio": figures["ratio"],
-                "ratio_range": figures["ratio_range"],
-                "seconds": {side: {"median": figures[f"{side}_ms"] / 1e3} for side in ("ours", "rank_bm25")},
-            }
-            if num_documents in PEER_TARGETS:
-                case["target"] = PEER_TARGETS[num_documents]
-            found.append(case)
-    return found
+def compare(name: str, searches: dict[str, Callable], queries: list[tuple[str, str, str]], options: Namespace) -> dict:
+    """Time all queries of each side, by turns; the times of the case are those of one search."""
+    sides = {}
+    for side, search in searches.items():
+        sides[side] = lambda search=search: [search(query) for _, _, query in queries]
+    case = timing.compare(name, sides, options, calls=len(queries))
+    for side, search in searches.items():
+        case[f"{side}_recall@5"] = statistics.mean(title in search(query) for title, _, query in queries)
+    timing.show(case)
+    return case
 
 
 def main(argv: list[str] | None = None) -> dict:
     arguments = timing.parser("bench.knowledge", __doc__, ("none", "rank_bm25"), ())
     arguments.add_argument("--megabytes", type=float, default=20, help="size of the generated text; 0 leaves scale out")
     arguments.add_argument("--peer-documents", type=int, nargs="+", default=[7500], help="sizes of the peer part")
+    smoke = {"megabytes": 0.5, "peer_documents": [200]}
     xquad = timing.ROOT.parent / "shared" / "data" / "xquad"
     arguments.add_argument("--xquad", type=Path, default=xquad, help="folder of xquad.en.json and xquad.zh.json")
     arguments.add_argument(
         "--folder", type=Path, help="folder for generated files; default: the system's temporary one"
     )
-    options = timing.parse(arguments, argv)
-    megabytes, documents_of_peer = options.megabytes, options.peer_documents
-    if options.smoke:
-        megabytes, documents_of_peer = 0.5, [200]
-    report = {"recall@5": None, "scale": None, "peer": []}
+    options = timing.parse(arguments, argv, smoke=smoke)
+    report, cases = {"recall": None, "scale": None}, []
     with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
         folder = Path(temporary)
         if (options.xquad / "xquad.en.json").exists() and not options.smoke:
-            report["recall@5"] = recall(options.xquad, folder)
-        if megabytes:
-            report["scale"] = scale(megabytes, folder)
-        if options.peer == "rank_bm25":
-            report["peer"] = [peer(number, folder, options.repeats) for number in documents_of_peer]
-    return timing.finish(
-        "knowledge",
-        options,
-        cases(report["peer"]),
-        {},
-        **report,
-        sqlite=sqlite3.sqlite_version,
-        peak_rss_mb_of_this_process=peak_rss_mb(),
-    )
+            report["recall"] = recall(options.xquad, folder)
+        if options.megabytes:
+            report["scale"] = scale(options.megabytes, folder)
+        for num_documents in options.peer_documents if options.peer == "rank_bm25" else ():
+            cases += peer(num_documents, folder, options)
+    return timing.finish("knowledge", options, cases, {}, **report, sqlite=sqlite3.sqlite_version)
 
 
 if __name__ == "__main__":

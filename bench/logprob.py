@@ -1,12 +1,9 @@
 """python -m bench.logprob [--peer torch|none] [--vocabularies 32000 152064] [--tokens 1024] [--width 1024]
 
 How fast, and in how much memory, do hidden states become log-probs of given tokens, and does the gradient come back to
-the hidden states? The head is frozen, as with LoRA.
-  torch            logits, then log_softmax in float32, then gather: has our precision
-  torch, bfloat16  log_softmax in the logits' own dtype: faster, but with the errors that `error` lists
-  liger            Liger's fused linear cross-entropy, which is the mean of the log-probs; on a GPU, if installed
-Ours computes the entropy too. It also divides by a temperature, which is 1 here, so the peers need not. Its chunk is
-the trainer's.
+the hidden states? The head is frozen, as with LoRA. The peer makes the logits, then log_softmax in float32, then
+gather, which is our precision. Ours computes the entropy, too, and divides by a temperature, which is 1 here. Its chunk
+is the trainer's.
 
 Memory is the growth of the peak: of the process (VmHWM; one process per point) or of the GPU's allocator. Checked in
 the same run: the errors of log-prob and gradient against float64, on 64 rows of the same tensors. The ceiling is the
@@ -16,7 +13,6 @@ matrix products that are needed: logits once, gradient once. The last line of st
 import argparse
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -27,6 +23,11 @@ from grpo.run.memory import LOGITS_ROWS
 
 CHECKED_ROWS = 64
 WARM_UP_ROWS = 8
+SIZES = {
+    "smoke": {"tokens": CHECKED_ROWS, "vocabularies": [1000], "growth": [CHECKED_ROWS], "width": 64},
+    "cpu": {"tokens": 1024},
+    "cuda": {"tokens": 8192},
+}
 
 
 class Problem:
@@ -43,18 +44,12 @@ class Problem:
         if side == "ours":
             logp_C, _ = token_logprobs(self.hidden_CD, self.head_VD, self.targets_C, 1.0, chunk=self.chunk)
             return logp_C
-        logits_CV = self.hidden_CD @ self.head_VD.T
-        logits_CV = logits_CV.to(torch.float32 if side == "torch" else torch.bfloat16)
+        logits_CV = (self.hidden_CD @ self.head_VD.T).float()
         return logits_CV.log_softmax(-1).gather(1, self.targets_C[:, None])[:, 0]
 
-    def run(self, side: str) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Return the log-probs, which Liger does not give, and the gradient."""
+    def run(self, side: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the log-probs and the gradient."""
         self.hidden_CD.grad = None
-        if side == "liger":
-            from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
-
-            LigerFusedLinearCrossEntropyLoss()(self.head_VD, self.hidden_CD, self.targets_C).neg().backward()
-            return None, self.hidden_CD.grad
         logp_C = self.logprobs(side)
         logp_C.mean().backward()
         return logp_C.detach(), self.hidden_CD.grad
@@ -67,50 +62,37 @@ class Problem:
         (wanted_C.sum() / len(self.targets_C)).backward()
         logp_C, grad_CD = self.run(side)
         error = (grad_CD[:CHECKED_ROWS] - hidden_CD.grad).abs().max()
-        errors = {"gradient": float(error / hidden_CD.grad.abs().max())}
-        if logp_C is not None:
-            errors["logp"] = float((logp_C[:CHECKED_ROWS] - wanted_C.detach()).abs().max())
-        return errors
+        return {
+            "gradient": float(error / hidden_CD.grad.abs().max()),
+            "logp": float((logp_C[:CHECKED_ROWS] - wanted_C.detach()).abs().max()),
+        }
 
 
-def peers(dtype: str, options) -> list[str]:
-    """List the sides to compare with."""
-    if options.peer == "none":
-        return []
-    found = ["torch"]
-    if dtype != "float32":
-        found.append("torch, bfloat16")
-    if options.device == "cuda" and find_spec("liger_kernel"):
-        found.append("liger")
-    return found
+def sides_of(options) -> list[str]:
+    return ["ours"] if options.peer == "none" else ["ours", options.peer]
 
 
-def speed(vocab: int, dtype: str, tokens: int, options) -> dict:
-    """Time all sides at one vocabulary and dtype."""
-    problem = Problem(tokens, options.width, vocab, getattr(torch, dtype), options.device)
-    sides = {side: lambda side=side: problem.run(side) for side in ["ours", *peers(dtype, options)]}
-    seconds = timing.interleave(sides, options.repeats, options.device)
-    case = {"name": f"vocabulary {vocab}, {dtype}", **timing.compare(seconds)}
-    case["target"] = 1.3 if dtype == "float32" else 2.0
-    if "torch" in sides:  # the ratio is to the side of equal precision
-        case |= {"peer": "torch", **timing.ratio(seconds["ours"], seconds["torch"])}
-    logits = [(tokens, options.width, vocab)]
+def speed(vocab: int, dtype: str, options) -> dict:
+    """Time both sides at one vocabulary and dtype."""
+    problem = Problem(options.tokens, options.width, vocab, getattr(torch, dtype), options.device)
+    sides = {side: lambda side=side: problem.run(side) for side in sides_of(options)}
+    target = 1.3 if dtype == "float32" else 2.0
+    case = timing.compare(f"vocabulary {vocab}, {dtype}", sides, options, target=target)
+    logits = [(options.tokens, options.width, vocab)]
     products = [*logits, *ceilings.backward(logits)]
     ceiling = ceilings.products_seconds(products, getattr(torch, dtype), options.device)
-    case |= timing.rates(case, tokens, ceiling)
+    case |= timing.rates(case, options.tokens, ceiling)
     case["error"] = {side: problem.errors(side) for side in sides}
     timing.show(case)
     return case
 
 
-def memory(vocab: int, dtype: str, counts: list[int], options) -> dict:
+def memory(vocab: int, dtype: str, options) -> dict:
     """Measure the MB that each side needs at growing numbers of tokens."""
-    row = {"name": f"vocabulary {vocab}, {dtype}", "tokens": counts}
-    for side in ["ours", *peers(dtype, options)]:
-        if side == "torch, bfloat16":
-            continue
-        row[side] = [peak_megabytes(side, tokens, options.width, vocab, dtype, options.device) for tokens in counts]
-        points = zip(counts, row[side], strict=True)
+    row = {"name": f"vocabulary {vocab}, {dtype}", "tokens": options.growth}
+    for side in sides_of(options):
+        row[side] = [peak_megabytes(side, n, options.width, vocab, dtype, options.device) for n in options.growth]
+        points = zip(options.growth, row[side], strict=True)
         figures = "  ".join(f"{tokens} tokens {megabytes:.0f} MB" for tokens, megabytes in points)
         print(f"peak memory, {row['name']:28} {side:6} {figures}", flush=True)
     return row
@@ -153,27 +135,23 @@ def main(argv: list[str] | None = None) -> dict:
     counts = [512, 1024, 2048, 4096]
     arguments.add_argument("--growth", type=int, nargs="+", default=counts, help="tokens at which memory is measured")
     arguments.add_argument("--one-peak", nargs=5, help=argparse.SUPPRESS)
-    options = timing.parse(arguments, argv)
+    options = timing.parse(arguments, argv, **SIZES)
     if options.one_peak:
         side, tokens, width, vocab, dtype = options.one_peak
         print(growth_of_peak(side, int(tokens), int(width), int(vocab), dtype, "cpu"))
         return {}
-    tokens = options.tokens or timing.default(options, smoke=CHECKED_ROWS, cpu=1024, cuda=8192)
-    vocabularies, counts = options.vocabularies, options.growth
-    if options.smoke:
-        tokens, vocabularies, counts, options.width = CHECKED_ROWS, [1000], [CHECKED_ROWS], 64
     dtypes = ["float32", "bfloat16"] if options.dtype == "both" else [options.dtype]
     peak, cases, memories, checks = ceilings.peaks(options), [], [], {}
-    for vocab in vocabularies:
+    for vocab in options.vocabularies:
         for dtype in dtypes:
-            cases.append(speed(vocab, dtype, tokens, options))
-            memories.append(memory(vocab, dtype, counts, options))
+            cases.append(speed(vocab, dtype, options))
+            memories.append(memory(vocab, dtype, options))
     for case in cases:
         for kind, error in case["error"]["ours"].items():
             checks[f"{case['name']} {kind} error"] = error
     for row in memories:
         growth = row["ours"][-1] / max(row["ours"][0], 1)
-        checks[f"{row['name']} peak at {counts[-1]} / {counts[0]} tokens"] = growth
+        checks[f"{row['name']} peak at {options.growth[-1]} / {options.growth[0]} tokens"] = growth
     return timing.finish("logprob", options, cases, checks, peak_megabytes=memories, ceilings=peak)
 
 

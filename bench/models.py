@@ -1,4 +1,4 @@
-"""Make Qwen2 checkpoints with random weights, written by transformers itself, so that all sides load the same files.
+"""Make Qwen2 checkpoints with random weights, from which all sides load the same files.
 
 They come with a tokenizer whose vocabulary has the model's size, and they never end a completion: one component of the
 residual stream is constant, and the end token has a large negative weight on it, which puts its probability below
@@ -18,7 +18,7 @@ import torch
 from grpo.attention.select import packed_attention
 from grpo.model.decoder import Decoder, ModelConfig, RMSNorm
 from grpo.model.lora import REFERENCE, Build, LoraSpec
-from grpo.model.weights import load_decoder
+from grpo.model.weights import load_decoder, save_checkpoint
 from grpo.schema import Layout
 
 END, PAD, TURN, TURN_END = "<|end|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"
@@ -26,6 +26,7 @@ TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+END_ID = 0  # of END
 CONSTANT = 0.2  # the constant component of the residual stream
 NEVER = -1000.0  # the end token's weight on it
 MAX_POSITIONS = 4096
@@ -43,15 +44,6 @@ class Shape:
     vocab: int
     tied: bool = True
 
-    @property
-    def parameters(self) -> int:
-        kv = self.hidden // self.heads * self.kv_heads
-        weights = self.hidden * (2 * self.hidden + 2 * kv + 3 * self.mlp)
-        biases = self.hidden + 2 * kv
-        norms = 2 * self.hidden
-        embeddings = self.vocab * self.hidden * (1 if self.tied else 2)
-        return self.layers * (weights + biases + norms) + self.hidden + embeddings
-
     def hf_config(self) -> dict:
         """Return the keys of config.json that describe the architecture."""
         return {
@@ -64,6 +56,8 @@ class Shape:
             "num_key_value_heads": self.kv_heads,
             "tie_word_embeddings": self.tied,
             "max_position_embeddings": MAX_POSITIONS,
+            "rope_theta": 1e6,
+            "eos_token_id": END_ID,
         }
 
 
@@ -80,76 +74,40 @@ SHAPES = {
 
 
 @contextmanager
-def temporary_model(name: str, options, mean_length: float | None = None) -> Iterator[Path]:
+def temporary_model(name: str, options) -> Iterator[Path]:
     """Write a checkpoint of that shape to a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
-        yield write_model(name, Path(folder), getattr(torch, options.dtype), options.device, mean_length)
+        yield write_model(name, Path(folder), getattr(torch, options.dtype), options.device)
 
 
-def write_model(
-    name: str,
-    folder: Path,
-    dtype: torch.dtype = torch.float32,
-    device: str = "cpu",
-    mean_length: float | None = None,
-) -> Path:
+def write_model(name: str, folder: Path, dtype: torch.dtype, device: str) -> Path:
     """Write a checkpoint of that shape with its tokenizer, and return its path."""
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
-    shape, path = SHAPES[name], folder / name
-    tokenizer = write_tokenizer(shape.vocab, path)
-    config = Qwen2Config(
-        **shape.hf_config(),
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        initializer_range=0.8 / shape.hidden**0.5,
-        dtype=dtype,
-    )
-    torch.manual_seed(0)
-    with torch.device(device):
-        model = Qwen2ForCausalLM(config).to(dtype)
-    set_end_token(model, tokenizer.eos_token_id, mean_length)
-    model.save_pretrained(path)
+    path = folder / name
+    write_tokenizer(SHAPES[name].vocab, path)
+    save_checkpoint(random_decoder(name, dtype, device), path)
     return path
 
 
 @torch.no_grad()
-def set_end_token(model, end_id: int, mean_length: float | None) -> None:
-    """Make the end token impossible, or make it end a completion after about `mean_length` tokens."""
-    model.model.embed_tokens.weight[:, 0] = CONSTANT
-    for layer in model.model.layers:
-        layer.self_attn.o_proj.weight[0] = 0.0
-        layer.mlp.down_proj.weight[0] = 0.0
-    end_D = model.lm_head.weight[end_id]
-    end_D[0] = NEVER
-    if mean_length:
-        ids = torch.arange(4, 132, device=end_D.device)
-        hidden_TD = model.model(ids[None]).last_hidden_state[0]
-        log_mass = model.lm_head(hidden_TD).float().logsumexp(-1).mean()
-        end_D[:] = 0.0
-        end_D[0] = (log_mass - math.log(mean_length)) / hidden_TD[:, 0].float().mean()
-
-
-@torch.no_grad()
-def end_after(model: Decoder, end_id: int, mean_length: float) -> None:
-    """Make the end token end a completion of our decoder after about `mean_length` tokens, as `set_end_token` does."""
+def end_after(model: Decoder, mean_length: float | None) -> None:
+    """Make the end token end a completion after about `mean_length` tokens; None: never."""
     model.embedding.source[:, 0] = CONSTANT
     for block in model.blocks:
         block.attention.o.base("o_proj")[0][0] = 0.0
         block.mlp.down.base("down_proj")[0][0] = 0.0
     head_VD = (model.untied_head or model.embedding).source
-    head_VD[end_id] = 0.0
+    head_VD[END_ID] = 0.0
+    head_VD[END_ID, 0] = NEVER
+    if not mean_length:
+        return
     ids_T = torch.arange(4, 132, device=head_VD.device)
     layout = Layout.of((len(ids_T), ()))
     hidden_TD = model(ids_T, torch.arange(len(ids_T), device=ids_T.device), packed_attention(model, layout), REFERENCE)
     log_mass = (hidden_TD @ head_VD.T).float().logsumexp(-1).mean()
-    head_VD[end_id, 0] = (log_mass - math.log(mean_length)) / hidden_TD[:, 0].float().mean()
+    head_VD[END_ID, 0] = (log_mass - math.log(mean_length)) / hidden_TD[:, 0].float().mean()
 
 
-def write_tokenizer(vocab_size: int, folder: Path):
+def write_tokenizer(vocab_size: int, folder: Path) -> None:
     """Write a byte-level BPE tokenizer without merges.
 
     The rest of the vocabulary are words that can be decoded but that no text is split into.
@@ -169,7 +127,6 @@ def write_tokenizer(vocab_size: int, folder: Path):
     )
     fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)
-    return fast
 
 
 def build_of(dtype: torch.dtype, device: str, rank: int = 0) -> Build:
@@ -179,26 +136,18 @@ def build_of(dtype: torch.dtype, device: str, rank: int = 0) -> Build:
 
 def ours(path: Path, dtype: torch.dtype, device: str, rank: int = 0) -> Decoder:
     """Load our decoder of a checkpoint; with a rank, it has an adapter that is not zero on all projections."""
-    model = load_decoder(path, build_of(dtype, device, rank))
-    generator = torch.Generator().manual_seed(1)
-    for layer in model.lora_layers():
-        layer.reset(generator)
-        for part in layer.rank_slices:
-            _, B = layer.adapter(part)
-            B.copy_(torch.randn(B.shape, generator=generator) * 0.01)
-    model.refresh()
-    return model
+    return fill_adapters(load_decoder(path, build_of(dtype, device, rank)))
 
 
 def random_decoder(name: str, dtype: torch.dtype, device: str, rank: int = 0) -> Decoder:
     """Make our decoder of that shape with random weights, on the device that will use it."""
-    config = ModelConfig.from_hf({**SHAPES[name].hf_config(), "rope_theta": 1e6})
-    return fill(Decoder(config, build_of(dtype, device, rank)))
+    return fill(Decoder(ModelConfig.from_hf(SHAPES[name].hf_config()), build_of(dtype, device, rank)))
 
 
 @torch.no_grad()
-def fill(model: Decoder) -> Decoder:
-    """Fill all weights of a decoder with random numbers."""
+def fill(model: Decoder, mean_length: float | None = None) -> Decoder:
+    """Fill all weights of a decoder with random numbers. mean_length: see `end_after`."""
+    torch.manual_seed(0)
     std = 0.8 / model.config.hidden_size**0.5
     for layer in model.linears():
         for part in layer.out_slices:
@@ -209,12 +158,19 @@ def fill(model: Decoder) -> Decoder:
     for module in model.modules():
         if isinstance(module, RMSNorm):
             module.weight.source.fill_(1)
+    end_after(model, mean_length)
+    return fill_adapters(model)
+
+
+@torch.no_grad()
+def fill_adapters(model: Decoder) -> Decoder:
+    """Fill the adapters of a decoder, if it has any, with random numbers."""
     generator = torch.Generator().manual_seed(1)
-    for layer in model.lora_layers():
+    for layer in model.lora_linears():
         layer.reset(generator)
         for part in layer.rank_slices:
             _, B = layer.adapter(part)
-            B.normal_(0, 0.01)
+            B.copy_(torch.randn(B.shape, generator=generator) * 0.01)
     model.refresh()
     return model
 

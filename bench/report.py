@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench import growth, timing
-from grpo.run.plot import line_plot
 
 BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
 COLUMNS = ("benchmark", "case", "ours", "peer", "times faster (range)", "target", "share of the ceiling")
@@ -78,31 +77,6 @@ def footing(rows: Sequence[Mapping]) -> str:
     return "\n\n".join(textwrap.fill(line, 140, break_on_hyphens=False) for line in lines)
 
 
-def plot_memory(folder: Path, row: Mapping) -> list[str]:
-    """Plot the peak memory of log-probs against tokens, and return the files' names."""
-    names = []
-    for number, measured in enumerate(row["peak_megabytes"], 1):
-        curves = {}
-        for side in ("ours", "torch"):
-            if side in measured:
-                curves[side] = list(zip(measured["tokens"], measured[side], strict=True))
-        name = f"logprob_memory_{number}.png"
-        line_plot(folder / name, curves, f"tokens, {measured['name']}", "peak memory, MB")
-        names.append(name)
-    return names
-
-
-def draw_plots(folder: Path, rows: Sequence[Mapping]) -> list[str]:
-    """Draw the plots of all rows that have some, and return the files' names."""
-    names = []
-    for row in rows:
-        if row["bench"] == "growth":
-            names += growth.plots(folder, row)
-        if row["bench"] == "logprob":
-            names += plot_memory(folder, row)
-    return names
-
-
 def replace_block(readme: Path, block: str) -> None:
     """Replace what stands between the two marks."""
     before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
@@ -122,7 +96,8 @@ def main(argv: list[str] | None = None) -> dict:
     print(block)
     if options.readme:
         replace_block(options.readme, block)
-    result = {"bench": "report", "rows": len(rows), "plots": draw_plots(options.results, rows)}
+    plots = [name for row in rows if row["bench"] == "growth" for name in growth.plots(options.results, row)]
+    result = {"bench": "report", "rows": len(rows), "plots": plots}
     print(json.dumps(result))
     return result
 

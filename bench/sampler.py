@@ -32,7 +32,12 @@ from grpo.device.ops import draw_tokens
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Completion
 
-DRAWS_AT_ONCE = 10_000
+DRAWS_AT_ONCE, ZIPF_WORDS = 10_000, 1000
+SIZES = {
+    "smoke": {"models": ["tiny"], "batches": [24], "tokens": 16, "vocabulary": 1000, "draws": 20_000},
+    "cpu": {"models": ["4m", "27m", "54m"], "tokens": 128, "vocabulary": 32768},
+    "cuda": {"models": ["1.5b"], "tokens": 512, "vocabulary": 151936},
+}
 
 
 def stop_at(ends: Sequence[int], device: str):
@@ -97,12 +102,11 @@ def speed(path: Path, work: Work, name: str, options) -> dict:
     if options.peer == "hf":
         peer = models.theirs(path, dtype, device)
         sides["hf"] = run_peer
-    case = {"name": name, **timing.compare(timing.interleave(sides, options.repeats, device))}
+    case = timing.compare(name, sides, options, target=3.0 if work.group == 1 else 5.0)
     assert produced["ours"] == work.lengths
     assert produced.get("hf", max(work.lengths)) == max(work.lengths)
     ceiling = ceilings.decoding_seconds(model.config, work, dtype, device)
     case |= timing.rates(case, sum(work.lengths), ceiling)
-    case["target"] = 3.0 if work.group == 1 else 5.0
     timing.show(case)
     return case
 
@@ -133,8 +137,9 @@ def peer_logprobs(peer, prompt: Sequence[int], completion: Completion) -> torch.
     return logits_TV.log_softmax(-1).gather(1, ids_T[len(prompt) :, None])[:, 0]
 
 
-def drawing(rows: int, vocab: int, options) -> list[dict]:
+def drawing(options) -> list[dict]:
     """Time drawing tokens from weights, and tokens with log-probs from logits; each row has its own distribution."""
+    rows, vocab = max(options.batches), options.vocabulary
     logits_BV = torch.randn(rows, vocab, device=options.device) * 3
     weight_BV = logits_BV.softmax(-1)
     seed_B = torch.arange(rows, device=options.device)
@@ -154,12 +159,9 @@ def drawing(rows: int, vocab: int, options) -> list[dict]:
     for kind, sides in sides_of.items():
         if options.peer == "none":
             sides.pop("torch.multinomial")
-        seconds = timing.interleave(sides, 4 * options.repeats, options.device)
-        case = {"name": f"draw, {kind}, {rows} x {vocab}", **timing.compare(seconds)}
-        if kind == "operation":
-            case["target"] = 20.0
-        timing.show(case)
-        cases.append(case)
+        target = {"target": 20.0} if kind == "operation" else {}
+        cases.append(timing.compare(f"draw, {kind}, {rows} x {vocab}", sides, options, **target))
+        timing.show(cases[-1])
     return cases
 
 
@@ -168,9 +170,9 @@ def room_for_draws(rows: int, device: str) -> tuple[torch.Tensor, torch.Tensor, 
     return torch.zeros(rows, 1, dtype=torch.int64, device=device), *torch.zeros(2, rows, 1, device=device)
 
 
-def chi_squared_z(num_draws: int, device: str, vocab: int = 1000) -> dict[str, float]:
+def chi_squared_z(num_draws: int, device: str) -> dict[str, float]:
     """Return how many standard deviations chi-squared lies from its mean, over draws from Zipf's distribution."""
-    weight_V = 1 / torch.arange(3, vocab + 3, device=device, dtype=torch.float32)
+    weight_V = 1 / torch.arange(3, ZIPF_WORDS + 3, device=device, dtype=torch.float32)
     expected_V = num_draws * (weight_V / weight_V.sum()).double()
     counts = {"ours": torch.zeros_like(expected_V), "torch.multinomial": torch.zeros_like(expected_V)}
     torch.manual_seed(0)
@@ -180,9 +182,9 @@ def chi_squared_z(num_draws: int, device: str, vocab: int = 1000) -> dict[str, f
         record = room_for_draws(len(seed_B), device)
         our_ids_B = draw_tokens(logits_BV, seed_B, torch.zeros_like(seed_B), SamplingParams(1), record)
         peer_ids_B = torch.multinomial(weight_V, len(seed_B), replacement=True)
-        counts["ours"] += torch.bincount(our_ids_B, minlength=vocab)
-        counts["torch.multinomial"] += torch.bincount(peer_ids_B, minlength=vocab)
-    freedom = vocab - 1
+        counts["ours"] += torch.bincount(our_ids_B, minlength=ZIPF_WORDS)
+        counts["torch.multinomial"] += torch.bincount(peer_ids_B, minlength=ZIPF_WORDS)
+    freedom = ZIPF_WORDS - 1
     result = {}
     for side, count_V in counts.items():
         chi_squared = float(((count_V - expected_V) ** 2 / expected_V).sum())
@@ -196,24 +198,23 @@ def main(argv: list[str] | None = None) -> dict:
     arguments.add_argument("--batches", type=int, nargs="+", default=[48, 96], help="completions decoded together")
     arguments.add_argument("--tokens", type=int, help="tokens of the longest completion; default 128, on a GPU 512")
     arguments.add_argument("--top-p", type=float, default=1.0, help="nucleus sampling on both sides")
-    options = timing.parse(arguments, argv)
+    arguments.add_argument("--vocabulary", type=int, help="of the drawing; default 32768, on a GPU 151936")
+    arguments.add_argument("--draws", type=int, default=250_000, help="for chi-squared")
+    options = timing.parse(arguments, argv, **SIZES)
     nucleus = f", top_p {options.top_p:g}" if options.top_p < 1 else ""
-    tokens = options.tokens or timing.default(options, smoke=16, cpu=128, cuda=512)
-    batches = [24] if options.smoke else options.batches
-    names = options.models or timing.default(options, smoke=["tiny"], cpu=["4m", "27m", "54m"], cuda=["1.5b"])
     peak, cases, checks = ceilings.peaks(options), [], {}
-    for name in names:
+    for name in options.models:
         vocab = models.SHAPES[name].vocab
         with models.temporary_model(name, options) as path:
-            for batch in batches:
-                equal, variable = equal_work(batch, tokens, vocab), variable_work(batch, tokens, vocab)
+            for batch in options.batches:
+                equal, variable = (make(batch, options.tokens, vocab) for make in (equal_work, variable_work))
                 cases.append(speed(path, equal, f"{name}, equal lengths, batch {batch}{nucleus}", options))
                 cases.append(speed(path, variable, f"{name}, variable lengths, batch {batch}{nucleus}", options))
             if options.peer == "hf":
                 for check, value in agreement(path, options.device).items():
                     checks[f"{name} {check}"] = value
-    cases += drawing(max(batches), timing.default(options, smoke=1000, cpu=32768, cuda=151936), options)
-    for side, z in chi_squared_z(20_000 if options.smoke else 250_000, options.device).items():
+    cases += drawing(options)
+    for side, z in chi_squared_z(options.draws, options.device).items():
         checks[f"chi_squared_z {side}"] = z
     return timing.finish("sampler", options, cases, checks, ceilings=peak)
 

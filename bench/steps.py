@@ -1,14 +1,19 @@
-"""Make a trainer that is ready for steps: questions, a config and an output directory in a temporary folder."""
+"""Make a trainer that is ready for steps, with questions and an output directory, and a judge that takes its time."""
 
+import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from grpo.config.load import load_config
 from grpo.run.run import Run
-from grpo.schema import Group
+from grpo.schema import Group, Score
+from grpo.storage import write_lines
 from grpo.train import GrpoTrainer
+from rewards.registry import Reward
+from rewards.scorer import Scorer
 
 NUM_QUESTIONS = 64
 PHASES = ("generate", "reference", "reward", "train")
@@ -40,9 +45,8 @@ def common_keys(options, group: int, completions: int, tokens: int, beta: float)
 def trainer(checkpoint: Path, folder: Path, **keys: object) -> Iterator[GrpoTrainer]:
     """Make a trainer of the given configuration, ready for `run_step`."""
     data = folder / "questions.jsonl"
-    with open(data, "w", encoding="utf-8") as file:
-        for n in range(NUM_QUESTIONS):
-            print(json.dumps({"question": f"What is {n} + {n * n}?", "answer": str(n + n * n)}), file=file)
+    numbers = range(NUM_QUESTIONS)
+    write_lines(data, [{"question": f"What is {n} + {n * n}?", "answer": str(n + n * n)} for n in numbers])
     keys = {
         "model_name_or_path": str(checkpoint),
         "dataset_id_or_path": str(data),
@@ -69,3 +73,38 @@ def run_step(trainer: GrpoTrainer) -> tuple[dict[str, float], list[Group]]:
     trainer.start_step()
     trainer.train_step()
     return trainer.measure()
+
+
+class Judge:
+    """The only reward of a trainer: its n-th call takes delays[n] seconds, and all calls are in flight together."""
+
+    def __init__(self, trainer: GrpoTrainer, delays: Sequence[float]):
+        self.delays, self.num_begun, self.num_ended = delays, 0, 0
+        trainer.rollout.scorer.close()
+        trainer.rollout.scorer = Scorer([Reward("judge", grade=self.grade, slow=any(delays))])
+
+    async def grade(self, completion: str, columns: Mapping[str, Any]) -> Score:
+        self.num_begun += 1
+        await asyncio.sleep(self.delays[self.num_begun - 1])
+        self.num_ended += 1
+        return Score(share_of_odd(columns["completion_ids"]))
+
+
+def share_of_odd(ids: Sequence[int]) -> float:
+    """Return the judge's score."""
+    return sum(token % 2 for token in ids) / len(ids)
+
+
+def run_judged_step(trainer: GrpoTrainer, delays: Sequence[float]) -> dict[str, Any]:
+    """Make one step under a judge with these delays; return its seconds by phase, and how the judge was used."""
+    judge = Judge(trainer, delays)
+    metrics, groups = run_step(trainer)
+    completions = [completion for group in groups for completion in group.completions]
+    return {
+        "step": metrics["step_time"],
+        "micro_batches": metrics["micro_batches"],
+        "tokens": sum(len(completion.ids) for completion in completions),
+        "judged": judge.num_ended,
+        "wrong": sum(completion.reward != share_of_odd(completion.ids) for completion in completions),
+        **{phase: metrics[f"time/{phase}"] for phase in PHASES},
+    }

@@ -19,6 +19,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from grpo.progress import command_parser
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_name("results")
 PACKAGES = ("torch", "transformers", "trl", "peft")
@@ -48,49 +50,41 @@ def parser(
 
 def plain_parser(module: str, doc: str) -> argparse.ArgumentParser:
     """Make a parser whose help shows a module's docstring, without its first line, which is the usage."""
-    return argparse.ArgumentParser(
-        prog=f"python -m {module}",
-        description=doc.partition("\n\n")[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    return command_parser(module, doc.partition("\n\n")[2])
 
 
-def parse(arguments: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options, and note the load of the machine before anything is measured."""
+def parse(
+    arguments: argparse.ArgumentParser, argv: Sequence[str] | None, **sizes: Mapping[str, Any]
+) -> argparse.Namespace:
+    """Parse the options, and note the load of the machine before anything is measured.
+
+    sizes: values of options that were not given, by device (cpu, cuda); those of `smoke` replace what was given, too.
+    """
     options = arguments.parse_args(argv)
+    settings = vars(options)
+    unset = {name for name, value in settings.items() if value is None}
+    chosen = sizes.get(settings.get("device", "cpu"), {})
+    settings.update({name: value for name, value in chosen.items() if name in unset})
     if options.smoke:
-        options.repeats = min(options.repeats, 2)
+        settings.update(sizes.get("smoke", {}), repeats=min(options.repeats, 2))
     options.load_before = os.getloadavg()
     return options
-
-
-def default(options: argparse.Namespace, smoke: Any, cpu: Any, cuda: Any) -> Any:
-    """Choose the value of an option that was not given: by --smoke, then by the device."""
-    if options.smoke:
-        return smoke
-    return cuda if options.device == "cuda" else cpu
 
 
 # --- Time ----------------------------------------------------------------------------------------------------------
 
 
-def interleave(
-    sides: Mapping[str, Callable[[], object]], repeats: int, device: str = "cpu", warm_up: int = 1
-) -> dict[str, list[float]]:
-    """Return the seconds of each side in each repeat.
+def interleave(sides: Mapping[str, Callable[[], object]], repeats: int, device: str = "cpu") -> dict[str, list[float]]:
+    """Return the seconds of each side in each repeat, after one run of each that does not count.
 
     The sides take turns, in the opposite order in every other repeat, so that a slow moment of the machine meets all
     of them.
     """
-    for _ in range(warm_up):
-        for side in sides.values():
-            side()
+    for side in sides.values():
+        side()
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for repeat in range(repeats):
-        order = list(sides)
-        if repeat % 2 == 1:
-            order.reverse()
-        for name in order:
+        for name in list(sides) if repeat % 2 == 0 else reversed(sides):
             seconds[name].append(once(sides[name], device))
     return seconds
 
@@ -163,14 +157,21 @@ def ratio(ours: Sequence[float], peer: Sequence[float]) -> dict[str, float | lis
     return {"ratio": found["median"], "ratio_range": found["range"]}
 
 
-def compare(seconds: Mapping[str, Sequence[float]], ours: str = "ours") -> dict:
-    """Make the figures of a case: the seconds of each side, and the ratio to the fastest of the others."""
-    result = {"seconds": {name: spread(values) for name, values in seconds.items()}}
-    peers = [name for name in seconds if name != ours]
+def compare(
+    name: str, sides: Mapping[str, Callable[[], object]], options: argparse.Namespace, calls: int = 1, **more: object
+) -> dict:
+    """Time the sides, and make a case: the seconds of each, and the ratio of the fastest peer to ours.
+
+    calls: what a side does so many times, of which the case has the seconds of one.
+    """
+    timed = interleave(sides, options.repeats, getattr(options, "device", "cpu"))
+    seconds = {side: [spent / calls for spent in values] for side, values in timed.items()}
+    case = {"name": name, "seconds": {side: spread(values) for side, values in seconds.items()}, **more}
+    peers = [side for side in seconds if side != "ours"]
     if peers:
-        fastest = min(peers, key=lambda name: statistics.median(seconds[name]))
-        result |= {"peer": fastest, **ratio(seconds[ours], seconds[fastest])}
-    return result
+        fastest = min(peers, key=lambda side: case["seconds"][side]["median"])
+        case |= {"peer": fastest, **ratio(seconds["ours"], seconds[fastest])}
+    return case
 
 
 def our_seconds(case: Mapping) -> float:

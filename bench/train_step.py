@@ -13,7 +13,7 @@ is to the faster.
 
 Checked in the same run, in float32: every adapter gradient (on a GPU those of the first group), by the largest
 difference relative to the largest entry. The ceiling is the matrix products of forward and backward over the tokens of
-the packed row. The last line of stdout is JSON.
+the micro-batch. The last line of stdout is JSON.
 """
 
 from collections.abc import Iterator
@@ -29,14 +29,19 @@ from grpo.config.options import TrainConfig
 from grpo.device.distributed import Ranks
 from grpo.logprobs import token_logprobs
 from grpo.loss import policy_loss
-from grpo.model.adapter import save_adapter, trained_adapter
+from grpo.model.adapter import PREFIX, save_adapter, trained_adapter
 from grpo.model.decoder import Decoder
-from grpo.model.lora import LoraLinear
+from grpo.model.weights import projections
 from grpo.packing import pack_batch, set_loss_weights, split_into_micro_batches
 from grpo.run import memory
 from grpo.schema import Completion, Group, PackedBatch, Prompt
 
 RANK = 16
+SIZES = {
+    "smoke": {"models": ["tiny"], "tokens": 16},
+    "cpu": {"models": ["31m"], "tokens": 128},
+    "cuda": {"models": ["1.5b"], "tokens": 512},
+}
 
 
 def make_groups(work: Work, vocab: int) -> list[Group]:
@@ -45,18 +50,14 @@ def make_groups(work: Work, vocab: int) -> list[Group]:
     lengths = iter(work.lengths)
     groups = []
     for number, ids in enumerate(work.prompts):
-        completions = [random_completion(next(lengths), vocab, generator) for _ in range(work.group)]
+        drawn = [torch.randint(4, vocab, (next(lengths),), generator=generator).tolist() for _ in range(work.group)]
+        completions = [Completion.given(ids, "length") for ids in drawn]
         advantages = torch.randn(work.group, generator=generator)
         advantages -= advantages.mean()
         for completion, advantage in zip(completions, advantages.tolist(), strict=True):
             completion.advantage = advantage
         groups.append(Group(Prompt(number, "", ids, {}), completions))
     return groups
-
-
-def random_completion(length: int, vocab: int, generator: torch.Generator) -> Completion:
-    ids = torch.randint(4, vocab, (length,), generator=generator).tolist()
-    return Completion(ids, [0.0] * length, [float("-inf")] * length, "length")
 
 
 def make_batches(groups: list[Group], model: Decoder, device: str) -> list[PackedBatch]:
@@ -133,25 +134,18 @@ class Padded:
         backward(logp_NS[self.is_scored_NS], self.batch)
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """Return the gradients by names such as layers.0.mlp.up_proj.lora_A."""
-        found = {}
-        for name, parameter in self.model.named_parameters():
-            if parameter.grad is not None:
-                short = name.removeprefix("base_model.model.model.").partition(".default")[0]
-                found[short] = parameter.grad
-        return found
+        """Return the gradients by names such as model.layers.0.mlp.up_proj.lora_A."""
+        found = {name: parameter.grad for name, parameter in self.model.named_parameters()}
+        return {
+            name.removeprefix(PREFIX).partition(".default")[0]: grad for name, grad in found.items() if grad is not None
+        }
 
 
 def our_gradients(model: Decoder) -> Iterator[tuple[str, torch.Tensor]]:
-    """Return our gradients under the peer's names."""
-    for number, block in enumerate(model.blocks):
-        for linear in block.modules():
-            if not isinstance(linear, LoraLinear):
-                continue
-            for part, rows in linear.rank_slices.items():
-                parent = "self_attn" if part[0] in "qkvo" else "mlp"
-                yield f"layers.{number}.{parent}.{part}.lora_A", linear.A.master.grad[rows]
-                yield f"layers.{number}.{parent}.{part}.lora_B", linear.B[part].grad
+    """Yield our gradients under the peer's names."""
+    for module, (linear, part) in projections(model).items():
+        yield f"{module}.lora_A", linear.A.master.grad[linear.rank_slices[part]]
+        yield f"{module}.lora_B", linear.B[part].grad
 
 
 def largest_difference(model: Decoder, peer: Padded) -> float:
@@ -195,10 +189,9 @@ def measure(path: Path, work: Work, name: str, options) -> tuple[dict, dict]:
             peer = Padded(path, adapter, groups, dtype, adapter_float32, device)
             padded_tokens = peer.ids_NS.numel()
             sides[side] = peer.run
-    case = {"name": name, **timing.compare(timing.interleave(sides, options.repeats, device)), "target": 1.8}
     packed, scored = sum(batch.layout.num_tokens for batch in batches), sum(work.lengths)
+    case = timing.compare(name, sides, options, target=1.8, packed_tokens=packed, padded_tokens=padded_tokens)
     case |= timing.rates(case, scored, ceilings.training_seconds(model.config, packed, scored, dtype, device))
-    case |= {"packed_tokens": packed, "padded_tokens": padded_tokens}
     timing.show(case)
     return case, checks
 
@@ -209,19 +202,13 @@ def main(argv: list[str] | None = None) -> dict:
     arguments.add_argument("--prompts", type=int, default=4)
     arguments.add_argument("--group", type=int, default=8, help="completions per prompt")
     arguments.add_argument("--tokens", type=int, help="tokens of the longest completion; default 128, on a GPU 512")
-    options = timing.parse(arguments, argv)
-    tokens = options.tokens or timing.default(options, smoke=16, cpu=128, cuda=512)
-    names = options.models or timing.default(options, smoke=["tiny"], cpu=["31m"], cuda=["1.5b"])
+    options = timing.parse(arguments, argv, **SIZES)
     batch = options.prompts * options.group
     peak, cases, checks = ceilings.peaks(options), [], {}
-    for name in names:
-        vocab = models.SHAPES[name].vocab
-        works = {
-            "equal": equal_work(batch, tokens, vocab, options.group),
-            "variable": variable_work(batch, tokens, vocab, options.group),
-        }
+    for name in options.models:
         with models.temporary_model(name, options) as path:
-            for kind, work in works.items():
+            for kind, make in (("equal", equal_work), ("variable", variable_work)):
+                work = make(batch, options.tokens, models.SHAPES[name].vocab, options.group)
                 case, found = measure(path, work, f"{name}, {kind} lengths", options)
                 cases.append(case)
                 checks |= found

@@ -2,7 +2,7 @@ r"""python -m bench.verifier [--pairs 60000] [--references FILE ...] [--peer mat
 
 Does the verifier of mathematics pay what is right and nothing else? Reference answers are compared with themselves,
 with themselves written in another way that means the same, and with themselves changed so that they mean something
-else (rewriting.py). A pair that should be equal and is not is `missed`; one that should differ and does not is `paid`.
+else (rules.py). A pair that should be equal and is not is `missed`; one that should differ and does not is `paid`.
 
 References are those of the files, one answer per line, or rows of JSON or JSONL with `answer` or `answers` (a solution
 is cut to its last \boxed{} or what follows ####), or SQuAD's layout; and the truths of tests/rewards/boxed_cases/ and
@@ -21,7 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import timing
-from bench.rewriting import Rule, make_pairs, make_references
+from bench.references import make_references
+from bench.rewriting import Rule
+from bench.rules import make_pairs
 from rewards.boxed import equivalent, gold_answer
 
 CORPUS = timing.ROOT / "tests" / "rewards" / "boxed_cases"
@@ -117,11 +119,11 @@ def main(argv: list[str] | None = None) -> dict:
     arguments.add_argument("--made", type=int, default=2000, help="references to make up")
     arguments.add_argument("--seed", type=int, default=0, help="of the references and of the changes")
     arguments.add_argument("--show", type=int, default=3, help="failures of each rule to print")
-    options = timing.parse(arguments, argv)
+    options = timing.parse(arguments, argv, smoke={"pairs": 300})
     rng = random.Random(options.seed)
     references = read_references(options.references)
     references += sorted(set(make_references(options.made, rng)) - set(references))
-    pairs = make_pairs(references, 300 if options.smoke else options.pairs, rng)
+    pairs = make_pairs(references, options.pairs, rng)
     judges: dict[str, Judge] = {"ours": equivalent}
     if options.peer == "math_verify":
         judges["math_verify"] = math_verify_judge()

@@ -1,12 +1,12 @@
-"""python -m bench.whole_steps [--shapes knowrl math] [--delays 0 5 15] [--mean-length N] [--profile]
+"""python -m bench.whole_steps [--shapes knowrl math small] [--delays 0 5 15] [--mean-length N] [--profile]
 
-How long does a complete GRPO step take at the shapes of KnowRL and of mathematics, and how much of a judge's latency
-remains?
+How long does a complete GRPO step take, and how much of a judge's latency remains?
   knowrl   7B, LoRA r=256, 8 prompts x 12 completions x 1024 tokens, beta 0.001, prompts of about 220 tokens
   math     1.5B, LoRA r=16, 16 prompts x 2 completions x 512 tokens, beta 0.05
+  small    4M, LoRA r=16, 8 prompts x 12 completions x 128 tokens, beta 0.04, which end after about 64: for a CPU
 Weights are random and made on the device, so completions run to their limit, unless --mean-length makes an end token
-come after about so many tokens. The judge answers each completion after a
-time drawn up to --delays seconds; calls start as completions end. The first step is warm-up (compilation, graphs).
+come after about so many tokens. The judge, a coroutine like a client of an API, answers each completion after a time
+drawn up to --delays seconds; calls start as completions end. The first step is warm-up (compilation, graphs).
 
 Checked in the same run: log-probs of sampler and trainer; peak memory, compared with what memory.py predicts; and that
 every completion got its score. The ceiling is the matrix products of all decode steps, of reference and policy forward,
@@ -15,7 +15,6 @@ reads of keys and values. `projected_hours` is for 150 steps. --profile prints t
 take longest. The last line of stdout is JSON.
 """
 
-import json
 import random
 import tempfile
 from functools import partial
@@ -24,21 +23,26 @@ from pathlib import Path
 import torch
 
 from bench import ceilings, models, steps, timing
-from bench import rewards as judged
 from bench.workload import packed_tokens, work_of
 from grpo.model import policy
-from grpo.model.decoder import Decoder, ModelConfig
+from grpo.model.decoder import Decoder
+from grpo.model.lora import Build
+from grpo.model.weights import read_model_config
 from grpo.packing import set_loss_weights
 from grpo.run import memory
 from grpo.schema import Group
+from grpo.storage import write_json
 from grpo.train import GrpoTrainer
 
 KNOWRL_STEPS = 150
 SHAPES = {
     "knowrl": {"model": "7b", "prompts": 8, "group": 12, "tokens": 1024, "lora_r": 256, "beta": 0.001, "target": 0.6},
     "math": {"model": "1.5b", "prompts": 16, "group": 2, "tokens": 512, "lora_r": 16, "beta": 0.05, "target": 0.6},
+    "small": {"model": "4m", "prompts": 8, "group": 12, "tokens": 128, "lora_r": 16, "beta": 0.04, "target": 0.3},
 }
+MEAN_LENGTHS = {"small": 64}  # tokens after which a completion ends, about
 SMOKE_SHAPE = {"model": "tiny", "prompts": 2, "group": 2, "tokens": 8, "lora_r": 4}
+SIZES = {"cpu": {"shapes": ["small"]}, "cuda": {"shapes": ["knowrl", "math"]}, "smoke": {"delays": [0, 0.05]}}
 SYSTEM_PROMPT = "Think step by step. " * 8
 
 
@@ -46,18 +50,13 @@ def write_config(name: str, folder: Path) -> Path:
     """Write the tokenizer and config.json of a checkpoint whose weights are made on the device."""
     shape = models.SHAPES[name]
     models.write_tokenizer(shape.vocab, folder)
-    config = {**shape.hf_config(), "rope_theta": 1e6, "eos_token_id": 0}
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    write_json(folder / "config.json", shape.hf_config())
     return folder
 
 
-def made_on_device(path: Path, build, mean_length: float | None) -> Decoder:
+def made_on_device(path: Path, build: Build, mean_length: float | None) -> Decoder:
     """Take the place of weights.load_decoder."""
-    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    model = models.fill(Decoder(ModelConfig.from_hf(config), build))
-    if mean_length:
-        models.end_after(model, config["eos_token_id"], mean_length)
-    return model
+    return models.fill(Decoder(read_model_config(path), build), mean_length)
 
 
 def floor_seconds(trainer: GrpoTrainer, groups: list[Group], dtype: torch.dtype, device: str) -> float:
@@ -96,18 +95,18 @@ def measure(name: str, options, peak: dict[str, float]) -> tuple[list[dict], dic
     rng = random.Random(0)
     cases = []
     original = policy.load_decoder
-    policy.load_decoder = partial(made_on_device, mean_length=options.mean_length)
+    policy.load_decoder = partial(made_on_device, mean_length=options.mean_length or MEAN_LENGTHS.get(name))
     try:
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
             (folder / "model").mkdir()
             with steps.trainer(write_config(shape["model"], folder / "model"), folder, **keys) as trainer:
-                judged.step(trainer, [0.0] * num_completions)
+                steps.run_judged_step(trainer, [0.0] * num_completions)
                 for delay in options.delays:
                     seen = []
                     for _ in range(options.repeats):
                         delays = [rng.uniform(delay / 5, delay) for _ in range(num_completions)]
-                        seen.append(judged.step(trainer, delays))
+                        seen.append(steps.run_judged_step(trainer, delays))
                     cases.append(make_case(name, shape, trainer, delay, seen))
                 return cases, watch_one_step(name, trainer, options, seen, cases, peak)
     finally:
@@ -148,7 +147,7 @@ def watch_one_step(
     if on_gpu:
         resident = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-    judged.install(trainer, judged.Judge([0.0] * seen[-1]["judged"]))
+    steps.Judge(trainer, [0.0] * seen[-1]["judged"])
     metrics, groups = steps.run_step(trainer)
     checks = {
         f"{name}: sampler/logp_diff_mean": metrics["sampler/logp_diff_mean"],
@@ -189,16 +188,12 @@ def profile_training(trainer: GrpoTrainer, groups: list[Group], device: str) -> 
 
 def main(argv: list[str] | None = None) -> dict:
     arguments = timing.parser("bench.whole_steps", __doc__)
-    arguments.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
-    delays = [0, 5, 15]
-    arguments.add_argument(
-        "--delays", type=float, nargs="+", default=delays, help="seconds of the judge's slowest call"
-    )
+    arguments.add_argument("--shapes", nargs="+", choices=SHAPES, help="default: small; on a GPU knowrl math")
+    slowest = {"type": float, "nargs": "+", "default": [0, 5, 15]}
+    arguments.add_argument("--delays", **slowest, help="seconds of the judge's slowest call")
     arguments.add_argument("--mean-length", type=float, help="tokens after which a completion ends, about")
     arguments.add_argument("--profile", action="store_true", help="print the operations that take longest")
-    options = timing.parse(arguments, argv)
-    if options.smoke:
-        options.delays = [0, 0.05]
+    options = timing.parse(arguments, argv, **SIZES)
     peak, cases, checks = ceilings.peaks(options), [], {}
     for name in options.shapes:
         found, found_checks = measure(name, options, peak)

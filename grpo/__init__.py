@@ -7,7 +7,7 @@
        │ sample                      sampling/             completions + log-probs of the distribution sampled from
        ▼
     groups, being graded             rollout.py            a number, or unscorable, and why         ← rewards/
-       │ pack_batch                  packing.py            one row of tokens, shared prompts       Eq. 8
+       │ pack_batch                  packing.py            micro-batches without padding           Eq. 8
        ▼
     micro-batches                    trainer.py
        │ group_advantages            advantages.py         as the rewards arrive                   Eq. 1, 2
@@ -23,13 +23,13 @@ Read in this order, with MATH.md beside it:
     train.py         `train_step`: the algorithm on one screen
     schema.py        the data that flows through it, with worked examples, and the legend of tensor shapes
     rollout.py       prompts to groups of completions, rewards to advantages            (then advantages.py, credit.py)
-    packing.py       groups to rows of tokens; the loss weights
+    packing.py       groups to micro-batches; the loss weights
     logprobs.py      hidden states to log-probs, never tokens x vocabulary at once
     loss.py          the clipped objective and its relatives
     trainer.py       what GRPO and fine-tuning share: the passes, the update            (then optim.py, sft.py)
     sampling/        batched generation over a key-value cache
     model/           the decoder of Qwen and Llama, LoRA, checkpoints in and out
-    attention/       inside a packed row, and of one new token per sequence
+    attention/       inside a micro-batch, and of one new token per sequence
     device/          where a fused kernel takes the place of torch's operations
     data/            files to prompts
     config/          YAML to one frozen config

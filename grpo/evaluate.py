@@ -28,7 +28,6 @@ from grpo.evaluation.answers import (
     split_into_parts,
     ungraded_records,
     unused,
-    write_records,
 )
 from grpo.evaluation.choices import score_choices, summarise_choices
 from grpo.evaluation.compare import collect_outcomes, compare, comparison_text, read_outcomes, to_json
@@ -36,11 +35,12 @@ from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import Summary, note_on_unscored, summary
 from grpo.evaluation.table import result_table
 from grpo.evaluation.task import Task, make_task
-from grpo.progress import check_output, say_next
+from grpo.progress import check_output, command_parser, say_next
 from grpo.run import memory
 from grpo.run.saved import load_saved
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Completion, Group
+from grpo.storage import write_json, write_lines
 from rewards.format import parse
 from rewards.registry import NEED_BLOCK, expand
 from rewards.scorer import Scorer
@@ -94,14 +94,14 @@ def _grade(scorer: Scorer, groups: Sequence[Group], rescue: Path, rewards: Seque
     try:
         scorer.grade(groups)
     except BaseException as error:
-        write_records(rescue, ungraded_records(groups))
+        write_lines(rescue, ungraded_records(groups))
         code, text = describe(error)
         what = "the answers could not be graded"
         raise UserError(what, text.replace("\n", "; "), f"mend that; {how}", code) from error
     left = [Group(group.prompt, [c for c in group.completions if _is_unanswered(c)]) for group in groups]
     records = ungraded_records(left)
     if records:
-        write_records(rescue, records)
+        write_lines(rescue, records)
         say(f"warning: a service gave no usable answer about {len(records)} answers; {how}")
 
 
@@ -166,14 +166,9 @@ def run(model: str, arguments: argparse.Namespace, output: Path | None) -> Resul
     if task.benchmark:
         result = {"benchmark": task.benchmark.name, **result}
     if output:
-        write_records(output.with_suffix(".jsonl"), records)
+        write_lines(output.with_suffix(".jsonl"), records)
         write_json(output, result)
     return result, records
-
-
-def write_json(path: Path, result: dict[str, Any]) -> None:
-    """Write the numbers of an evaluation."""
-    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 def is_file(name: str) -> bool:
@@ -182,9 +177,7 @@ def is_file(name: str) -> bool:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m grpo.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("grpo.evaluate", __doc__)
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="a checkpoint, an adapter, a run's directory, or a hub id"
     )

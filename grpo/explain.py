@@ -9,7 +9,7 @@ import argparse
 import textwrap
 
 from grpo.errors import escape, run_main
-from grpo.progress import say_next
+from grpo.progress import command_parser, say_next
 from grpo.report.remarks import Remark, explain
 from grpo.run.record import read_record
 
@@ -25,9 +25,7 @@ def describe(remark: Remark) -> str:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m grpo.explain", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("grpo.explain", __doc__)
     parser.add_argument("run", metavar="RUN", help="the output_dir of a run")
     return parser
 

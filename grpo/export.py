@@ -18,7 +18,7 @@ from grpo.errors import CONFIG, PREFLIGHT, UserError, run_main
 from grpo.model.adapter import is_adapter, load_adapter, save_adapter
 from grpo.model.policy import base_of, find_parts
 from grpo.model.weights import DTYPES
-from grpo.progress import say_next
+from grpo.progress import command_parser, say_next
 from grpo.run import checkpoint
 from grpo.run.saved import find_saved, load_saved
 
@@ -68,9 +68,7 @@ def check_folder(path: Path) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m grpo.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("grpo.export", __doc__)
     parser.add_argument(
         "model",
         type=Path,

@@ -18,7 +18,7 @@ from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.errors import PREFLIGHT, UserError, escape, run_main
 from grpo.model.policy import Policy
-from grpo.progress import counting, say_next
+from grpo.progress import command_parser, counting, say_next
 from grpo.run.saved import find_saved, load_saved
 from grpo.sampling.sampler import Sampler, check_finite
 
@@ -112,9 +112,7 @@ def _read_question() -> str:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m grpo.generate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("grpo.generate", __doc__)
     parser.add_argument("model", metavar="MODEL", help="a run, a checkpoint, an adapter, or a hub id")
     parser.add_argument("--prompt", action="append", metavar="TEXT", help="a question; may be given several times")
     parser.add_argument("--system", metavar="TEXT", help="system message")

@@ -1,4 +1,4 @@
-"""Groups to micro-batches: one row of tokens each, no padding, shared prompts, loss weights filled once.
+"""Groups to micro-batches, without padding and with shared prompts; the loss weights, filled once per step.
 
 Micro-batches are a matter of memory. Any split gives the same gradient, because the denominators of Eq. 8 are those of
 the complete step, over all ranks. (Dropout is the exception: its masks differ from one micro-batch to another.)
@@ -82,7 +82,7 @@ def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list
 
 
 def _packed_length(completion: Completion) -> int:
-    """Count the tokens of the packed row that it takes: its last token is a target only."""
+    """Count the tokens of a micro-batch that it takes: its last token is a target only."""
     return len(completion.ids) - 1
 
 

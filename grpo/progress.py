@@ -1,5 +1,6 @@
 """What a command says while it works, and once it has ended: on stderr, so that stdout holds results alone."""
 
+import argparse
 import os
 import shlex
 import sys
@@ -57,6 +58,12 @@ class _PlainCount:
         self.printed = now
         of_total = f" of {self.total:,}" if self.total else ""
         print(f"{self.what}: {self.count:,}{of_total} {self.unit} after {now - self.started:.0f} s", file=sys.stderr)
+
+
+def command_parser(module: str, doc: str, **options: str) -> argparse.ArgumentParser:
+    """Make the parser of `python -m module`. doc: what its help says, in the lines in which it is written."""
+    layout = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(prog=f"python -m {module}", description=doc, formatter_class=layout, **options)
 
 
 def check_output(path: Path, option: str = "--output") -> None:

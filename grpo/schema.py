@@ -14,6 +14,7 @@ A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). 
     1  an axis of length one
 """
 
+import math
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -32,7 +33,7 @@ class Prompt:
     (5, 9, 6)
     """
 
-    row: int  # index in the data set, counted before anything was filtered
+    row: int  # of the data set, counted from 0 before anything was filtered
     text: str  # as rendered by the chat template
     ids: tuple[int, ...]  # its tokens; the last one predicts the first token of every completion
     columns: dict[str, Any]  # the data row: what the rewards see
@@ -45,7 +46,8 @@ class Score:
 
     `outcome` says how the answer turned out, from rewards that can tell; accuracy and dynamic sampling use it, never
     the value, which may be shaped. `details` holds values to log, such as the share of supported facts. `asked` says
-    which services were asked (judge, knowledge base, decomposer), and whether each gave a usable answer. `applies` is
+    which services were asked (judge, knowledge base, decomposer), and whether each gave a usable answer. `bonus` is
+    added to the completion's advantage: the reward tiar sets it, which compares the answers of a group. `applies` is
     False if a user's function returned None for all completions of a prompt: then the other rewards count alone.
 
     `facts` are those that were checked. Each is a dict:
@@ -65,7 +67,7 @@ class Score:
     outcome: Outcome | None = None
     details: dict[str, Any] = field(default_factory=dict)
     asked: dict[str, bool] = field(default_factory=dict)
-    bonus: float = 0.0  # added to the advantage
+    bonus: float = 0.0
     applies: bool = True
     facts: list[dict[str, Any]] = field(default_factory=list)
 
@@ -85,8 +87,8 @@ class Completion:
     """One answer as it was sampled, and what becomes of it in the step.
 
     `ids` ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under
-    the distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the smallest log-prob
-    that top-k and top-p kept there: tokens below it could not be drawn (-inf if nothing was cut off).
+    the distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the log-prob that a
+    token needed to be drawn there, because of top-k and top-p (Eq. 14; -inf if nothing was cut off).
 
     >>> c = Completion(ids=[7, 2], logps=[-0.5, -0.1], cuts=[float("-inf")] * 2, finish_reason="stop", text="4")
     >>> len(c.ids) == len(c.logps)
@@ -103,6 +105,11 @@ class Completion:
     advantage: float | None = None  # Eq. 1, 2; None until it is known, 0 for an unscorable completion
     sentences: list[Sentence] = field(default_factory=list)  # the true and the false ones, found by credit.py
     loss_weight: float = 0.0  # Eq. 8: of each of its tokens in the loss of the step
+
+    @classmethod
+    def given(cls, ids: list[int], finish_reason: FinishReason, text: str = "", **more: float) -> "Completion":
+        """Make a completion that was not sampled: its log-probs and cuts mean nothing. more: other fields."""
+        return cls(ids, [0.0] * len(ids), [-math.inf] * len(ids), finish_reason, text, **more)
 
     @property
     def token_advantages(self) -> list[float]:
@@ -132,18 +139,18 @@ class Group:
 
 @dataclass(frozen=True)
 class PackedGroup:
-    """How many tokens of a packed row belong to a prompt, and to each of the completions that follow it."""
+    """How many tokens of a micro-batch belong to a prompt, and to each of the completions that follow it."""
 
-    prompt: int
-    completions: tuple[int, ...]
+    prompt_length: int
+    completion_lengths: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tokens of a packed row belong.
+    """Where the packed tokens of a micro-batch belong.
 
-    The order in the row is prompt, its completions, next prompt, ... A prompt is stored once; each of its completions
-    attends to it and to itself. Lengths are those of the tokens present in the row.
+    They stand in this order: a prompt, its completions, the next prompt, ... A prompt is stored once; each of its
+    completions attends to it and to itself. Lengths count the tokens that are there.
 
     >>> Layout.of((3, (2, 1)), (2, ())).num_tokens      # 3 + 2 + 1 + 2
     8
@@ -158,7 +165,7 @@ class Layout:
 
     @property
     def num_tokens(self) -> int:
-        return sum(group.prompt + sum(group.completions) for group in self.groups)
+        return sum(group.prompt_length + sum(group.completion_lengths) for group in self.groups)
 
 
 @dataclass(frozen=True)
@@ -171,11 +178,11 @@ class Part:
 
 @dataclass
 class PackedBatch:
-    """A micro-batch: some groups as one row of tokens, plus one entry per completion token for the loss.
+    """A micro-batch: the tokens of some groups one after the other, and one entry per completion token for the loss.
 
     Example: prompt (5, 9, 6) with completions (7, 2) and (8, 8, 2). The last token of a completion predicts nothing, so
     it is a target only: ids_T = 5 9 6 | 7 | 8 8, positions_T = 0 1 2 | 3 | 3 4, targets_C = 7 2 | 8 8 2 and
-    source_C = 2 3 | 2 4 5: the token of the row whose hidden state predicts each target.
+    source_C = 2 3 | 2 4 5: the place in ids_T whose hidden state predicts each target.
 
     The last three fields are filled during the step.
     """

@@ -164,6 +164,11 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
     else:
         run.say(f"cold start: {config.cold_start} from {stage1.model_name_or_path or 'scratch'} into {final.parent}")
         sft(stage1, notices, run.ranks)
+    return start_from(final, config)
+
+
+def start_from(final: Path, config: TrainConfig) -> TrainConfig:
+    """Return the configuration of a stage 2 whose stage 1 is done."""
     return replace(config, model_name_or_path=str(final), adapter_name_or_path=None, cold_start=None)
 
 

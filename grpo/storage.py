@@ -1,13 +1,19 @@
-"""Write files so that a kill or a full disk leaves the old file or the new one, never half of one; lock files.
+"""Write files so that a kill or a full disk leaves the old one or the new one, never half of it; read and lock files.
 
 FAILPOINT=name:n in the environment kills the process, as kill -9 does, when it passes `failpoint(name)` for the n-th
 time: so tests can prove what survives.
 """
 
+import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grpo.errors import redact
 
 try:
     import fcntl
@@ -40,6 +46,28 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Replace the file at `path` by a value as JSON."""
+    write_atomically(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_lines(path: Path, records: Iterable[Any]) -> None:
+    """Replace the file at `path` by one line of JSON per record, without secrets. Its folder is made if need be."""
+    lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, redact("".join(lines)))
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Return the mapping that a JSON or YAML file holds; {} if it is missing or damaged, or holds something else."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        content = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def flush_to_disk(path: Path) -> None:

@@ -29,6 +29,13 @@ from grpo.schema import Group, PackedBatch
 from grpo.storage import failpoint
 
 
+def num_steps(config: TrainConfig | SftConfig, num_rows: int, rows_per_step: int) -> int:
+    """Return the steps of a run over so many rows. rows_per_step: over all ranks."""
+    if config.max_steps > 0:
+        return config.max_steps
+    return ceil(config.num_train_epochs * num_rows / rows_per_step)
+
+
 class Trainer:
     """Policy and optimizer of one run. A subclass adds the data, and `train_step`, which makes one step with them.
 
@@ -67,7 +74,7 @@ class Trainer:
             sent = sent_per_update(self.optimizer.grad.nbytes, self.ranks.world)
             self.run.say(f"{self.ranks.world} processes; each sends {sent / 1e6:.1f} MB per update")
         c = self.config
-        self.total_steps = c.max_steps if c.max_steps > 0 else ceil(c.num_train_epochs * order.num_rows / rows_per_step)
+        self.total_steps = num_steps(c, order.num_rows, rows_per_step)
         free = memory.free_bytes(self.run.device)
         self.budget = memory.choose_budget(
             self.model, longest, free, c.max_tokens_per_micro_batch, c.gradient_checkpointing

@@ -30,19 +30,15 @@ def draw_rows(
     within rounding of the edge between two tokens. Slow twin: kernels/reference.py `draw`.
     """
     B, V = logits_BV.shape
-    num_pieces = triton.cdiv(V, PIECE)
-    top_BX = torch.empty(B, num_pieces, dtype=torch.float32, device=logits_BV.device)
-    mass_BX = torch.empty_like(top_BX)
     id_B = torch.empty(B, dtype=torch.int64, device=logits_BV.device)
     logp_B = torch.empty(B, dtype=torch.float32, device=logits_BV.device)
     if B:
         inverse_temperature = 1.0 / temperature if temperature else 0.0
         has_least, has_record = thresholds is not None, record is not None
         least_B, cut_B = thresholds or (logp_B, logp_B)  # not read if there are none
+        top_BX, mass_BX = piece_masses(logits_BV, temperature, least_B if has_least else None)
+        num_pieces = top_BX.shape[1]
         ids_BX, logps_BX, cuts_BX = record or (id_B[:, None], logp_B[:, None], logp_B[:, None])  # likewise
-        shared = {"is_greedy": temperature == 0, "has_least": has_least, "piece": PIECE, "num_warps": 8}
-        stride = logits_BV.stride(0)
-        _masses[(num_pieces, B)](logits_BV, least_B, top_BX, mass_BX, stride, V, inverse_temperature, **shared)
         _pick[(B,)](
             logits_BV,
             least_B,
@@ -57,15 +53,44 @@ def draw_rows(
             logps_BX,
             cuts_BX,
             ids_BX.stride(0),
-            stride,
+            logits_BV.stride(0),
             V,
             num_pieces,
             inverse_temperature,
+            is_greedy=temperature == 0,
+            has_least=has_least,
             has_record=has_record,
+            piece=PIECE,
             padded_pieces=triton.next_power_of_2(num_pieces),
-            **shared,
+            num_warps=8,
         )
     return id_B, logp_B
+
+
+def piece_masses(
+    logits_BV: torch.Tensor, temperature: float, least_B: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the largest logit of each piece of a row, and the piece's mass relative to it [B, pieces], float32.
+
+    least_B: entries below it do not count. At temperature 0 the index of the largest takes the place of the mass.
+    """
+    B, V = logits_BV.shape
+    top_BX = torch.empty(B, triton.cdiv(V, PIECE), dtype=torch.float32, device=logits_BV.device)
+    mass_BX = torch.empty_like(top_BX)
+    _masses[top_BX.shape[::-1]](
+        logits_BV,
+        top_BX if least_B is None else least_B,  # not read if there is none
+        top_BX,
+        mass_BX,
+        logits_BV.stride(0),
+        V,
+        1.0 / temperature if temperature else 0.0,
+        is_greedy=temperature == 0,
+        has_least=least_B is not None,
+        piece=PIECE,
+        num_warps=8,
+    )
+    return top_BX, mass_BX
 
 
 @triton.jit

@@ -1,16 +1,19 @@
 """Find the threshold of top-k and top-p for each row of logits, without a sort and without waiting for the host.
 
-A float32 maps to an integer, its key, in the same order. The mass (or the number) of the entries from a key on only
-falls as the key grows. So 32 halvings of the range of integers find the largest key from which on there is enough:
-the k-th largest entry, or the last one that top-p keeps. Each halving is a sweep over the row, which stays in the L2
-cache. This is draw.py's `_cut` on a GPU.
+A float32 maps to an unsigned integer, its key, in the same order. The mass (or the number) of the entries from a key on
+only falls as the key grows. So the largest key from which on there is enough is that of the last entry to keep. It is
+found digit by digit, 4 bits each. A launch goes over all pieces of all rows. It adds up the entries that begin with the
+digits found so far, apart for each value of the next digit. The next launch first adds the sums of the pieces, always
+in the same order, and so knows that digit. This is draw.py's `_cut` on a GPU.
 """
 
 import torch
 import triton
 import triton.language as tl
+from grpo.kernels.inverse_cdf import PIECE, piece_masses
 
-TILE = 8192
+BITS = 4  # of a digit
+LEVELS = 32 // BITS
 
 
 def thresholds(
@@ -19,104 +22,204 @@ def thresholds(
     """Return, for each row, the least logit that is kept and the same threshold as a log-prob (float32, nats).
 
     The first lies half way between the last entry that is kept and the first that is dropped. The second is that of
-    the full distribution at this temperature. Both are -inf if nothing is dropped. Equal entries are kept or dropped
-    together. Slow twin: draw._cut, and through it kernels/reference.py `draw`.
+    the full distribution at this temperature. Both are -inf if nothing is dropped, and NaN if the row's mass is not
+    finite. Equal entries are kept or dropped together. Slow twin: kernels/reference.py `kept_tokens`.
     """
-    B, V = logits_BV.shape
-    least_B = torch.empty(B, dtype=torch.float32, device=logits_BV.device)
-    cut_B = torch.empty_like(least_B)
-    if B:
-        _thresholds[(B,)](
-            logits_BV,
-            least_B,
-            cut_B,
-            logits_BV.stride(0),
-            V,
-            1.0 / temperature,
-            float(min(top_k, V)),
-            top_p,
-            tile=min(TILE, triton.next_power_of_2(V)),
-            num_warps=32,
-        )
+    least_B = logits_BV.new_full((len(logits_BV),), float("-inf"), dtype=torch.float32)
+    cut_B = least_B
+    if not len(logits_BV):
+        return least_B, cut_B
+    V = logits_BV.shape[1]
+    tops_and_masses = piece_masses(logits_BV, temperature)
+    if top_k:
+        share = (min(top_k, V) - 0.5) / V
+        least_B, cut_B = _search(logits_BV, temperature, *tops_and_masses, least_B, share, True)
+    if top_p < 1:
+        least_B, cut_B = _search(logits_BV, temperature, *tops_and_masses, least_B, top_p, False)
     return least_B, cut_B
 
 
-@triton.jit
-def _thresholds(
+def _search(
+    logits_BV: torch.Tensor,
+    temperature: float,
+    top_BX: torch.Tensor,
+    mass_BX: torch.Tensor,
+    least_B: torch.Tensor,
+    share: float,
+    by_number: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the thresholds that keep at least `share` of the mass, or of the number, of the entries from least_B on.
+
+    top_BX, mass_BX: those of the row's pieces (`piece_masses`).
+    """
+    B, V = logits_BV.shape
+    num_pieces = top_BX.shape[1]
+    device = logits_BV.device
+    sums_LBXN = torch.zeros(LEVELS, B, num_pieces, 2**BITS, dtype=torch.float32, device=device)
+    prefix_LB = torch.zeros(LEVELS, B, dtype=torch.int64, device=device)  # the digits found before each level
+    larger_LB = torch.zeros(LEVELS, B, dtype=torch.float64, device=device)  # the sum of the entries above them
+    found = (sums_LBXN, prefix_LB, larger_LB, B, num_pieces, share)
+    shape = {"padded_pieces": triton.next_power_of_2(num_pieces), "bits": BITS}
+    grid, row = (num_pieces, B), (logits_BV, logits_BV.stride(0), V)
+    inverse_temperature = 1.0 / temperature
+    for level in range(LEVELS):
+        _sum_digits[grid](
+            *row, least_B, top_BX, inverse_temperature, level, *found, piece=PIECE, by_number=by_number, **shape
+        )
+    last_BX, next_BX = torch.empty_like(top_BX), torch.empty_like(top_BX)
+    _gap[grid](*row, last_BX, next_BX, LEVELS, *found, piece=PIECE, **shape)
+    least_B, cut_B = torch.empty_like(least_B), torch.empty_like(least_B)
+    pieces = (last_BX, next_BX, top_BX, mass_BX)
+    padded_pieces = shape["padded_pieces"]
+    _finish[(B,)](*pieces, least_B, cut_B, num_pieces, inverse_temperature, padded_pieces=padded_pieces, num_warps=1)
+    return least_B, cut_B
+
+
+@triton.jit(do_not_specialize=["level"])
+def _sum_digits(
     logits_ptr,
-    least_ptr,
-    cut_ptr,
     stride,
     V,
+    least_ptr,
+    top_ptr,
     inverse_temperature,
-    top_k: tl.float32,
-    top_p: tl.float32,
-    tile: tl.constexpr,
+    level,
+    sums_ptr,
+    prefix_ptr,
+    larger_ptr,
+    num_rows,
+    num_pieces,
+    share: tl.float64,
+    piece: tl.constexpr,
+    by_number: tl.constexpr,
+    padded_pieces: tl.constexpr,
+    bits: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)
-    logits_ptr += row * stride
-    lane = tl.arange(0, tile)
+    """Store the sums of a piece's entries that begin with the digits found so far, apart for each next digit."""
+    row = tl.program_id(1)
+    v = tl.program_id(0) * piece + tl.arange(0, piece)
+    z = tl.load(logits_ptr + row.to(tl.int64) * stride + v, mask=v < V, other=float("-inf")).to(tl.float32)
+    prefix = tl.zeros([], tl.int64)
+    if level > 0:
+        prefix, larger = _found(
+            sums_ptr, prefix_ptr, larger_ptr, row, level, num_rows, num_pieces, share, padded_pieces, bits
+        )
+        if tl.program_id(0) == 0:
+            tl.store(prefix_ptr + level * num_rows + row, prefix)
+            tl.store(larger_ptr + level * num_rows + row, larger)
 
-    tops = tl.full([tile], float("-inf"), tl.float32)
-    for start in range(0, V, tile):
-        z = tl.load(logits_ptr + start + lane, mask=start + lane < V, other=float("-inf")).to(tl.float32)
-        tops = tl.maximum(tops, z)
+    shift = 32 - bits * (level + 1)
+    key = _key(z)
+    begins_so = (key >> shift >> bits) == prefix.to(tl.uint32)
+    is_open = (v < V) & (z >= tl.load(least_ptr + row)) & begins_so
+    if tl.max(is_open.to(tl.int32), 0) > 0:
+        if by_number:
+            weight = tl.where(is_open, 1.0, 0.0)
+        else:
+            x = tl.arange(0, padded_pieces)
+            tops = tl.load(top_ptr + row * num_pieces + x, mask=x < num_pieces, other=float("-inf"))
+            weight = tl.where(is_open, tl.exp((z - tl.max(tops, 0)) * inverse_temperature), 0.0)
+        digit = ((key >> shift) & (2**bits - 1)).to(tl.int32)
+        place = (level * num_rows + row).to(tl.int64) * num_pieces + tl.program_id(0)
+        for value in tl.static_range(2**bits):
+            tl.store(sums_ptr + place * 2**bits + value, tl.sum(tl.where(digit == value, weight, 0.0), 0))
+
+
+@triton.jit
+def _found(
+    sums_ptr,
+    prefix_ptr,
+    larger_ptr,
+    row,
+    level,
+    num_rows,
+    num_pieces,
+    share,
+    padded_pieces: tl.constexpr,
+    bits: tl.constexpr,
+):
+    """Return the first `level` digits of the last key to keep, and the sum of the entries above all that begin so."""
+    before = (level - 1) * num_rows + row
+    wanted = share * tl.sum(_totals(sums_ptr, row, num_pieces, padded_pieces, bits), 0)
+    total = _totals(sums_ptr, before, num_pieces, padded_pieces, bits)
+    larger = tl.load(larger_ptr + before)
+    value = tl.arange(0, 2**bits)
+    is_enough = larger + tl.cumsum(total, 0, reverse=True) >= wanted
+    digit = tl.maximum(tl.sum(is_enough.to(tl.int32), 0) - 1, 0)  # sums fall as the value grows
+    larger += tl.sum(tl.where(value > digit, total, 0.0), 0)
+    return tl.load(prefix_ptr + before) * 2**bits + digit, larger
+
+
+@triton.jit
+def _totals(sums_ptr, row, num_pieces, padded_pieces: tl.constexpr, bits: tl.constexpr):
+    """Add the sums of all pieces of a row, for each value of a digit (float64)."""
+    x = tl.arange(0, padded_pieces)[:, None]
+    place = (row.to(tl.int64) * num_pieces + x) * 2**bits + tl.arange(0, 2**bits)[None]
+    return tl.sum(tl.load(sums_ptr + place, mask=x < num_pieces, other=0.0).to(tl.float64), 0)
+
+
+@triton.jit(do_not_specialize=["level"])
+def _gap(
+    logits_ptr,
+    stride,
+    V,
+    last_ptr,
+    next_ptr,
+    level,
+    sums_ptr,
+    prefix_ptr,
+    larger_ptr,
+    num_rows,
+    num_pieces,
+    share: tl.float64,
+    piece: tl.constexpr,
+    padded_pieces: tl.constexpr,
+    bits: tl.constexpr,
+):
+    """Store the least logit of a piece that is kept, and the largest that is not."""
+    row = tl.program_id(1)
+    v = tl.program_id(0) * piece + tl.arange(0, piece)
+    z = tl.load(logits_ptr + row.to(tl.int64) * stride + v, mask=v < V, other=float("-inf")).to(tl.float32)
+    key, _ = _found(sums_ptr, prefix_ptr, larger_ptr, row, level, num_rows, num_pieces, share, padded_pieces, bits)
+    kept = (v < V) & (_key(z) >= key.to(tl.uint32))
+    place = row * num_pieces + tl.program_id(0)
+    tl.store(last_ptr + place, tl.min(tl.where(kept, z, float("inf")), 0))
+    tl.store(next_ptr + place, tl.max(tl.where(kept, float("-inf"), z), 0))
+
+
+@triton.jit
+def _finish(
+    last_ptr,
+    next_ptr,
+    top_ptr,
+    mass_ptr,
+    least_ptr,
+    cut_ptr,
+    num_pieces,
+    inverse_temperature,
+    padded_pieces: tl.constexpr,
+):
+    """Store both thresholds of a row."""
+    row = tl.program_id(0)
+    x = tl.arange(0, padded_pieces)
+    place, inside = row * num_pieces + x, x < num_pieces
+    last = tl.min(tl.load(last_ptr + place, mask=inside, other=float("inf")), 0)
+    first_dropped = tl.max(tl.load(next_ptr + place, mask=inside, other=float("-inf")), 0)
+    tops = tl.load(top_ptr + place, mask=inside, other=float("-inf"))
+    masses = tl.load(mass_ptr + place, mask=inside, other=0.0)
     top = tl.max(tops, 0)
-
-    lowest: tl.constexpr = -2147483648
-    mass, _ = _mass_and_count(logits_ptr, lowest, top, V, inverse_temperature, lane, tile)
-    key = tl.full([], lowest, tl.int32)
-    kept_mass = mass
-    if top_k > 0:
-        key = _largest_key(logits_ptr, top, V, inverse_temperature, lane, 0.0, top_k, tile)
-        kept_mass, _ = _mass_and_count(logits_ptr, key, top, V, inverse_temperature, lane, tile)
-    if top_p < 1:
-        key_p = _largest_key(logits_ptr, top, V, inverse_temperature, lane, kept_mass * top_p, 0.0, tile)
-        key = tl.maximum(key, key_p)
-
-    last_kept = tl.full([tile], float("inf"), tl.float32)
-    first_dropped = tl.full([tile], float("-inf"), tl.float32)
-    for start in range(0, V, tile):
-        inside = start + lane < V
-        z = tl.load(logits_ptr + start + lane, mask=inside, other=float("-inf")).to(tl.float32)
-        kept = _key(z) >= key
-        last_kept = tl.minimum(last_kept, tl.where(kept & inside, z, float("inf")))
-        first_dropped = tl.maximum(first_dropped, tl.where(kept, float("-inf"), z))
-    least = (tl.min(last_kept, 0) + tl.max(first_dropped, 0)) / 2  # -inf if nothing is dropped
+    mass = tl.sum(masses * tl.exp((tops - top) * inverse_temperature), 0)
+    least = last / 2 + first_dropped / 2
+    least = tl.where(least == first_dropped, last, least)  # neighbours, or -inf twice
+    least = tl.where(first_dropped > float("-inf"), least, first_dropped) + (
+        mass - mass
+    )  # NaN if the mass is not finite
     tl.store(least_ptr + row, least)
     tl.store(cut_ptr + row, (least - top) * inverse_temperature - tl.log(mass))
 
 
 @triton.jit
 def _key(z):
-    """Map a float32 to an int32 in the same order."""
-    bits = z.to(tl.int32, bitcast=True)
-    return tl.where(bits < 0, bits ^ 2147483647, bits)
-
-
-@triton.jit
-def _mass_and_count(logits_ptr, key, top, V, inverse_temperature, lane, tile: tl.constexpr):
-    """Return the mass, relative to the largest logit's, and the number of the entries from a key on."""
-    mass = tl.zeros([tile], tl.float32)
-    count = tl.zeros([tile], tl.float32)
-    for start in range(0, V, tile):
-        inside = start + lane < V
-        z = tl.load(logits_ptr + start + lane, mask=inside, other=float("-inf")).to(tl.float32)
-        kept = inside & (_key(z) >= key)
-        mass += tl.where(kept, tl.exp((z - top) * inverse_temperature), 0.0)
-        count += tl.where(kept, 1.0, 0.0)
-    return tl.sum(mass, 0), tl.sum(count, 0)
-
-
-@triton.jit
-def _largest_key(logits_ptr, top, V, inverse_temperature, lane, least_mass, least_count, tile: tl.constexpr):
-    """Return the largest key from which on the entries have at least that mass and that number."""
-    low = tl.full([], -2147483648, tl.int64)  # from `low` on there is enough,
-    high = tl.full([], 2147483647, tl.int64)  # from `high` on too little
-    for _ in range(32):
-        middle = (low + high) >> 1
-        mass, count = _mass_and_count(logits_ptr, middle.to(tl.int32), top, V, inverse_temperature, lane, tile)
-        is_enough = (mass >= least_mass) & (count >= least_count)
-        low = tl.where(is_enough, middle, low)
-        high = tl.where(is_enough, high, middle)
-    return low.to(tl.int32)
+    """Map a float32 to a uint32 in the same order; 0 and -0 are one."""
+    bits = tl.where(z == 0, 0.0, z).to(tl.uint32, bitcast=True)
+    return tl.where(bits >> 31 == 1, ~bits, bits | 0x80000000)

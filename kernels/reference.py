@@ -129,23 +129,37 @@ def draw(logits_V: Tensor, uniform: float, temperature: float, top_p: float, top
         best = float(logits_V.max())
         return int(logits_V.argmax()), best - best  # 0, or NaN if the logits are not finite
     p_V = torch.softmax(logits_V.double() / temperature, 0)
-    likeliest = sorted(range(len(p_V)), key=lambda token: -p_V[token])
-    total = 1.0
-    if top_k:
-        likeliest = likeliest[:top_k]
-        total = float(p_V[likeliest].sum())
-    kept, mass = [], 0.0
-    for token in likeliest:
-        if kept and mass >= top_p * total:
-            break
-        kept.append(token)
-        mass += float(p_V[token])
+    kept = kept_tokens(logits_V, temperature, top_p, top_k)
+    mass = float(p_V[kept].sum())
     running_sum = 0.0
-    for token in sorted(kept):
+    for token in kept:
         running_sum += float(p_V[token])
         if running_sum > uniform * mass:
             break
     return token, math.log(float(p_V[token]) / mass)
+
+
+def kept_tokens(logits_V: Tensor, temperature: float, top_p: float, top_k: int) -> list[int]:
+    """List the tokens that top-k, then top-p keep. Equal logits are kept or dropped together.
+
+    Twin of draw._cut and of nucleus.thresholds.
+    """
+    p = torch.softmax(logits_V.double() / temperature, 0).tolist()
+    logits = logits_V.tolist()
+    likeliest = sorted(range(len(p)), key=lambda token: -logits[token])
+    if top_k:
+        last = logits[likeliest[:top_k][-1]]
+        likeliest = [token for token in likeliest if logits[token] >= last]
+    if top_p == 1:
+        return sorted(likeliest)
+    total = math.fsum(p[token] for token in likeliest)
+    kept, mass = [], 0.0
+    for token in likeliest:
+        if mass >= top_p * total and logits[token] < logits[kept[-1]]:
+            break
+        kept.append(token)
+        mass += p[token]
+    return sorted(kept)
 
 
 def uniform(seed: int, position: int) -> float:

@@ -18,7 +18,7 @@ from typing import TextIO
 from tqdm import tqdm
 
 from grpo.errors import PREFLIGHT, UserError, run_main
-from grpo.progress import check_output, say_next
+from grpo.progress import check_output, command_parser, say_next
 from grpo.storage import failpoint
 from knowledge.store.index import DOCUMENTS_TABLE, IndexWriter
 from knowledge.store.passages import MAX_TOKENS, MIN_TOKENS, SEPARATOR, passages_of
@@ -122,11 +122,7 @@ def build(source: Source, out: Path, skips: SkipLog, max_tokens: int = MAX_TOKEN
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m knowledge.build",
-        description=__doc__.split("\n\n", 1)[1],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("knowledge.build", __doc__.split("\n\n", 1)[1])
     add = parser.add_argument
     add("source", type=Path, metavar="SOURCE", help="the file to read")
     add("out", type=Path, metavar="OUT.db", help="the knowledge base to write")

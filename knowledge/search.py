@@ -10,12 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from grpo.errors import escape, run_main
-from grpo.progress import say_next
+from grpo.progress import command_parser, say_next
 from knowledge.store.base import KnowledgeBase
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m knowledge.search", description=__doc__.split("\n\n", 1)[1])
+    parser = command_parser("knowledge.search", __doc__.split("\n\n", 1)[1])
     parser.add_argument("db", type=Path, metavar="DB", help="the knowledge base")
     parser.add_argument("query", metavar="QUERY", help="the text to search for; no character has a special meaning")
     parser.add_argument("--title", metavar="T", help="search only in the documents of this title")

@@ -1,8 +1,9 @@
-"""Two normal forms of foreign text: one that every library accepts, and one in which equal words are equal."""
+"""Foreign text in normal forms: accepted by every library, with equal characters, with equal words."""
 
 import re
 import unicodedata
 
+_RAISED = re.compile("[⁰¹²³⁴-⁹]+")
 _ACCENTS = re.compile("[\u0300-\u036f]")
 
 
@@ -12,6 +13,11 @@ def clean(text: str, max_chars: int | None = None) -> str:
     SQLite, UTF-8 and tokenizers refuse both.
     """
     return text[:max_chars].encode("utf-8", "replace").decode().replace("\0", " ")
+
+
+def compatible(text: str) -> str:
+    """Unify compatibility characters (NFKC), such as full-width ones; but 5² is 5^2, and not 52."""
+    return unicodedata.normalize("NFKC", _RAISED.sub(r"^\g<0>", text))
 
 
 def fold(text: str) -> str:

@@ -6,14 +6,13 @@ bit. KnowRL's and FActScore's files have none: they are compared with NAME.check
 first opened or verified. Exit code 0 if it is sound, 3 if not.
 """
 
-import argparse
 import json
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from grpo.errors import PREFLIGHT, UserError, run_main
-from grpo.progress import say_next
+from grpo.progress import command_parser, say_next
 from knowledge.errors import KnowledgeBusy
 from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.index import CONTENT, checksum
@@ -111,7 +110,7 @@ def _compare_checksums(database: ReadOnlyDatabase, meta: dict, found: Findings, 
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m knowledge.verify", description=__doc__.split("\n\n", 1)[1])
+    parser = command_parser("knowledge.verify", __doc__.split("\n\n", 1)[1])
     parser.add_argument("db", type=Path, metavar="DB", help="the knowledge base")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     options = parser.parse_args(argv)

@@ -178,6 +178,8 @@ async def call(name: str, function: UserFunction, given: Mapping[str, Any], note
             raise values.error
         if inspect.isawaitable(values):
             values = _collected(await values)
+    except UserError:
+        raise
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # a reward is never invented in its place
         what, why = f"the reward {name} failed", f"{type(error).__name__}: {error}{_place(error)}"
         raise UserError(what, why, "correct the function", INTERNAL) from error

@@ -2,11 +2,11 @@
 
 import re
 import string
-import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
 from grpo.schema import Score
+from knowledge.text import compatible
 from rewards.format import parse
 from rewards.registry import Reward
 
@@ -14,7 +14,8 @@ ARTICLES = {"a", "an", "the"}
 EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3})(?=[^\s*])([^*\n]+)\1(?!\w)")  # Markdown: **Paris**
 _MARK = f"[{re.escape(string.punctuation)}“”‘’«»、。，！？：；（）《》·…]"
 _SYMBOL = "[+#*^/=<>@%♯]"  # part of the word that it touches: C++, A+, 12%
-_KEPT = rf"(?<!\w)-\d|(?<=\w)-(?!\w)|(?<![\w.])\.\w|(?<=[\w+]){_SYMBOL}|{_SYMBOL}(?=\w)"
+_FACTORIAL = r"(?<=\d)!|(?<=(?<!\w)\w)!"  # of 12! and n!, as far as one can tell
+_KEPT = rf"(?<!\w)-\d|(?<=\w)-(?!\w)|(?<![\w.])\.\w|(?<=[\w+]){_SYMBOL}|{_SYMBOL}(?=\w)|{_FACTORIAL}"
 # 1,000 is 1000; but 1.5 is not 15, 1/2 is not 12, -5 and .5 are not 5
 _DROPPED = re.compile(rf"(?<=\d),(?=\d{{3}}(?!\d))|(?!{_KEPT})(?:(?<!\d){_MARK}|{_MARK}(?!\d))")
 
@@ -22,7 +23,7 @@ _DROPPED = re.compile(rf"(?<=\d),(?=\d{{3}}(?!\d))|(?!{_KEPT})(?:(?<!\d){_MARK}|
 def normalise(text: str) -> str:
     """Unify compatibility characters and case; drop articles, extra spaces, and punctuation, but not the symbols of
     numbers and words (1.5, C++)."""
-    text = EMPHASIS.sub(r"\2", unicodedata.normalize("NFKC", text).lower().replace("−", "-"))
+    text = EMPHASIS.sub(r"\2", compatible(text).lower().replace("−", "-"))
     text = _DROPPED.sub("", text)
     words = text.split()
     return " ".join([word for word in words if word not in ARTICLES] or words)  # a choice may be "A"

@@ -6,7 +6,7 @@ Rows are {completion, question?, answer?, title?, ...}. Each comes back with `pr
 else its answer block), `expected` (the row's answer), `rewards: {name: number or null}`, `reasons: {name: text}` and
 `facts: {name: facts, each with its verdict and passage}`, and `extra: {name: what the function gave to log_extra}`. A
 table on stderr has the mean of each reward. key=value sets what a reward takes from a training config, such as
-math_reward_wrong=0. To try it:
+math_reward_wrong=0; model_name_or_path=MODEL names the tokenizer, for a reward that counts tokens. To try it:
 
   python -m rewards.score --reward math rewards/examples/math.jsonl
   python -m knowledge.build rewards/examples/articles.jsonl knowledge.db
@@ -19,12 +19,14 @@ import json
 import math
 import statistics
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from grpo.config.load import load_config
+from grpo.config.options import TrainConfig
 from grpo.data.files import read_records
 from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS
 from grpo.errors import PREFLIGHT, UserError, run_main
@@ -36,13 +38,31 @@ from rewards.format import parse
 from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 
+NO_MODEL = "unused"
 
-def score_rows(rows: list[dict[str, Any]], scorer: Scorer) -> list[dict[str, Any]]:
+
+class UnknownTokens(Sequence):
+    """The tokens of a completion where no tokenizer is named. To count them is an error, not 0."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise UserError(
+            "the reward looks at completion_ids, and there is no tokenizer",
+            "the file holds texts, and how many tokens they are depends on the model",
+            "add model_name_or_path=MODEL",
+        )
+
+    def __len__(self) -> int:
+        return self[0]
+
+
+def score_rows(
+    rows: list[dict[str, Any]], scorer: Scorer, encode: Callable[[str], Sequence[int]] = lambda text: UnknownTokens()
+) -> list[dict[str, Any]]:
     """Return the rows with what they predict and should predict, their rewards, and the reasons for these.
 
-    Each row is a group of its own.
+    Each row is a group of its own. encode: a completion's text to its token ids.
     """
-    groups = [_group(number, row) for number, row in enumerate(rows, 1)]
+    groups = [_group(number, row, encode) for number, row in enumerate(rows, 1)]
     scorer.grade(groups)
     scored = []
     for row, group in zip(rows, groups, strict=True):
@@ -69,7 +89,7 @@ def predicted(completion: str) -> str | None:
     return last_boxed(completion) or parse(completion).answer
 
 
-def _group(number: int, row: dict[str, Any]) -> Group:
+def _group(number: int, row: dict[str, Any], encode: Callable[[str], Sequence[int]]) -> Group:
     if not isinstance(row.get("completion"), str):
         what, why = f"row {number} has no completion", f"its columns are {', '.join(row)}"
         raise UserError(what, why, "each row needs the text of a completion", PREFLIGHT)
@@ -78,7 +98,20 @@ def _group(number: int, row: dict[str, Any]) -> Group:
         given = [row[field] for field in fields if field in row]
         columns.setdefault(name, given[0] if given else None)
     prompt = Prompt(number, str(columns["question"] or ""), (), columns)
-    return Group(prompt, [Completion([], [], [], "stop", row["completion"])])
+    return Group(prompt, [Completion(encode(row["completion"]), [], [], "stop", row["completion"])])
+
+
+def encoders(config: TrainConfig) -> list[Callable[[str], Sequence[int]]]:
+    """Return the function that makes token ids of a completion, if a model is named."""
+    if config.model_name_or_path == NO_MODEL:
+        return []
+    from grpo.data.prompts import load_tokenizer
+    from grpo.model.policy import find_parts
+    from grpo.run.saved import find_saved
+
+    model = replace(config, model_name_or_path=find_saved(config.model_name_or_path).name)
+    tokenizer = load_tokenizer(find_parts(model).tokenizer)
+    return [lambda text: tokenizer.encode(text, add_special_tokens=False)]
 
 
 def means_table(rewards: list[dict[str, float | None]]) -> str:
@@ -103,14 +136,14 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--output", type=Path, help="where the graded rows go; stdout if not given")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="reward settings of a training config")
     arguments = parser.parse_intermixed_args(argv)
-    needed = ["model_name_or_path=unused", "dataset_id_or_path=unused", "output_dir=unused"]
+    needed = [f"model_name_or_path={NO_MODEL}", "dataset_id_or_path=unused", "output_dir=unused"]
     config, _ = load_config(None, [*needed, f"reward_funcs={arguments.reward}", *arguments.overrides])
     if arguments.output:
         check_output(arguments.output)
     rewards = build_rewards(config.reward_funcs, asdict(config))
     scorer = Scorer(rewards)
     with redirect_stdout(sys.stderr):  # what a user's function prints is no row
-        rows = score_rows(read_records(arguments.input), scorer)
+        rows = score_rows(read_records(arguments.input), scorer, *encoders(config))
     scorer.close()
     text = encodable("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     if arguments.output:

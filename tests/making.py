@@ -16,6 +16,7 @@ import torch
 
 from grpo.model.lora import Build, LoraSpec
 from grpo.model.weights import load_decoder
+from grpo.report import charts
 from grpo.schema import Completion, Group, Layout, PackedBatch, Part, Prompt
 
 SHARED = (
@@ -25,6 +26,11 @@ TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+
+def draw_no_plots() -> None:
+    """The plots of its report take three times as long as a run of these tests. test_report.py draws them."""
+    charts.svg_plot = lambda *_: "<svg></svg>"
 
 
 ALONE = SimpleNamespace(rank=0, world=1, sum=list, sum_=lambda tensor: tensor, max=float, gather=lambda mine: [mine])
@@ -91,7 +97,7 @@ def load(folder: Path, rank: int = 0, dtype=torch.float32, train_weights: bool =
 
 
 def kept_by_autograd(model, attend, num_tokens: int) -> float:
-    """Bytes per token of one packed row, weights apart."""
+    """Bytes per token of one micro-batch, weights apart."""
     kept, weights = {}, {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
 
     def pack(tensor):
@@ -109,7 +115,7 @@ def kept_by_autograd(model, attend, num_tokens: int) -> float:
 def randomise_adapter(model, seed: int = 0, spread: float = 0.1) -> None:
     """An adapter that is not zero, so that it matters."""
     generator = torch.Generator().manual_seed(seed)
-    for layer in model.lora_layers():
+    for layer in model.lora_linears():
         for part in layer.rank_slices:
             for half in layer.adapter(part):
                 half.copy_(torch.randn(half.shape, generator=generator) * spread)

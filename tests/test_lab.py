@@ -144,3 +144,45 @@ def test_an_arm_that_there_is_not_is_named(lab, capsys):
         lab.main(["--only", "knowrl, group", "truthrl (t"])
     told = capsys.readouterr().err
     assert "no arm's name begins with 'truthrl (t'" in told and "truthrl, group" in told
+
+
+# --- bench/break_even.py: from where on answering pays, by the advantages ------------------------------------------
+
+
+@pytest.fixture
+def break_even(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    return importlib.import_module("bench.break_even")
+
+
+@pytest.mark.parametrize("t", [0.5, 2 / 3, 0.9])
+@pytest.mark.parametrize("declined", [0.05, 0.5, 0.95])
+def test_without_normalisation_answering_pays_from_its_threshold(break_even, t, declined):
+    prices = (1.0, 0.0, -t / (1 - t))
+    assert break_even.answers_from(declined, prices, "none", group_size=6) == pytest.approx(t, abs=1e-6)
+
+
+def test_normalisation_moves_the_threshold_towards_one_half_the_more_is_declined(break_even):
+    """A single answer among refusals has the same advantage whatever it costs, but for its sign."""
+    found = [break_even.answers_from(declined, (1.0, 0.0, -9.0), "group") for declined in (0.01, 0.5, 0.99)]
+    assert found[0] > found[1] > found[2] and found[0] < 0.9 and found[2] == pytest.approx(0.5, abs=0.01)
+    assert break_even.answers_from(0.3, (1.0, 0.0, -1.0), "group") == pytest.approx(0.5, abs=1e-6), "TruthRL's stays"
+
+
+@pytest.mark.parametrize("scale", ["group", "none"])
+def test_the_expected_push_is_the_mean_over_drawn_groups(break_even, scale):
+    p, declined, prices = 0.4, 0.2, np.array([2.0, 1.0, -1.0])
+    shares = [p * (1 - declined), declined, (1 - p) * (1 - declined)]
+    pushes = []
+    for outcomes in np.random.default_rng(0).choice(3, size=(20_000, 8), p=shares):
+        rewards = prices[outcomes]
+        std = rewards.std(ddof=1) + 1e-4 if scale == "group" else 1.0
+        pushes.append(((rewards - rewards.mean()) / std * ((outcomes == DECLINED) - declined)).mean())
+    error = np.std(pushes) / np.sqrt(len(pushes))
+    found = break_even.push_to_decline(p, declined, tuple(prices), scale, 8)
+    assert abs(found - np.mean(pushes)) < 4 * error and error < 0.01
+
+
+def test_the_program_prints_a_row_for_each_reward_and_scale(break_even, capsys):
+    table = break_even.main(["--declined", "0.5", "--group-size", "4"])
+    assert len(table) == 8 and capsys.readouterr().out.count("\n") == 10

@@ -3,6 +3,8 @@ theirs must stay importable as kernels, and transformers' model classes must loa
 theirs is or not.
 """
 
+import itertools
+import json
 import os
 import shutil
 import subprocess
@@ -12,26 +14,41 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-CHECK = """
-import site, sys
-site.addsitedir(sys.argv[1])
+CHECKS = """
+import json, os, site, sys, traceback
+import torch._dynamo, huggingface_hub, tokenizers  # the slow part of what transformers imports
+assert not {"transformers", "kernels", "grpo"} & set(sys.modules)
 def transformers_works():
-    import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
     config = Qwen2Config(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
                          num_attention_heads=2, num_key_value_heads=2)
     Qwen2ForCausalLM(config)(torch.tensor([[1, 2]]))
 def ours_works():
     import grpo, grpo.kernels.reference, rewards.boxed, knowledge
-    print(grpo.kernels.reference.__file__)
-steps = [ours_works, transformers_works]
-for step in steps if sys.argv[2] == "ours first" else steps[::-1]:
-    step()
-try:
-    import kernels
-    print(getattr(kernels, "WHOSE", "a bare folder"))
-except ImportError:
-    print("absent")
+    return grpo.kernels.reference.__file__
+def check(sites, order):
+    for folder in sites:
+        site.addsitedir(folder)
+    if order == "theirs first":
+        transformers_works()
+    where = ours_works()
+    transformers_works()
+    try:
+        import kernels
+        whose = getattr(kernels, "WHOSE", "a bare folder")
+    except ImportError:
+        whose = "absent"
+    return [where, whose]
+for name, cwd, sites, order in json.load(sys.stdin):
+    if os.fork() == 0:
+        os.chdir(cwd)
+        try:
+            found = check(sites, order)
+        except BaseException:
+            found = traceback.format_exc()
+        print(json.dumps([name, found]), flush=True)
+        os._exit(0)
+    os.wait()
 """
 
 LIBRARY = """
@@ -84,35 +101,47 @@ def installed(tmp_path_factory):
     return folders
 
 
-@pytest.mark.parametrize("order", ["ours first", "theirs first"])
-@pytest.mark.parametrize("library", [False, True], ids=["without the library", "with the library"])
-@pytest.mark.parametrize("kind", ["folder", "editable", "wheel"])
-def test_our_kernels_and_the_library_of_that_name_live_together(installed, tmp_path, kind, library, order):
-    site = installed[kind]
-    theirs = tmp_path / "theirs"
-    if library:
-        (theirs / "kernels").mkdir(parents=True)
-        (theirs / "kernels" / "__init__.py").write_text(LIBRARY)
-        (theirs / "kernels-0.18.2.dist-info").mkdir()
-        (theirs / "kernels-0.18.2.dist-info" / "METADATA").write_text(
-            "Metadata-Version: 2.1\nName: kernels\nVersion: 0.18.2\n"
-        )
-    check = CHECK.replace(
-        "site.addsitedir(sys.argv[1])", f"site.addsitedir(sys.argv[1]); site.addsitedir({str(theirs)!r})"
+CASES = list(
+    itertools.product(
+        ["folder", "editable", "wheel"], ["without the library", "with the library"], ["ours first", "theirs first"]
     )
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    run = subprocess.run(
-        [sys.executable, "-c", check, str(site), order],
+)
+
+
+@pytest.fixture(scope="module")
+def checked(installed, tmp_path_factory) -> dict[str, list[str]]:
+    """Of each case, where our kernels were found, and whose `kernels` is. All are forks of one process, which has
+    imported nothing that asks for `kernels`."""
+    theirs = tmp_path_factory.mktemp("theirs")
+    (theirs / "kernels").mkdir()
+    (theirs / "kernels" / "__init__.py").write_text(LIBRARY)
+    (theirs / "kernels-0.18.2.dist-info").mkdir()
+    (theirs / "kernels-0.18.2.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: kernels\nVersion: 0.18.2\n"
+    )
+    elsewhere, cases = tmp_path_factory.mktemp("elsewhere"), []
+    for kind, library, order in CASES:
+        sites = [installed[kind], *([theirs] if library == "with the library" else [])]
+        cwd = ROOT if kind == "folder" else elsewhere
+        cases.append([f"{kind}, {library}, {order}", str(cwd), list(map(str, sites)), order])
+    done = subprocess.run(
+        [sys.executable, "-c", CHECKS],
+        input=json.dumps(cases),
         capture_output=True,
         text=True,
-        env=environment,
-        cwd=ROOT if kind == "folder" else tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        cwd=elsewhere,
     )
-    assert run.returncode == 0, run.stderr[-3000:]
-    where, whose = (
-        run.stdout.splitlines()[-2:]
-        if order == "theirs first"
-        else (run.stdout.splitlines()[0], run.stdout.splitlines()[-1])
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(map(json.loads, done.stdout.splitlines()))
+
+
+@pytest.mark.parametrize(("kind", "library", "order"), CASES)
+def test_our_kernels_and_the_library_of_that_name_live_together(installed, checked, kind, library, order):
+    found = checked[f"{kind}, {library}, {order}"]
+    assert isinstance(found, list), found
+    where, whose = found
+    assert (
+        where.startswith(str(installed[kind])) if kind == "wheel" else where == str(ROOT / "kernels" / "reference.py")
     )
-    assert where == str(ROOT / "kernels" / "reference.py") if kind != "wheel" else str(site) in where
-    assert whose == ("the library" if library else whose) and whose in ("the library", "a bare folder", "absent")
+    assert whose == "the library" if library == "with the library" else whose in ("a bare folder", "absent")

@@ -1,8 +1,8 @@
 """Packed attention by torch's FlashAttention-2, each prompt's keys read once for its whole group.
 
 A completion's token sees its prompt and the tokens before it. Both parts are attended to where they lie: one launch is
-causal inside every piece of the row (prompts and completions alike), another takes a group's completions as one run of
-queries over their prompt's keys. With the log-sum-exps l₁, l₂ of the two parts, l = log(e^l₁ + e^l₂) and
+causal inside every prompt and every completion, another takes a group's completions as one run of queries over their
+prompt's keys. With the log-sum-exps l₁, l₂ of the two parts, l = log(e^l₁ + e^l₂) and
 
     out = e^(l₁ - l) out₁ + e^(l₂ - l) out₂
 
@@ -33,9 +33,9 @@ class FlashPackedAttention:
     ):
         self.forward, self.backward = forward, backward
         self.pieces = _Pieces(
-            [length for group in layout.groups for length in (group.prompt, *group.completions)], device
+            [length for group in layout.groups for length in (group.prompt_length, *group.completion_lengths)], device
         )
-        shared = [(group.prompt, sum(group.completions)) for group in layout.groups]
+        shared = [(group.prompt_length, sum(group.completion_lengths)) for group in layout.groups]
         self.prompts = _Pieces([prompt for prompt, total in shared if prompt and total], device)
         self.completions = _Pieces([total for prompt, total in shared if prompt and total], device)
         prompt_rows, completion_rows, start = [], [], 0

@@ -1,4 +1,4 @@
-"""Attention inside a packed row of tokens, by torch's scaled_dot_product_attention.
+"""Attention inside a micro-batch of packed tokens, by torch's scaled_dot_product_attention.
 
 That scales by 1/sqrt(E) and shares key-value heads among grouped queries. In bfloat16 on a CPU, dense.py computes the
 same faster; on a GPU, flash.py does.
@@ -13,37 +13,37 @@ from grpo.schema import Layout
 
 
 class PackedAttention:
-    """Causal attention inside a packed row: a prompt attends to itself, a completion to its prompt and to itself.
+    """Causal attention inside a micro-batch: a prompt attends to itself, a completion to its prompt and to itself.
 
-    The row is packed everywhere else; only here its pieces are laid out as two batches padded on the right, the prompts
+    Its tokens are packed everywhere else; only here they are laid out as two batches padded on the right, the prompts
     [P, width] and the completions [N, width], the latter with a copy of their prompt's keys in front of their own. So a
     prompt's projections are computed once per group, and padding costs attention only, never a GEMM.
     """
 
     def __init__(self, layout: Layout, dtype: torch.dtype, device: torch.device | str):
-        prompt_lengths = [group.prompt for group in layout.groups]
-        self.prompt_of_row = [p for p, group in enumerate(layout.groups) for _ in group.completions]
+        prompt_lengths = [group.prompt_length for group in layout.groups]
+        self.prompt_of_completion = [p for p, group in enumerate(layout.groups) for _ in group.completion_lengths]
         self.num_prompts, self.prompt_width = len(prompt_lengths), max(prompt_lengths, default=0)
-        self.num_rows = len(self.prompt_of_row)
-        self.completion_width = max((n for group in layout.groups for n in group.completions), default=0)
-        self.num_slots = self.num_prompts * self.prompt_width + self.num_rows * self.completion_width
+        self.num_completions = len(self.prompt_of_completion)
+        self.completion_width = max((n for group in layout.groups for n in group.completion_lengths), default=0)
+        self.num_slots = self.num_prompts * self.prompt_width + self.num_completions * self.completion_width
         self.slot_T = torch.tensor(self._slots(layout), dtype=torch.int64, device=device)
-        self.prompt_of_row_N = torch.tensor(self.prompt_of_row, dtype=torch.int64, device=device)
-        lengths = [prompt_lengths[prompt] for prompt in self.prompt_of_row]
+        self.prompt_of_completion_N = torch.tensor(self.prompt_of_completion, dtype=torch.int64, device=device)
+        lengths = [prompt_lengths[prompt] for prompt in self.prompt_of_completion]
         if len(set(prompt_lengths)) == 1:
-            lengths = prompt_lengths[:1]  # one mask serves all rows
+            lengths = prompt_lengths[:1]  # one mask serves all completions
         self.mask = _completion_mask(lengths, self.prompt_width, self.completion_width, dtype, device)
 
     def _slots(self, layout: Layout) -> list[int]:
-        """Return for each token of the row its place in the padded batches: prompts first, then completions."""
-        slots, row = [], 0
+        """Return for each token of the micro-batch its place in the padded batches: prompts first, then completions."""
+        slots, number = [], 0
         for prompt, group in enumerate(layout.groups):
             start = prompt * self.prompt_width
-            slots += range(start, start + group.prompt)
-            for length in group.completions:
-                start = self.num_prompts * self.prompt_width + row * self.completion_width
+            slots += range(start, start + group.prompt_length)
+            for length in group.completion_lengths:
+                start = self.num_prompts * self.prompt_width + number * self.completion_width
                 slots += range(start, start + length)
-                row += 1
+                number += 1
         return slots
 
     def __call__(
@@ -54,8 +54,8 @@ class PackedAttention:
         (q_P, q_N), (k_P, k_N), (v_P, v_N) = (self._pad(x) for x in (q_THE, k_TKE, v_TKE))
         out = _attend(q_P, k_P, v_P, None)  # right padding is never attended to
         if self.completion_width:
-            k_N = torch.cat([k_P.index_select(0, self.prompt_of_row_N), k_N], dim=1)
-            v_N = torch.cat([v_P.index_select(0, self.prompt_of_row_N), v_N], dim=1)
+            k_N = torch.cat([k_P.index_select(0, self.prompt_of_completion_N), k_N], dim=1)
+            v_N = torch.cat([v_P.index_select(0, self.prompt_of_completion_N), v_N], dim=1)
             out_N = _attend(q_N, k_N, v_N, self.mask)
             out = torch.cat([out.flatten(0, 1), out_N.flatten(0, 1)])
         return _Unpad.apply(out.reshape(self.num_slots, *q_THE.shape[1:]), self.slot_T)
@@ -63,11 +63,11 @@ class PackedAttention:
     def _pad(self, x_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         padded = x_T.new_zeros(self.num_slots, *x_T.shape[1:]).index_copy(0, self.slot_T, x_T)
         prompts, completions = padded.split(
-            [self.num_prompts * self.prompt_width, self.num_rows * self.completion_width]
+            [self.num_prompts * self.prompt_width, self.num_completions * self.completion_width]
         )
         return (
             prompts.view(self.num_prompts, self.prompt_width, *x_T.shape[1:]),
-            completions.view(self.num_rows, self.completion_width, *x_T.shape[1:]),
+            completions.view(self.num_completions, self.completion_width, *x_T.shape[1:]),
         )
 
 
@@ -108,7 +108,7 @@ def _attend(
 def _completion_mask(
     prompt_lengths: list[int], prompt_width: int, completion_width: int, dtype: torch.dtype, device: torch.device | str
 ) -> torch.Tensor:
-    """[rows or 1, 1, completion_width, prompt_width + completion_width]: the whole prompt, then causal."""
+    """[N or 1, 1, completion_width, prompt_width + completion_width]: the whole prompt, then causal."""
     prompt = torch.arange(prompt_width, device=device) < torch.tensor(prompt_lengths, device=device)[:, None]
     causal = torch.ones(completion_width, completion_width, dtype=torch.bool, device=device).tril()
     allowed = torch.cat([prompt[:, None].expand(-1, completion_width, -1), causal.expand(len(prompt), -1, -1)], dim=-1)

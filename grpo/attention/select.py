@@ -133,7 +133,7 @@ def configure(kernels: bool, repeatable: bool) -> None:
     choose_packed.cache_clear()
 
 
-# --- attention inside a packed row ---------------------------------------------------------------------------------
+# --- attention inside a micro-batch --------------------------------------------------------------------------------
 
 
 def flash_packed(layout: Layout, dtype: torch.dtype, device: torch.device | str) -> FlashPackedAttention:
@@ -146,7 +146,7 @@ TRIAL_LAYOUT = Layout.of((70, (40, 1, 129)), (1, (65,)), (33, ()))
 
 @cache
 def choose_packed(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device | str) -> Choice:
-    """Choose the attention inside a packed row, judged by its output and all its gradients."""
+    """Choose the attention inside a micro-batch, judged by its output and all its gradients."""
     if torch.device(device).type != "cuda" or dtype not in HALF:
         return Choice("sdpa", ())
 
@@ -172,13 +172,13 @@ def choose_packed(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, 
 
 
 def packed_choice(model: "Decoder") -> Choice:
-    """Return what attends inside the packed rows of `model`."""
+    """Return what attends inside the micro-batches of `model`."""
     c, build = model.config, model.build
     return choose_packed(c.num_heads, c.num_kv_heads, c.head_dim, build.dtype, build.device)
 
 
 def packed_attention(model: "Decoder", layout: Layout) -> PackedAttention | FlashPackedAttention:
-    """Make the attention of `model` for one packed row."""
+    """Make the attention of `model` for one micro-batch."""
     return PACKED[packed_choice(model).name](layout, model.build.dtype, model.build.device)
 
 

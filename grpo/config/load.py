@@ -110,9 +110,9 @@ def _set_batch(config: AnyConfig) -> AnyConfig:
     )
 
 
-def keys_of(overrides: Sequence[str], kind: type = TrainConfig) -> set[str]:
-    """Return the keys that `key=value` arguments set, whatever names they have there."""
-    reader = _Reader(kind, [])
+def keys_of(overrides: Sequence[str]) -> set[str]:
+    """Return the keys of stage 2 that `key=value` arguments set, whatever names they have there."""
+    reader = _Reader(TrainConfig, [])
     for entry in read_overrides(overrides, []):
         reader.read(entry)
     return set(reader.values)

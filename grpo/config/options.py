@@ -25,6 +25,7 @@ NOT_REPEATED = (  # they concern one invocation, not the run
     "overwrite_output_dir",
     "allow_changes",
 )
+HELP_COLUMN, HELP_WIDTH = 42, 120  # where meanings begin and end
 INPUTS = ("dataset", "base_weights", "tokenizer", "chat_template")  # whose content a checkpoint has a fingerprint of
 
 
@@ -152,7 +153,7 @@ class RunKeys:
         1, "Average so many steps for the trackers and on the terminal. metrics.jsonl has every step.", low=1
     )
     save_steps: int = key(50, "Save a checkpoint every so many steps. 0: only at the end.", low=0)
-    save_total_limit: int = key(3, "Number of checkpoints to keep. 0: all.", low=0)
+    save_total_limit: int = key(3, "Number of checkpoints to keep, and of those that were set aside. 0: all.", low=0)
     report_to: list[str] = key(
         ("tensorboard",),
         "Trackers that get the metrics as well as metrics.jsonl: tensorboard, swanlab, wandb, trackio or none.",
@@ -484,14 +485,15 @@ def describe_keys(kind: type) -> str:
     return "\n".join(lines)
 
 
-def _describe_key(entry: Field, column: int = 42, width: int = 120) -> list[str]:
+def _describe_key(entry: Field) -> list[str]:
     """Lay out one key like argparse: name and default on the left, the meaning wrapped on the right."""
     default = "required" if entry.name in REQUIRED else as_yaml(entry.default)
     name = f"  {entry.name}: {default}"
-    doc = textwrap.wrap(entry.metadata["doc"] + _bounds(entry), width - column)
-    if len(name) + 2 > column:
-        return [name] + [" " * column + line for line in doc]
-    return [name.ljust(column) + doc[0]] + [" " * column + line for line in doc[1:]]
+    doc = textwrap.wrap(entry.metadata["doc"] + _bounds(entry), HELP_WIDTH - HELP_COLUMN)
+    lines = [" " * HELP_COLUMN + line for line in doc]
+    if len(name) + 2 > HELP_COLUMN:
+        return [name, *lines]
+    return [name.ljust(HELP_COLUMN) + doc[0], *lines[1:]]
 
 
 def _bounds(entry: Field) -> str:

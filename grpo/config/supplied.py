@@ -31,6 +31,11 @@ Two examples:
 <think>I recall no film of that name. John Ford directed many films in those years.</think>
 <answer>John Ford</answer>
 <confidence>0.05</confidence>"""
+MATH_PROMPT = """\
+Think first, between <think> and </think>: reason step by step. Then give the answer alone, within \\boxed{}, between
+<answer> and </answer>. An example:
+<think>There are 3 boxes of 4 pens each, and 3 times 4 is 12.</think>
+<answer>\\boxed{12}</answer>"""
 TRLS = {"loss_type": "grpo", "temperature": 0.9}  # of TRL 0.14, which KnowRL pins; its newer files name their loss
 NO_REWARD = (
     "reward_funcs is not set. KnowRL's files do not set it, but have a knowledge base: set knowledge_base or the "
@@ -77,17 +82,19 @@ def _supply_loss(values: dict[str, Any]) -> str:
 def _supply_prompt(values: dict[str, Any]) -> str:
     """KnowRL's files have no prompt, because its program has one. A toy world's model knows the format already.
 
-    So have other rewards for knowing when to answer, since they grade the same blocks. rlcr needs another prompt, as it
-    scores a stated confidence.
+    Other rewards for knowing when to answer bring it as well, since they grade the same blocks. rlcr needs another, as
+    it scores a stated confidence, and so does format beside math, as the answer belongs into a box.
     """
-    of_format = {*NEED_BLOCK, "binary_rar"}
-    readers = [name for name in values.get("reward_funcs") or () if of_format & set(expand([name]))]
-    if not readers or values.get("system_prompt") is not None or values.get("toy_world"):
+    is_asked = values.get("system_prompt") is not None or values.get("prompt_template", "{question}") != "{question}"
+    if is_asked or values.get("toy_world"):
         return ""
-    if values.get("prompt_template", "{question}") != "{question}":
+    names = values.get("reward_funcs") or ()
+    prompts = [("rlcr", RLCR_PROMPT)] if "rlcr" in names else []
+    prompts += [(name, KNOWRL_PROMPT) for name in names if {*NEED_BLOCK, "binary_rar"} & set(expand([name]))]
+    prompts += [("format", MATH_PROMPT)] if {"format", "math"} <= set(names) else []
+    if not prompts:
         return ""
-    source = "rlcr" if "rlcr" in readers else readers[0]
-    values["system_prompt"] = RLCR_PROMPT if source == "rlcr" else KNOWRL_PROMPT
+    source, values["system_prompt"] = prompts[0]
     return f'{source} supplies the system prompt, as system_prompt is not set (system_prompt: "" for none)'
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from grpo.data.prompts import ChatEncoder, Message
 from grpo.errors import PREFLIGHT, UserError
-from grpo.schema import Completion, FinishReason, Group, Prompt
+from grpo.schema import Completion, Group, Prompt
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 
@@ -96,7 +96,7 @@ def make_examples(
             answer_ids = encoder.answer(message["content"][: encoder.max_chars(room + 1)])  # more would be cut
             is_cut = room < len(answer_ids)
             num_cut += is_cut
-            completion = _given_completion(answer_ids[:room], message["content"], "length" if is_cut else "stop")
+            completion = Completion.given(answer_ids[:room], "length" if is_cut else "stop", message["content"])
             examples.append(Group(Prompt(index, text, tuple(prompt_ids), {}), [completion]))
     if not examples:
         raise UserError(
@@ -106,8 +106,3 @@ def make_examples(
             PREFLIGHT,
         )
     return examples, num_cut, num_left_out
-
-
-def _given_completion(ids: list[int], text: str, finish_reason: FinishReason) -> Completion:
-    """Make a completion that was not sampled, so its log-probs and cuts mean nothing."""
-    return Completion(ids, [0.0] * len(ids), [float("-inf")] * len(ids), finish_reason, text)

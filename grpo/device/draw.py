@@ -99,15 +99,22 @@ def _cut(logp_BV: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
     """Return the log-prob that a token needs to be kept (Eq. 14).
 
     It lies half way between the last one kept and the first one dropped, so that rounding differences between sampler
-    and trainer do not move tokens across it.
+    and trainer do not move tokens across it. Equal tokens are kept or dropped together. Slow twin:
+    kernels/reference.py `kept_tokens`.
     """
     surprisal_BV = _sorted(-logp_BV)
-    mass_BX = (-surprisal_BV[:, : top_k or None]).exp_()
-    kept_B, _ = inverse_cdf(mass_BX, torch.full_like(mass_BX[:, 0], top_p))  # the nucleus ends where its mass is top_p
-    last_B1 = surprisal_BV.gather(1, kept_B[:, None])
-    next_B1 = torch.searchsorted(surprisal_BV, last_B1, right=True)
-    dropped_B1 = F.pad(surprisal_BV, (0, 1), value=-NO_CUT).gather(1, next_B1)
-    return -(last_B1 + dropped_B1)[:, 0] / 2  # Eq. 14
+    mass_BV = (-surprisal_BV).exp_()
+    last_B1 = surprisal_BV[:, : top_k or None][:, -1:].contiguous()
+    if top_k:
+        mass_BV.masked_fill_(surprisal_BV > last_B1, 0)
+    if top_p < 1:
+        reached_B = torch.full_like(mass_BV[:, 0], top_p * (1 - 1e-12), dtype=torch.float64)  # top_p itself is enough
+        last_B1 = surprisal_BV.gather(1, inverse_cdf(mass_BV, reached_B)[0][:, None])
+    num_kept_B1 = torch.searchsorted(surprisal_BV, last_B1, right=True)
+    next_B1 = F.pad(surprisal_BV, (0, 1), value=-NO_CUT).gather(1, num_kept_B1)
+    middle_B1 = (last_B1 + next_B1) / 2  # Eq. 14
+    are_neighbours_B1 = (middle_B1 == next_B1) & next_B1.isfinite()  # nothing lies between them
+    return -torch.where(are_neighbours_B1, last_B1, middle_B1)[:, 0]
 
 
 def _sorted(x_BV: torch.Tensor) -> torch.Tensor:

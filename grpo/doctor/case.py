@@ -11,8 +11,10 @@ import torch
 from grpo.config.options import AnyConfig, TrainConfig
 from grpo.data.rows import Row
 from grpo.device.distributed import choose_device
+from grpo.doctor.rehearsal import Rehearsal
 from grpo.errors import describe, escape, redact
 from grpo.model.decoder import Decoder, ModelConfig
+from grpo.run.toy import is_made, locate
 from grpo.schema import Prompt
 from rewards.registry import expand
 from rewards.services import Checkup
@@ -40,12 +42,19 @@ class Case:
     prompts: list[Prompt] | None = None
     num_examples: int | None = None  # of stage 1
     longest: int | None = None  # tokens of the longest prompt with its completion
-    num_sequences: int | None = None  # generated at once
-    seconds_per_token: float | None = None  # of so many sequences together
+    needed_bytes: int | None = None  # of memory
+    rehearsal: Rehearsal | None = None  # a trainer of this run
     checkups: dict[str, Checkup] = field(default_factory=dict)  # of the services
 
     def __post_init__(self) -> None:
+        if self.config.toy_world and is_made(self.config):
+            self.config = locate(self.config)
         self.start = self.start or self.config
+
+    @property
+    def makes_its_data(self) -> bool:
+        """Whether the run will make model, data and knowledge base, so that there is nothing to look at yet."""
+        return bool(self.config.toy_world) and not is_made(self.config)
 
     @cached_property
     def device(self) -> torch.device:

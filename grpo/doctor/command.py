@@ -4,8 +4,8 @@
 
 CONFIG is that of stage 2, or of stage 1 alone. Checks the configuration, the machine, the output directory, trackers,
 the data of both stages, the checkpoint, the tokenizer, each reward, each service (by a question that it is asked),
-memory and a few generated tokens, and counts what the run will take. Prints one line per check; no fault hides another.
-The exit code is that of the first failure.
+memory and a few generated tokens. Counts what the run will take, and makes its first step, or a part of it, to see how
+long that takes. Prints one line per check; no fault hides another. The exit code is that of the first failure.
 """
 
 import argparse
@@ -30,19 +30,17 @@ def checks(case: Case) -> Iterator[tuple[str, Check]]:
     config = case.config
     yield "machine", machine.machine
     yield "output", machine.output
+    yield "trackers", machine.trackers
+    if isinstance(config, TrainConfig) and config.cold_start:
+        yield "stage 1", model.stage1
     if config.resume_from_checkpoint:
         yield "resume", machine.resume
-    yield "trackers", machine.trackers
-    if isinstance(config, SftConfig):
-        yield from stage1_checks(case)
-    else:
-        yield from stage2_checks(case)
+    if not case.makes_its_data:
+        yield from stage1_checks(case) if isinstance(config, SftConfig) else stage2_checks(case)
 
 
 def stage1_checks(case: Case) -> Iterator[tuple[str, Check]]:
     """Yield what is checked of a stage 1 alone."""
-    if case.config.toy_world:
-        return  # the run itself makes model and data
     yield "model", model.model
     yield "tokenizer", model.tokenizer
     yield "data", data.conversations
@@ -50,17 +48,13 @@ def stage1_checks(case: Case) -> Iterator[tuple[str, Check]]:
     yield "memory", model.memory_plan
     yield "sample", model.sample
     yield "steps", plan.steps
+    yield "time", plan.duration
 
 
 def stage2_checks(case: Case) -> Iterator[tuple[str, Check]]:
     """Yield what is checked of a stage 2, and of the stage 1 that runs before it."""
-    config = case.config
-    if config.cold_start:
-        yield "stage 1", model.stage1
-    if config.toy_world:
-        return  # the run itself makes model, data and knowledge base
     yield "data", data.questions
-    if Questions.held_out(config):
+    if Questions.held_out(case.config):
         yield "held-out data", data.held_out
     yield "model", model.model
     yield "tokenizer", model.tokenizer
@@ -72,7 +66,9 @@ def stage2_checks(case: Case) -> Iterator[tuple[str, Check]]:
     yield "memory", model.memory_plan
     yield "sample", model.sample
     yield "steps", plan.steps
-    yield "generation", plan.generation
+    yield "time", plan.duration
+    if isinstance(case.start, SftConfig):
+        yield "stage 1 time", plan.stage1_duration
     yield "cost", plan.cost
 
 

@@ -56,7 +56,8 @@ def resume(case: Case) -> str:
     folder, notices = find_checkpoint(run_dir, wanted)
     if folder is None:
         return "; ".join(notices)
-    changes = check_changes(folder, config, int(os.environ.get("WORLD_SIZE", 1)))
+    now = case.start if isinstance(case.start, type(config)) else config  # what the run itself compares
+    changes = check_changes(folder, now, int(os.environ.get("WORLD_SIZE", 1)))
     return "; ".join([f"goes on from {folder}", *notices, *changes])
 
 

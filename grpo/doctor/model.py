@@ -1,6 +1,5 @@
 """The model of a run, from the headers of its files alone: does it fit together, onto the disk, into memory?"""
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,22 +12,21 @@ from grpo.data.prompts import eos_ids, turn_end
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.doctor.case import Case, NotChecked, need, need_key
 from grpo.doctor.machine import free_disk
+from grpo.doctor.rehearsal import GrpoRehearsal, Rehearsal, SftRehearsal
 from grpo.errors import PREFLIGHT, STORAGE, UserError
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.policy import (
-    Policy,
     check_vocabulary,
     choose_dtype,
     find_parts,
     load_encoder,
-    load_for_inference,
     lora_spec,
 )
 from grpo.model.weights import read_model_config, tensor_slots
 from grpo.run import memory
 from grpo.sampling.sampler import Sampler, check_finite
-from grpo.sft import is_done, stage1_overrides
+from grpo.sft import MODEL_KEYS, is_done, stage1_overrides, start_from
 
 CHECKPOINT_COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written once more
 MAX_MISFITS = 8  # tensors to name in a message
@@ -44,7 +42,7 @@ def stage1(case: Case) -> str:
         raise UserError(f"{config.cold_start} is no configuration of stage 1", "\n     ".join(problems))
     if is_done(first, config.cold_start):
         final = Path(first.output_dir) / "final"
-        case.start = replace(config, model_name_or_path=str(final), adapter_name_or_path=None)
+        case.start = start_from(final, config)
         return f"done: {final}"
     case.start = first
     return f"{config.cold_start} runs first, from {first.model_name_or_path or 'scratch'} into {first.output_dir}"
@@ -137,7 +135,7 @@ def memory_plan(case: Case) -> str:
         case.device.type,
     )
     needed = memory.account(decoder, num_sequences, longest, budget, reference)
-    case.num_sequences = num_sequences
+    case.needed_bytes = needed.total
     plan = (
         f"{needed} of {size / 1e9:.1f} GB: {num_sequences} sequences at once, "
         f"micro-batches of {budget.tokens} tokens, recomputing {budget.recompute}"
@@ -155,34 +153,33 @@ def memory_plan(case: Case) -> str:
 def sample(case: Case) -> str:
     """Load the weights, and generate a few tokens."""
     first = need(case.prompts, "the prompts")[0]
-    if case.memory_gb:
-        raise NotChecked("not checked: the GPU is not here")
-    free, size = memory.free_bytes(case.device), sum(file.stat().st_size for file in case.folder.glob("*.safetensors"))
-    if size > free:
-        raise NotChecked(f"not checked: the weights take {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
-    policy = load_for_inference(case.start, case.device)
+    check_room(case)
+    case.rehearsal = rehearse(case)
+    policy = case.rehearsal.trainer.policy
     sampling = SamplingParams(SAMPLE_TOKENS, temperature=0.0)
     sampler = Sampler(policy.model, policy.eos_ids, 1)
     ((completion,),) = sampler.sample([first.ids], 1, sampling, [hash_seed(0)])
     check_finite(*completion.logps)
-    if case.num_sequences:
-        case.seconds_per_token = time_token(policy, first.ids, case.num_sequences)
     return f"{len(completion.ids)} tokens: {policy.decode(completion.ids)!r}"
 
 
-def time_token(policy: Policy, prompt: list[int], number: int) -> float | None:
-    """Measure the seconds in which one token is added to each of `number` completions; None if it cannot be told.
+def check_room(case: Case) -> None:
+    """Raise NotChecked if the run cannot be tried here."""
+    if case.memory_gb:
+        raise NotChecked("not checked: the GPU is not here")
+    needed, free = need(case.needed_bytes, "the memory"), memory.free_bytes(case.device)
+    if needed > free:
+        raise NotChecked(f"not checked: it takes {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
 
-    End tokens do not end them.
-    """
-    seeds = [hash_seed(index) for index in range(number)]
-    sampler = Sampler(policy.model, (), number)
-    seconds = []
-    for num_tokens in (1, 1, SAMPLE_TOKENS):  # the first one warms up
-        started = time.perf_counter()
-        sampler.sample([prompt], number, SamplingParams(num_tokens), seeds)
-        seconds.append(time.perf_counter() - started)
-    return (seconds[2] - seconds[1]) / (SAMPLE_TOKENS - 1) if seconds[2] > seconds[1] else None
+
+def rehearse(case: Case) -> Rehearsal:
+    """Load the trainer of a run. The model of a stage 2 is that of a stage 1 which has to run first."""
+    config, start = case.config, case.start
+    if isinstance(config, SftConfig):
+        return SftRehearsal(start)
+    if isinstance(start, SftConfig):
+        start = replace(config, **{name: getattr(start, name) for name in MODEL_KEYS})
+    return GrpoRehearsal(start)
 
 
 def misfits(model: Decoder, folder: Path) -> Iterator[str]:

@@ -1,22 +1,24 @@
-"""What a run will take: steps, tokens, the largest step, calls of services, their price and their time."""
+"""What a run will take: steps, tokens, time, calls of services and their price."""
 
+from dataclasses import dataclass
 from math import ceil
 
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.doctor.case import Case, NotChecked, need
-from rewards.services import services_of
+from grpo.doctor.case import Case, need
+from grpo.doctor.model import check_room
+from grpo.doctor.rehearsal import SftRehearsal
+from grpo.trainer import num_steps
+from rewards.services import Checkup, services_of
 
 
 def steps(case: Case) -> str:
     """Count steps and tokens, on one device."""
     config = case.config
     longest = need(case.longest, "the data")
-    rows = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    rows, number = rows_per_step(config), steps_of(case)
     if isinstance(config, SftConfig):
-        number = num_steps(config, case.num_examples, rows)
         return f"{number:,} steps of {rows} answers on one device, of {rows * longest:,} tokens at most"
     groups = rows // config.num_generations
-    number = num_steps(config, len(case.prompts), groups)
     generated = rows * config.max_completion_length
     found = [
         f"{number:,} steps of {rows} completions on one device ({groups} questions x {config.num_generations})",
@@ -27,59 +29,117 @@ def steps(case: Case) -> str:
     return "; ".join([*found, f"each question {epochs:.1f} times"])
 
 
-def num_steps(config: TrainConfig | SftConfig, num_rows: int, rows_per_step: int) -> int:
-    """Return the number of steps of a run, as the trainer counts it."""
-    return config.max_steps if config.max_steps > 0 else ceil(config.num_train_epochs * num_rows / rows_per_step)
+def rows_per_step(config: TrainConfig | SftConfig) -> int:
+    """Return the completions, or the examples, of a step on one device."""
+    return config.per_device_train_batch_size * config.gradient_accumulation_steps
 
 
-def generation(case: Case) -> str:
-    """Estimate the time of generation from tokens generated here. How long training takes, only a step can tell."""
-    config, seconds_per_token = case.config, case.seconds_per_token
-    if seconds_per_token is None:
-        raise NotChecked("unknown: no token was generated here; run it where the model and its device are")
-    rows = config.per_device_train_batch_size * config.gradient_accumulation_steps
-    number = num_steps(config, len(case.prompts), rows // config.num_generations)
-    rounds = ceil(rows / case.num_sequences)
-    seconds = rounds * config.max_completion_length * seconds_per_token
-    return (
-        f"at most {seconds:,.1f} s a step, {number * seconds / 3600:,.1f} h in all: measured here, "
-        f"{case.num_sequences} completions grow by a token in {seconds_per_token * 1e3:,.1f} ms; what training takes "
-        "is unknown before a step: run with max_steps=2, and metrics.jsonl has time/train"
-    )
+def steps_of(case: Case) -> int:
+    """Return the number of steps of the run on one device."""
+    config = case.config
+    if isinstance(config, SftConfig):
+        return num_steps(config, case.num_examples, rows_per_step(config))
+    return num_steps(config, len(case.prompts), rows_per_step(config) // config.num_generations)
+
+
+def evaluations_of(case: Case) -> int:
+    """Return how often the held-out questions are answered: before, after, and every eval_steps."""
+    if not case.num_held_out:
+        return 0
+    return 2 + (steps_of(case) // case.config.eval_steps if case.config.eval_steps else 0)
+
+
+def duration(case: Case) -> str:
+    """Estimate the time of a run from a step that is made here, and from the latency of services."""
+    rehearsal, case.rehearsal = need(case.rehearsal, "the sample"), None
+    step, number = rehearsal.time_step(), steps_of(case)
+    phases, notes = dict(step.phases), [step.measured]
+    if isinstance(case.config, TrainConfig):
+        phases |= {f"{calls.name} (at most)": calls.seconds for calls in calls_of(case)}
+        notes += [f"without the {name}" for name in unknown_services(case)]
+        if case.config.dynamic_sampling:
+            most = case.config.dynamic_sampling_max_rollouts
+            notes.append(f"dynamic_sampling generates up to {most} times as much")
+    seconds = sum(phases.values())
+    found = [f"{seconds:,.2f} s a step: {_terms(phases)}", f"{number:,} steps take {_hours(number * seconds)}"]
+    evaluations = evaluations_of(case)
+    if evaluations:
+        of_answer = (seconds - phases["training"] - phases.get("reference", 0)) / rows_per_step(case.config)
+        found.append(f"{evaluations} evaluations take {_hours(evaluations * case.num_held_out * of_answer)}")
+    return "; ".join([*found, f"measured here: {', '.join(notes)}"])
+
+
+def stage1_duration(case: Case) -> str:
+    """Estimate the time of the stage 1 that runs first."""
+    config = case.start
+    number = num_steps(config, need(case.num_examples, "the data of stage 1"), rows_per_step(config))
+    check_room(case)
+    step = SftRehearsal(config).time_step()
+    seconds = sum(step.phases.values())
+    return f"{seconds:,.2f} s a step; {number:,} steps take {_hours(number * seconds)}; measured here: {step.measured}"
+
+
+def _terms(phases: dict[str, float]) -> str:
+    return " + ".join(f"{name} {seconds:,.2f}" for name, seconds in phases.items())
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:,.1f} h" if seconds >= 360 else f"{seconds / 60:,.1f} min"
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The calls of a service over a network: tokens of each, and the seconds that those of a step take."""
+
+    name: str
+    checkup: Checkup
+    prompt_tokens: int
+    reply_tokens: int
+    seconds: float
+
+
+def calls_of(case: Case) -> list[Calls]:
+    """Count the calls of each service that was asked over a network: at most one per completion."""
+    found = []
+    for name, checkup in case.checkups.items():
+        if not checkup.seconds:
+            continue
+        added = case.config.max_completion_length if name == "decomposer" else 0  # it reads thoughts, and repeats facts
+        prompt_tokens, reply_tokens = (tokens + added for tokens in checkup.tokens)
+        seconds = _seconds_per_step(case.config, checkup.seconds, prompt_tokens + reply_tokens)
+        found.append(Calls(name, checkup, prompt_tokens, reply_tokens, seconds))
+    return found
+
+
+def unknown_services(case: Case) -> list[str]:
+    """Return the services whose time is not known: they could not be asked."""
+    return [name for name in services_of(case.reward_names) if name not in case.checkups]
 
 
 def cost(case: Case) -> str:
-    """Estimate calls, price and time of the services that are asked over a network, from one question to each."""
-    for name in services_of(case.reward_names):
-        need(case.checkups.get(name), f"the {name}")
-    asked = {name: checkup for name, checkup in case.checkups.items() if checkup.seconds}
+    """Estimate calls and price of the services that are asked over a network, from one question to each."""
+    for name in unknown_services(case):
+        need(None, f"the {name}")
+    asked = calls_of(case)
     if not asked:
         return "no service is asked over a network"
-    config = case.config
-    prompts = need(case.prompts, "the prompts")
-    per_step = config.per_device_train_batch_size * config.gradient_accumulation_steps
-    number = num_steps(config, len(prompts), per_step // config.num_generations)
-    measurements = 2 + (number // config.eval_steps if config.eval_steps else 0)  # of the held-out questions
-    calls = number * per_step + measurements * case.num_held_out
+    need(case.prompts, "the prompts")
+    number = steps_of(case) * rows_per_step(case.config) + evaluations_of(case) * case.num_held_out
     found = []
-    for name, checkup in asked.items():
-        prompt_tokens, reply_tokens = checkup.tokens
-        if name == "decomposer":  # it reads the thoughts of a completion, and repeats their facts
-            prompt_tokens, reply_tokens = (tokens + config.max_completion_length for tokens in checkup.tokens)
-        price = (prompt_tokens * checkup.prices[0] + reply_tokens * checkup.prices[1]) * calls / 1e6
-        money = f"${price:,.2f}" if any(checkup.prices) else f"set {name}_prices for its price"
-        seconds = _seconds_per_step(config, checkup.seconds, prompt_tokens + reply_tokens)
-        millions = f"{prompt_tokens * calls / 1e6:,.1f}M + {reply_tokens * calls / 1e6:,.1f}M"
-        time = f"{seconds:,.0f} s a step, {number * seconds / 3600:,.1f} h in all"
-        found.append(f"{name}: {calls:,} calls at most, {millions} tokens, {money}, {time}")
-    if "decomposer" in asked and "factuality" not in case.reward_names:
+    for calls in asked:
+        prompt_price, reply_price = calls.checkup.prices
+        price = number * (calls.prompt_tokens * prompt_price + calls.reply_tokens * reply_price) / 1e6
+        money = f"${price:,.2f}" if prompt_price or reply_price else f"set {calls.name}_prices for its price"
+        millions = f"{calls.prompt_tokens * number / 1e6:,.1f}M + {calls.reply_tokens * number / 1e6:,.1f}M"
+        found.append(f"{calls.name}: {number:,} calls at most, {millions} tokens, {money}")
+    if "decomposer" in [calls.name for calls in asked] and "factuality" not in case.reward_names:
         found.append("only wrong answers need the decomposer")
-    return "\n".join([*found, f"an item is given up after api_deadline_s = {config.api_deadline_s:g} s"])
+    return "\n".join([*found, f"an item is given up after api_deadline_s = {case.config.api_deadline_s:g} s"])
 
 
 def _seconds_per_step(config: TrainConfig, seconds_per_call: float, tokens_per_call: int) -> float:
     """Return how long the calls of a step take: by the requests at once, and by the limits per minute."""
-    calls = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    calls = rows_per_step(config)
     times = [ceil(calls / config.api_max_concurrency) * seconds_per_call]
     if config.api_requests_per_minute:
         times.append(calls / config.api_requests_per_minute * 60)

@@ -1,19 +1,16 @@
 """Prompts to answers, and the file that an evaluation keeps its answers in."""
 
 import itertools
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from grpo.device.draw import SamplingParams, hash_seed
-from grpo.errors import redact
 from grpo.model.policy import Policy
 from grpo.progress import counting
 from grpo.run.log import completion_record
 from grpo.sampling.sampler import Sampler, check_finite
 from grpo.schema import Group, Prompt
-from grpo.storage import write_atomically
 
 
 def generate_groups(
@@ -58,10 +55,3 @@ def unused(path: Path) -> Path:
     """Return the path, or one with a number in its name if there is such a file already."""
     candidates = itertools.chain([path], (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2)))
     return next(candidate for candidate in candidates if not candidate.exists())
-
-
-def write_records(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Write one line of JSON per record."""
-    lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, redact("".join(lines)))

@@ -1,12 +1,12 @@
 """The best policy of a run, by one measure of the held-out questions (keep_best): it is kept in best/."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from grpo.model.policy import Policy
 from grpo.run.checkpoint import BEST_FILE
 from grpo.run.run import Run
+from grpo.storage import read_mapping
 
 HIGHER_IS_BETTER = ("eval/accuracy", "eval/reward", "eval/supported_frac")
 
@@ -42,9 +42,9 @@ class Best:
 
 def _kept_value(path: Path, name: str | None, step: int, otherwise: float | None) -> float | None:
     """Return the value of the policy in best/; `otherwise` if it is of another measure, a later step, or damaged."""
+    kept = read_mapping(path)
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
         is_of_this_run = kept["metric"] == name and kept["step"] <= step
         return float(kept["value"]) if is_of_this_run else otherwise
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return otherwise

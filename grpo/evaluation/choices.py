@@ -63,20 +63,19 @@ class ScoredChoices:
 
 def score_choices(policy: Policy, prompts: Sequence[Prompt]) -> list[ScoredChoices]:
     """Score the choices of each question. Exit 3 if a question has none, or if one does not fit into the model."""
-    groups, texts = [], []
+    groups = []
     encoder = ChatEncoder(policy.tokenizer)
     end_of_thoughts = policy.tokenizer.encode(END_OF_THOUGHTS, add_special_tokens=False) if encoder.opens_think else []
     for prompt in prompts:
-        choices = _choices_of(prompt)
         ids = (*prompt.ids, *end_of_thoughts)
-        completions = [_as_completion(encoder.plain(choice)) for choice in choices]
+        choices = _choices_of(prompt)
+        completions = [Completion.given(encoder.plain(choice), "stop", choice, loss_weight=1.0) for choice in choices]
         _check_lengths(policy, prompt, len(ids), completions)
         groups.append(Group(Prompt(prompt.row, prompt.text, ids, prompt.columns), completions))
-        texts.append(choices)
     sums = iter(sum_logprobs(policy, groups))
     return [
-        ScoredChoices(prompt, {choice: next(sums) for choice in choices})
-        for prompt, choices in zip(prompts, texts, strict=True)
+        ScoredChoices(prompt, {choice.text: next(sums) for choice in group.completions})
+        for prompt, group in zip(prompts, groups, strict=True)
     ]
 
 
@@ -116,11 +115,6 @@ def _choices_of(prompt: Prompt) -> list[str]:
             )
         choices |= dict.fromkeys(targets["choices"])
     return list(choices)
-
-
-def _as_completion(ids: list[int]) -> Completion:
-    """Make a completion that was given, not sampled, and which the packing keeps."""
-    return Completion(ids, [0.0] * len(ids), [float("-inf")] * len(ids), "stop", loss_weight=1.0)
 
 
 def _check_lengths(policy: Policy, prompt: Prompt, num_prompt_tokens: int, completions: Sequence[Completion]) -> None:

@@ -5,7 +5,6 @@ first one. That is 0, unless the run was resumed with other questions, or its fi
 measurement is made anew, and the table says of which step it is.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -13,13 +12,13 @@ from typing import TYPE_CHECKING
 from grpo.config.options import TrainConfig
 from grpo.data.questions import Questions, load_prompts
 from grpo.device.draw import SamplingParams
-from grpo.evaluation.answers import answer_records, generate_groups, split_into_parts, write_records
+from grpo.evaluation.answers import answer_records, generate_groups, split_into_parts
 from grpo.evaluation.measures import Summary, summary
 from grpo.evaluation.table import before_after_table
 from grpo.model.policy import Policy
 from grpo.run.run import Run
 from grpo.schema import Group, Prompt
-from grpo.storage import write_atomically
+from grpo.storage import read_mapping, write_json, write_lines
 from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 
@@ -67,7 +66,7 @@ class Evaluation:
     def _write_answers(self, step: int, groups: Sequence[Group]) -> None:
         """Write evaluation/step-N.jsonl. If the disk is full, the answers are lost, and the run continues."""
         try:
-            write_records(self.run.path / "evaluation" / f"step-{step:06d}.jsonl", answer_records(groups))
+            write_lines(self.run.path / "evaluation" / f"step-{step:06d}.jsonl", answer_records(groups))
         except OSError as error:
             self.run.say(f"warning: evaluation/ cannot be written ({error}); the run continues")
 
@@ -83,12 +82,12 @@ class Evaluation:
     def _read(self) -> tuple[int, Measurement] | None:
         """Return step and result of the first measurement; None if it is not of these questions, or damaged."""
         try:
-            written = json.loads((self.run.path / "evaluation.json").read_text(encoding="utf-8"))
+            written = read_mapping(self.run.path / "evaluation.json")
             numbers = [value for part in written["before"].values() for value in part.values()]
             is_intact = all(value is None or isinstance(value, int | float) for value in numbers)
             is_same_data = written["data"] == self.data_hash and "" in written["before"]
             return (int(written["step"]), written["before"]) if is_intact and is_same_data else None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return None  # there is none, it is of an older version, or it is torn
 
     def metrics(self, measured: Mapping[str, Summary]) -> dict[str, float]:
@@ -106,7 +105,7 @@ class Evaluation:
         """Write both measurements to evaluation.json. `after` is None until the end of the run."""
         if before:
             content = {"data": self.data_hash, "step": self.first_step, "before": before, "after": after}
-            write_atomically(self.run.path / "evaluation.json", json.dumps(content, indent=2) + "\n")
+            write_json(self.run.path / "evaluation.json", content)
 
     def close(self) -> None:
         """Free the rewards, unless they are those of the training."""

@@ -18,6 +18,7 @@ from grpo.model.decoder import Decoder
 from grpo.model.lora import LoraLinear
 from grpo.model.master_weight import master_dtype
 from grpo.model.weights import NAMES_SHOWN, projections
+from grpo.storage import write_json
 from grpo.time_limit import time_limit
 
 PREFIX = "base_model.model."
@@ -218,4 +219,4 @@ def save_adapter(adapter: Adapter, folder: Path, lora_alpha: float | None = None
         tensors[f"{PREFIX}{module}.lora_A.weight"] = A.contiguous()
         tensors[f"{PREFIX}{module}.lora_B.weight"] = (B / scale).contiguous()
     save_file(tensors, folder / WEIGHTS_FILE, {"format": "pt"})
-    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / CONFIG_FILE, config)

@@ -1,8 +1,7 @@
 """The decoder of Qwen2, Qwen3, Llama and Mistral: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
-One forward serves all uses: tokens come packed in one row [T], and `attend` decides who sees whom (attention/: inside a
-packed row, or one new token per cache slot). The head is not applied here, since hidden states are small and logits are
-not.
+One forward serves all uses: tokens come packed [T], and `attend` decides who sees whom (attention/: inside a
+micro-batch, or one new token per cache slot). The head is not applied here: hidden states are small, and logits large.
 """
 
 from collections.abc import Callable, Iterator
@@ -222,8 +221,8 @@ class Decoder(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, build)
         self.untied_head = None if config.tied_head else build.weight(config.vocab_size, config.hidden_size)
         self.rope_tables: tuple[torch.Tensor, torch.Tensor] | None = None
-        for number, layer in enumerate(self.lora_layers()):
-            layer.number = number
+        for number, linear in enumerate(self.lora_linears()):
+            linear.number = number
 
     def forward(
         self, ids_T: torch.Tensor, positions_T: torch.Tensor, attend: Attend, mode: Mode = POLICY
@@ -253,14 +252,14 @@ class Decoder(nn.Module):
         Yields the head in that layout.
         """
         try:
-            for layer in self.linears():
-                layer.prepack()
+            for linear in self.linears():
+                linear.prepack()
             yield prepack(self.head())
         finally:
-            for layer in self.linears():
-                layer.prepacked = None
+            for linear in self.linears():
+                linear.prepacked = None
 
-    def lora_layers(self) -> Iterator[LoraLinear]:
+    def lora_linears(self) -> Iterator[LoraLinear]:
         return (module for module in self.modules() if isinstance(module, LoraLinear))
 
     def refresh(self) -> None:

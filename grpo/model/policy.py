@@ -1,6 +1,5 @@
 """The policy with all that belongs to it: decoder, tokenizer, end tokens, what it started from."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from grpo.model.adapter import Adapter, is_adapter, load_adapter, merge_adapter,
 from grpo.model.decoder import Decoder
 from grpo.model.lora import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.model.weights import DTYPES, load_decoder, save_checkpoint
+from grpo.storage import write_json
 
 
 @dataclass
@@ -54,8 +54,7 @@ class Policy:
         The end tokens matter to other tools: those that config.json names may not be the ones the model has learned.
         """
         save_checkpoint(self.model, folder, dtype)
-        text = json.dumps({"eos_token_id": list(self.eos_ids)})
-        (folder / "generation_config.json").write_text(text + "\n", encoding="utf-8")
+        write_json(folder / "generation_config.json", {"eos_token_id": list(self.eos_ids)})
         self.tokenizer.save_pretrained(folder)
 
 
@@ -75,8 +74,8 @@ def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_wei
     if start:
         merge_adapter(model, start)
     generator = torch.Generator().manual_seed(config.seed)
-    for layer in model.lora_layers():
-        layer.reset(generator)
+    for linear in model.lora_linears():
+        linear.reset(generator)
     check_vocabulary(tokenizer, model)
     folders = (parts.model, parts.adapter) if parts.adapter else (parts.model,)
     return Policy(model, tokenizer, end_ids, start, parts.base, folders)

@@ -12,6 +12,7 @@ from grpo.errors import PREFLIGHT, UserError
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, Linear, LoraLinear
 from grpo.progress import counted, counting
+from grpo.storage import write_json
 
 SHARD_BYTES = 5_000_000_000
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
@@ -113,7 +114,7 @@ def save_checkpoint(
     folder.mkdir(parents=True, exist_ok=True)
     raw = {key: value for key, value in model.config.raw.items() if key != "torch_dtype"}
     raw["dtype"] = str(dtype).removeprefix("torch.")
-    (folder / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "config.json", raw)
     slots, found = tensor_slots(model), projections(model)
     sizes = {name: slot.numel() * dtype.itemsize for name, slot in slots.items()}
     shards = _shards(sizes, shard_bytes)
@@ -129,9 +130,8 @@ def save_checkpoint(
             index.update(dict.fromkeys(shard, file))
             add(len(shard))
     if len(shards) > 1:
-        total = sum(sizes.values())
-        text = json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=2)
-        (folder / "model.safetensors.index.json").write_text(text + "\n", encoding="utf-8")
+        about = {"total_size": sum(sizes.values())}
+        write_json(folder / "model.safetensors.index.json", {"metadata": about, "weight_map": index})
 
 
 def _shards(sizes: dict[str, int], shard_bytes: int) -> list[list[str]]:

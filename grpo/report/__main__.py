@@ -10,14 +10,12 @@ import argparse
 from pathlib import Path
 
 from grpo.errors import run_main
-from grpo.progress import check_output, say_next
+from grpo.progress import check_output, command_parser, say_next
 from grpo.report.page import write_report
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m grpo.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("grpo.report", __doc__)
     parser.add_argument("run", metavar="RUN", help="the output_dir of a run")
     parser.add_argument("other", metavar="RUN2", nargs="?", help="a run to show beside it")
     parser.add_argument("--output", type=Path, metavar="FILE.html", help="the page (default: RUN/report.html)")

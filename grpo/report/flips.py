@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from grpo.report.examples import Example, by_reward, explain_scores
+from grpo.report.examples import by_reward
 from grpo.run.record import Answer, Record
 
 NUM_FILES = 40  # of completions/ that are read from either end
@@ -29,8 +29,8 @@ class Flips:
 class Flip:
     """A question with a typical first and last answer. change: by how much its mean reward has risen."""
 
-    first: Example
-    last: Example
+    first: Answer
+    last: Answer
     change: float
 
 
@@ -44,7 +44,7 @@ def flips(record: Record) -> Flips:
     outcomes = Counter(_outcomes(first[row], last[row]) for row in both)
     del outcomes[""]
     changes = _most_changed({row: _change(first[row], last[row]) for row in both})
-    questions = [Flip(_example(first[row]), _example(last[row]), change) for row, change in changes]
+    questions = [Flip(_typical(first[row]), _typical(last[row]), change) for row, change in changes]
     return Flips(len(both), outcomes.most_common(), questions)
 
 
@@ -68,11 +68,6 @@ def _change(first: Sequence[Answer], last: Sequence[Answer]) -> float:
     """Return by how much the mean reward of a question has risen; 0 if it is not known."""
     before, after = _mean_reward(first), _mean_reward(last)
     return 0.0 if before is None or after is None else after - before
-
-
-def _example(answers: Sequence[Answer]) -> Example:
-    answer = _typical(answers)
-    return Example("typical", answer, explain_scores(answer))
 
 
 def _first_and_last(record: Record) -> tuple[dict[int, list[Answer]], dict[int, list[Answer]]]:

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from grpo.errors import STORAGE, UserError, is_storage_error
-from grpo.storage import failpoint, flush_to_disk
+from grpo.storage import failpoint, flush_to_disk, read_mapping
 
 FORMAT = 3
 STATE_FILE, COUNTERS_FILE, MANIFEST_FILE = "state.safetensors", "trainer_state.json", "manifest.json"
@@ -162,15 +162,9 @@ def models(run_dir: Path) -> dict[Path, float]:
     """
     steps: dict[Path, float] = {folder: step_of(folder) for folder in checkpoints(run_dir)}
     steps[run_dir / "final"] = max(steps.values(), default=math.inf)
-    steps[run_dir / "best"] = _step_of_best(run_dir / "best" / BEST_FILE)
+    step = read_mapping(run_dir / "best" / BEST_FILE).get("step")
+    steps[run_dir / "best"] = step if isinstance(step, int) else math.inf
     return {folder: step for folder, step in steps.items() if folder.is_dir()}
-
-
-def _step_of_best(note: Path) -> float:
-    try:
-        return json.loads(note.read_text(encoding="utf-8"))["step"] + 0
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return math.inf
 
 
 def find_checkpoint(run_dir: Path, wanted: bool | str) -> tuple[Path | None, list[str]]:
@@ -199,7 +193,7 @@ def find_checkpoint(run_dir: Path, wanted: bool | str) -> tuple[Path | None, lis
 
 
 def clean(run_dir: Path, keep: int, newest: int | None = None) -> None:
-    """Remove temporary folders, and all checkpoints but the last `keep` (0: keep all).
+    """Remove temporary folders, and all checkpoints but the last `keep` (0: keep all); so, too, of what was set aside.
 
     newest: the step of the checkpoint just written. Checkpoints of later steps are damaged, since the run was not
     resumed from them; they do not count and stay.
@@ -213,6 +207,10 @@ def clean(run_dir: Path, keep: int, newest: int | None = None) -> None:
         (folder / MANIFEST_FILE).unlink(missing_ok=True)  # first, so that a kill leaves no valid-looking half
         failpoint("save-retiring")
         shutil.rmtree(folder, ignore_errors=True)
+    for name in ("checkpoint-*", "final", "best"):
+        aside = sorted(run_dir.glob(f"{name}.aside-*"), key=os.path.getmtime, reverse=True)
+        for folder in aside[keep:]:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def set_aside(folder: Path) -> Path:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from math import ceil
 from typing import TYPE_CHECKING
 
-from grpo.device.draw import NO_CUT
 from grpo.errors import MEMORY, SERVICE, Interrupted, UserError, is_out_of_memory
 from grpo.loss import policy_loss
 from grpo.packing import pack_batch, split_into_micro_batches
@@ -124,7 +123,6 @@ def longest_groups(trainer: "GrpoTrainer") -> list[Group]:
     config = trainer.config
     prompt = max(trainer.rollout.prompts, key=lambda prompt: len(prompt.ids))
     length, size = config.max_completion_length, config.num_generations
-    completion = Completion(list(prompt.ids[:1]) * length, [0.0] * length, [NO_CUT] * length, "length")
-    completion.advantage, completion.loss_weight = 1.0, 1.0
+    completion = Completion.given(list(prompt.ids[:1]) * length, "length", loss_weight=1.0, advantage=1.0)
     number = ceil(trainer.budget.tokens / (len(prompt.ids) + size * (length - 1)))
     return [Group(prompt, [completion] * size) for _ in range(number)]

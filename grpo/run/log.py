@@ -15,7 +15,7 @@ from grpo.run.metrics import Window, outcome_of
 from grpo.run.step_bar import StepBar, describe, longest_phase
 from grpo.run.trackers import Tracker, open_tracker
 from grpo.schema import Completion, Group, Prompt
-from grpo.storage import failpoint, is_at, write_atomically
+from grpo.storage import failpoint, is_at, write_atomically, write_lines
 
 MAX_TRACKED = 4  # completions that a tracker gets at each logged step
 
@@ -36,7 +36,7 @@ class Log:
         self.warned: set[str] = set()
         self.window = Window()
         self.metrics_path = run_dir / "metrics.jsonl"
-        self.metrics: int | None = _continue_lines(self.metrics_path, first_step)
+        self.metrics: int | None = _continue_lines(self.metrics_path, first_step, first_step == total_steps)
         self.bar = StepBar(total_steps, first_step, config.disable_tqdm, config.logging_steps > 1)
         self._attempt("completions/", _drop_answers, run_dir, first_step)
         self.trackers: dict[str, Tracker] = {}
@@ -98,7 +98,7 @@ class Log:
     def write_completions(self, step: int, groups: Sequence[Group], num_to_show: int) -> None:
         """Write completions/step-N.jsonl: each completion with its rewards, reasons and advantage."""
         records = [completion_record(group.prompt, completion) for group in groups for completion in group.completions]
-        self._attempt("completions/", self._write_records, self.completions / f"step-{step:06d}.jsonl", records)
+        self._attempt("completions/", write_lines, self.completions / f"step-{step:06d}.jsonl", records)
         for record in records[:num_to_show]:
             self.say(f"--- step {step}, reward {record['reward']}\n{record['prompt']}\n>>> {record['completion']}")
         text = "\n\n".join(f"reward {record['reward']}: {record['completion']}" for record in records[:MAX_TRACKED])
@@ -119,11 +119,6 @@ class Log:
 
     def _open_tracker(self, name: str, first_step: int, run_id: str) -> None:
         self.trackers[name] = open_tracker(name, self.config, to_yaml(self.config), first_step, run_id)
-
-    def _write_records(self, path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-        self.completions.mkdir(exist_ok=True)
-        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
-        write_atomically(path, redact("".join(lines)))
 
     def _attempt(self, name: str, write: Callable[..., None], *arguments: Any) -> None:
         """Call `write(*arguments)`; if the disk fails, warn once per `name`."""
@@ -189,14 +184,14 @@ def _as_json(value: float | None) -> float | str | None:
     return str(value)
 
 
-def _continue_lines(path: Path, first_step: int) -> int:
-    """Open metrics.jsonl to append to it, without the lines of steps that a resumed run repeats.
+def _continue_lines(path: Path, first_step: int, is_over: bool) -> int:
+    """Open metrics.jsonl to append to it, without the lines that a resumed run writes again: those of later steps.
 
-    A run that begins at step 0 repeats all, its first evaluation included.
+    A run that begins at step 0 repeats all, its first evaluation included; one that is over, its last evaluation.
     """
     if path.exists():
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        kept = [line + "\n" for line in lines if first_step and _step_of(line) <= first_step]
+        kept = [line + "\n" for line in lines if first_step and _is_kept(line, first_step, is_over)]
         write_atomically(path, "".join(kept))
     return _open_lines(path)
 
@@ -215,12 +210,14 @@ def _open_lines(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | binary, 0o644)
 
 
-def _step_of(line: str) -> float:
-    """Return the step of a line of metrics.jsonl; infinity for a line that a killed run has not completed."""
+def _is_kept(line: str, last_step: int, is_over: bool) -> bool:
+    """Whether a line of metrics.jsonl will not be written again. One that a killed run has not completed is dropped."""
     try:
-        return json.loads(line)["step"] + 0
+        metrics = json.loads(line)
+        is_repeated = is_over and metrics["step"] == last_step and "step_time" not in metrics
+        return metrics["step"] <= last_step and not is_repeated
     except (ValueError, KeyError, TypeError, RecursionError):
-        return math.inf
+        return False
 
 
 def _append(descriptor: int, line: str) -> None:

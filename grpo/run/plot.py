@@ -26,14 +26,7 @@ LINES = [f"#fe000{number + 2}" for number in range(NUM_COLOURS)]
 STYLE = {TEXT: "currentColor", GRID: "var(--grid)"} | {line: f"var(--line-{i})" for i, line in enumerate(LINES)}
 
 
-def line_plot(
-    path: Path,
-    curves: Mapping[str, Curve],
-    x_label: str,
-    y_label: str,
-    log_x: bool = False,
-    log_y: bool = False,
-) -> None:
+def line_plot(path: Path, curves: Mapping[str, Curve], x_label: str, y_label: str) -> None:
     """Plot some curves, with a legend below the axes where it covers none of them.
 
     A curve is a list of values at x = 1, 2, 3, … or a list of (x, y) points. Points that are not finite are left out;
@@ -55,10 +48,6 @@ def line_plot(
             ys = [y for _, y in curve]
             axes.plot(xs, ys, label=name, linewidth=2, marker="o" if len(curve) <= MAX_MARKERS else None)
         axes.grid(color="0.9")
-        if log_x:
-            axes.set_xscale("log")
-        if log_y:
-            axes.set_yscale("log")
         if len(points) > 1:
             figure.legend(loc="outside lower center", ncols=LEGEND_COLUMNS, frameon=False)
         figure.savefig(path)

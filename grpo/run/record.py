@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from grpo.errors import UserError
+from grpo.run.run_dir import CONFIG_FILE, METRICS_FILE, STATE_FILE
+from grpo.storage import read_mapping
 
 Metrics = dict[str, float]  # NaN where a value was not finite
-TRACES = ("metrics.jsonl", "run_state.json", "config.resolved.yaml")  # a folder with one of them holds a run
+TRACES = (METRICS_FILE, STATE_FILE, CONFIG_FILE)  # a folder with one of them holds a run
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,14 @@ class Answer:
     reward: float | None = None
     rewards: dict[str, Any] = field(default_factory=dict)
     reasons: dict[str, Any] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     sentences: list[dict[str, Any]] = field(default_factory=list)
+
+    def reason(self, reward: str) -> str:
+        """Return why a reward has its value, without the facts that the reason repeats."""
+        reason = str(self.reasons.get(reward, ""))
+        facts = self.facts.get(reward)
+        return reason.partition(f"; {facts[0].get('fact')}"[:62])[0] if facts else reason
 
 
 @dataclass(frozen=True)
@@ -74,14 +80,14 @@ def read_record(path: str | Path) -> Record:
             f"it has none of {', '.join(TRACES)}",
             "give the output_dir of a run, such as runs/tiny",
         )
-    steps, evaluations, num_damaged = read_metrics(path / "metrics.jsonl")
+    steps, evaluations, num_damaged = read_metrics(path / METRICS_FILE)
     return Record(
         path,
-        _mapping(path / "config.resolved.yaml"),
-        _mapping(path / "run_state.json"),
+        read_mapping(path / CONFIG_FILE),
+        read_mapping(path / STATE_FILE),
         steps,
         evaluations,
-        _summaries(_mapping(path / "evaluation.json")),
+        _summaries(read_mapping(path / "evaluation.json")),
         num_damaged,
     )
 
@@ -104,17 +110,23 @@ def _answer(line: dict[str, Any]) -> Answer:
     """Keep what has the type that a reader expects."""
     texts = {name: str(line[name]) for name in ("question", "prompt", "outcome") if line.get(name)}
     mappings = {name: line[name] for name in ("rewards", "reasons", "facts") if isinstance(line.get(name), dict)}
+    facts = mappings.pop("facts", {})
     reward = _numbers({"reward": line.get("reward")}).get("reward", math.nan)
-    row, sentences = line.get("row"), line.get("sentences")
+    row = line.get("row")
     return Answer(
         line["completion"],
         row if isinstance(row, int) else None,
         true_answer=str(line.get("answer") or ""),
         reward=reward if math.isfinite(reward) else None,
-        sentences=[entry for entry in sentences if isinstance(entry, dict)] if isinstance(sentences, list) else [],
+        facts={name: _objects(of_reward) for name, of_reward in facts.items()},
+        sentences=_objects(line.get("sentences")),
         **texts,
         **mappings,
     )
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def _lines(path: Path) -> list[Any]:
@@ -131,16 +143,6 @@ def _parsed(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-def _mapping(path: Path) -> dict[str, Any]:
-    """Return the content of a YAML or JSON file; {} if that is no mapping."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-        content = yaml.safe_load(text) if path.suffix == ".yaml" else _parsed(text)
-    except (OSError, yaml.YAMLError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _numbers(content: Any) -> Metrics:

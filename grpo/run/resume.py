@@ -16,6 +16,7 @@ from grpo.config.load import load_config, to_yaml
 from grpo.config.options import AnyConfig
 from grpo.errors import CONFIG, UserError
 from grpo.run.checkpoint import MANIFEST_FILE
+from grpo.run.run_dir import CONFIG_FILE
 
 FREE = {
     "output_dir",
@@ -91,7 +92,7 @@ def check_changes(folder: Path, config: AnyConfig, num_ranks: int) -> list[str]:
             f"start it with torchrun --nproc-per-node {saved_ranks}, or anew in another output_dir",
             CONFIG,
         )
-    saved, _ = load_config(folder / "config.resolved.yaml", kind=type(config))
+    saved, _ = load_config(folder / CONFIG_FILE, kind=type(config))
     before, now = _plain(saved), _plain(config)
     changes = {}  # key -> value before, value now
     for name in sorted({*before, *now}):

@@ -1,7 +1,6 @@
 """One invocation of stage 1 or 2: its output directory, its signals, its checkpoints, and how it ends."""
 
 import hashlib
-import json
 import logging
 import os
 import random
@@ -31,10 +30,10 @@ from grpo.run.fingerprint import environment
 from grpo.run.log import Log
 from grpo.run.origin import ORIGIN_FILE
 from grpo.run.resume import check_changes, hidden_values
-from grpo.run.run_dir import RunDir, close_debug_log, open_debug_log
+from grpo.run.run_dir import CONFIG_FILE, RunDir, close_debug_log, open_debug_log
 from grpo.run.trackers import check_trackers
 from grpo.schema import Group
-from grpo.storage import failpoint, write_atomically
+from grpo.storage import failpoint, write_atomically, write_json
 
 GRACE_S = 20.0  # after a signal, the step has this long to end; then its rollout is dropped
 
@@ -78,7 +77,7 @@ class Run:
             if number and not (name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN):  # nohup ignores it
                 self._handlers[number] = signal.signal(number, self._on_signal)
         self.alarm.open()
-        self._configure_libraries()
+        self.configure_libraries()
         for notice in self.notices:
             self.say(f"note: {notice}")
         return self
@@ -95,7 +94,7 @@ class Run:
                     CONFIG,
                 )
 
-    def _configure_libraries(self) -> None:
+    def configure_libraries(self) -> None:
         """Set precision, determinism and seeds of the libraries as the configuration says."""
         config = self.config
         torch.backends.cuda.matmul.allow_tf32 = config.tf32
@@ -145,9 +144,8 @@ class Run:
     def _write_rank_state(self, code: int, reason: str, trace: str) -> None:
         """Record how a rank other than 0 failed; run_state.json and debug.log belong to rank 0."""
         state = {"exit_code": code, "reason": reason, "host": socket.gethostname(), "traceback": redact(trace)}
-        text = json.dumps(state, indent=2)
         with suppress(OSError):  # the same text is on stderr
-            write_atomically(self.path / f"run_state.rank{self.ranks.rank}.json", text + "\n")
+            write_json(self.path / f"run_state.rank{self.ranks.rank}.json", state)
 
     # --- signals ----------------------------------------------------------------------------------------------------
 
@@ -215,7 +213,7 @@ class Run:
         self.is_training = True
         if not self.ranks.is_main:
             return
-        write_atomically(self.path / "config.resolved.yaml", to_yaml(self.config))
+        write_atomically(self.path / CONFIG_FILE, to_yaml(self.config))
         self.log = Log(self.config, total_steps, first_step, self.dir.state["id"])
 
     def report_step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
@@ -250,7 +248,7 @@ class Run:
         try:
             policy.save(temporary)
             for file, note in notes.items():
-                (temporary / file).write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
+                write_json(temporary / file, note)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -279,7 +277,7 @@ class Run:
             needed_bytes = sum(tensor.numel() * tensor.itemsize for tensor in state.values())
             with checkpoint.CheckpointWriter(self.path, step, about, needed_bytes) as folder:
                 checkpoint.write_state(folder, state, {"step": step, **counters}, random_states)
-                (folder / "config.resolved.yaml").write_text(text, encoding="utf-8")
+                write_atomically(folder / CONFIG_FILE, text)
                 if policy.model.build.lora is not None:
                     policy.save(folder)
                 else:

@@ -1,6 +1,5 @@
 """The output directory: it belongs to one run at a time, and records the state of that run."""
 
-import json
 import logging
 import os
 import re
@@ -14,12 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from grpo.errors import BUSY, CONFIG, STORAGE, UserError, redact
-from grpo.storage import is_at, run_in_forked_children, try_to_lock, write_atomically
+from grpo.storage import is_at, read_mapping, run_in_forked_children, try_to_lock, write_json
 
+CONFIG_FILE, STATE_FILE, METRICS_FILE = "config.resolved.yaml", "run_state.json", "metrics.jsonl"
 OWN_FILES = (
-    "config.resolved.yaml",
-    "run_state.json",
-    "metrics.jsonl",
+    CONFIG_FILE,
+    STATE_FILE,
+    METRICS_FILE,
     "debug.log",
     "loss.png",
     "evaluation.json",
@@ -27,11 +27,11 @@ OWN_FILES = (
 )
 OWN_FOLDERS = ("tb", "completions", "evaluation", "final", "best", "world", "cold_start")
 BEFORE_FIRST_STEP = (  # what a run has written by then
-    "config.resolved.yaml",
+    CONFIG_FILE,
     "debug.log",
     "evaluation",
     "evaluation.json",
-    "metrics.jsonl",
+    METRICS_FILE,
     "tb",
     "world",
 )
@@ -43,7 +43,7 @@ def holds_a_run(path: Path) -> bool:
     if not path.is_dir():
         return False
     found = [entry.name for entry in path.iterdir() if not entry.name.startswith((".lock", "run_state."))]
-    metrics = path / "metrics.jsonl"
+    metrics = path / METRICS_FILE
     return bool(set(found) - set(BEFORE_FIRST_STEP)) or (metrics.exists() and metrics.stat().st_size > 0)
 
 
@@ -57,6 +57,7 @@ class RunDir:
     def __init__(self, path: str | Path, resume: bool, overwrite: bool):
         self.path = Path(path)
         self.is_held, self.is_warned = False, False
+        is_new_lock = not (self.path / ".lock").exists()
         self._take_lock()
         _open_dirs.add(self)
         try:
@@ -64,6 +65,8 @@ class RunDir:
                 self._make_room(overwrite)
         except UserError:
             self.lock.close()
+            if is_new_lock:
+                (self.path / ".lock").unlink()  # a refused directory stays as it was
             raise
         self.state = {
             "id": self._earlier_id() if resume else _new_id(),
@@ -81,10 +84,7 @@ class RunDir:
 
     def _earlier_id(self) -> str:
         """Return the id of the run that is resumed, or a new one if its run_state.json holds none."""
-        try:
-            found = json.loads((self.path / "run_state.json").read_text(encoding="utf-8"))["id"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return _new_id()
+        found = read_mapping(self.path / STATE_FILE).get("id")
         return found if isinstance(found, str) and re.fullmatch("[0-9a-f]{21}", found) else _new_id()
 
     def _take_lock(self) -> None:
@@ -147,7 +147,7 @@ class RunDir:
         """Change run_state.json atomically. If that fails, warn once: the run matters more than its record."""
         self.state.update(changes, updated=_now())
         try:
-            write_atomically(self.path / "run_state.json", json.dumps(self.state, indent=2) + "\n")
+            write_json(self.path / STATE_FILE, self.state)
         except OSError as error:
             if not self.is_warned:
                 self.is_warned = True

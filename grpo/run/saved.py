@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-import yaml
 
 from grpo.config.load import keys_of, load_config
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
@@ -16,9 +15,10 @@ from grpo.model.adapter import is_adapter
 from grpo.model.policy import Policy, load_for_inference, load_policy
 from grpo.optim import Optimizer
 from grpo.run import checkpoint
+from grpo.run.run_dir import CONFIG_FILE, STATE_FILE
+from grpo.storage import read_mapping
 
-CONFIG_FILE = "config.resolved.yaml"
-RUN_FILES = (CONFIG_FILE, "run_state.json")  # a directory with one of them is a run's, or one of its checkpoints
+RUN_FILES = (CONFIG_FILE, STATE_FILE)  # a directory with one of them is a run's, or one of its checkpoints
 SHARED = ("system_prompt", "torch_dtype")  # by stage 1 and stage 2
 TOKENIZER = ("tokenizer_name_or_path", "chat_template", "chat_template_kwargs")  # a model has its own
 
@@ -44,7 +44,7 @@ class SavedModel:
         """Return the configuration of the run: of stage 2, or of stage 1."""
         if self.config_path is None:
             return None
-        kind = TrainConfig if "reward_funcs" in _read_keys(self.config_path) else SftConfig
+        kind = TrainConfig if "reward_funcs" in read_mapping(self.config_path) else SftConfig
         return load_config(self.config_path, kind=kind)[0]
 
 
@@ -111,11 +111,3 @@ def load_saved(saved: SavedModel, config: TrainConfig, device: torch.device) -> 
 
 def _existing(path: Path) -> Path | None:
     return path if path.exists() else None
-
-
-def _read_keys(path: Path) -> set[str]:
-    try:
-        keys = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return set()  # load_config says what is wrong with the file
-    return set(keys) if isinstance(keys, dict) else set()

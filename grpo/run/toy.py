@@ -20,7 +20,7 @@ from pathlib import Path
 
 from grpo.config.options import WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from grpo.run.run import Run
-from grpo.storage import write_atomically
+from grpo.storage import write_atomically, write_json, write_lines
 from knowledge.atlas import make_atlas
 from knowledge.world import World
 from knowledge.world import make_world as encyclopedia
@@ -39,17 +39,29 @@ def make_world(config: AnyConfig, run: Run) -> AnyConfig:
     if not config.toy_world:
         return config
     config = locate(config)
-    folder = Path(config.toy_dir)
-    mark = folder / "world.json"
-    wanted = json.dumps({"world": config.toy_world, "version": VERSION, "seed": config.seed})
-    is_made = mark.exists() and mark.read_text(encoding="utf-8") == wanted
-    if run.ranks.is_main and not is_made:
+    if run.ranks.is_main and not is_made(config):
+        folder, mark = Path(config.toy_dir), _mark(config)
         run.say(f"making the toy world {config.toy_world} in {folder}")
         mark.unlink(missing_ok=True)
         _WORLDS[config.toy_world](folder, config.seed)
-        write_atomically(mark, wanted)
+        write_atomically(mark, _contents(config))
     run.ranks.barrier()
     return config
+
+
+def is_made(config: AnyConfig) -> bool:
+    """Whether the files of the toy world are there, made by this version from this seed."""
+    mark = _mark(locate(config))
+    return mark.exists() and mark.read_text(encoding="utf-8") == _contents(config)
+
+
+def _mark(config: AnyConfig) -> Path:
+    """Return the file that is written when the world is complete."""
+    return Path(config.toy_dir) / "world.json"
+
+
+def _contents(config: AnyConfig) -> str:
+    return json.dumps({"world": config.toy_world, "version": VERSION, "seed": config.seed})
 
 
 def locate(config: AnyConfig) -> AnyConfig:
@@ -86,8 +98,8 @@ def make_arithmetic(
     rows = [{"question": _question(numbers), "answer": str(sum(numbers) % MODULUS)} for numbers in terms]
     folder.mkdir(parents=True, exist_ok=True)
     _write_conversations(folder / "cold_start.jsonl", conversations)
-    _write_lines(folder / "questions.jsonl", rows[num_held_out:])
-    _write_lines(folder / "held_out.jsonl", rows[:num_held_out])
+    write_lines(folder / "questions.jsonl", rows[num_held_out:])
+    write_lines(folder / "held_out.jsonl", rows[:num_held_out])
     make_model(folder / "model", _texts(conversations), seed)
 
 
@@ -109,7 +121,7 @@ def _make_people(folder: Path, seed: int, world: World, **sizes: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for field in fields(world):
         if field.name != "conversations":
-            _write_lines(folder / f"{field.name}.jsonl", getattr(world, field.name))
+            write_lines(folder / f"{field.name}.jsonl", getattr(world, field.name))
     _write_conversations(folder / "cold_start.jsonl", world.conversations)
     articles = folder / "articles.jsonl"
     build(Source(articles), folder / "knowledge.db", SkipLog(articles, strict=True))
@@ -192,7 +204,7 @@ def make_model(
         "bos_token_id": None,
         "eos_token_id": fast.eos_token_id,
     }
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "config.json", config)
     weights = _random_weights(config, torch.Generator().manual_seed(seed))
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
@@ -218,12 +230,7 @@ def _write_conversations(path: Path, pairs: Iterable[tuple[str, str]]) -> None:
     for question, answer in pairs:
         messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
         rows.append({"messages": messages})
-    _write_lines(path, rows)
-
-
-def _write_lines(path: Path, rows: Iterable[dict]) -> None:
-    lines = [json.dumps(row) + "\n" for row in rows]
-    path.write_text("".join(lines), encoding="utf-8")
+    write_lines(path, rows)
 
 
 _WORLDS = {"arithmetic": make_arithmetic, "encyclopedia": make_encyclopedia, "atlas": make_atlas_files}

@@ -9,9 +9,10 @@ Only what has one reading is rewritten: 03/04/2018 stays, since it is in March o
 """
 
 import re
-import unicodedata
 from decimal import Decimal
 from math import prod
+
+from knowledge.text import compatible
 
 MONTHS = "January February March April May June July August September October November December".split()
 
@@ -61,7 +62,7 @@ _ZH_SCALED = re.compile(r"(?<![\d.])(\d{1,15}(?:\.\d{1,15})?) ?([百千万亿]{1
 
 def usual_forms(text: str) -> str:
     """Return the text with its dates, numbers and ampersands in one form, and no full-width characters."""
-    text = unicodedata.normalize("NFKC", text)
+    text = compatible(text)
     text = re.sub(r"(?<=\w) ?& ?(?=\w)", " and ", text)
     text = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
     text = _ZH_SPELLED.sub(lambda match: str(_chinese_number(match[0])), text)

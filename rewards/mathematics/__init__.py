@@ -2,6 +2,7 @@
 order:
 
 clean.py         LaTeX and Unicode in one spelling          (tables: symbols.py, units.py)
+number_words.py  numbers in words to figures
 text.py          text to tokens
 key.py           the normal form of what has no value
 application.py   which letters before brackets are functions, and which are factors

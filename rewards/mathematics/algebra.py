@@ -375,7 +375,7 @@ class Algebra:
     def _number_power(self, base: Fraction, exponent: Fraction) -> Quotient:
         if not base and exponent <= 0:
             raise Unreadable("zero to a power that is not positive")
-        if exponent.denominator == 1:
+        if exponent.denominator == 1 or base == 1:
             return self.number(self._rational_power(base, int(exponent)))
         if max(size(base), exponent.denominator) > MAX_FACTORED_BITS:
             raise Unreadable("too large a root")

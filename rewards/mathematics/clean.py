@@ -7,6 +7,7 @@ import re
 from typing import Final
 
 from rewards.mathematics import symbols
+from rewards.mathematics.number_words import in_figures
 
 _SUPERSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUPERSCRIPTS)}]+")
 _SUBSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUBSCRIPTS)}]+")
@@ -16,6 +17,13 @@ _REWRITES: Final = [
     for pattern, new in (
         (r"^(\*\*|__|')([^*]+)\1$", r"\2"),  # bold or code in Markdown
         (r"==+", "="),
+        (r"(?<![A-Za-z])(?:np|math)\.(?=[a-z])", ""),  # functions of Python
+        (r"(?<=[0-9])\.(?= ?/)", ""),
+        (
+            r"(?<=[0-9]) \((?!sqrt)(?=[^()]*[A-Za-z]{4})([A-Za-z][A-Za-z' -]*)\)(?![\^_!])",
+            r" \\text{(\1)}",
+        ),  # 16 (bad carrots)
+        (r"(?<![A-Za-z])C ?_ ?\{?([0-9]+)\}? ?\^ ?\{?([0-9]+)\}?", r"\\binom{\1}{\2}"),
         (r"\\not ?=", "≠"),
         (r"(?:等于|为|是)(?=\$?[-+ 0-9A-Za-z\\(])", r"\\text{ is }"),
         (r"(?<=[0-9)}]) ?(?:或者?|和|与|及) ?(?=[-+0-9({\\A-Za-z])", ", "),
@@ -38,6 +46,7 @@ _REWRITES: Final = [
         (r"(?<=[0-9])\{,\}(?=[0-9])", "."),  # anywhere else it is a decimal comma
         (r"\\(left|right) ?\.", ""),
         (r"\\[dtc]?frac ?([0-9]) ?([0-9])", r"\\frac{\1}{\2}"),
+        (r"(?<![A-Za-z\\])d ?([a-z]) ?/ ?d ?([a-z])(?![A-Za-z])", r"\\frac{d\1}{d\2}"),
         (r"\\(?:text)?color ?\{[A-Za-z]*\}|\\f?colorbox(?: ?\{[A-Za-z]*\})+(?= ?\{)", " "),
         (r"\\[hv]space\*? ?\{[^{}]*\}|\\[hv]?phantom ?\{[^{}]*\}|\\(?:label|tag) ?\{[^{}]*\}", " "),
         (r"\\bbox ?\[[^\[\]]*\]", " "),
@@ -54,6 +63,7 @@ _LOGIC: Final = [  # of relations: p ∧ q is no list of two
     (re.compile(r"\\(?:land|wedge)(?![A-Za-z])"), r"\\text{ and }"),
     (re.compile(r"\\(?:lor|vee)(?![A-Za-z])"), r"\\text{ or }"),
 ]
+_CIRCLED: Final = re.compile(r"\\textcircled ?\{? ?([1-9])(?![0-9]) ?\}?")
 _RELATION: Final = re.compile(r"[=<>≤≥≠∈]|\\(?:lt|gt|le|ge|ne|leq|geq|neq|leqslant|geqslant|in)(?![A-Za-z])")
 _DOLLAR: Final = re.compile(r"(?<!\\)\$")
 
@@ -63,8 +73,9 @@ def clean(text: str) -> str:
     spaces."""
     text = text.translate(symbols.CHARACTERS)
     text = _SUPERSCRIPT_RUN.sub(_superscript, text)
+    text = _CIRCLED.sub(lambda found: chr(ord("①") + int(found[1]) - 1), text)
     text = _SUBSCRIPT_RUN.sub(_subscript, text)
-    text = " ".join(text.split())
+    text = in_figures(" ".join(text.split()))
     if r"\begin" not in text:  # escaped twice: \\frac; in a matrix \\ ends a row
         text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
     for pattern, new in [*_REWRITES, *(_LOGIC if _RELATION.search(text) else [])]:

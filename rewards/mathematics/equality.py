@@ -67,7 +67,8 @@ class _Equality:
         if _is_assignment(truth) and _is_nameless_list(answer):
             return _has_order(answer) and self.in_order(answer.items, _assigned(truth))
         if type(answer) is not type(truth):
-            return False
+            answer, truth = _as_one(answer), _as_one(truth)
+            return isinstance(answer, Scalar) and isinstance(truth, Scalar) and self.scalars(answer, truth)
         compare = self.of_both.get(type(answer))
         return compare(answer, truth) if compare else answer == truth
 
@@ -290,6 +291,11 @@ def _as_row(value: Value) -> Value:
     if all(len(row) == 1 for row in value.rows):
         return Row("(", ")", tuple(row[0] for row in value.rows))
     return value
+
+
+def _as_one(value: Value) -> Value | None:
+    """The sum of 5 hours and 30 minutes."""
+    return value.total if isinstance(value, Bag) else value
 
 
 def _is_assignment(value: Value) -> bool:

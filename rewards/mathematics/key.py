@@ -24,7 +24,7 @@ def text_key(tokens: Iterable[Token]) -> str:
         elif _is_article(kept, at):
             continue
         elif token.kind == "word":
-            parts.append(str(units.NUMBER_WORDS.get(lower, lower)))
+            parts.append(lower)
         else:
             parts.append(lower if prose else token.text)
     return " ".join(parts)

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from rewards.mathematics.quantity import Scalar
+from rewards.mathematics.relations import interval_without, reals_without
 from rewards.mathematics.text import Tokens
-from rewards.mathematics.value import Bag, Named, Row, Text, Value
+from rewards.mathematics.value import INFINITY, MINUS_INFINITY, Bag, Named, Row, Text, Value
 
 VERDICT_LETTERS: Final = ("TF", "YN")
 # words that answer one question each, even in "true and false"
@@ -17,11 +18,48 @@ _VERDICTS: Final = frozenset(
 
 
 def with_shared_label(items: list[Value]) -> list[Value]:
-    """Write x = 3, 5 as x = 3, x = 5."""
+    """Write x = 3, 5 as x = 3, x = 5, and x ≠ 3, 5 as x ≠ 3, x ≠ 5."""
     if len(items) < 2 or not isinstance(items[0], Named):
         return items
-    label = items[0].label
-    return [Named(label, item) if isinstance(item, Scalar) else item for item in items]
+    label, is_taken = items[0].label, bool(_left_out(items[0]))
+    if is_taken and not all(map(_is_rational, items[1:])):
+        return items
+    values = [reals_without([item]) if is_taken and isinstance(item, Scalar) else item for item in items]
+    return [
+        Named(label, value) if isinstance(item, Scalar) else item for item, value in zip(items, values, strict=True)
+    ]
+
+
+def with_restrictions(items: list[Value]) -> list[Value]:
+    """Write x > 0, x ≠ 1 as x in (0, 1) ∪ (1, ∞), and x ≠ 1, x ≠ 2 as one set."""
+    points = [point for item in items for point in _left_out(item)]
+    labels = {item.label for item in items if isinstance(item, Named)}
+    others = [item.value for item in items if isinstance(item, Named) and not _left_out(item)]
+    if not points or None in labels or len(labels) > 1 or len(items) != len(points) + len(others):
+        return items
+    (label,) = labels
+    if not others:
+        return [Named(label, reals_without(points))]
+    interval = others[0]
+    if len(others) > 1 or not isinstance(interval, Row) or not _has_rational_bounds(interval):
+        return items
+    rows = interval_without(interval, points)
+    return [Named(label, rows[0] if len(rows) == 1 else Bag(rows))]
+
+
+def _left_out(item: Value) -> tuple[Value, ...]:
+    """The 3 of x ≠ 3."""
+    is_inequation = isinstance(item, Named) and isinstance(item.value, Bag)
+    return item.value.left_out if is_inequation else ()
+
+
+def _is_rational(value: Value) -> bool:
+    return isinstance(value, Scalar) and value.value.number is not None
+
+
+def _has_rational_bounds(interval: Row) -> bool:
+    is_bound = [item in (INFINITY, MINUS_INFINITY) or _is_rational(item) for item in interval.items]
+    return is_bound == [True, True]
 
 
 def bounds_twice(items: Sequence[Value]) -> bool:

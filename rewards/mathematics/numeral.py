@@ -6,7 +6,6 @@ from typing import Final
 from rewards.mathematics.algebra import Algebra, Quotient
 from rewards.mathematics.parse import read_expression
 from rewards.mathematics.text import Token, Tokens, is_mark
-from rewards.mathematics.units import NUMBER_WORDS
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -43,12 +42,9 @@ def _leads_to_base(token: Token) -> bool:
 
 
 def _base(texts: list[str]) -> int | None:
-    """The base that one number or number word names."""
+    """The base that one number names."""
     if len(texts) != 1:
         return None
     (text,) = texts
-    if text.isdigit() and len(text) < 3:
-        value = int(text)
-    else:
-        value = NUMBER_WORDS.get(text.casefold(), 0)
+    value = int(text) if text.isdigit() and len(text) < 3 else 0
     return value if 2 <= value <= len(_DIGITS) else None

@@ -36,7 +36,7 @@ CLOSERS: Final = {
 _END: Final = Token("end of text", "")
 _GROUPS: Final = frozenset(("{", "(", "["))
 _MULTIPLYING_GROUPS: Final = _GROUPS | {r"\lfloor", r"\lceil"}
-_OPERATORS: Final = frozenset((r"\frac", r"\sqrt", r"\binom")) | symbols.ACCENTS
+_OPERATORS: Final = frozenset((r"\frac", r"\sqrt", r"\binom")) | symbols.ACCENTS | symbols.BIG_OPERATORS
 
 
 def read_expression(tokens: Tokens, algebra: Algebra) -> Quotient:
@@ -102,16 +102,30 @@ class _Reader:
 
     def term(self) -> Quotient:
         negative = self.signs()
+        value = self.product()
+        return self.algebra.negate(value) if negative else value
+
+    def product(self) -> Quotient:
         value = self.factor()
         while True:
             if is_mark(self.peek(), "*/"):
-                operation = self.algebra.multiply if self.take().text == "*" else self.algebra.divide
-                negative ^= self.signs()
-                value = operation(value, self.factor())
+                is_quotient = self.take().text == "/"
+                negative = self.signs()
+                other = self.divisor() if is_quotient else self.factor()
+                other = self.algebra.negate(other) if negative else other
+                value = self.algebra.divide(value, other) if is_quotient else self.algebra.multiply(value, other)
             elif self.starts_factor():
                 value = self.algebra.multiply(value, self.factor())
             else:
-                return self.algebra.negate(value) if negative else value
+                return value
+
+    def divisor(self) -> Quotient:
+        """One factor, or letters side by side: t/RC is t/(RC). But 1/2x is x/2, and a/x(x+1) is (x+1)a/x."""
+        is_letter_first = is_letter(self.peek())
+        value = self.factor()
+        while is_letter_first and is_letter(self.peek()):
+            value = self.algebra.multiply(value, self.factor())
+        return value
 
     def signs(self) -> bool:
         negative = False
@@ -190,8 +204,9 @@ class _Reader:
         if is_mark(token, "|"):
             return self.absolute_value()
         if token.text == r"\frac":
-            numerator = self.argument()
-            return self.algebra.divide(numerator, self.argument())
+            return self.derivative() or self.fraction()
+        if token.text in symbols.BIG_OPERATORS:
+            return self.big_operator(token.text)
         if token.text == r"\binom":
             return call(self.algebra, "binom", self.argument(), self.argument())
         if token.text == r"\sqrt":
@@ -199,6 +214,28 @@ class _Reader:
         if token.text in symbols.ACCENTS:
             return self.algebra.atom(f"{token.text} {self.label()}")
         raise Unreadable(f"no value starts with {token.text!r}")
+
+    def fraction(self) -> Quotient:
+        numerator = self.argument()
+        return self.algebra.divide(numerator, self.argument())
+
+    def derivative(self) -> Quotient | None:
+        r"""`\frac{dy}{dx}` as one symbol, and so `\frac{d}{dx} x^2`; None for any other fraction."""
+        above_end = closing_bracket(self.tokens, self.at)
+        end = closing_bracket(self.tokens, above_end + 1) if above_end + 1 < len(self.tokens) else self.at
+        above, below = self.tokens[self.at : above_end + 1], self.tokens[above_end + 1 : end + 1]
+        if not _is_differential(above) or not _is_differential(below) or len(below) == 3:
+            return None
+        self.at = end + 1
+        name = f"{text_key(above)}/{text_key(below)}"
+        return self.algebra.applied(name, self.product()) if len(above) == 3 else self.algebra.atom(name)
+
+    def big_operator(self, name: str) -> Quotient:
+        r"""A sum, an integral or a limit as one symbol of its bounds and the product behind it: `\sum_{k=1}^n k`."""
+        while is_mark(self.peek(), "^_"):
+            name += self.take().text
+            name += self.label() if self.peek().text == "{" else self.take().text
+        return self.algebra.applied(name, self.product())
 
     # --- its leaves -------------------------------------------------------------------------------------------------
     def number(self, token: Token) -> Quotient:
@@ -255,7 +292,7 @@ class _Reader:
             return self.algebra.atom(f"({text_key(tokens)})")
 
     def label(self) -> str:
-        """The text of a subscript or of what stands under an accent: one braced group, or a run of letters."""
+        """The text of a subscript or of what stands under an accent: one braced group, or one token."""
         start = self.at
         if self.peek().text == "{":
             closing = closing_bracket(self.tokens, start)
@@ -265,10 +302,7 @@ class _Reader:
             return text_key(self.tokens[start : self.at])
         if self.peek().kind not in ("name", "word", "number"):
             raise Unreadable("a label expected")
-        kind = self.take().kind
-        is_under_accent = self.tokens[start - 1].text in symbols.ACCENTS
-        while is_under_accent and kind == "name" and self.peek().kind == "name":
-            self.take()
+        self.take()
         return text_key(self.tokens[start : self.at])
 
     def group(self, opener: str) -> Quotient:
@@ -332,6 +366,13 @@ class _Reader:
             name, times = f"arc{name}", None
         value = logarithm(self.algebra, argument, base) if base else call(self.algebra, name, argument)
         return value if times is None else power(self.algebra, value, times)
+
+
+def _is_differential(tokens: Tokens) -> bool:
+    r"""Whether the tokens, in braces, are a d and letters: dx, d^2 y, \partial u."""
+    inner = tokens[2:-1]
+    is_simple = all(is_letter(token) or token.kind == "number" or is_mark(token, "^_") for token in inner)
+    return len(tokens) > 2 and tokens[0].text == "{" and tokens[1].text in ("d", r"\partial") and is_simple
 
 
 def _is_whole(value: Quotient) -> bool:

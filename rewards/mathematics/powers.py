@@ -58,7 +58,9 @@ def logarithm(algebra: Algebra, value: Quotient, base: Quotient | None = None) -
     primes = [(f"#{p}", Fraction(k)) for p, k in _signed_prime_powers(coefficient)]
     for factor, k in [*primes, *_absolute_together(algebra, monomial)]:
         term = algebra.number(k)
-        if factor != "e":
+        if factor.startswith("pow(e,") and factor in algebra.arguments:
+            term = algebra.multiply(term, algebra.arguments[factor])
+        elif factor != "e":
             term = algebra.multiply(term, algebra.applied("ln", single(factor)))
         result = algebra.add(result, term)
     return result
@@ -97,10 +99,13 @@ def _symbolic_power(algebra: Algebra, base: Quotient, exponent: Quotient) -> Quo
         if known is not None:
             result = algebra.multiply(result, known)
             continue
-        key = algebra.key(Quotient({term: Fraction(1)}, ONE))
+        single_term = Quotient({term: Fraction(1)}, ONE)
+        key = algebra.key(single_term)
         for factor, k in factors:
             atom = f"pow({factor.lstrip('#')},{key})"
             part = algebra.atom(atom, base, exponent, exponent=k * times)
+            if factor == "e" and not any(symbol == "i" for symbol, _ in term):  # the logarithm has one value
+                algebra.arguments[atom] = single_term
             result = algebra.multiply(result, part)
     return result
 

@@ -7,8 +7,9 @@ not 0.05. After a word that changes the meaning ("5 or more", "12 pm") nothing i
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, product
 from typing import Final
 
 from rewards.mathematics import units
@@ -22,6 +23,7 @@ _PLAIN_UNITS: Final = frozenset(("square", "sq", "cubic", "unit", "units", "degr
 # tokens as characters, see _shape: what may follow a number, and what letters alone may be (`20 m/s^2`)
 _POWER: Final = r"\^(?:\{-?n\}|-?n)"
 _TAIL: Final = re.compile(rf"(?:\^(?=\{{?u))?(?:u|-(?=[uc])|[/*](?=[({{]*[uc])|[(){{}}.]|{_POWER}|(?<=[-/*u])c)*")
+_COMPOUND: Final = re.compile("(?:n[uc]){2,}")  # 5 h 30 min
 _LETTERS: Final = re.compile(rf"c(?:{_POWER})?(?:[/*]c(?:{_POWER})?|c\^(?:\{{-n\}}|-n))*")
 
 
@@ -30,19 +32,28 @@ class Scalar:
     value: Quotient
     unit: units.Unit | None = None  # both sides must agree if both have one
     if_unit: "Scalar | None" = None  # of `5 m`: the 5 in metres, should the m be no variable
-    direction: str | None = None  # "up" of a gain, "down" of a loss, "north": like the unit
-    noun: frozenset[str] = frozenset()  # what is counted, where it is no unit: {"duck", "egg"}
+    noun: frozenset[str] = frozenset()  # what is counted or measured, where it is no unit: {"duck", "egg"}
 
     def contradicts(self, other: "Scalar") -> bool:
-        """Whether both have a unit or a direction, and not the same; what is counted is in no unit: 5 people, 5 cm."""
-        if self.direction and other.direction and self.direction != other.direction:
+        """Whether they cannot be the same whatever their numbers: 5 cm and 5 kg, 5 people and 5 cm, 5% salt and 5%
+        sugar, 5 more and 5 less. But 5 students may be 5 children."""
+        if units.are_opposed(self.noun, other.noun):
             return True
         if self.unit and other.unit:
-            return self.unit.contradicts(other.unit)
+            return self.unit.contradicts(other.unit) or self._is_of_something_else(other)
         return self._counts_against(other) or other._counts_against(self)
 
+    @property
+    def things(self) -> frozenset[str]:
+        """The nouns without those that only say in which direction."""
+        return self.noun.difference(*units.OPPOSITES)
+
+    def _is_of_something_else(self, other: "Scalar") -> bool:
+        pairs = list(product(self.things, other.things))
+        return bool(pairs) and not any(one in noun or noun in one for one, noun in pairs)
+
     def _counts_against(self, other: "Scalar") -> bool:
-        return bool(self.noun and other.unit) and other.unit.excludes_counts
+        return bool(self.things and other.unit) and other.unit.excludes_counts
 
     def in_unit_of(self, other: "Scalar", algebra: Algebra) -> Quotient:
         """The value in the other's unit: 1000 of 1 km beside 5 m."""
@@ -57,6 +68,33 @@ class Scalar:
 
 def read_quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
     """The value and the unit of all the tokens together; `Unreadable` if there is no such reading."""
+    if not _COMPOUND.fullmatch(_shape(tokens)):
+        return _quantity(tokens, algebra)
+    total = sum_of([_quantity(tokens[at : at + 2], algebra) for at in range(0, len(tokens), 2)], algebra)
+    if total is None:
+        raise Unreadable("several quantities")
+    return total
+
+
+def sum_of(parts: Sequence[Scalar], algebra: Algebra) -> Scalar | None:
+    """5 hours and 30 minutes as 5.5 hours; None unless each part is less than one of the unit before it."""
+    if len(parts) < 2:
+        return None
+    parts = [part.if_unit or part for part in parts]
+    for larger, smaller in pairwise(parts):
+        if larger.unit is None or smaller.unit is None or larger.contradicts(smaller) or larger.noun | smaller.noun:
+            return None
+        share = smaller.in_unit_of(larger, algebra).number
+        if share is None or not 0 < share < 1 or larger.value.number is None or larger.value.number <= 0:
+            return None
+    total = parts[0].value
+    for part in parts[1:]:
+        total = algebra.add(total, part.in_unit_of(parts[0], algebra))
+    return Scalar(total, parts[0].unit)
+
+
+def _quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
+    """One number and its unit."""
     number, currency = _without_lead(tokens)
     number, tail = _split_tail(number)
     if is_range_or_code(number):
@@ -71,7 +109,7 @@ def read_quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
     if tail and not unit and not _counts(number, tail):
         raise Unreadable("a noun after something that counts nothing")
     plain = algebra.without(DEGREE, value)
-    return Scalar(plain or value, unit, direction=_direction_of(tail), noun=noun)
+    return Scalar(plain or value, unit, noun=noun)
 
 
 def _with_letters(number: list[Token], value: Quotient, unit: units.Unit | None, algebra: Algebra) -> Scalar:
@@ -228,11 +266,6 @@ def _counts(number: Tokens, tail: Tokens) -> bool:
     if any(token.kind == "number" for token in number):
         return True
     return all(token.kind != "word" or token.text.casefold() in _PLAIN_UNITS for token in tail)
-
-
-def _direction_of(tail: Tokens) -> str | None:
-    found = (units.DIRECTIONS.get(token.text.casefold()) for token in tail)
-    return next(filter(None, found), None)
 
 
 def _unit_and_noun(tail: Tokens, currency: units.Factors = ()) -> tuple[units.Unit | None, frozenset[str]]:

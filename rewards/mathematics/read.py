@@ -3,18 +3,25 @@ r"""Tokens of a whole answer -> its shape: `x \in [0,1)`, `3 \text{ or } -5`, `\
 Every text has a shape. What cannot be read as mathematics, or exceeds a limit, is `Text` and equals only the same text.
 """
 
+from dataclasses import replace
 from typing import Final
 
-from rewards.mathematics import units
 from rewards.mathematics.algebra import Algebra, Unreadable
 from rewards.mathematics.choice import split_choice
 from rewards.mathematics.colon import read_clock
 from rewards.mathematics.key import segment, text_key
 from rewards.mathematics.labels import Label, is_phrase
-from rewards.mathematics.lists import VERDICT_LETTERS, bounds_twice, is_series, with_shared_label, without_integers
+from rewards.mathematics.lists import (
+    VERDICT_LETTERS,
+    bounds_twice,
+    is_series,
+    with_restrictions,
+    with_shared_label,
+    without_integers,
+)
 from rewards.mathematics.numeral import read_numeral
 from rewards.mathematics.parse import CLOSERS, expression_or_none
-from rewards.mathematics.quantity import Scalar, read_quantity
+from rewards.mathematics.quantity import Scalar, read_quantity, sum_of
 from rewards.mathematics.relations import RelationReader, reals_without
 from rewards.mathematics.text import RELATIONS, Token, Tokens, enclosed, is_letter, is_mark, nesting, split, stripped
 from rewards.mathematics.value import (
@@ -81,10 +88,13 @@ class _Reader:
         for part in map(stripped, without_integers(parts)):
             if part:
                 items += self.both_signs(part)
-        items = with_shared_label(items)
+        items = with_restrictions(with_shared_label(items))
         if "and" in separators and bounds_twice(items):
             return Text(text_key(tokens))  # "x > 1 and x < 5" is no union
-        return self.bag(items, tokens, is_ordered=is_series(items, separators))
+        bag = self.bag(items, tokens, is_ordered=is_series(items, separators))
+        if set(separators) == {"and"} and isinstance(bag, Bag) and all(isinstance(item, Scalar) for item in items):
+            return replace(bag, total=sum_of(items, self.algebra))
+        return bag
 
     def bag(self, items: list[Value], tokens: Tokens, *, is_ordered: bool) -> Value:
         if len(items) == 1:
@@ -170,7 +180,8 @@ class _Reader:
         if opener == r"\{":
             return self.braces(inner) if closer == r"\}" else None
         if opener == "{":
-            value = self.answer(inner)
+            is_condition = "|" in split(inner, "|")[1]
+            value = self.braces(inner) if is_condition else self.answer(inner)
             return None if isinstance(value, Text) else value
         parts, _ = split(inner, (";",))
         if len(parts) == 1:
@@ -202,7 +213,7 @@ class _Reader:
         parts, found = split(inner, "|:")
         if found and len(parts) == 2 and _ranges_over_reals(parts[0]):
             variable = parts[0][0].text
-            condition = self.item(parts[1])
+            condition = self.answer(parts[1])
             is_about_it = isinstance(condition, Named) and condition.label and condition.label.key == variable
             return condition.value if is_about_it else Text(text_key(inner))
         if not inner:
@@ -254,13 +265,10 @@ class _Reader:
         texts = {token.text for token in tokens}
         if len(tokens) > 1 and any(texts <= set(pair) for pair in VERDICT_LETTERS):  # T F T is no product
             return Text(key)
-        word = tokens[0].text.casefold()
         try:
             numeral = read_numeral(tokens, self.algebra)
             if numeral is not None:
                 return numeral
-            if len(tokens) == 1 and word in units.NUMBER_WORDS:
-                return Scalar(self.algebra.number(units.NUMBER_WORDS[word]))
             return read_quantity(tokens, self.algebra)
         except Unreadable:
             return Text(key)

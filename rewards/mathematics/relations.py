@@ -3,6 +3,7 @@ r"""Sides and the signs between them -> what they say together: `x = 5`, `0 < x 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
@@ -13,6 +14,7 @@ from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.text import Token, Tokens, is_letter, is_mark
 from rewards.mathematics.value import INFINITY, MINUS_INFINITY, Bag, Chain, Named, Relation, Row, Value
 
+_LINE: Final = Row("(", ")", (MINUS_INFINITY, INFINITY))
 _FLIPPED: Final = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
 
 
@@ -159,9 +161,26 @@ class RelationReader:
 
 def reals_without(points: Sequence[Scalar]) -> Bag:
     """Return ℝ without some numbers, as the intervals between them."""
-    ordered = sorted(points, key=lambda point: point.value.number)
-    bounds = [MINUS_INFINITY, *ordered, INFINITY]
-    return Bag(tuple(Row("(", ")", pair) for pair in pairwise(bounds)))
+    return Bag(interval_without(_LINE, points), left_out=tuple(points))
+
+
+def interval_without(interval: Row, points: Sequence[Scalar]) -> tuple[Row, ...]:
+    """Return an interval without some numbers, as the intervals between them. Its bounds are numbers or infinite."""
+    low, high = (bound.value.number if isinstance(bound, Scalar) else None for bound in interval.items)
+    opener, closer = interval.opener, interval.closer
+    inside = []
+    for point in sorted(points, key=lambda point: point.value.number):
+        number = point.value.number
+        if low is not None and number <= low:
+            opener = "(" if number == low else opener
+        elif high is not None and number >= high:
+            closer = ")" if number == high else closer
+        else:
+            inside.append(point)
+    rows = [Row("(", ")", pair) for pair in pairwise([interval.items[0], *inside, interval.items[1]])]
+    rows[0] = replace(rows[0], opener=opener)
+    rows[-1] = replace(rows[-1], closer=closer)
+    return tuple(rows)
 
 
 def _label_first(left: Tokens, right: Tokens) -> tuple[Tokens, Tokens]:

@@ -204,6 +204,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     r"\cfrac": ("command", r"\frac"),
     r"\dbinom": ("command", r"\binom"),
     r"\tbinom": ("command", r"\binom"),
+    r"\bar": ("command", r"\overline"),
+    r"\vec": ("command", r"\overrightarrow"),
+    r"\widehat": ("command", r"\hat"),
+    r"\widetilde": ("command", r"\tilde"),
 }
 
 # typesetting without meaning; `\left.` and `\right.` lose their dot in mathtext.clean
@@ -222,13 +226,18 @@ _TEXT_FONTS: Final = (
     "text textbf textit textrm texttt textsf textnormal textup mbox hbox emph mathrm operatorname underline"
 )
 _FUNCTIONS: Final = "sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arccot ln log lg exp abs"
-_ACCENTS: Final = "vec overrightarrow overline bar hat widehat tilde widetilde dot ddot triangle angle overarc"
+_BIG_OPERATORS: Final = "sum prod int iint iiint oint lim bigcup bigcap"
+_ACCENTS: Final = "overrightarrow overline hat tilde dot ddot triangle angle overarc"
 
 IGNORED: Final = frozenset("\\" + name for name in _IGNORED.split())
 BLANKS: Final = frozenset(("\\ ", "\\", *("\\" + name for name in _BLANKS.split())))  # a last backslash lost its space
 TEXT_FONTS: Final = frozenset("\\" + name for name in _TEXT_FONTS.split())
 FONT_SWITCHES: Final = frozenset((r"\rm", r"\bf", r"\it", r"\tt", r"\sf"))
 
+# letters side by side, not a word, a unit or a Greek letter, unless a number or a word stands before them
+PRODUCTS: Final = frozenset(("at", "mg", "mu", "nu", "xi", "rs", "pt", "qt"))
+
 ALIGNMENTS: Final = frozenset(_ALIGNMENTS.split())
 FUNCTIONS: Final = frozenset(_FUNCTIONS.split())
+BIG_OPERATORS: Final = frozenset("\\" + name for name in _BIG_OPERATORS.split())
 ACCENTS: Final = frozenset("\\" + name for name in _ACCENTS.split())

@@ -6,7 +6,7 @@ Time is linear in the text.
 
 import re
 from collections.abc import Collection, Sequence
-from itertools import chain
+from string import ascii_lowercase
 from typing import Final, NamedTuple
 
 from rewards.mathematics import symbols, units
@@ -33,7 +33,7 @@ _NUMBER: Final = re.compile(
 _GROUPED_NUMBER: Final = re.compile(f"{_THOUSANDS}|{_NUMBER.pattern}")
 _PIECE: Final = re.compile(
     r"(?P<space>\s+|~)|(?P<environment>\\(?:begin|end) ?\{[A-Za-z]+\*?\})|(?P<command>\\(?:[A-Za-z]+|.)|\\$)"
-    r"|(?P<letters>[^\W\d_]+)|(?P<other>.)",
+    r"|(?P<letters>[\u4e00-\u9fff]+|[^\W\d_\u4e00-\u9fff]+)|(?P<other>.)",
     re.DOTALL,
 )
 _BRACKET: Final = re.compile(
@@ -95,10 +95,10 @@ class _Tokenizer:
         if kind == "number":
             return [Token("number", _one_spelling(found))]
         if kind == "letters":
-            if found == "mg" and (not self.tokens or self.tokens[-1].kind != "number"):
-                found = "m g"  # mass times gravity
-            parts = [_letters(part, in_text="text" in mode, roman=mode == "text roman") for part in found.split()]
-            return list(chain.from_iterable(parts))
+            before = self.tokens[-1].kind if self.tokens else ""
+            if "text" not in mode and found in symbols.PRODUCTS and before not in ("number", "word"):
+                return [Token("name", letter) for letter in found]
+            return _letters(found, in_text="text" in mode, roman=mode == "text roman")
         if found == "{":
             self.modes.append(self.next_mode or mode.removeprefix("switched "))
             return [] if "text" in self.modes[-1] else [Token("open", "{")]
@@ -191,7 +191,7 @@ def _letters(run: str, *, in_text: bool, roman: bool) -> list[Token]:
         return [token for part in parts for token in _letters(part, in_text=False, roman=False)]
     if run == "sqrt":
         return [Token("command", r"\sqrt")]
-    if run in symbols.GREEK and len(run) > 1:
+    if run in symbols.GREEK and run not in symbols.PRODUCTS:
         return [Token("name", symbols.GREEK[run])]
     if run.casefold() in ("infinity", "inf", "oo"):
         return [Token("mark", "∞")]
@@ -205,7 +205,7 @@ def _is_word(run: str) -> bool:
     lower = run.casefold()
     if lower in units.SHORT_WORDS:
         return True
-    if len(run) == 2 or set(run) <= set("abcd"):
+    if len(run) == 2 or set(run) <= set("abcd") or run in ascii_lowercase:
         return False
     return run.isupper() or len(run) > 4 or bool(set("aeiou") & set(lower))
 

@@ -1,37 +1,28 @@
 """Words around a number: units and currencies that may be dropped, magnitudes that multiply, and words that change the
 meaning, after which nothing may be dropped."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-_NUMBERS: Final = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty"
-)
+from rewards.mathematics.number_words import DENOMINATORS, MAGNITUDES
+
 _BEFORE: Final = "about approximately approx around roughly exactly answer final total only us"
 _AFTER: Final = (
     "and or nor to than less not no none am pm base mod modulo remainder r "
-    "half halves third thirds fourth fourths quarter quarters fifth fifths sixth sixths seventh sevenths "
-    "eighth eighths ninth ninths "
-    "tenth tenths twelfth twelfths sixteenth sixteenths hundredth hundredths thousandth thousandths "
     "mil lakh lakhs crore crores "
     "between from if when where with at most least below negative minus plus squared cubed factorial over under is are "
     "noon midnight morning afternoon evening was wrong incorrect maybe either both except unless until "
-    "through but instead fewer thirty forty fifty sixty seventy eighty ninety repeating repeated recurring "
-    "periodic googol"
+    "through but instead fewer repeating repeated recurring periodic googol"
 )
 _AFTERWARDS: Final = (
-    "total altogether overall combined together in of the an a all each apiece more left only extra additional "
-    "remaining old away apart ago later"
+    "total altogether overall combined together in of the an a all each apiece only extra additional remaining old "
+    "away apart"
 )
 _EXTENTS: Final = "long wide tall high deep thick"
 _SHORT: Final = "and or no yes not is the to of per all any are am pm an by at if sq cu up on st nd rd th us"
 _NEGATIONS: Final = "not no never neither isn aren least most than except wrong incorrect"
-_THOUSANDS: Final = (
-    "thousand million billion trillion quadrillion quintillion sextillion septillion octillion nonillion decillion"
-)
 _CURRENCIES: Final = "dollar euro pound_sterling cent yen yuan rupee"
 
 # unit -> (its other spellings, what it is: a factor and base units; a name that is no unit here is a base unit)
@@ -51,7 +42,7 @@ _UNITS: Final = {
     "kg": ("kilogram kilo 千克 公斤", "1 kg"),
     "g": ("gram 克", "1/1000 kg"),
     "mg": ("milligram 毫克", "1/1000000 kg"),
-    "oz": ("ounce", "1 oz"),
+    "oz": ("ounce", "1/16 pound"),
     "floz": ("fluid_ounce fl_oz", "1 floz"),
     "lb": ("lbs pound", "1 pound"),
     "ton": ("tonne metric_ton 吨", "1 ton"),
@@ -67,7 +58,7 @@ _UNITS: Final = {
     "day": ("天", "86400 s"),
     "week": ("周", "604800 s"),
     "month": ("月 个月", "1 month"),
-    "year": ("yr yrs 年", "1 year"),
+    "year": ("yr yrs 年", "12 month"),
     "mph": ("", "1397/3125 m s^-1"),
     "kmh": ("kph", "5/18 m s^-1"),
     "degree": ("deg 度", "1 degree"),
@@ -103,35 +94,47 @@ _UNITS: Final = {
     "cent": ("penny pennies", "1/100 dollar"),
     "yen": ("jpy", "1 yen"),
     "yuan": ("rmb cny 元", "1 yuan"),
+    "jiao": ("角", "1/10 yuan"),
     "rupee": ("rs inr", "1 rupee"),
     "celsius": ("", "1 celsius"),
     "fahrenheit": ("", "1 fahrenheit"),
     "kelvin": ("", "1 kelvin"),
 }
-_DIRECTIONS: Final = {
-    "up": "profit profits gain gains increase rise",
-    "down": "loss losses decrease drop fall",
-    "left": "",
-    "right": "",
-    "north": "",
-    "south": "",
-    "east": "",
-    "west": "",
-    "clockwise": "",
-    "counterclockwise": "anticlockwise",
-}
-_IRREGULAR_PLURALS: Final = {
-    "children": "child",
-    "people": "person",
-    "men": "man",
-    "women": "woman",
-    "geese": "goose",
-    "mice": "mouse",
-    "feet": "foot",
-    "teeth": "tooth",
-    "dice": "die",
-}
-
+# words of one meaning; the first stands for all of them
+_ALIKE: Final = (
+    "up profit gain increase rise growth win more above higher longer older bigger larger greater faster heavier",
+    "down loss decrease drop fall off discount reduction below lower shorter younger smaller slower lighter cheaper",
+    "later after",
+    "earlier before ago",
+    "counterclockwise anticlockwise",
+    "man male men",
+    "woman female women",
+    "long length",
+    "wide width",
+    "high height tall",
+    "deep depth",
+    "thick thickness",
+    "child children",
+    "person people",
+    "foot feet",
+    "tooth teeth",
+    "goose geese",
+    "mouse mice",
+    "die dice",
+)
+# words that exclude one another: 5 up is not 5 down
+_OPPOSITES: Final = (
+    "up down",
+    "left right",
+    "north south east west",
+    "clockwise counterclockwise",
+    "later earlier",
+    "boy girl",
+    "man woman",
+    "adult child",
+    "head tail",
+    "red blue green yellow white black orange brown pink purple",
+)
 _PLURAL_ENDINGS: Final = {"ies": "y", "ses": "s", "xes": "x", "ches": "ch", "shes": "sh", "ss": "ss"}
 
 SPELLINGS: Final = {
@@ -150,28 +153,25 @@ UNIT_MARKS: Final = {
 CURRENCIES: Final = frozenset(_CURRENCIES.split())
 ORDINAL_ENDINGS: Final = frozenset(("st", "nd", "rd", "th"))
 TEMPERATURES: Final = {"c": "celsius", "f": "fahrenheit", "celsius": "celsius", "fahrenheit": "fahrenheit"}
-DIRECTIONS: Final = {
-    word: direction for direction, others in _DIRECTIONS.items() for word in (direction, *others.split())
-}
+FIRST_ALIKE: Final = {word: line.split()[0] for line in _ALIKE for word in line.split()}
+OPPOSITES: Final = [frozenset(line.split()) for line in _OPPOSITES]
 POWER_WORDS: Final = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3}
 UNIT_LETTERS: Final = frozenset("mghsJNWVL")  # a letter after a number and a space may be one of these units
 
-MAGNITUDES: Final = {"dozen": 12, "hundred": 10**2, **{name: 1000**n for n, name in enumerate(_THOUSANDS.split(), 1)}}
-NUMBER_WORDS: Final = {word: value for value, word in enumerate(_NUMBERS.split())}
 
 # before a number these say nothing more about it ("about 5"; "at most 5" is another matter)
 HARMLESS_BEFORE: Final = frozenset(_BEFORE.split())
 # after a number these do not say what it counts
 EXTENTS: Final = frozenset(_EXTENTS.split())  # after a unit these say which of several lengths it is
-HARMLESS_AFTER: Final = frozenset(_AFTERWARDS.split()) | EXTENTS | DIRECTIONS.keys() | ORDINAL_ENDINGS
+HARMLESS_AFTER: Final = frozenset(_AFTERWARDS.split()) | EXTENTS | ORDINAL_ENDINGS
 # after a number these make it another value or no single one ("3 or more", "12 pm", "101 base two", "5 below zero", "3
 # tenths")
-MEANING_AFTER: Final = frozenset(_AFTER.split()) | MAGNITUDES.keys() | NUMBER_WORDS.keys()
+MEANING_AFTER: Final = frozenset(_AFTER.split()) | MAGNITUDES.keys() | DENOMINATORS.keys()
 MEANING_CHARACTERS: Final = frozenset("万亿千百十半多余以不或和至到")
 # with these a sentence before the answer does not name it ("the answer is not: 5")
 NEGATIONS: Final = frozenset(_NEGATIONS.split())
 # runs of one to three letters that are words even outside \text{...}; any other short run is a product of variables
-SHORT_WORDS: Final = (SPELLINGS.keys() - set("mglshjnwv")) | NUMBER_WORDS.keys() | frozenset(_SHORT.split())
+SHORT_WORDS: Final = (SPELLINGS.keys() - set("mglshjnwv")) | frozenset(_SHORT.split())
 
 
 Factors = Sequence[tuple[str, int]]  # (unit, its power)
@@ -240,12 +240,16 @@ def product_of(factors: Factors) -> Unit | None:
 def stem(noun: str) -> str:
     """The singular of an English noun, roughly: enough to see that "adults" and "adult" are one."""
     noun = noun.casefold()
-    if noun in _IRREGULAR_PLURALS:
-        return _IRREGULAR_PLURALS[noun]
-    for ending, singular in _PLURAL_ENDINGS.items():
-        if noun.endswith(ending):
-            return noun.removesuffix(ending) + singular
-    return noun.removesuffix("s")
+    if noun in FIRST_ALIKE:
+        return FIRST_ALIKE[noun]
+    ending, singular = next(((e, s) for e, s in _PLURAL_ENDINGS.items() if noun.endswith(e)), ("s", ""))
+    noun = noun.removesuffix(ending) + singular if noun.endswith(ending) else noun
+    return FIRST_ALIKE.get(noun, noun)
+
+
+def are_opposed(ones: Set[str], others: Set[str]) -> bool:
+    """Whether nouns of the one exclude nouns of the other."""
+    return any(ones & group and others & group and not ones & others & group for group in OPPOSITES)
 
 
 def _defined(definition: str) -> Unit:

@@ -46,6 +46,8 @@ class Bag:
     items: "tuple[Value, ...]"
     is_set: bool = False  # repeated members count once
     is_ordered: bool = False  # answers to several questions: "true, false", "5; 10"
+    left_out: "tuple[Value, ...]" = ()  # of x ≠ 3: the 3
+    total: Scalar | None = None  # of "5 hours and 30 minutes", should it be one answer
 
 
 @dataclass(frozen=True)

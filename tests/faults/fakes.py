@@ -3,7 +3,9 @@ program."""
 
 import json
 import os
+import re
 import signal
+import threading
 import time
 from contextlib import suppress
 
@@ -57,10 +59,10 @@ not_finite.calls = 0
 
 
 def gauge(prompts, completions, **columns):
-    """Writes down what this process holds: resident memory, threads, open files and sockets."""
+    """Writes down what this process holds: resident memory, threads outside of pools, open files and sockets."""
     with open("/proc/self/status") as file:
         found = dict(line.split(":", 1) for line in file)
-    files = []
+    files, pooled = [], sum(re.search(r"_\d+$", thread.name) is not None for thread in threading.enumerate())
     for name in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # another thread may close one meanwhile
             files.append(os.readlink(f"/proc/self/fd/{name}"))
@@ -69,7 +71,7 @@ def gauge(prompts, completions, **columns):
             json.dumps(
                 {
                     "rss_mb": int(found["VmRSS"].split()[0]) / 1024,
-                    "threads": int(found["Threads"]),
+                    "threads": int(found["Threads"]) - pooled,
                     "files": len(files),
                     "sockets": sum(name.startswith("socket") for name in files),
                 }
@@ -141,24 +143,27 @@ def endless_generation_on_rank_1() -> None:
 
 
 def slow_save() -> None:
-    """Each checkpoint takes a second, or as long as the environment says, and tells when it begins."""
+    """Each checkpoint takes a second, or as long as the environment says. Tells when it begins, and of each signal."""
     from grpo.run import checkpoint
+    from grpo.run.run import Run
 
-    write = checkpoint.write_state
+    write, handle = checkpoint.write_state, Run._on_signal
 
     def slow(folder, *arguments):
         write(folder, *arguments)
         open(folder.parent / "saving", "w").close()
         time.sleep(float(os.environ.get("SAVE_TAKES_S", 1)))
 
-    checkpoint.write_state = slow
+    def tells(self, *arguments):
+        handle(self, *arguments)
+        open(self.path / "signalled", "w").close()
+
+    checkpoint.write_state, Run._on_signal = slow, tells
 
 
 def talkative() -> None:
     """Completions of a random model, framed as a trained one would: otherwise there is nothing to judge. Words alone:
     a semicolon would be a list of answers, which is wrong without a judge."""
-    import re
-
     from grpo.model.policy import Policy
 
     decode = Policy.decode
@@ -246,13 +251,9 @@ def bad_gradient() -> None:
 
 
 def dies_in_a_step() -> None:
-    """Rank 1 is killed in its third step; the process group notices a silent rank after 20 s."""
-    from datetime import timedelta
-
-    import grpo.device.distributed
+    """Rank 1 is killed in its third step."""
     from grpo.rollout import Rollout
 
-    grpo.device.distributed.TIMEOUT = timedelta(seconds=20)
     sample = Rollout.sample
 
     def deadly(self, step):
@@ -269,7 +270,7 @@ def full_logs() -> None:
 
     import grpo.run.log
 
-    grpo.run.log._continue_lines = lambda path, first_step: os.open(path, os.O_WRONLY | os.O_APPEND)
+    grpo.run.log._continue_lines = lambda path, first_step, is_over: os.open(path, os.O_WRONLY | os.O_APPEND)
     write = record_writer.RecordWriter.write
 
     def heavy(self, data):

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PATHS = [str(ROOT), str(HERE), str(HERE.parent), str(HERE.parent / "rewards")]
-TIMEOUT_S = 300  # for what comes by itself, also on a busy machine
+TIMEOUT_S = 1800  # for what comes by itself, also on a slow machine with much to do; nothing waits for this in vain
 QUESTIONS = [
     {"question": f"What is {a} + {b}?", "answer": str(a + b), "title": f"Title {a}"} for a in range(8) for b in range(4)
 ]
@@ -204,12 +204,14 @@ def serve() -> None:
     import torch
     import torch.utils.tensorboard
     import transformers.models.auto.tokenization_auto  # noqa: F401
+    from making import draw_no_plots
 
     import grpo.train
     import knowledge.build  # noqa: F401
     import rewards.api.client  # noqa: F401
 
     torch.set_num_threads(1)
+    draw_no_plots()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     grpo.train.main(sys.argv[1:])  # products are compiled for their shapes once, and not in every child

@@ -11,13 +11,11 @@ import time
 
 import pytest
 from making import free_port
-from running import PATHS, is_message, lines, state, weights, write_config
+from running import PATHS, TIMEOUT_S, is_message, lines, state, weights, write_config
 from test_ranks import ends
 
 from grpo.device.distributed import sent_per_update
 from grpo.run import checkpoint
-
-TIMEOUT_S = 300
 
 
 @pytest.fixture

@@ -43,8 +43,7 @@ def test_during_generation_the_rollout_is_dropped_and_the_run_saved(
     child = processes.start("grpo.train", config, setup="endless_generation", GENERATING=str(tmp_path / "generating"))
     child.until((tmp_path / "generating").exists)
     child.signal(number)
-    started = time.monotonic()
-    assert child.wait() == CODES[number] and time.monotonic() - started < 60
+    assert child.wait() == CODES[number]
     assert "Traceback" not in child.stderr and "stopped by" in child.stderr
     found = state(tmp_path / "run")
     assert (found["status"], found["exit_code"], found["last_checkpoint"], found["step"]) == (
@@ -81,7 +80,6 @@ def test_a_users_reward_that_never_returns_does_not_hold_the_process(processes, 
     config = write_config(tmp_path, chat_checkpoint, reward_funcs=["fakes:hanging"], save_steps=0)
     child = processes.start("grpo.train", config, setup="short_grace")
     child.until(lambda: (tmp_path / "run" / "metrics.jsonl").exists() and lines(tmp_path / "run"))
-    time.sleep(0.3)
     child.signal(signal.SIGTERM)
     assert child.wait() == 143 and state(tmp_path / "run")["last_checkpoint"] == "checkpoint-1"
 
@@ -117,13 +115,12 @@ def test_a_run_that_ignores_sighup_goes_on(chat_checkpoint, tmp_path):
 
 def test_a_second_sigint_does_not_wait_for_the_save(processes, chat_checkpoint, undisturbed, tmp_path):
     config = write_config(tmp_path, chat_checkpoint, max_steps=4)
-    child = processes.start("grpo.train", config, setup="slow_save", SAVE_TAKES_S="600")
+    child = processes.start("grpo.train", config, setup="slow_save", SAVE_TAKES_S="7200")
     child.until((tmp_path / "run" / "saving").exists)
     child.signal(signal.SIGINT)
-    time.sleep(0.1)
+    child.until((tmp_path / "run" / "signalled").exists)  # two signals that are pending together are one
     child.signal(signal.SIGINT)
-    started = time.monotonic()
-    assert child.wait() == 130 and time.monotonic() - started < 60  # the save would take ten minutes
+    assert child.wait() == 130  # the save would take two hours
     assert not list((tmp_path / "run").glob("checkpoint-*")) and state(tmp_path / "run")["exit_code"] == 130
     assert resumed_equals(processes, config, undisturbed)
 
@@ -198,10 +195,10 @@ def test_a_run_whose_lock_was_deleted_leaves_the_directory_to_the_next_one(proce
     first.signal(signal.SIGSTOP)
     (tmp_path / "run" / ".lock").unlink()
     second = processes.start("grpo.train", config, "resume_from_checkpoint=true")
-    second.until(lambda: (tmp_path / "run" / ".lock").exists())
+    second.until(lambda: state(tmp_path / "run")["pid"] == second.pid)  # it has the lock, and has said so
     first.signal(signal.SIGCONT)
     assert first.wait() == 7 and "is in use" in first.stderr and f"pid {second.pid}" in first.stderr
-    assert state(tmp_path / "run")["pid"] == second.pid and second.is_running()
+    second.until(lambda: state(tmp_path / "run")["pid"] == second.pid)  # the first may have been stopped before a write
     second.signal(signal.SIGTERM)
     assert second.wait() == 143
 

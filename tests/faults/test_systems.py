@@ -108,7 +108,7 @@ try:
         run.is_training = True
         with run.interruptible():
             signal.raise_signal(signal.SIGTERM)
-            for _ in range(500):
+            for _ in range(60_000):
                 time.sleep(0.01)
             raise AssertionError("it went on")
 except Interrupted as stop:

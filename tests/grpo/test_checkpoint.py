@@ -206,6 +206,20 @@ def test_retention_counts_from_the_newest_that_is_valid(tmp_path, keep, newest, 
     assert (tmp_path / "checkpoint-x").exists() and (tmp_path / "checkpoint-7").exists()
 
 
+@pytest.mark.parametrize(("keep", "left"), [(1, ["5.aside-2"]), (2, ["4.aside-1", "5.aside-2"]), (0, None)])
+def test_retention_counts_what_was_set_aside_apart_and_keeps_what_was_written_last(tmp_path, keep, left):
+    made = [checkpoint.set_aside(write(tmp_path, step)) for step in (5, 4, 5)]
+    (tmp_path / "final").mkdir()
+    final = checkpoint.set_aside(tmp_path / "final")
+    for age, folder in enumerate(made):
+        os.utime(folder, (age, age))
+    write(tmp_path, 6)
+    checkpoint.clean(tmp_path, keep)
+    found = sorted(path.name for path in tmp_path.glob("checkpoint-*.aside-*"))
+    assert found == ([f"checkpoint-{name}" for name in left] if left else sorted(path.name for path in made))
+    assert final.exists() and (tmp_path / "checkpoint-6").exists()
+
+
 def edit_manifest(folder, **changes):
     path = folder / checkpoint.MANIFEST_FILE
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))

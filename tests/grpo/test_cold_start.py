@@ -9,6 +9,8 @@ from making import write_chat_checkpoint, write_rows
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.doctor import main as doctor
+from grpo.doctor.case import Case
+from grpo.doctor.command import examine as findings
 from grpo.errors import CONFIG, UserError
 from grpo.sft import load_stage1, sft
 from grpo.train import train
@@ -182,9 +184,20 @@ def test_a_toy_world_uses_its_stage_1_again(tmp_path, monkeypatch, capsys):
         "report_to=none",
     ]
     keys += [f"output_dir={tmp_path / 'rl'}", "disable_tqdm=true"]
+    assert examine(keys)["stage 1"].text.endswith("cold_start")
+    assert "model" not in examine(keys), "there is no world yet to look at"
     train(*load_config(None, keys))
     train(*load_config(None, [*keys, "resume_from_checkpoint=true"]))
     assert "it is used again" in capsys.readouterr().err
+
+    found = examine([*keys, "resume_from_checkpoint=true"])
+    assert all(finding.ok is not False for finding in found.values()), found
+    assert found["stage 1"].text == f"done: {tmp_path / 'rl' / 'cold_start' / 'final'}"
+    assert found["data"].text.startswith("20 questions") and "sample" in found
+
+
+def examine(keys: list[str]) -> dict:
+    return {finding.name: finding for finding in findings(Case(load_config(None, keys)[0]))}
 
 
 # --- LLaMA-Factory's registry of data sets -------------------------------------------------------------------------

@@ -9,9 +9,10 @@ import yaml
 
 from grpo.config.load import coerce, load_config, parse_arguments, to_yaml
 from grpo.config.options import KNOW_FIRST, SftConfig, TrainConfig, describe_keys
-from grpo.config.supplied import KNOWRL_PROMPT, RLCR_PROMPT
+from grpo.config.supplied import KNOWRL_PROMPT, MATH_PROMPT, RLCR_PROMPT
 from grpo.errors import UserError
 from rewards import format
+from rewards.boxed import verdict
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 MINIMAL = "model_name_or_path: m\ndataset_id_or_path: d\noutput_dir: o\nreward_funcs: [exact]\n"
@@ -244,6 +245,24 @@ def test_rlcr_brings_a_prompt_that_asks_for_a_confidence(tmp_path, names):
     assert config.system_prompt == RLCR_PROMPT and any("rlcr supplies the system prompt" in n for n in notices)
     first, second = re.findall(r"^<think>.*?</confidence>$", RLCR_PROMPT, re.DOTALL | re.MULTILINE)
     assert format.parse(first).problem == format.parse(second).problem == ""
+
+
+@pytest.mark.parametrize(
+    ("keys", "supplied"),
+    [
+        (["reward_funcs=[format, math]"], True),
+        (["reward_funcs=[math, format]", "system_prompt="], False),
+        (["reward_funcs=[format, math]", "toy_world=arithmetic"], False),
+        (["reward_funcs=[format, math, karl]"], False),
+        (["reward_funcs=[math]"], False),
+    ],
+)
+def test_format_beside_math_brings_a_prompt_that_asks_for_a_box_in_the_answer(tmp_path, keys, supplied):
+    config, notices = load(tmp_path, "", *keys)
+    assert (config.system_prompt == MATH_PROMPT) is supplied
+    assert any("format supplies the system prompt" in notice for notice in notices) is supplied
+    example = MATH_PROMPT.partition("example:\n")[2]
+    assert not format.parse(example).problem and verdict(example, "12")[0] == "correct"
 
 
 def test_the_models_of_judge_and_decomposer(tmp_path, monkeypatch):

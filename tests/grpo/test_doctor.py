@@ -52,7 +52,7 @@ def test_a_healthy_config(config, capsys, tmp_path):
     assert code == 0 and all(finding["ok"] for finding in found.values())
     assert list(found) == [
         *("config", "machine", "output", "trackers", "data", "model", "tokenizer", "prompts", "prompt", "math"),
-        *("memory", "sample", "steps", "generation", "cost"),
+        *("memory", "sample", "steps", "time", "cost"),
     ]
     assert "4 prompts" in found["prompts"]["text"] and "GB" in found["memory"]["text"]
     assert sorted(tmp_path.rglob("*")) == before

@@ -166,8 +166,9 @@ def test_a_config_of_stage_1_alone(stage1, tmp_path, capsys):
     assert code == 0 and "(stage 1)" in found["config"]["text"]
     assert list(found) == [
         *("config", "machine", "output", "trackers", "model", "tokenizer", "data", "prompt", "memory", "sample"),
-        "steps",
+        *("steps", "time"),
     ]
+    assert "s a step: training" in found["time"]["text"]
     assert "4 answers" in found["data"]["text"] and "1 are repetitions" in found["data"]["text"]
     assert found["steps"]["text"].startswith("6 steps of 2 answers") and "1?" in found["prompt"]["text"]
 
@@ -185,6 +186,7 @@ def test_stage_1_before_stage_2_is_examined_too(keys, stage1, tmp_path, capsys):
     del keys["model_name_or_path"]
     code, found, _ = examine(capsys, tmp_path, keys)
     assert code == 0 and "runs first" in found["stage 1"]["text"] and "4 answers" in found["stage 1 data"]["text"]
+    assert "s a step; 6 steps take" in found["stage 1 time"]["text"]
     write_rows(tmp_path / "rows.jsonl", [{"question": "1?"}])
     code, found, findings = examine(capsys, tmp_path, keys)
     assert failed(findings) == ["stage 1 data"] and found["sample"]["ok"] and code == 3

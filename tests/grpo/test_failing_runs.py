@@ -5,6 +5,7 @@ whatever it is paid for. test_rules.py has each rule's limits, in numbers made b
 """
 
 import json
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -238,10 +239,16 @@ def test_a_run_announces_its_failure_once_and_explain_tells_it(tmp_path, checkpo
 
 @pytest.fixture
 def slow_judge(monkeypatch):
-    """An endpoint that takes its time after some requests, as the keys of a configuration."""
+    """An endpoint that takes its time after ten steps: as long as three of them took, on whatever machine; as the keys
+    of a configuration."""
+    begun, pause_s = [], 0.0
 
     async def answer(server, request, writer):
-        await says("B", after_s=0.5 if len(server.requests) > 40 else 0.0)(server, request, writer)
+        nonlocal pause_s
+        begun.append(time.monotonic())
+        if len(begun) == 40:
+            pause_s = 0.3 * (begun[-1] - begun[4])
+        await says("B", after_s=pause_s)(server, request, writer)
 
     monkeypatch.setenv("SOME_KEY_OF_MINE", "not-a-secret")
     with ApiServer(says("A"), default=answer) as server:

@@ -12,6 +12,7 @@ import pytest
 from grpo.config.load import load_config
 from grpo.doctor import main as doctor
 from grpo.errors import UserError
+from grpo.run.log import Log
 from grpo.run.metrics import Window
 from grpo.run.run import Run
 from grpo.run.run_dir import RunDir
@@ -228,3 +229,14 @@ def test_the_doctor_checks_the_trackers(tmp_path, modules, capsys):
     assert doctor([str(tmp_path / "c.yaml"), "report_to=wandb", "--json"]) != 0
     found = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)}
     assert not found["trackers"]["ok"] and "nobody is logged in" in found["trackers"]["text"]
+
+
+@pytest.mark.parametrize(("total", "kept"), [(2, [1, 2]), (3, [1, 2, 2])])
+def test_a_run_that_is_over_writes_its_last_evaluation_again_and_no_other_does(tmp_path, total, kept):
+    config = configured(tmp_path, logging_steps=1)
+    path = tmp_path / "run" / "metrics.jsonl"
+    path.parent.mkdir()
+    lines = [{"step": 1, "step_time": 1.0}, {"step": 2, "step_time": 1.0}, {"step": 2, "eval/reward": 0.5}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    Log(config, total, 2, "id").close()
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == kept

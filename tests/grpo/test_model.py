@@ -251,8 +251,8 @@ def test_packed_prompts_and_completions_equal_separate_sequences(checkpoint):
     layout = Layout.of((5, (4, 1, 0)), (2, ()), (9, (3,)), (1, (6, 2)))
     ids, positions, wanted = [], [], []
     for group in layout.groups:
-        prompt = torch.randint(0, 96, (group.prompt,), generator=generator)
-        for length in (None, *group.completions):
+        prompt = torch.randint(0, 96, (group.prompt_length,), generator=generator)
+        for length in (None, *group.completion_lengths):
             new = prompt if length is None else torch.randint(0, 96, (length,), generator=generator)
             whole = new if length is None else torch.cat([prompt, new])
             with torch.no_grad():
@@ -284,8 +284,8 @@ def test_packed_attention_equals_its_twin_forward_and_backward(dtype, layout):
     layout, generator = TWIN_LAYOUTS[layout], torch.Generator().manual_seed(0)
     owner = []
     for group, packed in enumerate(layout.groups):
-        owner += [(group, -1)] * packed.prompt
-        for completion, length in enumerate(packed.completions):
+        owner += [(group, -1)] * packed.prompt_length
+        for completion, length in enumerate(packed.completion_lengths):
             owner += [(group, completion)] * length
     visible = torch.tensor(
         [

@@ -13,6 +13,7 @@ from test_train import QUESTIONS, run
 
 from grpo.errors import UserError
 from grpo.evaluation.measures import wilson_interval
+from grpo.report import charts
 from grpo.report.__main__ import main
 from grpo.report.flips import flips
 from grpo.report.page import render, show_seconds
@@ -21,6 +22,12 @@ from grpo.run.record import read_record
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} $x^2$ \x1b[31m \u202e & \" '"
 NEVER_CLOSED = {"meta", "br", "img", "link", "input", "path", "use"}
+
+
+@pytest.fixture(autouse=True)
+def plots(monkeypatch):
+    """As a run draws them."""
+    monkeypatch.setattr(charts, "svg_plot", svg_plot)
 
 
 class Page(HTMLParser):
@@ -204,7 +211,7 @@ def test_flips_are_of_questions_that_were_answered_twice(tmp_path):
     write_answers(folder, 2, answer(0, -1.0), answer(3, 1.0))
     write_answers(folder, 3, answer(1, 0.5), answer(2, None), answer(3, 1.0))
     found = flips(read_record(folder))
-    assert [(flip.first.answer.row, flip.change) for flip in found.questions] == [(0, -3.0), (1, 0.5)]
+    assert [(flip.first.row, flip.change) for flip in found.questions] == [(0, -3.0), (1, 0.5)]
     assert found.num_questions == 4 and found.outcomes == []
 
 

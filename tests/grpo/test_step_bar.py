@@ -58,12 +58,11 @@ def test_a_wide_terminal_has_whole_words(monkeypatch):
     assert line.endswith("waiting for rewards  00:00 left")
 
 
-@pytest.mark.parametrize("columns", range(1, 140))
-def test_a_line_never_outgrows_its_columns(monkeypatch, columns):
+def test_a_line_never_outgrows_its_columns(monkeypatch):
     as_terminal(monkeypatch)
     bar = StepBar(100_000, 9_999, False)
     bar.advance(METRICS | {"completions/mean_length": 16384.0, "tokens_per_second": 123456.0})
-    assert len(bar.line(columns)) <= columns
+    assert not [columns for columns in range(1, 140) if len(bar.line(columns)) > columns]
 
 
 def test_what_does_not_fit_is_left_out(monkeypatch):

@@ -75,9 +75,9 @@ def test_same_tokens_as_the_sampler(model, sampling, steps):
 )
 def test_the_kernels_give_the_same_tokens(model, sampling, switch_kernels_on):
     """RMSNorm, rotation into the cache, split-KV attention, SwiGLU and drawing, all in the interpreter."""
-    wanted = generate(model, FIRST[:3], SEEDS[:3], [6, 3, 5], sampling, [2])
+    wanted = generate(model, FIRST[:3], SEEDS[:3], [3, 1, 2], sampling, [2], spare=1)
     asked = switch_kernels_on()
-    ours = generate(model, FIRST[:3], SEEDS[:3], [6, 3, 5], sampling, [2], kernel="triton")
+    ours = generate(model, FIRST[:3], SEEDS[:3], [3, 1, 2], sampling, [2], spare=1, kernel="triton")
     assert asked == {"rms_norm", "rotate_into_cache", "swiglu", "draw_tokens"}
     assert [ids for ids, _ in ours] == [ids for ids, _ in wanted]
     assert all(

@@ -75,12 +75,12 @@ def plain_backward(dout, q, k, v, out, lse, q_starts, k_starts, max_q, max_k, dr
 
 
 def visible_in(layout):
-    """Who sees whom in a packed row."""
+    """Who sees whom in a micro-batch."""
     seen, start = torch.zeros(layout.num_tokens, layout.num_tokens, dtype=torch.bool), 0
     for group in layout.groups:
-        prompt = group.prompt
+        prompt = group.prompt_length
         pieces, at = [(start, prompt)], start + prompt
-        for length in group.completions:
+        for length in group.completion_lengths:
             pieces.append((at, length))
             at += length
         for first, length in pieces:
@@ -211,7 +211,7 @@ def test_with_the_kernels_less_is_kept_and_memory_counts_it(switch_kernels_on):
         "max_position_embeddings": 512,
     }
     model = Decoder(ModelConfig.from_hf(raw), Build(LoraSpec(2, 2), False, torch.bfloat16, "cpu"))
-    layout = Layout.of((40, (60, 60, 60)))
+    layout = Layout.of((10, (15, 15, 15)))
     plain = kept_by_autograd(model, PackedAttention(layout, torch.bfloat16, "cpu"), layout.num_tokens)
     asked = switch_kernels_on()
     kept = kept_by_autograd(

@@ -1,11 +1,12 @@
-"""The thresholds of top-k and top-p against the plain path's, and draws within them against the twin."""
+"""The thresholds of top-k and top-p against the twin's and the plain path's, and draws within them."""
 
+import numpy as np
 import pytest
 import torch
-from grpo.kernels.inverse_cdf import draw_rows
-from grpo.kernels.nucleus import TILE, thresholds
+from grpo.kernels.inverse_cdf import PIECE, draw_rows
+from grpo.kernels.nucleus import thresholds
 from grpo.kernels.reference import draw as slow
-from grpo.kernels.reference import uniform
+from grpo.kernels.reference import kept_tokens, uniform
 
 from grpo.device.draw import SamplingParams, _cut, draw, uniforms
 from grpo.device.ops import draw_tokens
@@ -13,32 +14,99 @@ from grpo.device.ops import draw_tokens
 CUTS = [(0, 0.9), (0, 0.3), (5, 1.0), (1, 1.0), (40, 0.8), (0, 1.0), (10**6, 0.5)]
 
 
-def rows(width, number=3, spread=3.0, device="cpu"):
+def rows(width, number=2, spread=3.0, device="cpu"):
     generator = torch.Generator().manual_seed(width)
     return (torch.randn(number, width, generator=generator) * spread).to(device)
 
 
+def check_kept(logits, top_k, top_p, temperature=0.8):
+    """The kernel and the plain path keep what the twin keeps, of what is possible. The thresholds are the same."""
+    least, cut = thresholds(logits, temperature, top_k, top_p)
+    logp = (logits.double() / temperature).log_softmax(-1)
+    plain = _cut(logp, top_k, top_p) if top_k or top_p < 1 else torch.full_like(logp[:, 0], float("-inf"))
+    possible = logits > float("-inf")
+    ours, theirs = (logits >= least[:, None]) & possible, (logp >= plain[:, None]) & possible
+    for row in range(len(logits)):
+        wanted = torch.zeros_like(possible[row])
+        wanted[kept_tokens(logits[row].cpu(), temperature, top_p, top_k)] = True
+        assert torch.equal(ours[row], wanted & possible[row]) and torch.equal(theirs[row], ours[row])
+    nothing_dropped = plain == float("-inf")
+    assert torch.equal(cut == float("-inf"), nothing_dropped)
+    assert ((cut - plain).abs() <= 1e-5 * plain.abs().clamp_min(1))[~nothing_dropped].all()
+
+
 @pytest.mark.parametrize(("top_k", "top_p"), CUTS)
-@pytest.mark.parametrize("width", [1, 6, 1000, TILE + 9])
-def test_equals_the_plain_path(device, width, top_k, top_p):
-    logits = rows(width, device=device)
-    least, cut = thresholds(logits, 0.8, top_k, top_p)
-    wanted = torch.full((len(logits),), float("-inf"), dtype=torch.float64, device=device)
-    if top_k or top_p < 1:
-        wanted = _cut((logits.double() / 0.8).log_softmax(-1), top_k, top_p)
-    dropped = wanted > float("-inf")
-    assert torch.equal(cut > float("-inf"), dropped) and torch.equal(least > float("-inf"), dropped)
-    assert ((cut - wanted)[dropped].abs() <= 1e-5).all()
-    kept = (logits / 0.8).double().log_softmax(-1) >= wanted[:, None]
-    assert torch.equal(logits >= least[:, None], kept)
+@pytest.mark.parametrize("width", [1, 6, 1000, PIECE + 9])
+def test_equals_the_twin(device, width, top_k, top_p):
+    check_kept(rows(width, device=device), top_k, top_p)
+
+
+HARD = {
+    "all equal": lambda x: x * 0 + 2.5,
+    "two values": lambda x: (x > 0) * 3.0,
+    "many ties, at the threshold too": lambda x: x.round(),
+    "few steps of rounding apart": lambda x: 10 + 1e-6 * x,
+    "nearly uniform": lambda x: 1e-3 * x,
+    "one far above": lambda x: x.scatter(1, torch.full((len(x), 1), 17, device=x.device), 90.0),
+    "most impossible": lambda x: x.masked_fill(torch.arange(x.shape[1], device=x.device) > 5, float("-inf")),
+    "whole pieces impossible": lambda x: x.masked_fill(torch.arange(x.shape[1], device=x.device) < PIECE, -1e38),
+    "huge": lambda x: x * 1e37,
+    "below zero": lambda x: -(x.abs()) - 5,
+    "zeros of both signs": lambda x: torch.where(x > 2, x, torch.copysign(torch.zeros_like(x), x)),
+}
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(0, 0.9), (0, 1e-9), (4000, 0.7)])
+@pytest.mark.parametrize("name", HARD)
+def test_hard_rows(device, name, top_k, top_p):
+    check_kept(HARD[name](rows(PIECE + 500, 1, device=device)), top_k, top_p)
+
+
+def test_a_row_as_wide_as_a_vocabulary(device):
+    """Among 152,064 nearly equal entries a step of the mass is 7e-6: sums in float32 must not move the threshold."""
+    check_kept(rows(152_064, 1, 1e-3, device), 0, 0.9, 1.0)
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(0, 0.9), (5, 1.0)])
+def test_rows_that_are_not_finite_have_no_finite_threshold(device, top_k, top_p):
+    """They leave the other rows alone, and what is drawn from them has no finite log-prob."""
+    logits = rows(PIECE + 50, 4, device=device)
+    wanted = thresholds(logits[3:], 0.8, top_k, top_p)
+    logits[0], logits[1, 7], logits[2, PIECE + 3] = float("-inf"), float("inf"), float("nan")
+    with np.errstate(all="ignore"):
+        least, cut = thresholds(logits, 0.8, top_k, top_p)
+        seeds = torch.arange(4, device=device)
+        ids, logps = draw_rows(logits, seeds, torch.zeros_like(seeds), 0.8, (least, cut))
+    assert not least[:3].isfinite().any() and torch.equal(least[3:], wanted[0]) and torch.equal(cut[3:], wanted[1])
+    assert logps.isfinite().tolist() == [False, False, False, True]
+    assert ((ids >= 0) & (ids < logits.shape[1])).all()
+
+
+def test_same_bits_again_and_in_other_company(device):
+    logits = rows(PIECE + 5, 3, device=device)
+    first, again = thresholds(logits, 0.9, 0, 0.9), thresholds(logits, 0.9, 0, 0.9)
+    alone = thresholds(logits[1:2], 0.9, 0, 0.9)
+    assert all(torch.equal(a, b) and torch.equal(a[1:2], c) for a, b, c in zip(first, again, alone, strict=True))
+
+
+def test_rows_with_gaps_between_them(device):
+    logits = rows(1000, 3, device=device)
+    wide = torch.full((3, 1024), float("nan"), device=device)
+    wide[:, :1000] = logits
+    pairs = zip(thresholds(wide[:, :1000], 1.0, 9, 0.8), thresholds(logits, 1.0, 9, 0.8), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_no_rows(device):
+    assert all(len(x) == 0 for x in thresholds(torch.empty(0, 9, device=device), 1.0, 5, 0.9))
 
 
 @pytest.mark.parametrize(("top_k", "top_p"), CUTS)
 def test_draws_within_them_equal_the_twin(device, top_k, top_p):
-    logits = rows(700, 8, device=device)
-    seeds, positions = torch.arange(8, device=device) * 77, torch.arange(8, device=device)
+    logits = rows(700, 4, device=device)
+    seeds, positions = torch.arange(4, device=device) * 77, torch.arange(4, device=device)
     ids, logps = draw_rows(logits, seeds, positions, 0.7, thresholds(logits, 0.7, top_k, top_p))
-    for row in range(8):
+    for row in range(4):
         token, logp = slow(logits[row].cpu(), uniform(int(seeds[row]), int(positions[row])), 0.7, top_p, top_k)
         assert int(ids[row]) == token and abs(float(logps[row]) - logp) <= 5e-6
 

@@ -47,12 +47,12 @@ class ApiServer:
         self.loop, started = asyncio.new_event_loop(), threading.Event()
         self.thread = threading.Thread(target=self._run, args=(started,), daemon=True)
         self.thread.start()
-        assert started.wait(60)
+        assert started.wait(600)
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.loop.call_soon_threadsafe(self.stopping.set)
-        self.thread.join(60)
+        self.thread.join(600)
 
     def _run(self, started: threading.Event) -> None:
         self.loop.run_until_complete(self._serve(started))

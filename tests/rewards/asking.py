@@ -15,7 +15,7 @@ from rewards.api.reply import ChatReply
 KEY = "canary-5e2b-key"
 KEY_NAME = "OPENAI_API_KEY_JUDGE"
 PACES = (1, 2, 4, 8)
-PATIENCE_S = 60.0  # for what comes by itself: a busy machine may take its time, and nothing waits for this in vain
+PATIENCE_S = 600.0  # for what comes by itself: a busy machine may take its time, and nothing waits for this in vain
 FAST = Limits(backoff_s=0.005, max_backoff_s=0.02, deadline_s=PATIENCE_S, cool_down_s=0.05)
 
 

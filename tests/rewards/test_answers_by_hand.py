@@ -31,12 +31,12 @@ def outcomes(cases: list[Case], is_chinese: bool) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     "cases, is_chinese, label, min_recall",
     [
-        (CASES, False, "correct", 0.95),
+        (CASES, False, "correct", 0.8),
         (CASES, False, "refused", 0.9),
-        (CASES, True, "correct", 0.9),
+        (CASES, True, "correct", 0.8),
         (CASES, True, "refused", 1.0),
-        (BESIDE, False, "correct", 0.9),
-        (BESIDE, True, "correct", 0.75),
+        (BESIDE, False, "correct", 0.7),
+        (BESIDE, True, "correct", 0.65),
     ],
 )
 def test_what_it_pays_is_right(cases, is_chinese, label, min_recall):
@@ -133,6 +133,11 @@ def test_refusals_cost_linear_time(text):
         ("one million", "one thousand"),
         ("240万", "24万"),
         ("12 April 1962", "April 1962"),
+        ("12!", "12"),
+        ("n!", "n"),
+        ("It is 12!", "12"),
+        ("5²", "52"),
+        ("the 18th", "18"),
     ],
 )
 def test_another_number_is_never_paid(answer, truth):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -129,20 +130,26 @@ def test_the_deadline_spans_all_tries_and_beats_a_slow_drip(behaviour, pace):
         assert time.monotonic() - start < 1.5 * pace
 
 
+@pytest.fixture
+def deaf():
+    """A server on a port where nobody listens and that nobody else is given."""
+    server = ApiServer()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        server.port = taken.getsockname()[1]
+        yield server
+
+
 @at_any_pace
-def test_a_refused_connection_is_retried_and_then_unscorable(pace):
-    with ApiServer() as server:
-        pass  # nobody listens on its port any more
-    client = client_of(server, replace(FAST, deadline_s=0.3 * pace))
+def test_a_refused_connection_is_retried_and_then_unscorable(deaf, pace):
+    client = client_of(deaf, replace(FAST, deadline_s=0.3 * pace))
     (reply,) = ask(client, "question")
     assert reply.text is None and "reached" in reply.reason and client.metrics()["judge/calls"] > 1
 
 
-def test_an_unreachable_endpoint_before_the_first_step_has_exit_code_3():
-    with ApiServer() as server:
-        pass
+def test_an_unreachable_endpoint_before_the_first_step_has_exit_code_3(deaf):
     with pytest.raises(UserError) as caught:
-        check(client_of(server))
+        check(client_of(deaf))
     assert caught.value.exit_code == PREFLIGHT
 
 
@@ -281,6 +288,11 @@ def test_no_body_whatever_makes_the_reader_fail():
             outcome.text.encode()  # a lone surrogate could not be
 
 
+def held() -> tuple[int, int]:
+    """Open files and threads of this process."""
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
 def test_a_thousand_calls_leak_no_thread_and_no_socket():
     with ApiServer() as server:
 
@@ -288,17 +300,17 @@ def test_a_thousand_calls_leak_no_thread_and_no_socket():
             client, sizes = client_of(server, Limits(max_concurrency=16)), []
             for number in range(5):
                 await asyncio.gather(*[complete(client, f"{number} {i}") for i in range(200)])
-                sizes.append((len(os.listdir("/proc/self/fd")), threading.active_count()))
+                sizes.append(held())
             await client.aclose()
-            await asyncio.sleep(0.05)
             return sizes
 
-        before = len(os.listdir("/proc/self/fd"))
-        sizes = asyncio.run(run())
-        assert max(files for files, _ in sizes) <= before + 2 * 16 + 8  # both ends of a connection are in this process
-        assert sizes[-1][1] <= sizes[0][1]
+        before_files, before_threads = held()
+        files, threads = (max(kind) for kind in zip(*asyncio.run(run()), strict=True))
+        assert files <= before_files + 2 * 16 + 8  # both ends of a connection are in this process
+        assert threads <= before_threads + 16
         assert server.connections <= 16 + REQUESTS_PER_SDK and len(server.requests) == 1000
-        assert until(lambda: server.open_connections == 0 and len(os.listdir("/proc/self/fd")) <= before + 2)
+        assert until(lambda: server.open_connections == 0)
+        assert until(lambda: held()[0] <= before_files + 2) and until(lambda: held()[1] <= before_threads)
 
 
 @at_any_pace
@@ -337,8 +349,8 @@ import asyncio, signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)      # a background job starts with the signal ignored
 sys.path[:0] = sys.argv[2:]
 from rewards.api.client import ApiClient
-from rewards.api.endpoint import Endpoint
-client = ApiClient(Endpoint("judge", sys.argv[1], "OPENAI_API_KEY_JUDGE", "m"))
+from rewards.api.endpoint import Endpoint, Limits
+client = ApiClient(Endpoint("judge", sys.argv[1], "OPENAI_API_KEY_JUDGE", "m"), Limits(deadline_s=7200.0))
 loop = asyncio.new_event_loop()
 threading.Thread(target=loop.run_forever, daemon=True).start()
 call = client.complete([{"role": "user", "content": "q"}], max_tokens=4, prompt_version="1")
@@ -353,7 +365,7 @@ except KeyboardInterrupt:
         process = subprocess.Popen([sys.executable, "-c", program, server.url, root])
         assert until(lambda: server.requests)
         process.send_signal(2)
-        assert process.wait(PATIENCE_S / 2) == 130  # a try would end after 60 s
+        assert process.wait(PATIENCE_S) == 130  # a try would end after an hour
 
 
 def test_a_caller_that_is_cancelled_leaves_the_others_alone():

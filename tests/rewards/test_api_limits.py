@@ -32,17 +32,17 @@ def test_retry_after_is_obeyed_within_the_deadline():
     with ApiServer(fails(429, retry_after="0.3")) as server:
         start = time.monotonic()
         assert ask(client_of(server), "question") == [ChatReply("A")]
-        assert 0.3 <= time.monotonic() - start < 10
-    with ApiServer(fails(503, retry_after="600")) as server:
+        assert time.monotonic() - start >= 0.3
+    with ApiServer(fails(503, retry_after="6000")) as server:
         start = time.monotonic()
         (reply,) = ask(client_of(server), "question")
-        assert "after the deadline" in reply.reason and time.monotonic() - start < 10
+        assert "after the deadline" in reply.reason and time.monotonic() - start < PATIENCE_S
 
 
 def test_retry_after_is_read_in_all_its_forms():
     assert retry_after_s({"retry-after": "7"}) == 7
     assert retry_after_s({"retry-after-ms": "1500"}) == 1.5
-    assert 40 < retry_after_s({"retry-after": formatdate(time.time() + 50, usegmt=True)}) <= 50
+    assert 4000 < retry_after_s({"retry-after": formatdate(time.time() + 5000, usegmt=True)}) <= 5000
     for odd in ("-4", "nan", "inf", "soon", "", "9e999", "99999999999999999999:", "Wed, 99 Foo"):
         assert retry_after_s({"retry-after": odd}) == 0
 

@@ -134,16 +134,12 @@ def test_huge_answers(answer):
 
 
 @pytest.mark.parametrize("answer", SHORT.values(), ids=SHORT)
-@pytest.mark.parametrize("other", ["5", "x", None], ids=["against 5", "against x", "against its like"])
-def test_short_answers(answer, other):
-    start = time.process_time()
-    assert not equivalent(answer, answer + "+1" if other is None else other)
-    assert time.process_time() - start < MAX_SECONDS
-
-
-@pytest.mark.parametrize("answer", SHORT.values(), ids=SHORT)
-def test_beyond_the_limits_the_same_text_is_still_the_same(answer):
-    if any(character not in "\ud800\x00|-}" for character in answer):
+def test_short_answers(answer):
+    for other in ("5", "x", answer + "+1"):
+        start = time.process_time()
+        assert not equivalent(answer, other), other
+        assert time.process_time() - start < MAX_SECONDS, other
+    if any(character not in "\ud800\x00|-}" for character in answer):  # beyond the limits it is still itself
         assert equivalent(answer, answer)
 
 

@@ -5,12 +5,12 @@ import random
 
 import pytest
 
-from bench import rewriting, verifier
+from bench import references, rewriting, rules, verifier
 from rewards.boxed import equivalent
 from tests.making import SHARED
 
 PUBLIC = [SHARED / name for name in ("gsm8k/test.jsonl", "knowrl/knowrl_RLdata.json", "xquad/xquad.zh.json")]
-RULES = {rule.name: rule for rule in [*rewriting.SAME, *rewriting.OTHER]}
+RULES = {rule.name: rule for rule in [*rules.SAME, *rules.OTHER]}
 
 
 def replayed(capfd, *options: str) -> dict:
@@ -45,7 +45,7 @@ def test_references_are_read_from_lines_rows_and_solutions(tmp_path):
 
 
 def test_references_are_made_from_a_seed():
-    made = [rewriting.make_references(200, random.Random(seed)) for seed in (1, 1, 2)]
+    made = [references.make_references(200, random.Random(seed)) for seed in (1, 1, 2)]
     assert made[0] == made[1] != made[2]
     assert {rewriting.shape_of(reference) for reference in made[0]} >= {"term", "quantity", "list", "row", "relation"}
 

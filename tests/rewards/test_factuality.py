@@ -5,10 +5,10 @@ import asyncio
 import json
 import sqlite3
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from asking import PATIENCE_S
 
 from grpo.errors import UserError
 from knowledge.build import SkipLog, build
@@ -18,7 +18,7 @@ from knowledge.facts.verdict import CachedVerifier, Verdict
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.result import Lookup, Passage
 from knowledge.store.source import Source
-from rewards.knowrl.factuality import FactualityMeter, FactVerdict, titles_of
+from rewards.knowrl.factuality import FactualityMeter, FactVerdict, VerdictQueue, titles_of
 
 DOCUMENTS = {
     "Mira Tolan": "Mira Tolan was born in Velda. She works as a baker. She lived in Orun.",
@@ -204,23 +204,33 @@ def test_contradiction_counts(make):
     assert judge_all(make(), (GOOD + " " + BAD, "", "Mira Tolan"))[0].value == 0
 
 
-class Slow:
-    """A verifier that takes 50 ms a call, and notes the size of each and the thread."""
+class Busy:
+    """A verifier whose first call takes until all facts are waiting. It notes the size of each call and the thread."""
 
-    name = "slow/1"
+    name = "busy/1"
 
-    def __init__(self):
-        self.sizes, self.threads = [], set()
+    def __init__(self, all_wait: threading.Event):
+        self.sizes, self.threads, self.all_wait = [], set(), all_wait
 
     def verify(self, questions):
         self.sizes.append(len(questions))
         self.threads.add(threading.current_thread().name)
-        time.sleep(0.05)
+        assert self.all_wait.wait(PATIENCE_S)
         return [Verdict(S, None, 1.0, 0.0, fact) for fact, _ in questions]
 
 
-def test_completions_share_the_verifiers_calls_and_no_work_is_done_on_the_loops_thread(make):
-    verifier = Slow()
+def test_completions_share_the_verifiers_calls_and_no_work_is_done_on_the_loops_thread(make, monkeypatch):
+    waiting, all_wait, submit = [], threading.Event(), VerdictQueue.submit
+
+    def counted(queue, questions):
+        found = submit(queue, questions)
+        waiting.append(questions)
+        if len(waiting) == 40:
+            all_wait.set()
+        return found
+
+    monkeypatch.setattr(VerdictQueue, "submit", counted)
+    verifier = Busy(all_wait)
     judge = make(verifier=verifier)
     lookup, search, workers = judge.base.lookup, judge.base.search, set()
 
@@ -238,7 +248,7 @@ def test_completions_share_the_verifiers_calls_and_no_work_is_done_on_the_loops_
             "Mira Tolan was born in Velda",
             f"Mira Tolan has {i} cats",
         ]
-    assert sum(verifier.sizes) == 80 and len(verifier.sizes) <= 20 and len(verifier.threads) == 1
+    assert sum(verifier.sizes) == 80 and len(verifier.sizes) <= 2 and len(verifier.threads) == 1
     assert all(name.startswith("verdicts") for name in verifier.threads)
     assert workers and all(name.startswith("knowledge") for name in workers)
 

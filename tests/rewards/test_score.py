@@ -7,6 +7,7 @@ import pytest
 from making import write_rows
 
 import rewards
+from grpo.data.prompts import load_tokenizer
 from grpo.errors import PREFLIGHT, UserError
 from knowledge.build import main as build
 from rewards.registry import build_rewards
@@ -152,3 +153,19 @@ def test_what_a_function_prints_is_no_row_and_what_json_cannot_hold_is_null(tmp_
     assert [row["rewards"]["mine:f"] for row in graded] == [1.5, None, None]
     assert graded[1]["reasons"]["mine:f"] == "nan is no finite number"
     assert err.count("a line") == 3 and "1 of 3" in err
+
+
+def test_a_reward_that_counts_tokens_needs_a_tokenizer(tmp_path, chat_checkpoint, capsys):
+    (tmp_path / "mine.py").write_text(
+        "def brevity(completion_ids, **_):\n    return [-len(ids) for ids in completion_ids]\n"
+    )
+    write_rows(tmp_path / "in.jsonl", [{"completion": "12 + 3"}, {"completion": ""}])
+    arguments = ["--reward", f"{tmp_path}/mine.py:brevity", str(tmp_path / "in.jsonl")]
+    with pytest.raises(UserError, match="there is no tokenizer") as caught:
+        main(arguments)
+    assert "model_name_or_path=MODEL" in caught.value.fix
+
+    main([*arguments, f"model_name_or_path={chat_checkpoint}"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    tokenizer = load_tokenizer(chat_checkpoint)
+    assert [row["rewards"]["mine:brevity"] for row in rows] == [-len(tokenizer.encode("12 + 3")), 0]

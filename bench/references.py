@@ -1,0 +1,30 @@
+"""References that are made up: answers of the forms that mathematics asks for, with random numbers and letters."""
+
+import random
+import re
+
+
+def make_references(count: int, rng: random.Random) -> list[str]:
+    """Up to `count` different answers, sorted."""
+    return sorted({_make_reference(rng) for _ in range(count)})
+
+
+# separated by two spaces; # is a number, @ a letter
+FORMS = r"""
+    #  -#  \frac{#}{#}  -\frac{#}{#}  #.#  #\sqrt{#}  \frac{#+\sqrt{#}}{#}  #\pi  \frac{#\pi}{#}  \sqrt[3]{#}  #^{#}
+    \log_{#} #  \ln #  e^{#}  #+#i  \binom{#}{3}  #!  #\frac{1}{#}  \sin #^\circ  \arctan\frac{#}{#}  #\cdot 10^{#}
+    |@-#|  \lfloor @/# \rfloor  #@^2+#@-#  (@-#)(@+#)  \frac{@+#}{@-#}  \sqrt{@^2+#}  e^{-#@}  \frac{#}{@^2}
+    \ln(@+#)  \sin(#@)  \cos^2 @-#  #^@-#  @(@-1)/#  #@_1+@_2  @^3-#@  \frac{@^{#}-1}{@-1}  \frac12 @(a+b)
+    f(@+#)-f(@)  \Gamma(#)  P(A)+P(B)-#  #e^{@}\cos(#@)+C  y = #@+#  @ = #  @^2+y^2 = #  f(@) = @^2-#
+    \frac{@^2}{#}+\frac{y^2}{#} = 1  a_n = #n-#  \ln y = #@+C  @ < #  @ \ge -#  -# < @ \le #  @^2-#@ > #  (#, -#)
+    (-#, #)\cup(#, \infty)  [#, \infty)  (-\infty, -#]  (\frac{#}{#}, #)  (#, #, -#)  #, -#  #, #, #.5  \{#, -#, 0\}
+    @ = #, y = #  #\pm\sqrt{#}  \frac{\pi}{#}, \frac{#\pi}{#}  \begin{pmatrix} # & # \\ -# & @ \end{pmatrix}
+    \begin{pmatrix} # \\ -# \end{pmatrix}  #\text{ cm}^2  \$#.50  #\%  #^\circ  # apples  # (apples)  #\text{ m/s}
+    #元  #小时  #:#  (C)  \text{(D)}
+"""
+
+
+def _make_reference(rng: random.Random) -> str:
+    letter = rng.choice("xxxtnzk")
+    numbers = (str(rng.randint(2, 99)) for _ in iter(int, 1))
+    return re.sub("#", lambda _: next(numbers), rng.choice(re.split(r"\s{2,}", FORMS.strip()))).replace("@", letter)

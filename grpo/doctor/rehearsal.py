@@ -1,0 +1,176 @@
+"""The first step of a run, made in memory by the run's own code, and the seconds that it takes.
+
+A few short rows come first, then more and longer ones, up to the complete step. Where that would take too long, the
+largest step that was made is scaled up by its tokens.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import fmean
+
+from grpo.config.options import AnyConfig, SftConfig, TrainConfig
+from grpo.device.distributed import Ranks, choose_device
+from grpo.run.guard import Guard
+from grpo.run.run import Run
+from grpo.schema import Group, Score
+from grpo.sft import SftTrainer
+from grpo.train import GrpoTrainer
+from rewards.registry import Reward
+from rewards.scorer import Scorer
+
+LIMIT_S = 60.0  # a larger step is made only if it is likely to end before this
+FIRST_TOKENS = 16  # of prompts and completions
+GENERATING = "generating"
+PHASES = {"time/generate": GENERATING, "time/reference": "reference", "time/train": "training"}
+NO_REWARD = Reward("nothing", lambda text, row: Score(0.0))
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """The seconds of a complete step by phase, and what was measured."""
+
+    phases: dict[str, float]
+    measured: str
+
+
+class SilentRun(Run):
+    """A run that writes nothing and says nothing."""
+
+    def __init__(self, config: AnyConfig):
+        nowhere = replace(config, output_dir=os.devnull)
+        super().__init__(nowhere, ranks=Ranks(choose_device(config.device)))
+        self.configure_libraries()
+
+    def say(self, text: str) -> None:
+        """Say nothing: other checks have said it."""
+
+
+class Rehearsal:
+    """A trainer that makes first steps of any size. What rows are, and how they are cut, subclasses know."""
+
+    trainer: GrpoTrainer | SftTrainer
+    num_rows: int  # of a complete step
+    longest: int  # tokens of the longest prompt or completion
+
+    def cut(self, rows: int, tokens: int) -> None:
+        """Let the next step have so many rows, whose prompts and completions have so many tokens at most."""
+        raise NotImplementedError
+
+    def groups(self) -> list[Group]:
+        """Return what the last step has trained on."""
+        raise NotImplementedError
+
+    def full_tokens(self) -> tuple[float, float]:
+        """Estimate the tokens of a complete step's prompts, by the data, and of its completions, by the last step."""
+        raise NotImplementedError
+
+    def time_step(self, limit_s: float = LIMIT_S) -> StepTime:
+        """Measure the largest step that `limit_s` allows; return the times of a complete one."""
+        sizes = list(self.sizes())
+        self.make_step(*sizes[0])  # warms up
+        spent = 0.0
+        for (rows, tokens), (next_rows, next_tokens) in pairwise([*sizes, sizes[-1]]):
+            phases = self.make_step(rows, tokens)
+            seconds = sum(phases.values())
+            spent += seconds
+            if spent + seconds * next_rows * next_tokens / (rows * tokens) > limit_s:
+                break
+        measured = f"{rows} of {self.num_rows} rows, completions of {self._mean_length():.0f} tokens"
+        if (rows, tokens) != sizes[-1]:
+            measured += f" (cut at {tokens} to save time, and scaled up)"
+        return StepTime(self._scaled(phases), measured)
+
+    def _mean_length(self) -> float:
+        return fmean(len(completion.ids) for group in self.groups() for completion in group.completions)
+
+    def _scaled(self, phases: dict[str, float]) -> dict[str, float]:
+        """Scale the last step to a complete one: generation by the tokens generated, the rest by all tokens."""
+        prompts, completions = self.full_tokens()
+        generated = sum(len(completion.ids) for group in self.groups() for completion in group.completions)
+        scale = (prompts + completions) / sum(map(num_tokens, self.groups()))
+        scales = dict.fromkeys(phases, scale) | {GENERATING: completions / generated}
+        return {name: seconds * scales[name] for name, seconds in phases.items()}
+
+    def sizes(self) -> Iterator[tuple[int, int]]:
+        """Yield rows and tokens of steps that grow, first in rows. The last one is complete."""
+        rows, tokens = 1, min(FIRST_TOKENS, self.longest)
+        yield rows, tokens
+        while (rows, tokens) != (self.num_rows, self.longest):
+            if rows < self.num_rows:
+                rows = min(2 * rows, self.num_rows)
+            else:
+                tokens = min(2 * tokens, self.longest)
+            yield rows, tokens
+
+    def make_step(self, rows: int, tokens: int) -> dict[str, float]:
+        """Make the run's first step at this size; return its seconds by phase."""
+        self.trainer.step = self.trainer.order.position = 0
+        self.cut(rows, tokens)
+        Guard(self.trainer).step()
+        times = self.trainer.clock.result()
+        return {name: times[phase] for phase, name in PHASES.items() if times[phase]}
+
+
+class GrpoRehearsal(Rehearsal):
+    """First steps of stage 2. A row is a question with its completions, which are not graded."""
+
+    def __init__(self, config: TrainConfig):
+        config = replace(config, dynamic_sampling=False)  # it goes by the grades
+        self.trainer = GrpoTrainer(config, SilentRun(config), Scorer([NO_REWARD]))
+        self.rollout = self.trainer.rollout
+        self.prompts, self.sampling = self.rollout.prompts, self.rollout.sampling
+        self.num_rows = self.rollout.groups_per_rank
+        self.longest = max(config.max_completion_length, *(len(prompt.ids) for prompt in self.prompts))
+
+    def cut(self, rows: int, tokens: int) -> None:
+        rollout = self.rollout
+        rollout.sampled_step, rollout.groups_per_rank = -1, rows
+        rollout.prompts = [replace(prompt, ids=prompt.ids[-tokens:]) for prompt in self.prompts]
+        rollout.sampling = replace(self.sampling, max_new_tokens=min(tokens, self.sampling.max_new_tokens))
+
+    def groups(self) -> list[Group]:
+        return self.rollout.groups
+
+    def full_tokens(self) -> tuple[float, float]:
+        """See Rehearsal. A completion that was cut short counts as long as it may become."""
+        most = self.sampling.max_new_tokens
+        completions = [completion for group in self.groups() for completion in group.completions]
+        length = fmean(len(c.ids) if c.finish_reason == "stop" else most for c in completions)
+        prompt = fmean(len(prompt.ids) for prompt in self.prompts)
+        return self.num_rows * prompt, self.num_rows * self.trainer.config.num_generations * length
+
+
+class SftRehearsal(Rehearsal):
+    """First steps of stage 1. A row is an example."""
+
+    def __init__(self, config: SftConfig):
+        self.trainer = SftTrainer(config, SilentRun(config))
+        self.examples, self.num_rows = self.trainer.examples, self.trainer.rows_per_step
+        lengths = [(len(example.prompt.ids), len(example.completions[0].ids)) for example in self.examples]
+        self.longest = max(max(pair) for pair in lengths)
+
+    def cut(self, rows: int, tokens: int) -> None:
+        trainer = self.trainer
+        trainer.taken_step, trainer.rows_per_step = -1, rows
+        trainer.examples = [_cut_example(example, tokens) for example in self.examples]
+
+    def groups(self) -> list[Group]:
+        return self.trainer.groups
+
+    def full_tokens(self) -> tuple[float, float]:
+        prompt = fmean(len(example.prompt.ids) for example in self.examples)
+        return self.num_rows * prompt, self.num_rows * (fmean(map(num_tokens, self.examples)) - prompt)
+
+
+def _cut_example(example: Group, tokens: int) -> Group:
+    """Return an example with the end of its prompt, and the beginning of its answer."""
+    (answer,) = example.completions
+    kept = {name: getattr(answer, name)[:tokens] for name in ("ids", "logps", "cuts")}
+    return Group(replace(example.prompt, ids=example.prompt.ids[-tokens:]), [replace(answer, **kept)])
+
+
+def num_tokens(group: Group) -> int:
+    """Count the tokens of a prompt and of all its completions."""
+    return len(group.prompt.ids) + sum(len(completion.ids) for completion in group.completions)
