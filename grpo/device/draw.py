@@ -61,12 +61,11 @@ def draw(
     logits_BV = logits_BV.to(exact)
     if params.temperature != 1:  # a division by 1 would copy them all the same
         logits_BV = logits_BV / params.temperature
-    cut_B = no_cut_B
+    weight_BV, cut_B = logits_BV.softmax(dim=-1), no_cut_B
     if params.truncates:
         logp_BV = logits_BV.log_softmax(dim=-1)
         cut_B = _cut(logp_BV, params.top_k, params.top_p)
-        logits_BV = logp_BV.masked_fill_(logp_BV < cut_B[:, None], NO_CUT)
-    weight_BV = logits_BV.softmax(dim=-1)
+        weight_BV *= logp_BV >= cut_B[:, None]  # on a CPU five times as fast as masked_fill
     id_B, total_B = inverse_cdf(weight_BV, uniform_B)
     return id_B, (weight_BV.gather(1, id_B[:, None])[:, 0] / total_B).log(), cut_B
 
@@ -106,7 +105,7 @@ def _cut(logp_BV: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
     mass_BV = (-surprisal_BV).exp_()
     last_B1 = surprisal_BV[:, : top_k or None][:, -1:].contiguous()
     if top_k:
-        mass_BV.masked_fill_(surprisal_BV > last_B1, 0)
+        mass_BV *= surprisal_BV <= last_B1
     if top_p < 1:
         reached_B = torch.full_like(mass_BV[:, 0], top_p * (1 - 1e-12), dtype=torch.float64)  # top_p itself is enough
         last_B1 = surprisal_BV.gather(1, inverse_cdf(mass_BV, reached_B)[0][:, None])
