@@ -30,7 +30,7 @@ STEPS = 32
 ADAPTER_ROWS = 96
 SIZES = {
     "smoke": {"models": ["tiny"], "batches": [1, 5], "context": 20},
-    "cpu": {"models": ["4m"]},
+    "cpu": {"models": ["4m"], "batches": [1, 24, 96, 288], "context": 512, "top_p": 1.0},
     "cuda": {"models": ["1.5b", "7b"]},
 }
 
@@ -94,12 +94,8 @@ def measure(name: str, model: Decoder, rows: int, options, peak: dict[str, float
 
 
 def main(argv: list[str] | None = None) -> dict:
-    arguments = timing.parser("bench.decode", __doc__)
-    arguments.add_argument("--models", nargs="+", choices=models.SHAPES, help="default: 4m; on a GPU 1.5b 7b")
-    arguments.add_argument("--batches", type=int, nargs="+", default=[1, 24, 96, 288], help="rows decoded together")
-    arguments.add_argument("--context", type=int, default=512, help="tokens before each row")
+    arguments = timing.parser("bench.decode", __doc__, choices={"models": models.SHAPES}, **SIZES)
     arguments.add_argument("--rank", type=int, help="rank of the adapter; default: the model's usual one")
-    arguments.add_argument("--top-p", type=float, default=1.0)
     arguments.add_argument("--profile", action="store_true", help="print the operations that take longest")
     options = timing.parse(arguments, argv, **SIZES)
     batches, names = options.batches, options.models

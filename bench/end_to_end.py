@@ -32,7 +32,7 @@ from grpo.train import GrpoTrainer
 RANK, BETA, LEARNING_RATE = 16, 0.04, 1e-5
 SIZES = {
     "smoke": {"model": "tiny", "tokens": 8},
-    "cpu": {"model": "31m", "tokens": 128},
+    "cpu": {"model": "31m", "prompts": 4, "group": 8, "tokens": 128},  # group: completions per prompt
     "cuda": {"model": "1.5b", "tokens": 512},
 }
 
@@ -204,11 +204,7 @@ def summary(name: str, ours: Ours, peers: Mapping[str, Peer], options) -> dict:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    arguments = timing.parser("bench.end_to_end", __doc__, ("trl", "none"))
-    arguments.add_argument("--model", choices=models.SHAPES, help="default: 31m; on a GPU 1.5b")
-    arguments.add_argument("--prompts", type=int, default=4)
-    arguments.add_argument("--group", type=int, default=8, help="completions per prompt")
-    arguments.add_argument("--tokens", type=int, help="tokens of each completion; default 128, on a GPU 512")
+    arguments = timing.parser("bench.end_to_end", __doc__, ("trl", "none"), choices={"model": models.SHAPES}, **SIZES)
     options = timing.parse(arguments, argv, **SIZES)
     name, tokens = options.model, options.tokens
     variants = {"trl": False} if options.dtype == "float32" else {"trl, bfloat16 weights": False, "trl, autocast": True}

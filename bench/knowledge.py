@@ -44,6 +44,10 @@ QUERY_WORDS = 12
 K = 5  # results of a search
 LANGUAGES = ("en", "zh")
 DRAWN_WORDS = 1 << 17  # at once
+SIZES = {
+    "cpu": {"megabytes": 20.0, "peer_documents": [7500]},  # megabytes: of the generated text; 0 leaves scale out
+    "smoke": {"megabytes": 0.5, "peer_documents": [200]},
+}
 PEER_TARGETS = {7500: 8.0, 60000: 15.0}  # documents: times faster than the peer
 
 
@@ -250,16 +254,13 @@ def compare(name: str, searches: dict[str, Callable], queries: list[tuple[str, s
 
 
 def main(argv: list[str] | None = None) -> dict:
-    arguments = timing.parser("bench.knowledge", __doc__, ("none", "rank_bm25"), ())
-    arguments.add_argument("--megabytes", type=float, default=20, help="size of the generated text; 0 leaves scale out")
-    arguments.add_argument("--peer-documents", type=int, nargs="+", default=[7500], help="sizes of the peer part")
-    smoke = {"megabytes": 0.5, "peer_documents": [200]}
+    arguments = timing.parser("bench.knowledge", __doc__, ("none", "rank_bm25"), (), **SIZES)
     xquad = timing.ROOT.parent / "shared" / "data" / "xquad"
     arguments.add_argument("--xquad", type=Path, default=xquad, help="folder of xquad.en.json and xquad.zh.json")
     arguments.add_argument(
         "--folder", type=Path, help="folder for generated files; default: the system's temporary one"
     )
-    options = timing.parse(arguments, argv, smoke=smoke)
+    options = timing.parse(arguments, argv, **SIZES)
     report, cases = {"recall": None, "scale": None}, []
     with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
         folder = Path(temporary)

@@ -11,6 +11,8 @@ matrix products that are needed: logits once, gradient once. The last line of st
 """
 
 import argparse
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +27,12 @@ CHECKED_ROWS = 64
 WARM_UP_ROWS = 8
 SIZES = {
     "smoke": {"tokens": CHECKED_ROWS, "vocabularies": [1000], "growth": [CHECKED_ROWS], "width": 64},
-    "cpu": {"tokens": 1024},
+    "cpu": {
+        "vocabularies": [32000, 152064],
+        "tokens": 1024,
+        "width": 1024,
+        "growth": [512, 1024, 2048, 4096],  # tokens at which memory is measured
+    },
     "cuda": {"tokens": 8192},
 }
 
@@ -90,20 +97,34 @@ def speed(vocab: int, dtype: str, options) -> dict:
 def memory(vocab: int, dtype: str, options) -> dict:
     """Measure the MB that each side needs at growing numbers of tokens."""
     row = {"name": f"vocabulary {vocab}, {dtype}", "tokens": options.growth}
+    points = [(side, tokens) for side in sides_of(options) for tokens in options.growth]
+    megabytes = iter(peak_megabytes(points, options.width, vocab, dtype, options.device))
     for side in sides_of(options):
-        row[side] = [peak_megabytes(side, n, options.width, vocab, dtype, options.device) for n in options.growth]
-        points = zip(options.growth, row[side], strict=True)
-        figures = "  ".join(f"{tokens} tokens {megabytes:.0f} MB" for tokens, megabytes in points)
+        row[side] = [next(megabytes) for _ in options.growth]
+        found = zip(options.growth, row[side], strict=True)
+        figures = "  ".join(f"{tokens} tokens {peak:.0f} MB" for tokens, peak in found)
         print(f"peak memory, {row['name']:28} {side:6} {figures}", flush=True)
     return row
 
 
-def peak_megabytes(side: str, tokens: int, width: int, vocab: int, dtype: str, device: str) -> float:
-    """Measure the growth of the peak, on a CPU in a process of its own."""
+def peak_megabytes(points: list[tuple[str, int]], width: int, vocab: int, dtype: str, device: str) -> list[float]:
+    """Measure the growth of the peak at each point, on a CPU in processes that have computed nothing yet."""
     if device == "cuda":
-        return growth_of_peak(side, tokens, width, vocab, dtype, device)
-    command = [sys.executable, "-m", "bench.logprob", "--one-peak", side, str(tokens), str(width), str(vocab), dtype]
-    return float(subprocess.run(command, cwd=timing.ROOT, capture_output=True, text=True, check=True).stdout)
+        return [growth_of_peak(side, tokens, width, vocab, dtype, device) for side, tokens in points]
+    request = json.dumps([points, width, vocab, dtype])
+    command = [sys.executable, "-m", "bench.logprob", "--peaks", request]
+    done = subprocess.run(command, cwd=timing.ROOT, capture_output=True, text=True, check=True)
+    return [float(line) for line in done.stdout.split()]
+
+
+def print_peaks(points: list[tuple[str, int]], width: int, vocab: int, dtype: str) -> None:
+    """Measure each point in a fork of this process."""
+    for side, tokens in points:
+        child = os.fork()
+        if child == 0:
+            print(growth_of_peak(side, tokens, width, vocab, dtype, "cpu"), flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
 
 
 def growth_of_peak(side: str, tokens: int, width: int, vocab: int, dtype: str, device: str) -> float:
@@ -128,17 +149,11 @@ def status_bytes(key: str) -> int:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    arguments = timing.parser("bench.logprob", __doc__, ("torch", "none"), ("both", "float32", "bfloat16"))
-    arguments.add_argument("--vocabularies", type=int, nargs="+", default=[32000, 152064])
-    arguments.add_argument("--tokens", type=int, help="default 1024, on a GPU 8192")
-    arguments.add_argument("--width", type=int, default=1024, help="width of the hidden states")
-    counts = [512, 1024, 2048, 4096]
-    arguments.add_argument("--growth", type=int, nargs="+", default=counts, help="tokens at which memory is measured")
-    arguments.add_argument("--one-peak", nargs=5, help=argparse.SUPPRESS)
+    arguments = timing.parser("bench.logprob", __doc__, ("torch", "none"), ("both", "float32", "bfloat16"), **SIZES)
+    arguments.add_argument("--peaks", type=json.loads, help=argparse.SUPPRESS)
     options = timing.parse(arguments, argv, **SIZES)
-    if options.one_peak:
-        side, tokens, width, vocab, dtype = options.one_peak
-        print(growth_of_peak(side, int(tokens), int(width), int(vocab), dtype, "cpu"))
+    if options.peaks:
+        print_peaks(*options.peaks)
         return {}
     dtypes = ["float32", "bfloat16"] if options.dtype == "both" else [options.dtype]
     peak, cases, memories, checks = ceilings.peaks(options), [], [], {}

@@ -35,7 +35,14 @@ from grpo.schema import Completion
 DRAWS_AT_ONCE, ZIPF_WORDS = 10_000, 1000
 SIZES = {
     "smoke": {"models": ["tiny"], "batches": [24], "tokens": 16, "vocabulary": 1000, "draws": 20_000},
-    "cpu": {"models": ["4m", "27m", "54m"], "tokens": 128, "vocabulary": 32768},
+    "cpu": {
+        "models": ["4m", "27m", "54m"],
+        "batches": [48, 96],  # completions decoded together
+        "tokens": 128,  # of the longest completion
+        "top_p": 1.0,
+        "vocabulary": 32768,  # of the drawing
+        "draws": 250_000,  # for chi-squared
+    },
     "cuda": {"models": ["1.5b"], "tokens": 512, "vocabulary": 151936},
 }
 
@@ -193,13 +200,7 @@ def chi_squared_z(num_draws: int, device: str) -> dict[str, float]:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    arguments = timing.parser("bench.sampler", __doc__, ("hf", "none"))
-    arguments.add_argument("--models", nargs="+", choices=models.SHAPES, help="default: 4m 27m 54m; on a GPU 1.5b")
-    arguments.add_argument("--batches", type=int, nargs="+", default=[48, 96], help="completions decoded together")
-    arguments.add_argument("--tokens", type=int, help="tokens of the longest completion; default 128, on a GPU 512")
-    arguments.add_argument("--top-p", type=float, default=1.0, help="nucleus sampling on both sides")
-    arguments.add_argument("--vocabulary", type=int, help="of the drawing; default 32768, on a GPU 151936")
-    arguments.add_argument("--draws", type=int, default=250_000, help="for chi-squared")
+    arguments = timing.parser("bench.sampler", __doc__, ("hf", "none"), choices={"models": models.SHAPES}, **SIZES)
     options = timing.parse(arguments, argv, **SIZES)
     nucleus = f", top_p {options.top_p:g}" if options.top_p < 1 else ""
     peak, cases, checks = ceilings.peaks(options), [], {}

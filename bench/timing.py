@@ -31,11 +31,17 @@ NUM_PROFILED = 12  # operations that a profile lists
 
 
 def parser(
-    module: str, doc: str, peers: Sequence[str] = ("none",), dtypes: Sequence[str] = ("bfloat16", "float32")
+    module: str,
+    doc: str,
+    peers: Sequence[str] = ("none",),
+    dtypes: Sequence[str] = ("bfloat16", "float32"),
+    choices: Mapping[str, Sequence[str]] | None = None,
+    **sizes: Mapping[str, Any],
 ) -> argparse.ArgumentParser:
-    """Make a parser with the options that every benchmark has.
+    """Make a parser with the options that every benchmark has, and one for each of its sizes.
 
-    The first peer and the first dtype are the defaults. A benchmark without dtypes runs on a CPU only.
+    The first peer and the first dtype are the defaults. A benchmark without dtypes runs on a CPU only. sizes: name ->
+    value, on a CPU (cpu), where it is another on a GPU (cuda), and for a trial (smoke). choices: of a size.
     """
     made = plain_parser(module, doc)
     if dtypes:
@@ -45,6 +51,16 @@ def parser(
     made.add_argument("--repeats", type=int, default=5, help="how often each side runs; the sides take turns")
     made.add_argument("--smoke", action="store_true", help="use tiny sizes, to see whether the benchmark runs")
     made.add_argument("--save", action="store_true", help="append the row to bench/results/")
+    on_gpu = sizes.get("cuda", {})
+    for name, value in sizes.get("cpu", {}).items():
+        is_list = isinstance(value, list)
+        made.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=type(value[0] if is_list else value),
+            nargs="+" if is_list else None,
+            choices=(choices or {}).get(name),
+            help=f"default: {value}" + (f"; on a GPU {on_gpu[name]}" if name in on_gpu else ""),
+        )
     return made
 
 
@@ -58,17 +74,25 @@ def parse(
 ) -> argparse.Namespace:
     """Parse the options, and note the load of the machine before anything is measured.
 
-    sizes: values of options that were not given, by device (cpu, cuda); those of `smoke` replace what was given, too.
+    sizes: as in `parser`; those of `smoke` replace what was given, too.
     """
     options = arguments.parse_args(argv)
     settings = vars(options)
     unset = {name for name, value in settings.items() if value is None}
-    chosen = sizes.get(settings.get("device", "cpu"), {})
+    chosen = {**sizes.get("cpu", {}), **sizes.get(settings.get("device", "cpu"), {})}
     settings.update({name: value for name, value in chosen.items() if name in unset})
     if options.smoke:
         settings.update(sizes.get("smoke", {}), repeats=min(options.repeats, 2))
     options.load_before = os.getloadavg()
+    if getattr(options, "save", False):
+        Unfinished.path = RESULTS / f"{arguments.prog.rpartition('.')[2]}.{os.getpid()}.partial"
     return options
+
+
+class Unfinished:
+    """Where the cases of a benchmark that saves are kept until its row is written; killed, it leaves them there."""
+
+    path: Path | None = None
 
 
 # --- Time ----------------------------------------------------------------------------------------------------------
@@ -199,6 +223,8 @@ def show(case: Mapping) -> None:
     if "ceiling_share" in case:
         parts.append(f"{100 * case['ceiling_share']:.0f} % of the ceiling")
     print(f"{case['name']:44} {'   '.join(parts)}", flush=True)
+    if Unfinished.path:
+        _append(Unfinished.path, json.dumps(case))
 
 
 def finish(name: str, options: argparse.Namespace, cases: Sequence[Mapping], checks: Mapping, **more: object) -> dict:
@@ -222,11 +248,18 @@ def finish(name: str, options: argparse.Namespace, cases: Sequence[Mapping], che
     }
     line = json.dumps(row)
     if options.save:
-        RESULTS.mkdir(exist_ok=True)
-        with open(RESULTS / f"{name}.jsonl", "a", encoding="utf-8") as file:
-            print(line, file=file)
+        _append(RESULTS / f"{name}.jsonl", line)
+    if Unfinished.path:
+        Unfinished.path.unlink(missing_ok=True)
+        Unfinished.path = None
     print(line, flush=True)
     return row
+
+
+def _append(path: Path, line: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a", encoding="utf-8") as file:
+        print(line, file=file)
 
 
 def read_rows(folder: Path) -> list[dict]:

@@ -39,7 +39,7 @@ from grpo.schema import Completion, Group, PackedBatch, Prompt
 RANK = 16
 SIZES = {
     "smoke": {"models": ["tiny"], "tokens": 16},
-    "cpu": {"models": ["31m"], "tokens": 128},
+    "cpu": {"models": ["31m"], "prompts": 4, "group": 8, "tokens": 128},  # group: completions per prompt
     "cuda": {"models": ["1.5b"], "tokens": 512},
 }
 
@@ -197,11 +197,7 @@ def measure(path: Path, work: Work, name: str, options) -> tuple[dict, dict]:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    arguments = timing.parser("bench.train_step", __doc__, ("peft", "none"))
-    arguments.add_argument("--models", nargs="+", choices=models.SHAPES, help="default: 31m; on a GPU 1.5b")
-    arguments.add_argument("--prompts", type=int, default=4)
-    arguments.add_argument("--group", type=int, default=8, help="completions per prompt")
-    arguments.add_argument("--tokens", type=int, help="tokens of the longest completion; default 128, on a GPU 512")
+    arguments = timing.parser("bench.train_step", __doc__, ("peft", "none"), choices={"models": models.SHAPES}, **SIZES)
     options = timing.parse(arguments, argv, **SIZES)
     batch = options.prompts * options.group
     peak, cases, checks = ceilings.peaks(options), [], {}

@@ -42,7 +42,11 @@ SHAPES = {
 }
 MEAN_LENGTHS = {"small": 64}  # tokens after which a completion ends, about
 SMOKE_SHAPE = {"model": "tiny", "prompts": 2, "group": 2, "tokens": 8, "lora_r": 4}
-SIZES = {"cpu": {"shapes": ["small"]}, "cuda": {"shapes": ["knowrl", "math"]}, "smoke": {"delays": [0, 0.05]}}
+SIZES = {
+    "cpu": {"shapes": ["small"], "delays": [0.0, 5.0, 15.0]},
+    "cuda": {"shapes": ["knowrl", "math"]},
+    "smoke": {"delays": [0.0, 0.05]},
+}
 SYSTEM_PROMPT = "Think step by step. " * 8
 
 
@@ -187,10 +191,7 @@ def profile_training(trainer: GrpoTrainer, groups: list[Group], device: str) -> 
 
 
 def main(argv: list[str] | None = None) -> dict:
-    arguments = timing.parser("bench.whole_steps", __doc__)
-    arguments.add_argument("--shapes", nargs="+", choices=SHAPES, help="default: small; on a GPU knowrl math")
-    slowest = {"type": float, "nargs": "+", "default": [0, 5, 15]}
-    arguments.add_argument("--delays", **slowest, help="seconds of the judge's slowest call")
+    arguments = timing.parser("bench.whole_steps", __doc__, choices={"shapes": SHAPES}, **SIZES)
     arguments.add_argument("--mean-length", type=float, help="tokens after which a completion ends, about")
     arguments.add_argument("--profile", action="store_true", help="print the operations that take longest")
     options = timing.parse(arguments, argv, **SIZES)

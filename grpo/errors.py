@@ -59,7 +59,7 @@ class Interrupted(Exception):
 
 
 def check_all(*checks: Callable[[], object]) -> None:
-    """Make all checks. Raise one UserError that says what all those say that fail, with the first one's exit code."""
+    """Make all checks. If some fail, raise one UserError that joins what they say, with the exit code of the first."""
     errors = []
     for check in checks:
         try:

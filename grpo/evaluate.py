@@ -4,10 +4,10 @@
   python -m grpo.evaluate MODEL --data TruthfulQA.csv --choices
   python -m grpo.evaluate --compare A B
 
-MODEL is a checkpoint, an adapter, a hub id, or the directory of a run, which brings its own prompts, and held-out
+MODEL is a checkpoint, an adapter, a hub id, or the directory of a run. A run brings its own prompts, and its held-out
 questions if there is no --data. Files of TruthfulQA, SimpleQA, Chinese SimpleQA, GPQA, AIME, MATH-500 and GSM8K are
-known by their columns, and bring a reward. Prints accuracy with its 95 % interval, what was answered wrong and what not
-at all, and pass@k as JSON; a table for people on stderr. A and B are models, or the --output of two evaluations.
+known by their columns, and bring a reward. Prints JSON: accuracy with its 95 % interval, the shares of wrong and of
+declined answers, pass@k; and a table on stderr. A and B are models, or what --output of two evaluations has written.
 """
 
 import argparse

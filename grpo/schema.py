@@ -54,7 +54,7 @@ class Score:
 
         fact         what it says
         verdict      supported, refuted or unknown
-        passage      id of the passage that decided; None if none did
+        passage      id of the passage that decided, or if none did of the best that was looked at; None without any
         text         how that passage begins
         sentences    (start, end) of each sentence that states it, in characters of the completion
 
@@ -116,7 +116,7 @@ class Completion:
         """Return one advantage per token: that of the completion, made positive or negative by the token's sentence."""
         advantages = [self.advantage] * len(self.ids)
         for sentence in self.sentences:
-            own = abs(self.advantage) if sentence.is_true else -abs(self.advantage)  # Eq. 19
+            own = abs(self.advantage) if sentence.is_true else 0.0 - abs(self.advantage)  # Eq. 19; -abs(0.0) is -0.0
             advantages[sentence.start : sentence.end] = [own] * (sentence.end - sentence.start)
         return advantages
 

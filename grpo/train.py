@@ -5,6 +5,7 @@ line of code that computes it.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import torch
 
@@ -101,13 +102,15 @@ class GrpoTrainer(Trainer):
 
 def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[str, float]]:
     """Make a complete run: cold start if one is due, GRPO, evaluation before and after; return the last evaluation."""
-    with Run(config, list(notices)) as run:
+    with Run(config, list(notices)) as run, ExitStack() as ending:
         config = make_world(config, run)
         check_prompts(config)  # what is missing shows now, and not after stage 1
         scorer = prepare_rewards(config, run.say)
+        ending.callback(scorer.close)
         run.config = config = cold_start(config, run)
         trainer = GrpoTrainer(config, run, scorer)
         evaluation = Evaluation(config, run, trainer.policy, trainer.rollout)
+        ending.callback(evaluation.close)
         trainer.restore()
         guard = Guard(trainer)
         if run.device.type == "cuda":
@@ -137,8 +140,6 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[st
             evaluation.write(before, after)
             print(evaluation.before_after(before, after))
             trainer.health.end()
-        evaluation.close()
-        trainer.rollout.scorer.close()
         return after
 
 

@@ -25,23 +25,24 @@ def rms_norm(
     weight_D: torch.Tensor,
     eps: float,
     residual_TD: torch.Tensor | None = None,
-    spare_columns: int = 0,
+    room: tuple[int, int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return y and h, both [..., D] in the dtype of x; differentiable. Without a residual h is x.
 
-    spare_columns: columns to leave free to the right of y, which is then [..., D + spare_columns] and not
+    room: copies of y, and columns to leave free to the right of each; y is then [copies, T, D + columns] and not
     differentiable.
     Slow twin: kernels/reference.py `rms_norm`.
     """
-    return _RMSNorm.apply(x_TD, weight_D, eps, residual_TD, spare_columns)
+    return _RMSNorm.apply(x_TD, weight_D, eps, residual_TD, room)
 
 
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, weight_D, eps, residual, spare_columns):
+    def forward(ctx, x, weight_D, eps, residual, room):
         x_TD = x.reshape(-1, x.shape[-1])
         T, D = x_TD.shape
-        y_TX = torch.empty(T, D + spare_columns, dtype=x.dtype, device=x.device)
+        copies, columns = room or (1, 0)
+        y_XTD = torch.empty(copies, T, D + columns, dtype=x.dtype, device=x.device)
         r_T = torch.empty(T, dtype=torch.float32, device=x.device)
         has_residual = residual is not None
         h_TD = torch.empty(T, D, dtype=x.dtype, device=x.device) if has_residual else x_TD
@@ -52,14 +53,16 @@ class _RMSNorm(torch.autograd.Function):
                 x_TD,
                 residual_TD,
                 weight_D,
-                y_TX,
+                y_XTD,
                 h_TD,
                 r_T,
                 T,
                 x_TD.stride(0),
                 residual_TD.stride(0),
-                y_TX.stride(0),
+                y_XTD.stride(0),
+                y_XTD.stride(1),
                 eps,
+                copies=copies,
                 has_residual=has_residual,
                 **tile,
             )
@@ -67,7 +70,7 @@ class _RMSNorm(torch.autograd.Function):
         ctx.has_residual = has_residual
         ctx.shape = x.shape
         ctx.set_materialize_grads(False)
-        return y_TX.view(*x.shape[:-1], D + spare_columns), h_TD.view(x.shape) if has_residual else x
+        return y_XTD if room else y_XTD.view(x.shape), h_TD.view(x.shape) if has_residual else x
 
     @staticmethod
     def backward(ctx, dy, dh):
@@ -134,8 +137,10 @@ def _forward(
     num_rows,
     x_stride,
     residual_stride,
+    copy_stride,
     y_stride,
     eps,
+    copies: tl.constexpr,
     has_residual: tl.constexpr,
     D: tl.constexpr,
     padded_D: tl.constexpr,
@@ -155,7 +160,9 @@ def _forward(
     r = tl.rsqrt(tl.sum(h * h, 1) / D + eps)
     weight = tl.load(weight_ptr + d, mask=d < D, other=0.0).to(tl.float32)
     rounded = (h * r[:, None]).to(dtype).to(tl.float32)
-    tl.store(y_ptr + row[:, None] * y_stride + d[None], (rounded * weight[None]).to(dtype), mask=inside)
+    y = (rounded * weight[None]).to(dtype)
+    for copy in tl.static_range(copies):
+        tl.store(y_ptr + copy * copy_stride + row[:, None] * y_stride + d[None], y, mask=inside)
     tl.store(r_ptr + row, r, mask=row < num_rows)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"  # the servers that tests start are here
 os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run in Triton's interpreter where there is no GPU
 
 import numpy
@@ -38,7 +39,13 @@ def pytest_cmdline_main(config) -> None:
     if config.pluginmanager.hasplugin("xdist") and options.numprocesses is None and has_folder:
         if cores > 1 and not wants_one_process:
             options.numprocesses, options.dist = cores, "loadfile"
-            options.loadscopereorder = False  # the order of the files has the long ones in the middle
+            options.loadscopereorder = False  # not by the number of tests
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items) -> None:
+    """The files beside this one take longest, so they go first: else a process would end long before the other."""
+    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
 
 
 @pytest.hookimpl(tryfirst=True)

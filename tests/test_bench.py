@@ -3,6 +3,7 @@ reads."""
 
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -192,3 +193,27 @@ def test_the_knowledge_benchmark_does_without_torch(bench):
 
     code = "import sys, bench.knowledge; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_a_benchmark_that_is_killed_leaves_the_cases_it_had(bench, monkeypatch):
+    """As gpu_checks.sh does at a part's time limit. One that ends leaves its row alone."""
+    timing, decode = bench("timing"), bench("decode")
+    monkeypatch.setattr(timing, "finish", lambda *_, **__: sys.exit(124))
+    with pytest.raises(SystemExit):
+        decode.main(["--smoke", "--save"])
+    (left,) = timing.RESULTS.iterdir()
+    cases = [json.loads(line) for line in left.read_text(encoding="utf-8").splitlines()]
+    assert left.suffix == ".partial" and len(cases) == 3 and all("seconds" in case for case in cases)
+    left.unlink()
+    monkeypatch.undo()
+    monkeypatch.setattr(timing, "RESULTS", left.parent)
+    decode.main(["--smoke", "--save"])
+    assert [path.name for path in left.parent.iterdir()] == ["decode.jsonl"]
+
+
+def test_the_limits_of_each_call_of_gpu_checks_add_up():
+    text = (ROOT / "bench" / "gpu_checks.sh").read_text(encoding="utf-8")
+    whole = int(re.search(r"^LIMIT=(\d+)", text, re.MULTILINE)[1])
+    calls = text.partition('if [ "$CALL" = ours ]')[2].partition("\nfi\n")[0].split("\nelse\n")
+    limits = [[int(seconds) for seconds in re.findall(r"(?:part|bench) +\w+ +(\d+) ", call)] for call in calls]
+    assert [len(call) for call in limits] == [8, 4] and all(sum(call) <= whole < 540 for call in limits)

@@ -150,9 +150,9 @@ class RunKeys:
         "and chat_template for their contents.",
     )
     logging_steps: int = key(
-        1, "Average so many steps for the trackers and on the terminal. metrics.jsonl has every step.", low=1
+        1, "Show the means of this many steps in trackers and on the terminal. metrics.jsonl has every step.", low=1
     )
-    save_steps: int = key(50, "Save a checkpoint every so many steps. 0: only at the end.", low=0)
+    save_steps: int = key(50, "Steps between checkpoints. 0: save only at the end.", low=0)
     save_total_limit: int = key(3, "Number of checkpoints to keep, and of those that were set aside. 0: all.", low=0)
     report_to: list[str] = key(
         ("tensorboard",),
@@ -200,10 +200,10 @@ class DataKeys:
     )
     eval_size: int = key(
         0,
-        "Hold out the last so many rows of dataset_id_or_path as such questions; they are never trained on. 0: none.",
+        "Rows at the end of dataset_id_or_path that are held out for evaluation, and never trained on. 0: none.",
         low=0,
     )
-    eval_steps: int = key(0, "Evaluate every so many steps. 0: only before and after training.", low=0)
+    eval_steps: int = key(0, "Steps between evaluations. 0: evaluate only before and after training.", low=0)
     keep_best: str | None = key(
         None,
         "Keep the policy of the evaluation that is best by this measure in best/: eval/accuracy, eval/reward or "
@@ -267,7 +267,7 @@ class LossKeys:
         "token", "Compute the ratio per token, or per sequence (GSPO).", choices=("token", "sequence")
     )
     sampler_importance_sampling_correction: bool = key(
-        False, "Weight each token by its probability in training over that in sampling, at most the cap below."
+        False, "Weight each token by its probability in training divided by that in sampling, at most by the cap below."
     )
     sampler_importance_sampling_cap: float = key(2.0, "Cap of that weight.", above=0)
     scale_rewards: bool | str = key(
@@ -316,7 +316,7 @@ class RewardKeys:
     math_reward_no_answer: float = key(-0.5, "Value of the reward math if nothing is boxed.")
     abstention_threshold: float = key(
         0.5,
-        "For the reward abstention: the probability of being right from which on answering pays more than declining.",
+        "For the reward abstention: above this probability of being right, answering pays more than declining.",
         low=0,
         high=0.99,
     )
@@ -359,7 +359,7 @@ class KnowledgeKeys:
     )
     nli_model: str = key("MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli", "Entailment model: a folder or a hub id.")
     entailment_threshold: float = key(
-        0.3, "A fact counts as supported from this probability of entailment on.", above=0, high=1
+        0.3, "Probability of entailment from which a fact counts as supported.", above=0, high=1
     )
     verdict_cache: str | None = key(None, "SQLite file that caches verdicts about facts. Unset: no cache.")
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from grpo.device.draw import NO_CUT, SamplingParams, draw, uniforms
-from grpo.device.products import linear
+from grpo.device.products import Room, linear
 
 HALF = (torch.bfloat16, torch.float16)
 CACHE_BYTES = 8 << 20  # of float32 logits that a CPU works on at a time, so that they stay in its cache
@@ -65,28 +65,29 @@ def describe(device: torch.device | str) -> str:
 
 
 def rms_norm(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None, spare_columns: int = 0
+    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None, room: Room | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return x + residual, normalised over the last axis and weighted, and the sum itself. Computed in float32.
 
-    spare_columns: a kernel leaves so many to the right of the first result, for `append_product`; torch leaves none.
+    room: a kernel writes the first result so often, with so many columns free to its right, for `append_product`; torch
+    leaves no room.
     """
     if uses_kernels(x):
         from grpo.kernels import rms_norm as kernel
 
-        return kernel.rms_norm(x, weight, eps, residual, spare_columns)
+        return kernel.rms_norm(x, weight, eps, residual, room)
     x = x if residual is None else residual + x
     exact = x.to(torch.promote_types(x.dtype, torch.float32))
     exact = exact * torch.rsqrt(exact.square().mean(dim=-1, keepdim=True) + eps)
     return exact.to(x.dtype) * weight, x
 
 
-def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, spare_columns: int = 0) -> torch.Tensor:
-    """Return silu(gate) · up (2002.05202). spare_columns: as in `rms_norm`."""
+def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, room: Room | None = None) -> torch.Tensor:
+    """Return silu(gate) · up (2002.05202). room: as in `rms_norm`."""
     if uses_kernels(gate_TF):
         from grpo.kernels import swiglu as kernel
 
-        return kernel.swiglu(gate_TF, up_TF, spare_columns)
+        return kernel.swiglu(gate_TF, up_TF, room)
     return F.silu(gate_TF) * up_TF
 
 

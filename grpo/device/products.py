@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 _DTYPES = (torch.float32, torch.bfloat16)
+Room = tuple[int, int]  # copies of a product's input, and spare columns to the right of each: see `append_product`
 
 # By default cuBLAS may split the inner dimension and add the parts in 16 bits: that rounds away what Eq. 12 keeps.
 torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -58,27 +59,27 @@ def linear(x_TI: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | N
 
 
 def add_product(y_TO: torch.Tensor, x_TI: torch.Tensor, weight_OI: torch.Tensor) -> torch.Tensor:
-    """Compute y + x Wᵀ, outside autograd; on a GPU the product adds to y itself."""
+    """Add x Wᵀ to y in place, outside autograd; on a GPU the product itself adds."""
     if y_TO.is_cuda:
         return y_TO.addmm_(x_TI, weight_OI.T)
-    return y_TO + linear(x_TI, weight_OI)
+    return y_TO.add_(linear(x_TI, weight_OI))
 
 
-def append_product(x_TX: torch.Tensor, weight_RI: torch.Tensor) -> torch.Tensor:
-    """Return [x | x Wᵀ], outside autograd.
+def append_product(x: torch.Tensor, weight_RI: torch.Tensor, copies: int = 1) -> tuple[torch.Tensor, ...]:
+    """Return [x | h₁], …, [x | hₙ] of x Wᵀ = [h₁ | … | hₙ], outside autograd. One product makes all of it.
 
-    x_TX: x alone; or x with R spare columns to its right (`ops.rms_norm`, `ops.swiglu`), which take the product, so
-    that x is not copied.
+    x: [T, I] alone; or, with room for the result (`ops.rms_norm`, `ops.swiglu`), n copies of it with R / n spare
+    columns each [n, T, I + R / n], which take the product, so that x is not copied. copies: n.
     """
     R, width = weight_RI.shape
-    if x_TX.shape[1] == width:
-        return torch.cat([x_TX, linear(x_TX, weight_RI)], dim=-1)
-    x_TI, h_TR = x_TX.split([width, R], dim=-1)
-    if x_TX.is_cuda:
-        torch.mm(x_TI, weight_RI.T, out=h_TR)
+    if x.dim() == 2:
+        return tuple(torch.cat([x, h], dim=-1) for h in linear(x, weight_RI).chunk(copies, dim=-1))
+    x_XTI, h_XTR = x.split([width, R // copies], dim=-1)
+    if x.is_cuda:
+        torch.bmm(x_XTI, weight_RI.view(copies, -1, width).mT, out=h_XTR)
     else:
-        h_TR.copy_(linear(x_TI, weight_RI))
-    return x_TX
+        h_XTR.copy_(linear(x_XTI[0], weight_RI).unflatten(-1, (copies, -1)).transpose(0, 1))
+    return x.unbind()
 
 
 def weight_gradient(g_TO: torch.Tensor, x_TI: torch.Tensor) -> torch.Tensor:

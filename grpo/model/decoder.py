@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from grpo.device import ops
 from grpo.device.ops import Rope
-from grpo.device.products import prepack
+from grpo.device.products import Room, prepack
 from grpo.errors import PREFLIGHT, UserError
 from grpo.model.lora import POLICY, Build, JointLinear, Linear, LoraLinear, Mode, make_linear
 from grpo.model.master_weight import MasterWeight
@@ -135,14 +135,14 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.weight, self.eps = build.weight(width), eps
 
-    def forward(self, x: torch.Tensor, spare_columns: int = 0) -> torch.Tensor:
-        return self.after_adding(x, None, spare_columns)[0]
+    def forward(self, x: torch.Tensor, room: Room | None = None) -> torch.Tensor:
+        return self.after_adding(x, None, room)[0]
 
     def after_adding(
-        self, x: torch.Tensor, residual: torch.Tensor | None, spare_columns: int = 0
+        self, x: torch.Tensor, residual: torch.Tensor | None, room: Room | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the norm of x + residual, and that sum. spare_columns: of the next product."""
-        return ops.rms_norm(x, self.weight(), self.eps, residual, spare_columns)
+        """Return the norm of x + residual, and that sum. room: that the next product wants."""
+        return ops.rms_norm(x, self.weight(), self.eps, residual, room)
 
 
 class Attention(nn.Module):
@@ -178,7 +178,7 @@ class MLP(nn.Module):
 
     def forward(self, x_TD: torch.Tensor, mode: Mode) -> torch.Tensor:
         gate_TF, up_TF = self.gate_up(x_TD, mode)
-        return self.down(ops.swiglu(gate_TF, up_TF, self.down.spare_columns), mode)
+        return self.down(ops.swiglu(gate_TF, up_TF, self.down.room), mode)
 
 
 class Block(nn.Module):
@@ -193,12 +193,12 @@ class Block(nn.Module):
     def forward(
         self, x_TD: torch.Tensor, layer: int, rope: Rope, attend: Attend, mode: Mode, recompute: str
     ) -> torch.Tensor:
-        normed_TD = self.attention_norm(x_TD, self.attention.qkv.spare_columns)
+        normed_TD = self.attention_norm(x_TD, self.attention.qkv.room)
         attended_TD = self.attention(normed_TD, layer, rope, attend, mode)
         if recompute == "mlp":
             x_TD = x_TD + attended_TD
             return x_TD + _recomputed(lambda x: self.mlp(self.mlp_norm(x), mode), x_TD)
-        normed_TD, x_TD = self.mlp_norm.after_adding(attended_TD, x_TD, self.mlp.gate_up.spare_columns)
+        normed_TD, x_TD = self.mlp_norm.after_adding(attended_TD, x_TD, self.mlp.gate_up.room)
         return x_TD + self.mlp(normed_TD, mode)
 
 

@@ -8,12 +8,13 @@ small. The price is R more columns; the gain is that sampling and training run t
 reference policy is a view, `weight[:, :I]`.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from grpo.device.products import Product, add_product, append_product, linear, prepack, weight_gradient
+from grpo.device.products import Product, Room, add_product, append_product, linear, prepack, weight_gradient
 from grpo.model.master_weight import MasterWeight, master_dtype
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -68,7 +69,7 @@ class Build:
 class Linear(nn.Module):
     """Projections of one input as one product; `parts` maps each projection's name to its number of outputs."""
 
-    spare_columns = 0  # see LoraLinear
+    room: Room | None = None  # see LoraLinear
 
     def __init__(self, in_features: int, parts: dict[str, int], bias: bool, build: Build):
         super().__init__()
@@ -88,6 +89,10 @@ class Linear(nn.Module):
             return linear(x_TI, self.prepacked, bias_O)
         return Product.apply(x_TI, self.weight(), bias_O)
 
+    def parts(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> tuple[torch.Tensor, ...]:
+        """Return the outputs of the projections one by one."""
+        return self(x_TI, mode).split(_sizes(self.out_slices), dim=-1)
+
     def prepack(self) -> None:
         self.prepacked = prepack(self.weight.value)
 
@@ -95,18 +100,21 @@ class Linear(nn.Module):
 class LoraLinear(nn.Module):
     """`Linear` with frozen weights and an adapter on some of its parts.
 
-    weight: [O, I + R]; the columns from I on hold s B, one block per adapted part and zeros elsewhere.
     A: [R, I], the adapted parts below one another. B: one [O_part, r] per adapted part.
+    weight: [O, I + R]; the columns from I on hold s B, one block per adapted part and zeros elsewhere.
+    apart: [O, I + r], without zeros; each part, all of them adapted, is a product of its own with its part of x Aᵀ.
     """
 
-    def __init__(self, in_features: int, parts: dict[str, int], bias: bool, build: Build):
+    def __init__(self, in_features: int, parts: dict[str, int], bias: bool, build: Build, apart: bool = False):
         super().__init__()
         self.in_features, self.lora, self.out_slices = in_features, build.lora, _slices(parts)
         adapted = [name for name in parts if name in build.lora.targets]
         self.rank_slices = _slices(dict.fromkeys(adapted, build.lora.rank))
         rank, out_features = len(adapted) * build.lora.rank, sum(parts.values())
+        self.products = list(self.out_slices.values()) if apart else [slice(0, out_features)]
+        self.num_columns = rank // len(self.products)  # of the weight, for s B
         where = {"dtype": build.dtype, "device": build.device}
-        self.register_buffer("weight", torch.zeros(out_features, in_features + rank, **where))
+        self.register_buffer("weight", torch.zeros(out_features, in_features + self.num_columns, **where))
         self.register_buffer("bias", torch.zeros(out_features, **where) if bias else None)
         self.A = MasterWeight(rank, in_features, trained=True, **where)
         self.B = nn.ParameterDict()
@@ -114,12 +122,12 @@ class LoraLinear(nn.Module):
             B_OR = torch.zeros(parts[name], build.lora.rank, dtype=master_dtype(build.dtype), device=build.device)
             self.B[name] = nn.Parameter(B_OR)
         self.number = 0  # among the model's adapted layers: makes dropout masks differ; set by the model
-        self.prepacked: tuple[torch.Tensor, torch.Tensor] | None = None  # A and weight: see Decoder.prepacked
+        self.prepacked: tuple[torch.Tensor, list[torch.Tensor]] | None = None  # A and weights: see Decoder.prepacked
 
     @property
-    def spare_columns(self) -> int:
-        """Columns that its input should have to the right while decoding: `append_product` writes x Aᵀ there."""
-        return len(self.A.value) if self.prepacked else 0
+    def room(self) -> Room | None:
+        """What its input should have while decoding, so that `append_product` copies nothing."""
+        return (len(self.products), self.num_columns) if self.prepacked else None
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return views of a projection's own weight [O, I] and bias [O], to read and write."""
@@ -131,18 +139,43 @@ class LoraLinear(nn.Module):
         return self.A.source[self.rank_slices[part]], self.B[part].data
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
+        outputs = self._products(x_TI, mode)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
+
+    def parts(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> tuple[torch.Tensor, ...]:
+        """Return the outputs of the projections one by one."""
+        return self.split(self._products(x_TI, mode))
+
+    def split(self, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """Split what the products give, or its gradients, into one tensor per projection."""
+        return outputs[0].split(_sizes(self.out_slices), dim=-1) if len(outputs) == 1 else outputs
+
+    def _products(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
         if not mode.use_adapter:
-            return linear(x_TI, self.weight[:, : self.in_features], self.bias)
+            return (linear(x_TI, self.weight[:, : self.in_features], self.bias),)
         if self.prepacked is not None:
-            A_RI, weight_OX = self.prepacked
-            return linear(append_product(x_TI, A_RI), weight_OX, self.bias)  # Eq. 12
+            A_RI, weights = self.prepacked
+            return self.products_of(append_product(x_TI, A_RI, len(self.products)), weights)
         seed = None
         if mode.dropout_seed is not None and self.lora.dropout:
             seed = mode.dropout_seed * 1_000_003 + self.number
         return _AugmentedLinear.apply(x_TI, self.A.master, self, seed, *(self.B[part] for part in self.rank_slices))
 
+    def products_of(self, inputs: Iterable[torch.Tensor], weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Multiply each input [x | its part of x Aᵀ] with its weight, outside autograd."""
+        biases = [None if self.bias is None else self.bias[rows] for rows in self.products]
+        return tuple(map(linear, inputs, weights, biases))  # Eq. 12
+
+    def ranks_of(self, h_TR: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the part of x Aᵀ that each product takes."""
+        return h_TR.split(self.num_columns, dim=-1)
+
+    def weights(self) -> list[torch.Tensor]:
+        """Return [W | s B] of each product."""
+        return [self.weight[rows] for rows in self.products]
+
     def prepack(self) -> None:
-        self.prepacked = prepack(self.A.value), prepack(self.weight)
+        self.prepacked = prepack(self.A.value), [prepack(weight_OX) for weight_OX in self.weights()]
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -150,7 +183,8 @@ class LoraLinear(nn.Module):
         self.A.refresh()
         for part, columns in self.rank_slices.items():
             sB_OR = self.lora.scale * self.B[part]
-            self.weight[self.out_slices[part], self.in_features :][:, columns] = sB_OR
+            own = columns if len(self.products) == 1 else slice(None)
+            self.weight[self.out_slices[part], self.in_features :][:, own] = sB_OR
 
     @torch.no_grad()
     def reset(self, generator: torch.Generator) -> None:
@@ -176,16 +210,23 @@ class _AugmentedLinear(torch.autograd.Function):
         h_TR = linear(_dropped(x_TI, layer, seed), layer.A.value)
         ctx.save_for_backward(x_TI, h_TR)  # x is shared by all projections of one input
         ctx.layer, ctx.seed = layer, seed
-        return linear(torch.cat([x_TI, h_TR], dim=-1), layer.weight, layer.bias)  # Eq. 12
+        inputs = (torch.cat([x_TI, h_TX], dim=-1) for h_TX in layer.ranks_of(h_TR))
+        return layer.products_of(inputs, layer.weights())
 
     @staticmethod
-    def backward(ctx, g_TO):
+    def backward(ctx, *gradients):
         (x_TI, h_TR), layer, seed = ctx.saved_tensors, ctx.layer, ctx.seed
-        dx_TI, dh_TR = linear(g_TO, layer.weight.T).split([layer.in_features, h_TR.shape[-1]], dim=-1)
+        dx_TI, dh_TR = None, torch.empty_like(h_TR)
+        for g_TO, weight_OX, dh_TX in zip(gradients, layer.weights(), layer.ranks_of(dh_TR), strict=True):
+            base_TI, adapter_TX = linear(g_TO, weight_OX.T).split([layer.in_features, layer.num_columns], dim=-1)
+            dx_TI = base_TI if dx_TI is None else dx_TI.add_(base_TI)
+            dh_TX.copy_(adapter_TX)
+        del base_TI, adapter_TX  # their memory, before more is taken
         dA_RI = weight_gradient(dh_TR, _dropped(x_TI, layer, seed))
+        g_of_part = dict(zip(layer.out_slices, layer.split(gradients), strict=True))
         dB = []
         for part, columns in layer.rank_slices.items():
-            dB_OR = weight_gradient(g_TO[:, layer.out_slices[part]], h_TR[:, columns])
+            dB_OR = weight_gradient(g_of_part[part], h_TR[:, columns])
             dB.append(layer.lora.scale * dB_OR.to(layer.A.master.dtype))
         if seed is None:
             dx_TI = add_product(dx_TI, dh_TR, layer.A.value.T)
@@ -204,34 +245,44 @@ def _dropped(x_TI: torch.Tensor, layer: LoraLinear, seed: int | None) -> torch.T
     return x_TI * (keep_TI.to(x_TI.dtype) / (1 - probability))
 
 
-def make_linear(in_features: int, parts: dict[str, int], bias: bool, build: Build) -> Linear | LoraLinear:
+def make_linear(
+    in_features: int, parts: dict[str, int], bias: bool, build: Build, apart: bool = False
+) -> Linear | LoraLinear:
     """Make the layer for these projections: with an adapter if one of them has one."""
-    adapted = build.lora is not None and any(name in build.lora.targets for name in parts)
-    return (LoraLinear if adapted else Linear)(in_features, parts, bias, build)
+    if build.lora is not None and any(name in build.lora.targets for name in parts):
+        return LoraLinear(in_features, parts, bias, build, apart)
+    return Linear(in_features, parts, bias, build)
 
 
 class JointLinear(nn.Module):
-    """Several projections of one input: as one product if the zeros in s B waste little, else as one each."""
+    """Several projections of one input: as one product if the zeros in s B waste little.
+
+    Else each adapted one is a product of its own, but x Aᵀ is one for all of them; those without an adapter are another
+    layer. Masters are laid out in the same order either way: a checkpoint does not depend on the choice.
+    """
 
     def __init__(self, in_features: int, parts: dict[str, int], bias: bool, build: Build):
         super().__init__()
         out_features = sum(parts.values())
-        adapted = [name for name in parts if build.lora and name in build.lora.targets]
-        zeros = sum((out_features - parts[name]) * build.lora.rank for name in adapted)
-        is_joint = few_zeros(zeros, out_features * in_features, build.dtype, build.device)
-        products = [parts] if is_joint else [{name: size} for name, size in parts.items()]
-        self.linears = nn.ModuleList(make_linear(in_features, product, bias, build) for product in products)
-        self.sizes = list(parts.values())
+        adapted = {name: size for name, size in parts.items() if build.lora and name in build.lora.targets}
+        zeros = sum((out_features - size) * build.lora.rank for size in adapted.values())
+        layers, apart = [parts], False
+        if not few_zeros(zeros, out_features * in_features, build.dtype, build.device):
+            others = {name: size for name, size in parts.items() if name not in adapted}
+            layers, apart = [layer for layer in (adapted, others) if layer], True
+        self.linears = nn.ModuleList(make_linear(in_features, layer, bias, build, apart) for layer in layers)
+        self.names = list(parts)
 
     @property
-    def spare_columns(self) -> int:
-        """Spare columns of the input that its products share: they use them one after the other."""
-        return min(layer.spare_columns for layer in self.linears)
+    def room(self) -> Room | None:
+        """What its input should have while decoding."""
+        return self.linears[0].room if len(self.linears) == 1 else None
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> tuple[torch.Tensor, ...]:
-        if len(self.linears) == 1:
-            return self.linears[0](x_TI, mode).split(self.sizes, dim=-1)
-        return tuple(layer(x_TI, mode) for layer in self.linears)
+        outputs = {}
+        for layer in self.linears:
+            outputs |= zip(layer.out_slices, layer.parts(x_TI, mode), strict=True)
+        return tuple(outputs[name] for name in self.names)
 
 
 def few_zeros(zeros: int, weights: int, dtype: torch.dtype, device: torch.device | str) -> bool:
@@ -240,6 +291,10 @@ def few_zeros(zeros: int, weights: int, dtype: torch.dtype, device: torch.device
     if torch.device(device).type == "cuda":
         return is_few or zeros * dtype.itemsize <= MAX_ZERO_BYTES
     return is_few
+
+
+def _sizes(slices: dict[str, slice]) -> list[int]:
+    return [part.stop - part.start for part in slices.values()]
 
 
 def _slices(sizes: dict[str, int]) -> dict[str, slice]:

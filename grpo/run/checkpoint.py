@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from grpo.errors import STORAGE, UserError, is_storage_error
 from grpo.storage import failpoint, flush_to_disk, read_mapping
 
-FORMAT = 3
+FORMAT = 4
 STATE_FILE, COUNTERS_FILE, MANIFEST_FILE = "state.safetensors", "trainer_state.json", "manifest.json"
 BEST_FILE = "best.json"  # in best/: which policy that is
 PREFIX = "optimizer."  # of the tensors' names in STATE_FILE

@@ -24,8 +24,9 @@ class Guard:
     def step(self) -> None:
         """Run one `train_step`.
 
-        If a signal or a service that failed for good ends it before the policy was updated, save the run as it was
-        before the step. (A service fails one rank alone: with several, the others cannot take part in saving.)
+        If it ends before the policy was updated, by a signal or because a service has failed for good, save the run as
+        it was before the step. (With several ranks a failed service saves nothing: it fails one rank alone, and the
+        others cannot take part.)
         """
         trainer = self.trainer
         position, num_updates = trainer.order.position, trainer.optimizer.num_steps

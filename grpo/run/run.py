@@ -313,10 +313,10 @@ class Run:
         return counters
 
     def set_others_aside(self, step: int) -> None:
-        """Rename the models that a run leaves behind which goes on from an older checkpoint, or from one elsewhere.
+        """Rename the models of a branch that is abandoned: the run goes on from an older checkpoint, or one elsewhere.
 
-        Otherwise resume_from_checkpoint=true would take checkpoints for its own, and commands would take final/ for its
-        result. step: of the checkpoint it goes on from.
+        Otherwise resume_from_checkpoint=true would take them for checkpoints of this run, and commands would take
+        final/ for its result. step: of the checkpoint it goes on from.
         """
         if not self.ranks.is_main or not isinstance(self.config.resume_from_checkpoint, str):
             return

@@ -239,7 +239,7 @@ class LexicalVerifier:
     """Needs no lock: nothing is changed but a cache that threads may share."""
 
     name = (
-        f"lexical/5 clauses/{CLAUSES_VERSION} tokens/{TOKENS_VERSION}"  # raise the 5 with any change here or in forms
+        f"lexical/6 clauses/{CLAUSES_VERSION} tokens/{TOKENS_VERSION}"  # raise the 6 with any change here or in forms
     )
 
     def verify(self, questions: Sequence[Question]) -> list[Verdict]:
@@ -253,6 +253,8 @@ class LexicalVerifier:
         claim = statement(usual_forms(fact).rstrip(" .。") if len(fact) <= MAX_FACT_CHARS else "")
         if not any(word.tokens for word in claim.words[claim.verb :]):
             return Verdict("unknown", None, 0.0, 0.0, "the fact says nothing of its subject")
+        if _is_cut(claim.words[-1].text):
+            return Verdict("unknown", None, 0.0, 0.0, f"the fact ends with {claim.words[-1].text!r}, before its value")
         content = [word for word in claim.words if word.tokens]
         best = 0.0
         refuted = None
@@ -270,6 +272,11 @@ class LexicalVerifier:
         if refuted:
             return refuted
         return Verdict("unknown", None, best, 0.0, f"no sentence states it; the nearest has {best:.0%} of its words")
+
+
+def _is_cut(last: str) -> bool:
+    """Tell whether a word asks for another one after it: "was born in"."""
+    return last.lower() in PREPOSITIONS | ARTICLES | COPULAS | set("是有在于为和与由被把从到")
 
 
 def _is_of_same_parts(claim: Statement, said: Statement) -> bool:

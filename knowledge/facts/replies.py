@@ -54,6 +54,8 @@ _JSON = re.compile(r"\A[^\n\[{]*[\[{]|^[ \t]*[\[{]", re.MULTILINE)
 _LAST_COMMA = re.compile(r",(?=\s{0,20}[\]}])")  # which JSON does not allow
 _LIST_KEYS = ("facts", "atomic_facts", "atomic facts", "statements", "claims", "items")  # in small letters
 _FACT_KEYS = ("fact", "atomic_fact", "text", "statement", "claim", "sentence", "content")
+_SENTENCE_KEY = re.compile(r"(?:source_)?sentences?(?:_(?:numbers?|ids?|no))?")
+_COLON_NUMBER = re.compile(r"^(\d{1,3})[:：](?=\s)")  # a sentence's; a list would be 2. or 2)
 _NUMBER_KEY = re.compile(r"(?:(?:fact|claim|statement|事实)s?[ _-]?)?#?\d{1,3}")
 _NON_FACTUAL = re.compile(r"[\W_]*NON[_ -]?FACTUAL(?![A-Za-z])", re.IGNORECASE)
 _FACTS = r"(?:\w+ ){0,2}fact(?:s|ual \w+)?\b[^\n]{0,80}"
@@ -154,12 +156,21 @@ def _texts(data: Any) -> list[str] | None:
             return []
         if not known and not is_numbered and (len(data) != 1 or isinstance(values[0], str)):
             return None
-        data = values if is_numbered else (known or values)[0]
-        return _texts(data)
+        texts = _texts(values if is_numbered else (known or values)[0])
+        return texts and [_sentence_numbers(data) + text for text in texts]
     if not isinstance(data, list):
         return None
     found = [_texts(entry) for entry in data]
     return None if None in found else [text for texts in found for text in texts]
+
+
+def _sentence_numbers(data: dict[str, Any]) -> str:
+    """Return the numbers of sentences in an object, as they stand before a fact: "[2] "; "" if it has none."""
+    for key, value in data.items():
+        numbers = value if isinstance(value, list) else [value]
+        if _SENTENCE_KEY.fullmatch(key) and numbers and all(re.fullmatch(r"\d{1,3}", str(n)) for n in numbers):
+            return f"[{', '.join(map(str, numbers))}] "
+    return ""
 
 
 def _from_lines(text: str) -> list[str] | None:
@@ -170,6 +181,7 @@ def _from_lines(text: str) -> list[str] | None:
         return None
     listed = []
     for part in [part for line in lines for part in _parts(line)]:
+        part = _COLON_NUMBER.sub(r"[\1]", part)
         mark = _MARK.match(part)
         if mark:
             fact = part[mark.end() :]

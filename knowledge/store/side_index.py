@@ -8,6 +8,7 @@ import hashlib
 import logging
 import time
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 from grpo.errors import UserError
@@ -43,12 +44,18 @@ def read_side_index(path: Path, out: Path) -> dict[str, object] | None:
             meta = check_index(database)
             check_content(database)
     except UserError as error:
-        _log.warning("the side index %s cannot be used: %s", out, error.what)
+        _warn(f"the side index {out} cannot be used: {error.what}")
         return None
     if meta.get("fingerprint") != fingerprint(path):
-        _log.warning("the side index %s cannot be used: %s has changed since it was built", out, path)
+        _warn(f"the side index {out} cannot be used: {path} has changed since it was built")
         return None
     return meta
+
+
+@cache
+def _warn(text: str) -> None:
+    """Say it once, however often a file is opened."""
+    _log.warning(text)
 
 
 def build_side_index(path: Path, out: Path, markers: bool) -> None:

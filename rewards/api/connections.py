@@ -86,7 +86,7 @@ class Connections:
         try:
             async with asyncio.timeout(self._timeout_s):
                 raw = await sdk.chat.completions.with_raw_response.create(**request)
-            return raw.http_response.content
+                return await raw.http_response.aread()
         finally:
             self._num_running[sdk] -= 1
 

@@ -29,11 +29,13 @@ class RequestWriter:
             parameters["max_completion_tokens"] = parameters.pop("max_tokens")
         if "temperature" in self._refused:
             del parameters["temperature"]
+        if "stream" in self._refused:
+            parameters["stream"] = True
         return {"model": self.model, "messages": cleaned, **parameters}
 
     def do_without(self, refused: Unsupported, request: Request) -> Unsupported | ChatReply:
-        """Leave out a parameter from now on, or rename it. A request that did so already is unscorable."""
-        if refused.parameter not in request:
+        """Leave out a parameter from now on, rename it, or stream. A request that did so already is unscorable."""
+        if (refused.parameter in request) == (refused.parameter == "stream"):
             return ChatReply(None, refused.reason)
         self._refused.add(refused.parameter)
         return refused

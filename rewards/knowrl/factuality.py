@@ -76,12 +76,14 @@ def binary_rar(labels: Sequence[Label]) -> float:
 
 @dataclass(frozen=True)
 class FactVerdict:
-    """A fact of the text, what the knowledge base says of it, the beginning of the passage that decided, and where the
-    sentences are that state the fact."""
+    """A fact of the text, what the knowledge base says of it, and where the sentences are that state the fact.
+
+    passage: the one that decided; of an unknown fact, the best one that was looked at. None if there was none.
+    """
 
     fact: str
     verdict: Verdict
-    passage: str = ""
+    passage: Passage | None = None
     sentences: tuple[Span, ...] = ()
 
     def __str__(self) -> str:
@@ -120,8 +122,8 @@ class Factuality:
             {
                 "fact": found.fact,
                 "verdict": found.verdict.label,
-                "passage": found.verdict.evidence,
-                "text": found.passage or None,
+                "passage": found.passage and found.passage.id,
+                "text": found.passage and _shortened(found.passage.text),
                 "sentences": [[self.start + place for place in span] for span in found.sentences],
             }
             for found in self.facts
@@ -262,9 +264,13 @@ class FactualityMeter:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
 
-def _passage(verdict: Verdict, passages: Sequence[Passage]) -> str:
-    """Return the beginning of the passage that decided; "" if none did."""
-    text = next((passage.text for passage in passages if passage.id == verdict.evidence), "")
+def _passage(verdict: Verdict, passages: Sequence[Passage]) -> Passage | None:
+    """Return the passage that decided, or the best one if none did; None if there is none."""
+    decided = (passage for passage in passages if passage.id == verdict.evidence)
+    return next(decided, passages[0] if passages else None)
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= MAX_PASSAGE_CHARS else text[:MAX_PASSAGE_CHARS] + "…"
 
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from rewards.mathematics.text import Token, Tokens, is_letter, is_mark, stripped
 
-_LEADS: Final = ("option", "choice", "answer", "选", "故选", "选项")
+_LEADS: Final = ("option", "choice", "answer", "选", "故选", "选项", "选择", "答案选", "故答案选", "应选")
 
 
 def split_choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:

@@ -12,6 +12,7 @@ from rewards.mathematics.number_words import in_figures
 _SUPERSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUPERSCRIPTS)}]+")
 _SUBSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUBSCRIPTS)}]+")
 _VECTOR: Final = r"\\(?:vec|overrightarrow|mathbf|boldsymbol|hat) ?(?:[A-Za-z](?![A-Za-z])|\{ ?[A-Za-z]{1,2} ?\})"
+_DIGITS: Final = r"(?:\{ ?([0-9]+) ?\}|([0-9]))"
 _REWRITES: Final = [
     (re.compile(pattern), new)
     for pattern, new in (
@@ -23,7 +24,9 @@ _REWRITES: Final = [
             r"(?<=[0-9]) \((?!sqrt)(?=[^()]*[A-Za-z]{4})([A-Za-z][A-Za-z' -]*)\)(?![\^_!])",
             r" \\text{(\1)}",
         ),  # 16 (bad carrots)
-        (r"(?<![A-Za-z])C ?_ ?\{?([0-9]+)\}? ?\^ ?\{?([0-9]+)\}?", r"\\binom{\1}{\2}"),
+        (rf"(?<![A-Za-z])C ?_ ?{_DIGITS} ?\^ ?{_DIGITS}", r"\\binom{\1\2}{\3\4}"),
+        (r"(?<=[0-9])(?: |\\[, ])+\\Omega(?![A-Za-z])", r"\\text{ ohm}"),
+        (r"(?<![A-Za-z0-9])a (?=dozen|hundred|[a-z]*(?:thousand|illion))", "1 "),
         (r"\\not ?=", "≠"),
         (r"(?:等于|为|是)(?=\$?[-+ 0-9A-Za-z\\(])", r"\\text{ is }"),
         (r"(?<=[0-9)}]) ?(?:或者?|和|与|及) ?(?=[-+0-9({\\A-Za-z])", ", "),
@@ -49,7 +52,6 @@ _REWRITES: Final = [
         (r"(?<![A-Za-z\\])d ?([a-z]) ?/ ?d ?([a-z])(?![A-Za-z])", r"\\frac{d\1}{d\2}"),
         (r"\\(?:text)?color ?\{[A-Za-z]*\}|\\f?colorbox(?: ?\{[A-Za-z]*\})+(?= ?\{)", " "),
         (r"\\[hv]space\*? ?\{[^{}]*\}|\\[hv]?phantom ?\{[^{}]*\}|\\(?:label|tag) ?\{[^{}]*\}", " "),
-        (r"\\bbox ?\[[^\[\]]*\]", " "),
         (r"(\\begin ?\{[a-z]+\*?\}) ?\[[tbc]\]", r"\1"),
         (r"\{ ?: ?\}", ":"),
         (r"^(?:=>|→|\\(?:rightarrow|Rightarrow|implies)(?![A-Za-z])) ?", ""),

@@ -63,9 +63,9 @@ class _Equality:
         if kinds.count(Grid) == 1:
             answer, truth = _as_row(answer), _as_row(truth)
         if _is_assignment(answer) and _is_nameless_list(truth):
-            return _has_order(truth) and self.in_order(_assigned(answer), truth.items)
+            return self.assigned(answer, truth)
         if _is_assignment(truth) and _is_nameless_list(answer):
-            return _has_order(answer) and self.in_order(answer.items, _assigned(truth))
+            return self.assigned(truth, answer)
         if type(answer) is not type(truth):
             answer, truth = _as_one(answer), _as_one(truth)
             return isinstance(answer, Scalar) and isinstance(truth, Scalar) and self.scalars(answer, truth)
@@ -165,6 +165,14 @@ class _Equality:
         if answer.is_ordered or truth.is_ordered or names_the_rest:
             return self.in_order(answer.items, truth.items)
         return self.in_any_order(answer.items, truth.items)
+
+    def assigned(self, named: Bag, other: Row | Bag) -> bool:
+        """Whether x = 1, y = 2 has the values of the other in this order; x_1 = 1, x_2 = 2 also those of a set."""
+        values = _assigned(named)
+        if isinstance(other, Bag) and other.is_set:
+            letters = {item.label.key.partition("_")[0] for item in named.items}
+            return len(letters) == 1 and self.sets(Bag(tuple(values)), other)
+        return _has_order(other) and self.in_order(values, other.items)
 
     def sets(self, answer: Bag, truth: Bag) -> bool:
         """Whether each member of the one is in the other."""

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from rewards.mathematics.quantity import Scalar
-from rewards.mathematics.relations import interval_without, reals_without
+from rewards.mathematics.relations import LINE, interval_without, reals_without
 from rewards.mathematics.text import Tokens
-from rewards.mathematics.value import INFINITY, MINUS_INFINITY, Bag, Named, Row, Text, Value
+from rewards.mathematics.value import INFINITY, MINUS_INFINITY, REALS, Bag, Named, Row, Text, Value
 
 VERDICT_LETTERS: Final = ("TF", "YN")
 # words that answer one question each, even in "true and false"
@@ -40,7 +40,7 @@ def with_restrictions(items: list[Value]) -> list[Value]:
     (label,) = labels
     if not others:
         return [Named(label, reals_without(points))]
-    interval = others[0]
+    interval = LINE if others[0] == REALS else others[0]
     if len(others) > 1 or not isinstance(interval, Row) or not _has_rational_bounds(interval):
         return items
     rows = interval_without(interval, points)

@@ -228,7 +228,9 @@ class _Reader:
             return None
         self.at = end + 1
         name = f"{text_key(above)}/{text_key(below)}"
-        return self.algebra.applied(name, self.product()) if len(above) == 3 else self.algebra.atom(name)
+        if len(above) > 3:
+            return self.algebra.atom(name)
+        return self.algebra.applied(name, self.factor() if self.peek().text in _GROUPS else self.product())
 
     def big_operator(self, name: str) -> Quotient:
         r"""A sum, an integral or a limit as one symbol of its bounds and the product behind it: `\sum_{k=1}^n k`."""

@@ -182,22 +182,15 @@ def _split_tail(tokens: list[Token]) -> tuple[list[Token], list[Token]]:
     joints = "({/*^" if tokens[start].text.casefold() in units.ORDINAL_ENDINGS else "({/*"
     while start > 1 and tokens[start - 1].text in joints:
         start -= 1
-    start, first = _with_unit_letters(tokens, start, first)
     tail = [token for token in tokens[start:first] if token.text == "/"] + tokens[first:]
     shape = _shape(tokens[start:])
     is_balanced = shape.count("(") == shape.count(")") and shape.count("{") == shape.count("}")
-    if is_balanced and _TAIL.fullmatch(shape) and _is_harmless(tail):
-        return tokens[:start], tail
-    return tokens, []
-
-
-def _with_unit_letters(tokens: list[Token], start: int, first: int) -> tuple[int, int]:
-    """Where the tail starts when a letter and a hyphen lead to its first unit: the N of `5 N-kg`."""
-    at = first - 2
-    if at <= 0 or not is_mark(tokens[first - 1], "-"):
-        return start, first
-    is_unit = tokens[at].spaced and tokens[at].text in units.UNIT_LETTERS
-    return (at, at) if is_unit else (start, first)
+    if not is_balanced or not _TAIL.fullmatch(shape) or not _is_harmless(tail):
+        return tokens, []
+    letter = tokens[start - 1]
+    if letter.text in units.UNIT_LETTERS and letter.spaced and tokens[start - 2].kind == "number":  # 5 m of rope
+        return tokens[: start - 1], [letter, *tail]
+    return tokens[:start], tail
 
 
 def _is_unit(token: Token) -> bool:

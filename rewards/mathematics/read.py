@@ -22,7 +22,7 @@ from rewards.mathematics.lists import (
 from rewards.mathematics.numeral import read_numeral
 from rewards.mathematics.parse import CLOSERS, expression_or_none
 from rewards.mathematics.quantity import Scalar, read_quantity, sum_of
-from rewards.mathematics.relations import RelationReader, reals_without
+from rewards.mathematics.relations import LINE, RelationReader, reals_without
 from rewards.mathematics.text import RELATIONS, Token, Tokens, enclosed, is_letter, is_mark, nesting, split, stripped
 from rewards.mathematics.value import (
     INFINITY,
@@ -56,7 +56,6 @@ _WORDS: Final = {
     REALS.key: r"\mathbbR|all real numbers|all reals|all real|real numbers",
 }
 _SYNONYMS: Final = {spelt: key for key, others in _WORDS.items() for spelt in others.split("|")}
-_LINE: Final = Row("(", ")", (MINUS_INFINITY, INFINITY))
 
 
 def read_answer(tokens: Tokens, algebra: Algebra) -> Value:
@@ -88,7 +87,9 @@ class _Reader:
         for part in map(stripped, without_integers(parts)):
             if part:
                 items += self.both_signs(part)
-        items = with_restrictions(with_shared_label(items))
+        items = with_shared_label(items)
+        if "or" not in separators:
+            items = with_restrictions(items)
         if "and" in separators and bounds_twice(items):
             return Text(text_key(tokens))  # "x > 1 and x < 5" is no union
         bag = self.bag(items, tokens, is_ordered=is_series(items, separators))
@@ -123,11 +124,22 @@ class _Reader:
         if signs and not sides[0] and signs[0] in "=≈":
             sides, signs = sides[1:], signs[1:]
         if not signs:
-            return self.side(sides[0])
+            return self.point(sides[0]) or self.side(sides[0])
         if not all(sides):
             return self.side(tokens)
-        answer = self.named(text_key(sides[0]), sides[1]) if signs == ["="] else None
+        answer = self.named(text_key(sides[0]), tokens[len(sides[0]) + 1 :]) if signs[0] == "=" else None
         return answer or self.relations.read(sides, signs)
+
+    def point(self, tokens: Tokens) -> Value | None:
+        """P(3, -4) as P = (3, -4); None unless a capital names a tuple of numbers."""
+        if len(tokens) < 2 or len(tokens[0].text) > 1 or not tokens[0].text.isupper() or not enclosed(tokens[1:]):
+            return None
+        value = self.side(tokens[1:])
+        is_tuple = isinstance(value, Row) and all(map(self.is_constant, value.items))
+        return Named(Label(tokens[0].text), value) if is_tuple else None
+
+    def is_constant(self, item: Value) -> bool:
+        return isinstance(item, Scalar) and not self.algebra.variables(item.value)
 
     def named(self, key: str, tokens: Tokens) -> Value | None:
         """What is called the answer; None if the words name anything else."""
@@ -197,7 +209,7 @@ class _Reader:
     def row(self, opener: str, closer: str, parts: list[Tokens]) -> Value:
         """A tuple or an interval; [[1,2],[3,4]] is a matrix."""
         row = Row(opener, closer, tuple(map(self.answer_within, parts)))
-        if row == _LINE:
+        if row == LINE:
             return REALS
         rows = [item.items for item in row.items if isinstance(item, Row) and item.opener == "["]
         has_equal_rows = len(rows) == len(parts) and len(set(map(len, rows))) == 1

@@ -14,7 +14,7 @@ from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.text import Token, Tokens, is_letter, is_mark
 from rewards.mathematics.value import INFINITY, MINUS_INFINITY, Bag, Chain, Named, Relation, Row, Value
 
-_LINE: Final = Row("(", ")", (MINUS_INFINITY, INFINITY))
+LINE: Final = Row("(", ")", (MINUS_INFINITY, INFINITY))
 _FLIPPED: Final = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
 
 
@@ -161,7 +161,7 @@ class RelationReader:
 
 def reals_without(points: Sequence[Scalar]) -> Bag:
     """Return ℝ without some numbers, as the intervals between them."""
-    return Bag(interval_without(_LINE, points), left_out=tuple(points))
+    return Bag(interval_without(LINE, points), left_out=tuple(points))
 
 
 def interval_without(interval: Row, points: Sequence[Scalar]) -> tuple[Row, ...]:

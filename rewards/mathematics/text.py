@@ -182,8 +182,9 @@ def _letters(run: str, *, in_text: bool, roman: bool) -> list[Token]:
         return [Token("function", run)]
     if run in symbols.GREEK.values() or (roman and run in ("e", "i")):
         return [Token("name", run)]
-    if run[:2] in ("平方", "立方") and len(run) > 2:
-        return [Token("word", run[:2]), Token("word", run[2:])]
+    prefix = next((unit for unit in units.CHINESE if run != unit and run.startswith(unit)), "")
+    if prefix:  # 平方米, 克盐
+        return [Token("word", prefix), *_letters(run.removeprefix(prefix), in_text=in_text, roman=roman)]
     if in_text:
         return [Token("word", run)]
     if not run.isascii() and _GREEK_LETTER.search(run):

@@ -30,6 +30,7 @@ _UNITS: Final = {
     "m": ("meter metre 米", "1 m"),
     "mm": ("millimeter millimetre 毫米", "1/1000 m"),
     "cm": ("centimeter centimetre 厘米", "1/100 m"),
+    "nanometer": ("nanometre 纳米", "1/1000000000 m"),
     "dm": ("decimeter decimetre 分米", "1/10 m"),
     "km": ("kilometer kilometre 千米 公里", "1000 m"),
     "in": ("inch inches", "127/5000 m"),
@@ -135,8 +136,6 @@ _OPPOSITES: Final = (
     "head tail",
     "red blue green yellow white black orange brown pink purple",
 )
-_PLURAL_ENDINGS: Final = {"ies": "y", "ses": "s", "xes": "x", "ches": "ch", "shes": "sh", "ss": "ss"}
-
 SPELLINGS: Final = {
     spelling.replace("_", " "): unit for unit, (others, _) in _UNITS.items() for spelling in (unit, *others.split())
 }
@@ -156,6 +155,7 @@ TEMPERATURES: Final = {"c": "celsius", "f": "fahrenheit", "celsius": "celsius", 
 FIRST_ALIKE: Final = {word: line.split()[0] for line in _ALIKE for word in line.split()}
 OPPOSITES: Final = [frozenset(line.split()) for line in _OPPOSITES]
 POWER_WORDS: Final = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3}
+CHINESE: Final = sorted((word for word in (*POWER_WORDS, *SPELLINGS) if not word.isascii()), key=len, reverse=True)
 UNIT_LETTERS: Final = frozenset("mghsJNWVL")  # a letter after a number and a space may be one of these units
 
 
@@ -238,13 +238,10 @@ def product_of(factors: Factors) -> Unit | None:
 
 
 def stem(noun: str) -> str:
-    """The singular of an English noun, roughly: enough to see that "adults" and "adult" are one."""
+    """The singular of an English noun, roughly, or another word of its meaning: "adults" and "adult" are one."""
     noun = noun.casefold()
-    if noun in FIRST_ALIKE:
-        return FIRST_ALIKE[noun]
-    ending, singular = next(((e, s) for e, s in _PLURAL_ENDINGS.items() if noun.endswith(e)), ("s", ""))
-    noun = noun.removesuffix(ending) + singular if noun.endswith(ending) else noun
-    return FIRST_ALIKE.get(noun, noun)
+    singular = noun.removesuffix("s")
+    return FIRST_ALIKE.get(noun) or FIRST_ALIKE.get(singular, singular)
 
 
 def are_opposed(ones: Set[str], others: Set[str]) -> bool:

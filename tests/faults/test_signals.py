@@ -96,23 +96,6 @@ def test_during_a_save_the_save_is_finished(processes, chat_checkpoint, undistur
     assert resumed_equals(processes, config, undisturbed)
 
 
-def test_a_run_that_ignores_sighup_goes_on(chat_checkpoint, tmp_path):
-    """As one that nohup started."""
-    config = write_config(tmp_path, chat_checkpoint, max_steps=3)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "faults")])}
-    child = subprocess.Popen(
-        ["nohup", sys.executable, "-m", "grpo.train", config],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    while child.poll() is None and not (tmp_path / "run" / "run_state.json").exists():
-        time.sleep(0.05)
-    child.send_signal(signal.SIGHUP)
-    assert child.wait(TIMEOUT_S) == 0 and state(tmp_path / "run")["step"] == 3
-
-
 def test_a_second_sigint_does_not_wait_for_the_save(processes, chat_checkpoint, undisturbed, tmp_path):
     config = write_config(tmp_path, chat_checkpoint, max_steps=4)
     child = processes.start("grpo.train", config, setup="slow_save", SAVE_TAKES_S="7200")
@@ -139,19 +122,26 @@ def test_before_the_first_step_a_signal_ends_the_run_at_once(processes, chat_che
     assert state(tmp_path / "run")["exit_code"] == CODES[number] and not list((tmp_path / "run").glob("checkpoint-*"))
 
 
-def test_the_command_itself_stops(chat_checkpoint, tmp_path):
-    """The true command, without the shared parent: SIGTERM between steps."""
+def test_the_command_itself_ignores_sighup_under_nohup_and_stops_on_sigterm(chat_checkpoint, tmp_path):
+    """The true command, without the shared parent."""
     config = write_config(tmp_path, chat_checkpoint, max_steps=100_000, save_steps=0)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "faults")])}
-    child = subprocess.Popen(
-        [sys.executable, "-m", "grpo.train", config], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
-    )
-    while child.poll() is None and not ((tmp_path / "run" / "metrics.jsonl").exists() and lines(tmp_path / "run")):
-        time.sleep(0.05)
-    child.terminate()
-    assert child.wait(TIMEOUT_S) == 143, child.stderr.read()
+    log = tmp_path / "run" / "metrics.jsonl"
+
+    def wait_for(num_steps: int) -> None:
+        while child.poll() is None and not (log.exists() and len(lines(tmp_path / "run")) >= num_steps):
+            time.sleep(0.05)
+
+    with open(tmp_path / "stderr", "w+") as stderr:
+        command = ["nohup", sys.executable, "-m", "grpo.train", config]
+        child = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=stderr)
+        wait_for(1)
+        child.send_signal(signal.SIGHUP)
+        wait_for(len(lines(tmp_path / "run")) + 3)
+        child.terminate()
+        assert child.wait(TIMEOUT_S) == 143, (tmp_path / "stderr").read_text()
     found = state(tmp_path / "run")
-    assert found["last_checkpoint"] == f"checkpoint-{found['step']}" and found["step"] > 0
+    assert found["last_checkpoint"] == f"checkpoint-{found['step']}" and found["step"] > 3
 
 
 # --- two runs in one directory -------------------------------------------------------------------------------------

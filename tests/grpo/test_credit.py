@@ -197,6 +197,7 @@ def test_the_advantages_of_tokens(advantage):
     completion.sentences = [Sentence("", 1, 3, True), Sentence("", 3, 4, False), Sentence("", 5, 5, False)]
     size = abs(advantage)
     assert completion.token_advantages == [advantage, size, size, -size, advantage, advantage, advantage]
+    assert size or "-0.0" not in str(completion.token_advantages)
 
 
 def test_an_advantage_that_is_not_a_number_stays_none():

@@ -14,9 +14,9 @@ from grpo.packing import pack_batch
 PARTS = {"q_proj": 12, "k_proj": 6, "v_proj": 6}
 
 
-def make_layer(targets=("q_proj", "v_proj"), dtype=torch.float64, dropout=0.0, rank=3, seed=0):
+def make_layer(targets=("q_proj", "v_proj"), dtype=torch.float64, dropout=0.0, rank=3, seed=0, apart=False):
     generator = torch.Generator().manual_seed(seed)
-    layer = LoraLinear(10, PARTS, True, Build(LoraSpec(rank, 6, dropout, targets), False, dtype, "cpu"))
+    layer = LoraLinear(10, PARTS, True, Build(LoraSpec(rank, 6, dropout, targets), False, dtype, "cpu"), apart)
     for part in PARTS:
         for tensor in layer.base(part):
             tensor.copy_(torch.randn(tensor.shape, generator=generator))
@@ -27,9 +27,14 @@ def make_layer(targets=("q_proj", "v_proj"), dtype=torch.float64, dropout=0.0, r
     return layer
 
 
-@pytest.mark.parametrize("targets", [("q_proj", "v_proj"), ("q_proj", "k_proj", "v_proj"), ("k_proj",)])
-def test_forward_and_gradients_equal_the_twin(targets):
-    layer = make_layer(targets)
+ALL = tuple(PARTS)
+
+
+@pytest.mark.parametrize(
+    ("targets", "apart"), [(("q_proj", "v_proj"), False), (ALL, False), (("k_proj",), False), (ALL, True)]
+)
+def test_forward_and_gradients_equal_the_twin(targets, apart):
+    layer = make_layer(targets, apart=apart)
     x = torch.randn(7, 10, dtype=torch.float64, requires_grad=True)
     upstream = torch.randn(7, 24, dtype=torch.float64)
     y = layer(x)
@@ -53,8 +58,9 @@ def test_forward_and_gradients_equal_the_twin(targets):
         assert (layer.B[part].grad - leaves[part][1].grad).abs().max() < 1e-11
 
 
-def test_reference_mode_is_the_base_alone():
-    layer, x = make_layer(), torch.randn(7, 10, dtype=torch.float64)
+@pytest.mark.parametrize("apart", [False, True])
+def test_reference_mode_is_the_base_alone(apart):
+    layer, x = make_layer(ALL, apart=apart), torch.randn(7, 10, dtype=torch.float64)
     base = torch.cat([x @ layer.base(part)[0].T + layer.base(part)[1] for part in PARTS], dim=-1)
     assert (layer(x, REFERENCE) - base).abs().max() < 1e-12
     assert (layer(x, POLICY) - base).abs().max() > 0.1
@@ -100,12 +106,12 @@ def test_the_mean_over_dropout_seeds_is_the_layer_without():
     assert ((many.mean(dim=0) - layer(x)).abs() <= 5 * error + 1e-12).all() and error.max() > 1e-3
 
 
-@pytest.mark.parametrize("targets", [("q_proj", "v_proj"), ("k_proj",)])
+@pytest.mark.parametrize(("targets", "apart"), [(("q_proj", "v_proj"), False), (("k_proj",), False), (ALL, True)])
 @pytest.mark.parametrize("seed", [None, 3])
-def test_gradients_by_finite_differences(targets, seed):
+def test_gradients_by_finite_differences(targets, apart, seed):
     """By x, A and every B, with dropout (p = 0.3) and without. y is linear in each of them, so that differences of a
     large step are exact."""
-    layer = make_layer(targets, dropout=0.3)
+    layer = make_layer(targets, dropout=0.3, apart=apart)
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(4, 10, generator=generator, dtype=torch.float64, requires_grad=True)
     upstream = torch.randn(4, 24, generator=generator, dtype=torch.float64)
@@ -165,17 +171,27 @@ def test_a_changed_master_counts_from_the_refresh_on():
     assert (change[:, 18:] - wanted).abs().max() < 1e-12
 
 
+def products_of(joint):
+    """The number of products of each layer."""
+    return [len(getattr(layer, "products", "1")) for layer in joint.linears]
+
+
 def test_projections_split_when_zeros_would_cost_too_much():
-    """At rank 256 on a 7B model a joint gate-up product would read 7 % zeros; at rank 16 on the 1.5B it reads 1 %."""
+    """At rank 256 on a 7B model a joint gate-up product would read 7 % zeros; at rank 16 on the 1.5B it reads 1 %.
+    Apart they have no zeros, and still one A."""
     build = {rank: Build(LoraSpec(rank, 1), False, torch.float32, "meta") for rank in (16, 256)}
-    assert len(JointLinear(3584, {"gate_proj": 18944, "up_proj": 18944}, False, build[256]).linears) == 2
-    assert len(JointLinear(1536, {"gate_proj": 8960, "up_proj": 8960}, False, build[16]).linears) == 1
+    large = JointLinear(3584, {"gate_proj": 18944, "up_proj": 18944}, False, build[256])
+    small = JointLinear(1536, {"gate_proj": 8960, "up_proj": 8960}, False, build[16])
+    assert products_of(large) == [2] and large.linears[0].weight.shape == (2 * 18944, 3584 + 256)
+    assert products_of(small) == [1] and small.linears[0].weight.shape == (2 * 8960, 1536 + 32)
+    assert large.linears[0].A.value.shape == (512, 3584)
 
 
 def test_the_zeros_of_a_joint_product_are_counted():
     """q, k and v of the 7B model: 3584 + 512 + 512 outputs of 3584 inputs. Each adapter leaves zeros at the outputs of
     the others: (1024 + 4096 + 4096) x 128 of 4608 x 3584 are 7.1 %, for rank 64 3.6 %; k's alone of
-    rank 256 leaves 4096 x 256 (6.3 %), q's 1024 x 256 (1.6 %)."""
+    rank 256 leaves 4096 x 256 (6.3 %), q's 1024 x 256 (1.6 %). Above the limit, those without an adapter are a layer of
+    their own."""
     parts = {"q_proj": 3584, "k_proj": 512, "v_proj": 512}
     found = {}
     for rank, targets in (
@@ -186,12 +202,10 @@ def test_the_zeros_of_a_joint_product_are_counted():
         (512, ("k_proj",)),
     ):
         spec = LoraSpec(rank, 1, targets=targets)
-        layers = JointLinear(3584, parts, False, Build(spec, False, torch.float32, "meta")).linears
-        found[rank, len(targets)] = len(layers)
-        assert [type(layer) for layer in layers] == (
-            [LoraLinear] if len(layers) == 1 else [LoraLinear if name in targets else Linear for name in parts]
-        )
-    assert found == {(128, 3): 3, (64, 3): 1, (256, 1): 1, (512, 1): 3}
+        joint = JointLinear(3584, parts, False, Build(spec, False, torch.float32, "meta"))
+        found[rank, len(targets)] = products_of(joint)
+        assert [type(layer) for layer in joint.linears] == [LoraLinear, Linear][: len(joint.linears)]
+    assert found == {(128, 3): [3], (64, 3): [1], (256, 1): [1], (512, 1): [1, 1]}
 
 
 def test_on_a_gpu_zeros_are_counted_in_bytes():
@@ -202,19 +216,30 @@ def test_on_a_gpu_zeros_are_counted_in_bytes():
     assert not few_zeros(*mlp, torch.bfloat16, "cuda")
 
 
-def test_split_and_joint_projections_compute_the_same(monkeypatch):
-    outputs, x = [], torch.randn(5, 10)
+@pytest.mark.parametrize("targets", [ALL, ("k_proj",)])
+def test_split_and_joint_projections_compute_the_same(monkeypatch, targets):
+    """Prepacked too. And the masters, as a checkpoint holds them, are the same: it may be read where zeros are counted
+    otherwise."""
+    outputs, masters, x = [], [], torch.randn(5, 10)
     for limit in (0.0, 1.0):
         monkeypatch.setattr("grpo.model.lora.MAX_ZERO_SHARE", limit)
-        joint = JointLinear(10, PARTS, True, Build(LoraSpec(3, 6), False, torch.float32, "cpu"))
+        build = Build(LoraSpec(3, 6, targets=targets), False, torch.float32, "cpu")
+        joint = JointLinear(10, PARTS, True, build)
         generator = torch.Generator().manual_seed(1)
         for part in PARTS:
             layer = next(linear for linear in joint.linears if part in linear.out_slices)
-            for tensor in (*layer.base(part), *layer.adapter(part)):
+            tensors = [*layer.base(part), *(layer.adapter(part) if part in targets else ())]
+            for tensor in tensors:
                 tensor.copy_(torch.randn(tensor.shape, generator=generator))
-            layer.refresh()
+            if part in targets:
+                layer.refresh()
         outputs.append(torch.cat(joint(x), dim=-1))
-    assert len(joint.linears) == 1 and (outputs[0] - outputs[1]).abs().max() < 1e-5
+        for layer in joint.linears:
+            layer.prepack()
+        outputs.append(torch.cat(joint(x), dim=-1))
+        masters.append(torch.cat([master.flatten() for master in joint.parameters()]))
+    assert products_of(joint) == [1] and all((output - outputs[0]).abs().max() < 1e-5 for output in outputs)
+    assert torch.equal(*masters)
 
 
 def test_small_updates_survive_bf16():

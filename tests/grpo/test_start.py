@@ -122,10 +122,32 @@ def test_a_resumed_run_cannot_end_before_its_checkpoint(home):
     assert (home / "run/final/adapter_model.safetensors").read_bytes() == final
 
 
-@pytest.mark.parametrize("command", ["train", "sft", "generate"])
-def test_a_command_starts_without_libraries_that_only_some_runs_need(command):
-    """SQLAlchemy alone would take a quarter of a second, transformers several."""
-    later = ("sqlalchemy", "sqlite3", "transformers", "datasets", "matplotlib", "triton")
-    code = f"import sys, grpo.{command}; print([name for name in {later} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
-    assert done.stdout.strip() == "[]"
+def test_a_command_starts_without_libraries_that_only_some_runs_need():
+    """SQLAlchemy alone would take a quarter of a second, transformers several. Each in a fork of a process that has
+    imported torch alone."""
+    code = """
+import os, sys, torch
+later = {"sqlalchemy", "sqlite3", "transformers", "datasets", "matplotlib", "triton"}
+for command in ("train", "sft", "generate"):
+    if os.fork() == 0:
+        __import__(f"grpo.{command}")
+        print(command, sorted(later & set(sys.modules)), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["train []", "sft []", "generate []"]
+
+
+@pytest.mark.parametrize("moment", ["loading", "training", "the end"])
+def test_the_rewards_are_closed_however_a_run_ends(home, monkeypatch, capsys, moment):
+    closed = []
+    monkeypatch.setattr("rewards.scorer.Scorer.close", lambda self: closed.append(self))
+    target = {"loading": "load_policy", "training": "pack_batch"}.get(moment)
+    if target:
+        monkeypatch.setattr(f"grpo.trainer.{target}", loads_nothing)
+        with pytest.raises(AssertionError):
+            train.main(["c.yaml"])
+    else:
+        train.main(["c.yaml"])
+    assert len(closed) == 1

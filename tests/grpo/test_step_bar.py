@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,8 +32,9 @@ class Terminal(io.StringIO):
 
 
 def as_terminal(monkeypatch) -> Terminal:
-    """stderr as a terminal of 80 columns. No fixture: pytest sets its own stderr after them."""
+    """stderr as a terminal of 80 columns, where no time passes. No fixture: pytest sets its own stderr after them."""
     monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr("grpo.run.step_bar.time", SimpleNamespace(monotonic=lambda: 100.0))
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
     return sys.stderr
 

@@ -83,8 +83,9 @@ def launches() -> None:
     merge_attention(q, torch.zeros(12, 999), q, torch.zeros(12, B), targets)
     rotate(q.requires_grad_(), cos, cos).sum().backward()
     with torch.inference_mode():
-        rms_norm(x, w, 1e-6, x, 256)
-        swiglu(*torch.zeros(2, B, 18944, dtype=BF16), 256)
+        for copies in (1, 2):
+            rms_norm(x, w, 1e-6, x, (copies, 256))
+        swiglu(*torch.zeros(2, B, 18944, dtype=BF16), (1, 256))
     swiglu(*(torch.zeros(B, 18944, dtype=BF16, requires_grad=True) for _ in range(2))).sum().backward()
 
 

@@ -89,19 +89,24 @@ def test_swiglu(device, rows, width):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, BF16])
-def test_spare_columns_of_norm_and_swiglu(device, dtype):
-    """The result is the same, and the spare columns are left alone; `append_product` then fills them."""
+def test_room_for_the_next_product_in_norm_and_swiglu(device, dtype):
+    """The copies are the same, and the spare columns are left alone; `append_product` then fills them."""
     x, residual, gate = (random(5, 48, seed=i, dtype=dtype, device=device) for i in range(3))
     w, A = random(48, seed=3, dtype=dtype, device=device), random(8, 48, seed=4, dtype=dtype, device=device)
     with torch.inference_mode():
-        for function, inputs in ((rms_norm, (x, w, 1e-6, residual)), (swiglu, (gate, x))):
-            alone, wide = function(*inputs), function(*inputs, spare_columns=8)
+        cases = [(rms_norm, (x, w, 1e-6, residual), 1), (rms_norm, (x, w, 1e-6, residual), 2), (swiglu, (gate, x), 1)]
+        for function, inputs, copies in cases:
+            columns = 8 // copies
+            alone, wide = function(*inputs), function(*inputs, room=(copies, columns))
             if function is rms_norm:
                 assert torch.equal(alone[1], wide[1])
                 alone, wide = alone[0], wide[0]
-            assert wide.shape == (5, 56) and torch.equal(wide[:, :48], alone) and wide[:, 48:].isnan().all()
-            assert append_product(wide, A) is wide
-            assert relative(wide, append_product(alone, A).double()) <= (1e-6 if dtype == torch.float32 else 8e-3)
+            assert wide.shape == (copies, 5, 48 + columns) and wide[..., 48:].isnan().all()
+            assert all(torch.equal(copy, alone) for copy in wide[..., :48])
+            filled = append_product(wide, A, copies)
+            assert filled[0].data_ptr() == wide.data_ptr()
+            for got, wanted in zip(filled, append_product(alone, A, copies), strict=True):
+                assert relative(got, wanted.double()) <= (1e-6 if dtype == torch.float32 else 8e-3)
 
 
 def test_gradients_that_arrive_with_gaps_between_rows(device):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import run_command
 
 from knowledge.build import SkipLog, build
 from knowledge.store.index import CONTENT
@@ -114,18 +115,17 @@ def factscore(tmp_path) -> Path:
 
 @pytest.fixture
 def run():
-    """Runs `python -m module arguments` and returns the completed process."""
+    """Runs `python -m module arguments` in a fork."""
+    return run_command
 
-    def run_module(module: str, *arguments, **options) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [sys.executable, "-m", module, *map(str, arguments)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            **options,
-        )
+
+@pytest.fixture
+def run_new():
+    """Runs it in an interpreter of its own."""
+
+    def run_module(module: str, *arguments) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", module, *map(str, arguments)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
 
     return run_module

@@ -419,6 +419,16 @@ def test_a_list_of_facts_in_any_usual_form_is_read(reply):
         ("- 【2】 {}", (2,)),
         ("- (2) {}", (2,)),
         ("- [9-2] {}", ()),
+        ("2: {}", (2,)),
+        ("2：{}", ()),  # without a space it may be a time of day
+        ('{{"sentence": 2, "fact": "{}"}}', (2,)),
+        ('[{{"fact": "{}", "Sentences": [1, 3]}}]', (1, 3)),
+        ('{{"facts": [{{"sentence_number": "2", "text": "{}"}}]}}', (2,)),
+        ('{{"sentence": 2, "facts": ["{}"]}}', (2,)),
+        ('{{"sentence": 2, "fact": "{}"}}\n{{"sentence": 3, "fact": "too short"}}', (2,)),
+        ('{{"number": 2, "fact": "{}"}}', ()),  # the fact's own
+        ('{{"sentence": true, "fact": "{}"}}', ()),
+        ('{{"sentence": "{}"}}', ()),
     ],
 )
 def test_the_numbers_of_sentences_are_read_in_any_dress_and_are_no_part_of_the_fact(line, numbers):
@@ -589,6 +599,8 @@ THREE = "She was born in Velda.  She bakes bread in Orun. She was born in Velda.
             ["She was born in Velda.", "She bakes bread in Orun.", "She was born in Velda."],
         ),
         ('["[2] Mira Tolan bakes bread."]', ["She bakes bread in Orun."]),
+        ('[{"sentence": 2, "fact": "Mira Tolan bakes bread."}]', ["She bakes bread in Orun."]),
+        ("2: Mira Tolan bakes bread.", ["She bakes bread in Orun."]),
         ("- [2] Mira Tolan bakes bread.\n- [2] MIRA TOLAN bakes bread.", ["She bakes bread in Orun."]),
         ("- [1] Mira Tolan was born in Velda.", ["She was born in Velda."] * 2),
         ("- Mira Tolan bakes bread.", []),

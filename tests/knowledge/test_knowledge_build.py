@@ -17,7 +17,7 @@ from grpo.errors import UserError
 from knowledge.build import SkipLog, build
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.passages import SEPARATOR
-from knowledge.store.source import Source
+from knowledge.store.source import NO_TEXT, Source
 from knowledge.store.whole_file import build_lock
 from knowledge.verify import verify
 
@@ -36,7 +36,7 @@ def leftovers(out) -> set[str]:
     return {name for name in os.listdir(out.parent) if name.startswith(out.name)} - {out.name}
 
 
-def test_the_command_reports_and_the_file_is_in_knowrls_layout(run, tmp_path):
+def test_the_command_reports_and_the_file_is_in_knowrls_layout(run_new, tmp_path):
     source, out = tmp_path / "source.jsonl.gz", tmp_path / "out.db"
     rows = [
         json.dumps({"title": "Alex", "text": "One. " * 300}),
@@ -46,7 +46,7 @@ def test_the_command_reports_and_the_file_is_in_knowrls_layout(run, tmp_path):
         json.dumps({"title": "Ż", "text": ["Two.", "Three."]}),
     ]
     source.write_bytes(gzip.compress("\n".join(rows).encode()))
-    done = run("knowledge.build", source, out, "--skipped", tmp_path / "skipped.jsonl")
+    done = run_new("knowledge.build", source, out, "--skipped", tmp_path / "skipped.jsonl")
     assert done.returncode == 0, done.stderr
     assert (
         "2 documents, 3 passages" in done.stdout
@@ -86,6 +86,15 @@ def test_a_source_without_rows_leaves_the_old_file(run, tmp_path, content, what)
     out.write_bytes(b"old")
     done = run("knowledge.build", source, out)
     assert done.returncode == 3 and what in done.stderr and out.read_bytes() == b"old" and not leftovers(out)
+
+
+@pytest.mark.parametrize("magic", NO_TEXT)
+def test_a_file_that_holds_no_text_is_told_by_its_first_bytes(run, tmp_path, magic):
+    source, out = tmp_path / "source.db", tmp_path / "out.db"
+    source.write_bytes(magic + b"\n\0\1" * 500)
+    done = run("knowledge.build", source, out)
+    assert done.returncode == 3 and "is no source" in done.stderr and NO_TEXT[magic] in done.stderr
+    assert "skipped" not in done.stderr and not out.exists() and not leftovers(out)
 
 
 def test_command_line_mistakes(run, tmp_path):
@@ -185,7 +194,7 @@ def test_a_full_disk_leaves_the_old_file(run, tmp_path, limit_bytes):
         "knowledge.build",
         source,
         out,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes)),
+        before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes)),
     )
     assert done.returncode == 6, done.stderr
     assert f"error: could not write {out}" in done.stderr and "fix: free some space" in done.stderr

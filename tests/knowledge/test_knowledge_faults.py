@@ -219,6 +219,20 @@ def test_a_flipped_byte_of_knowrls_file_is_refused_or_lies_in_a_text(knowrl_sixt
     assert num_found >= 60
 
 
+@pytest.mark.parametrize(("damaged", "is_found"), [(b"Title 7", True), (b"word7 word7", False)])
+def test_before_the_first_opening_a_changed_title_is_found_and_a_changed_text_is_not(knowrl_sixty, damaged, is_found):
+    whole = bytearray(knowrl_sixty.read_bytes())
+    whole[whole.index(damaged)] ^= 1
+    knowrl_sixty.write_bytes(whole)
+    assert bool(problems_of(knowrl_sixty)) == is_found
+    try:
+        KnowledgeBase.open(knowrl_sixty).close()
+    except UserError as error:
+        assert is_found and error.exit_code == 3
+    else:
+        assert not is_found
+
+
 @pytest.mark.parametrize("first", ["opened", "verified"])
 def test_no_flipped_byte_of_knowrls_file_is_served_once_it_has_a_checksum(knowrl_sixty, first, caplog):
     """At 200 places. A changed counter says that SQLite has written the file: then it is checked anew, with a note."""
@@ -406,8 +420,8 @@ def test_a_closed_base_holds_no_file_open(knowrl):
 # The commands
 
 
-def test_search_command(run, ours, tmp_path):
-    done = run("knowledge.search", ours, "Who led the Salt March?", "-k", "2")
+def test_search_command(run, run_new, ours, tmp_path):
+    done = run_new("knowledge.search", ours, "Who led the Salt March?", "-k", "2")
     assert done.returncode == 0 and "Mahatma Gandhi#0" in done.stdout
     assert "--title 'Mahatma Gandhi'" in next_commands(done.stderr)[0]
     done = run("knowledge.search", ours, "born in Kassel", "--title", "Alex;AleX;Nobody", "--json")
@@ -435,8 +449,8 @@ def test_search_command_escapes_control_characters(run, ready_made, tmp_path):
     assert "red" in done.stdout and "\x1b" not in done.stdout + done.stderr and "\x07" not in done.stdout
 
 
-def test_verify_command(run, ours, knowrl, tmp_path):
-    done = run("knowledge.verify", ours)
+def test_verify_command(run, run_new, ours, knowrl, tmp_path):
+    done = run_new("knowledge.verify", ours)
     assert done.returncode == 0 and done.stdout.endswith("sound\n") and "8 documents" in done.stdout
     assert next_commands(done.stderr)[0] == f"knowledge.search {ours} QUERY"
     assert json.loads(run("knowledge.verify", knowrl, "--json").stdout)["owner"] == "KnowRL's"

@@ -497,3 +497,16 @@ def test_hostile_texts(text):
     assert verdict(text, MIRA, text).label in ("supported", "refuted", "unknown")
     assert verdict("Mira Tolan was born in Velda", text, MIRA, title=text[:100]).label in ("supported", "unknown")
     assert time.process_time() - start < 10
+
+
+@pytest.mark.parametrize(
+    ("title", "text", "cut"),
+    [
+        ("Mira Tolan", "Mira Tolan was born in the city of Velda.", "Mira Tolan was born in"),
+        ("Mira Tolan", "Mira Tolan was born in the city of Velda.", "Mira Tolan was born in the"),
+        ("米拉", "米拉出生于北京。", "米拉出生于"),
+    ],
+)
+def test_a_sentence_without_its_value_is_not_supported(title, text, cut):
+    (verdict,) = LexicalVerifier().verify([(cut, [Passage("a", title, text, 1.0)])])
+    assert verdict.label == "unknown" and "before its value" in verdict.reason

@@ -87,6 +87,8 @@ def test_the_explanation_names_every_fact_its_verdict_and_its_evidence(make):
         "1 of 3 facts supported, 1 refuted; Mira Tolan was born in Velda → supported [Mira Tolan#0]; "
         "Mira Tolan works as a cook → refuted [Mira Tolan#0]; Mira Tolan likes tea → unknown"
     )
+    unknown = found.records()[2]
+    assert unknown["verdict"] == U and unknown["passage"] == "Mira Tolan#0" and unknown["text"].startswith("Mira Tolan")
     long = str(FactVerdict("x" * 1000, Verdict(U, None, 0.0, 0.0, "")))
     assert len(long) < 150 and long.endswith("x… → unknown")
 

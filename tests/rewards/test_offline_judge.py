@@ -153,6 +153,7 @@ RIVALS = [
     ("Is it a planet?", "yes and no", "No"),
     ("Who won, Ali or Frazier?", "Ali or Frazier", "Ali"),
     ("Who won, Ali or Frazier?", "Frazier beat Ali", "Ali"),
+    ("Who won, Ali or Frazier?", "Ali, Frazier", "Ali"),
     ("Which came first, the chicken or the egg?", "the chicken and the egg", "the egg"),
     ("?", "I doubt that it was Velda", "Velda"),
     ("哪座城市？", "东京", "京"),

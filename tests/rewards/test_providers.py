@@ -84,7 +84,7 @@ STATUSES = {  # server and case -> (status, body, what it means, words of the se
     ),
     "LiteLLM, overloaded": (500, error("litellm.InternalServerError: Overloaded"), Trouble, "Overloaded"),
     "Gemini, wrong key": (400, [error("API key not valid.", code=400)], ChatReply, "API key not valid"),
-    "DashScope, stream only": (400, error("This model only support stream mode"), ChatReply, "only support stream"),
+    "DashScope, stream only": (400, error("This model only support stream mode"), Unsupported, "only support stream"),
     "nginx, bad gateway": (502, "<html><h1>502 Bad Gateway</h1></html>", Trouble, "it answered 502: 502 Bad Gateway"),
     "no body": (503, None, Trouble, "it answered 503"),
     "nginx, no such path": (404, "<html><h1>404 Not Found</h1></html>", Permanent, "Not Found"),
@@ -145,8 +145,12 @@ def test_bodies_that_hold_a_reply(name):
     "body, words",
     [
         (b"<!DOCTYPE html><title>Sign in</title>", "web page"),
-        (b'data: {"choices": [{"delta": {"content": "A"}}]}\n\ndata: [DONE]\n', "event stream"),
-        (b": keep-alive\n\ndata: {}", "event stream"),
+        (b'data: {"choices": [{"delta"', "event stream"),
+        (b": keep-alive\n\ndata: {}", "broke off"),
+        (b'data: {"choices": [{"delta": {"content": "A"}}]}\n\n', "broke off"),
+        (b'data: {"choices": [{"delta": {"content": "A"}, "finish_reason": "length"}]}\n\ndata: [DONE]\n', "cut"),
+        (b'data: {"error": {"message": "boom"}}\n\n', "boom"),
+        (b'data: {"choices": 3}\n\ndata: [4]\n\ndata: {"choices": [5]}', "broke off"),
         (b"Service Unavailable", "Service Unavailable"),
         (b"", "empty"),
         (b'"A"', "no JSON object"),
@@ -171,6 +175,37 @@ def test_a_reasoning_model_is_asked_in_its_own_parameters_after_two_refusals():
         assert {"max_completion_tokens", "model", "messages"} == set(server.requests[-1].body)
 
 
+EVENTS = (
+    b": ping\n\n"
+    + b"".join(
+        b"data: " + json.dumps(event).encode() + b"\n\n"
+        for event in (
+            {"id": "x", "choices": [{"delta": {"role": "assistant", "content": ""}}]},
+            {"id": "x", "choices": [{"delta": {"content": "A "}}], "usage": None},
+            {"id": "x", "choices": [{"delta": {"content": "\u00e9"}, "finish_reason": "stop"}]},
+            {"id": "x", "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}},
+        )
+    )
+    + b"data: [DONE]\n\n"
+)
+
+
+@pytest.mark.parametrize("is_unasked", [True, False])
+def test_a_server_that_only_streams_is_understood(is_unasked):
+    """Some stream unasked; others refuse any request without `stream`, once."""
+
+    async def streams(server, request, writer):
+        if not is_unasked and not request.body.get("stream"):
+            return await fails(400, "x", "This model only support stream mode")(server, request, writer)
+        return await sends(EVENTS, kind="text/event-stream")(server, request, writer)
+
+    with ApiServer(default=streams) as server:
+        client = client_of(server)
+        assert ask(client, "one", "two") == [ChatReply("A \u00e9")] * 2
+        assert client.metrics()["judge/completion_tokens"] == 4
+        assert bool(server.requests[-1].body.get("stream")) != is_unasked
+
+
 @pytest.mark.parametrize("path", ["", "/", "/chat/completions", "/chat/completions/"])
 def test_a_base_url_may_hold_the_path_of_the_requests(path):
     with ApiServer() as server:
@@ -184,9 +219,9 @@ def test_a_base_url_may_hold_the_path_of_the_requests(path):
     "behaviour, words",
     [
         (sends(b"<html>Sign in</html>", kind="text/html"), "web page"),
-        (sends(b"data: {}\n\n", kind="text/event-stream"), "event stream"),
+        (sends(b"data: {}\n\n", kind="text/event-stream"), "broke off"),
         (sends(b"<html>Forbidden</html>", 403, "text/html"), "403"),
-        (fails(400, message="This model only support stream mode"), "stream mode"),
+        (fails(400, message="This model only support stream mode"), "stream mode"),  # and does not stream either
         (sends(b'{"error": "model \'x\' not found"}', 404), "not found"),
     ],
 )
