@@ -2,8 +2,9 @@ r"""One value with what may stand around it: `\$1{,}234.50`, `12\text{ cm}^2`, `
 people`.
 
 Currency, degrees, percent and units are dropped; a known unit is remembered, so that 12 cm and 12 m can be told apart,
-and so is a noun, so that 3 cats and 4 dogs are not 4 cats and 3 dogs. A percent sign is never a factor: 5\% is 5 and
-not 0.05. After a word that changes the meaning ("5 or more", "12 pm") nothing is dropped.
+and so is a noun, so that 3 cats and 4 dogs are not 4 cats and 3 dogs, and 20% off is not 20% more. Amounts in several
+units are added: 5 hours 30 minutes. A percent sign is never a factor: 5\% is 5 and not 0.05. After a word that changes
+the meaning ("5 or more", "12 pm") nothing is dropped.
 """
 
 import re

@@ -210,7 +210,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     r"\widetilde": ("command", r"\tilde"),
 }
 
-# typesetting without meaning; `\left.` and `\right.` lose their dot in mathtext.clean
+# typesetting without meaning; `\left.` and `\right.` lose their dot in clean.py
 _IGNORED: Final = (
     "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle "
     "scriptstyle limits nolimits strut mathstrut hline "
