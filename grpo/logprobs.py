@@ -21,7 +21,7 @@ import torch
 
 from grpo.device.draw import NO_CUT
 from grpo.device.ops import exact_logits, log_softmax_rows
-from grpo.device.products import linear
+from grpo.device.products import linear, weight_gradient
 
 
 def token_logprobs(
@@ -73,7 +73,7 @@ class _TokenLogprobs(torch.autograd.Function):
 def _head_gradient(scale_C1, hidden_CD, head_VD, targets_C, cut_C, temperature, chunk) -> torch.Tensor:
     dhead_VD = torch.zeros(head_VD.shape, dtype=scale_C1.dtype, device=head_VD.device)
     for rows, _, _, slope_XV in _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk):
-        dhead_VD += slope_XV.T @ (hidden_CD[rows] * scale_C1[rows].to(hidden_CD.dtype))
+        dhead_VD += weight_gradient(slope_XV, hidden_CD[rows] * scale_C1[rows].to(hidden_CD.dtype))
     return dhead_VD.to(head_VD.dtype)
 
 

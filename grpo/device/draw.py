@@ -1,18 +1,19 @@
 """Draw a token: temperature, top-k, top-p, then inverse-CDF sampling with one uniform number per row.
 
-No sort of the vocabulary, no random number per entry. The uniform is a hash of (seed of the row, position): the same
-tokens come out whatever else is in the batch, and a generation can be replayed from its seed.
+No random number per entry, and no sort of the vocabulary, except for top-k and top-p without kernels/. The uniform is
+a hash of (seed of the row, position): the same tokens come out whatever else is in the batch, and a generation can be
+replayed from its seed.
 """
 
-import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 
 from grpo.errors import UserError
 
 BLOCK = 128  # entries per block of the two-level search
-NUM_BINS = 1024  # of the histogram that finds where top-p ends; rows of fewer entries are sorted
 NO_CUT = float("-inf")
 _GOLDEN, _MIX1, _MIX2 = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 
@@ -60,15 +61,13 @@ def draw(
     logits_BV = logits_BV.to(exact)
     if params.temperature != 1:  # a division by 1 would copy them all the same
         logits_BV = logits_BV / params.temperature
-    if not params.truncates:
-        weight_BV = (logits_BV - logits_BV.amax(dim=-1, keepdim=True)).exp_()
-        id_B, total_B = inverse_cdf(weight_BV, uniform_B)
-        return id_B, (weight_BV.gather(1, id_B[:, None])[:, 0] / total_B).log(), no_cut_B
-    logp_BV = logits_BV.log_softmax(dim=-1)
-    cut_B = _cut(logp_BV, params.top_k, params.top_p)
-    weight_BV = torch.where(logp_BV >= cut_B[:, None], logp_BV, NO_CUT).exp_()
+    weight_BV, cut_B = logits_BV.softmax(dim=-1), no_cut_B
+    if params.truncates:
+        logp_BV = logits_BV.log_softmax(dim=-1)
+        cut_B = _cut(logp_BV, params.top_k, params.top_p)
+        weight_BV *= logp_BV >= cut_B[:, None]  # on a CPU five times as fast as masked_fill
     id_B, total_B = inverse_cdf(weight_BV, uniform_B)
-    return id_B, logp_BV.gather(1, id_B[:, None])[:, 0] - total_B.log(), cut_B
+    return id_B, (weight_BV.gather(1, id_B[:, None])[:, 0] / total_B).log(), cut_B
 
 
 def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,7 +78,7 @@ def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch
     """
     num_rows, width = weight_BV.shape
     if width % BLOCK:
-        weight_BV = torch.nn.functional.pad(weight_BV, (0, -width % BLOCK))
+        weight_BV = F.pad(weight_BV, (0, -width % BLOCK))
     block_BXX = weight_BV.reshape(num_rows, -1, BLOCK)
     running_BX = block_BXX.sum(dim=-1).double().cumsum(dim=-1)
     total_B = running_BX[:, -1]
@@ -102,49 +101,26 @@ def _cut(logp_BV: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
     and trainer do not move tokens across it. Equal tokens are kept or dropped together. Slow twin:
     kernels/reference.py `kept_tokens`.
     """
-    width, total_B1 = logp_BV.shape[1], 1.0
-    if top_k or width <= NUM_BINS:
-        sorted_BX = logp_BV.topk(min(max(NUM_BINS, top_k + 1), width), dim=-1).values
-        before_B = torch.zeros_like(logp_BV[:, 0], dtype=torch.float64)
-    else:
-        sorted_BX, before_B = _crossing_bin(logp_BV, top_p)
+    surprisal_BV = _sorted(-logp_BV)
+    mass_BV = (-surprisal_BV).exp_()
+    last_B1 = surprisal_BV[:, : top_k or None][:, -1:].contiguous()
     if top_k:
-        least_B1 = sorted_BX[:, min(top_k, width) - 1, None]
-        sorted_BX = sorted_BX.where(sorted_BX >= least_B1, NO_CUT)
-        total_B1 = logp_BV.where(logp_BV >= least_B1, NO_CUT).exp_().sum(dim=-1, keepdim=True, dtype=torch.float64)
-    wanted_B1 = top_p * total_B1 if top_p < 1 else float("inf")
-    last_B = _last_kept(sorted_BX, before_B, wanted_B1)
-    next_B = logp_BV.masked_fill(logp_BV >= last_B[:, None], NO_CUT).amax(dim=-1)
-    cut_B = (last_B + next_B) / 2  # Eq. 14
-    return torch.where((cut_B == next_B) & (next_B > NO_CUT), last_B, cut_B)  # nothing lies between neighbours
+        mass_BV *= surprisal_BV <= last_B1
+    if top_p < 1:
+        reached_B = torch.full_like(mass_BV[:, 0], top_p * (1 - 1e-12), dtype=torch.float64)  # top_p itself is enough
+        last_B1 = surprisal_BV.gather(1, inverse_cdf(mass_BV, reached_B)[0][:, None])
+    num_kept_B1 = torch.searchsorted(surprisal_BV, last_B1, right=True)
+    next_B1 = F.pad(surprisal_BV, (0, 1), value=-NO_CUT).gather(1, num_kept_B1)
+    middle_B1 = (last_B1 + next_B1) / 2  # Eq. 14
+    are_neighbours_B1 = (middle_B1 == next_B1) & next_B1.isfinite()  # nothing lies between them
+    return -torch.where(are_neighbours_B1, last_B1, middle_B1)[:, 0]
 
 
-def _last_kept(sorted_BX: torch.Tensor, before_B: torch.Tensor, wanted_B1: torch.Tensor | float) -> torch.Tensor:
-    """Return the last log-prob that is needed to reach the mass. before_B: that of what comes before the sorted."""
-    mass_BX = sorted_BX.double().exp()
-    running_BX = before_B[:, None] + mass_BX.cumsum(dim=-1)
-    kept_BX = (running_BX - mass_BX < wanted_B1) & (sorted_BX > NO_CUT)
-    return sorted_BX.gather(1, kept_BX.sum(dim=-1, keepdim=True).clamp_min(1) - 1)[:, 0]
-
-
-def _crossing_bin(logp_BV: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return, in order, the log-probs among which the running mass reaches top_p, and the mass of all larger ones.
-
-    A histogram of each row's mass over its log-probs finds the bin where that happens, so only this bin is sorted. What
-    is less likely than (1 - top_p) / V lies in the last bin: all of it together is never needed.
-    """
-    top_B1 = logp_BV.amax(dim=-1, keepdim=True)
-    low_B1 = logp_BV.amin(dim=-1, keepdim=True).clamp_min(math.log((1 - top_p) / logp_BV.shape[1]))
-    scale_B1 = (NUM_BINS - 1) / (top_B1 - low_B1).clamp_min(1e-6)
-    bin_BV = ((top_B1 - logp_BV) * scale_B1).nan_to_num_(0).clamp_(0, NUM_BINS - 1).long()
-    mass_BX = logp_BV.new_zeros(len(logp_BV), NUM_BINS).scatter_add_(1, bin_BV, logp_BV.exp())
-    running_BX = mass_BX.double().cumsum(dim=-1)
-    crossing_B1 = (running_BX < top_p).sum(dim=-1, keepdim=True).clamp_max(NUM_BINS - 1)
-    before_B = (running_BX - mass_BX).gather(1, crossing_B1)[:, 0]
-    inside_BV = bin_BV == crossing_B1
-    found = logp_BV[inside_BV].split(inside_BV.count_nonzero(dim=-1).tolist())
-    padded_BX = torch.nn.utils.rnn.pad_sequence(found, batch_first=True, padding_value=NO_CUT)
-    return padded_BX.sort(dim=-1, descending=True).values, before_B
+def _sorted(x_BV: torch.Tensor) -> torch.Tensor:
+    """Sort each row: on a CPU by NumPy, whose sort uses vector units and takes a twentieth of the time of torch's."""
+    if x_BV.device.type == "cpu":
+        return torch.from_numpy(np.sort(x_BV.numpy(), axis=-1))
+    return x_BV.sort(dim=-1).values
 
 
 def uniforms(seed_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:

@@ -82,6 +82,15 @@ def append_product(x: torch.Tensor, weight_RI: torch.Tensor, copies: int = 1) ->
     return x.unbind()
 
 
+def weight_gradient(g_TO: torch.Tensor, x_TI: torch.Tensor) -> torch.Tensor:
+    """Compute gᵀ x, the gradient of a weight [O, I], outside autograd: a sum over tokens."""
+    if g_TO.dtype != torch.float32:
+        return g_TO.T @ x_TI  # torch itself gives those of bfloat16 to oneDNN
+    if g_TO.shape[1] > x_TI.shape[1]:
+        return linear(x_TI.T, g_TO.T).T  # oneDNN is faster with the smaller one in front
+    return linear(g_TO.T, x_TI.T)
+
+
 class Product(torch.autograd.Function):
     """`linear` with the gradients that are asked for: dx = g W, dW = gᵀ x, db = Σ g."""
 
@@ -95,6 +104,6 @@ class Product(torch.autograd.Function):
         (x_TI, weight_OI), (for_x, for_weight, for_bias) = ctx.saved_tensors, ctx.needs_input_grad
         return (
             linear(g_TO, weight_OI.T) if for_x else None,
-            g_TO.T @ x_TI if for_weight else None,
+            weight_gradient(g_TO, x_TI) if for_weight else None,
             g_TO.sum(dim=0) if for_bias else None,
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from grpo.device.products import Product, Room, add_product, append_product, linear, prepack
+from grpo.device.products import Product, Room, add_product, append_product, linear, prepack, weight_gradient
 from grpo.model.master_weight import MasterWeight, master_dtype
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -222,11 +222,11 @@ class _AugmentedLinear(torch.autograd.Function):
             dx_TI = base_TI if dx_TI is None else dx_TI.add_(base_TI)
             dh_TX.copy_(adapter_TX)
         del base_TI, adapter_TX  # their memory, before more is taken
-        dA_RI = dh_TR.T @ _dropped(x_TI, layer, seed)
+        dA_RI = weight_gradient(dh_TR, _dropped(x_TI, layer, seed))
         g_of_part = dict(zip(layer.out_slices, layer.split(gradients), strict=True))
         dB = []
         for part, columns in layer.rank_slices.items():
-            dB_OR = g_of_part[part].T @ h_TR[:, columns]
+            dB_OR = weight_gradient(g_of_part[part], h_TR[:, columns])
             dB.append(layer.lora.scale * dB_OR.to(layer.A.master.dtype))
         if seed is None:
             dx_TI = add_product(dx_TI, dh_TR, layer.A.value.T)

@@ -42,7 +42,7 @@ class DecodeGraphs:
         """Generate `steps` tokens for the first `live` slots; those that end on the way stay as they are."""
         rows = bucket(live, self.slots.cache.num_slots)
         self.slots.ended_B[live:rows] = True
-        # Without kernels, torch's top-k and top-p look at their thresholds on the host, which cannot be captured.
+        # Without kernels, top-k and top-p sort by torch. Nobody has tried whether a graph can hold that.
         can_capture = not params.truncates or uses_kernels(self.slots.cache.kv_L2BKSE)
         if self.capture is None or not can_capture:
             for _ in range(steps):

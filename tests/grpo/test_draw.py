@@ -59,7 +59,7 @@ def test_a_nucleus_in_a_wide_row(top_p, top_k, width):
 
 
 def wide_rows():
-    """Rows that are hard on a histogram: equal entries, one far above all others, most impossible, two far apart."""
+    """Rows whose nucleus is hard to find: equal entries, one far above all others, most impossible, two far apart."""
     logits = torch.randn(6, 4000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     logits[0] = 1.0
     logits[1, 17] += 40
