@@ -15,7 +15,6 @@ the passage itself is the right answer. The last line of stdout is JSON.
 
 import json
 import random
-import resource
 import sqlite3
 import statistics
 import subprocess
@@ -154,7 +153,9 @@ def scale(megabytes: float, folder: Path) -> dict:
 
 
 def time_build(source: Path, out: Path) -> dict[str, float]:
-    """Run the build command in a process of its own, and return its time, peak memory and size."""
+    """Run the build command in a process of its own, and return its time, peak memory and size (Unix only)."""
+    import resource
+
     start = time.perf_counter()
     command = [sys.executable, "-m", "knowledge.build", source, out]
     subprocess.run(command, cwd=timing.ROOT, stdout=sys.stderr, check=True)

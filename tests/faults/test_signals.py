@@ -248,4 +248,4 @@ def test_every_error_is_three_lines_and_its_traceback_in_debug_log(processes, ch
     assert (
         child.code == 2 and "overwrite_output_dir=true" in child.stderr and (tmp_path / "kept" / "thesis.txt").exists()
     )
-    assert json.dumps(sorted(path.name for path in (tmp_path / "kept").iterdir())) == '[".lock", "thesis.txt"]'
+    assert json.dumps(sorted(path.name for path in (tmp_path / "kept").iterdir())) == '["thesis.txt"]'
