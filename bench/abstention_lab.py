@@ -234,7 +234,7 @@ def run_all(jobs: Sequence[Job], workers: int, rows: Path) -> None:
 def make_parser() -> argparse.ArgumentParser:
     parser = timing.plain_parser("bench.abstention_lab", __doc__)
     parser.add_argument("--quick", action="store_true", help="two steps a run and few questions: does the lab work?")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="arms whose names begin so, in this order")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="arms of these names, or whose names begin so")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, one thread each (default: %(default)s)")
     parser.add_argument("--folder", type=Path, default=Path("runs/lab"), help="where the runs are written")
@@ -245,8 +245,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def choose(arms: Sequence[Arm], names: Sequence[str]) -> tuple[list[Arm], list[str]]:
-    """Return the arms whose names begin with one of these, in the order of the names; and the names that fit none."""
-    chosen = {name: [arm for arm in arms if arm.name.startswith(name)] for name in names}
+    """Return the arms of these names, or whose names begin so, in the order of the names; and the names of none."""
+    named = {arm.name: [arm] for arm in arms}
+    chosen = {name: named.get(name) or [arm for arm in arms if arm.name.startswith(name)] for name in names}
     arms_in_order = dict.fromkeys(arm for found in chosen.values() for arm in found)
     return list(arms_in_order), [name for name, found in chosen.items() if not found]
 

@@ -146,6 +146,11 @@ def test_an_arm_that_there_is_not_is_named(lab, capsys):
     assert "no arm's name begins with 'truthrl (t'" in told and "truthrl, group" in told
 
 
+def test_a_name_chooses_its_arm_or_all_that_begin_so(lab):
+    arms, unknown = lab.choose(lab.make_arms(), ["knowrl", "tiar", "nothing"])
+    assert [arm.name for arm in arms] == ["knowrl", "tiar, group", "tiar, none"] and unknown == ["nothing"]
+
+
 # --- bench/break_even.py: from where on answering pays, by the advantages ------------------------------------------
 
 
