@@ -197,7 +197,7 @@ def pareto_plot(path: Path, rows: Rows) -> None:
     for arm in rows.of_arm:
         x, reach_x = middle_and_reach(rows.values(arm, share(WRONG, UNSEEN)))
         y, reach_y = middle_and_reach(rows.values(arm, share(RIGHT, WELL_KNOWN)))
-        colour = colormaps["tab10"](rewards.index(arm.partition(",")[0]))
+        colour = colormaps["tab20"](rewards.index(arm.partition(",")[0]))
         marker = "s" if arm.endswith("none") else "o"
         fill = "none" if arm.endswith("long") else colour
         axes.errorbar(x, y, reach_y, reach_x, marker, color=colour, markerfacecolor=fill, capsize=2, label=arm)

@@ -38,7 +38,8 @@ SMALL = (
 ).split()
 TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 _WORD = re.compile(
-    r"(?<!\\)\b[A-Za-z]{3,}|\\text|\\math|[^\x00-\x7f]|\\pm|\\mp|\.\.|dots|[~&|!%$,]|°|\\circ|[0-9](?:st|nd|rd|th)|overline|\.$"
+    r"(?<!\\)\b[A-Za-z]{3,}|\\text|\\math|[^\x00-\x7f]|\\pm|\\mp|\.\.|dots|[~&|!%$,]|°|\\circ"
+    r"|[0-9](?:st|nd|rd|th)|overline|\.$"
 )
 
 
