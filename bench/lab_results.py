@@ -25,7 +25,7 @@ RIGHT, DECLINED, WRONG = range(len(OUTCOMES))
 SURE_FROM = 0.5  # an answer with a lower stated confidence counts as declined
 MIN_ATTEMPTS = 4  # of the cold start, to say how well it knows the answer
 SMOOTH = 2  # steps on either side, for "steps to 50 %"
-OVER_STEPS = ("knowrl, group", "knowrl, none", "truthrl, group", "t = 0.9, group", "knowrl, group, long")
+OVER_STEPS = ("knowrl, group, long", "knowrl, none, long", "truthrl, group", "t = 0.9, group", "t = 0.9, none")
 Row = Mapping[str, object]
 Measure = Callable[[Row, Row], float | None]  # of a row and of its cold start
 
