@@ -8,8 +8,8 @@
 #   PARTS="tests decode" bash bench/gpu_checks.sh             run only these parts
 #
 # Each part has its own time limit; those of a call add up to LIMIT. A part that fails or runs out of time does not stop
-# the others; the list of how the parts ended names it, and the exit code is 1. After each part, all rows, logs, that list
-# and the cases of a part that did not end (*.partial) are packed into RESULTS/gpu_checks.tar.gz.
+# the others; the list of how the parts ended names it, and the exit code is 1. After each part, all rows, logs, that
+# list and the cases of a part that did not end (*.partial) are packed into RESULTS/gpu_checks.tar.gz.
 set -u
 cd "$(dirname "$0")/.."
 RESULTS=${1:-bench/results}
@@ -24,7 +24,8 @@ RESULTS=$(cd "$RESULTS" && pwd)
 ENDED="$RESULTS/parts.log"
 MOCKS=$(mktemp -d)
 trap 'rm -rf "$MOCKS"' EXIT
-export TRITON_INTERPRET=0 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+export TRITON_INTERPRET=0 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1
+export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 FAILED=0
 
 # Replace libraries that are imported but never called here by mocks, if they are missing.

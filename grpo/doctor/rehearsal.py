@@ -5,6 +5,7 @@ largest step that was made is scaled up by its tokens.
 """
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -47,24 +48,24 @@ class SilentRun(Run):
         """Say nothing: other checks have said it."""
 
 
-class Rehearsal:
+class Rehearsal(ABC):
     """A trainer that makes first steps of any size. What rows are, and how they are cut, subclasses know."""
 
     trainer: GrpoTrainer | SftTrainer
     num_rows: int  # of a complete step
     longest: int  # tokens of the longest prompt or completion
 
+    @abstractmethod
     def cut(self, rows: int, tokens: int) -> None:
         """Let the next step have so many rows, whose prompts and completions have so many tokens at most."""
-        raise NotImplementedError
 
+    @abstractmethod
     def groups(self) -> list[Group]:
         """Return what the last step has trained on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def full_tokens(self) -> tuple[float, float]:
         """Estimate the tokens of a complete step's prompts, by the data, and of its completions, by the last step."""
-        raise NotImplementedError
 
     def time_step(self, limit_s: float = LIMIT_S) -> StepTime:
         """Measure the largest step that `limit_s` allows; return the times of a complete one."""
