@@ -6,6 +6,7 @@ hand. Packing them is not counted.
 """
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -20,7 +21,6 @@ from grpo.run.memory import kv_bytes_per_token
 Product = tuple[int, int, int]  # rows, inputs, outputs
 SQUARE = {"smoke": 256, "cpu": 2048, "cuda": 8192}  # rows and columns of a large product
 COPY_BYTES = {"smoke": 1 << 20, "cpu": 1 << 28, "cuda": 1 << 32}  # far more than any cache
-ROW_STEPS = 8  # the number of sequences still decoding is rounded down to a multiple of this
 
 
 def products(config: ModelConfig, rows: int, head_rows: int) -> list[Product]:
@@ -35,7 +35,8 @@ def products(config: ModelConfig, rows: int, head_rows: int) -> list[Product]:
         (rows, D, 2 * F),
         (rows, F, D),
     ]
-    return layer * config.num_layers + [(head_rows, D, config.vocab_size)]
+    head = [(head_rows, D, config.vocab_size)] if head_rows else []
+    return layer * config.num_layers + head
 
 
 def backward(forward: Sequence[Product]) -> list[Product]:
@@ -48,14 +49,23 @@ def flops(shapes: Sequence[Product]) -> int:
     return sum(2 * rows * inputs * outputs for rows, inputs, outputs in shapes)
 
 
-def products_seconds(shapes: Sequence[Product], dtype: torch.dtype, device: str, repeats: int = 5) -> float:
-    """Return the median time of these products, one after the other, each with its own weight as in a model."""
-    inputs, weights = {}, []
-    for rows, width, _ in shapes:
-        if (rows, width) not in inputs:
-            inputs[rows, width] = torch.empty(rows, width, dtype=dtype, device=device).normal_()
-    for _, width, outputs in shapes:
-        weights.append(prepack(torch.empty(outputs, width, dtype=dtype, device=device).normal_()))
+def weights_of(shapes: Sequence[Product], dtype: torch.dtype, device: str) -> list[torch.Tensor]:
+    """Make a packed weight for each product, as in a model: none is still in a cache when its turn comes again."""
+    return [prepack(torch.empty(outputs, width, dtype=dtype, device=device).normal_()) for _, width, outputs in shapes]
+
+
+def products_seconds(
+    shapes: Sequence[Product],
+    dtype: torch.dtype,
+    device: str,
+    repeats: int = 5,
+    weights: Sequence[torch.Tensor] | None = None,
+) -> float:
+    """Return the median time of these products, one after the other, each with its own weight (or those given)."""
+    weights = weights or weights_of(shapes, dtype, device)
+    inputs = {
+        (rows, width): torch.empty(rows, width, dtype=dtype, device=device).normal_() for rows, width, _ in shapes
+    }
 
     def run() -> None:
         for (rows, width, _), weight in zip(shapes, weights, strict=True):
@@ -63,23 +73,21 @@ def products_seconds(shapes: Sequence[Product], dtype: torch.dtype, device: str,
 
     with torch.inference_mode():
         run()
-        timed = (
-            CudaCapture()(run).replay if device == "cuda" else run
-        )  # launched one by one, small products wait for Python
+        # Launched one by one, small products on a GPU would wait for Python.
+        timed = CudaCapture()(run).replay if device == "cuda" else run
         return statistics.median(once(timed, device) for _ in range(repeats))
 
 
-def decoding_seconds(config: ModelConfig, work: Work, dtype: torch.dtype, device: str) -> float:
-    """Return the time of the products of all decode steps, each at the number of sequences still decoding."""
-    seconds_of: dict[int, float] = {}
+def generation_seconds(config: ModelConfig, work: Work, dtype: torch.dtype, device: str) -> float:
+    """Return the time of the products of the prefill, and of all decode steps, each at the number of sequences that
+    still decode."""
+    weights = weights_of(products(config, 1, 1), dtype, device)
+    decoding = Counter(sum(length > step for length in work.lengths) for step in range(max(work.lengths)))
     total = 0.0
-    for step in range(max(work.lengths)):
-        unfinished = sum(length > step for length in work.lengths)
-        rows = max(unfinished // ROW_STEPS * ROW_STEPS, 1)
-        if rows not in seconds_of:
-            seconds_of[rows] = products_seconds(products(config, rows, rows), dtype, device)
-        total += seconds_of[rows]
-    return total
+    for rows, steps in decoding.items():
+        total += steps * products_seconds(products(config, rows, rows), dtype, device, weights=weights)
+    prefill = products(config, sum(len(prompt) - 1 for prompt in work.prompts), 0)
+    return total + products_seconds(prefill, dtype, device, weights=weights[: len(prefill)])
 
 
 def training_seconds(

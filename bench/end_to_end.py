@@ -13,8 +13,8 @@ of Trainer.train_step. The first step of each side is warm-up. TRL's phases are 
 `_generate_and_score_completions` (reference pass and rewards), and the rest of the step.
 
 Checked in the same run: both sides have the same number of tokens; log-probs of our completions under TRL's model at
-step 0. The ceiling is the matrix products of all decode steps, of the policy's forward and backward, and of the
-reference pass. The last line of stdout is JSON.
+step 0. The ceiling is the matrix products of the prefill, of all decode steps, of the policy's forward and backward,
+and of the reference pass. The last line of stdout is JSON.
 """
 
 import statistics
@@ -170,7 +170,7 @@ def ceiling_seconds(ours: Ours, options) -> float:
     config, work, dtype = ours.trainer.model.config, work_of(ours.first), getattr(torch, options.dtype)
     packed, scored = packed_tokens(ours.first), sum(work.lengths)
     passes = ceilings.training_seconds(config, packed, scored, dtype, options.device, num_forward=2)
-    return ceilings.decoding_seconds(config, work, dtype, options.device) + passes
+    return ceilings.generation_seconds(config, work, dtype, options.device) + passes
 
 
 def show_phases(name: str, seconds: float, phases: Mapping[str, float], tokens: int) -> None:

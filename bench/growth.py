@@ -94,7 +94,7 @@ def measure(point: Point, path: Path, options) -> dict:
     seconds = timing.interleave(sides, options.repeats, device)
     packed, tokens = sum(batch.layout.num_tokens for batch in batches), sum(work.lengths)
     ceiling = {
-        "generate": ceilings.decoding_seconds(model.config, work, dtype, device),
+        "generate": ceilings.generation_seconds(model.config, work, dtype, device),
         "train": ceilings.training_seconds(model.config, packed, tokens, dtype, device),
     }
     result = {"parameters": sum(tensor.numel() for tensor in tensor_slots(model).values())}

@@ -16,8 +16,8 @@ the left and repeated for each completion, as TRL does. Both sides run in infere
 it samples; transformers is not asked to.
 
 Checked in the same run, in float32: greedy tokens are equal, and log-probs of the drawn tokens equal those of
-transformers' forward pass. The ceiling is the matrix products of all decode steps, each at the number of rows that are
-not done. The last line of stdout is JSON.
+transformers' forward pass. The ceiling is the matrix products of the prefill, and of all decode steps, each at the
+number of rows that are not done. The last line of stdout is JSON.
 """
 
 from collections.abc import Sequence
@@ -112,7 +112,7 @@ def speed(path: Path, work: Work, name: str, options) -> dict:
     case = timing.compare(name, sides, options, target=3.0 if work.group == 1 else 5.0)
     assert produced["ours"] == work.lengths
     assert produced.get("hf", max(work.lengths)) == max(work.lengths)
-    ceiling = ceilings.decoding_seconds(model.config, work, dtype, device)
+    ceiling = ceilings.generation_seconds(model.config, work, dtype, device)
     case |= timing.rates(case, sum(work.lengths), ceiling)
     timing.show(case)
     return case

@@ -71,8 +71,8 @@ def floor_seconds(trainer: GrpoTrainer, groups: list[Group], dtype: torch.dtype,
     # Forward and backward apart: each product has its own weight, and those of both would not fit at 7B.
     forward_seconds = ceilings.products_seconds(forward, dtype, device, 1)
     backward_seconds = ceilings.products_seconds(ceilings.backward(forward), dtype, device, 1)
-    decoding_seconds = ceilings.decoding_seconds(config, work, dtype, device)
-    return decoding_seconds + micro_batches * (2 * forward_seconds + backward_seconds)
+    generation_seconds = ceilings.generation_seconds(config, work, dtype, device)
+    return generation_seconds + micro_batches * (2 * forward_seconds + backward_seconds)
 
 
 def predicted_peak(trainer: GrpoTrainer, resident: int, tokens: int) -> float:

@@ -100,6 +100,16 @@ def test_the_roofline_of_a_step_by_hand(bench):
     assert ceilings.step_roofline_seconds(config, work, 4, *slow) == pytest.approx(decoding + training)
 
 
+def test_the_ceiling_of_generation_counts_the_prefill_and_every_step_at_its_rows(bench, monkeypatch):
+    ceilings, Work = bench("ceilings"), bench("workload").Work
+    config = SimpleNamespace(
+        num_layers=1, hidden_size=2, intermediate_size=3, num_heads=1, num_kv_heads=1, head_dim=2, vocab_size=5
+    )
+    monkeypatch.setattr(ceilings, "products_seconds", lambda shapes, *_, weights: ceilings.flops(shapes))
+    work = Work([(7, 7)], 2, [1, 3])  # one token to prefill; then two rows, one, one
+    assert ceilings.generation_seconds(config, work, torch.float32, "cpu") == 2 * 34 + (2 + 1 + 1) * 2 * (34 + 10)
+
+
 def test_completions_end_after_about_as_many_tokens_as_asked(bench):
     models = bench("models")
     model = models.random_decoder("tiny", torch.float32, "cpu", rank=4)
