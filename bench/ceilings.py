@@ -109,7 +109,7 @@ def decode_roofline_seconds(
     weight_bytes = sum(inputs * outputs for _, inputs, outputs in shapes) * dtype.itemsize
     kv_bytes = kv_tokens * kv_bytes_per_token(config, dtype)
     memory_seconds = (weight_bytes + kv_bytes) / peak["copy_gb_per_s"] / 1e9
-    return max(memory_seconds, _arithmetic_seconds(shapes, dtype, peak))
+    return max(memory_seconds, arithmetic_seconds(shapes, dtype, peak))
 
 
 def step_roofline_seconds(
@@ -123,10 +123,11 @@ def step_roofline_seconds(
         behind = [len(prompt) + step for prompt, length in pairs if length > step]
         total += decode_roofline_seconds(config, len(behind), sum(behind), dtype, peak)
     forward = products(config, packed, sum(work.lengths))
-    return total + _arithmetic_seconds([*forward, *forward, *backward(forward)], dtype, peak)
+    return total + arithmetic_seconds([*forward, *forward, *backward(forward)], dtype, peak)
 
 
-def _arithmetic_seconds(shapes: Sequence[Product], dtype: torch.dtype, peak: dict[str, float]) -> float:
+def arithmetic_seconds(shapes: Sequence[Product], dtype: torch.dtype, peak: dict[str, float]) -> float:
+    """Return the time of some products at the rate of a large one. peak: what `peaks` measured."""
     tflops = peak["bfloat16_tflops" if dtype == torch.bfloat16 else "float32_tflops"]
     return flops(shapes) / tflops / 1e12
 

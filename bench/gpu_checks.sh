@@ -84,12 +84,13 @@ PY
 
 if [ "$CALL" = ours ]; then
     [ "$DEVICE" = cpu ] ||
-        part tests 120 "$PYTHON" -m pytest -m gpu -q -n 0 --maxfail=30 -p no:cacheprovider tests/kernels
+        part tests 110 "$PYTHON" -m pytest -m gpu -q -n 0 --maxfail=30 -p no:cacheprovider tests/kernels
+    bench products  20 products --models ${SMALL:-1.5b 7b} --repeats 3
     bench decode    50 decode --models ${SMALL:-1.5b} --repeats 3 --profile
     bench decode7b  70 decode --models ${SMALL:-7b} --repeats 3 --profile
     bench top_p     30 decode --models ${SMALL:-1.5b} --batches 32 --top-p 0.9 --repeats 3 --profile
     bench math      50 whole_steps --shapes math --repeats 1 --delays 0 5 15 --profile
-    bench knowrl   150 whole_steps --shapes knowrl --repeats 1 --delays 0 15 --profile
+    bench knowrl   140 whole_steps --shapes knowrl --repeats 1 --delays 0 15 --profile
     bench varied    35 whole_steps --shapes math --repeats 1 --delays 0 --mean-length 200
     bench logprob   25 logprob --peer none --width 3584 --vocabularies 152064 --dtype bfloat16 --repeats 3
 else

@@ -139,9 +139,14 @@ def ours(path: Path, dtype: torch.dtype, device: str, rank: int = 0) -> Decoder:
     return fill_adapters(load_decoder(path, build_of(dtype, device, rank)))
 
 
+def config_of(name: str) -> ModelConfig:
+    """Return the sizes of a shape as the decoder reads them."""
+    return ModelConfig.from_hf(SHAPES[name].hf_config())
+
+
 def random_decoder(name: str, dtype: torch.dtype, device: str, rank: int = 0) -> Decoder:
     """Make our decoder of that shape with random weights, on the device that will use it."""
-    return fill(Decoder(ModelConfig.from_hf(SHAPES[name].hf_config()), build_of(dtype, device, rank)))
+    return fill(Decoder(config_of(name), build_of(dtype, device, rank)))
 
 
 @torch.no_grad()

@@ -37,6 +37,7 @@ RUNS = [
     ("end_to_end", "none"),
     ("growth", "none"),
     ("decode", "none"),
+    ("products", "none"),
     ("whole_steps", "none"),
     ("knowledge", "rank_bm25"),
     ("knowledge", "none"),
@@ -108,6 +109,13 @@ def test_the_ceiling_of_generation_counts_the_prefill_and_every_step_at_its_rows
     monkeypatch.setattr(ceilings, "products_seconds", lambda shapes, *_, weights: ceilings.flops(shapes))
     work = Work([(7, 7)], 2, [1, 3])  # one token to prefill; then two rows, one, one
     assert ceilings.generation_seconds(config, work, torch.float32, "cpu") == 2 * 34 + (2 + 1 + 1) * 2 * (34 + 10)
+
+
+def test_every_operation_of_a_decode_step_is_timed_at_each_number_of_rows(bench, capfd):
+    bench("products").main(["--smoke"])
+    measured = last_line(capfd)["products"]
+    assert len({line["operation"] for line in measured}) == 13 and {line["rows"] for line in measured} == {1, 5}
+    assert all(line["microseconds"] > 0 and line["ceiling_share"] > 0 for line in measured)
 
 
 def test_completions_end_after_about_as_many_tokens_as_asked(bench):
