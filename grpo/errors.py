@@ -49,8 +49,12 @@ class UserError(Exception):
         return "\n".join(f"{name}: {text}" for name, text in lines if text)
 
 
-class Interrupted(Exception):
-    """A signal asked the run to stop. exit_code says which signal."""
+class Interrupted(KeyboardInterrupt):
+    """A signal asked the run to stop. exit_code says which signal.
+
+    A KeyboardInterrupt: the handler raises it wherever the program is. Libraries catch every Exception, and anyio wraps
+    all others in a group.
+    """
 
     def __init__(self, exit_code: int):
         name = signal.Signals(exit_code - 128).name
@@ -73,7 +77,7 @@ def check_all(*checks: Callable[[], object]) -> None:
 
 def describe(error: BaseException) -> tuple[int, str]:
     """Return exit code and message of any exception that ends a command. The message holds no secret."""
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt) and not isinstance(error, Interrupted):
         return SIGINT, "stopped by SIGINT"
     if not isinstance(error, (UserError, Interrupted)):
         error = _explain(error)

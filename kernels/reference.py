@@ -142,7 +142,7 @@ def draw(logits_V: Tensor, uniform: float, temperature: float, top_p: float, top
 def kept_tokens(logits_V: Tensor, temperature: float, top_p: float, top_k: int) -> list[int]:
     """List the tokens that top-k, then top-p keep. Equal logits are kept or dropped together.
 
-    Twin of draw._cut and of nucleus.thresholds.
+    Twin of draw._threshold and of nucleus.thresholds.
     """
     p = torch.softmax(logits_V.double() / temperature, 0).tolist()
     logits = logits_V.tolist()

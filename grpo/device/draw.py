@@ -63,9 +63,8 @@ def draw(
         logits_BV = logits_BV / params.temperature
     weight_BV, cut_B = logits_BV.softmax(dim=-1), no_cut_B
     if params.truncates:
-        logp_BV = logits_BV.log_softmax(dim=-1)
-        cut_B = _cut(logp_BV, params.top_k, params.top_p)
-        weight_BV *= logp_BV >= cut_B[:, None]  # on a CPU five times as fast as masked_fill
+        least_B1, cut_B = _threshold(logits_BV, params.top_k, params.top_p)
+        weight_BV *= _reaches(logits_BV, least_B1)
     id_B, total_B = inverse_cdf(weight_BV, uniform_B)
     return id_B, (weight_BV.gather(1, id_B[:, None])[:, 0] / total_B).log(), cut_B
 
@@ -94,32 +93,38 @@ def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch
     return id_B, total_B.to(weight_BV.dtype)
 
 
-def _cut(logp_BV: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
-    """Return the log-prob that a token needs to be kept (Eq. 14).
+def _threshold(logits_BV: torch.Tensor, top_k: int, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the logit of the last token kept [B, 1], and the cut [B]: the log-prob that a token needs (Eq. 14).
 
-    It lies half way between the last one kept and the first one dropped, so that rounding differences between sampler
-    and trainer do not move tokens across it. Equal tokens are kept or dropped together. Slow twin:
+    The cut lies half way between the last one kept and the first one dropped, so that rounding differences between
+    sampler and trainer do not move tokens across it. Equal tokens are kept or dropped together. Slow twin:
     kernels/reference.py `kept_tokens`.
     """
-    surprisal_BV = _sorted(-logp_BV)
-    mass_BV = (-surprisal_BV).exp_()
-    last_B1 = surprisal_BV[:, : top_k or None][:, -1:].contiguous()
-    if top_k:
-        mass_BV *= surprisal_BV <= last_B1
+    rising_BV = _sorted(logits_BV)
+    p_BV = rising_BV.softmax(dim=-1)
+    log_sum_B1 = rising_BV[:, -1:] - p_BV[:, -1:].log()
+    least_B1 = rising_BV[:, -top_k:][:, :1].contiguous()  # of all if top_k is 0
     if top_p < 1:
-        reached_B = torch.full_like(mass_BV[:, 0], top_p * (1 - 1e-12), dtype=torch.float64)  # top_p itself is enough
-        last_B1 = surprisal_BV.gather(1, inverse_cdf(mass_BV, reached_B)[0][:, None])
-    num_kept_B1 = torch.searchsorted(surprisal_BV, last_B1, right=True)
-    next_B1 = F.pad(surprisal_BV, (0, 1), value=-NO_CUT).gather(1, num_kept_B1)
-    middle_B1 = (last_B1 + next_B1) / 2  # Eq. 14
+        mass_BV = p_BV.mul_(_reaches(rising_BV, least_B1)) if top_k else p_BV
+        dropped_B = torch.full_like(mass_BV[:, 0], 1 - top_p * (1 - 1e-12), dtype=torch.float64)  # top_p is enough
+        least_B1 = rising_BV.gather(1, inverse_cdf(mass_BV, dropped_B)[0][:, None])
+    num_dropped_B1 = torch.searchsorted(rising_BV, least_B1)
+    next_B1 = rising_BV.gather(1, (num_dropped_B1 - 1).clamp_min(0))
+    next_B1 = torch.where(num_dropped_B1 > 0, next_B1, NO_CUT)
+    middle_B1 = (least_B1 + next_B1) / 2  # Eq. 14
     are_neighbours_B1 = (middle_B1 == next_B1) & next_B1.isfinite()  # nothing lies between them
-    return -torch.where(are_neighbours_B1, last_B1, middle_B1)[:, 0]
+    return least_B1, (torch.where(are_neighbours_B1, least_B1, middle_B1) - log_sum_B1)[:, 0]
+
+
+def _reaches(x_BV: torch.Tensor, least_B1: torch.Tensor) -> torch.Tensor:
+    """Return 1 where x is not below the least of its row, else 0. On a CPU numbers multiply faster than booleans."""
+    return x_BV.clone().ge_(least_B1)
 
 
 def _sorted(x_BV: torch.Tensor) -> torch.Tensor:
     """Sort each row: on a CPU by NumPy, whose sort uses vector units and takes a twentieth of the time of torch's."""
     if x_BV.device.type == "cpu":
-        return torch.from_numpy(np.sort(x_BV.numpy(), axis=-1))
+        return torch.from_numpy(np.sort(x_BV.contiguous().numpy(), axis=-1))
     return x_BV.sort(dim=-1).values
 
 

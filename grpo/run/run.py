@@ -122,7 +122,7 @@ class Run:
             self.log.close()
         if self.dir is not None:
             self.dir.close(code, reason)
-            is_in_haste = isinstance(error, Interrupted | KeyboardInterrupt)
+            is_in_haste = isinstance(error, KeyboardInterrupt)
             if self.log is not None and self.dir.is_held and not is_in_haste and code != STORAGE:
                 self._write_report()
         elif error is not None and not self.ranks.is_main:

@@ -7,7 +7,7 @@ import torch
 from grpo.kernels.reference import draw as draw_slowly
 from grpo.kernels.reference import uniform as uniform_slowly
 
-from grpo.device.draw import SamplingParams, _cut, draw, hash_seed, uniforms
+from grpo.device.draw import SamplingParams, _threshold, draw, hash_seed, uniforms
 
 CASES = [
     (1.0, 1.0, 0),
@@ -75,7 +75,7 @@ def test_where_top_p_ends(top_p, dtype):
     """What is kept has at least that mass, and less without its least likely entries. The cut lies half way to the
     next ones."""
     logp = wide_rows().to(dtype).log_softmax(-1)
-    for row, cut in zip(logp, _cut(logp, 0, top_p), strict=True):
+    for row, cut in zip(logp, _threshold(logp, 0, top_p)[1], strict=True):
         values = row[row.isfinite()]
         kept, dropped = values[values >= cut].double(), values[values < cut].double()
         assert kept.exp().sum() >= top_p - 1e-6
@@ -86,7 +86,7 @@ def test_where_top_p_ends(top_p, dtype):
 
 def test_a_wide_rows_cut_does_not_depend_on_the_others():
     logp = wide_rows().float().log_softmax(-1)
-    assert torch.equal(torch.cat([_cut(row[None], 0, 0.9) for row in logp]), _cut(logp, 0, 0.9))
+    assert torch.equal(torch.cat([_threshold(row[None], 0, 0.9)[1] for row in logp]), _threshold(logp, 0, 0.9)[1])
 
 
 @pytest.mark.parametrize(("temperature", "top_p", "top_k"), [(1.0, 1.0, 0), (0.7, 0.9, 0), (1.0, 1.0, 8)])

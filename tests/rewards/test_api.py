@@ -15,7 +15,7 @@ import pytest
 from api_server import ApiServer, chat, dies_midway, drips, fails, hangs, resets, says, sends
 from asking import FAST, KEY, KEY_NAME, PATIENCE_S, ask, at_any_pace, check, client_of, complete, until
 
-from grpo.errors import PREFLIGHT, SERVICE, UserError
+from grpo.errors import PREFLIGHT, SERVICE, SIGTERM, Interrupted, UserError
 from rewards.api.connections import REQUESTS_PER_SDK
 from rewards.api.endpoint import Limits
 from rewards.api.reply import ChatReply, Trouble, read_body
@@ -151,6 +151,17 @@ def test_an_unreachable_endpoint_before_the_first_step_has_exit_code_3(deaf):
     with pytest.raises(UserError) as caught:
         check(client_of(deaf))
     assert caught.value.exit_code == PREFLIGHT
+
+
+def test_a_signal_inside_the_http_library_is_not_taken_for_a_failure(monkeypatch):
+    """A handler raises wherever the program is, and the library turns every Exception into one of its own."""
+
+    def interrupted(*_, **__):
+        raise Interrupted(SIGTERM)
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", interrupted)
+    with ApiServer() as server, pytest.raises(Interrupted):
+        check(client_of(server))
 
 
 UNUSABLE = {
