@@ -73,7 +73,7 @@ def equivalent(answer: str, truth: str) -> bool:
 
 def _same_value(answer: Sequence[Token], truth: Sequence[Token], algebra: Algebra) -> bool:
     try:
-        return same(read_answer(answer, algebra), read_answer(truth, algebra), algebra)
+        return same(read_answer(answer, algebra), read_answer(truth, algebra))
     except (Unreadable, RecursionError):  # the comparison itself grew beyond the limits
         return False
 

@@ -1,6 +1,6 @@
 """What a colon can mean between numbers: a time of day (`9:05`, `2:15 PM`) or a ratio (`2:3`, `1:2:4`)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from rewards.mathematics.text import Tokens, is_mark
@@ -15,7 +15,7 @@ class Clock:
     hours: int
     minutes: int
     seconds: int
-    is_certain: bool  # it has AM or PM, or a part like 05: no ratio is written so
+    is_certain: bool = field(compare=False)  # it has AM or PM, or a part like 05: no ratio is written so
 
 
 def read_clock(tokens: Tokens) -> Clock | None:

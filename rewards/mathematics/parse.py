@@ -97,13 +97,13 @@ class _Reader:
     def expression(self) -> Quotient:
         total = self.term()
         while is_mark(self.peek(), "+-"):
-            total = self.algebra.add(total, self.term())  # the sign is the term's
+            total = total + self.term()  # the sign is the term's
         return total
 
     def term(self) -> Quotient:
         negative = self.signs()
         value = self.product()
-        return self.algebra.negate(value) if negative else value
+        return -value if negative else value
 
     def product(self) -> Quotient:
         value = self.factor()
@@ -112,10 +112,10 @@ class _Reader:
                 is_quotient = self.take().text == "/"
                 negative = self.signs()
                 other = self.divisor() if is_quotient else self.factor()
-                other = self.algebra.negate(other) if negative else other
-                value = self.algebra.divide(value, other) if is_quotient else self.algebra.multiply(value, other)
+                other = -other if negative else other
+                value = value / other if is_quotient else value * other
             elif self.starts_factor():
-                value = self.algebra.multiply(value, self.factor())
+                value = value * self.factor()
             else:
                 return value
 
@@ -124,7 +124,7 @@ class _Reader:
         is_letter_first = is_letter(self.peek())
         value = self.factor()
         while is_letter_first and is_letter(self.peek()):
-            value = self.algebra.multiply(value, self.factor())
+            value = value * self.factor()
         return value
 
     def signs(self) -> bool:
@@ -156,13 +156,13 @@ class _Reader:
         while True:
             if is_mark(self.peek(), "^"):
                 self.take()
-                value = power(self.algebra, value, self.exponent())
+                value = power(value, self.exponent())
             elif is_mark(self.peek(), "!"):
                 self.take()
-                value = call(self.algebra, "factorial", value)
+                value = call("factorial", value)
             elif is_mark(self.peek(), "°"):
                 self.take()
-                value = self.algebra.multiply(value, self.algebra.atom("°"))
+                value = value * self.algebra.atom("°")
             else:
                 return value
 
@@ -173,9 +173,9 @@ class _Reader:
         value = self.literal_or_primary()
         if is_mark(self.peek(), "^"):
             self.take()
-            value = power(self.algebra, value, self.exponent())
+            value = power(value, self.exponent())
         self.depth -= 1
-        return self.algebra.negate(value) if negative else value
+        return -value if negative else value
 
     def descend(self) -> None:
         """Counts a level of nesting: whatever contains itself does so through `primary` or `exponent`."""
@@ -208,7 +208,7 @@ class _Reader:
         if token.text in symbols.BIG_OPERATORS:
             return self.big_operator(token.text)
         if token.text == r"\binom":
-            return call(self.algebra, "binom", self.argument(), self.argument())
+            return call("binom", self.argument(), self.argument())
         if token.text == r"\sqrt":
             return self.radical()
         if token.text in symbols.ACCENTS:
@@ -216,8 +216,7 @@ class _Reader:
         raise Unreadable(f"no value starts with {token.text!r}")
 
     def fraction(self) -> Quotient:
-        numerator = self.argument()
-        return self.algebra.divide(numerator, self.argument())
+        return self.argument() / self.argument()
 
     def derivative(self) -> Quotient | None:
         r"""`\frac{dy}{dx}` as one symbol, and so `\frac{d}{dx} x^2`; None for any other fraction."""
@@ -248,9 +247,9 @@ class _Reader:
         if self.peek().text == r"\frac":
             self.take()
             above, below = self.argument(), self.argument()
-            fraction = self.algebra.divide(above, below)
-            is_mixed = _is_whole(above) and fraction.number is not None and 0 < fraction.number < 1
-            return self.algebra.add(value, fraction) if is_mixed else self.algebra.multiply(value, fraction)
+            fraction = above / below
+            is_mixed = above.is_whole and fraction.number is not None and 0 < fraction.number < 1
+            return value + fraction if is_mixed else value * fraction
         above, slash, below = self.peek(), self.peek(1), self.peek(2)
         are_digits = above.text.isdigit() and below.text.isdigit()
         if not are_digits or not above.spaced or not is_mark(slash, "/"):
@@ -259,7 +258,7 @@ class _Reader:
         if not 0 < top < bottom:
             return value
         self.at += 3
-        return self.algebra.add(value, self.algebra.number(top / bottom))
+        return value + top / bottom
 
     def name(self, token: Token) -> Quotient:
         label = token.text
@@ -313,7 +312,7 @@ class _Reader:
         self.expect(CLOSERS[opener])
         self.open_bars = bars
         if opener in (r"\lfloor", r"\lceil"):
-            return call(self.algebra, opener.removeprefix("\\l"), value)
+            return call(opener.removeprefix("\\l"), value)
         if opener not in _GROUPS:
             raise Unreadable("a set or a vector, not a value")
         return value
@@ -323,7 +322,7 @@ class _Reader:
         value = self.expression()
         self.expect("|")
         self.open_bars -= 1
-        return call(self.algebra, "abs", value)
+        return call("abs", value)
 
     def argument(self) -> Quotient:
         """What `\\frac` takes: a group or one token, of a number one digit (`\\frac12`)."""
@@ -341,11 +340,11 @@ class _Reader:
 
     def radical(self) -> Quotient:
         """`\\sqrt[3]{2}`, and `\\sqrt12` for √12, as those who write it mean."""
-        degree = self.algebra.number(2)
+        degree = 2
         if self.peek().text == "[":
             self.take()
             degree = self.group("[")
-        return root(self.algebra, self.literal_or_primary(), degree)
+        return root(self.literal_or_primary(), degree)
 
     def function(self, name: str) -> Quotient:
         """`\\sin^2 2x`, `\\log_2(8)`, `\\tan^{-1} x`: without brackets the argument is the product up to the next
@@ -363,11 +362,11 @@ class _Reader:
         else:
             argument = self.factor()
             while self.starts_factor() and self.peek().kind != "function":
-                argument = self.algebra.multiply(argument, self.factor())
+                argument = argument * self.factor()
         if times is not None and times.number == -1 and f"arc{name}" in symbols.FUNCTIONS:
             name, times = f"arc{name}", None
-        value = logarithm(self.algebra, argument, base) if base else call(self.algebra, name, argument)
-        return value if times is None else power(self.algebra, value, times)
+        value = logarithm(argument, base) if base else call(name, argument)
+        return value if times is None else power(value, times)
 
 
 def _is_differential(tokens: Tokens) -> bool:
@@ -375,7 +374,3 @@ def _is_differential(tokens: Tokens) -> bool:
     inner = tokens[2:-1]
     is_simple = all(is_letter(token) or token.kind == "number" or is_mark(token, "^_") for token in inner)
     return len(tokens) > 2 and tokens[0].text == "{" and tokens[1].text in ("d", r"\partial") and is_simple
-
-
-def _is_whole(value: Quotient) -> bool:
-    return value.number is not None and value.number.denominator == 1

@@ -56,28 +56,28 @@ class Scalar:
     def _counts_against(self, other: "Scalar") -> bool:
         return bool(self.things and other.unit) and other.unit.excludes_counts
 
-    def in_unit_of(self, other: "Scalar", algebra: Algebra) -> Quotient:
+    def in_unit_of(self, other: "Scalar") -> Quotient:
         """The value in the other's unit: 1000 of 1 km beside 5 m."""
         if self.unit is None or other.unit is None or self.unit.powers != other.unit.powers:
             return self.value
-        return algebra.multiply(self.value, algebra.number(self.unit.size / other.unit.size))
+        return self.value * (self.unit.size / other.unit.size)
 
-    def equals(self, other: "Scalar", algebra: Algebra) -> bool:
+    def equals(self, other: "Scalar") -> bool:
         """Whether both are the same amount, by the units that are known."""
-        return not self.contradicts(other) and algebra.equal(self.in_unit_of(other, algebra), other.value)
+        return not self.contradicts(other) and self.in_unit_of(other).equals(other.value)
 
 
 def read_quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
     """The value and the unit of all the tokens together; `Unreadable` if there is no such reading."""
     if not _COMPOUND.fullmatch(_shape(tokens)):
         return _quantity(tokens, algebra)
-    total = sum_of([_quantity(tokens[at : at + 2], algebra) for at in range(0, len(tokens), 2)], algebra)
+    total = sum_of([_quantity(tokens[at : at + 2], algebra) for at in range(0, len(tokens), 2)])
     if total is None:
         raise Unreadable("several quantities")
     return total
 
 
-def sum_of(parts: Sequence[Scalar], algebra: Algebra) -> Scalar | None:
+def sum_of(parts: Sequence[Scalar]) -> Scalar | None:
     """5 hours and 30 minutes as 5.5 hours; None unless each part is less than one of the unit before it."""
     if len(parts) < 2:
         return None
@@ -85,12 +85,12 @@ def sum_of(parts: Sequence[Scalar], algebra: Algebra) -> Scalar | None:
     for larger, smaller in pairwise(parts):
         if larger.unit is None or smaller.unit is None or larger.contradicts(smaller) or larger.noun | smaller.noun:
             return None
-        share = smaller.in_unit_of(larger, algebra).number
+        share = smaller.in_unit_of(larger).number
         if share is None or not 0 < share < 1 or larger.value.number is None or larger.value.number <= 0:
             return None
     total = parts[0].value
     for part in parts[1:]:
-        total = algebra.add(total, part.in_unit_of(parts[0], algebra))
+        total = total + part.in_unit_of(parts[0])
     return Scalar(total, parts[0].unit)
 
 
@@ -104,13 +104,11 @@ def _quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
     if not tail:
         return _with_letters(number, value, units.product_of(currency), algebra)
     while tail and units.magnitude_named(tail[0].text):
-        magnitude = units.magnitude_named(tail.pop(0).text)
-        value = algebra.multiply(value, algebra.number(magnitude))
+        value = value * units.magnitude_named(tail.pop(0).text)
     unit, noun = _unit_and_noun(tail, currency)
     if tail and not unit and not _counts(number, tail):
         raise Unreadable("a noun after something that counts nothing")
-    plain = algebra.without(DEGREE, value)
-    return Scalar(plain or value, unit, noun=noun)
+    return Scalar(value.without(DEGREE) or value, unit, noun=noun)
 
 
 def _with_letters(number: list[Token], value: Quotient, unit: units.Unit | None, algebra: Algebra) -> Scalar:
@@ -118,9 +116,9 @@ def _with_letters(number: list[Token], value: Quotient, unit: units.Unit | None,
     letters = _start_of_unit_letters(number)
     if letters:
         without = read_expression(number[:letters], algebra)
-        if not algebra.variables(without):
+        if not without.variables:
             return Scalar(value, unit, Scalar(without, _unit_and_noun(number[letters:])[0]))
-    in_degrees = algebra.without(DEGREE, value)
+    in_degrees = value.without(DEGREE)
     if in_degrees is not None:
         return Scalar(in_degrees, unit or units.product_of([("degree", 1)]))
     return Scalar(value, unit)

@@ -94,7 +94,7 @@ class _Reader:
             return Text(text_key(tokens))  # "x > 1 and x < 5" is no union
         bag = self.bag(items, tokens, is_ordered=is_series(items, separators))
         if set(separators) == {"and"} and isinstance(bag, Bag) and all(isinstance(item, Scalar) for item in items):
-            return replace(bag, total=sum_of(items, self.algebra))
+            return replace(bag, total=sum_of(items))
         return bag
 
     def bag(self, items: list[Value], tokens: Tokens, *, is_ordered: bool) -> Value:
@@ -139,7 +139,7 @@ class _Reader:
         return Named(Label(tokens[0].text), value) if is_tuple else None
 
     def is_constant(self, item: Value) -> bool:
-        return isinstance(item, Scalar) and not self.algebra.variables(item.value)
+        return isinstance(item, Scalar) and not item.value.variables
 
     def named(self, key: str, tokens: Tokens) -> Value | None:
         """What is called the answer; None if the words name anything else."""
@@ -267,7 +267,7 @@ class _Reader:
         entries = [entry for row in grid.rows for entry in row]
         if not all(isinstance(entry, Scalar) and entry.unit is None for entry in entries):
             return None
-        rows = [tuple(Scalar(self.algebra.multiply(factor, entry.value)) for entry in row) for row in grid.rows]
+        rows = [tuple(Scalar(factor * entry.value) for entry in row) for row in grid.rows]
         return Grid(tuple(rows))
 
     def quantity(self, tokens: Tokens) -> Value:

@@ -44,7 +44,7 @@ class RelationReader:
         values = self.values(left, right)
         if None in values:
             return Named(label, self.side(right)) if label else self.chain([left, right], [sign])
-        difference = self.algebra.subtract(*values)
+        difference = values[0] - values[1]
         if label is not None or self.is_term_with_value(*values):
             return Named(label, self.side(right), Relation("=", difference))
         if sign == "=" and self.is_equation(*values, difference):
@@ -64,15 +64,13 @@ class RelationReader:
 
     def is_term_with_value(self, left: Quotient, right: Quotient) -> bool:
         """Whether the equation gives the value of a term in several variables: x + y = 5."""
-        if self.algebra.is_opaque(left) or self.algebra.variables(right):
+        if any("(" in atom for atom in left.atoms) or right.variables:  # sin x + y = 5
             return False
-        return len(self.algebra.variables(left)) > 1
+        return len(left.variables) > 1
 
     def is_equation(self, left: Quotient, right: Quotient, difference: Quotient) -> bool:
         """Whether the sides have variables and none cancels: x + C = x has no more to say than its two sides."""
-        variables = self.algebra.variables
-        remaining = variables(difference)
-        return bool(remaining) and remaining == variables(left) | variables(right)
+        return bool(difference.variables) and difference.variables == left.variables | right.variables
 
     def equalities(self, sides: list[Tokens], signs: list[str]) -> Value:
         """Read x = 3 + 4 = 7 as x = 7 if every link holds; otherwise a chain."""
@@ -94,7 +92,7 @@ class RelationReader:
         """Whether an equation of two values holds whatever the variables are."""
         if not isinstance(one, Scalar) or not isinstance(other, Scalar):
             return False
-        return one.equals(other, self.algebra)
+        return one.equals(other)
 
     # --- inequalities -----------------------------------------------------------------------------------------------
     def inequation(self, left: Tokens, right: Tokens) -> Value:
@@ -144,7 +142,7 @@ class RelationReader:
     def bound(self, tokens: Tokens) -> Scalar | None:
         """Return the number that bounds an interval; None for anything else."""
         side = self.side(tokens)
-        is_number = isinstance(side, Scalar) and not self.algebra.variables(side.value)
+        is_number = isinstance(side, Scalar) and not side.value.variables
         return side if is_number else None
 
     def values(self, *sides: Tokens) -> list[Quotient | None]:
@@ -155,8 +153,8 @@ class RelationReader:
         values = self.values(left, right)
         if None in values:
             return None
-        difference = self.algebra.subtract(*values)
-        return Relation(sign, difference) if self.algebra.variables(difference) else None
+        difference = values[0] - values[1]
+        return Relation(sign, difference) if difference.variables else None
 
 
 def reals_without(points: Sequence[Scalar]) -> Bag:
