@@ -10,7 +10,7 @@ _LEADS: Final = ("option", "choice", "answer", "选", "故选", "选项", "选�
 def split_choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
     """(letter A to J, what follows it), or None: no letter in front, several of them ("A) 5 B) 6", "(A) (B)"), or a
     term ("(B) + 1")."""
-    if len(tokens) > 1 and tokens[0].kind == "word" and tokens[0].text.casefold() in _LEADS:
+    if len(tokens) > 1 and tokens[0].word in _LEADS:
         tokens = [token for token in tokens[1:] if not is_mark(token, ":")]
     if not tokens:
         return None

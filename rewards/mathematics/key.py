@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from rewards.mathematics import units
-from rewards.mathematics.text import Token, Tokens, unwrapped
+from rewards.mathematics.text import Token, Tokens, texts_of, unwrapped
 
 _PUNCTUATION: Final = frozenset((r"\{", r"\}", r"\\", *"\\()[]{}.,:;?!…'\"|-_*&~@#\ufffd"))
 
@@ -44,9 +44,9 @@ def _is_article(tokens: Tokens, at: int) -> bool:
     if tokens[at].kind == "word":
         return True
     after = tokens[1]
-    if at or after.kind != "word" or len(after.text) <= 2 or not after.spaced:
+    if at or len(after.word) <= 2 or not after.spaced:
         return False
-    return after.text.casefold() not in units.MEANING_AFTER | units.SHORT_WORDS
+    return after.word not in units.MEANING_AFTER | units.SHORT_WORDS
 
 
 def same_word(one: Tokens, other: Tokens) -> bool:
@@ -64,12 +64,12 @@ def same_word(one: Tokens, other: Tokens) -> bool:
 
 
 def _spelt(tokens: Tokens) -> str:
-    return "".join(token.text for token in tokens)
+    return "".join(texts_of(tokens))
 
 
 def segment(tokens: Tokens) -> list[Token]:
     r"""The two end points of a segment, \overline{CD}; nothing if it is anything else."""
-    texts = [token.text for token in tokens]
+    texts = texts_of(tokens)
     if texts[:2] != [r"\overline", "{"] or texts[-1] != "}":
         return []
     points = list(tokens[2:-1])
@@ -79,5 +79,5 @@ def segment(tokens: Tokens) -> list[Token]:
 
 def has_content(tokens: Tokens) -> bool:
     """False for an answer of nothing but punctuation, dots and brackets: "…", ":", "?"; but {} is the empty set."""
-    texts = [token.text for token in tokens]
+    texts = texts_of(tokens)
     return texts == [r"\{", r"\}"] or any(text not in _PUNCTUATION for text in texts)

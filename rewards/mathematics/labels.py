@@ -9,7 +9,7 @@ from typing import Final
 from rewards.mathematics import symbols, units
 from rewards.mathematics.application import end_of_exponent, end_of_name
 from rewards.mathematics.key import segment, text_key
-from rewards.mathematics.text import Token, Tokens, closing_bracket, enclosed, is_letter, is_mark, unwrapped
+from rewards.mathematics.text import Token, Tokens, closing_bracket, enclosed, is_letter, is_mark, texts_of, unwrapped
 
 _CONSTANTS: Final = frozenset("πi")  # e is an eccentricity, too
 _NO_LABEL: Final = "+-*/^=<>≤≥≠≈±∓!|"
@@ -51,7 +51,7 @@ def read_label(tokens: Tokens) -> Label | None:
 
 def is_phrase(tokens: Tokens) -> bool:
     """Whether there are words, and none that negates what follows."""
-    words = [token.text.casefold() for token in tokens if token.kind == "word" and not is_letter(token)]
+    words = [token.word for token in tokens if token.word and not is_letter(token)]
     return bool(words) and units.NEGATIONS.isdisjoint(words)
 
 
@@ -90,7 +90,7 @@ def _is_variable(token: Token) -> bool:
 
 def _without_measure(tokens: Tokens) -> Tokens:
     r"""The tokens without the m of m\angle and the bars of |AB|."""
-    texts = [token.text for token in tokens]
+    texts = texts_of(tokens)
     if texts[:2] == ["m", r"\angle"]:
         return tokens[1:]
     if len(texts) > 3 and texts[0] == texts[-1] == "|":

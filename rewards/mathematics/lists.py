@@ -5,7 +5,7 @@ from typing import Final
 
 from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.relations import LINE, interval_without, reals_without
-from rewards.mathematics.text import Tokens
+from rewards.mathematics.text import Tokens, texts_of
 from rewards.mathematics.value import INFINITY, MINUS_INFINITY, REALS, Bag, Named, Row, Text, Value
 
 VERDICT_LETTERS: Final = ("TF", "YN")
@@ -86,8 +86,8 @@ def without_integers(parts: list[Tokens]) -> list[Tokens]:
     r"""`k\pi, k \in \mathbb{Z}` without its last part, which only says what a k in an answer means; not so with x > 1,
     x \in \mathbb{Z}."""
     *answers, last = parts
-    texts = [[token.text for token in part] for part in answers]
-    if [token.text for token in last[1:]] != ["∈", r"\mathbbZ"]:
+    texts = list(map(texts_of, answers))
+    if texts_of(last[1:]) != ["∈", r"\mathbbZ"]:
         return parts
     if any(sign in text for text in texts for sign in "<>≤≥≠∈≈"):
         return parts

@@ -38,7 +38,7 @@ def _texts(tokens: Tokens) -> list[str]:
 
 
 def _leads_to_base(token: Token) -> bool:
-    return is_mark(token, "_") or (token.kind == "word" and token.text.casefold() == "base")
+    return is_mark(token, "_") or token.word == "base"
 
 
 def _base(texts: list[str]) -> int | None:

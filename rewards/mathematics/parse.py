@@ -82,6 +82,10 @@ class _Reader:
         self.at += 1
         return token
 
+    def accept(self, marks: str) -> str:
+        """Take the next token if it is one of these one-character marks; "" if it is another."""
+        return self.take().text if is_mark(self.peek(), marks) else ""
+
     def expect(self, text: str) -> None:
         if self.take().text != text:
             raise Unreadable(f"{text} expected")
@@ -108,16 +112,13 @@ class _Reader:
     def product(self) -> Quotient:
         value = self.factor()
         while True:
-            if is_mark(self.peek(), "*/"):
-                is_quotient = self.take().text == "/"
-                negative = self.signs()
-                other = self.divisor() if is_quotient else self.factor()
-                other = -other if negative else other
-                value = value / other if is_quotient else value * other
-            elif self.starts_factor():
-                value = value * self.factor()
-            else:
+            sign = self.accept("*/")
+            if not sign and not self.starts_factor():
                 return value
+            negative = bool(sign) and self.signs()
+            other = self.divisor() if sign == "/" else self.factor()
+            other = -other if negative else other
+            value = value / other if sign == "/" else value * other
 
     def divisor(self) -> Quotient:
         """One factor, or letters side by side: t/RC is t/(RC). But 1/2x is x/2, and a/x(x+1) is (x+1)a/x."""
@@ -129,8 +130,8 @@ class _Reader:
 
     def signs(self) -> bool:
         negative = False
-        while is_mark(self.peek(), "+-"):
-            negative ^= self.take().text == "-"
+        while sign := self.accept("+-"):
+            negative ^= sign == "-"
         return negative
 
     def starts_factor(self) -> bool:
@@ -153,26 +154,21 @@ class _Reader:
 
     def factor(self) -> Quotient:
         value = self.primary()
-        while True:
-            if is_mark(self.peek(), "^"):
-                self.take()
+        while sign := self.accept("^!°"):
+            if sign == "^":
                 value = power(value, self.exponent())
-            elif is_mark(self.peek(), "!"):
-                self.take()
+            elif sign == "!":
                 value = call("factorial", value)
-            elif is_mark(self.peek(), "°"):
-                self.take()
-                value = value * self.algebra.atom("°")
             else:
-                return value
+                value = value * self.algebra.atom("°")
+        return value
 
     def exponent(self) -> Quotient:
         """`^2`, `^{-1}`, `^-1`, `^\\pi`, and to the right first: 2^3^2 = 2^9."""
         self.descend()
         negative = self.signs()
         value = self.literal_or_primary()
-        if is_mark(self.peek(), "^"):
-            self.take()
+        if self.accept("^"):
             value = power(value, self.exponent())
         self.depth -= 1
         return -value if negative else value
@@ -233,8 +229,8 @@ class _Reader:
 
     def big_operator(self, name: str) -> Quotient:
         r"""A sum, an integral or a limit as one symbol of its bounds and the product behind it: `\sum_{k=1}^n k`."""
-        while is_mark(self.peek(), "^_"):
-            name += self.take().text
+        while sign := self.accept("^_"):
+            name += sign
             name += self.label() if self.peek().text == "{" else self.take().text
         return self.algebra.applied(name, self.product())
 
@@ -262,10 +258,9 @@ class _Reader:
 
     def name(self, token: Token) -> Quotient:
         label = token.text
-        while is_mark(self.peek(), "'"):
-            label += self.take().text
-        if is_mark(self.peek(), "_"):
-            self.take()
+        while self.accept("'"):
+            label += "'"
+        if self.accept("_"):
             label += f"_{self.label()}"
         return self.algebra.atom(label)
 
@@ -350,8 +345,8 @@ class _Reader:
         """`\\sin^2 2x`, `\\log_2(8)`, `\\tan^{-1} x`: without brackets the argument is the product up to the next
         function."""
         base = times = None
-        while is_mark(self.peek(), "^_"):
-            if self.take().text == "^":
+        while sign := self.accept("^_"):
+            if sign == "^":
                 times = self.exponent()
             elif name in ("log", "lg"):
                 base = self.exponent()

@@ -17,7 +17,7 @@ from rewards.mathematics import units
 from rewards.mathematics.algebra import DEGREE, Algebra, Quotient, Unreadable
 from rewards.mathematics.application import end_of_exponent
 from rewards.mathematics.parse import read_expression
-from rewards.mathematics.text import Token, Tokens, is_mark
+from rewards.mathematics.text import Token, Tokens, is_mark, is_sum, texts_of
 
 MAX_UNIT_WORDS: Final = 8
 _PLAIN_UNITS: Final = frozenset(("square", "sq", "cubic", "unit", "units", "degree", "degrees"))
@@ -146,15 +146,14 @@ def _without_lead(tokens: Tokens) -> tuple[list[Token], units.Factors]:
     at = 0
     while at < len(tokens) - 1:
         token = tokens[at]
-        word = token.text.casefold() if token.kind == "word" else ""
         currency = _currency(token)
         if currency:
             unit = [(currency, 1)]
         elif is_mark(token, "+-") and not kept:
             kept.append(token)
-        elif word in ("negative", "minus") and not kept:
+        elif token.word in ("negative", "minus") and not kept:
             kept.append(Token("mark", "-"))
-        elif not is_mark(token, "≈~." if unit else "≈~") and word not in units.HARMLESS_BEFORE:
+        elif not is_mark(token, "≈~." if unit else "≈~") and token.word not in units.HARMLESS_BEFORE:
             break
         at += 1
     return [*kept, *tokens[at:]], unit
@@ -178,7 +177,7 @@ def _split_tail(tokens: list[Token]) -> tuple[list[Token], list[Token]]:
         return tokens, []
     if tokens[start].text == "°" and any(token.kind == "function" for token in tokens):  # sin 30°
         return tokens, []
-    joints = "({/*^" if tokens[start].text.casefold() in units.ORDINAL_ENDINGS else "({/*"
+    joints = "({/*^" if tokens[start].word in units.ORDINAL_ENDINGS else "({/*"
     while start > 1 and tokens[start - 1].text in joints:
         start -= 1
     tail = [token for token in tokens[start:first] if token.text == "/"] + tokens[first:]
@@ -218,7 +217,7 @@ def _character(token: Token) -> str:
 
 def _is_harmless(tail: Tokens) -> bool:
     """Whether the words after a number only say what it counts or measures."""
-    words = [token.text.casefold() for token in tail if token.kind == "word"]
+    words = [token.word for token in tail if token.word]
     if tail[0].kind == "word":
         while words and units.magnitude_named(words[0]):
             words = words[1:]
@@ -234,30 +233,19 @@ def _start_of_unit_letters(tokens: Tokens) -> int | None:
     shape = _shape(tokens)
     first = 2 if tokens and is_mark(tokens[0], "+-") else 1
     at = next((at for at in range(first, len(tokens)) if _LETTERS.fullmatch(shape, at)), None)
-    if at is None or "n" not in shape[:at] or not _is_one_term(tokens[:at]):
+    if at is None or "n" not in shape[:at] or is_sum(tokens[:at]):
+        return None
+    if any(token.kind == "function" for token in tokens[:at]):
         return None
     is_apart = tokens[at].spaced or (at == first and "/" in shape)
     return at if is_apart else None
-
-
-def _is_one_term(tokens: Tokens) -> bool:
-    """Whether the tokens are no sum and no function: no sign outside brackets but at the start or in an exponent."""
-    depth = 0
-    for at, token in enumerate(tokens):
-        depth += (token.kind == "open") - (token.kind == "close")
-        is_sign = is_mark(token, "+-") and at > 0 and depth == 0
-        if is_sign and not is_mark(tokens[at - 1], "^"):
-            return False
-        if token.kind == "function":
-            return False
-    return True
 
 
 def _counts(number: Tokens, tail: Tokens) -> bool:
     """Whether a noun may follow: "18 eggs" and "x units", but "n odd" is not n."""
     if any(token.kind == "number" for token in number):
         return True
-    return all(token.kind != "word" or token.text.casefold() in _PLAIN_UNITS for token in tail)
+    return all(not token.word or token.word in _PLAIN_UNITS for token in tail)
 
 
 def _unit_and_noun(tail: Tokens, currency: units.Factors = ()) -> tuple[units.Unit | None, frozenset[str]]:
@@ -309,7 +297,7 @@ def _is_word(tail: Tokens, at: int) -> bool:
 def _exponent(tail: Tokens, at: int) -> tuple[int, int]:
     """(the whole exponent that may start here, where the tokens go on); 1 if there is none."""
     end = end_of_exponent(tail, at)
-    texts = [token.text for token in tail[at:end]]
+    texts = texts_of(tail[at:end])
     figures = "".join(text for text in texts if text not in ("^", "{", "}"))
     is_power = figures.removeprefix("-").isdigit() and len(figures) < 4
     return (int(figures), end) if is_power else (1, at)

@@ -23,7 +23,18 @@ from rewards.mathematics.numeral import read_numeral
 from rewards.mathematics.parse import CLOSERS, expression_or_none
 from rewards.mathematics.quantity import Scalar, read_quantity, sum_of
 from rewards.mathematics.relations import LINE, RelationReader, reals_without
-from rewards.mathematics.text import RELATIONS, Token, Tokens, enclosed, is_letter, is_mark, nesting, split, stripped
+from rewards.mathematics.text import (
+    RELATIONS,
+    Token,
+    Tokens,
+    enclosed,
+    is_letter,
+    is_mark,
+    nesting,
+    split,
+    stripped,
+    texts_of,
+)
 from rewards.mathematics.value import (
     INFINITY,
     MINUS_INFINITY,
@@ -274,7 +285,7 @@ class _Reader:
         key = text_key(tokens)
         if key in _SYNONYMS:
             return Text(_SYNONYMS[key])
-        texts = {token.text for token in tokens}
+        texts = set(texts_of(tokens))
         if len(tokens) > 1 and any(texts <= set(pair) for pair in VERDICT_LETTERS):  # T F T is no product
             return Text(key)
         try:
@@ -313,7 +324,7 @@ def _split_words_and_colon(tokens: Tokens) -> tuple[Tokens, Tokens]:
 
 def _ranges_over_reals(tokens: Tokens) -> bool:
     r"""Whether a set is said to be of all x, or all x \in \mathbb{R}, with some condition."""
-    texts = [token.text for token in tokens[1:]]
+    texts = texts_of(tokens[1:])
     return bool(tokens) and is_letter(tokens[0]) and texts in ([], ["∈", r"\mathbbR"])
 
 

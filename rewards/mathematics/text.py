@@ -6,6 +6,7 @@ Time is linear in the text.
 
 import re
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from string import ascii_lowercase
 from typing import Final, NamedTuple
 
@@ -17,6 +18,11 @@ class Token(NamedTuple):
     kind: str  # number | name | applied | word | function | command | mark | open | close | begin | end
     text: str  # one spelling per meaning: `\times`, `×` and `*` are all "*"
     spaced: bool = False  # white space stood before it
+
+    @property
+    def word(self) -> str:
+        """The word in lower case, "" for any other token."""
+        return self.text.casefold() if self.kind == "word" else ""
 
 
 MAX_OUTER_BRACES: Final = 3  # that are taken off an answer: \boxed{\boxed{5}}
@@ -216,6 +222,11 @@ def is_mark(token: Token, texts: str) -> bool:
     return token.kind == "mark" and token.text in texts
 
 
+def texts_of(tokens: Tokens) -> list[str]:
+    """What each of the tokens says."""
+    return [token.text for token in tokens]
+
+
 def nesting(token: Token) -> int:
     """How much deeper in brackets the next token stands: 1 after an opening one, -1 after a closing one."""
     if token.kind in ("open", "begin"):
@@ -252,7 +263,7 @@ def split(tokens: Tokens, separates: Collection[str]) -> tuple[list[list[Token]]
     found, depth = [], 0
     for token in tokens:
         depth += nesting(token)
-        text = token.text.casefold() if token.kind == "word" else token.text
+        text = token.word or token.text
         if depth == 0 and token.kind in ("mark", "word") and text in separates:
             found.append(text)
             parts.append([])
@@ -280,6 +291,16 @@ def closing_bracket(tokens: Tokens, opening: int, within: int | None = None) -> 
         if depth <= 0:
             return at
     return end - 1
+
+
+def is_sum(tokens: Tokens) -> bool:
+    """Whether terms are added or subtracted outside all brackets; -x, 2*-3 and x^-1 are no sums."""
+    depth = 0
+    for before, token in pairwise(tokens):
+        depth += nesting(before)
+        if depth == 0 and is_mark(token, "+-") and not is_mark(before, "^*/+-"):
+            return True
+    return False
 
 
 def unwrapped(tokens: Tokens) -> list[Token]:
