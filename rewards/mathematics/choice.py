@@ -2,8 +2,9 @@
 
 from typing import Final
 
-from rewards.mathematics.text import Token, Tokens, is_letter, is_mark, stripped
+from rewards.mathematics.text import Token, Tokens, is_mark, stripped
 
+_LETTERS: Final = frozenset("ABCDEFGHIJ")
 _LEADS: Final = ("option", "choice", "answer", "选", "故选", "选项", "选择", "答案选", "故答案选", "应选")
 
 
@@ -16,7 +17,7 @@ def split_choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
         return None
     in_brackets = tokens[0].text == "("
     letter, *rest = tokens[in_brackets:] or [tokens[0]]
-    if not _is_choice_letter(letter):
+    if letter.text not in _LETTERS:
         return None
     if not rest:
         return letter.text, []
@@ -42,13 +43,9 @@ def _goes_on(tokens: Tokens) -> bool:
     return is_mark(first, "*/^_!'=<>≤≥≠≈∈∪∖")
 
 
-def _is_choice_letter(token: Token) -> bool:
-    return is_letter(token) and len(token.text) == 1 and "A" <= token.text <= "J"
-
-
 def _is_choice_mark(tokens: Tokens, at: int) -> bool:
     """Whether another choice starts here."""
-    if not _is_choice_letter(tokens[at]):
+    if tokens[at].text not in _LETTERS:
         return False
     if at + 1 == len(tokens):
         return len(tokens) == 1

@@ -244,7 +244,7 @@ def _same_label(answer: Named, truth: Named) -> bool:
     if answer.label.key == truth.label.key:
         return True
     has_variable = isinstance(answer.value, Scalar) and bool(answer.value.value.variables)
-    return has_variable and answer.label.agrees(truth.label)
+    return has_variable and answer.label.defines_with(truth.label)
 
 
 def _says_value(named: Named, other: Value) -> bool:

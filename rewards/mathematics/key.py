@@ -43,24 +43,16 @@ def _is_article(tokens: Tokens, at: int) -> bool:
         return False
     if tokens[at].kind == "word":
         return True
-    after = tokens[1]
-    if at or len(after.word) <= 2 or not after.spaced:
-        return False
-    return after.word not in units.MEANING_AFTER | units.SHORT_WORDS
+    after = tokens[1].word
+    return at == 0 and bool(after) and after not in units.MEANING_AFTER | units.SHORT_WORDS
 
 
 def same_word(one: Tokens, other: Tokens) -> bool:
     r"""Whether both are letters alone and spell the same, \text{AC}, \overline{AC} and AC; two products, AC and ac, are
     left to algebra."""
-    segments = segment(one), segment(other)
-    ours, theirs = segments[0] or one, segments[1] or other
+    ours, theirs = (segment(tokens) or tokens for tokens in (one, other))
     kinds = {token.kind for token in (*ours, *theirs)}
-    if not kinds <= {"word", "name"}:
-        return False
-    spelt, other_spelt = _spelt(ours), _spelt(theirs)
-    if any(segments):
-        return spelt == other_spelt
-    return "word" in kinds and spelt.casefold() == other_spelt.casefold()
+    return "word" in kinds <= {"word", "name"} and _spelt(ours).casefold() == _spelt(theirs).casefold()
 
 
 def _spelt(tokens: Tokens) -> str:

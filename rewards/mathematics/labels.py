@@ -21,20 +21,14 @@ class Label:
     function: str | None = None  # the f of f(x) =
     is_words: bool = False  # "the area", "the correct option": no name of mathematics
 
-    def agrees(self, other: "Label") -> bool:
-        """Whether both name the same: y = and f(x) = define one function, and so do s = and s(t) =."""
-        if self.key == other.key:
-            return True
-        return self._is_defined_as(other) or other._is_defined_as(self)
-
-    def _is_defined_as(self, other: "Label") -> bool:
-        return self.function is not None and other.key in ("y", self.function)
+    def defines_with(self, other: "Label") -> bool:
+        """Whether both define one function: y = and f(x) =, s = and s(t) =."""
+        pairs = ((self.function, other.key), (other.function, self.key))
+        return any(function is not None and key in ("y", function) for function, key in pairs)
 
 
 def read_label(tokens: Tokens) -> Label | None:
     """The label that the tokens are, None if they are more than that."""
-    if not tokens:
-        return None
     if any(token.kind == "word" and len(token.text) > 1 for token in tokens):
         return _phrase(tokens)
     if _is_ratio_of_names(tokens):

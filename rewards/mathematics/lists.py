@@ -79,7 +79,7 @@ def is_series(items: Sequence[Value], separators: Sequence[str]) -> bool:
     if sum(word in _VERDICTS for word in words) > 1 or len(set(words)) < len(words):
         return True
     letters = {item.value.lone_atom for item in items if isinstance(item, Scalar)}
-    return len(items) > 1 and bool(letters) and any(letters <= set(pair) for pair in VERDICT_LETTERS)
+    return bool(letters) and any(letters <= set(pair) for pair in VERDICT_LETTERS)
 
 
 def without_integers(parts: list[Tokens]) -> list[Tokens]:

@@ -106,7 +106,7 @@ def _quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
     while tail and units.magnitude_named(tail[0].text):
         value = value * units.magnitude_named(tail.pop(0).text)
     unit, noun = _unit_and_noun(tail, currency)
-    if tail and not unit and not _counts(number, tail):
+    if not unit and not _counts(number, tail):
         raise Unreadable("a noun after something that counts nothing")
     return Scalar(value.without(DEGREE) or value, unit, noun=noun)
 
@@ -161,12 +161,7 @@ def _without_lead(tokens: Tokens) -> tuple[list[Token], units.Factors]:
 
 def _currency(token: Token) -> str | None:
     """The currency that the token names."""
-    if token.kind not in ("mark", "word"):
-        return None
-    if token.kind == "mark":
-        named = units.UNIT_MARKS.get(token.text)
-    else:
-        named = units.unit_named(token.text)
+    named = units.UNIT_MARKS.get(token.text) or units.unit_named(token.text)
     return named if named in units.CURRENCIES else None
 
 
