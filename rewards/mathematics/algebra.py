@@ -185,15 +185,14 @@ class Quotient:
     def without(self, unit: str) -> "Quotient | None":
         """The value with the factor `unit` taken from the terms that have it; None if no term has it, or one has a
         power of it, or it stands below the line."""
-        if any(atom == unit for monomial in self.bottom for atom, _ in monomial):
+        if any(unit in dict(monomial) for monomial in self.bottom):
             return None
-        factor = (unit, Fraction(1))
         kept: Polynomial = {}
         for monomial, c in self.top.items():
-            rest = tuple(part for part in monomial if part != factor)
-            if any(atom == unit for atom, _ in rest):
+            powers = dict(monomial)
+            if powers.pop(unit, 1) != 1:
                 return None
-            kept = self.algebra.sum(kept, {rest: c})
+            kept = self.algebra.sum(kept, {tuple(powers.items()): c})
         return None if kept == self.top else self.algebra.quotient(kept, self.bottom)
 
 

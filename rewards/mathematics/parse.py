@@ -60,11 +60,11 @@ def exact(literal: str) -> Fraction:
         fixed, _, repeated = literal[:-1].partition("(")
         shift = 10 ** len(fixed.partition(".")[2])
         period = (10 ** len(repeated) - 1) * shift
-        return Fraction(fixed if fixed != "." else 0) + Fraction(int(repeated), period)
-    mantissa, _, exponent = literal.replace("E", "e").partition("e")
+        return Fraction(f"0{fixed}") + Fraction(int(repeated), period)
+    _, _, exponent = literal.casefold().partition("e")
     if len(exponent) > 5 or abs(int(exponent or 0)) > MAX_DIGITS:
         raise Unreadable("too large an exponent")
-    return Fraction(mantissa) * Fraction(10) ** int(exponent or 0)
+    return Fraction(literal)
 
 
 class _Reader:

@@ -2,7 +2,6 @@ r"""Powers with any exponent, roots and logarithms on the quotients of `algebra.
 8^{1/3} = 2, \log_2 8 = 3, \sqrt{3+2\sqrt2} = 1+\sqrt2. Otherwise the result is an atom."""
 
 from fractions import Fraction
-from math import isqrt
 
 from rewards.mathematics.algebra import (
     MAX_FACTORED_BITS,
@@ -133,26 +132,15 @@ def _signed_prime_powers(value: Fraction) -> list[tuple[int, int]]:
 
 def _denested(radicand: Quotient) -> Quotient | None:
     r"""√(a ± b√c) as √x ± √y with x, y = (a ± √(a²-b²c))/2, where these are rational and a > 0; None otherwise."""
-    if radicand.bottom != ONE or len(radicand.top) != 2 or () not in radicand.top:
+    a = radicand.top.get((), Fraction(0))
+    if radicand.bottom != ONE or len(radicand.top) != 2 or a <= 0:
         return None
-    terms = dict(radicand.top)
-    a = terms.pop(())
-    ((surd, b),) = terms.items()
-    if any(atom[0] != "#" or k != _HALF for atom, k in surd):
+    surd = radicand - a
+    inner = (a * a - surd * surd).number
+    if inner is None or inner < 0:
         return None
-    surd_squared = Fraction(1)
-    for atom, _ in surd:
-        surd_squared *= int(atom[1:])
-    inner = a * a - b * b * surd_squared
-    if inner < 0 or a <= 0:
+    inner_root = root(radicand.algebra.number(inner)).number
+    if inner_root is None:
         return None
-    if not _is_square(inner.numerator) or not _is_square(inner.denominator):
-        return None
-    inner_root = Fraction(isqrt(inner.numerator), isqrt(inner.denominator))
-    halves = (a + inner_root) / 2, (a - inner_root) / 2
-    large, small = (radicand.algebra.monomial_power((), half, _HALF) for half in halves)
-    return large + small if b > 0 else large - small
-
-
-def _is_square(n: int) -> bool:
-    return isqrt(n) ** 2 == n
+    large, small = (root(radicand.algebra.number((a + part) / 2)) for part in (inner_root, -inner_root))
+    return large + small if surd.leading > 0 else large - small

@@ -24,6 +24,8 @@ _PLAIN_UNITS: Final = frozenset(("square", "sq", "cubic", "unit", "units", "degr
 # tokens as characters, see _shape: what may follow a number, and what letters alone may be (`20 m/s^2`)
 _POWER: Final = r"\^(?:\{-?n\}|-?n)"
 _TAIL: Final = re.compile(rf"(?:\^(?=\{{?u))?(?:u|-(?=[uc])|[/*](?=[({{]*[uc])|[(){{}}.]|{_POWER}|(?<=[-/*u])c)*")
+_PAIR: Final = re.compile("([0-9]+) - ([0-9]+)")
+_CODE: Final = re.compile("[0-9]+(?:(?: - [0-9]+){2,}|(?: / [0-9]+){2,})")
 _COMPOUND: Final = re.compile("(?:n[uc]){2,}")  # 5 h 30 min
 _LETTERS: Final = re.compile(rf"c(?:{_POWER})?(?:[/*]c(?:{_POWER})?|c\^(?:\{{-n\}}|-n))*")
 
@@ -127,16 +129,12 @@ def _with_letters(number: list[Token], value: Quotient, unit: units.Unit | None,
 def is_range_or_code(tokens: Tokens) -> bool:
     """Whether whole numbers joined by hyphens or slashes are a range (`3-5`), a date or a code (`2020-12-25`) and not a
     difference or a fraction."""
-    numbers, joints = tokens[::2], tokens[1::2]
-    if len(numbers) < 2 or len(numbers) == len(joints):
-        return False
-    if not all(token.kind == "number" and token.text.isdigit() for token in numbers):
-        return False
-    if not any(all(is_mark(joint, sign) for joint in joints) for sign in "-/"):
-        return False
-    first, second = numbers[0].text, numbers[1].text
-    ascending = (len(first), first) < (len(second), second)
-    return len(numbers) > 2 or (joints[0].text == "-" and ascending)
+    text = " ".join(texts_of(tokens))
+    pair = _PAIR.fullmatch(text)
+    if pair:
+        first, second = pair.groups()
+        return (len(first), first) < (len(second), second)
+    return _CODE.fullmatch(text) is not None
 
 
 def _without_lead(tokens: Tokens) -> tuple[list[Token], units.Factors]:
