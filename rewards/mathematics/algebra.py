@@ -18,28 +18,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import gcd, isqrt, lcm
-from typing import Final
 
 Monomial = tuple[tuple[str, Fraction], ...]  # sorted by atom, no exponent 0
 Polynomial = dict[Monomial, Fraction]  # no coefficient 0
 Rational = int | Fraction
 
-DEGREE: Final = "°"
-CONSTANTS: Final = frozenset(("π", "e", "i"))
-MAX_BITS: Final = 2048  # of a coefficient's numerator or denominator: 616 digits
-MAX_EXPONENT_BITS: Final = 64  # of an exponent that stays symbolic
-MAX_TERMS: Final = 400
-MAX_WORK: Final = 8_000  # products of terms in one comparison: about 0.1 s, 0.4 s on a busy core
-MAX_KEY_CHARS: Final = 4000  # of what becomes the name of an atom; names of names of sums grow fast
-MAX_FACTORED_BITS: Final = 256  # of a number that is taken apart into primes
-MAX_TRIAL_PRIME: Final = 3000
+DEGREE = "°"
+CONSTANTS = frozenset(("π", "e", "i"))
+MAX_BITS = 2048  # of a coefficient's numerator or denominator: 616 digits
+MAX_EXPONENT_BITS = 64  # of an exponent that stays symbolic
+MAX_TERMS = 400
+MAX_WORK = 8_000  # products of terms in one comparison: about 0.1 s, 0.4 s on a busy core
+MAX_KEY_CHARS = 4000  # of what becomes the name of an atom; names of names of sums grow fast
+MAX_FACTORED_BITS = 256  # of a number that is taken apart into primes
+MAX_TRIAL_PRIME = 3000
 
 
 class Unreadable(Exception):
     """The text has no exact value, or one beyond the limits."""
 
 
-ONE: Final[Polynomial] = {(): Fraction(1)}
+ONE: Polynomial = {(): Fraction(1)}
 
 
 @dataclass(frozen=True)
@@ -234,7 +233,7 @@ def _primes_below(limit: int) -> list[int]:
     return found
 
 
-TRIAL_PRIMES: Final = _primes_below(MAX_TRIAL_PRIME)
+TRIAL_PRIMES = _primes_below(MAX_TRIAL_PRIME)
 
 
 def prime_powers(value: Fraction) -> Iterator[tuple[int, int]]:

@@ -8,16 +8,15 @@ answer; a function taken for a product would make every function linear and pay 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from string import ascii_lowercase
-from typing import Final
 
 from rewards.mathematics.key import text_key
 from rewards.mathematics.text import Token, Tokens, closing_bracket, is_letter, is_mark, is_sum, texts_of, unwrapped
 
-MAX_ARGUMENT: Final = 120  # tokens: looking further would make deep nesting slow
-_CONSTANTS: Final = frozenset("π")
-_ALWAYS_FUNCTIONS: Final = frozenset("fΓζ")
+MAX_ARGUMENT = 120  # tokens: looking further would make deep nesting slow
+_CONSTANTS = frozenset("π")
+_ALWAYS_FUNCTIONS = frozenset("fΓζ")
 # letters that are functions where they are applied to something made of these letters alone
-_FUNCTIONS_OF: Final = {
+_FUNCTIONS_OF = {
     **dict.fromkeys("pqv", frozenset("xt")),
     **dict.fromkeys("ghu", frozenset("xtn")),
     **dict.fromkeys("FGHLQSTUWXYδηθρσφχψΘΦΨ", frozenset("xyztmn")),
@@ -25,11 +24,11 @@ _FUNCTIONS_OF: Final = {
     **dict.fromkeys("abcm", frozenset("nt")),
 }
 # … or where they are applied to one of these: A(x + 1), but not A(1 - e^{-t}) and P(1 + r)
-_FUNCTIONS_OF_ONE: Final = {
+_FUNCTIONS_OF_ONE = {
     **dict.fromkeys("ABCDFGHIJKLMNPQRSTUVWXYZ", frozenset("xtnsz")),
     **dict.fromkeys("δηθσφχψΘΦΨ", frozenset(ascii_lowercase)),
 }
-_COEFFICIENTS: Final = frozenset("abckm")  # before a sum these are factors unless something speaks against it
+_COEFFICIENTS = frozenset("abckm")  # before a sum these are factors unless something speaks against it
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,9 @@
 """The letter of a multiple-choice answer: `B`, `(B)`, `B.`, `(B) 12`, `B. Paris`, "Option B"."""
 
-from typing import Final
-
 from rewards.mathematics.text import Token, Tokens, is_mark, stripped
 
-_LETTERS: Final = frozenset("ABCDEFGHIJ")
-_LEADS: Final = ("option", "choice", "answer", "选", "故选", "选项", "选择", "答案选", "故答案选", "应选")
+_LETTERS = frozenset("ABCDEFGHIJ")
+_LEADS = ("option", "choice", "answer", "选", "故选", "选项", "选择", "答案选", "故答案选", "应选")
 
 
 def split_choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:

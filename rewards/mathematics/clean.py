@@ -4,16 +4,15 @@ text.
 """
 
 import re
-from typing import Final
 
 from rewards.mathematics import symbols
 from rewards.mathematics.number_words import in_figures
 
-_SUPERSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUPERSCRIPTS)}]+")
-_SUBSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUBSCRIPTS)}]+")
-_VECTOR: Final = r"\\(?:vec|overrightarrow|mathbf|boldsymbol|hat) ?(?:[A-Za-z](?![A-Za-z])|\{ ?[A-Za-z]{1,2} ?\})"
-_DIGITS: Final = r"(?:\{ ?([0-9]+) ?\}|([0-9]))"
-_REWRITES: Final = [
+_SUPERSCRIPT_RUN = re.compile(f"[{''.join(symbols.SUPERSCRIPTS)}]+")
+_SUBSCRIPT_RUN = re.compile(f"[{''.join(symbols.SUBSCRIPTS)}]+")
+_VECTOR = r"\\(?:vec|overrightarrow|mathbf|boldsymbol|hat) ?(?:[A-Za-z](?![A-Za-z])|\{ ?[A-Za-z]{1,2} ?\})"
+_DIGITS = r"(?:\{ ?([0-9]+) ?\}|([0-9]))"
+_REWRITES = [
     (re.compile(pattern), new)
     for pattern, new in (
         (r"^(\*\*|__|')([^*]+)\1$", r"\2"),  # bold or code in Markdown
@@ -61,13 +60,13 @@ _REWRITES: Final = [
         (r"\\mathbb ?\{? ?([A-Z]) ?\}?", r"\\mathbb\1 "),
     )
 ]
-_LOGIC: Final = [  # of relations: p ∧ q is no list of two
+_LOGIC = [  # of relations: p ∧ q is no list of two
     (re.compile(r"\\(?:land|wedge)(?![A-Za-z])"), r"\\text{ and }"),
     (re.compile(r"\\(?:lor|vee)(?![A-Za-z])"), r"\\text{ or }"),
 ]
-_CIRCLED: Final = re.compile(r"\\textcircled ?\{? ?([1-9])(?![0-9]) ?\}?")
-_RELATION: Final = re.compile(r"[=<>≤≥≠∈]|\\(?:lt|gt|le|ge|ne|leq|geq|neq|leqslant|geqslant|in)(?![A-Za-z])")
-_DOLLAR: Final = re.compile(r"(?<!\\)\$")
+_CIRCLED = re.compile(r"\\textcircled ?\{? ?([1-9])(?![0-9]) ?\}?")
+_RELATION = re.compile(r"[=<>≤≥≠∈]|\\(?:lt|gt|le|ge|ne|leq|geq|neq|leqslant|geqslant|in)(?![A-Za-z])")
+_DOLLAR = re.compile(r"(?<!\\)\$")
 
 
 def clean(text: str) -> str:

@@ -2,11 +2,10 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Final
 
 from rewards.mathematics.text import Tokens, texts_of
 
-_CLOCK: Final = re.compile(r"([0-9]{1,2})(?: : ([0-9]{2}))?(?: : ([0-9]{2}))?(?: (am|pm))?", re.IGNORECASE)
+_CLOCK = re.compile(r"([0-9]{1,2})(?: : ([0-9]{2}))?(?: : ([0-9]{2}))?(?: (am|pm))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Final
 
 from rewards.mathematics.colon import Clock
 from rewards.mathematics.numeral import Numeral
@@ -304,14 +303,14 @@ def _same_sides(answer: Chain, truth: Chain) -> bool:
 
 Comparison = Callable[..., bool]
 # the first of these that either side is, decides
-_OF_EITHER: Final[dict[type, Comparison]] = {
+_OF_EITHER: dict[type, Comparison] = {
     Named: _same_named,
     Choice: _same_choice,
     Chain: _same_chain,
     Ratio: _same_ratio,
     Numeral: _same_numeral,
 }
-_OF_BOTH: Final[dict[type, Comparison]] = {
+_OF_BOTH: dict[type, Comparison] = {
     Scalar: _same_amount,
     Row: _same_row,
     Bag: _same_list,

@@ -4,19 +4,18 @@ r"""Named functions on the quotients of `algebra.py`, exact where the result has
 from collections.abc import Callable
 from fractions import Fraction
 from math import ceil, comb, factorial, floor
-from typing import Final
 
 from rewards.mathematics import trigonometry
 from rewards.mathematics.algebra import Quotient, Unreadable
 from rewards.mathematics.powers import logarithm, power
 
-MAX_FACTORIAL: Final = 300  # 300! has 2042 bits
-MAX_BINOMIAL: Final = 1000
-MAX_CHOSEN: Final = 6  # k of a binomial coefficient that is multiplied out
+MAX_FACTORIAL = 300  # 300! has 2042 bits
+MAX_BINOMIAL = 1000
+MAX_CHOSEN = 6  # k of a binomial coefficient that is multiplied out
 
-_ODD: Final = frozenset(("arcsin", "arctan"))
-_HYPERBOLIC: Final = frozenset(("sinh", "cosh", "tanh", "coth"))
-_ROUNDED: Final[dict[str, Callable[[Fraction], int]]] = {"floor": floor, "ceil": ceil}
+_ODD = frozenset(("arcsin", "arctan"))
+_HYPERBOLIC = frozenset(("sinh", "cosh", "tanh", "coth"))
+_ROUNDED: dict[str, Callable[[Fraction], int]] = {"floor": floor, "ceil": ceil}
 
 
 def call(name: str, *arguments: Quotient) -> Quotient:

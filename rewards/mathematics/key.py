@@ -4,12 +4,11 @@ same, \text{AC} and AC; the two end points of a segment, \overline{AC}.
 
 import re
 from collections.abc import Iterable
-from typing import Final
 
 from rewards.mathematics import units
 from rewards.mathematics.text import Token, Tokens, texts_of, unwrapped
 
-_PUNCTUATION: Final = frozenset((r"\{", r"\}", r"\\", *"\\()[]{}.,:;?!…'\"|-_*&~@#\ufffd"))
+_PUNCTUATION = frozenset((r"\{", r"\}", r"\\", *"\\()[]{}.,:;?!…'\"|-_*&~@#\ufffd"))
 
 
 def text_key(tokens: Iterable[Token]) -> str:

@@ -4,15 +4,14 @@ y = x + C.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 from rewards.mathematics import symbols, units
 from rewards.mathematics.application import end_of_exponent, end_of_name
 from rewards.mathematics.key import segment, text_key
 from rewards.mathematics.text import Token, Tokens, closing_bracket, enclosed, is_letter, is_mark, texts_of, unwrapped
 
-_CONSTANTS: Final = frozenset("πi")  # e is an eccentricity, too
-_NO_LABEL: Final = "+-*/^=<>≤≥≠≈±∓!|"
+_CONSTANTS = frozenset("πi")  # e is an eccentricity, too
+_NO_LABEL = "+-*/^=<>≤≥≠≈±∓!|"
 
 
 @dataclass(frozen=True)

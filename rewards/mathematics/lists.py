@@ -1,16 +1,15 @@
 r"""What belongs together in a list: `x = 3, 5`, `k\pi, k \in \mathbb{Z}`; and whether its order counts: `no, yes`."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.relations import LINE, interval_without, reals_without
 from rewards.mathematics.text import Tokens, texts_of
 from rewards.mathematics.value import INFINITY, MINUS_INFINITY, REALS, Bag, Named, Row, Text, Value
 
-VERDICT_LETTERS: Final = ("TF", "YN")
+VERDICT_LETTERS = ("TF", "YN")
 # words that answer one question each, even in "true and false"
-_VERDICTS: Final = frozenset(
+_VERDICTS = frozenset(
     "true false yes no right wrong correct incorrect odd even positive negative zero increasing decreasing "
     "always sometimes never converges diverges convergent divergent rational irrational prime composite up down left "
     "maximum minimum max min neither both acute obtuse male female".split()

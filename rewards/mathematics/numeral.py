@@ -2,14 +2,13 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Final
 
 from rewards.mathematics.algebra import Algebra, Quotient
 from rewards.mathematics.parse import read_expression
 from rewards.mathematics.text import Tokens, texts_of
 
-_DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_NUMERAL: Final = re.compile("([0-9][0-9A-Z]*)(?:_|base)([0-9]{1,2})", re.IGNORECASE)
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_NUMERAL = re.compile("([0-9][0-9A-Z]*)(?:_|base)([0-9]{1,2})", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ function of that argument is one symbol.
 """
 
 from fractions import Fraction
-from typing import Final
 
 from rewards.mathematics import symbols
 from rewards.mathematics.algebra import MAX_BITS, Algebra, Quotient, Unreadable
@@ -21,9 +20,9 @@ from rewards.mathematics.key import text_key
 from rewards.mathematics.powers import logarithm, power, root
 from rewards.mathematics.text import Token, Tokens, closing_bracket, is_letter, is_mark, split
 
-MAX_DEPTH: Final = 60  # of nested groups, fractions, roots, functions and exponents; each costs up to six Python frames
-MAX_DIGITS: Final = MAX_BITS // 4  # of a literal or of its power of ten
-CLOSERS: Final = {
+MAX_DEPTH = 60  # of nested groups, fractions, roots, functions and exponents; each costs up to six Python frames
+MAX_DIGITS = MAX_BITS // 4  # of a literal or of its power of ten
+CLOSERS = {
     "{": "}",
     "(": ")",
     "[": "]",
@@ -33,10 +32,10 @@ CLOSERS: Final = {
     r"\lceil": r"\rceil",
 }
 
-_END: Final = Token("end of text", "")
-_GROUPS: Final = frozenset(("{", "(", "["))
-_MULTIPLYING_GROUPS: Final = _GROUPS | {r"\lfloor", r"\lceil"}
-_OPERATORS: Final = frozenset((r"\frac", r"\sqrt", r"\binom")) | symbols.ACCENTS | symbols.BIG_OPERATORS
+_END = Token("end of text", "")
+_GROUPS = frozenset(("{", "(", "["))
+_MULTIPLYING_GROUPS = _GROUPS | {r"\lfloor", r"\lceil"}
+_OPERATORS = frozenset((r"\frac", r"\sqrt", r"\binom")) | symbols.ACCENTS | symbols.BIG_OPERATORS
 
 
 def read_expression(tokens: Tokens, algebra: Algebra) -> Quotient:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import Final
 
 from rewards.mathematics import units
 from rewards.mathematics.algebra import DEGREE, Algebra, Quotient, Unreadable
@@ -19,15 +18,15 @@ from rewards.mathematics.application import end_of_exponent
 from rewards.mathematics.parse import read_expression
 from rewards.mathematics.text import Token, Tokens, is_mark, is_sum, texts_of
 
-MAX_UNIT_WORDS: Final = 8
-_PLAIN_UNITS: Final = frozenset(("square", "sq", "cubic", "unit", "units", "degree", "degrees"))
+MAX_UNIT_WORDS = 8
+_PLAIN_UNITS = frozenset(("square", "sq", "cubic", "unit", "units", "degree", "degrees"))
 # tokens as characters, see _shape: what may follow a number, and what letters alone may be (`20 m/s^2`)
-_POWER: Final = r"\^(?:\{-?n\}|-?n)"
-_TAIL: Final = re.compile(rf"(?:\^(?=\{{?u))?(?:u|-(?=[uc])|[/*](?=[({{]*[uc])|[(){{}}.]|{_POWER}|(?<=[-/*u])c)*")
-_PAIR: Final = re.compile("([0-9]+) - ([0-9]+)")
-_CODE: Final = re.compile("[0-9]+(?:(?: - [0-9]+){2,}|(?: / [0-9]+){2,})")
-_COMPOUND: Final = re.compile("(?:n[uc]){2,}")  # 5 h 30 min
-_LETTERS: Final = re.compile(rf"c(?:{_POWER})?(?:[/*]c(?:{_POWER})?|c\^(?:\{{-n\}}|-n))*")
+_POWER = r"\^(?:\{-?n\}|-?n)"
+_TAIL = re.compile(rf"(?:\^(?=\{{?u))?(?:u|-(?=[uc])|[/*](?=[({{]*[uc])|[(){{}}.]|{_POWER}|(?<=[-/*u])c)*")
+_PAIR = re.compile("([0-9]+) - ([0-9]+)")
+_CODE = re.compile("[0-9]+(?:(?: - [0-9]+){2,}|(?: / [0-9]+){2,})")
+_COMPOUND = re.compile("(?:n[uc]){2,}")  # 5 h 30 min
+_LETTERS = re.compile(rf"c(?:{_POWER})?(?:[/*]c(?:{_POWER})?|c\^(?:\{{-n\}}|-n))*")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ Every text has a shape. What cannot be read as mathematics, or exceeds a limit, 
 """
 
 from dataclasses import replace
-from typing import Final
 
 from rewards.mathematics.algebra import Algebra, Unreadable
 from rewards.mathematics.choice import split_choice
@@ -49,16 +48,16 @@ from rewards.mathematics.value import (
     Value,
 )
 
-MAX_NESTING: Final = 12  # of brackets in brackets that are tuples, sets or intervals
-MAX_ITEMS: Final = 64  # of a list: comparing without order is quadratic
+MAX_NESTING = 12  # of brackets in brackets that are tuples, sets or intervals
+MAX_ITEMS = 64  # of a list: comparing without order is quadratic
 
-_EQUALS_WORDS: Final = ("is", "are", "equals")
-_MATRICES: Final = frozenset(("matrix", "pmatrix", "bmatrix", "Bmatrix", "smallmatrix", "array", "vmatrix", "Vmatrix"))
-_ROW_OPENERS: Final = ("(", "[", r"\langle")
-_ROW_CLOSERS: Final = (")", "]", r"\rangle")
+_EQUALS_WORDS = ("is", "are", "equals")
+_MATRICES = frozenset(("matrix", "pmatrix", "bmatrix", "Bmatrix", "smallmatrix", "array", "vmatrix", "Vmatrix"))
+_ROW_OPENERS = ("(", "[", r"\langle")
+_ROW_CLOSERS = (")", "]", r"\rangle")
 # what stands behind these is the answer itself
-_UNNAMED: Final = frozenset(("answer", "final answer", "ans", "答", "答案", "故答案"))
-_WORDS: Final = {
+_UNNAMED = frozenset(("answer", "final answer", "ans", "答", "答案", "故答案"))
+_WORDS = {
     "∅": r"\{ \}|no solution|no solutions|no real solution|no real solutions|empty set|none|there is no solution"
     "|there are no solutions",
     "does not exist": "dne|doesn ' t exist|limit does not exist",
@@ -66,7 +65,7 @@ _WORDS: Final = {
     MINUS_INFINITY.key: "- ∞|negative ∞|negative infinity",
     REALS.key: r"\mathbbR|all real numbers|all reals|all real|real numbers",
 }
-_SYNONYMS: Final = {spelt: key for key, others in _WORDS.items() for spelt in others.split("|")}
+_SYNONYMS = {spelt: key for key, others in _WORDS.items() for spelt in others.split("|")}
 
 
 def read_answer(tokens: Tokens, algebra: Algebra) -> Value:

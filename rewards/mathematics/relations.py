@@ -5,7 +5,6 @@ r"""Sides and the signs between them -> what they say together: `x = 5`, `0 < x 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Final
 
 from rewards.mathematics.algebra import Algebra, Quotient
 from rewards.mathematics.labels import Label, read_label
@@ -14,8 +13,8 @@ from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.text import Token, Tokens, is_letter, is_mark
 from rewards.mathematics.value import INFINITY, MINUS_INFINITY, Bag, Chain, Named, Relation, Row, Value
 
-LINE: Final = Row("(", ")", (MINUS_INFINITY, INFINITY))
-_FLIPPED: Final = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
+LINE = Row("(", ")", (MINUS_INFINITY, INFINITY))
+_FLIPPED = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
 
 
 class RelationReader:

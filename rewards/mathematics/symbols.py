@@ -5,8 +5,6 @@ Superscripts and vulgar fractions are spelt out with their braces (`2²` is `2^{
 why this is a table and not Unicode's NFKC: that would glue them into the number before them (22, 31/2).
 """
 
-from typing import Final
-
 
 def _spellings(table: str) -> dict[str, str]:
     """A table whose lines hold one spelling, and then those that it stands for: each of them with the first."""
@@ -14,10 +12,10 @@ def _spellings(table: str) -> dict[str, str]:
     return {other: first for first, *others in rows for other in others}
 
 
-SUPERSCRIPTS: Final = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ", "0123456789+-ni", strict=True))
-SUBSCRIPTS: Final = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋ₙᵢ", "0123456789+-ni", strict=True))
+SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ", "0123456789+-ni", strict=True))
+SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋ₙᵢ", "0123456789+-ni", strict=True))
 
-GREEK: Final = _spellings("""
+GREEK = _spellings("""
     α alpha
     β beta
     γ gamma
@@ -54,7 +52,7 @@ GREEK: Final = _spellings("""
     ℓ ell
     ħ hbar
 """)
-_SIGNS: Final = _spellings(r"""
+_SIGNS = _spellings(r"""
     - − ‐ ‑ ‒ – — ﹣ ⁃
     * × · ⋅ ∙ • ∗ ✕
     / ÷ ⁄ ∕
@@ -110,7 +108,7 @@ _SIGNS: Final = _spellings(r"""
 """)
 
 # one character -> its replacement; lone surrogates cannot be printed or encoded, so they become U+FFFD
-CHARACTERS: Final[dict[int, str]] = {
+CHARACTERS: dict[int, str] = {
     **{0xFEE0 + code: chr(code) for code in range(0x21, 0x7F)},  # full-width ！ to ～
     **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
     **dict.fromkeys((*range(9), *range(14, 32), 0x7F, 0xAD, *range(0x200B, 0x2010), 0x2060, 0x2063, 0xFEFF), ""),
@@ -122,7 +120,7 @@ CHARACTERS: Final[dict[int, str]] = {
     **{ord(old): f"{new} " if new[:1] == "\\" and new[-1:].isalpha() else new for old, new in _SIGNS.items()},
 }
 
-_MARKS: Final = _spellings(r"""
+_MARKS = _spellings(r"""
     * times cdot ast bullet
     / div
     ± pm
@@ -155,21 +153,21 @@ _MARKS: Final = _spellings(r"""
     ¢ cent
     | vert lvert rvert mid |
 """)
-_OPENING: Final = _spellings(r"""
+_OPENING = _spellings(r"""
     \{ { lbrace
     \langle langle
     [ lbrack
     \lfloor lfloor
     \lceil lceil
 """)
-_CLOSING: Final = _spellings(r"""
+_CLOSING = _spellings(r"""
     \} } rbrace
     \rangle rangle
     ] rbrack
     \rfloor rfloor
     \rceil rceil
 """)
-_ALIKE: Final = _spellings(r"""
+_ALIKE = _spellings(r"""
     \frac dfrac tfrac cfrac
     \binom dbinom tbinom
     \overline bar
@@ -177,13 +175,13 @@ _ALIKE: Final = _spellings(r"""
     \hat widehat
     \tilde widetilde
 """)
-_KINDS: Final = {"name": GREEK, "mark": _MARKS, "open": _OPENING, "close": _CLOSING, "command": _ALIKE}
+_KINDS = {"name": GREEK, "mark": _MARKS, "open": _OPENING, "close": _CLOSING, "command": _ALIKE}
 # commands that stand for one symbol -> (kind of token, its text)
-COMMANDS: Final = {"\\" + name: (kind, text) for kind, table in _KINDS.items() for name, text in table.items()}
+COMMANDS = {"\\" + name: (kind, text) for kind, table in _KINDS.items() for name, text in table.items()}
 COMMANDS[r"\&"] = ("word", "and")
 
 # typesetting without meaning; `\left.` and `\right.` lose their dot in clean.py
-_IGNORED: Final = (
+_IGNORED = (
     "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle "
     "scriptstyle limits nolimits strut mathstrut hline "
     "boldsymbol bm mathop mathbf mathit mathsf mathcal mathfrak mathnormal boxed fbox framebox "
@@ -192,24 +190,22 @@ _IGNORED: Final = (
     "checkmark blacksquare qed QED"
 )
 # environments that only line formulas up: their rows are read one after the other
-_ALIGNMENTS: Final = "align aligned alignat alignedat gather gathered split equation displaymath multline center"
-_BLANKS: Final = ", ; : quad qquad enspace thinspace space"
-_TEXT_FONTS: Final = (
-    "text textbf textit textrm texttt textsf textnormal textup mbox hbox emph mathrm operatorname underline"
-)
-_FUNCTIONS: Final = "sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arccot ln log lg exp abs"
-_BIG_OPERATORS: Final = "sum prod int iint iiint oint lim bigcup bigcap"
-_ACCENTS: Final = "overrightarrow overline hat tilde dot ddot triangle angle overarc"
+_ALIGNMENTS = "align aligned alignat alignedat gather gathered split equation displaymath multline center"
+_BLANKS = ", ; : quad qquad enspace thinspace space"
+_TEXT_FONTS = "text textbf textit textrm texttt textsf textnormal textup mbox hbox emph mathrm operatorname underline"
+_FUNCTIONS = "sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arccot ln log lg exp abs"
+_BIG_OPERATORS = "sum prod int iint iiint oint lim bigcup bigcap"
+_ACCENTS = "overrightarrow overline hat tilde dot ddot triangle angle overarc"
 
-IGNORED: Final = frozenset("\\" + name for name in _IGNORED.split())
-BLANKS: Final = frozenset(("\\ ", "\\", *("\\" + name for name in _BLANKS.split())))  # a last backslash lost its space
-TEXT_FONTS: Final = frozenset("\\" + name for name in _TEXT_FONTS.split())
-FONT_SWITCHES: Final = frozenset((r"\rm", r"\bf", r"\it", r"\tt", r"\sf"))
+IGNORED = frozenset("\\" + name for name in _IGNORED.split())
+BLANKS = frozenset(("\\ ", "\\", *("\\" + name for name in _BLANKS.split())))  # a last backslash lost its space
+TEXT_FONTS = frozenset("\\" + name for name in _TEXT_FONTS.split())
+FONT_SWITCHES = frozenset((r"\rm", r"\bf", r"\it", r"\tt", r"\sf"))
 
 # letters side by side, not a word, a unit or a Greek letter, unless a number or a word stands before them
-PRODUCTS: Final = frozenset(("at", "mg", "mu", "nu", "xi", "rs", "pt", "qt"))
+PRODUCTS = frozenset(("at", "mg", "mu", "nu", "xi", "rs", "pt", "qt"))
 
-ALIGNMENTS: Final = frozenset(_ALIGNMENTS.split())
-FUNCTIONS: Final = frozenset(_FUNCTIONS.split())
-BIG_OPERATORS: Final = frozenset("\\" + name for name in _BIG_OPERATORS.split())
-ACCENTS: Final = frozenset("\\" + name for name in _ACCENTS.split())
+ALIGNMENTS = frozenset(_ALIGNMENTS.split())
+FUNCTIONS = frozenset(_FUNCTIONS.split())
+BIG_OPERATORS = frozenset("\\" + name for name in _BIG_OPERATORS.split())
+ACCENTS = frozenset("\\" + name for name in _ACCENTS.split())

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from string import ascii_lowercase
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from rewards.mathematics import symbols, units
 from rewards.mathematics.clean import clean
@@ -25,29 +25,27 @@ class Token(NamedTuple):
         return self.text.casefold() if self.kind == "word" else ""
 
 
-MAX_OUTER_BRACES: Final = 3  # that are taken off an answer: \boxed{\boxed{5}}
-RELATIONS: Final = "=≈<>≤≥≠∈"
+MAX_OUTER_BRACES = 3  # that are taken off an answer: \boxed{\boxed{5}}
+RELATIONS = "=≈<>≤≥≠∈"
 Tokens = Sequence[Token]
 
-_THOUSANDS: Final = (
-    r"(?<![0-9],)[1-9][0-9]{0,2}(?:(?: [0-9]{3})+(?![0-9/])|(?:,[0-9]{3})+(?![0-9]|,[0-9]))(?:\.[0-9]+)?"
-)
-_NUMBER: Final = re.compile(
+_THOUSANDS = r"(?<![0-9],)[1-9][0-9]{0,2}(?:(?: [0-9]{3})+(?![0-9/])|(?:,[0-9]{3})+(?![0-9]|,[0-9]))(?:\.[0-9]+)?"
+_NUMBER = re.compile(
     r"[0-9]*\.[0-9]*\\(?:overline|bar|dot) ?(?:\{ ?[0-9]+ ?\}|[0-9])"  # 0.1\overline{6}
     r"|(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+(?![A-Za-z0-9]|\.[0-9]))?"
 )
-_GROUPED_NUMBER: Final = re.compile(f"{_THOUSANDS}|{_NUMBER.pattern}")
-_PIECE: Final = re.compile(
+_GROUPED_NUMBER = re.compile(f"{_THOUSANDS}|{_NUMBER.pattern}")
+_PIECE = re.compile(
     r"(?P<space>\s+|~)|(?P<environment>\\(?:begin|end) ?\{[A-Za-z]+\*?\})|(?P<command>\\(?:[A-Za-z]+|.)|\\$)"
     r"|(?P<letters>[\u4e00-\u9fff]+|[^\W\d_\u4e00-\u9fff]+)|(?P<other>.)",
     re.DOTALL,
 )
-_BRACKET: Final = re.compile(
+_BRACKET = re.compile(
     r"(?P<opening>[(\[]|\\\{|\\l(?:brace|brack|angle|floor|ceil)(?![A-Za-z]))"
     r"|[)\]]|\\\}|\\r(?:brace|brack|angle|floor|ceil)(?![A-Za-z])"
 )
-_GREEK_LETTER: Final = re.compile(f"([{''.join(sorted(set(symbols.GREEK.values())))}])")
-_AROUND: Final = (",", ".", ";", ":", '"', r"\\")  # punctuation around an answer, or a new line at its end
+_GREEK_LETTER = re.compile(f"([{''.join(sorted(set(symbols.GREEK.values())))}])")
+_AROUND = (",", ".", ";", ":", '"', r"\\")  # punctuation around an answer, or a new line at its end
 
 
 def tokenize(text: str) -> list[Token]:

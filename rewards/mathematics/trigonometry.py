@@ -6,32 +6,31 @@ functions of an angle are quotients of these two; the inverse ones know the angl
 from collections.abc import Callable
 from fractions import Fraction
 from math import lcm
-from typing import Final
 
 from rewards.mathematics.algebra import DEGREE, ONE, Algebra, Monomial, Quotient, Unreadable
 from rewards.mathematics.powers import root
 
-MAX_MULTIPLE: Final = 12  # sin(12x) is written in sines of x; that of a larger multiple is left as it is
-MAX_ANGLES: Final = 4  # that are added under one sine
+MAX_MULTIPLE = 12  # sin(12x) is written in sines of x; that of a larger multiple is left as it is
+MAX_ANGLES = 4  # that are added under one sine
 
-_HALF: Final = Fraction(1, 2)  # of π: a right angle
-_EIGHTH: Final = Fraction(1, 4)  # of π: an eighth of a full turn
-_TURN: Final[Monomial] = (("π", Fraction(1)),)
+_HALF = Fraction(1, 2)  # of π: a right angle
+_EIGHTH = Fraction(1, 4)  # of π: an eighth of a full turn
+_TURN: Monomial = (("π", Fraction(1)),)
 # sin²(r·π) where it is rational, and the two sines that are (√5 ± 1)/4
-_SINE_SQUARED: Final = {
+_SINE_SQUARED = {
     Fraction(0): Fraction(0),
     Fraction(1, 6): Fraction(1, 4),
     Fraction(1, 4): Fraction(1, 2),
     Fraction(1, 3): Fraction(3, 4),
     Fraction(1, 2): Fraction(1),
 }
-_GOLDEN_SINE: Final = {
+_GOLDEN_SINE = {
     Fraction(1, 10): -1,
     Fraction(3, 10): 1,
 }
-_TURNS: Final = {square: turns for turns, square in _SINE_SQUARED.items()}
-_TURNS_OF_TANGENT: Final = {square / (1 - square): turns for square, turns in _TURNS.items() if square < 1}
-_OF_SINE_AND_COSINE: Final[dict[str, Callable[[Quotient, Quotient], Quotient]]] = {
+_TURNS = {square: turns for turns, square in _SINE_SQUARED.items()}
+_TURNS_OF_TANGENT = {square / (1 - square): turns for square, turns in _TURNS.items() if square < 1}
+_OF_SINE_AND_COSINE: dict[str, Callable[[Quotient, Quotient], Quotient]] = {
     "sin": lambda sine, cosine: sine,
     "cos": lambda sine, cosine: cosine,
     "tan": lambda sine, cosine: sine / cosine,
@@ -39,8 +38,8 @@ _OF_SINE_AND_COSINE: Final[dict[str, Callable[[Quotient, Quotient], Quotient]]] 
     "sec": lambda sine, cosine: 1 / cosine,
     "csc": lambda sine, cosine: 1 / sine,
 }
-DIRECT: Final = frozenset(_OF_SINE_AND_COSINE)
-INVERSE: Final = frozenset(("arcsin", "arccos", "arctan"))
+DIRECT = frozenset(_OF_SINE_AND_COSINE)
+INVERSE = frozenset(("arcsin", "arccos", "arctan"))
 
 Pair = tuple[Quotient, Quotient]  # sine and cosine of one angle
 

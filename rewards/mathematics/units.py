@@ -4,29 +4,28 @@ meaning, after which nothing may be dropped."""
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
 
 from rewards.mathematics.number_words import DENOMINATORS, MAGNITUDES
 
-_BEFORE: Final = "about approximately approx around roughly exactly answer final total only us"
-_AFTER: Final = (
+_BEFORE = "about approximately approx around roughly exactly answer final total only us"
+_AFTER = (
     "and or nor to than less not no none am pm base mod modulo remainder r "
     "mil lakh lakhs crore crores "
     "between from if when where with at most least below negative minus plus squared cubed factorial over under is are "
     "noon midnight morning afternoon evening was wrong incorrect maybe either both except unless until "
     "through but instead fewer repeating repeated recurring periodic googol"
 )
-_AFTERWARDS: Final = (
+_AFTERWARDS = (
     "total altogether overall combined together in of the an a all each apiece only extra additional remaining old "
     "away apart"
 )
-_EXTENTS: Final = "long wide tall high deep thick"
-_SHORT: Final = "and or no yes not is the to of per all any are am pm an by at if sq cu up on st nd rd th us"
-_NEGATIONS: Final = "not no never neither isn aren least most than except wrong incorrect"
-_CURRENCIES: Final = "dollar euro pound_sterling cent yen yuan rupee"
+_EXTENTS = "long wide tall high deep thick"
+_SHORT = "and or no yes not is the to of per all any are am pm an by at if sq cu up on st nd rd th us"
+_NEGATIONS = "not no never neither isn aren least most than except wrong incorrect"
+_CURRENCIES = "dollar euro pound_sterling cent yen yuan rupee"
 
 # unit | what it is: a factor and base units; a name that is no unit here is a base unit | its other spellings
-_TABLE: Final = """
+_TABLE = """
     m              | 1 m                       | meter metre 米
     mm             | 1/1000 m                  | millimeter millimetre 毫米
     cm             | 1/100 m                   | centimeter centimetre 厘米
@@ -101,9 +100,9 @@ _TABLE: Final = """
     fahrenheit     | 1 fahrenheit              |
     kelvin         | 1 kelvin                  |
 """
-_ROWS: Final = [[part.strip() for part in line.split("|")] for line in _TABLE.strip().splitlines()]
+_ROWS = [[part.strip() for part in line.split("|")] for line in _TABLE.strip().splitlines()]
 # words of one meaning; the first stands for all of them
-_ALIKE: Final = (
+_ALIKE = (
     "up profit gain increase rise growth win more above higher longer older bigger larger greater faster heavier",
     "down loss decrease drop fall off discount reduction below lower shorter younger smaller slower lighter cheaper",
     "later after",
@@ -125,7 +124,7 @@ _ALIKE: Final = (
     "die dice",
 )
 # words that exclude one another: 5 up is not 5 down
-_OPPOSITES: Final = (
+_OPPOSITES = (
     "up down",
     "left right",
     "north south east west",
@@ -137,15 +136,13 @@ _OPPOSITES: Final = (
     "head tail",
     "red blue green yellow white black orange brown pink purple",
 )
-SPELLINGS: Final = {
-    spelling.replace("_", " "): unit for unit, _, others in _ROWS for spelling in (unit, *others.split())
-}
-_MARKS: Final = "% percent ° degree $ dollar € euro £ pound_sterling ¢ cent ¥ yen ₹ rupee".split()
-UNIT_MARKS: Final = dict(zip(_MARKS[::2], _MARKS[1::2], strict=True))
-CURRENCIES: Final = "dollar euro pound_sterling cent yen yuan rupee"
+SPELLINGS = {spelling.replace("_", " "): unit for unit, _, others in _ROWS for spelling in (unit, *others.split())}
+_MARKS = "% percent ° degree $ dollar € euro £ pound_sterling ¢ cent ¥ yen ₹ rupee".split()
+UNIT_MARKS = dict(zip(_MARKS[::2], _MARKS[1::2], strict=True))
+CURRENCIES = "dollar euro pound_sterling cent yen yuan rupee"
 
 # unit | what it is: a factor and base units; a name that is no unit here is a base unit | its other spellings
-_TABLE: Final = """
+_TABLE = """
     m              | 1 m                       | meter metre 米
     mm             | 1/1000 m                  | millimeter millimetre 毫米
     cm             | 1/100 m                   | centimeter centimetre 厘米
@@ -220,9 +217,9 @@ _TABLE: Final = """
     fahrenheit     | 1 fahrenheit              |
     kelvin         | 1 kelvin                  |
 """
-_ROWS: Final = [[part.strip() for part in line.split("|")] for line in _TABLE.strip().splitlines()]
+_ROWS = [[part.strip() for part in line.split("|")] for line in _TABLE.strip().splitlines()]
 # words of one meaning; the first stands for all of them
-_ALIKE: Final = (
+_ALIKE = (
     "up profit gain increase rise growth win more above higher longer older bigger larger greater faster heavier",
     "down loss decrease drop fall off discount reduction below lower shorter younger smaller slower lighter cheaper",
     "later after",
@@ -244,7 +241,7 @@ _ALIKE: Final = (
     "die dice",
 )
 # words that exclude one another: 5 up is not 5 down
-_OPPOSITES: Final = (
+_OPPOSITES = (
     "up down",
     "left right",
     "north south east west",
@@ -256,10 +253,8 @@ _OPPOSITES: Final = (
     "head tail",
     "red blue green yellow white black orange brown pink purple",
 )
-SPELLINGS: Final = {
-    spelling.replace("_", " "): unit for unit, _, others in _ROWS for spelling in (unit, *others.split())
-}
-UNIT_MARKS: Final = {
+SPELLINGS = {spelling.replace("_", " "): unit for unit, _, others in _ROWS for spelling in (unit, *others.split())}
+UNIT_MARKS = {
     "%": "percent",
     "°": "degree",
     "$": "dollar",
@@ -269,27 +264,27 @@ UNIT_MARKS: Final = {
     "¥": "yen",
     "₹": "rupee",
 }
-CURRENCIES: Final = frozenset(_CURRENCIES.split())
-ORDINAL_ENDINGS: Final = frozenset(("st", "nd", "rd", "th"))
-TEMPERATURES: Final = {"c": "celsius", "f": "fahrenheit", "celsius": "celsius", "fahrenheit": "fahrenheit"}
-FIRST_ALIKE: Final = {word: line.split()[0] for line in _ALIKE for word in line.split()}
-OPPOSITES: Final = [frozenset(line.split()) for line in _OPPOSITES]
-POWER_WORDS: Final = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3}
-CHINESE: Final = sorted((word for word in (*POWER_WORDS, *SPELLINGS) if not word.isascii()), key=len, reverse=True)
-UNIT_LETTERS: Final = frozenset("mghsJNWVL")  # a letter after a number and a space may be one of these units
+CURRENCIES = frozenset(_CURRENCIES.split())
+ORDINAL_ENDINGS = frozenset(("st", "nd", "rd", "th"))
+TEMPERATURES = {"c": "celsius", "f": "fahrenheit", "celsius": "celsius", "fahrenheit": "fahrenheit"}
+FIRST_ALIKE = {word: line.split()[0] for line in _ALIKE for word in line.split()}
+OPPOSITES = [frozenset(line.split()) for line in _OPPOSITES]
+POWER_WORDS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3}
+CHINESE = sorted((word for word in (*POWER_WORDS, *SPELLINGS) if not word.isascii()), key=len, reverse=True)
+UNIT_LETTERS = frozenset("mghsJNWVL")  # a letter after a number and a space may be one of these units
 # before a number these say nothing more about it ("about 5"; "at most 5" is another matter)
-HARMLESS_BEFORE: Final = frozenset(_BEFORE.split())
+HARMLESS_BEFORE = frozenset(_BEFORE.split())
 # after a number these do not say what it counts
-EXTENTS: Final = frozenset(_EXTENTS.split())  # after a unit these say which of several lengths it is
-HARMLESS_AFTER: Final = frozenset(_AFTERWARDS.split()) | EXTENTS | ORDINAL_ENDINGS
+EXTENTS = frozenset(_EXTENTS.split())  # after a unit these say which of several lengths it is
+HARMLESS_AFTER = frozenset(_AFTERWARDS.split()) | EXTENTS | ORDINAL_ENDINGS
 # after a number these make it another value or no single one ("3 or more", "12 pm", "101 base two", "5 below zero", "3
 # tenths")
-MEANING_AFTER: Final = frozenset(_AFTER.split()) | MAGNITUDES.keys() | DENOMINATORS.keys()
-MEANING_CHARACTERS: Final = frozenset("万亿千百十半多余以不或和至到")
+MEANING_AFTER = frozenset(_AFTER.split()) | MAGNITUDES.keys() | DENOMINATORS.keys()
+MEANING_CHARACTERS = frozenset("万亿千百十半多余以不或和至到")
 # with these a sentence before the answer does not name it ("the answer is not: 5")
-NEGATIONS: Final = frozenset(_NEGATIONS.split())
+NEGATIONS = frozenset(_NEGATIONS.split())
 # runs of one to three letters that are words even outside \text{...}; any other short run is a product of variables
-SHORT_WORDS: Final = (SPELLINGS.keys() - set("mglshjnwv")) | frozenset(_SHORT.split())
+SHORT_WORDS = (SPELLINGS.keys() - set("mglshjnwv")) | frozenset(_SHORT.split())
 
 Factors = Sequence[tuple[str, int]]  # (unit, its power)
 
@@ -326,7 +321,7 @@ class Unit:
         return is_length and sum(lengths.values()) == power
 
 
-_TEMPERATURE_POWERS: Final = frozenset((("celsius", 1), ("fahrenheit", 1)))
+_TEMPERATURE_POWERS = frozenset((("celsius", 1), ("fahrenheit", 1)))
 
 
 def unit_named(word: str) -> str | None:
@@ -380,4 +375,4 @@ def _without_zeros(powers: Mapping[str, int]) -> frozenset[tuple[str, int]]:
     return frozenset((base, power) for base, power in powers.items() if power)
 
 
-_KNOWN: Final = {unit: _defined(definition) for unit, definition, _ in _ROWS}
+_KNOWN = {unit: _defined(definition) for unit, definition, _ in _ROWS}
