@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from string import ascii_lowercase
 
 from rewards.mathematics.key import text_key
-from rewards.mathematics.text import Token, Tokens, closing_bracket, is_letter, is_mark, is_sum, texts_of, unwrapped
+from rewards.mathematics.text import (
+    Token,
+    Tokens,
+    are_letters,
+    closing_bracket,
+    is_letter,
+    is_mark,
+    is_sum,
+    texts_of,
+    unwrapped,
+)
 
 MAX_ARGUMENT = 120  # tokens: looking further would make deep nesting slow
 _CONSTANTS = frozenset("π")
@@ -73,7 +83,7 @@ def _definition(tokens: Tokens) -> tuple[str, list[str]]:
         return "", []
     function, end = tokens[0].text, end_of_name(tokens, 0)
     letters = unwrapped(tokens[1:end])[1:]  # the n of a_n
-    if first.argument is not None and all(is_letter(token) or is_mark(token, ",") for token in first.argument):
+    if first.argument is not None and are_letters(first.argument, ","):
         function, letters = first.text, first.argument
         end = closing_bracket(tokens, end_of_exponent(tokens, end)) + 1
     if end >= len(tokens) or not is_mark(tokens[end], "="):

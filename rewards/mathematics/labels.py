@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from rewards.mathematics import symbols, units
 from rewards.mathematics.application import end_of_exponent, end_of_name
 from rewards.mathematics.key import segment, text_key
-from rewards.mathematics.text import Token, Tokens, closing_bracket, enclosed, is_letter, is_mark, texts_of, unwrapped
+from rewards.mathematics.text import (
+    Token,
+    Tokens,
+    are_letters,
+    closing_bracket,
+    enclosed,
+    is_letter,
+    is_mark,
+    texts_of,
+    unwrapped,
+)
 
 _CONSTANTS = frozenset("πi")  # e is an eccentricity, too
 _NO_LABEL = "+-*/^=<>≤≥≠≈±∓!|"
@@ -67,7 +77,7 @@ def _application(tokens: Tokens) -> Label | None:
     if opening >= len(tokens) or closing_bracket(tokens, opening) != len(tokens) - 1:
         return None
     argument = tokens[opening + 1 : -1]
-    if all(is_letter(token) or is_mark(token, ",") for token in argument):
+    if are_letters(argument, ","):
         return Label(text_key(tokens), function=text_key(tokens[:opening]))
     if any(map(_is_variable, argument)):
         return None
@@ -94,7 +104,7 @@ def _without_measure(tokens: Tokens) -> Tokens:
 def _is_ratio_of_names(tokens: Tokens) -> bool:
     """x:y, AB:CD."""
     has_colon = any(is_mark(token, ":") for token in tokens)
-    return has_colon and all(is_letter(token) or is_mark(token, ":") for token in tokens)
+    return has_colon and are_letters(tokens, ":")
 
 
 def _is_object(tokens: Tokens) -> bool:

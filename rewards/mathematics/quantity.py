@@ -82,17 +82,15 @@ def sum_of(parts: Sequence[Scalar]) -> Scalar | None:
     """5 hours and 30 minutes as 5.5 hours; None unless each part is less than one of the unit before it."""
     if len(parts) < 2:
         return None
-    parts = [part.if_unit or part for part in parts]
+    first, *others = parts = [part.if_unit or part for part in parts]
     for larger, smaller in pairwise(parts):
         if larger.unit is None or smaller.unit is None or larger.contradicts(smaller) or larger.noun | smaller.noun:
             return None
-        share = smaller.in_unit_of(larger).number
-        if share is None or not 0 < share < 1 or larger.value.number is None or larger.value.number <= 0:
+        whole, share = larger.value.number, smaller.in_unit_of(larger).number
+        if whole is None or share is None or whole <= 0 or not 0 < share < 1:
             return None
-    total = parts[0].value
-    for part in parts[1:]:
-        total = total + part.in_unit_of(parts[0])
-    return Scalar(total, parts[0].unit)
+    total = sum((part.in_unit_of(first) for part in others), first.value)
+    return Scalar(total, first.unit)
 
 
 def _quantity(tokens: Tokens, algebra: Algebra) -> Scalar:

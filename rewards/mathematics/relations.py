@@ -5,6 +5,7 @@ r"""Sides and the signs between them -> what they say together: `x = 5`, `0 < x 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 
 from rewards.mathematics.algebra import Algebra, Quotient
 from rewards.mathematics.labels import Label, read_label
@@ -126,17 +127,13 @@ class RelationReader:
         at = places[0] if len(places) == 1 else -1
         if (len(sides), at) not in ((2, 0), (2, 1), (3, 1)):
             return None
-        low, high = MINUS_INFINITY, INFINITY
-        opener, closer = "(", ")"
-        if at > 0:
-            low = self.bound(sides[at - 1])
-            opener = "[" if signs[at - 1] == "≤" else "("
-        if at + 1 < len(sides):
-            high = self.bound(sides[at + 1])
-            closer = "]" if signs[at] == "≤" else ")"
+        low = self.bound(sides[at - 1]) if at else MINUS_INFINITY
+        high = self.bound(sides[at + 1]) if sides[at + 1 :] else INFINITY
         if low is None or high is None:
             return None
-        return Named(Label(sides[at][0].text), Row(opener, closer, (low, high)))
+        before, after = ["<", *signs, "<"][at : at + 2]
+        row = Row("[" if before == "≤" else "(", "]" if after == "≤" else ")", (low, high))
+        return Named(Label(sides[at][0].text), row)
 
     def bound(self, tokens: Tokens) -> Scalar | None:
         """Return the number that bounds an interval; None for anything else."""
@@ -163,20 +160,17 @@ def reals_without(points: Sequence[Scalar]) -> Bag:
 
 def interval_without(interval: Row, points: Sequence[Scalar]) -> tuple[Row, ...]:
     """Return an interval without some numbers, as the intervals between them. Its bounds are numbers or infinite."""
-    low, high = (bound.value.number if isinstance(bound, Scalar) else None for bound in interval.items)
-    opener, closer = interval.opener, interval.closer
-    inside = []
-    for point in sorted(points, key=lambda point: point.value.number):
-        number = point.value.number
-        if low is not None and number <= low:
-            opener = "(" if number == low else opener
-        elif high is not None and number >= high:
-            closer = ")" if number == high else closer
-        else:
-            inside.append(point)
-    rows = [Row("(", ")", pair) for pair in pairwise([interval.items[0], *inside, interval.items[1]])]
-    rows[0] = replace(rows[0], opener=opener)
-    rows[-1] = replace(rows[-1], closer=closer)
+    low, high = interval.items
+    smallest = low.value.number if isinstance(low, Scalar) else -inf
+    largest = high.value.number if isinstance(high, Scalar) else inf
+    taken = sorted(points, key=lambda point: point.value.number)
+    numbers = [point.value.number for point in taken]
+    inside = [point for point, number in zip(taken, numbers, strict=True) if smallest < number < largest]
+    rows = [Row("(", ")", pair) for pair in pairwise([low, *inside, high])]
+    if smallest not in numbers:
+        rows[0] = replace(rows[0], opener=interval.opener)
+    if largest not in numbers:
+        rows[-1] = replace(rows[-1], closer=interval.closer)
     return tuple(rows)
 
 

@@ -180,6 +180,16 @@ _KINDS = {"name": GREEK, "mark": _MARKS, "open": _OPENING, "close": _CLOSING, "c
 COMMANDS = {"\\" + name: (kind, text) for kind, table in _KINDS.items() for name, text in table.items()}
 COMMANDS[r"\&"] = ("word", "and")
 
+# letters side by side, not a word, a unit or a Greek letter, unless a number or a word stands before them
+PRODUCTS = frozenset(("at", "mg", "mu", "nu", "xi", "rs", "pt", "qt"))
+
+# what some words stand for without a backslash
+BARE_WORDS = {
+    **{name: ("name", letter) for name, letter in GREEK.items() if name not in PRODUCTS},
+    **dict.fromkeys(("infinity", "Infinity", "inf", "Inf", "oo"), ("mark", "∞")),
+    "sqrt": ("command", r"\sqrt"),
+}
+
 # typesetting without meaning; `\left.` and `\right.` lose their dot in clean.py
 _IGNORED = (
     "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle "
@@ -201,9 +211,6 @@ IGNORED = frozenset("\\" + name for name in _IGNORED.split())
 BLANKS = frozenset(("\\ ", "\\", *("\\" + name for name in _BLANKS.split())))  # a last backslash lost its space
 TEXT_FONTS = frozenset("\\" + name for name in _TEXT_FONTS.split())
 FONT_SWITCHES = frozenset((r"\rm", r"\bf", r"\it", r"\tt", r"\sf"))
-
-# letters side by side, not a word, a unit or a Greek letter, unless a number or a word stands before them
-PRODUCTS = frozenset(("at", "mg", "mu", "nu", "xi", "rs", "pt", "qt"))
 
 ALIGNMENTS = frozenset(_ALIGNMENTS.split())
 FUNCTIONS = frozenset(_FUNCTIONS.split())

@@ -194,12 +194,8 @@ def _letters(run: str, *, in_text: bool, roman: bool) -> list[Token]:
     if not run.isascii() and _GREEK_LETTER.search(run):
         parts = filter(None, _GREEK_LETTER.split(run))
         return [token for part in parts for token in _letters(part, in_text=False, roman=False)]
-    if run == "sqrt":
-        return [Token("command", r"\sqrt")]
-    if run in symbols.GREEK and run not in symbols.PRODUCTS:
-        return [Token("name", symbols.GREEK[run])]
-    if run.casefold() in ("infinity", "inf", "oo"):
-        return [Token("mark", "∞")]
+    if run in symbols.BARE_WORDS:
+        return [Token(*symbols.BARE_WORDS[run])]
     if run.isascii() and (len(run) == 1 or not _is_word(run)):
         return [Token("name", letter) for letter in run]
     return [Token("word", run)]
@@ -218,6 +214,11 @@ def _is_word(run: str) -> bool:
 def is_mark(token: Token, texts: str) -> bool:
     """Whether the token is one of these one-character marks."""
     return token.kind == "mark" and token.text in texts
+
+
+def are_letters(tokens: Tokens, besides: str) -> bool:
+    """Whether the tokens are letters and these marks, nothing else."""
+    return all(is_letter(token) or is_mark(token, besides) for token in tokens)
 
 
 def texts_of(tokens: Tokens) -> list[str]:

@@ -14,9 +14,8 @@ MAX_MULTIPLE = 12  # sin(12x) is written in sines of x; that of a larger multipl
 MAX_ANGLES = 4  # that are added under one sine
 
 _HALF = Fraction(1, 2)  # of π: a right angle
-_EIGHTH = Fraction(1, 4)  # of π: an eighth of a full turn
 _TURN: Monomial = (("π", Fraction(1)),)
-# sin²(r·π) where it is rational, and the two sines that are (√5 ± 1)/4
+# sin²(r·π) where it is rational, and the sines that are (√a ± √b)/4
 _SINE_SQUARED = {
     Fraction(0): Fraction(0),
     Fraction(1, 6): Fraction(1, 4),
@@ -24,9 +23,11 @@ _SINE_SQUARED = {
     Fraction(1, 3): Fraction(3, 4),
     Fraction(1, 2): Fraction(1),
 }
-_GOLDEN_SINE = {
-    Fraction(1, 10): -1,
-    Fraction(3, 10): 1,
+_ROOTS = {
+    Fraction(1, 12): (6, -2),
+    Fraction(1, 10): (5, -1),
+    Fraction(3, 10): (5, 1),
+    Fraction(5, 12): (6, 2),
 }
 _TURNS = {square: turns for turns, square in _SINE_SQUARED.items()}
 _TURNS_OF_TANGENT = {square / (1 - square): turns for square, turns in _TURNS.items() if square < 1}
@@ -170,12 +171,11 @@ def _first_quadrant(algebra: Algebra, turns: Fraction) -> Quotient:
     """sin(turns · π) for 0 ≤ turns ≤ 1/2: exact where it is made of square roots of rational numbers, else an atom."""
     if turns in _SINE_SQUARED:
         return root(algebra.number(_SINE_SQUARED[turns]))
-    if turns in _GOLDEN_SINE:
-        return (root(algebra.number(5)) + _GOLDEN_SINE[turns]) / 4
-    if turns in (Fraction(1, 12), Fraction(5, 12)):  # 15° = 45° - 30°, 75° = 45° + 30°
-        eighth = _pair_of_turns(algebra, _EIGHTH)
-        return _of_sum(eighth, _pair_of_turns(algebra, turns - _EIGHTH))[0]
-    if turns in (Fraction(1, 5), Fraction(2, 5)):  # 36° and 72°, from the cosines that are golden sines
+    if turns in _ROOTS:
+        a, b = _ROOTS[turns]
+        small = root(algebra.number(abs(b)))
+        return (root(algebra.number(a)) + (small if b > 0 else -small)) / 4
+    if turns in (Fraction(1, 5), Fraction(2, 5)):  # 36° and 72°, from their cosines
         cosine = _first_quadrant(algebra, _HALF - turns)
         return root(1 - cosine * cosine)
     return _turn_atom(algebra, turns)
