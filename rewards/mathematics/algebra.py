@@ -262,8 +262,8 @@ def _factors(n: int) -> Iterator[tuple[int, int]]:
 class Algebra:
     """What the values of one comparison share: the budget of work, and what the composite atoms stand for."""
 
-    def __init__(self, max_work: int = MAX_WORK, angle_parts: Mapping[str, int] | None = None) -> None:
-        self.work_left = max_work
+    def __init__(self, angle_parts: Mapping[str, int] | None = None) -> None:
+        self.work_left = MAX_WORK
         self.rules: dict[str, tuple[int, Polynomial]] = {"i": (2, {(): Fraction(-1)})}  # atom -> (n, what atom^n is)
         self.variables_in: dict[str, frozenset[str]] = {}  # atom -> variables that it depends on; absent: none
         self.arguments: dict[str, Quotient] = {}  # atom of a function of one argument -> that argument
