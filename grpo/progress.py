@@ -83,5 +83,7 @@ def say_next(result: object, *commands: list[object]) -> None:
     if os.environ.get("RANK", "0") != "0":
         return
     print(escape(f"result: {result}"), file=sys.stderr)
-    for label, command in zip(("next:  ", *[" " * 7] * len(commands)), commands, strict=False):
-        print(escape(f"{label} python -m {shlex.join(map(str, command))}"), file=sys.stderr)
+    label = "next:"
+    for command in dict.fromkeys(shlex.join(map(str, command)) for command in commands):
+        print(escape(f"{label:7} python -m {command}"), file=sys.stderr)
+        label = ""

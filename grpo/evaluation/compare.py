@@ -94,8 +94,16 @@ def bootstrap_interval(values: np.ndarray) -> tuple[float, float]:
 
 def read_outcomes(path: Path) -> Outcomes:
     """Read the answers that an evaluation has written: FILE.jsonl, also under the name of its FILE.json."""
-    path = path.with_suffix(".jsonl")
-    return collect_outcomes(read_records(path), str(path))
+    answers = path.with_suffix(".jsonl")
+    if not answers.exists():
+        raise UserError(
+            f"cannot compare {path}",
+            f"there is no file {answers if path.exists() else path}",
+            "give a model, or a file that `python -m grpo.evaluate ... --output FILE.json` has written; "
+            "the answers lie beside it in FILE.jsonl",
+            PREFLIGHT,
+        )
+    return collect_outcomes(read_records(answers), str(answers))
 
 
 def collect_outcomes(records: Sequence[Mapping[str, Any]], source: str) -> Outcomes:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from grpo.config.options import NOT_REPEATED, SftConfig, TrainConfig, as_yaml
 from grpo.errors import escape, redact
 from grpo.report.before_after import before_and_after
-from grpo.report.charts import draw_charts
+from grpo.report.charts import draw_charts, show_tick
 from grpo.report.examples import Example, examples
 from grpo.report.flips import Flips, flips
 from grpo.report.remarks import Remark, explain
@@ -76,7 +76,7 @@ def render(records: Sequence[Record]) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    environment.filters |= {"number": show_number, "measure": show_measure}
+    environment.filters |= {"number": show_number, "measure": show_measure, "tick": show_tick}
     headers, question_sets = before_and_after(records)
     page = environment.get_template("page.html").render(
         runs=[_run_page(record) for record in records],

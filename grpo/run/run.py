@@ -24,6 +24,7 @@ from grpo.device.distributed import TIMEOUT, Ranks, choose_device
 from grpo.errors import CONFIG, SIGINT, STORAGE, Interrupted, UserError, describe, escape, redact
 from grpo.model.policy import Policy
 from grpo.optim import Optimizer
+from grpo.report.page import write_report
 from grpo.run import checkpoint
 from grpo.run.alarm import Alarm
 from grpo.run.fingerprint import environment
@@ -134,8 +135,6 @@ class Run:
     def _write_report(self) -> None:
         """Write report.html. Whatever goes wrong with it concerns the page alone, not the run."""
         try:
-            from grpo.report.page import write_report  # matplotlib takes a second to import
-
             write_report(self.path)
         except Exception as error:
             self.debug.error("".join(traceback.format_exception(error)))
@@ -219,13 +218,13 @@ class Run:
     def report_step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
         """Log the metrics and completions of a step."""
         if self.log is not None:
-            self.dir.keep_lock()
             self.dir.update(step=step)
             self.log.write_step(step, metrics, groups)
 
     def report_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log the metrics of an evaluation, if there are any."""
         if self.log is not None and metrics:
+            self.dir.keep_lock()
             self.log.write_evaluation(step, metrics)
 
     def save_final(self, policy: Policy, origin: Mapping[str, Any] | None = None) -> None:
@@ -243,6 +242,7 @@ class Run:
         """Write the folder `name` with a policy, and with notes as JSON files, completely or not at all, on rank 0."""
         if not self.ranks.is_main:
             return
+        self.dir.keep_lock()
         temporary = self.path / f"{name}.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         try:

@@ -144,7 +144,11 @@ class RunDir:
                 path.unlink()
 
     def update(self, **changes) -> None:
-        """Change run_state.json atomically. If that fails, warn once: the run matters more than its record."""
+        """Change run_state.json atomically; UserError (exit 7) if another run has the directory by now.
+
+        If the file cannot be written, warn once: the run matters more than its record.
+        """
+        self.keep_lock()
         self.state.update(changes, updated=_now())
         try:
             write_json(self.path / STATE_FILE, self.state)
@@ -157,7 +161,8 @@ class RunDir:
         """Record how the run ended, unless another run has the directory by now, and let others use it."""
         status = "done" if exit_code == 0 else "failed"
         if self.is_held:
-            self.update(status=status, exit_code=exit_code, reason=reason)
+            with suppress(UserError):
+                self.update(status=status, exit_code=exit_code, reason=reason)
         self.lock.close()
 
 
