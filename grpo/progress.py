@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from grpo.errors import UserError, escape
+from grpo.errors import CONFIG, escape, explained
 
 Item = TypeVar("Item")
 PLAIN_SECONDS = 10.0  # between lines where no terminal shows a bar
@@ -69,11 +69,9 @@ def command_parser(module: str, doc: str, **options: str) -> argparse.ArgumentPa
 def check_output(path: Path, option: str = "--output") -> None:
     """Make the folder of a file. UserError if the file cannot be written: before the work whose result it will hold."""
     is_new = not path.exists()
-    try:
+    with explained(OSError, f"cannot write {path}", f"give {option} the path of a file", CONFIG):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
-    except OSError as error:
-        raise UserError(f"cannot write {path}", str(error), f"give {option} the path of a file") from None
     if is_new:
         path.unlink()
 

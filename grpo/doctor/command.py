@@ -35,47 +35,35 @@ def checks(case: Case) -> Iterator[tuple[str, Check]]:
         yield "stage 1", model.stage1
     if config.resume_from_checkpoint:
         yield "resume", machine.resume
-    if not case.makes_its_data:
-        yield from stage1_checks(case) if isinstance(config, SftConfig) else stage2_checks(case)
-
-
-def stage1_checks(case: Case) -> Iterator[tuple[str, Check]]:
-    """Yield what is checked of a stage 1 alone."""
+    if case.makes_its_data:
+        return
+    is_stage2 = isinstance(config, TrainConfig)
+    if is_stage2:
+        yield "data", data.questions
+        if Questions.held_out(config):
+            yield "held-out data", data.held_out
     yield "model", model.model
     yield "tokenizer", model.tokenizer
-    yield "data", data.conversations
+    if isinstance(case.start, SftConfig):
+        yield "stage 1 data" if is_stage2 else "data", data.conversations
+    if is_stage2:
+        yield "prompts", data.prompts
     yield "prompt", data.prompt
+    if is_stage2:
+        yield from reward_checks(case)
     yield "memory", model.memory_plan
     yield "sample", model.sample
     yield "steps", plan.steps
     yield "time", plan.duration
-
-
-def stage2_checks(case: Case) -> Iterator[tuple[str, Check]]:
-    """Yield what is checked of a stage 2, and of the stage 1 that runs before it."""
-    yield "data", data.questions
-    if Questions.held_out(case.config):
-        yield "held-out data", data.held_out
-    yield "model", model.model
-    yield "tokenizer", model.tokenizer
-    if isinstance(case.start, SftConfig):
-        yield "stage 1 data", data.conversations
-    yield "prompts", data.prompts
-    yield "prompt", data.prompt
-    yield from reward_checks(case)
-    yield "memory", model.memory_plan
-    yield "sample", model.sample
-    yield "steps", plan.steps
-    yield "time", plan.duration
-    if isinstance(case.start, SftConfig):
+    if is_stage2 and isinstance(case.start, SftConfig):
         yield "stage 1 time", plan.stage1_duration
-    yield "cost", plan.cost
+    if is_stage2:
+        yield "cost", plan.cost
 
 
 def examine(case: Case) -> Iterator[Finding]:
     """Make the checks and yield each finding."""
-    for name, check in checks(case):
-        yield make_finding(name, check, case)
+    return (make_finding(name, check, case) for name, check in checks(case))
 
 
 def read_either_stage(path: str, overrides: Sequence[str]) -> tuple[AnyConfig, list[Finding]]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from grpo.data.files import read_records
 from grpo.errors import PREFLIGHT, UserError
+from grpo.storage import Json
 
 RATES = {"accuracy": "correct", "incorrect": "wrong", "not_attempted": "refused"}
 NUM_DRAWS = 10_000
@@ -142,7 +143,7 @@ def comparison_text(found: Comparison, a: str, b: str) -> str:
     return "\n".join(lines)
 
 
-def to_json(found: Comparison, a: str, b: str) -> dict[str, Any]:
+def to_json(found: Comparison, a: str, b: str) -> Json:
     """Return a comparison as JSON."""
     rates = {name: vars(rate) for name, rate in found.rates.items()}
     return {"a": a, "b": b, **vars(found), "rates": rates}

@@ -18,7 +18,7 @@ from grpo.report.flips import Flips, flips
 from grpo.report.remarks import Remark, explain
 from grpo.run.glossary import meaning
 from grpo.run.record import Metrics, Record, read_record
-from grpo.storage import write_atomically
+from grpo.storage import Json, write_atomically
 
 FILE_NAME = "report.html"
 PHASES = ("time/generate", "time/reference", "time/reward", "time/train")
@@ -128,7 +128,7 @@ def _overview(record: Record) -> list[tuple[str, str]]:
     return [(label, str(text)) for label, text in texts.items() if text]
 
 
-def _batch(config: dict[str, Any]) -> str | None:
+def _batch(config: Json) -> str | None:
     G, size = config.get("num_generations"), config.get("per_device_train_batch_size")
     if not isinstance(G, int) or not isinstance(size, int) or G < 1:
         return None

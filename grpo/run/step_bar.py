@@ -3,12 +3,12 @@
 import shutil
 import sys
 import time
-from collections.abc import Mapping
 
 from tqdm import tqdm
 
 from grpo.errors import escape
 from grpo.progress import PLAIN_SECONDS
+from grpo.run.glossary import Metrics
 
 PHASES = {  # metric: what the run is doing meanwhile
     "time/generate": "generating",
@@ -41,12 +41,12 @@ class StepBar:
         self.total, self.first, self.step = total_steps, first_step, first_step
         self.is_terminal = sys.stderr.isatty()
         self.is_plain = not is_hidden and not self.is_terminal and not has_lines
-        self.metrics: Mapping[str, float] = {}
+        self.metrics: Metrics = {}
         self.phase, self.started, self.printed = "", time.monotonic(), 0.0
         is_bar_hidden = is_hidden or not self.is_terminal
         self.bar = tqdm(total=total_steps, initial=first_step, bar_format="{desc}", disable=is_bar_hidden)
 
-    def advance(self, metrics: Mapping[str, float]) -> None:
+    def advance(self, metrics: Metrics) -> None:
         """Show the metrics of a step that is done."""
         self.step += 1
         self.metrics = metrics
@@ -97,7 +97,7 @@ class StepBar:
         return outlook
 
 
-def describe(metrics: Mapping[str, float], is_wide: bool) -> list[str]:
+def describe(metrics: Metrics, is_wide: bool) -> list[str]:
     """Return the metrics that matter as short texts, the most important ones first."""
     parts = []
     for name, (long, short) in TEXTS.items():
@@ -108,7 +108,7 @@ def describe(metrics: Mapping[str, float], is_wide: bool) -> list[str]:
     return parts
 
 
-def longest_phase(metrics: Mapping[str, float]) -> str:
+def longest_phase(metrics: Metrics) -> str:
     """Say what took the longest in a step."""
     phases = {name: metrics[name] for name in PHASES if name in metrics}
     if not phases:
