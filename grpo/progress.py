@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
@@ -60,7 +60,7 @@ class _PlainCount:
         print(f"{self.what}: {self.count:,}{of_total} {self.unit} after {now - self.started:.0f} s", file=sys.stderr)
 
 
-def command_parser(module: str, doc: str, **options: str) -> argparse.ArgumentParser:
+def command_parser(module: str, doc: str, **options: Any) -> argparse.ArgumentParser:
     """Make the parser of `python -m module`. doc: what its help says, in the lines in which it is written."""
     layout = argparse.RawDescriptionHelpFormatter
     return argparse.ArgumentParser(prog=f"python -m {module}", description=doc, formatter_class=layout, **options)

@@ -188,10 +188,11 @@ class _Reader:
         """Set a key to a value. text: as it was written."""
         try:
             value = expand_variables(as_type(value, text, self.hints[name]))
-            if value is None and not _takes_null(self.hints[name]):
+            if value is None and type(None) not in typing.get_args(self.hints[name]):
                 value = self._default(entry, name)
             else:
-                value = coerce(_respell(name, value), self.hints[name])
+                spelled = SPELLINGS.get(name, {}).get(value, value) if isinstance(value, str) else value
+                value = coerce(spelled, self.hints[name])
                 check_bounds(value, self.keys[name].metadata)
         except (ValueError, OverflowError) as error:
             self.problems.append(f"{entry.where}: {entry.name}: {error}")
@@ -226,15 +227,6 @@ class _Reader:
         close = closest(name.rpartition(".")[2], [*self.keys, *own_aliases])
         self.doubtful.add(ALIASES.get(close, close))
         return did_you_mean(close)
-
-
-def _respell(name: str, value: Any) -> Any:
-    """Return a value as it is written here."""
-    return SPELLINGS.get(name, {}).get(value, value) if isinstance(value, str) else value
-
-
-def _takes_null(hint: Any) -> bool:
-    return type(None) in typing.get_args(hint)
 
 
 def _missing_keys(values: Values, kind: type) -> dict[str, str]:

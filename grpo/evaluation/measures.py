@@ -32,11 +32,6 @@ OLD_NAMES = {  # name until 2026 -> name. The old ones are still written, beside
     "wrong_rate": "incorrect",
     "refusal_rate": "not_attempted",
 }
-RATES = (
-    *("accuracy", "correct", "incorrect", "not_attempted", "correct_given_attempted", "incorrect_given_attempted"),
-    *("f_score", "truthfulness", "omniscience_index", "accuracy_low", "accuracy_high"),
-)
-
 Summary = Mapping[str, float | None]
 
 
@@ -91,24 +86,29 @@ def _known_outcomes(group: Group) -> list[Outcome]:
 
 
 def _rates(known: Sequence[Sequence[Outcome]]) -> dict[str, float | None]:
-    """Return the rates of the outcomes of each question."""
-    if not known:
-        return dict.fromkeys(RATES)
-    right, wrong, refused = (
-        statistics.fmean(of_group.count(outcome) / len(of_group) for of_group in known)
-        for outcome in ("correct", "wrong", "refused")
-    )
+    """Return the rates of the outcomes of each question; None for one that cannot be known."""
+    right, wrong, refused = (_mean_share(known, outcome) for outcome in ("correct", "wrong", "refused"))
     attempted = right + wrong
-    rates = (
-        *(right, right, wrong, refused),
-        right / attempted if attempted else None,
-        wrong / attempted if attempted else None,
-        2 * right / (1 + attempted),  # the harmonic mean of `right` and `right / attempted`
-        right - wrong,
-        100 * (right - wrong),
-        *_interval(known),
-    )
-    return dict(zip(RATES, rates, strict=True))
+    low, high = _interval(known)
+    rates = {
+        "accuracy": right,
+        "correct": right,
+        "incorrect": wrong,
+        "not_attempted": refused,
+        "correct_given_attempted": right / (attempted or math.nan),
+        "incorrect_given_attempted": wrong / (attempted or math.nan),
+        "f_score": 2 * right / (1 + attempted),  # the harmonic mean of `right` and `right / attempted`
+        "truthfulness": right - wrong,
+        "omniscience_index": 100 * (right - wrong),
+        "accuracy_low": low,
+        "accuracy_high": high,
+    }
+    return {name: None if math.isnan(rate) else rate for name, rate in rates.items()}
+
+
+def _mean_share(known: Sequence[Sequence[Outcome]], outcome: Outcome) -> float:
+    """Return the mean share of an outcome among the answers to a question; NaN if no answer is known."""
+    return statistics.fmean(of_group.count(outcome) / len(of_group) for of_group in known) if known else math.nan
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -121,6 +121,8 @@ def _interval(known: Sequence[Sequence[Outcome]]) -> tuple[float, float]:
     It is Wilson's for one answer per question, and where all questions have the same mean, which tells nothing about
     their spread; otherwise the normal one of the mean over questions.
     """
+    if not known:
+        return math.nan, math.nan
     means = [of_group.count("correct") / len(of_group) for of_group in known]
     p, n = statistics.fmean(means), len(means)
     deviation = statistics.stdev(means) if n > 1 else 0.0

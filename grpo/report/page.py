@@ -18,10 +18,10 @@ from grpo.report.flips import Flips, flips
 from grpo.report.remarks import Remark, explain
 from grpo.run.glossary import meaning
 from grpo.run.record import Metrics, Record, read_record
+from grpo.run.step_bar import PHASES
 from grpo.storage import Json, write_atomically
 
 FILE_NAME = "report.html"
-PHASES = ("time/generate", "time/reference", "time/reward", "time/train")
 
 
 @dataclass(frozen=True)
