@@ -3,6 +3,7 @@
     knowledge_index       FTS5 without content: the tokens of a passage (title and text) under the passage's number
     knowledge_documents   number of a document's first passage -> title; a passage belongs to the last document that
                           starts before it
+    knowledge_tokens      the same tokens again, compressed, for the second scoring: FTS5 cannot return its own
     knowledge_terms       in how many passages a token occurs: what it costs in a query, and what it tells
     knowledge_meta        format version, counts, checksums of the content
 
@@ -12,6 +13,7 @@ our files. KnowRL's and FActScore's files are never written to: their tables are
 
 import hashlib
 import json
+import zlib
 from collections.abc import Iterable
 from itertools import islice
 
@@ -19,7 +21,7 @@ from sqlalchemy import Connection
 
 from knowledge.store.tokens import TOKENS_VERSION, tokens
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 BATCH_ROWS = 1000  # rows handed to SQLite at once
 HASH_BYTES = 64 << 20  # FTS5 gathers this much of the index in memory before it writes a segment
 CACHE_KIB = 64 << 10  # SQLite's page cache during the build
@@ -33,6 +35,7 @@ INDEX_TABLES = {
         "CREATE VIRTUAL TABLE knowledge_index USING fts5(tokens, content='', columnsize=0, tokenize='ascii')"
     ),
     "knowledge_documents": "CREATE TABLE knowledge_documents (first INTEGER PRIMARY KEY, title TEXT NOT NULL)",
+    "knowledge_tokens": "CREATE TABLE knowledge_tokens (passage INTEGER PRIMARY KEY, tokens BLOB NOT NULL)",
     "knowledge_terms": "CREATE TABLE knowledge_terms (term TEXT PRIMARY KEY, passages INTEGER NOT NULL) WITHOUT ROWID",
     "knowledge_meta": "CREATE TABLE knowledge_meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
 }
@@ -40,6 +43,7 @@ CONTENT = {  # every row that a search can read, for the checksums
     "documents": "SELECT title, text FROM main.documents ORDER BY rowid",
     "knowledge_index_data": "SELECT id, block FROM main.knowledge_index_data ORDER BY id",
     "knowledge_documents": "SELECT first, title FROM main.knowledge_documents ORDER BY first",
+    "knowledge_tokens": "SELECT passage, tokens FROM main.knowledge_tokens ORDER BY passage",
     "knowledge_terms": "SELECT term, passages FROM main.knowledge_terms ORDER BY term",
 }
 VOCABULARY = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, knowledge_index, row)"
@@ -99,6 +103,7 @@ class IndexWriter:
 
     def _flush(self) -> None:
         self._insert("knowledge_index(rowid, tokens)", self._rows)
+        self._insert("knowledge_tokens", [(number, compress(line)) for number, line in self._rows])
         self._rows = []
 
     def _write_terms(self) -> int:
@@ -115,6 +120,16 @@ class IndexWriter:
     def _insert(self, table: str, rows: list[tuple]) -> None:
         if rows:
             self._run(f"INSERT INTO {table} VALUES (?, ?)", rows)
+
+
+def compress(line: str) -> bytes:
+    """Return what is stored of a passage's tokens, which are joined by spaces."""
+    return zlib.compress(line.encode())
+
+
+def decompress(stored: bytes) -> list[str]:
+    """Return the tokens again."""
+    return zlib.decompress(stored).decode().split()
 
 
 def read_meta(rows: Iterable[tuple[str, str]]) -> dict[str, object]:

@@ -114,10 +114,6 @@ def recognise(database: ReadOnlyDatabase) -> Kind:
 
 def check_index(database: ReadOnlyDatabase) -> dict[str, object]:
     """Return the record of a file's full-text index; UserError (exit 3) if it is of another version or incomplete."""
-    tables = {name for (name,) in database.rows("SELECT name FROM main.sqlite_master")}
-    missing = sorted(INDEX_TABLES.keys() - tables)
-    if missing:
-        raise bad_file(database.path, f"its index has no table {', '.join(missing)}", "a complete index")
     try:
         meta = read_meta(database.rows("SELECT key, value FROM main.knowledge_meta"))
     except ValueError:  # not JSON
@@ -130,4 +126,8 @@ def check_index(database: ReadOnlyDatabase) -> dict[str, object]:
             f"versions {(FORMAT_VERSION, TOKENS_VERSION)}, as this version of the program builds them",
             f"build it anew: python -m knowledge.build SOURCE.jsonl {database.path}",
         )
+    tables = {name for (name,) in database.rows("SELECT name FROM main.sqlite_master")}
+    missing = sorted(INDEX_TABLES.keys() - tables)
+    if missing:
+        raise bad_file(database.path, f"its index has no table {', '.join(missing)}", "a complete index")
     return meta
