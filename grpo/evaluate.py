@@ -83,7 +83,7 @@ def _generate(task: Task, scorer: Scorer, n: int, temperature: float) -> list[Gr
     positions = max(len(prompt.ids) for prompt in prompts) + config.max_completion_length
     num_slots = memory.choose_num_sequences(policy.model, MAX_SEQUENCES, positions, memory.free_bytes(device))
     sampler = Sampler(policy.model, policy.eos_ids, num_slots)
-    sampling = SamplingParams(config.max_completion_length, temperature, config.top_p, config.top_k)
+    sampling = SamplingParams(config.max_completion_length, temperature, top_p=config.top_p, top_k=config.top_k)
     return generate_groups(policy, sampler, prompts, n, sampling, config.seed)
 
 

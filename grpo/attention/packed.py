@@ -108,13 +108,8 @@ def _attend(
 def _completion_mask(
     prompt_lengths: list[int], prompt_width: int, completion_width: int, dtype: torch.dtype, device: torch.device | str
 ) -> torch.Tensor:
-    """[N or 1, 1, completion_width, prompt_width + completion_width]: the whole prompt, then causal."""
+    """Return [N or 1, 1, completion_width, prompt_width + completion_width]: 0 or -inf; the prompt, then causal."""
     prompt = torch.arange(prompt_width, device=device) < torch.tensor(prompt_lengths, device=device)[:, None]
     causal = torch.ones(completion_width, completion_width, dtype=torch.bool, device=device).tril()
     allowed = torch.cat([prompt[:, None].expand(-1, completion_width, -1), causal.expand(len(prompt), -1, -1)], dim=-1)
-    return _additive(allowed, dtype)[:, None]
-
-
-def _additive(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return 0 where attention is allowed, -inf elsewhere."""
-    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, float("-inf"))
+    return torch.zeros(allowed.shape, dtype=dtype, device=device).masked_fill_(~allowed, float("-inf"))[:, None]
