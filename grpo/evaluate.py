@@ -22,13 +22,7 @@ from grpo.data.questions import load_prompts, prepare_rewards
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
 from grpo.errors import UserError, describe, escape, run_main
-from grpo.evaluation.answers import (
-    answer_records,
-    generate_groups,
-    split_into_parts,
-    ungraded_records,
-    unused,
-)
+from grpo.evaluation.answers import generate_groups, split_into_parts, ungraded_records, unused
 from grpo.evaluation.choices import score_choices, summarise_choices
 from grpo.evaluation.compare import collect_outcomes, compare, comparison_text, read_outcomes, to_json
 from grpo.evaluation.confidence import risk_coverage, stated_claims
@@ -37,9 +31,10 @@ from grpo.evaluation.table import result_table
 from grpo.evaluation.task import Task, make_task
 from grpo.progress import check_output, command_parser, say_next
 from grpo.run import memory
+from grpo.run.log import completion_records
 from grpo.run.saved import load_saved
 from grpo.sampling.sampler import Sampler
-from grpo.schema import Completion, Group
+from grpo.schema import Completion, Group, completions_of
 from grpo.storage import write_json, write_lines
 from rewards.format import parse
 from rewards.registry import NEED_BLOCK, expand
@@ -64,7 +59,7 @@ def evaluate(task: Task, n: int, temperature: float, rescue: Path = UNGRADED) ->
         _grade(scorer, groups, rescue, config.reward_funcs)
     finally:
         scorer.close()
-    return _summarise(config, groups), answer_records(groups)
+    return _summarise(config, groups), completion_records(groups)
 
 
 def evaluate_choices(task: Task) -> Result:
@@ -129,7 +124,7 @@ def _notes(config: TrainConfig, measured: Summary, groups: Sequence[Group]) -> I
     if measured["clipped_ratio"]:
         share = f"{measured['clipped_ratio']:.0%} of the answers were cut"
         yield f"{share} at max_completion_length={config.max_completion_length}; a higher one lets them end"
-    texts = [completion.text for group in groups for completion in group.completions]
+    texts = [completion.text for completion in completions_of(groups)]
     share = sum(parse(text).answer is None for text in texts) / len(texts)
     if share > MANY and set(NEED_BLOCK) & set(expand(config.reward_funcs)):
         yield f"{share:.0%} of the answers have no <answer> block and count as wrong; --reward simpleqa needs none"

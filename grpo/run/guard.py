@@ -1,6 +1,6 @@
 """What protects a step from outside: retries after running out of memory, and saving before the run is ended."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,7 @@ from grpo.errors import MEMORY, SERVICE, Interrupted, UserError, is_out_of_memor
 from grpo.loss import policy_loss
 from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.run import memory
+from grpo.run.glossary import Metrics
 from grpo.schema import Completion, Group
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Guard:
                 trainer.save()
             raise
 
-    def after_step(self, metrics: Mapping[str, float]) -> None:
+    def after_step(self, metrics: Metrics) -> None:
         """Check the run's health, save when it is due, and end the run if a signal asked for that."""
         trainer, config = self.trainer, self.trainer.config
         try:
