@@ -24,10 +24,9 @@ import torch
 
 from bench import ceilings, models, timing
 from bench.workload import Work, completion_lengths, equal_work, variable_work
-from grpo.attention.select import packed_attention
 from grpo.config.options import TrainConfig
 from grpo.device.distributed import Ranks
-from grpo.logprobs import token_logprobs
+from grpo.logprobs import batch_logprobs
 from grpo.loss import policy_loss
 from grpo.model.adapter import PREFIX, save_adapter, trained_adapter
 from grpo.model.decoder import Decoder
@@ -78,9 +77,7 @@ def our_pass(model: Decoder, batches: list[PackedBatch], chunk: int) -> None:
     """Run forward, loss and backward over all micro-batches."""
     model.zero_grad(set_to_none=True)
     for batch in batches:
-        hidden_TD = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout))
-        hidden_CD = hidden_TD.index_select(0, batch.source_C)
-        logp_C, _ = token_logprobs(hidden_CD, model.head(), batch.targets_C, 1.0, None, chunk)
+        logp_C, _ = batch_logprobs(model, batch, chunk=chunk)
         backward(logp_C, batch)
 
 

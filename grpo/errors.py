@@ -13,8 +13,8 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 from urllib.parse import quote, quote_plus
 
@@ -28,6 +28,7 @@ _OUT_OF_MEMORY = re.compile(  # the words of torch, CUDA, cuBLAS, cuDNN, NCCL, o
     r"|memoryallocation|could not create a (primitive|memory)(?! desc)",
     re.IGNORECASE,
 )
+Kinds = type[BaseException] | tuple[type[BaseException], ...]
 MIN_SECRET = 6  # characters; a shorter value is a placeholder, and perhaps an ordinary word
 _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASS|PASSWORD|PASSWD|PASSPHRASE)S?\d*($|_)")
 _named_secrets: set[str] = set()  # environment variables that the configuration names
@@ -73,6 +74,21 @@ def check_all(*checks: Callable[[], object]) -> None:
     if errors:
         texts = zip(*[(error.what, error.why, error.fix) for error in errors], strict=True)
         raise UserError(*["; ".join(filter(None, dict.fromkeys(text))) for text in texts], errors[0].exit_code)
+
+
+def reason(error: BaseException) -> str:
+    """Say on one line what an exception of Python or of a library says."""
+    kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
+    return kind + str(error).partition("\n")[0]
+
+
+@contextmanager
+def explained(kinds: Kinds, what: str, fix: str, exit_code: int = PREFLIGHT) -> Iterator[None]:
+    """Raise UserError instead of an exception of these kinds, which becomes its `why`."""
+    try:
+        yield
+    except kinds as error:
+        raise UserError(what, reason(error), fix, exit_code) from None
 
 
 def describe(error: BaseException) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""Hidden states to log-probabilities of given tokens, in chunks: never tokens x vocabulary in memory.
+"""Log-probabilities of given tokens, in chunks: never tokens x vocabulary in memory.
 
 For a scored token with hidden state h, temperature τ and logits z = h Wᵀ / τ over the kept vocabulary K:
 
@@ -19,9 +19,22 @@ from collections.abc import Iterator
 
 import torch
 
+from grpo.attention.select import packed_attention
 from grpo.device.draw import NO_CUT
 from grpo.device.ops import exact_logits, log_softmax_rows
 from grpo.device.products import linear, weight_gradient
+from grpo.model.decoder import Decoder
+from grpo.model.lora import POLICY, Mode
+from grpo.schema import PackedBatch
+
+
+def batch_logprobs(
+    model: Decoder, batch: PackedBatch, mode: Mode = POLICY, temperature: float = 1.0, chunk: int = 1024
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute log-prob and entropy of every completion token of a micro-batch, [C] each: see `token_logprobs`."""
+    hidden_TD = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout), mode)
+    hidden_CD = hidden_TD.index_select(0, batch.source_C)
+    return token_logprobs(hidden_CD, model.head(), batch.targets_C, temperature, batch.cut_C, chunk)  # Eq. 3
 
 
 def token_logprobs(
@@ -48,8 +61,8 @@ class _TokenLogprobs(torch.autograd.Function):
     def forward(ctx, hidden_CD, head_VD, targets_C, temperature, cut_C, chunk):
         exact = torch.promote_types(hidden_CD.dtype, torch.float32)
         logp_C, entropy_C = (torch.empty(len(targets_C), dtype=exact, device=hidden_CD.device) for _ in range(2))
-        slope_CD = torch.empty_like(hidden_CD) if ctx.needs_input_grad[0] else None
-        wants_slope = slope_CD is not None
+        wants_slope = ctx.needs_input_grad[0]
+        slope_CD = torch.empty_like(hidden_CD) if wants_slope else None
         chunks = _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, wants_slope)
         for rows, logp_X, entropy_X, slope_XV in chunks:
             logp_C[rows], entropy_C[rows] = logp_X, entropy_X

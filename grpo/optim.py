@@ -47,7 +47,7 @@ class Optimizer:
                 leaf.grad = self.grad[part]
                 groups.append({"params": [leaf], "weight_decay": decay})
         self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
-        self.num_backward, self.num_steps = 0, 0  # passes since the last step; steps, skipped ones included
+        self.num_backward, self.num_updates = 0, 0  # passes since the last update; updates, skipped ones included
         self.scales_loss, self.scale, self.finite_steps = scales_loss, FIRST_SCALE if scales_loss else 1.0, 0
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -75,7 +75,7 @@ class Optimizer:
                 group["lr"] = learning_rate
             self.adamw.step()
         self.discard_gradient()
-        self.num_steps += 1
+        self.num_updates += 1
         if self.scales_loss:
             self._rescale(math.isfinite(norm))
         return norm
@@ -105,23 +105,23 @@ class Optimizer:
         for number, group in enumerate(self.adamw.param_groups):
             leaf = group["params"][0]
             found = {
-                name.partition(".")[2]: value.clone()
+                name.partition(".")[2]: value.to(leaf.device, copy=True)
                 for name, value in tensors.items()
                 if name.startswith(f"{number}.")
             }
             if found:
-                self.adamw.state[leaf] = {name: value.to(leaf.device) for name, value in found.items()}
+                self.adamw.state[leaf] = found
 
 
-def learning_rate(step: int, peak: float, schedule: str, warmup_steps: int, total_steps: int) -> float:
-    """Return the rate of optimizer step `step` (from 0): a linear warm-up, then the decay of `schedule` to 0.
+def scheduled_rate(update: int, peak: float, schedule: str, warmup: int, total: int) -> float:
+    """Return the learning rate of an update (from 0): a linear warm-up, then the decay of `schedule` to 0.
 
-    As in transformers: step s of w warm-up steps has rate peak · s / w, so the very first step of a warm-up has rate 0;
-    "constant" has no warm-up, "constant_with_warmup" has.
+    warmup, total: updates. As in transformers, update u of w in the warm-up has rate peak · u / w, so the very first
+    one has rate 0; "constant" has no warm-up, "constant_with_warmup" has.
     """
-    if step < warmup_steps and schedule != "constant":
-        return peak * step / warmup_steps
-    done = (step - warmup_steps) / max(total_steps - warmup_steps, 1)
+    if update < warmup and schedule != "constant":
+        return peak * update / warmup
+    done = (update - warmup) / max(total - warmup, 1)
     decay = {
         "constant": 1.0,
         "constant_with_warmup": 1.0,

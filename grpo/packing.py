@@ -26,17 +26,16 @@ def set_loss_weights(groups: Sequence[Group], config: TrainConfig, ranks: Ranks)
     packed. Completions that are not trained get 0. groups: those of this rank.
     """
     completions = [completion for group in groups for completion in group.completions]
-    batch_size = config.per_device_train_batch_size
-    batches = [completions[start : start + batch_size] for start in range(0, len(completions), batch_size)]
-    trained = [completion for completion in completions if is_trained(completion, config.mask_truncated_completions)]
-    counts = ranks.sum([len(trained), sum(len(c.ids) for c in trained), len(batches)])
-    num_completions, num_tokens, num_batches = (int(count) for count in counts)
     for completion in completions:
         completion.loss_weight = 0.0
-    for batch in batches:
-        members = [completion for completion in batch if is_trained(completion, config.mask_truncated_completions)]
-        batch_tokens = sum(len(completion.ids) for completion in members)
-        for completion in members:
+    batch_size = config.per_device_train_batch_size
+    batches = [completions[start : start + batch_size] for start in range(0, len(completions), batch_size)]
+    trained = [[c for c in batch if is_trained(c, config.mask_truncated_completions)] for batch in batches]
+    tokens = [sum(len(completion.ids) for completion in batch) for batch in trained]  # of each batch
+    counts = ranks.sum([sum(map(len, trained)), sum(tokens), len(batches)])
+    num_completions, num_tokens, num_batches = (int(count) for count in counts)
+    for batch, batch_tokens in zip(trained, tokens, strict=True):
+        for completion in batch:
             denominator = {
                 "grpo": num_completions * len(completion.ids),
                 "dapo": num_tokens,
@@ -69,7 +68,7 @@ def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list
         part = None
         for completion in members:
             needed = _packed_length(completion) + (prompt if part is None else 0)
-            if needed > room or not batches:
+            if needed > room:
                 batches.append([])
                 room, part = token_budget, None
             if part is None:

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from grpo.errors import UserError, escape
+from grpo.errors import CONFIG, escape, explained
 
 Item = TypeVar("Item")
 PLAIN_SECONDS = 10.0  # between lines where no terminal shows a bar
@@ -60,7 +60,7 @@ class _PlainCount:
         print(f"{self.what}: {self.count:,}{of_total} {self.unit} after {now - self.started:.0f} s", file=sys.stderr)
 
 
-def command_parser(module: str, doc: str, **options: str) -> argparse.ArgumentParser:
+def command_parser(module: str, doc: str, **options: Any) -> argparse.ArgumentParser:
     """Make the parser of `python -m module`. doc: what its help says, in the lines in which it is written."""
     layout = argparse.RawDescriptionHelpFormatter
     return argparse.ArgumentParser(prog=f"python -m {module}", description=doc, formatter_class=layout, **options)
@@ -69,11 +69,9 @@ def command_parser(module: str, doc: str, **options: str) -> argparse.ArgumentPa
 def check_output(path: Path, option: str = "--output") -> None:
     """Make the folder of a file. UserError if the file cannot be written: before the work whose result it will hold."""
     is_new = not path.exists()
-    try:
+    with explained(OSError, f"cannot write {path}", f"give {option} the path of a file", CONFIG):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
-    except OSError as error:
-        raise UserError(f"cannot write {path}", str(error), f"give {option} the path of a file") from None
     if is_new:
         path.unlink()
 
@@ -83,5 +81,7 @@ def say_next(result: object, *commands: list[object]) -> None:
     if os.environ.get("RANK", "0") != "0":
         return
     print(escape(f"result: {result}"), file=sys.stderr)
-    for label, command in zip(("next:  ", *[" " * 7] * len(commands)), commands, strict=False):
-        print(escape(f"{label} python -m {shlex.join(map(str, command))}"), file=sys.stderr)
+    label = "next:"
+    for command in dict.fromkeys(shlex.join(map(str, command)) for command in commands):
+        print(escape(f"{label:7} python -m {command}"), file=sys.stderr)
+        label = ""

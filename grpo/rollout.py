@@ -37,18 +37,20 @@ class Rollout:
         self.order = Order(len(self.prompts), config.seed, config.shuffle_dataset)
         completions_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps
         self.groups_per_rank = completions_per_rank // config.num_generations
-        self.sampling = SamplingParams(config.max_completion_length, config.temperature, config.top_p, config.top_k)
+        self.sampling = SamplingParams(
+            config.max_completion_length, config.temperature, top_p=config.top_p, top_k=config.top_k
+        )
         self.longest = max(len(prompt.ids) for prompt in self.prompts) + config.max_completion_length
-        slots = config.max_num_seqs or memory.choose_num_sequences(
+        num_slots = config.max_num_seqs or memory.choose_num_sequences(
             policy.model, completions_per_rank, self.longest, memory.free_bytes(run.device)
         )
-        self.sampler = Sampler(policy.model, policy.eos_ids, slots)
+        self.sampler = Sampler(policy.model, policy.eos_ids, num_slots)
         # On a GPU the cache is allocated now, before the trainer shares out the rest of the memory.
-        self.sampler.prepare(slots, self.longest, config.max_completion_length)
-        # Of the step under way:
+        self.sampler.prepare(num_slots, self.longest, config.max_completion_length)
+        # Of the step that was sampled last:
         self.sampled_step = -1  # its number
         self.groups: list[Group] = []  # to train on
-        self.generated: list[Group] = []  # all of them
+        self.generated: list[Group] = []  # all of them, also those that dynamic sampling drops
         self.is_graded = False
         self.batch_std: float | None = None  # deviation of all its rewards, once the ranks have shared them
 
@@ -60,48 +62,57 @@ class Rollout:
         if step == self.sampled_step:
             return self.groups
         self.is_graded, self.batch_std = False, None
-        epoch = self.order.position / self.order.num_rows
-        self.scorer.state = TrainerState(step, self.total_steps, epoch, self.run.ranks.rank == 0)
+        self.scorer.state = TrainerState(
+            global_step=step,
+            max_steps=self.total_steps,
+            epoch=self.order.position / self.order.num_rows,
+            is_world_process_zero=self.run.ranks.rank == 0,
+        )
         dynamic = self.config.dynamic_sampling
         with self.clock.measure("time/generate"), self.run.interruptible(together=not dynamic):
-            self.groups = self._sample_mixed(step) if dynamic else self._generate(step, 0)
-        if not dynamic:
-            self.generated = self.groups
+            if dynamic:
+                self.groups, self.generated = self._sample_mixed(step)
+            else:
+                self.groups = self.generated = self._generate(step)
         set_loss_weights(self.groups, self.config, self.run.ranks)  # Eq. 8, over the whole step and all ranks
         self.sampled_step = step
         failpoint("step-sampled")
         return self.groups
 
-    def _sample_mixed(self, step: int) -> list[Group]:
+    def _sample_mixed(self, step: int) -> tuple[list[Group], list[Group]]:
         """Dynamic sampling (DAPO): replace groups that are all right or all wrong by new ones.
 
-        After `dynamic_sampling_max_rollouts` batches the step takes what there is.
+        After `dynamic_sampling_max_rollouts` batches the step takes what there is. Returns the groups to train on, and
+        all that were generated.
         """
-        self.generated, kept = [], []
-        for rollout in range(self.config.dynamic_sampling_max_rollouts):
-            groups = self._generate(step, rollout)
+        generated, kept = [], []
+        for attempt in range(self.config.dynamic_sampling_max_rollouts):
+            groups = self._generate(step, attempt)
             for group in groups:
                 self._collect(group)
                 for completion in group.completions:
                     completion.advantage = 0.0  # the metrics need one for the groups that are dropped, too
-            self.generated += groups
+            generated += groups
             kept += [group for group in groups if is_mixed(group)]
             most_missing = self.run.ranks.max(self.groups_per_rank - len(kept))
             if most_missing <= 0:
                 break
-        return kept[: self.groups_per_rank]
+        return kept[: self.groups_per_rank], generated
 
-    def _generate(self, step: int, rollout: int) -> list[Group]:
-        """Generate num_generations completions for each of this rank's next prompts."""
+    def _generate(self, step: int, attempt: int = 0) -> list[Group]:
+        """Generate num_generations completions for each of this rank's next prompts.
+
+        attempt: how many batches were generated for this step before.
+        """
         G, ranks = self.config.num_generations, self.run.ranks
         rows = self.order.take(self.groups_per_rank * ranks.world)[ranks.rank :: ranks.world]
         groups = [Group(self.prompts[row], [None] * G) for row in rows]
         # A completion's seed goes by its place among those of all ranks, so that ranks sample what one process would.
-        places = [
-            (ranks.rank + number * ranks.world) * G + member for number in range(len(groups)) for member in range(G)
-        ]
         # The 0 has no meaning: without it, runs that are on record would draw other tokens.
-        seeds = [hash_seed(self.config.seed, step, rollout, 0, place) for place in places]
+        seeds = []
+        for number in range(len(groups)):
+            first = (ranks.rank + number * ranks.world) * G
+            seeds += [hash_seed(self.config.seed, step, attempt, 0, place) for place in range(first, first + G)]
 
         def finish(number: int, completion: Completion) -> None:
             group, index = groups[number // G], number % G
@@ -118,19 +129,21 @@ class Rollout:
         The wait may be interrupted in the first iteration only: after it, the policy is half updated.
         """
         waiting = list(batches)
-        while waiting and not self.is_graded:
-            with self.clock.measure("time/reward"), self.run.interruptible():
-                batch = waiting.pop(self._first_ready(waiting))
-                self._grade([part.group for part in batch.parts])
+        while waiting:
+            batch = waiting.pop(0) if self.is_graded else self._take_graded(waiting)
             batch.set_advantages()
             yield batch
         if not self.is_graded:
             self._grade(self.groups)  # those in no micro-batch, too
             self.is_graded = True
             failpoint("step-graded")
-        for batch in waiting:
-            batch.set_advantages()
-            yield batch
+
+    def _take_graded(self, waiting: list[PackedBatch]) -> PackedBatch:
+        """Wait for the rewards of a micro-batch, and take it out of those that wait."""
+        with self.clock.measure("time/reward"), self.run.interruptible():
+            batch = waiting.pop(self._first_ready(waiting))
+            self._grade([part.group for part in batch.parts])
+        return batch
 
     def _first_ready(self, batches: Sequence[PackedBatch]) -> int:
         """Return which micro-batch to train next: the first, or with slow rewards the first that is graded."""

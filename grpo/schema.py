@@ -15,6 +15,7 @@ A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). 
 """
 
 import math
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -135,6 +136,11 @@ class Group:
         """Whether every grade has arrived, once all completions were submitted."""
         futures = [future for grades in self.pending for future in grades.values()]
         return all(future.done() for future in futures)
+
+
+def completions_of(groups: Iterable[Group]) -> list[Completion]:
+    """Return the completions of some groups, in order."""
+    return [completion for group in groups for completion in group.completions]
 
 
 @dataclass(frozen=True)

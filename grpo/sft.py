@@ -54,13 +54,14 @@ class SftTrainer(Trainer):
         self.losses: list[float] = []
         self.taken_step, self.groups = -1, []  # the step whose examples were taken last, and these
         rows_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps
-        self.set_data(
-            Order(len(self.examples), config.seed, shuffle=True),
-            digest([example.prompt.ids, example.completions[0].ids] for example in self.examples),
-            rows_per_rank * self.ranks.world,
-            max(len(example.prompt.ids) + len(example.completions[0].ids) for example in self.examples),
-        )
         self.rows_per_step = rows_per_rank * self.ranks.world
+        self.set_data(
+            order=Order(len(self.examples), config.seed, shuffle=True),
+            data_hash=digest([example.prompt.ids, example.completions[0].ids] for example in self.examples),
+            rows_per_step=self.rows_per_step,
+            longest=max(len(example.prompt.ids) + len(example.completions[0].ids) for example in self.examples),
+            prompt=self.examples[0].prompt.text,
+        )
 
     def train_step(self) -> None:
         """Train on the next examples: the mean negative log-prob of all their answer tokens."""
@@ -75,7 +76,6 @@ class SftTrainer(Trainer):
         self.update()
         self.step += 1
         self.losses.append(self.ranks.sum([total])[0])
-        self.num_micro_batches = len(batches)
 
     def next_examples(self) -> list[Group]:
         """Return this rank's examples of the step, in which every answer token, over all ranks, has the same weight.
@@ -146,9 +146,8 @@ def check_prompts(config: TrainConfig) -> None:
     start = config
     if config.cold_start and not config.toy_world:
         stage1, _ = load_stage1(config)
-        start = replace(stage1, system_prompt=None)
-        if is_done(stage1, config.cold_start):
-            start = replace(config, model_name_or_path=f"{stage1.output_dir}/final", adapter_name_or_path=None)
+        is_ready = is_done(stage1, config.cold_start)
+        start = start_from(Path(stage1.output_dir) / "final", config) if is_ready else stage1
     system = [{"role": "system", "content": config.system_prompt}] if config.system_prompt else []
     load_encoder(start).prompt([*system, {"role": "user", "content": config.prompt_template}])
 
@@ -211,11 +210,11 @@ def is_done(stage1: SftConfig, path: str) -> bool:
 def main(argv: list[str]) -> None:
     config, notices = parse_arguments(argv, SftConfig, __doc__)
     sft(config, notices)
-    run = config.output_dir
+    folder = config.output_dir
     say_next(
-        f"{run}/final, and {run}/report.html to open in a browser",
-        ["grpo.generate", run],
-        ["grpo.train", "CONFIG", f"model_name_or_path={run}/final"],
+        f"{folder}/final, and {folder}/report.html to open in a browser",
+        ["grpo.generate", folder],
+        ["grpo.train", "CONFIG", f"model_name_or_path={folder}/final"],
     )
 
 

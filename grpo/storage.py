@@ -22,6 +22,7 @@ except ImportError:  # Windows
 
     fcntl = None
 
+Json = dict[str, Any]  # an object, as JSON or YAML holds it
 LOCKED_BYTE = (1 << 30) + 1024  # Windows lets nobody else read what is locked: SQLite keeps no data in this place
 
 _left: dict[str, int] = {}  # name -> passes until the end
@@ -53,6 +54,11 @@ def write_json(path: Path, content: Any) -> None:
     write_atomically(path, json.dumps(content, indent=2) + "\n")
 
 
+def read_json(path: Path) -> Any:
+    """Return the value that a JSON file holds."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def write_lines(path: Path, records: Iterable[Any]) -> None:
     """Replace the file at `path` by one line of JSON per record, without secrets. Its folder is made if need be."""
     lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
@@ -60,7 +66,7 @@ def write_lines(path: Path, records: Iterable[Any]) -> None:
     write_atomically(path, redact("".join(lines)))
 
 
-def read_mapping(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path) -> Json:
     """Return the mapping that a JSON or YAML file holds; {} if it is missing or damaged, or holds something else."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")

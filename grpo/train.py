@@ -16,7 +16,8 @@ from grpo.data.questions import prepare_rewards
 from grpo.device import ops
 from grpo.errors import run_main
 from grpo.evaluation.best import Best
-from grpo.evaluation.held_out import Evaluation
+from grpo.evaluation.held_out import Evaluation, Measurement
+from grpo.logprobs import batch_logprobs
 from grpo.loss import policy_loss
 from grpo.model.lora import REFERENCE
 from grpo.model.policy import load_reference
@@ -41,14 +42,14 @@ class GrpoTrainer(Trainer):
         self.reference = load_reference(config, self.policy) if config.beta else None
         self.rollout = Rollout(config, run, self.policy, scorer or prepare_rewards(config, run.say), self.clock)
         self.temperature, self.num_iterations = config.temperature, config.num_iterations
-        self.health.max_unscored = config.max_unscored
-        self.health.diagnosis.history.prompt = self.rollout.prompts[0].text
+        self.max_unscored = config.max_unscored
         self.num_sequences = self.rollout.sampler.max_slots
         self.set_data(
-            self.rollout.order,
-            self.rollout.data_hash,
-            self.rollout.groups_per_rank * self.ranks.world,
-            self.rollout.longest,
+            order=self.rollout.order,
+            data_hash=self.rollout.data_hash,
+            rows_per_step=self.rollout.groups_per_rank * self.ranks.world,
+            longest=self.rollout.longest,
+            prompt=self.rollout.prompts[0].text,
         )
         self.rollout.total_steps = self.total_steps
         if run.device.type == "cuda":
@@ -71,7 +72,6 @@ class GrpoTrainer(Trainer):
                 self.meter.add(iteration, batch, loss, logp_C, entropy_C, stats)
             self.update(iteration)
         self.step += 1
-        self.num_micro_batches = len(batches)
 
     @torch.no_grad()
     def reference_logprobs(self, batch: PackedBatch) -> torch.Tensor | None:
@@ -79,10 +79,9 @@ class GrpoTrainer(Trainer):
         if self.reference is None:
             return None
         with self.clock.measure("time/reference"):
-            return self.logprobs(batch, self.reference, REFERENCE)[0]  # Eq. 3
-
-    def cuts(self, batch: PackedBatch) -> torch.Tensor | None:
-        return batch.cut_C if self.rollout.sampling.truncates else None
+            chunk = self.budget.logits_rows
+            logp_C, _ = batch_logprobs(self.reference, batch, REFERENCE, self.temperature, chunk)  # Eq. 3
+        return logp_C
 
     def measure(self) -> tuple[dict[str, float], list[Group]]:
         """Return the metrics of the last step over all ranks, and all ranks' groups."""
@@ -100,9 +99,9 @@ class GrpoTrainer(Trainer):
         return metrics, groups
 
 
-def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[str, float]]:
+def train(config: TrainConfig, notices: Sequence[str] = ()) -> Measurement:
     """Make a complete run: cold start if one is due, GRPO, evaluation before and after; return the last evaluation."""
-    with Run(config, list(notices)) as run, ExitStack() as ending:
+    with Run(config, notices) as run, ExitStack() as ending:
         config = make_world(config, run)
         check_prompts(config)  # what is missing shows now, and not after stage 1
         scorer = prepare_rewards(config, run.say)
@@ -121,20 +120,24 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[st
             run.report_evaluation(0, evaluation.metrics(before))
         trainer.health.resume(run.path)
         best = Best(config.keep_best, run, evaluation.metrics(before), trainer.step)
+
+        def evaluate() -> Measurement:
+            measured = evaluation.measure(trainer.step)
+            metrics = evaluation.metrics(measured)
+            run.report_evaluation(trainer.step, metrics)
+            best.offer(trainer.step, metrics, trainer.policy)
+            return measured
+
         while trainer.step < trainer.total_steps:
             guard.step()
             metrics, groups = trainer.measure()
             run.report_step(trainer.step, metrics, groups)
             if config.eval_steps and trainer.step % config.eval_steps == 0 and trainer.step < trainer.total_steps:
-                measured = evaluation.metrics(evaluation.measure(trainer.step))
-                run.report_evaluation(trainer.step, measured)
-                best.offer(trainer.step, measured, trainer.policy)
+                evaluate()
             guard.after_step(metrics)
         trainer.save()
         run.save_final(trainer.policy)
-        after = evaluation.measure(trainer.step)
-        run.report_evaluation(trainer.step, evaluation.metrics(after))
-        best.offer(trainer.step, evaluation.metrics(after), trainer.policy)
+        after = evaluate()
         if run.ranks.is_main:
             run.log.close()
             evaluation.write(before, after)
@@ -146,11 +149,11 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> dict[str, dict[st
 def main(argv: list[str]) -> None:
     config, notices = parse_arguments(argv, TrainConfig, __doc__)
     train(config, notices)
-    run = config.output_dir
+    folder = config.output_dir
     say_next(
-        f"{run}/final, and {run}/report.html to open in a browser",
-        ["grpo.generate", run],
-        ["grpo.export", f"{run}/final", "OUT"],
+        f"{folder}/final, and {folder}/report.html to open in a browser",
+        ["grpo.generate", folder],
+        ["grpo.export", f"{folder}/final", "OUT"],
     )
 
 

@@ -6,17 +6,16 @@ from math import ceil, isfinite
 
 import torch
 
-from grpo.attention.select import packed_attention
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.rows import Order
 from grpo.device.distributed import sent_per_update
 from grpo.device.draw import hash_seed
 from grpo.errors import UserError
-from grpo.logprobs import token_logprobs
+from grpo.logprobs import batch_logprobs
 from grpo.model.decoder import Decoder
-from grpo.model.lora import POLICY, Mode
+from grpo.model.lora import POLICY
 from grpo.model.policy import load_policy
-from grpo.optim import Optimizer, learning_rate
+from grpo.optim import Optimizer, scheduled_rate
 from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.run import memory
 from grpo.run.fingerprint import input_fingerprints
@@ -42,8 +41,10 @@ class Trainer:
     A subclass calls `set_data` at the end of its own constructor.
     """
 
+    # Of a fine-tuning; stage 2 has its own:
     temperature = 1.0  # of the distribution whose log-probs are trained
     num_iterations = 1  # updates per step
+    max_unscored = 1.0  # share of the completions that rewards may fail to score
     reference: Decoder | None = None  # the frozen policy of step 0, for the KL penalty
     num_sequences = 0  # decoded together
 
@@ -53,33 +54,37 @@ class Trainer:
         self.model = self.policy.model
         self.optimizer = Optimizer(
             self.model.parameters(),
-            (config.adam_beta1, config.adam_beta2),
-            config.adam_epsilon,
-            config.weight_decay,
+            betas=(config.adam_beta1, config.adam_beta2),
+            eps=config.adam_epsilon,
+            weight_decay=config.weight_decay,
             scales_loss=self.model.build.dtype == torch.float16,
         )
-        self.health = Health(run.say, diagnosis=Diagnosis(History(config=asdict(config))))
         self.meter, self.clock = TokenMeter(), Clock(run.device, run.show_phase)
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
 
-    def set_data(self, order: Order, data_hash: str, rows_per_step: int, longest: int) -> None:
+    def set_data(self, *, order: Order, data_hash: str, rows_per_step: int, longest: int, prompt: str) -> None:
         """Set what the steps consume, and plan for it: how many steps there are, and which micro-batches fit.
 
-        rows_per_step: over all ranks. longest: tokens of the longest prompt with its completion.
+        rows_per_step: over all ranks. longest: tokens of the longest prompt with its completion. prompt: one of them.
         """
+        c = self.config
         self.order, self.longest = order, longest
         self.inputs = input_fingerprints(self.policy, data_hash)
         self.ranks.agree(self.inputs)
         if self.ranks.world > 1:
             sent = sent_per_update(self.optimizer.grad.nbytes, self.ranks.world)
             self.run.say(f"{self.ranks.world} processes; each sends {sent / 1e6:.1f} MB per update")
-        c = self.config
         self.total_steps = num_steps(c, order.num_rows, rows_per_step)
-        free = memory.free_bytes(self.run.device)
         self.budget = memory.choose_budget(
-            self.model, longest, free, c.max_tokens_per_micro_batch, c.gradient_checkpointing
+            self.model,
+            longest,
+            memory.free_bytes(self.run.device),
+            max_tokens=c.max_tokens_per_micro_batch,
+            checkpointing=c.gradient_checkpointing,
         )
         self.model.recompute = self.budget.recompute
+        diagnosis = Diagnosis(History(config=asdict(c), prompt=prompt))
+        self.health = Health(self.run.say, self.max_unscored, diagnosis=diagnosis)
 
     def start_step(self) -> None:
         """Begin to measure a step."""
@@ -96,6 +101,7 @@ class Trainer:
     def make_batches(self, groups: list[Group]) -> list[PackedBatch]:
         """Split the groups into micro-batches that fit into memory. Their loss weights are set already."""
         batches = split_into_micro_batches(groups, self.budget.tokens)
+        self.num_micro_batches = len(batches)
         return [pack_batch(parts, number, self.run.device) for number, parts in enumerate(batches)]
 
     def policy_logprobs(self, batch: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,22 +114,11 @@ class Trainer:
         if self.config.lora_dropout:
             seed = hash_seed(self.config.seed, self.step, self.ranks.rank, batch.number)
             mode = replace(POLICY, dropout_seed=seed)
-        logp_C, entropy_C = self.logprobs(batch, self.model, mode)
+        chunk = self.budget.logits_rows
+        logp_C, entropy_C = batch_logprobs(self.model, batch, mode, self.temperature, chunk)  # Eq. 3
         if batch.old_logp_C is None:
             batch.old_logp_C = logp_C.detach()
         return logp_C, entropy_C
-
-    def logprobs(self, batch: PackedBatch, model: Decoder, mode: Mode) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute log-prob and entropy of every completion token, [C] each (Eq. 3)."""
-        hidden_TD = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout), mode)
-        hidden_CD = hidden_TD.index_select(0, batch.source_C)
-        return token_logprobs(
-            hidden_CD, model.head(), batch.targets_C, self.temperature, self.cuts(batch), self.budget.logits_rows
-        )
-
-    def cuts(self, batch: PackedBatch) -> torch.Tensor | None:
-        """Return the log-prob that a token needed to be drawn (Completion.cuts), [C]; None if all could be drawn."""
-        return None
 
     def update(self, iteration: int = 0) -> None:
         """Sum the gradient over ranks, clip it, apply it. A gradient that is not finite changes nothing."""
@@ -132,7 +127,7 @@ class Trainer:
         total_updates = self.total_steps * self.num_iterations
         warmup = c.warmup_steps * self.num_iterations or ceil(c.warmup_ratio * total_updates)
         update = self.step * self.num_iterations + iteration
-        self.learning_rate = learning_rate(update, c.learning_rate, c.lr_scheduler_type, warmup, total_updates)
+        self.learning_rate = scheduled_rate(update, c.learning_rate, c.lr_scheduler_type, warmup, total_updates)
         self.grad_norm = 0.0
         if self.ranks.max(self.optimizer.num_backward):  # without any tokens, momentum alone must not move the weights
             self.grad_norm = self.optimizer.step(self.learning_rate, c.max_grad_norm)

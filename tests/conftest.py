@@ -13,14 +13,13 @@ import numpy
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from making import draw_no_plots, write_chat_checkpoint, write_checkpoint
+from making import write_chat_checkpoint, write_checkpoint
 
 torch.set_num_threads(1)  # the models of these tests are too small for more, and two threads suffer from any neighbour
 # drawn inputs are the same in every run, however slow the machine is
 everything = list(HealthCheck)
 settings.register_profile("same", deadline=None, database=None, derandomize=True, suppress_health_check=everything)
 settings.load_profile("same")
-draw_no_plots()
 MOST_WORKERS = 4  # each imports torch, and some files take a minute by themselves
 
 

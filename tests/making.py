@@ -16,7 +16,6 @@ import torch
 
 from grpo.model.lora import Build, LoraSpec
 from grpo.model.weights import load_decoder
-from grpo.report import charts
 from grpo.schema import Completion, Group, Layout, PackedBatch, Part, Prompt
 
 SHARED = (
@@ -26,11 +25,6 @@ TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-
-
-def draw_no_plots() -> None:
-    """The plots of its report take three times as long as a run of these tests. test_report.py draws them."""
-    charts.svg_plot = lambda *_: "<svg></svg>"
 
 
 ALONE = SimpleNamespace(rank=0, world=1, sum=list, sum_=lambda tensor: tensor, max=float, gather=lambda mine: [mine])

@@ -102,7 +102,7 @@ def test_shape_suffixes_use_the_letters_of_the_legend():
 # Rooms and files from the ground up: each imports only from those above it in this list, and from itself.
 ORDER = [
     *("grpo.errors", "grpo.schema", "grpo.storage", "grpo.progress", "grpo.kernels", "grpo.device.distributed"),
-    *("grpo.data.benchmarks", "grpo.data.files"),
+    *("grpo.data.files", "grpo.data.benchmarks"),
     *("grpo.data.hub", "grpo.data.rows", "knowledge", "rewards", "grpo.config"),
     *("grpo.device", "grpo.attention.packed", "grpo.data.rows", "grpo.model.decoder", "grpo.sampling"),
     *("grpo.advantages", "grpo.credit", "grpo.packing", "grpo.logprobs", "grpo.loss", "grpo.optim"),

@@ -24,9 +24,9 @@ def decode(q_BKGE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor, mas
 
 
 class DenseAttention(torch.autograd.Function):
-    """softmax(q kᵀ / sqrt(E) + mask) v.
+    """softmax(q kᵀ / sqrt(E) + mask) v, for N rows of S queries and X keys.
 
-    q: [N, S, H, E]. k, v: [N, X, K, E], with X keys. mask: additive, [N or 1, 1, S, X]. Result as q.
+    mask: additive, [N or 1, 1, S, X].
     """
 
     @staticmethod
@@ -34,34 +34,36 @@ class DenseAttention(torch.autograd.Function):
         q_NKGSE = _grouped(q_NSHE, k_NXKE.shape[2])
         k_NKXE, v_NKXE = _heads_first(k_NXKE), _heads_first(v_NXKE)
         out_NKGSE = torch.empty_like(q_NKGSE)
-        for rows in _parts(q_NKGSE, k_NKXE):
-            p = _probabilities(q_NKGSE[rows], k_NKXE[rows], _of(mask, rows))
-            torch.matmul(p.flatten(2, 3), v_NKXE[rows], out=out_NKGSE[rows].flatten(2, 3))
+        for rows in _few_rows(q_NKGSE, k_NKXE):
+            p_NKGSX = _probabilities(q_NKGSE[rows], k_NKXE[rows], _mask_of(rows, mask))
+            torch.matmul(p_NKGSX.flatten(2, 3), v_NKXE[rows], out=out_NKGSE[rows].flatten(2, 3))
         ctx.save_for_backward(q_NKGSE, k_NKXE, v_NKXE, out_NKGSE, mask)
         return _ungrouped(out_NKGSE)
 
     @staticmethod
-    def backward(ctx, g_NSHE):
+    def backward(ctx, dout_NSHE):
         q_NKGSE, k_NKXE, v_NKXE, out_NKGSE, mask = ctx.saved_tensors
-        g_NKGSE, scale = _grouped(g_NSHE, k_NKXE.shape[1]), q_NKGSE.shape[-1] ** -0.5
-        dq, dk, dv = torch.empty_like(q_NKGSE), torch.empty_like(k_NKXE), torch.empty_like(v_NKXE)
-        for rows in _parts(q_NKGSE, k_NKXE):
-            p = _probabilities(q_NKGSE[rows], k_NKXE[rows], _of(mask, rows))
-            g = g_NKGSE[rows].flatten(2, 3)
-            torch.matmul(p.flatten(2, 3).transpose(-1, -2), g, out=dv[rows])
-            dp = torch.matmul(g, v_NKXE[rows].transpose(-1, -2)).view_as(p)
-            mean = (g_NKGSE[rows].float() * out_NKGSE[rows]).sum(dim=-1, keepdim=True).to(p.dtype)
-            ds = dp.sub_(mean).mul_(p).mul_(scale).flatten(2, 3)
-            torch.matmul(ds, k_NKXE[rows], out=dq[rows].flatten(2, 3))
-            torch.matmul(ds.transpose(-1, -2), q_NKGSE[rows].flatten(2, 3), out=dk[rows])
-        return _ungrouped(dq), dk.transpose(1, 2), dv.transpose(1, 2), None
+        dout_NKGSE, scale = _grouped(dout_NSHE, k_NKXE.shape[1]), q_NKGSE.shape[-1] ** -0.5
+        dq_NKGSE, dk_NKXE, dv_NKXE = (torch.empty_like(x) for x in (q_NKGSE, k_NKXE, v_NKXE))
+        for rows in _few_rows(q_NKGSE, k_NKXE):
+            p_NKGSX = _probabilities(q_NKGSE[rows], k_NKXE[rows], _mask_of(rows, mask))
+            # From here on the queries of a group stand below one another: G and S are one axis.
+            q, dout, dq = (x_NKGSE[rows].flatten(2, 3) for x_NKGSE in (q_NKGSE, dout_NKGSE, dq_NKGSE))
+            p = p_NKGSX.flatten(2, 3)
+            torch.matmul(p.transpose(-1, -2), dout, out=dv_NKXE[rows])
+            dp = torch.matmul(dout, v_NKXE[rows].transpose(-1, -2))
+            mean = (dout.float() * out_NKGSE[rows].flatten(2, 3)).sum(dim=-1, keepdim=True).to(p.dtype)  # Σ p dp
+            dscore = dp.sub_(mean).mul_(p).mul_(scale)
+            torch.matmul(dscore, k_NKXE[rows], out=dq)
+            torch.matmul(dscore.transpose(-1, -2), q, out=dk_NKXE[rows])
+        return _ungrouped(dq_NKGSE), dk_NKXE.transpose(1, 2), dv_NKXE.transpose(1, 2), None
 
 
 def _probabilities(q_NKGSE: torch.Tensor, k_NKXE: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Return [N, K, G, S, X]."""
     scaled = (q_NKGSE * q_NKGSE.shape[-1] ** -0.5).flatten(2, 3)
-    scores = torch.matmul(scaled, k_NKXE.transpose(-1, -2)).view(*q_NKGSE.shape[:4], -1)
-    return scores.add_(mask[:, None]).softmax(dim=-1)
+    score_NKGSX = torch.matmul(scaled, k_NKXE.transpose(-1, -2)).view(*q_NKGSE.shape[:4], -1)
+    return score_NKGSX.add_(mask[:, None]).softmax(dim=-1)
 
 
 def _grouped(x_NSHE: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
@@ -77,13 +79,13 @@ def _heads_first(x_NXKE: torch.Tensor) -> torch.Tensor:
     return x_NXKE.transpose(1, 2).contiguous()
 
 
-def _parts(q_NKGSE: torch.Tensor, k_NKXE: torch.Tensor) -> list[slice]:
-    """Split the batch so that the scores of a part fit into SCORES_BYTES."""
+def _few_rows(q_NKGSE: torch.Tensor, k_NKXE: torch.Tensor) -> list[slice]:
+    """Split the rows so that the scores of each slice fit into SCORES_BYTES."""
     num_scores = q_NKGSE[0, ..., 0].numel() * k_NKXE.shape[2]
     size = max(1, SCORES_BYTES // (num_scores * q_NKGSE.itemsize))
     return [slice(start, start + size) for start in range(0, len(q_NKGSE), size)]
 
 
-def _of(mask: torch.Tensor, rows: slice) -> torch.Tensor:
+def _mask_of(rows: slice, mask: torch.Tensor) -> torch.Tensor:
     """Return the mask of these rows; a single one serves all."""
     return mask if len(mask) == 1 else mask[rows]

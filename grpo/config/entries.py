@@ -11,7 +11,7 @@ import yaml
 
 from grpo.config.foreign import is_section
 from grpo.config.values import coerce, expand_variables
-from grpo.errors import CONFIG, UserError
+from grpo.errors import CONFIG, explained
 
 MAX_BASES = 4  # files that a configuration may be based on, one on the other
 COMMAND_LINE = "command line"
@@ -147,15 +147,9 @@ def _find_base(bases: list[Entry], chain: list[Path]) -> Path:
 
 def _read_file(path: Path, problems: list[str]) -> list[Entry]:
     """Read the keys of one file, with their lines."""
-    try:
+    fix = "give the path of a YAML file, such as configs/tiny_math.yaml"
+    with explained((OSError, UnicodeDecodeError), f"cannot read the config {path}", fix, CONFIG):
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"cannot read the config {path}",
-            str(error),
-            "give the path of a YAML file, such as configs/tiny_math.yaml",
-            CONFIG,
-        ) from None
     try:
         return _parse(text, str(path))
     except YAML_ERRORS as error:

@@ -34,7 +34,7 @@ from grpo.config.options import (
     describe_keys,
 )
 from grpo.config.supplied import NO_REWARD, supply
-from grpo.config.values import as_type, check_bounds, closest, coerce, did_you_mean, expand_variables
+from grpo.config.values import Values, as_type, check_bounds, closest, coerce, did_you_mean, expand_variables
 from grpo.errors import CONFIG, UserError, keep_secret, refer
 
 STAGES = {SftConfig: "stage 1 (python -m grpo.sft)", TrainConfig: "stage 2 (python -m grpo.train)"}
@@ -145,7 +145,7 @@ class _Reader:
         self.kind, self.problems = kind, problems
         self.keys = {field.name: field for field in fields(kind)}
         self.hints = typing.get_type_hints(kind)
-        self.values: dict[str, Any] = {}
+        self.values: Values = {}
         self.set_by: dict[str, Entry] = {}
         self.notices: dict[str, str] = {}
         self.doubtful: set[str] = set()
@@ -188,10 +188,11 @@ class _Reader:
         """Set a key to a value. text: as it was written."""
         try:
             value = expand_variables(as_type(value, text, self.hints[name]))
-            if value is None and not _takes_null(self.hints[name]):
+            if value is None and type(None) not in typing.get_args(self.hints[name]):
                 value = self._default(entry, name)
             else:
-                value = coerce(_respell(name, value), self.hints[name])
+                spelled = SPELLINGS.get(name, {}).get(value, value) if isinstance(value, str) else value
+                value = coerce(spelled, self.hints[name])
                 check_bounds(value, self.keys[name].metadata)
         except (ValueError, OverflowError) as error:
             self.problems.append(f"{entry.where}: {entry.name}: {error}")
@@ -228,16 +229,7 @@ class _Reader:
         return did_you_mean(close)
 
 
-def _respell(name: str, value: Any) -> Any:
-    """Return a value as it is written here."""
-    return SPELLINGS.get(name, {}).get(value, value) if isinstance(value, str) else value
-
-
-def _takes_null(hint: Any) -> bool:
-    return type(None) in typing.get_args(hint)
-
-
-def _missing_keys(values: dict[str, Any], kind: type) -> dict[str, str]:
+def _missing_keys(values: Values, kind: type) -> dict[str, str]:
     """Return the keys that must be set and are not, each with what to say of it."""
     needed: Iterable[str] = [name for name in REQUIRED if name in kind.__dataclass_fields__]
     if values.get("toy_world"):

@@ -179,12 +179,17 @@ class RunKeys:
 
 @dataclass(frozen=True)
 class DataKeys:
+    dataset_split: str = key("train", "File of a hub data set to use: the one whose name contains this word.")
+    max_samples: int = key(0, "Use only this many rows of a data set, from the first. 0: all.", low=0)
+
+
+@dataclass(frozen=True)
+class QuestionKeys:
     dataset_id_or_path: str = key(
         None,
         "Questions: a JSON, JSONL, CSV or Parquet file (also gzipped), a folder, or a hub id (owner/name:config). "
         "A question is a text, or a list of messages that ends with the user's.",
     )
-    dataset_split: str = key("train", "File of a hub data set to use: the one whose name contains this word.")
     question_field: str | None = key(None, "Column of the question. Unset: question, problem or prompt.")
     answer_field: str | None = key(
         None, "Column of the answer. Unset: answer, answers, ground_truth, best_answer or solution."
@@ -192,7 +197,6 @@ class DataKeys:
     title_field: str | None = key(None, "Column of the title to look up in the knowledge base. Unset: title.")
     system_prompt: str | None = key(None, "System message of every prompt.")
     prompt_template: str = key("{question}", "User message of every prompt. {question} stands for the question.")
-    max_samples: int = key(0, "Use only this many rows, from the first. 0: all.", low=0)
     max_prompt_length: int = key(512, "Leave out prompts of more tokens. The log says how many.", low=1)
     shuffle_dataset: bool = key(True, "Shuffle the data in each epoch, by the seed.")
     eval_dataset_id_or_path: str | None = key(
@@ -434,6 +438,7 @@ class TrainConfig(
     ModelKeys,
     LoraKeys,
     DataKeys,
+    QuestionKeys,
     SamplingKeys,
     LossKeys,
     RewardKeys,
@@ -447,23 +452,21 @@ class TrainConfig(
 
 
 @dataclass(frozen=True)
-class SftKeys:
+class ConversationKeys:
     dataset_id_or_path: str = key(
         None, "Conversations in the format ShareGPT, Alpaca or messages: a JSON or JSONL file, or a hub id."
     )
-    dataset_split: str = key("train", "File of a hub data set to use: the one whose name contains this word.")
     dataset_dir: str | None = key(
         None,
         "Folder of LLaMA-Factory's dataset_info.json. dataset_id_or_path may then hold names that are registered "
         "there, separated by commas. Unset: data, if that holds one.",
     )
-    max_samples: int = key(0, "Use only this many rows of each data set, from the first. 0: all.", low=0)
     max_length: int = key(3072, "Cut answers so that prompt and answer fit; leave out longer prompts.", low=2)
     system_prompt: str | None = key(None, "System message of conversations that have none.")
 
 
 @dataclass(frozen=True)
-class SftConfig(ModelKeys, LoraKeys, SftKeys, OptimKeys, RunKeys):
+class SftConfig(ModelKeys, LoraKeys, DataKeys, ConversationKeys, OptimKeys, RunKeys):
     """The configuration of stage 1: supervised fine-tuning."""
 
 

@@ -4,8 +4,8 @@ Everything that is supplied is written to config.resolved.yaml, so that a resume
 """
 
 import os
-from typing import Any
 
+from grpo.config.values import Values
 from rewards.api.endpoint import MODEL_VARIABLES, from_environment
 from rewards.registry import NEED_BLOCK, NEED_JUDGE, NEED_KNOWLEDGE, expand
 
@@ -44,7 +44,7 @@ NO_REWARD = (
 )
 
 
-def supply(values: dict[str, Any]) -> list[str]:
+def supply(values: Values) -> list[str]:
     """Set the keys that KnowRL's and the math guide's files leave out; return a notice for each."""
     notices = [_supply_rewards(values), _supply_prompt(values)]
     names = expand([*(values.get("reward_funcs") or ()), *(values.get("eval_reward_funcs") or ())])
@@ -55,7 +55,7 @@ def supply(values: dict[str, Any]) -> list[str]:
     return [notice for notice in notices if notice]
 
 
-def _supply_rewards(values: dict[str, Any]) -> str:
+def _supply_rewards(values: Values) -> str:
     """KnowRL's files and the math guide's name no rewards, because each program has only one."""
     if values.get("reward_funcs") is not None:
         return ""
@@ -70,7 +70,7 @@ def _supply_rewards(values: dict[str, Any]) -> str:
     return ""
 
 
-def _supply_loss(values: dict[str, Any]) -> str:
+def _supply_loss(values: Values) -> str:
     """KnowRL's grpo.yaml names no loss, because the TRL of its time has only one."""
     if "loss_type" in values:
         return ""
@@ -79,7 +79,7 @@ def _supply_loss(values: dict[str, Any]) -> str:
     return "; and " + ", ".join(f"{name} {value}" for name, value in missing.items()) + ", as its TRL 0.14 does"
 
 
-def _supply_prompt(values: dict[str, Any]) -> str:
+def _supply_prompt(values: Values) -> str:
     """KnowRL's files have no prompt, because its program has one. A toy world's model knows the format already.
 
     Other rewards for knowing when to answer bring it as well, since they grade the same blocks. rlcr needs another, as
@@ -98,7 +98,7 @@ def _supply_prompt(values: dict[str, Any]) -> str:
     return f'{source} supplies the system prompt, as system_prompt is not set (system_prompt: "" for none)'
 
 
-def _supply_model(service: str, values: dict[str, Any]) -> str:
+def _supply_model(service: str, values: Values) -> str:
     """Take the model of a service from its environment variables, else from KnowRL's code."""
     key = f"{service}_model"
     if values.get(key) is not None:

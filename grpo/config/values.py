@@ -10,6 +10,7 @@ from typing import Any
 
 from grpo.errors import is_secret_name, keep_secret
 
+Values = dict[str, Any]  # key -> value
 NULLS = ("", "~", "null", "Null", "NULL", "None")
 MAX_SHOWN = 200  # characters of a wrong value in a message
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")

@@ -11,12 +11,11 @@ them on the hub: {"choices": [text, …], "labels": [1 right or 0 wrong, …]}.
 
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Record = Mapping[str, Any]
-Columns = dict[str, Any]
+from grpo.data.files import Record
 
 BOXED = "{question}\n\nReason step by step, and put your final answer within \\boxed{}."
 LETTER = "{question}\n\nThink step by step. Then end with the letter of the right choice, as in: Answer: A"
@@ -28,25 +27,37 @@ NUM_TESTED = 20  # rows that are looked at
 class Benchmark:
     """A format of files.
 
-    columns: those that every such file has. read: makes the columns above of a record and a random generator. reward:
-    grades answers if none is named. prompt: the user message if the configuration sets neither a system prompt nor a
-    template. accepts: what holds of every record. says_so: what the file's name or another column of a record says, for
-    a format whose columns are too common.
+    columns: those that every such file has. reward: grades answers if none is named. prompt: the user message if the
+    configuration sets neither a system prompt nor a template. read: makes the columns above of a record and a random
+    generator; without it, they are the first of QUESTIONS and of ANSWERS that every such file has. accepts: what holds
+    of every record. says_so: what the file's name or another column of a record says, for a format whose columns are
+    too common.
     """
 
     name: str
     columns: str
-    read: Callable[[Record, random.Random], Columns]
     reward: str
     prompt: str = "{question}"
+    read: Callable[[Record, random.Random], Record] | None = None
     accepts: Callable[[Record], bool] = lambda record: True
     says_so: str = ""
 
-    def fits(self, record: Columns, file_name: str) -> bool:
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        return self.columns.split(", ")
+
+    def fits(self, record: Record, file_name: str) -> bool:
         """Whether a record may be one of this format."""
-        names = set(self.columns.split(", "))
-        others = " ".join(str(value) for name, value in record.items() if name not in names)
-        return names <= set(record) and self.says_so in f"{file_name} {others}".lower()
+        others = " ".join(str(value) for name, value in record.items() if name not in self.names)
+        return set(self.names) <= set(record) and self.says_so in f"{file_name} {others}".lower()
+
+    def columns_of(self, record: Record, seed: str) -> Record:
+        """Return the columns above of a record."""
+        if self.read:
+            return self.read(record, random.Random(seed))
+        question, answer = (next(name for name in known if name in self.names) for known in (QUESTIONS, ANSWERS))
+        return {"question": record[question], "answer": record[answer]}
 
 
 def find_benchmark(records: Sequence[Record], file_name: str = "") -> Benchmark | None:
@@ -60,12 +71,12 @@ def find_benchmark(records: Sequence[Record], file_name: str = "") -> Benchmark 
     return None
 
 
-def read_benchmark(benchmark: Benchmark, record: Record, seed: str) -> Columns:
+def read_benchmark(benchmark: Benchmark, record: Record, seed: str) -> Record:
     """Return a row's own columns and those above. seed: decides the order of choices. ValueError: what is wrong."""
-    return {**record, **benchmark.read(_named_alike(record), random.Random(seed))}
+    return {**record, **benchmark.columns_of(_named_alike(record), seed)}
 
 
-def _named_alike(record: Record) -> Columns:
+def _named_alike(record: Record) -> Record:
     """Name columns as the hub does: `Best Answer` is best_answer."""
     return {str(name).strip().lower().replace(" ", "_"): value for name, value in record.items()}
 
@@ -73,7 +84,7 @@ def _named_alike(record: Record) -> Columns:
 # --- the formats ---------------------------------------------------------------------------------------------------
 
 
-def _truthful_qa(record: Record, rng: random.Random) -> Columns:
+def _truthful_qa(record: Record, rng: random.Random) -> Record:
     best = _filled(split_answers([record["best_answer"]]), "best answer")[0]
     right, wrong = split_answers(record["correct_answers"]), split_answers(record["incorrect_answers"])
     right = [best, *(answer for answer in right if answer != best)]
@@ -86,7 +97,7 @@ def _truthful_qa(record: Record, rng: random.Random) -> Columns:
     }
 
 
-def _truthful_qa_choices(record: Record, rng: random.Random) -> Columns:
+def _truthful_qa_choices(record: Record, rng: random.Random) -> Record:
     targets = {name: _targets(record[name]) for name in ("mc1_targets", "mc2_targets")}
     by_label = {0: [], 1: []}
     for choice, label in zip(*targets["mc2_targets"].values(), strict=True):
@@ -94,7 +105,7 @@ def _truthful_qa_choices(record: Record, rng: random.Random) -> Columns:
     return {"question": record["question"], "answer": by_label[1], "incorrect_answers": by_label[0], **targets}
 
 
-def _gpqa(record: Record, rng: random.Random) -> Columns:
+def _gpqa(record: Record, rng: random.Random) -> Record:
     given = [record["correct_answer"], *(record[f"incorrect_answer_{number}"] for number in (1, 2, 3))]
     choices = [_filled(" ".join(str(choice or "").split()), "choice") for choice in given]
     right = choices[0].casefold()
@@ -121,11 +132,6 @@ def _filled(value: Any, name: str) -> Any:
     return value
 
 
-def _named(question: str, answer: str) -> Callable[[Record, random.Random], Columns]:
-    """Read a format with the question in one column and the answer in another."""
-    return lambda record, rng: {"question": record[question], "answer": record[answer]}
-
-
 def _ends_in_number(record: Record) -> bool:
     """Whether the answer is a solution that ends in `#### number`; every reward reads it so."""
     return "####" in str(record["answer"])
@@ -138,39 +144,35 @@ def _is_aime_answer(record: Record) -> bool:
     return bool(re.fullmatch(r"[0-9]{1,3}(?:\.0)?", str(record["answer"]).strip()))
 
 
-def _aime(columns: str, question: str, answer: str = "answer", says_so: str = "") -> Benchmark:
-    return Benchmark("AIME", columns, _named(question, answer), MATH, BOXED, _is_aime_answer, says_so)
+def _aime(columns: str, says_so: str = "") -> Benchmark:
+    return Benchmark("AIME", columns, *MATH, accepts=_is_aime_answer, says_so=says_so)
 
 
-JUDGED, MATH, CHOICE = "simpleqa", "math", "choice"
+QUESTIONS, ANSWERS = ("question", "problem"), ("answer", "solution")
+JUDGED, MATH = "simpleqa", ("math", BOXED)
 BENCHMARKS = (  # the first that fits is taken, so a format stands before those that have fewer columns
-    Benchmark("TruthfulQA", "question, best_answer, correct_answers, incorrect_answers", _truthful_qa, JUDGED),
-    Benchmark("TruthfulQA", "question, mc1_targets, mc2_targets", _truthful_qa_choices, JUDGED),
+    Benchmark("TruthfulQA", "question, best_answer, correct_answers, incorrect_answers", JUDGED, read=_truthful_qa),
+    Benchmark("TruthfulQA", "question, mc1_targets, mc2_targets", JUDGED, read=_truthful_qa_choices),
     Benchmark(
         "GPQA",
         "question, correct_answer, incorrect_answer_1, incorrect_answer_2, incorrect_answer_3",
-        _gpqa,
-        CHOICE,
+        "choice",
         LETTER,
+        _gpqa,
     ),
-    Benchmark("SimpleQA Verified", "original_index, problem, answer, answer_type", _named("problem", "answer"), JUDGED),
-    Benchmark("SimpleQA", "metadata, problem, answer", _named("problem", "answer"), JUDGED),
-    Benchmark(
-        "Chinese SimpleQA",
-        "primary_category, secondary_category, question, answer",
-        _named("question", "answer"),
-        JUDGED,
-    ),
-    Benchmark("MATH-500", "problem, answer, subject, level", _named("problem", "answer"), MATH, BOXED),
-    Benchmark("MATH", "problem, solution, level, type", _named("problem", "solution"), MATH, BOXED),
-    Benchmark("GSM8K", "question, answer", _named("question", "answer"), MATH, BOXED, _ends_in_number),
-    _aime("id, problem, answer", "problem"),
-    _aime("problem_idx, problem, answer", "problem"),
-    _aime("problem_number, question, answer", "question"),
-    _aime("problem, answer", "problem", says_so="aime"),
-    _aime("question, answer", "question", says_so="aime"),
-    _aime("problem, solution", "problem", "solution", says_so="aime"),
-    Benchmark("MathArena", "problem_idx, problem, answer", _named("problem", "answer"), MATH, BOXED),
+    Benchmark("SimpleQA Verified", "original_index, problem, answer, answer_type", JUDGED),
+    Benchmark("SimpleQA", "metadata, problem, answer", JUDGED),
+    Benchmark("Chinese SimpleQA", "primary_category, secondary_category, question, answer", JUDGED),
+    Benchmark("MATH-500", "problem, answer, subject, level", *MATH),
+    Benchmark("MATH", "problem, solution, level, type", *MATH),
+    Benchmark("GSM8K", "question, answer", *MATH, accepts=_ends_in_number),
+    _aime("id, problem, answer"),
+    _aime("problem_idx, problem, answer"),
+    _aime("problem_number, question, answer"),
+    _aime("problem, answer", says_so="aime"),
+    _aime("question, answer", says_so="aime"),
+    _aime("problem, solution", says_so="aime"),
+    Benchmark("MathArena", "problem_idx, problem, answer", *MATH),
 )
 
 

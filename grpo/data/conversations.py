@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from grpo.data.files import Record
 from grpo.data.prompts import ChatEncoder, Message
 from grpo.errors import PREFLIGHT, UserError
 from grpo.schema import Completion, Group, Prompt
@@ -11,7 +11,7 @@ from grpo.schema import Completion, Group, Prompt
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 
 
-def read_messages(record: dict[str, Any]) -> list[Message]:
+def read_messages(record: Record) -> list[Message]:
     """Return the messages of one record. ValueError says what is wrong with it.
 
     ShareGPT: {"conversations": [{"from": "human" | "gpt" | "system", "value": text}], "system"?}
@@ -39,17 +39,17 @@ def read_messages(record: dict[str, Any]) -> list[Message]:
     return messages
 
 
-def _read_part(part: str | list[dict[str, Any]], role: str) -> list[Message]:
+def _read_part(part: str | list[Record], role: str) -> list[Message]:
     """Read a prompt or a completion: a text, or messages."""
     return [{"role": role, "content": part}] if isinstance(part, str) else [_read_turn(turn) for turn in part]
 
 
-def _read_turn(turn: dict[str, Any]) -> Message:
+def _read_turn(turn: Record) -> Message:
     role = turn.get("from") or turn.get("role")
     return {"role": ROLES.get(role, ""), "content": turn.get("value", turn.get("content"))}
 
 
-def _read_alpaca(record: dict[str, Any]) -> list[Message]:
+def _read_alpaca(record: Record) -> list[Message]:
     question = "\n".join(filter(None, (record["instruction"], record.get("input"))))
     pairs = [*(record.get("history") or []), [question, record.get("output")]]
     messages = []
@@ -59,7 +59,7 @@ def _read_alpaca(record: dict[str, Any]) -> list[Message]:
     return messages
 
 
-def read_conversations(records: Iterable[dict[str, Any]], path: Path) -> Iterator[list[Message]]:
+def read_conversations(records: Iterable[Record], path: Path) -> Iterator[list[Message]]:
     """Yield the messages of each row. Exit 3 with the first row that is no conversation."""
     for number, record in enumerate(records, 1):
         try:
@@ -70,7 +70,7 @@ def read_conversations(records: Iterable[dict[str, Any]], path: Path) -> Iterato
 
 
 def make_examples(
-    records: Sequence[dict[str, Any]], path: Path, encoder: ChatEncoder, system_prompt: str | None, max_length: int
+    records: Sequence[Record], path: Path, encoder: ChatEncoder, system_prompt: str | None, max_length: int
 ) -> tuple[list[Group], int, int]:
     """Return the examples, how many were cut at max_length, and how many were left out, as their prompts are longer.
 

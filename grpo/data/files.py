@@ -9,7 +9,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from grpo.errors import PREFLIGHT, UserError
+from grpo.errors import PREFLIGHT, UserError, explained, reason
+from grpo.storage import read_json
 
 Record = dict[str, Any]
 
@@ -61,12 +62,12 @@ def files_of(path: Path) -> list[Path]:
 
 def _files_of_folder(folder: Path) -> list[Path]:
     try:
-        state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+        state = read_json(folder / STATE_FILE)
         return [folder / Path(entry["filename"]).name for entry in state["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{folder} is no data set",
-            f"a folder must be one that save_to_disk of the datasets library wrote ({type(error).__name__}: {error})",
+            f"a folder must be one that save_to_disk of the datasets library wrote ({reason(error)})",
             "give the path of a file",
             PREFLIGHT,
         ) from None
@@ -81,18 +82,14 @@ def shown(value: Any) -> str:
 
 
 def _read_file(path: Path) -> list[Any]:
-    try:
+    with explained((OSError, EOFError, zlib.error), f"cannot read {path}", "check the path, or download it again"):
         content = path.read_bytes()
         if content.startswith(GZIP):
             content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"cannot read {path}", str(error), "check the path, or download it again", PREFLIGHT) from None
     if content.startswith(PARQUET) or path.suffix == ".arrow":
         return _read_arrow(content, path)
-    try:
+    with explained(UnicodeDecodeError, f"{path} is not UTF-8 text", "convert it to UTF-8"):
         text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text", str(error), "convert it to UTF-8", PREFLIGHT) from None
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     first = text.lstrip()[:1]
     if first == "[":
@@ -113,12 +110,10 @@ def _read_arrow(content: bytes, path: Path) -> list[Record]:
         raise UserError(
             f"{path} is a{'n' * (kind == 'Arrow')} {kind} file", "reading it needs pyarrow", fix, PREFLIGHT
         ) from None
-    try:
+    with explained((pyarrow.ArrowException, OSError), f"{path} is not valid {kind}", "download it again"):
         buffer = pyarrow.BufferReader(content)
         table = parquet.read_table(buffer) if kind == "Parquet" else pyarrow.ipc.open_stream(buffer).read_all()
         return table.to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise UserError(f"{path} is not valid {kind}", str(error), "download it again", PREFLIGHT) from None
 
 
 def _read_objects(text: str, path: Path) -> list[Any]:

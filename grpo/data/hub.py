@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from grpo.data.files import STATE_FILE
-from grpo.errors import PREFLIGHT, UserError
+from grpo.errors import PREFLIGHT, UserError, explained
 
 MODEL_FILES = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"]
 CARD = "README.md"
@@ -127,13 +127,6 @@ def _download(name: str, revision: str, kind: str, patterns: list[str]) -> Path:
         )
     from huggingface_hub import snapshot_download
 
-    try:
+    fix = "there is no such local path; check the id, your network, HF_ENDPOINT and HF_TOKEN"
+    with explained(Exception, f"cannot fetch the {kind} {name} (revision {revision})", fix):  # of many kinds
         return Path(snapshot_download(name, repo_type=kind, revision=revision, allow_patterns=patterns))
-    except Exception as error:  # many kinds: not found, gated, offline, timeout, full disk
-        first_line = str(error).partition("\n")[0]
-        raise UserError(
-            f"cannot fetch the {kind} {name} (revision {revision})",
-            f"{type(error).__name__}: {first_line}",
-            "there is no such local path; check the id, your network, HF_ENDPOINT and HF_TOKEN",
-            PREFLIGHT,
-        ) from None

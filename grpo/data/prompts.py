@@ -4,15 +4,15 @@ A prompt ends with the assistant's header. Text from a data set cannot pretend t
 contains `<|im_end|>` stays a question.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from grpo.data.rows import Row
-from grpo.errors import PREFLIGHT, UserError
+from grpo.errors import PREFLIGHT, UserError, explained, reason
 from grpo.schema import Prompt
+from grpo.storage import read_json
 from grpo.time_limit import memory_limit, time_limit
 from knowledge.sanitise import encodable
 
@@ -36,29 +36,16 @@ def load_tokenizer(folder: Path, chat_template: str | None = None, template_opti
     """
     from transformers import AutoTokenizer
 
-    try:
+    fix = "set tokenizer_name_or_path to a folder with tokenizer.json, or copy the tokenizer's files there"
+    with explained(Exception, f"cannot read the tokenizer in {folder}", fix):  # many kinds, by which file is broken
         if not has_tokenizer(folder):
             raise FileNotFoundError(f"none of {', '.join(VOCABULARY_FILES)} is there")
         # With trust_remote_code unset, it would ask on the terminal.
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # many kinds, depending on which file is missing or broken
-        first_line = str(error).partition("\n")[0]
-        raise UserError(
-            f"cannot read the tokenizer in {folder}",
-            f"{type(error).__name__}: {first_line}",
-            "set tokenizer_name_or_path to a folder with tokenizer.json, or copy the tokenizer's files there",
-            PREFLIGHT,
-        ) from None
     if chat_template:
-        try:
+        fix = "give the path of a Jinja file, in UTF-8"
+        with explained((OSError, UnicodeDecodeError), f"cannot read the chat template {chat_template}", fix):
             tokenizer.chat_template = Path(chat_template).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(
-                f"cannot read the chat template {chat_template}",
-                str(error),
-                "give the path of a Jinja file, in UTF-8",
-                PREFLIGHT,
-            ) from None
     if not tokenizer.chat_template:
         raise UserError(
             f"the tokenizer in {folder} has no chat template",
@@ -84,7 +71,7 @@ def render(tokenizer, messages: Sequence[Message], header: bool = True) -> str:
         line = getattr(error, "lineno", None)  # of a template that is not valid
         raise UserError(
             "the chat template cannot render a prompt",
-            f"{type(error).__name__}: {error}" + (f" (line {line})" if line else ""),
+            reason(error) + (f" (line {line})" if line else ""),
             "correct the template; if it allows no system role, put the instructions into prompt_template",
             PREFLIGHT,
         ) from None
@@ -136,17 +123,14 @@ def eos_ids(folder: Path, tokenizer) -> tuple[int, ...]:
 
 def _read_eos_ids(path: Path) -> set[int | None]:
     """Read eos_token_id, a number, a list of numbers or null, from a configuration file of a checkpoint."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+    kinds = (OSError, ValueError, TypeError, AttributeError, RecursionError)
+    with explained(kinds, f"{path} cannot be read", "download the checkpoint again"):
+        value = read_json(path).get("eos_token_id")
         found = set(value) if isinstance(value, list) else {value}
         wrong = [value for value in found if value is not None and type(value) is not int]
         if wrong:
             raise ValueError(f"its eos_token_id holds {wrong[0]!r:.80}")
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f"{path} cannot be read", f"{type(error).__name__}: {error}", "download the checkpoint again", PREFLIGHT
-        ) from None
-    return found
+        return found
 
 
 def _ends_in_header(tokenizer) -> bool:

@@ -4,15 +4,13 @@
                       "columns": {"messages": "conversations"}, "tags": {"user_tag": "human"}}}
 """
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from grpo.data.files import read_records
+from grpo.data.files import Record, read_records
 from grpo.data.hub import fetch_data
-from grpo.errors import PREFLIGHT, UserError
+from grpo.errors import PREFLIGHT, UserError, explained, reason
+from grpo.storage import read_json
 
 REGISTRY_FILE = "dataset_info.json"
 DEFAULT_FOLDER = Path("data")  # of LLaMA-Factory
@@ -31,14 +29,14 @@ class Source:
     """A file of conversations. layout: its entry in the registry; {} if it has one of our own layouts."""
 
     path: Path
-    layout: Mapping[str, Any] = field(default_factory=dict)
+    layout: Record = field(default_factory=dict)
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[Record]:
         """Return the rows, as `conversations.read_messages` takes them."""
         records = read_records(self.path)[: self.layout.get("num_samples")]
         return [self._translate(number, record) for number, record in enumerate(records, 1)] if self.layout else records
 
-    def _translate(self, number: int, record: Mapping[str, Any]) -> dict[str, Any]:
+    def _translate(self, number: int, record: Record) -> Record:
         columns = self.layout.get("columns", {})
         try:
             if self.layout.get("formatting", "alpaca") == "alpaca":
@@ -48,12 +46,12 @@ class Source:
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{self.path}: row {number} does not have the columns that {REGISTRY_FILE} says",
-                f"{type(error).__name__}: {error}; its columns are {', '.join(record)}",
+                f"{reason(error)}; its columns are {', '.join(record)}",
                 f"correct columns and tags of its entry in {REGISTRY_FILE}",
                 PREFLIGHT,
             ) from None
 
-    def _turn(self, turn: Mapping[str, Any]) -> dict[str, Any]:
+    def _turn(self, turn: Record) -> Record:
         tags = TAGS | self.layout.get("tags", {})
         roles = {tags["user_tag"]: "user", tags["assistant_tag"]: "assistant", tags["system_tag"]: "system"}
         return {"role": roles.get(turn[tags["role_tag"]], ""), "content": turn[tags["content_tag"]]}
@@ -92,19 +90,15 @@ def _fetch(name: str, split: str) -> Path:
         raise UserError(error.what, error.why, fix, error.exit_code) from None
 
 
-def _read_registry(path: Path) -> dict[str, Any]:
-    try:
-        registry = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"cannot read {path}", f"{type(error).__name__}: {error}", "correct dataset_dir", PREFLIGHT
-        ) from None
+def _read_registry(path: Path) -> Record:
+    with explained((OSError, ValueError, RecursionError), f"cannot read {path}", "correct dataset_dir"):
+        registry = read_json(path)
     if not isinstance(registry, dict) or not all(isinstance(entry, dict) for entry in registry.values()):
         raise UserError(f"{path} is no registry of data sets", "it must hold {name: {…}}", "correct it", PREFLIGHT)
     return registry
 
 
-def _source(name: str, entry: Mapping[str, Any], registry_path: Path) -> Source:
+def _source(name: str, entry: Record, registry_path: Path) -> Source:
     path = registry_path.parent / str(entry.get("file_name"))
     if "file_name" in entry and path.is_file():
         problem = "" if not entry.get("ranking") else "it holds preferences, not conversations"

@@ -10,7 +10,7 @@ from typing import Any
 
 from grpo.data.benchmarks import Benchmark, find_benchmark, read_benchmark
 from grpo.data.files import Record, read_records, shown
-from grpo.errors import PREFLIGHT, UserError
+from grpo.errors import PREFLIGHT, UserError, reason
 
 QUESTION_FIELDS = ("question", "problem", "prompt")
 ANSWER_FIELDS = ("answer", "answers", "ground_truth", "best_answer", "solution")
@@ -26,7 +26,7 @@ class Row:
 
     index: int
     question: str
-    columns: dict[str, Any]
+    columns: Record
     before: tuple[dict[str, str], ...] | None = None
 
 
@@ -74,14 +74,14 @@ def _read_benchmark(path: Path, benchmark: Benchmark, records: list[Record], see
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{path}: row {index + 1} is not one of {benchmark.name}",
-                f"the rows before it are; {type(error).__name__}: {error}",
+                f"the rows before it are; {reason(error)}",
                 "correct or remove the row, or set question_field and answer_field",
                 PREFLIGHT,
             ) from None
     return rows
 
 
-def _find_field(records: list[dict[str, Any]], chosen: str | None, candidates: tuple[str, ...]) -> str | None:
+def _find_field(records: list[Record], chosen: str | None, candidates: tuple[str, ...]) -> str | None:
     """Return the chosen column, or else the first candidate that any row has; None if no row has it."""
     for name in (chosen,) if chosen else candidates:
         if any(name in record for record in records):
@@ -89,7 +89,7 @@ def _find_field(records: list[dict[str, Any]], chosen: str | None, candidates: t
     return None
 
 
-def _make_row(path: Path, index: int, record: dict[str, Any], names: dict[str, str | None]) -> Row:
+def _make_row(path: Path, index: int, record: Record, names: dict[str, str | None]) -> Row:
     question, before = record.get(names["question"]), None
     if isinstance(question, list):
         before, question = _read_conversation(path, index, question)

@@ -1,7 +1,112 @@
-"""`python -m grpo.doctor`."""
+"""Check everything that can fail later in a run, without training.
 
-from grpo.doctor.command import main
-from grpo.errors import run_main
+  python -m grpo.doctor CONFIG [key=value ...] [--json] [--memory-gb N] [--missing-titles FILE]
+
+CONFIG is that of stage 2, or of stage 1 alone. Checks the configuration, the machine, the output directory, trackers,
+the data of both stages, the checkpoint, the tokenizer, each reward, each service (by a question that it is asked),
+memory and a few generated tokens. Counts what the run will take, and makes its first step, or a part of it, to see how
+long that takes. Prints one line per check; no fault hides another. The exit code is that of the first failure.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from grpo.config.entries import split_arguments
+from grpo.config.load import examine_config
+from grpo.config.options import AnyConfig, SftConfig, TrainConfig
+from grpo.data.questions import Questions
+from grpo.doctor import data, machine, model, plan
+from grpo.doctor.case import Case, Check, Finding, make_finding
+from grpo.doctor.rewards import reward_checks
+from grpo.errors import CONFIG, redact, run_main
+from grpo.progress import command_parser, say_next
+
+
+def checks(case: Case) -> Iterator[tuple[str, Check]]:
+    """Yield the checks of a configuration, in order: each may use what earlier ones found."""
+    config = case.config
+    yield "machine", machine.machine
+    yield "output", machine.output
+    yield "trackers", machine.trackers
+    if isinstance(config, TrainConfig) and config.cold_start:
+        yield "stage 1", model.stage1
+    if config.resume_from_checkpoint:
+        yield "resume", machine.resume
+    if case.makes_its_data:
+        return
+    is_stage2 = isinstance(config, TrainConfig)
+    if is_stage2:
+        yield "data", data.questions
+        if Questions.held_out(config):
+            yield "held-out data", data.held_out
+    yield "model", model.model
+    yield "tokenizer", model.tokenizer
+    if isinstance(case.start, SftConfig):
+        yield "stage 1 data" if is_stage2 else "data", data.conversations
+    if is_stage2:
+        yield "prompts", data.prompts
+    yield "prompt", data.prompt
+    if is_stage2:
+        yield from reward_checks(case)
+    yield "memory", model.memory_plan
+    yield "sample", model.sample
+    yield "steps", plan.steps
+    yield "time", plan.duration
+    if is_stage2 and isinstance(case.start, SftConfig):
+        yield "stage 1 time", plan.stage1_duration
+    if is_stage2:
+        yield "cost", plan.cost
+
+
+def examine(case: Case) -> Iterator[Finding]:
+    """Make the checks and yield each finding."""
+    return (make_finding(name, check, case) for name, check in checks(case))
+
+
+def read_either_stage(path: str, overrides: Sequence[str]) -> tuple[AnyConfig, list[Finding]]:
+    """Read a configuration as that of the stage which it fits better. Each mistake in it is a finding."""
+    as_stage2, as_stage1 = (examine_config(path, overrides, kind) for kind in (TrainConfig, SftConfig))
+    config, notices, problems = min(as_stage2, as_stage1, key=lambda read: len(read[2]))
+    if problems:
+        return config, [Finding("config", False, problem, CONFIG) for problem in problems]
+    stage = "stage 1" if isinstance(config, SftConfig) else "stage 2"
+    return config, [Finding("config", True, "; ".join([f"{path} is complete ({stage})", *notices]))]
+
+
+def _gigabytes(text: str) -> float:
+    if not 0 < float(text) < 1e6:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return float(text)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    usage = "%(prog)s CONFIG [key=value ...] [--json] [--memory-gb N] [--missing-titles FILE]"
+    parser = command_parser("grpo.doctor", __doc__, usage=usage, allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", help="print all findings as JSON")
+    parser.add_argument("--memory-gb", type=_gigabytes, metavar="N", help="count memory for a GPU of N GB")
+    parser.add_argument(
+        "--missing-titles", type=Path, metavar="FILE", help="write the titles that are not in the knowledge base"
+    )
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    arguments, rest = make_parser().parse_known_args(argv)
+    config, findings = read_either_stage(*split_arguments(rest))
+    findings += examine(Case(config, arguments.memory_gb, arguments.missing_titles))
+    if arguments.json:
+        print(redact(json.dumps([asdict(finding) for finding in findings])))
+    else:
+        for finding in findings:
+            print(finding.line())
+        if all(finding.ok is not False for finding in findings):
+            command = "grpo.sft" if isinstance(config, SftConfig) else "grpo.train"
+            say_next("the config is ready", [command, *rest], [command, "--help"])
+    return next((finding.exit_code for finding in findings if finding.ok is False), 0)
+
 
 if __name__ == "__main__":
     run_main(main)

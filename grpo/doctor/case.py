@@ -16,6 +16,7 @@ from grpo.errors import describe, escape, redact
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.run.toy import is_made, locate
 from grpo.schema import Prompt
+from grpo.storage import Json
 from rewards.registry import expand
 from rewards.services import Checkup
 
@@ -61,7 +62,7 @@ class Case:
         return torch.device("cuda") if self.memory_gb else choose_device(self.config.device)
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Json:
         """The configuration as rewards take it."""
         return asdict(self.config)
 

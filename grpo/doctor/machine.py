@@ -12,7 +12,7 @@ from grpo.doctor.case import Case, need_key
 from grpo.errors import STORAGE, UserError
 from grpo.run.checkpoint import find_checkpoint
 from grpo.run.resume import check_changes
-from grpo.run.run_dir import holds_a_run
+from grpo.run.run_dir import refuse_a_run
 from grpo.run.trackers import check_trackers
 
 
@@ -27,12 +27,8 @@ def machine(case: Case) -> str:
 def output(case: Case) -> str:
     config, path = case.config, Path(need_key(case.config, "output_dir"))
     may_hold_a_run = config.resume_from_checkpoint or config.overwrite_output_dir
-    if holds_a_run(path) and not may_hold_a_run:
-        raise UserError(
-            f"{path} is not empty",
-            "it holds another run",
-            "set resume_from_checkpoint=true, overwrite_output_dir=true or another output_dir",
-        )
+    if not may_hold_a_run:
+        refuse_a_run(path)
     existing = existing_part(path)
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise UserError(

@@ -61,7 +61,8 @@ def duration(case: Case) -> str:
             most = case.config.dynamic_sampling_max_rollouts
             notes.append(f"dynamic_sampling generates up to {most} times as much")
     seconds = sum(phases.values())
-    found = [f"{seconds:,.2f} s a step: {_terms(phases)}", f"{number:,} steps take {_hours(number * seconds)}"]
+    terms = " + ".join(f"{name} {seconds:,.2f}" for name, seconds in phases.items())
+    found = [f"{seconds:,.2f} s a step: {terms}", f"{number:,} steps take {_hours(number * seconds)}"]
     evaluations = evaluations_of(case)
     if evaluations:
         of_answer = (seconds - phases["training"] - phases.get("reference", 0)) / rows_per_step(case.config)
@@ -77,10 +78,6 @@ def stage1_duration(case: Case) -> str:
     step = SftRehearsal(config).time_step()
     seconds = sum(step.phases.values())
     return f"{seconds:,.2f} s a step; {number:,} steps take {_hours(number * seconds)}; measured here: {step.measured}"
-
-
-def _terms(phases: dict[str, float]) -> str:
-    return " + ".join(f"{name} {seconds:,.2f}" for name, seconds in phases.items())
 
 
 def _hours(seconds: float) -> str:

@@ -15,7 +15,7 @@ from grpo.config.options import AnyConfig, SftConfig, TrainConfig
 from grpo.device.distributed import Ranks, choose_device
 from grpo.run.guard import Guard
 from grpo.run.run import Run
-from grpo.schema import Group, Score
+from grpo.schema import Group, Score, completions_of
 from grpo.sft import SftTrainer
 from grpo.train import GrpoTrainer
 from rewards.registry import Reward
@@ -78,20 +78,20 @@ class Rehearsal(ABC):
             spent += seconds
             if spent + seconds * next_rows * next_tokens / (rows * tokens) > limit_s:
                 break
-        measured = f"{rows} of {self.num_rows} rows, completions of {self._mean_length():.0f} tokens"
+        measured = f"{rows} of {self.num_rows} rows, completions of {fmean(self._lengths()):.0f} tokens"
         if (rows, tokens) != sizes[-1]:
             measured += f" (cut at {tokens} to save time, and scaled up)"
         return StepTime(self._scaled(phases), measured)
 
-    def _mean_length(self) -> float:
-        return fmean(len(completion.ids) for group in self.groups() for completion in group.completions)
+    def _lengths(self) -> list[int]:
+        """Return the tokens of each completion of the last step."""
+        return [len(completion.ids) for completion in completions_of(self.groups())]
 
     def _scaled(self, phases: dict[str, float]) -> dict[str, float]:
         """Scale the last step to a complete one: generation by the tokens generated, the rest by all tokens."""
         prompts, completions = self.full_tokens()
-        generated = sum(len(completion.ids) for group in self.groups() for completion in group.completions)
         scale = (prompts + completions) / sum(map(num_tokens, self.groups()))
-        scales = dict.fromkeys(phases, scale) | {GENERATING: completions / generated}
+        scales = dict.fromkeys(phases, scale) | {GENERATING: completions / sum(self._lengths())}
         return {name: seconds * scales[name] for name, seconds in phases.items()}
 
     def sizes(self) -> Iterator[tuple[int, int]]:
@@ -137,7 +137,7 @@ class GrpoRehearsal(Rehearsal):
     def full_tokens(self) -> tuple[float, float]:
         """See Rehearsal. A completion that was cut short counts as long as it may become."""
         most = self.sampling.max_new_tokens
-        completions = [completion for group in self.groups() for completion in group.completions]
+        completions = completions_of(self.groups())
         length = fmean(len(c.ids) if c.finish_reason == "stop" else most for c in completions)
         prompt = fmean(len(prompt.ids) for prompt in self.prompts)
         return self.num_rows * prompt, self.num_rows * self.trainer.config.num_generations * length

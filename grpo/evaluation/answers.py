@@ -3,14 +3,13 @@
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.model.policy import Policy
 from grpo.progress import counting
-from grpo.run.log import completion_record
 from grpo.sampling.sampler import Sampler, check_finite
-from grpo.schema import Group, Prompt
+from grpo.schema import Group, Prompt, completions_of
+from grpo.storage import Json
 
 
 def generate_groups(
@@ -21,10 +20,9 @@ def generate_groups(
     with counting(len(seeds), "answering", "answers") as add:
         answers = sampler.sample([prompt.ids for prompt in prompts], n, sampling, seeds, lambda *finished: add(1))
     groups = [Group(prompt, completions) for prompt, completions in zip(prompts, answers, strict=True)]
-    for group in groups:
-        for completion in group.completions:
-            check_finite(*completion.logps)
-            completion.text = policy.decode(completion.ids)
+    for completion in completions_of(groups):
+        check_finite(*completion.logps)
+        completion.text = policy.decode(completion.ids)
     return groups
 
 
@@ -37,12 +35,7 @@ def split_into_parts(groups: Sequence[Group], column: str | None = None) -> dict
     return parts
 
 
-def answer_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """Return one record per answer, as completions/ holds them."""
-    return [completion_record(group.prompt, completion) for group in groups for completion in group.completions]
-
-
-def ungraded_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
+def ungraded_records(groups: Sequence[Group]) -> list[Json]:
     """Return one record per answer as `python -m rewards.score` takes it: the row's columns and the completion."""
     return [
         group.prompt.columns | {"row": group.prompt.row, "completion": completion.text}

@@ -1,10 +1,10 @@
 """The best policy of a run, by one measure of the held-out questions (keep_best): it is kept in best/."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from grpo.model.policy import Policy
 from grpo.run.checkpoint import BEST_FILE
+from grpo.run.glossary import Metrics
 from grpo.run.run import Run
 from grpo.storage import read_mapping
 
@@ -17,13 +17,13 @@ class Best:
     A resumed run goes on from the best one so far.
     """
 
-    def __init__(self, name: str | None, run: Run, before: Mapping[str, float], step: int):
+    def __init__(self, name: str | None, run: Run, before: Metrics, step: int):
         self.name, self.run = name, run
         self.value = before.get(name)
         if step:
             self.value = _kept_value(run.path / "best" / BEST_FILE, name, step, self.value)
 
-    def offer(self, step: int, metrics: Mapping[str, float], policy: Policy) -> None:
+    def offer(self, step: int, metrics: Metrics, policy: Policy) -> None:
         """Keep the policy of this step if these metrics, of its evaluation, are the best."""
         value = metrics.get(self.name)
         if value is None or not self._is_better(value):

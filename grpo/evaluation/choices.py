@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
-from grpo.attention.select import packed_attention
 from grpo.data.prompts import ChatEncoder
 from grpo.errors import PREFLIGHT, UserError
 from grpo.evaluation.measures import wilson_interval
-from grpo.logprobs import token_logprobs
+from grpo.logprobs import batch_logprobs
 from grpo.model.policy import Policy
 from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.schema import Completion, Group, Prompt
@@ -82,12 +81,10 @@ def score_choices(policy: Policy, prompts: Sequence[Prompt]) -> list[ScoredChoic
 @torch.inference_mode()
 def sum_logprobs(policy: Policy, groups: Sequence[Group]) -> list[float]:
     """Return the sum of the log-probs of each completion, in order."""
-    model, sums = policy.model, []
+    sums = []
     for number, parts in enumerate(split_into_micro_batches(groups, MICRO_BATCH_TOKENS)):
-        batch = pack_batch(parts, number, model.build.device)
-        hidden_TD = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout))
-        hidden_CD = hidden_TD.index_select(0, batch.source_C)
-        logp_C, _ = token_logprobs(hidden_CD, model.head(), batch.targets_C, temperature=1.0)  # Eq. 3
+        batch = pack_batch(parts, number, policy.model.build.device)
+        logp_C, _ = batch_logprobs(policy.model, batch)  # Eq. 3
         sum_N = torch.zeros(len(batch.completions), dtype=torch.float64, device=logp_C.device)
         sums += sum_N.index_add_(0, batch.completion_C, logp_C.double()).tolist()
     return sums

@@ -16,6 +16,7 @@ import numpy as np
 
 from grpo.data.files import read_records
 from grpo.errors import PREFLIGHT, UserError
+from grpo.storage import Json
 
 RATES = {"accuracy": "correct", "incorrect": "wrong", "not_attempted": "refused"}
 NUM_DRAWS = 10_000
@@ -94,8 +95,16 @@ def bootstrap_interval(values: np.ndarray) -> tuple[float, float]:
 
 def read_outcomes(path: Path) -> Outcomes:
     """Read the answers that an evaluation has written: FILE.jsonl, also under the name of its FILE.json."""
-    path = path.with_suffix(".jsonl")
-    return collect_outcomes(read_records(path), str(path))
+    answers = path.with_suffix(".jsonl")
+    if not answers.exists():
+        raise UserError(
+            f"cannot compare {path}",
+            f"there is no file {answers if path.exists() else path}",
+            "give a model, or a file that `python -m grpo.evaluate ... --output FILE.json` has written; "
+            "the answers lie beside it in FILE.jsonl",
+            PREFLIGHT,
+        )
+    return collect_outcomes(read_records(answers), str(answers))
 
 
 def collect_outcomes(records: Sequence[Mapping[str, Any]], source: str) -> Outcomes:
@@ -134,7 +143,7 @@ def comparison_text(found: Comparison, a: str, b: str) -> str:
     return "\n".join(lines)
 
 
-def to_json(found: Comparison, a: str, b: str) -> dict[str, Any]:
+def to_json(found: Comparison, a: str, b: str) -> Json:
     """Return a comparison as JSON."""
     rates = {name: vars(rate) for name, rate in found.rates.items()}
     return {"a": a, "b": b, **vars(found), "rates": rates}

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from grpo.run.metrics import outcome_of
-from grpo.schema import Group
+from grpo.schema import Group, completions_of
 from rewards.format import stated_confidence
 
 NUM_BINS = 10
@@ -45,11 +45,10 @@ def stated_claims(groups: Sequence[Group]) -> list[Stated]:
 
 def _attempts(groups: Sequence[Group]) -> Iterator[tuple[str, bool]]:
     """Yield the text of each answer that is right or wrong, and whether it is right."""
-    for group in groups:
-        for completion in group.completions:
-            outcome = outcome_of(completion.scores)
-            if outcome in ("correct", "wrong"):
-                yield completion.text, outcome == "correct"
+    for completion in completions_of(groups):
+        outcome = outcome_of(completion.scores)
+        if outcome in ("correct", "wrong"):
+            yield completion.text, outcome == "correct"
 
 
 def ece(stated: Sequence[Stated]) -> float:

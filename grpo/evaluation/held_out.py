@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from grpo.config.options import TrainConfig
 from grpo.data.questions import Questions, load_prompts
 from grpo.device.draw import SamplingParams
-from grpo.evaluation.answers import answer_records, generate_groups, split_into_parts
+from grpo.evaluation.answers import generate_groups, split_into_parts
 from grpo.evaluation.measures import Summary, summary
 from grpo.evaluation.table import before_after_table
 from grpo.model.policy import Policy
+from grpo.run.log import completion_records
 from grpo.run.run import Run
 from grpo.schema import Group, Prompt
 from grpo.storage import read_mapping, write_json, write_lines
@@ -66,7 +67,7 @@ class Evaluation:
     def _write_answers(self, step: int, groups: Sequence[Group]) -> None:
         """Write evaluation/step-N.jsonl. If the disk is full, the answers are lost, and the run continues."""
         try:
-            write_lines(self.run.path / "evaluation" / f"step-{step:06d}.jsonl", answer_records(groups))
+            write_lines(self.run.path / "evaluation" / f"step-{step:06d}.jsonl", completion_records(groups))
         except OSError as error:
             self.run.say(f"warning: evaluation/ cannot be written ({error}); the run continues")
 

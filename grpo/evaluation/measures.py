@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 
 from grpo.evaluation.confidence import calibration
 from grpo.run.metrics import outcome_of
-from grpo.schema import Group, Outcome
+from grpo.schema import Group, Outcome, completions_of
 
 Z95 = 1.959964  # quantile of the normal distribution for a 95 % interval
 OLD_NAMES = {  # name until 2026 -> name. The old ones are still written, beside the new ones.
@@ -32,7 +32,6 @@ OLD_NAMES = {  # name until 2026 -> name. The old ones are still written, beside
     "wrong_rate": "incorrect",
     "refusal_rate": "not_attempted",
 }
-
 Summary = Mapping[str, float | None]
 
 
@@ -43,7 +42,7 @@ def summary(groups: Sequence[Group]) -> dict[str, float | None]:
     checked, the share that is supported (KnowRL's reward checks the facts of wrong answers only); clipped_ratio: share
     of the answers that were cut at max_completion_length.
     """
-    completions = [completion for group in groups for completion in group.completions]
+    completions = completions_of(groups)
     outcomes = [_known_outcomes(group) for group in groups]
     known = [of_group for of_group in outcomes if of_group]
     rewards = [completion.reward for completion in completions if completion.reward is not None]
@@ -87,26 +86,29 @@ def _known_outcomes(group: Group) -> list[Outcome]:
 
 
 def _rates(known: Sequence[Sequence[Outcome]]) -> dict[str, float | None]:
-    """Return the rates of the outcomes of each question."""
+    """Return the rates of the outcomes of each question; None for one that cannot be known."""
     right, wrong, refused = (_mean_share(known, outcome) for outcome in ("correct", "wrong", "refused"))
-    rates = {"accuracy": right, "correct": right, "incorrect": wrong, "not_attempted": refused}
-    names = ("correct_given_attempted", "incorrect_given_attempted", "f_score", "truthfulness", "omniscience_index")
-    rates |= dict.fromkeys((*names, "accuracy_low", "accuracy_high"))
-    if not known:
-        return rates
     attempted = right + wrong
-    if attempted:
-        rates["correct_given_attempted"] = right / attempted
-        rates["incorrect_given_attempted"] = wrong / attempted
-    rates["f_score"] = 2 * right / (1 + attempted)  # the harmonic mean of `right` and `right / attempted`
-    rates["truthfulness"] = right - wrong
-    rates["omniscience_index"] = 100 * (right - wrong)
-    rates["accuracy_low"], rates["accuracy_high"] = _interval(known)
-    return rates
+    low, high = _interval(known)
+    rates = {
+        "accuracy": right,
+        "correct": right,
+        "incorrect": wrong,
+        "not_attempted": refused,
+        "correct_given_attempted": right / (attempted or math.nan),
+        "incorrect_given_attempted": wrong / (attempted or math.nan),
+        "f_score": 2 * right / (1 + attempted),  # the harmonic mean of `right` and `right / attempted`
+        "truthfulness": right - wrong,
+        "omniscience_index": 100 * (right - wrong),
+        "accuracy_low": low,
+        "accuracy_high": high,
+    }
+    return {name: None if math.isnan(rate) else rate for name, rate in rates.items()}
 
 
-def _mean_share(known: Sequence[Sequence[Outcome]], outcome: Outcome) -> float | None:
-    return _mean([of_group.count(outcome) / len(of_group) for of_group in known])
+def _mean_share(known: Sequence[Sequence[Outcome]], outcome: Outcome) -> float:
+    """Return the mean share of an outcome among the answers to a question; NaN if no answer is known."""
+    return statistics.fmean(of_group.count(outcome) / len(of_group) for of_group in known) if known else math.nan
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -119,6 +121,8 @@ def _interval(known: Sequence[Sequence[Outcome]]) -> tuple[float, float]:
     It is Wilson's for one answer per question, and where all questions have the same mean, which tells nothing about
     their spread; otherwise the normal one of the mean over questions.
     """
+    if not known:
+        return math.nan, math.nan
     means = [of_group.count("correct") / len(of_group) for of_group in known]
     p, n = statistics.fmean(means), len(means)
     deviation = statistics.stdev(means) if n > 1 else 0.0
@@ -155,12 +159,9 @@ def _supported_facts(groups: Sequence[Group]) -> dict[str, float]:
 
     The facts of an answer count once, whether one reward has checked them or two.
     """
-    was_checked, num_facts, num_supported = False, 0, 0
-    for group in groups:
-        for completion in group.completions:
-            checked = [score.details for score in completion.scores.values() if "facts" in score.details]
-            for details in checked[:1]:
-                was_checked = True
-                num_facts += details["facts"]
-                num_supported += details["supported"]
-    return {"supported_frac": num_supported / max(num_facts, 1)} if was_checked else {}
+    checked = []
+    for completion in completions_of(groups):
+        checked += [score.details for score in completion.scores.values() if "facts" in score.details][:1]
+    num_facts = sum(details["facts"] for details in checked)
+    num_supported = sum(details["supported"] for details in checked)
+    return {"supported_frac": num_supported / max(num_facts, 1)} if checked else {}

@@ -42,7 +42,7 @@ class Mode:
     """How a forward pass treats the adapters.
 
     use_adapter: False gives the reference policy. dropout_seed: None for no dropout; otherwise the masks are a function
-    of this seed and the layer alone, so that a pass that is recomputed or repeated sees the same masks.
+    of this seed and the module's number alone, so that a pass that is recomputed or repeated sees the same masks.
     """
 
     use_adapter: bool = True
@@ -54,7 +54,7 @@ POLICY, REFERENCE = Mode(), Mode(use_adapter=False)
 
 @dataclass(frozen=True)
 class Build:
-    """How every layer is built: adapters, if any; whether the weights themselves are trained; dtype and device."""
+    """How every module is built: adapters, if any; whether the weights themselves are trained; dtype and device."""
 
     lora: LoraSpec | None
     train_weights: bool
@@ -67,19 +67,19 @@ class Build:
 
 
 class Linear(nn.Module):
-    """Projections of one input as one product; `parts` maps each projection's name to its number of outputs."""
+    """Projections of one input, its parts, as one product. sizes: the number of outputs of each part."""
 
     room: Room | None = None  # see LoraLinear
 
-    def __init__(self, in_features: int, parts: dict[str, int], bias: bool, build: Build):
+    def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build):
         super().__init__()
-        self.out_slices = _slices(parts)
-        self.weight = build.weight(sum(parts.values()), in_features)
-        self.bias = build.weight(sum(parts.values())) if bias else None
+        self.out_slices = _slices(sizes)
+        self.weight = build.weight(sum(sizes.values()), in_features)
+        self.bias = build.weight(sum(sizes.values())) if bias else None
         self.prepacked: torch.Tensor | None = None  # see Decoder.prepacked
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return views of a projection's own weight [O, I] and bias [O], to read and write."""
+        """Return views of a part's own weight [O, I] and bias [O], to read and write."""
         rows = self.out_slices[part]
         return self.weight.source[rows], None if self.bias is None else self.bias.source[rows]
 
@@ -89,8 +89,8 @@ class Linear(nn.Module):
             return linear(x_TI, self.prepacked, bias_O)
         return Product.apply(x_TI, self.weight(), bias_O)
 
-    def parts(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> tuple[torch.Tensor, ...]:
-        """Return the outputs of the projections one by one."""
+    def one_by_one(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
+        """Return the output of each part."""
         return self(x_TI, mode).split(_sizes(self.out_slices), dim=-1)
 
     def prepack(self) -> None:
@@ -105,49 +105,49 @@ class LoraLinear(nn.Module):
     apart: [O, I + r], without zeros; each part, all of them adapted, is a product of its own with its part of x Aᵀ.
     """
 
-    def __init__(self, in_features: int, parts: dict[str, int], bias: bool, build: Build, apart: bool = False):
+    def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build, apart: bool = False):
         super().__init__()
-        self.in_features, self.lora, self.out_slices = in_features, build.lora, _slices(parts)
-        adapted = [name for name in parts if name in build.lora.targets]
+        self.in_features, self.lora, self.out_slices = in_features, build.lora, _slices(sizes)
+        adapted = [part for part in sizes if part in build.lora.targets]
         self.rank_slices = _slices(dict.fromkeys(adapted, build.lora.rank))
-        rank, out_features = len(adapted) * build.lora.rank, sum(parts.values())
-        self.products = list(self.out_slices.values()) if apart else [slice(0, out_features)]
-        self.num_columns = rank // len(self.products)  # of the weight, for s B
+        rank, out_features = len(adapted) * build.lora.rank, sum(sizes.values())
+        self.product_rows = list(self.out_slices.values()) if apart else [slice(0, out_features)]
+        self.num_columns = rank // len(self.product_rows)  # of the weight, for s B
         where = {"dtype": build.dtype, "device": build.device}
         self.register_buffer("weight", torch.zeros(out_features, in_features + self.num_columns, **where))
         self.register_buffer("bias", torch.zeros(out_features, **where) if bias else None)
         self.A = MasterWeight(rank, in_features, trained=True, **where)
         self.B = nn.ParameterDict()
-        for name in adapted:
-            B_OR = torch.zeros(parts[name], build.lora.rank, dtype=master_dtype(build.dtype), device=build.device)
-            self.B[name] = nn.Parameter(B_OR)
-        self.number = 0  # among the model's adapted layers: makes dropout masks differ; set by the model
+        for part in adapted:
+            B_OR = torch.zeros(sizes[part], build.lora.rank, dtype=master_dtype(build.dtype), device=build.device)
+            self.B[part] = nn.Parameter(B_OR)
+        self.number = 0  # among the model's modules of this kind: makes dropout masks differ; set by the model
         self.prepacked: tuple[torch.Tensor, list[torch.Tensor]] | None = None  # A and weights: see Decoder.prepacked
 
     @property
     def room(self) -> Room | None:
         """What its input should have while decoding, so that `append_product` copies nothing."""
-        return (len(self.products), self.num_columns) if self.prepacked else None
+        return (len(self.product_rows), self.num_columns) if self.prepacked else None
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return views of a projection's own weight [O, I] and bias [O], to read and write."""
+        """Return views of a part's own weight [O, I] and bias [O], to read and write."""
         rows = self.out_slices[part]
         return self.weight[rows, : self.in_features], None if self.bias is None else self.bias[rows]
 
     def adapter(self, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return views of a projection's master A [r, I] and B [O, r]; call `refresh` after writing."""
+        """Return views of a part's master A [r, I] and B [O, r]; call `refresh` after writing."""
         return self.A.source[self.rank_slices[part]], self.B[part].data
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
         outputs = self._products(x_TI, mode)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
 
-    def parts(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> tuple[torch.Tensor, ...]:
-        """Return the outputs of the projections one by one."""
+    def one_by_one(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
+        """Return the output of each part."""
         return self.split(self._products(x_TI, mode))
 
     def split(self, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        """Split what the products give, or its gradients, into one tensor per projection."""
+        """Split what the products give, or its gradients, into one tensor per part."""
         return outputs[0].split(_sizes(self.out_slices), dim=-1) if len(outputs) == 1 else outputs
 
     def _products(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
@@ -155,15 +155,15 @@ class LoraLinear(nn.Module):
             return (linear(x_TI, self.weight[:, : self.in_features], self.bias),)
         if self.prepacked is not None:
             A_RI, weights = self.prepacked
-            return self.products_of(append_product(x_TI, A_RI, len(self.products)), weights)
+            return self.multiply(append_product(x_TI, A_RI, len(self.product_rows)), weights)
         seed = None
         if mode.dropout_seed is not None and self.lora.dropout:
             seed = mode.dropout_seed * 1_000_003 + self.number
         return _AugmentedLinear.apply(x_TI, self.A.master, self, seed, *(self.B[part] for part in self.rank_slices))
 
-    def products_of(self, inputs: Iterable[torch.Tensor], weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def multiply(self, inputs: Iterable[torch.Tensor], weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Multiply each input [x | its part of x Aᵀ] with its weight, outside autograd."""
-        biases = [None if self.bias is None else self.bias[rows] for rows in self.products]
+        biases = [None if self.bias is None else self.bias[rows] for rows in self.product_rows]
         return tuple(map(linear, inputs, weights, biases))  # Eq. 12
 
     def ranks_of(self, h_TR: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -172,7 +172,7 @@ class LoraLinear(nn.Module):
 
     def weights(self) -> list[torch.Tensor]:
         """Return [W | s B] of each product."""
-        return [self.weight[rows] for rows in self.products]
+        return [self.weight[rows] for rows in self.product_rows]
 
     def prepack(self) -> None:
         self.prepacked = prepack(self.A.value), [prepack(weight_OX) for weight_OX in self.weights()]
@@ -183,7 +183,7 @@ class LoraLinear(nn.Module):
         self.A.refresh()
         for part, columns in self.rank_slices.items():
             sB_OR = self.lora.scale * self.B[part]
-            own = columns if len(self.products) == 1 else slice(None)
+            own = columns if len(self.product_rows) == 1 else slice(None)
             self.weight[self.out_slices[part], self.in_features :][:, own] = sB_OR
 
     @torch.no_grad()
@@ -206,72 +206,73 @@ class _AugmentedLinear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x_TI, A_master, layer, seed, *B_masters):
-        h_TR = linear(_dropped(x_TI, layer, seed), layer.A.value)
+    def forward(ctx, x_TI, A_master, module, seed, *B_masters):
+        h_TR = linear(_dropped(x_TI, module.lora.dropout, seed), module.A.value)
         ctx.save_for_backward(x_TI, h_TR)  # x is shared by all projections of one input
-        ctx.layer, ctx.seed = layer, seed
-        inputs = (torch.cat([x_TI, h_TX], dim=-1) for h_TX in layer.ranks_of(h_TR))
-        return layer.products_of(inputs, layer.weights())
+        ctx.module, ctx.seed = module, seed
+        inputs = (torch.cat([x_TI, h_TX], dim=-1) for h_TX in module.ranks_of(h_TR))
+        return module.multiply(inputs, module.weights())
 
     @staticmethod
     def backward(ctx, *gradients):
-        (x_TI, h_TR), layer, seed = ctx.saved_tensors, ctx.layer, ctx.seed
+        (x_TI, h_TR), module, seed = ctx.saved_tensors, ctx.module, ctx.seed
+        lora, A_RI, exact = module.lora, module.A.value, module.A.master.dtype
         dx_TI, dh_TR = None, torch.empty_like(h_TR)
-        for g_TO, weight_OX, dh_TX in zip(gradients, layer.weights(), layer.ranks_of(dh_TR), strict=True):
-            base_TI, adapter_TX = linear(g_TO, weight_OX.T).split([layer.in_features, layer.num_columns], dim=-1)
+        for g_TO, weight_OX, dh_TX in zip(gradients, module.weights(), module.ranks_of(dh_TR), strict=True):
+            base_TI, adapter_TX = linear(g_TO, weight_OX.T).split([module.in_features, module.num_columns], dim=-1)
             dx_TI = base_TI if dx_TI is None else dx_TI.add_(base_TI)
             dh_TX.copy_(adapter_TX)
         del base_TI, adapter_TX  # their memory, before more is taken
-        dA_RI = weight_gradient(dh_TR, _dropped(x_TI, layer, seed))
-        g_of_part = dict(zip(layer.out_slices, layer.split(gradients), strict=True))
+        dA_RI = weight_gradient(dh_TR, _dropped(x_TI, lora.dropout, seed))
+        g_of_part = dict(zip(module.out_slices, module.split(gradients), strict=True))
         dB = []
-        for part, columns in layer.rank_slices.items():
+        for part, columns in module.rank_slices.items():
             dB_OR = weight_gradient(g_of_part[part], h_TR[:, columns])
-            dB.append(layer.lora.scale * dB_OR.to(layer.A.master.dtype))
+            dB.append(lora.scale * dB_OR.to(exact))
         if seed is None:
-            dx_TI = add_product(dx_TI, dh_TR, layer.A.value.T)
+            dx_TI = add_product(dx_TI, dh_TR, A_RI.T)
         else:
-            dx_TI = dx_TI + _dropped(linear(dh_TR, layer.A.value.T), layer, seed)
-        return dx_TI, dA_RI.to(layer.A.master.dtype), None, None, *dB
+            dx_TI = dx_TI + _dropped(linear(dh_TR, A_RI.T), lora.dropout, seed)
+        return dx_TI, dA_RI.to(exact), None, None, *dB
 
 
-def _dropped(x_TI: torch.Tensor, layer: LoraLinear, seed: int | None) -> torch.Tensor:
+def _dropped(x_TI: torch.Tensor, probability: float, seed: int | None) -> torch.Tensor:
     """Apply the dropout mask of this seed, which is the same whenever it is made; None for no dropout."""
     if seed is None:
         return x_TI
-    probability = layer.lora.dropout
     generator = torch.Generator(x_TI.device).manual_seed(seed % 2**63)
     keep_TI = torch.rand(x_TI.shape, generator=generator, device=x_TI.device) >= probability
     return x_TI * (keep_TI.to(x_TI.dtype) / (1 - probability))
 
 
 def make_linear(
-    in_features: int, parts: dict[str, int], bias: bool, build: Build, apart: bool = False
+    in_features: int, sizes: dict[str, int], bias: bool, build: Build, apart: bool = False
 ) -> Linear | LoraLinear:
-    """Make the layer for these projections: with an adapter if one of them has one."""
-    if build.lora is not None and any(name in build.lora.targets for name in parts):
-        return LoraLinear(in_features, parts, bias, build, apart)
-    return Linear(in_features, parts, bias, build)
+    """Make the module for these projections: with an adapter if one of them has one."""
+    if build.lora is not None and any(name in build.lora.targets for name in sizes):
+        return LoraLinear(in_features, sizes, bias, build, apart)
+    return Linear(in_features, sizes, bias, build)
 
 
 class JointLinear(nn.Module):
     """Several projections of one input: as one product if the zeros in s B waste little.
 
-    Else each adapted one is a product of its own, but x Aᵀ is one for all of them; those without an adapter are another
-    layer. Masters are laid out in the same order either way: a checkpoint does not depend on the choice.
+    Else each adapted one is a product of its own, but x Aᵀ is one for all of them; those without an adapter are a
+    module of their own. Masters are laid out in the same order either way: a checkpoint does not depend on the choice.
     """
 
-    def __init__(self, in_features: int, parts: dict[str, int], bias: bool, build: Build):
+    def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build):
         super().__init__()
-        out_features = sum(parts.values())
-        adapted = {name: size for name, size in parts.items() if build.lora and name in build.lora.targets}
+        out_features = sum(sizes.values())
+        adapted = {name: size for name, size in sizes.items() if build.lora and name in build.lora.targets}
+        others = {name: size for name, size in sizes.items() if name not in adapted}
         zeros = sum((out_features - size) * build.lora.rank for size in adapted.values())
-        layers, apart = [parts], False
-        if not few_zeros(zeros, out_features * in_features, build.dtype, build.device):
-            others = {name: size for name, size in parts.items() if name not in adapted}
-            layers, apart = [layer for layer in (adapted, others) if layer], True
-        self.linears = nn.ModuleList(make_linear(in_features, layer, bias, build, apart) for layer in layers)
-        self.names = list(parts)
+        if few_zeros(zeros, out_features * in_features, build.dtype, build.device):
+            linears = [make_linear(in_features, sizes, bias, build)]
+        else:
+            linears = [make_linear(in_features, some, bias, build, apart=True) for some in (adapted, others) if some]
+        self.linears = nn.ModuleList(linears)
+        self.names = list(sizes)
 
     @property
     def room(self) -> Room | None:
@@ -280,8 +281,8 @@ class JointLinear(nn.Module):
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> tuple[torch.Tensor, ...]:
         outputs = {}
-        for layer in self.linears:
-            outputs |= zip(layer.out_slices, layer.parts(x_TI, mode), strict=True)
+        for module in self.linears:
+            outputs |= zip(module.out_slices, module.one_by_one(x_TI, mode), strict=True)
         return tuple(outputs[name] for name in self.names)
 
 

@@ -1,13 +1,17 @@
-"""The curves of a run, each with what it means."""
+"""The curves of a run, each with what it means: where page.html draws what, in the units of its plots."""
 
 import itertools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from grpo.run.glossary import meaning
-from grpo.run.plot import NUM_COLOURS, Line, finite_points, svg_plot
+from grpo.run.plot import finite_points
 from grpo.run.record import Record
+
+Points = Sequence[tuple[float, float]]
 
 CHARTS = {  # title -> metrics, of which * stands for any name
     "Reward": ("reward", "eval/reward"),
@@ -29,13 +33,44 @@ CHARTS = {  # title -> metrics, of which * stands for any name
     "Clipping": ("clip_ratio/low_mean", "clip_ratio/high_mean"),
     "Facts": ("kb/supported_frac", "kb/refuted_frac", "kb/unknown_frac"),
     "Failing requests": ("judge/retries", "judge/failures", "decomposer/retries", "decomposer/failures"),
-    "Seconds of a step": ("time/generate", "time/reference", "time/reward", "time/train"),
+    "Seconds of a step": ("time/*",),
     "Speed": ("tokens_per_second",),
     "Sampler against trainer": ("sampler/logp_diff_mean", "sampler/logp_diff_max"),
     "Memory": ("peak_memory_gb", "peak_memory_gb/*"),
 }
 OF_SHARES = ("Answers", "Held-out questions", "What teaches nothing", "Facts")  # from 0 to 100 %
 EXACT = ("Learning rate", "Memory")  # drawn without a running mean
+NUM_COLOURS = 6
+LEFT, RIGHT, TOP, BOTTOM = 52, 394, 8, 196  # edges of the curves in a plot of 400 x 220
+MARGIN = 0.04  # of an axis, at either end
+NUM_TICKS = 6  # at most, and one more
+MAX_POINTS = 400  # of a curve; more are averaged
+MAX_DOTS = 20  # points up to which each one is marked
+SMOOTH_FROM = 20  # points from which a running mean is drawn over the values
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The values at both ends of an axis, where these lie, and round values between them."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    ticks: list[float]
+
+    def place(self, value: float) -> float:
+        """Return where a value lies."""
+        return round(self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 1)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve, as the data of an SVG path. kind: how the style sheet draws it, also "dashed", "pale" or "dots"."""
+
+    path: str
+    colour: int
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,7 +78,10 @@ class Chart:
     """A plot, and the name and meaning of each of its curves, in the order of their colours."""
 
     title: str
-    svg: str
+    x: Axis
+    y: Axis
+    lines: list[Line]
+    is_percent: bool
     meanings: list[tuple[str, str]]
 
 
@@ -63,7 +101,7 @@ def _fits(name: str, pattern: str) -> bool:
     return re.fullmatch(re.escape(pattern).replace(r"\*", ".+"), name) is not None
 
 
-def _curves(record: Record) -> dict[str, list[tuple[float, float]]]:
+def _curves(record: Record) -> dict[str, Points]:
     """Return the (step, value) points of each metric with two values or more, and some that are not 0."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for metrics in (*record.steps, *record.evaluations):
@@ -73,12 +111,61 @@ def _curves(record: Record) -> dict[str, list[tuple[float, float]]]:
     return {name: curve for name, curve in points.items() if len(curve) > 1 and any(y for _, y in curve)}
 
 
-def _draw(title: str, names: Sequence[str], curves: Sequence[dict[str, list[tuple[float, float]]]]) -> Chart:
+def _draw(title: str, names: Sequence[str], curves: Sequence[dict[str, Points]]) -> Chart:
+    """Draw the curves of these names. Those of a second run are dashed."""
+    curves = [{name: thin(of_run[name]) for name in names if name in of_run} for of_run in curves]
+    xs, ys = zip(*[point for of_run in curves for points in of_run.values() for point in points], strict=True)
+    is_percent = title in OF_SHARES
+    x = make_axis(min(xs), max(xs), LEFT, RIGHT, distance=1)
+    y = make_axis(0, 1, BOTTOM, TOP) if is_percent else make_axis(min(ys), max(ys), BOTTOM, TOP)
     lines = []
     for number, of_run in enumerate(curves):
-        for colour, name in enumerate(names):
-            if name in of_run:
-                lines.append(Line(of_run[name], colour, is_dashed=number > 0))
-    return Chart(
-        title, svg_plot(lines, title in OF_SHARES, title not in EXACT), [(name, meaning(name)) for name in names]
-    )
+        for name, points in of_run.items():
+            kinds = _styles(points, is_dashed=number > 0, smooth=title not in EXACT)
+            lines += [Line(_path(drawn, x, y, kind), names.index(name), kind) for kind, drawn in kinds.items()]
+    return Chart(title, x, y, lines, is_percent, [(name, meaning(name)) for name in names])
+
+
+def make_axis(low: float, high: float, start: float, end: float, distance: float = 0.0) -> Axis:
+    """Make an axis for values from low to high. distance: between two ticks at least."""
+    margin = MARGIN * (high - low)
+    if margin <= 1e-9 * abs(high) or margin < 1e-300:  # all values are alike
+        margin = abs(high) / 2 or 0.5
+    low, high = low - margin, high + margin
+    wanted = max((high - low) / NUM_TICKS, distance)
+    power = 10.0 ** math.floor(math.log10(wanted))
+    step = next((factor * power for factor in (1, 2, 5) if factor * power >= wanted), 10 * power)
+    ticks = [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return Axis(low, high, start, end, ticks)
+
+
+def _styles(points: Points, is_dashed: bool, smooth: bool) -> dict[str, Points]:
+    """Return what is drawn of a curve: a few points with dots; many pale, with their running mean over them."""
+    kind = "dashed" if is_dashed else ""
+    if smooth and len(points) >= SMOOTH_FROM:
+        xs, ys = zip(*points, strict=True)
+        means = running_mean(ys, max(2, len(ys) // 20))
+        return {"pale": points, kind: list(zip(xs, means, strict=True))}
+    has_dots = len(points) <= MAX_DOTS and not is_dashed
+    return {kind: points} | ({"dots": points} if has_dots else {})
+
+
+def _path(points: Points, x: Axis, y: Axis, kind: str) -> str:
+    places = [f"{x.place(left)} {y.place(up)}" for left, up in points]
+    return "".join(f"M{place}h0" for place in places) if kind == "dots" else "M" + "L".join(places)
+
+
+def thin(points: Points) -> Points:
+    """Average neighbours until at most MAX_POINTS are left."""
+    size = math.ceil(len(points) / MAX_POINTS)
+    parts = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(fmean(x for x, _ in part), fmean(y for _, y in part)) for part in parts]
+
+
+def running_mean(values: Sequence[float], reach: int) -> list[float]:
+    """Return the mean of each value and its neighbours, up to `reach` on either side."""
+    return [fmean(values[max(place - reach, 0) : place + reach + 1]) for place in range(len(values))]
+
+
+def show_tick(value: float, is_percent: bool = False) -> str:
+    return f"{value:.0%}" if is_percent else f"{value:g}"

@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from grpo.report.examples import by_reward
@@ -27,7 +27,7 @@ class Flips:
 
 @dataclass(frozen=True)
 class Flip:
-    """A question with a typical first and last answer. change: by how much its mean reward has risen."""
+    """A question with its first and last answers of median reward. change: by how much its mean reward has risen."""
 
     first: Answer
     last: Answer
@@ -41,33 +41,21 @@ def flips(record: Record) -> Flips:
     """
     first, last = _first_and_last(record)
     both = sorted(first.keys() & last.keys())
-    outcomes = Counter(_outcomes(first[row], last[row]) for row in both)
-    del outcomes[""]
-    changes = _most_changed({row: _change(first[row], last[row]) for row in both})
-    questions = [Flip(_typical(first[row]), _typical(last[row]), change) for row, change in changes]
-    return Flips(len(both), outcomes.most_common(), questions)
+    found = [flip for row in both for flip in _compare(first[row], last[row])]
+    outcomes = [(flip.first.outcome, flip.last.outcome) for flip in found]
+    flipped = Counter(f"{before} → {after}" for before, after in outcomes if before and after and before != after)
+    found.sort(key=lambda flip: flip.change)
+    lost = [flip for flip in found[:NUM_FLIPS] if flip.change < 0]
+    won = [flip for flip in reversed(found[-NUM_FLIPS:]) if flip.change > 0]
+    return Flips(len(both), flipped.most_common(), lost + won)
 
 
-def _outcomes(first: Sequence[Answer], last: Sequence[Answer]) -> str:
-    """Say how the outcome has changed; "" if it has not, or is not known."""
-    before, after = _typical(first), _typical(last)
-    if not before or not after or before.outcome == after.outcome or not before.outcome or not after.outcome:
-        return ""
-    return f"{before.outcome} → {after.outcome}"
-
-
-def _most_changed(changes: dict[int, float]) -> list[tuple[int, float]]:
-    """Return the questions that have lost most, and then those that have won most, with their change."""
-    changed = sorted(changes.items(), key=lambda item: item[1])
-    lost = [item for item in changed[:NUM_FLIPS] if item[1] < 0]
-    won = [item for item in reversed(changed[-NUM_FLIPS:]) if item[1] > 0]
-    return lost + won
-
-
-def _change(first: Sequence[Answer], last: Sequence[Answer]) -> float:
-    """Return by how much the mean reward of a question has risen; 0 if it is not known."""
-    before, after = _mean_reward(first), _mean_reward(last)
-    return 0.0 if before is None or after is None else after - before
+def _compare(first: Sequence[Answer], last: Sequence[Answer]) -> Iterator[Flip]:
+    """Yield how a question has changed, if any of its first and of its last answers could be scored."""
+    before, after = by_reward(first), by_reward(last)
+    if before and after:
+        means = [statistics.fmean(answer.reward for answer in answers) for answers in (before, after)]
+        yield Flip(before[len(before) // 2], after[len(after) // 2], means[1] - means[0])
 
 
 def _first_and_last(record: Record) -> tuple[dict[int, list[Answer]], dict[int, list[Answer]]]:
@@ -92,14 +80,3 @@ def _by_row(answers: Sequence[Answer]) -> dict[int, list[Answer]]:
         if answer.row is not None:
             rows[answer.row].append(answer)
     return dict(rows)
-
-
-def _mean_reward(answers: Sequence[Answer]) -> float | None:
-    rewards = [answer.reward for answer in answers if answer.reward is not None]
-    return statistics.fmean(rewards) if rewards else None
-
-
-def _typical(answers: Sequence[Answer]) -> Answer | None:
-    """Return the answer of median reward; None if none could be scored."""
-    scored = by_reward(answers)
-    return scored[len(scored) // 2] if scored else None

@@ -12,16 +12,16 @@ from markupsafe import Markup
 from grpo.config.options import NOT_REPEATED, SftConfig, TrainConfig, as_yaml
 from grpo.errors import escape, redact
 from grpo.report.before_after import before_and_after
-from grpo.report.charts import draw_charts
+from grpo.report.charts import draw_charts, show_tick
 from grpo.report.examples import Example, examples
 from grpo.report.flips import Flips, flips
 from grpo.report.remarks import Remark, explain
 from grpo.run.glossary import meaning
 from grpo.run.record import Metrics, Record, read_record
-from grpo.storage import write_atomically
+from grpo.run.step_bar import PHASES
+from grpo.storage import Json, write_atomically
 
 FILE_NAME = "report.html"
-PHASES = ("time/generate", "time/reference", "time/reward", "time/train")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def render(records: Sequence[Record]) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    environment.filters |= {"number": show_number, "measure": show_measure}
+    environment.filters |= {"number": show_number, "measure": show_measure, "tick": show_tick}
     headers, question_sets = before_and_after(records)
     page = environment.get_template("page.html").render(
         runs=[_run_page(record) for record in records],
@@ -128,7 +128,7 @@ def _overview(record: Record) -> list[tuple[str, str]]:
     return [(label, str(text)) for label, text in texts.items() if text]
 
 
-def _batch(config: dict[str, Any]) -> str | None:
+def _batch(config: Json) -> str | None:
     G, size = config.get("num_generations"), config.get("per_device_train_batch_size")
     if not isinstance(G, int) or not isinstance(size, int) or G < 1:
         return None

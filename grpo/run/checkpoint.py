@@ -15,15 +15,14 @@ import shutil
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from grpo.errors import STORAGE, UserError, is_storage_error
-from grpo.storage import failpoint, flush_to_disk, read_mapping
+from grpo.errors import STORAGE, UserError, explained, is_storage_error, reason
+from grpo.storage import Json, failpoint, flush_to_disk, read_json, read_mapping
 
 FORMAT = 4
 STATE_FILE, COUNTERS_FILE, MANIFEST_FILE = "state.safetensors", "trainer_state.json", "manifest.json"
@@ -50,7 +49,7 @@ class CheckpointWriter:
     about: further entries of the manifest. needed_bytes: an estimate of the size, for that message.
     """
 
-    def __init__(self, run_dir: Path, step: int, about: dict[str, Any] | None = None, needed_bytes: int = 0):
+    def __init__(self, run_dir: Path, step: int, about: Json | None = None, needed_bytes: int = 0):
         self.target = run_dir / f"checkpoint-{step}"
         self.folder = run_dir / f"checkpoint-{step}.tmp-{os.getpid()}"
         self.about = {"format": FORMAT, "step": step, **(about or {})}
@@ -113,7 +112,7 @@ class CheckpointWriter:
 def problem_with(folder: Path) -> str:
     """Say why a folder is not a valid checkpoint, and name the file; "" if it is valid."""
     try:
-        manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+        manifest = read_json(folder / MANIFEST_FILE)
         if manifest["format"] != FORMAT:
             return f"its format is {manifest['format']}, this program reads {FORMAT}"
         for name in (STATE_FILE, COUNTERS_FILE):
@@ -126,11 +125,11 @@ def problem_with(folder: Path) -> str:
     except FileNotFoundError:
         return f"{MANIFEST_FILE} is missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return f"{MANIFEST_FILE} cannot be read: {type(error).__name__}: {error}"
+        return f"{MANIFEST_FILE} cannot be read: {reason(error)}"
     return ""
 
 
-def _problem_with_file(folder: Path, name: str, entry: dict[str, Any]) -> str:
+def _problem_with_file(folder: Path, name: str, entry: Json) -> str:
     """Compare a file with its entry in the manifest."""
     path = folder / name
     if name != Path(name).name or path.is_symlink():
@@ -221,7 +220,7 @@ def set_aside(folder: Path) -> Path:
             return folder.rename(target)
 
 
-def random_state() -> dict[str, Any]:
+def random_state() -> Json:
     """Return the state of every random generator of this process, as JSON."""
     kind, words, position, has_gauss, gauss = np.random.get_state()
     version, internal, next_gauss = random.getstate()
@@ -234,7 +233,7 @@ def random_state() -> dict[str, Any]:
     }
 
 
-def restore_random_state(state: dict[str, Any]) -> None:
+def restore_random_state(state: Json) -> None:
     """Set every random generator of this process to a state from `random_state`."""
     version, internal, next_gauss = state["python"]
     random.setstate((version, tuple(internal), next_gauss))
@@ -256,8 +255,8 @@ def _from_hex(text: str) -> torch.Tensor:
 def write_state(
     folder: Path,
     tensors: dict[str, torch.Tensor],
-    counters: dict[str, Any],
-    random_states: Sequence[dict[str, Any]] = (),
+    counters: Json,
+    random_states: Sequence[Json] = (),
 ) -> None:
     """Write optimizer tensors, counters and the random state of every rank (by default that of this process)."""
     tensors = {f"{PREFIX}{name}": value.detach().cpu().contiguous() for name, value in tensors.items()}
@@ -267,16 +266,12 @@ def write_state(
     (folder / COUNTERS_FILE).write_text(text + "\n", encoding="utf-8")
 
 
-def read_state(folder: Path, rank: int = 0) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def read_state(folder: Path, rank: int = 0) -> tuple[dict[str, torch.Tensor], Json]:
     """Return the tensors and counters of a checkpoint, and restore the random generators of this rank."""
-    try:
+    with explained(_READ_ERRORS, f"the checkpoint {folder} cannot be read", "use an older one", STORAGE):
         tensors = load_file(folder / STATE_FILE)
-        counters = json.loads((folder / COUNTERS_FILE).read_text(encoding="utf-8"))
+        counters = read_json(folder / COUNTERS_FILE)
         restore_random_state(counters.pop("rng")[rank])
-    except _READ_ERRORS as error:
-        raise UserError(
-            f"the checkpoint {folder} cannot be read", f"{type(error).__name__}: {error}", "use an older one", STORAGE
-        ) from None
     return {name.removeprefix(PREFIX): value for name, value in tensors.items()}, counters
 
 

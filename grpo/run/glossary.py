@@ -5,8 +5,9 @@ rewards, and the seconds and memory of phases are those of rank 0.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+Metrics = Mapping[str, float]  # by the names below
 GLOSSARY = {
     "step": "steps done: generated batches that were trained on (stage 2) or updates (stage 1)",
     "epoch": "passes over the data, as a fraction",

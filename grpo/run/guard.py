@@ -1,6 +1,6 @@
 """What protects a step from outside: retries after running out of memory, and saving before the run is ended."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,7 @@ from grpo.errors import MEMORY, SERVICE, Interrupted, UserError, is_out_of_memor
 from grpo.loss import policy_loss
 from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.run import memory
+from grpo.run.glossary import Metrics
 from grpo.schema import Completion, Group
 
 if TYPE_CHECKING:
@@ -29,18 +30,18 @@ class Guard:
         others cannot take part.)
         """
         trainer = self.trainer
-        position, num_updates = trainer.order.position, trainer.optimizer.num_steps
+        position, num_updates = trainer.order.position, trainer.optimizer.num_updates
         try:
             self._retry_on_oom(trainer.train_step)
         except (UserError, Interrupted) as error:
-            is_unchanged = trainer.optimizer.num_steps == num_updates
+            is_unchanged = trainer.optimizer.num_updates == num_updates
             can_save = error.exit_code == SERVICE and trainer.ranks.world == 1 and is_unchanged
             if isinstance(error, Interrupted) or can_save:
                 trainer.order.position = position
                 trainer.save()
             raise
 
-    def after_step(self, metrics: Mapping[str, float]) -> None:
+    def after_step(self, metrics: Metrics) -> None:
         """Check the run's health, save when it is due, and end the run if a signal asked for that."""
         trainer, config = self.trainer, self.trainer.config
         try:
@@ -78,7 +79,7 @@ class Guard:
         A repeated `train_step` gets the groups that it had: nothing is sampled, graded or asked of other ranks again.
         """
         trainer = self.trainer
-        num_updates = trainer.optimizer.num_steps
+        num_updates = trainer.optimizer.num_updates
         trainer.start_step()
         while True:
             try:
@@ -90,7 +91,7 @@ class Guard:
             is_generating = trainer.clock.phase == "time/generate"
             now = phase or ("generating" if is_generating else "training")
             smaller = memory.halve(trainer.budget, trainer.longest)
-            if is_generating or trainer.optimizer.num_steps != num_updates or smaller is None:
+            if is_generating or trainer.optimizer.num_updates != num_updates or smaller is None:
                 raise self._out_of_memory(now, reason)
             trainer.budget = smaller
             trainer.discard_step()

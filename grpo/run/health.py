@@ -1,14 +1,15 @@
 """Faults that show only over several steps: a warning for what a rule recognises, the end for what cannot go on."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo.errors import NON_FINITE, SERVICE, UserError
+from grpo.run.glossary import Metrics
 from grpo.run.record import read_metrics
-from grpo.run.rules import ENDINGS, RECENT, RULES, History, Metrics, Rule, advice
+from grpo.run.rules import ENDINGS, RECENT, RULES, History, Rule, advice
 
 if TYPE_CHECKING:
     from grpo.optim import Optimizer
@@ -84,7 +85,7 @@ class Health:
         else:
             self.not_finite += 1
 
-    def check(self, step: int, metrics: Mapping[str, float]) -> None:
+    def check(self, step: int, metrics: Metrics) -> None:
         """Check the run after a training step."""
         if self.not_finite >= MAX_BAD_STEPS:
             raise UserError(
@@ -113,7 +114,7 @@ class Health:
         for symptom in symptoms:
             self.say(f"warning: {symptom}. To do: {advice(symptom.rule)}")
 
-    def _check_rewards(self, metrics: Mapping[str, float]) -> None:
+    def _check_rewards(self, metrics: Metrics) -> None:
         """End the run when a built-in reward stays unscorable. A user's own function may skip what it likes."""
         shares = {}
         for name, value in metrics.items():

@@ -3,19 +3,19 @@
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
-from grpo.errors import redact
-from grpo.run.glossary import check_names
+from grpo.errors import reason, redact
+from grpo.run.glossary import Metrics, check_names
 from grpo.run.metrics import Window, outcome_of
 from grpo.run.step_bar import StepBar, describe, longest_phase
 from grpo.run.trackers import Tracker, open_tracker
 from grpo.schema import Completion, Group, Prompt
-from grpo.storage import failpoint, is_at, write_atomically, write_lines
+from grpo.storage import Json, failpoint, is_at, write_atomically, write_lines
 
 MAX_TRACKED = 4  # completions that a tracker gets at each logged step
 
@@ -44,7 +44,7 @@ class Log:
             if name != "none":
                 self._track(name, self._open_tracker, name, first_step, run_id)
 
-    def write_step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
+    def write_step(self, step: int, metrics: Metrics, groups: Sequence[Group] = ()) -> None:
         """Record a step: its metrics, and its completions if they are due."""
         self._write_line(step, metrics)
         self.bar.advance(metrics)
@@ -59,13 +59,13 @@ class Log:
         if is_bad or (self.config.log_completions and (is_due or step == 1)):
             self.write_completions(step, groups, self.config.num_completions_to_print)
 
-    def write_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+    def write_evaluation(self, step: int, metrics: Metrics) -> None:
         """Record the metrics of an evaluation."""
         self._write_line(step, metrics)
         for name, tracker in self.trackers.items():
             self._track(name, tracker.scalars, step, metrics)
 
-    def _write_line(self, step: int, metrics: Mapping[str, float]) -> None:
+    def _write_line(self, step: int, metrics: Metrics) -> None:
         """Write a line of metrics.jsonl."""
         check_names(metrics)
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no NaN
@@ -97,7 +97,7 @@ class Log:
 
     def write_completions(self, step: int, groups: Sequence[Group], num_to_show: int) -> None:
         """Write completions/step-N.jsonl: each completion with its rewards, reasons and advantage."""
-        records = [completion_record(group.prompt, completion) for group in groups for completion in group.completions]
+        records = completion_records(groups)
         self._attempt("completions/", write_lines, self.completions / f"step-{step:06d}.jsonl", records)
         for record in records[:num_to_show]:
             self.say(f"--- step {step}, reward {record['reward']}\n{record['prompt']}\n>>> {record['completion']}")
@@ -132,7 +132,7 @@ class Log:
         try:
             call(*arguments)
         except Exception as error:  # of a service's own kinds
-            self._warn(name, f"{name} failed ({type(error).__name__}: {error})")
+            self._warn(name, f"{name} failed ({reason(error)})")
 
     def _warn(self, name: str, text: str) -> None:
         if name not in self.warned:
@@ -140,8 +140,13 @@ class Log:
             self.say(redact(f"warning: {text}; training continues"))
 
 
-def completion_record(prompt: Prompt, completion: Completion) -> dict[str, Any]:
-    """Return what completions/ and the output of grpo.evaluate hold about a completion."""
+def completion_records(groups: Sequence[Group]) -> list[Json]:
+    """Return what completions/ and the output of grpo.evaluate hold: one record per completion."""
+    return [completion_record(group.prompt, completion) for group in groups for completion in group.completions]
+
+
+def completion_record(prompt: Prompt, completion: Completion) -> Json:
+    """Return the record of one completion."""
     scores = completion.scores
     return {
         "row": prompt.row,
@@ -163,7 +168,7 @@ def completion_record(prompt: Prompt, completion: Completion) -> dict[str, Any]:
     }
 
 
-def _sentences(completion: Completion) -> list[dict[str, Any]]:
+def _sentences(completion: Completion) -> list[Json]:
     """Return the credit of each sentence that was found true or false."""
     advantages = completion.token_advantages
     return [

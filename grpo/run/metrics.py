@@ -11,8 +11,9 @@ from contextlib import contextmanager
 import torch
 
 from grpo.device.distributed import Ranks
+from grpo.run.glossary import Metrics
 from grpo.run.memory import take_peak
-from grpo.schema import Group, Outcome, PackedBatch, Score
+from grpo.schema import Group, Outcome, PackedBatch, Score, completions_of
 
 CPU = torch.device("cpu")
 
@@ -70,7 +71,7 @@ class TokenMeter:
 
 def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> dict[str, float]:
     """Describe the rewards, advantages and lengths of a step's completions. A mean over nothing scorable is NaN."""
-    completions = [completion for group in groups for completion in group.completions]
+    completions = completions_of(groups)
     rewards = [completion.reward for completion in completions if completion.reward is not None]
     lengths = [len(completion.ids) for completion in completions]
     ended = [len(completion.ids) for completion in completions if completion.finish_reason == "stop"]
@@ -103,7 +104,7 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
 def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Return the share of tokens in true or false sentences, and of those whose advantage changed its sign (Eq. 19)."""
     num_tokens = num_judged = num_changed = 0
-    for completion in (completion for group in groups for completion in group.completions):
+    for completion in completions_of(groups):
         num_tokens += len(completion.ids)
         num_judged += sum(sentence.end - sentence.start for sentence in completion.sentences)
         num_changed += sum(advantage * completion.advantage < 0 for advantage in completion.token_advantages)
@@ -182,7 +183,7 @@ class Window:
         self.values: dict[str, list[float]] = {}
         self.number = 0  # of steps
 
-    def add(self, metrics: Mapping[str, float]) -> None:
+    def add(self, metrics: Metrics) -> None:
         """Add a step."""
         self.number += 1
         for name, value in metrics.items():

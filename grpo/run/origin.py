@@ -14,7 +14,8 @@ from grpo.data.rows import digest
 from grpo.errors import CONFIG, UserError
 from grpo.model.policy import find_parts
 from grpo.run.fingerprint import file_fingerprint
-from grpo.run.resume import FREE
+from grpo.run.resume import FREE, differences
+from grpo.storage import Json, read_mapping
 
 ORIGIN_FILE = "origin.json"
 COMPARED_BY_CONTENT = (
@@ -31,7 +32,7 @@ COMPARED_BY_CONTENT = (
 FREE_OF_STAGE_1 = (FREE | set(COMPARED_BY_CONTENT)) - {"max_steps", "num_train_epochs"}
 
 
-def origin_of(config: SftConfig) -> dict[str, Any]:
+def origin_of(config: SftConfig) -> Json:
     """Return what a stage 1 is made from: its keys, and hashes of its data and of its base model."""
     keys = {name: value for name, value in asdict(config).items() if name not in FREE_OF_STAGE_1}
     parts = find_parts(config)
@@ -57,27 +58,24 @@ def _describe(files: Iterable[Path]) -> Iterable[list[Any]]:
 
 def check_origin(final: Path, config: SftConfig, config_path: str) -> None:
     """Check that the finished stage 1 in `final` is what `config` would make; UserError (exit 2) says what differs."""
-    try:
-        made = json.loads((final / ORIGIN_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        differences = [f"it does not say what it was made from ({ORIGIN_FILE})"]
+    made = read_mapping(final / ORIGIN_FILE)
+    if made:
+        changes = list(_changes(made, origin_of(config)))
     else:
-        differences = list(_differences(made, origin_of(config)))
-    if differences:
+        changes = [f"it does not say what it was made from ({ORIGIN_FILE})"]
+    if changes:
         raise UserError(
             f"the finished stage 1 in {final} is not what {config_path} makes now",
-            "; ".join(differences),
+            "; ".join(changes),
             f"to make it anew, remove {final.parent}, or set another output_dir in {config_path}; "
             f"to use it as it is, set cold_start=null model_name_or_path={final}",
             CONFIG,
         )
 
 
-def _differences(made: dict[str, Any], wanted: dict[str, Any]) -> Iterable[str]:
-    for name in sorted({*made["config"], *wanted["config"]}):
-        before, now = made["config"].get(name), wanted["config"].get(name)
-        if before != now:
-            yield f"{name}: {before} -> {now}"
+def _changes(made: Json, wanted: Json) -> Iterable[str]:
+    for name, (before, now) in differences(made["config"], wanted["config"]).items():
+        yield f"{name}: {before} -> {now}"
     if made["data"] != wanted["data"]:
         yield "the data has changed"
     if made["base"] != wanted["base"]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo.errors import UserError
 from grpo.run.run_dir import CONFIG_FILE, METRICS_FILE, STATE_FILE
-from grpo.storage import read_mapping
+from grpo.storage import Json, read_mapping
 
 Metrics = dict[str, float]  # NaN where a value was not finite
 TRACES = (METRICS_FILE, STATE_FILE, CONFIG_FILE)  # a folder with one of them holds a run
@@ -28,10 +28,10 @@ class Answer:
     prompt: str = ""
     outcome: str = ""
     reward: float | None = None
-    rewards: dict[str, Any] = field(default_factory=dict)
-    reasons: dict[str, Any] = field(default_factory=dict)
-    facts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    sentences: list[dict[str, Any]] = field(default_factory=list)
+    rewards: Json = field(default_factory=dict)
+    reasons: Json = field(default_factory=dict)
+    facts: dict[str, list[Json]] = field(default_factory=dict)
+    sentences: list[Json] = field(default_factory=list)
 
     def reason(self, reward: str) -> str:
         """Return why a reward has its value, without the facts that the reason repeats."""
@@ -48,8 +48,8 @@ class Record:
     """
 
     path: Path
-    config: dict[str, Any] = field(default_factory=dict)
-    state: dict[str, Any] = field(default_factory=dict)
+    config: Json = field(default_factory=dict)
+    state: Json = field(default_factory=dict)
     steps: list[Metrics] = field(default_factory=list)
     evaluations: list[Metrics] = field(default_factory=list)
     summaries: dict[str, dict[str, Metrics]] = field(default_factory=dict)
@@ -106,7 +106,7 @@ def read_metrics(path: Path) -> tuple[list[Metrics], list[Metrics], int]:
     return steps, evaluations, num_damaged
 
 
-def _answer(line: dict[str, Any]) -> Answer:
+def _answer(line: Json) -> Answer:
     """Keep what has the type that a reader expects."""
     texts = {name: str(line[name]) for name in ("question", "prompt", "outcome") if line.get(name)}
     mappings = {name: line[name] for name in ("rewards", "reasons", "facts") if isinstance(line.get(name), dict)}
@@ -125,7 +125,7 @@ def _answer(line: dict[str, Any]) -> Answer:
     )
 
 
-def _objects(value: Any) -> list[dict[str, Any]]:
+def _objects(value: Any) -> list[Json]:
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
@@ -156,7 +156,7 @@ def _numbers(content: Any) -> Metrics:
     return metrics
 
 
-def _summaries(content: dict[str, Any]) -> dict[str, dict[str, Metrics]]:
+def _summaries(content: Json) -> dict[str, dict[str, Metrics]]:
     """Return the parts of each measurement, "before" and "after"."""
     found = {}
     for moment in ("before", "after"):

@@ -4,7 +4,6 @@
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +16,7 @@ from grpo.config.options import AnyConfig
 from grpo.errors import CONFIG, UserError
 from grpo.run.checkpoint import MANIFEST_FILE
 from grpo.run.run_dir import CONFIG_FILE
+from grpo.storage import Json, read_json
 
 FREE = {
     "output_dir",
@@ -83,7 +83,7 @@ WARNED = {
 
 def check_changes(folder: Path, config: AnyConfig, num_ranks: int) -> list[str]:
     """Compare a run with the checkpoint it resumes from; return notices. UserError (exit 2) if it may not resume."""
-    manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+    manifest = read_json(folder / MANIFEST_FILE)
     saved_ranks = manifest.get("world_size", 1)
     if saved_ranks != num_ranks:
         raise UserError(
@@ -94,16 +94,19 @@ def check_changes(folder: Path, config: AnyConfig, num_ranks: int) -> list[str]:
         )
     saved, _ = load_config(folder / CONFIG_FILE, kind=type(config))
     before, now = _plain(saved), _plain(config)
-    changes = {}  # key -> value before, value now
-    for name in sorted({*before, *now}):
-        if before.get(name) != now.get(name):
-            changes[name] = before.get(name), now.get(name)
+    changes = differences(before, now)
     for name, value in hidden_values(config).items():
         if manifest.get("hidden_values", {}).get(name, value) != value:
             changes.setdefault(name, (now[name], "the same with another value of the variable"))
     frozen = {name: f"{old} -> {new}" for name, (old, new) in changes.items() if name not in FREE | WARNED}
     _refuse_changes("configuration", frozen, config)
     return [f"{name} was {old}, is now {new}" for name, (old, new) in changes.items() if name not in FREE]
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return what differs between two mappings: name -> value before, value now."""
+    pairs = {name: (before.get(name), now.get(name)) for name in sorted({*before, *now})}
+    return {name: (old, new) for name, (old, new) in pairs.items() if old != new}
 
 
 def check_inputs(before: Mapping[str, str], now: Mapping[str, str], config: AnyConfig) -> None:
@@ -135,6 +138,6 @@ def hidden_values(config: AnyConfig) -> dict[str, str]:
     return found
 
 
-def _plain(config: AnyConfig) -> dict[str, Any]:
+def _plain(config: AnyConfig) -> Json:
     """Return the keys as they are written to config.resolved.yaml."""
     return yaml.safe_load(to_yaml(config))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Metrics = Mapping[str, float]
+from grpo.run.glossary import Metrics
 
 RECENT = 5  # steps that a state has to last
 SURE = 3  # steps that suffice where chance plays no part

@@ -21,19 +21,21 @@ from grpo.attention import select
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
 from grpo.device.distributed import TIMEOUT, Ranks, choose_device
-from grpo.errors import CONFIG, SIGINT, STORAGE, Interrupted, UserError, describe, escape, redact
+from grpo.errors import CONFIG, SIGINT, STORAGE, Interrupted, UserError, describe, escape, explained, redact
 from grpo.model.policy import Policy
 from grpo.optim import Optimizer
+from grpo.report.page import write_report
 from grpo.run import checkpoint
 from grpo.run.alarm import Alarm
 from grpo.run.fingerprint import environment
+from grpo.run.glossary import Metrics
 from grpo.run.log import Log
 from grpo.run.origin import ORIGIN_FILE
 from grpo.run.resume import check_changes, hidden_values
 from grpo.run.run_dir import CONFIG_FILE, RunDir, close_debug_log, open_debug_log
 from grpo.run.trackers import check_trackers
 from grpo.schema import Group
-from grpo.storage import failpoint, write_atomically, write_json
+from grpo.storage import Json, failpoint, write_atomically, write_json
 
 GRACE_S = 20.0  # after a signal, the step has this long to end; then its rollout is dropped
 
@@ -134,8 +136,6 @@ class Run:
     def _write_report(self) -> None:
         """Write report.html. Whatever goes wrong with it concerns the page alone, not the run."""
         try:
-            from grpo.report.page import write_report  # matplotlib takes a second to import
-
             write_report(self.path)
         except Exception as error:
             self.debug.error("".join(traceback.format_exception(error)))
@@ -216,16 +216,16 @@ class Run:
         write_atomically(self.path / CONFIG_FILE, to_yaml(self.config))
         self.log = Log(self.config, total_steps, first_step, self.dir.state["id"])
 
-    def report_step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
+    def report_step(self, step: int, metrics: Metrics, groups: Sequence[Group] = ()) -> None:
         """Log the metrics and completions of a step."""
         if self.log is not None:
-            self.dir.keep_lock()
             self.dir.update(step=step)
             self.log.write_step(step, metrics, groups)
 
-    def report_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+    def report_evaluation(self, step: int, metrics: Metrics) -> None:
         """Log the metrics of an evaluation, if there are any."""
         if self.log is not None and metrics:
+            self.dir.keep_lock()
             self.log.write_evaluation(step, metrics)
 
     def save_final(self, policy: Policy, origin: Mapping[str, Any] | None = None) -> None:
@@ -243,6 +243,7 @@ class Run:
         """Write the folder `name` with a policy, and with notes as JSON files, completely or not at all, on rank 0."""
         if not self.ranks.is_main:
             return
+        self.dir.keep_lock()
         temporary = self.path / f"{name}.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         try:
@@ -258,7 +259,7 @@ class Run:
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
-    def save_checkpoint(self, step: int, policy: Policy, optimizer: Optimizer, counters: dict[str, Any]) -> None:
+    def save_checkpoint(self, step: int, policy: Policy, optimizer: Optimizer, counters: Json) -> None:
         """Write checkpoint-N, and remove old ones. All ranks call this; rank 0 writes.
 
         A checkpoint of this step that is there already is replaced, unless this run wrote it or resumed from it: it is
@@ -287,7 +288,7 @@ class Run:
         self.saved_step = step
         self.ranks.barrier()
 
-    def restore(self, policy: Policy, optimizer: Optimizer) -> dict[str, Any]:
+    def restore(self, policy: Policy, optimizer: Optimizer) -> Json:
         """Load the checkpoint to resume from and return its counters; {} if the run starts from the beginning."""
         folder = self._find_checkpoint()
         if folder is None:
@@ -295,15 +296,9 @@ class Run:
         for notice in check_changes(folder, self.config, self.ranks.world):
             self.say(f"note: {notice}")
         tensors, counters = checkpoint.read_state(folder, self.ranks.rank)
-        try:
+        misfit = f"the checkpoint {folder} does not fit the model"
+        with explained((KeyError, RuntimeError), misfit, "name a checkpoint of this run", STORAGE):
             optimizer.load_state(tensors)
-        except (KeyError, RuntimeError) as error:
-            raise UserError(
-                f"the checkpoint {folder} does not fit the model",
-                f"{type(error).__name__}: {error}",
-                "name a checkpoint of this run",
-                STORAGE,
-            ) from None
         policy.model.refresh()
         if folder.resolve() in [own.resolve() for own in checkpoint.checkpoints(self.path)]:
             self.saved_step = counters["step"]

@@ -12,7 +12,7 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
-from grpo.errors import BUSY, CONFIG, STORAGE, UserError, redact
+from grpo.errors import BUSY, CONFIG, STORAGE, UserError, explained, redact
 from grpo.storage import is_at, read_mapping, run_in_forked_children, try_to_lock, write_json
 
 CONFIG_FILE, STATE_FILE, METRICS_FILE = "config.resolved.yaml", "run_state.json", "metrics.jsonl"
@@ -45,6 +45,19 @@ def holds_a_run(path: Path) -> bool:
     found = [entry.name for entry in path.iterdir() if not entry.name.startswith((".lock", "run_state."))]
     metrics = path / METRICS_FILE
     return bool(set(found) - set(BEFORE_FIRST_STEP)) or (metrics.exists() and metrics.stat().st_size > 0)
+
+
+def refuse_a_run(path: Path) -> None:
+    """Raise UserError (exit 2) for a directory that holds a run."""
+    if holds_a_run(path):
+        names = sorted(entry.name for entry in path.iterdir() if entry.name != ".lock")
+        raise UserError(
+            f"the output directory {path} is not empty",
+            f"it holds {', '.join(names[:6])}",
+            "resume_from_checkpoint=true continues that run, overwrite_output_dir=true starts anew, "
+            "or set another output_dir",
+            CONFIG,
+        )
 
 
 class RunDir:
@@ -88,16 +101,10 @@ class RunDir:
         return found if isinstance(found, str) and re.fullmatch("[0-9a-f]{21}", found) else _new_id()
 
     def _take_lock(self) -> None:
-        try:
+        fix = "set output_dir to a folder that can be written"
+        with explained(OSError, f"cannot use the output directory {self.path}", fix, STORAGE):
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock = open(self.path / ".lock", "a+")
-        except OSError as error:
-            raise UserError(
-                f"cannot use the output directory {self.path}",
-                str(error),
-                "set output_dir to a folder that can be written",
-                STORAGE,
-            ) from None
         if not try_to_lock(self.lock.fileno()):
             self.lock.seek(0)
             holder = self.lock.read().strip() or "another process"
@@ -124,17 +131,10 @@ class RunDir:
 
     def _make_room(self, overwrite: bool) -> None:
         """Remove what a run has written, and nothing else; refuse a directory that is not empty without `overwrite`."""
-        found = [path for path in self.path.iterdir() if path.name != ".lock"]
-        if holds_a_run(self.path) and not overwrite:
-            names = sorted(path.name for path in found)
-            raise UserError(
-                f"the output directory {self.path} is not empty",
-                f"it holds {', '.join(names[:6])}",
-                "resume_from_checkpoint=true continues that run, overwrite_output_dir=true starts anew, "
-                "or set another output_dir",
-                CONFIG,
-            )
-        for path in found if overwrite else ():
+        if not overwrite:
+            refuse_a_run(self.path)
+            return
+        for path in self.path.iterdir():
             name, _, _ = path.name.partition(".aside-")
             is_own_folder = name in OWN_FOLDERS or name.startswith("checkpoint-")
             is_own_file = path.name in OWN_FILES or path.name.startswith("run_state.")
@@ -144,7 +144,11 @@ class RunDir:
                 path.unlink()
 
     def update(self, **changes) -> None:
-        """Change run_state.json atomically. If that fails, warn once: the run matters more than its record."""
+        """Change run_state.json atomically; UserError (exit 7) if another run has the directory by now.
+
+        If the file cannot be written, warn once: the run matters more than its record.
+        """
+        self.keep_lock()
         self.state.update(changes, updated=_now())
         try:
             write_json(self.path / STATE_FILE, self.state)
@@ -157,7 +161,8 @@ class RunDir:
         """Record how the run ended, unless another run has the directory by now, and let others use it."""
         status = "done" if exit_code == 0 else "failed"
         if self.is_held:
-            self.update(status=status, exit_code=exit_code, reason=reason)
+            with suppress(UserError):
+                self.update(status=status, exit_code=exit_code, reason=reason)
         self.lock.close()
 
 

@@ -3,20 +3,19 @@
 import shutil
 import sys
 import time
-from collections.abc import Mapping
 
 from tqdm import tqdm
 
 from grpo.errors import escape
 from grpo.progress import PLAIN_SECONDS
+from grpo.run.glossary import Metrics
 
-PHASES = {  # metric: what the run is doing meanwhile
-    "time/generate": "generating",
-    "time/reference": "reference pass",
-    "time/reward": "waiting for rewards",
-    "time/train": "training",
+PHASES = {  # metric: what the run is doing meanwhile, in full and in short
+    "time/generate": ("generating", "gen"),
+    "time/reference": ("reference pass", "ref"),
+    "time/reward": ("waiting for rewards", "judge"),
+    "time/train": ("training", "train"),
 }
-SHORT_PHASES = {"time/generate": "gen", "time/reference": "ref", "time/reward": "judge", "time/train": "train"}
 TEXTS = {  # metric: how it is written where there is room, and where there is not; the first ones matter most
     "loss": ("loss {:.4f}", "loss {:.4f}"),  # of stage 1; that of stage 2 says nothing
     "reward": ("reward {:+.2f}", "rew {:+.2f}"),
@@ -41,12 +40,12 @@ class StepBar:
         self.total, self.first, self.step = total_steps, first_step, first_step
         self.is_terminal = sys.stderr.isatty()
         self.is_plain = not is_hidden and not self.is_terminal and not has_lines
-        self.metrics: Mapping[str, float] = {}
+        self.metrics: Metrics = {}
         self.phase, self.started, self.printed = "", time.monotonic(), 0.0
         is_bar_hidden = is_hidden or not self.is_terminal
         self.bar = tqdm(total=total_steps, initial=first_step, bar_format="{desc}", disable=is_bar_hidden)
 
-    def advance(self, metrics: Mapping[str, float]) -> None:
+    def advance(self, metrics: Metrics) -> None:
         """Show the metrics of a step that is done."""
         self.step += 1
         self.metrics = metrics
@@ -89,7 +88,7 @@ class StepBar:
         """Say what the run is doing, and how long it will go on."""
         outlook = []
         if self.phase and not self.is_plain:
-            outlook.append((PHASES if is_wide else SHORT_PHASES).get(self.phase, ""))
+            outlook.append(PHASES[self.phase][not is_wide])
         done = self.step - self.first
         if done and self.step < self.total:
             seconds = (time.monotonic() - self.started) / done * (self.total - self.step)
@@ -97,24 +96,20 @@ class StepBar:
         return outlook
 
 
-def describe(metrics: Mapping[str, float], is_wide: bool) -> list[str]:
+def describe(metrics: Metrics, is_wide: bool) -> list[str]:
     """Return the metrics that matter as short texts, the most important ones first."""
-    parts = []
-    for name, (long, short) in TEXTS.items():
-        is_shown = name in metrics and not (name == "loss" and "reward" in metrics)
-        text = long if is_wide else short
-        if is_shown and text:
-            parts.append(text.format(metrics[name]))
-    return parts
+    hidden = ["loss"] if "reward" in metrics else []
+    texts = {name: texts[not is_wide] for name, texts in TEXTS.items() if name in metrics and name not in hidden}
+    return [text.format(metrics[name]) for name, text in texts.items() if text]
 
 
-def longest_phase(metrics: Mapping[str, float]) -> str:
+def longest_phase(metrics: Metrics) -> str:
     """Say what took the longest in a step."""
     phases = {name: metrics[name] for name in PHASES if name in metrics}
     if not phases:
         return ""
     longest = max(phases, key=phases.get)
-    return f"  longest: {PHASES[longest]} {phases[longest]:.1f} s of {metrics['step_time']:.1f} s"
+    return f"  longest: {PHASES[longest][0]} {phases[longest]:.1f} s of {metrics['step_time']:.1f} s"
 
 
 def _join(is_wide: bool, *parts: str) -> str:

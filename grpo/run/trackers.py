@@ -8,7 +8,6 @@ A resumed run goes on as the same run of its service, which knows it by the id i
 import importlib
 import os
 import threading
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,7 +15,8 @@ from urllib.parse import urlsplit
 import yaml
 
 from grpo.config.options import AnyConfig
-from grpo.errors import CONFIG, PREFLIGHT, UserError, check_all, escape, is_storage_error, redact
+from grpo.errors import CONFIG, PREFLIGHT, UserError, check_all, escape, explained, is_storage_error, redact
+from grpo.run.glossary import Metrics
 
 MODULES = {"tensorboard": "torch.utils.tensorboard", "swanlab": "swanlab", "wandb": "wandb", "trackio": "trackio"}
 LOGINS = {  # services with an account: the variables of its key and of its mode, and the command that logs in
@@ -36,7 +36,7 @@ class TensorBoard:
         self.writer = SummaryWriter(str(run_dir / "tb"), purge_step=first_step + 1)
         self.writer.add_text("config", f"```\n{config_text}\n```")
 
-    def scalars(self, step: int, metrics: Mapping[str, float]) -> None:
+    def scalars(self, step: int, metrics: Metrics) -> None:
         for name, value in metrics.items():
             self.writer.add_scalar(name, value, step)
 
@@ -61,7 +61,7 @@ class OnlineTracker:
         self.module = importlib.import_module(MODULES[name])
         self.module.init(**_place(name, config, run_id), resume="allow", config=yaml.safe_load(config_text))
 
-    def scalars(self, step: int, metrics: Mapping[str, float]) -> None:
+    def scalars(self, step: int, metrics: Metrics) -> None:
         self.module.log(dict(metrics), step=step)
 
     def text(self, step: int, name: str, text: str) -> None:
@@ -109,15 +109,9 @@ def check_trackers(config: AnyConfig) -> str:
 
 
 def _check_tracker(name: str) -> None:
-    try:
+    fix = f"pip install {name}, or remove it from report_to"
+    with explained(Exception, f"report_to names {name}, which is not installed", fix, CONFIG):  # it can raise anything
         importlib.import_module(MODULES[name])
-    except Exception as error:  # a broken installation can raise anything
-        raise UserError(
-            f"report_to names {name}, which is not installed",
-            f"{type(error).__name__}: {error}",
-            f"pip install {name}, or remove it from report_to",
-            CONFIG,
-        ) from None
     if name in LOGINS and not _is_logged_in(name):
         key, mode, command = LOGINS[name]
         raise UserError(

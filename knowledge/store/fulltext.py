@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable
 
 from knowledge.store.database import ReadOnlyDatabase
+from knowledge.store.index import decompress
 from knowledge.store.passages import split_stored
 from knowledge.store.rank import Bag, bm25, idf
 from knowledge.store.result import Passage
@@ -24,7 +25,7 @@ CANDIDATES_PER_RESULT, ROWS_PER_CANDIDATE = 3, 1500
 TERMS = "SELECT term, passages FROM knowledge_terms WHERE term IN (SELECT value FROM json_each(?))"
 # rowid <= ? ends the search early where only common words are sought; rank is bm25()
 CANDIDATES = """
-    SELECT best.number - doc.first, doc.title, documents.text
+    SELECT best.number - doc.first, doc.title, documents.text, knowledge_tokens.tokens
     FROM (
         SELECT rowid AS number FROM knowledge_index
         WHERE knowledge_index MATCH ? AND rowid <= ? ORDER BY rank LIMIT ?
@@ -32,8 +33,9 @@ CANDIDATES = """
     JOIN knowledge_documents AS doc ON doc.first = (
         SELECT max(first) FROM knowledge_documents WHERE first <= best.number
     )
-    JOIN documents ON documents.title = doc.title"""
-Candidate = tuple[int, str, str]  # number in its document, title, text of the document
+    JOIN documents ON documents.title = doc.title
+    JOIN knowledge_tokens ON knowledge_tokens.passage = best.number"""
+Candidate = tuple[int, str, str, bytes]  # number in its document, title, text of the document, tokens of the passage
 
 
 class FullTextIndex:
@@ -54,12 +56,14 @@ class FullTextIndex:
         weights = {token: idf(self.num_passages, number) for token, number in num_with.items()}
         scored = []
         limit = CANDIDATES_PER_RESULT * k + self.max_rows // ROWS_PER_CANDIDATE
-        for number, title, document in self._candidates(num_with, limit):
+        for number, title, document, stored in self._candidates(num_with, limit):
+            score = bm25(weights, Bag.of(decompress(stored)), self.mean_length)
+            scored.append((-score, title, number, document))
+        found = []
+        for score, title, number, document in sorted(scored)[:k]:
             text = split_stored(document, self._markers)[number]
-            score = bm25(weights, Bag.of(tokens(f"{title}\n{text}")), self.mean_length)
-            scored.append((-score, title, number, text))
-        best = sorted(scored)[:k]
-        return [Passage(f"{title}#{number}", title, text, -score) for score, title, number, text in best]
+            found.append(Passage(f"{title}#{number}", title, text, -score))
+        return found
 
     def _num_with(self, wanted: Iterable[str]) -> dict[str, int]:
         """Return in how many passages each token is, rarest first; tokens that are in none are left out."""

@@ -3,23 +3,23 @@
     knowledge_index       FTS5 without content: the tokens of a passage (title and text) under the passage's number
     knowledge_documents   number of a document's first passage -> title; a passage belongs to the last document that
                           starts before it
+    knowledge_tokens      the same tokens again, compressed, for the second scoring: FTS5 cannot return its own
     knowledge_terms       in how many passages a token occurs: what it costs in a query, and what it tells
-    knowledge_meta        format version, counts, checksums of the content
+    knowledge_meta        format version, counts
 
 In our own files these tables stand beside `documents(title, text)`, which is KnowRL's table, so KnowRL's code can read
 our files. KnowRL's and FActScore's files are never written to: their tables are in a side index file (side_index.py).
 """
 
-import hashlib
 import json
-from collections.abc import Iterable
+import zlib
 from itertools import islice
 
 from sqlalchemy import Connection
 
 from knowledge.store.tokens import TOKENS_VERSION, tokens
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 BATCH_ROWS = 1000  # rows handed to SQLite at once
 HASH_BYTES = 64 << 20  # FTS5 gathers this much of the index in memory before it writes a segment
 CACHE_KIB = 64 << 10  # SQLite's page cache during the build
@@ -33,14 +33,9 @@ INDEX_TABLES = {
         "CREATE VIRTUAL TABLE knowledge_index USING fts5(tokens, content='', columnsize=0, tokenize='ascii')"
     ),
     "knowledge_documents": "CREATE TABLE knowledge_documents (first INTEGER PRIMARY KEY, title TEXT NOT NULL)",
+    "knowledge_tokens": "CREATE TABLE knowledge_tokens (passage INTEGER PRIMARY KEY, tokens BLOB NOT NULL)",
     "knowledge_terms": "CREATE TABLE knowledge_terms (term TEXT PRIMARY KEY, passages INTEGER NOT NULL) WITHOUT ROWID",
     "knowledge_meta": "CREATE TABLE knowledge_meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
-}
-CONTENT = {  # every row that a search can read, for the checksums
-    "documents": "SELECT title, text FROM main.documents ORDER BY rowid",
-    "knowledge_index_data": "SELECT id, block FROM main.knowledge_index_data ORDER BY id",
-    "knowledge_documents": "SELECT first, title FROM main.knowledge_documents ORDER BY first",
-    "knowledge_terms": "SELECT term, passages FROM main.knowledge_terms ORDER BY term",
 }
 VOCABULARY = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, knowledge_index, row)"
 
@@ -81,11 +76,10 @@ class IndexWriter:
             self._flush()
 
     def finish(self, **meta: object) -> None:
-        """Merge the index to one segment; write the term statistics, the counts and the checksums."""
+        """Merge the index to one segment; write the term statistics and the counts."""
         self._flush()
         self._run("INSERT INTO knowledge_index(knowledge_index) VALUES ('optimize')")
         num_terms = self._write_terms()
-        tables = {name for (name,) in self._run("SELECT name FROM main.sqlite_master")}
         meta |= {
             "format_version": FORMAT_VERSION,
             "tokens_version": TOKENS_VERSION,
@@ -93,12 +87,12 @@ class IndexWriter:
             "passages": self.num_passages,
             "tokens": self.num_tokens,
             "terms": num_terms,
-            "checksums": {name: checksum(self._run(sql)) for name, sql in CONTENT.items() if name in tables},
         }
         self._insert("knowledge_meta", [(key, json.dumps(value)) for key, value in sorted(meta.items())])
 
     def _flush(self) -> None:
         self._insert("knowledge_index(rowid, tokens)", self._rows)
+        self._insert("knowledge_tokens", [(number, compress(line)) for number, line in self._rows])
         self._rows = []
 
     def _write_terms(self) -> int:
@@ -117,14 +111,11 @@ class IndexWriter:
             self._run(f"INSERT INTO {table} VALUES (?, ?)", rows)
 
 
-def read_meta(rows: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """Return the meta table as Python values."""
-    return {key: json.loads(value) for key, value in rows}
+def compress(line: str) -> bytes:
+    """Return what is stored of a passage's tokens, which are joined by spaces."""
+    return zlib.compress(line.encode())
 
 
-def checksum(rows: Iterable[tuple]) -> str:
-    """Return the sha256 of the rows of a SELECT."""
-    digest = hashlib.sha256()
-    for row in rows:
-        digest.update(ascii(tuple(row)).encode())
-    return digest.hexdigest()
+def decompress(stored: bytes) -> list[str]:
+    """Return the tokens again."""
+    return zlib.decompress(stored).decode().split()

@@ -204,14 +204,12 @@ def serve() -> None:
     import torch
     import torch.utils.tensorboard
     import transformers.models.auto.tokenization_auto  # noqa: F401
-    from making import draw_no_plots
 
     import grpo.train
     import knowledge.build  # noqa: F401
     import rewards.api.client  # noqa: F401
 
     torch.set_num_threads(1)
-    draw_no_plots()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     grpo.train.main(sys.argv[1:])  # products are compiled for their shapes once, and not in every child

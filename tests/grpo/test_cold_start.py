@@ -8,9 +8,9 @@ from making import write_chat_checkpoint, write_rows
 
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
-from grpo.doctor import main as doctor
+from grpo.doctor.__main__ import examine as findings
+from grpo.doctor.__main__ import main as doctor
 from grpo.doctor.case import Case
-from grpo.doctor.command import examine as findings
 from grpo.errors import CONFIG, UserError
 from grpo.sft import load_stage1, sft
 from grpo.train import train

@@ -95,6 +95,15 @@ def test_answers_are_read_from_the_file_beside_the_result(tmp_path):
     assert error.value.exit_code == 3
 
 
+def test_a_file_that_is_missing_is_named_as_it_was_typed(tmp_path):
+    (tmp_path / "result.json").write_text("{}")
+    for typed, missing in (("no.json", "no.json"), ("no.jsonl", "no.jsonl"), ("result.json", "result.jsonl")):
+        with pytest.raises(UserError) as error:
+            read_outcomes(tmp_path / typed)
+        assert error.value.what == f"cannot compare {tmp_path / typed}" and error.value.exit_code == 3
+        assert error.value.why == f"there is no file {tmp_path / missing}"
+
+
 def test_a_comparison_is_json_and_text():
     found = compare(outcomes("rrw"), outcomes("rww"))
     assert json.loads(json.dumps(to_json(found, "x", "y")))["rates"]["accuracy"]["difference"] == pytest.approx(-1 / 3)

@@ -10,7 +10,7 @@ from making import write_chat_checkpoint, write_rows
 
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
-from grpo.doctor import main
+from grpo.doctor.__main__ import main
 from grpo.doctor.case import Case
 from grpo.doctor.machine import machine
 from grpo.doctor.model import check_disk

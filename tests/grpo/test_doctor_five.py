@@ -7,7 +7,7 @@ import random
 import pytest
 from making import write_rows
 
-from grpo.doctor import main
+from grpo.doctor.__main__ import main
 from knowledge.build import SkipLog, build
 from knowledge.store.source import Source
 

@@ -6,7 +6,7 @@ import pytest
 from api_server import ApiServer, fails, says
 from making import write_rows
 
-from grpo.doctor import main
+from grpo.doctor.__main__ import main
 from knowledge.build import SkipLog, build
 from knowledge.store.source import Source
 

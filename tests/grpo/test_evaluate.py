@@ -163,6 +163,8 @@ def test_two_models_and_two_files_are_compared(capsys, chat_checkpoint, trained)
     assert found["num_questions"] == 6 and found["mcnemar_p"] == 1 and "6 questions, paired" in text
     assert next_commands(text) == [f"grpo.generate {chat_checkpoint}", f"grpo.generate {trained}"]
     assert json.loads(Path("c.json").read_text()) == found
+    _, text = run(capsys, "--compare", trained, trained, *more, SHORT)
+    assert text.count(f"grpo.generate {trained}") == 1
     again, text = run(capsys, "--compare", "c.a.json", "c.b.jsonl")
     assert next_commands(text)[1] == "grpo.evaluate --compare c.b.jsonl other.json"
     assert again["rates"] == found["rates"] and (again["a"], again["b"]) == ("c.a.json", "c.b.jsonl")

@@ -11,7 +11,7 @@ from api_server import ApiServer, replies_with
 from making import write_rows
 from safetensors import safe_open
 
-from grpo.doctor import main as doctor
+from grpo.doctor.__main__ import main as doctor
 from grpo.errors import UserError
 from grpo.export import main as export
 from grpo.model.policy import Policy

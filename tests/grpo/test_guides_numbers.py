@@ -13,7 +13,7 @@ from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.config.supplied import KNOWRL_PROMPT
 from grpo.data.files import read_records
-from grpo.doctor import main as doctor
+from grpo.doctor.__main__ import main as doctor
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.policy import lora_spec

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from grpo.config.load import load_config
-from grpo.doctor import main as doctor
+from grpo.doctor.__main__ import main as doctor
 from grpo.errors import UserError
 from grpo.run.log import Log
 from grpo.run.metrics import Window

@@ -173,7 +173,7 @@ def test_a_changed_master_counts_from_the_refresh_on():
 
 def products_of(joint):
     """The number of products of each layer."""
-    return [len(getattr(layer, "products", "1")) for layer in joint.linears]
+    return [len(getattr(layer, "product_rows", "1")) for layer in joint.linears]
 
 
 def test_projections_split_when_zeros_would_cost_too_much():

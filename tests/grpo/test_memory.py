@@ -14,6 +14,8 @@ import pytest
 import torch
 from making import kept_by_autograd, write_chat_checkpoint, write_rows
 
+import grpo.train
+import grpo.trainer
 from grpo.attention.packed import PackedAttention
 from grpo.config.load import load_config
 from grpo.errors import INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_of_memory, is_storage_error
@@ -88,6 +90,8 @@ import os
 import torch
 import torch._dynamo  # which recomputation imports
 from grpo.run import memory
+import grpo.train
+import grpo.trainer
 from grpo.attention.packed import PackedAttention
 from grpo.logprobs import token_logprobs
 from grpo.model.lora import Build, LoraSpec
@@ -357,19 +361,39 @@ def made(tmp_path, monkeypatch):
         run.__exit__(None, None, None)
 
 
-def runs_out_above(trainer, tokens, phase):
-    """The pass of a micro-batch with more than so many packed tokens fails, before or after its forward."""
-    original = trainer.logprobs
+@pytest.fixture()
+def wrap_passes(monkeypatch):
+    """Let a function take the place of a trainer's passes over micro-batches. It is given the batch and the pass."""
 
-    def limited(batch, model, mode):
-        if phase == "forward" and batch.layout.num_tokens > tokens:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        logp_C, entropy_C = original(batch, model, mode)
-        if phase == "backward" and logp_C.requires_grad and batch.layout.num_tokens > tokens:
-            logp_C.register_hook(lambda grad: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory.")))
-        return logp_C, entropy_C
+    def wrap(trainer, replacement):
+        for module in (grpo.trainer, grpo.train):
 
-    trainer.logprobs = limited
+            def one_pass(model, batch, *more, original=module.batch_logprobs):
+                if model is not trainer.model:
+                    return original(model, batch, *more)
+                return replacement(batch, lambda: original(model, batch, *more))
+
+            monkeypatch.setattr(module, "batch_logprobs", one_pass)
+
+    return wrap
+
+
+@pytest.fixture()
+def runs_out_above(wrap_passes):
+    """Let the pass of a micro-batch with more than so many packed tokens fail, before or after its forward."""
+
+    def let(trainer, tokens, phase):
+        def limited(batch, run):
+            if phase == "forward" and batch.layout.num_tokens > tokens:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            logp_C, entropy_C = run()
+            if phase == "backward" and logp_C.requires_grad and batch.layout.num_tokens > tokens:
+                logp_C.register_hook(lambda grad: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory.")))
+            return logp_C, entropy_C
+
+        wrap_passes(trainer, limited)
+
+    return let
 
 
 def step(trainer):
@@ -379,7 +403,7 @@ def step(trainer):
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
-def test_smaller_micro_batches_end_at_the_same_weights(made, phase, capsys):
+def test_smaller_micro_batches_end_at_the_same_weights(made, runs_out_above, phase, capsys):
     """To a hundredth of an update (learning rate 5e-3): AdamW divides by gradients whose sum has another order."""
     whole, halved = made("whole"), made("halved")
     runs_out_above(halved, 120, phase)
@@ -416,7 +440,7 @@ def test_a_step_that_is_done_again_forgets_what_its_first_try_had_summed(made):
         assert steps["again"][metric] == pytest.approx(steps["whole"][metric], rel=1e-4, abs=1e-6)
 
 
-def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, monkeypatch):
+def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, runs_out_above, monkeypatch):
     """They do not do it again: they would wait for one another. Its time is that of both tries."""
     asked = {}
     for name in ("whole", "halved"):
@@ -440,7 +464,7 @@ def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, monk
     assert asked["whole"] == asked["halved"] and {"sum", "max", "sum_", "gather"} == set(asked["whole"])
 
 
-def test_what_cannot_be_halved_ends_with_exit_8_and_says_what_to_lower(made):
+def test_what_cannot_be_halved_ends_with_exit_8_and_says_what_to_lower(made, runs_out_above):
     small = made("small")
     runs_out_above(small, 0, "forward")
     before = small.optimizer.flat.clone()
@@ -461,18 +485,17 @@ def test_what_cannot_be_halved_ends_with_exit_8_and_says_what_to_lower(made):
     assert torch.equal(small.optimizer.flat, before)
 
 
-def test_no_second_try_after_an_update(made):
+def test_no_second_try_after_an_update(made, wrap_passes):
     """The second pass over a batch fails: half of the step is done, so it cannot be done again."""
-    twice = made("twice", num_iterations=2)
-    original, calls = twice.logprobs, []
+    twice, calls = made("twice", num_iterations=2), []
 
-    def fails_later(batch, model, mode):
+    def fails_later(batch, run):
         calls.append(1)
         if len(calls) == 3:  # reference, first pass, second pass
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return original(batch, model, mode)
+        return run()
 
-    twice.logprobs = fails_later
+    wrap_passes(twice, fails_later)
     with pytest.raises(UserError) as failed:
         step(twice)
     assert failed.value.exit_code == MEMORY and len(calls) == 3
@@ -497,20 +520,19 @@ def test_generation_that_runs_out_names_its_own_keys(made, monkeypatch):
     assert len(calls) == 1
 
 
-def test_any_other_error_is_not_taken_for_memory(made):
+def test_any_other_error_is_not_taken_for_memory(made, wrap_passes):
     broken = made("broken")
-    broken.logprobs = lambda *a: (_ for _ in ()).throw(RuntimeError("shapes differ"))
+    wrap_passes(broken, lambda *a: (_ for _ in ()).throw(RuntimeError("shapes differ")))
     with pytest.raises(RuntimeError, match="shapes differ"):
         step(broken)
     assert describe(MemoryError())[0] == describe(torch.OutOfMemoryError("full"))[0] == MEMORY
 
 
-def test_the_rehearsal_finds_the_size_that_fits_and_leaves_no_trace(made, capsys):
+def test_the_rehearsal_finds_the_size_that_fits_and_leaves_no_trace(made, wrap_passes, runs_out_above, capsys):
     first, second = made("rehearsed"), made("not_rehearsed")
     runs_out_above(first, 200, "backward")
     seen = []
-    original = first.logprobs
-    first.logprobs = lambda batch, model, mode: (seen.append(batch.layout.num_tokens), original(batch, model, mode))[1]
+    wrap_passes(first, lambda batch, run: (seen.append(batch.layout.num_tokens), run())[1])
     Guard(first).rehearse()
     assert max(seen) > 200 >= seen[-1] > 100  # it tried the largest, and what fits fills its budget
     assert "the longest step fits" in capsys.readouterr().err

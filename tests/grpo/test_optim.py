@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from grpo.optim import Optimizer, learning_rate
+from grpo.optim import Optimizer, scheduled_rate
 
 
 def parameters(seed=0):
@@ -78,7 +78,7 @@ def test_schedules_equal_transformers(schedule):
     dummy = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=3e-4)
     theirs = get_scheduler(schedule, dummy, num_warmup_steps=4, num_training_steps=25)
     for step in range(25):
-        assert learning_rate(step, 3e-4, schedule, 4, 25) == pytest.approx(theirs.get_last_lr()[0], abs=1e-12)
+        assert scheduled_rate(step, 3e-4, schedule, 4, 25) == pytest.approx(theirs.get_last_lr()[0], abs=1e-12)
         dummy.step()
         theirs.step()
 
@@ -89,19 +89,19 @@ def test_schedules_equal_transformers(schedule):
 )
 def test_the_rate_stays_where_it_ended(step, schedule, rate):
     """A resumed run may go on past the end: the line would become negative, the cosine rise again."""
-    assert learning_rate(step, 3e-4, schedule, 4, 25) == pytest.approx(rate, abs=1e-18)
+    assert scheduled_rate(step, 3e-4, schedule, 4, 25) == pytest.approx(rate, abs=1e-18)
 
 
 def test_schedules_by_hand():
     """10 steps, 2 of warm-up: at step 4 a quarter of the 8 others is done, at step 6 half."""
 
     def rates(schedule):
-        return [learning_rate(step, 2.0, schedule, 2, 10) for step in (0, 1, 2, 4, 6)]
+        return [scheduled_rate(step, 2.0, schedule, 2, 10) for step in (0, 1, 2, 4, 6)]
 
     assert rates("linear") == pytest.approx([0, 1, 2, 1.5, 1])
     assert rates("cosine") == pytest.approx([0, 1, 2, 1 + math.sqrt(0.5), 1])
     assert rates("constant_with_warmup") == [0, 1, 2, 2, 2] and rates("constant") == [2] * 5
-    assert learning_rate(10, 2.0, "linear", 10, 10) == 2.0  # nothing but warm-up
+    assert scheduled_rate(10, 2.0, "linear", 10, 10) == 2.0  # nothing but warm-up
 
 
 @pytest.mark.parametrize(

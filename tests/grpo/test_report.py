@@ -13,21 +13,14 @@ from test_train import QUESTIONS, run
 
 from grpo.errors import UserError
 from grpo.evaluation.measures import wilson_interval
-from grpo.report import charts
 from grpo.report.__main__ import main
+from grpo.report.charts import MAX_POINTS, draw_charts, make_axis, running_mean, show_tick, thin
 from grpo.report.flips import flips
 from grpo.report.page import render, show_seconds
-from grpo.run.plot import MAX_POINTS, Line, running_mean, svg_plot, thin
-from grpo.run.record import read_record
+from grpo.run.record import Record, read_record
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} $x^2$ \x1b[31m \u202e & \" '"
 NEVER_CLOSED = {"meta", "br", "img", "link", "input", "path", "use"}
-
-
-@pytest.fixture(autouse=True)
-def plots(monkeypatch):
-    """As a run draws them."""
-    monkeypatch.setattr(charts, "svg_plot", svg_plot)
 
 
 class Page(HTMLParser):
@@ -131,8 +124,7 @@ def test_two_runs_stand_side_by_side(tmp_path):
         assert words in text
     assert "lora_r" not in text  # the default, in both
     assert "seed" in text
-    dashed = [value for name, value in page.attributes if name == "style" and "stroke-dasharray" in (value or "")]
-    assert dashed
+    assert ("class", "dashed") in page.attributes
 
 
 @pytest.mark.parametrize("where", ["answer", "config", "state", "metric", "summary", "name"])
@@ -259,10 +251,52 @@ def test_wilsons_interval():
     )
 
 
-def test_an_svg_leaves_its_colours_to_the_page():
-    svg = svg_plot([Line([(n, n * n) for n in range(100)], 1), Line([(n, n) for n in range(3)], 2, is_dashed=True)])
-    assert svg.startswith("<svg") and "var(--line-1)" in svg and "var(--line-2)" in svg and "<text" in svg
-    assert "#fe000" not in svg and "#ff" not in svg
+def test_a_plot_shows_each_value_at_its_place(tmp_path):
+    """The curve of the first run, and the dashed one of the second, on axes that hold both."""
+    steps = [[{"step": n, "loss": loss, "step_time": 1.0} for n, loss in enumerate(run, 1)] for run in ([4, 2], [0, 1])]
+    (chart,) = draw_charts([Record(tmp_path, steps=of_run) for of_run in steps])
+    assert chart.title == "Loss" and [line.kind for line in chart.lines] == ["", "dots", "dashed"]
+    x, y = chart.x, chart.y
+    assert chart.lines[0].path == f"M{x.place(1)} {y.place(4)}L{x.place(2)} {y.place(2)}"
+    assert chart.lines[2].path == f"M{x.place(1)} {y.place(0)}L{x.place(2)} {y.place(1)}"
+    assert x.start < x.place(1) < x.place(2) < x.end and y.start > y.place(0) > y.place(4) > y.end
+    assert x.ticks == [1, 2] and y.ticks == [0, 1, 2, 3, 4]
+
+
+def test_a_long_curve_is_drawn_pale_below_its_running_mean(tmp_path):
+    names = {"loss": ["pale", ""], "learning_rate": [""]}  # the second is exact
+    steps = [{"step": n, "step_time": 1.0, **dict.fromkeys(names, n % 2)} for n in range(1, 60)]
+    charts = draw_charts([Record(tmp_path, steps=steps)])
+    assert {chart.meanings[0][0]: [line.kind for line in chart.lines] for chart in charts} == names
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0, 1, "0 0.2 0.4 0.6 0.8 1"),
+        (1, 300, "0 100 200 300"),
+        (0, 2.5e-6, "0 5e-07 1e-06 1.5e-06 2e-06 2.5e-06"),
+        (-3, 4, "-2 0 2 4"),
+        (5, 5, "3 4 5 6 7"),
+        (0, 0, "-0.4 -0.2 0 0.2 0.4"),
+    ],
+)
+def test_the_ticks_of_an_axis_are_round(low, high, ticks):
+    assert " ".join(map(show_tick, make_axis(low, high, 0, 100).ticks)) == ticks
+
+
+@pytest.mark.parametrize("low", [-1e300, -1.0, 0.0, 1.0, 1e299])
+@pytest.mark.parametrize("span", [0.0, 5e-324, 1e-310, 1e-15, 1.0, 1e15, 1e300])
+def test_an_axis_holds_any_two_numbers(low, span):
+    axis = make_axis(low, low + span, 10, 90)
+    assert 10 <= axis.place(low) <= axis.place(low + span) <= 90 and len(axis.ticks) <= 8
+
+
+def test_shares_go_from_0_to_100_percent(tmp_path):
+    steps = [{"step": n, "accuracy": 0.4 + n / 100, "step_time": 1.0} for n in (1, 2)]
+    (chart,) = draw_charts([Record(tmp_path, steps=steps)])
+    shown = [show_tick(tick, chart.is_percent) for tick in chart.y.ticks]
+    assert shown == ["0%", "20%", "40%", "60%", "80%", "100%"]
 
 
 def test_long_curves_are_thinned_and_smoothed():

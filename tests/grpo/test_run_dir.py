@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import shutil
+from contextlib import suppress
 
 import pytest
 
@@ -75,6 +76,19 @@ def test_a_run_that_has_lost_its_directory_ends_and_leaves_the_others_record_alo
     first.close(7, "lost")
     assert state(tmp_path)["step"] == 7 and state(tmp_path)["status"] == "running"
     second.keep_lock()
+    second.close(0, "")
+
+
+@pytest.mark.parametrize("write", [lambda lost: lost.update(step=9), lambda lost: lost.close(0, "")])
+def test_what_a_run_writes_last_leaves_the_others_record_alone(tmp_path, write):
+    """Nothing has looked at the lock since it was lost."""
+    first = RunDir(tmp_path, resume=False, overwrite=False)
+    (tmp_path / ".lock").unlink()
+    second = RunDir(tmp_path, resume=True, overwrite=False)
+    second.update(step=7)
+    with suppress(UserError):
+        write(first)
+    assert not first.is_held and (state(tmp_path)["step"], state(tmp_path)["status"]) == (7, "running")
     second.close(0, "")
 
 

@@ -1,7 +1,9 @@
 """The start of a run: what is wrong is found before the model is loaded, and leaves nothing that blocks the next."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -9,7 +11,7 @@ import pytest
 from making import write_checkpoint, write_rows
 
 from grpo import sft, train
-from grpo.errors import UserError, describe
+from grpo.errors import Interrupted, UserError, describe
 from grpo.run.run_dir import holds_a_run
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}<|im_end|>{% endfor %}{% if add_generation_prompt %}>{% endif %}"
@@ -120,6 +122,20 @@ def test_a_resumed_run_cannot_end_before_its_checkpoint(home):
     shutil.rmtree(home / "run/final")
     train.main(["c.yaml", "max_steps=2", "resume_from_checkpoint=true"])
     assert (home / "run/final/adapter_model.safetensors").read_bytes() == final
+
+
+def test_a_signal_during_a_download_ends_the_run_as_a_signal(home, monkeypatch):
+    """The library's errors become messages there; a signal is none of them."""
+
+    def download(*_, **more):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the signal was not seen")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    with pytest.raises(Interrupted):
+        train.main(["c.yaml", "model_name_or_path=somebody/model"])
+    state = json.loads((home / "run/run_state.json").read_text())
+    assert (state["exit_code"], state["reason"]) == (143, str(Interrupted(143)))
 
 
 def test_a_command_starts_without_libraries_that_only_some_runs_need():

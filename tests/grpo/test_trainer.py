@@ -9,6 +9,7 @@ import torch
 from making import ALONE, make_group, whole, write_rows
 
 import grpo.train
+import grpo.trainer
 from grpo.config.load import load_config
 from grpo.loss import policy_loss
 from grpo.model.lora import POLICY, REFERENCE
@@ -66,13 +67,20 @@ def test_a_step_without_tokens_is_no_update_and_one_that_is_not_finite_is_counte
     assert len(made.refreshed) == 10
 
 
-def test_dropout_masks_differ_by_step_rank_and_micro_batch_and_not_by_iteration():
+def without_model(**attributes):
+    """A trainer whose passes are replaced: what they are given of it."""
+    made = object.__new__(GrpoTrainer)
+    made.model, made.reference, made.temperature, made.budget = "policy", None, 0.7, SimpleNamespace(logits_rows=64)
+    made.__dict__ |= attributes
+    return made
+
+
+def test_dropout_masks_differ_by_step_rank_and_micro_batch_and_not_by_iteration(monkeypatch):
     def seed(step=0, rank=0, number=0, run=42, dropout=0.1):
-        modes = []
-        made = object.__new__(GrpoTrainer)
-        made.config, made.step = SimpleNamespace(seed=run, lora_dropout=dropout), step
-        made.ranks, made.model = SimpleNamespace(rank=rank), None
-        made.logprobs = lambda batch, model, mode: (modes.append(mode), (torch.zeros(2), torch.zeros(2)))[1]
+        modes, config = [], SimpleNamespace(seed=run, lora_dropout=dropout)
+        made = without_model(config=config, step=step, ranks=SimpleNamespace(rank=rank))
+        nothing = (torch.zeros(2), torch.zeros(2))
+        monkeypatch.setattr(grpo.trainer, "batch_logprobs", lambda m, b, mode, *more: modes.append(mode) or nothing)
         batch = pack_batch(whole(make_group((1,), (2, 3))), number)
         for _ in range(2):
             made.policy_logprobs(batch)
@@ -83,24 +91,31 @@ def test_dropout_masks_differ_by_step_rank_and_micro_batch_and_not_by_iteration(
     assert seed(2, 1, 3) == seed(2, 1, 3) and seed(dropout=0.0) == POLICY.dropout_seed
 
 
-def test_the_policy_that_sampled_is_that_of_the_first_pass():
-    made, passes = object.__new__(GrpoTrainer), iter([-1.0, -2.0, -3.0])
-    made.config, made.model = SimpleNamespace(lora_dropout=0.0), None
-    made.logprobs = lambda *given: (torch.full((2,), next(passes), requires_grad=True), torch.zeros(2))
+def test_the_policy_that_sampled_is_that_of_the_first_pass(monkeypatch):
+    made, passes = without_model(config=SimpleNamespace(lora_dropout=0.0)), iter([-1.0, -2.0, -3.0])
+
+    def logprobs(*given):
+        return torch.full((2,), next(passes), requires_grad=True), torch.zeros(2)
+
+    monkeypatch.setattr(grpo.trainer, "batch_logprobs", logprobs)
     batch = pack_batch(whole(make_group((1,), (2, 3))))
     for logp in (-1.0, -2.0, -3.0):
         assert made.policy_logprobs(batch)[0].tolist() == [logp] * 2
         assert batch.old_logp_C.tolist() == [-1.0] * 2 and not batch.old_logp_C.requires_grad
 
 
-def test_the_reference_is_its_own_policy_without_gradient_and_its_time_is_its_own():
-    made, seen = object.__new__(GrpoTrainer), []
-    made.reference, made.clock = None, Clock()
+def test_the_reference_is_its_own_policy_without_gradient_and_its_time_is_its_own(monkeypatch):
+    made, seen = without_model(clock=Clock()), []
+
+    def logprobs(*given):
+        seen.append((given, torch.is_grad_enabled(), made.clock.phase))
+        return "logp", None
+
+    monkeypatch.setattr(grpo.train, "batch_logprobs", logprobs)
     assert made.reference_logprobs("batch") is None and made.clock.phases["time/reference"] == 0.0
     made.reference = "reference"
-    made.logprobs = lambda *given: (seen.append((given, torch.is_grad_enabled(), made.clock.phase)), ("logp", None))[1]
     assert made.reference_logprobs("batch") == "logp" and made.clock.phases["time/reference"] > 0
-    assert seen == [(("batch", "reference", REFERENCE), False, "time/reference")]
+    assert seen == [(("reference", "batch", REFERENCE, 0.7, 64), False, "time/reference")]
 
 
 LOSS_KEYS = {
