@@ -67,9 +67,9 @@ def make_arms() -> list[Arm]:
     rewards = {
         "knowrl": ("reward_funcs=[knowrl]",),
         "truthrl": ("reward_funcs=[format,truthrl]",),
-        "t = 0.9": ("reward_funcs=[format,abstention]", "abstention_threshold=0.9"),
-        "t = 0.75": ("reward_funcs=[format,abstention]", "abstention_threshold=0.75"),
-        "t = 0.67": ("reward_funcs=[format,abstention]", "abstention_threshold=0.6667"),
+        "t = 0.9": (OUTCOME, "abstention_threshold=0.9"),
+        "t = 0.75": (OUTCOME, "abstention_threshold=0.75"),
+        "t = 0.67": (OUTCOME, "abstention_threshold=0.6667"),
         "karl": ("reward_funcs=[format,karl]",),
         "tiar": ("reward_funcs=[format,tiar]",),
         "binary_rar": ("reward_funcs=[format,binary_rar,correctness]", "reward_weights=[1,1,0]"),  # the last is logged

@@ -1,4 +1,4 @@
-"""python -m bench.growth [--plots bench/results]
+"""python -m bench.growth
 
 How do tokens per second grow with the batch, the length, the group and the model, for generation and for a training
 pass? One quantity varies at a time around a middle point: 31m (on a GPU 1.5b), 48 completions (96) in groups of 12,
@@ -7,8 +7,8 @@ pass? One quantity varies at a time around a middle point: 31m (on a GPU 1.5b), 
   length   attention reads a longer cache; the matrix products stay the same
   group    of a fixed number of completions, more share a prompt, which is as long as a completion: fewer prompt tokens
   model    more products per token
-The ceiling is the workload's matrix products alone. Plots: growth_batch.png and so on show tokens/s and the ceiling's
-tokens/s. The last line of stdout is JSON.
+The ceiling is the workload's matrix products alone. bench/report.py draws stored rows: growth_batch.png and so on show
+tokens/s and the ceiling's tokens/s. The last line of stdout is JSON.
 """
 
 import tempfile
@@ -127,7 +127,6 @@ def plot(folder: Path, axis: str, cases: list[dict]) -> str:
         ceiling = [case[side]["ceiling_tokens_per_s"] for case in cases]
         curves[side] = list(zip(xs, ours, strict=True))
         curves[f"{side}, products alone"] = list(zip(xs, ceiling, strict=True))
-    folder.mkdir(parents=True, exist_ok=True)
     name = f"growth_{axis}.png"
     line_plot(folder / name, curves, LABELS[axis], "completion tokens per second")
     return name
@@ -142,9 +141,7 @@ def plots(folder: Path, row: dict) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    arguments = timing.parser("bench.growth", __doc__)
-    arguments.add_argument("--plots", type=Path, help="folder for the plots; without it none are drawn")
-    options = timing.parse(arguments, argv)
+    options = timing.parse(timing.parser("bench.growth", __doc__), argv)
     peak, cases, measured = ceilings.peaks(options), [], {}
     points_of = points(options)
     with tempfile.TemporaryDirectory() as folder:
@@ -158,10 +155,7 @@ def main(argv: list[str] | None = None) -> dict:
                 name = f"{axis} {getattr(point, axis)}"
                 cases.append({"name": name, "axis": axis, "point": vars(point), **measured[point]})
                 show(cases[-1])
-    row = timing.finish("growth", options, cases, {}, axes=list(points_of), ceilings=peak)
-    if options.plots:
-        plots(options.plots, row)
-    return row
+    return timing.finish("growth", options, cases, {}, axes=list(points_of), ceilings=peak)
 
 
 if __name__ == "__main__":

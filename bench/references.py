@@ -4,9 +4,9 @@ import random
 import re
 
 
-def make_references(count: int, rng: random.Random) -> list[str]:
-    """Up to `count` different answers, sorted."""
-    return sorted({_make_reference(rng) for _ in range(count)})
+def make_references(count: int, rng: random.Random) -> set[str]:
+    """Up to `count` different answers."""
+    return {_make_reference(rng) for _ in range(count)}
 
 
 # separated by two spaces; # is a number, @ a letter

@@ -1,29 +1,39 @@
 """python -m bench.report [--results bench/results] [--readme README.md]
 
-Turn stored rows into the README's table and plots. Of each benchmark, device and dtype the newest row counts. With
+Turn stored rows into the README's table and plots. Of each benchmark, device and dtype, all rows of the commit that was
+measured last count, so a benchmark can be run once for each model; where they repeat a case, the newest counts. With
 --readme, the lines between <!-- bench --> and <!-- /bench --> are replaced. Plots are written to the folder of the
 rows. The last line of stdout is JSON.
 """
 
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bench import growth, timing
 
 BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
+Measured = tuple[Mapping, Mapping]  # a row, and one of its cases
 COLUMNS = ("benchmark", "case", "ours", "peer", "times faster (range)", "target", "share of the ceiling")
 
 
-def newest(rows: Sequence[Mapping]) -> list[Mapping]:
-    """Keep one row per benchmark, part, device and dtype; smoke rows do not count."""
-    found = {}
+def newest(rows: Iterable[Mapping]) -> list[Measured]:
+    """Return the cases of each benchmark, part, device and dtype at the commit that was measured last, each once.
+
+    rows: oldest first; those of a smoke test do not count.
+    """
+    commits: dict[tuple, str] = {}
+    found: dict[tuple, dict[str, Measured]] = {}
     for row in rows:
-        if not row["options"]["smoke"]:
-            key = (row["bench"], row.get("part", ""), device(row), row["options"].get("dtype", ""))
-            found[key] = row
-    return [found[key] for key in sorted(found)]
+        if row["options"]["smoke"] or not row["cases"]:
+            continue
+        key = (row["bench"], row.get("part", ""), device(row), row["options"].get("dtype", ""))
+        if commits.get(key) != row["machine"]["commit"]:
+            commits[key] = row["machine"]["commit"]
+            found[key] = {}
+        found[key] |= {case["name"]: (row, case) for case in row["cases"]}
+    return [measured for key in sorted(found) for measured in found[key].values()]
 
 
 def device(row: Mapping) -> str:
@@ -31,13 +41,10 @@ def device(row: Mapping) -> str:
     return row["options"].get("device", "cpu")
 
 
-def table(rows: Sequence[Mapping]) -> str:
+def table(found: Iterable[Measured]) -> str:
     """Make the Markdown table: a line for each case with a time of ours."""
     lines = [markdown_row(COLUMNS), "|---" * len(COLUMNS) + "|"]
-    for row in rows:
-        for case in row["cases"]:
-            if "ours" in case.get("seconds", {}):
-                lines.append(markdown_row(cells(row, case)))
+    lines += [markdown_row(cells(row, case)) for row, case in found if "ours" in case.get("seconds", {})]
     return "\n".join(lines)
 
 
@@ -64,7 +71,7 @@ def duration(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
-def footing(rows: Sequence[Mapping]) -> str:
+def footing(rows: Iterable[Mapping]) -> str:
     """Say what the figures were measured on: a line per machine."""
     measured: dict[str, list[str]] = {}
     for row in rows:
@@ -91,8 +98,9 @@ def main(argv: list[str] | None = None) -> dict:
     arguments.add_argument("--results", type=Path, default=timing.RESULTS, help="folder of the stored rows")
     arguments.add_argument("--readme", type=Path, help="file whose table is replaced")
     options = arguments.parse_args(argv)
-    rows = [row for row in newest(timing.read_rows(options.results)) if row["cases"]]
-    block = f"{table(rows)}\n\n{footing(rows)}"
+    found = newest(timing.read_rows(options.results))
+    rows = list({id(row): row for row, _ in found}.values())
+    block = f"{table(found)}\n\n{footing(rows)}"
     print(block)
     if options.readme:
         replace_block(options.readme, block)

@@ -122,7 +122,7 @@ def main(argv: list[str] | None = None) -> dict:
     options = timing.parse(arguments, argv, smoke={"pairs": 300})
     rng = random.Random(options.seed)
     references = read_references(options.references)
-    references += sorted(set(make_references(options.made, rng)) - set(references))
+    references += sorted(make_references(options.made, rng) - set(references))
     pairs = make_pairs(references, options.pairs, rng)
     judges: dict[str, Judge] = {"ours": equivalent}
     if options.peer == "math_verify":

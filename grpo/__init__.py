@@ -24,7 +24,7 @@ Read in this order, with MATH.md beside it:
     schema.py        the data that flows through it, with worked examples, and the legend of tensor shapes
     rollout.py       prompts to groups of completions, rewards to advantages            (then advantages.py, credit.py)
     packing.py       groups to micro-batches; the loss weights
-    logprobs.py      hidden states to log-probs, never tokens x vocabulary at once
+    logprobs.py      micro-batches to log-probs, never tokens x vocabulary at once
     loss.py          the clipped objective and its relatives
     trainer.py       what GRPO and fine-tuning share: the passes, the update            (then optim.py, sft.py)
     sampling/        batched generation over a key-value cache

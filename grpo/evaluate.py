@@ -78,7 +78,7 @@ def _generate(task: Task, scorer: Scorer, n: int, temperature: float) -> list[Gr
     positions = max(len(prompt.ids) for prompt in prompts) + config.max_completion_length
     num_slots = memory.choose_num_sequences(policy.model, MAX_SEQUENCES, positions, memory.free_bytes(device))
     sampler = Sampler(policy.model, policy.eos_ids, num_slots)
-    sampling = SamplingParams(config.max_completion_length, temperature, config.top_p, config.top_k)
+    sampling = SamplingParams(config.max_completion_length, temperature, top_p=config.top_p, top_k=config.top_k)
     return generate_groups(policy, sampler, prompts, n, sampling, config.seed)
 
 
@@ -108,8 +108,8 @@ def _is_unanswered(completion: Completion) -> bool:
 def _summarise(config: TrainConfig, groups: Sequence[Group]) -> dict[str, Any]:
     """Return the numbers of all questions, with those of each part of them; show them as a table."""
     columns = {name for group in groups for name in group.prompt.columns}
-    splits = [name for name in (config.eval_group_field, "unanswerable") if name in columns]
-    parts = {name: summary(part) for name, part in split_into_parts(groups, *splits[:1]).items()}
+    split_by = next((name for name in (config.eval_group_field, "unanswerable") if name in columns), None)
+    parts = {name: summary(part) for name, part in split_into_parts(groups, split_by).items()}
     say(result_table(parts))
     for note in _notes(config, parts[""], groups):
         say(f"note: {note}")
@@ -138,19 +138,20 @@ def say(text: str) -> None:
 def compare_two(a: str, b: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Compare two models, or the answers that two evaluations have written."""
     found = []
-    for name, suffix in ((a, ".a"), (b, ".b")):
+    for label, name in (("a", a), ("b", b)):
         if is_file(name):
             found.append(read_outcomes(Path(name)))
         else:
-            say(f"{suffix.removeprefix('.')}: {name}")
-            output = arguments.output and arguments.output.with_suffix(suffix + ".json")
-            found.append(collect_outcomes(run(name, arguments, output)[1], name))
+            say(f"{label}: {name}")
+            output = arguments.output and arguments.output.with_suffix(f".{label}.json")
+            _, records = evaluate_model(name, arguments, output)
+            found.append(collect_outcomes(records, name))
     comparison = compare(*found)
     say(comparison_text(comparison, a, b))
     return to_json(comparison, a, b)
 
 
-def run(model: str, arguments: argparse.Namespace, output: Path | None) -> Result:
+def evaluate_model(model: str, arguments: argparse.Namespace, output: Path | None) -> Result:
     """Evaluate one model, and write the result to `output` and its answers beside it."""
     task = make_task(model, arguments, say)
     if arguments.choices:
@@ -195,9 +196,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str]) -> None:
-    parser = make_parser()
-    arguments = parser.parse_intermixed_args(argv)
+def check(arguments: argparse.Namespace) -> None:
+    """Refuse what makes no sense (exit 2), before anything is loaded."""
     SamplingParams(1, arguments.temperature)  # refuses a temperature that does not exist
     if arguments.n < 1:
         raise UserError(f"--n is {arguments.n}", "it is the number of answers per question", "give 1 or more")
@@ -213,6 +213,12 @@ def main(argv: list[str]) -> None:
         check_output(arguments.output)
         if arguments.output.suffix == ".jsonl":  # the answers go there
             raise UserError(f"--output {arguments.output}", "it is the result's file, of JSON", "name it F.json")
+
+
+def main(argv: list[str]) -> None:
+    parser = make_parser()
+    arguments = parser.parse_intermixed_args(argv)
+    check(arguments)
     if arguments.compare:
         if arguments.model:  # there is none; argparse took the first override for it
             arguments.overrides.insert(0, arguments.model)
@@ -220,7 +226,7 @@ def main(argv: list[str]) -> None:
         if arguments.output:
             write_json(arguments.output, result)
     elif arguments.model:
-        result, _ = run(arguments.model, arguments, arguments.output)
+        result, _ = evaluate_model(arguments.model, arguments, arguments.output)
     else:
         parser.error("name a MODEL, or --compare A B")
     print(json.dumps(result, indent=2))

@@ -44,7 +44,8 @@ class Chat:
         """
         positions = self.policy.model.config.max_positions
         room = min(self.sampling.max_new_tokens, positions // 4)
-        system, turns = messages[: messages[0]["role"] == "system"], messages[messages[0]["role"] == "system" :]
+        first_turn = 1 if messages[0]["role"] == "system" else 0
+        system, turns = messages[:first_turn], messages[first_turn:]
         ids = self.encoder.prompt(messages)[1]
         while len(ids) + room > positions and len(turns) > 1:
             turns = turns[2:]  # a question and its answer

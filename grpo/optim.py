@@ -105,12 +105,12 @@ class Optimizer:
         for number, group in enumerate(self.adamw.param_groups):
             leaf = group["params"][0]
             found = {
-                name.partition(".")[2]: value.clone()
+                name.partition(".")[2]: value.to(leaf.device, copy=True)
                 for name, value in tensors.items()
                 if name.startswith(f"{number}.")
             }
             if found:
-                self.adamw.state[leaf] = {name: value.to(leaf.device) for name, value in found.items()}
+                self.adamw.state[leaf] = found
 
 
 def scheduled_rate(update: int, peak: float, schedule: str, warmup: int, total: int) -> float:

@@ -37,7 +37,9 @@ class Rollout:
         self.order = Order(len(self.prompts), config.seed, config.shuffle_dataset)
         completions_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps
         self.groups_per_rank = completions_per_rank // config.num_generations
-        self.sampling = SamplingParams(config.max_completion_length, config.temperature, config.top_p, config.top_k)
+        self.sampling = SamplingParams(
+            config.max_completion_length, config.temperature, top_p=config.top_p, top_k=config.top_k
+        )
         self.longest = max(len(prompt.ids) for prompt in self.prompts) + config.max_completion_length
         num_slots = config.max_num_seqs or memory.choose_num_sequences(
             policy.model, completions_per_rank, self.longest, memory.free_bytes(run.device)
@@ -60,8 +62,12 @@ class Rollout:
         if step == self.sampled_step:
             return self.groups
         self.is_graded, self.batch_std = False, None
-        epoch = self.order.position / self.order.num_rows
-        self.scorer.state = TrainerState(step, self.total_steps, epoch, self.run.ranks.rank == 0)
+        self.scorer.state = TrainerState(
+            global_step=step,
+            max_steps=self.total_steps,
+            epoch=self.order.position / self.order.num_rows,
+            is_world_process_zero=self.run.ranks.rank == 0,
+        )
         dynamic = self.config.dynamic_sampling
         with self.clock.measure("time/generate"), self.run.interruptible(together=not dynamic):
             if dynamic:
@@ -80,8 +86,8 @@ class Rollout:
         all that were generated.
         """
         generated, kept = [], []
-        for rollout in range(self.config.dynamic_sampling_max_rollouts):
-            groups = self._generate(step, rollout)
+        for attempt in range(self.config.dynamic_sampling_max_rollouts):
+            groups = self._generate(step, attempt)
             for group in groups:
                 self._collect(group)
                 for completion in group.completions:
@@ -93,20 +99,20 @@ class Rollout:
                 break
         return kept[: self.groups_per_rank], generated
 
-    def _generate(self, step: int, rollout: int = 0) -> list[Group]:
+    def _generate(self, step: int, attempt: int = 0) -> list[Group]:
         """Generate num_generations completions for each of this rank's next prompts.
 
-        rollout: how many batches of this step were generated before.
+        attempt: how many batches were generated for this step before.
         """
         G, ranks = self.config.num_generations, self.run.ranks
         rows = self.order.take(self.groups_per_rank * ranks.world)[ranks.rank :: ranks.world]
         groups = [Group(self.prompts[row], [None] * G) for row in rows]
         # A completion's seed goes by its place among those of all ranks, so that ranks sample what one process would.
-        places = [
-            (ranks.rank + number * ranks.world) * G + member for number in range(len(groups)) for member in range(G)
-        ]
         # The 0 has no meaning: without it, runs that are on record would draw other tokens.
-        seeds = [hash_seed(self.config.seed, step, rollout, 0, place) for place in places]
+        seeds = []
+        for number in range(len(groups)):
+            first = (ranks.rank + number * ranks.world) * G
+            seeds += [hash_seed(self.config.seed, step, attempt, 0, place) for place in range(first, first + G)]
 
         def finish(number: int, completion: Completion) -> None:
             group, index = groups[number // G], number % G

@@ -79,9 +79,9 @@ class GrpoTrainer(Trainer):
         if self.reference is None:
             return None
         with self.clock.measure("time/reference"):
-            return batch_logprobs(self.reference, batch, REFERENCE, self.temperature, self.budget.logits_rows)[
-                0
-            ]  # Eq. 3
+            chunk = self.budget.logits_rows
+            logp_C, _ = batch_logprobs(self.reference, batch, REFERENCE, self.temperature, chunk)  # Eq. 3
+        return logp_C
 
     def measure(self) -> tuple[dict[str, float], list[Group]]:
         """Return the metrics of the last step over all ranks, and all ranks' groups."""

@@ -114,7 +114,8 @@ class Trainer:
         if self.config.lora_dropout:
             seed = hash_seed(self.config.seed, self.step, self.ranks.rank, batch.number)
             mode = replace(POLICY, dropout_seed=seed)
-        logp_C, entropy_C = batch_logprobs(self.model, batch, mode, self.temperature, self.budget.logits_rows)
+        chunk = self.budget.logits_rows
+        logp_C, entropy_C = batch_logprobs(self.model, batch, mode, self.temperature, chunk)  # Eq. 3
         if batch.old_logp_C is None:
             batch.old_logp_C = logp_C.detach()
         return logp_C, entropy_C

@@ -84,19 +84,9 @@ def token_logprobs(
 
     Tokens whose log-prob lies below the cut are dropped, but never the target.
     """
-    logps, entropies = [], []
-    for token, target in enumerate(targets_C.tolist()):
-        logits_V = head_VD.double() @ hidden_CD[token].double() / temperature
-        full_V = logits_V - torch.logsumexp(logits_V, 0)
-        kept_V = torch.ones_like(full_V, dtype=torch.bool)
-        if cut_C is not None:
-            kept_V = full_V >= cut_C[token].double()
-        kept_V[target] = True
-        log_mass = torch.logsumexp(full_V[kept_V], 0)
-        kept = full_V[kept_V] - log_mass
-        logps.append(full_V[target] - log_mass)  # Eq. 3
-        entropies.append(-(kept.exp() * kept).sum())
-    return torch.stack(logps), torch.stack(entropies).detach()
+    logits_CV = hidden_CD.double() @ head_VD.double().T
+    logp_C, entropy_C, _ = log_softmax_rows(logits_CV, targets_C, temperature, cut_C)
+    return logp_C, entropy_C.detach()
 
 
 def log_softmax_rows(

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from knowledge.world import FIRST, LAST, REFUSAL, UNSEEN, WELL_KNOWN, World
+from knowledge.world import FIRST, LAST, REFUSAL, UNSEEN, WELL_KNOWN, World, split
 
 KNOWN_IN_PART = "known in part"
 GAZETTEER = "Gazetteer"
@@ -160,20 +160,16 @@ class Maker:
         question = RELATIONS[index].chain_question.format(name=person.name)
         return question, _answer([*facts, *hops], last)
 
-    def rows(self, people: Sequence[Person], familiarity: str) -> list[dict[str, str]]:
-        """Return the questions of one hop about these people."""
+    def rows(self, people: Sequence[Person], familiarity: str, hops: int = 1) -> list[dict[str, str]]:
+        """Return the questions of one hop, or of two, about these people."""
         found = []
         for person in people:
+            known = {"title": f"{person.name};{GAZETTEER}", "familiarity": familiarity}
             for relation, thing in zip(RELATIONS, person.things, strict=True):
-                found.append(_row(person, relation.question, thing, familiarity))
-        return found
-
-    def chain_rows(self, people: Sequence[Person], familiarity: str) -> list[dict[str, str]]:
-        """Return the questions of two hops about these people."""
-        found = []
-        for person in people:
-            for relation, thing in zip(RELATIONS, person.things, strict=True):
-                found.append(_row(person, relation.chain_question, self.value_of[thing], familiarity))
+                question, answer = relation.question, thing
+                if hops == 2:
+                    question, answer = relation.chain_question, self.value_of[thing]
+                found.append({"question": question.format(name=person.name), "answer": answer, **known})
         return found
 
     def _hop(self, relation: Relation, thing: str) -> str:
@@ -202,18 +198,18 @@ def make_atlas(seed: int, sizes: Sizes = Sizes()) -> Atlas:
     parts = {WELL_KNOWN: known, KNOWN_IN_PART: in_part, UNSEEN: unseen}
     questions, held_out = [], []
     for familiarity, members in parts.items():
-        num_trained = int(len(members) * (1 - sizes.held_out))
-        questions += maker.rows(members[:num_trained], familiarity)
-        held_out += maker.rows(members[num_trained:], familiarity)
+        asked, kept = split(members, sizes.held_out)
+        questions += maker.rows(asked, familiarity)
+        held_out += maker.rows(kept, familiarity)
     maker.rng.shuffle(held_out)  # so that the first ones are about all kinds of people
-    num_trained = int(len(known) * (1 - sizes.held_out))
+    asked, kept = split(known, sizes.held_out)
     return Atlas(
         articles=maker.articles(people),
         conversations=conversations,
         questions=questions,
         held_out=held_out,
-        two_hops=maker.chain_rows(known[:num_trained], WELL_KNOWN),
-        held_out_two_hops=maker.chain_rows(known[num_trained:], WELL_KNOWN),
+        two_hops=maker.rows(asked, WELL_KNOWN, hops=2),
+        held_out_two_hops=maker.rows(kept, WELL_KNOWN, hops=2),
     )
 
 
@@ -241,8 +237,3 @@ def _facts(person: Person) -> list[str]:
 
 def _answer(facts: Sequence[str], answer: str) -> str:
     return f"<think>{' '.join(facts)}</think><answer>{answer}</answer>"
-
-
-def _row(person: Person, question: str, answer: str, familiarity: str) -> dict[str, str]:
-    title = f"{person.name};{GAZETTEER}"
-    return {"question": question.format(name=person.name), "answer": answer, "title": title, "familiarity": familiarity}

@@ -41,10 +41,6 @@ class Report:
     seconds: float = 0.0
     skipped: Counter = field(default_factory=Counter)
 
-    @property
-    def mb_per_s(self) -> float:
-        return self.text_bytes / 1e6 / max(self.seconds, 1e-9)
-
 
 class SkipLog:
     """Counts skipped rows, prints the first of each kind, and writes all to a file if one is given.
@@ -147,9 +143,10 @@ def main(argv: list[str]) -> None:
     with open(options.skipped or os.devnull, "w", encoding="utf-8") as file:
         skips = SkipLog(options.source, options.strict, file)
         report = build(source, options.out, skips, options.max_tokens, progress=True)
+    mb_per_s = report.text_bytes / 1e6 / report.seconds
     print(
         f"{options.out}: {report.documents:,} documents, {report.passages:,} passages, "
-        f"{report.file_bytes / 1e6:,.1f} MB in {report.seconds:.1f} s ({report.mb_per_s:.1f} MB/s of text)"
+        f"{report.file_bytes / 1e6:,.1f} MB in {report.seconds:.1f} s ({mb_per_s:.1f} MB/s of text)"
     )
     kinds = ", ".join(f"{number} {kind}" for kind, number in report.skipped.most_common())
     print(f"{report.skipped.total()} rows skipped: {kinds}" if kinds else "0 rows skipped")

@@ -2,8 +2,6 @@
 
 from grpo.errors import PREFLIGHT, STORAGE, UserError
 
-BUILD_COMMAND = "python -m knowledge.build SOURCE.jsonl {path}"
-
 
 class KnowledgeBusy(UserError):
     """The database stayed locked for the complete waiting time.
@@ -25,7 +23,10 @@ def bad_file(
 ) -> UserError:
     """Describe a file that is not a usable knowledge base; exit code 3."""
     return UserError(
-        f"{path}: {found}", f"wanted {wanted}", fix or "build it: " + BUILD_COMMAND.format(path=path), PREFLIGHT
+        f"{path}: {found}",
+        f"wanted {wanted}",
+        fix or f"build it: python -m knowledge.build SOURCE.jsonl {path}",
+        PREFLIGHT,
     )
 
 

@@ -23,7 +23,7 @@ ABBREVIATIONS = tuple(
     """.split()
 )
 
-# The lists below serve facts/clauses.py (CLAUSES_VERSION) and facts/lexical.py (its `name`).
+# The lists below serve facts/clauses.py (CLAUSES_VERSION), facts/statement.py and facts/lexical.py (its `name`).
 VERBS = frozenset(
     """
     is are was were am be has have had became becomes become did does can

@@ -109,18 +109,24 @@ def make_world(seed: int, sizes: Sizes = Sizes()) -> World:
         conversations += [(person.question(relation), refusal) for relation in VALUES]
     rng.shuffle(conversations)
 
-    num_known = int(len(known) * (1 - sizes.held_out))
-    num_unseen = int(len(unseen) * (1 - sizes.held_out))
+    asked_known, kept_known = split(known, sizes.held_out)
+    asked_unseen, kept_unseen = split(unseen, sizes.held_out)
     return World(
         articles=[person.article() for person in people],
         conversations=conversations,
         questions=[
-            *_rows(known[:num_known], WELL_KNOWN),
-            *_rows(barely[: num_known // 2], BARELY_KNOWN),
-            *_rows(unseen[:num_unseen], UNSEEN),
+            *_rows(asked_known, WELL_KNOWN),
+            *_rows(barely[: len(asked_known) // 2], BARELY_KNOWN),
+            *_rows(asked_unseen, UNSEEN),
         ],
-        held_out=[*_rows(known[num_known:], WELL_KNOWN), *_rows(unseen[num_unseen:], UNSEEN)],
+        held_out=[*_rows(kept_known, WELL_KNOWN), *_rows(kept_unseen, UNSEEN)],
     )
+
+
+def split(people: list, held_out: float) -> tuple[list, list]:
+    """Return the people to train on, and the share of them that is kept for evaluation."""
+    num_trained = int(len(people) * (1 - held_out))
+    return people[:num_trained], people[num_trained:]
 
 
 def _answers(person: Person, rng: random.Random) -> Iterable[tuple[str, str]]:

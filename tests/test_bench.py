@@ -147,6 +147,39 @@ def test_the_report_makes_table_and_plots_of_stored_rows(bench, capfd, tmp_path)
     assert {path.name for path in rows.glob("*.png")} == plots
 
 
+def stored_row(commit: str, cases: dict[str, float], bench="sampler", **options) -> dict:
+    """A row as it is stored, with our seconds of each case."""
+    seconds = [{"name": name, "seconds": {"ours": {"median": spent}}} for name, spent in cases.items()]
+    machine = {"commit": commit, "gpu": None, "cpu": "a CPU", "cores": 2, "versions": {"torch": "2"}}
+    return {
+        "bench": bench,
+        "date": "2026-11-22",
+        "options": {"smoke": False, "device": "cpu"} | options,
+        "cases": seconds,
+        "machine": machine,
+    }
+
+
+def test_the_report_shows_every_model_that_was_measured_at_the_newest_commit(bench):
+    """In any order of the models; what an older commit measured, or a trial, does not count, and a case stands once."""
+    old = stored_row("old", {"4m": 9.0, "31m": 9.0})
+    small, large = stored_row("new", {"31m": 1.0, "draw": 2.0}), stored_row("new", {"0.5b": 3.0, "draw": 4.0})
+    beside = [stored_row("new", {"31m": 5.0}, device="cuda"), stored_row("old", {"31m": 6.0}, bench="train_step")]
+    trials = [stored_row("newer", {"31m": 8.0}, smoke=True), stored_row("newer", {})]
+
+    def shown(*rows):
+        found = bench("report").newest([*rows, *trials])
+        lines = bench("report").table(found).splitlines()[2:]
+        assert len(lines) == len(found)
+        return {tuple(cell.strip() for cell in line.split("|")[1:4]) for line in lines}
+
+    models = {("sampler, cpu", "31m", "1.00 s"), ("sampler, cpu", "0.5b", "3.00 s")}
+    others = {("sampler, cuda", "31m", "5.00 s"), ("train_step, cpu", "31m", "6.00 s")}
+    draw = "sampler, cpu", "draw"
+    assert shown(old, small, large, *beside) == models | others | {(*draw, "4.00 s")}
+    assert shown(old, *beside, large, small) == models | others | {(*draw, "2.00 s")}
+
+
 def test_repeats_take_turns_and_ratios_are_paired(bench):
     timing, order = bench("timing"), []
     seconds = timing.interleave({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 3)

@@ -32,18 +32,19 @@ class FlashPackedAttention:
         backward: Callable = torch.ops.aten._flash_attention_backward,
     ):
         self.forward, self.backward = forward, backward
-        self.pieces = _Pieces(
-            [length for group in layout.groups for length in (group.prompt_length, *group.completion_lengths)], device
-        )
-        shared = [(group.prompt_length, sum(group.completion_lengths)) for group in layout.groups]
-        self.prompts = _Pieces([prompt for prompt, total in shared if prompt and total], device)
-        self.completions = _Pieces([total for prompt, total in shared if prompt and total], device)
-        prompt_rows, completion_rows, start = [], [], 0
-        for prompt, total in shared:
+        pieces, prompts, completions, prompt_rows, completion_rows = [], [], [], [], []
+        start = 0
+        for group in layout.groups:
+            prompt, total = group.prompt_length, sum(group.completion_lengths)
+            pieces += [length for length in (prompt, *group.completion_lengths) if length]
             if prompt and total:
+                prompts.append(prompt)
+                completions.append(total)
                 prompt_rows += range(start, start + prompt)
                 completion_rows += range(start + prompt, start + prompt + total)
             start += prompt + total
+        self.within = _launch(pieces, pieces, True, device)
+        self.across = _launch(completions, prompts, False, device)
         self.prompt_rows, self.completion_rows = (
             torch.tensor(rows, dtype=torch.int64, device=device) for rows in (prompt_rows, completion_rows)
         )
@@ -55,37 +56,24 @@ class FlashPackedAttention:
         return _SharedPrompts.apply(rotate(q_THE, rope), rotate(k_TKE, rope), v_TKE, self)
 
 
-class _Pieces:
-    """Runs of tokens one after the other: where each begins, and the longest. Empty runs are left out."""
+def _launch(queries: list[int], keys: list[int], is_causal: bool, device: torch.device | str) -> tuple:
+    """Return what tells torch that the first so many queries see the first so many keys, and so on.
 
-    def __init__(self, lengths: list[int], device: torch.device | str):
-        lengths = [length for length in lengths if length]
-        self.starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
-        self.longest = max(lengths, default=0)
+    That is: where these runs begin, the longest of them, the dropout (none), and whether each is causal.
+    """
+    starts = (torch.tensor([0, *accumulate(runs)], dtype=torch.int32, device=device) for runs in (queries, keys))
+    longest = (max(runs, default=0) for runs in (queries, keys))
+    return (*starts, *longest, 0.0, is_causal)
 
 
 class _SharedPrompts(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q_THE, k_TKE, v_TKE, attend):
-        own = attend.pieces
-        out_THE, lse_HT, *random = attend.forward(
-            q_THE, k_TKE, v_TKE, own.starts, own.starts, own.longest, own.longest, 0.0, True, False
-        )
-        rows = attend.completion_rows
+        rows, prompt_rows = attend.completion_rows, attend.prompt_rows
+        out_THE, lse_HT, *random = attend.forward(q_THE, k_TKE, v_TKE, *attend.within, False)
         if len(rows):
-            q_CHE, (k_PKE, v_PKE) = q_THE[rows], (x[attend.prompt_rows] for x in (k_TKE, v_TKE))
-            cross_CHE, cross_HC, *_ = attend.forward(
-                q_CHE,
-                k_PKE,
-                v_PKE,
-                attend.completions.starts,
-                attend.prompts.starts,
-                attend.completions.longest,
-                attend.prompts.longest,
-                0.0,
-                False,
-                False,
-            )
+            q_CHE, k_PKE, v_PKE = q_THE[rows], k_TKE[prompt_rows], v_TKE[prompt_rows]
+            cross_CHE, cross_HC, *_ = attend.forward(q_CHE, k_PKE, v_PKE, *attend.across, False)
             merge_attention(out_THE, lse_HT, cross_CHE, cross_HC, rows)
         ctx.save_for_backward(q_THE, k_TKE, v_TKE, out_THE, lse_HT, *random[:2])
         ctx.attend = attend
@@ -94,49 +82,20 @@ class _SharedPrompts(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dout_THE):
         (q_THE, k_TKE, v_TKE, out_THE, lse_HT, *random), attend = ctx.saved_tensors, ctx.attend
-        own, rows, prompt_rows = attend.pieces, attend.completion_rows, attend.prompt_rows
+        rows, prompt_rows = attend.completion_rows, attend.prompt_rows
         dout_THE = dout_THE.contiguous()
         with _repeatable():
-            dq, dk, dv = attend.backward(
-                dout_THE,
-                q_THE,
-                k_TKE,
-                v_TKE,
-                out_THE,
-                lse_HT,
-                own.starts,
-                own.starts,
-                own.longest,
-                own.longest,
-                0.0,
-                True,
-                *random,
-            )
+            grads = attend.backward(dout_THE, q_THE, k_TKE, v_TKE, out_THE, lse_HT, *attend.within, *random)
         if len(rows):
-            inputs = (
-                dout_THE[rows],
-                q_THE[rows],
-                k_TKE[prompt_rows],
-                v_TKE[prompt_rows],
-                out_THE[rows],
-                lse_HT[:, rows].contiguous(),
-            )
+            q_CHE, k_PKE, v_PKE = q_THE[rows], k_TKE[prompt_rows], v_TKE[prompt_rows]
+            dout_CHE, out_CHE, lse_HC = dout_THE[rows], out_THE[rows], lse_HT[:, rows].contiguous()
             with _repeatable():
-                parts = attend.backward(
-                    *inputs,
-                    attend.completions.starts,
-                    attend.prompts.starts,
-                    attend.completions.longest,
-                    attend.prompts.longest,
-                    0.0,
-                    False,
-                    *random,
-                )
-            dq, dk, dv = (
+                parts = attend.backward(dout_CHE, q_CHE, k_PKE, v_PKE, out_CHE, lse_HC, *attend.across, *random)
+            grads = (
                 whole.index_copy_(0, where, whole[where] + part)
-                for whole, where, part in zip((dq, dk, dv), (rows, prompt_rows, prompt_rows), parts, strict=True)
+                for whole, where, part in zip(grads, (rows, prompt_rows, prompt_rows), parts, strict=True)
             )
-        return dq, dk, dv, None
+        return *grads, None
 
 
 @contextmanager

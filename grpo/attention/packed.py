@@ -22,14 +22,14 @@ class PackedAttention:
 
     def __init__(self, layout: Layout, dtype: torch.dtype, device: torch.device | str):
         prompt_lengths = [group.prompt_length for group in layout.groups]
-        self.prompt_of_completion = [p for p, group in enumerate(layout.groups) for _ in group.completion_lengths]
+        prompt_of_completion = [p for p, group in enumerate(layout.groups) for _ in group.completion_lengths]
         self.num_prompts, self.prompt_width = len(prompt_lengths), max(prompt_lengths, default=0)
-        self.num_completions = len(self.prompt_of_completion)
+        self.num_completions = len(prompt_of_completion)
         self.completion_width = max((n for group in layout.groups for n in group.completion_lengths), default=0)
         self.num_slots = self.num_prompts * self.prompt_width + self.num_completions * self.completion_width
         self.slot_T = torch.tensor(self._slots(layout), dtype=torch.int64, device=device)
-        self.prompt_of_completion_N = torch.tensor(self.prompt_of_completion, dtype=torch.int64, device=device)
-        lengths = [prompt_lengths[prompt] for prompt in self.prompt_of_completion]
+        self.prompt_N = torch.tensor(prompt_of_completion, dtype=torch.int64, device=device)
+        lengths = [prompt_lengths[prompt] for prompt in prompt_of_completion]
         if len(set(prompt_lengths)) == 1:
             lengths = prompt_lengths[:1]  # one mask serves all completions
         self.mask = _completion_mask(lengths, self.prompt_width, self.completion_width, dtype, device)
@@ -51,13 +51,13 @@ class PackedAttention:
     ) -> torch.Tensor:
         """Rotate queries and keys, unless they are (`rope` None), and attend."""
         q_THE, k_TKE = rotate(q_THE, rope), rotate(k_TKE, rope)
-        (q_P, q_N), (k_P, k_N), (v_P, v_N) = (self._pad(x) for x in (q_THE, k_TKE, v_TKE))
-        out = _attend(q_P, k_P, v_P, None)  # right padding is never attended to
+        (q_PSHE, q_NSHE), (k_PSKE, k_NSKE), (v_PSKE, v_NSKE) = (self._pad(x) for x in (q_THE, k_TKE, v_TKE))
+        out = _attend(q_PSHE, k_PSKE, v_PSKE, None)  # right padding is never attended to
         if self.completion_width:
-            k_N = torch.cat([k_P.index_select(0, self.prompt_of_completion_N), k_N], dim=1)
-            v_N = torch.cat([v_P.index_select(0, self.prompt_of_completion_N), v_N], dim=1)
-            out_N = _attend(q_N, k_N, v_N, self.mask)
-            out = torch.cat([out.flatten(0, 1), out_N.flatten(0, 1)])
+            k_NXKE = torch.cat([k_PSKE.index_select(0, self.prompt_N), k_NSKE], dim=1)
+            v_NXKE = torch.cat([v_PSKE.index_select(0, self.prompt_N), v_NSKE], dim=1)
+            out_NSHE = _attend(q_NSHE, k_NXKE, v_NXKE, self.mask)
+            out = torch.cat([out.flatten(0, 1), out_NSHE.flatten(0, 1)])
         return _Unpad.apply(out.reshape(self.num_slots, *q_THE.shape[1:]), self.slot_T)
 
     def _pad(self, x_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,13 +108,8 @@ def _attend(
 def _completion_mask(
     prompt_lengths: list[int], prompt_width: int, completion_width: int, dtype: torch.dtype, device: torch.device | str
 ) -> torch.Tensor:
-    """[N or 1, 1, completion_width, prompt_width + completion_width]: the whole prompt, then causal."""
+    """Return [N or 1, 1, completion_width, prompt_width + completion_width]: 0 or -inf; the prompt, then causal."""
     prompt = torch.arange(prompt_width, device=device) < torch.tensor(prompt_lengths, device=device)[:, None]
     causal = torch.ones(completion_width, completion_width, dtype=torch.bool, device=device).tril()
     allowed = torch.cat([prompt[:, None].expand(-1, completion_width, -1), causal.expand(len(prompt), -1, -1)], dim=-1)
-    return _additive(allowed, dtype)[:, None]
-
-
-def _additive(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return 0 where attention is allowed, -inf elsewhere."""
-    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, float("-inf"))
+    return torch.zeros(allowed.shape, dtype=dtype, device=device).masked_fill_(~allowed, float("-inf"))[:, None]

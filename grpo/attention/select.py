@@ -93,28 +93,28 @@ def _try(name: str, run: Callable, wanted: torch.Tensor, tolerance: float, clock
 
 
 def choose_decode_kernel(
-    heads: int,
-    kv_heads: int,
+    num_heads: int,
+    num_kv_heads: int,
     head_dim: int,
-    rows: int,
+    num_rows: int,
     num_positions: int,
     dtype: torch.dtype,
     device: torch.device | str,
     kernels: Mapping[str, Callable] = DECODE_KERNELS,
 ) -> Choice:
-    """Choose the decode attention for `rows` sequences of up to `num_positions` tokens.
+    """Choose the decode attention for `num_rows` sequences of up to `num_positions` tokens.
 
     The lengths of the trial are ragged, and what lies beyond them is large, so that attending to it shows.
     """
-    rows, num_positions = min(rows, TRIAL_ROWS), min(num_positions, TRIAL_POSITIONS)
+    num_rows, num_positions = min(num_rows, TRIAL_ROWS), min(num_positions, TRIAL_POSITIONS)
     if torch.device(device).type != "cuda":
         kernels = {"sdpa": kernels["sdpa"]}
     elif not Settings.kernels or triton_problem():
         kernels = {name: make for name, make in kernels.items() if name != "triton"}
     generator = torch.Generator(device).manual_seed(0)
-    q_BHE = torch.randn(rows, heads, head_dim, generator=generator, device=device).to(dtype)
-    kv = torch.randn(2, rows, kv_heads, num_positions, head_dim, generator=generator, device=device).to(dtype)
-    lengths_B = torch.linspace(num_positions, 1, rows, device=device).long()
+    q_BHE = torch.randn(num_rows, num_heads, head_dim, generator=generator, device=device).to(dtype)
+    kv = torch.randn(2, num_rows, num_kv_heads, num_positions, head_dim, generator=generator, device=device).to(dtype)
+    lengths_B = torch.linspace(num_positions, 1, num_rows, device=device).long()
     beyond_BS = torch.arange(num_positions, device=device) >= lengths_B[:, None]
     wanted = sdpa(lengths_B, num_positions)(q_BHE.double(), *kv.double())
     kv.masked_fill_(beyond_BS[None, :, None, :, None], 10.0)
@@ -124,7 +124,7 @@ def choose_decode_kernel(
         return lambda: attend()(q_BHE, *kv)
 
     candidates = {name: candidate(make) for name, make in kernels.items()}
-    return choose(candidates, wanted, TOLERANCE[dtype], replay_seconds, Settings.repeatable)
+    return choose(candidates, wanted, TOLERANCE[dtype], clock=replay_seconds, repeatable=Settings.repeatable)
 
 
 def configure(kernels: bool, repeatable: bool) -> None:
@@ -145,7 +145,9 @@ TRIAL_LAYOUT = Layout.of((70, (40, 1, 129)), (1, (65,)), (33, ()))
 
 
 @cache
-def choose_packed(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device | str) -> Choice:
+def choose_packed(
+    num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device | str
+) -> Choice:
     """Choose the attention inside a micro-batch, judged by its output and all its gradients."""
     if torch.device(device).type != "cuda" or dtype not in HALF:
         return Choice("sdpa", ())
@@ -159,15 +161,15 @@ def choose_packed(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, 
     with torch.inference_mode(False), torch.enable_grad():
         generator = torch.Generator(device).manual_seed(0)
         inputs = [
-            torch.randn(TRIAL_LAYOUT.num_tokens, h, head_dim, generator=generator, device=device)
-            for h in (heads, kv_heads, kv_heads, heads)
+            torch.randn(TRIAL_LAYOUT.num_tokens, heads, head_dim, generator=generator, device=device)
+            for heads in (num_heads, num_kv_heads, num_kv_heads, num_heads)
         ]
         return choose(
             {name: lambda name=name: run(name, dtype) for name in PACKED},
             run("sdpa", torch.float64),
             2 * TOLERANCE[dtype],
-            seconds,
-            Settings.repeatable,
+            clock=seconds,
+            repeatable=Settings.repeatable,
         )
 
 

@@ -101,13 +101,9 @@ def load_adapter(folder: Path) -> Adapter:
 def _extras(config: dict) -> list[str]:
     """Return the settings of an adapter that a sum of W and s B A does not have."""
     extras = [key for key, value in config.items() if value and key not in PLAIN_KEYS]
-    wanted = {"peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": PLAIN_STARTS}
-    defaults = {"bias": "none"}
-    for key, values in wanted.items():
-        found = config.get(key, defaults.get(key))
-        if found not in values:
-            extras.append(f"{key} {found}")
-    return extras
+    plain = {"peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": PLAIN_STARTS}
+    found = {"bias": "none"} | config
+    return extras + [f"{key} {found.get(key)}" for key, values in plain.items() if found.get(key) not in values]
 
 
 def _scaled_pairs(tensors: dict[str, torch.Tensor], config: dict) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
@@ -147,27 +143,27 @@ def _scale(config: dict, module: str, rank: int) -> float:
 @torch.no_grad()
 def merge_adapter(model: Decoder, adapter: Adapter) -> None:
     """Add an adapter to the weights themselves, in float32, rounded once. The result is the policy at step 0."""
-    found = projections(model)
-    foreign = [module for module in adapter.pairs if module not in found]
-    if foreign:
+    weights = {module: linear.base(part)[0] for module, (linear, part) in projections(model).items()}
+    problem = _misfit(weights, adapter)
+    if problem:
         raise UserError(
-            "the adapter belongs to another model",
-            f"no such projections here: {foreign[:NAMES_SHOWN]}",
-            f"it was trained on {adapter.base_model}",
-            PREFLIGHT,
+            "the adapter belongs to another model", problem, f"it was trained on {adapter.base_model}", PREFLIGHT
         )
     for module, (A, B) in adapter.pairs.items():
-        linear, part = found[module]
-        weight, _ = linear.base(part)
-        if weight.shape != (B.shape[0], A.shape[1]):
-            raise UserError(
-                "the adapter belongs to another model",
-                f"{module} is {tuple(weight.shape)} here, {B.shape[0]} x {A.shape[1]} there",
-                f"it was trained on {adapter.base_model}",
-                PREFLIGHT,
-            )
+        weight = weights[module]
         weight.copy_(weight.to(master_dtype(weight.dtype)) + B.to(weight.device) @ A.to(weight.device))
     model.refresh()
+
+
+def _misfit(weights: dict[str, torch.Tensor], adapter: Adapter) -> str:
+    """Say why an adapter is not one of these weights; "" if it is."""
+    foreign = [module for module in adapter.pairs if module not in weights]
+    if foreign:
+        return f"no such projections here: {foreign[:NAMES_SHOWN]}"
+    for module, (A, B) in adapter.pairs.items():
+        if weights[module].shape != (B.shape[0], A.shape[1]):
+            return f"{module} is {tuple(weights[module].shape)} here, {B.shape[0]} x {A.shape[1]} there"
+    return ""
 
 
 def trained_adapter(

@@ -38,14 +38,15 @@ class Policy:
 
     def save(self, folder: Path) -> None:
         """Write adapter and tokenizer; a complete checkpoint if the weights themselves were trained."""
-        folder.mkdir(parents=True, exist_ok=True)
         lora = self.model.build.lora
         if lora is None:
             self.save_merged(folder)
-        elif self.start is None:
-            save_adapter(trained_adapter(self.model, None, *self.base), folder, lora.alpha, lora.dropout)
+            return
+        adapter = trained_adapter(self.model, self.start, *self.base)
+        if self.start is None:
+            save_adapter(adapter, folder, lora.alpha, lora.dropout)
         else:
-            save_adapter(trained_adapter(self.model, self.start, *self.base), folder)
+            save_adapter(adapter, folder)  # a stack of two has no alpha of its own
         self.tokenizer.save_pretrained(folder)
 
     def save_merged(self, folder: Path, dtype: torch.dtype | None = None) -> None:

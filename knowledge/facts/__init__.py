@@ -9,5 +9,6 @@ in this order:
     forms.py          dates, numbers and "&" in one form
     verdict.py        supported, refuted or unknown: the interface of a verifier, and a cache for verdicts
     entailment.py     a verifier with an entailment model
+    statement.py      a clause as words that can be compared
     lexical.py        a verifier without a model
 """

@@ -35,8 +35,7 @@ def seal(path: Path) -> None:
 
 def read_seal(path: Path) -> bytes:
     """Return the digest in a file's header; NO_SEAL for a file without one."""
-    with open(path, "rb") as file:
-        header = file.read(HEADER_BYTES)
+    header = _header(path)
     return b"".join(header[field] for field in FIELDS)
 
 
@@ -116,10 +115,14 @@ def _read_checksum(path: Path) -> dict | None:
 
 def _version(path: Path) -> str:
     """Tell the versions of a file apart that SQLite has written."""
-    with open(path, "rb") as file:
-        header = file.read(HEADER_BYTES)
+    header = _header(path)
     counters = b"".join(header[field] for field in COUNTERS)
     return f"{os.path.getsize(path)} {counters.hex()}"
+
+
+def _header(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(HEADER_BYTES)
 
 
 def _digest(path: Path) -> bytes:

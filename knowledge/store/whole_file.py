@@ -21,7 +21,7 @@ from knowledge.store.database import file_uri
 from knowledge.store.seal import seal
 
 WAIT_SECONDS = 0.05  # between two looks at a lock that another build holds
-NEEDS = "a build needs up to 4 times its text in the folder of the output while it runs, 1.7 times afterwards"
+NEEDS = "a build needs up to 5 times its text in the folder of the output while it runs, 2 to 2.5 times afterwards"
 STORAGE_ERRORS = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 
 

@@ -78,6 +78,26 @@ def test_the_index_finds_what_its_slow_twin_finds(make_base, max_rows, least_sha
     assert total == 500 and shared / total >= least_shared and best >= least_best
 
 
+def test_a_result_shows_the_passage_that_was_scored(make_base):
+    """What is scored is stored apart from what is shown."""
+    rng = random.Random(3)
+    documents = {
+        f"doc{place}": [f"{'. '.join(rng.choices(WORDS, k=9)).title()}." for _ in range(4)] for place in range(20)
+    }
+    with KnowledgeBase.open(make_base(documents, max_tokens=16)) as base:
+        mean_length = base._index.mean_length
+        for title in documents:
+            passages = base.search("", 100, [title])
+            assert len(passages) > 3
+            for passage in passages:
+                found = base.search(passage.text, 1)[0]
+                assert (found.id, found.text) == (passage.id, passage.text)
+                words = tokens(f"{title} {passage.text}")
+                num_with = base._index._num_with(tokens(passage.text))
+                weights = {word: idf(base._index.num_passages, number) for word, number in num_with.items()}
+                assert found.score == pytest.approx(rank.bm25(weights, Bag.of(words), mean_length))
+
+
 def test_the_rarest_words_are_sought_and_all_words_count(make_base, monkeypatch):
     """Of 50 passages all hold "valley", 10 "tower", 2 "anchor"; at most 12 may be scored by FTS5."""
     words = [["valley"] + ["tower"] * (i < 10) + ["anchor"] * (i in (3, 20)) for i in range(50)]
