@@ -1,9 +1,9 @@
 """python -m knowledge.verify DB [--json]
 
 Check that a knowledge base is complete and undamaged. Every byte is read, and nothing is changed: SQLite checks all
-pages, then the content of every table is compared with the checksums from when it was built, down to a single flipped
-bit. KnowRL's and FActScore's files have none: they are compared with NAME.checksum, which is written when they are
-first opened or verified. Exit code 0 if it is sound, 3 if not.
+pages, then all bytes are compared with the digest from when the file was built, down to a single flipped bit. KnowRL's
+and FActScore's files have none: they are compared with NAME.checksum, which is written when they are first opened or
+verified. Exit code 0 if it is sound, 3 if not.
 """
 
 import json
@@ -15,7 +15,6 @@ from grpo.errors import PREFLIGHT, UserError, run_main
 from grpo.progress import command_parser, say_next
 from knowledge.errors import KnowledgeBusy
 from knowledge.store.database import ReadOnlyDatabase
-from knowledge.store.index import CONTENT, checksum
 from knowledge.store.passages import split_stored
 from knowledge.store.recognise import OURS, Kind, check_header, check_index, recognise
 from knowledge.store.seal import beside, has_broken_seal, keep_checksum, matches_checksum
@@ -71,15 +70,13 @@ def _verify(path: Path, found: Findings, where: str = "") -> None:
                 found.problems += [f"{where}SQLite: {text}" for text in broken]
                 return
             if where:
-                meta = check_index(database)
+                check_index(database)
             else:
                 kind = recognise(database)
-                meta = kind.meta
                 found.owner, found.has_index = kind.owner, kind.owner == OURS
                 _read_documents(database, kind, found)
-            _compare_checksums(database, meta, found, where)
-            if not found.problems and found.has_index and has_broken_seal(path):
-                found.problems.append(f"{where}its bytes have changed since it was built, outside of the content")
+            if found.has_index and has_broken_seal(path):
+                found.problems.append(f"{where}its bytes have changed since it was built")
     except KnowledgeBusy:
         raise
     except UserError as error:
@@ -100,13 +97,6 @@ def _read_documents(database: ReadOnlyDatabase, kind: Kind, found: Findings) -> 
         num_blank += not title or not passages
     if num_blank:
         found.warnings.append(f"{num_blank} documents without title or text")
-
-
-def _compare_checksums(database: ReadOnlyDatabase, meta: dict, found: Findings, where: str) -> None:
-    """Find tables whose content has changed since they were built; KnowRL's and FActScore's files hold no checksums."""
-    for table, wanted in meta.get("checksums", {}).items():
-        if checksum(database.stream(CONTENT[table])) != wanted:
-            found.problems.append(f"{where}the content of the table {table} has changed since it was built")
 
 
 def main(argv: list[str]) -> None:

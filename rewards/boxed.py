@@ -8,7 +8,7 @@ whatever the model wrote. The reading and comparing is done in mathematics/.
 import re
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Literal
 
 from rewards.mathematics.algebra import Algebra, Unreadable
 from rewards.mathematics.application import mark_applications, number_parameters
@@ -18,16 +18,16 @@ from rewards.mathematics.read import read_answer
 from rewards.mathematics.text import Token, tokenize
 from rewards.mathematics.trigonometry import separate_angles
 
-MAX_ANSWER_CHARS: Final = 2000  # longer answers are compared as text
+MAX_ANSWER_CHARS = 2000  # longer answers are compared as text
 
 Verdict = Literal["correct", "wrong", "no_answer", "unscorable"]
 
-_BOX: Final = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
-_BRACE: Final = re.compile(r"\\.|[{}]", re.DOTALL)
-_UNBRACED: Final = re.compile(r"[-+−]?[0-9][0-9.,]*|[-+−]?\\[A-Za-z]+|[A-Za-z]")
-_OPTION: Final = re.compile(r"\s*\[[^\[\]{}]*\]")  # the 3 of \sqrt[3]{2}
-_ARGUMENT: Final = re.compile(r"\s*(?:(?=\{)|[0-9A-Za-z](?![A-Za-z])|\\[A-Za-z]+)")
-_NUM_ARGUMENTS: Final = {"frac": 2, "dfrac": 2, "tfrac": 2, "cfrac": 2, "binom": 2, "dbinom": 2, "sqrt": 1}
+_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_UNBRACED = re.compile(r"[-+−]?[0-9][0-9.,]*|[-+−]?\\[A-Za-z]+|[A-Za-z]")
+_OPTION = re.compile(r"\s*\[[^\[\]{}]*\]")  # the 3 of \sqrt[3]{2}
+_ARGUMENT = re.compile(r"\s*(?:(?=\{)|[0-9A-Za-z](?![A-Za-z])|\\[A-Za-z]+)")
+_NUM_ARGUMENTS = {"frac": 2, "dfrac": 2, "tfrac": 2, "cfrac": 2, "binom": 2, "dbinom": 2, "sqrt": 1}
 
 
 def last_boxed(text: str) -> str | None:
@@ -73,7 +73,7 @@ def equivalent(answer: str, truth: str) -> bool:
 
 def _same_value(answer: Sequence[Token], truth: Sequence[Token], algebra: Algebra) -> bool:
     try:
-        return same(read_answer(answer, algebra), read_answer(truth, algebra), algebra)
+        return same(read_answer(answer, algebra), read_answer(truth, algebra))
     except (Unreadable, RecursionError):  # the comparison itself grew beyond the limits
         return False
 

@@ -5,16 +5,14 @@
                           starts before it
     knowledge_tokens      the same tokens again, compressed, for the second scoring: FTS5 cannot return its own
     knowledge_terms       in how many passages a token occurs: what it costs in a query, and what it tells
-    knowledge_meta        format version, counts, checksums of the content
+    knowledge_meta        format version, counts
 
 In our own files these tables stand beside `documents(title, text)`, which is KnowRL's table, so KnowRL's code can read
 our files. KnowRL's and FActScore's files are never written to: their tables are in a side index file (side_index.py).
 """
 
-import hashlib
 import json
 import zlib
-from collections.abc import Iterable
 from itertools import islice
 
 from sqlalchemy import Connection
@@ -38,13 +36,6 @@ INDEX_TABLES = {
     "knowledge_tokens": "CREATE TABLE knowledge_tokens (passage INTEGER PRIMARY KEY, tokens BLOB NOT NULL)",
     "knowledge_terms": "CREATE TABLE knowledge_terms (term TEXT PRIMARY KEY, passages INTEGER NOT NULL) WITHOUT ROWID",
     "knowledge_meta": "CREATE TABLE knowledge_meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
-}
-CONTENT = {  # every row that a search can read, for the checksums
-    "documents": "SELECT title, text FROM main.documents ORDER BY rowid",
-    "knowledge_index_data": "SELECT id, block FROM main.knowledge_index_data ORDER BY id",
-    "knowledge_documents": "SELECT first, title FROM main.knowledge_documents ORDER BY first",
-    "knowledge_tokens": "SELECT passage, tokens FROM main.knowledge_tokens ORDER BY passage",
-    "knowledge_terms": "SELECT term, passages FROM main.knowledge_terms ORDER BY term",
 }
 VOCABULARY = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, knowledge_index, row)"
 
@@ -85,11 +76,10 @@ class IndexWriter:
             self._flush()
 
     def finish(self, **meta: object) -> None:
-        """Merge the index to one segment; write the term statistics, the counts and the checksums."""
+        """Merge the index to one segment; write the term statistics and the counts."""
         self._flush()
         self._run("INSERT INTO knowledge_index(knowledge_index) VALUES ('optimize')")
         num_terms = self._write_terms()
-        tables = {name for (name,) in self._run("SELECT name FROM main.sqlite_master")}
         meta |= {
             "format_version": FORMAT_VERSION,
             "tokens_version": TOKENS_VERSION,
@@ -97,7 +87,6 @@ class IndexWriter:
             "passages": self.num_passages,
             "tokens": self.num_tokens,
             "terms": num_terms,
-            "checksums": {name: checksum(self._run(sql)) for name, sql in CONTENT.items() if name in tables},
         }
         self._insert("knowledge_meta", [(key, json.dumps(value)) for key, value in sorted(meta.items())])
 
@@ -130,16 +119,3 @@ def compress(line: str) -> bytes:
 def decompress(stored: bytes) -> list[str]:
     """Return the tokens again."""
     return zlib.decompress(stored).decode().split()
-
-
-def read_meta(rows: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """Return the meta table as Python values."""
-    return {key: json.loads(value) for key, value in rows}
-
-
-def checksum(rows: Iterable[tuple]) -> str:
-    """Return the sha256 of the rows of a SELECT."""
-    digest = hashlib.sha256()
-    for row in rows:
-        digest.update(ascii(tuple(row)).encode())
-    return digest.hexdigest()

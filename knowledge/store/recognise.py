@@ -1,5 +1,6 @@
 """Recognise whose knowledge base a file is, or say what was found and what was wanted."""
 
+import json
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -7,7 +8,7 @@ from pathlib import Path
 
 from knowledge.errors import bad_file
 from knowledge.store.database import ReadOnlyDatabase
-from knowledge.store.index import FORMAT_VERSION, INDEX_TABLES, read_meta
+from knowledge.store.index import FORMAT_VERSION, INDEX_TABLES
 from knowledge.store.tokens import TOKENS_VERSION
 
 OURS, KNOWRL, FACTSCORE = "ours", "KnowRL's", "FActScore's"
@@ -115,7 +116,8 @@ def recognise(database: ReadOnlyDatabase) -> Kind:
 def check_index(database: ReadOnlyDatabase) -> dict[str, object]:
     """Return the record of a file's full-text index; UserError (exit 3) if it is of another version or incomplete."""
     try:
-        meta = read_meta(database.rows("SELECT key, value FROM main.knowledge_meta"))
+        rows = database.rows("SELECT key, value FROM main.knowledge_meta")
+        meta = {key: json.loads(value) for key, value in rows}
     except ValueError:  # not JSON
         raise bad_file(database.path, "damaged: the record of its index cannot be read", "a sound index") from None
     versions = meta.get("format_version"), meta.get("tokens_version")

@@ -5,8 +5,8 @@ It knows no rewards. It may import `grpo.errors` and, for its cache, `knowledge`
     client.py       one question to one reply, or to "unscorable": retries, deadlines, limits, costs
     question.py     the tries of a question: whether another one is of use, and when
     request.py      the parameters that a model takes
+    limits.py       how much may be asked: deadlines, requests per minute and at once, the circuit breaker
     endpoint.py     where a model is, from the configuration or the environment, and which URLs are allowed
-    limits.py       requests per minute, the budget of retries, the circuit breaker
     connections.py  the SDK's connections, and what they send
     reply.py        what an answer of the endpoint means
     cache.py        replies on disk

@@ -13,15 +13,15 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import openai
 
 from grpo.errors import MIN_SECRET, PREFLIGHT, SERVICE, UserError
 from rewards.api.cache import ReplyCache, cache_key
 from rewards.api.connections import Connections
-from rewards.api.endpoint import Endpoint, Limits, check_address, read_endpoint, read_limits
-from rewards.api.limits import Breaker, Concurrency, RateLimit, Reservation
+from rewards.api.endpoint import Endpoint, check_address, read_endpoint
+from rewards.api.limits import Breaker, Concurrency, Limits, RateLimit, Reservation, read_limits
 from rewards.api.question import Messages, Question
 from rewards.api.reply import (
     CUT,
@@ -171,7 +171,7 @@ class ApiClient:
                 return self._connections
             if loop.is_running():
                 raise RuntimeError("an ApiClient is used from one event loop at a time")
-        self._connections = Connections(self.endpoint.base_url, self._key, self.limits, self._concurrency)
+        self._connections = Connections(self.endpoint.base_url, self._key, self.limits.try_s, self._concurrency)
         return self._connections
 
     async def _disconnect(self) -> None:
@@ -196,16 +196,16 @@ class ApiClient:
         self._num_unusable = 0 if is_usable else self._num_unusable + 1
         if self._num_unusable != self.limits.dead_after:
             return
-        said = reply.reason if reply.text is None else self._redact(f"it replied {excerpt(reply.text)!r}")
+        said = reply.reason if reply.text is None else f"it replied {excerpt(reply.text)!r}"
         dead = Permanent(
             f"{self._num_unusable} questions in a row had none; the last: {said}",
             "repair the service, then go on with resume_from_checkpoint=true",
             "gives no usable reply",
         )
         if self.limits.is_fatal:
-            self._permanent = dead
-            raise self._permanent_error()
-        _log.warning("warning: the %s at %s %s: %s", self.endpoint.name, self.endpoint.base_url, dead.what, dead.why)
+            self._stop(dead)
+        error = self._error(dead)
+        _log.warning("warning: %s: %s", error.what, error.why)
 
     async def _ask(self, connections: Connections, question: Question) -> ChatReply:
         """Wait for a slot and for the rate limit; then all tries together have one deadline."""
@@ -263,7 +263,7 @@ class ApiClient:
     ) -> ChatReply | Trouble | Unsupported:
         """Send one request, and tell breaker, limits and counts. Raise UserError (exit 4) on a permanent failure."""
         if self._permanent is not None:
-            raise self._permanent_error()
+            self._stop(self._permanent)
         request = self._writer.write(question)
         is_probe = self._breaker.is_probing
         num_running, num_halvings = connections.slots.num_taken, self._concurrency.num_halvings
@@ -273,16 +273,14 @@ class ApiClient:
         except BaseException:
             self._breaker.release(is_probe)
             raise
-        self._counts["prompt_tokens"] += usage.prompt_tokens
-        self._counts["completion_tokens"] += usage.completion_tokens
+        self._counts.update(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
         if usage.prompt_tokens:
             self._rate.settle(reservation, usage.prompt_tokens + usage.completion_tokens)
         if isinstance(outcome, Unsupported):
             outcome = self._writer.do_without(outcome, request)
         self._counts["failures"] += not isinstance(outcome, ChatReply)
         if isinstance(outcome, Permanent):
-            self._permanent = outcome
-            raise self._permanent_error()
+            self._stop(outcome)
         if not isinstance(outcome, Trouble) or outcome.kind == "unusable":
             self._breaker.succeed()
             self._concurrency.grow()
@@ -300,17 +298,18 @@ class ApiClient:
         except openai.APIStatusError as error:
             return read_status(error.status_code, error.response.headers, error.body), Usage()
         except (openai.APITimeoutError, TimeoutError):
-            return Trouble(f"no answer within {self.limits.deadline_s / 2:g} s"), Usage()
+            return Trouble(f"no answer within {self.limits.try_s:g} s"), Usage()
         except (openai.OpenAIError, ValueError, OSError, RuntimeError) as error:
             return Trouble(f"it cannot be reached: {excerpt(error.__cause__ or error)}"), Usage()
 
-    def _permanent_error(self) -> UserError:
-        return UserError(
-            f"the {self.endpoint.name} at {self.endpoint.base_url} {self._permanent.what}",
-            self._redact(self._permanent.why),
-            self._permanent.fix,
-            SERVICE,
-        )
+    def _stop(self, failure: Permanent) -> NoReturn:
+        """Raise UserError (exit 4), now and for all further questions."""
+        self._permanent = failure
+        raise self._error(failure)
+
+    def _error(self, failure: Permanent) -> UserError:
+        what = f"the {self.endpoint.name} at {self.endpoint.base_url} {failure.what}"
+        return UserError(what, self._redact(failure.why), failure.fix, SERVICE)
 
     def _redact(self, text: str) -> str:
         """Remove the key, and the parts of a key that some services quote."""

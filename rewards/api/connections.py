@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import openai
 
-from rewards.api.endpoint import Limits, is_local
+from rewards.api.endpoint import is_local
 from rewards.api.limits import Concurrency
 
 if TYPE_CHECKING:
@@ -68,12 +68,12 @@ class Connections:
     request, so that one pool of 96 costs 0.1 s more than eight of 12.
     """
 
-    def __init__(self, base_url: str, key: str, limits: Limits, concurrency: Concurrency):
+    def __init__(self, base_url: str, key: str, try_s: float, concurrency: Concurrency):
         self.loop = asyncio.get_running_loop()
         self.slots = Slots(concurrency)
         self.running: dict[str, asyncio.Task[ChatReply]] = {}  # by their keys in the cache
         self._base_url, self._key = base_url, key
-        self._timeout_s = limits.deadline_s / 2
+        self._try_s = try_s
         self._num_running: dict[openai.AsyncOpenAI, int] = {}  # requests of each SDK client
 
     async def post(self, request: dict[str, Any]) -> bytes:
@@ -84,7 +84,7 @@ class Connections:
         sdk = self._free_sdk()
         self._num_running[sdk] += 1
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._try_s):
                 raw = await sdk.chat.completions.with_raw_response.create(**request)
                 return await raw.http_response.aread()
         finally:
@@ -111,11 +111,11 @@ class Connections:
         http_client = openai.DefaultAsyncHttpxClient(
             follow_redirects=False,
             trust_env=not is_local(self._base_url),  # the environment's proxies serve remote hosts only
-            timeout=self._timeout_s,
+            timeout=self._try_s,
             event_hooks={"request": [self._send_our_headers_only]},
         )
         return openai.AsyncOpenAI(
-            api_key=self._key, base_url=self._base_url, max_retries=0, timeout=self._timeout_s, http_client=http_client
+            api_key=self._key, base_url=self._base_url, max_retries=0, timeout=self._try_s, http_client=http_client
         )
 
     async def _send_our_headers_only(self, request: Any) -> None:

@@ -1,4 +1,4 @@
-"""Say where a judge or decomposer is: its URL, the variable that holds its key, its model; and how much may be asked.
+"""Say where a judge or decomposer is: its URL, the variable that holds its key, its model.
 
 Values come from the configuration, else from the environment variables that KnowRL uses. A key is only ever named,
 never written down.
@@ -106,35 +106,6 @@ def _check_variable(name: str, variable: str) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How much one process asks of an endpoint. 0 requests or tokens per minute: no limit.
-
-    max_concurrency: of requests. While the endpoint says that it is busy, fewer are let out (limits.Concurrency).
-    deadline_s: seconds for one question with all its tries and pauses; a single try may take half of it. It starts when
-    the question's first request is let through, so waiting for a free slot or for the rate limit does not count. Until
-    then nothing is given up that another try might answer.
-    Backoff: before retry n, wait a random time up to min(backoff_s * 2 ** n, max_backoff_s) seconds ("full jitter").
-    max_replies: how often a question is asked whose reply is empty, cut or refused.
-    preflight_tries: how often an endpoint that is out of reach is tried before the first step.
-    Breaker: after this many failed requests in a row, only one goes out per cool_down_s, until one succeeds.
-    dead_after: this many questions in a row without a usable reply are announced. is_fatal: they end the run.
-    """
-
-    max_concurrency: int = 128
-    deadline_s: float = 120.0
-    requests_per_minute: int = 0
-    tokens_per_minute: int = 0
-    backoff_s: float = 0.5
-    max_backoff_s: float = 8.0
-    max_replies: int = 2
-    preflight_tries: int = 4
-    breaker_failures: int = 10
-    cool_down_s: float = 5.0
-    dead_after: int = 32
-    is_fatal: bool = True
-
-
 def read_endpoint(name: str, options: Mapping[str, Any]) -> Endpoint:
     """Read where the service `name` is from the configuration, else from KnowRL's environment variables."""
     return Endpoint(
@@ -144,17 +115,6 @@ def read_endpoint(name: str, options: Mapping[str, Any]) -> Endpoint:
         options[f"{name}_model"] or from_environment(*MODEL_VARIABLES[name]),
         tuple(map(float, options[f"{name}_prices"] or (0, 0))),
         options["api_plain_http"],
-    )
-
-
-def read_limits(options: Mapping[str, Any]) -> Limits:
-    """Read the limits from the configuration."""
-    return Limits(
-        options["api_max_concurrency"],
-        options["api_deadline_s"],
-        options["api_requests_per_minute"],
-        options["api_tokens_per_minute"],
-        is_fatal=options["max_unscored"] < 1,
     )
 
 
@@ -194,7 +154,7 @@ async def check_address(endpoint: Endpoint) -> None:
     except OSError:
         return
     for *_, (address, *_) in found:
-        if _is_forbidden(ipaddress.ip_address(address.partition("%")[0])):
+        if _is_forbidden(_parse(address)):
             why = f"{host} stands for a link-local address"
             raise UserError(f"{endpoint.name}_base_url is not allowed", why, "name the service itself", PREFLIGHT)
 
@@ -230,13 +190,18 @@ def _is_forbidden(address: Address) -> bool:
 def _address(host: str) -> Address | None:
     """Return a host's address if it is written as a number, in any way the system understands: 2852039166, 0xa9.254."""
     try:
-        return ipaddress.ip_address(host.partition("%")[0])
+        return _parse(host)
     except ValueError:
         pass
     try:
         return ipaddress.ip_address(socket.inet_aton(host))
     except (OSError, UnicodeError, ValueError):
         return None
+
+
+def _parse(address: str) -> Address:
+    """Read an address without the network that may be behind it: fe80::1%eth0."""
+    return ipaddress.ip_address(address.partition("%")[0])
 
 
 def _is_loopback(host: str) -> bool:
@@ -257,7 +222,7 @@ def _resolve(host: str) -> list[Address]:
         found = socket.getaddrinfo(host, None)
     except (OSError, UnicodeError):
         return []
-    return [ipaddress.ip_address(address.partition("%")[0]) for *_, (address, *_) in found]
+    return [_parse(address) for *_, (address, *_) in found]
 
 
 def from_environment(*names: str) -> str:

@@ -1,12 +1,58 @@
-"""Limit what a client sends: requests and tokens per minute, requests at once, a circuit breaker.
+"""Limit what a client sends: requests and tokens per minute, requests at once, a circuit breaker, deadlines.
 
 This is plain arithmetic on a clock (seconds, monotonic): it waits for nothing, sends nothing, and locks nothing. All of
 it is called from one thread.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one process asks of an endpoint. 0 requests or tokens per minute: no limit.
+
+    max_concurrency: of requests. While the endpoint says that it is busy, fewer are let out (limits.Concurrency).
+    deadline_s: seconds for one question with all its tries and pauses; a single try may take half of it (try_s). It
+    starts when the question's first request is let through, so waiting for a free slot or for the rate limit does not
+    count. Until then nothing is given up that another try might answer.
+    Backoff: before retry n, wait a random time up to min(backoff_s * 2 ** n, max_backoff_s) seconds ("full jitter").
+    max_replies: how often a question is asked whose reply is empty, cut or refused.
+    preflight_tries: how often an endpoint that is out of reach is tried before the first step.
+    Breaker: after this many failed requests in a row, only one goes out per cool_down_s, until one succeeds.
+    dead_after: this many questions in a row without a usable reply are announced. is_fatal: they end the run.
+    """
+
+    max_concurrency: int = 128
+    deadline_s: float = 120.0
+    requests_per_minute: int = 0
+    tokens_per_minute: int = 0
+    backoff_s: float = 0.5
+    max_backoff_s: float = 8.0
+    max_replies: int = 2
+    preflight_tries: int = 4
+    breaker_failures: int = 10
+    cool_down_s: float = 5.0
+    dead_after: int = 32
+    is_fatal: bool = True
+
+    @property
+    def try_s(self) -> float:
+        """The seconds that one try may take."""
+        return self.deadline_s / 2
+
+
+def read_limits(options: Mapping[str, Any]) -> Limits:
+    """Read the limits from the configuration."""
+    return Limits(
+        options["api_max_concurrency"],
+        options["api_deadline_s"],
+        options["api_requests_per_minute"],
+        options["api_tokens_per_minute"],
+        is_fatal=options["max_unscored"] < 1,
+    )
 
 
 @dataclass

@@ -1,10 +1,11 @@
 """A question on its way to an answer: what its tries came to, and whether and when another one is of use."""
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from rewards.api.endpoint import Limits
+from rewards.api.limits import Limits
 from rewards.api.reply import CUT, ChatReply, Trouble
 
 Messages = Sequence[Mapping[str, str]]
@@ -14,23 +15,22 @@ BUSY_HELP = "; lower api_max_concurrency or set api_requests_per_minute to what 
 
 @dataclass
 class Question:
-    """Messages for a model, and the failed tries so far, by the kind of their trouble.
+    """Messages for a model, and its tries so far.
 
-    number: the oldest question goes first. max_tokens: of the reply. max_tries: of an endpoint that is down.
+    number: the oldest question goes first. max_tokens: of the reply. max_tries: of an endpoint that is down. failed:
+    tries by the kind of their trouble.
     """
 
     number: int
     messages: Messages
     max_tokens: int
     max_tries: float = float("inf")
-    num_down: int = 0
-    num_busy: int = 0
-    num_unusable: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
     last: Trouble | None = None
 
     @property
     def num_tries(self) -> int:
-        return self.num_down + self.num_busy + self.num_unusable
+        return self.failed.total()
 
     @property
     def most_tokens(self) -> int:
@@ -47,17 +47,15 @@ class Question:
     def add(self, trouble: Trouble) -> None:
         """Count a failed try. A reply that was cut gets twice the room in the next one."""
         self.last = trouble
-        self.num_down += trouble.kind == "down"
-        self.num_busy += trouble.kind == "busy"
-        self.num_unusable += trouble.kind == "unusable"
+        self.failed[trouble.kind] += 1
         if trouble.reason == CUT:
             self.max_tokens *= 2
 
     def give_up(self, limits: Limits, left_s: float) -> ChatReply | None:
         """Say why another try is of no use; None if it is. left_s: until the deadline."""
-        if self.num_unusable >= limits.max_replies:
+        if self.failed["unusable"] >= limits.max_replies:
             return ChatReply(None, self.last.reason, self.last.cut)
-        if self.num_down >= self.max_tries:
+        if self.failed["down"] >= self.max_tries:
             return ChatReply(None, f"{self.last.reason}; given up after {self.num_tries} tries")
         if self.last.wait_s > max(left_s, 0.0):
             asked = f"it asked to wait {self.last.wait_s:.0f} s, which is after the deadline"

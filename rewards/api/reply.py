@@ -130,8 +130,7 @@ def _from_events(body: bytes) -> dict[str, Any]:
             continue
         event = _object(json.loads(value))
         whole |= {name: part for name, part in event.items() if part}
-        choices = event.get("choices")
-        choice = _object(choices[0]) if isinstance(choices, list) and choices else {}
+        choice = _first_choice(event)
         text += _text(_object(choice.get("delta")).get("content"))
         finish_reason = choice.get("finish_reason") or finish_reason
     said = {"message": {"content": text}, "finish_reason": finish_reason or "the stream broke off"}
@@ -144,12 +143,16 @@ def _read_data(data: Mapping[str, Any]) -> Outcome:
         if re.fullmatch("[45][0-9][0-9]", code):  # a gateway's status, inside a body with status 200
             return read_status(int(code), {}, data)
         return _quota_failure(data) or Trouble(f"status 200 with the error {excerpt(data['error'])}")
-    choices = data.get("choices")
-    first = _object(choices[0]) if isinstance(choices, list) and choices else {}
+    first = _first_choice(data)
     message = first.get("message")
     if not isinstance(message, dict):
         return Trouble(f"the body has no choices: {excerpt(data)}")
     return _read_message(message, first.get("finish_reason"))
+
+
+def _first_choice(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    choices = data.get("choices")
+    return _object(choices[0]) if isinstance(choices, list) and choices else {}
 
 
 def _read_message(message: Mapping[str, Any], finish_reason: Any) -> ChatReply | Trouble:
@@ -199,7 +202,7 @@ def read_status(status: int, headers: Mapping[str, str], body: Any) -> Outcome:
 def _unsupported_parameter(body: Any) -> str:
     """Find which of the SENT_PARAMETERS an error says the model does not take, or "stream"; "" if it says no such
     thing."""
-    error = _object(_object(body).get("error", body))
+    error = _error_in(body)
     message = str(error.get("message", body))
     if _ONLY_STREAMS.search(message):
         return "stream"
@@ -239,6 +242,11 @@ def excerpt(value: Any) -> str:
     return " ".join(printable(text).split())[:MAX_EXCERPT_CHARS]
 
 
+def _error_in(body: Any) -> Mapping[str, Any]:
+    """Return what a body says about its error: under that name, or by itself."""
+    return _object(_object(body).get("error", body))
+
+
 def _object(value: Any) -> Mapping[str, Any]:
     """Return a JSON object; an empty one in place of anything else."""
     return value if isinstance(value, dict) else {}
@@ -246,7 +254,7 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 def _quota_failure(body: Any) -> Permanent | None:
     """Recognise an exhausted quota: the one 429 (or 402) that waiting does not repair."""
-    error = _object(_object(body).get("error", body))
+    error = _error_in(body)
     if QUOTA_CODES & {str(error.get("code")), str(error.get("type"))}:
         return Permanent(f"quota: {excerpt(body)}", "add credit, or use another key")
     return None

@@ -27,6 +27,7 @@ from rewards.format import parse
 from rewards.knowrl.judge import Judge, ModelJudge
 from rewards.knowrl.offline_judge import OfflineJudge, is_unspaced
 from rewards.knowrl.refusal import is_refusal, matches_knowrl_v1
+from rewards.registry import Reward
 
 CORRECT, REFUSED, WRONG = 2.0, 1.0, -1.0
 MAX_ALTERNATIVE_WORDS = 12
@@ -58,6 +59,7 @@ class Case:
 
 
 GradeAnswer = Callable[[str, Mapping[str, Any]], Awaitable[Score]]
+FinishGroup = Callable[[Sequence[Score]], list[Score]]
 Rules = Callable[[Case], Score | None]  # a score where no judge is needed
 
 
@@ -68,6 +70,23 @@ def build_judge(options: Mapping[str, Any]) -> Judge:
     from rewards.api.client import client_for  # the SDK takes a second to import
 
     return ModelJudge(client_for("judge", options), options["judge_max_tokens"])
+
+
+def judged_reward(
+    name: str, options: Mapping[str, Any], grader: Callable[[Judge], GradeAnswer], finish: FinishGroup | None = None
+) -> Reward:
+    """Build a reward that needs the judge and nothing else. grader: makes its `grade` from the judge."""
+    judge = build_judge(options)
+    return Reward(
+        name,
+        grader(judge),
+        needs=("answer",),
+        slow=options["judge"] == "api",
+        prepare=lambda rows, say: judge.check_sync(),
+        finish=finish,
+        metrics=judge.metrics,
+        close=judge.close,
+    )
 
 
 def knowrl(judge: Judge) -> GradeAnswer:

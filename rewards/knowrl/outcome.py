@@ -24,9 +24,9 @@ from typing import Any
 from grpo.schema import Score
 from rewards.format import stated_confidence
 from rewards.knowrl import correctness
+from rewards.knowrl.judge import Judge
 from rewards.registry import Reward
 
-FinishGroup = Callable[[Sequence[Score]], list[Score]]
 Valuation = Callable[[Score, str], Score]  # a grade without its value, and the completion, to one with
 
 
@@ -108,20 +108,15 @@ def finish_tiar(scores: Sequence[Score], weight: float) -> list[Score]:
     return [replace(score, bonus=bonus) if score.outcome == "refused" else score for score in scores]
 
 
-def _build(name: str, options: Mapping[str, Any], valuation: Valuation, finish: FinishGroup | None = None) -> Reward:
-    judge = correctness.build_judge(options)
-    grade_answer = correctness.knowrl(judge)
+def _build(
+    name: str, options: Mapping[str, Any], valuation: Valuation, finish: correctness.FinishGroup | None = None
+) -> Reward:
+    def grader(judge: Judge) -> correctness.GradeAnswer:
+        grade_answer = correctness.knowrl(judge)
 
-    async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
-        return valuation(await grade_answer(completion, columns), completion)
+        async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
+            return valuation(await grade_answer(completion, columns), completion)
 
-    return Reward(
-        name,
-        grade,
-        needs=("answer",),
-        slow=options["judge"] == "api",
-        prepare=lambda rows, say: judge.check_sync(),
-        finish=finish,
-        metrics=judge.metrics,
-        close=judge.close,
-    )
+        return grade
+
+    return correctness.judged_reward(name, options, grader, finish)

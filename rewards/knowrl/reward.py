@@ -100,16 +100,7 @@ def _build(
 
 def correctness_alone(options: Mapping[str, Any]) -> Reward:
     """Build the reward `correctness`: 2 right, 1 refused, -1 wrong."""
-    judge = correctness.build_judge(options)
-    return Reward(
-        "correctness",
-        correctness.knowrl(judge),
-        needs=("answer",),
-        slow=options["judge"] == "api",
-        prepare=lambda rows, say: judge.check_sync(),
-        metrics=judge.metrics,
-        close=judge.close,
-    )
+    return correctness.judged_reward("correctness", options, correctness.knowrl)
 
 
 def factuality_alone(options: Mapping[str, Any]) -> Reward:

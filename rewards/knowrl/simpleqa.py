@@ -10,13 +10,16 @@ from typing import Any
 from grpo.schema import Score
 from rewards.format import final_text
 from rewards.knowrl import correctness
+from rewards.knowrl.judge import Judge
 from rewards.registry import Reward
 
 
 def build(options: Mapping[str, Any]) -> Reward:
     """Build the reward `simpleqa`."""
-    judge = correctness.build_judge(options)
+    return correctness.judged_reward("simpleqa", options, _grader)
 
+
+def _grader(judge: Judge) -> correctness.GradeAnswer:
     async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
         text = final_text(completion)
         if not text:
@@ -28,12 +31,4 @@ def build(options: Mapping[str, Any]) -> Reward:
         value = None if judged.outcome is None else float(judged.outcome == "correct")
         return Score(value, judged.reason, judged.outcome, judged.details, judged.asked)
 
-    return Reward(
-        "simpleqa",
-        grade,
-        needs=("answer",),
-        slow=options["judge"] == "api",
-        prepare=lambda rows, say: judge.check_sync(),
-        metrics=judge.metrics,
-        close=judge.close,
-    )
+    return grade

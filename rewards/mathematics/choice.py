@@ -1,22 +1,21 @@
 """The letter of a multiple-choice answer: `B`, `(B)`, `B.`, `(B) 12`, `B. Paris`, "Option B"."""
 
-from typing import Final
+from rewards.mathematics.text import Token, Tokens, is_mark, stripped
 
-from rewards.mathematics.text import Token, Tokens, is_letter, is_mark, stripped
-
-_LEADS: Final = ("option", "choice", "answer", "选", "故选", "选项", "选择", "答案选", "故答案选", "应选")
+_LETTERS = frozenset("ABCDEFGHIJ")
+_LEADS = ("option", "choice", "answer", "选", "故选", "选项", "选择", "答案选", "故答案选", "应选")
 
 
 def split_choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
     """(letter A to J, what follows it), or None: no letter in front, several of them ("A) 5 B) 6", "(A) (B)"), or a
     term ("(B) + 1")."""
-    if len(tokens) > 1 and tokens[0].kind == "word" and tokens[0].text.casefold() in _LEADS:
+    if len(tokens) > 1 and tokens[0].word in _LEADS:
         tokens = [token for token in tokens[1:] if not is_mark(token, ":")]
     if not tokens:
         return None
     in_brackets = tokens[0].text == "("
     letter, *rest = tokens[in_brackets:] or [tokens[0]]
-    if not _is_choice_letter(letter):
+    if letter.text not in _LETTERS:
         return None
     if not rest:
         return letter.text, []
@@ -42,13 +41,9 @@ def _goes_on(tokens: Tokens) -> bool:
     return is_mark(first, "*/^_!'=<>≤≥≠≈∈∪∖")
 
 
-def _is_choice_letter(token: Token) -> bool:
-    return is_letter(token) and len(token.text) == 1 and "A" <= token.text <= "J"
-
-
 def _is_choice_mark(tokens: Tokens, at: int) -> bool:
     """Whether another choice starts here."""
-    if not _is_choice_letter(tokens[at]):
+    if tokens[at].text not in _LETTERS:
         return False
     if at + 1 == len(tokens):
         return len(tokens) == 1

@@ -4,16 +4,16 @@ text.
 """
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from functools import partial
 
 from rewards.mathematics import symbols
 from rewards.mathematics.number_words import in_figures
 
-_SUPERSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUPERSCRIPTS)}]+")
-_SUBSCRIPT_RUN: Final = re.compile(f"[{''.join(symbols.SUBSCRIPTS)}]+")
-_VECTOR: Final = r"\\(?:vec|overrightarrow|mathbf|boldsymbol|hat) ?(?:[A-Za-z](?![A-Za-z])|\{ ?[A-Za-z]{1,2} ?\})"
-_DIGITS: Final = r"(?:\{ ?([0-9]+) ?\}|([0-9]))"
-_REWRITES: Final = [
+_SCRIPTS = {"^": symbols.SUPERSCRIPTS, "_": symbols.SUBSCRIPTS}
+_VECTOR = r"\\(?:vec|overrightarrow|mathbf|boldsymbol|hat) ?(?:[A-Za-z](?![A-Za-z])|\{ ?[A-Za-z]{1,2} ?\})"
+_DIGITS = r"(?:\{ ?([0-9]+) ?\}|([0-9]))"
+_REWRITES = [
     (re.compile(pattern), new)
     for pattern, new in (
         (r"^(\*\*|__|')([^*]+)\1$", r"\2"),  # bold or code in Markdown
@@ -61,22 +61,23 @@ _REWRITES: Final = [
         (r"\\mathbb ?\{? ?([A-Z]) ?\}?", r"\\mathbb\1 "),
     )
 ]
-_LOGIC: Final = [  # of relations: p ∧ q is no list of two
+_LOGIC = [  # of relations: p ∧ q is no list of two
     (re.compile(r"\\(?:land|wedge)(?![A-Za-z])"), r"\\text{ and }"),
     (re.compile(r"\\(?:lor|vee)(?![A-Za-z])"), r"\\text{ or }"),
 ]
-_CIRCLED: Final = re.compile(r"\\textcircled ?\{? ?([1-9])(?![0-9]) ?\}?")
-_RELATION: Final = re.compile(r"[=<>≤≥≠∈]|\\(?:lt|gt|le|ge|ne|leq|geq|neq|leqslant|geqslant|in)(?![A-Za-z])")
-_DOLLAR: Final = re.compile(r"(?<!\\)\$")
+_CIRCLED = re.compile(r"\\textcircled ?\{? ?([1-9])(?![0-9]) ?\}?")
+_RELATION = re.compile(r"[=<>≤≥≠∈]|\\(?:lt|gt|le|ge|ne|leq|geq|neq|leqslant|geqslant|in)(?![A-Za-z])")
+_DOLLAR = re.compile(r"(?<!\\)\$")
 
 
 def clean(text: str) -> str:
     """One spelling for Unicode's many: no control characters or lone surrogates, ASCII digits and operators, single
     spaces."""
     text = text.translate(symbols.CHARACTERS)
-    text = _SUPERSCRIPT_RUN.sub(_superscript, text)
+    for mark, digits in _SCRIPTS.items():
+        run = f"[{''.join(digits)}]+"
+        text = re.sub(run, partial(_script, mark, digits), text)
     text = _CIRCLED.sub(lambda found: chr(ord("①") + int(found[1]) - 1), text)
-    text = _SUBSCRIPT_RUN.sub(_subscript, text)
     text = in_figures(" ".join(text.split()))
     if r"\begin" not in text:  # escaped twice: \\frac; in a matrix \\ ends a row
         text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
@@ -87,11 +88,6 @@ def clean(text: str) -> str:
     return _DOLLAR.sub("" if are_delimiters else r"\\$", text).strip()
 
 
-def _superscript(run: re.Match) -> str:
-    digits = "".join(symbols.SUPERSCRIPTS[character] for character in run[0])
-    return f"^{{{digits}}}"
-
-
-def _subscript(run: re.Match) -> str:
-    digits = "".join(symbols.SUBSCRIPTS[character] for character in run[0])
-    return f"_{{{digits}}}"
+def _script(mark: str, digits: Mapping[str, str], run: re.Match) -> str:
+    """x² as x^{2}."""
+    return f"{mark}{{{''.join(digits[character] for character in run[0])}}}"

@@ -4,71 +4,69 @@ r"""Named functions on the quotients of `algebra.py`, exact where the result has
 from collections.abc import Callable
 from fractions import Fraction
 from math import ceil, comb, factorial, floor
-from typing import Final
 
 from rewards.mathematics import trigonometry
-from rewards.mathematics.algebra import Algebra, Quotient, Unreadable
+from rewards.mathematics.algebra import Quotient, Unreadable
 from rewards.mathematics.powers import logarithm, power
 
-MAX_FACTORIAL: Final = 300  # 300! has 2042 bits
-MAX_BINOMIAL: Final = 1000
-MAX_CHOSEN: Final = 6  # k of a binomial coefficient that is multiplied out
+MAX_FACTORIAL = 300  # 300! has 2042 bits
+MAX_BINOMIAL = 1000
+MAX_CHOSEN = 6  # k of a binomial coefficient that is multiplied out
 
-_ODD: Final = frozenset(("arcsin", "arctan"))
-_HYPERBOLIC: Final = frozenset(("sinh", "cosh", "tanh", "coth"))
-_ROUNDED: Final[dict[str, Callable[[Fraction], int]]] = {"floor": floor, "ceil": ceil}
+_ODD = frozenset(("arcsin", "arctan"))
+_HYPERBOLIC = frozenset(("sinh", "cosh", "tanh", "coth"))
+_ROUNDED: dict[str, Callable[[Fraction], int]] = {"floor": floor, "ceil": ceil}
 
 
-def call(algebra: Algebra, name: str, *arguments: Quotient) -> Quotient:
+def call(name: str, *arguments: Quotient) -> Quotient:
     """The named function of one argument (`binom`: of two)."""
-    value = arguments[0]
+    value, algebra = arguments[0], arguments[0].algebra
     if name in trigonometry.DIRECT:
-        return trigonometry.of_angle(algebra, name, value)
+        return trigonometry.of_angle(name, value)
     if name in trigonometry.INVERSE:
-        return _arc(algebra, name, value)
+        return _arc(name, value)
     if name in _HYPERBOLIC:
-        return _hyperbolic(algebra, name, value)
+        return _hyperbolic(name, value)
     if name in ("factorial", "binom"):
-        return _counted(algebra, name, arguments)
+        return _counted(name, arguments)
     if name in _ROUNDED and value.number is not None:
         return algebra.number(_ROUNDED[name](value.number))
     if name == "ln":
-        return logarithm(algebra, value)
+        return logarithm(value)
     if name in ("log", "lg"):
-        return logarithm(algebra, value, algebra.number(10))
+        return logarithm(value, algebra.number(10))
     if name == "abs":
-        return algebra.absolute(value)
+        return abs(value)
     if name == "exp":
-        return power(algebra, algebra.atom("e"), value)
+        return power(algebra.atom("e"), value)
     return algebra.applied(name, *arguments)
 
 
-def _arc(algebra: Algebra, name: str, value: Quotient) -> Quotient:
-    exact = trigonometry.inverse(algebra, name, value)
+def _arc(name: str, value: Quotient) -> Quotient:
+    exact = trigonometry.inverse(name, value)
     if exact is not None:
         return exact
-    if name in _ODD and algebra.leading(value) < 0:
-        return algebra.negate(algebra.applied(name, algebra.negate(value)))
-    return algebra.applied(name, value)
+    if name in _ODD and value.leading < 0:
+        return -value.algebra.applied(name, -value)
+    return value.algebra.applied(name, value)
 
 
-def _hyperbolic(algebra: Algebra, name: str, value: Quotient) -> Quotient:
-    growing = power(algebra, algebra.atom("e"), value)
-    falling = algebra.divide(algebra.number(1), growing)
-    twice_sinh = algebra.subtract(growing, falling)
-    twice_cosh = algebra.add(growing, falling)
+def _hyperbolic(name: str, value: Quotient) -> Quotient:
+    growing = power(value.algebra.atom("e"), value)
+    falling = 1 / growing
+    twice_sinh, twice_cosh = growing - falling, growing + falling
     if name == "tanh":
-        return algebra.divide(twice_sinh, twice_cosh)
+        return twice_sinh / twice_cosh
     if name == "coth":
-        return algebra.divide(twice_cosh, twice_sinh)
-    return algebra.divide(twice_sinh if name == "sinh" else twice_cosh, algebra.number(2))
+        return twice_cosh / twice_sinh
+    return (twice_sinh if name == "sinh" else twice_cosh) / 2
 
 
-def _counted(algebra: Algebra, name: str, arguments: tuple[Quotient, ...]) -> Quotient:
+def _counted(name: str, arguments: tuple[Quotient, ...]) -> Quotient:
     """A factorial or a binomial coefficient."""
-    numbers = [argument.number for argument in arguments]
+    algebra, numbers = arguments[0].algebra, [argument.number for argument in arguments]
     if None in numbers:
-        return _chosen(algebra, *arguments) or algebra.applied(name, *arguments)
+        return _chosen(*arguments) or algebra.applied(name, *arguments)
     limit = MAX_FACTORIAL if name == "factorial" else MAX_BINOMIAL
     if any(n.denominator != 1 or not 0 <= n <= limit for n in numbers):
         raise Unreadable(f"{name} of a number that is negative, broken or too large")
@@ -76,12 +74,11 @@ def _counted(algebra: Algebra, name: str, arguments: tuple[Quotient, ...]) -> Qu
     return algebra.number(factorial(*whole) if name == "factorial" else comb(*whole))
 
 
-def _chosen(algebra: Algebra, total: Quotient, size: Quotient | None = None) -> Quotient | None:
+def _chosen(total: Quotient, size: Quotient | None = None) -> Quotient | None:
     r"""\binom{n}{k} = n(n-1)…(n-k+1)/k! for a small number k; None for anything else."""
     if size is None or size.number not in range(MAX_CHOSEN + 1):
         return None
-    result = algebra.number(1)
+    result = total.algebra.number(1)
     for step in range(int(size.number)):
-        factor = algebra.subtract(total, algebra.number(step))
-        result = algebra.multiply(result, algebra.divide(factor, algebra.number(step + 1)))
+        result = result * ((total - step) / (step + 1))
     return result

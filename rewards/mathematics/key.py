@@ -4,12 +4,11 @@ same, \text{AC} and AC; the two end points of a segment, \overline{AC}.
 
 import re
 from collections.abc import Iterable
-from typing import Final
 
 from rewards.mathematics import units
-from rewards.mathematics.text import Token, Tokens, unwrapped
+from rewards.mathematics.text import Token, Tokens, texts_of, unwrapped
 
-_PUNCTUATION: Final = frozenset((r"\{", r"\}", r"\\", *"\\()[]{}.,:;?!…'\"|-_*&~@#\ufffd"))
+_PUNCTUATION = frozenset((r"\{", r"\}", r"\\", *"\\()[]{}.,:;?!…'\"|-_*&~@#\ufffd"))
 
 
 def text_key(tokens: Iterable[Token]) -> str:
@@ -43,33 +42,25 @@ def _is_article(tokens: Tokens, at: int) -> bool:
         return False
     if tokens[at].kind == "word":
         return True
-    after = tokens[1]
-    if at or after.kind != "word" or len(after.text) <= 2 or not after.spaced:
-        return False
-    return after.text.casefold() not in units.MEANING_AFTER | units.SHORT_WORDS
+    after = tokens[1].word
+    return at == 0 and bool(after) and after not in units.MEANING_AFTER | units.SHORT_WORDS
 
 
 def same_word(one: Tokens, other: Tokens) -> bool:
     r"""Whether both are letters alone and spell the same, \text{AC}, \overline{AC} and AC; two products, AC and ac, are
     left to algebra."""
-    segments = segment(one), segment(other)
-    ours, theirs = segments[0] or one, segments[1] or other
+    ours, theirs = (segment(tokens) or tokens for tokens in (one, other))
     kinds = {token.kind for token in (*ours, *theirs)}
-    if not kinds <= {"word", "name"}:
-        return False
-    spelt, other_spelt = _spelt(ours), _spelt(theirs)
-    if any(segments):
-        return spelt == other_spelt
-    return "word" in kinds and spelt.casefold() == other_spelt.casefold()
+    return "word" in kinds <= {"word", "name"} and _spelt(ours).casefold() == _spelt(theirs).casefold()
 
 
 def _spelt(tokens: Tokens) -> str:
-    return "".join(token.text for token in tokens)
+    return "".join(texts_of(tokens))
 
 
 def segment(tokens: Tokens) -> list[Token]:
     r"""The two end points of a segment, \overline{CD}; nothing if it is anything else."""
-    texts = [token.text for token in tokens]
+    texts = texts_of(tokens)
     if texts[:2] != [r"\overline", "{"] or texts[-1] != "}":
         return []
     points = list(tokens[2:-1])
@@ -79,5 +70,5 @@ def segment(tokens: Tokens) -> list[Token]:
 
 def has_content(tokens: Tokens) -> bool:
     """False for an answer of nothing but punctuation, dots and brackets: "…", ":", "?"; but {} is the empty set."""
-    texts = [token.text for token in tokens]
+    texts = texts_of(tokens)
     return texts == [r"\{", r"\}"] or any(text not in _PUNCTUATION for text in texts)

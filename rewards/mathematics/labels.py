@@ -4,15 +4,24 @@ y = x + C.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 from rewards.mathematics import symbols, units
 from rewards.mathematics.application import end_of_exponent, end_of_name
 from rewards.mathematics.key import segment, text_key
-from rewards.mathematics.text import Token, Tokens, closing_bracket, enclosed, is_letter, is_mark, unwrapped
+from rewards.mathematics.text import (
+    Token,
+    Tokens,
+    are_letters,
+    closing_bracket,
+    enclosed,
+    is_letter,
+    is_mark,
+    texts_of,
+    unwrapped,
+)
 
-_CONSTANTS: Final = frozenset("πi")  # e is an eccentricity, too
-_NO_LABEL: Final = "+-*/^=<>≤≥≠≈±∓!|"
+_CONSTANTS = frozenset("πi")  # e is an eccentricity, too
+_NO_LABEL = "+-*/^=<>≤≥≠≈±∓!|"
 
 
 @dataclass(frozen=True)
@@ -21,20 +30,14 @@ class Label:
     function: str | None = None  # the f of f(x) =
     is_words: bool = False  # "the area", "the correct option": no name of mathematics
 
-    def agrees(self, other: "Label") -> bool:
-        """Whether both name the same: y = and f(x) = define one function, and so do s = and s(t) =."""
-        if self.key == other.key:
-            return True
-        return self._is_defined_as(other) or other._is_defined_as(self)
-
-    def _is_defined_as(self, other: "Label") -> bool:
-        return self.function is not None and other.key in ("y", self.function)
+    def defines_with(self, other: "Label") -> bool:
+        """Whether both define one function: y = and f(x) =, s = and s(t) =."""
+        pairs = ((self.function, other.key), (other.function, self.key))
+        return any(function is not None and key in ("y", function) for function, key in pairs)
 
 
 def read_label(tokens: Tokens) -> Label | None:
     """The label that the tokens are, None if they are more than that."""
-    if not tokens:
-        return None
     if any(token.kind == "word" and len(token.text) > 1 for token in tokens):
         return _phrase(tokens)
     if _is_ratio_of_names(tokens):
@@ -51,7 +54,7 @@ def read_label(tokens: Tokens) -> Label | None:
 
 def is_phrase(tokens: Tokens) -> bool:
     """Whether there are words, and none that negates what follows."""
-    words = [token.text.casefold() for token in tokens if token.kind == "word" and not is_letter(token)]
+    words = [token.word for token in tokens if token.word and not is_letter(token)]
     return bool(words) and units.NEGATIONS.isdisjoint(words)
 
 
@@ -74,7 +77,7 @@ def _application(tokens: Tokens) -> Label | None:
     if opening >= len(tokens) or closing_bracket(tokens, opening) != len(tokens) - 1:
         return None
     argument = tokens[opening + 1 : -1]
-    if all(is_letter(token) or is_mark(token, ",") for token in argument):
+    if are_letters(argument, ","):
         return Label(text_key(tokens), function=text_key(tokens[:opening]))
     if any(map(_is_variable, argument)):
         return None
@@ -90,7 +93,7 @@ def _is_variable(token: Token) -> bool:
 
 def _without_measure(tokens: Tokens) -> Tokens:
     r"""The tokens without the m of m\angle and the bars of |AB|."""
-    texts = [token.text for token in tokens]
+    texts = texts_of(tokens)
     if texts[:2] == ["m", r"\angle"]:
         return tokens[1:]
     if len(texts) > 3 and texts[0] == texts[-1] == "|":
@@ -101,7 +104,7 @@ def _without_measure(tokens: Tokens) -> Tokens:
 def _is_ratio_of_names(tokens: Tokens) -> bool:
     """x:y, AB:CD."""
     has_colon = any(is_mark(token, ":") for token in tokens)
-    return has_colon and all(is_letter(token) or is_mark(token, ":") for token in tokens)
+    return has_colon and are_letters(tokens, ":")
 
 
 def _is_object(tokens: Tokens) -> bool:

@@ -1,16 +1,15 @@
 r"""What belongs together in a list: `x = 3, 5`, `k\pi, k \in \mathbb{Z}`; and whether its order counts: `no, yes`."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.relations import LINE, interval_without, reals_without
-from rewards.mathematics.text import Tokens
+from rewards.mathematics.text import Tokens, texts_of
 from rewards.mathematics.value import INFINITY, MINUS_INFINITY, REALS, Bag, Named, Row, Text, Value
 
-VERDICT_LETTERS: Final = ("TF", "YN")
+VERDICT_LETTERS = ("TF", "YN")
 # words that answer one question each, even in "true and false"
-_VERDICTS: Final = frozenset(
+_VERDICTS = frozenset(
     "true false yes no right wrong correct incorrect odd even positive negative zero increasing decreasing "
     "always sometimes never converges diverges convergent divergent rational irrational prime composite up down left "
     "maximum minimum max min neither both acute obtuse male female".split()
@@ -79,15 +78,15 @@ def is_series(items: Sequence[Value], separators: Sequence[str]) -> bool:
     if sum(word in _VERDICTS for word in words) > 1 or len(set(words)) < len(words):
         return True
     letters = {item.value.lone_atom for item in items if isinstance(item, Scalar)}
-    return len(items) > 1 and bool(letters) and any(letters <= set(pair) for pair in VERDICT_LETTERS)
+    return bool(letters) and any(letters <= set(pair) for pair in VERDICT_LETTERS)
 
 
 def without_integers(parts: list[Tokens]) -> list[Tokens]:
     r"""`k\pi, k \in \mathbb{Z}` without its last part, which only says what a k in an answer means; not so with x > 1,
     x \in \mathbb{Z}."""
     *answers, last = parts
-    texts = [[token.text for token in part] for part in answers]
-    if [token.text for token in last[1:]] != ["∈", r"\mathbbZ"]:
+    texts = list(map(texts_of, answers))
+    if texts_of(last[1:]) != ["∈", r"\mathbbZ"]:
         return parts
     if any(sign in text for text in texts for sign in "<>≤≥≠∈≈"):
         return parts

@@ -2,21 +2,20 @@ r"""Numbers in words -> figures: `twenty-one` is 21, `one hundred and five` 105,
 half` 2\frac{1}{2}."""
 
 import re
-from typing import Final
 
-_ONES: Final = (
+_ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen"
 ).split()
-_TENS: Final = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-_THOUSANDS: Final = (
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+_THOUSANDS = (
     "thousand million billion trillion quadrillion quintillion sextillion septillion octillion nonillion decillion"
 ).split()
-_PARTS: Final = "half third fourth fifth sixth seventh eighth ninth tenth".split()
+_PARTS = "half third fourth fifth sixth seventh eighth ninth tenth".split()
 
-_VALUES: Final = {word: n for n, word in enumerate(_ONES)} | {word: 10 * n for n, word in enumerate(_TENS, 2)}
-MAGNITUDES: Final = {"dozen": 12, "hundred": 100} | {word: 1000**n for n, word in enumerate(_THOUSANDS, 1)}
-_SINGULAR: Final = {word: n for n, word in enumerate(_PARTS, 2)} | {
+_VALUES = {word: n for n, word in enumerate(_ONES)} | {word: 10 * n for n, word in enumerate(_TENS, 2)}
+MAGNITUDES = {"dozen": 12, "hundred": 100} | {word: 1000**n for n, word in enumerate(_THOUSANDS, 1)}
+_SINGULAR = {word: n for n, word in enumerate(_PARTS, 2)} | {
     "halve": 2,
     "quarter": 4,
     "twelfth": 12,
@@ -24,15 +23,15 @@ _SINGULAR: Final = {word: n for n, word in enumerate(_PARTS, 2)} | {
     "hundredth": 100,
     "thousandth": 1000,
 }
-DENOMINATORS: Final = {word + ending: n for word, n in _SINGULAR.items() for ending in ("", "s")}
+DENOMINATORS = {word + ending: n for word, n in _SINGULAR.items() for ending in ("", "s")}
 
-_SMALL: Final = f"(?:(?:{'|'.join(_TENS)})(?:[- ](?:{'|'.join(_ONES[1:10])}))?|{'|'.join(reversed(_ONES))})"
-_LARGE: Final = f"(?:{'|'.join(_THOUSANDS)})"
-_REST: Final = rf"(?:(?: and)? {_SMALL}(?![A-Za-z]| hundred))"
-_GROUP: Final = f"(?:{_SMALL}(?: hundred{_REST}?)?)"
-_NUMBER: Final = f"{_GROUP}(?: {_LARGE}(?:{_REST}(?! {_LARGE})| {_GROUP})?)*"
-_PART: Final = f"(?:{'|'.join(_SINGULAR)})"
-_WORDS: Final = re.compile(
+_SMALL = f"(?:(?:{'|'.join(_TENS)})(?:[- ](?:{'|'.join(_ONES[1:10])}))?|{'|'.join(reversed(_ONES))})"
+_LARGE = f"(?:{'|'.join(_THOUSANDS)})"
+_REST = rf"(?:(?: and)? {_SMALL}(?![A-Za-z]| hundred))"
+_GROUP = f"(?:{_SMALL}(?: hundred{_REST}?)?)"
+_NUMBER = f"{_GROUP}(?: {_LARGE}(?:{_REST}(?! {_LARGE})| {_GROUP})?)*"
+_PART = f"(?:{'|'.join(_SINGULAR)})"
+_WORDS = re.compile(
     r"(?<![A-Za-z0-9\\])(?<![0-9][.,])"
     rf"(?:(?:(?P<whole>{_NUMBER}|[0-9]+) and )?"
     rf"(?:(?P<one>an?|one|1)[- ](?P<part>{_PART})|(?P<count>{_NUMBER}|[0-9]+)[- ](?P<parts>{_PART}s))"

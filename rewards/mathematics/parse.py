@@ -11,7 +11,6 @@ function of that argument is one symbol.
 """
 
 from fractions import Fraction
-from typing import Final
 
 from rewards.mathematics import symbols
 from rewards.mathematics.algebra import MAX_BITS, Algebra, Quotient, Unreadable
@@ -21,9 +20,9 @@ from rewards.mathematics.key import text_key
 from rewards.mathematics.powers import logarithm, power, root
 from rewards.mathematics.text import Token, Tokens, closing_bracket, is_letter, is_mark, split
 
-MAX_DEPTH: Final = 60  # of nested groups, fractions, roots, functions and exponents; each costs up to six Python frames
-MAX_DIGITS: Final = MAX_BITS // 4  # of a literal or of its power of ten
-CLOSERS: Final = {
+MAX_DEPTH = 60  # of nested groups, fractions, roots, functions and exponents; each costs up to six Python frames
+MAX_DIGITS = MAX_BITS // 4  # of a literal or of its power of ten
+CLOSERS = {
     "{": "}",
     "(": ")",
     "[": "]",
@@ -33,10 +32,10 @@ CLOSERS: Final = {
     r"\lceil": r"\rceil",
 }
 
-_END: Final = Token("end of text", "")
-_GROUPS: Final = frozenset(("{", "(", "["))
-_MULTIPLYING_GROUPS: Final = _GROUPS | {r"\lfloor", r"\lceil"}
-_OPERATORS: Final = frozenset((r"\frac", r"\sqrt", r"\binom")) | symbols.ACCENTS | symbols.BIG_OPERATORS
+_END = Token("end of text", "")
+_GROUPS = frozenset(("{", "(", "["))
+_MULTIPLYING_GROUPS = _GROUPS | {r"\lfloor", r"\lceil"}
+_OPERATORS = frozenset((r"\frac", r"\sqrt", r"\binom")) | symbols.ACCENTS | symbols.BIG_OPERATORS
 
 
 def read_expression(tokens: Tokens, algebra: Algebra) -> Quotient:
@@ -60,11 +59,11 @@ def exact(literal: str) -> Fraction:
         fixed, _, repeated = literal[:-1].partition("(")
         shift = 10 ** len(fixed.partition(".")[2])
         period = (10 ** len(repeated) - 1) * shift
-        return Fraction(fixed if fixed != "." else 0) + Fraction(int(repeated), period)
-    mantissa, _, exponent = literal.replace("E", "e").partition("e")
+        return Fraction(f"0{fixed}") + Fraction(int(repeated), period)
+    _, _, exponent = literal.casefold().partition("e")
     if len(exponent) > 5 or abs(int(exponent or 0)) > MAX_DIGITS:
         raise Unreadable("too large an exponent")
-    return Fraction(mantissa) * Fraction(10) ** int(exponent or 0)
+    return Fraction(literal)
 
 
 class _Reader:
@@ -82,6 +81,10 @@ class _Reader:
         self.at += 1
         return token
 
+    def accept(self, marks: str) -> str:
+        """Take the next token if it is one of these one-character marks; "" if it is another."""
+        return self.take().text if is_mark(self.peek(), marks) else ""
+
     def expect(self, text: str) -> None:
         if self.take().text != text:
             raise Unreadable(f"{text} expected")
@@ -97,40 +100,37 @@ class _Reader:
     def expression(self) -> Quotient:
         total = self.term()
         while is_mark(self.peek(), "+-"):
-            total = self.algebra.add(total, self.term())  # the sign is the term's
+            total = total + self.term()  # the sign is the term's
         return total
 
     def term(self) -> Quotient:
         negative = self.signs()
         value = self.product()
-        return self.algebra.negate(value) if negative else value
+        return -value if negative else value
 
     def product(self) -> Quotient:
         value = self.factor()
         while True:
-            if is_mark(self.peek(), "*/"):
-                is_quotient = self.take().text == "/"
-                negative = self.signs()
-                other = self.divisor() if is_quotient else self.factor()
-                other = self.algebra.negate(other) if negative else other
-                value = self.algebra.divide(value, other) if is_quotient else self.algebra.multiply(value, other)
-            elif self.starts_factor():
-                value = self.algebra.multiply(value, self.factor())
-            else:
+            sign = self.accept("*/")
+            if not sign and not self.starts_factor():
                 return value
+            negative = bool(sign) and self.signs()
+            other = self.divisor() if sign == "/" else self.factor()
+            other = -other if negative else other
+            value = value / other if sign == "/" else value * other
 
     def divisor(self) -> Quotient:
         """One factor, or letters side by side: t/RC is t/(RC). But 1/2x is x/2, and a/x(x+1) is (x+1)a/x."""
         is_letter_first = is_letter(self.peek())
         value = self.factor()
         while is_letter_first and is_letter(self.peek()):
-            value = self.algebra.multiply(value, self.factor())
+            value = value * self.factor()
         return value
 
     def signs(self) -> bool:
         negative = False
-        while is_mark(self.peek(), "+-"):
-            negative ^= self.take().text == "-"
+        while sign := self.accept("+-"):
+            negative ^= sign == "-"
         return negative
 
     def starts_factor(self) -> bool:
@@ -153,29 +153,24 @@ class _Reader:
 
     def factor(self) -> Quotient:
         value = self.primary()
-        while True:
-            if is_mark(self.peek(), "^"):
-                self.take()
-                value = power(self.algebra, value, self.exponent())
-            elif is_mark(self.peek(), "!"):
-                self.take()
-                value = call(self.algebra, "factorial", value)
-            elif is_mark(self.peek(), "°"):
-                self.take()
-                value = self.algebra.multiply(value, self.algebra.atom("°"))
+        while sign := self.accept("^!°"):
+            if sign == "^":
+                value = power(value, self.exponent())
+            elif sign == "!":
+                value = call("factorial", value)
             else:
-                return value
+                value = value * self.algebra.atom("°")
+        return value
 
     def exponent(self) -> Quotient:
         """`^2`, `^{-1}`, `^-1`, `^\\pi`, and to the right first: 2^3^2 = 2^9."""
         self.descend()
         negative = self.signs()
         value = self.literal_or_primary()
-        if is_mark(self.peek(), "^"):
-            self.take()
-            value = power(self.algebra, value, self.exponent())
+        if self.accept("^"):
+            value = power(value, self.exponent())
         self.depth -= 1
-        return self.algebra.negate(value) if negative else value
+        return -value if negative else value
 
     def descend(self) -> None:
         """Counts a level of nesting: whatever contains itself does so through `primary` or `exponent`."""
@@ -208,7 +203,7 @@ class _Reader:
         if token.text in symbols.BIG_OPERATORS:
             return self.big_operator(token.text)
         if token.text == r"\binom":
-            return call(self.algebra, "binom", self.argument(), self.argument())
+            return call("binom", self.argument(), self.argument())
         if token.text == r"\sqrt":
             return self.radical()
         if token.text in symbols.ACCENTS:
@@ -216,8 +211,7 @@ class _Reader:
         raise Unreadable(f"no value starts with {token.text!r}")
 
     def fraction(self) -> Quotient:
-        numerator = self.argument()
-        return self.algebra.divide(numerator, self.argument())
+        return self.argument() / self.argument()
 
     def derivative(self) -> Quotient | None:
         r"""`\frac{dy}{dx}` as one symbol, and so `\frac{d}{dx} x^2`; None for any other fraction."""
@@ -234,8 +228,8 @@ class _Reader:
 
     def big_operator(self, name: str) -> Quotient:
         r"""A sum, an integral or a limit as one symbol of its bounds and the product behind it: `\sum_{k=1}^n k`."""
-        while is_mark(self.peek(), "^_"):
-            name += self.take().text
+        while sign := self.accept("^_"):
+            name += sign
             name += self.label() if self.peek().text == "{" else self.take().text
         return self.algebra.applied(name, self.product())
 
@@ -248,9 +242,9 @@ class _Reader:
         if self.peek().text == r"\frac":
             self.take()
             above, below = self.argument(), self.argument()
-            fraction = self.algebra.divide(above, below)
-            is_mixed = _is_whole(above) and fraction.number is not None and 0 < fraction.number < 1
-            return self.algebra.add(value, fraction) if is_mixed else self.algebra.multiply(value, fraction)
+            fraction = above / below
+            is_mixed = above.is_whole and fraction.number is not None and 0 < fraction.number < 1
+            return value + fraction if is_mixed else value * fraction
         above, slash, below = self.peek(), self.peek(1), self.peek(2)
         are_digits = above.text.isdigit() and below.text.isdigit()
         if not are_digits or not above.spaced or not is_mark(slash, "/"):
@@ -259,14 +253,13 @@ class _Reader:
         if not 0 < top < bottom:
             return value
         self.at += 3
-        return self.algebra.add(value, self.algebra.number(top / bottom))
+        return value + top / bottom
 
     def name(self, token: Token) -> Quotient:
         label = token.text
-        while is_mark(self.peek(), "'"):
-            label += self.take().text
-        if is_mark(self.peek(), "_"):
-            self.take()
+        while self.accept("'"):
+            label += "'"
+        if self.accept("_"):
             label += f"_{self.label()}"
         return self.algebra.atom(label)
 
@@ -313,7 +306,7 @@ class _Reader:
         self.expect(CLOSERS[opener])
         self.open_bars = bars
         if opener in (r"\lfloor", r"\lceil"):
-            return call(self.algebra, opener.removeprefix("\\l"), value)
+            return call(opener.removeprefix("\\l"), value)
         if opener not in _GROUPS:
             raise Unreadable("a set or a vector, not a value")
         return value
@@ -323,7 +316,7 @@ class _Reader:
         value = self.expression()
         self.expect("|")
         self.open_bars -= 1
-        return call(self.algebra, "abs", value)
+        return call("abs", value)
 
     def argument(self) -> Quotient:
         """What `\\frac` takes: a group or one token, of a number one digit (`\\frac12`)."""
@@ -341,18 +334,18 @@ class _Reader:
 
     def radical(self) -> Quotient:
         """`\\sqrt[3]{2}`, and `\\sqrt12` for √12, as those who write it mean."""
-        degree = self.algebra.number(2)
+        degree = 2
         if self.peek().text == "[":
             self.take()
             degree = self.group("[")
-        return root(self.algebra, self.literal_or_primary(), degree)
+        return root(self.literal_or_primary(), degree)
 
     def function(self, name: str) -> Quotient:
         """`\\sin^2 2x`, `\\log_2(8)`, `\\tan^{-1} x`: without brackets the argument is the product up to the next
         function."""
         base = times = None
-        while is_mark(self.peek(), "^_"):
-            if self.take().text == "^":
+        while sign := self.accept("^_"):
+            if sign == "^":
                 times = self.exponent()
             elif name in ("log", "lg"):
                 base = self.exponent()
@@ -363,11 +356,11 @@ class _Reader:
         else:
             argument = self.factor()
             while self.starts_factor() and self.peek().kind != "function":
-                argument = self.algebra.multiply(argument, self.factor())
+                argument = argument * self.factor()
         if times is not None and times.number == -1 and f"arc{name}" in symbols.FUNCTIONS:
             name, times = f"arc{name}", None
-        value = logarithm(self.algebra, argument, base) if base else call(self.algebra, name, argument)
-        return value if times is None else power(self.algebra, value, times)
+        value = logarithm(argument, base) if base else call(name, argument)
+        return value if times is None else power(value, times)
 
 
 def _is_differential(tokens: Tokens) -> bool:
@@ -375,7 +368,3 @@ def _is_differential(tokens: Tokens) -> bool:
     inner = tokens[2:-1]
     is_simple = all(is_letter(token) or token.kind == "number" or is_mark(token, "^_") for token in inner)
     return len(tokens) > 2 and tokens[0].text == "{" and tokens[1].text in ("d", r"\partial") and is_simple
-
-
-def _is_whole(value: Quotient) -> bool:
-    return value.number is not None and value.number.denominator == 1

@@ -11,21 +11,22 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import Final
 
 from rewards.mathematics import units
 from rewards.mathematics.algebra import DEGREE, Algebra, Quotient, Unreadable
 from rewards.mathematics.application import end_of_exponent
 from rewards.mathematics.parse import read_expression
-from rewards.mathematics.text import Token, Tokens, is_mark
+from rewards.mathematics.text import Token, Tokens, is_mark, is_sum, texts_of
 
-MAX_UNIT_WORDS: Final = 8
-_PLAIN_UNITS: Final = frozenset(("square", "sq", "cubic", "unit", "units", "degree", "degrees"))
+MAX_UNIT_WORDS = 8
+_PLAIN_UNITS = frozenset(("square", "sq", "cubic", "unit", "units", "degree", "degrees"))
 # tokens as characters, see _shape: what may follow a number, and what letters alone may be (`20 m/s^2`)
-_POWER: Final = r"\^(?:\{-?n\}|-?n)"
-_TAIL: Final = re.compile(rf"(?:\^(?=\{{?u))?(?:u|-(?=[uc])|[/*](?=[({{]*[uc])|[(){{}}.]|{_POWER}|(?<=[-/*u])c)*")
-_COMPOUND: Final = re.compile("(?:n[uc]){2,}")  # 5 h 30 min
-_LETTERS: Final = re.compile(rf"c(?:{_POWER})?(?:[/*]c(?:{_POWER})?|c\^(?:\{{-n\}}|-n))*")
+_POWER = r"\^(?:\{-?n\}|-?n)"
+_TAIL = re.compile(rf"(?:\^(?=\{{?u))?(?:u|-(?=[uc])|[/*](?=[({{]*[uc])|[(){{}}.]|{_POWER}|(?<=[-/*u])c)*")
+_PAIR = re.compile("([0-9]+) - ([0-9]+)")
+_CODE = re.compile("[0-9]+(?:(?: - [0-9]+){2,}|(?: / [0-9]+){2,})")
+_COMPOUND = re.compile("(?:n[uc]){2,}")  # 5 h 30 min
+_LETTERS = re.compile(rf"c(?:{_POWER})?(?:[/*]c(?:{_POWER})?|c\^(?:\{{-n\}}|-n))*")
 
 
 @dataclass(frozen=True)
@@ -56,42 +57,40 @@ class Scalar:
     def _counts_against(self, other: "Scalar") -> bool:
         return bool(self.things and other.unit) and other.unit.excludes_counts
 
-    def in_unit_of(self, other: "Scalar", algebra: Algebra) -> Quotient:
+    def in_unit_of(self, other: "Scalar") -> Quotient:
         """The value in the other's unit: 1000 of 1 km beside 5 m."""
         if self.unit is None or other.unit is None or self.unit.powers != other.unit.powers:
             return self.value
-        return algebra.multiply(self.value, algebra.number(self.unit.size / other.unit.size))
+        return self.value * (self.unit.size / other.unit.size)
 
-    def equals(self, other: "Scalar", algebra: Algebra) -> bool:
+    def equals(self, other: "Scalar") -> bool:
         """Whether both are the same amount, by the units that are known."""
-        return not self.contradicts(other) and algebra.equal(self.in_unit_of(other, algebra), other.value)
+        return not self.contradicts(other) and self.in_unit_of(other).equals(other.value)
 
 
 def read_quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
     """The value and the unit of all the tokens together; `Unreadable` if there is no such reading."""
     if not _COMPOUND.fullmatch(_shape(tokens)):
         return _quantity(tokens, algebra)
-    total = sum_of([_quantity(tokens[at : at + 2], algebra) for at in range(0, len(tokens), 2)], algebra)
+    total = sum_of([_quantity(tokens[at : at + 2], algebra) for at in range(0, len(tokens), 2)])
     if total is None:
         raise Unreadable("several quantities")
     return total
 
 
-def sum_of(parts: Sequence[Scalar], algebra: Algebra) -> Scalar | None:
+def sum_of(parts: Sequence[Scalar]) -> Scalar | None:
     """5 hours and 30 minutes as 5.5 hours; None unless each part is less than one of the unit before it."""
     if len(parts) < 2:
         return None
-    parts = [part.if_unit or part for part in parts]
+    first, *others = parts = [part.if_unit or part for part in parts]
     for larger, smaller in pairwise(parts):
         if larger.unit is None or smaller.unit is None or larger.contradicts(smaller) or larger.noun | smaller.noun:
             return None
-        share = smaller.in_unit_of(larger, algebra).number
-        if share is None or not 0 < share < 1 or larger.value.number is None or larger.value.number <= 0:
+        whole, share = larger.value.number, smaller.in_unit_of(larger).number
+        if whole is None or share is None or whole <= 0 or not 0 < share < 1:
             return None
-    total = parts[0].value
-    for part in parts[1:]:
-        total = algebra.add(total, part.in_unit_of(parts[0], algebra))
-    return Scalar(total, parts[0].unit)
+    total = sum((part.in_unit_of(first) for part in others), first.value)
+    return Scalar(total, first.unit)
 
 
 def _quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
@@ -104,13 +103,11 @@ def _quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
     if not tail:
         return _with_letters(number, value, units.product_of(currency), algebra)
     while tail and units.magnitude_named(tail[0].text):
-        magnitude = units.magnitude_named(tail.pop(0).text)
-        value = algebra.multiply(value, algebra.number(magnitude))
+        value = value * units.magnitude_named(tail.pop(0).text)
     unit, noun = _unit_and_noun(tail, currency)
-    if tail and not unit and not _counts(number, tail):
+    if not unit and not _counts(number, tail):
         raise Unreadable("a noun after something that counts nothing")
-    plain = algebra.without(DEGREE, value)
-    return Scalar(plain or value, unit, noun=noun)
+    return Scalar(value.without(DEGREE) or value, unit, noun=noun)
 
 
 def _with_letters(number: list[Token], value: Quotient, unit: units.Unit | None, algebra: Algebra) -> Scalar:
@@ -118,9 +115,9 @@ def _with_letters(number: list[Token], value: Quotient, unit: units.Unit | None,
     letters = _start_of_unit_letters(number)
     if letters:
         without = read_expression(number[:letters], algebra)
-        if not algebra.variables(without):
+        if not without.variables:
             return Scalar(value, unit, Scalar(without, _unit_and_noun(number[letters:])[0]))
-    in_degrees = algebra.without(DEGREE, value)
+    in_degrees = value.without(DEGREE)
     if in_degrees is not None:
         return Scalar(in_degrees, unit or units.product_of([("degree", 1)]))
     return Scalar(value, unit)
@@ -129,16 +126,12 @@ def _with_letters(number: list[Token], value: Quotient, unit: units.Unit | None,
 def is_range_or_code(tokens: Tokens) -> bool:
     """Whether whole numbers joined by hyphens or slashes are a range (`3-5`), a date or a code (`2020-12-25`) and not a
     difference or a fraction."""
-    numbers, joints = tokens[::2], tokens[1::2]
-    if len(numbers) < 2 or len(numbers) == len(joints):
-        return False
-    if not all(token.kind == "number" and token.text.isdigit() for token in numbers):
-        return False
-    if not any(all(is_mark(joint, sign) for joint in joints) for sign in "-/"):
-        return False
-    first, second = numbers[0].text, numbers[1].text
-    ascending = (len(first), first) < (len(second), second)
-    return len(numbers) > 2 or (joints[0].text == "-" and ascending)
+    text = " ".join(texts_of(tokens))
+    pair = _PAIR.fullmatch(text)
+    if pair:
+        first, second = pair.groups()
+        return (len(first), first) < (len(second), second)
+    return _CODE.fullmatch(text) is not None
 
 
 def _without_lead(tokens: Tokens) -> tuple[list[Token], units.Factors]:
@@ -148,15 +141,14 @@ def _without_lead(tokens: Tokens) -> tuple[list[Token], units.Factors]:
     at = 0
     while at < len(tokens) - 1:
         token = tokens[at]
-        word = token.text.casefold() if token.kind == "word" else ""
         currency = _currency(token)
         if currency:
             unit = [(currency, 1)]
         elif is_mark(token, "+-") and not kept:
             kept.append(token)
-        elif word in ("negative", "minus") and not kept:
+        elif token.word in ("negative", "minus") and not kept:
             kept.append(Token("mark", "-"))
-        elif not is_mark(token, "≈~." if unit else "≈~") and word not in units.HARMLESS_BEFORE:
+        elif not is_mark(token, "≈~." if unit else "≈~") and token.word not in units.HARMLESS_BEFORE:
             break
         at += 1
     return [*kept, *tokens[at:]], unit
@@ -164,12 +156,7 @@ def _without_lead(tokens: Tokens) -> tuple[list[Token], units.Factors]:
 
 def _currency(token: Token) -> str | None:
     """The currency that the token names."""
-    if token.kind not in ("mark", "word"):
-        return None
-    if token.kind == "mark":
-        named = units.UNIT_MARKS.get(token.text)
-    else:
-        named = units.unit_named(token.text)
+    named = units.UNIT_MARKS.get(token.text) or units.unit_named(token.text)
     return named if named in units.CURRENCIES else None
 
 
@@ -180,7 +167,7 @@ def _split_tail(tokens: list[Token]) -> tuple[list[Token], list[Token]]:
         return tokens, []
     if tokens[start].text == "°" and any(token.kind == "function" for token in tokens):  # sin 30°
         return tokens, []
-    joints = "({/*^" if tokens[start].text.casefold() in units.ORDINAL_ENDINGS else "({/*"
+    joints = "({/*^" if tokens[start].word in units.ORDINAL_ENDINGS else "({/*"
     while start > 1 and tokens[start - 1].text in joints:
         start -= 1
     tail = [token for token in tokens[start:first] if token.text == "/"] + tokens[first:]
@@ -220,7 +207,7 @@ def _character(token: Token) -> str:
 
 def _is_harmless(tail: Tokens) -> bool:
     """Whether the words after a number only say what it counts or measures."""
-    words = [token.text.casefold() for token in tail if token.kind == "word"]
+    words = [token.word for token in tail if token.word]
     if tail[0].kind == "word":
         while words and units.magnitude_named(words[0]):
             words = words[1:]
@@ -236,30 +223,19 @@ def _start_of_unit_letters(tokens: Tokens) -> int | None:
     shape = _shape(tokens)
     first = 2 if tokens and is_mark(tokens[0], "+-") else 1
     at = next((at for at in range(first, len(tokens)) if _LETTERS.fullmatch(shape, at)), None)
-    if at is None or "n" not in shape[:at] or not _is_one_term(tokens[:at]):
+    if at is None or "n" not in shape[:at] or is_sum(tokens[:at]):
+        return None
+    if any(token.kind == "function" for token in tokens[:at]):
         return None
     is_apart = tokens[at].spaced or (at == first and "/" in shape)
     return at if is_apart else None
-
-
-def _is_one_term(tokens: Tokens) -> bool:
-    """Whether the tokens are no sum and no function: no sign outside brackets but at the start or in an exponent."""
-    depth = 0
-    for at, token in enumerate(tokens):
-        depth += (token.kind == "open") - (token.kind == "close")
-        is_sign = is_mark(token, "+-") and at > 0 and depth == 0
-        if is_sign and not is_mark(tokens[at - 1], "^"):
-            return False
-        if token.kind == "function":
-            return False
-    return True
 
 
 def _counts(number: Tokens, tail: Tokens) -> bool:
     """Whether a noun may follow: "18 eggs" and "x units", but "n odd" is not n."""
     if any(token.kind == "number" for token in number):
         return True
-    return all(token.kind != "word" or token.text.casefold() in _PLAIN_UNITS for token in tail)
+    return all(not token.word or token.word in _PLAIN_UNITS for token in tail)
 
 
 def _unit_and_noun(tail: Tokens, currency: units.Factors = ()) -> tuple[units.Unit | None, frozenset[str]]:
@@ -311,7 +287,7 @@ def _is_word(tail: Tokens, at: int) -> bool:
 def _exponent(tail: Tokens, at: int) -> tuple[int, int]:
     """(the whole exponent that may start here, where the tokens go on); 1 if there is none."""
     end = end_of_exponent(tail, at)
-    texts = [token.text for token in tail[at:end]]
+    texts = texts_of(tail[at:end])
     figures = "".join(text for text in texts if text not in ("^", "{", "}"))
     is_power = figures.removeprefix("-").isdigit() and len(figures) < 4
     return (int(figures), end) if is_power else (1, at)

@@ -4,7 +4,6 @@ Every text has a shape. What cannot be read as mathematics, or exceeds a limit, 
 """
 
 from dataclasses import replace
-from typing import Final
 
 from rewards.mathematics.algebra import Algebra, Unreadable
 from rewards.mathematics.choice import split_choice
@@ -23,7 +22,18 @@ from rewards.mathematics.numeral import read_numeral
 from rewards.mathematics.parse import CLOSERS, expression_or_none
 from rewards.mathematics.quantity import Scalar, read_quantity, sum_of
 from rewards.mathematics.relations import LINE, RelationReader, reals_without
-from rewards.mathematics.text import RELATIONS, Token, Tokens, enclosed, is_letter, is_mark, nesting, split, stripped
+from rewards.mathematics.text import (
+    RELATIONS,
+    Token,
+    Tokens,
+    enclosed,
+    is_letter,
+    is_mark,
+    nesting,
+    split,
+    stripped,
+    texts_of,
+)
 from rewards.mathematics.value import (
     INFINITY,
     MINUS_INFINITY,
@@ -38,16 +48,16 @@ from rewards.mathematics.value import (
     Value,
 )
 
-MAX_NESTING: Final = 12  # of brackets in brackets that are tuples, sets or intervals
-MAX_ITEMS: Final = 64  # of a list: comparing without order is quadratic
+MAX_NESTING = 12  # of brackets in brackets that are tuples, sets or intervals
+MAX_ITEMS = 64  # of a list: comparing without order is quadratic
 
-_EQUALS_WORDS: Final = ("is", "are", "equals")
-_MATRICES: Final = frozenset(("matrix", "pmatrix", "bmatrix", "Bmatrix", "smallmatrix", "array", "vmatrix", "Vmatrix"))
-_ROW_OPENERS: Final = ("(", "[", r"\langle")
-_ROW_CLOSERS: Final = (")", "]", r"\rangle")
+_EQUALS_WORDS = ("is", "are", "equals")
+_MATRICES = frozenset(("matrix", "pmatrix", "bmatrix", "Bmatrix", "smallmatrix", "array", "vmatrix", "Vmatrix"))
+_ROW_OPENERS = ("(", "[", r"\langle")
+_ROW_CLOSERS = (")", "]", r"\rangle")
 # what stands behind these is the answer itself
-_UNNAMED: Final = frozenset(("answer", "final answer", "ans", "答", "答案", "故答案"))
-_WORDS: Final = {
+_UNNAMED = frozenset(("answer", "final answer", "ans", "答", "答案", "故答案"))
+_WORDS = {
     "∅": r"\{ \}|no solution|no solutions|no real solution|no real solutions|empty set|none|there is no solution"
     "|there are no solutions",
     "does not exist": "dne|doesn ' t exist|limit does not exist",
@@ -55,7 +65,7 @@ _WORDS: Final = {
     MINUS_INFINITY.key: "- ∞|negative ∞|negative infinity",
     REALS.key: r"\mathbbR|all real numbers|all reals|all real|real numbers",
 }
-_SYNONYMS: Final = {spelt: key for key, others in _WORDS.items() for spelt in others.split("|")}
+_SYNONYMS = {spelt: key for key, others in _WORDS.items() for spelt in others.split("|")}
 
 
 def read_answer(tokens: Tokens, algebra: Algebra) -> Value:
@@ -94,7 +104,7 @@ class _Reader:
             return Text(text_key(tokens))  # "x > 1 and x < 5" is no union
         bag = self.bag(items, tokens, is_ordered=is_series(items, separators))
         if set(separators) == {"and"} and isinstance(bag, Bag) and all(isinstance(item, Scalar) for item in items):
-            return replace(bag, total=sum_of(items, self.algebra))
+            return replace(bag, total=sum_of(items))
         return bag
 
     def bag(self, items: list[Value], tokens: Tokens, *, is_ordered: bool) -> Value:
@@ -139,7 +149,7 @@ class _Reader:
         return Named(Label(tokens[0].text), value) if is_tuple else None
 
     def is_constant(self, item: Value) -> bool:
-        return isinstance(item, Scalar) and not self.algebra.variables(item.value)
+        return isinstance(item, Scalar) and not item.value.variables
 
     def named(self, key: str, tokens: Tokens) -> Value | None:
         """What is called the answer; None if the words name anything else."""
@@ -267,14 +277,14 @@ class _Reader:
         entries = [entry for row in grid.rows for entry in row]
         if not all(isinstance(entry, Scalar) and entry.unit is None for entry in entries):
             return None
-        rows = [tuple(Scalar(self.algebra.multiply(factor, entry.value)) for entry in row) for row in grid.rows]
+        rows = [tuple(Scalar(factor * entry.value) for entry in row) for row in grid.rows]
         return Grid(tuple(rows))
 
     def quantity(self, tokens: Tokens) -> Value:
         key = text_key(tokens)
         if key in _SYNONYMS:
             return Text(_SYNONYMS[key])
-        texts = {token.text for token in tokens}
+        texts = set(texts_of(tokens))
         if len(tokens) > 1 and any(texts <= set(pair) for pair in VERDICT_LETTERS):  # T F T is no product
             return Text(key)
         try:
@@ -313,7 +323,7 @@ def _split_words_and_colon(tokens: Tokens) -> tuple[Tokens, Tokens]:
 
 def _ranges_over_reals(tokens: Tokens) -> bool:
     r"""Whether a set is said to be of all x, or all x \in \mathbb{R}, with some condition."""
-    texts = [token.text for token in tokens[1:]]
+    texts = texts_of(tokens[1:])
     return bool(tokens) and is_letter(tokens[0]) and texts in ([], ["∈", r"\mathbbR"])
 
 

@@ -5,7 +5,7 @@ r"""Sides and the signs between them -> what they say together: `x = 5`, `0 < x 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Final
+from math import inf
 
 from rewards.mathematics.algebra import Algebra, Quotient
 from rewards.mathematics.labels import Label, read_label
@@ -14,8 +14,8 @@ from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.text import Token, Tokens, is_letter, is_mark
 from rewards.mathematics.value import INFINITY, MINUS_INFINITY, Bag, Chain, Named, Relation, Row, Value
 
-LINE: Final = Row("(", ")", (MINUS_INFINITY, INFINITY))
-_FLIPPED: Final = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
+LINE = Row("(", ")", (MINUS_INFINITY, INFINITY))
+_FLIPPED = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
 
 
 class RelationReader:
@@ -44,7 +44,7 @@ class RelationReader:
         values = self.values(left, right)
         if None in values:
             return Named(label, self.side(right)) if label else self.chain([left, right], [sign])
-        difference = self.algebra.subtract(*values)
+        difference = values[0] - values[1]
         if label is not None or self.is_term_with_value(*values):
             return Named(label, self.side(right), Relation("=", difference))
         if sign == "=" and self.is_equation(*values, difference):
@@ -64,15 +64,13 @@ class RelationReader:
 
     def is_term_with_value(self, left: Quotient, right: Quotient) -> bool:
         """Whether the equation gives the value of a term in several variables: x + y = 5."""
-        if self.algebra.is_opaque(left) or self.algebra.variables(right):
+        if any("(" in atom for atom in left.atoms) or right.variables:  # sin x + y = 5
             return False
-        return len(self.algebra.variables(left)) > 1
+        return len(left.variables) > 1
 
     def is_equation(self, left: Quotient, right: Quotient, difference: Quotient) -> bool:
         """Whether the sides have variables and none cancels: x + C = x has no more to say than its two sides."""
-        variables = self.algebra.variables
-        remaining = variables(difference)
-        return bool(remaining) and remaining == variables(left) | variables(right)
+        return bool(difference.variables) and difference.variables == left.variables | right.variables
 
     def equalities(self, sides: list[Tokens], signs: list[str]) -> Value:
         """Read x = 3 + 4 = 7 as x = 7 if every link holds; otherwise a chain."""
@@ -94,7 +92,7 @@ class RelationReader:
         """Whether an equation of two values holds whatever the variables are."""
         if not isinstance(one, Scalar) or not isinstance(other, Scalar):
             return False
-        return one.equals(other, self.algebra)
+        return one.equals(other)
 
     # --- inequalities -----------------------------------------------------------------------------------------------
     def inequation(self, left: Tokens, right: Tokens) -> Value:
@@ -129,22 +127,18 @@ class RelationReader:
         at = places[0] if len(places) == 1 else -1
         if (len(sides), at) not in ((2, 0), (2, 1), (3, 1)):
             return None
-        low, high = MINUS_INFINITY, INFINITY
-        opener, closer = "(", ")"
-        if at > 0:
-            low = self.bound(sides[at - 1])
-            opener = "[" if signs[at - 1] == "≤" else "("
-        if at + 1 < len(sides):
-            high = self.bound(sides[at + 1])
-            closer = "]" if signs[at] == "≤" else ")"
+        low = self.bound(sides[at - 1]) if at else MINUS_INFINITY
+        high = self.bound(sides[at + 1]) if sides[at + 1 :] else INFINITY
         if low is None or high is None:
             return None
-        return Named(Label(sides[at][0].text), Row(opener, closer, (low, high)))
+        before, after = ["<", *signs, "<"][at : at + 2]
+        row = Row("[" if before == "≤" else "(", "]" if after == "≤" else ")", (low, high))
+        return Named(Label(sides[at][0].text), row)
 
     def bound(self, tokens: Tokens) -> Scalar | None:
         """Return the number that bounds an interval; None for anything else."""
         side = self.side(tokens)
-        is_number = isinstance(side, Scalar) and not self.algebra.variables(side.value)
+        is_number = isinstance(side, Scalar) and not side.value.variables
         return side if is_number else None
 
     def values(self, *sides: Tokens) -> list[Quotient | None]:
@@ -155,8 +149,8 @@ class RelationReader:
         values = self.values(left, right)
         if None in values:
             return None
-        difference = self.algebra.subtract(*values)
-        return Relation(sign, difference) if self.algebra.variables(difference) else None
+        difference = values[0] - values[1]
+        return Relation(sign, difference) if difference.variables else None
 
 
 def reals_without(points: Sequence[Scalar]) -> Bag:
@@ -166,20 +160,17 @@ def reals_without(points: Sequence[Scalar]) -> Bag:
 
 def interval_without(interval: Row, points: Sequence[Scalar]) -> tuple[Row, ...]:
     """Return an interval without some numbers, as the intervals between them. Its bounds are numbers or infinite."""
-    low, high = (bound.value.number if isinstance(bound, Scalar) else None for bound in interval.items)
-    opener, closer = interval.opener, interval.closer
-    inside = []
-    for point in sorted(points, key=lambda point: point.value.number):
-        number = point.value.number
-        if low is not None and number <= low:
-            opener = "(" if number == low else opener
-        elif high is not None and number >= high:
-            closer = ")" if number == high else closer
-        else:
-            inside.append(point)
-    rows = [Row("(", ")", pair) for pair in pairwise([interval.items[0], *inside, interval.items[1]])]
-    rows[0] = replace(rows[0], opener=opener)
-    rows[-1] = replace(rows[-1], closer=closer)
+    low, high = interval.items
+    smallest = low.value.number if isinstance(low, Scalar) else -inf
+    largest = high.value.number if isinstance(high, Scalar) else inf
+    taken = sorted(points, key=lambda point: point.value.number)
+    numbers = [point.value.number for point in taken]
+    inside = [point for point, number in zip(taken, numbers, strict=True) if smallest < number < largest]
+    rows = [Row("(", ")", pair) for pair in pairwise([low, *inside, high])]
+    if smallest not in numbers:
+        rows[0] = replace(rows[0], opener=interval.opener)
+    if largest not in numbers:
+        rows[-1] = replace(rows[-1], closer=interval.closer)
     return tuple(rows)
 
 

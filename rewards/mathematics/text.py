@@ -6,8 +6,9 @@ Time is linear in the text.
 
 import re
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from string import ascii_lowercase
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from rewards.mathematics import symbols, units
 from rewards.mathematics.clean import clean
@@ -18,30 +19,33 @@ class Token(NamedTuple):
     text: str  # one spelling per meaning: `\times`, `×` and `*` are all "*"
     spaced: bool = False  # white space stood before it
 
+    @property
+    def word(self) -> str:
+        """The word in lower case, "" for any other token."""
+        return self.text.casefold() if self.kind == "word" else ""
 
-MAX_OUTER_BRACES: Final = 3  # that are taken off an answer: \boxed{\boxed{5}}
-RELATIONS: Final = "=≈<>≤≥≠∈"
+
+MAX_OUTER_BRACES = 3  # that are taken off an answer: \boxed{\boxed{5}}
+RELATIONS = "=≈<>≤≥≠∈"
 Tokens = Sequence[Token]
 
-_THOUSANDS: Final = (
-    r"(?<![0-9],)[1-9][0-9]{0,2}(?:(?: [0-9]{3})+(?![0-9/])|(?:,[0-9]{3})+(?![0-9]|,[0-9]))(?:\.[0-9]+)?"
-)
-_NUMBER: Final = re.compile(
+_THOUSANDS = r"(?<![0-9],)[1-9][0-9]{0,2}(?:(?: [0-9]{3})+(?![0-9/])|(?:,[0-9]{3})+(?![0-9]|,[0-9]))(?:\.[0-9]+)?"
+_NUMBER = re.compile(
     r"[0-9]*\.[0-9]*\\(?:overline|bar|dot) ?(?:\{ ?[0-9]+ ?\}|[0-9])"  # 0.1\overline{6}
     r"|(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+(?![A-Za-z0-9]|\.[0-9]))?"
 )
-_GROUPED_NUMBER: Final = re.compile(f"{_THOUSANDS}|{_NUMBER.pattern}")
-_PIECE: Final = re.compile(
+_GROUPED_NUMBER = re.compile(f"{_THOUSANDS}|{_NUMBER.pattern}")
+_PIECE = re.compile(
     r"(?P<space>\s+|~)|(?P<environment>\\(?:begin|end) ?\{[A-Za-z]+\*?\})|(?P<command>\\(?:[A-Za-z]+|.)|\\$)"
     r"|(?P<letters>[\u4e00-\u9fff]+|[^\W\d_\u4e00-\u9fff]+)|(?P<other>.)",
     re.DOTALL,
 )
-_BRACKET: Final = re.compile(
+_BRACKET = re.compile(
     r"(?P<opening>[(\[]|\\\{|\\l(?:brace|brack|angle|floor|ceil)(?![A-Za-z]))"
     r"|[)\]]|\\\}|\\r(?:brace|brack|angle|floor|ceil)(?![A-Za-z])"
 )
-_GREEK_LETTER: Final = re.compile(f"([{''.join(sorted(set(symbols.GREEK.values())))}])")
-_AROUND: Final = (",", ".", ";", ":", '"', r"\\")  # punctuation around an answer, or a new line at its end
+_GREEK_LETTER = re.compile(f"([{''.join(sorted(set(symbols.GREEK.values())))}])")
+_AROUND = (",", ".", ";", ":", '"', r"\\")  # punctuation around an answer, or a new line at its end
 
 
 def tokenize(text: str) -> list[Token]:
@@ -190,12 +194,8 @@ def _letters(run: str, *, in_text: bool, roman: bool) -> list[Token]:
     if not run.isascii() and _GREEK_LETTER.search(run):
         parts = filter(None, _GREEK_LETTER.split(run))
         return [token for part in parts for token in _letters(part, in_text=False, roman=False)]
-    if run == "sqrt":
-        return [Token("command", r"\sqrt")]
-    if run in symbols.GREEK and run not in symbols.PRODUCTS:
-        return [Token("name", symbols.GREEK[run])]
-    if run.casefold() in ("infinity", "inf", "oo"):
-        return [Token("mark", "∞")]
+    if run in symbols.BARE_WORDS:
+        return [Token(*symbols.BARE_WORDS[run])]
     if run.isascii() and (len(run) == 1 or not _is_word(run)):
         return [Token("name", letter) for letter in run]
     return [Token("word", run)]
@@ -214,6 +214,16 @@ def _is_word(run: str) -> bool:
 def is_mark(token: Token, texts: str) -> bool:
     """Whether the token is one of these one-character marks."""
     return token.kind == "mark" and token.text in texts
+
+
+def are_letters(tokens: Tokens, besides: str) -> bool:
+    """Whether the tokens are letters and these marks, nothing else."""
+    return all(is_letter(token) or is_mark(token, besides) for token in tokens)
+
+
+def texts_of(tokens: Tokens) -> list[str]:
+    """What each of the tokens says."""
+    return [token.text for token in tokens]
 
 
 def nesting(token: Token) -> int:
@@ -252,7 +262,7 @@ def split(tokens: Tokens, separates: Collection[str]) -> tuple[list[list[Token]]
     found, depth = [], 0
     for token in tokens:
         depth += nesting(token)
-        text = token.text.casefold() if token.kind == "word" else token.text
+        text = token.word or token.text
         if depth == 0 and token.kind in ("mark", "word") and text in separates:
             found.append(text)
             parts.append([])
@@ -280,6 +290,16 @@ def closing_bracket(tokens: Tokens, opening: int, within: int | None = None) -> 
         if depth <= 0:
             return at
     return end - 1
+
+
+def is_sum(tokens: Tokens) -> bool:
+    """Whether terms are added or subtracted outside all brackets; -x, 2*-3 and x^-1 are no sums."""
+    depth = 0
+    for before, token in pairwise(tokens):
+        depth += nesting(before)
+        if depth == 0 and is_mark(token, "+-") and not is_mark(before, "^*/+-"):
+            return True
+    return False
 
 
 def unwrapped(tokens: Tokens) -> list[Token]:

@@ -6,70 +6,63 @@ functions of an angle are quotients of these two; the inverse ones know the angl
 from collections.abc import Callable
 from fractions import Fraction
 from math import lcm
-from typing import Final
 
 from rewards.mathematics.algebra import DEGREE, ONE, Algebra, Monomial, Quotient, Unreadable
-from rewards.mathematics.powers import square_root
+from rewards.mathematics.powers import root
 
-MAX_MULTIPLE: Final = 12  # sin(12x) is written in sines of x; that of a larger multiple is left as it is
-MAX_ANGLES: Final = 4  # that are added under one sine
+MAX_MULTIPLE = 12  # sin(12x) is written in sines of x; that of a larger multiple is left as it is
+MAX_ANGLES = 4  # that are added under one sine
 
-_HALF: Final = Fraction(1, 2)  # of π: a right angle
-_EIGHTH: Final = Fraction(1, 4)  # of π: an eighth of a full turn
-_TURN: Final[Monomial] = (("π", Fraction(1)),)
-# sin²(r·π) where it is rational, and the two sines that are (√5 ± 1)/4
-_SINE_SQUARED: Final = {
+_HALF = Fraction(1, 2)  # of π: a right angle
+_TURN: Monomial = (("π", Fraction(1)),)
+# sin²(r·π) where it is rational, and the sines that are (√a ± √b)/4
+_SINE_SQUARED = {
     Fraction(0): Fraction(0),
     Fraction(1, 6): Fraction(1, 4),
     Fraction(1, 4): Fraction(1, 2),
     Fraction(1, 3): Fraction(3, 4),
     Fraction(1, 2): Fraction(1),
 }
-_GOLDEN_SINE: Final = {
-    Fraction(1, 10): -1,
-    Fraction(3, 10): 1,
+_ROOTS = {
+    Fraction(1, 12): (6, -2),
+    Fraction(1, 10): (5, -1),
+    Fraction(3, 10): (5, 1),
+    Fraction(5, 12): (6, 2),
 }
-_TANGENT_SQUARED: Final = {
-    Fraction(0): Fraction(0),
-    Fraction(1, 3): Fraction(1, 6),
-    Fraction(1): Fraction(1, 4),
-    Fraction(3): Fraction(1, 3),
+_TURNS = {square: turns for turns, square in _SINE_SQUARED.items()}
+_TURNS_OF_TANGENT = {square / (1 - square): turns for square, turns in _TURNS.items() if square < 1}
+_OF_SINE_AND_COSINE: dict[str, Callable[[Quotient, Quotient], Quotient]] = {
+    "sin": lambda sine, cosine: sine,
+    "cos": lambda sine, cosine: cosine,
+    "tan": lambda sine, cosine: sine / cosine,
+    "cot": lambda sine, cosine: cosine / sine,
+    "sec": lambda sine, cosine: 1 / cosine,
+    "csc": lambda sine, cosine: 1 / sine,
 }
-_OF_SINE_AND_COSINE: Final[dict[str, Callable[[Algebra, Quotient, Quotient], Quotient]]] = {
-    "sin": lambda algebra, sine, cosine: sine,
-    "cos": lambda algebra, sine, cosine: cosine,
-    "tan": lambda algebra, sine, cosine: algebra.divide(sine, cosine),
-    "cot": lambda algebra, sine, cosine: algebra.divide(cosine, sine),
-    "sec": lambda algebra, sine, cosine: algebra.divide(algebra.number(1), cosine),
-    "csc": lambda algebra, sine, cosine: algebra.divide(algebra.number(1), sine),
-}
-DIRECT: Final = frozenset(_OF_SINE_AND_COSINE)
-INVERSE: Final = frozenset(("arcsin", "arccos", "arctan"))
+DIRECT = frozenset(_OF_SINE_AND_COSINE)
+INVERSE = frozenset(("arcsin", "arccos", "arctan"))
 
 Pair = tuple[Quotient, Quotient]  # sine and cosine of one angle
 
 
-def of_angle(algebra: Algebra, name: str, angle: Quotient) -> Quotient:
+def of_angle(name: str, angle: Quotient) -> Quotient:
     """sin, cos, tan, cot, sec or csc of the angle."""
-    return _OF_SINE_AND_COSINE[name](algebra, *_sine_and_cosine(algebra, _in_radians(algebra, angle)))
+    return _OF_SINE_AND_COSINE[name](*_sine_and_cosine(_in_radians(angle)))
 
 
-def inverse(algebra: Algebra, name: str, value: Quotient) -> Quotient | None:
+def inverse(name: str, value: Quotient) -> Quotient | None:
     """arcsin, arccos or arctan where the angle has a name; None elsewhere."""
-    squared = algebra.square(value).number
+    squared = (value * value).number
     if squared is None:
         return None
-    if name == "arctan":
-        turns = _TANGENT_SQUARED.get(squared)
-    else:
-        turns = next((turns for turns, known in _SINE_SQUARED.items() if known == squared), None)
+    turns = (_TURNS_OF_TANGENT if name == "arctan" else _TURNS).get(squared)
     if turns is None:
         return None
-    if algebra.leading(value) < 0:
+    if value.leading < 0:
         turns = -turns
     if name == "arccos":
         turns = _HALF - turns
-    return algebra.multiply(algebra.number(turns), algebra.atom("π"))
+    return value.algebra.atom("π") * turns
 
 
 def separate_angles(algebra: Algebra) -> dict[str, int]:
@@ -82,132 +75,116 @@ def separate_angles(algebra: Algebra) -> dict[str, int]:
     return found
 
 
-def _in_radians(algebra: Algebra, angle: Quotient) -> Quotient:
+def _in_radians(angle: Quotient) -> Quotient:
     """The angle with π/180 for every degree."""
-    pi, half_turn = algebra.atom("π"), algebra.number(180)
-    radian = algebra.divide(pi, half_turn)
+    algebra = angle.algebra
+    radian = algebra.atom("π") / 180
     total = algebra.number(0)
     for monomial, c in angle.top.items():
-        term = algebra.number(c)
-        for atom, power in monomial:
-            if atom == DEGREE and power.denominator != 1:
-                raise Unreadable("a root of degrees")
-            factor = Quotient({((atom, power),): Fraction(1)}, ONE)
-            if atom == DEGREE:
-                factor = algebra.whole_power(radian, int(power))
-            term = algebra.multiply(term, factor)
-        total = algebra.add(total, term)
-    return algebra.multiply(total, Quotient(ONE, angle.bottom))
+        powers = dict(monomial)
+        degrees = powers.pop(DEGREE, Fraction(0))
+        if degrees.denominator != 1:
+            raise Unreadable("a root of degrees")
+        total = total + algebra.term(tuple(powers.items()), c) * radian ** int(degrees)
+    return total * algebra.quotient(ONE, angle.bottom)
 
 
-def _sine_and_cosine(algebra: Algebra, angle: Quotient) -> Pair:
+def _sine_and_cosine(angle: Quotient) -> Pair:
     if angle.bottom != ONE or len(angle.top) > MAX_ANGLES:
-        return _opaque(algebra, angle)
-    total = algebra.number(0), algebra.number(1)
+        return _opaque(angle)
+    total = _of_nothing(angle.algebra)
     for monomial, coefficient in angle.top.items():
-        total = _of_sum(algebra, total, _of_term(algebra, monomial, coefficient))
+        total = _of_sum(total, _of_term(angle.algebra, monomial, coefficient))
     return total
+
+
+def _of_nothing(algebra: Algebra) -> Pair:
+    return algebra.number(0), algebra.number(1)
 
 
 def _of_term(algebra: Algebra, monomial: Monomial, coefficient: Fraction) -> Pair:
     """Sine and cosine of coefficient · monomial."""
     if monomial == _TURN:
         return _pair_of_turns(algebra, coefficient)
-    name = algebra.key(Quotient({monomial: Fraction(1)}, ONE))
+    name = algebra.term(monomial).key
     algebra.angles_seen.setdefault(name, set()).add(coefficient.denominator)
     parts = algebra.angle_parts.get(name, coefficient.denominator)
     multiple = coefficient * parts
     if multiple.denominator != 1 or abs(multiple) > MAX_MULTIPLE:
-        return _opaque(algebra, Quotient({monomial: coefficient}, ONE))
-    single = _of_single(algebra, Quotient({monomial: Fraction(1, parts)}, ONE))
-    sine, cosine = _of_multiple(algebra, single, abs(int(multiple)))
-    return (algebra.negate(sine) if multiple < 0 else sine), cosine
+        return _opaque(algebra.term(monomial, coefficient))
+    single = _of_single(algebra.term(monomial, Fraction(1, parts)))
+    sine, cosine = _of_nothing(algebra)
+    for _ in range(abs(int(multiple))):
+        sine, cosine = _of_sum((sine, cosine), single)
+    return (-sine if multiple < 0 else sine), cosine
 
 
-def _of_sum(algebra: Algebra, one: Pair, other: Pair) -> Pair:
+def _of_sum(one: Pair, other: Pair) -> Pair:
     """sin(A+B) = sin A cos B + cos A sin B, cos(A+B) = cos A cos B - sin A sin B."""
-    times = algebra.multiply
     sine_a, cosine_a = one
     sine_b, cosine_b = other
-    sine = algebra.add(times(sine_a, cosine_b), times(cosine_a, sine_b))
-    cosine = algebra.subtract(times(cosine_a, cosine_b), times(sine_a, sine_b))
-    return sine, cosine
+    sine = sine_a * cosine_b + cosine_a * sine_b
+    return sine, cosine_a * cosine_b - sine_a * sine_b
 
 
-def _of_multiple(algebra: Algebra, single: Pair, times: int) -> Pair:
-    total = algebra.number(0), algebra.number(1)
-    for _ in range(times):
-        total = _of_sum(algebra, total, single)
-    return total
-
-
-def _of_single(algebra: Algebra, angle: Quotient) -> Pair:
+def _of_single(angle: Quotient) -> Pair:
     """Of one angle that is no sum: known for arcs, otherwise two atoms with one rule between them."""
     name, _, _ = (angle.lone_atom or "").partition("(")
     if name not in INVERSE:
-        return _opaque(algebra, angle)
-    value = algebra.arguments[angle.lone_atom]
-    square = algebra.square(value)
-    one = algebra.number(1)
+        return _opaque(angle)
+    value = angle.algebra.arguments[angle.lone_atom]
+    square = value * value
     if name == "arctan":
-        hypotenuse = square_root(algebra, algebra.add(one, square))
-        return algebra.divide(value, hypotenuse), algebra.divide(one, hypotenuse)
-    other = square_root(algebra, algebra.subtract(one, square))
+        hypotenuse = root(1 + square)
+        return value / hypotenuse, 1 / hypotenuse
+    other = root(1 - square)
     return (value, other) if name == "arcsin" else (other, value)
 
 
-def _opaque(algebra: Algebra, angle: Quotient) -> Pair:
+def _opaque(angle: Quotient) -> Pair:
     """Two atoms for an angle about which nothing is known but that sin² = 1 - cos²."""
-    is_negative = algebra.leading(angle) < 0
-    positive = algebra.negate(angle) if is_negative else angle
-    sine, cosine = algebra.applied("sin", positive), algebra.applied("cos", positive)
-    _link(algebra, sine, cosine)
-    return (algebra.negate(sine) if is_negative else sine), cosine
+    is_negative = angle.leading < 0
+    positive = -angle if is_negative else angle
+    sine, cosine = (angle.algebra.applied(name, positive) for name in ("sin", "cos"))
+    _link(sine, cosine)
+    return (-sine if is_negative else sine), cosine
 
 
-def _link(algebra: Algebra, sine: Quotient, cosine: Quotient) -> None:
+def _link(sine: Quotient, cosine: Quotient) -> None:
     """Makes sin² = 1 - cos² a rule of the algebra."""
-    rest = algebra.subtract(algebra.number(1), algebra.square(cosine))
-    algebra.rules[sine.lone_atom] = 2, rest.top
-
-
-def _sine_of_turns(algebra: Algebra, turns: Fraction) -> Quotient:
-    """sin(turns · π)."""
-    turns %= 2
-    is_negative = turns > 1
-    turns %= 1
-    sine = _first_quadrant(algebra, min(turns, 1 - turns))
-    return algebra.negate(sine) if is_negative else sine
-
-
-def _first_quadrant(algebra: Algebra, turns: Fraction) -> Quotient:
-    """sin(turns · π) for 0 ≤ turns ≤ 1/2: exact where it is made of square roots of rational numbers, else an atom."""
-    number = algebra.number
-    if turns in _SINE_SQUARED:
-        return square_root(algebra, number(_SINE_SQUARED[turns])) if turns else number(0)
-    if turns in _GOLDEN_SINE:
-        root = square_root(algebra, number(5))
-        top = algebra.add(root, number(_GOLDEN_SINE[turns]))
-        return algebra.divide(top, number(4))
-    if turns in (Fraction(1, 12), Fraction(5, 12)):  # 15° = 45° - 30°, 75° = 45° + 30°
-        rest = turns - _EIGHTH
-        return _of_sum(algebra, _pair_of_turns(algebra, _EIGHTH), _pair_of_turns(algebra, rest))[0]
-    if turns in (Fraction(1, 5), Fraction(2, 5)):  # 36° and 72°, from the cosines that are golden sines
-        cosine = _first_quadrant(algebra, _HALF - turns)
-        squared = algebra.subtract(number(1), algebra.square(cosine))
-        return square_root(algebra, squared)
-    return _turn_atom(algebra, turns)
+    rest = 1 - cosine * cosine
+    sine.algebra.rules[sine.lone_atom] = 2, rest.top
 
 
 def _pair_of_turns(algebra: Algebra, turns: Fraction) -> Pair:
     return _sine_of_turns(algebra, turns), _sine_of_turns(algebra, turns + _HALF)
 
 
+def _sine_of_turns(algebra: Algebra, turns: Fraction) -> Quotient:
+    """sin(turns · π)."""
+    half_turns, turns = divmod(turns, 1)
+    sine = _first_quadrant(algebra, min(turns, 1 - turns))
+    return -sine if half_turns % 2 else sine
+
+
+def _first_quadrant(algebra: Algebra, turns: Fraction) -> Quotient:
+    """sin(turns · π) for 0 ≤ turns ≤ 1/2: exact where it is made of square roots of rational numbers, else an atom."""
+    if turns in _SINE_SQUARED:
+        return root(algebra.number(_SINE_SQUARED[turns]))
+    if turns in _ROOTS:
+        a, b = _ROOTS[turns]
+        small = root(algebra.number(abs(b)))
+        return (root(algebra.number(a)) + (small if b > 0 else -small)) / 4
+    if turns in (Fraction(1, 5), Fraction(2, 5)):  # 36° and 72°, from their cosines
+        cosine = _first_quadrant(algebra, _HALF - turns)
+        return root(1 - cosine * cosine)
+    return _turn_atom(algebra, turns)
+
+
 def _turn_atom(algebra: Algebra, turns: Fraction) -> Quotient:
     """An atom for the sine of an angle below 90°; of two that add up to 90°, the smaller one's square is replaced."""
     rest = _HALF - turns
-    sine = algebra.applied("sin", Quotient({_TURN: turns}, ONE))
+    sine, cosine = (algebra.applied("sin", algebra.term(_TURN, angle)) for angle in (turns, rest))
     if turns < rest:
-        cosine = algebra.applied("sin", Quotient({_TURN: rest}, ONE))
-        _link(algebra, sine, cosine)
+        _link(sine, cosine)
     return sine

@@ -4,105 +4,105 @@ meaning, after which nothing may be dropped."""
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
 
 from rewards.mathematics.number_words import DENOMINATORS, MAGNITUDES
 
-_BEFORE: Final = "about approximately approx around roughly exactly answer final total only us"
-_AFTER: Final = (
+_BEFORE = "about approximately approx around roughly exactly answer final total only us"
+_AFTER = (
     "and or nor to than less not no none am pm base mod modulo remainder r "
     "mil lakh lakhs crore crores "
     "between from if when where with at most least below negative minus plus squared cubed factorial over under is are "
     "noon midnight morning afternoon evening was wrong incorrect maybe either both except unless until "
     "through but instead fewer repeating repeated recurring periodic googol"
 )
-_AFTERWARDS: Final = (
+_AFTERWARDS = (
     "total altogether overall combined together in of the an a all each apiece only extra additional remaining old "
     "away apart"
 )
-_EXTENTS: Final = "long wide tall high deep thick"
-_SHORT: Final = "and or no yes not is the to of per all any are am pm an by at if sq cu up on st nd rd th us"
-_NEGATIONS: Final = "not no never neither isn aren least most than except wrong incorrect"
-_CURRENCIES: Final = "dollar euro pound_sterling cent yen yuan rupee"
+_EXTENTS = "long wide tall high deep thick"
+_SHORT = "and or no yes not is the to of per all any are am pm an by at if sq cu up on st nd rd th us"
+_NEGATIONS = "not no never neither isn aren least most than except wrong incorrect"
+_CURRENCIES = "dollar euro pound_sterling cent yen yuan rupee"
 
-# unit -> (its other spellings, what it is: a factor and base units; a name that is no unit here is a base unit)
-_UNITS: Final = {
-    "m": ("meter metre 米", "1 m"),
-    "mm": ("millimeter millimetre 毫米", "1/1000 m"),
-    "cm": ("centimeter centimetre 厘米", "1/100 m"),
-    "nanometer": ("nanometre 纳米", "1/1000000000 m"),
-    "dm": ("decimeter decimetre 分米", "1/10 m"),
-    "km": ("kilometer kilometre 千米 公里", "1000 m"),
-    "in": ("inch inches", "127/5000 m"),
-    "ft": ("foot feet", "381/1250 m"),
-    "yd": ("yard", "1143/1250 m"),
-    "mi": ("mile", "201168/125 m"),
-    "nmi": ("nautical_mile", "1852 m"),
-    "lightyear": ("light_year ly 光年", "1 lightyear"),
-    "unit": ("", "1 unit"),
-    "kg": ("kilogram kilo 千克 公斤", "1 kg"),
-    "g": ("gram 克", "1/1000 kg"),
-    "mg": ("milligram 毫克", "1/1000000 kg"),
-    "oz": ("ounce", "1/16 pound"),
-    "floz": ("fluid_ounce fl_oz", "1 floz"),
-    "lb": ("lbs pound", "1 pound"),
-    "ton": ("tonne metric_ton 吨", "1 ton"),
-    "l": ("liter litre 升", "1/1000 m^3"),
-    "ml": ("milliliter millilitre 毫升", "1/1000000 m^3"),
-    "gal": ("gallon", "1 gal"),
-    "qt": ("quart", "1/4 gal"),
-    "pt": ("pint", "1/8 gal"),
-    "s": ("sec second 秒", "1 s"),
-    "ms": ("millisecond", "1/1000 s"),
-    "min": ("minute mins 分钟", "60 s"),
-    "h": ("hr hrs hour 小时", "3600 s"),
-    "day": ("天", "86400 s"),
-    "week": ("周", "604800 s"),
-    "month": ("月 个月", "1 month"),
-    "year": ("yr yrs 年", "12 month"),
-    "mph": ("", "1397/3125 m s^-1"),
-    "kmh": ("kph", "5/18 m s^-1"),
-    "degree": ("deg 度", "1 degree"),
-    "rad": ("radian", "1 rad"),
-    "n": ("newton", "1 kg m s^-2"),
-    "j": ("joule", "1 kg m^2 s^-2"),
-    "kj": ("kilojoule", "1000 kg m^2 s^-2"),
-    "kwh": ("", "3600000 kg m^2 s^-2"),
-    "ev": ("electronvolt", "1 ev"),
-    "cal": ("calorie", "1 cal"),
-    "kcal": ("kilocalorie", "1000 cal"),
-    "w": ("watt", "1 kg m^2 s^-3"),
-    "kw": ("kilowatt", "1000 kg m^2 s^-3"),
-    "ampere": ("amp", "1 ampere"),
-    "coulomb": ("", "1 s ampere"),
-    "tesla": ("", "1 kg s^-2 ampere^-1"),
-    "farad": ("", "1 kg^-1 m^-2 s^4 ampere^2"),
-    "decibel": ("db", "1 decibel"),
-    "v": ("volt", "1 kg m^2 s^-3 ampere^-1"),
-    "ohm": ("", "1 kg m^2 s^-3 ampere^-2"),
-    "hz": ("hertz", "1 s^-1"),
-    "khz": ("", "1000 s^-1"),
-    "mhz": ("", "1000000 s^-1"),
-    "pa": ("pascal", "1 kg m^-1 s^-2"),
-    "kpa": ("", "1000 kg m^-1 s^-2"),
-    "mol": ("mole", "1 mol"),
-    "ha": ("hectare 公顷", "10000 m^2"),
-    "acre": ("", "1 acre"),
-    "percent": ("percentage pct", "1 percent"),
-    "dollar": ("usd buck 美元", "1 dollar"),
-    "euro": ("eur", "1 euro"),
-    "pound_sterling": ("gbp", "1 pound"),
-    "cent": ("penny pennies", "1/100 dollar"),
-    "yen": ("jpy", "1 yen"),
-    "yuan": ("rmb cny 元", "1 yuan"),
-    "jiao": ("角", "1/10 yuan"),
-    "rupee": ("rs inr", "1 rupee"),
-    "celsius": ("", "1 celsius"),
-    "fahrenheit": ("", "1 fahrenheit"),
-    "kelvin": ("", "1 kelvin"),
-}
+# unit | what it is: a factor and base units; a name that is no unit here is a base unit | its other spellings
+_TABLE = """
+    m              | 1 m                       | meter metre 米
+    mm             | 1/1000 m                  | millimeter millimetre 毫米
+    cm             | 1/100 m                   | centimeter centimetre 厘米
+    nanometer      | 1/1000000000 m            | nanometre 纳米
+    dm             | 1/10 m                    | decimeter decimetre 分米
+    km             | 1000 m                    | kilometer kilometre 千米 公里
+    in             | 127/5000 m                | inch inches
+    ft             | 381/1250 m                | foot feet
+    yd             | 1143/1250 m               | yard
+    mi             | 201168/125 m              | mile
+    nmi            | 1852 m                    | nautical_mile
+    lightyear      | 1 lightyear               | light_year ly 光年
+    unit           | 1 unit                    |
+    kg             | 1 kg                      | kilogram kilo 千克 公斤
+    g              | 1/1000 kg                 | gram 克
+    mg             | 1/1000000 kg              | milligram 毫克
+    oz             | 1/16 pound                | ounce
+    floz           | 1 floz                    | fluid_ounce fl_oz
+    lb             | 1 pound                   | lbs pound
+    ton            | 1 ton                     | tonne metric_ton 吨
+    l              | 1/1000 m^3                | liter litre 升
+    ml             | 1/1000000 m^3             | milliliter millilitre 毫升
+    gal            | 1 gal                     | gallon
+    qt             | 1/4 gal                   | quart
+    pt             | 1/8 gal                   | pint
+    s              | 1 s                       | sec second 秒
+    ms             | 1/1000 s                  | millisecond
+    min            | 60 s                      | minute mins 分钟
+    h              | 3600 s                    | hr hrs hour 小时
+    day            | 86400 s                   | 天
+    week           | 604800 s                  | 周
+    month          | 1 month                   | 月 个月
+    year           | 12 month                  | yr yrs 年
+    mph            | 1397/3125 m s^-1          |
+    kmh            | 5/18 m s^-1               | kph
+    degree         | 1 degree                  | deg 度
+    rad            | 1 rad                     | radian
+    n              | 1 kg m s^-2               | newton
+    j              | 1 kg m^2 s^-2             | joule
+    kj             | 1000 kg m^2 s^-2          | kilojoule
+    kwh            | 3600000 kg m^2 s^-2       |
+    ev             | 1 ev                      | electronvolt
+    cal            | 1 cal                     | calorie
+    kcal           | 1000 cal                  | kilocalorie
+    w              | 1 kg m^2 s^-3             | watt
+    kw             | 1000 kg m^2 s^-3          | kilowatt
+    ampere         | 1 ampere                  | amp
+    coulomb        | 1 s ampere                |
+    tesla          | 1 kg s^-2 ampere^-1       |
+    farad          | 1 kg^-1 m^-2 s^4 ampere^2 |
+    decibel        | 1 decibel                 | db
+    v              | 1 kg m^2 s^-3 ampere^-1   | volt
+    ohm            | 1 kg m^2 s^-3 ampere^-2   |
+    hz             | 1 s^-1                    | hertz
+    khz            | 1000 s^-1                 |
+    mhz            | 1000000 s^-1              |
+    pa             | 1 kg m^-1 s^-2            | pascal
+    kpa            | 1000 kg m^-1 s^-2         |
+    mol            | 1 mol                     | mole
+    ha             | 10000 m^2                 | hectare 公顷
+    acre           | 1 acre                    |
+    percent        | 1 percent                 | percentage pct
+    dollar         | 1 dollar                  | usd buck 美元
+    euro           | 1 euro                    | eur
+    pound_sterling | 1 pound                   | gbp
+    cent           | 1/100 dollar              | penny pennies
+    yen            | 1 yen                     | jpy
+    yuan           | 1 yuan                    | rmb cny 元
+    jiao           | 1/10 yuan                 | 角
+    rupee          | 1 rupee                   | rs inr
+    celsius        | 1 celsius                 |
+    fahrenheit     | 1 fahrenheit              |
+    kelvin         | 1 kelvin                  |
+"""
+_ROWS = [[part.strip() for part in line.split("|")] for line in _TABLE.strip().splitlines()]
 # words of one meaning; the first stands for all of them
-_ALIKE: Final = (
+_ALIKE = (
     "up profit gain increase rise growth win more above higher longer older bigger larger greater faster heavier",
     "down loss decrease drop fall off discount reduction below lower shorter younger smaller slower lighter cheaper",
     "later after",
@@ -124,7 +124,7 @@ _ALIKE: Final = (
     "die dice",
 )
 # words that exclude one another: 5 up is not 5 down
-_OPPOSITES: Final = (
+_OPPOSITES = (
     "up down",
     "left right",
     "north south east west",
@@ -136,43 +136,30 @@ _OPPOSITES: Final = (
     "head tail",
     "red blue green yellow white black orange brown pink purple",
 )
-SPELLINGS: Final = {
-    spelling.replace("_", " "): unit for unit, (others, _) in _UNITS.items() for spelling in (unit, *others.split())
-}
-UNIT_MARKS: Final = {
-    "%": "percent",
-    "°": "degree",
-    "$": "dollar",
-    "€": "euro",
-    "£": "pound_sterling",
-    "¢": "cent",
-    "¥": "yen",
-    "₹": "rupee",
-}
-CURRENCIES: Final = frozenset(_CURRENCIES.split())
-ORDINAL_ENDINGS: Final = frozenset(("st", "nd", "rd", "th"))
-TEMPERATURES: Final = {"c": "celsius", "f": "fahrenheit", "celsius": "celsius", "fahrenheit": "fahrenheit"}
-FIRST_ALIKE: Final = {word: line.split()[0] for line in _ALIKE for word in line.split()}
-OPPOSITES: Final = [frozenset(line.split()) for line in _OPPOSITES]
-POWER_WORDS: Final = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3}
-CHINESE: Final = sorted((word for word in (*POWER_WORDS, *SPELLINGS) if not word.isascii()), key=len, reverse=True)
-UNIT_LETTERS: Final = frozenset("mghsJNWVL")  # a letter after a number and a space may be one of these units
-
-
+SPELLINGS = {spelling.replace("_", " "): unit for unit, _, others in _ROWS for spelling in (unit, *others.split())}
+_MARKS = "% percent ° degree $ dollar € euro £ pound_sterling ¢ cent ¥ yen ₹ rupee".split()
+UNIT_MARKS = dict(zip(_MARKS[::2], _MARKS[1::2], strict=True))
+CURRENCIES = frozenset(_CURRENCIES.split())
+ORDINAL_ENDINGS = frozenset(("st", "nd", "rd", "th"))
+TEMPERATURES = {"c": "celsius", "f": "fahrenheit", "celsius": "celsius", "fahrenheit": "fahrenheit"}
+FIRST_ALIKE = {word: line.split()[0] for line in _ALIKE for word in line.split()}
+OPPOSITES = [frozenset(line.split()) for line in _OPPOSITES]
+POWER_WORDS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3}
+CHINESE = sorted((word for word in (*POWER_WORDS, *SPELLINGS) if not word.isascii()), key=len, reverse=True)
+UNIT_LETTERS = frozenset("mghsJNWVL")  # a letter after a number and a space may be one of these units
 # before a number these say nothing more about it ("about 5"; "at most 5" is another matter)
-HARMLESS_BEFORE: Final = frozenset(_BEFORE.split())
+HARMLESS_BEFORE = frozenset(_BEFORE.split())
 # after a number these do not say what it counts
-EXTENTS: Final = frozenset(_EXTENTS.split())  # after a unit these say which of several lengths it is
-HARMLESS_AFTER: Final = frozenset(_AFTERWARDS.split()) | EXTENTS | ORDINAL_ENDINGS
+EXTENTS = frozenset(_EXTENTS.split())  # after a unit these say which of several lengths it is
+HARMLESS_AFTER = frozenset(_AFTERWARDS.split()) | EXTENTS | ORDINAL_ENDINGS
 # after a number these make it another value or no single one ("3 or more", "12 pm", "101 base two", "5 below zero", "3
 # tenths")
-MEANING_AFTER: Final = frozenset(_AFTER.split()) | MAGNITUDES.keys() | DENOMINATORS.keys()
-MEANING_CHARACTERS: Final = frozenset("万亿千百十半多余以不或和至到")
+MEANING_AFTER = frozenset(_AFTER.split()) | MAGNITUDES.keys() | DENOMINATORS.keys()
+MEANING_CHARACTERS = frozenset("万亿千百十半多余以不或和至到")
 # with these a sentence before the answer does not name it ("the answer is not: 5")
-NEGATIONS: Final = frozenset(_NEGATIONS.split())
+NEGATIONS = frozenset(_NEGATIONS.split())
 # runs of one to three letters that are words even outside \text{...}; any other short run is a product of variables
-SHORT_WORDS: Final = (SPELLINGS.keys() - set("mglshjnwv")) | frozenset(_SHORT.split())
-
+SHORT_WORDS = (SPELLINGS.keys() - set("mglshjnwv")) | frozenset(_SHORT.split())
 
 Factors = Sequence[tuple[str, int]]  # (unit, its power)
 
@@ -209,7 +196,7 @@ class Unit:
         return is_length and sum(lengths.values()) == power
 
 
-_TEMPERATURE_POWERS: Final = frozenset((("celsius", 1), ("fahrenheit", 1)))
+_TEMPERATURE_POWERS = frozenset((("celsius", 1), ("fahrenheit", 1)))
 
 
 def unit_named(word: str) -> str | None:
@@ -263,4 +250,4 @@ def _without_zeros(powers: Mapping[str, int]) -> frozenset[tuple[str, int]]:
     return frozenset((base, power) for base, power in powers.items() if power)
 
 
-_KNOWN: Final = {unit: _defined(definition) for unit, (_, definition) in _UNITS.items()}
+_KNOWN = {unit: _defined(definition) for unit, definition, _ in _ROWS}

@@ -29,6 +29,15 @@ class Row:
     closer: str
     items: "tuple[Value, ...]"
 
+    @property
+    def brackets(self) -> str:
+        return self.opener + self.closer
+
+    @property
+    def is_tuple(self) -> bool:
+        """Whether the brackets may be those of a tuple."""
+        return self.brackets in ("()", r"\langle\rangle")
+
 
 @dataclass(frozen=True)
 class Ratio:

@@ -11,7 +11,6 @@ import pytest
 from commands import run_command
 
 from knowledge.build import SkipLog, build
-from knowledge.store.index import CONTENT
 from knowledge.store.passages import SEPARATOR
 from knowledge.store.source import Source
 
@@ -51,12 +50,6 @@ def documents() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def content():
-    """A function: path -> every row of the file that a search can touch."""
-    return read_content
-
-
-@pytest.fixture(scope="session")
 def ours(make_base) -> Path:
     return make_base(DOCUMENTS)
 
@@ -68,17 +61,6 @@ def write_ready_made(path: Path, documents: dict[str, str]) -> Path:
     connection.commit()
     connection.close()
     return path
-
-
-def read_content(path: Path) -> dict[str, list[tuple]]:
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    try:
-        return {
-            name: connection.execute(sql).fetchall()
-            for name, sql in {**CONTENT, "meta": "SELECT key, value FROM knowledge_meta ORDER BY key"}.items()
-        }
-    finally:
-        connection.close()
 
 
 @pytest.fixture(scope="session")

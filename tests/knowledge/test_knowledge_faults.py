@@ -144,21 +144,16 @@ def problems_of(path) -> list[str]:
         return [error.what]
 
 
-def test_verify_notices_every_flipped_bit(make_base, content, tmp_path):
-    """Of 60 random bits each is found, or the content is the same: it lay in the unused part of a page."""
+def test_verify_notices_every_flipped_bit(make_base, tmp_path):
     sound = make_base(
         {f"Title {number}": " ".join(f"word{number * place % 997}" for place in range(150)) for number in range(300)}
     )
-    whole, path, rng, num_found = sound.read_bytes(), tmp_path / "flipped.db", random.Random(0), 0
+    whole, path, rng = sound.read_bytes(), tmp_path / "flipped.db", random.Random(0)
     for _ in range(60):
         flipped = bytearray(whole)
         flipped[rng.randrange(100, len(whole))] ^= 1 << rng.randrange(8)
         path.write_bytes(flipped)
-        if problems_of(path):
-            num_found += 1
-        else:
-            assert content(path) == content(sound)
-    assert num_found >= 30
+        assert problems_of(path)
 
 
 def test_a_zeroed_page_is_found_and_never_crashes_a_search(ours, tmp_path):
@@ -478,4 +473,4 @@ def test_verify_command(run, run_new, ours, knowrl, tmp_path):
     shutil.copy(ours, path)
     database(path, "UPDATE documents SET text = 'Alex was born in 1963.' WHERE title = 'Alex'")
     done = run("knowledge.verify", path)
-    assert done.returncode == 3 and "the content of the table documents has changed" in done.stderr
+    assert done.returncode == 3 and "its bytes have changed since it was built" in done.stderr

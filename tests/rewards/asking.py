@@ -9,7 +9,8 @@ from collections.abc import Callable
 from api_server import ApiServer
 
 from rewards.api.client import ApiClient
-from rewards.api.endpoint import Endpoint, Limits
+from rewards.api.endpoint import Endpoint
+from rewards.api.limits import Limits
 from rewards.api.reply import ChatReply
 
 KEY = "canary-5e2b-key"

@@ -17,7 +17,7 @@ from asking import FAST, KEY, KEY_NAME, PATIENCE_S, ask, at_any_pace, check, cli
 
 from grpo.errors import PREFLIGHT, SERVICE, UserError
 from rewards.api.connections import REQUESTS_PER_SDK
-from rewards.api.endpoint import Limits
+from rewards.api.limits import Limits
 from rewards.api.reply import ChatReply, Trouble, read_body
 
 
@@ -349,7 +349,8 @@ import asyncio, signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)      # a background job starts with the signal ignored
 sys.path[:0] = sys.argv[2:]
 from rewards.api.client import ApiClient
-from rewards.api.endpoint import Endpoint, Limits
+from rewards.api.endpoint import Endpoint
+from rewards.api.limits import Limits
 client = ApiClient(Endpoint("judge", sys.argv[1], "OPENAI_API_KEY_JUDGE", "m"), Limits(deadline_s=7200.0))
 loop = asyncio.new_event_loop()
 threading.Thread(target=loop.run_forever, daemon=True).start()

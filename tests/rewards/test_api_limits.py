@@ -18,8 +18,7 @@ from asking import FAST, KEY, KEY_NAME, PATIENCE_S, ask, at_any_pace, check, cli
 from grpo.errors import PREFLIGHT, SERVICE, UserError
 from rewards.api.cache import ReplyCache, cache_key
 from rewards.api.connections import Connections, Slots
-from rewards.api.endpoint import Limits
-from rewards.api.limits import Breaker, Concurrency, RateLimit
+from rewards.api.limits import Breaker, Concurrency, Limits, RateLimit
 from rewards.api.reply import ChatReply, retry_after_s
 
 

@@ -15,7 +15,8 @@ from making import make_answers, real_data
 from grpo.errors import SERVICE, UserError
 from grpo.schema import Score
 from rewards.api.client import ApiClient
-from rewards.api.endpoint import Endpoint, Limits
+from rewards.api.endpoint import Endpoint
+from rewards.api.limits import Limits
 from rewards.format import parse
 from rewards.knowrl.correctness import (
     build_judge,
