@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from grpo.run.plot import running_mean
+from grpo.report.charts import running_mean
 from knowledge.atlas import KNOWN_IN_PART
 from knowledge.world import UNSEEN, WELL_KNOWN
 from rewards.format import stated_confidence

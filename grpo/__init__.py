@@ -11,7 +11,7 @@
        ▼
     micro-batches                    trainer.py
        │ group_advantages            advantages.py         as the rewards arrive                   Eq. 1, 2
-       │ token_logprobs              logprobs.py           policy and reference                    Eq. 3   ← kernels/
+       │ batch_logprobs              logprobs.py           policy and reference                    Eq. 3   ← kernels/
        ▼
     policy_loss                      loss.py               loss, statistics                        Eq. 4 to 7
        │ step                        optim.py

@@ -39,7 +39,7 @@ class Optimizer:
         self.grad = torch.zeros_like(self.flat)
         for parameter, value, grad in zip(parameters, self.flat.split(sizes), self.grad.split(sizes), strict=True):
             parameter.data, parameter.grad = value.view(parameter.shape), grad.view(parameter.shape)
-        decayed = sum(size for parameter, size in zip(parameters, sizes, strict=True) if parameter.ndim >= 2)
+        decayed = sum(parameter.numel() for parameter in parameters if parameter.ndim >= 2)
         groups = []
         for part, decay in ((slice(0, decayed), weight_decay), (slice(decayed, None), 0.0)):
             if self.flat[part].numel():

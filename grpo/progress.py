@@ -19,7 +19,7 @@ PLAIN_SECONDS = 10.0  # between lines where no terminal shows a bar
 
 
 @contextmanager
-def counting(total: int | None, what: str, unit: str = "") -> Iterator[Callable[[int], None]]:
+def counting(total: int | None, what: str, unit: str) -> Iterator[Callable[[int], None]]:
     """Show how many of `total` are done: a bar on a terminal, else a line now and then.
 
     Yields a function that adds to the count.
@@ -49,7 +49,7 @@ class _PlainCount:
         self.count, self.started = 0, time.monotonic()
         self.printed = self.started
 
-    def add(self, number: int = 1) -> None:
+    def add(self, number: int) -> None:
         """Count `number` more as done."""
         self.count += number
         now = time.monotonic()

@@ -158,7 +158,7 @@ def test_the_formatter_has_nothing_to_do():
 def test_every_configuration_key_is_read_somewhere():
     """A key that is declared and never read would be a promise without effect."""
     code = "\n".join(TEXT.values())
-    read = set(re.findall(r"(?:config|c|self\.config|stage1|self)\.(\w+)", code))
+    read = set(re.findall(r"\b(?:config|c|stage1)\.(\w+)", code))
     read |= set(re.findall(r'options\["(\w+)"\]', code))
     for ending in re.findall(r'options\[f"{name}(\w+)"\]', code):  # of a service
         read |= {f"judge{ending}", f"decomposer{ending}"}

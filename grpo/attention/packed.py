@@ -26,25 +26,25 @@ class PackedAttention:
         self.num_prompts, self.prompt_width = len(prompt_lengths), max(prompt_lengths, default=0)
         self.num_completions = len(prompt_of_completion)
         self.completion_width = max((n for group in layout.groups for n in group.completion_lengths), default=0)
-        self.num_slots = self.num_prompts * self.prompt_width + self.num_completions * self.completion_width
-        self.slot_T = torch.tensor(self._slots(layout), dtype=torch.int64, device=device)
+        self.num_places = self.num_prompts * self.prompt_width + self.num_completions * self.completion_width
+        self.place_T = torch.tensor(self._places(layout), dtype=torch.int64, device=device)
         self.prompt_N = torch.tensor(prompt_of_completion, dtype=torch.int64, device=device)
         lengths = [prompt_lengths[prompt] for prompt in prompt_of_completion]
         if len(set(prompt_lengths)) == 1:
             lengths = prompt_lengths[:1]  # one mask serves all completions
         self.mask = _completion_mask(lengths, self.prompt_width, self.completion_width, dtype, device)
 
-    def _slots(self, layout: Layout) -> list[int]:
+    def _places(self, layout: Layout) -> list[int]:
         """Return for each token of the micro-batch its place in the padded batches: prompts first, then completions."""
-        slots, number = [], 0
+        places, number = [], 0
         for prompt, group in enumerate(layout.groups):
             start = prompt * self.prompt_width
-            slots += range(start, start + group.prompt_length)
+            places += range(start, start + group.prompt_length)
             for length in group.completion_lengths:
                 start = self.num_prompts * self.prompt_width + number * self.completion_width
-                slots += range(start, start + length)
+                places += range(start, start + length)
                 number += 1
-        return slots
+        return places
 
     def __call__(
         self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, rope: Rope | None = None
@@ -58,10 +58,10 @@ class PackedAttention:
             v_NXKE = torch.cat([v_PSKE.index_select(0, self.prompt_N), v_NSKE], dim=1)
             out_NSHE = _attend(q_NSHE, k_NXKE, v_NXKE, self.mask)
             out = torch.cat([out.flatten(0, 1), out_NSHE.flatten(0, 1)])
-        return _Unpad.apply(out.reshape(self.num_slots, *q_THE.shape[1:]), self.slot_T)
+        return _Unpad.apply(out.reshape(self.num_places, *q_THE.shape[1:]), self.place_T)
 
     def _pad(self, x_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        padded = x_T.new_zeros(self.num_slots, *x_T.shape[1:]).index_copy(0, self.slot_T, x_T)
+        padded = x_T.new_zeros(self.num_places, *x_T.shape[1:]).index_copy(0, self.place_T, x_T)
         prompts, completions = padded.split(
             [self.num_prompts * self.prompt_width, self.num_completions * self.completion_width]
         )
@@ -72,18 +72,18 @@ class PackedAttention:
 
 
 class _Unpad(torch.autograd.Function):
-    """padded[slot_T]. Slots are distinct, so the gradient is copied back; autograd's own would add row by row."""
+    """padded[place_T]. Places are distinct, so the gradient is copied back; autograd's own would add row by row."""
 
     @staticmethod
-    def forward(ctx, padded, slot_T):
-        ctx.save_for_backward(slot_T)
-        ctx.num_slots = padded.shape[0]
-        return padded.index_select(0, slot_T)
+    def forward(ctx, padded, place_T):
+        ctx.save_for_backward(place_T)
+        ctx.num_places = padded.shape[0]
+        return padded.index_select(0, place_T)
 
     @staticmethod
     def backward(ctx, grad_T):
-        (slot_T,) = ctx.saved_tensors
-        return grad_T.new_zeros(ctx.num_slots, *grad_T.shape[1:]).index_copy_(0, slot_T, grad_T), None
+        (place_T,) = ctx.saved_tensors
+        return grad_T.new_zeros(ctx.num_places, *grad_T.shape[1:]).index_copy_(0, place_T, grad_T), None
 
 
 def _attend(

@@ -73,7 +73,7 @@ def load_config(
 
 
 def examine_config(
-    path: str | Path | None, overrides: Sequence[str] = (), kind: type = TrainConfig
+    path: str | Path | None, overrides: Sequence[str], kind: type
 ) -> tuple[AnyConfig, list[str], list[str]]:
     """Return configuration, notices and mistakes. Keys with mistakes have their defaults; missing ones are None."""
     problems: list[str] = []

@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from grpo.config.values import describe_limits
+
 REQUIRED = ("model_name_or_path", "output_dir", "dataset_id_or_path", "reward_funcs")
 WITH_KNOWLEDGE = ("encyclopedia", "atlas")  # toy worlds that have a knowledge base
 MADE_BY_TOY_WORLD = ("model_name_or_path", "dataset_id_or_path")
@@ -501,12 +503,10 @@ def _describe_key(entry: Field) -> list[str]:
 
 def _bounds(entry: Field) -> str:
     """Say which values a key may have; "" if any of its type."""
-    limits = entry.metadata
-    if limits["choices"]:
-        return f" One of: {', '.join(map(as_yaml, limits['choices']))}."
-    words = {"low": "at least", "above": "above", "high": "at most"}
-    bounds = [f"{word} {limits[name]:g}" for name, word in words.items() if limits[name] is not None]
-    return f" Must be {' and '.join(bounds)}." if bounds else ""
+    choices, limits = entry.metadata["choices"], describe_limits(entry.metadata)
+    if choices:
+        return f" One of: {', '.join(map(as_yaml, choices))}."
+    return f" {limits.capitalize()}." if limits else ""
 
 
 def as_yaml(value: Any) -> str:

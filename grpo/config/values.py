@@ -1,6 +1,7 @@
 """Values of a configuration: from what YAML read to the declared type, with environment variables and bounds."""
 
 import difflib
+import operator
 import os
 import re
 import types
@@ -11,6 +12,7 @@ from typing import Any
 from grpo.errors import is_secret_name, keep_secret
 
 Values = dict[str, Any]  # key -> value
+LIMITS = {"low": ("at least", operator.ge), "above": ("above", operator.gt), "high": ("at most", operator.le)}
 NULLS = ("", "~", "null", "Null", "NULL", "None")
 MAX_SHOWN = 200  # characters of a wrong value in a message
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -146,7 +148,7 @@ def check_bounds(value: Any, bounds: Mapping[str, Any]) -> None:
         _check_choice(value, bounds["choices"])
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, (int, float)) and not isinstance(number, bool):
-            _check_limits(number, bounds["low"], bounds["above"], bounds["high"])
+            _check_limits(number, bounds)
 
 
 def _check_choice(value: Any, choices: tuple) -> None:
@@ -157,15 +159,16 @@ def _check_choice(value: Any, choices: tuple) -> None:
     raise ValueError(f"must be one of {', '.join(map(str, choices))}; got {_shown(value)}{close}")
 
 
-def _check_limits(number: float, low: float | None, above: float | None, high: float | None) -> None:
-    limits = [
-        (low, low is None or number >= low, f"at least {low}"),
-        (above, above is None or number > above, f"above {above}"),
-        (high, high is None or number <= high, f"at most {high}"),
-    ]
-    if not all(holds for _, holds, _ in limits):
-        texts = [text for limit, _, text in limits if limit is not None]
-        raise ValueError(f"must be {' and '.join(texts)}; got {number}")
+def _check_limits(number: float, bounds: Mapping[str, Any]) -> None:
+    tests = [(test, bounds[name]) for name, (_, test) in LIMITS.items() if bounds[name] is not None]
+    if not all(test(number, limit) for test, limit in tests):
+        raise ValueError(f"{describe_limits(bounds)}; got {number}")
+
+
+def describe_limits(bounds: Mapping[str, Any]) -> str:
+    """Say between which numbers a value must lie; "" if anywhere."""
+    texts = [f"{word} {bounds[name]}" for name, (word, _) in LIMITS.items() if bounds[name] is not None]
+    return f"must be {' and '.join(texts)}" if texts else ""
 
 
 def closest(name: str, candidates: list[str]) -> str:

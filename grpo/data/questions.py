@@ -56,23 +56,27 @@ def load_rows(config: TrainConfig, rewards: Sequence[Reward], questions: Questio
             "lower eval_size",
             PREFLIGHT,
         )
-    filled = {}  # columns with any value, in the order of the file
-    for row in rows:
-        for column, value in row.columns.items():
-            if value is not None:
-                filled[column] = True
     for reward in rewards:
-        missing = [column for column in reward.needs if column not in filled]
-        if "unanswerable" in filled:  # to decline is right there, whatever the answer
-            missing = [column for column in missing if column != "answer"]
-        if missing:
-            raise UserError(
-                f"the reward {reward.name} needs the column {missing[0]}",
-                f"the columns of {name} are {', '.join(filled)}",
-                f"set {missing[0]}_field, or add the column to the data",
-                PREFLIGHT,
-            )
+        check_columns(reward.name, reward.needs, rows, name)
     return rows
+
+
+def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: str) -> list[str]:
+    """Return the columns that a reward needs of these rows. Exit 3 if no row has a value in one of them.
+
+    Where a column `unanswerable` says when to decline, a row may be without an answer.
+    """
+    filled = {column: True for row in rows for column, value in row.columns.items() if value is not None}
+    needed = [column for column in needs if column != "answer" or "unanswerable" not in filled]
+    missing = [column for column in needed if column not in filled]
+    if missing:
+        raise UserError(
+            f"the reward {reward} needs the column {' and '.join(missing)}",
+            f"the columns of {data} are {', '.join(filled)}",
+            f"set {missing[0]}_field, or add the column to the data",
+            PREFLIGHT,
+        )
+    return needed
 
 
 def prepare_rewards(config: TrainConfig, say: Callable[[str], None], questions: Questions | None = None) -> Scorer:

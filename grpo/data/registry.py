@@ -57,7 +57,7 @@ class Source:
         return {"role": roles.get(turn[tags["role_tag"]], ""), "content": turn[tags["content_tag"]]}
 
 
-def find_sources(name: str, split: str = "train", folder: str | None = None) -> list[Source]:
+def find_sources(name: str, split: str, folder: str | None) -> list[Source]:
     """Return the files that `name` stands for: a file, a hub id, or registered names, separated by commas.
 
     folder: that of dataset_info.json; None: DEFAULT_FOLDER, if it holds one. Raises UserError (exit 3).

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from grpo.data.questions import check_columns
 from grpo.doctor.case import Case, Check, need
-from grpo.errors import PREFLIGHT, UserError
 from knowledge.store.base import KnowledgeBase
 from rewards.knowrl.factuality import titles_of
 from rewards.knowrl.reward import knowledge_base_path
@@ -33,16 +33,7 @@ def reward(case: Case, name: str) -> str:
     if not needs:
         return "needs nothing"
     rows = need(case.rows, "the data")
-    if any(row.columns.get("unanswerable") is not None for row in rows):  # to decline is right there
-        needs = tuple(column for column in needs if column != "answer")
-    missing = [column for column in needs if all(row.columns.get(column) is None for row in rows)]
-    if missing:
-        raise UserError(
-            f"the reward {name} needs the column {' and '.join(missing)}",
-            f"the columns of {case.config.dataset_id_or_path} are {', '.join(rows[0].columns)}",
-            " ".join(f"set {column}_field" for column in missing),
-            PREFLIGHT,
-        )
+    needs = check_columns(name, needs, rows, case.config.dataset_id_or_path)
     empty = sum(any(row.columns.get(column) in (None, "") for column in needs) for row in rows)
     found = f"needs {' and '.join(needs)}"
     return f"{found}; warning: {empty} of {len(rows)} rows lack one" if empty else found

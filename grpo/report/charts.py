@@ -2,9 +2,9 @@
 
 import itertools
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from statistics import fmean
 
 from grpo.run.glossary import meaning
@@ -91,14 +91,10 @@ def draw_charts(records: Sequence[Record]) -> list[Chart]:
     names = list(dict.fromkeys(itertools.chain(*curves)))
     charts = []
     for title, patterns in CHARTS.items():
-        shown = [name for pattern in patterns for name in names if _fits(name, pattern)]
+        shown = [name for pattern in patterns for name in names if fnmatchcase(name, pattern)]
         for start in range(0, len(shown), NUM_COLOURS):
             charts.append(_draw(title, shown[start : start + NUM_COLOURS], curves))
     return charts
-
-
-def _fits(name: str, pattern: str) -> bool:
-    return re.fullmatch(re.escape(pattern).replace(r"\*", ".+"), name) is not None
 
 
 def _curves(record: Record) -> dict[str, Points]:

@@ -116,11 +116,8 @@ class Health:
 
     def _check_rewards(self, metrics: Metrics) -> None:
         """End the run when a built-in reward stays unscorable. A user's own function may skip what it likes."""
-        shares = {}
-        for name, value in metrics.items():
-            is_users = ":" in name
-            if name.endswith("/unscored_frac") and not is_users:
-                shares[name] = value
+        built_in = [name for name in metrics if ":" not in name]
+        shares = {name: metrics[name] for name in built_in if name.endswith("/unscored_frac")}
         worst = max(shares, key=shares.get, default=None)
         if worst is None or shares[worst] <= self.max_unscored:
             self.unscored = 0

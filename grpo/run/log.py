@@ -44,7 +44,7 @@ class Log:
             if name != "none":
                 self._track(name, self._open_tracker, name, first_step, run_id)
 
-    def write_step(self, step: int, metrics: Metrics, groups: Sequence[Group] = ()) -> None:
+    def write_step(self, step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         """Record a step: its metrics, and its completions if they are due."""
         self._write_line(step, metrics)
         self.bar.advance(metrics)

@@ -2,10 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from grpo.config.options import SftConfig
 from grpo.data.files import files_of
@@ -37,23 +36,16 @@ def origin_of(config: SftConfig) -> Json:
     keys = {name: value for name, value in asdict(config).items() if name not in FREE_OF_STAGE_1}
     parts = find_parts(config)
     places = (parts.model, parts.adapter, parts.tokenizer)
-    files = [path for place in places if place for path in sorted(place.glob("*.*"))]
-    files += [Path(config.chat_template)] if config.chat_template else []
+    base = [path for place in places if place for path in sorted(place.glob("*.*"))]
+    base += [Path(config.chat_template)] if config.chat_template else []
     sources = find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir)
-    origin = {"config": keys, "data": _hash_sources(sources), "base": digest(_describe(files))}
+    data = [(file, dict(source.layout)) for source in sources for file in files_of(source.path)]
+    origin = {
+        "config": keys,
+        "data": digest([hashlib.sha256(file.read_bytes()).hexdigest(), layout] for file, layout in data),
+        "base": digest([path.name, file_fingerprint(path)] for path in base if path.is_file()),
+    }
     return json.loads(json.dumps(origin))
-
-
-def _hash_sources(sources: Sequence) -> str:
-    files = [(file, dict(source.layout)) for source in sources for file in files_of(source.path)]
-    return digest([hashlib.sha256(file.read_bytes()).hexdigest(), layout] for file, layout in files)
-
-
-def _describe(files: Iterable[Path]) -> Iterable[list[Any]]:
-    """Yield name and fingerprint of every file."""
-    for path in files:
-        if path.is_file():
-            yield [path.name, file_fingerprint(path)]
 
 
 def check_origin(final: Path, config: SftConfig, config_path: str) -> None:

@@ -18,7 +18,13 @@ from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
 
+import torch
+from safetensors.torch import save_file
+
 from grpo.config.options import WITH_KNOWLEDGE, AnyConfig, TrainConfig
+from grpo.model.decoder import Decoder, ModelConfig
+from grpo.model.lora import Build
+from grpo.model.weights import tensor_slots
 from grpo.run.run import Run
 from grpo.storage import write_atomically, write_json, write_lines
 from knowledge.atlas import make_atlas
@@ -163,8 +169,6 @@ def make_model(
     The weights are normal with standard deviation 0.7 / sqrt(width). With the usual 0.02, a model this narrow learns at
     half the speed.
     """
-    import torch
-    from safetensors.torch import save_file
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -209,13 +213,7 @@ def make_model(
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
-def _random_weights(config: dict, generator) -> dict:
-    import torch
-
-    from grpo.model.decoder import Decoder, ModelConfig
-    from grpo.model.lora import Build
-    from grpo.model.weights import tensor_slots
-
+def _random_weights(config: dict, generator: torch.Generator) -> dict[str, torch.Tensor]:
     slots = tensor_slots(Decoder(ModelConfig.from_hf(config), Build(None, False, torch.float32, "cpu")))
     for name, tensor in slots.items():
         if name.endswith("norm.weight"):

@@ -570,6 +570,15 @@ def test_help_shows_every_key_with_its_default_and_its_meaning(kind, capsys):
         assert f"  {name}: " not in text
 
 
+def test_help_and_message_say_the_same_bound(capsys):
+    with pytest.raises(SystemExit):
+        parse_arguments(["-h"], TrainConfig, "doc")
+    assert "at least 0 and at most 0.9999999." in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(UserError, match="problem") as error:
+        load_config(None, ["adam_beta1=1"])
+    assert "adam_beta1: must be at least 0 and at most 0.9999999; got 1.0" in error.value.why
+
+
 def test_help_shows_each_key_once_and_first_those_to_know(capsys):
     for kind in (TrainConfig, SftConfig):
         with pytest.raises(SystemExit):
