@@ -76,7 +76,6 @@ class Linear(nn.Module):
         self.out_slices = _slices(sizes)
         self.weight = build.weight(sum(sizes.values()), in_features)
         self.bias = build.weight(sum(sizes.values())) if bias else None
-        self.prepacked: torch.Tensor | None = None  # see Decoder.prepacked
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return views of a part's own weight [O, I] and bias [O], to read and write."""
@@ -85,8 +84,8 @@ class Linear(nn.Module):
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
         bias_O = None if self.bias is None else self.bias()
-        if self.prepacked is not None:
-            return linear(x_TI, self.prepacked, bias_O)
+        if self.weight.packed is not None and not torch.is_grad_enabled():
+            return linear(x_TI, self.weight.packed, bias_O)
         return Product.apply(x_TI, self.weight(), bias_O)
 
     def one_by_one(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
@@ -94,7 +93,10 @@ class Linear(nn.Module):
         return self(x_TI, mode).split(_sizes(self.out_slices), dim=-1)
 
     def prepack(self) -> None:
-        self.prepacked = prepack(self.weight.value)
+        self.weight.prepack()
+
+    def release(self) -> None:
+        self.weight.release()
 
 
 class LoraLinear(nn.Module):
@@ -176,6 +178,9 @@ class LoraLinear(nn.Module):
 
     def prepack(self) -> None:
         self.prepacked = prepack(self.A.value), [prepack(weight_OX) for weight_OX in self.weights()]
+
+    def release(self) -> None:
+        self.prepacked = None
 
     @torch.no_grad()
     def refresh(self) -> None:
