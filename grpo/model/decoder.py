@@ -266,7 +266,7 @@ class Decoder(nn.Module):
     def refresh(self) -> None:
         """Renew the copies that forward passes use, after the float32 masters have changed."""
         for module in self.modules():
-            if isinstance(module, (MasterWeight, LoraLinear)):
+            if isinstance(module, LoraLinear) or (isinstance(module, MasterWeight) and module.master is not None):
                 module.refresh()
 
     def _rope(self) -> tuple[torch.Tensor, torch.Tensor]:

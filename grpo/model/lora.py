@@ -76,6 +76,7 @@ class Linear(nn.Module):
         self.out_slices = _slices(sizes)
         self.weight = build.weight(sum(sizes.values()), in_features)
         self.bias = build.weight(sum(sizes.values())) if bias else None
+        self.prepacked: torch.Tensor | None = None  # see Decoder.prepacked
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return views of a part's own weight [O, I] and bias [O], to read and write."""
@@ -84,8 +85,8 @@ class Linear(nn.Module):
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
         bias_O = None if self.bias is None else self.bias()
-        if self.weight.packed is not None and not torch.is_grad_enabled():
-            return linear(x_TI, self.weight.packed, bias_O)
+        if self.prepacked is not None:
+            return linear(x_TI, self.prepacked, bias_O)
         return Product.apply(x_TI, self.weight(), bias_O)
 
     def one_by_one(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
@@ -93,9 +94,10 @@ class Linear(nn.Module):
         return self(x_TI, mode).split(_sizes(self.out_slices), dim=-1)
 
     def prepack(self) -> None:
-        self.weight.prepack()
+        self.prepacked = self.weight.prepack()
 
     def release(self) -> None:
+        self.prepacked = None
         self.weight.release()
 
 

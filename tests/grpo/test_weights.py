@@ -356,6 +356,8 @@ def test_frozen_weights_are_packed_once_and_trained_ones_for_each_generation(tmp
     assert (weight.packed is packed) == (model.embedding.packed is head_VD) == is_kept
     with model.prepacked():
         assert (weight.packed is packed) == is_kept
+    model.refresh()  # as after an update
+    assert (weight.packed is not None) == is_kept
     weight.refresh()
     assert weight.packed is None
 
