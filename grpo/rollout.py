@@ -196,4 +196,4 @@ class Rollout:
         for group in self.groups:
             self._collect(group)
         mine = [reward for group in self.groups for reward in self._rewards_of(group)]
-        return reward_std([reward for rewards in self.run.ranks.gather(mine) for reward in rewards])
+        return reward_std(self.run.ranks.gather_lists(mine))

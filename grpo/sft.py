@@ -93,7 +93,7 @@ class SftTrainer(Trainer):
 
     def measure(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
-        groups = [group for rank in self.ranks.gather(self.groups) for group in rank]
+        groups = self.ranks.gather_lists(self.groups)
         return {"loss": self.losses[-1], "tokens": self.step_tokens, **self.step_metrics(groups)}
 
     def counters(self) -> dict:

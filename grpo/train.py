@@ -85,7 +85,7 @@ class GrpoTrainer(Trainer):
 
     def measure(self) -> tuple[dict[str, float], list[Group]]:
         """Return the metrics of the last step over all ranks, and all ranks' groups."""
-        groups = [group for rank in self.ranks.gather(self.rollout.generated) for group in rank]
+        groups = self.ranks.gather_lists(self.rollout.generated)
         metrics = {
             **self.step_metrics(groups),
             **completion_metrics(groups, [reward.name for reward in self.rollout.scorer.rewards]),

@@ -58,7 +58,7 @@ class Evaluation:
         groups = generate_groups(self.policy, self.rollout.sampler, mine, 1, sampling, self.config.seed)
         self.scorer.grade(groups)
         self.scorer.metrics()  # discards the counts, which belong to no step
-        groups = [group for of_rank in ranks.gather(groups) for group in of_rank]
+        groups = ranks.gather_lists(groups)
         if ranks.is_main and self.config.log_completions:
             self._write_answers(step, groups)
         parts = split_into_parts(groups, self.config.eval_group_field)
@@ -75,7 +75,7 @@ class Evaluation:
         """Measure the policy that training begins with. A resumed run (step > 0) reads what was written then."""
         ranks = self.run.ranks
         written = self._read() if ranks.is_main and step else None
-        self.first_step, measured = ranks.gather(written)[0] or (step, self.measure(step))
+        self.first_step, measured = ranks.of_main(written) or (step, self.measure(step))
         if ranks.is_main:
             self.write(measured, None)
         return measured
