@@ -20,6 +20,7 @@ from grpo.run.run import Run
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Completion, Group, PackedBatch
 from grpo.storage import failpoint
+from grpo.trainer import num_steps
 from rewards.custom import TrainerState
 from rewards.scorer import Scorer
 
@@ -29,14 +30,13 @@ POLL_SECONDS = 0.005
 class Rollout:
     """The prompts of a run, their order, the sampler and the scorer."""
 
-    total_steps = 0  # of the run; the trainer sets it
-
     def __init__(self, config: TrainConfig, run: Run, policy: Policy, scorer: Scorer, clock: Clock):
         self.config, self.run, self.policy, self.scorer, self.clock = config, run, policy, scorer, clock
         self.prompts, self.data_hash = load_prompts(config, policy, scorer.rewards, Questions.to_train(config), run.say)
         self.order = Order(len(self.prompts), config.seed, config.shuffle_dataset)
         completions_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps
         self.groups_per_rank = completions_per_rank // config.num_generations
+        self.total_steps = num_steps(config, len(self.prompts), self.groups_per_rank * run.ranks.world)  # of the run
         self.sampling = SamplingParams(
             config.max_completion_length, config.temperature, top_p=config.top_p, top_k=config.top_k
         )

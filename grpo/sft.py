@@ -27,7 +27,7 @@ from grpo.run.plot import line_plot
 from grpo.run.run import Run
 from grpo.run.toy import locate, make_world
 from grpo.schema import Group
-from grpo.trainer import Trainer
+from grpo.trainer import Trainer, num_steps
 
 MODEL_KEYS = (  # that say which model a run starts from
     "model_name_or_path",
@@ -58,7 +58,7 @@ class SftTrainer(Trainer):
         self.set_data(
             order=Order(len(self.examples), config.seed, shuffle=True),
             data_hash=digest([example.prompt.ids, example.completions[0].ids] for example in self.examples),
-            rows_per_step=self.rows_per_step,
+            total_steps=num_steps(config, len(self.examples), self.rows_per_step),
             longest=max(len(example.prompt.ids) + len(example.completions[0].ids) for example in self.examples),
             prompt=self.examples[0].prompt.text,
         )
@@ -91,7 +91,7 @@ class SftTrainer(Trainer):
                 group.completions[0].loss_weight = 1 / self.step_tokens
         return self.groups
 
-    def measure(self) -> dict[str, float]:
+    def summarise_step(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
         groups = self.ranks.gather_lists(self.groups)
         return {"loss": self.losses[-1], "tokens": self.step_tokens, **self.step_metrics(groups)}
@@ -117,7 +117,7 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
         trainer.health.resume(run.path)
         while trainer.step < trainer.total_steps:
             guard.step()
-            metrics = trainer.measure()
+            metrics = trainer.summarise_step()
             run.report_step(trainer.step, metrics)
             guard.after_step(metrics)
         trainer.save()

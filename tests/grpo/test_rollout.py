@@ -41,7 +41,7 @@ def rollout(rank=0, world=1, groups_per_rank=2, others=(), **keys):
     made.run = SimpleNamespace(ranks=ranks, interruptible=interruptible(made))
     made.prompts = [Prompt(row, f"prompt {row}", (row,), {"question": str(row)}) for row in range(10)]
     made.order = Order(10, 0, shuffle=False)
-    made.groups_per_rank, made.sampling = groups_per_rank, SamplingParams(4)
+    made.groups_per_rank, made.total_steps, made.sampling = groups_per_rank, 0, SamplingParams(4)
     made.policy = SimpleNamespace(decode=lambda ids: f"text {ids[0]}")
     made.scorer = made.sampler = Recorder()
     made.sampled_step, made.is_graded, made.batch_std, made.groups = -1, False, None, []
