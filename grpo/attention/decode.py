@@ -62,7 +62,7 @@ class DecodeAttention:
 
 
 def _grouped(attend: Callable[..., torch.Tensor], mask_BX1S: torch.Tensor) -> DecodeKernel:
-    """Lay the queries of a group on the query axis, so that each key is read once."""
+    """Lay the queries of a group on the query axis, so that each key is read once. mask_BX1S: X is 1 or K."""
 
     def kernel(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
         q_BKGE = q_BHE.unflatten(1, (k_BKSE.shape[1], -1))

@@ -24,14 +24,14 @@ class Slots:
     count_B: torch.Tensor  # int64, tokens generated so far
     limit_B: torch.Tensor  # int64, tokens it may have
     seed_B: torch.Tensor  # int64
-    ended_B: torch.Tensor  # bool, also of a slot without a sequence
+    ended_B: torch.Tensor  # bool; means nothing for a slot without a sequence
     ids_BX: torch.Tensor  # int64, one column more than tokens: the last takes what ended rows go on writing
     logps_BX: torch.Tensor  # float32, nats, as Completion.logps
     cuts_BX: torch.Tensor  # float32, as Completion.cuts
 
     @classmethod
     def make(cls, cache: KVCache, max_new_tokens: int) -> "Slots":
-        """Make the state of all slots of a cache, every one free."""
+        """Make the state of all slots of a cache, without sequences."""
         device, B = cache.kv_L2BKSE.device, cache.num_slots
 
         def integers() -> torch.Tensor:
