@@ -77,9 +77,10 @@ def check_all(*checks: Callable[[], object]) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Say on one line what an exception of Python or of a library says."""
-    kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
-    return kind + str(error).partition("\n")[0]
+    """Say on one line what an exception of Python or of a library says; the system's own errors need no name."""
+    is_of_system = isinstance(error, OSError) and bool(error.strerror)
+    said = str(error).strip().partition("\n")[0]
+    return said if is_of_system else f"{type(error).__name__}: {said}".removesuffix(": ")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from knowledge.errors import KnowledgeBusy
 from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.passages import split_stored
 from knowledge.store.recognise import OURS, Kind, check_header, check_index, recognise
-from knowledge.store.seal import beside, has_broken_seal, keep_checksum, matches_checksum
+from knowledge.store.seal import NO_SEAL, beside, has_broken_seal, keep_checksum, matches_checksum, read_seal
 from knowledge.store.side_index import SEARCH_INDEX, read_side_index
 
 MAX_PROBLEMS = 20
@@ -75,7 +75,7 @@ def _verify(path: Path, found: Findings, where: str = "") -> None:
                 kind = recognise(database)
                 found.owner, found.has_index = kind.owner, kind.owner == OURS
                 _read_documents(database, kind, found)
-            if found.has_index and has_broken_seal(path):
+            if found.has_index and (read_seal(path) == NO_SEAL or has_broken_seal(path)):
                 found.problems.append(f"{where}its bytes have changed since it was built")
     except KnowledgeBusy:
         raise

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from grpo.device import ops
 from grpo.device.ops import Rope
-from grpo.device.products import Room, prepack
+from grpo.device.products import Room
 from grpo.errors import PREFLIGHT, UserError
 from grpo.model.lora import POLICY, Build, JointLinear, Linear, LoraLinear, Mode, make_linear
 from grpo.model.master_weight import MasterWeight
@@ -247,17 +247,18 @@ class Decoder(nn.Module):
 
     @contextmanager
     def prepacked(self) -> Iterator[torch.Tensor]:
-        """Keep all weights in the layout that products are fastest with, as long as they do not change.
+        """Have all weights in the layout that products are fastest with, as long as they do not change.
 
-        Yields the head in that layout.
+        Yields the head in that layout. Frozen weights stay in it; the others have to be packed anew each time.
         """
+        head = self.untied_head or self.embedding
         try:
             for linear in self.linears():
                 linear.prepack()
-            yield prepack(self.head())
+            yield head.prepack()
         finally:
-            for linear in self.linears():
-                linear.prepacked = None
+            for packed in (*self.linears(), head):
+                packed.release()
 
     def lora_linears(self) -> Iterator[LoraLinear]:
         return (module for module in self.modules() if isinstance(module, LoraLinear))
@@ -265,7 +266,7 @@ class Decoder(nn.Module):
     def refresh(self) -> None:
         """Renew the copies that forward passes use, after the float32 masters have changed."""
         for module in self.modules():
-            if isinstance(module, (MasterWeight, LoraLinear)):
+            if isinstance(module, LoraLinear) or (isinstance(module, MasterWeight) and module.master is not None):
                 module.refresh()
 
     def _rope(self) -> tuple[torch.Tensor, torch.Tensor]:

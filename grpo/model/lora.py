@@ -94,7 +94,11 @@ class Linear(nn.Module):
         return self(x_TI, mode).split(_sizes(self.out_slices), dim=-1)
 
     def prepack(self) -> None:
-        self.prepacked = prepack(self.weight.value)
+        self.prepacked = self.weight.prepack()
+
+    def release(self) -> None:
+        self.prepacked = None
+        self.weight.release()
 
 
 class LoraLinear(nn.Module):
@@ -176,6 +180,9 @@ class LoraLinear(nn.Module):
 
     def prepack(self) -> None:
         self.prepacked = prepack(self.A.value), [prepack(weight_OX) for weight_OX in self.weights()]
+
+    def release(self) -> None:
+        self.prepacked = None
 
     @torch.no_grad()
     def refresh(self) -> None:

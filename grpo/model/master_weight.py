@@ -7,6 +7,8 @@ master, and `refresh()` copies it into the tensor that the products use.
 import torch
 from torch import nn
 
+from grpo.device.products import prepack
+
 
 def master_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return float32, or float64 for a float64 model."""
@@ -25,6 +27,7 @@ class MasterWeight(nn.Module):
         self.master = nn.Parameter(torch.zeros(shape, dtype=master_dtype(dtype), device=device)) if trained else None
         needs_copy = not trained or dtype != master_dtype(dtype)
         self.register_buffer("copy", torch.zeros(shape, dtype=dtype, device=device) if needs_copy else None)
+        self.packed: torch.Tensor | None = None  # see `prepack`
 
     @property
     def value(self) -> torch.Tensor:
@@ -44,9 +47,21 @@ class MasterWeight(nn.Module):
             return self.master
         return _StraightThrough.apply(self.master, self.copy)
 
+    def prepack(self) -> torch.Tensor:
+        """Return the value in the layout that products read fastest, which is kept until `refresh` or `release`."""
+        if self.packed is None:
+            self.packed = prepack(self.value)
+        return self.packed
+
+    def release(self) -> None:
+        """Free the packed weight, if training will change it. What is frozen is packed once."""
+        if self.master is not None:
+            self.packed = None
+
     @torch.no_grad()
     def refresh(self) -> None:
-        """Renew the copy, after the master has changed."""
+        """Renew the copies, after the master has changed."""
+        self.packed = None
         if self.master is not None and self.copy is not None:
             self.copy.copy_(self.master)
 

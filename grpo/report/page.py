@@ -16,8 +16,8 @@ from grpo.report.charts import draw_charts, show_tick
 from grpo.report.examples import Example, examples
 from grpo.report.flips import Flips, flips
 from grpo.report.remarks import Remark, explain
-from grpo.run.glossary import meaning
-from grpo.run.record import Metrics, Record, read_record
+from grpo.run.glossary import Metrics, meaning
+from grpo.run.record import Record, read_record
 from grpo.run.step_bar import PHASES
 from grpo.storage import Json, write_atomically
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from grpo.errors import UserError
+from grpo.run.glossary import Metrics
 from grpo.run.run_dir import CONFIG_FILE, METRICS_FILE, STATE_FILE
 from grpo.storage import Json, read_mapping
 
-Metrics = dict[str, float]  # NaN where a value was not finite
 TRACES = (METRICS_FILE, STATE_FILE, CONFIG_FILE)  # a folder with one of them holds a run
 
 

@@ -7,8 +7,10 @@ scoring. Slow twin: `rank.rank` over all passages.
 """
 
 import json
+import zlib
 from collections.abc import Iterable
 
+from knowledge.errors import bad_file
 from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.index import decompress
 from knowledge.store.passages import split_stored
@@ -57,13 +59,19 @@ class FullTextIndex:
         scored = []
         limit = CANDIDATES_PER_RESULT * k + self.max_rows // ROWS_PER_CANDIDATE
         for number, title, document, stored in self._candidates(num_with, limit):
-            score = bm25(weights, Bag.of(decompress(stored)), self.mean_length)
+            score = bm25(weights, Bag.of(self._tokens(stored)), self.mean_length)
             scored.append((-score, title, number, document))
         found = []
         for score, title, number, document in sorted(scored)[:k]:
             text = split_stored(document, self._markers)[number]
             found.append(Passage(f"{title}#{number}", title, text, -score))
         return found
+
+    def _tokens(self, stored: bytes) -> list[str]:
+        try:
+            return decompress(stored)
+        except (zlib.error, UnicodeDecodeError) as error:
+            raise bad_file(self._database.path, f"damaged: {error}", "a sound index", "build it again") from None
 
     def _num_with(self, wanted: Iterable[str]) -> dict[str, int]:
         """Return in how many passages each token is, rarest first; tokens that are in none are left out."""

@@ -47,11 +47,15 @@ def _is_article(tokens: Tokens, at: int) -> bool:
 
 
 def same_word(one: Tokens, other: Tokens) -> bool:
-    r"""Whether both are letters alone and spell the same, \text{AC}, \overline{AC} and AC; two products, AC and ac, are
-    left to algebra."""
-    ours, theirs = (segment(tokens) or tokens for tokens in (one, other))
+    r"""Whether both are letters alone and spell the same, \text{AC}, \overline{AC} and AC; a segment's ends are capital
+    or small. Two products, AC and ac, are left to algebra."""
+    segments = segment(one), segment(other)
+    ours, theirs = (found or tokens for found, tokens in zip(segments, (one, other), strict=True))
     kinds = {token.kind for token in (*ours, *theirs)}
-    return "word" in kinds <= {"word", "name"} and _spelt(ours).casefold() == _spelt(theirs).casefold()
+    spellings = [_spelt(ours), _spelt(theirs)]
+    if not any(segments):
+        spellings = [spelling.casefold() for spelling in spellings]
+    return "word" in kinds <= {"word", "name"} and spellings[0] == spellings[1]
 
 
 def _spelt(tokens: Tokens) -> str:

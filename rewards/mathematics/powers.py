@@ -139,8 +139,11 @@ def _denested(radicand: Quotient) -> Quotient | None:
     inner = (a * a - surd * surd).number
     if inner is None or inner < 0:
         return None
-    inner_root = root(radicand.algebra.number(inner)).number
-    if inner_root is None:
+    try:
+        inner_root = root(radicand.algebra.number(inner)).number
+        if inner_root is None:
+            return None
+        large, small = (root(radicand.algebra.number((a + part) / 2)) for part in (inner_root, -inner_root))
+    except Unreadable:  # numbers too large to factor
         return None
-    large, small = (root(radicand.algebra.number((a + part) / 2)) for part in (inner_root, -inner_root))
     return large + small if surd.leading > 0 else large - small

@@ -200,24 +200,24 @@ def bad_logits() -> None:
     """The log-probs of the second training step (one micro-batch, no reference) are not finite."""
     import torch
 
-    import grpo.trainer
+    import grpo.logprobs
 
-    score, calls = grpo.trainer.token_logprobs, []
+    score, calls = grpo.logprobs.token_logprobs, []
 
     def broken(*arguments, **options):
         calls.append(1)
         logp_C, entropy_C = score(*arguments, **options)
         return (logp_C * torch.nan if len(calls) == 2 else logp_C), entropy_C
 
-    grpo.trainer.token_logprobs = broken
+    grpo.logprobs.token_logprobs = broken
 
 
 def bad_logits_while_sampling() -> None:
     """In the second step the logits of one row are not finite, in sampling and in training."""
-    import grpo.trainer
+    import grpo.logprobs
     from grpo.sampling import decode_step, sampler
 
-    draw, sample, score = decode_step.draw_tokens, sampler.Sampler.sample, grpo.trainer.token_logprobs
+    draw, sample, score = decode_step.draw_tokens, sampler.Sampler.sample, grpo.logprobs.token_logprobs
     step = []
 
     def count(*arguments, **options):
@@ -232,7 +232,7 @@ def bad_logits_while_sampling() -> None:
     def broken(hidden_CD, *arguments):
         return score(hidden_CD * float("nan") if len(step) == 2 else hidden_CD, *arguments)
 
-    decode_step.draw_tokens, sampler.Sampler.sample, grpo.trainer.token_logprobs = spoil, count, broken
+    decode_step.draw_tokens, sampler.Sampler.sample, grpo.logprobs.token_logprobs = spoil, count, broken
 
 
 def bad_gradient() -> None:

@@ -11,7 +11,7 @@ import pytest
 from making import write_checkpoint, write_rows
 
 from grpo import sft, train
-from grpo.errors import Interrupted, UserError, describe
+from grpo.errors import Interrupted, UserError, describe, reason
 from grpo.run.run_dir import holds_a_run
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}<|im_end|>{% endfor %}{% if add_generation_prompt %}>{% endif %}"
@@ -167,3 +167,12 @@ def test_the_rewards_are_closed_however_a_run_ends(home, monkeypatch, capsys, mo
     else:
         train.main(["c.yaml"])
     assert len(closed) == 1
+
+
+def test_the_reason_of_an_error_is_never_empty():
+    class NotFound(OSError):
+        """As the hub's library has it."""
+
+    assert reason(TimeoutError()) == "TimeoutError"
+    assert reason(NotFound("\n404 Client Error.\n\nNo such repository")) == "NotFound: 404 Client Error."
+    assert reason(FileNotFoundError(2, "No such file or directory", "a")) == "[Errno 2] No such file or directory: 'a'"

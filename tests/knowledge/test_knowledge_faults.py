@@ -156,6 +156,14 @@ def test_verify_notices_every_flipped_bit(make_base, tmp_path):
         assert problems_of(path)
 
 
+def test_a_base_without_its_seal_is_not_sound(ours, tmp_path):
+    """As after a dump and a restore, which keep the content but not the header."""
+    unsealed = bytearray(ours.read_bytes())
+    unsealed[60:64], unsealed[68:72] = bytes(4), bytes(4)
+    (tmp_path / "restored.db").write_bytes(unsealed)
+    assert problems_of(tmp_path / "restored.db")
+
+
 def test_a_zeroed_page_is_found_and_never_crashes_a_search(ours, tmp_path):
     whole, path = ours.read_bytes(), tmp_path / "zeroed.db"
     for page in range(1, len(whole) // 4096):
