@@ -10,7 +10,7 @@ from grpo.advantages import group_advantages, normalize_then_sum, reward_std
 from grpo.config.options import TrainConfig
 from grpo.credit import judged_sentences
 from grpo.data.questions import Questions, load_prompts
-from grpo.data.rows import Order
+from grpo.data.rows import Order, num_steps
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.model.policy import Policy
 from grpo.packing import set_loss_weights
@@ -20,7 +20,6 @@ from grpo.run.run import Run
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Completion, Group, PackedBatch
 from grpo.storage import failpoint
-from grpo.trainer import num_steps
 from rewards.custom import TrainerState
 from rewards.scorer import Scorer
 

@@ -14,7 +14,7 @@ from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.conversations import make_examples
 from grpo.data.prompts import ChatEncoder
 from grpo.data.registry import find_sources
-from grpo.data.rows import Order, digest
+from grpo.data.rows import Order, digest, num_steps
 from grpo.device.distributed import Ranks
 from grpo.errors import UserError, run_main
 from grpo.model.adapter import is_adapter
@@ -27,7 +27,7 @@ from grpo.run.plot import line_plot
 from grpo.run.run import Run
 from grpo.run.toy import locate, make_world
 from grpo.schema import Group
-from grpo.trainer import Trainer, num_steps
+from grpo.trainer import Trainer
 
 MODEL_KEYS = (  # that say which model a run starts from
     "model_name_or_path",

@@ -28,13 +28,6 @@ from grpo.schema import Group, PackedBatch, completions_of
 from grpo.storage import failpoint
 
 
-def num_steps(config: TrainConfig | SftConfig, num_rows: int, rows_per_step: int) -> int:
-    """Count the steps of a run over so many rows of data. rows_per_step: over all ranks."""
-    if config.max_steps > 0:
-        return config.max_steps
-    return ceil(config.num_train_epochs * num_rows / rows_per_step)
-
-
 class Trainer:
     """Policy and optimizer of one run. A subclass adds the data, and two methods.
 
