@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from grpo.advantages import group_advantages, normalize_then_sum, reward_std
 from grpo.config.options import TrainConfig
 from grpo.credit import judged_sentences
-from grpo.data.questions import Questions, load_prompts
-from grpo.data.rows import Order, num_steps
+from grpo.data.questions import Questions, load_prompts, num_steps
+from grpo.data.rows import Order
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.model.policy import Policy
 from grpo.packing import set_loss_weights

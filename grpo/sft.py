@@ -13,8 +13,9 @@ from grpo.config.load import load_config, parse_arguments
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.conversations import make_examples
 from grpo.data.prompts import ChatEncoder
+from grpo.data.questions import num_steps
 from grpo.data.registry import find_sources
-from grpo.data.rows import Order, digest, num_steps
+from grpo.data.rows import Order, digest
 from grpo.device.distributed import Ranks
 from grpo.errors import UserError, run_main
 from grpo.model.adapter import is_adapter

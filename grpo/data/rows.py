@@ -5,11 +5,9 @@ import json
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from typing import Any
 
-from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.benchmarks import Benchmark, find_benchmark, read_benchmark
 from grpo.data.files import Record, read_records, shown
 from grpo.errors import PREFLIGHT, UserError, reason
@@ -192,10 +190,3 @@ class Order:
         if self.shuffle:
             random.Random(f"{self.seed}/{epoch}").shuffle(order)
         return order
-
-
-def num_steps(config: TrainConfig | SftConfig, num_rows: int, rows_per_step: int) -> int:
-    """Count the steps of a run over so many rows of data. rows_per_step: over all ranks."""
-    if config.max_steps > 0:
-        return config.max_steps
-    return ceil(config.num_train_epochs * num_rows / rows_per_step)
