@@ -20,7 +20,7 @@ import torch
 from bench import ceilings, models, timing, train_step
 from bench.sampler import sample
 from bench.workload import Work, random_prompts
-from grpo.model.weights import tensor_slots
+from grpo.model.weights import named_tensors
 from grpo.run.memory import LOGITS_ROWS
 from grpo.run.plot import line_plot
 from grpo.sampling.sampler import Sampler
@@ -97,7 +97,7 @@ def measure(point: Point, path: Path, options) -> dict:
         "generate": ceilings.generation_seconds(model.config, work, dtype, device),
         "train": ceilings.training_seconds(model.config, packed, tokens, dtype, device),
     }
-    result = {"parameters": sum(tensor.numel() for tensor in tensor_slots(model).values())}
+    result = {"parameters": sum(tensor.numel() for tensor in named_tensors(model).values())}
     for side in SIDES:
         spent = timing.spread(seconds[side])
         result[side] = {

@@ -72,7 +72,7 @@ def run_step(trainer: GrpoTrainer) -> tuple[dict[str, float], list[Group]]:
     """Make one step; return its metrics and its groups."""
     trainer.start_step()
     trainer.train_step()
-    return trainer.measure()
+    return trainer.summarise_step()
 
 
 class Judge:

@@ -68,7 +68,7 @@ def make_batches(groups: list[Group], model: Decoder, device: str) -> list[Packe
     model.recompute = budget.recompute
     batches = []
     for number, parts in enumerate(split_into_micro_batches(groups, budget.tokens)):
-        batches.append(pack_batch(parts, number, device))
+        batches.append(pack_batch(parts, number, device=device))
         batches[-1].set_advantages()
     return batches
 

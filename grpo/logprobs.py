@@ -31,7 +31,10 @@ from grpo.schema import PackedBatch
 def batch_logprobs(
     model: Decoder, batch: PackedBatch, mode: Mode = POLICY, temperature: float = 1.0, chunk: int = 1024
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute log-prob and entropy of every completion token of a micro-batch, [C] each: see `token_logprobs`."""
+    """Compute log-prob and entropy of every completion token of a micro-batch, [C] each, in nats.
+
+    chunk: tokens whose logits exist at the same time. See `token_logprobs`.
+    """
     hidden_TD = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout), mode)
     hidden_CD = hidden_TD.index_select(0, batch.source_C)
     return token_logprobs(hidden_CD, model.head(), batch.targets_C, temperature, batch.cut_C, chunk)  # Eq. 3

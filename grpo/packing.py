@@ -10,7 +10,7 @@ import torch
 
 from grpo.config.options import TrainConfig
 from grpo.device.distributed import Ranks
-from grpo.schema import Completion, Group, Layout, PackedBatch, PackedGroup, Part
+from grpo.schema import Completion, Group, Layout, PackedBatch, PackedGroup, Part, completions_of
 
 
 def set_loss_weights(groups: Sequence[Group], config: TrainConfig, ranks: Ranks) -> None:
@@ -25,7 +25,7 @@ def set_loss_weights(groups: Sequence[Group], config: TrainConfig, ranks: Ranks)
     step and all ranks. A micro-batch of bnpo is `per_device_train_batch_size` consecutive completions, however they are
     packed. Completions that are not trained get 0. groups: those of this rank.
     """
-    completions = [completion for group in groups for completion in group.completions]
+    completions = completions_of(groups)
     for completion in completions:
         completion.loss_weight = 0.0
     batch_size = config.per_device_train_batch_size
@@ -85,8 +85,8 @@ def _packed_length(completion: Completion) -> int:
     return len(completion.ids) - 1
 
 
-def pack_batch(parts: list[Part], number: int = 0, device: torch.device | str = "cpu") -> PackedBatch:
-    """Pack a micro-batch; see PackedBatch for a worked example."""
+def pack_batch(parts: list[Part], number: int = 0, *, device: torch.device | str = "cpu") -> PackedBatch:
+    """Pack a micro-batch; see PackedBatch for a worked example. number: among the micro-batches of the step."""
     layout, ids, positions, source, targets, members, weights, logps, cuts = [], [], [], [], [], [], [], [], []
     index = 0  # of the completion
     for part in parts:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from grpo.advantages import group_advantages, normalize_then_sum, reward_std
 from grpo.config.options import TrainConfig
 from grpo.credit import judged_sentences
-from grpo.data.questions import Questions, load_prompts
+from grpo.data.questions import Questions, load_prompts, num_steps
 from grpo.data.rows import Order
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.model.policy import Policy
@@ -29,14 +29,13 @@ POLL_SECONDS = 0.005
 class Rollout:
     """The prompts of a run, their order, the sampler and the scorer."""
 
-    total_steps = 0  # of the run; the trainer sets it
-
     def __init__(self, config: TrainConfig, run: Run, policy: Policy, scorer: Scorer, clock: Clock):
         self.config, self.run, self.policy, self.scorer, self.clock = config, run, policy, scorer, clock
         self.prompts, self.data_hash = load_prompts(config, policy, scorer.rewards, Questions.to_train(config), run.say)
         self.order = Order(len(self.prompts), config.seed, config.shuffle_dataset)
         completions_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps
         self.groups_per_rank = completions_per_rank // config.num_generations
+        self.total_steps = num_steps(config, len(self.prompts), self.groups_per_rank * run.ranks.world)  # of the run
         self.sampling = SamplingParams(
             config.max_completion_length, config.temperature, top_p=config.top_p, top_k=config.top_k
         )
@@ -196,4 +195,4 @@ class Rollout:
         for group in self.groups:
             self._collect(group)
         mine = [reward for group in self.groups for reward in self._rewards_of(group)]
-        return reward_std([reward for rewards in self.run.ranks.gather(mine) for reward in rewards])
+        return reward_std(self.run.ranks.gather_lists(mine))

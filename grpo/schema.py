@@ -214,6 +214,6 @@ class PackedBatch:
         return [completion for part in self.parts for completion in part.completions]
 
     def set_advantages(self) -> None:
-        """Give each token its advantage."""
+        """Fill advantage_C from the completions, once their rewards are known."""
         advantages = [advantage for completion in self.completions for advantage in completion.token_advantages]
         self.advantage_C = torch.tensor(advantages, dtype=torch.float32, device=self.completion_C.device)

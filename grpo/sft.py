@@ -13,6 +13,7 @@ from grpo.config.load import load_config, parse_arguments
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.conversations import make_examples
 from grpo.data.prompts import ChatEncoder
+from grpo.data.questions import num_steps
 from grpo.data.registry import find_sources
 from grpo.data.rows import Order, digest
 from grpo.device.distributed import Ranks
@@ -58,7 +59,7 @@ class SftTrainer(Trainer):
         self.set_data(
             order=Order(len(self.examples), config.seed, shuffle=True),
             data_hash=digest([example.prompt.ids, example.completions[0].ids] for example in self.examples),
-            rows_per_step=self.rows_per_step,
+            total_steps=num_steps(config, len(self.examples), self.rows_per_step),
             longest=max(len(example.prompt.ids) + len(example.completions[0].ids) for example in self.examples),
             prompt=self.examples[0].prompt.text,
         )
@@ -91,9 +92,9 @@ class SftTrainer(Trainer):
                 group.completions[0].loss_weight = 1 / self.step_tokens
         return self.groups
 
-    def measure(self) -> dict[str, float]:
+    def summarise_step(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
-        groups = [group for rank in self.ranks.gather(self.groups) for group in rank]
+        groups = self.ranks.gather_lists(self.groups)
         return {"loss": self.losses[-1], "tokens": self.step_tokens, **self.step_metrics(groups)}
 
     def counters(self) -> dict:
@@ -117,7 +118,7 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
         trainer.health.resume(run.path)
         while trainer.step < trainer.total_steps:
             guard.step()
-            metrics = trainer.measure()
+            metrics = trainer.summarise_step()
             run.report_step(trainer.step, metrics)
             guard.after_step(metrics)
         trainer.save()

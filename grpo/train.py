@@ -47,11 +47,10 @@ class GrpoTrainer(Trainer):
         self.set_data(
             order=self.rollout.order,
             data_hash=self.rollout.data_hash,
-            rows_per_step=self.rollout.groups_per_rank * self.ranks.world,
+            total_steps=self.rollout.total_steps,
             longest=self.rollout.longest,
             prompt=self.rollout.prompts[0].text,
         )
-        self.rollout.total_steps = self.total_steps
         if run.device.type == "cuda":
             run.say(
                 f"on this GPU: {ops.describe(run.device)}; decode attention {self.rollout.sampler.decode_kernel}; "
@@ -83,9 +82,9 @@ class GrpoTrainer(Trainer):
             logp_C, _ = batch_logprobs(self.reference, batch, REFERENCE, self.temperature, chunk)  # Eq. 3
         return logp_C
 
-    def measure(self) -> tuple[dict[str, float], list[Group]]:
+    def summarise_step(self) -> tuple[dict[str, float], list[Group]]:
         """Return the metrics of the last step over all ranks, and all ranks' groups."""
-        groups = [group for rank in self.ranks.gather(self.rollout.generated) for group in rank]
+        groups = self.ranks.gather_lists(self.rollout.generated)
         metrics = {
             **self.step_metrics(groups),
             **completion_metrics(groups, [reward.name for reward in self.rollout.scorer.rewards]),
@@ -130,7 +129,7 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> Measurement:
 
         while trainer.step < trainer.total_steps:
             guard.step()
-            metrics, groups = trainer.measure()
+            metrics, groups = trainer.summarise_step()
             run.report_step(trainer.step, metrics, groups)
             if config.eval_steps and trainer.step % config.eval_steps == 0 and trainer.step < trainer.total_steps:
                 evaluate()

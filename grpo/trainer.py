@@ -24,24 +24,18 @@ from grpo.run.metrics import Clock, TokenMeter
 from grpo.run.resume import check_inputs
 from grpo.run.rules import History
 from grpo.run.run import Run
-from grpo.schema import Group, PackedBatch
+from grpo.schema import Group, PackedBatch, completions_of
 from grpo.storage import failpoint
 
 
-def num_steps(config: TrainConfig | SftConfig, num_rows: int, rows_per_step: int) -> int:
-    """Return the steps of a run over so many rows. rows_per_step: over all ranks."""
-    if config.max_steps > 0:
-        return config.max_steps
-    return ceil(config.num_train_epochs * num_rows / rows_per_step)
-
-
 class Trainer:
-    """Policy and optimizer of one run. A subclass adds the data, and `train_step`, which makes one step with them.
+    """Policy and optimizer of one run. A subclass adds the data, and two methods.
 
-    A subclass calls `set_data` at the end of its own constructor.
+    `train_step` makes one step, and `summarise_step` returns its metrics. The constructor of a subclass calls this
+    one, which loads the policy; then sets what stands below, where it has its own; and ends with `set_data`.
     """
 
-    # Of a fine-tuning; stage 2 has its own:
+    # Of a fine-tuning:
     temperature = 1.0  # of the distribution whose log-probs are trained
     num_iterations = 1  # updates per step
     max_unscored = 1.0  # share of the completions that rewards may fail to score
@@ -62,19 +56,18 @@ class Trainer:
         self.meter, self.clock = TokenMeter(), Clock(run.device, run.show_phase)
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
 
-    def set_data(self, *, order: Order, data_hash: str, rows_per_step: int, longest: int, prompt: str) -> None:
-        """Set what the steps consume, and plan for it: how many steps there are, and which micro-batches fit.
+    def set_data(self, *, order: Order, data_hash: str, total_steps: int, longest: int, prompt: str) -> None:
+        """Set what the steps consume, and choose which micro-batches fit into the memory that is left now.
 
-        rows_per_step: over all ranks. longest: tokens of the longest prompt with its completion. prompt: one of them.
+        total_steps: of the run. longest: tokens of the longest prompt with its completion. prompt: one, as rendered.
         """
         c = self.config
-        self.order, self.longest = order, longest
+        self.order, self.total_steps, self.longest = order, total_steps, longest
         self.inputs = input_fingerprints(self.policy, data_hash)
         self.ranks.agree(self.inputs)
         if self.ranks.world > 1:
             sent = sent_per_update(self.optimizer.grad.nbytes, self.ranks.world)
             self.run.say(f"{self.ranks.world} processes; each sends {sent / 1e6:.1f} MB per update")
-        self.total_steps = num_steps(c, order.num_rows, rows_per_step)
         self.budget = memory.choose_budget(
             self.model,
             longest,
@@ -102,7 +95,7 @@ class Trainer:
         """Split the groups into micro-batches that fit into memory. Their loss weights are set already."""
         batches = split_into_micro_batches(groups, self.budget.tokens)
         self.num_micro_batches = len(batches)
-        return [pack_batch(parts, number, self.run.device) for number, parts in enumerate(batches)]
+        return [pack_batch(parts, number, device=self.run.device) for number, parts in enumerate(batches)]
 
     def policy_logprobs(self, batch: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute log-prob and entropy of every completion token under the policy, [C] each (Eq. 3).
@@ -121,13 +114,13 @@ class Trainer:
         return logp_C, entropy_C
 
     def update(self, iteration: int = 0) -> None:
-        """Sum the gradient over ranks, clip it, apply it. A gradient that is not finite changes nothing."""
+        """Sum the gradient over ranks, clip it, apply it. A gradient that is not finite changes no weight."""
         c = self.config
         self.ranks.sum_(self.optimizer.grad)
         total_updates = self.total_steps * self.num_iterations
         warmup = c.warmup_steps * self.num_iterations or ceil(c.warmup_ratio * total_updates)
-        update = self.step * self.num_iterations + iteration
-        self.learning_rate = scheduled_rate(update, c.learning_rate, c.lr_scheduler_type, warmup, total_updates)
+        number = self.step * self.num_iterations + iteration  # of this update
+        self.learning_rate = scheduled_rate(number, c.learning_rate, c.lr_scheduler_type, warmup, total_updates)
         self.grad_norm = 0.0
         if self.ranks.max(self.optimizer.num_backward):  # without any tokens, momentum alone must not move the weights
             self.grad_norm = self.optimizer.step(self.learning_rate, c.max_grad_norm)
@@ -138,7 +131,7 @@ class Trainer:
 
     def step_metrics(self, groups: Sequence[Group]) -> dict[str, float]:
         """Add the last step to `num_tokens`; return what both stages log of it. groups: those of all ranks."""
-        num_tokens = sum(len(completion.ids) for group in groups for completion in group.completions)
+        num_tokens = sum(len(completion.ids) for completion in completions_of(groups))
         self.num_tokens += num_tokens + sum(len(group.prompt.ids) * len(group.completions) for group in groups)
         times = self.clock.result()
         return {

@@ -27,7 +27,9 @@ TEMPLATE = (
 )
 
 
-ALONE = SimpleNamespace(rank=0, world=1, sum=list, sum_=lambda tensor: tensor, max=float, gather=lambda mine: [mine])
+ALONE = SimpleNamespace(
+    rank=0, world=1, sum=list, sum_=lambda tensor: tensor, max=float, gather_lists=list, of_main=lambda value: value
+)
 
 
 def real_data(name: str) -> Path:

@@ -1,6 +1,6 @@
-"""Attention of one new token per cache slot: several implementations with one signature, and what they share.
+"""Attention of one new token per cache slot: several kernels with one signature, and what they share.
 
-An implementation is made for the lengths of the slots, and then called by every layer.
+A kernel is made for the lengths of the slots, and then called by every layer.
 """
 
 from collections.abc import Callable
@@ -23,48 +23,52 @@ MANY_ROWS = 8  # from which on dense.py is the faster one in bfloat16 on a CPU
 class DecodeAttention:
     """Store keys and values of one new token per slot, then attend to all positions up to its own.
 
-    positions_B: position of the new token in slots 0 ... B-1; it stays on the device. kernel: one of DECODE_KERNELS.
+    positions_B: position of the new token in slots 0 ... B-1. num_positions: those of a slot that are read. kernel: was
+    made for these lengths.
     """
 
-    def __init__(self, cache: "KVCache", positions_B: torch.Tensor, kernel: str):
-        self.cache, self.positions_B = cache, positions_B
+    def __init__(self, cache: "KVCache", positions_B: torch.Tensor, num_positions: int, kernel: DecodeKernel):
+        self.cache, self.positions_B, self.num_positions, self.kernel = cache, positions_B, num_positions, kernel
         self.rows_B = torch.arange(len(positions_B), device=positions_B.device)
-        self.attend: DecodeKernel = DECODE_KERNELS[kernel](positions_B + 1, cache.num_positions)
 
-    def __call__(
-        self, layer: int, q_BHE: torch.Tensor, k_BKE: torch.Tensor, v_BKE: torch.Tensor, rope: Rope
-    ) -> torch.Tensor:
-        k_BKSE, v_BKSE = self.cache.read(layer, len(q_BHE), self.cache.num_positions)
-        q_BHE = rotate_into_cache(q_BHE, k_BKE, v_BKE, rope, k_BKSE, v_BKSE, self.rows_B, self.positions_B)
-        return self.attend(q_BHE, k_BKSE, v_BKSE)
+    @classmethod
+    def with_kernel(cls, cache: "KVCache", positions_B: torch.Tensor, name: str) -> "DecodeAttention":
+        """Use one of DECODE_KERNELS. It reads all positions of the cache, so the lengths stay on the device."""
+        kernel = DECODE_KERNELS[name](positions_B + 1, cache.num_positions)
+        return cls(cache, positions_B, cache.num_positions, kernel)
 
+    @classmethod
+    def on_cpu(cls, cache: "KVCache", positions_B: torch.Tensor, longest: int) -> "DecodeAttention":
+        """Read only the positions in use: on a CPU, lengths are known at no cost.
 
-class CpuDecodeAttention:
-    """`DecodeAttention` for a CPU, where lengths are known at no cost: it reads only the positions in use.
-
-    longest: positions in use, an upper bound. The queries of a group lie on the query axis, so that each key is read
-    once.
-    """
-
-    def __init__(self, cache: "KVCache", positions_B: torch.Tensor, longest: int):
-        self.cache, self.positions_B = cache, positions_B
-        self.rows_B = torch.arange(len(positions_B), device=positions_B.device)
+        longest: positions in use, an upper bound.
+        """
         is_dense = dense.usable(cache.kv_L2BKSE) and len(positions_B) >= MANY_ROWS
-        self.num_positions = cache.num_positions if is_dense else longest
-        self.attend = dense.decode if is_dense else F.scaled_dot_product_attention
-        reachable_BS = _reachable(positions_B + 1, self.num_positions)
+        num_positions = cache.num_positions if is_dense else longest
+        reachable_BS = _reachable(positions_B + 1, num_positions)
         mask_BS = torch.zeros(reachable_BS.shape, dtype=cache.kv_L2BKSE.dtype, device=positions_B.device)
-        self.mask_BX1S = mask_BS.masked_fill_(~reachable_BS, float("-inf"))[:, None, None]
+        mask_BX1S = mask_BS.masked_fill_(~reachable_BS, float("-inf"))[:, None, None]
         if is_dense:
-            self.mask_BX1S = self.mask_BX1S.repeat(1, cache.kv_L2BKSE.shape[3], 1, 1)
+            mask_BX1S = mask_BX1S.repeat(1, cache.kv_L2BKSE.shape[3], 1, 1)
+        attend = dense.decode if is_dense else F.scaled_dot_product_attention
+        return cls(cache, positions_B, num_positions, _grouped(attend, mask_BX1S))
 
     def __call__(
         self, layer: int, q_BHE: torch.Tensor, k_BKE: torch.Tensor, v_BKE: torch.Tensor, rope: Rope
     ) -> torch.Tensor:
         k_BKSE, v_BKSE = self.cache.read(layer, len(q_BHE), self.num_positions)
         q_BHE = rotate_into_cache(q_BHE, k_BKE, v_BKE, rope, k_BKSE, v_BKSE, self.rows_B, self.positions_B)
-        q_BKGE = q_BHE.unflatten(1, (k_BKE.shape[1], -1))
-        return self.attend(q_BKGE, k_BKSE, v_BKSE, self.mask_BX1S).flatten(1, 2)
+        return self.kernel(q_BHE, k_BKSE, v_BKSE)
+
+
+def _grouped(attend: Callable[..., torch.Tensor], mask_BX1S: torch.Tensor) -> DecodeKernel:
+    """Lay the queries of a group on the query axis, so that each key is read once. mask_BX1S: X is 1 or K."""
+
+    def kernel(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
+        q_BKGE = q_BHE.unflatten(1, (k_BKSE.shape[1], -1))
+        return attend(q_BKGE, k_BKSE, v_BKSE, mask_BX1S).flatten(1, 2)
+
+    return kernel
 
 
 def triton(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
@@ -120,14 +124,8 @@ def flash_attn(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
 
 
 def sdpa(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
-    """Use torch's scaled_dot_product_attention with a mask, the group on the query axis: each key is read once."""
-    allowed_B11S = _reachable(lengths_B, num_positions)[:, None, None]
-
-    def attend(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
-        q_BKGE = q_BHE.unflatten(1, (k_BKSE.shape[1], -1))
-        return F.scaled_dot_product_attention(q_BKGE, k_BKSE, v_BKSE, attn_mask=allowed_B11S).flatten(1, 2)
-
-    return attend
+    """Use torch's scaled_dot_product_attention with a mask."""
+    return _grouped(F.scaled_dot_product_attention, _reachable(lengths_B, num_positions)[:, None, None])
 
 
 def _reachable(lengths_B: torch.Tensor, num_positions: int) -> torch.Tensor:

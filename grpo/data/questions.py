@@ -1,10 +1,11 @@
-"""From a configuration to the prompts of a run and the rewards that grade their answers. Both are checked."""
+"""From a configuration to the prompts of a run, the number of its steps, and the rewards that grade the answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from math import ceil
 from typing import TYPE_CHECKING
 
-from grpo.config.options import TrainConfig
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.hub import fetch_data
 from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import Row, fingerprint, read_rows
@@ -137,3 +138,10 @@ def load_prompts(
         share = f"{num_too_long} of {len(rows)} prompts of {questions.name}"
         say(f"note: {share} are longer than {limit} tokens and left out")
     return prompts, fingerprint(rows)
+
+
+def num_steps(config: TrainConfig | SftConfig, num_rows: int, rows_per_step: int) -> int:
+    """Count the steps of a run over so many rows of data. rows_per_step: over all ranks."""
+    if config.max_steps > 0:
+        return config.max_steps
+    return ceil(config.num_train_epochs * num_rows / rows_per_step)

@@ -122,6 +122,10 @@ class Ranks:
             dist.all_gather_object(values, value)
         return values
 
+    def gather_lists(self, values: Sequence[Any]) -> list:
+        """Return the values of all ranks in one list, in the order of ranks."""
+        return [value for of_rank in self.gather(values) for value in of_rank]
+
     def of_main(self, value: Any) -> Any:
         """Return rank 0's value on every rank."""
         return self.gather(value)[0]

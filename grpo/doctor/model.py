@@ -23,7 +23,7 @@ from grpo.model.policy import (
     load_encoder,
     lora_spec,
 )
-from grpo.model.weights import read_model_config, tensor_slots
+from grpo.model.weights import named_tensors, read_model_config
 from grpo.run import memory
 from grpo.sampling.sampler import Sampler, check_finite
 from grpo.sft import MODEL_KEYS, is_done, stage1_overrides, start_from
@@ -69,7 +69,7 @@ def model(case: Case) -> str:
         )
     case.model = decoder
     checkpoint_bytes = check_disk(case, parts.adapter)
-    num_weights = sum(tensor.numel() for tensor in tensor_slots(decoder).values())
+    num_weights = sum(tensor.numel() for tensor in named_tensors(decoder).values())
     num_trained = sum(parameter.numel() for parameter in decoder.parameters())
     share = num_trained / (num_weights + num_trained) if lora else 1.0
     return (
@@ -184,7 +184,7 @@ def rehearse(case: Case) -> Rehearsal:
 
 def misfits(model: Decoder, folder: Path) -> Iterator[str]:
     """Yield each difference between the headers of a checkpoint's files and the tensors of the model."""
-    wanted = {name: tuple(tensor.shape) for name, tensor in tensor_slots(model).items()}
+    wanted = {name: tuple(tensor.shape) for name, tensor in named_tensors(model).items()}
     found = set()
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from math import ceil
 
 from grpo.config.options import SftConfig, TrainConfig
+from grpo.data.questions import num_steps
 from grpo.doctor.case import Case, need
 from grpo.doctor.model import check_room
 from grpo.doctor.rehearsal import SftRehearsal
-from grpo.trainer import num_steps
 from rewards.services import Checkup, services_of
 
 

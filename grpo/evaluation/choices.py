@@ -83,7 +83,7 @@ def sum_logprobs(policy: Policy, groups: Sequence[Group]) -> list[float]:
     """Return the sum of the log-probs of each completion, in order."""
     sums = []
     for number, parts in enumerate(split_into_micro_batches(groups, MICRO_BATCH_TOKENS)):
-        batch = pack_batch(parts, number, policy.model.build.device)
+        batch = pack_batch(parts, number, device=policy.model.build.device)
         logp_C, _ = batch_logprobs(policy.model, batch)  # Eq. 3
         sum_N = torch.zeros(len(batch.completions), dtype=torch.float64, device=logp_C.device)
         sums += sum_N.index_add_(0, batch.completion_C, logp_C.double()).tolist()

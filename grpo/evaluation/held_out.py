@@ -26,7 +26,7 @@ from rewards.scorer import Scorer
 if TYPE_CHECKING:
     from grpo.rollout import Rollout
 
-Measurement = dict[str, dict[str, float | None]]  # "" (all questions) or a value of eval_group_field -> its summary
+Measurement = Mapping[str, Summary]  # "" (all questions) or a value of eval_group_field -> its summary
 LOGGED = (  # as eval/*
     *("accuracy", "incorrect", "not_attempted", "incorrect_given_attempted", "supported_frac", "reward"),
     *("mean_length", "unscored_frac", "hallucination_rate", "refusal_rate"),
@@ -58,7 +58,7 @@ class Evaluation:
         groups = generate_groups(self.policy, self.rollout.sampler, mine, 1, sampling, self.config.seed)
         self.scorer.grade(groups)
         self.scorer.metrics()  # discards the counts, which belong to no step
-        groups = [group for of_rank in ranks.gather(groups) for group in of_rank]
+        groups = ranks.gather_lists(groups)
         if ranks.is_main and self.config.log_completions:
             self._write_answers(step, groups)
         parts = split_into_parts(groups, self.config.eval_group_field)
@@ -75,7 +75,7 @@ class Evaluation:
         """Measure the policy that training begins with. A resumed run (step > 0) reads what was written then."""
         ranks = self.run.ranks
         written = self._read() if ranks.is_main and step else None
-        self.first_step, measured = ranks.gather(written)[0] or (step, self.measure(step))
+        self.first_step, measured = ranks.of_main(written) or (step, self.measure(step))
         if ranks.is_main:
             self.write(measured, None)
         return measured
@@ -91,18 +91,18 @@ class Evaluation:
         except (ValueError, KeyError, TypeError, AttributeError):
             return None  # there is none, it is of an older version, or it is torn
 
-    def metrics(self, measured: Mapping[str, Summary]) -> dict[str, float]:
+    def metrics(self, measured: Measurement) -> dict[str, float]:
         """Return the metrics eval/* of a measurement, without those that nobody can know."""
         known = {name: value for name, value in measured.get("", {}).items() if value is not None}
         return {f"eval/{name}": known[name] for name in LOGGED if name in known}
 
-    def before_after(self, before: Mapping[str, Summary], after: Mapping[str, Summary]) -> str:
+    def before_after(self, before: Measurement, after: Measurement) -> str:
         """Return the text that ends a run: a table of both measurements."""
         if not after:
             return "done (set eval_dataset_id_or_path or eval_size to see accuracy before and after)"
         return before_after_table(before, after, f"step {self.first_step}" if self.first_step else "before")
 
-    def write(self, before: Mapping[str, Summary], after: Mapping[str, Summary] | None) -> None:
+    def write(self, before: Measurement, after: Measurement | None) -> None:
         """Write both measurements to evaluation.json. `after` is None until the end of the run."""
         if before:
             content = {"data": self.data_hash, "step": self.first_step, "before": before, "after": after}

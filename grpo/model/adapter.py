@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from grpo.errors import PREFLIGHT, UserError
+from grpo.errors import PREFLIGHT, UserError, explained
 from grpo.model.decoder import Decoder
 from grpo.model.lora import LoraLinear
 from grpo.model.master_weight import master_dtype
@@ -77,17 +77,11 @@ def load_adapter(folder: Path) -> Adapter:
             f"convert them, in that folder: {CONVERSION}",
             PREFLIGHT,
         )
-    try:
+    fix = f"it must hold {CONFIG_FILE} and {WEIGHTS_FILE}"
+    with explained(_READ_ERRORS, f"{folder} is not a readable adapter", fix):
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
         extras = _extras(config)
         pairs = {} if extras else _scaled_pairs(load_file(folder / WEIGHTS_FILE), config)
-    except _READ_ERRORS as error:
-        raise UserError(
-            f"{folder} is not a readable adapter",
-            f"{type(error).__name__}: {error}",
-            f"it must hold {CONFIG_FILE} and {WEIGHTS_FILE}",
-            PREFLIGHT,
-        ) from None
     if extras:
         raise UserError(
             f"{folder} is not a plain LoRA adapter",

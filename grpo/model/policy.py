@@ -108,7 +108,7 @@ def load_for_inference(config: TrainConfig, device: torch.device) -> Policy:
 
 
 @dataclass(frozen=True)
-class Parts:
+class ModelParts:
     """The folders of a model: of its checkpoint, of an adapter to merge into that, and of its tokenizer.
 
     base: the checkpoint as an adapter trained on it will name it: a hub id, or an absolute path; and its revision.
@@ -120,7 +120,7 @@ class Parts:
     base: tuple[str, str]
 
 
-def find_parts(config: TrainConfig | SftConfig) -> Parts:
+def find_parts(config: TrainConfig | SftConfig) -> ModelParts:
     """Find the model that a configuration names. A tokenizer beside an adapter is the one that it was trained with."""
     name, revision = config.model_name_or_path, config.model_revision
     folder = fetch_model(name, revision)
@@ -142,7 +142,7 @@ def find_parts(config: TrainConfig | SftConfig) -> Parts:
         tokenizer = fetch_model(config.tokenizer_name_or_path)
     else:
         tokenizer = adapter if adapter and has_tokenizer(adapter) else folder
-    return Parts(folder, adapter, tokenizer, (base, revision))
+    return ModelParts(folder, adapter, tokenizer, (base, revision))
 
 
 def base_of(adapter: Path) -> str:

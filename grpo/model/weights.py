@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from grpo.errors import PREFLIGHT, UserError
+from grpo.errors import PREFLIGHT, UserError, explained
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, Linear, LoraLinear
 from grpo.progress import counted, counting
@@ -22,9 +22,7 @@ NAMES_SHOWN = 8
 def read_model_config(folder: Path) -> ModelConfig:
     """Read config.json of a checkpoint folder; UserError (exit 3) if it is absent or needs another decoder."""
     path = folder / "config.json"
-    try:
-        return ModelConfig.from_hf(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
+    if not path.exists():
         found = "no such folder"
         if folder.is_dir():
             found = ", ".join(sorted(path.name for path in folder.iterdir())[:NAMES_SHOWN])
@@ -33,11 +31,10 @@ def read_model_config(folder: Path) -> ModelConfig:
             f"it has no config.json (found: {found})",
             "set model_name_or_path to a Hugging Face checkpoint folder or hub id",
             PREFLIGHT,
-        ) from None
-    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
-        raise UserError(
-            f"{path} cannot be read", f"{type(error).__name__}: {error}", "download the checkpoint again", PREFLIGHT
-        ) from None
+        )
+    kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RuntimeError)
+    with explained(kinds, f"{path} cannot be read", "download the checkpoint again"):
+        return ModelConfig.from_hf(json.loads(path.read_text(encoding="utf-8")))
 
 
 def load_decoder(folder: Path, build: Build) -> Decoder:
@@ -46,19 +43,19 @@ def load_decoder(folder: Path, build: Build) -> Decoder:
     Tensors that are missing, unexpected, misshapen or not finite are listed and refused (exit 3).
     """
     model = Decoder(read_model_config(folder), build)
-    slots, seen, problems = tensor_slots(model), set(), []
-    for name, tensor in counted(_read_tensors(folder), len(slots), f"loading {folder}", "tensors"):
-        if name not in slots:
+    named, seen, problems = named_tensors(model), set(), []
+    for name, tensor in counted(_read_tensors(folder), len(named), f"loading {folder}", "tensors"):
+        if name not in named:
             if not _is_derived(name, model.config):
                 problems.append(f"unexpected {name}")
-        elif slots[name].shape != tensor.shape:
-            problems.append(f"{name} has shape {tuple(tensor.shape)}, wanted {tuple(slots[name].shape)}")
+        elif named[name].shape != tensor.shape:
+            problems.append(f"{name} has shape {tuple(tensor.shape)}, wanted {tuple(named[name].shape)}")
         elif not torch.isfinite(tensor).all():
             problems.append(f"{name} holds numbers that are not finite")
         else:
-            slots[name].copy_(tensor)
+            named[name].copy_(tensor)
         seen.add(name)
-    problems += [f"missing {name}" for name in slots if name not in seen]
+    problems += [f"missing {name}" for name in named if name not in seen]
     if problems:
         more = f" … and {len(problems) - NAMES_SHOWN} more" if len(problems) > NAMES_SHOWN else ""
         raise UserError(
@@ -71,24 +68,24 @@ def load_decoder(folder: Path, build: Build) -> Decoder:
     return model
 
 
-def tensor_slots(model: Decoder) -> dict[str, torch.Tensor]:
+def named_tensors(model: Decoder) -> dict[str, torch.Tensor]:
     """Map Hugging Face's name of each tensor of the checkpoint to the view of the model that holds it."""
-    slots = {"model.embed_tokens.weight": model.embedding.source, "model.norm.weight": model.norm.weight.source}
+    named = {"model.embed_tokens.weight": model.embedding.source, "model.norm.weight": model.norm.weight.source}
     if model.untied_head is not None:
-        slots["lm_head.weight"] = model.untied_head.source
+        named["lm_head.weight"] = model.untied_head.source
     for number, block in enumerate(model.blocks):
         prefix = f"model.layers.{number}."
-        slots[prefix + "input_layernorm.weight"] = block.attention_norm.weight.source
-        slots[prefix + "post_attention_layernorm.weight"] = block.mlp_norm.weight.source
+        named[prefix + "input_layernorm.weight"] = block.attention_norm.weight.source
+        named[prefix + "post_attention_layernorm.weight"] = block.mlp_norm.weight.source
         if model.config.qk_norm:
-            slots[prefix + "self_attn.q_norm.weight"] = block.attention.q_norm.weight.source
-            slots[prefix + "self_attn.k_norm.weight"] = block.attention.k_norm.weight.source
+            named[prefix + "self_attn.q_norm.weight"] = block.attention.q_norm.weight.source
+            named[prefix + "self_attn.k_norm.weight"] = block.attention.k_norm.weight.source
     for name, (linear, part) in projections(model).items():
         weight, bias = linear.base(part)
-        slots[name + ".weight"] = weight
+        named[name + ".weight"] = weight
         if bias is not None:
-            slots[name + ".bias"] = bias
-    return slots
+            named[name + ".bias"] = bias
+    return named
 
 
 def projections(model: Decoder) -> dict[str, tuple[Linear | LoraLinear, str]]:
@@ -115,17 +112,17 @@ def save_checkpoint(
     raw = {key: value for key, value in model.config.raw.items() if key != "torch_dtype"}
     raw["dtype"] = str(dtype).removeprefix("torch.")
     write_json(folder / "config.json", raw)
-    slots, found = tensor_slots(model), projections(model)
-    sizes = {name: slot.numel() * dtype.itemsize for name, slot in slots.items()}
+    named, found = named_tensors(model), projections(model)
+    sizes = {name: tensor.numel() * dtype.itemsize for name, tensor in named.items()}
     shards = _shards(sizes, shard_bytes)
     index = {}
-    with counting(len(slots), f"writing {folder}", "tensors") as add:
+    with counting(len(named), f"writing {folder}", "tensors") as add:
         for number, shard in enumerate(shards, 1):
             file = "model.safetensors" if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
             tensors = {}
             for name in shard:
                 linear, part = found.get(name.removesuffix(".weight"), (None, ""))
-                tensors[name] = _merged(slots[name], linear, part).to(dtype).contiguous().cpu()
+                tensors[name] = _merged(named[name], linear, part).to(dtype).contiguous().cpu()
             save_file(tensors, folder / file, {"format": "pt"})
             index.update(dict.fromkeys(shard, file))
             add(len(shard))
@@ -170,26 +167,19 @@ def _read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
             "convert them with transformers: model.save_pretrained(folder)",
             PREFLIGHT,
         )
-    for file in files:
-        try:
-            with safe_open(folder / file, framework="pt") as tensors:
-                for name in tensors.keys():
-                    yield name, tensors.get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise UserError(
-                f"{folder / file} cannot be read", str(error), "download the checkpoint again", PREFLIGHT
-            ) from None
+    for path in (folder / file for file in files):
+        broken = explained((SafetensorError, OSError), f"{path} cannot be read", "download the checkpoint again")
+        with broken, safe_open(path, framework="pt") as tensors:
+            for name in tensors.keys():
+                yield name, tensors.get_tensor(name)
 
 
 def _indexed_files(index: Path) -> list[str]:
     """Read which shards an index names; UserError (exit 3) if one lies outside of its folder."""
-    try:
+    kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+    with explained(kinds, f"{index} cannot be read", "download the checkpoint again"):
         files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         outside = [file for file in files if file != Path(file).name]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f"{index} cannot be read", f"{type(error).__name__}: {error}", "download the checkpoint again", PREFLIGHT
-        ) from None
     if outside:
         raise UserError(
             f"{index} names a file outside of its folder", f"{outside[0]!r}", "do not use this checkpoint", PREFLIGHT

@@ -60,7 +60,8 @@ class Guard:
         groups = longest_groups(trainer)
 
         def work() -> None:
-            batch = pack_batch(split_into_micro_batches(groups, trainer.budget.tokens)[0], 0, self.run.device)
+            parts = split_into_micro_batches(groups, trainer.budget.tokens)[0]
+            batch = pack_batch(parts, device=self.run.device)
             batch.set_advantages()
             batch.ref_logp_C = trainer.reference_logprobs(batch)
             logp_C, _ = trainer.policy_logprobs(batch)

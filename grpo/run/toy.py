@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from grpo.config.options import WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build
-from grpo.model.weights import tensor_slots
+from grpo.model.weights import named_tensors
 from grpo.run.run import Run
 from grpo.storage import write_atomically, write_json, write_lines
 from knowledge.atlas import make_atlas
@@ -214,13 +214,13 @@ def make_model(
 
 
 def _random_weights(config: dict, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    slots = tensor_slots(Decoder(ModelConfig.from_hf(config), Build(None, False, torch.float32, "cpu")))
-    for name, tensor in slots.items():
+    named = named_tensors(Decoder(ModelConfig.from_hf(config), Build(None, False, torch.float32, "cpu")))
+    for name, tensor in named.items():
         if name.endswith("norm.weight"):
             tensor.fill_(1.0)
         elif not name.endswith(".bias"):
             tensor.normal_(0.0, 0.7 / config["hidden_size"] ** 0.5, generator=generator)
-    return {name: tensor.clone() for name, tensor in slots.items()}
+    return {name: tensor.clone() for name, tensor in named.items()}
 
 
 def _write_conversations(path: Path, pairs: Iterable[tuple[str, str]]) -> None:

@@ -4,7 +4,7 @@ With the kernels nothing in it waits for the device, so that on a GPU it can be 
 writing where nothing is read: its next position in the cache, and the column after its last token.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 
@@ -16,32 +16,49 @@ from grpo.sampling.cache import KVCache
 
 @dataclass
 class Slots:
-    """The state of every slot."""
+    """The cache, and the state of the sequence in every slot."""
 
     cache: KVCache
-    last_id_B: torch.Tensor  # the next input
-    position_B: torch.Tensor  # of that input
-    count_B: torch.Tensor  # tokens generated so far
-    limit_B: torch.Tensor  # tokens it may have
-    seed_B: torch.Tensor
-    ended_B: torch.Tensor  # bool
-    ids_BX: torch.Tensor  # one column more than tokens: the last takes what ended rows go on writing
-    logps_BX: torch.Tensor
-    cuts_BX: torch.Tensor
+    last_id_B: torch.Tensor  # int64, the next input
+    position_B: torch.Tensor  # int64, of that input
+    count_B: torch.Tensor  # int64, tokens generated so far
+    limit_B: torch.Tensor  # int64, tokens it may have
+    seed_B: torch.Tensor  # int64
+    ended_B: torch.Tensor  # bool; means nothing for a slot without a sequence
+    ids_BX: torch.Tensor  # int64, one column more than tokens: the last takes what ended rows go on writing
+    logps_BX: torch.Tensor  # float32, nats, as Completion.logps
+    cuts_BX: torch.Tensor  # float32, as Completion.cuts
 
     @classmethod
     def make(cls, cache: KVCache, max_new_tokens: int) -> "Slots":
+        """Make the state of all slots of a cache, without sequences."""
         device, B = cache.kv_L2BKSE.device, cache.num_slots
-        integers = [torch.zeros(B, dtype=torch.int64, device=device) for _ in range(5)]
-        results = [
-            torch.zeros(B, max_new_tokens + 1, dtype=dtype, device=device)
-            for dtype in (torch.int64, torch.float32, torch.float32)
-        ]
-        return cls(cache, *integers, torch.ones(B, dtype=torch.bool, device=device), *results)
 
-    def rows(self) -> list[torch.Tensor]:
-        """List the tensors that have one row per slot."""
-        return [getattr(self, field.name) for field in fields(self)[1:]]
+        def integers() -> torch.Tensor:
+            return torch.zeros(B, dtype=torch.int64, device=device)
+
+        def results(dtype: torch.dtype) -> torch.Tensor:
+            return torch.zeros(B, max_new_tokens + 1, dtype=dtype, device=device)
+
+        return cls(
+            cache=cache,
+            last_id_B=integers(),
+            position_B=integers(),
+            count_B=integers(),
+            limit_B=integers(),
+            seed_B=integers(),
+            ended_B=torch.ones(B, dtype=torch.bool, device=device),
+            ids_BX=results(torch.int64),
+            logps_BX=results(torch.float32),
+            cuts_BX=results(torch.float32),
+        )
+
+    def move(self, source: int, target: int, num_positions: int) -> None:
+        """Copy the sequence in slot `source` over that in slot `target`. num_positions: of its keys and values."""
+        self.cache.move(source, target, num_positions)
+        for name, state in vars(self).items():
+            if name != "cache":
+                state[target] = state[source]
 
     def holds(self, num_slots: int, num_positions: int, max_new_tokens: int) -> bool:
         """Whether there is room for so many sequences of such lengths."""
@@ -65,7 +82,7 @@ def decode_step(
 
     attend: attention over the cache of these slots. eos: the ids that end a sequence.
     """
-    rows = slice(num_rows)
+    rows = slice(num_rows)  # what it cuts out are views: writing to them writes to the slots
     position_B, count_B, running_B = slots.position_B[rows], slots.count_B[rows], ~slots.ended_B[rows]
     hidden_BD = model(slots.last_id_B[rows], position_B, attend)
     results = slots.ids_BX[rows], slots.logps_BX[rows], slots.cuts_BX[rows]

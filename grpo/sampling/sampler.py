@@ -12,7 +12,7 @@ from math import isfinite
 
 import torch
 
-from grpo.attention.decode import CpuDecodeAttention
+from grpo.attention.decode import DecodeAttention
 from grpo.attention.select import Choice, choose_decode_kernel, packed_attention
 from grpo.device.capture import CudaCapture
 from grpo.device.draw import SamplingParams
@@ -29,11 +29,11 @@ OnFinish = Callable[[int, Completion], None]
 
 @dataclass
 class _Sequence:
-    """A completion in the making: its number, its prompt's number, the tokens it may produce, its seed."""
+    """A completion in the making."""
 
-    number: int
-    prompt: int
-    limit: int
+    number: int  # among the completions of the call
+    prompt_number: int  # among its prompts
+    limit: int  # tokens it may have
     seed: int
 
 
@@ -41,7 +41,7 @@ class Sampler:
     """Generates with `model` (its current adapter) until one of `eos_ids` or the length limit.
 
     max_slots: sequences decoded together. prefill_tokens: prompt tokens per prefill pass. check_every: decode steps
-    between two looks at what has ended (None: 16 on a GPU, where each look waits for the device, else 1). graphs:
+    between two looks at what has ended (None: 16 on a GPU, where each look waits for the device, else 1). use_graphs:
     decode over static slots that are kept from one call to the next, as CUDA graphs where there is CUDA (None: on a
     GPU).
     """
@@ -53,13 +53,13 @@ class Sampler:
         max_slots: int = 256,
         prefill_tokens: int = 16384,
         check_every: int | None = None,
-        graphs: bool | None = None,
+        use_graphs: bool | None = None,
     ):
         self.model, self.eos_ids = model, tuple(eos_ids)
         self.on_cuda = torch.device(model.build.device).type == "cuda"
         self.max_slots, self.prefill_tokens = max_slots, prefill_tokens
         self.check_every = check_every or (16 if self.on_cuda else 1)
-        self.uses_graphs = self.on_cuda if graphs is None else graphs
+        self.uses_graphs = self.on_cuda if use_graphs is None else use_graphs
         self.graphs: DecodeGraphs | None = None
         self.decode_kernel: Choice | None = None  # of decode attention, once there are graphs
 
@@ -98,8 +98,8 @@ class Sampler:
 
         seeds: one per completion, prompt by prompt; a completion depends on its prompt, its seed and the weights, not
         on what else is generated. limits: tokens each completion may have, if fewer than params.max_new_tokens.
-        on_finish(number, completion) is called as each one ends, number = prompt * num_generations + index. The
-        completions' text is left empty: the tokenizer is the caller's.
+        on_finish(number, completion) is called as each one ends, number = place of its prompt * num_generations + its
+        place in the group. The completions' text is left empty: the tokenizer is the caller's.
         """
         if any(len(prompt) == 0 for prompt in prompts):
             raise ValueError("a prompt without tokens cannot be continued: nothing predicts its first token")
@@ -127,7 +127,7 @@ class Sampler:
         """Yield the tokens of one completion, one by one, without its end token; exit 5 if they mean nothing."""
         with self.model.prepacked() as head_VD:
             batch = _Batch(self, [prompt], params, 1, head_VD)
-            batch.admit(deque([_Sequence(0, 0, params.max_new_tokens, seed)]))
+            batch.admit(deque([_Sequence(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)]))
             for count in range(params.max_new_tokens):
                 batch.run(1)
                 check_finite(batch.slots.logps_BX[0, count].item())
@@ -171,45 +171,47 @@ class _Batch:
         self.head_VD, self.eos = head_VD, torch.tensor(sampler.eos_ids, dtype=torch.int64, device=self.device)
         self.live: list[_Sequence] = []
         self.used: list[int] = []  # positions in use per slot, an upper bound
-        self.prefilled: dict[int, torch.Tensor] = {}  # prompt -> its keys and values [L, 2, K, S, E]
+        self.prefilled: dict[int, torch.Tensor] = {}  # number of a prompt -> its keys and values [L, 2, K, S, E]
 
     def admit(self, waiting: deque[_Sequence]) -> None:
         """Fill free slots from the queue, whole groups at a time where they fit."""
         while waiting and len(self.live) < self.cache.num_slots:
-            if waiting[0].prompt not in self.prefilled:
-                self._prefill(waiting, self.cache.num_slots - len(self.live))
-            prompt, entering = waiting[0].prompt, []
-            while waiting and waiting[0].prompt == prompt and len(self.live) + len(entering) < self.cache.num_slots:
+            free = self.cache.num_slots - len(self.live)
+            number = waiting[0].prompt_number
+            if number not in self.prefilled:
+                self._prefill(waiting, free)
+            entering = []
+            while waiting and waiting[0].prompt_number == number and len(entering) < free:
                 entering.append(waiting.popleft())
-            self._enter(prompt, entering)
-            if not waiting or waiting[0].prompt != prompt:
-                del self.prefilled[prompt]  # its last completion has entered
+            self._enter(number, entering)
+            if not waiting or waiting[0].prompt_number != number:
+                del self.prefilled[number]  # its last completion has entered
 
     def _prefill(self, waiting: deque[_Sequence], free: int) -> None:
         """Run the next prompts, as many as the free slots ask for, packed, without their last tokens."""
         chosen, tokens = [], 0
-        for prompt in dict.fromkeys(waiting[i].prompt for i in range(min(free, len(waiting)))):
-            tokens += len(self.prompts[prompt]) - 1
+        for number in dict.fromkeys(waiting[i].prompt_number for i in range(min(free, len(waiting)))):
+            tokens += len(self.prompts[number]) - 1
             if chosen and tokens > self.sampler.prefill_tokens:
                 break
-            chosen.append(prompt)
-        lengths = [len(self.prompts[prompt]) - 1 for prompt in chosen]
+            chosen.append(number)
+        lengths = [len(self.prompts[number]) - 1 for number in chosen]
         layout = Layout.of(*((length, ()) for length in lengths))
         if not layout.num_tokens:
-            self.prefilled.update((prompt, self.cache.kv_L2BKSE[:, :, 0, :, :0]) for prompt in chosen)
+            self.prefilled.update((number, self.cache.kv_L2BKSE[:, :, 0, :, :0]) for number in chosen)
             return
-        ids = [token for prompt in chosen for token in self.prompts[prompt][:-1]]
+        ids = [token for number in chosen for token in self.prompts[number][:-1]]
         positions = [position for length in lengths for position in range(length)]
         record = _RecordingAttention(packed_attention(self.model, layout))
         self.model(torch.tensor(ids, device=self.device), torch.tensor(positions, device=self.device), record)
         self.prefilled.update(zip(chosen, record.split(lengths), strict=True))
 
-    def _enter(self, prompt: int, entering: list[_Sequence]) -> None:
-        """Give the next slots to completions of one prompt: its keys and values are copied to each."""
-        ids, slots = self.prompts[prompt], self.slots
+    def _enter(self, number: int, entering: list[_Sequence]) -> None:
+        """Give the next slots to completions of prompt `number`: its keys and values are copied to each."""
+        ids, slots = self.prompts[number], self.slots
         rows = slice(len(self.live), len(self.live) + len(entering))
         self.cache.reserve(len(ids))
-        self.cache.kv_L2BKSE[:, :, rows, :, : len(ids) - 1] = self.prefilled[prompt][:, :, None]
+        self.cache.kv_L2BKSE[:, :, rows, :, : len(ids) - 1] = self.prefilled[number][:, :, None]
         slots.last_id_B[rows] = ids[-1]
         slots.position_B[rows] = len(ids) - 1
         slots.count_B[rows] = 0
@@ -234,7 +236,7 @@ class _Batch:
         """Generate one token for every live sequence, without graphs."""
         rows, longest = len(self.live), min(max(self.used), self.longest)
         self.cache.reserve(longest)
-        attend = CpuDecodeAttention(self.cache, self.slots.position_B[:rows], longest)
+        attend = DecodeAttention.on_cpu(self.cache, self.slots.position_B[:rows], longest)
         decode_step(self.model, self.slots, rows, attend, self.params, self.head_VD, self.eos)
         self.used = [positions + 1 for positions in self.used]
 
@@ -245,9 +247,7 @@ class _Batch:
             finished.append((self.live[slot], self._completion(slot)))
             last = len(self.live) - 1
             if slot != last:
-                self.cache.move(last, slot, min(self.used[last], self.longest))
-                for state_B in self.slots.rows():
-                    state_B[slot] = state_B[last]
+                self.slots.move(last, slot, min(self.used[last], self.longest))
                 self.live[slot], self.used[slot] = self.live[last], self.used[last]
             self.live.pop()
             self.used.pop()

@@ -228,7 +228,7 @@ def graded(base, tokenizer, texts, *keys):
     group = Group(Prompt(0, "prompt", (5,), ROW), completions)
     rollout = object.__new__(Rollout)
     rollout.config, rollout.policy = config, SimpleNamespace(decode=text_of(tokenizer))
-    rollout.run = SimpleNamespace(ranks=SimpleNamespace(gather=lambda mine: [mine]))
+    rollout.run = SimpleNamespace(ranks=SimpleNamespace(gather_lists=list))
     rollout.scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
     rollout.groups, rollout.batch_std = [group], None
     for index in range(len(completions)):

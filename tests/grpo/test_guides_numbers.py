@@ -17,7 +17,7 @@ from grpo.doctor.__main__ import main as doctor
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.policy import lora_spec
-from grpo.model.weights import read_model_config, tensor_slots
+from grpo.model.weights import named_tensors, read_model_config
 from knowledge.atlas import make_atlas
 from knowledge.world import make_world as make_encyclopedia
 from rewards.format import parse
@@ -66,7 +66,7 @@ def write_hollow_checkpoint(folder: Path, raw: dict) -> Path:
     (folder / "config.json").write_text(json.dumps(raw))
     model = Decoder(read_model_config(folder), Build(None, False, torch.bfloat16, "meta"))
     entries, end = {}, 0
-    for name, tensor in tensor_slots(model).items():
+    for name, tensor in named_tensors(model).items():
         entries[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [end, end + 2 * tensor.numel()]}
         end += 2 * tensor.numel()
     text = json.dumps(entries).encode()
@@ -230,7 +230,7 @@ def share_trained(folder: Path, **keys) -> tuple[float, float]:
     config, _ = load_config(CONFIGS / "math_1.5b.yaml", settings)
     model = Decoder(read_model_config(folder), Build(lora_spec(config), False, torch.bfloat16, "meta"))
     trained = sum(parameter.numel() for parameter in model.parameters())
-    all_weights = trained + sum(tensor.numel() for tensor in tensor_slots(model).values())
+    all_weights = trained + sum(tensor.numel() for tensor in named_tensors(model).values())
     return trained / 1e6, 100 * trained / all_weights
 
 

@@ -399,7 +399,7 @@ def runs_out_above(wrap_passes):
 def step(trainer):
     """A step as a run makes it; its metrics."""
     Guard(trainer).step()
-    return trainer.measure()[0]
+    return trainer.summarise_step()[0]
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])

@@ -7,7 +7,7 @@ import torch
 from grpo.kernels.reference import attention, decode_attention
 from making import load, randomise_adapter, write_checkpoint
 
-from grpo.attention.decode import CpuDecodeAttention
+from grpo.attention.decode import DecodeAttention
 from grpo.attention.packed import PackedAttention
 from grpo.errors import UserError
 from grpo.model.decoder import ModelConfig, RMSNorm
@@ -316,7 +316,7 @@ def test_decode_attention_equals_its_twin_and_writes_its_cache(dtype, rows):
     positions = torch.randint(0, 20, (rows,), generator=generator)
     positions[0], positions[1] = 0, 19
     q, k, v = (torch.randn(rows, heads, 8, generator=generator).to(dtype) for heads in (4, 2, 2))
-    out = CpuDecodeAttention(cache, positions, 20)(1, q, k, v, None)
+    out = DecodeAttention.on_cpu(cache, positions, 20)(1, q, k, v, None)
     for row, position in enumerate(positions.tolist()):
         before[1, 0, row, :, position], before[1, 1, row, :, position] = k[row], v[row]
     assert torch.equal(cache.kv_L2BKSE, before)

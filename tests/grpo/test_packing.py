@@ -177,7 +177,7 @@ def test_bnpo_weighs_by_its_micro_batch():
 
 
 def test_pack_moves_to_the_device_it_is_given():
-    assert pack_batch(whole(make_group((1, 2), (3,))), 0, "meta").ids_T.device == torch.device("meta")
+    assert pack_batch(whole(make_group((1, 2), (3,))), device="meta").ids_T.device == torch.device("meta")
 
 
 def test_each_token_has_the_advantage_of_its_completion():

@@ -32,16 +32,16 @@ def rollout(rank=0, world=1, groups_per_rank=2, others=(), **keys):
     made.config, made.clock = TrainConfig(**KEYS | keys), Clock()
     made.gathered = []
 
-    def gather(mine):
+    def gather_lists(mine):
         made.gathered.append(mine)
-        return [*others[:rank], mine, *others[rank:]]
+        return [value for values in (*others[:rank], mine, *others[rank:]) for value in values]
 
-    ranks = SimpleNamespace(rank=rank, world=world, max=lambda value: value, sum=list, gather=gather)
+    ranks = SimpleNamespace(rank=rank, world=world, max=lambda value: value, sum=list, gather_lists=gather_lists)
     made.waits = []  # which stretches a signal may interrupt
     made.run = SimpleNamespace(ranks=ranks, interruptible=interruptible(made))
     made.prompts = [Prompt(row, f"prompt {row}", (row,), {"question": str(row)}) for row in range(10)]
     made.order = Order(10, 0, shuffle=False)
-    made.groups_per_rank, made.sampling = groups_per_rank, SamplingParams(4)
+    made.groups_per_rank, made.total_steps, made.sampling = groups_per_rank, 0, SamplingParams(4)
     made.policy = SimpleNamespace(decode=lambda ids: f"text {ids[0]}")
     made.scorer = made.sampler = Recorder()
     made.sampled_step, made.is_graded, made.batch_std, made.groups = -1, False, None, []

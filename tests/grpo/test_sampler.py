@@ -54,8 +54,8 @@ def test_same_tokens_in_any_company(checkpoint, sampling):
         {"max_slots": 7, "prefill_tokens": 4},
         {"check_every": 5},
         {"max_slots": 6, "check_every": 4},
-        {"graphs": True},
-        {"graphs": True, "max_slots": 7, "check_every": 3},
+        {"use_graphs": True},
+        {"use_graphs": True, "max_slots": 7, "check_every": 3},
     ):
         again = Sampler(model, [2, 7], **options).sample(PROMPTS, 4, sampling, seeds)
         assert [[c.ids for c in group] for group in again] == [[c.ids for c in group] for group in together]

@@ -28,7 +28,7 @@ def generate(model, first_ids, seeds, limits, sampling, eos, steps=3, spare=4, k
         KVCache(c.num_layers, len(first_ids) + spare, c.num_kv_heads, longest + 1, c.head_dim, torch.float32, "cpu"),
         longest,
     )
-    for tensor in slots.rows()[:5]:
+    for tensor in (slots.last_id_B, slots.position_B, slots.count_B, slots.limit_B, slots.seed_B):
         tensor.fill_(2)  # what was there before does not matter
     slots.limit_B.fill_(10**6)
     slots.ended_B.fill_(False)  # a free slot's last sequence may not even have ended
@@ -138,7 +138,7 @@ def test_the_samplers_slots_are_kept_and_grow(model):
     was there before."""
     prompts, sampler = (
         [[5, 9, 6], [40], [3, 3, 3, 7, 8]],
-        Sampler(model, [2, 7], max_slots=4, check_every=3, graphs=True),
+        Sampler(model, [2, 7], max_slots=4, check_every=3, use_graphs=True),
     )
     for sampling, count in (
         (SamplingParams(9), 3),
@@ -154,7 +154,7 @@ def test_the_samplers_slots_are_kept_and_grow(model):
 
 
 def test_streaming_over_static_slots(model):
-    tokens = list(Sampler(model, [2], graphs=True).stream([5, 9, 6], SamplingParams(12), 3))
+    tokens = list(Sampler(model, [2], use_graphs=True).stream([5, 9, 6], SamplingParams(12), 3))
     assert tokens == list(Sampler(model, [2]).stream([5, 9, 6], SamplingParams(12), 3))
 
 
@@ -181,7 +181,7 @@ def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     with torch.inference_mode(), model.prepacked() as head, no_waiting():
         sampler.graphs.step(4, sampling, head)
     assert [[c.ids for c in group] for group in again] == [[c.ids for c in group] for group in done]
-    batch = pack_batch(whole(*groups_of(prompts, done)), 0, "cuda")
+    batch = pack_batch(whole(*groups_of(prompts, done)), device="cuda")
     if sampling.temperature:
         with torch.no_grad():
             hidden = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout))
