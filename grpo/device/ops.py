@@ -13,7 +13,7 @@ from grpo.device.draw import NO_CUT, SamplingParams, draw, uniforms
 from grpo.device.products import Room, linear
 
 HALF = (torch.bfloat16, torch.float16)
-CACHE_BYTES = 8 << 20  # of float32 logits that a CPU works on at a time, so that they stay in its cache
+CACHE_BYTES = 2 << 20  # of float32 logits that a CPU works on at a time, so that they stay in its cache
 Rope = tuple[torch.Tensor, torch.Tensor]  # cos_T1E and sin_T1E of the tokens' positions
 
 
@@ -219,26 +219,26 @@ def log_softmax_rows(
     entropy_X = torch.empty_like(logp_X)
     size = len(targets_X)
     if logits_XV.device.type == "cpu":
-        size = max(1, CACHE_BYTES // (logits_XV.shape[1] * exact.itemsize))
+        size = min(size, CACHE_BYTES // (logits_XV.shape[1] * exact.itemsize))
+    size = max(1, size)
+    # One allocation serves all parts: on a CPU, touching new memory costs more than the arithmetic.
+    room_2XV = torch.empty(2, size, logits_XV.shape[1], dtype=exact, device=logits_XV.device)
     for start in range(0, len(targets_X), size):
         part = slice(start, start + size)
         target_X1 = targets_X[part, None]
-        scaled_XV = logits_XV[part].to(exact)
-        scaled_XV = scaled_XV if temperature == 1 else scaled_XV / temperature
-        logp_XV = _log_softmax(scaled_XV, target_X1, None if cut_X is None else cut_X[part, None])
+        spare_XV, logp_XV = room_2XV[:, : len(target_X1)]
+        spare_XV.copy_(logits_XV[part])
+        if temperature != 1:
+            spare_XV /= temperature
+        torch.log_softmax(spare_XV, dim=-1, out=logp_XV)
+        if cut_X is not None:  # normalise over what the cut leaves
+            dropped_XV = (logp_XV < cut_X[part, None]).scatter_(1, target_X1, False)  # a drawn token was kept
+            logp_XV.masked_fill_(dropped_XV, NO_CUT)
+            spare_XV, logp_XV = logp_XV, torch.log_softmax(logp_XV, dim=-1, out=spare_XV)
         logp_X[part] = logp_XV.gather(1, target_X1)[:, 0]  # Eq. 3
-        p_XV = logp_XV.exp()
+        p_XV = torch.exp(logp_XV, out=spare_XV)
         kept_XV = logp_XV if cut_X is None else logp_XV.clamp_min_(torch.finfo(exact).min)  # 0 · -inf
-        entropy_X[part] = -torch.bmm(p_XV[:, None], kept_XV[:, :, None])[:, 0, 0]
+        entropy_X[part] = -torch.linalg.vecdot(p_XV, kept_XV)
         if slope_dtype:
             logits_XV[part] = p_XV.neg_().scatter_add_(1, target_X1, torch.ones_like(p_XV[:, :1]))
     return logp_X, entropy_X, logits_XV.to(slope_dtype) if slope_dtype else None
-
-
-def _log_softmax(logits_XV: torch.Tensor, target_X1: torch.Tensor, cut_X1: torch.Tensor | None) -> torch.Tensor:
-    """Normalise over the vocabulary, or over what is left of it after the cut."""
-    logp_XV = logits_XV.log_softmax(dim=-1)
-    if cut_X1 is None:
-        return logp_XV
-    dropped_XV = (logp_XV < cut_X1).scatter_(1, target_X1, False)  # a drawn token was kept
-    return logp_XV.masked_fill_(dropped_XV, NO_CUT).log_softmax(dim=-1)
