@@ -13,10 +13,10 @@ from typing import Literal
 
 from rewards.mathematics import value
 from rewards.mathematics.algebra import Algebra
+from rewards.mathematics.answer import read_answer
 from rewards.mathematics.application import mark_applications
 from rewards.mathematics.quantity import Scalar
-from rewards.mathematics.read import read_answer
-from rewards.mathematics.text import tokenize
+from rewards.mathematics.tokens import tokenize
 
 # what a reference is: a number or a term; one with words or units; several; in brackets; …; anything else is words
 Shape = Literal["term", "quantity", "list", "row", "relation", "choice", "matrix", "words"]
