@@ -30,7 +30,8 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from bench import lab_results, timing
+from bench import lab_results
+from bench.record import RESULTS, ROOT, plain_parser
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.questions import Questions
@@ -43,7 +44,8 @@ from grpo.storage import write_lines
 from grpo.train import train
 from knowledge.atlas import HOW_SURE
 
-CONFIG, COLD_START = timing.ROOT / "configs" / "atlas.yaml", timing.ROOT / "configs" / "atlas_sft.yaml"
+CONFIG = ROOT / "configs" / "atlas.yaml"
+COLD_START = ROOT / "configs" / "atlas_sft.yaml"
 ONE_HOP, TWO_HOPS = "one hop", "two hops"
 FILES = {ONE_HOP: ("questions", "held_out"), TWO_HOPS: ("two_hops", "held_out_two_hops")}  # to train on, held out
 # In two hops the outcome is 1 if right, else 0: paid for declining, a model that is right one time in six declines.
@@ -232,7 +234,7 @@ def run_all(jobs: Sequence[Job], workers: int, rows: Path) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = timing.plain_parser("bench.abstention_lab", __doc__)
+    parser = plain_parser("bench.abstention_lab", __doc__)
     parser.add_argument("--quick", action="store_true", help="two steps a run and few questions: does the lab work?")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="arms of these names, or whose names begin so")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
@@ -266,7 +268,7 @@ def main(argv: list[str] | None = None) -> dict:
     jobs += [Job(options.folder, seed, arm, options.quick) for arm in arms for seed in options.seeds]
     rows = options.folder / "rows.jsonl"
     run_all(jobs, options.workers, rows)
-    return lab_results.report(rows, timing.RESULTS / "abstention_lab" if options.save else options.folder)
+    return lab_results.report(rows, RESULTS / "abstention_lab" if options.save else options.folder)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ finds where the expected push on declining changes its sign. The advantages are 
 import argparse
 from math import factorial
 
-from bench import timing
+from bench.record import plain_parser
 from grpo.advantages import group_advantages
 
 PRICES = {  # right, declined, wrong
@@ -68,7 +68,7 @@ def answers_from(declined: float, prices: Prices, scale_rewards: str, group_size
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = timing.plain_parser("bench.break_even", __doc__)
+    parser = plain_parser("bench.break_even", __doc__)
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--declined", type=float, nargs="+", default=DECLINED, metavar="SHARE", help="0 < SHARE < 1")
     return parser
