@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -186,6 +186,13 @@ def read_rows(folder: Path) -> list[dict]:
     for path in sorted(folder.glob("*.jsonl")):
         rows += map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return rows
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Make a table in Markdown."""
+    lines = ["| " + " | ".join(cells) + " |" for cells in (columns, *rows)]
+    lines.insert(1, "|---" * len(columns) + "|")
+    return "\n".join(lines)
 
 
 def machine(device: str) -> dict:

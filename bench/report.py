@@ -8,12 +8,12 @@ rows. The last line of stdout is JSON.
 
 import json
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 
 from bench import growth
-from bench.record import RESULTS, plain_parser, read_rows
+from bench.record import RESULTS, markdown_table, plain_parser, read_rows
 from bench.timing import our_seconds
 
 BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
@@ -46,13 +46,7 @@ def device(row: Mapping) -> str:
 
 def table(found: Iterable[Measured]) -> str:
     """Make the Markdown table: a line for each case with a time of ours."""
-    lines = [markdown_row(COLUMNS), "|---" * len(COLUMNS) + "|"]
-    lines += [markdown_row(cells(row, case)) for row, case in found if "ours" in case.get("seconds", {})]
-    return "\n".join(lines)
-
-
-def markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+    return markdown_table(COLUMNS, [cells(row, case) for row, case in found if "ours" in case.get("seconds", {})])
 
 
 def cells(row: Mapping, case: Mapping) -> list[str]:
