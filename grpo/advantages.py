@@ -1,4 +1,4 @@
-"""What each completion's reward is worth, compared with the others of its group."""
+"""Rewards to advantages: compare each completion's reward with the others of its group."""
 
 import math
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ def group_advantages(
     """Compute the advantages of one group's completions from their rewards (Eq. 1, 2).
 
     scale_rewards: "group", "batch" (`batch_std` is then the deviation of all rewards of the step), or "none" (Dr. GRPO,
-    2503.20783). Standard deviations divide by n - 1. None (unscorable) stays out of the mean and the deviation and gets
-    0. A group with fewer than two scorable rewards, or with all of them equal, gets exactly 0. A reward that is not
-    finite makes all advantages of its group NaN, so that the gradient is not finite and the step is skipped: a broken
-    reward must not train anything.
+    2503.20783). Standard deviations divide by n - 1. A reward of None (unscorable) is left out of mean and deviation,
+    and its advantage is 0. A group with fewer than two scorable rewards, or with all of them equal, gets exactly 0.
+    A reward that is not finite makes all advantages of its group NaN, so that the gradient is not finite and the step
+    is skipped: a broken reward must not train anything.
 
     >>> group_advantages([1.0, 0.0, None], "none")
     [0.5, -0.5, 0.0]
@@ -37,9 +37,9 @@ def group_advantages(
 def normalize_then_sum(values: Sequence[Sequence[float | None]], weights: Sequence[float]) -> list[float | None]:
     """Normalise each reward within the group, then add them up (GDPO, 2601.05242; Eq. 17).
 
-    values: one list per reward, each with one value per completion. Summed first, the reward with the widest spread
-    drowns the others. A completion that some reward could not score gets None, and is in no reward's mean. Rewards of
-    weight 0 do not count.
+    values: one list per reward, each with one value per completion. If rewards were summed first, the one with the
+    widest spread would drown the others. A completion that some reward could not score gets None, and is left out of
+    the mean of every reward. Rewards of weight 0 do not count.
 
     >>> normalize_then_sum([[1.0, 0.0, None], [0.0, 0.0, 5.0]], [1.0, 1.0])[2] is None
     True

@@ -19,10 +19,10 @@ Decode = Callable[[Sequence[int]], str]
 def judged_sentences(completion: Completion, decode: Decode) -> list[Sentence]:
     """Return the sentences of a completion that are true or false, in order.
 
-    A sentence is false if the knowledge base refutes a fact of it, else true if the base supports one. A fact that the
-    base does not know, or that is stated in no known place, decides nothing.
+    A sentence is false if the knowledge base refutes one of its facts, else true if the base supports one. A fact that
+    the base does not know, or whose sentence was not found, decides nothing.
 
-    decode: turns tokens into text. If it does not give back `Completion.text`, tokens have no place in that text, and
+    decode: turns tokens into text. If it does not reproduce `Completion.text`, the tokens cannot be located in it, and
     no sentence is returned.
     """
     verdicts: dict[tuple[int, int], set[str]] = {}
@@ -41,7 +41,7 @@ def judged_sentences(completion: Completion, decode: Decode) -> list[Sentence]:
 
 
 def _facts(completion: Completion) -> list[dict]:
-    """Return the facts of a completion as `Score.facts`, of the first reward that checks those of every answer."""
+    """Return the facts of a completion (see `Score.facts`) from the first reward that checks every answer."""
     scores = [completion.scores[name] for name in CHECK_EVERY_ANSWER if name in completion.scores]
     return scores[0].facts if scores else []
 
@@ -49,7 +49,8 @@ def _facts(completion: Completion) -> list[dict]:
 class TokenPlaces:
     """Where the tokens of a completion are in its text.
 
-    A token is where it begins, and white space belongs to what follows it: " She" begins the sentence "She ...".
+    A token is located by its first character, and white space belongs to the word after it: the token " She" is the
+    first one of the sentence "She ...".
     """
 
     def __init__(self, completion: Completion, decode: Decode):
@@ -57,16 +58,16 @@ class TokenPlaces:
         self._start = cache(self._find_start)
 
     def of(self, start: int, end: int) -> tuple[int, int]:
-        """Return the tokens of the characters from `start` to before `end`: the first, and the one after the last."""
+        """Return the range of tokens that hold the characters [start, end): the first, and the one after the last."""
         text, places = self.completion.text, range(len(self.completion.ids))
         start = len(text[:start].rstrip())
         return bisect_left(places, start, key=self._start), bisect_left(places, end, key=self._start)
 
     def _find_start(self, place: int) -> int:
-        """Return where the token at this place begins: how many characters the tokens before it complete.
+        """Return the character at which the token at this place begins: the number of complete characters before it.
 
-        The last of these may be parts of a character. Such a part decodes to U+FFFD, with some tokenizers together with
-        complete characters before it. Then the text of fewer tokens shows more characters.
+        The last tokens before it may be parts of one character. A part decodes to U+FFFD, and some tokenizers merge
+        complete characters into that U+FFFD. Then the text of fewer tokens shows more complete characters.
         """
         complete = 0
         for end in range(place, max(place - MAX_BYTES, -1), -1):

@@ -53,8 +53,8 @@ class UserError(Exception):
 class Interrupted(KeyboardInterrupt):
     """A signal asked the run to stop. exit_code says which signal.
 
-    A KeyboardInterrupt: the handler raises it wherever the program is. Libraries catch every Exception, and anyio wraps
-    all others in a group.
+    It is a KeyboardInterrupt, because the signal handler raises it at any point of the program: libraries would catch
+    an Exception, and anyio would wrap any other BaseException in a group.
     """
 
     def __init__(self, exit_code: int):
@@ -64,7 +64,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def check_all(*checks: Callable[[], object]) -> None:
-    """Make all checks. If some fail, raise one UserError that joins what they say, with the exit code of the first."""
+    """Make all checks. If some fail, raise one UserError that joins their messages, with the exit code of the first."""
     errors = []
     for check in checks:
         try:
@@ -77,7 +77,7 @@ def check_all(*checks: Callable[[], object]) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Say on one line what an exception of Python or of a library says; the system's own errors need no name."""
+    """Return the message of an exception as one line, after its name unless it is an error of the operating system."""
     is_of_system = isinstance(error, OSError) and bool(error.strerror)
     said = str(error).strip().partition("\n")[0]
     return said if is_of_system else f"{type(error).__name__}: {said}".removesuffix(": ")
@@ -85,7 +85,7 @@ def reason(error: BaseException) -> str:
 
 @contextmanager
 def explained(kinds: Kinds, what: str, fix: str, exit_code: int = PREFLIGHT) -> Iterator[None]:
-    """Raise UserError instead of an exception of these kinds, which becomes its `why`."""
+    """Turn exceptions of these kinds into a UserError, whose `why` is the exception's message."""
     try:
         yield
     except kinds as error:
@@ -93,7 +93,7 @@ def explained(kinds: Kinds, what: str, fix: str, exit_code: int = PREFLIGHT) -> 
 
 
 def describe(error: BaseException) -> tuple[int, str]:
-    """Return exit code and message of any exception that ends a command. The message holds no secret."""
+    """Return exit code and message for an exception that ends a command. The message holds no secret."""
     if isinstance(error, KeyboardInterrupt) and not isinstance(error, Interrupted):
         return SIGINT, "stopped by SIGINT"
     if not isinstance(error, (UserError, Interrupted)):
@@ -102,7 +102,7 @@ def describe(error: BaseException) -> tuple[int, str]:
 
 
 def _explain(error: BaseException) -> UserError:
-    """Turn an exception that no part of the program expected into an error for people."""
+    """Turn an exception that no part of the program expected into a UserError."""
     what = f"{type(error).__name__}: {error}".strip()
     if is_storage_error(error):
         return UserError(
@@ -129,7 +129,7 @@ def _explain(error: BaseException) -> UserError:
 
 
 def is_storage_error(error: BaseException) -> bool:
-    """Whether the disk is full or fails. Libraries written in Rust, and SQLite, say so only in the text."""
+    """Return whether the disk is full or fails. Libraries written in Rust, and SQLite, say so only in the text."""
     if isinstance(error, OSError):
         return error.errno in STORAGE_ERRNOS
     text = str(error).lower()
@@ -137,7 +137,7 @@ def is_storage_error(error: BaseException) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a GPU or this machine is out of memory. Most libraries say so only in the text of their error."""
+    """Return whether a GPU or this machine is out of memory. Most libraries say so only in the text of their error."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     kinds = [kind.__name__ for kind in type(error).__mro__]
@@ -167,14 +167,14 @@ def redact(text: str) -> str:
 
 
 def _forms(value: str) -> tuple[str, ...]:
-    """Return a text as it is, and as JSON, Python's repr, HTML and URLs write it."""
+    """Return a text unchanged, and as JSON, Python's repr, HTML and URLs write it."""
     quoted = (json.dumps(value), json.dumps(value, ensure_ascii=False), repr(value))
     in_urls = (quote(value), quote(value, safe=""), quote_plus(value))
     return value, *(text[1:-1] for text in quoted), html.escape(value), *in_urls
 
 
 def refer(text: str) -> str:
-    """Replace the values of variables that the configuration names by ${VARIABLE}, as it was written there."""
+    """Replace the value of each variable that the configuration names by ${VARIABLE}, as the configuration has it."""
     values = {os.environ.get(name, ""): f"${{{name}}}" for name in _named_secrets}
     return _replace(text, {value: name for value, name in values.items() if len(value) >= MIN_SECRET})
 
@@ -196,7 +196,7 @@ def _escape_char(char: str) -> str:
 
 
 class _WithoutSecrets:
-    """A stream that redacts what is written to it, also by libraries and by a user's reward."""
+    """A stream that redacts everything written to it, even by libraries and by a user's reward."""
 
     def __init__(self, stream: TextIO):
         self.stream = stream
@@ -209,7 +209,7 @@ class _WithoutSecrets:
 
 
 class _Messages(_WithoutSecrets):
-    """What a command says while it works. If that cannot be written, as on a full disk, the work matters more."""
+    """The stream for messages. It ignores write errors, such as those of a full disk, so that the work goes on."""
 
     def write(self, text: str) -> int:
         with suppress(OSError):
@@ -240,7 +240,7 @@ def run_main(main: Callable[[list[str]], int | None]) -> None:
             print(traceback.format_exc(), file=sys.stderr)
         code, message = describe(error)
         print(escape(message), file=sys.stderr)
-        if code == STORAGE:  # results on stdout may be what could not be written, and would be tried again at the end
+        if code == STORAGE:  # stdout itself may have failed, and Python would flush it again at the end
             sys.stdout = open(os.devnull, "w")
         if code > 128:  # a signal
             with suppress(OSError):

@@ -6,8 +6,8 @@
 
 MODEL is a checkpoint, an adapter, a hub id, or the directory of a run. A run brings its own prompts, and its held-out
 questions if there is no --data. Files of TruthfulQA, SimpleQA, Chinese SimpleQA, GPQA, AIME, MATH-500 and GSM8K are
-known by their columns, and bring a reward. Prints JSON: accuracy with its 95 % interval, the shares of wrong and of
-declined answers, pass@k; and a table on stderr. A and B are models, or what --output of two evaluations has written.
+recognised by their columns and need no --reward. Prints JSON: accuracy with its 95 % interval, the shares of wrong and
+of declined answers, pass@k; and a table on stderr. A and B are models, or the --output files of two evaluations.
 """
 
 import argparse
@@ -42,14 +42,14 @@ from rewards.scorer import Scorer
 
 MANY = 0.2  # of the answers
 MAX_SEQUENCES = 256  # decoded together
-UNGRADED = Path("ungraded.jsonl")  # where answers go that could not be graded, unless --output says so
+UNGRADED = Path("ungraded.jsonl")  # for answers that could not be graded, unless --output names another file
 Result = tuple[dict[str, Any], list[dict[str, Any]]]  # numbers, and a record per answer
 
 
 def evaluate(task: Task, n: int, temperature: float, rescue: Path = UNGRADED) -> Result:
     """Answer the questions n times each, and grade the answers.
 
-    The reward's services are asked first. Answers that they fail to grade later are written to `rescue`.
+    Checks first that the reward's services answer. Answers that they fail to grade later are written to `rescue`.
     """
     config = task.config
     scorer = prepare_rewards(config, say, task.questions)
@@ -101,12 +101,12 @@ def _grade(scorer: Scorer, groups: Sequence[Group], rescue: Path, rewards: Seque
 
 
 def _is_unanswered(completion: Completion) -> bool:
-    """Whether a service that was asked about a completion gave no usable answer."""
+    """Return whether some service, asked about a completion, gave no usable answer."""
     return any(False in score.asked.values() for score in completion.scores.values())
 
 
 def _summarise(config: TrainConfig, groups: Sequence[Group]) -> dict[str, Any]:
-    """Return the numbers of all questions, with those of each part of them; show them as a table."""
+    """Return the measures over all questions and over each part of them; print them as a table."""
     columns = {name for group in groups for name in group.prompt.columns}
     split_by = next((name for name in (config.eval_group_field, "unanswerable") if name in columns), None)
     parts = {name: summary(part) for name, part in split_into_parts(groups, split_by).items()}
@@ -118,7 +118,7 @@ def _summarise(config: TrainConfig, groups: Sequence[Group]) -> dict[str, Any]:
 
 
 def _notes(config: TrainConfig, measured: Summary, groups: Sequence[Group]) -> Iterator[str]:
-    """Yield what a reader of the numbers should know."""
+    """Yield warnings about the measures, for their reader."""
     if note := note_on_unscored(measured):
         yield note
     if measured["clipped_ratio"]:
@@ -131,12 +131,12 @@ def _notes(config: TrainConfig, measured: Summary, groups: Sequence[Group]) -> I
 
 
 def say(text: str) -> None:
-    """Show a text for people."""
+    """Print a message on stderr."""
     print(escape(text), file=sys.stderr)
 
 
 def compare_two(a: str, b: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Compare two models, or the answers that two evaluations have written."""
+    """Compare two models, or the answers in the files of two evaluations."""
     found = []
     for label, name in (("a", a), ("b", b)):
         if is_file(name):
@@ -152,7 +152,7 @@ def compare_two(a: str, b: str, arguments: argparse.Namespace) -> dict[str, Any]
 
 
 def evaluate_model(model: str, arguments: argparse.Namespace, output: Path | None) -> Result:
-    """Evaluate one model, and write the result to `output` and its answers beside it."""
+    """Evaluate one model; write the result to `output`, and the answers to a file next to it."""
     task = make_task(model, arguments, say)
     if arguments.choices:
         result, records = evaluate_choices(task)
@@ -168,7 +168,7 @@ def evaluate_model(model: str, arguments: argparse.Namespace, output: Path | Non
 
 
 def is_file(name: str) -> bool:
-    """Whether a name is that of a file with answers, and not of a model."""
+    """Return whether a name is that of a file with answers, and not that of a model."""
     return Path(name).suffix in (".json", ".jsonl")
 
 
@@ -197,7 +197,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Refuse what makes no sense (exit 2), before anything is loaded."""
+    """Raise UserError (exit 2) if the arguments make no sense, before anything is loaded."""
     SamplingParams(1, arguments.temperature)  # refuses a temperature that does not exist
     if arguments.n < 1:
         raise UserError(f"--n is {arguments.n}", "it is the number of answers per question", "give 1 or more")

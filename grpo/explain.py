@@ -2,7 +2,7 @@
 
   python -m grpo.explain RUN
 
-RUN is the output_dir of a run, also of one that is under way or was killed.
+RUN is the output_dir of a run, which may be under way or may have been killed.
 """
 
 import argparse

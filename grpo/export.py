@@ -2,8 +2,8 @@
 
   python -m grpo.export MODEL OUT [--merge] [--dtype bfloat16]
 
-Without --merge, OUT gets a PEFT adapter and the tokenizer. With --merge, it gets a complete Hugging Face checkpoint,
-into which the adapter is merged in float32 and rounded once.
+Without --merge, OUT gets a PEFT adapter and the tokenizer. With --merge, it gets a complete Hugging Face checkpoint:
+the adapter is merged in float32, and the result is rounded once.
 """
 
 import argparse
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
-    """Write `target`. Exit 3 if `source` holds nothing to export, 6 if it is a damaged checkpoint."""
+    """Write `source` to the folder `target`. Exit 3 if there is nothing to export, 6 if the checkpoint is damaged."""
     check_folder(target)
     saved = find_saved(str(source))
     source = Path(saved.name)
@@ -54,7 +54,7 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Refuse a folder that holds anything or cannot be made (exit 2)."""
+    """Raise UserError (exit 2) if a folder is not empty or cannot be created."""
     try:
         is_new = not path.exists()
         path.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("out", type=Path, metavar="OUT", help="a new folder")
     parser.add_argument("--merge", action="store_true", help="write a complete checkpoint with the adapter merged")
     parser.add_argument(
-        "--dtype", default="auto", choices=["auto", *DTYPES], help="of the merged checkpoint; auto: float32"
+        "--dtype", default="auto", choices=["auto", *DTYPES], help="dtype of the merged checkpoint; auto: float32"
     )
     return parser
 

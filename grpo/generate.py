@@ -26,7 +26,7 @@ INCOMPLETE = "\ufffd"  # the bytes of a character may be spread over several tok
 
 
 class Chat:
-    """A policy and its sampler, which answer messages. `template` makes a user's message of a question."""
+    """A policy and its sampler, which answer messages. `template` turns a question into a user's message."""
 
     def __init__(self, policy: Policy, sampling: SamplingParams, seed: int, template: str = "{question}"):
         self.policy, self.sampling, self.seed, self.template = policy, sampling, seed, template
@@ -38,9 +38,9 @@ class Chat:
         return {"role": "user", "content": self.template.replace("{question}", question)}
 
     def fit(self, messages: list[Message]) -> list[int]:
-        """Return the tokens of a conversation, without its oldest turns if it would leave no room for an answer.
+        """Return the tokens of a conversation, without its oldest turns if all would leave no room for an answer.
 
-        Exit 3 if its last message alone is too long.
+        UserError (exit 3) if the last message alone is too long.
         """
         positions = self.policy.model.config.max_positions
         room = min(self.sampling.max_new_tokens, positions // 4)
@@ -63,7 +63,7 @@ class Chat:
         return ids
 
     def sampling_after(self, prompts: Sequence[list[int]]) -> SamplingParams:
-        """Return how to sample after these prompts: with no more tokens than the model has positions for."""
+        """Return the sampling parameters for these prompts: no more tokens than the model has positions for."""
         room = self.policy.model.config.max_positions - max(map(len, prompts))
         return replace(self.sampling, max_new_tokens=min(self.sampling.max_new_tokens, room))
 
@@ -82,7 +82,7 @@ class Chat:
         return shown
 
     def answer_all(self, conversations: list[list[Message]], n: int) -> None:
-        """Generate n answers to each conversation together, and print them. A single answer is streamed."""
+        """Generate n answers to each conversation, all together, and print them. A single answer is streamed."""
         if len(conversations) == n == 1:
             self.answer(conversations[0])
             return
@@ -97,7 +97,7 @@ class Chat:
                 print(escape(self.policy.decode(completion.ids)) + "\n")
 
     def converse(self, messages: list[Message]) -> None:
-        """Answer questions from the terminal until an empty line. `messages` are what comes before them."""
+        """Answer questions from the terminal until an empty line. messages: those before the first question."""
         while True:
             question = _read_question()
             if not question:
@@ -120,7 +120,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--n", type=int, default=1, help="answers per prompt (default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.7, help="0: greedy (default: %(default)s)")
     parser.add_argument("--top-p", type=float, default=1.0, help="nucleus sampling (default: %(default)s)")
-    parser.add_argument("--max-new-tokens", type=int, default=512, help="most tokens per answer (default: %(default)s)")
+    parser.add_argument("--max-new-tokens", type=int, default=512, help="tokens per answer (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=42, help="seed of the sampling (default: %(default)s)")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "mps"])
     parser.add_argument("--dtype", default="auto", choices=["auto", "bfloat16", "float16", "float32"])

@@ -5,14 +5,14 @@ For a scored token with hidden state h, temperature τ and logits z = h Wᵀ / �
     ℓ = z_target − log Σ_{v∈K} exp z_v                                                           Eq. 3
     dℓ/dh = (onehot(target) − softmax_K(z)) W / τ
 
-K is everything, unless the sampler cut the distribution off (top-k, top-p): then a token belongs to K if its log-prob
-in the full distribution reaches the threshold `cut_C` that was recorded when it was drawn. Scoring what was sampled
-from keeps the ratio of Eq. 4 at 1 on-policy; it is the sampling mask of DeepSeek-V3.2 (2512.02556) in one number per
-token.
+K is the full vocabulary, unless the sampler truncated it (top-k, top-p). Then a token belongs to K if its log-prob in
+the full distribution reaches the threshold `cut_C` that the sampler recorded. So the scored distribution is the one
+that was sampled from, and on-policy the ratio of Eq. 4 is 1. This is the sampling mask of DeepSeek-V3.2 (2512.02556),
+in one number per token.
 
-dℓ/dh does not depend on the loss: the forward pass computes it while the logits are there, the backward pass multiplies
-it by dL/dℓ. So a token costs two products with W, where recomputing costs three. Only a gradient of W itself needs the
-logits again.
+dℓ/dh does not depend on the loss: the forward pass computes it while the logits are there, and the backward pass
+multiplies it by dL/dℓ. So a token costs two products with W instead of the three of recomputation. Only a gradient of W
+itself needs the logits again.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,6 @@
 """The objective: a pure function of tensors, one line per equation (MATH.md).
 
-What distinguishes grpo, dapo, dr_grpo and bnpo is only how `weight_C` was filled (packing.py): the loss is a weighted
-sum.
+The loss is a weighted sum; grpo, dapo, dr_grpo and bnpo differ only in how packing.py fills `weight_C`.
 """
 
 import torch
@@ -9,7 +8,7 @@ import torch
 from grpo.config.options import TrainConfig
 from grpo.schema import PackedBatch
 
-MAX_LOG_RATIO = 20.0  # nats; exp of more than this says nothing and overflows
+MAX_LOG_RATIO = 20.0  # nats; a larger one means no more than this, and its exp may overflow
 
 
 def policy_loss(
@@ -55,7 +54,7 @@ def _sampler_correction(batch: PackedBatch, used_C: torch.Tensor, config: TrainC
 def k3(log_ratio: torch.Tensor) -> torch.Tensor:
     """Estimate KL(θ ‖ ref) from samples of θ: e^d − d − 1 ≥ 0 for d = ℓ_ref − ℓ_θ, Schulman's k3, unbiased.
 
-    d is clamped to ±20, where the estimate's gradient ends.
+    d is clamped to ±20; outside of that range the gradient is 0.
     """
     d = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     return d.exp() - d - 1

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-FIRST_SCALE, SCALE_GROWS_AFTER = 2.0**10, 50  # of the loss in float16; finite steps until it is doubled
+FIRST_SCALE, SCALE_GROWS_AFTER = 2.0**10, 50  # loss scaling in float16: it doubles after so many finite steps in a row
 
 
 class Optimizer:
@@ -18,9 +18,9 @@ class Optimizer:
 
     Norm weights and biases (fewer than two axes) do not decay.
 
-    scales_loss: for a float16 model, whose smallest gradients would vanish and whose largest overflow. `backward`
-    multiplies the loss by `scale`; a step whose gradient overflowed changes nothing and halves it, and a run of finite
-    steps doubles it (1710.03740).
+    scales_loss: for a float16 model, whose smallest gradients would vanish and whose largest would overflow. `backward`
+    multiplies the loss by `scale`. A step whose gradient overflowed changes no weight and halves the scale; many finite
+    steps in a row double it (1710.03740).
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Optimizer:
         self.num_backward += 1
 
     def discard_gradient(self) -> None:
-        """Forget what was accumulated since the last step."""
+        """Discard the gradient that was accumulated since the last step."""
         self.grad.zero_()
         self.num_backward = 0
 
@@ -117,8 +117,8 @@ class Optimizer:
 def scheduled_rate(update: int, peak: float, schedule: str, warmup: int, total: int) -> float:
     """Return the learning rate of an update (from 0): a linear warm-up, then the decay of `schedule` to 0.
 
-    warmup, total: updates. As in transformers, update u of w in the warm-up has rate peak · u / w, so the very first
-    one has rate 0; "constant" has no warm-up, "constant_with_warmup" has.
+    warmup, total: in updates. As in transformers, update u of w in the warm-up has rate peak · u / w, so the very first
+    one has rate 0; "constant" has no warm-up, "constant_with_warmup" has one.
     """
     if update < warmup and schedule != "constant":
         return peak * update / warmup

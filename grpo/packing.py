@@ -1,7 +1,7 @@
 """Groups to micro-batches, without padding and with shared prompts; the loss weights, filled once per step.
 
-Micro-batches are a matter of memory. Any split gives the same gradient, because the denominators of Eq. 8 are those of
-the complete step, over all ranks. (Dropout is the exception: its masks differ from one micro-batch to another.)
+Micro-batches only limit memory. Any split gives the same gradient, because the denominators of Eq. 8 are those of the
+complete step, over all ranks. (Dropout is the exception: its masks differ from one micro-batch to another.)
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from grpo.schema import Completion, Group, Layout, PackedBatch, PackedGroup, Par
 
 
 def set_loss_weights(groups: Sequence[Group], config: TrainConfig, ranks: Ranks) -> None:
-    """Set every completion's `loss_weight`: what each of its tokens counts in the loss (Eq. 8).
+    """Set every completion's `loss_weight`, the weight of each of its tokens in the loss (Eq. 8).
 
         grpo      1 / (N n_i)            mean over tokens, then over completions (DeepSeekMath, 2402.03300)
         dapo      1 / Σ n_i              mean over tokens (2503.14476)
         dr_grpo   1 / (N L_max)          a constant length instead (2503.20783)
         bnpo      1 / (M Σ_m n_i)        mean over the tokens of each of the M micro-batches, as in TRL
 
-    n_i counts the tokens of completion i. N and the sums run over the completions that are trained, of the complete
-    step and all ranks. A micro-batch of bnpo is `per_device_train_batch_size` consecutive completions, however they are
+    n_i counts the tokens of completion i. N and the sums run over the trained completions of the complete step, on all
+    ranks. A micro-batch of bnpo is `per_device_train_batch_size` consecutive completions, however they are
     packed. Completions that are not trained get 0. groups: those of this rank.
     """
     completions = completions_of(groups)
@@ -46,16 +46,16 @@ def set_loss_weights(groups: Sequence[Group], config: TrainConfig, ranks: Ranks)
 
 
 def is_trained(completion: Completion, mask_truncated: bool) -> bool:
-    """Whether a completion is in the loss and in its denominators."""
+    """Return whether a completion counts in the loss and in its denominators."""
     is_masked = mask_truncated and completion.finish_reason == "length"
     return len(completion.ids) > 0 and not is_masked
 
 
 def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list[list[Part]]:
-    """Split the completions that have a loss weight, in order, into micro-batches of `token_budget` packed tokens.
+    """Split the completions that have a loss weight, in order, into micro-batches of up to `token_budget` tokens.
 
-    A group that fits into one micro-batch is not split. A larger one is, and its prompt repeated. A single completion
-    larger than the budget gets a micro-batch of its own.
+    A group that fits into one micro-batch is not split. A larger group is split, and its prompt is repeated. A single
+    completion larger than the budget gets a micro-batch of its own.
     """
     batches: list[list[Part]] = []
     room = 0
@@ -81,7 +81,7 @@ def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list
 
 
 def _packed_length(completion: Completion) -> int:
-    """Count the tokens of a micro-batch that it takes: its last token is a target only."""
+    """Count the packed tokens of a completion: all but its last one, which is only a target."""
     return len(completion.ids) - 1
 
 

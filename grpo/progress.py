@@ -1,4 +1,4 @@
-"""What a command says while it works, and once it has ended: on stderr, so that stdout holds results alone."""
+"""Messages of a command, during its work and after it: on stderr, so that stdout holds only results."""
 
 import argparse
 import os
@@ -23,7 +23,7 @@ def counting(total: int | None, what: str, unit: str) -> Iterator[Callable[[int]
     """Show how many of `total` are done: a bar on a terminal, else a line now and then.
 
     Yields a function that adds to the count.
-    what: what is going on, such as "answering". unit: what is counted. total: None if nobody knows it.
+    what: the activity, such as "answering". unit: of the count, such as "answers". total: None if unknown.
     """
     if sys.stderr.isatty():
         with tqdm(total=total, desc=what, unit=f" {unit}", dynamic_ncols=True, leave=False) as bar:
@@ -61,13 +61,13 @@ class _PlainCount:
 
 
 def command_parser(module: str, doc: str, **options: Any) -> argparse.ArgumentParser:
-    """Make the parser of `python -m module`. doc: what its help says, in the lines in which it is written."""
+    """Make the parser of `python -m module`. doc: its help text, whose line breaks are kept."""
     layout = argparse.RawDescriptionHelpFormatter
     return argparse.ArgumentParser(prog=f"python -m {module}", description=doc, formatter_class=layout, **options)
 
 
 def check_output(path: Path, option: str = "--output") -> None:
-    """Make the folder of a file. UserError if the file cannot be written: before the work whose result it will hold."""
+    """Create the folder of an output file; UserError if the file cannot be written. Call it before the work begins."""
     is_new = not path.exists()
     with explained(OSError, f"cannot write {path}", f"give {option} the path of a file", CONFIG):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def check_output(path: Path, option: str = "--output") -> None:
 
 
 def say_next(result: object, *commands: list[object]) -> None:
-    """Say where the result of a command lies, and what to type next. Of several processes, only the first says it."""
+    """Print where the result of a command is, and which commands to type next. Only rank 0 prints."""
     if os.environ.get("RANK", "0") != "0":
         return
     print(escape(f"result: {result}"), file=sys.stderr)

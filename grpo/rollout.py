@@ -56,7 +56,7 @@ class Rollout:
     def sample(self, step: int) -> list[Group]:
         """Generate the groups of a step to train on; grading starts as each completion ends.
 
-        A step that was sampled already and is done again, with smaller micro-batches, gets the same groups.
+        If a step is repeated, with smaller micro-batches, it gets the same groups again.
         """
         if step == self.sampled_step:
             return self.groups
@@ -79,10 +79,10 @@ class Rollout:
         return self.groups
 
     def _sample_mixed(self, step: int) -> tuple[list[Group], list[Group]]:
-        """Dynamic sampling (DAPO): replace groups that are all right or all wrong by new ones.
+        """Replace groups that are all right or all wrong by new ones: dynamic sampling (DAPO).
 
-        After `dynamic_sampling_max_rollouts` batches the step takes what there is. Returns the groups to train on, and
-        all that were generated.
+        After `dynamic_sampling_max_rollouts` attempts the step trains on the groups it has. Returns the groups to train
+        on, and all generated groups.
         """
         generated, kept = [], []
         for attempt in range(self.config.dynamic_sampling_max_rollouts):
@@ -101,13 +101,13 @@ class Rollout:
     def _generate(self, step: int, attempt: int = 0) -> list[Group]:
         """Generate num_generations completions for each of this rank's next prompts.
 
-        attempt: how many batches were generated for this step before.
+        attempt: how many times this step has generated before.
         """
         G, ranks = self.config.num_generations, self.run.ranks
         rows = self.order.take(self.groups_per_rank * ranks.world)[ranks.rank :: ranks.world]
         groups = [Group(self.prompts[row], [None] * G) for row in rows]
-        # A completion's seed goes by its place among those of all ranks, so that ranks sample what one process would.
-        # The 0 has no meaning: without it, runs that are on record would draw other tokens.
+        # A completion's seed depends on its place among those of all ranks: N ranks sample what one process would.
+        # The 0 has no meaning; without it, recorded runs would draw other tokens.
         seeds = []
         for number in range(len(groups)):
             first = (ranks.rank + number * ranks.world) * G
@@ -125,7 +125,7 @@ class Rollout:
     def graded(self, batches: Sequence[PackedBatch]) -> Iterator[PackedBatch]:
         """Yield the micro-batches with their advantages; with slow rewards, in the order in which these arrive.
 
-        The wait may be interrupted in the first iteration only: after it, the policy is half updated.
+        Only in the first iteration can the wait be interrupted: later ones find every reward there.
         """
         waiting = list(batches)
         while waiting:
@@ -133,19 +133,19 @@ class Rollout:
             batch.set_advantages()
             yield batch
         if not self.is_graded:
-            self._grade(self.groups)  # those in no micro-batch, too
+            self._grade(self.groups)  # also the groups in no micro-batch
             self.is_graded = True
             failpoint("step-graded")
 
     def _take_graded(self, waiting: list[PackedBatch]) -> PackedBatch:
-        """Wait for the rewards of a micro-batch, and take it out of those that wait."""
+        """Wait for the rewards of a micro-batch, and remove it from the waiting ones."""
         with self.clock.measure("time/reward"), self.run.interruptible():
             batch = waiting.pop(self._first_ready(waiting))
             self._grade([part.group for part in batch.parts])
         return batch
 
     def _first_ready(self, batches: Sequence[PackedBatch]) -> int:
-        """Return which micro-batch to train next: the first, or with slow rewards the first that is graded."""
+        """Return the index of the micro-batch to train next: 0, or with slow rewards that of the first one graded."""
         c = self.config
         if not self.scorer.slow or c.full_determinism or self._scale == "batch":
             return 0
@@ -167,7 +167,7 @@ class Rollout:
                 completion.advantage = advantage + bonus if completion.reward is not None else 0.0
 
     def _collect(self, group: Group) -> None:
-        """Wait for the rewards of a group, once; with `credit: sentence`, find its sentences that are true or false."""
+        """Wait for the rewards of a group, unless it has them; with `credit: sentence`, find the judged sentences."""
         if not group.pending:
             return
         self.scorer.collect(group)
@@ -177,7 +177,7 @@ class Rollout:
 
     @property
     def _scale(self) -> str:
-        """The deviation that divides advantages: that of the "group", of the "batch" (always with GDPO), or "none"."""
+        """Return whose deviation divides the advantages: the "group"'s, the "batch"'s (always with GDPO), or "none"."""
         if self.config.multi_objective_aggregation == "normalize_then_sum":
             return "batch"
         return {True: "group", False: "none"}.get(self.config.scale_rewards, self.config.scale_rewards)
@@ -191,7 +191,7 @@ class Rollout:
         return normalize_then_sum(values, self.scorer.weights)  # Eq. 17
 
     def _std_over_ranks(self) -> float:
-        """Wait for all rewards of the step, and return their deviation over all ranks, which all call this once."""
+        """Wait for all rewards of the step; return their standard deviation over all ranks. Every rank must call it."""
         for group in self.groups:
             self._collect(group)
         mine = [reward for group in self.groups for reward in self._rewards_of(group)]

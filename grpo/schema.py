@@ -34,7 +34,7 @@ class Prompt:
     (5, 9, 6)
     """
 
-    row: int  # of the data set, counted from 0 before anything was filtered
+    row: int  # its number in the data set, from 0, counted before filtering
     text: str  # as rendered by the chat template
     ids: tuple[int, ...]  # its tokens; the last one predicts the first token of every completion
     columns: dict[str, Any]  # the data row: what the rewards see
@@ -45,17 +45,18 @@ class Prompt:
 class Score:
     """What one reward says about one completion: a number, or None (unscorable), and the reason why.
 
-    `outcome` says how the answer turned out, from rewards that can tell; accuracy and dynamic sampling use it, never
-    the value, which may be shaped. `details` holds values to log, such as the share of supported facts. `asked` says
-    which services were asked (judge, knowledge base, decomposer), and whether each gave a usable answer. `bonus` is
-    added to the completion's advantage: the reward tiar sets it, which compares the answers of a group. `applies` is
-    False if a user's function returned None for all completions of a prompt: then the other rewards count alone.
+    `outcome` says whether the answer is correct, wrong or refused, if this reward can tell; accuracy and dynamic
+    sampling use it, and not the value, which may be shaped. `details` holds values to log, such as the share of
+    supported facts. `asked` says which services were asked (judge, knowledge base, decomposer), and whether each gave a
+    usable answer. `bonus` is added to the completion's advantage; the reward tiar sets it, from all answers of the
+    group. `applies` is False if a user's function returned None for all completions of a prompt: then only the other
+    rewards count.
 
     `facts` are those that were checked. Each is a dict:
 
         fact         what it says
         verdict      supported, refuted or unknown
-        passage      id of the passage that decided, or if none did of the best that was looked at; None without any
+        passage      id of the passage that decided; if none did, of the best one found; None if none was found
         text         how that passage begins
         sentences    (start, end) of each sentence that states it, in characters of the completion
 
@@ -85,11 +86,11 @@ class Sentence:
 
 @dataclass
 class Completion:
-    """One answer as it was sampled, and what becomes of it in the step.
+    """One sampled answer, and what the step adds to it: its scores, reward, advantage and loss weight.
 
     `ids` ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under
-    the distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the log-prob that a
-    token needed to be drawn there, because of top-k and top-p (Eq. 14; -inf if nothing was cut off).
+    the distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the threshold that
+    top-k and top-p set: only tokens with at least this log-prob could be drawn (Eq. 14; -inf if nothing was cut off).
 
     >>> c = Completion(ids=[7, 2], logps=[-0.5, -0.1], cuts=[float("-inf")] * 2, finish_reason="stop", text="4")
     >>> len(c.ids) == len(c.logps)
@@ -105,16 +106,16 @@ class Completion:
     reward: float | None = None  # weighted sum of the scores; None if any of them is None
     advantage: float | None = None  # Eq. 1, 2; None until it is known, 0 for an unscorable completion
     sentences: list[Sentence] = field(default_factory=list)  # the true and the false ones, found by credit.py
-    loss_weight: float = 0.0  # Eq. 8: of each of its tokens in the loss of the step
+    loss_weight: float = 0.0  # Eq. 8: weight of each of its tokens in the loss of the step
 
     @classmethod
     def given(cls, ids: list[int], finish_reason: FinishReason, text: str = "", **more: float) -> "Completion":
-        """Make a completion that was not sampled: its log-probs and cuts mean nothing. more: other fields."""
+        """Make a completion that was not sampled, whose log-probs and cuts mean nothing. more: other fields."""
         return cls(ids, [0.0] * len(ids), [-math.inf] * len(ids), finish_reason, text, **more)
 
     @property
     def token_advantages(self) -> list[float]:
-        """Return one advantage per token: that of the completion, made positive or negative by the token's sentence."""
+        """Return one advantage per token: the completion's, with the sign that the token's sentence gives it."""
         advantages = [self.advantage] * len(self.ids)
         for sentence in self.sentences:
             own = abs(self.advantage) if sentence.is_true else 0.0 - abs(self.advantage)  # Eq. 19; -abs(0.0) is -0.0
@@ -133,7 +134,7 @@ class Group:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every grade has arrived, once all completions were submitted."""
+        """Return whether every grade has arrived; call it only after all completions were submitted."""
         futures = [future for grades in self.pending for future in grades.values()]
         return all(future.done() for future in futures)
 
@@ -156,7 +157,7 @@ class Layout:
     """Where the packed tokens of a micro-batch belong.
 
     They stand in this order: a prompt, its completions, the next prompt, ... A prompt is stored once; each of its
-    completions attends to it and to itself. Lengths count the tokens that are there.
+    completions attends to it and to itself. Lengths count packed tokens, so without a completion's last token.
 
     >>> Layout.of((3, (2, 1)), (2, ())).num_tokens      # 3 + 2 + 1 + 2
     8
@@ -176,7 +177,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Part:
-    """Those completions of a group that are in the same micro-batch: usually all that are trained."""
+    """The completions of a group that are in the same micro-batch: usually all trained ones."""
 
     group: Group
     completions: list[Completion]

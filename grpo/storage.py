@@ -1,7 +1,7 @@
 """Write files so that a kill or a full disk leaves the old one or the new one, never half of it; read and lock files.
 
 FAILPOINT=name:n in the environment kills the process, as kill -9 does, when it passes `failpoint(name)` for the n-th
-time: so tests can prove what survives.
+time. Tests use it to prove what survives.
 """
 
 import json
@@ -23,13 +23,13 @@ except ImportError:  # Windows
     fcntl = None
 
 Json = dict[str, Any]  # an object, as JSON or YAML holds it
-LOCKED_BYTE = (1 << 30) + 1024  # Windows lets nobody else read what is locked: SQLite keeps no data in this place
+LOCKED_BYTE = (1 << 30) + 1024  # Windows also blocks reads of a locked byte; SQLite keeps no data at this one
 
 _left: dict[str, int] = {}  # name -> passes until the end
 
 
 def failpoint(name: str) -> None:
-    """Die here if FAILPOINT names this place; otherwise do nothing but look at the environment."""
+    """Kill this process if FAILPOINT names this place; otherwise do nothing."""
     wanted, _, number = os.environ.get("FAILPOINT", "").partition(":")
     if name == wanted:
         _left[name] = _left.get(name, int(number or 1)) - 1
@@ -38,7 +38,7 @@ def failpoint(name: str) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace the file at `path` by `text`. What UTF-8 cannot hold becomes its escape, as in JSON."""
+    """Replace the file at `path` by `text`. Characters that UTF-8 cannot encode are escaped, as in JSON."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -60,7 +60,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_lines(path: Path, records: Iterable[Any]) -> None:
-    """Replace the file at `path` by one line of JSON per record, without secrets. Its folder is made if need be."""
+    """Replace the file at `path` by one line of JSON per record, without secrets. Create its folder if needed."""
     lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, redact("".join(lines)))
@@ -88,7 +88,7 @@ def flush_to_disk(path: Path) -> None:
 
 
 def is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file still is the one at `path`, and was not deleted or replaced."""
+    """Return whether an open file is still the one at `path`: it was neither deleted nor replaced."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -109,6 +109,6 @@ def try_to_lock(descriptor: int) -> bool:
 
 
 def run_in_forked_children(work: Callable[[], None]) -> None:
-    """Call `work` in every process that forks off this one, where processes can fork."""
+    """Call `work` in every process that this one forks; do nothing on Windows, where processes cannot fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=work)

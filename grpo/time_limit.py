@@ -1,4 +1,4 @@
-"""Bounds on time and memory of code that comes from outside, such as a chat template or a regular expression."""
+"""Limits on time and memory of foreign code, such as a chat template or a regular expression of a download."""
 
 import signal
 import threading
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in the `with` block after so many seconds of computing.
+    """Raise TimeoutError in the `with` block after `seconds` of CPU time.
 
     Python can interrupt only its main thread, and only on Unix; elsewhere there is no limit.
     """
@@ -31,9 +31,9 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def memory_limit(num_bytes: int) -> Iterator[None]:
-    """Raise MemoryError where the `with` block takes so many bytes more than are in use; only Linux has such a limit.
+    """Raise MemoryError if the `with` block allocates more than `num_bytes`; only Linux has such a limit.
 
-    Python cannot interrupt one long operation, such as 'x' * 10**10, but an operation needs memory to be long.
+    It stops a single long operation, such as 'x' * 10**10, which Python cannot interrupt: a long one needs much memory.
     """
     statm = Path("/proc/self/statm")
     try:

@@ -1,8 +1,8 @@
 """Attend from one new token per sequence to its keys in the cache: grouped queries, split keys (Flash-Decoding).
 
-A program takes one sequence, one key-value head and one split, a stretch of positions. All query heads of the group
+A program takes one sequence, one key-value head and one split (a range of positions). All query heads of the group
 share the program as one operand of the matrix product (padded to 16 rows), so each key is read once. The program keeps
-the running maximum, sum and output of the online softmax. A second launch weighs the splits by exp(lse - max lse),
+the running maximum, sum and output of the online softmax. A second launch weights the splits by exp(lse - max lse),
 where lse is the log-sum-exp of a split's scores. Positions at or after a sequence's length are never read. Splitting
 the keys is from 2311.01282.
 """
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 POSITIONS = 64  # per tile
-WAVES = 4  # programs per multiprocessor that are wanted before splits are made longer
+WAVES = 4  # programs per multiprocessor to aim for
 MIN_DOT = 16  # rows and columns that an operand of tl.dot must have
 
 
@@ -36,7 +36,7 @@ def decode_attention(
     K = k_BKSE.shape[1]
     num_splits = num_splits or choose_splits(B * K, num_positions, _num_multiprocessors(q_BHE.device))
     out_BHE = torch.empty(B, H, E, dtype=q_BHE.dtype, device=q_BHE.device)
-    part_BHXE = out_BHE  # one split is the result
+    part_BHXE = out_BHE  # a single split is the result already
     if num_splits > 1:
         part_BHXE = torch.empty(B, H, num_splits, E, dtype=torch.float32, device=q_BHE.device)
     lse_BHX = torch.empty(B, H, num_splits, dtype=torch.float32, device=q_BHE.device)
@@ -68,7 +68,7 @@ def decode_attention(
 
 
 def choose_splits(programs: int, num_positions: int, multiprocessors: int) -> int:
-    """Return the splits per sequence and head: enough to fill the device, none shorter than four tiles."""
+    """Return the number of splits per sequence and head: enough to fill the device, none shorter than four tiles."""
     wanted = triton.cdiv(WAVES * multiprocessors, programs)
     return max(1, min(wanted, num_positions // (4 * POSITIONS)))
 
@@ -152,7 +152,7 @@ def _combine(
     E: tl.constexpr,
     padded_E: tl.constexpr,
 ):
-    """Average the splits of one query head, weighed by exp2(lse - max lse)."""
+    """Average the splits of one query head, weighted by exp2(lse - max lse)."""
     head = tl.program_id(0).to(tl.int64)
     x = tl.arange(0, padded_splits)
     e = tl.arange(0, padded_E)

@@ -1,9 +1,9 @@
 """Draw a token from each row of logits by inverse CDF, or take the likeliest: grpo/device/draw.py in two launches.
 
-The first launch gives a program to each piece of the vocabulary, which finds the piece's largest logit and its mass
-relative to that. The second gives a program to each row. It rescales the masses to the row's largest logit, finds the
-piece where the running sum (float64) exceeds u * total, and then the entry inside that piece, the only part of the
-logits that is read twice. u is a hash of (seed, position).
+In the first launch, each program takes a piece of the vocabulary and finds its largest logit, and its mass relative to
+that logit. In the second, each program takes a row. It rescales the masses to the row's largest logit and finds the
+piece where the running sum (float64) exceeds u * total, and then the entry inside that piece. Only this piece is read
+twice. u is a hash of (seed, position).
 """
 
 import torch
@@ -23,10 +23,10 @@ def draw_rows(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a token per row (int64) and its log-prob at that temperature (float32, nats).
 
-    Temperature 0 takes the likeliest token, with log-prob 0. thresholds: those of nucleus.thresholds, the least logit
-    and the least log-prob that can be drawn; the log-prob is then that among the tokens that are left. record: three
-    tensors [B, X] with equal strides; column position_B[b] takes the token, its log-prob and the least log-prob of row
-    b. The tokens are those of draw.draw(logits_BV, draw.uniforms(seed_B, position_B), ...), except where u * total lies
+    Temperature 0 takes the likeliest token, with log-prob 0. thresholds: from nucleus.thresholds, the least logit and
+    the least log-prob that can be drawn; the log-prob is then that among the remaining tokens. record: three tensors
+    [B, X] with equal strides; column position_B[b] of row b receives the token, its log-prob and the least log-prob.
+    The tokens are those of draw.draw(logits_BV, draw.uniforms(seed_B, position_B), ...), except where u * total lies
     within rounding of the edge between two tokens. Slow twin: kernels/reference.py `draw`.
     """
     B, V = logits_BV.shape
@@ -38,7 +38,7 @@ def draw_rows(
         least_B, cut_B = thresholds or (logp_B, logp_B)  # not read if there are none
         top_BX, mass_BX = piece_masses(logits_BV, temperature, least_B if has_least else None)
         num_pieces = top_BX.shape[1]
-        ids_BX, logps_BX, cuts_BX = record or (id_B[:, None], logp_B[:, None], logp_B[:, None])  # likewise
+        ids_BX, logps_BX, cuts_BX = record or (id_B[:, None], logp_B[:, None], logp_B[:, None])  # nor these
         _pick[(B,)](
             logits_BV,
             least_B,
@@ -70,9 +70,9 @@ def draw_rows(
 def piece_masses(
     logits_BV: torch.Tensor, temperature: float, least_B: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the largest logit of each piece of a row, and the piece's mass relative to it [B, pieces], float32.
+    """Return the largest logit of each piece of a row, and the piece's mass relative to it: [B, pieces] each, float32.
 
-    least_B: entries below it do not count. At temperature 0 the index of the largest takes the place of the mass.
+    least_B: entries below it do not count. At temperature 0 the index of the largest logit takes the place of the mass.
     """
     B, V = logits_BV.shape
     top_BX = torch.empty(B, triton.cdiv(V, PIECE), dtype=torch.float32, device=logits_BV.device)
@@ -192,7 +192,7 @@ def _load_logits(logits_ptr, least_ptr, row, stride, v, V, has_least: tl.constex
 
 @triton.jit
 def _first(passed, possible, index, size: tl.constexpr):
-    """Return the first possible index that has passed, or the last possible one where rounding let none pass."""
+    """Return the first possible index that has passed; if rounding let none pass, the last possible one."""
     first = tl.min(tl.where(passed & possible, index, size), 0)
     return tl.where(first < size, first, tl.max(tl.where(possible, index, 0), 0))
 

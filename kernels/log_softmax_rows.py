@@ -9,7 +9,7 @@ When the maximum grows by d, S becomes S e^(-d/τ), and M becomes (M - S d/τ) e
 log-prob = x_target - log S (Eq. 3), and entropy = log S - M / S.
 Sweep 2, if the slope is wanted, overwrites the row with onehot(target) - softmax.
 
-Logits are subtracted before the division by τ and before exp, so an offset common to all of them costs no precision
+The maximum is subtracted before the division by τ and before exp, so an offset common to all logits costs no precision
 beyond their own rounding. An entry is read twice and written once; the second read comes from the L2 cache if the rows
 in flight fit into it.
 """
@@ -30,11 +30,10 @@ def log_softmax_rows(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Return the target's log-prob and the entropy of each row (float32, nats), and onehot - softmax [C, V].
 
-    The last result overwrites the logits. slope_dtype is theirs, or a narrower one, which then fills the front half of
-    each row's bytes; None leaves the logits as they are, and the result out. cut_C drops the tokens whose log-prob in
-    the full distribution lies below it, but never the target; all results are those of the distribution over what is
-    left.
-    Slow twin: kernels/reference.py `log_softmax_rows`.
+    The last result overwrites the logits. slope_dtype: that of the logits, or a narrower one, which then fills the
+    front half of each row's bytes. None leaves the logits unchanged, and the last result is None. cut_C: drops tokens
+    whose log-prob in the full distribution is below it, but never the target; all results are then those of the
+    distribution over the remaining tokens. Slow twin: kernels/reference.py `log_softmax_rows`.
     """
     C, V = logits_CV.shape
     logp_C = torch.empty(C, dtype=torch.float32, device=logits_CV.device)
@@ -103,7 +102,7 @@ def _rows(
     log_sum = tl.log(sum_exp)
 
     floor = float("-inf")
-    if has_cut:  # the same sums over what is kept, in a sweep of their own
+    if has_cut:  # another sweep: the same sums over the kept tokens
         floor = tl.load(cut_ptr + row) + log_sum
         sum_exp = 0.0
         sum_xexp = 0.0

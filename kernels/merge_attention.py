@@ -1,8 +1,8 @@
-"""Merge two attentions of the same queries, over different keys, into the attention over both: for flash.py.
+"""Merge two attentions of the same queries, over different keys, into the attention over both.
 
 Each part is normalized by its own sum and comes with its log-sum-exp l. With l = log(e^l₁ + e^l₂), the attention over
 both is e^(l₁ - l) out₁ + e^(l₂ - l) out₂. A program takes one token with all its heads, reads both parts once, and
-writes the result over the first.
+writes the result over the first. grpo/attention/flash.py uses it.
 """
 
 import torch
@@ -19,8 +19,8 @@ def merge_attention(
 ) -> None:
     """Merge a part into the outputs and log-sum-exps (float32, nats) of the tokens `token_C`, in place.
 
-    The outputs are contiguous, the log-sum-exps along their last axis. Slow twin: kernels/reference.py `attention`,
-    over all keys at once.
+    The outputs must be contiguous, the log-sum-exps along their last axis. Slow twin: kernels/reference.py
+    `attention`, over all keys at once.
     """
     C, H, E = part_CHE.shape
     if C:

@@ -1,10 +1,10 @@
 """Find the threshold of top-k and top-p for each row of logits, without a sort and without waiting for the host.
 
-A float32 maps to an unsigned integer, its key, in the same order. The mass (or the number) of the entries from a key on
-only falls as the key grows. So the largest key from which on there is enough is that of the last entry to keep. It is
-found digit by digit, 4 bits each. A launch goes over all pieces of all rows. It adds up the entries that begin with the
-digits found so far, apart for each value of the next digit. The next launch first adds the sums of the pieces, always
-in the same order, and so knows that digit. This is draw.py's `_cut` on a GPU.
+Each float32 maps to an unsigned integer, its key, in the same order. Let F(key) be the mass (or the number) of the
+entries with this key or a larger one: it falls as the key grows. So the largest key with enough F is that of the last
+entry to keep. It is found digit by digit, 4 bits each. A launch goes over all pieces of all rows. It sums the entries
+that begin with the digits found so far, separately for each value of the next digit. The next launch first adds the
+sums of the pieces, always in the same order; these give the digit. This is draw.py's `_threshold` on a GPU.
 """
 
 import torch
@@ -19,10 +19,10 @@ LEVELS = 32 // BITS
 def thresholds(
     logits_BV: torch.Tensor, temperature: float, top_k: int, top_p: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return, for each row, the least logit that is kept and the same threshold as a log-prob (float32, nats).
+    """Return the threshold of each row: as a logit, and as a log-prob in nats (both float32).
 
-    The first lies half way between the last entry that is kept and the first that is dropped. The second is that of
-    the full distribution at this temperature. Both are -inf if nothing is dropped, and NaN if the row's mass is not
+    It lies half way between the last entry that is kept and the first that is dropped. The log-prob is that of the
+    full distribution at this temperature. Both are -inf if nothing is dropped, and NaN if the row's mass is not
     finite. Equal entries are kept or dropped together. Slow twin: kernels/reference.py `kept_tokens`.
     """
     least_B = logits_BV.new_full((len(logits_BV),), float("-inf"), dtype=torch.float32)
@@ -48,9 +48,9 @@ def _search(
     share: float,
     by_number: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the thresholds that keep at least `share` of the mass, or of the number, of the entries from least_B on.
+    """Return the thresholds that keep at least `share` of the entries not below least_B, by mass or `by_number`.
 
-    top_BX, mass_BX: those of the row's pieces (`piece_masses`).
+    top_BX, mass_BX: of the row's pieces, from `piece_masses`.
     """
     B, V = logits_BV.shape
     num_pieces = top_BX.shape[1]
@@ -95,7 +95,7 @@ def _sum_digits(
     padded_pieces: tl.constexpr,
     bits: tl.constexpr,
 ):
-    """Store the sums of a piece's entries that begin with the digits found so far, apart for each next digit."""
+    """Store the sums of a piece's entries that begin with the digits found so far, separately for each next digit."""
     row = tl.program_id(1)
     v = tl.program_id(0) * piece + tl.arange(0, piece)
     z = tl.load(logits_ptr + row.to(tl.int64) * stride + v, mask=v < V, other=float("-inf")).to(tl.float32)
@@ -138,7 +138,7 @@ def _found(
     padded_pieces: tl.constexpr,
     bits: tl.constexpr,
 ):
-    """Return the first `level` digits of the last key to keep, and the sum of the entries above all that begin so."""
+    """Return the first `level` digits of the last key to keep, and the sum of the entries whose digits are larger."""
     before = (level - 1) * num_rows + row
     wanted = share * tl.sum(_totals(sums_ptr, row, num_pieces, padded_pieces, bits), 0)
     total = _totals(sums_ptr, before, num_pieces, padded_pieces, bits)

@@ -1,6 +1,6 @@
-"""Slow twins: every fast path of this program, written once more from its formula, for tests to compare with.
+"""Slow twins: every fast path of this program, written a second time from its formula, for tests to compare with.
 
-Training never calls these functions. They share no code with what they judge, compute in float64, loop wherever a loop
+Training never calls these functions. They share no code with the fast paths, compute in float64, loop wherever a loop
 is clearer, and leave their gradients to autograd. Equation numbers are those of grpo/MATH.md.
 """
 
@@ -35,7 +35,7 @@ def swiglu(gate_TF: Tensor, up_TF: Tensor) -> Tensor:
 
 
 def rotate(x_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
-    """Rotate each pair of features (e, e + E/2) by its angle. Twin of rope.rotate and rotary.rotate."""
+    """Rotate each pair of features (e, e + E/2) by its angle. Twin of ops.rotate and rotary.rotate."""
     half = x_THE.shape[-1] // 2
     pairs = torch.complex(x_THE[..., :half].double(), x_THE[..., half:].double())
     angles = torch.complex(cos_T1E[..., :half].double(), sin_T1E[..., :half].double())
@@ -114,7 +114,10 @@ def log_softmax_rows(
 
 
 def draw(logits_V: Tensor, uniform: float, temperature: float, top_p: float, top_k: int) -> tuple[int, float]:
-    """Draw a token by inverse CDF from what top-k, then top-p keep. Return it and its log-prob. Twin of draw.draw."""
+    """Draw a token by inverse CDF from those that top-k, then top-p keep; return it and its log-prob.
+
+    Twin of draw.draw.
+    """
     if temperature == 0:
         best = float(logits_V.max())
         return int(logits_V.argmax()), best - best  # 0, or NaN if the logits are not finite
@@ -164,8 +167,8 @@ def uniform(seed: int, position: int) -> float:
 def token_advantages(advantage: float, verdicts: list[bool | None]) -> list[float]:
     """Give each token of a completion its advantage. Twin of schema.Completion.token_advantages.
 
-    verdicts: whether the sentence of each token is true, or None. Written as FSPO states the rule: an advantage stays
-    where its sign agrees with the verdict, else it changes its sign.
+    verdicts: whether the sentence of each token is true, or None. This is FSPO's own wording of the rule: an advantage
+    is kept if its sign agrees with the verdict, and otherwise changes its sign.
     """
     given = []
     for verdict in verdicts:
@@ -191,12 +194,11 @@ def policy_loss(
     max_length: int = 1,
     rows_per_micro_batch: int = 1,
 ) -> float:
-    """Compute the loss of a step from plain floats, token by token. Twin of packing.set_loss_weights and
-    loss.policy_loss.
+    """Compute the loss of a step from plain floats, token by token.
 
     Completion i has the log-probs logp[i], old[i], ref[i] and the advantages[i] of its tokens. It is left out of the
-    loss and of every denominator unless counts[i]. Micro-batches, which only bnpo looks at, hold rows_per_micro_batch
-    completions each.
+    loss and of every denominator unless counts[i]. Micro-batches of rows_per_micro_batch completions matter only for
+    bnpo. Twin of packing.set_loss_weights and loss.policy_loss.
     """
     counted = [i for i, is_counted in enumerate(counts) if is_counted]
     total = 0.0

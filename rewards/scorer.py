@@ -11,7 +11,7 @@ import statistics
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
@@ -57,24 +57,17 @@ class Scorer:
             self._start_group_functions(group)
 
     def collect(self, group: Group) -> None:
-        """Wait for a group's grades; set each completion's scores and its reward, their weighted sum.
-
-        Where a reward does not apply to the prompt, the sum is that of the others.
-        """
+        """Wait for a group's grades; set each completion's scores and its reward, their weighted sum."""
         for completion in group.completions:
             completion.scores = {}
-        applying = []
-        for reward, weight in zip(self.rewards, self.weights, strict=True):
+        for reward in self.rewards:
             scores = [_wait_for(futures[reward.name]) for futures in group.pending]
             scores = reward.finish(scores) if reward.finish else scores
             for completion, score in zip(group.completions, scores, strict=True):
                 completion.scores[reward.name] = score
-            if scores[0].applies:
-                applying.append((reward, weight))
-        counts = any(weight for _, weight in applying)
-        rewards, weights = zip(*applying, strict=True) if counts else (self.rewards, self.weights)
+        weights = self._applying_weights(group)
         for completion in group.completions:
-            completion.reward = combine(completion.scores, rewards, weights)
+            completion.reward = combine(completion.scores, weights)
         group.pending = []
 
     def grade(self, groups: Sequence[Group]) -> None:
@@ -110,6 +103,13 @@ class Scorer:
         self.pool.shutdown(wait=False, cancel_futures=True)
         if self.loop is not None:
             self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def _applying_weights(self, group: Group) -> dict[str, float]:
+        """Return the weights of the rewards that apply to a group's prompt; of all if none of these counts."""
+        scores = group.completions[0].scores
+        weights = {reward.name: weight for reward, weight in zip(self.rewards, self.weights, strict=True)}
+        applying = {name: weight for name, weight in weights.items() if scores[name].applies}
+        return applying if any(applying.values()) else weights
 
     def _start(self, reward: Reward, text: str, row: dict[str, Any]) -> Future:
         if inspect.iscoroutinefunction(reward.grade):
@@ -172,13 +172,12 @@ def _wait_for(future: Future | _Element) -> Score:
     return future.result()
 
 
-def combine(scores: dict[str, Score], rewards: Sequence[Reward], weights: Sequence[float]) -> float | None:
-    """Return the weighted sum of the scores; None as soon as one of them is None.
+def combine(scores: Mapping[str, Score], weights: Mapping[str, float]) -> float | None:
+    """Return the sum of the weighted scores; None as soon as one of them is None.
 
     A reward of weight 0 is logged and counts for nothing, not even where it is None.
     """
-    values = [scores[reward.name].value for reward in rewards]
-    paid = [(weight, value) for weight, value in zip(weights, values, strict=True) if weight]
+    paid = [(weight, scores[name].value) for name, weight in weights.items() if weight]
     if any(value is None for _, value in paid):
         return None
     return sum(weight * value for weight, value in paid)

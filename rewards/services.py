@@ -60,25 +60,25 @@ def _check_settings(name: str, options: Mapping[str, Any]) -> None:
 
 def check_decomposer(options: Mapping[str, Any]) -> Checkup:
     """Have a known text taken apart."""
-    from rewards.knowrl import reward
+    from rewards.knowrl import fact_checker
 
     if options["decomposer"] == "api":
         _check_settings("decomposer", options)
-    client = reward.decomposer_client(options)
+    client = fact_checker.decomposer_client(options)
     if client is None:
         return Checkup("rules, offline: for tests and toy worlds")
     try:
         started = time.perf_counter()
-        claims = reward.check_decomposer(client, options["decomposer_max_tokens"])
+        claims = fact_checker.check_decomposer(client, options["decomposer_max_tokens"])
         facts = "; ".join(claim.fact for claim in claims.facts)
-        return _checkup(client, f"of {reward.KNOWN_TEXT[0]!r} it makes: {facts}", started)
+        return _checkup(client, f"of {fact_checker.KNOWN_TEXT[0]!r} it makes: {facts}", started)
     finally:
         client.close()
 
 
 def check_verifier(options: Mapping[str, Any]) -> Checkup:
     """Load the entailment model, which checks its labels on known sentences."""
-    from rewards.knowrl.reward import build_verifier
+    from rewards.knowrl.fact_checker import build_verifier
 
     started = time.perf_counter()
     verifier = build_verifier({**options, "verdict_cache": None}, weigh_contradiction=True)
@@ -92,7 +92,7 @@ def check_knowledge_base(options: Mapping[str, Any]) -> Checkup:
     """Read every byte of the knowledge base."""
     from knowledge.store.base import KnowledgeBase
     from knowledge.verify import verify
-    from rewards.knowrl.reward import knowledge_base_path
+    from rewards.knowrl.fact_checker import knowledge_base_path
 
     path = knowledge_base_path(options)
     KnowledgeBase.open(path).close()

@@ -1,6 +1,6 @@
-"""Who sees whom. The decoder hands queries, keys and values to `attend` and does not know which of these it is.
+"""Which token attends to which. The decoder passes queries, keys and values to `attend`, whichever of these that is.
 
 packed.py: inside a micro-batch, prompts shared by their completions; dense.py and flash.py compute the same faster for
 bfloat16 on a CPU and on a GPU. decode.py: one new token per sequence, over the cache. select.py chooses by a self-test.
-It may import device/.
+This folder may import device/.
 """

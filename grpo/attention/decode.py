@@ -1,6 +1,6 @@
-"""Attention of one new token per cache slot: several kernels with one signature, and what they share.
+"""Attention of one new token per cache slot: several kernels with one signature, and the code they share.
 
-A kernel is made for the lengths of the slots, and then called by every layer.
+A kernel is made once per decode step, for the lengths of the slots; then every layer calls it.
 """
 
 from collections.abc import Callable
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from grpo.sampling.cache import KVCache
 
 DecodeKernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # q_BHE, k_BKSE, v_BKSE -> out_BHE
-MANY_ROWS = 8  # from which on dense.py is the faster one in bfloat16 on a CPU
+MANY_ROWS = 8  # from this number of rows on, dense.py is faster in bfloat16 on a CPU
 
 
 class DecodeAttention:
     """Store keys and values of one new token per slot, then attend to all positions up to its own.
 
-    positions_B: position of the new token in slots 0 ... B-1. num_positions: those of a slot that are read. kernel: was
+    positions_B: position of the new token in slots 0 ... B-1. num_positions: positions of each slot to read. kernel:
     made for these lengths.
     """
 
@@ -33,15 +33,15 @@ class DecodeAttention:
 
     @classmethod
     def with_kernel(cls, cache: "KVCache", positions_B: torch.Tensor, name: str) -> "DecodeAttention":
-        """Use one of DECODE_KERNELS. It reads all positions of the cache, so the lengths stay on the device."""
+        """Attend with one of DECODE_KERNELS. It reads all positions of the cache, so the lengths stay on the device."""
         kernel = DECODE_KERNELS[name](positions_B + 1, cache.num_positions)
         return cls(cache, positions_B, cache.num_positions, kernel)
 
     @classmethod
     def on_cpu(cls, cache: "KVCache", positions_B: torch.Tensor, longest: int) -> "DecodeAttention":
-        """Read only the positions in use: on a CPU, lengths are known at no cost.
+        """Attend on a CPU, and read only the positions in use: there, lengths are known at no cost.
 
-        longest: positions in use, an upper bound.
+        longest: upper bound of the positions in use.
         """
         is_dense = dense.usable(cache.kv_L2BKSE) and len(positions_B) >= MANY_ROWS
         num_positions = cache.num_positions if is_dense else longest
@@ -62,7 +62,7 @@ class DecodeAttention:
 
 
 def _grouped(attend: Callable[..., torch.Tensor], mask_BX1S: torch.Tensor) -> DecodeKernel:
-    """Lay the queries of a group on the query axis, so that each key is read once. mask_BX1S: X is 1 or K."""
+    """Make a kernel that puts a group's queries on the query axis, so each key is read once. mask_BX1S: X is 1 or K."""
 
     def kernel(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
         q_BKGE = q_BHE.unflatten(1, (k_BKSE.shape[1], -1))
@@ -79,8 +79,8 @@ def triton(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
 def torch_flash(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
     """Use torch's FlashAttention-2 with `seqused_k`.
 
-    Every (slot, key-value head) is a sequence of its own with one head of keys, which makes the cache one run of
-    tokens; the queries of its group are the heads. So torch splits keys and packs the group.
+    Each (slot, key-value head) is passed as a sequence with one key head, and its group's queries as the query heads.
+    So the cache is one run of tokens, and torch splits the keys and packs the group.
     """
     starts: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
 
@@ -111,7 +111,7 @@ def torch_flash(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
 
 
 def flash_attn(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
-    """Use the flash-attn package, where it is installed."""
+    """Use the flash-attn package. ImportError if it is not installed."""
     from flash_attn import flash_attn_with_kvcache
 
     lengths = lengths_B.to(torch.int32)
@@ -129,7 +129,7 @@ def sdpa(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
 
 
 def _reachable(lengths_B: torch.Tensor, num_positions: int) -> torch.Tensor:
-    """[B, S]: whether a slot's token sees a position."""
+    """Return [B, S]: whether the slot's token sees the position."""
     return torch.arange(num_positions, device=lengths_B.device) < lengths_B[:, None]
 
 

@@ -1,22 +1,21 @@
-"""Attention as two products with all scores between them, a few rows of the batch at a time: for bfloat16 on a CPU.
+"""Attention as two products with all scores between them, a few sequences at a time: for bfloat16 on a CPU.
 
-torch's CPU kernel goes through small blocks, each product too small to be fast: in bf16 these products over complete
-rows take half its time. Nothing but q, k, v and the output is kept for the backward pass; scores are computed again
-there.
+torch's CPU kernel works on small blocks, and such small products are slow. In bf16 the products over complete rows of
+scores take half its time. For the backward pass only q, k, v and the output are kept; it computes the scores again.
 """
 
 import torch
 
-SCORES_BYTES = 4 << 20  # of scores at a time, so that they stay in the cache
+SCORES_BYTES = 4 << 20  # of scores at a time, so that they stay in the CPU's cache
 
 
 def usable(x: torch.Tensor) -> bool:
-    """Whether this is the faster way for tensors like x."""
+    """Return whether this code is the faster one for tensors like x."""
     return x.device.type == "cpu" and x.dtype == torch.bfloat16
 
 
 def decode(q_BKGE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor, mask_BK1S: torch.Tensor) -> torch.Tensor:
-    """Attend with one query position per row; k, v and mask should have no gaps between rows, or they are copied."""
+    """Attend with one query position per row. If k, v or mask have gaps between rows, they are copied."""
     scaled_BKGE = q_BKGE * q_BKGE.shape[-1] ** -0.5
     q_XGE, k_XSE, v_XSE, mask_X1S = (x.flatten(0, 1) for x in (scaled_BKGE, k_BKSE, v_BKSE, mask_BK1S))
     scores_XGS = torch.baddbmm(mask_X1S, q_XGE, k_XSE.transpose(1, 2))
@@ -47,7 +46,7 @@ class DenseAttention(torch.autograd.Function):
         dq_NKGSE, dk_NKXE, dv_NKXE = (torch.empty_like(x) for x in (q_NKGSE, k_NKXE, v_NKXE))
         for rows in _few_rows(q_NKGSE, k_NKXE):
             p_NKGSX = _probabilities(q_NKGSE[rows], k_NKXE[rows], _mask_of(rows, mask))
-            # From here on the queries of a group stand below one another: G and S are one axis.
+            # From here on G and S are one axis: the queries of a group stand below one another.
             q, dout, dq = (x_NKGSE[rows].flatten(2, 3) for x_NKGSE in (q_NKGSE, dout_NKGSE, dq_NKGSE))
             p = p_NKGSX.flatten(2, 3)
             torch.matmul(p.transpose(-1, -2), dout, out=dv_NKXE[rows])
@@ -60,14 +59,14 @@ class DenseAttention(torch.autograd.Function):
 
 
 def _probabilities(q_NKGSE: torch.Tensor, k_NKXE: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return [N, K, G, S, X]."""
+    """Return the softmax of the scores, [N, K, G, S, X]."""
     scaled = (q_NKGSE * q_NKGSE.shape[-1] ** -0.5).flatten(2, 3)
     score_NKGSX = torch.matmul(scaled, k_NKXE.transpose(-1, -2)).view(*q_NKGSE.shape[:4], -1)
     return score_NKGSX.add_(mask[:, None]).softmax(dim=-1)
 
 
 def _grouped(x_NSHE: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
-    """Return [N, K, G, S, E], without gaps: the queries that share a key-value head side by side."""
+    """Return [N, K, G, S, E], contiguous: the queries that share a key-value head side by side."""
     return x_NSHE.unflatten(2, (num_kv_heads, -1)).permute(0, 2, 3, 1, 4).contiguous()
 
 
@@ -87,5 +86,5 @@ def _few_rows(q_NKGSE: torch.Tensor, k_NKXE: torch.Tensor) -> list[slice]:
 
 
 def _mask_of(rows: slice, mask: torch.Tensor) -> torch.Tensor:
-    """Return the mask of these rows; a single one serves all."""
+    """Return the mask of these rows; a single mask serves all rows."""
     return mask if len(mask) == 1 else mask[rows]

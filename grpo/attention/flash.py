@@ -1,14 +1,15 @@
 """Packed attention by torch's FlashAttention-2, each prompt's keys read once for its whole group.
 
-A completion's token sees its prompt and the tokens before it. Both parts are attended to where they lie: one launch is
-causal inside every prompt and every completion, another takes a group's completions as one run of queries over their
+A completion's token sees its prompt and the tokens before it. Attention to each part is computed in place: one launch
+is causal inside every prompt and every completion, another takes a group's completions as one run of queries over their
 prompt's keys. With the log-sum-exps l₁, l₂ of the two parts, l = log(e^l₁ + e^l₂) and
 
     out = e^(l₁ - l) out₁ + e^(l₂ - l) out₂
 
-and the gradient of each part is FlashAttention's own backward pass, given `out` and l of the whole in place of the
-part's, as its probabilities are exp(score - l) and its row sums ⟨dout, out⟩. No key is copied per completion, nothing
-is padded, and a prompt's gradient is summed over its group in float32. Slow twin: kernels/reference.py `attention`.
+The gradient of each part is FlashAttention's own backward pass. It gets `out` and l of the merged attention instead of
+the part's own: then its probabilities are exp(score - l), and its row sums are ⟨dout, out⟩, as they should be. No key
+is copied per completion, nothing is padded, and a prompt's gradient is summed over its group in float32. Slow twin:
+kernels/reference.py `attention`.
 """
 
 from collections.abc import Callable, Iterator
@@ -52,14 +53,15 @@ class FlashPackedAttention:
     def __call__(
         self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, rope: Rope | None = None
     ) -> torch.Tensor:
-        """Rotate queries and keys, unless they are (`rope` None), and attend."""
+        """Rotate queries and keys (unless `rope` is None: they are rotated already), and attend."""
         return _SharedPrompts.apply(rotate(q_THE, rope), rotate(k_TKE, rope), v_TKE, self)
 
 
 def _launch(queries: list[int], keys: list[int], is_causal: bool, device: torch.device | str) -> tuple:
-    """Return what tells torch that the first so many queries see the first so many keys, and so on.
+    """Return the arguments by which torch lets each run of queries see the run of keys of the same number.
 
-    That is: where these runs begin, the longest of them, the dropout (none), and whether each is causal.
+    queries, keys: the lengths of the runs. The arguments: starts of both kinds of runs, their longest, the dropout
+    (none), and whether each is causal.
     """
     starts = (torch.tensor([0, *accumulate(runs)], dtype=torch.int32, device=device) for runs in (queries, keys))
     longest = (max(runs, default=0) for runs in (queries, keys))
@@ -100,7 +102,7 @@ class _SharedPrompts(torch.autograd.Function):
 
 @contextmanager
 def _repeatable() -> Iterator[None]:
-    """Demand deterministic algorithms where a warning was asked for: FlashAttention's backward pass needs that."""
+    """Turn "warn only" into deterministic algorithms, which FlashAttention's backward pass needs to repeat its bits."""
     if not torch.is_deterministic_algorithms_warn_only_enabled():
         yield
         return

@@ -15,9 +15,9 @@ from grpo.schema import Layout
 class PackedAttention:
     """Causal attention inside a micro-batch: a prompt attends to itself, a completion to its prompt and to itself.
 
-    Its tokens are packed everywhere else; only here they are laid out as two batches padded on the right, the prompts
-    [P, width] and the completions [N, width], the latter with a copy of their prompt's keys in front of their own. So a
-    prompt's projections are computed once per group, and padding costs attention only, never a GEMM.
+    Tokens are packed everywhere else; only this class pads them, on the right: the prompts to [P, width], and the
+    completions to [N, width], with a copy of their prompt's keys in front of their own. So a prompt's projections are
+    computed once per group, and padding costs time only in attention, never in a GEMM.
     """
 
     def __init__(self, layout: Layout, dtype: torch.dtype, device: torch.device | str):
@@ -35,7 +35,7 @@ class PackedAttention:
         self.mask = _completion_mask(lengths, self.prompt_width, self.completion_width, dtype, device)
 
     def _places(self, layout: Layout) -> list[int]:
-        """Return for each token of the micro-batch its place in the padded batches: prompts first, then completions."""
+        """Return for each token of the micro-batch its place in the padded layout: prompts first, then completions."""
         places, number = [], 0
         for prompt, group in enumerate(layout.groups):
             start = prompt * self.prompt_width
@@ -49,7 +49,7 @@ class PackedAttention:
     def __call__(
         self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, rope: Rope | None = None
     ) -> torch.Tensor:
-        """Rotate queries and keys, unless they are (`rope` None), and attend."""
+        """Rotate queries and keys (unless `rope` is None: they are rotated already), and attend."""
         q_THE, k_TKE = rotate(q_THE, rope), rotate(k_TKE, rope)
         (q_PSHE, q_NSHE), (k_PSKE, k_NSKE), (v_PSKE, v_NSKE) = (self._pad(x) for x in (q_THE, k_TKE, v_TKE))
         out = _attend(q_PSHE, k_PSKE, v_PSKE, None)  # right padding is never attended to
@@ -72,7 +72,7 @@ class PackedAttention:
 
 
 class _Unpad(torch.autograd.Function):
-    """padded[place_T]. Places are distinct, so the gradient is copied back; autograd's own would add row by row."""
+    """padded[place_T]. Places are distinct, so the gradient can be copied back; autograd would add it row by row."""
 
     @staticmethod
     def forward(ctx, padded, place_T):
@@ -89,7 +89,7 @@ class _Unpad(torch.autograd.Function):
 def _attend(
     q_NSHE: torch.Tensor, k_NXKE: torch.Tensor, v_NXKE: torch.Tensor, mask: torch.Tensor | None
 ) -> torch.Tensor:
-    """Attend; causally if there is no mask."""
+    """Attend with the mask; causally if it is None."""
     if dense.usable(q_NSHE):
         if mask is None:
             mask = _completion_mask([0], 0, q_NSHE.shape[1], q_NSHE.dtype, q_NSHE.device)
@@ -108,7 +108,10 @@ def _attend(
 def _completion_mask(
     prompt_lengths: list[int], prompt_width: int, completion_width: int, dtype: torch.dtype, device: torch.device | str
 ) -> torch.Tensor:
-    """Return [N or 1, 1, completion_width, prompt_width + completion_width]: 0 or -inf; the prompt, then causal."""
+    """Return the mask [N or 1, 1, completion_width, prompt_width + completion_width], 0 or -inf.
+
+    It lets every token of a completion see the complete prompt, and its own completion causally.
+    """
     prompt = torch.arange(prompt_width, device=device) < torch.tensor(prompt_lengths, device=device)[:, None]
     causal = torch.ones(completion_width, completion_width, dtype=torch.bool, device=device).tril()
     allowed = torch.cat([prompt[:, None].expand(-1, completion_width, -1), causal.expand(len(prompt), -1, -1)], dim=-1)

@@ -1,8 +1,8 @@
 """Choose the implementation of each attention on this machine, by a self-test at start; the log names what was chosen.
 
-`choose` tries the implementations on a small problem of the run's own shape, drops what is missing or wrong, and takes
-the fastest of the rest. On a CPU packed.py and decode.py choose by dtype. Where bits must be the same in every run, the
-first that is right is taken.
+`choose` tries the implementations on a small problem of the run's own shape, drops those that are missing or wrong, and
+takes the fastest of the rest. If bits must be the same in every run, it takes the first that is right. On a CPU,
+packed.py and decode.py choose by dtype.
 """
 
 import math
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 # Largest relative error that a self-test allows, against float64.
 TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-5, torch.float64: 1e-10}
-# What an implementation raises where it cannot be used; Triton's compiler raises more.
+# Errors of an implementation that cannot be used here; Triton's compiler raises others, too.
 UNUSABLE = (ImportError, RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError)
 REPEATS, CALLS_PER_GRAPH = 5, 20
-TRIAL_ROWS, TRIAL_POSITIONS = 96, 2048  # at most: the trial's reference is in float64
+TRIAL_ROWS, TRIAL_POSITIONS = 96, 2048  # at most, because the reference is computed in float64
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How an implementation did: its relative error and seconds per call, or why it is out."""
+    """The result of one implementation: its relative error and seconds per call, or why it cannot be used."""
 
     name: str
     error: float = math.nan
@@ -104,7 +104,7 @@ def choose_decode_kernel(
 ) -> Choice:
     """Choose the decode attention for `num_rows` sequences of up to `num_positions` tokens.
 
-    The lengths of the trial are ragged, and what lies beyond them is large, so that attending to it shows.
+    The trial's sequences have different lengths, and large values beyond their ends, so that reading these would show.
     """
     num_rows, num_positions = min(num_rows, TRIAL_ROWS), min(num_positions, TRIAL_POSITIONS)
     if torch.device(device).type != "cuda":
@@ -128,7 +128,7 @@ def choose_decode_kernel(
 
 
 def configure(kernels: bool, repeatable: bool) -> None:
-    """Set what the configuration says about kernels, once per process."""
+    """Set whether kernels may be used and whether bits must repeat, as the configuration says; once per process."""
     Settings.kernels, Settings.repeatable = kernels, repeatable
     choose_packed.cache_clear()
 
@@ -174,7 +174,7 @@ def choose_packed(
 
 
 def packed_choice(model: "Decoder") -> Choice:
-    """Return what attends inside the micro-batches of `model`."""
+    """Return the choice of attention inside the micro-batches of `model`."""
     c, build = model.config, model.build
     return choose_packed(c.num_heads, c.num_kv_heads, c.head_dim, build.dtype, build.device)
 
@@ -185,7 +185,7 @@ def packed_attention(model: "Decoder", layout: Layout) -> PackedAttention | Flas
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Return the median time of some calls after a first one."""
+    """Return the median seconds of some calls after a first one."""
     taken = []
     for _ in range(REPEATS + 1):
         started = _now()
@@ -195,9 +195,9 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def replay_seconds(run: Callable[[], object]) -> float:
-    """Return the time of one call inside a CUDA graph, as decoding makes it: without the host's share.
+    """Return the seconds of one call inside a CUDA graph, as in decoding: without the host's share.
 
-    What cannot be captured raises.
+    RuntimeError if the call cannot be captured.
     """
     if not torch.cuda.is_available():
         return seconds(run)

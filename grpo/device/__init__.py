@@ -1,6 +1,6 @@
-"""What computes on this machine. ops.py is the only file that imports kernels/: it chooses between them and torch.
+"""Computing on this machine. ops.py is the only file that imports kernels/: it chooses between them and torch.
 
 products.py multiplies with weight matrices: on a CPU by oneDNN, elsewhere by torch. draw.py draws tokens from logits.
-capture.py records work on a GPU as CUDA graphs. distributed.py is about several processes. This room imports nothing
-else of grpo/ but errors.py.
+capture.py records work on a GPU as CUDA graphs. distributed.py connects several processes. Outside of this folder,
+these files import only errors.py from grpo/.
 """

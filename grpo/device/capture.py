@@ -5,21 +5,21 @@ from contextlib import contextmanager
 
 import torch
 
-WARM_UPS = 2  # runs before a capture: lazily made handles and compiled kernels
+WARM_UPS = 2  # runs before a capture, which create handles and compile kernels
 
 
 class CudaCapture:
     """Turns functions into CUDA graphs.
 
     They share one pool of memory, since they never run at the same time, and one stream, for which cuBLAS keeps one
-    workspace. Other threads (a verifier at work on rewards) may use the GPU during a capture.
+    workspace. Other threads (a user's reward model, for example) may use the GPU during a capture.
     """
 
     def __init__(self):
         self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
 
     def __call__(self, step: Callable[[], object]) -> torch.cuda.CUDAGraph:
-        """Run `step` some times, then record it; recording does not run it."""
+        """Run `step` WARM_UPS times, then record it (which does not run it), and return the graph."""
         current = torch.cuda.current_stream()
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
@@ -34,10 +34,10 @@ class CudaCapture:
 
 @contextmanager
 def no_waiting() -> Iterator[None]:
-    """Raise where the host would wait for the GPU: such work cannot be captured.
+    """Raise RuntimeError if the host would wait for the GPU inside the `with` block: such work cannot be captured.
 
-    In torch 2.11, an attempt to capture it damages the allocator for the rest of the process. This holds for all
-    threads: use it before others are at work.
+    In torch 2.11, an attempt to capture it damages the allocator for the rest of the process. The setting holds for all
+    threads, so use this before others are at work.
     """
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")

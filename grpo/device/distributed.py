@@ -18,13 +18,13 @@ import torch.distributed as dist
 
 from grpo.errors import CONFIG, INTERNAL, UserError, is_out_of_memory, redact
 
-TIMEOUT = timedelta(minutes=30)  # when a rank stops answering, the others end after this; rewards must be faster
+TIMEOUT = timedelta(minutes=30)  # if a rank stops answering, the others end after this; rewards must be faster
 FACT_CHARS = 80  # of a fact in a message
 
 
 @contextmanager
 def _peers() -> Iterator[None]:
-    """Explain the error that a collective raises when another process has ended: at once, or after TIMEOUT."""
+    """Turn the error of a collective whose peer has ended into a UserError. It comes at once, or after TIMEOUT."""
     try:
         yield
     except RuntimeError as error:
@@ -41,11 +41,11 @@ def _peers() -> Iterator[None]:
 
 
 def meet(store: dist.Store, rank: int, world: int) -> tuple[dist.Store, bool]:
-    """Return a store with the keys of these processes alone, and whether others have used `store` before them.
+    """Return a store with only the keys of these processes, and whether others have used `store` before them.
 
-    When torchrun starts all processes again, it keeps the store, in which the addresses of the dead ones are
-    (github.com/pytorch/pytorch/issues/135712). So rank 0 names each start anew. The others, which may read an old name
-    first, wait until rank 0 has counted them in.
+    When torchrun restarts all processes, it keeps the store, with the addresses of the dead ones in it
+    (github.com/pytorch/pytorch/issues/135712). So rank 0 gives each start a new name. The other ranks may read an old
+    name first; they wait until rank 0 lists them as members.
     """
     me = uuid4().hex
     if rank == 0:
@@ -67,7 +67,7 @@ def meet(store: dist.Store, rank: int, world: int) -> tuple[dist.Store, bool]:
 class Ranks:
     """The processes of a run, and the place of this one among them.
 
-    is_restart: whether torchrun has started these processes in place of others that have ended.
+    is_restart: whether torchrun has started these processes to replace others that have ended.
     """
 
     def __init__(self, device: torch.device):
@@ -85,7 +85,7 @@ class Ranks:
         store, others_were_here = meet(found, self.rank, self.world)
         backend = "nccl" if self.device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=TIMEOUT)
-        self.is_restart = any(self.gather(self.is_restart or others_were_here))  # each agent counts its own alone
+        self.is_restart = any(self.gather(self.is_restart or others_were_here))  # an agent counts only its own restarts
 
     @property
     def is_main(self) -> bool:
@@ -131,7 +131,7 @@ class Ranks:
         return self.gather(value)[0]
 
     def agree(self, facts: Mapping[str, str]) -> None:
-        """Raise UserError (exit 2), on every rank, if any rank has other facts than rank 0; it says which and where."""
+        """Raise UserError (exit 2) on every rank if the facts of some rank differ from rank 0's; it names them."""
         (main_host, wanted), *others = self.gather((socket.gethostname(), dict(facts)))
         problems = []
         for rank, (host, found) in enumerate(others, 1):
@@ -163,14 +163,15 @@ class Ranks:
 def sent_per_update(gradient_bytes: int, world: int) -> int:
     """Count the bytes that each rank sends per update: the gradient, by a ring all-reduce.
 
-    Each rank passes on W - 1 of the W parts twice: to be summed, and as sums. What else a step sends, counts and the
-    completions for the log, is small beside it: tests hold it below 64 bytes per token and 10 KB per completion.
+    Of the W parts of the gradient, each rank sends W - 1 twice: first to be summed, then as sums. The rest that a step
+    sends (counts, and completions for the log) is much less: tests keep it below 64 bytes per token and 10 KB per
+    completion.
     """
     return 2 * (world - 1) * gradient_bytes // world
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of this rank. "auto" means its GPU if there is one. UserError (exit 2) if it is not there."""
+    """Return the device of this rank; "auto": its GPU if there is one. UserError (exit 2) if the device is missing."""
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if name == "mps" and torch.backends.mps.is_available():

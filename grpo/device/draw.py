@@ -1,8 +1,8 @@
 """Draw a token: temperature, top-k, top-p, then inverse-CDF sampling with one uniform number per row.
 
-No random number per entry, and no sort of the vocabulary, except for top-k and top-p without kernels/. The uniform is
-a hash of (seed of the row, position): the same tokens come out whatever else is in the batch, and a generation can be
-replayed from its seed.
+It needs no random number per entry, and no sort of the vocabulary (except for top-k and top-p without kernels/). The
+uniform number is a hash of (seed of the row, position). So a row's tokens do not depend on the other rows, and a
+completion can be replayed from its seed.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _GOLDEN, _MIX1, _MIX2 = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64, 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """temperature 0 is greedy; top_k 0 and top_p 1 keep everything. max_new_tokens counts the end token."""
+    """Sampling parameters. temperature 0: greedy. top_k 0, top_p 1: keep all tokens. max_new_tokens: with end token."""
 
     max_new_tokens: int
     temperature: float = 1.0
@@ -40,7 +40,7 @@ class SamplingParams:
 
     @property
     def truncates(self) -> bool:
-        """Whether some tokens cannot be drawn."""
+        """Return whether top-k or top-p exclude tokens."""
         return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
 
 
@@ -49,7 +49,7 @@ def draw(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Draw a token per row; return ids, log-probs under the distribution drawn from, and its cuts (Completion.cuts).
 
-    uniform_B: numbers in (0, 1). Greedy puts all mass on one token: log-prob 0. Where logits are not finite, the token
+    uniform_B: numbers in (0, 1). Greedy puts all mass on one token: log-prob 0. If logits are not finite, the token
     means nothing, and its log-prob is not finite. Slow twin: kernels/reference.py `draw`.
     """
     exact = torch.promote_types(logits_BV.dtype, torch.float32)
@@ -59,7 +59,7 @@ def draw(
         best_B = logits_BV.gather(1, id_B[:, None])[:, 0].to(exact)
         return id_B, best_B - best_B, no_cut_B
     logits_BV = logits_BV.to(exact)
-    if params.temperature != 1:  # a division by 1 would copy them all the same
+    if params.temperature != 1:  # even a division by 1 would copy them
         logits_BV = logits_BV / params.temperature
     weight_BV, cut_B = logits_BV.softmax(dim=-1), no_cut_B
     if params.truncates:
@@ -72,8 +72,8 @@ def draw(
 def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the first entry at which the running sum of the weights exceeds uniform · total, and the total (Eq. 13).
 
-    Two levels: find the block, then the entry in it, so that long running sums are over V / 128 numbers in float64. For
-    a row that is not finite the entry means nothing, and the total is not finite.
+    It finds the block first, then the entry in it, so that running sums are over at most V / 128 numbers in float64. If
+    a row is not finite, its entry means nothing, and its total is not finite.
     """
     num_rows, width = weight_BV.shape
     if width % BLOCK:
@@ -94,10 +94,10 @@ def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch
 
 
 def _threshold(logits_BV: torch.Tensor, top_k: int, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the logit of the last token kept [B, 1], and the cut [B]: the log-prob that a token needs (Eq. 14).
+    """Return the logit of the last token kept [B, 1], and the cut [B]: the least log-prob that is kept (Eq. 14).
 
-    The cut lies half way between the last one kept and the first one dropped, so that rounding differences between
-    sampler and trainer do not move tokens across it. Equal tokens are kept or dropped together. Slow twin:
+    The cut lies half way between the last token kept and the first one dropped, so that rounding differences between
+    sampler and trainer do not move tokens across it. Tokens with equal logits are kept or dropped together. Slow twin:
     kernels/reference.py `kept_tokens`.
     """
     rising_BV = _sorted(logits_BV)
@@ -117,12 +117,12 @@ def _threshold(logits_BV: torch.Tensor, top_k: int, top_p: float) -> tuple[torch
 
 
 def _reaches(x_BV: torch.Tensor, least_B1: torch.Tensor) -> torch.Tensor:
-    """Return 1 where x is not below the least of its row, else 0. On a CPU numbers multiply faster than booleans."""
+    """Return 1 where x is at least its row's `least`, else 0. (On a CPU, numbers multiply faster than booleans.)"""
     return x_BV.clone().ge_(least_B1)
 
 
 def _sorted(x_BV: torch.Tensor) -> torch.Tensor:
-    """Sort each row: on a CPU by NumPy, whose sort uses vector units and takes a twentieth of the time of torch's."""
+    """Sort each row: on a CPU with NumPy, whose sort uses vector units and is 20 times as fast as torch's."""
     if x_BV.device.type == "cpu":
         return torch.from_numpy(np.sort(x_BV.contiguous().numpy(), axis=-1))
     return x_BV.sort(dim=-1).values
@@ -131,7 +131,7 @@ def _sorted(x_BV: torch.Tensor) -> torch.Tensor:
 def uniforms(seed_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
     """Return a number in (0, 1), float64, for each (seed, position), int64 each: SplitMix64 (Steele, Lea, Flood 2014).
 
-    It is the middle of its interval: a 0 would draw an entry of any probability, such as 1e-45.
+    It is the middle of one of 2^52 equal intervals, never 0: a 0 could draw an entry of any probability, such as 1e-45.
     """
     x = seed_B + position_B * _GOLDEN
     x = (x ^ _shift_right(x, 30)) * _MIX1
@@ -143,7 +143,7 @@ def uniforms(seed_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
 def hash_seed(*parts: int) -> int:
     """Hash several numbers, such as the run's seed, a step and a place in it, to one 63-bit seed.
 
-    FNV-1a over their bytes: another order or number of parts gives another seed.
+    It is FNV-1a over their bytes: another order, or another number of parts, gives another seed.
     """
     seed = 0xCBF29CE484222325
     for byte in b"".join(part.to_bytes(8, "little", signed=True) for part in parts):
@@ -152,5 +152,5 @@ def hash_seed(*parts: int) -> int:
 
 
 def _shift_right(x: torch.Tensor, bits: int) -> torch.Tensor:
-    """Shift int64 logically; torch shifts it arithmetically."""
+    """Shift int64 logically; torch's own shift is arithmetic."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)

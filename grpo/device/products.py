@@ -1,10 +1,11 @@
 """Products with a weight matrix, y = x Wᵀ + b: on a CPU by oneDNN, elsewhere by torch.
 
-torch gives float32 products on a CPU to MKL, whose rounding of a row depends on how many rows there are. oneDNN's does
-not (from two rows on), so a completion is the same in any batch. The exception is bfloat16 on a CPU with matrix units
-(AMX), where few rows are added in another order. Where both were measured, oneDNN was never slower, and up to twice as
-fast. It works on blocks: a weight that stays as it is for many products is packed into them once (`prepack`), with the
-same result bit for bit. bench/LOG.md has the figures. What a build, a dtype or a layout lacks is computed by torch.
+On a CPU, torch computes float32 products with MKL, whose rounding of a row depends on the number of rows. That of
+oneDNN does not (from two rows on), so a completion does not depend on those sampled with it. The exception is bfloat16
+on a CPU with matrix units (AMX), where few rows are added in another order. Wherever both were measured, oneDNN was as
+fast, or up to twice as fast. It works on blocks: a weight that does not change for many products is packed into blocks
+once (`prepack`), with the same results bit for bit. bench/LOG.md has the figures. If oneDNN does not support a build, a
+dtype or a layout, torch computes the product.
 """
 
 import torch
@@ -13,13 +14,13 @@ import torch.nn.functional as F
 _DTYPES = (torch.float32, torch.bfloat16)
 Room = tuple[int, int]  # copies of a product's input, and spare columns to the right of each: see `append_product`
 
-# By default cuBLAS may split the inner dimension and add the parts in 16 bits: that rounds away what Eq. 12 keeps.
+# By default cuBLAS may split the inner dimension and add the parts in 16 bits, which would undo the gain of Eq. 12.
 torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
 
 def _has_onednn() -> bool:
-    """Whether this build of torch has the two operations, and they work on this CPU in both dtypes."""
+    """Return whether this build of torch has oneDNN's two operations, and they work on this CPU in both dtypes."""
     try:
         for dtype in _DTYPES:
             weight = torch.ones(16, 16, dtype=dtype)
@@ -35,7 +36,7 @@ ONEDNN = _has_onednn()
 
 
 def _by_onednn(weight_OI: torch.Tensor) -> bool:
-    """Whether oneDNN multiplies with this matrix. With gaps between its rows, it would do so by slow general code."""
+    """Return whether to use oneDNN for this matrix. If there are gaps between its rows, oneDNN is slow."""
     return (
         ONEDNN
         and weight_OI.device.type == "cpu"
@@ -45,7 +46,7 @@ def _by_onednn(weight_OI: torch.Tensor) -> bool:
 
 
 def prepack(weight_OI: torch.Tensor) -> torch.Tensor:
-    """Return the weight as `linear` reads it fastest: in a layout that nothing else can read, or as it is."""
+    """Return the weight in the layout that `linear` reads fastest. Only `linear` can read the result."""
     return torch.ops.mkldnn._reorder_linear_weight(weight_OI) if _by_onednn(weight_OI) else weight_OI
 
 
@@ -59,17 +60,17 @@ def linear(x_TI: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | N
 
 
 def add_product(y_TO: torch.Tensor, x_TI: torch.Tensor, weight_OI: torch.Tensor) -> torch.Tensor:
-    """Add x Wᵀ to y in place, outside autograd; on a GPU the product itself adds."""
+    """Add x Wᵀ to y in place, outside autograd."""
     if y_TO.is_cuda:
         return y_TO.addmm_(x_TI, weight_OI.T)
     return y_TO.add_(linear(x_TI, weight_OI))
 
 
 def append_product(x: torch.Tensor, weight_RI: torch.Tensor, copies: int = 1) -> tuple[torch.Tensor, ...]:
-    """Return [x | h₁], …, [x | hₙ] of x Wᵀ = [h₁ | … | hₙ], outside autograd. One product makes all of it.
+    """Return [x | h₁], …, [x | hₙ], where x Wᵀ = [h₁ | … | hₙ], outside autograd. It takes one product.
 
-    x: [T, I] alone; or, with room for the result (`ops.rms_norm`, `ops.swiglu`), n copies of it with R / n spare
-    columns each [n, T, I + R / n], which take the product, so that x is not copied. copies: n.
+    x: [T, I]; or n copies of it with R / n spare columns each, [n, T, I + R / n] (`ops.rms_norm`, `ops.swiglu`). Then
+    the product is written into the spare columns, and x is not copied. copies: n.
     """
     R, width = weight_RI.shape
     if x.dim() == 2:
@@ -85,14 +86,14 @@ def append_product(x: torch.Tensor, weight_RI: torch.Tensor, copies: int = 1) ->
 def weight_gradient(g_TO: torch.Tensor, x_TI: torch.Tensor) -> torch.Tensor:
     """Compute gᵀ x, the gradient of a weight [O, I], outside autograd: a sum over tokens."""
     if g_TO.dtype != torch.float32:
-        return g_TO.T @ x_TI  # torch itself gives those of bfloat16 to oneDNN
+        return g_TO.T @ x_TI  # torch uses oneDNN itself in bfloat16
     if g_TO.shape[1] > x_TI.shape[1]:
-        return linear(x_TI.T, g_TO.T).T  # oneDNN is faster with the smaller one in front
+        return linear(x_TI.T, g_TO.T).T  # oneDNN is faster with the smaller matrix first
     return linear(g_TO.T, x_TI.T)
 
 
 class Product(torch.autograd.Function):
-    """`linear` with the gradients that are asked for: dx = g W, dW = gᵀ x, db = Σ g."""
+    """`linear` with those gradients that autograd needs: dx = g W, dW = gᵀ x, db = Σ g."""
 
     @staticmethod
     def forward(ctx, x_TI, weight_OI, bias_O):

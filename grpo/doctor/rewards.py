@@ -5,13 +5,12 @@ from collections.abc import Iterator
 from grpo.data.questions import check_columns
 from grpo.doctor.case import Case, Check, need
 from knowledge.store.base import KnowledgeBase
-from rewards.knowrl.factuality import titles_of
-from rewards.knowrl.reward import knowledge_base_path
+from rewards.knowrl.fact_checker import LOWEST_COVERAGE, knowledge_base_path
+from rewards.knowrl.factuality import joined_titles
 from rewards.registry import NEED_JUDGE, NEED_KNOWLEDGE, build_rewards
 from rewards.services import SERVICES, services_of
 
 MAX_SHOWN = 3  # titles in a message
-LOWEST_COVERAGE = 0.5  # of the titles; below it the doctor warns
 
 
 def reward_checks(case: Case) -> Iterator[tuple[str, Check]]:
@@ -49,7 +48,7 @@ def titles(case: Case) -> str:
     rows = need(case.rows, "the data")
     need(case.checkups.get("knowledge base"), "the knowledge base")
     with KnowledgeBase.open(knowledge_base_path(case.options)) as base:
-        found = base.coverage([titles_of(row.columns.get("title")) for row in rows])
+        found = base.coverage([joined_titles(row.columns.get("title")) for row in rows])
     text = str(found)
     if case.missing_titles is not None:
         case.missing_titles.write_text("".join(f"{title}\n" for title in found.missing_parts), encoding="utf-8")

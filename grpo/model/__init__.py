@@ -1,6 +1,6 @@
 """The policy's network, in and out of Hugging Face's formats.
 
 Read decoder.py first (Qwen2, Qwen3, Llama), then lora.py (adapters inside one product, Eq. 12), master_weight.py and
-rope.py. weights.py reads and writes checkpoints, adapter.py PEFT's adapters; policy.py puts everything together that a
-run starts from. It may import device/ and data/.
+rope.py. weights.py reads and writes checkpoints, adapter.py PEFT's adapters; policy.py assembles all that a run starts
+from. This folder may import device/ and data/.
 """

@@ -1,7 +1,7 @@
 """LoRA adapters in PEFT's layout, in and out.
 
-PEFT warns and goes on when a tensor's name does not fit, which leaves that projection untrained without a sign; here
-every name is checked, and the tests compare logits.
+If a tensor's name does not fit, PEFT only warns, and the projection keeps its untrained adapter. Here every name is
+checked, and the tests compare logits.
 """
 
 import json
@@ -24,15 +24,15 @@ from grpo.time_limit import time_limit
 PREFIX = "base_model.model."
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 PATTERN_SECONDS = 1.0  # of computing, for a regular expression of an adapter
-# Keys of PEFT's LoraConfig under which an adapter still is W + s B A. Any other key that is set, also one that a later
-# PEFT adds, means a layer that is computed differently or base weights that were changed.
+# Keys of PEFT's LoraConfig with which an adapter is still W + s B A. Any other key that is set, even one that a later
+# PEFT adds, means that a layer is computed differently or that base weights were changed.
 PLAIN_KEYS = set(
     "peft_type task_type auto_mapping peft_version base_model_name_or_path revision inference_mode runtime_config "
     "r lora_alpha lora_dropout use_rslora rank_pattern alpha_pattern bias init_lora_weights eva_config "
     "target_modules exclude_modules layers_to_transform layers_pattern ensure_weight_tying "
     "megatron_core qalora_group_size".split()
 )
-PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")  # that leave the base weights as they are
+PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")  # initialisations that keep the base weights
 _READ_ERRORS = (  # of damaged or hostile files
     OSError,
     ValueError,
@@ -93,7 +93,7 @@ def load_adapter(folder: Path) -> Adapter:
 
 
 def _extras(config: dict) -> list[str]:
-    """Return the settings of an adapter that a sum of W and s B A does not have."""
+    """Return the settings of an adapter that W + s B A cannot represent."""
     extras = [key for key, value in config.items() if value and key not in PLAIN_KEYS]
     plain = {"peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": PLAIN_STARTS}
     found = {"bias": "none"} | config
@@ -118,7 +118,7 @@ def _scaled_pairs(tensors: dict[str, torch.Tensor], config: dict) -> dict[str, t
 
 
 def _is_pair(found: dict[str, torch.Tensor]) -> bool:
-    """Whether these are A [r, I] and B [O, r], with finite numbers and r > 0."""
+    """Return whether these are A [r, I] and B [O, r], with finite numbers and r > 0."""
     if set(found) != {"lora_A", "lora_B"}:
         return False
     A, B = found["lora_A"], found["lora_B"]
@@ -136,7 +136,7 @@ def _scale(config: dict, module: str, rank: int) -> float:
 
 @torch.no_grad()
 def merge_adapter(model: Decoder, adapter: Adapter) -> None:
-    """Add an adapter to the weights themselves, in float32, rounded once. The result is the policy at step 0."""
+    """Add an adapter to the model's own weights, in float32, and round once. UserError (exit 3) if it does not fit."""
     weights = {module: linear.base(part)[0] for module, (linear, part) in projections(model).items()}
     problem = _misfit(weights, adapter)
     if problem:
@@ -150,7 +150,7 @@ def merge_adapter(model: Decoder, adapter: Adapter) -> None:
 
 
 def _misfit(weights: dict[str, torch.Tensor], adapter: Adapter) -> str:
-    """Say why an adapter is not one of these weights; "" if it is."""
+    """Return why an adapter does not fit these weights; "" if it does."""
     foreign = [module for module in adapter.pairs if module not in weights]
     if foreign:
         return f"no such projections here: {foreign[:NAMES_SHOWN]}"
@@ -163,9 +163,9 @@ def _misfit(weights: dict[str, torch.Tensor], adapter: Adapter) -> str:
 def trained_adapter(
     model: Decoder, start: Adapter | None, base_model: str | None, base_revision: str = "main"
 ) -> Adapter:
-    """Return what training has made, relative to the checkpoint on disk.
+    """Return the result of training as one adapter of the checkpoint on disk.
 
-    That is the model's adapter stacked on the one it started from, which is exact: B₁A₁ + B₂A₂ = [B₁ B₂] [A₁; A₂].
+    It stacks the model's adapter on the one that training started from: B₁A₁ + B₂A₂ = [B₁ B₂] [A₁; A₂], exactly.
     """
     pairs = {}
     for module, (linear, part) in projections(model).items():

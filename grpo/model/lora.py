@@ -4,8 +4,8 @@
 
 The right-hand form adds the adapter's small change to the large base term *inside* the product, where sums are float32.
 The usual form rounds both terms to bf16 first, and merging rounds W + sBA: both lose most of an update while it is
-small. The price is R more columns; the gain is that sampling and training run the very same arithmetic, and that the
-reference policy is a view, `weight[:, :I]`.
+small. The price is R more columns. In return, sampling and training run the same arithmetic, and the reference policy
+is a view, `weight[:, :I]`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,14 +18,14 @@ from grpo.device.products import Product, Room, add_product, append_product, lin
 from grpo.model.master_weight import MasterWeight, master_dtype
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-# How many zeros off the diagonal of s B a joint weight may hold; above it projections stay apart.
-MAX_ZERO_SHARE = 0.07  # of the weight, where products are bound by arithmetic
+# A joint weight may hold this many zeros off the diagonal of s B; with more, its projections stay apart.
+MAX_ZERO_SHARE = 0.07  # of the weight, if products are bound by arithmetic
 MAX_ZERO_BYTES = 8 << 20  # on a GPU, where decoding is bound by memory and by the number of launches
 
 
 @dataclass(frozen=True)
 class LoraSpec:
-    """Which projections have an adapter, of which rank; the change is scaled by s = alpha / rank."""
+    """Which projections have an adapter, and of which rank; its output is scaled by s = alpha / rank."""
 
     rank: int
     alpha: float
@@ -41,8 +41,8 @@ class LoraSpec:
 class Mode:
     """How a forward pass treats the adapters.
 
-    use_adapter: False gives the reference policy. dropout_seed: None for no dropout; otherwise the masks are a function
-    of this seed and the module's number alone, so that a pass that is recomputed or repeated sees the same masks.
+    use_adapter: False gives the reference policy. dropout_seed: None for no dropout; otherwise the masks depend only on
+    this seed and the module's number, so that a recomputed or repeated pass has the same masks.
     """
 
     use_adapter: bool = True
@@ -54,7 +54,7 @@ POLICY, REFERENCE = Mode(), Mode(use_adapter=False)
 
 @dataclass(frozen=True)
 class Build:
-    """How every module is built: adapters, if any; whether the weights themselves are trained; dtype and device."""
+    """How to build every module: adapters, if any; whether the weights themselves are trained; dtype and device."""
 
     lora: LoraSpec | None
     train_weights: bool
@@ -67,7 +67,7 @@ class Build:
 
 
 class Linear(nn.Module):
-    """Projections of one input, its parts, as one product. sizes: the number of outputs of each part."""
+    """Projections of one input, called parts, as one product. sizes: the number of outputs of each part."""
 
     room: Room | None = None  # see LoraLinear
 
@@ -106,7 +106,8 @@ class LoraLinear(nn.Module):
 
     A: [R, I], the adapted parts below one another. B: one [O_part, r] per adapted part.
     weight: [O, I + R]; the columns from I on hold s B, one block per adapted part and zeros elsewhere.
-    apart: [O, I + r], without zeros; each part, all of them adapted, is a product of its own with its part of x Aᵀ.
+    apart: all parts are adapted, and each is a product of its own with its part of x Aᵀ; weight is [O, I + r], without
+    zeros.
     """
 
     def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build, apart: bool = False):
@@ -125,12 +126,12 @@ class LoraLinear(nn.Module):
         for part in adapted:
             B_OR = torch.zeros(sizes[part], build.lora.rank, dtype=master_dtype(build.dtype), device=build.device)
             self.B[part] = nn.Parameter(B_OR)
-        self.number = 0  # among the model's modules of this kind: makes dropout masks differ; set by the model
+        self.number = 0  # among the model's LoraLinears, set by the model; makes their dropout masks differ
         self.prepacked: tuple[torch.Tensor, list[torch.Tensor]] | None = None  # A and weights: see Decoder.prepacked
 
     @property
     def room(self) -> Room | None:
-        """What its input should have while decoding, so that `append_product` copies nothing."""
+        """Return the room that its input should have while decoding, so that `append_product` copies nothing."""
         return (len(self.product_rows), self.num_columns) if self.prepacked else None
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -151,7 +152,7 @@ class LoraLinear(nn.Module):
         return self.split(self._products(x_TI, mode))
 
     def split(self, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        """Split what the products give, or its gradients, into one tensor per part."""
+        """Split the outputs of the products, or their gradients, into one tensor per part."""
         return outputs[0].split(_sizes(self.out_slices), dim=-1) if len(outputs) == 1 else outputs
 
     def _products(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
@@ -229,7 +230,7 @@ class _AugmentedLinear(torch.autograd.Function):
             base_TI, adapter_TX = linear(g_TO, weight_OX.T).split([module.in_features, module.num_columns], dim=-1)
             dx_TI = base_TI if dx_TI is None else dx_TI.add_(base_TI)
             dh_TX.copy_(adapter_TX)
-        del base_TI, adapter_TX  # their memory, before more is taken
+        del base_TI, adapter_TX  # frees their memory before more is allocated
         dA_RI = weight_gradient(dh_TR, _dropped(x_TI, lora.dropout, seed))
         g_of_part = dict(zip(module.out_slices, module.split(gradients), strict=True))
         dB = []
@@ -244,7 +245,7 @@ class _AugmentedLinear(torch.autograd.Function):
 
 
 def _dropped(x_TI: torch.Tensor, probability: float, seed: int | None) -> torch.Tensor:
-    """Apply the dropout mask of this seed, which is the same whenever it is made; None for no dropout."""
+    """Apply the dropout mask of this seed, the same one at every call. seed: None for no dropout."""
     if seed is None:
         return x_TI
     generator = torch.Generator(x_TI.device).manual_seed(seed % 2**63)
@@ -255,7 +256,7 @@ def _dropped(x_TI: torch.Tensor, probability: float, seed: int | None) -> torch.
 def make_linear(
     in_features: int, sizes: dict[str, int], bias: bool, build: Build, apart: bool = False
 ) -> Linear | LoraLinear:
-    """Make the module for these projections: with an adapter if one of them has one."""
+    """Make the module for these projections of one input, with an adapter if one of them is a target."""
     if build.lora is not None and any(name in build.lora.targets for name in sizes):
         return LoraLinear(in_features, sizes, bias, build, apart)
     return Linear(in_features, sizes, bias, build)
@@ -264,8 +265,8 @@ def make_linear(
 class JointLinear(nn.Module):
     """Several projections of one input: as one product if the zeros in s B waste little.
 
-    Else each adapted one is a product of its own, but x Aᵀ is one for all of them; those without an adapter are a
-    module of their own. Masters are laid out in the same order either way: a checkpoint does not depend on the choice.
+    Otherwise each adapted projection is a product of its own (but all share one x Aᵀ), and those without an adapter are
+    a module of their own. Either way the masters are laid out in the same order, so checkpoints do not depend on it.
     """
 
     def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build):
@@ -283,7 +284,7 @@ class JointLinear(nn.Module):
 
     @property
     def room(self) -> Room | None:
-        """What its input should have while decoding."""
+        """Return the room that its input should have while decoding."""
         return self.linears[0].room if len(self.linears) == 1 else None
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> tuple[torch.Tensor, ...]:
@@ -294,7 +295,7 @@ class JointLinear(nn.Module):
 
 
 def few_zeros(zeros: int, weights: int, dtype: torch.dtype, device: torch.device | str) -> bool:
-    """Whether a joint product of so many weights is worth its zeros."""
+    """Return whether a joint product of so many weights has few enough zeros to be the faster one."""
     is_few = zeros <= MAX_ZERO_SHARE * weights
     if torch.device(device).type == "cuda":
         return is_few or zeros * dtype.itemsize <= MAX_ZERO_BYTES

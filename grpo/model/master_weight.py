@@ -1,7 +1,7 @@
-"""Weights in the model's dtype whose training happens on a float32 master.
+"""Weights in the model's dtype, trained by way of a float32 master.
 
-bf16 keeps 8 bits of a number: an update below 0.4 % of a weight would round away. So the optimizer changes a float32
-master, and `refresh()` copies it into the tensor that the products use.
+bf16 keeps 8 bits of a number: an update below 0.4 % of a weight would be rounded away. So the optimizer changes a
+float32 master, and `refresh()` copies it into the tensor that the products use.
 """
 
 import torch
@@ -40,7 +40,7 @@ class MasterWeight(nn.Module):
         return self.copy if self.master is None else self.master.data
 
     def forward(self) -> torch.Tensor:
-        """Return the tensor to compute with; its gradient arrives at the master."""
+        """Return the tensor to compute with; its gradient goes to the master."""
         if self.master is None:
             return self.copy
         if self.copy is None:
@@ -48,19 +48,19 @@ class MasterWeight(nn.Module):
         return _StraightThrough.apply(self.master, self.copy)
 
     def prepack(self) -> torch.Tensor:
-        """Return the value in the layout that products read fastest, which is kept until `refresh` or `release`."""
+        """Return the value in the layout that products read fastest, and keep it until `refresh` or `release`."""
         if self.packed is None:
             self.packed = prepack(self.value)
         return self.packed
 
     def release(self) -> None:
-        """Free the packed weight, if training will change it. What is frozen is packed once."""
+        """Free the packed copy of a trained weight; that of a frozen one stays valid and is kept."""
         if self.master is not None:
             self.packed = None
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Renew the copies, after the master has changed."""
+        """Update the copies after the master has changed."""
         self.packed = None
         if self.master is not None and self.copy is not None:
             self.copy.copy_(self.master)

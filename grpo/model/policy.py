@@ -1,4 +1,4 @@
-"""The policy with all that belongs to it: decoder, tokenizer, end tokens, what it started from."""
+"""The policy with all that belongs to it: decoder, tokenizer, end tokens, and the model that it started from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from grpo.storage import write_json
 
 @dataclass
 class Policy:
-    """A decoder that is being trained.
+    """A decoder to train or to sample from, with its tokenizer.
 
     start: the adapter that was merged into it, if any. base: the checkpoint's name, and its revision on the hub.
     folders: of checkpoint and adapter.
@@ -33,11 +33,11 @@ class Policy:
     folders: tuple[Path, ...] = ()
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of some tokens, without special ones."""
+        """Return the text of some tokens, without special tokens."""
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def save(self, folder: Path) -> None:
-        """Write adapter and tokenizer; a complete checkpoint if the weights themselves were trained."""
+        """Write adapter and tokenizer, or a complete checkpoint if the weights themselves were trained."""
         lora = self.model.build.lora
         if lora is None:
             self.save_merged(folder)
@@ -52,7 +52,7 @@ class Policy:
     def save_merged(self, folder: Path, dtype: torch.dtype | None = None) -> None:
         """Write a complete checkpoint: the weights with every adapter merged, the tokenizer, and the end tokens.
 
-        The end tokens matter to other tools: those that config.json names may not be the ones the model has learned.
+        Other tools need the end tokens: config.json may name others than the model has learned.
         """
         save_checkpoint(self.model, folder, dtype)
         write_json(folder / "generation_config.json", {"eos_token_id": list(self.eos_ids)})
@@ -62,8 +62,8 @@ class Policy:
 def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_weights: bool = True) -> Policy:
     """Load the policy at step 0, with a new adapter.
 
-    With lora_r 0 it has none: all weights are trained, or no weight if `train_weights` is False. A model path that
-    holds an adapter stands for the adapter on its base.
+    With lora_r 0 there is no adapter: all weights are trained, or none if `train_weights` is False. A model path with
+    an adapter stands for the adapter on its base.
     """
     parts = find_parts(config)
     tokenizer = load_encoder(config).tokenizer  # before the weights, which take minutes
@@ -83,7 +83,7 @@ def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_wei
 
 
 def load_encoder(config: TrainConfig | SftConfig) -> ChatEncoder:
-    """Load the tokenizer of a policy with its chat template. Exit 3 if prompts cannot be made with them."""
+    """Load the tokenizer of a policy with its chat template; UserError (exit 3) if they cannot make prompts."""
     folder = find_parts(config).tokenizer
     return ChatEncoder(load_tokenizer(folder, config.chat_template, config.chat_template_kwargs))
 
@@ -91,7 +91,7 @@ def load_encoder(config: TrainConfig | SftConfig) -> ChatEncoder:
 def load_reference(config: TrainConfig, policy: Policy) -> Decoder:
     """Return the frozen policy of step 0.
 
-    That is the same decoder without its adapter, or a copy of it if the weights themselves are trained.
+    With LoRA it is the same decoder (run it without its adapter); otherwise it is a second copy of the model.
     """
     if policy.model.build.lora is not None:
         return policy.model
@@ -111,7 +111,7 @@ def load_for_inference(config: TrainConfig, device: torch.device) -> Policy:
 class ModelParts:
     """The folders of a model: of its checkpoint, of an adapter to merge into that, and of its tokenizer.
 
-    base: the checkpoint as an adapter trained on it will name it: a hub id, or an absolute path; and its revision.
+    base: how an adapter trained on the checkpoint names it (a hub id, or an absolute path), and its revision.
     """
 
     model: Path
@@ -121,7 +121,7 @@ class ModelParts:
 
 
 def find_parts(config: TrainConfig | SftConfig) -> ModelParts:
-    """Find the model that a configuration names. A tokenizer beside an adapter is the one that it was trained with."""
+    """Find the model that a configuration names. An adapter's own tokenizer, if it has one, goes before its base's."""
     name, revision = config.model_name_or_path, config.model_revision
     folder = fetch_model(name, revision)
     adapter = fetch_adapter(config.adapter_name_or_path) if config.adapter_name_or_path else None
@@ -172,7 +172,7 @@ def _fetch_base(base: str, revision: str, adapter: Path) -> Path:
 
 
 def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:
-    """Return what the configuration says about adapters; None if all weights are trained."""
+    """Return the adapters that the configuration asks for; None if all weights are trained."""
     if not config.lora_r:
         return None
     everything = (None, ("all",), ("all-linear",))

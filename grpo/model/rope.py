@@ -1,7 +1,7 @@
 """Rotary position embedding (RoFormer, 2104.09864) and the frequency scalings that Qwen and Llama checkpoints use.
 
-Pairs are (e, e + E/2), the "rotate half" layout of Hugging Face checkpoints. Tables are made in float32 (float64 for a
-float64 model) and the rotation happens in the model's dtype, as in the checkpoints' own implementation.
+Pairs are (e, e + E/2), the "rotate half" layout of Hugging Face checkpoints. Tables are computed in float32 (float64
+for a float64 model); the rotation uses the model's dtype, as the checkpoints' own implementation does.
 """
 
 import math
@@ -55,7 +55,7 @@ def _linear(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor
 
 
 def _llama3(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, float]:
-    """Llama 3.1: long waves are slowed down by `factor`, short ones kept, those between blended."""
+    """Scale as Llama 3.1: slow long waves down by `factor`, keep short ones, and blend those in between."""
     turns = rope["original_max_position_embeddings"] * frequency / (2 * math.pi)  # turns within the original context
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     keep = ((turns - low) / (high - low)).clamp(0, 1)
@@ -63,7 +63,7 @@ def _llama3(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor
 
 
 def _yarn(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, float]:
-    """YaRN (2309.00071): slow down what turns rarely within the original context, and sharpen attention.
+    """Scale as YaRN (2309.00071): slow down dimensions that turn rarely in the original context; sharpen attention.
 
     Dimensions with fewer than beta_slow turns are slowed down by `factor`, those with more than beta_fast are kept.
     Attention is sharpened by scaling cos and sin.

@@ -40,7 +40,7 @@ def read_model_config(folder: Path) -> ModelConfig:
 def load_decoder(folder: Path, build: Build) -> Decoder:
     """Build the decoder of a checkpoint and load its weights, converted to build.dtype.
 
-    Tensors that are missing, unexpected, misshapen or not finite are listed and refused (exit 3).
+    UserError (exit 3) lists the tensors that are missing, unexpected, of another shape, or not finite.
     """
     model = Decoder(read_model_config(folder), build)
     named, seen, problems = named_tensors(model), set(), []
@@ -69,7 +69,7 @@ def load_decoder(folder: Path, build: Build) -> Decoder:
 
 
 def named_tensors(model: Decoder) -> dict[str, torch.Tensor]:
-    """Map Hugging Face's name of each tensor of the checkpoint to the view of the model that holds it."""
+    """Map Hugging Face's name of each tensor in the checkpoint to the model's view of that tensor."""
     named = {"model.embed_tokens.weight": model.embedding.source, "model.norm.weight": model.norm.weight.source}
     if model.untied_head is not None:
         named["lm_head.weight"] = model.untied_head.source
@@ -105,7 +105,7 @@ def save_checkpoint(
 ) -> None:
     """Write config.json and safetensors with every adapter merged, in `dtype` (the model's by default).
 
-    Merging happens in float32 and rounds once. The tokenizer is the caller's to write.
+    Merging happens in float32 and rounds once. The tokenizer is not written.
     """
     dtype = dtype or model.build.dtype
     folder.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ def save_checkpoint(
 
 
 def _shards(sizes: dict[str, int], shard_bytes: int) -> list[list[str]]:
-    """Split the names, in order, into shards of at most so many bytes; a larger tensor gets a shard of its own."""
+    """Split the names, in order, into shards of at most `shard_bytes`; a larger tensor gets a shard of its own."""
     shards, size = [[]], 0
     for name, num_bytes in sizes.items():
         size += num_bytes
@@ -175,7 +175,7 @@ def _read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _indexed_files(index: Path) -> list[str]:
-    """Read which shards an index names; UserError (exit 3) if one lies outside of its folder."""
+    """Return the shards that an index names; UserError (exit 3) if one lies outside of the index's folder."""
     kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
     with explained(kinds, f"{index} cannot be read", "download the checkpoint again"):
         files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
@@ -188,5 +188,5 @@ def _indexed_files(index: Path) -> list[str]:
 
 
 def _is_derived(name: str, config: ModelConfig) -> bool:
-    """Whether a tensor that some checkpoints carry follows from others."""
+    """Return whether a tensor, which only some checkpoints contain, follows from others."""
     return name.endswith("rotary_emb.inv_freq") or (config.tied_head and name == "lm_head.weight")

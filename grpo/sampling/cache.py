@@ -1,21 +1,21 @@
 """The key-value cache: one contiguous slot per sequence, positions from 0, no padding and no pages.
 
-The sequences that are alive always occupy slots 0 ... B-1, so that attention reads plain views. When one ends, the last
-live slot is copied into its place: a single copy per finished sequence, as much memory traffic as one decode step of
-that sequence, where gathering the live slots by index would copy the whole cache at every step.
+The live sequences always occupy slots 0 ... B-1, so that attention reads plain views. When one ends, the last live slot
+is copied into its place. That is one copy per finished sequence, about the memory traffic of one of its decode steps;
+gathering the live slots by index would copy the complete cache at every step.
 """
 
 import torch
 
-GROWTH = 32  # positions; the cache has a multiple of it after it has grown
+GROWTH = 32  # positions; the cache grows to a multiple of it
 
 
 class KVCache:
     """Keys and values for `num_slots` sequences of `num_positions` tokens: kv_L2BKSE.
 
     Bytes: 2 · L · slots · K · S · E · bytes of the dtype (56 KiB per token for a 7B Qwen2 in bf16). On a GPU it is made
-    for the longest sequence at once; on a CPU it starts with none and grows, since products over all its positions are
-    the fastest.
+    for the longest sequence at once. On a CPU it starts with no position and grows, because products over all of its
+    positions are the fastest.
     """
 
     def __init__(

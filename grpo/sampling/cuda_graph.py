@@ -1,6 +1,6 @@
 """Decode steps as CUDA graphs: one graph per bucket of rows, captured once and replayed many times.
 
-So the host looks only once in several steps at what has ended. Rows of a bucket that no sequence occupies count as
+So the host checks only once in several steps which sequences have ended. A row of a bucket without a sequence counts as
 ended.
 """
 
@@ -18,13 +18,13 @@ from grpo.sampling.decode_step import Slots, decode_step
 
 
 class Recorded(Protocol):
-    """What a capture gives: `replay` runs what was recorded again."""
+    """A captured graph: `replay` runs the recorded operations again."""
 
     def replay(self) -> None: ...
 
 
 class DecodeGraphs:
-    """Makes decode steps over some slots, several in a `run`; as graphs, if there is a `capture` (CudaCapture)."""
+    """Runs decode steps over some slots, several per `run`; as graphs, if `capture` is given (CudaCapture)."""
 
     def __init__(
         self,
@@ -36,13 +36,13 @@ class DecodeGraphs:
     ):
         self.model, self.slots, self.kernel, self.capture = model, slots, kernel, capture
         self.eos = torch.tensor(eos_ids, dtype=torch.int64, device=slots.ended_B.device)
-        self.graphs: dict[tuple, Recorded] = {}  # by rows and what is sampled
+        self.graphs: dict[tuple, Recorded] = {}  # (number of rows, sampling parameters) -> graph
 
     def run(self, live: int, steps: int, params: SamplingParams, head_VD: torch.Tensor) -> None:
-        """Generate `steps` tokens for the first `live` slots; those that end on the way stay as they are."""
+        """Generate up to `steps` tokens for each of the first `live` slots; a slot that ends keeps its results."""
         rows = bucket(live, self.slots.cache.num_slots)
         self.slots.ended_B[live:rows] = True
-        # Without kernels, top-k and top-p sort by torch. Nobody has tried whether a graph can hold that.
+        # Without kernels, top-k and top-p need torch's sort, which has not been tried inside a graph.
         can_capture = not params.truncates or uses_kernels(self.slots.cache.kv_L2BKSE)
         if self.capture is None or not can_capture:
             for _ in range(steps):
@@ -60,7 +60,7 @@ class DecodeGraphs:
         decode_step(self.model, self.slots, rows, attend, params, head_VD, self.eos)
 
     def _captured(self, rows: int, params: SamplingParams, head_VD: torch.Tensor) -> Recorded:
-        """Capture a step. Its warm-up leaves no trace: every row is ended meanwhile."""
+        """Capture a step as a graph. All rows count as ended meanwhile, so the warm-up changes nothing."""
         ended_B = self.slots.ended_B.clone()
         self.slots.ended_B.fill_(True)
         graph = self.capture(lambda: self.step(rows, params, head_VD))
@@ -69,7 +69,7 @@ class DecodeGraphs:
 
 
 def bucket(live: int, num_slots: int) -> int:
-    """Return for how many rows a step is made: few sizes, each little more than the `live` rows that are needed."""
+    """Round `live` up to one of a few numbers of rows, at most `num_slots`, so that few graphs are captured."""
     multiple = 32
     for limit, smaller in ((256, 16), (64, 8), (8, 4), (4, 2), (2, 1)):
         if live <= limit:

@@ -1,7 +1,7 @@
-"""One decode step: the next token of every live sequence. The only one, for a CPU and for CUDA graphs.
+"""One decode step: the next token of every live sequence. CPUs and CUDA graphs share this code.
 
-With the kernels nothing in it waits for the device, so that on a GPU it can be captured. A row that has ended goes on
-writing where nothing is read: its next position in the cache, and the column after its last token.
+With the kernels nothing in it waits for the device, so a GPU can capture it. A row that has ended still writes, but
+only where nothing is read: at its next position in the cache, and in the column after its last token.
 """
 
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ class Slots:
     last_id_B: torch.Tensor  # int64, the next input
     position_B: torch.Tensor  # int64, of that input
     count_B: torch.Tensor  # int64, tokens generated so far
-    limit_B: torch.Tensor  # int64, tokens it may have
+    limit_B: torch.Tensor  # int64, tokens it may generate
     seed_B: torch.Tensor  # int64
     ended_B: torch.Tensor  # bool; means nothing for a slot without a sequence
-    ids_BX: torch.Tensor  # int64, one column more than tokens: the last takes what ended rows go on writing
+    ids_BX: torch.Tensor  # int64, one column more than tokens, into which full rows still write
     logps_BX: torch.Tensor  # float32, nats, as Completion.logps
     cuts_BX: torch.Tensor  # float32, as Completion.cuts
 
@@ -61,7 +61,7 @@ class Slots:
                 state[target] = state[source]
 
     def holds(self, num_slots: int, num_positions: int, max_new_tokens: int) -> bool:
-        """Whether there is room for so many sequences of such lengths."""
+        """Return whether there is room for this many sequences, positions and new tokens."""
         return (
             self.cache.num_slots >= num_slots
             and self.cache.num_positions >= num_positions
@@ -82,7 +82,7 @@ def decode_step(
 
     attend: attention over the cache of these slots. eos: the ids that end a sequence.
     """
-    rows = slice(num_rows)  # what it cuts out are views: writing to them writes to the slots
+    rows = slice(num_rows)  # slicing gives views: writing to them writes to the slots
     position_B, count_B, running_B = slots.position_B[rows], slots.count_B[rows], ~slots.ended_B[rows]
     hidden_BD = model(slots.last_id_B[rows], position_B, attend)
     results = slots.ids_BX[rows], slots.logps_BX[rows], slots.cuts_BX[rows]

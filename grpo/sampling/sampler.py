@@ -2,7 +2,7 @@
 
 Each prompt is prefilled once for its group, up to its last token; that token is the first input of every completion's
 decoding, so all sampling happens in one place. Sequences wait in a queue while all slots are taken, and enter as others
-end. Log-probs are those of the distribution that was really drawn from.
+end. Log-probs are those of the distribution that was really sampled from.
 """
 
 from collections import deque
@@ -29,21 +29,21 @@ OnFinish = Callable[[int, Completion], None]
 
 @dataclass
 class _Sequence:
-    """A completion in the making."""
+    """A completion that waits or is being generated."""
 
     number: int  # among the completions of the call
     prompt_number: int  # among its prompts
-    limit: int  # tokens it may have
+    limit: int  # tokens it may generate
     seed: int
 
 
 class Sampler:
-    """Generates with `model` (its current adapter) until one of `eos_ids` or the length limit.
+    """Generates completions with `model` and its current adapter, up to one of `eos_ids` or the length limit.
 
     max_slots: sequences decoded together. prefill_tokens: prompt tokens per prefill pass. check_every: decode steps
-    between two looks at what has ended (None: 16 on a GPU, where each look waits for the device, else 1). use_graphs:
-    decode over static slots that are kept from one call to the next, as CUDA graphs where there is CUDA (None: on a
-    GPU).
+    between two checks which sequences have ended (None: 16 on a GPU, where a check waits for the device, else 1).
+    use_graphs: keep the slots from one call to the next, and decode with CUDA graphs if the model is on a GPU (None:
+    only then).
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class Sampler:
 
     @torch.inference_mode()
     def prepare(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeGraphs | None:
-        """With graphs, allocate slots for so many sequences of such lengths; their memory stays taken."""
+        """Allocate slots for this many sequences of these lengths, and keep them. Without graphs, do nothing."""
         if not self.uses_graphs:
             return None
         if self.graphs is not None and self.graphs.slots.holds(num_slots, num_positions, max_new_tokens):
             return self.graphs
         c, build = self.model.config, self.model.build
-        self.graphs = None  # its memory first
+        self.graphs = None  # frees its memory first
         self.decode_kernel = choose_decode_kernel(
             c.num_heads, c.num_kv_heads, c.head_dim, num_slots, num_positions, build.dtype, build.device
         )
@@ -97,9 +97,9 @@ class Sampler:
         """Generate num_generations completions of each prompt.
 
         seeds: one per completion, prompt by prompt; a completion depends on its prompt, its seed and the weights, not
-        on what else is generated. limits: tokens each completion may have, if fewer than params.max_new_tokens.
+        on what else is generated. limits: of each completion's tokens, if lower than params.max_new_tokens.
         on_finish(number, completion) is called as each one ends, number = place of its prompt * num_generations + its
-        place in the group. The completions' text is left empty: the tokenizer is the caller's.
+        place in the group. `Completion.text` stays empty: the caller has the tokenizer.
         """
         if any(len(prompt) == 0 for prompt in prompts):
             raise ValueError("a prompt without tokens cannot be continued: nothing predicts its first token")
@@ -110,35 +110,35 @@ class Sampler:
         )
         done: list[Completion | None] = [None] * total
         with self.model.prepacked() as head_VD:
-            batch = _Batch(self, prompts, params, min(self.max_slots, total), head_VD)
+            running = _Running(self, prompts, params, min(self.max_slots, total), head_VD)
             finished: list[tuple[_Sequence, Completion]] = []
-            while waiting or batch.live or finished:
-                batch.admit(waiting)
-                batch.run(self.check_every)  # a GPU is at work now, beside the callbacks
+            while waiting or running.live or finished:
+                running.admit(waiting)
+                running.decode(self.check_every)  # a GPU works on this while the callbacks run
                 for sequence, completion in finished:
                     done[sequence.number] = completion
                     if on_finish:
                         on_finish(sequence.number, completion)
-                finished = batch.collect()
+                finished = running.collect()
         return [done[start : start + num_generations] for start in range(0, total, num_generations)]
 
     @torch.inference_mode()
     def stream(self, prompt: Sequence[int], params: SamplingParams, seed: int) -> Iterator[int]:
-        """Yield the tokens of one completion, one by one, without its end token; exit 5 if they mean nothing."""
+        """Yield the tokens of one completion, one by one, without its end token. Exit 5 if logits are not finite."""
         with self.model.prepacked() as head_VD:
-            batch = _Batch(self, [prompt], params, 1, head_VD)
-            batch.admit(deque([_Sequence(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)]))
+            running = _Running(self, [prompt], params, 1, head_VD)
+            running.admit(deque([_Sequence(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)]))
             for count in range(params.max_new_tokens):
-                batch.run(1)
-                check_finite(batch.slots.logps_BX[0, count].item())
-                token = int(batch.slots.ids_BX[0, count])
+                running.decode(1)
+                check_finite(running.slots.logps_BX[0, count].item())
+                token = int(running.slots.ids_BX[0, count])
                 if token in self.eos_ids:
                     return
                 yield token
 
 
 def check_finite(*logps: float) -> None:
-    """Raise UserError (exit 5) if the logits that tokens were drawn from were not finite: the tokens mean nothing."""
+    """Raise UserError (exit 5) if a log-prob is not finite: the logits were not either, and the tokens mean nothing."""
     if not all(map(isfinite, logps)):
         raise UserError(
             "the model's logits are not finite",
@@ -148,8 +148,8 @@ def check_finite(*logps: float) -> None:
         )
 
 
-class _Batch:
-    """The live sequences, in slots 0 ... B-1."""
+class _Running:
+    """The sequences that are being decoded, in slots 0 ... B-1."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class _Batch:
         self.prefilled: dict[int, torch.Tensor] = {}  # number of a prompt -> its keys and values [L, 2, K, S, E]
 
     def admit(self, waiting: deque[_Sequence]) -> None:
-        """Fill free slots from the queue, whole groups at a time where they fit."""
+        """Fill free slots from the queue, a complete group at a time if it fits."""
         while waiting and len(self.live) < self.cache.num_slots:
             free = self.cache.num_slots - len(self.live)
             number = waiting[0].prompt_number
@@ -188,7 +188,7 @@ class _Batch:
                 del self.prefilled[number]  # its last completion has entered
 
     def _prefill(self, waiting: deque[_Sequence], free: int) -> None:
-        """Run the next prompts, as many as the free slots ask for, packed, without their last tokens."""
+        """Run the next prompts, packed, without their last tokens: at most as many as the free slots need."""
         chosen, tokens = [], 0
         for number in dict.fromkeys(waiting[i].prompt_number for i in range(min(free, len(waiting)))):
             tokens += len(self.prompts[number]) - 1
@@ -207,7 +207,7 @@ class _Batch:
         self.prefilled.update(zip(chosen, record.split(lengths), strict=True))
 
     def _enter(self, number: int, entering: list[_Sequence]) -> None:
-        """Give the next slots to completions of prompt `number`: its keys and values are copied to each."""
+        """Give the next slots to completions of prompt `number`, and copy its keys and values to each."""
         ids, slots = self.prompts[number], self.slots
         rows = slice(len(self.live), len(self.live) + len(entering))
         self.cache.reserve(len(ids))
@@ -221,8 +221,8 @@ class _Batch:
         self.live += entering
         self.used += [len(ids)] * len(entering)
 
-    def run(self, steps: int) -> None:
-        """Generate so many tokens for every live sequence that does not end before."""
+    def decode(self, steps: int) -> None:
+        """Generate `steps` tokens for every live sequence, fewer if it ends before."""
         if not self.live:
             return
         if self.graphs:
@@ -241,7 +241,7 @@ class _Batch:
         self.used = [positions + 1 for positions in self.used]
 
     def collect(self) -> list[tuple[_Sequence, Completion]]:
-        """Take out the sequences that have ended; the last live slot moves into each gap."""
+        """Remove and return the sequences that have ended; the last live slot moves into each gap."""
         finished = []
         for slot in reversed(self.slots.ended_B[: len(self.live)].nonzero()[:, 0].tolist()):
             finished.append((self.live[slot], self._completion(slot)))

@@ -17,7 +17,7 @@ import torch
 
 from grpo.data.hub import fetch_model
 from grpo.errors import PREFLIGHT, UserError
-from knowledge.facts.verdict import Question, Verdict
+from knowledge.facts.verdict import FactToCheck, Verdict
 from knowledge.store.side_index import fingerprint
 from knowledge.text import clean
 
@@ -92,14 +92,14 @@ class EntailmentVerifier:
         verifier.check_labels(model)
         return verifier
 
-    def verify(self, questions: Sequence[Question]) -> list[Verdict]:
+    def verify(self, facts: Sequence[FactToCheck]) -> list[Verdict]:
         """Return one verdict per fact, in order; each different pair of passage and fact is computed once."""
         pairs: dict[tuple[str, str], None] = {}
-        for fact, passages in questions:
+        for fact, passages in facts:
             pairs.update(((passage.text, fact), None) for passage in passages)
         scores = dict(zip(pairs, self.probabilities(list(pairs)), strict=True))
         verdicts = []
-        for fact, passages in questions:
+        for fact, passages in facts:
             verdicts.append(self._judge([(passage.id, *scores[passage.text, fact][:2]) for passage in passages]))
         return verdicts
 

@@ -34,7 +34,7 @@ from itertools import zip_longest
 from knowledge.facts.clauses import CLAUSES_VERSION, clauses, is_chinese, is_negative, subject_of_title
 from knowledge.facts.forms import usual_forms
 from knowledge.facts.statement import FULL_VERBS, Statement, Word, statement, tokens_of
-from knowledge.facts.verdict import Question, Verdict
+from knowledge.facts.verdict import FactToCheck, Verdict
 from knowledge.store.passages import sentences
 from knowledge.store.result import Passage
 from knowledge.store.tokens import TOKENS_VERSION
@@ -58,12 +58,12 @@ class LexicalVerifier:
     # raise the 6 with any change here, in statement.py or in forms.py
     name = f"lexical/6 clauses/{CLAUSES_VERSION} tokens/{TOKENS_VERSION}"
 
-    def verify(self, questions: Sequence[Question]) -> list[Verdict]:
+    def verify(self, facts: Sequence[FactToCheck]) -> list[Verdict]:
         """Return one verdict per fact, in order.
 
         entailment is the greatest share of the fact's content words that one clause covers, contradiction is 1 or 0.
         """
-        return [self._judge(fact, passages) for fact, passages in questions]
+        return [self._judge(fact, passages) for fact, passages in facts]
 
     def _judge(self, fact: str, passages: Sequence[Passage]) -> Verdict:
         claim = statement(usual_forms(fact).rstrip(" .。") if len(fact) <= MAX_FACT_CHARS else "")

@@ -17,7 +17,7 @@ from knowledge.store.result import Passage
 
 Label = Literal["supported", "refuted", "unknown"]
 LABELS: tuple[Label, ...] = ("supported", "refuted", "unknown")
-Question = tuple[str, Sequence[Passage]]  # a fact, and the passages that may bear on it
+FactToCheck = tuple[str, Sequence[Passage]]  # a fact, and the passages that may bear on it
 
 COLUMNS = {
     "label": "TEXT NOT NULL",
@@ -51,7 +51,7 @@ class Verifier(Protocol):
 
     name: str
 
-    def verify(self, questions: Sequence[Question]) -> list[Verdict]:
+    def verify(self, facts: Sequence[FactToCheck]) -> list[Verdict]:
         """Give one verdict per fact, in order; "unknown" without a passage. Several threads may call this."""
 
 
@@ -63,32 +63,27 @@ class CachedVerifier:
 
     def __init__(self, verifier: Verifier, path: str | Path):
         self.verifier, self.name = verifier, verifier.name
-        self.num_hits = self.num_misses = 0
         self._cache = DiskCache(path, "verdict cache", "verdicts", COLUMNS)
 
-    def verify(self, questions: Sequence[Question]) -> list[Verdict]:
+    def verify(self, facts: Sequence[FactToCheck]) -> list[Verdict]:
         """Give one verdict per fact, in order. The verifier sees only facts that are new with their passages, once."""
-        keys = [self._key(question) for question in questions]
+        keys = [self._key(fact, passages) for fact, passages in facts]
         known = self._cache.get(keys)
-        new = {key: question for key, question in zip(keys, questions, strict=True) if key not in known}
-        self.num_misses += len(new)
-        self.num_hits += len(keys) - len(new)
+        new = {key: fact for key, fact in zip(keys, facts, strict=True) if key not in known}
         if new:
             verdicts = self.verifier.verify(list(new.values()))
-            made = {
-                key: _to_row(verdict, passages)
-                for (key, (_, passages)), verdict in zip(new.items(), verdicts, strict=True)
-            }
+            made = {}
+            for (key, (_, passages)), verdict in zip(new.items(), verdicts, strict=True):
+                made[key] = _to_row(verdict, passages)
             self._cache.put(made)
             known |= made
-        return [_from_row(known[key], passages) for key, (_, passages) in zip(keys, questions, strict=True)]
+        return [_from_row(known[key], passages) for key, (_, passages) in zip(keys, facts, strict=True)]
 
     def close(self) -> None:
         """Close the file."""
         self._cache.close()
 
-    def _key(self, question: Question) -> str:
-        fact, passages = question
+    def _key(self, fact: str, passages: Sequence[Passage]) -> str:
         texts = [[passage.title, passage.text] for passage in passages]
         return hashlib.sha256(json.dumps([self.name, fact, texts]).encode()).hexdigest()
 

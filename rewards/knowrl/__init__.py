@@ -8,7 +8,8 @@ Each version has that name in every file here; configurations and metrics know t
     correctness.py      is the answer right, wrong or a refusal?      (refusal.py: which answers decline to answer)
     judge.py            a language model compares answer and truth    (offline_judge.py: rules do)
     grades.py           a judge's reply as a grade, in all usual forms
-    factuality.py       how far does the knowledge base support the reasoning?
+    fact_checker.py     the configured knowledge base, decomposer and verifier at work
+    factuality.py       how far does the knowledge base support the reasoning?   (verdict_queue.py: facts in batches)
     outcome.py          other values for the same grade: TruthRL, abstention, karl, tiar
     simpleqa.py         the judge's grade alone, as SimpleQA has it
 """

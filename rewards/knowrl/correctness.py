@@ -59,6 +59,7 @@ class Case:
 
 
 GradeAnswer = Callable[[str, Mapping[str, Any]], Awaitable[Score]]
+Grader = Callable[[Judge], GradeAnswer]
 FinishGroup = Callable[[Sequence[Score]], list[Score]]
 Rules = Callable[[Case], Score | None]  # a score where no judge is needed
 
@@ -72,9 +73,7 @@ def build_judge(options: Mapping[str, Any]) -> Judge:
     return ModelJudge(client_for("judge", options), options["judge_max_tokens"])
 
 
-def judged_reward(
-    name: str, options: Mapping[str, Any], grader: Callable[[Judge], GradeAnswer], finish: FinishGroup | None = None
-) -> Reward:
+def judged_reward(name: str, options: Mapping[str, Any], grader: Grader, finish: FinishGroup | None = None) -> Reward:
     """Build a reward that needs the judge and nothing else. grader: makes its `grade` from the judge."""
     judge = build_judge(options)
     return Reward(
@@ -115,7 +114,7 @@ def _grader(judge: Judge, rules: Rules, refused: float) -> GradeAnswer:
         score = rules(case)
         if score is None:
             judged = await ask(judge, case)
-            return Score(values[judged.outcome], judged.reason, judged.outcome, judged.details, judged.asked)
+            return replace(judged, value=values[judged.outcome])
         if case.is_unanswerable and score.outcome == "refused":
             return Score(CORRECT, score.reason, "correct")
         return score

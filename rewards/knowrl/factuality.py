@@ -7,7 +7,7 @@
 
 Each fact of the text (knowledge/facts/claims.py) is compared with the five best passages for title and fact, in the
 documents of the title. The event loop never waits for work: look-ups and searches run on a thread pool, verdicts on one
-thread. That thread takes up all facts which have gathered meanwhile, so that completions share the model's batches.
+thread (verdict_queue.py), so that completions share the model's batches.
 """
 
 import asyncio
@@ -15,17 +15,18 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, Literal
 
 from knowledge.errors import KnowledgeBusy
 from knowledge.facts.claims import Claim, Decompose, Span
 from knowledge.facts.clauses import subject_of_title
-from knowledge.facts.verdict import LABELS, Label, Question, Verdict, Verifier
+from knowledge.facts.verdict import LABELS, FactToCheck, Label, Verdict, Verifier
+from knowledge.sanitise import shortened
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.result import Lookup, Passage
+from rewards.knowrl.verdict_queue import VerdictQueue
 
 NUM_PASSAGES = 5  # evidence per fact, as in KnowRL
 NUM_THREADS = 4  # look-ups and searches at once
@@ -76,9 +77,9 @@ def binary_rar(labels: Sequence[Label]) -> float:
 
 @dataclass(frozen=True)
 class FactVerdict:
-    """A fact of the text, what the knowledge base says of it, and where the sentences are that state the fact.
+    """Hold a fact of the text, what the knowledge base says of it, and where the sentences are that state it.
 
-    passage: the one that decided; of an unknown fact, the best one that was looked at. None if there was none.
+    passage: the one that decided, or the best one if none did; None if there was none.
     """
 
     fact: str
@@ -87,14 +88,24 @@ class FactVerdict:
     sentences: tuple[Span, ...] = ()
 
     def __str__(self) -> str:
-        fact = self.fact if len(self.fact) <= MAX_FACT_CHARS else self.fact[:MAX_FACT_CHARS] + "…"
+        fact = shortened(self.fact, MAX_FACT_CHARS)
         evidence = f" [{self.verdict.evidence}]" if self.verdict.evidence else ""
         return f"{fact} → {self.verdict.label}{evidence}"
+
+    def record(self, text_start: int) -> dict[str, Any]:
+        """Return what a score holds about this fact; see grpo.schema.Score. text_start: see Factuality.start."""
+        return {
+            "fact": self.fact,
+            "verdict": self.verdict.label,
+            "passage": self.passage and self.passage.id,
+            "text": self.passage and shortened(self.passage.text, MAX_PASSAGE_CHARS),
+            "sentences": [[text_start + start, text_start + end] for start, end in self.sentences],
+        }
 
 
 @dataclass(frozen=True)
 class Factuality:
-    """What a text's facts are worth. value: 0 to 1; None if that cannot be told, and reason says why.
+    """Hold what a text's facts are worth. value: 0 to 1; None if that cannot be told, and reason says why.
 
     asked: see grpo.schema.Score. start: where the text starts in its completion.
     """
@@ -118,23 +129,14 @@ class Factuality:
 
     def records(self) -> list[dict[str, Any]]:
         """Return what a score holds about each fact; see grpo.schema.Score."""
-        return [
-            {
-                "fact": found.fact,
-                "verdict": found.verdict.label,
-                "passage": found.passage and found.passage.id,
-                "text": found.passage and _shortened(found.passage.text),
-                "sentences": [[self.start + place for place in span] for span in found.sentences],
-            }
-            for found in self.facts
-        ]
+        return [found.record(self.start) for found in self.facts]
 
     def __str__(self) -> str:
         """Return the reason with every fact, its verdict and the passage that decided."""
         return "; ".join([self.reason, *map(str, self.facts)])
 
 
-def titles_of(value: Any) -> str:
+def joined_titles(value: Any) -> str:
     """Join the titles that a row's title column names by semicolons; "" if it names none.
 
     A string is joined already, a list holds several, and the novel 1984 may be a number.
@@ -150,13 +152,13 @@ class FactualityMeter:
     It holds the thread pool, the verdict thread and the counters; the knowledge base, the verifier and its cache belong
     to the caller.
 
-    missing_title: what a completion is worth whose title is not in the base. It concerns that completion alone.
-    "zero": the base supports nothing of it. "unscored": None; then only the wrong answers leave their group (right ones
-    and refusals are never looked up), and refusing is the worst in it. "search": evidence is taken from the documents
-    that full-text search guesses, and the reason says so; unscored if search guesses none.
+    missing_title: the value of a completion whose title is not in the base; other completions are not affected.
+    "zero": 0. "unscored": None; then only the wrong answers leave their group (right ones and refusals are never looked
+    up), and refusing is the worst in it. "search": evidence comes from the documents that full-text search guesses, and
+    the reason says so; None if search guesses none.
 
-    A locked base makes a completion unscored too; any other failure of the base (UserError) or of the verifier ends the
-    run.
+    A locked base makes a completion unscored, too. Any other failure of the base (UserError) or of the verifier ends
+    the run.
     """
 
     def __init__(
@@ -178,21 +180,22 @@ class FactualityMeter:
             base.prepare_search()
 
     async def measure(self, think: str, question: str, titles: Any) -> Factuality:
-        """Measure one text. titles: the row's title column (see `titles_of`). Any strings are safe."""
-        title = titles_of(titles)
+        """Measure one text. titles: the row's title column (see `joined_titles`). Any strings are safe."""
+        title = joined_titles(titles)
         try:
             found = await self._look_up(title)
             if found is None:
                 return self._without_document(title)
             is_about_title = found.how == "exact" and ";" not in title
-            claims = await self.decompose(think, question, subject_of_title(title.strip()) if is_about_title else "")
+            subject = subject_of_title(title.strip()) if is_about_title else ""
+            claims = await self.decompose(think, question, subject)
             if claims.facts is None:
                 return self._unscored(claims.reason, {BASE: True, DECOMPOSER: False})
-            questions = await self._run(self._evidence, [claim.fact for claim in claims.facts], found)
+            facts = await self._run(self._with_passages, claims.facts, found)
         except KnowledgeBusy as error:
             return self._unscored(f"{error.what}: {error.why}", {BASE: False})
-        verdicts = await asyncio.wrap_future(self._queue.submit(questions)) if questions else []
-        return self._value(claims.facts, questions, verdicts, found)
+        verdicts = await asyncio.wrap_future(self._queue.submit(facts)) if facts else []
+        return self._factuality(claims.facts, facts, verdicts, found)
 
     def metrics(self) -> dict[str, float]:
         """Return the kb/* metrics of the completions since the last call, and start to count afresh."""
@@ -225,26 +228,31 @@ class FactualityMeter:
             return None
         return found
 
-    def _evidence(self, facts: Sequence[str], found: Lookup) -> list[Question]:
-        """Return each fact with its passages. The query is title and fact."""
+    def _with_passages(self, claims: Sequence[Claim], found: Lookup) -> list[FactToCheck]:
+        """Return each fact with the passages that may bear on it. The query is title and fact."""
         title = " ".join(found.titles)
-        return [(fact, self.base.search(f"{title} {fact}", NUM_PASSAGES, found.titles)) for fact in facts]
+        facts = []
+        for claim in claims:
+            passages = self.base.search(f"{title} {claim.fact}", NUM_PASSAGES, found.titles)
+            facts.append((claim.fact, passages))
+        return facts
 
-    def _value(
-        self, claims: Sequence[Claim], questions: Sequence[Question], verdicts: Sequence[Verdict], found: Lookup
+    def _factuality(
+        self, claims: Sequence[Claim], facts: Sequence[FactToCheck], verdicts: Sequence[Verdict], found: Lookup
     ) -> Factuality:
+        """Value the verdicts on a text's facts."""
         labels = [verdict.label for verdict in verdicts]
         counts = {label: labels.count(label) for label in LABELS}
-        self._count({"texts": 1, "facts": len(questions), **counts})
+        self._count({"texts": 1, "facts": len(facts), **counts})
         reason = "no facts stated"
-        if questions:
-            reason = f"{counts['supported']} of {len(questions)} facts supported, {counts['refuted']} refuted"
+        if facts:
+            reason = f"{counts['supported']} of {len(facts)} facts supported, {counts['refuted']} refuted"
         if found.how == "search":
             reason += f"; the title is not in the knowledge base, search guessed {', '.join(found.titles)}"
-        facts = []
-        for claim, (fact, passages), verdict in zip(claims, questions, verdicts, strict=True):
-            facts.append(FactVerdict(fact, verdict, _passage(verdict, passages), claim.sentences))
-        return Factuality(self.formula(labels), tuple(facts), reason, {BASE: True, DECOMPOSER: True})
+        checked = []
+        for claim, (fact, passages), verdict in zip(claims, facts, verdicts, strict=True):
+            checked.append(FactVerdict(fact, verdict, _deciding(verdict, passages), claim.sentences))
+        return Factuality(self.formula(labels), tuple(checked), reason, {BASE: True, DECOMPOSER: True})
 
     def _without_document(self, title: str) -> Factuality:
         reason = f"the title {title[:80]!r} is not in the knowledge base" if title.strip() else "the row names no title"
@@ -264,50 +272,7 @@ class FactualityMeter:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
 
-def _passage(verdict: Verdict, passages: Sequence[Passage]) -> Passage | None:
+def _deciding(verdict: Verdict, passages: Sequence[Passage]) -> Passage | None:
     """Return the passage that decided, or the best one if none did; None if there is none."""
     decided = (passage for passage in passages if passage.id == verdict.evidence)
     return next(decided, passages[0] if passages else None)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_PASSAGE_CHARS else text[:MAX_PASSAGE_CHARS] + "…"
-
-
-class VerdictQueue:
-    """Batch a verifier's work: while it verifies some facts, further facts gather, and its next call takes them all."""
-
-    def __init__(self, verifier: Verifier):
-        self.verifier = verifier
-        self._waiting: list[tuple[Sequence[Question], Future]] = []
-        self._lock = threading.Lock()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="verdicts")
-
-    def submit(self, questions: Sequence[Question]) -> "Future[list[Verdict]]":
-        """Promise the verdicts, in order; or the verifier's exception."""
-        future: Future[list[Verdict]] = Future()
-        with self._lock:
-            self._waiting.append((questions, future))
-        self._thread.submit(self._work)
-        return future
-
-    def close(self) -> None:
-        """Verify what is waiting, and take no more."""
-        self._thread.shutdown()
-
-    def _work(self) -> None:
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
-        waiting = [(questions, future) for questions, future in waiting if future.set_running_or_notify_cancel()]
-        if not waiting:
-            return  # an earlier call took them along, or nobody waits for them any more
-        asked = [question for questions, _ in waiting for question in questions]
-        try:
-            verdicts = iter(self.verifier.verify(asked))
-            answers = [list(islice(verdicts, len(questions))) for questions, _ in waiting]
-        except BaseException as error:  # whoever waits must hear of it, whatever it is
-            for _, future in waiting:
-                future.set_exception(error)
-            return
-        for (_, future), answer in zip(waiting, answers, strict=True):
-            future.set_result(answer)

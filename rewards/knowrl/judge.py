@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from grpo.errors import PREFLIGHT, UserError
 from grpo.schema import Outcome
-from knowledge.sanitise import printable
+from knowledge.sanitise import printable, shortened
 from rewards.knowrl.grades import parse_grade
 
 if TYPE_CHECKING:
@@ -169,5 +169,4 @@ async def _converse(ask: "Callable[[Messages], Awaitable[ChatReply]]", messages:
 
 def _shown(reply: str) -> str:
     """Quote the beginning of a judge's reply on one line."""
-    words = " ".join(printable(reply).split())
-    return repr(words if len(words) <= MAX_SHOWN else words[:MAX_SHOWN] + "…")
+    return repr(shortened(" ".join(printable(reply).split()), MAX_SHOWN))

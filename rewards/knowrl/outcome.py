@@ -1,4 +1,4 @@
-"""Rewards for knowing when to answer: the same grade as `correctness`, valued in different ways (Eq. 16, 18).
+"""Reward knowing when to answer: value the grade of `correctness` in different ways (Eq. 16, 18).
 
     name          right   refused                              wrong
     correctness   2       1                                    -1           KnowRL, 2506.19807: t = 2/3
@@ -11,10 +11,10 @@
     rlcr          1 - (1-q)^2   -q^2                           -q^2         2507.16806
 
 t is the probability of being right above which answering pays; with `abstention` it is abstention_threshold. p is the
-share of right ones among the answers of the group that were attempted, lambda is tiar_lambda. Of karl and tiar only the
-rule about refusals is taken from the papers: the other two numbers are TruthRL's, and karl's second stage of training
-is left out. q is the probability that the completion states in its <confidence> block; a completion without one is
-valued as if it had stated the wrong one, 0 for a right answer and 1 for any other.
+share of right ones among the answers of the group that were attempted, lambda is tiar_lambda. karl and tiar take
+from their papers only the rule about refusals: the other two numbers are TruthRL's, and karl's second stage of training
+is left out. q is the probability that the completion states in its <confidence> block. A completion without one gets
+the worst value, as if it had stated 0 for a right answer and 1 for any other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,18 +27,18 @@ from rewards.knowrl import correctness
 from rewards.knowrl.judge import Judge
 from rewards.registry import Reward
 
-Valuation = Callable[[Score, str], Score]  # a grade without its value, and the completion, to one with
+Valuation = Callable[[Score, str], Score]  # (a grade, the completion) to the grade with another value
 
 
 @dataclass(frozen=True)
 class Values:
-    """What each outcome is worth."""
+    """Hold what each outcome is worth."""
 
     correct: float
     refused: float
     wrong: float
 
-    def value(self, score: Score, completion: str = "") -> Score:
+    def revalue(self, score: Score, completion: str) -> Score:
         """Value a grade by its outcome."""
         return score if score.outcome is None else replace(score, value=getattr(self, score.outcome))
 
@@ -48,23 +48,23 @@ TERNARY = Values(correct=1.0, refused=0.0, wrong=-1.0)
 
 def truthrl(options: Mapping[str, Any]) -> Reward:
     """Build the reward of TruthRL."""
-    return _build("truthrl", options, TERNARY.value)
+    return _build("truthrl", options, TERNARY.revalue)
 
 
 def abstention(options: Mapping[str, Any]) -> Reward:
     """Build the reward under which answering pays above the probability abstention_threshold."""
-    return _build("abstention", options, with_threshold(options["abstention_threshold"]).value)
+    return _build("abstention", options, with_threshold(options["abstention_threshold"]).revalue)
 
 
 def karl(options: Mapping[str, Any]) -> Reward:
     """Build the reward that pays a refusal only where the group found no right answer."""
-    return _build("karl", options, TERNARY.value, finish_karl)
+    return _build("karl", options, TERNARY.revalue, finish_karl)
 
 
 def tiar(options: Mapping[str, Any]) -> Reward:
     """Build the reward that moves a refusal's advantage by how often the group is right."""
     weight = options["tiar_lambda"]
-    return _build("tiar", options, TERNARY.value, lambda scores: finish_tiar(scores, weight))
+    return _build("tiar", options, TERNARY.revalue, lambda scores: finish_tiar(scores, weight))
 
 
 def rlcr(options: Mapping[str, Any]) -> Reward:
@@ -93,7 +93,7 @@ def value_confidence(score: Score, completion: str) -> Score:
 
 
 def finish_karl(scores: Sequence[Score]) -> list[Score]:
-    """Value the refusals of a group: -1 beside a right answer, else 1."""
+    """Value the refusals of a group: -1 if the group has a right answer, else 1."""
     value = -1.0 if any(score.outcome == "correct" for score in scores) else 1.0
     return [replace(score, value=value) if score.outcome == "refused" else score for score in scores]
 
@@ -101,7 +101,8 @@ def finish_karl(scores: Sequence[Score]) -> list[Score]:
 def finish_tiar(scores: Sequence[Score], weight: float) -> list[Score]:
     """Give the refusals of a group their bonus: weight (1 - 2 p). No attempt, no bonus: p is unknown."""
     outcomes = [score.outcome for score in scores]
-    num_correct, num_attempted = outcomes.count("correct"), outcomes.count("correct") + outcomes.count("wrong")
+    num_correct = outcomes.count("correct")
+    num_attempted = num_correct + outcomes.count("wrong")
     if not num_attempted:
         return list(scores)
     bonus = weight * (1 - 2 * num_correct / num_attempted)

@@ -5,6 +5,7 @@ same three grades, but counts a completion without an answer block as wrong.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from grpo.schema import Score
@@ -29,6 +30,6 @@ def _grader(judge: Judge) -> correctness.GradeAnswer:
             return case
         judged = await correctness.ask(judge, case)
         value = None if judged.outcome is None else float(judged.outcome == "correct")
-        return Score(value, judged.reason, judged.outcome, judged.details, judged.asked)
+        return replace(judged, value=value)
 
     return grade

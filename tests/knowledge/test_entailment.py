@@ -375,7 +375,9 @@ def test_threads_share_one_model(verifier):
     assert [found[i] for i in range(8)] == wanted
 
 
-def test_in_the_factuality_reward_with_a_cache(verifier, make_base, tmp_path):
+def test_in_the_factuality_reward_with_a_cache(verifier, make_base, tmp_path, monkeypatch):
+    asked, verify = [], verifier.verify
+    monkeypatch.setattr(verifier, "verify", lambda facts: asked.extend(facts) or verify(facts))
     with KnowledgeBase.open(
         make_base({"Mira Tolan": "Mira Tolan was born in Velda.", "Jon Orn": "Jon Orn was raised in Tane."})
     ) as base:
@@ -396,7 +398,7 @@ def test_in_the_factuality_reward_with_a_cache(verifier, make_base, tmp_path):
             ["refuted"],
             ["supported"],
         ]
-        assert found[0] == found[1] and cached.num_hits == 3
+        assert found[0] == found[1] and len(asked) == 3
         judge.close()
         cached.close()
 

@@ -18,11 +18,10 @@ from knowledge.build import SkipLog, build
 from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.facts.lexical import LexicalVerifier
 from knowledge.store.source import Source
-from rewards.knowrl import correctness, factuality
-from rewards.knowrl import reward as combined
+from rewards.knowrl import correctness, fact_checker, factuality
+from rewards.knowrl.fact_checker import FactChecker
 from rewards.knowrl.factuality import Factuality, FactualityMeter
 from rewards.knowrl.judge import Judgement
-from rewards.knowrl.reward import Facts
 from rewards.registry import build_rewards
 from rewards.score import main
 from rewards.scorer import Scorer
@@ -139,15 +138,15 @@ def test_the_truth_table(grade, version, outcome, thoughts, answer, value):
     ],
 )
 def test_facts_are_taken_from_the_think_block_and_from_all_only_without_one(base, completion, think):
-    facts, judged = Facts(options(base), factuality.knowrl), []
+    checker, judged = FactChecker(options(base), factuality.knowrl), []
 
     async def judge(text, question, titles):
         judged.append((text, question, titles))
         return Factuality(0.0)
 
-    facts.meter.measure = judge
-    asyncio.run(facts.of(completion, ROW))
-    facts.close()
+    checker.meter.measure = judge
+    asyncio.run(checker.check(completion, ROW))
+    checker.close()
     assert judged == [(completion if think is None else think, ROW["question"], ROW["title"])]
 
 
@@ -184,7 +183,7 @@ def test_each_version_has_its_formula_and_weighs_contradiction_as_the_table_says
         return FactualityMeter(*arguments, **more)
 
     monkeypatch.setattr(EntailmentVerifier, "load", load)
-    monkeypatch.setattr(combined, "FactualityMeter", meter)
+    monkeypatch.setattr(fact_checker, "FactualityMeter", meter)
     reward = build_rewards([name], options(base, "verifier=nli", "nli_model=some/model", "entailment_threshold=0.4"))[0]
     assert loaded == [("some/model", 0.4, weighs)] and formulas == [formula] and reward.slow
     reward.close()
@@ -239,12 +238,15 @@ def test_the_details_of_a_score_count_facts_by_verdict(grade):
     )
 
 
-def test_verdicts_are_kept_where_a_cache_is_named(base, tmp_path):
+def test_verdicts_are_kept_where_a_cache_is_named(base, tmp_path, monkeypatch):
     text = f"<think>{SUPPORTED}</think><answer>Quent</answer>"
-    for hits in (0, 1):
-        facts = Facts(options(base, f"verdict_cache={tmp_path / 'verdicts.db'}"), factuality.knowrl, True)
-        assert asyncio.run(facts.of(text, ROW)).value == 1 / 4 and facts.verifier.num_hits == hits
-        facts.close()
+    asked, verify = [], LexicalVerifier.verify
+    monkeypatch.setattr(LexicalVerifier, "verify", lambda self, facts: asked.extend(facts) or verify(self, facts))
+    for _ in range(2):
+        checker = FactChecker(options(base, f"verdict_cache={tmp_path / 'verdicts.db'}"), factuality.knowrl, True)
+        assert asyncio.run(checker.check(text, ROW)).value == 1 / 4
+        assert len(asked) == 1
+        checker.close()
 
 
 def test_the_reason_of_a_score_names_the_facts_and_their_evidence(grade, base):

@@ -18,7 +18,8 @@ from knowledge.facts.verdict import CachedVerifier, Verdict
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.result import Lookup, Passage
 from knowledge.store.source import Source
-from rewards.knowrl.factuality import FactualityMeter, FactVerdict, VerdictQueue, titles_of
+from rewards.knowrl.factuality import FactualityMeter, FactVerdict, joined_titles
+from rewards.knowrl.verdict_queue import VerdictQueue
 
 DOCUMENTS = {
     "Mira Tolan": "Mira Tolan was born in Velda. She works as a baker. She lived in Orun.",
@@ -138,7 +139,7 @@ def test_titles_by_parts(make):
 
 def test_a_title_may_be_a_number_a_list_or_nonsense(make):
     values = (1984, ["1984", None], "1984", True, 0, {"a": 1}, [None], [], None)
-    assert [titles_of(value) for value in values] == ["1984", "1984", "1984", "True", "0", "{'a': 1}", "", "", ""]
+    assert [joined_titles(value) for value in values] == ["1984", "1984", "1984", "True", "0", "{'a': 1}", "", "", ""]
     found = judge_all(make(), *(("Jon Orn wrote 1984. It was written by Jon Orn.", "", value) for value in values))
     assert found[0].count(S) and found[0] == found[1] == found[2]
     assert [one.value for one in found[3:]] == [0.0] * 6
@@ -292,11 +293,13 @@ def test_metrics_are_of_the_completions_since_the_last_call(make):
     assert set(judge.metrics().values()) == {0} and judge.metrics().keys() == metrics.keys()
 
 
-def test_with_a_verdict_cache(make, tmp_path):
-    for hits in (0, 1):
+def test_with_a_verdict_cache(make, tmp_path, monkeypatch):
+    asked, verify = [], LexicalVerifier.verify
+    monkeypatch.setattr(LexicalVerifier, "verify", lambda self, facts: asked.extend(facts) or verify(self, facts))
+    for _ in range(2):
         cached = CachedVerifier(LexicalVerifier(), tmp_path / "verdicts.db")
         assert judge_all(make(verifier=cached), (GOOD, "", "Mira Tolan"))[0].value == 1 / 4
-        assert cached.num_hits == hits
+        assert len(asked) == 1
         cached.close()
 
 

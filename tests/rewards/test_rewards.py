@@ -183,16 +183,14 @@ def test_unknown_names_are_refused():
 
 
 def test_none_in_one_part_makes_the_sum_none():
-    rewards = [Reward("a"), Reward("b")]
-    assert combine({"a": Score(1.0), "b": Score(0.5)}, rewards, [2, 4]) == 4.0
-    assert combine({"a": Score(1.0), "b": Score(None, "judge unreachable")}, rewards, [2, 1]) is None
+    assert combine({"a": Score(1.0), "b": Score(0.5)}, {"a": 2, "b": 4}) == 4.0
+    assert combine({"a": Score(1.0), "b": Score(None, "judge unreachable")}, {"a": 2, "b": 1}) is None
 
 
 def test_a_reward_of_weight_0_is_logged_and_not_paid():
     """Also where it cannot be scored: factuality of every answer can be followed without touching the training."""
-    rewards = [Reward("a"), Reward("b")]
     for value in (0.5, None):
-        assert combine({"a": Score(1.0), "b": Score(value)}, rewards, [2, 0]) == 2.0
+        assert combine({"a": Score(1.0), "b": Score(value)}, {"a": 2, "b": 0}) == 2.0
 
 
 def _group(*texts):

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from knowledge.facts.verdict import Verdict
-from rewards.knowrl.factuality import VerdictQueue
+from rewards.knowrl.verdict_queue import VerdictQueue
 
 
 def test_a_verifier_that_fails_is_heard_of_and_the_next_call_works():
