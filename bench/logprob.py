@@ -23,7 +23,7 @@ from bench import ceilings, models, timing
 from bench.record import Record, parse
 from grpo.logprobs import token_logprobs
 from grpo.model.lora import Build
-from grpo.run.memory import LOGITS_ROWS
+from grpo.run.memory import CHUNK
 
 CHECKED_ROWS = 64
 WARM_UP_ROWS = 8
@@ -48,7 +48,7 @@ class Problem:
         self.hidden_CD = torch.empty(tokens, width, **where).normal_().requires_grad_()
         self.head_VD = torch.empty(vocab, width, **where).normal_(0, width**-0.5)
         self.targets_C = torch.randint(vocab, (tokens,), device=build.device)
-        self.chunk = LOGITS_ROWS[build.device]
+        self.chunk = CHUNK[build.device]
 
     def logprobs(self, side: str) -> torch.Tensor:
         if side == "torch":

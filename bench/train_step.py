@@ -80,7 +80,7 @@ def make_batches(groups: list[Group], model: Decoder) -> list[PackedBatch]:
 
 def our_pass(model: Decoder, batches: list[PackedBatch]) -> None:
     """Run forward, loss and backward over all micro-batches."""
-    chunk = memory.LOGITS_ROWS[torch.device(model.build.device).type]
+    chunk = memory.CHUNK[torch.device(model.build.device).type]
     model.zero_grad(set_to_none=True)
     for batch in batches:
         logp_C, _ = batch_logprobs(model, batch, chunk=chunk)
