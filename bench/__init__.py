@@ -12,10 +12,22 @@ Each file answers one question:
     growth         How does cost grow with batch, length, group and model?
     knowledge      How good and how fast is the knowledge base?
     abstention_lab Which rewards teach a small model when to answer, and when does checking its facts help?
-    verifier       What does the verifier of mathematics pay and miss? (its rules: rules.py)
+    break_even     From which probability of being right on does a policy gradient teach to answer?
+    verifier       What does the verifier of mathematics pay and miss?
 
-Read these first: timing.py (options, repeats, comparisons, the JSON line), workload.py (prompts and lengths),
-ceilings.py (what the hardware reaches), models.py (checkpoints), steps.py (a trainer and a judge). report.py turns
-the rows of results/ into the README's table, lab_results.py those of the lab into its own. Run each benchmark as
-`python -m bench.NAME` with nothing else running; on a GPU, `bash bench/gpu_checks.sh` runs those that concern it.
+Read first what they share:
+
+    record         options, and the row of JSON that a benchmark leaves in results/
+    timing         repeats by turns, ratios, profiles
+    workload       prompts and the lengths of completions
+    models         checkpoints with random weights
+    ceilings       what the hardware reaches at best
+    steps          a trainer that is ready for steps, and a judge that takes its time
+
+Then sampler, the simplest comparison. report turns the rows of results/ into the README's table and plots, lab_results
+those of the lab into its own. The verifier has references (made-up answers), rewriting (how an answer is changed) and
+rules (all changes).
+
+Run each benchmark as `python -m bench.NAME` with nothing else running. On a GPU, `bash bench/gpu_checks.sh` runs those
+that concern it.
 """

@@ -3,13 +3,13 @@
 Which rewards teach a model to know when to answer, and when does it help to supervise the facts of its reasoning? The
 lab trains the small model of configs/atlas.yaml from scratch, on a CPU, and answers with a table and plots.
 
-- Abstention: rewards x scale_rewards, on questions of one hop about people who are well known, known in part, or
-  unseen. From which known share on does the model answer? That is the probability that the cold start is right.
+- One hop: rewards x scale_rewards, on questions about people who are well known, known in part, or unseen. From which
+  known share on does the model answer? That is the probability that the cold start is right.
 - Two hops, about well known people: the outcome alone, KnowRL's reward, and facts supervised in other ways.
 
 Each seed has one cold start, which its runs share. All shares are of held-out questions, answered at temperature 1 as
-in training. A run's row goes to FOLDER/rows.jsonl when it is done; the same command goes on where a killed one stopped.
-bench/lab_results.py makes table and plots of the rows.
+in training. When a run is done, its row goes to FOLDER/rows.jsonl. After a kill, the same command goes on where it
+stopped. bench/lab_results.py makes the tables and plots.
 """
 
 import argparse
@@ -30,7 +30,9 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from bench import lab_results, timing
+from bench import lab_results
+from bench.lab_results import ONE_HOP, TWO_HOPS
+from bench.record import RESULTS, ROOT, append, plain_parser
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.questions import Questions
@@ -43,8 +45,8 @@ from grpo.storage import write_lines
 from grpo.train import train
 from knowledge.atlas import HOW_SURE
 
-CONFIG, COLD_START = timing.ROOT / "configs" / "atlas.yaml", timing.ROOT / "configs" / "atlas_sft.yaml"
-ONE_HOP, TWO_HOPS = "one hop", "two hops"
+CONFIG = ROOT / "configs" / "atlas.yaml"
+COLD_START = ROOT / "configs" / "atlas_sft.yaml"
 FILES = {ONE_HOP: ("questions", "held_out"), TWO_HOPS: ("two_hops", "held_out_two_hops")}  # to train on, held out
 # In two hops the outcome is 1 if right, else 0: paid for declining, a model that is right one time in six declines.
 PLAIN = ("abstention_threshold=0", "learning_rate=1.5e-3")
@@ -107,21 +109,21 @@ class Job:
         return self.arm.name if self.arm else lab_results.COLD_START
 
     @property
-    def run(self) -> Path:
-        """Where it is written to."""
-        return self.seed_folder / (self.arm.hops if self.arm else "") / self.name
+    def hops(self) -> str | None:
+        return self.arm.hops if self.arm else None
 
     @property
-    def seed_folder(self) -> Path:
-        return self.folder / f"seed-{self.seed}"
+    def run(self) -> Path:
+        """Return the folder that it writes."""
+        return self.folder / f"seed-{self.seed}" / (self.hops or "") / self.name
 
     @property
     def world(self) -> Path:
-        return self.seed_folder / "world"
+        return self.folder / f"seed-{self.seed}" / "world"
 
     @property
     def shared(self) -> list[str]:
-        """The keys that all runs of this seed have."""
+        """Return the keys that all runs of this seed have."""
         keys = [f"seed={self.seed}", f"toy_dir={self.world}", f"output_dir={self.run}", "disable_tqdm=true"]
         return [*keys, "max_steps=2", "per_device_train_batch_size=32"] if self.quick else keys
 
@@ -147,11 +149,12 @@ def run_job(job: Job) -> dict:
         contextlib.redirect_stderr(log),
     ):
         measured = run_arm(job, job.arm) if job.arm else run_cold_start(job)
-    row = {"seed": job.seed, "arm": job.name, "hops": job.arm and job.arm.hops, "quick": job.quick}
+    row = {"seed": job.seed, "arm": job.name, "hops": job.hops, "quick": job.quick}
     return row | measured | {"seconds": round(time.monotonic() - started)}
 
 
 def run_cold_start(job: Job) -> dict:
+    """Train the model of this seed from scratch, and measure it on both kinds of questions."""
     sft(*load_config(COLD_START, job.shared, SftConfig))
     return {hops: measure(job, hops, n) for hops, n in ((ONE_HOP, 16), (TWO_HOPS, 4))}
 
@@ -215,41 +218,42 @@ def run_all(jobs: Sequence[Job], workers: int, rows: Path) -> None:
     finished = lab_results.read_rows(rows)
     write_lines(rows, finished)  # without a line that was cut
     done = {(row["seed"], row["arm"], row["hops"]) for row in finished}
-    due = [job for job in jobs if (job.seed, job.name, job.arm and job.arm.hops) not in done]
+    due = [job for job in jobs if (job.seed, job.name, job.hops) not in done]
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=end_with_the_lab)
     with pool, tqdm(total=len(due), unit="run", smoothing=0) as bar:
-        cold_starts = [job for job in due if not job.arm]
-        for part in (cold_starts, [job for job in due if job.arm]):
-            futures = {pool.submit(run_job, job): job for job in part}
+        for is_cold_start in (True, False):
+            futures = {pool.submit(run_job, job): job for job in due if (job.arm is None) is is_cold_start}
             for future in as_completed(futures):
                 bar.update()
                 if future.exception():
                     job = futures[future]
                     tqdm.write(f"{job.name}, seed {job.seed} failed: {future.exception()!r}", file=sys.stderr)
-                    continue
-                with open(rows, "a", encoding="utf-8") as file:
-                    print(json.dumps(future.result()), file=file)
+                else:
+                    append(rows, future.result())
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = timing.plain_parser("bench.abstention_lab", __doc__)
+    parser = plain_parser("bench.abstention_lab", __doc__)
     parser.add_argument("--quick", action="store_true", help="two steps a run and few questions: does the lab work?")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="arms of these names, or whose names begin so")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, one thread each (default: %(default)s)")
     parser.add_argument("--folder", type=Path, default=Path("runs/lab"), help="where the runs are written")
-    parser.add_argument(
-        "--save", action="store_true", help="write rows and plots to bench/results/abstention_lab instead"
-    )
+    saving = "write rows and plots to bench/results/abstention_lab instead"
+    parser.add_argument("--save", action="store_true", help=saving)
     return parser
 
 
 def choose(arms: Sequence[Arm], names: Sequence[str]) -> tuple[list[Arm], list[str]]:
-    """Return the arms of these names, or whose names begin so, in the order of the names; and the names of none."""
-    named = {arm.name: [arm] for arm in arms}
-    chosen = {name: named.get(name) or [arm for arm in arms if arm.name.startswith(name)] for name in names}
-    arms_in_order = dict.fromkeys(arm for found in chosen.values() for arm in found)
-    return list(arms_in_order), [name for name, found in chosen.items() if not found]
+    """Return the arms of these names, or whose names begin so, in the order of the names; and names that fit none."""
+    chosen, unknown = [], []
+    for name in names:
+        named = [arm for arm in arms if arm.name == name]
+        found = named or [arm for arm in arms if arm.name.startswith(name)]
+        chosen += found
+        if not found:
+            unknown.append(name)
+    return list(dict.fromkeys(chosen)), unknown
 
 
 def main(argv: list[str] | None = None) -> dict:
@@ -257,16 +261,16 @@ def main(argv: list[str] | None = None) -> dict:
     options = parser.parse_args(argv)
     arms = make_arms()
     if options.only:
+        known = "; ".join(arm.name for arm in arms)
         arms, unknown = choose(arms, options.only)
         if unknown:
-            parser.error(
-                f"no arm's name begins with {unknown[0]!r}; there are: {'; '.join(a.name for a in make_arms())}"
-            )
-    jobs = [Job(options.folder, seed, None, options.quick) for seed in options.seeds]
-    jobs += [Job(options.folder, seed, arm, options.quick) for arm in arms for seed in options.seeds]
+            parser.error(f"no arm's name begins with {unknown[0]!r}; there are: {known}")
+    jobs = []
+    for arm in (None, *arms):
+        jobs += [Job(options.folder, seed, arm, options.quick) for seed in options.seeds]
     rows = options.folder / "rows.jsonl"
     run_all(jobs, options.workers, rows)
-    return lab_results.report(rows, timing.RESULTS / "abstention_lab" if options.save else options.folder)
+    return lab_results.report(rows, RESULTS / "abstention_lab" if options.save else options.folder)
 
 
 if __name__ == "__main__":

@@ -4,14 +4,13 @@ From which probability of being right on does a policy gradient teach to answer,
 
 By the prices alone (grpo/MATH.md, Eq. 16) that is t: TruthRL's 1/2, KnowRL's 2/3. But the gradient sees advantages
 within groups, and dividing by the group's deviation changes them: an outcome that is rare in its group is worth more.
-This program does not train anything. It goes through all groups that can be drawn, weighs each by its probability, and
-finds where the expected push on declining changes its sign. The advantages are those of grpo/advantages.py.
+This program trains nothing. It goes through all groups that can be drawn, weighs each by its probability, and finds
+where the expected push on declining changes its sign. The advantages are those of grpo/advantages.py.
 """
 
-import argparse
 from math import factorial
 
-from bench import timing
+from bench.record import markdown_table, plain_parser
 from grpo.advantages import group_advantages
 
 PRICES = {  # right, declined, wrong
@@ -32,14 +31,16 @@ def push_to_decline(p: float, declined: float, prices: Prices, scale_rewards: st
     p: probability that a given answer is right. declined: probability that a completion declines.
     With Â the advantages, the slope is E[Σ_i Â_i (1[i declines] - declined)] / G, and Σ_i Â_i is 0.
     """
+    price_right, price_declined, price_wrong = prices
+    probabilities = p * (1 - declined), declined, (1 - p) * (1 - declined)
     slope = 0.0
     for refusals in range(group_size + 1):
         for right in range(group_size - refusals + 1):
-            counts = (right, refusals, group_size - refusals - right)
-            rewards = [price for price, count in zip(prices, counts, strict=True) for _ in range(count)]
+            wrong = group_size - refusals - right
+            rewards = [price_right] * right + [price_declined] * refusals + [price_wrong] * wrong
             advantages = group_advantages(rewards, scale_rewards)
             of_refusals = sum(advantages[right : right + refusals])
-            slope += multinomial(counts, (p * (1 - declined), declined, (1 - p) * (1 - declined))) * of_refusals
+            slope += multinomial((right, refusals, wrong), probabilities) * of_refusals
     return slope / group_size
 
 
@@ -67,24 +68,22 @@ def answers_from(declined: float, prices: Prices, scale_rewards: str, group_size
     return low
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = timing.plain_parser("bench.break_even", __doc__)
+def main(argv: list[str] | None = None) -> dict[str, list[float]]:
+    parser = plain_parser("bench.break_even", __doc__)
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--declined", type=float, nargs="+", default=DECLINED, metavar="SHARE", help="0 < SHARE < 1")
-    return parser
-
-
-def main(argv: list[str] | None = None) -> dict[str, list[float]]:
-    options = make_parser().parse_args(argv)
-    print("| answers pay from, % | " + " | ".join(f"{share:.0%} declined" for share in options.declined) + " |")
-    print("|---" * (len(options.declined) + 1) + "|")
-    table = {}
+    options = parser.parse_args(argv)
+    found = {}
     for name, prices in PRICES.items():
         for scale in ("group", "none"):
             row = [answers_from(share, prices, scale, options.group_size) for share in options.declined]
-            table[f"{name}, {scale}"] = row
-            print(f"| {name}, {scale} | " + " | ".join(f"{100 * value:.0f}" for value in row) + " |", flush=True)
-    return table
+            found[f"{name}, {scale}"] = row
+    columns = ["answers pay from, %", *(f"{share:.0%} declined" for share in options.declined)]
+    lines = []
+    for name, row in found.items():
+        lines.append([name, *(f"{100 * value:.0f}" for value in row)])
+    print(markdown_table(columns, lines))
+    return found
 
 
 if __name__ == "__main__":

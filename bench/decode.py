@@ -2,9 +2,9 @@
 
 How close does a decode step, from embedding to end flags, come to what memory and arithmetic allow? On a GPU a step is
 a CUDA graph. Weights are random and made on the device; nothing is read or downloaded. Every row has --context tokens
-before it. At 96 rows the step also runs with an adapter of the model's usual rank (1.5b 16, 7b 256), which shows what
-the adapter costs. The decode attentions of grpo/attention/select.py compete at each shape; their errors and times are
-printed.
+before it. At 96 rows the step also runs with an adapter of rank --rank (default: the model's usual one, 16 at 1.5b and
+256 at 7b), which shows what the adapter costs. The decode attentions of grpo/attention/select.py compete at each shape;
+their errors and times are printed.
 
 The floor of a step is the longer of two times: all weights except the embedding, and the keys and values of the
 context, at the copy bandwidth of the same run; and the matrix products at the rate of a large product in the same run.
@@ -15,6 +15,7 @@ The last line of stdout is JSON.
 import torch
 
 from bench import ceilings, models, timing
+from bench.record import Record, parse
 from grpo.attention.select import choose_decode_kernel
 from grpo.device.capture import CudaCapture
 from grpo.device.draw import SamplingParams
@@ -30,9 +31,21 @@ STEPS = 32
 ADAPTER_ROWS = 96
 SIZES = {
     "smoke": {"models": ["tiny"], "batches": [1, 5], "context": 20},
-    "cpu": {"models": ["4m"], "batches": [1, 24, 96, 288], "context": 512, "top_p": 1.0},
+    "cpu": {
+        "models": ["4m"],
+        "batches": [1, 24, 96, 288],  # sequences that decode together
+        "context": 512,
+        "top_p": 1.0,
+        "rank": 0,  # of the adapter; 0: the model's usual one
+        "profile": False,
+    },
     "cuda": {"models": ["1.5b", "7b"]},
 }
+
+
+def usual_rank(name: str) -> int:
+    """Return the rank of the adapter that a model usually has."""
+    return RANKS.get(name, 16)
 
 
 class Steps:
@@ -67,13 +80,14 @@ class Steps:
             self.graphs.run(self.rows, STEPS, self.sampling, head_VD)
 
 
-def measure(name: str, model: Decoder, rows: int, options, peak: dict[str, float], profiled: bool = False) -> dict:
+def measure(name: str, model: Decoder, rows: int, options, peak: ceilings.Peaks, profiled: bool = False) -> dict:
     """Time the steps of one model at one number of rows."""
     config, build = model.config, model.build
     positions = options.context + STEPS + 1
     choice = choose_decode_kernel(
         config.num_heads, config.num_kv_heads, config.head_dim, rows, positions, build.dtype, options.device
     )
+    print(f"attention: {choice}")
     steps = Steps(model, rows, options.context, choice.name, options.top_p)
     name = f"{name}, {rows} rows, context {options.context}"
     if build.lora:
@@ -84,36 +98,34 @@ def measure(name: str, model: Decoder, rows: int, options, peak: dict[str, float
     case = timing.compare(name, {"ours": steps.run}, options, STEPS, target=target, attention=str(choice))
     seconds = timing.our_seconds(case)
     case["tokens_per_s"] = rows / seconds
-    floor = ceilings.decode_roofline_seconds(config, rows, rows * options.context, build.dtype, peak)
-    case["ceiling_share"] = floor / seconds
-    timing.show(case)
-    print(f"  attention: {choice}", flush=True)
+    case["ceiling_share"] = ceilings.decode_roofline_seconds(model, rows, rows * options.context, peak) / seconds
     if profiled:
         case["kernels"] = timing.profile(steps.run, options.device)
     return case
 
 
 def main(argv: list[str] | None = None) -> dict:
-    arguments = timing.parser("bench.decode", __doc__, choices={"models": models.SHAPES}, **SIZES)
-    arguments.add_argument("--rank", type=int, help="rank of the adapter; default: the model's usual one")
-    arguments.add_argument("--profile", action="store_true", help="print the operations that take longest")
-    options = timing.parse(arguments, argv, **SIZES)
-    batches, names = options.batches, options.models
-    adapter_rows = ADAPTER_ROWS if ADAPTER_ROWS in batches else batches[-1]
-    peak, dtype, cases, checks = ceilings.peaks(options), getattr(torch, options.dtype), [], {}
+    options = parse("bench.decode", __doc__, argv, SIZES, choices={"models": models.SHAPES})
+    record = Record("decode", options)
+    adapter_rows = ADAPTER_ROWS if ADAPTER_ROWS in options.batches else options.batches[-1]
+    peak = ceilings.peaks(options)
     print(describe(options.device), flush=True)
-    for name in names:
-        model = models.random_decoder(name, dtype, options.device)
-        plain = {rows: measure(name, model, rows, options, peak) for rows in batches}
-        del model
-        model = models.random_decoder(name, dtype, options.device, options.rank or RANKS.get(name, 16))
+    for name in options.models:
+        model = models.random_decoder(name, models.build_of(options.dtype, options.device))
+        without = {}
+        for rows in options.batches:
+            without[rows] = measure(name, model, rows, options, peak)
+            record.add(without[rows])
+        del model  # before the next is made: two would not fit at 7B
+        rank = options.rank or usual_rank(name)
+        model = models.random_decoder(name, models.build_of(options.dtype, options.device, rank))
         adapted = measure(name, model, adapter_rows, options, peak, options.profile)
+        record.add(adapted)
         del model
-        cost = timing.our_seconds(adapted) / timing.our_seconds(plain[adapter_rows])
-        checks[f"{name}: LoRA against without, {adapter_rows} rows"] = cost
-        cases += [*plain.values(), adapted]
-    part = " ".join([*names, f"top_p {options.top_p:g}"])
-    return timing.finish("decode", options, cases, checks, ceilings=peak, kernels=describe(options.device), part=part)
+        cost = timing.our_seconds(adapted) / timing.our_seconds(without[adapter_rows])
+        record.checks[f"{name}: LoRA against without, {adapter_rows} rows"] = cost
+    part = " ".join([*options.models, f"top_p {options.top_p:g}"])
+    return record.finish(ceilings=peak, kernels=describe(options.device), part=part)
 
 
 if __name__ == "__main__":

@@ -24,12 +24,15 @@ from pathlib import Path
 import torch
 
 from bench import ceilings, models, steps, timing
+from bench.record import Record, parse
 from bench.sampler import peer_logprobs
 from bench.workload import completion_lengths, packed_tokens, work_of
 from grpo.schema import Group
 from grpo.train import GrpoTrainer
 
-RANK, BETA, LEARNING_RATE = 16, 0.04, 1e-5
+RANK = 16
+BETA = 0.04
+LEARNING_RATE = 1e-5
 SIZES = {
     "smoke": {"model": "tiny", "tokens": 8},
     "cpu": {"model": "31m", "prompts": 4, "group": 8, "tokens": 128},  # group: completions per prompt
@@ -55,8 +58,10 @@ class Ours:
 
     def phases(self) -> dict[str, float]:
         """Return the median seconds of each phase."""
-        measured = self.metrics[1:]
-        return {phase: statistics.median(metrics[f"time/{phase}"] for metrics in measured) for phase in steps.PHASES}
+        found = {}
+        for phase in steps.PHASES:
+            found[phase] = statistics.median(metrics[f"time/{phase}"] for metrics in self.metrics[1:])
+        return found
 
 
 def trl_trainer(path: Path, folder: Path, ours: GrpoTrainer, autocast: bool, options):
@@ -91,7 +96,7 @@ def trl_trainer(path: Path, folder: Path, ours: GrpoTrainer, autocast: bool, opt
     )
     lora = LoraConfig(r=RANK, lora_alpha=2 * RANK, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
     return GRPOTrainer(
-        model=models.theirs(path, getattr(torch, options.dtype), options.device),
+        model=models.theirs(path, models.build_of(options.dtype, options.device)),
         reward_funcs=steps.letters,
         args=arguments,
         train_dataset=Dataset.from_list([{"prompt": prompt.text} for prompt in ours.rollout.prompts]),
@@ -157,20 +162,20 @@ class Peer:
 
 def logp_difference(peer, groups: list[Group]) -> float:
     """Return the mean difference to the log-probs of TRL's model, whose adapter is still zero, as ours was."""
-    differences = []
+    total = num_tokens = 0
     for group in groups:
         for completion in group.completions:
-            logps = peer_logprobs(peer.model, group.prompt.ids, completion).tolist()
-            differences += [abs(ours - theirs) for ours, theirs in zip(completion.logps, logps, strict=True)]
-    return statistics.mean(differences)
+            logp_T = peer_logprobs(peer.model, group.prompt.ids, completion).cpu()
+            total += float((logp_T - torch.tensor(completion.logps)).abs().sum())
+            num_tokens += len(logp_T)
+    return total / num_tokens
 
 
-def ceiling_seconds(ours: Ours, options) -> float:
+def ceiling_seconds(ours: Ours) -> float:
     """Return the time of the matrix products of our first step alone."""
-    config, work, dtype = ours.trainer.model.config, work_of(ours.first), getattr(torch, options.dtype)
-    packed, scored = packed_tokens(ours.first), sum(work.lengths)
-    passes = ceilings.training_seconds(config, packed, scored, dtype, options.device, num_forward=2)
-    return ceilings.generation_seconds(config, work, dtype, options.device) + passes
+    model, work = ours.trainer.model, work_of(ours.first)
+    training = ceilings.training_seconds(model, packed_tokens(ours.first), sum(work.lengths), num_forward=2)
+    return ceilings.generation_seconds(model, work) + training
 
 
 def show_phases(name: str, seconds: float, phases: Mapping[str, float], tokens: int) -> None:
@@ -182,7 +187,7 @@ def show_phases(name: str, seconds: float, phases: Mapping[str, float], tokens: 
     print("   ".join(parts), flush=True)
 
 
-def summary(name: str, ours: Ours, peers: Mapping[str, Peer], options) -> dict:
+def make_case(name: str, ours: Ours, peers: Mapping[str, Peer]) -> dict:
     """Make the case. No side's first step counts; ratios pair each of TRL's steps with ours right after it."""
     case = {
         "name": name,
@@ -194,53 +199,52 @@ def summary(name: str, ours: Ours, peers: Mapping[str, Peer], options) -> dict:
         case["seconds"][variant] = timing.spread(peer.seconds[1:])
         case["phases"][variant] = peer.phases()
     if peers:
-        fastest = min(peers, key=lambda variant: case["seconds"][variant]["median"])
+        fastest = timing.fastest_of(peers, case)
         case |= {"peer": fastest, **timing.ratio(peers[fastest].our_seconds, peers[fastest].seconds[1:])}
-    case |= timing.rates(case, sum(completion_lengths(ours.first)), ceiling_seconds(ours, options))
+    case |= timing.rates(case, sum(completion_lengths(ours.first)), ceiling_seconds(ours))
     for side, phases in case["phases"].items():
         show_phases(side, case["seconds"][side]["median"], phases, case["tokens"])
-    timing.show(case)
     return case
 
 
-def main(argv: list[str] | None = None) -> dict:
-    arguments = timing.parser("bench.end_to_end", __doc__, ("trl", "none"), choices={"model": models.SHAPES}, **SIZES)
-    options = timing.parse(arguments, argv, **SIZES)
-    name, tokens = options.model, options.tokens
-    variants = {"trl": False} if options.dtype == "float32" else {"trl, bfloat16 weights": False, "trl, autocast": True}
+def variants_of(options) -> dict[str, bool]:
+    """Return TRL's variants: name -> whether it uses autocast."""
     if options.peer == "none":
-        variants = {}
-    keys = steps.common_keys(options, options.group, options.prompts * options.group, tokens, BETA)
-    keys |= {
-        "lora_r": RANK,
-        "lora_alpha": 2 * RANK,
-        "learning_rate": LEARNING_RATE,
-        "lr_scheduler_type": "constant",
-    }
-    peak, peers, peer_checks = ceilings.peaks(options), {}, {}
+        return {}
+    if options.dtype == "float32":
+        return {"trl": False}
+    return {"trl, bfloat16 weights": False, "trl, autocast": True}
+
+
+def main(argv: list[str] | None = None) -> dict:
+    wanted = {"trl": ("trl", "datasets", "peft", "transformers"), "none": ()}
+    options = parse("bench.end_to_end", __doc__, argv, SIZES, wanted, choices={"model": models.SHAPES})
+    record = Record("end_to_end", options)
+    keys = steps.common_keys(options, options.prompts, options.group, options.tokens, BETA, RANK)
+    keys |= {"learning_rate": LEARNING_RATE, "lr_scheduler_type": "constant"}
+    peak = ceilings.peaks(options)
+    peers: dict[str, Peer] = {}
     with (
-        models.temporary_model(name, options) as path,
+        models.temporary_model(options.model, options) as path,
         steps.trainer(path, path.parent, **keys) as trainer,
     ):
         ours = Ours(trainer, options.device)
         ours.step()
-        for variant, autocast in variants.items():
+        for variant, autocast in variants_of(options).items():
             peer = trl_trainer(path, path.parent, trainer, autocast, options)
-            difference = logp_difference(peer, ours.first)
-            peer_checks[f"{variant}: mean log-prob difference"] = difference
+            record.checks[f"{variant}: mean log-prob difference"] = logp_difference(peer, ours.first)
             peers[variant] = Peer(peer, ours)
             peers[variant].run()
-            peer_checks[f"{variant}: tokens"] = peers[variant].tokens[-1]
-        if not variants:
+            record.checks[f"{variant}: tokens"] = peers[variant].tokens[-1]
+        if not peers:
             for _ in range(options.repeats):
                 ours.step()
-        case = summary(f"{name}, {options.prompts} x {options.group} x {tokens} tokens", ours, peers, options)
-    checks = {
-        "ours: tokens": case["tokens"],
-        "ours: sampler/logp_diff_mean": ours.metrics[-1]["sampler/logp_diff_mean"],
-        **peer_checks,
-    }
-    return timing.finish("end_to_end", options, [case], checks, ceilings=peak)
+        name = f"{options.model}, {options.prompts} x {options.group} x {options.tokens} tokens"
+        case = make_case(name, ours, peers)
+    record.add(case)
+    record.checks["ours: tokens"] = case["tokens"]
+    record.checks["ours: sampler/logp_diff_mean"] = ours.metrics[-1]["sampler/logp_diff_mean"]
+    return record.finish(ceilings=peak)
 
 
 if __name__ == "__main__":

@@ -64,12 +64,7 @@ part() {        # part NAME SECONDS COMMAND...: run it, keep its log, note how i
 bench() {       # bench PART SECONDS MODULE OPTIONS...: run a benchmark; its rows go to $RESULTS
     local name=$1 limit=$2 module=$3
     shift 3
-    part "$name" "$limit" "$PYTHON" -c "
-import sys
-from pathlib import Path
-from bench import timing, $module
-timing.RESULTS = Path('$RESULTS')
-$module.main(sys.argv[1:])" --device "$DEVICE" --save ${SMOKE:+--smoke} "$@"
+    part "$name" "$limit" "$PYTHON" -m "bench.$module" --device "$DEVICE" --save "$RESULTS" ${SMOKE:+--smoke} "$@"
 }
 
 installed() {   # installed LIBRARY: whether it can be imported

@@ -15,13 +15,11 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from bench import ceilings, models, timing, train_step
+from bench.record import Record, parse
 from bench.sampler import sample
 from bench.workload import Work, random_prompts
 from grpo.model.weights import named_tensors
-from grpo.run.memory import LOGITS_ROWS
 from grpo.run.plot import line_plot
 from grpo.sampling.sampler import Sampler
 
@@ -82,20 +80,18 @@ def points(options) -> dict[str, list[Point]]:
 
 def measure(point: Point, path: Path, options) -> dict:
     """Return the completion tokens per second of generation and of a training pass, and those of the ceiling."""
-    dtype, device, work = getattr(torch, options.dtype), options.device, point.work()
-    model = models.ours(path, dtype, device, train_step.RANK)
+    work = point.work()
+    model = models.ours(path, models.build_of(options.dtype, options.device, train_step.RANK))
     groups = train_step.make_groups(work, model.config.vocab_size)
-    batches = train_step.make_batches(groups, model, device)
+    batches = train_step.make_batches(groups, model)
     sampler = Sampler(model, (), max_slots=len(work.lengths))
-    sides = {
-        "generate": lambda: sample(sampler, work),
-        "train": lambda: train_step.our_pass(model, batches, LOGITS_ROWS[device]),
-    }
-    seconds = timing.interleave(sides, options.repeats, device)
-    packed, tokens = sum(batch.layout.num_tokens for batch in batches), sum(work.lengths)
+    sides = {"generate": lambda: sample(sampler, work), "train": lambda: train_step.our_pass(model, batches)}
+    seconds = timing.interleave(sides, options.repeats, options.device)
+    packed = sum(batch.layout.num_tokens for batch in batches)
+    tokens = sum(work.lengths)
     ceiling = {
-        "generate": ceilings.generation_seconds(model.config, work, dtype, device),
-        "train": ceilings.training_seconds(model.config, packed, tokens, dtype, device),
+        "generate": ceilings.generation_seconds(model, work),
+        "train": ceilings.training_seconds(model, packed, tokens),
     }
     result = {"parameters": sum(tensor.numel() for tensor in named_tensors(model).values())}
     for side in SIDES:
@@ -141,21 +137,24 @@ def plots(folder: Path, row: dict) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    options = timing.parse(timing.parser("bench.growth", __doc__), argv)
-    peak, cases, measured = ceilings.peaks(options), [], {}
+    options = parse("bench.growth", __doc__, argv, sizes={"cpu": {}})
+    record = Record("growth", options)
+    peak = ceilings.peaks(options)
     points_of = points(options)
-    with tempfile.TemporaryDirectory() as folder:
+    measured: dict[Point, dict] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         for axis, chosen in points_of.items():
             for point in chosen:
+                if not (folder / point.model).exists():
+                    models.write_model(point.model, folder, models.build_of(options.dtype, options.device))
                 if point not in measured:  # the middle point lies on every axis
-                    path = Path(folder) / point.model
-                    if not path.exists():
-                        models.write_model(point.model, Path(folder), getattr(torch, options.dtype), options.device)
-                    measured[point] = measure(point, path, options)
+                    measured[point] = measure(point, folder / point.model, options)
                 name = f"{axis} {getattr(point, axis)}"
-                cases.append({"name": name, "axis": axis, "point": vars(point), **measured[point]})
-                show(cases[-1])
-    return timing.finish("growth", options, cases, {}, axes=list(points_of), ceilings=peak)
+                case = {"name": name, "axis": axis, "point": vars(point), **measured[point]}
+                record.cases.append(case)
+                show(case)
+    return record.finish(axes=list(points_of), ceilings=peak)
 
 
 if __name__ == "__main__":

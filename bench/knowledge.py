@@ -3,14 +3,16 @@
 
 How good and how fast is the knowledge base?
   recall   how often the gold paragraph is among the first results for XQuAD's questions, English and Chinese in one
-           file; left out if XQuAD's files are missing
-  scale    a build of generated text in a process of its own (MB/s, peak memory, size), then the latency of searches
+           file; left out if xquad.en.json and xquad.zh.json are not in the folder --xquad
+  scale    a build of generated text in a process of its own (MB/s, peak memory, size), then the latency of searches;
+           left out with --megabytes 0
   peer     rank_bm25 on the same passages and queries, by turns: with lower-case words, as KnowRL uses it, and with our
            tokens
 
 Word frequencies of the generated text follow Zipf's law in two regimes (Ferrer i Cancho and Sole 2001): exponent 1 for
 the 8,000 most frequent words, real stop words first, and 1.6 beyond. Queries are 12 successive words of a passage, so
-the passage itself is the right answer. The last line of stdout is JSON.
+the passage itself is the right answer. Generated files are in --folder while they are needed. The last line of stdout
+is JSON.
 """
 
 import json
@@ -22,15 +24,17 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
 
 from bench import timing
+from bench.record import ROOT, Record, parse
 from knowledge.build import SkipLog, build
 from knowledge.store import tokens
 from knowledge.store.base import KnowledgeBase
@@ -44,7 +48,12 @@ K = 5  # results of a search
 LANGUAGES = ("en", "zh")
 DRAWN_WORDS = 1 << 17  # at once
 SIZES = {
-    "cpu": {"megabytes": 20.0, "peer_documents": [7500]},  # megabytes: of the generated text; 0 leaves scale out
+    "cpu": {
+        "megabytes": 20.0,
+        "peer_documents": [7500],
+        "xquad": ROOT.parent / "shared" / "data" / "xquad",
+        "folder": Path(tempfile.gettempdir()),
+    },
     "smoke": {"megabytes": 0.5, "peer_documents": [200]},
 }
 PEER_TARGETS = {7500: 8.0, 60000: 15.0}  # documents: times faster than the peer
@@ -56,7 +65,8 @@ PEER_TARGETS = {7500: 8.0, 60000: 15.0}  # documents: times faster than the peer
 def vocabulary(rng: np.random.Generator) -> np.ndarray:
     """Return the stop words, then made-up words, short ones first."""
     onsets = [*"bcdfghjklmnprstvwz", "br", "ch", "cl", "dr", "gr", "pl", "sh", "st", "th", "tr"]
-    syllables = [onset + vowel for onset in onsets for vowel in ("a", "e", "i", "o", "u", "ai", "ea", "ou")]
+    vowels = ("a", "e", "i", "o", "u", "ai", "ea", "ou")
+    syllables = ["".join(parts) for parts in product(onsets, vowels)]
     made = set()
     while len(made) < NUM_WORDS:
         parts = rng.integers(len(syllables), size=int(rng.integers(2, 5)))
@@ -110,27 +120,27 @@ def build_here(rows: list[tuple[str, str]], folder: Path, **options) -> Path:
 def recall(xquad: Path, folder: Path) -> dict[str, float]:
     """Return, per language, the share of questions whose paragraph is the first result, and among the first 5."""
     paragraphs, questions = read_xquad(xquad)
-    hits = {f"{language}@{depth}": [] for language in LANGUAGES for depth in (1, K)}
+    hits: dict[str, list[bool]] = defaultdict(list)
     with KnowledgeBase.open(build_here(paragraphs, folder, max_tokens=1024)) as base:
         for language, question, gold in questions:
             found = [passage.title for passage in base.search(question, K)]
             for depth in (1, K):
-                hits[f"{language}@{depth}"].append(paragraphs[gold][0] in found[:depth])
+                hits[f"{language}@{depth}"].append(gold in found[:depth])
     shares = {name: round(statistics.mean(values), 4) for name, values in hits.items()}
     print("   ".join(f"{name} {share:.4f}" for name, share in shares.items()))
     return shares
 
 
-def read_xquad(folder: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str, int]]]:
-    """Return the paragraphs as (name, text), and the questions as (language, question, number of its paragraph)."""
+def read_xquad(folder: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str, str]]]:
+    """Return the paragraphs as (name, text), and the questions as (language, question, name of the paragraph)."""
     paragraphs, questions = [], []
     for language in LANGUAGES:
         articles = json.loads((folder / f"xquad.{language}.json").read_text(encoding="utf-8"))["data"]
         for article in articles:
             for paragraph in article["paragraphs"]:
-                for question in paragraph["qas"]:
-                    questions.append((language, question["question"], len(paragraphs)))
-                paragraphs.append((f"p{len(paragraphs)}", paragraph["context"]))
+                name = f"p{len(paragraphs)}"
+                paragraphs.append((name, paragraph["context"]))
+                questions += [(language, question["question"], name) for question in paragraph["qas"]]
     return paragraphs, questions
 
 
@@ -158,7 +168,7 @@ def time_build(source: Path, out: Path) -> dict[str, float]:
 
     start = time.perf_counter()
     command = [sys.executable, "-m", "knowledge.build", source, out]
-    subprocess.run(command, cwd=timing.ROOT, stdout=sys.stderr, check=True)
+    subprocess.run(command, cwd=ROOT, stdout=sys.stderr, check=True)
     return {
         "build_s": time.perf_counter() - start,
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
@@ -208,20 +218,19 @@ def sample_queries(path: Path, number: int) -> list[tuple[str, str, str]]:
 # --- Peer ----------------------------------------------------------------------------------------------------------
 
 
-def peer(num_documents: int, folder: Path, options: Namespace) -> list[dict]:
+def peer(num_documents: int, folder: Path, record: Record) -> None:
     """Compare with rank_bm25 on the same passages: the time of a search, and how often each finds the right one."""
     rows = list(islice(documents(num_documents * 1.2e-3, sentences=10), num_documents))
     path = build_here(rows, folder, max_tokens=4096)
     queries = sample_queries(path, 40)
     splits = {"lower-case words, as KnowRL": lambda text: text.lower().split(), "our tokens": tokens.tokens}
-    cases = []
     with KnowledgeBase.open(path) as base:
         for name, split in splits.items():
             searches = {"ours": partial(search_ours, base), "rank_bm25": make_peer_search(rows, split)}
-            cases.append(compare(f"search, {len(rows)} documents, {name}", searches, queries, options))
+            case = compare(f"search, {len(rows)} documents, {name}", searches, queries, record.options)
             if num_documents in PEER_TARGETS:
-                cases[-1]["target"] = PEER_TARGETS[num_documents]
-    return cases
+                case["target"] = PEER_TARGETS[num_documents]
+            record.add(case)
 
 
 def search_ours(base: KnowledgeBase, query: str) -> set[str]:
@@ -250,28 +259,24 @@ def compare(name: str, searches: dict[str, Callable], queries: list[tuple[str, s
     case = timing.compare(name, sides, options, calls=len(queries))
     for side, search in searches.items():
         case[f"{side}_recall@5"] = statistics.mean(title in search(query) for title, _, query in queries)
-    timing.show(case)
     return case
 
 
 def main(argv: list[str] | None = None) -> dict:
-    arguments = timing.parser("bench.knowledge", __doc__, ("none", "rank_bm25"), (), **SIZES)
-    xquad = timing.ROOT.parent / "shared" / "data" / "xquad"
-    arguments.add_argument("--xquad", type=Path, default=xquad, help="folder of xquad.en.json and xquad.zh.json")
-    arguments.add_argument(
-        "--folder", type=Path, help="folder for generated files; default: the system's temporary one"
-    )
-    options = timing.parse(arguments, argv, **SIZES)
-    report, cases = {"recall": None, "scale": None}, []
+    peers = {"none": (), "rank_bm25": ("rank_bm25",)}
+    options = parse("bench.knowledge", __doc__, argv, SIZES, peers, dtypes=())
+    record = Record("knowledge", options)
+    report = {"recall": None, "scale": None}
     with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
         folder = Path(temporary)
         if (options.xquad / "xquad.en.json").exists() and not options.smoke:
             report["recall"] = recall(options.xquad, folder)
         if options.megabytes:
             report["scale"] = scale(options.megabytes, folder)
-        for num_documents in options.peer_documents if options.peer == "rank_bm25" else ():
-            cases += peer(num_documents, folder, options)
-    return timing.finish("knowledge", options, cases, {}, **report, sqlite=sqlite3.sqlite_version)
+        if options.peer == "rank_bm25":
+            for num_documents in options.peer_documents:
+                peer(num_documents, folder, record)
+    return record.finish(**report, sqlite=sqlite3.sqlite_version)
 
 
 if __name__ == "__main__":

@@ -1,50 +1,56 @@
-"""The rows of bench/abstention_lab.py as tables and plots.
+"""Turn the rows of bench/abstention_lab.py into tables and plots.
 
-A row holds, for each held-out question, how often it was answered right, declined, and answered wrong: under `answers`,
-in the order of the file, by how well known the person is. `facts` counts the supported and all facts of right, declined
-and wrong answers; `curve` the outcomes of each training step. Means over seeds stand with lowest and highest.
+A row says for each held-out question how often it was answered right, declined, and answered wrong: under `answers`, in
+the order of the file, by how well known the person is. `facts` counts the supported facts and all facts of right, of
+declined and of wrong answers. `curve` counts the outcomes of each training step.
 """
 
 import json
 import shutil
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from bench.record import markdown_table
 from grpo.report.charts import running_mean
 from knowledge.atlas import KNOWN_IN_PART
 from knowledge.world import UNSEEN, WELL_KNOWN
 from rewards.format import stated_confidence
 
 COLD_START = "cold start"
+ONE_HOP = "one hop"
+TWO_HOPS = "two hops"
 OUTCOMES = ("correct", "refused", "wrong")
-LABELS = ("right", "declined", "wrong")
 RIGHT, DECLINED, WRONG = range(len(OUTCOMES))
 SURE_FROM = 0.5  # an answer with a lower stated confidence counts as declined
 MIN_ATTEMPTS = 4  # of the cold start, to say how well it knows the answer
-SMOOTH = 2  # steps on either side, for "steps to 50 %"
+SMOOTH = 2  # steps on either side, of the running mean in a plot
 OVER_STEPS = ("knowrl, group, long", "knowrl, none, long", "truthrl, group", "t = 0.9, group", "t = 0.9, none")
-Row = Mapping[str, object]
-Measure = Callable[[Row, Row], float | None]  # of a row and of its cold start
+Row = Mapping[str, object]  # `cold` is the row of its cold start
+Measure = Callable[[Row], float | None]
 
 
 def counts_of_questions(records: Iterable[Mapping], familiarity: Mapping[str, str]) -> dict:
     """Count the outcomes of each question and the facts of each outcome, from the records of an evaluation."""
-    questions: dict[str, dict[int, list[int]]] = {}
+    questions: dict[str, dict[int, list[int]]] = defaultdict(dict)
     facts = [[0, 0] for _ in OUTCOMES]
     for record in records:
         outcome = OUTCOMES.index(record["outcome"])
         confidence = stated_confidence(record["completion"])
         if confidence is not None and confidence < SURE_FROM:
             outcome = DECLINED
-        part = questions.setdefault(familiarity[record["question"]], {})
-        part.setdefault(record["row"], [0] * len(OUTCOMES))[outcome] += 1
+        of_people = questions[familiarity[record["question"]]]
+        of_question = of_people.setdefault(record["row"], [0] * len(OUTCOMES))
+        of_question[outcome] += 1
         checked = record["details"]["factuality"]
         facts[outcome][0] += int(checked["supported"])
         facts[outcome][1] += int(checked["facts"])
-    answers = {name: [part[row] for row in sorted(part)] for name, part in questions.items()}
+    answers = {}
+    for name, of_people in questions.items():
+        answers[name] = [of_people[row] for row in sorted(of_people)]
     return {"answers": answers, "facts": facts}
 
 
@@ -60,9 +66,10 @@ def read_rows(path: Path) -> list[dict]:
 def share(outcome: int, familiarity: str) -> Measure:
     """Return a measure: the share of an outcome among the answers about these people."""
 
-    def measure(row: Row, cold: Row) -> float | None:
-        counts = np.array(row["answers"].get(familiarity, np.zeros((0, 3))))
-        return float(counts[:, outcome].sum() / counts.sum()) if counts.sum() else None
+    def measure(row: Row) -> float | None:
+        counts = row["answers"].get(familiarity, [])
+        total = sum(map(sum, counts))
+        return sum(count[outcome] for count in counts) / total if total else None
 
     return measure
 
@@ -70,31 +77,19 @@ def share(outcome: int, familiarity: str) -> Measure:
 def supported(*outcomes: int) -> Measure:
     """Return a measure: the share of the facts of such answers that the knowledge base supports."""
 
-    def measure(row: Row, cold: Row) -> float | None:
-        counts = np.array(row["facts"])[list(outcomes)].sum(0)
-        return float(counts[0] / counts[1]) if counts[1] else None
+    def measure(row: Row) -> float | None:
+        counts = [row["facts"][outcome] for outcome in outcomes]
+        num_supported = sum(supported for supported, _ in counts)
+        num_facts = sum(facts for _, facts in counts)
+        return num_supported / num_facts if num_facts else None
 
     return measure
 
 
-def steps_to_half(row: Row, cold: Row) -> float | None:
-    """Return the first step from which half of the answers are right, by a running mean; None if there is none."""
-    shares = [step_share(step, RIGHT) for step in row.get("curve", [])]
-    reached = [number for number, value in enumerate(running_mean(shares, SMOOTH), 1) if value >= 0.5]
-    return float(reached[0]) if reached else None
-
-
-def step_share(step: Mapping[str, Mapping[str, int]], outcome: int, familiarity: str | None = None) -> float:
-    """Return the share of an outcome in a training step; NaN if nobody was asked about."""
-    counts = [part for name, part in step.items() if familiarity in (None, name)]
-    total = sum(sum(part.values()) for part in counts)
-    return sum(part.get(OUTCOMES[outcome], 0) for part in counts) / total if total else float("nan")
-
-
-def known_and_answered(row: Row, cold: Row) -> tuple[np.ndarray, np.ndarray]:
+def known_and_answered(row: Row) -> tuple[np.ndarray, np.ndarray]:
     """Return for each question how probably the cold start is right if it answers, and the share of answers now."""
     known, answered = [], []
-    for name, before in cold["answers"].items():
+    for name, before in row["cold"]["answers"].items():
         for (right, _, wrong), now in zip(before, row["answers"][name], strict=True):
             if right + wrong >= MIN_ATTEMPTS:
                 known.append(right / (right + wrong))
@@ -102,13 +97,13 @@ def known_and_answered(row: Row, cold: Row) -> tuple[np.ndarray, np.ndarray]:
     return np.array(known), np.array(answered)
 
 
-def break_even(row: Row, cold: Row) -> float | None:
+def answers_from(row: Row) -> float | None:
     """Return the known share, 0 to 1, from which on half of the questions are answered.
 
     There a logistic fit of answering on the known share crosses 1/2. None if what is known better is not answered more
     often.
     """
-    known, answered = known_and_answered(row, cold)
+    known, answered = known_and_answered(row)
     if not len(known):
         return None
     offset, slope = logistic_fit(known, answered)
@@ -121,27 +116,29 @@ def logistic_fit(x: np.ndarray, y: np.ndarray, ridge: float = 0.01, rounds: int 
     weights = np.zeros(2)
     for _ in range(rounds):
         fitted = 1 / (1 + np.exp(-inputs @ weights))
+        variance = fitted * (1 - fitted)
         gradient = inputs.T @ (y - fitted) - ridge * weights
-        curvature = (inputs * (fitted * (1 - fitted))[:, None]).T @ inputs + ridge * np.eye(2)
+        curvature = (inputs * variance[:, None]).T @ inputs + ridge * np.eye(2)
         weights += np.clip(np.linalg.solve(curvature, gradient), -5, 5)
     return float(weights[0]), float(weights[1])
 
 
-ABSTENTION: dict[str, Measure] = {
-    "right, well known": share(RIGHT, WELL_KNOWN),
-    "declined, well known": share(DECLINED, WELL_KNOWN),
-    "right, in part": share(RIGHT, KNOWN_IN_PART),
-    "wrong, in part": share(WRONG, KNOWN_IN_PART),
-    "wrong, unseen": share(WRONG, UNSEEN),
-    "declined, unseen": share(DECLINED, UNSEEN),
-    "answers from": break_even,
-}
-TWO_HOPS: dict[str, Measure] = {
-    "right": share(RIGHT, WELL_KNOWN),
-    "declined": share(DECLINED, WELL_KNOWN),
-    "facts supported, of right answers": supported(RIGHT),
-    "facts supported, of all": supported(RIGHT, DECLINED, WRONG),
-    "steps to 50 %": steps_to_half,
+MEASURES: dict[str, dict[str, Measure]] = {
+    ONE_HOP: {
+        "right, well known": share(RIGHT, WELL_KNOWN),
+        "declined, well known": share(DECLINED, WELL_KNOWN),
+        "right, in part": share(RIGHT, KNOWN_IN_PART),
+        "wrong, in part": share(WRONG, KNOWN_IN_PART),
+        "wrong, unseen": share(WRONG, UNSEEN),
+        "declined, unseen": share(DECLINED, UNSEEN),
+        "answers from": answers_from,
+    },
+    TWO_HOPS: {
+        "right": share(RIGHT, WELL_KNOWN),
+        "declined": share(DECLINED, WELL_KNOWN),
+        "facts supported, of right answers": supported(RIGHT),
+        "facts supported, of all": supported(RIGHT, DECLINED, WRONG),
+    },
 }
 
 
@@ -149,37 +146,34 @@ TWO_HOPS: dict[str, Measure] = {
 
 
 class Rows:
-    """All rows of one kind of questions: by arm and seed, each with the row of its cold start."""
+    """All rows of one kind of questions, by arm and seed."""
 
     def __init__(self, rows: Sequence[Row], hops: str):
-        self.cold = {row["seed"]: row[hops] for row in rows if row["arm"] == COLD_START and hops in row}
-        self.of_arm: dict[str, dict[int, Row]] = {}
-        if self.cold:
-            self.of_arm[COLD_START] = self.cold
+        cold_starts = {row["seed"]: row[hops] for row in rows if row["arm"] == COLD_START}
+        self.of_arm: dict[str, dict[int, Row]] = defaultdict(dict)
+        for seed, cold in cold_starts.items():
+            self.of_arm[COLD_START][seed] = {**cold, "cold": cold}
         for row in rows:
             if row["hops"] == hops:
-                self.of_arm.setdefault(row["arm"], {})[row["seed"]] = row
+                self.of_arm[row["arm"]][row["seed"]] = {**row, "cold": cold_starts[row["seed"]]}
 
     def values(self, arm: str, measure: Measure) -> list[float]:
-        """Return one value per seed, without those that cannot be known."""
-        found = [measure(row, self.cold[seed]) for seed, row in sorted(self.of_arm[arm].items())]
-        return [value for value in found if value is not None]
+        """Return the percentage for each seed, without those that cannot be known."""
+        found = [measure(row) for _, row in sorted(self.of_arm[arm].items())]
+        return [100 * value for value in found if value is not None]
 
 
-def table(rows: Rows, measures: Mapping[str, Measure]) -> list[str]:
-    """Make the lines of a Markdown table: mean (lowest to highest) over seeds, shares in percent."""
-    lines = ["| | seeds | " + " | ".join(measures) + " |", "|---" * (len(measures) + 2) + "|"]
+def table(rows: Rows, measures: Mapping[str, Measure]) -> str:
+    """Make a Markdown table of percentages: mean (lowest to highest) over seeds."""
+    lines = []
     for arm, of_seed in rows.of_arm.items():
-        cells = []
-        for name, measure in measures.items():
-            scale = 1 if name.startswith("steps") else 100
-            cells.append(cell([scale * value for value in rows.values(arm, measure)], len(of_seed)))
-        lines.append(f"| {arm} | {len(of_seed)} | " + " | ".join(cells) + " |")
-    return lines
+        cells = [cell(rows.values(arm, measure), len(of_seed)) for measure in measures.values()]
+        lines.append([arm, str(len(of_seed)), *cells])
+    return markdown_table(["", "seeds", *measures], lines)
 
 
 def cell(values: Sequence[float], num_seeds: int) -> str:
-    """Write mean (lowest to highest), and on how many seeds it rests where that is not all."""
+    """Write mean (lowest to highest), and the number of seeds if some have no value."""
     if not values:
         return "–"
     text = f"{statistics.fmean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
@@ -207,13 +201,13 @@ def pareto_plot(path: Path, rows: Rows) -> None:
 
 
 def middle_and_reach(values: Sequence[float]) -> tuple[float, list[list[float]]]:
-    """Return the mean in percent, and how far below and above it the values reach, as errorbar takes it."""
+    """Return the mean, and how far below and above it the values reach, as errorbar takes it."""
     mean = statistics.fmean(values)
-    return 100 * mean, [[max(100 * (mean - min(values)), 0)], [max(100 * (max(values) - mean), 0)]]
+    return mean, [[max(mean - min(values), 0)], [max(max(values) - mean, 0)]]
 
 
-def steps_plot(path: Path, rows: Rows, outcome: int, familiarities: Sequence[str]) -> None:
-    """Plot the share of an outcome in training over the steps, one panel for each kind of people.
+def steps_plot(path: Path, rows: Rows) -> None:
+    """Plot the share of declined answers over the training steps, for the well known and for the unseen.
 
     Shown are the arms of OVER_STEPS, or all if none of these is there.
     """
@@ -221,34 +215,40 @@ def steps_plot(path: Path, rows: Rows, outcome: int, familiarities: Sequence[str
 
     trained = [arm for arm in rows.of_arm if arm != COLD_START]
     arms = [arm for arm in OVER_STEPS if arm in trained] or trained
-    figure = Figure(figsize=(4 * len(familiarities) + 3, 4), dpi=150, layout="constrained")
-    for panel, familiarity in zip(figure.subplots(1, len(familiarities), squeeze=False)[0], familiarities, strict=True):
-        panel.set(xlabel="step", ylabel=f"{LABELS[outcome]}, {familiarity}, %", ylim=(-2, 102))
+    figure = Figure(figsize=(11, 4), dpi=150, layout="constrained")
+    for panel, familiarity in zip(figure.subplots(1, 2), (WELL_KNOWN, UNSEEN), strict=True):
+        panel.set(xlabel="step", ylabel=f"declined, {familiarity}, %", ylim=(-2, 102))
         panel.grid(alpha=0.3)
         for arm in arms:
-            panel.plot(step_curve(rows, arm, outcome, familiarity), label=arm)
+            panel.plot(declined_by_step(rows, arm, familiarity), label=arm)
     figure.legend(*panel.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
     figure.savefig(path)
 
 
-def step_curve(rows: Rows, arm: str, outcome: int, familiarity: str) -> list[float]:
-    """Return the percentage of an outcome in each training step: a running mean of the mean over seeds."""
-    runs = [[step_share(step, outcome, familiarity) for step in row["curve"]] for row in rows.of_arm[arm].values()]
+def declined_by_step(rows: Rows, arm: str, familiarity: str) -> list[float]:
+    """Return the percentage of declined answers in each training step: a running mean of the mean over seeds."""
+    runs = []
+    for row in rows.of_arm[arm].values():
+        runs.append([declined(step.get(familiarity, {})) for step in row["curve"]])
     return running_mean(100 * np.nanmean(runs, axis=0), SMOOTH)
 
 
-def report(path: Path, folder: Path) -> dict[str, list[str]]:
+def declined(counts: Mapping[str, int]) -> float:
+    """Return the share of declined answers; NaN if there are no answers."""
+    total = sum(counts.values())
+    return counts.get(OUTCOMES[DECLINED], 0) / total if total else float("nan")
+
+
+def report(path: Path, folder: Path) -> dict[str, str]:
     """Print the tables of the rows in `path`, and write them and the plots to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = read_rows(path)
     if folder != path.parent:
         shutil.copyfile(path, folder / "rows.jsonl")
-    one_hop, two_hops = Rows(rows, "one hop"), Rows(rows, "two hops")
-    tables = {"one hop": table(one_hop, ABSTENTION), "two hops": table(two_hops, TWO_HOPS)}
-    text = "\n\n".join("\n".join(lines) for lines in tables.values())
+    tables = {hops: table(Rows(rows, hops), measures) for hops, measures in MEASURES.items()}
+    text = "\n\n".join(tables.values())
     print(text)
     (folder / "table.md").write_text(text + "\n", encoding="utf-8")
-    pareto_plot(folder / "pareto.png", one_hop)
-    steps_plot(folder / "steps.png", one_hop, DECLINED, (WELL_KNOWN, UNSEEN))
-    steps_plot(folder / "two_hops.png", two_hops, RIGHT, (WELL_KNOWN,))
+    pareto_plot(folder / "pareto.png", Rows(rows, ONE_HOP))
+    steps_plot(folder / "steps.png", Rows(rows, ONE_HOP))
     return tables

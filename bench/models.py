@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from bench.workload import NUM_SPECIAL
 from grpo.attention.select import packed_attention
 from grpo.model.decoder import Decoder, ModelConfig, RMSNorm
 from grpo.model.lora import REFERENCE, Build, LoraSpec
@@ -30,6 +31,7 @@ END_ID = 0  # of END
 CONSTANT = 0.2  # the constant component of the residual stream
 NEVER = -1000.0  # the end token's weight on it
 MAX_POSITIONS = 4096
+TRIAL_TOKENS = 128  # over which the head's mean probability mass is measured
 
 
 @dataclass(frozen=True)
@@ -73,18 +75,23 @@ SHAPES = {
 }
 
 
+def build_of(dtype: str, device: str, rank: int = 0) -> Build:
+    """Describe how to build a decoder; a rank of 0 means no adapter."""
+    return Build(LoraSpec(rank, 2 * rank) if rank else None, False, getattr(torch, dtype), device)
+
+
 @contextmanager
 def temporary_model(name: str, options) -> Iterator[Path]:
     """Write a checkpoint of that shape to a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
-        yield write_model(name, Path(folder), getattr(torch, options.dtype), options.device)
+        yield write_model(name, Path(folder), build_of(options.dtype, options.device))
 
 
-def write_model(name: str, folder: Path, dtype: torch.dtype, device: str) -> Path:
+def write_model(name: str, folder: Path, build: Build) -> Path:
     """Write a checkpoint of that shape with its tokenizer, and return its path."""
     path = folder / name
     write_tokenizer(SHAPES[name].vocab, path)
-    save_checkpoint(random_decoder(name, dtype, device), path)
+    save_checkpoint(random_decoder(name, build), path)
     return path
 
 
@@ -100,9 +107,9 @@ def end_after(model: Decoder, mean_length: float | None) -> None:
     head_VD[END_ID, 0] = NEVER
     if not mean_length:
         return
-    ids_T = torch.arange(4, 132, device=head_VD.device)
-    layout = Layout.of((len(ids_T), ()))
-    hidden_TD = model(ids_T, torch.arange(len(ids_T), device=ids_T.device), packed_attention(model, layout), REFERENCE)
+    position_T = torch.arange(TRIAL_TOKENS, device=head_VD.device)
+    attend = packed_attention(model, Layout.of((TRIAL_TOKENS, ())))
+    hidden_TD = model(position_T + NUM_SPECIAL, position_T, attend, REFERENCE)
     log_mass = (hidden_TD @ head_VD.T).float().logsumexp(-1).mean()
     head_VD[END_ID, 0] = (log_mass - math.log(mean_length)) / hidden_TD[:, 0].float().mean()
 
@@ -110,7 +117,7 @@ def end_after(model: Decoder, mean_length: float | None) -> None:
 def write_tokenizer(vocab_size: int, folder: Path) -> None:
     """Write a byte-level BPE tokenizer without merges.
 
-    The rest of the vocabulary are words that can be decoded but that no text is split into.
+    The rest of the vocabulary are words that can be decoded, but no text is split into them.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -129,14 +136,9 @@ def write_tokenizer(vocab_size: int, folder: Path) -> None:
     fast.save_pretrained(folder)
 
 
-def build_of(dtype: torch.dtype, device: str, rank: int = 0) -> Build:
-    """Describe how to build a decoder; a rank of 0 means no adapter."""
-    return Build(LoraSpec(rank, 2 * rank) if rank else None, False, dtype, device)
-
-
-def ours(path: Path, dtype: torch.dtype, device: str, rank: int = 0) -> Decoder:
-    """Load our decoder of a checkpoint; with a rank, it has an adapter that is not zero on all projections."""
-    return fill_adapters(load_decoder(path, build_of(dtype, device, rank)))
+def ours(path: Path, build: Build) -> Decoder:
+    """Load our decoder of a checkpoint. Its adapters, if it has any, are not zero."""
+    return fill_adapters(load_decoder(path, build))
 
 
 def config_of(name: str) -> ModelConfig:
@@ -144,9 +146,9 @@ def config_of(name: str) -> ModelConfig:
     return ModelConfig.from_hf(SHAPES[name].hf_config())
 
 
-def random_decoder(name: str, dtype: torch.dtype, device: str, rank: int = 0) -> Decoder:
+def random_decoder(name: str, build: Build) -> Decoder:
     """Make our decoder of that shape with random weights, on the device that will use it."""
-    return fill(Decoder(config_of(name), build_of(dtype, device, rank)))
+    return fill(Decoder(config_of(name), build))
 
 
 @torch.no_grad()
@@ -180,8 +182,9 @@ def fill_adapters(model: Decoder) -> Decoder:
     return model
 
 
-def theirs(path: Path, dtype: torch.dtype, device: str):
-    """Load transformers' model of the same checkpoint, with its fastest attention."""
+def theirs(path: Path, build: Build):
+    """Load transformers' model of the same checkpoint, with its fastest attention and without an adapter."""
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa").to(device).eval()
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=build.dtype, attn_implementation="sdpa")
+    return model.to(build.device).eval()

@@ -10,16 +10,14 @@ at the copy bandwidth of the same run), or arithmetic (at the rate of a large pr
 falls as rows are added names a shape to look at. The last line of stdout is JSON.
 """
 
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
-from bench import ceilings, models, timing
-from bench.decode import RANKS
-from grpo.device.capture import CudaCapture
-from grpo.device.products import append_product, linear, prepack
+from bench import ceilings, models
+from bench.decode import usual_rank
+from bench.record import Record, parse
+from grpo.device.products import append_product, linear
+from grpo.model.lora import Build
 
 CALLS = 8  # of one operation, each with its own weight
 SIZES = {
@@ -31,7 +29,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Operation:
-    """A product of inputs and outputs. function: what computes it. copied: numbers per row that it copies beside."""
+    """A product of inputs and outputs. function: computes it. copied: numbers per row that it copies, too."""
 
     name: str
     inputs: int
@@ -39,16 +37,21 @@ class Operation:
     function: Callable = linear
     copied: int = 0
 
-    def least_seconds(self, rows: int, dtype: torch.dtype, peak: dict[str, float]) -> float:
+    def seconds(self, rows: int, build: Build, repeats: int) -> float:
+        """Return the median time of one call."""
+        shapes = [(rows, self.inputs, self.outputs)] * CALLS
+        return ceilings.products_seconds(shapes, build, repeats, function=self.function) / CALLS
+
+    def least_seconds(self, rows: int, build: Build, peak: ceilings.Peaks) -> float:
         """Return the time that memory or arithmetic allows, whichever is longer."""
         numbers = self.inputs * self.outputs + rows * (self.inputs + self.outputs + self.copied)
-        memory = numbers * dtype.itemsize / peak["copy_gb_per_s"] / 1e9
-        return max(memory, ceilings.arithmetic_seconds([(rows, self.inputs, self.outputs)], dtype, peak))
+        shape = rows, self.inputs, self.outputs
+        return ceilings.least_seconds([shape], numbers * build.dtype.itemsize, build.dtype, peak)
 
 
 def operations(name: str) -> list[Operation]:
     """List the products of a decode step of a model."""
-    config, rank = models.config_of(name), RANKS.get(name, 16)
+    config, rank = models.config_of(name), usual_rank(name)
     hidden, mlp = config.hidden_size, config.intermediate_size
     layer = ceilings.products(config, 1, 0)[:4]
     found = []
@@ -64,43 +67,27 @@ def operations(name: str) -> list[Operation]:
     ]
 
 
-def seconds(operation: Operation, rows: int, options) -> float:
-    """Return the median time of one call."""
-    dtype, device = getattr(torch, options.dtype), options.device
-    x_TI = torch.empty(rows, operation.inputs, dtype=dtype, device=device).normal_()
-    shape = operation.outputs, operation.inputs
-    weights = [prepack(torch.empty(shape, dtype=dtype, device=device).normal_()) for _ in range(CALLS)]
-
-    def run() -> None:
-        for weight_OI in weights:
-            operation.function(x_TI, weight_OI)
-
-    run()
-    timed = CudaCapture()(run).replay if device == "cuda" else run
-    return statistics.median(timing.once(timed, device) for _ in range(options.repeats)) / CALLS
-
-
-def measure(name: str, options, peak: dict[str, float]) -> list[dict]:
+def measure(name: str, options, peak: ceilings.Peaks) -> list[dict]:
     """Time all operations of one model; print and return a line for each number of rows."""
-    dtype, measured = getattr(torch, options.dtype), []
+    build = models.build_of(options.dtype, options.device)
+    measured = []
     for operation in operations(name):
         for rows in options.rows:
-            spent = seconds(operation, rows, options)
-            share = operation.least_seconds(rows, dtype, peak) / spent
-            line = {"model": name, "operation": operation.name, "rows": rows, "microseconds": 1e6 * spent}
+            seconds = operation.seconds(rows, build, options.repeats)
+            share = operation.least_seconds(rows, build, peak) / seconds
+            line = {"model": name, "operation": operation.name, "rows": rows, "microseconds": 1e6 * seconds}
             measured.append(line | {"ceiling_share": share})
-            print(f"{name:5} {operation.name:18} {rows:4} rows {1e6 * spent:9.1f} µs {100 * share:4.0f} %", flush=True)
+            print(f"{name:5} {operation.name:18} {rows:4} rows {1e6 * seconds:9.1f} µs {share:5.0%}", flush=True)
     return measured
 
 
 def main(argv: list[str] | None = None) -> dict:
-    arguments = timing.parser("bench.products", __doc__, choices={"models": models.SHAPES}, **SIZES)
-    options = timing.parse(arguments, argv, **SIZES)
-    peak, measured = ceilings.peaks(options), []
-    with torch.inference_mode():
-        for name in options.models:
-            measured += measure(name, options, peak)
-    return timing.finish("products", options, [], {}, ceilings=peak, products=measured)
+    options = parse("bench.products", __doc__, argv, SIZES, choices={"models": models.SHAPES})
+    peak = ceilings.peaks(options)
+    measured = []
+    for name in options.models:
+        measured += measure(name, options, peak)
+    return Record("products", options).finish(ceilings=peak, products=measured)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,20 @@
 """python -m bench.report [--results bench/results] [--readme README.md]
 
-Turn stored rows into the README's table and plots. Of each benchmark, device and dtype, all rows of the commit that was
-measured last count, so a benchmark can be run once for each model; where they repeat a case, the newest counts. With
---readme, the lines between <!-- bench --> and <!-- /bench --> are replaced. Plots are written to the folder of the
+Turn stored rows into the README's table and plots. Of each benchmark, device and dtype, all rows count that were
+measured at the newest commit, so a benchmark can be run once for each model. If they repeat a case, the newest counts.
+With --readme, the lines between <!-- bench --> and <!-- /bench --> are replaced. Plots are written to the folder of the
 rows. The last line of stdout is JSON.
 """
 
 import json
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 
-from bench import growth, timing
+from bench import growth
+from bench.record import RESULTS, markdown_table, plain_parser, read_rows
+from bench.timing import our_seconds
 
 BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
 Measured = tuple[Mapping, Mapping]  # a row, and one of its cases
@@ -33,7 +36,7 @@ def newest(rows: Iterable[Mapping]) -> list[Measured]:
             commits[key] = row["machine"]["commit"]
             found[key] = {}
         found[key] |= {case["name"]: (row, case) for case in row["cases"]}
-    return [measured for key in sorted(found) for measured in found[key].values()]
+    return list(chain.from_iterable(cases.values() for _, cases in sorted(found.items())))
 
 
 def device(row: Mapping) -> str:
@@ -43,17 +46,11 @@ def device(row: Mapping) -> str:
 
 def table(found: Iterable[Measured]) -> str:
     """Make the Markdown table: a line for each case with a time of ours."""
-    lines = [markdown_row(COLUMNS), "|---" * len(COLUMNS) + "|"]
-    lines += [markdown_row(cells(row, case)) for row, case in found if "ours" in case.get("seconds", {})]
-    return "\n".join(lines)
-
-
-def markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+    return markdown_table(COLUMNS, [cells(row, case) for row, case in found if "ours" in case.get("seconds", {})])
 
 
 def cells(row: Mapping, case: Mapping) -> list[str]:
-    """Fill the columns of a case; what it was not compared with stays empty."""
+    """Fill the columns of a case. A column stays empty if the case has nothing for it."""
     peer = faster = target = share = ""
     if "peer" in case:
         low, high = case["ratio_range"]
@@ -64,10 +61,11 @@ def cells(row: Mapping, case: Mapping) -> list[str]:
     if "ceiling_share" in case:
         share = f"{100 * case['ceiling_share']:.0f} %"
     name = f"{row['bench']}, {device(row)}"
-    return [name, case["name"], duration(timing.our_seconds(case)), peer, faster, target, share]
+    return [name, case["name"], duration(our_seconds(case)), peer, faster, target, share]
 
 
 def duration(seconds: float) -> str:
+    """Write a time with its unit."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
@@ -85,7 +83,7 @@ def footing(rows: Iterable[Mapping]) -> str:
 
 
 def replace_block(readme: Path, block: str) -> None:
-    """Replace what stands between the two marks."""
+    """Replace the text between the two marks."""
     before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -94,17 +92,20 @@ def replace_block(readme: Path, block: str) -> None:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    arguments = timing.plain_parser("bench.report", __doc__)
-    arguments.add_argument("--results", type=Path, default=timing.RESULTS, help="folder of the stored rows")
-    arguments.add_argument("--readme", type=Path, help="file whose table is replaced")
-    options = arguments.parse_args(argv)
-    found = newest(timing.read_rows(options.results))
+    parser = plain_parser("bench.report", __doc__)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the stored rows")
+    parser.add_argument("--readme", type=Path, help="file whose table is replaced")
+    options = parser.parse_args(argv)
+    found = newest(read_rows(options.results))
     rows = list({id(row): row for row, _ in found}.values())
     block = f"{table(found)}\n\n{footing(rows)}"
     print(block)
     if options.readme:
         replace_block(options.readme, block)
-    plots = [name for row in rows if row["bench"] == "growth" for name in growth.plots(options.results, row)]
+    plots = []
+    for row in rows:
+        if row["bench"] == "growth":
+            plots += growth.plots(options.results, row)
     result = {"bench": "report", "rows": len(rows), "plots": plots}
     print(json.dumps(result))
     return result

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from rewards.mathematics import value
+from rewards.mathematics import shapes
 from rewards.mathematics.algebra import Algebra
+from rewards.mathematics.answer import read_answer
 from rewards.mathematics.application import mark_applications
 from rewards.mathematics.quantity import Scalar
-from rewards.mathematics.read import read_answer
-from rewards.mathematics.text import tokenize
+from rewards.mathematics.tokens import tokenize
 
 # what a reference is: a number or a term; one with words or units; several; in brackets; …; anything else is words
 Shape = Literal["term", "quantity", "list", "row", "relation", "choice", "matrix", "words"]
@@ -25,12 +25,12 @@ Made = str | tuple[str, str] | None
 Make = Callable[[str, random.Random], Made]
 
 _SHAPES: dict[type, Shape] = {
-    value.Bag: "list",
-    value.Row: "row",
-    value.Named: "relation",
-    value.Relation: "relation",
-    value.Chain: "relation",
-    value.Choice: "choice",
+    shapes.Bag: "list",
+    shapes.Row: "row",
+    shapes.Named: "relation",
+    shapes.Relation: "relation",
+    shapes.Chain: "relation",
+    shapes.Choice: "choice",
 }
 SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -65,7 +65,7 @@ def shape_of(reference: str) -> Shape:
     if isinstance(read, Scalar):
         is_bare = read.unit is None and read.if_unit is None and not read.noun and not _WORD.search(reference)
         return "term" if is_bare and read.value.top else "quantity"
-    if isinstance(read, value.Grid):
+    if isinstance(read, shapes.Grid):
         return "matrix"
     return "words" if _WORD.search(reference.replace(",", "")) else _SHAPES.get(type(read), "words")
 

@@ -21,14 +21,17 @@ number of rows that are not done. The last line of stdout is JSON.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import torch
 
 from bench import ceilings, models, timing
-from bench.workload import Work, equal_work, random_prompts, variable_work
+from bench.record import Record, parse
+from bench.workload import Work, equal_work, padded, random_prompts, variable_work
 from grpo.device.draw import SamplingParams, inverse_cdf, uniforms
 from grpo.device.ops import draw_tokens
+from grpo.model.lora import Build
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Completion
 
@@ -47,7 +50,7 @@ SIZES = {
 }
 
 
-def stop_at(ends: Sequence[int], device: str):
+def stop_at(ends: Sequence[int], device: torch.device):
     """Make transformers' stopping criterion: row r is done at ends[r] tokens, prompt and padding included."""
     from transformers import StoppingCriteria, StoppingCriteriaList
 
@@ -61,24 +64,19 @@ def stop_at(ends: Sequence[int], device: str):
     return StoppingCriteriaList([AtLength()])
 
 
-def generate(peer, work: Work, device: str, **options) -> torch.Tensor:
+def generate(peer, work: Work, **options) -> torch.Tensor:
     """Return transformers' completions, padded to the longest."""
-    prompts = work.repeated
-    width = max(map(len, prompts))
-    ids, mask = [], []
-    for prompt in prompts:
-        padding = [0] * (width - len(prompt))
-        ids.append([*padding, *prompt])
-        mask.append(padding + [1] * len(prompt))
+    ids_BS, mask_BS = padded(work.repeated, "left", peer.device)
+    width = ids_BS.shape[1]
     settings = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0} | options
     peer.generation_config.eos_token_id = None
     with torch.inference_mode():
         ids_BS = peer.generate(
-            torch.tensor(ids, device=device),
-            attention_mask=torch.tensor(mask, device=device),
+            ids_BS,
+            attention_mask=mask_BS.long(),
             max_new_tokens=max(work.lengths),
             pad_token_id=0,
-            stopping_criteria=stop_at([width + length for length in work.lengths], device),
+            stopping_criteria=stop_at([width + length for length in work.lengths], peer.device),
             **settings,
         )
     return ids_BS[:, width:]
@@ -88,51 +86,48 @@ def sample(sampler: Sampler, work: Work, sampling: SamplingParams | None = None)
     """Return our completions, prompt by prompt."""
     seeds = list(range(len(work.lengths)))
     groups = sampler.sample(work.prompts, work.group, sampling or work.sampling, seeds, limits=work.lengths)
-    return [completion for group in groups for completion in group]
+    return list(chain.from_iterable(groups))
 
 
 def speed(path: Path, work: Work, name: str, options) -> dict:
     """Time generation."""
-    dtype, device = getattr(torch, options.dtype), options.device
-    model = models.ours(path, dtype, device)
+    build = models.build_of(options.dtype, options.device)
+    model = models.ours(path, build)
     sampler = Sampler(model, (), max_slots=len(work.lengths))  # made once, as in a run: on a GPU it prepares graphs
     sampling = SamplingParams(max(work.lengths), top_p=options.top_p)
-    produced = {}
 
     def run_ours() -> None:
-        produced["ours"] = [len(completion.ids) for completion in sample(sampler, work, sampling)]
+        completions = sample(sampler, work, sampling)
+        assert [len(completion.ids) for completion in completions] == work.lengths
 
     def run_peer() -> None:
-        produced["hf"] = generate(peer, work, device, top_p=options.top_p).shape[1]
+        ids_BS = generate(peer, work, top_p=options.top_p)
+        assert ids_BS.shape[1] == max(work.lengths)
 
     sides = {"ours": run_ours}
     if options.peer == "hf":
-        peer = models.theirs(path, dtype, device)
+        peer = models.theirs(path, build)
         sides["hf"] = run_peer
     case = timing.compare(name, sides, options, target=3.0 if work.group == 1 else 5.0)
-    assert produced["ours"] == work.lengths
-    assert produced.get("hf", max(work.lengths)) == max(work.lengths)
-    ceiling = ceilings.generation_seconds(model.config, work, dtype, device)
-    case |= timing.rates(case, sum(work.lengths), ceiling)
-    timing.show(case)
-    return case
+    return case | timing.rates(case, sum(work.lengths), ceilings.generation_seconds(model, work))
 
 
-def agreement(path: Path, device: str) -> dict[str, float]:
-    """Return the share of equal greedy tokens and the largest difference of log-probs, both in float32."""
-    model = models.ours(path, torch.float32, device)
-    peer = models.theirs(path, torch.float32, device)
+def agreement(path: Path, build: Build) -> dict[str, float]:
+    """Return the share of equal greedy tokens and the largest difference of log-probs."""
+    model = models.ours(path, build)
+    peer = models.theirs(path, build)
     work = Work(random_prompts(8, 5, 20, model.config.vocab_size), 1, list(range(9, 25, 2)))
     sampler = Sampler(model, (), max_slots=8)
     greedy = sample(sampler, work, SamplingParams(max(work.lengths), 0.0))
-    wanted = generate(peer, work, device, do_sample=False, temperature=None, top_p=None, top_k=None).tolist()
+    wanted = generate(peer, work, do_sample=False, temperature=None, top_p=None, top_k=None).tolist()
     equal = []
     for completion, ids in zip(greedy, wanted, strict=True):
         equal += [ours == theirs for ours, theirs in zip(completion.ids, ids, strict=False)]
     largest = 0.0
     for prompt, completion in zip(work.prompts, sample(sampler, work), strict=True):
-        logp_T = torch.tensor(completion.logps, device=device)
-        largest = max(largest, float((logp_T - peer_logprobs(peer, prompt, completion)).abs().max()))
+        logp_T = torch.tensor(completion.logps, device=build.device)
+        difference_T = logp_T - peer_logprobs(peer, prompt, completion)
+        largest = max(largest, float(difference_T.abs().max()))
     return {"greedy_equal": sum(equal) / len(equal), "logp_difference_max": largest}
 
 
@@ -150,26 +145,18 @@ def drawing(options) -> list[dict]:
     logits_BV = torch.randn(rows, vocab, device=options.device) * 3
     weight_BV = logits_BV.softmax(-1)
     seed_B = torch.arange(rows, device=options.device)
-    uniform_B = uniforms(seed_B, torch.zeros_like(seed_B))
+    step_B = torch.zeros_like(seed_B)
+    uniform_B = uniforms(seed_B, step_B)
     record = room_for_draws(rows, options.device)
-    sides_of = {
-        "operation": {
-            "ours": lambda: inverse_cdf(weight_BV, uniform_B),
-            "torch.multinomial": lambda: torch.multinomial(weight_BV, 1),
-        },
-        "from logits": {
-            "ours": lambda: draw_tokens(logits_BV, seed_B, torch.zeros_like(seed_B), SamplingParams(1), record),
-            "torch.multinomial": lambda: torch.multinomial(logits_BV.softmax(-1), 1),
-        },
-    }
-    cases = []
-    for kind, sides in sides_of.items():
-        if options.peer == "none":
-            sides.pop("torch.multinomial")
-        target = {"target": 20.0} if kind == "operation" else {}
-        cases.append(timing.compare(f"draw, {kind}, {rows} x {vocab}", sides, options, **target))
-        timing.show(cases[-1])
-    return cases
+    operation = {"ours": lambda: inverse_cdf(weight_BV, uniform_B)}
+    from_logits = {"ours": lambda: draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), record)}
+    if options.peer == "hf":
+        operation["torch.multinomial"] = lambda: torch.multinomial(weight_BV, 1)
+        from_logits["torch.multinomial"] = lambda: torch.multinomial(logits_BV.softmax(-1), 1)
+    return [
+        timing.compare(f"draw, operation, {rows} x {vocab}", operation, options, target=20.0),
+        timing.compare(f"draw, from logits, {rows} x {vocab}", from_logits, options),
+    ]
 
 
 def room_for_draws(rows: int, device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -200,24 +187,26 @@ def chi_squared_z(num_draws: int, device: str) -> dict[str, float]:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    arguments = timing.parser("bench.sampler", __doc__, ("hf", "none"), choices={"models": models.SHAPES}, **SIZES)
-    options = timing.parse(arguments, argv, **SIZES)
+    peers = {"hf": ("transformers",), "none": ()}
+    options = parse("bench.sampler", __doc__, argv, SIZES, peers, choices={"models": models.SHAPES})
+    record = Record("sampler", options)
+    peak = ceilings.peaks(options)
     nucleus = f", top_p {options.top_p:g}" if options.top_p < 1 else ""
-    peak, cases, checks = ceilings.peaks(options), [], {}
     for name in options.models:
         vocab = models.SHAPES[name].vocab
         with models.temporary_model(name, options) as path:
             for batch in options.batches:
-                equal, variable = (make(batch, options.tokens, vocab) for make in (equal_work, variable_work))
-                cases.append(speed(path, equal, f"{name}, equal lengths, batch {batch}{nucleus}", options))
-                cases.append(speed(path, variable, f"{name}, variable lengths, batch {batch}{nucleus}", options))
+                for kind, make in (("equal", equal_work), ("variable", variable_work)):
+                    work = make(batch, options.tokens, vocab)
+                    record.add(speed(path, work, f"{name}, {kind} lengths, batch {batch}{nucleus}", options))
             if options.peer == "hf":
-                for check, value in agreement(path, options.device).items():
-                    checks[f"{name} {check}"] = value
-    cases += drawing(options)
+                found = agreement(path, models.build_of("float32", options.device))
+                record.checks |= {f"{name} {check}": value for check, value in found.items()}
+    for case in drawing(options):
+        record.add(case)
     for side, z in chi_squared_z(options.draws, options.device).items():
-        checks[f"chi_squared_z {side}"] = z
-    return timing.finish("sampler", options, cases, checks, ceilings=peak)
+        record.checks[f"chi_squared_z {side}"] = z
+    return record.finish(ceilings=peak)
 
 
 if __name__ == "__main__":

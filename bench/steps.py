@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo.config.load import load_config
 from grpo.run.run import Run
-from grpo.schema import Group, Score
+from grpo.schema import Group, Score, completions_of
 from grpo.storage import write_lines
 from grpo.train import GrpoTrainer
 from rewards.registry import Reward
@@ -29,13 +29,15 @@ def letters(prompts: Sequence[str], completions: Sequence[str], **columns: objec
     return rewards
 
 
-def common_keys(options, group: int, completions: int, tokens: int, beta: float) -> dict[str, object]:
-    """Return the configuration keys that every benchmark of steps sets."""
+def common_keys(options, prompts: int, group: int, tokens: int, beta: float, rank: int) -> dict[str, object]:
+    """Return the configuration keys that every benchmark of steps sets. group: completions per prompt."""
     return {
         "num_generations": group,
-        "per_device_train_batch_size": completions,
+        "per_device_train_batch_size": prompts * group,
         "max_completion_length": tokens,
         "beta": beta,
+        "lora_r": rank,
+        "lora_alpha": 2 * rank,
         "torch_dtype": options.dtype,
         "device": options.device,
     }
@@ -58,8 +60,10 @@ def trainer(checkpoint: Path, folder: Path, **keys: object) -> Iterator[GrpoTrai
         "disable_tqdm": True,
         **keys,
     }
-    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in keys.items()}
-    config, _ = load_config(None, [f"{name}={text}" for name, text in texts.items()])
+    settings = []
+    for name, value in keys.items():
+        settings.append(f"{name}={value if isinstance(value, str) else json.dumps(value)}")
+    config, _ = load_config(None, settings)
     with Run(config) as run:
         made = GrpoTrainer(config, run)
         try:
@@ -99,7 +103,7 @@ def run_judged_step(trainer: GrpoTrainer, delays: Sequence[float]) -> dict[str, 
     """Make one step under a judge with these delays; return its seconds by phase, and how the judge was used."""
     judge = Judge(trainer, delays)
     metrics, groups = run_step(trainer)
-    completions = [completion for group in groups for completion in group.completions]
+    completions = completions_of(groups)
     return {
         "step": metrics["step_time"],
         "micro_batches": metrics["micro_batches"],

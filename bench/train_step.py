@@ -23,13 +23,15 @@ from types import SimpleNamespace
 import torch
 
 from bench import ceilings, models, timing
-from bench.workload import Work, completion_lengths, equal_work, variable_work
+from bench.record import Record, parse
+from bench.workload import NUM_SPECIAL, Work, completion_lengths, equal_work, padded, variable_work
 from grpo.config.options import TrainConfig
 from grpo.device.distributed import Ranks
 from grpo.logprobs import batch_logprobs
 from grpo.loss import policy_loss
 from grpo.model.adapter import PREFIX, save_adapter, trained_adapter
 from grpo.model.decoder import Decoder
+from grpo.model.lora import Build
 from grpo.model.weights import projections
 from grpo.packing import pack_batch, set_loss_weights, split_into_micro_batches
 from grpo.run import memory
@@ -48,33 +50,37 @@ def make_groups(work: Work, vocab: int) -> list[Group]:
     generator = torch.Generator().manual_seed(0)
     lengths = iter(work.lengths)
     groups = []
-    for number, ids in enumerate(work.prompts):
-        drawn = [torch.randint(4, vocab, (next(lengths),), generator=generator).tolist() for _ in range(work.group)]
-        completions = [Completion.given(ids, "length") for ids in drawn]
+    for number, prompt_ids in enumerate(work.prompts):
+        completions = []
+        for _ in range(work.group):
+            ids_T = torch.randint(NUM_SPECIAL, vocab, (next(lengths),), generator=generator)
+            completions.append(Completion.given(ids_T.tolist(), "length"))
         advantages = torch.randn(work.group, generator=generator)
         advantages -= advantages.mean()
         for completion, advantage in zip(completions, advantages.tolist(), strict=True):
             completion.advantage = advantage
-        groups.append(Group(Prompt(number, "", ids, {}), completions))
+        groups.append(Group(Prompt(number, "", prompt_ids, {}), completions))
     return groups
 
 
-def make_batches(groups: list[Group], model: Decoder, device: str) -> list[PackedBatch]:
+def make_batches(groups: list[Group], model: Decoder) -> list[PackedBatch]:
     """Make the trainer's micro-batches, with the weight of every token (dapo)."""
-    lengths = completion_lengths(groups)
+    device = torch.device(model.build.device)
     set_loss_weights(groups, TrainConfig(), Ranks(torch.device("cpu")))
-    longest = max(len(group.prompt.ids) for group in groups) + max(lengths)
-    budget = memory.choose_budget(model, longest, memory.free_bytes(torch.device(device)))
+    longest = max(len(group.prompt.ids) for group in groups) + max(completion_lengths(groups))
+    budget = memory.choose_budget(model, longest, memory.free_bytes(device))
     model.recompute = budget.recompute
     batches = []
     for number, parts in enumerate(split_into_micro_batches(groups, budget.tokens)):
-        batches.append(pack_batch(parts, number, device=device))
-        batches[-1].set_advantages()
+        batch = pack_batch(parts, number, device=device)
+        batch.set_advantages()
+        batches.append(batch)
     return batches
 
 
-def our_pass(model: Decoder, batches: list[PackedBatch], chunk: int) -> None:
+def our_pass(model: Decoder, batches: list[PackedBatch]) -> None:
     """Run forward, loss and backward over all micro-batches."""
+    chunk = memory.LOGITS_ROWS[torch.device(model.build.device).type]
     model.zero_grad(set_to_none=True)
     for batch in batches:
         logp_C, _ = batch_logprobs(model, batch, chunk=chunk)
@@ -94,32 +100,25 @@ def backward(logp_C: torch.Tensor, batch: PackedBatch | SimpleNamespace) -> None
 class Padded:
     """The peer: transformers' model with PEFT's adapter, and the same completions as padded rows."""
 
-    def __init__(
-        self, path: Path, adapter: Path, groups: list[Group], dtype: torch.dtype, adapter_float32: bool, device: str
-    ):
+    def __init__(self, path: Path, adapter: Path, groups: list[Group], build: Build, adapter_float32: bool):
         from peft import PeftModel
 
-        base = models.theirs(path, dtype, device)
+        base = models.theirs(path, build)
         self.model = PeftModel.from_pretrained(base, adapter, is_trainable=True, autocast_adapter_dtype=adapter_float32)
-        left = max(len(group.prompt.ids) for group in groups)
-        right = max(completion_lengths(groups))
-        ids, mask, advantages = [], [], []
+        prompts, completions, advantages = [], [], []
         for group in groups:
+            prompts += [group.prompt.ids] * len(group.completions)
+            completions += [completion.ids for completion in group.completions]
             advantages += [completion.advantage for completion in group.completions]
-            for completion in group.completions:
-                before = [0] * (left - len(group.prompt.ids))
-                after = [0] * (right - len(completion.ids))
-                tokens = [*group.prompt.ids, *completion.ids]
-                ids.append([*before, *tokens, *after])
-                mask.append([*before, *[1] * len(tokens), *after])
-        self.ids_NS = torch.tensor(ids, device=device)
-        self.mask_NS = torch.tensor(mask, device=device)
-        self.width = right  # the last positions, which hold the completions
-        self.is_scored_NS = self.mask_NS[:, left:].bool()
-        completion_C = torch.arange(len(ids), device=device)[:, None].expand(-1, right)[self.is_scored_NS]
-        advantage_C = torch.tensor(advantages, device=device)[completion_C]
-        weight_C = torch.full_like(advantage_C, 1 / len(completion_C))
-        self.batch = SimpleNamespace(completion_C=completion_C, advantage_C=advantage_C, weight_C=weight_C)
+        prompt_NS, is_prompt_NS = padded(prompts, "left", build.device)
+        completion_NS, self.is_scored_NS = padded(completions, "right", build.device)
+        self.ids_NS = torch.cat([prompt_NS, completion_NS], 1)
+        self.mask_NS = torch.cat([is_prompt_NS, self.is_scored_NS], 1).long()
+        self.width = completion_NS.shape[1]  # the last positions, which hold the completions
+        rows_C, _ = self.is_scored_NS.nonzero(as_tuple=True)
+        advantage_C = torch.tensor(advantages, device=build.device)[rows_C]
+        weight_C = torch.full_like(advantage_C, 1 / len(rows_C))
+        self.batch = SimpleNamespace(completion_C=rows_C, advantage_C=advantage_C, weight_C=weight_C)
 
     def run(self) -> None:
         """Run forward, loss and backward over all rows at once."""
@@ -132,10 +131,11 @@ class Padded:
 
     def gradients(self) -> dict[str, torch.Tensor]:
         """Return the gradients by names such as model.layers.0.mlp.up_proj.lora_A."""
-        found = {name: parameter.grad for name, parameter in self.model.named_parameters()}
-        return {
-            name.removeprefix(PREFIX).partition(".default")[0]: grad for name, grad in found.items() if grad is not None
-        }
+        gradients = {}
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None:
+                gradients[name.removeprefix(PREFIX).partition(".default")[0]] = parameter.grad
+        return gradients
 
 
 def our_gradients(model: Decoder) -> Iterator[tuple[str, torch.Tensor]]:
@@ -159,53 +159,53 @@ def largest_difference(model: Decoder, peer: Padded) -> float:
 
 def agreement(path: Path, adapter: Path, groups: list[Group], device: str) -> float:
     """Write an adapter for all sides, and return the largest difference of the gradients of a float32 pass."""
-    exact = models.ours(path, torch.float32, device, RANK)
-    save_adapter(trained_adapter(exact, None, str(path)), adapter, lora_alpha=exact.build.lora.alpha)
-    peer = Padded(path, adapter, groups, torch.float32, True, device)
-    our_pass(exact, make_batches(groups, exact, device), memory.LOGITS_ROWS[device])
+    build = models.build_of("float32", device, RANK)
+    model = models.ours(path, build)
+    save_adapter(trained_adapter(model, None, str(path)), adapter, lora_alpha=build.lora.alpha)
+    peer = Padded(path, adapter, groups, build, adapter_float32=True)
+    our_pass(model, make_batches(groups, model))
     peer.run()
-    return largest_difference(exact, peer)
+    return largest_difference(model, peer)
 
 
-def measure(path: Path, work: Work, name: str, options) -> tuple[dict, dict]:
-    """Return the timed case, and the agreement of the gradients."""
-    dtype, device, chunk = getattr(torch, options.dtype), options.device, memory.LOGITS_ROWS[options.device]
-    model = models.ours(path, dtype, device, RANK)
+def measure(path: Path, work: Work, name: str, record: Record) -> None:
+    """Record the timed case, and the agreement of the gradients."""
+    options = record.options
+    build = models.build_of(options.dtype, options.device, RANK)
+    model = models.ours(path, build)
     groups = make_groups(work, model.config.vocab_size)
-    batches = make_batches(groups, model, device)
-    sides = {"ours": lambda: our_pass(model, batches, chunk)}
-    checks, padded_tokens = {}, None
+    batches = make_batches(groups, model)
+    sides = {"ours": lambda: our_pass(model, batches)}
+    padded_tokens = None
     if options.peer == "peft":
         adapter = path.parent / "adapter"
-        checked = groups if device == "cpu" else groups[:1]
-        checks[f"{name}: relative gradient difference, float32"] = agreement(path, adapter, checked, device)
+        checked = groups if options.device == "cpu" else groups[:1]
+        difference = agreement(path, adapter, checked, options.device)
+        record.checks[f"{name}: relative gradient difference, float32"] = difference
         variants = {"peft": True}
-        if dtype == torch.bfloat16:
+        if build.dtype == torch.bfloat16:
             variants = {"peft, float32 adapter": True, "peft, bfloat16 adapter": False}
         for side, adapter_float32 in variants.items():
-            peer = Padded(path, adapter, groups, dtype, adapter_float32, device)
+            peer = Padded(path, adapter, groups, build, adapter_float32)
             padded_tokens = peer.ids_NS.numel()
             sides[side] = peer.run
-    packed, scored = sum(batch.layout.num_tokens for batch in batches), sum(work.lengths)
+    packed = sum(batch.layout.num_tokens for batch in batches)
+    scored = sum(work.lengths)
     case = timing.compare(name, sides, options, target=1.8, packed_tokens=packed, padded_tokens=padded_tokens)
-    case |= timing.rates(case, scored, ceilings.training_seconds(model.config, packed, scored, dtype, device))
-    timing.show(case)
-    return case, checks
+    record.add(case | timing.rates(case, scored, ceilings.training_seconds(model, packed, scored)))
 
 
 def main(argv: list[str] | None = None) -> dict:
-    arguments = timing.parser("bench.train_step", __doc__, ("peft", "none"), choices={"models": models.SHAPES}, **SIZES)
-    options = timing.parse(arguments, argv, **SIZES)
-    batch = options.prompts * options.group
-    peak, cases, checks = ceilings.peaks(options), [], {}
+    peers = {"peft": ("peft", "transformers"), "none": ()}
+    options = parse("bench.train_step", __doc__, argv, SIZES, peers, choices={"models": models.SHAPES})
+    record = Record("train_step", options)
+    peak = ceilings.peaks(options)
     for name in options.models:
         with models.temporary_model(name, options) as path:
             for kind, make in (("equal", equal_work), ("variable", variable_work)):
-                work = make(batch, options.tokens, models.SHAPES[name].vocab, options.group)
-                case, found = measure(path, work, f"{name}, {kind} lengths", options)
-                cases.append(case)
-                checks |= found
-    return timing.finish("train_step", options, cases, checks, ceilings=peak)
+                work = make(options.prompts * options.group, options.tokens, models.SHAPES[name].vocab, options.group)
+                measure(path, work, f"{name}, {kind} lengths", record)
+    return record.finish(ceilings=peak)
 
 
 if __name__ == "__main__":

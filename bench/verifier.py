@@ -4,30 +4,35 @@ Does the verifier of mathematics pay what is right and nothing else? Reference a
 with themselves written in another way that means the same, and with themselves changed so that they mean something
 else (rules.py). A pair that should be equal and is not is `missed`; one that should differ and does not is `paid`.
 
-References are those of the files, one answer per line, or rows of JSON or JSONL with `answer` or `answers` (a solution
-is cut to its last \boxed{} or what follows ####), or SQuAD's layout; and the truths of tests/rewards/boxed_cases/ and
---made references from a seeded generator. Pairs are spread evenly over the rules, as far as references allow. With
---peer, math-verify judges the same pairs (pip install math-verify); it takes about 60 ms for each.
+References are read from files: one answer per line, rows of JSON or JSONL with `answer` or `answers` (a solution is cut
+to its last \boxed{} or what follows ####), or SQuAD's layout. Without --references they are the truths of the tests. A
+seeded generator (--seed) adds --made references. Pairs are spread evenly over the rules, as far as references allow.
+With --peer math_verify, that library judges the same pairs; it takes about 60 ms for each.
 
 --show prints that many failures of each rule. The last line of stdout is JSON.
 """
 
 import json
 import random
+import statistics
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import timing
+from bench.record import ROOT, Record, parse
 from bench.references import make_references
 from bench.rewriting import Rule
 from bench.rules import make_pairs
 from rewards.boxed import equivalent, gold_answer
 
-CORPUS = timing.ROOT / "tests" / "rewards" / "boxed_cases"
+CORPUS = ROOT / "tests" / "rewards" / "boxed_cases"
 MAX_CHARS = 300  # of a reference: longer ones are explanations
+SIZES = {
+    "cpu": {"pairs": 5000, "references": [CORPUS], "made": 2000, "seed": 0, "show": 3},
+    "smoke": {"pairs": 300},
+}
 
 Judge = Callable[[str, str], bool]
 
@@ -41,40 +46,60 @@ class Count:
     wrong: dict[str, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))  # judge -> its failures
 
 
-# --- references ----------------------------------------------------------------------------------------------------
+# --- References ----------------------------------------------------------------------------------------------------
+
+
 def read_references(paths: Sequence[Path]) -> list[str]:
-    """The answers of all files, each once; without files, the truths of the tests."""
-    found = [answer for path in paths for answer in _answers(path)] if paths else _corpus_truths()
-    cleaned = (" ".join(gold_answer(answer).split()) for answer in found)
-    return sorted({answer for answer in cleaned if answer and len(answer) <= MAX_CHARS and equivalent(answer, answer)})
+    """Return the answers of all files, each once. Of a folder of tests, return the truths."""
+    found = set()
+    for path in paths:
+        for answer in truths_of(path) if path.is_dir() else answers_of(path):
+            found.add(" ".join(gold_answer(answer).split()))
+    return sorted(answer for answer in found if 0 < len(answer) <= MAX_CHARS and equivalent(answer, answer))
 
 
-def _answers(path: Path) -> Iterator[str]:
+def answers_of(path: Path) -> list[str]:
+    """Read the answers of a file."""
     text = path.read_text(encoding="utf-8")
-    if path.suffix not in (".json", ".jsonl"):
-        yield from text.splitlines()
-        return
-    rows = json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.splitlines() if line]
-    if isinstance(rows, dict):  # SQuAD
-        paragraphs = [paragraph for article in rows["data"] for paragraph in article["paragraphs"]]
-        rows = [question["answers"][0]["text"] for paragraph in paragraphs for question in paragraph["qas"]]
-    for row in rows:
-        yield str(row.get("answer", row.get("answers")) if isinstance(row, dict) else row)
+    if path.suffix == ".jsonl":
+        rows = [json.loads(line) for line in text.splitlines() if line]
+    elif path.suffix == ".json":
+        rows = json.loads(text)
+    else:
+        return text.splitlines()
+    if isinstance(rows, dict):
+        return answers_of_squad(rows)
+    return [str(row.get("answer", row.get("answers")) if isinstance(row, dict) else row) for row in rows]
 
 
-def _corpus_truths() -> list[str]:
-    lines = [line for path in sorted(CORPUS.glob("*.txt")) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [line.partition(" ≡ ")[2] for line in lines if " ≡ " in line and not line.startswith("#")]
+def answers_of_squad(squad: Mapping) -> list[str]:
+    """Return the first answer to each question of a file in SQuAD's layout."""
+    answers = []
+    for article in squad["data"]:
+        for paragraph in article["paragraphs"]:
+            answers += [question["answers"][0]["text"] for question in paragraph["qas"]]
+    return answers
 
 
-# --- judging -------------------------------------------------------------------------------------------------------
+def truths_of(folder: Path) -> list[str]:
+    """Return the right sides of the equivalences in tests/rewards/boxed_cases/."""
+    truths = []
+    for path in sorted(folder.glob("*.txt")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if " ≡ " in line and not line.startswith("#"):
+                truths.append(line.partition(" ≡ ")[2])
+    return truths
+
+
+# --- Judging -------------------------------------------------------------------------------------------------------
+
+
 def math_verify_judge() -> Judge:
-    """math-verify as its documentation says: both in a box, the truth first."""
+    """Make a judge that asks math-verify as its documentation says: both in a box, the truth first."""
     from math_verify import parse, verify
 
     def judge(answer: str, truth: str) -> bool:
-        gold, given = (parse(rf"\boxed{{{text}}}") for text in (truth, answer))
-        return bool(verify(gold, given))
+        return bool(verify(parse(rf"\boxed{{{truth}}}"), parse(rf"\boxed{{{answer}}}")))
 
     return judge
 
@@ -82,7 +107,7 @@ def math_verify_judge() -> Judge:
 def replay(
     pairs: Sequence[tuple[Rule, str, str]], judges: dict[str, Judge]
 ) -> tuple[dict[str, Count], dict[str, dict[str, float]]]:
-    """(how each rule fared, how each judge spent its time)."""
+    """Let all judges judge all pairs. Return the count of each rule, and the seconds per pair of each judge."""
     counts: dict[str, Count] = {}
     seconds: dict[str, list[float]] = {name: [] for name in judges}
     for rule, answer, truth in pairs:
@@ -94,32 +119,32 @@ def replay(
             seconds[name].append(time.perf_counter() - start)
             if verdict is not rule.is_same:
                 count.wrong[name].append((answer, truth))
-    spent = {name: {"mean": sum(values) / len(values), "max": max(values)} for name, values in seconds.items()}
+    spent = {name: {"mean": statistics.fmean(values), "max": max(values)} for name, values in seconds.items()}
     return counts, spent
 
 
-def show(counts: dict[str, Count], judges: Sequence[str], examples: int) -> None:
-    for kind, is_same in (("right answers that were missed", True), ("wrong answers that were paid", False)):
-        print(f"\n{kind:34}{'pairs':>8}" + "".join(f"{judge:>14}" for judge in judges))
-        chosen = [count for count in counts.values() if count.rule.is_same is is_same]
-        for count in chosen:
-            print(
-                f"  {count.rule.name:32}{count.pairs:8}" + "".join(f"{len(count.wrong[judge]):14}" for judge in judges)
-            )
-            for answer, truth in count.wrong["ours"][:examples]:
-                print(f"      {answer}  ‖  {truth}")
-        totals = (sum(len(count.wrong[judge]) for count in chosen) for judge in judges)
-        print(f"  {'all':32}{sum(count.pairs for count in chosen):8}" + "".join(f"{total:14}" for total in totals))
+def show(title: str, counts: Sequence[Count], judges: Sequence[str], examples: int) -> None:
+    """Print how often each judge was wrong, for each rule and in all."""
+    print(f"\n{title:34}{'pairs':>8}" + "".join(f"{judge:>14}" for judge in judges))
+    totals: Counter[str] = Counter()
+    for count in counts:
+        wrong = {judge: len(count.wrong[judge]) for judge in judges}
+        totals.update(wrong)
+        print_line(count.rule.name, count.pairs, wrong)
+        for answer, truth in count.wrong["ours"][:examples]:
+            print(f"      {answer}  ‖  {truth}")
+    print_line("all", sum(count.pairs for count in counts), totals)
+
+
+def print_line(name: str, pairs: int, wrong: Mapping[str, int]) -> None:
+    """Print one line of the table."""
+    print(f"  {name:32}{pairs:8}" + "".join(f"{number:14}" for number in wrong.values()))
 
 
 def main(argv: list[str] | None = None) -> dict:
-    arguments = timing.parser("bench.verifier", __doc__, peers=("none", "math_verify"), dtypes=())
-    arguments.add_argument("--pairs", type=int, default=5000)
-    arguments.add_argument("--references", type=Path, nargs="+", default=[], metavar="FILE")
-    arguments.add_argument("--made", type=int, default=2000, help="references to make up")
-    arguments.add_argument("--seed", type=int, default=0, help="of the references and of the changes")
-    arguments.add_argument("--show", type=int, default=3, help="failures of each rule to print")
-    options = timing.parse(arguments, argv, smoke={"pairs": 300})
+    peers = {"none": (), "math_verify": ("math_verify",)}
+    options = parse("bench.verifier", __doc__, argv, SIZES, peers, dtypes=())
+    record = Record("verifier", options)
     rng = random.Random(options.seed)
     references = read_references(options.references)
     references += sorted(make_references(options.made, rng) - set(references))
@@ -128,27 +153,22 @@ def main(argv: list[str] | None = None) -> dict:
     if options.peer == "math_verify":
         judges["math_verify"] = math_verify_judge()
     counts, seconds = replay(pairs, judges)
-    show(counts, list(judges), options.show)
-    options.references = [path.name for path in options.references]
-    cases = [
-        {
-            "name": count.rule.name,
-            "should_be_equal": count.rule.is_same,
-            "pairs": count.pairs,
-            "wrong": {judge: len(count.wrong[judge]) for judge in judges},
-        }
-        for count in counts.values()
-    ]
-    failures = {True: 0, False: 0}
+    same = [count for count in counts.values() if count.rule.is_same]
+    other = [count for count in counts.values() if not count.rule.is_same]
+    show("right answers that were missed", same, list(judges), options.show)
+    show("wrong answers that were paid", other, list(judges), options.show)
     for count in counts.values():
-        failures[count.rule.is_same] += len(count.wrong["ours"])
-    checks = {
+        wrong = {judge: len(count.wrong[judge]) for judge in judges}
+        case = {"name": count.rule.name, "should_be_equal": count.rule.is_same, "pairs": count.pairs, "wrong": wrong}
+        record.cases.append(case)
+    record.checks = {
         "references": len(references),
         "pairs": len(pairs),
-        "missed by ours": failures[True],
-        "paid by ours": failures[False],
+        "missed by ours": sum(len(count.wrong["ours"]) for count in same),
+        "paid by ours": sum(len(count.wrong["ours"]) for count in other),
     }
-    return timing.finish("verifier", options, cases, checks, seconds_per_pair=seconds)
+    options.references = [path.name for path in options.references]
+    return record.finish(seconds_per_pair=seconds)
 
 
 if __name__ == "__main__":

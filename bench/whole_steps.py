@@ -19,10 +19,12 @@ import random
 import tempfile
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import torch
 
 from bench import ceilings, models, steps, timing
+from bench.record import Record, parse
 from bench.workload import packed_tokens, work_of
 from grpo.model import policy
 from grpo.model.decoder import Decoder
@@ -36,14 +38,14 @@ from grpo.train import GrpoTrainer
 
 KNOWRL_STEPS = 150
 SHAPES = {
-    "knowrl": {"model": "7b", "prompts": 8, "group": 12, "tokens": 1024, "lora_r": 256, "beta": 0.001, "target": 0.6},
-    "math": {"model": "1.5b", "prompts": 16, "group": 2, "tokens": 512, "lora_r": 16, "beta": 0.05, "target": 0.6},
-    "small": {"model": "4m", "prompts": 8, "group": 12, "tokens": 128, "lora_r": 16, "beta": 0.04, "target": 0.3},
+    "knowrl": {"model": "7b", "prompts": 8, "group": 12, "tokens": 1024, "rank": 256, "beta": 0.001, "target": 0.6},
+    "math": {"model": "1.5b", "prompts": 16, "group": 2, "tokens": 512, "rank": 16, "beta": 0.05, "target": 0.6},
+    "small": {"model": "4m", "prompts": 8, "group": 12, "tokens": 128, "rank": 16, "beta": 0.04, "target": 0.3},
 }
 MEAN_LENGTHS = {"small": 64}  # tokens after which a completion ends, about
-SMOKE_SHAPE = {"model": "tiny", "prompts": 2, "group": 2, "tokens": 8, "lora_r": 4}
+SMOKE_SHAPE = {"model": "tiny", "prompts": 2, "group": 2, "tokens": 8, "rank": 4}
 SIZES = {
-    "cpu": {"shapes": ["small"], "delays": [0.0, 5.0, 15.0]},
+    "cpu": {"shapes": ["small"], "delays": [0.0, 5.0, 15.0], "mean_length": 0.0, "profile": False},
     "cuda": {"shapes": ["knowrl", "math"]},
     "smoke": {"delays": [0.0, 0.05]},
 }
@@ -63,16 +65,15 @@ def made_on_device(path: Path, build: Build, mean_length: float | None) -> Decod
     return models.fill(Decoder(read_model_config(path), build), mean_length)
 
 
-def floor_seconds(trainer: GrpoTrainer, groups: list[Group], dtype: torch.dtype, device: str) -> float:
+def products_seconds(trainer: GrpoTrainer, groups: list[Group]) -> float:
     """Return the time of the matrix products alone, at their shapes in the step and in its micro-batches."""
-    config, work, packed = trainer.model.config, work_of(groups), packed_tokens(groups)
+    model, work, packed = trainer.model, work_of(groups), packed_tokens(groups)
     micro_batches = -(-packed // trainer.budget.tokens)
-    forward = ceilings.products(config, packed // micro_batches, sum(work.lengths) // micro_batches)
+    forward = ceilings.products(model.config, packed // micro_batches, sum(work.lengths) // micro_batches)
     # Forward and backward apart: each product has its own weight, and those of both would not fit at 7B.
-    forward_seconds = ceilings.products_seconds(forward, dtype, device, 1)
-    backward_seconds = ceilings.products_seconds(ceilings.backward(forward), dtype, device, 1)
-    generation_seconds = ceilings.generation_seconds(config, work, dtype, device)
-    return generation_seconds + micro_batches * (2 * forward_seconds + backward_seconds)
+    forward_seconds = ceilings.products_seconds(forward, model.build, 1)
+    backward_seconds = ceilings.products_seconds(ceilings.backward(forward), model.build, 1)
+    return ceilings.generation_seconds(model, work) + micro_batches * (2 * forward_seconds + backward_seconds)
 
 
 def predicted_peak(trainer: GrpoTrainer, resident: int, tokens: int) -> float:
@@ -83,42 +84,36 @@ def predicted_peak(trainer: GrpoTrainer, resident: int, tokens: int) -> float:
     return resident + per_token * min(tokens, budget.tokens) + logits_bytes
 
 
-def measure(name: str, options, peak: dict[str, float]) -> tuple[list[dict], dict]:
-    """Return the cases of one shape, one for each delay, and its checks."""
-    shape = dict(SHAPES[name])
-    if options.smoke:
-        shape |= SMOKE_SHAPE
+def measure(name: str, record: Record, peak: ceilings.Peaks) -> None:
+    """Record the cases of one shape, one for each delay, and its checks."""
+    options = record.options
+    shape = SHAPES[name] | (SMOKE_SHAPE if options.smoke else {})
     num_completions = shape["prompts"] * shape["group"]
-    keys = steps.common_keys(options, shape["group"], num_completions, shape["tokens"], shape["beta"])
-    keys |= {
-        "lora_r": shape["lora_r"],
-        "lora_alpha": 2 * shape["lora_r"],
-        "learning_rate": 1e-6,
-        "system_prompt": "" if options.smoke else SYSTEM_PROMPT,
-    }
+    sizes = shape["prompts"], shape["group"], shape["tokens"]
+    keys = steps.common_keys(options, *sizes, shape["beta"], shape["rank"])
+    keys |= {"learning_rate": 1e-6, "system_prompt": "" if options.smoke else SYSTEM_PROMPT}
+    load = partial(made_on_device, mean_length=options.mean_length or MEAN_LENGTHS.get(name))
     rng = random.Random(0)
-    cases = []
-    original = policy.load_decoder
-    policy.load_decoder = partial(made_on_device, mean_length=options.mean_length or MEAN_LENGTHS.get(name))
-    try:
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary)
-            (folder / "model").mkdir()
-            with steps.trainer(write_config(shape["model"], folder / "model"), folder, **keys) as trainer:
-                steps.run_judged_step(trainer, [0.0] * num_completions)
-                for delay in options.delays:
-                    seen = []
-                    for _ in range(options.repeats):
-                        delays = [rng.uniform(delay / 5, delay) for _ in range(num_completions)]
-                        seen.append(steps.run_judged_step(trainer, delays))
-                    cases.append(make_case(name, shape, trainer, delay, seen))
-                return cases, watch_one_step(name, trainer, options, seen, cases, peak)
-    finally:
-        policy.load_decoder = original
+    with tempfile.TemporaryDirectory() as temporary, mock.patch.object(policy, "load_decoder", load):
+        folder = Path(temporary)
+        with steps.trainer(write_config(shape["model"], folder / "model"), folder, **keys) as trainer:
+            steps.run_judged_step(trainer, [0.0] * num_completions)
+            cases = []
+            num_wrong = 0
+            for delay in options.delays:
+                seen = []
+                for _ in range(options.repeats):
+                    delays = [rng.uniform(delay / 5, delay) for _ in range(num_completions)]
+                    seen.append(steps.run_judged_step(trainer, delays))
+                num_wrong += sum(step["wrong"] for step in seen)
+                cases.append(make_case(name, shape, trainer, delay, seen))
+                record.add(cases[-1])
+            record.checks[f"{name}: judged all"] = num_wrong == 0
+            watch_one_step(name, trainer, num_completions, cases, record, peak)
 
 
 def make_case(name: str, shape: dict, trainer: GrpoTrainer, delay: float, seen: list[dict]) -> dict:
-    """Make the case of one delay from its steps, and print it."""
+    """Make the case of one delay from its steps."""
     size = f"{shape['model']}, {shape['prompts']} x {shape['group']} x {shape['tokens']} tokens"
     case = {
         "name": f"{name}: {size}, judge {delay:g} s",
@@ -134,46 +129,40 @@ def make_case(name: str, shape: dict, trainer: GrpoTrainer, delay: float, seen: 
         case["phases"][phase] = timing.spread([step[phase] for step in seen])["median"]
     seconds = timing.our_seconds(case)
     case["tokens_per_s"] = case["tokens"] / seconds
-    timing.show(case)
-    print("  " + ", ".join(f"{phase} {spent:.2f} s" for phase, spent in case["phases"].items()), flush=True)
+    print("  " + ", ".join(f"{phase} {spent:.2f} s" for phase, spent in case["phases"].items()))
     if name == "knowrl":
         case["projected_hours"] = KNOWRL_STEPS * seconds / 3600
-        print(f"  {KNOWRL_STEPS} steps: {case['projected_hours']:.2f} h", flush=True)
+        print(f"  {KNOWRL_STEPS} steps: {case['projected_hours']:.2f} h")
     return case
 
 
 def watch_one_step(
-    name: str, trainer: GrpoTrainer, options, seen: list[dict], cases: list[dict], peak: dict[str, float]
-) -> dict:
-    """Run one more step for the checks; add the share of the ceiling, and the profile if wanted, to the cases."""
+    name: str, trainer: GrpoTrainer, num_completions: int, cases: list[dict], record: Record, peak: ceilings.Peaks
+) -> None:
+    """Run one more step for the checks; add the shares of the ceiling, and the profile if wanted, to the cases."""
+    options = record.options
     on_gpu = options.device == "cuda"
-    resident = 0
     if on_gpu:
         resident = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-    steps.Judge(trainer, [0.0] * seen[-1]["judged"])
+    steps.Judge(trainer, [0.0] * num_completions)
     metrics, groups = steps.run_step(trainer)
-    checks = {
-        f"{name}: sampler/logp_diff_mean": metrics["sampler/logp_diff_mean"],
-        f"{name}: judged all": all(step["wrong"] == 0 for step in seen),
-    }
-    dtype = getattr(torch, options.dtype)
-    floor = floor_seconds(trainer, groups, dtype, options.device)
-    work, packed = work_of(groups), packed_tokens(groups)
-    roofline = ceilings.step_roofline_seconds(trainer.model.config, work, packed, dtype, peak)
+    record.checks[f"{name}: sampler/logp_diff_mean"] = metrics["sampler/logp_diff_mean"]
+    packed = packed_tokens(groups)
+    if on_gpu:
+        most = torch.cuda.max_memory_allocated()
+        record.checks[f"{name}: peak memory / predicted"] = most / predicted_peak(trainer, resident, packed)
+        record.checks[f"{name}: peak GB"] = most / 1e9
+        print(f"  attention: decode {trainer.rollout.sampler.decode_kernel}")
+    products = products_seconds(trainer, groups)
+    roofline = ceilings.step_roofline_seconds(trainer.model, work_of(groups), packed, peak)
     for case in cases:
-        case["ceiling_share"] = floor / timing.our_seconds(case)
+        case["ceiling_share"] = products / timing.our_seconds(case)
         case["roofline_share"] = roofline / timing.our_seconds(case)
         shares = f"{case['ceiling_share']:.0%} of the products, {case['roofline_share']:.0%} of the roofline"
         print(f"  {case['name']}: {shares}", flush=True)
-    if on_gpu:
-        most = torch.cuda.max_memory_allocated()
-        checks[f"{name}: peak memory / predicted"] = most / predicted_peak(trainer, resident, packed_tokens(groups))
-        checks[f"{name}: peak GB"] = most / 1e9
-        print(f"  attention: decode {trainer.rollout.sampler.decode_kernel}", flush=True)
     if options.profile:
         cases[-1]["kernels"] = profile_training(trainer, groups, options.device)
-    return checks
 
 
 def profile_training(trainer: GrpoTrainer, groups: list[Group], device: str) -> list[dict]:
@@ -191,17 +180,13 @@ def profile_training(trainer: GrpoTrainer, groups: list[Group], device: str) -> 
 
 
 def main(argv: list[str] | None = None) -> dict:
-    arguments = timing.parser("bench.whole_steps", __doc__, choices={"shapes": SHAPES}, **SIZES)
-    arguments.add_argument("--mean-length", type=float, help="tokens after which a completion ends, about")
-    arguments.add_argument("--profile", action="store_true", help="print the operations that take longest")
-    options = timing.parse(arguments, argv, **SIZES)
-    peak, cases, checks = ceilings.peaks(options), [], {}
+    options = parse("bench.whole_steps", __doc__, argv, SIZES, choices={"shapes": SHAPES})
+    record = Record("whole_steps", options)
+    peak = ceilings.peaks(options)
     for name in options.shapes:
-        found, found_checks = measure(name, options, peak)
-        cases += found
-        checks |= found_checks
+        measure(name, record, peak)
     part = " ".join(options.shapes) + (f", mean {options.mean_length:g}" if options.mean_length else "")
-    return timing.finish("whole_steps", options, cases, checks, ceilings=peak, part=part)
+    return record.finish(ceilings=peak, part=part)
 
 
 if __name__ == "__main__":

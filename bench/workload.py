@@ -2,11 +2,14 @@
 
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
 from grpo.device.draw import SamplingParams
-from grpo.schema import Group
+from grpo.schema import Group, completions_of
 
 GROUP = 12
 NUM_SPECIAL = 4  # the first ids of models.write_tokenizer
@@ -27,7 +30,15 @@ class Work:
     @property
     def repeated(self) -> list[tuple[int, ...]]:
         """Return one prompt per completion."""
-        return [prompt for prompt in self.prompts for _ in range(self.group)]
+        prompts = []
+        for prompt in self.prompts:
+            prompts += [prompt] * self.group
+        return prompts
+
+    def behind(self, step: int) -> list[int]:
+        """Return how many tokens lie behind each sequence that still decodes in this step."""
+        pairs = zip(self.repeated, self.lengths, strict=True)
+        return [len(prompt) + step for prompt, length in pairs if length > step]
 
 
 def random_prompts(number: int, shortest: int, longest: int, vocab: int) -> list[tuple[int, ...]]:
@@ -65,7 +76,7 @@ def work_of(groups: list[Group]) -> Work:
 
 def completion_lengths(groups: Iterable[Group]) -> list[int]:
     """Return the tokens of each completion."""
-    return [len(completion.ids) for group in groups for completion in group.completions]
+    return [len(completion.ids) for completion in completions_of(groups)]
 
 
 def packed_tokens(groups: Iterable[Group]) -> int:
@@ -74,3 +85,11 @@ def packed_tokens(groups: Iterable[Group]) -> int:
     for group in groups:
         total += len(group.prompt.ids) + sum(completion_lengths([group])) - len(group.completions)
     return total
+
+
+def padded(rows: Sequence[Sequence[int]], side: str, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pad rows of ids with zeros on one side, and return them with a mask that is false on the padding."""
+    ids = [torch.tensor(row, device=device) for row in rows]
+    mask = [torch.ones_like(row, dtype=torch.bool) for row in ids]
+    ids_NS = pad_sequence(ids, batch_first=True, padding_side=side)
+    return ids_NS, pad_sequence(mask, batch_first=True, padding_side=side)

@@ -10,12 +10,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
-from rewards.mathematics.algebra import Algebra, Unreadable
+from rewards.mathematics.algebra import Algebra
+from rewards.mathematics.answer import read_answer
 from rewards.mathematics.application import mark_applications, number_parameters
 from rewards.mathematics.equality import same
 from rewards.mathematics.key import has_content, same_word, text_key
-from rewards.mathematics.read import read_answer
-from rewards.mathematics.text import Token, tokenize
+from rewards.mathematics.rational import Unreadable
+from rewards.mathematics.tokens import Token, tokenize
 from rewards.mathematics.trigonometry import separate_angles
 
 MAX_ANSWER_CHARS = 2000  # longer answers are compared as text

@@ -48,8 +48,7 @@ RUNS = [
 def bench(monkeypatch, tmp_path):
     """Import a benchmark, and send its rows to a folder of the test."""
     monkeypatch.syspath_prepend(ROOT)
-    timing = importlib.import_module("bench.timing")
-    monkeypatch.setattr(timing, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(importlib.import_module("bench.record"), "RESULTS", tmp_path / "results")
     return lambda name: importlib.import_module(f"bench.{name}")
 
 
@@ -86,29 +85,32 @@ def test_profiles_name_the_kernels(bench, capfd, name):
     assert last_line(capfd)["cases"][-1]["kernels"]
 
 
+def small_model(dtype):
+    """What the ceilings need of a model: its sizes, dtype and device."""
+    config = SimpleNamespace(
+        num_layers=1, hidden_size=2, intermediate_size=3, num_heads=1, num_kv_heads=1, head_dim=2, vocab_size=5
+    )
+    return SimpleNamespace(config=config, build=SimpleNamespace(dtype=dtype, device="cpu"))
+
+
 def test_the_roofline_of_a_step_by_hand(bench):
     """One layer of width 2 with one head, an MLP of 3, five tokens: 34 weights and 10 of the head, 8 bytes of keys and
     values per token. The machine moves a byte per second and computes an operation per second."""
     ceilings, Work = bench("ceilings"), bench("workload").Work
-    config = SimpleNamespace(
-        num_layers=1, hidden_size=2, intermediate_size=3, num_heads=1, num_kv_heads=1, head_dim=2, vocab_size=5
-    )
-    slow = torch.bfloat16, {"copy_gb_per_s": 1e-9, "bfloat16_tflops": 1e-12}
-    assert ceilings.decode_roofline_seconds(config, 1, 3, *slow) == pytest.approx(88 + 24)  # memory; 88 operations
-    assert ceilings.decode_roofline_seconds(config, 2, 6, *slow) == pytest.approx(176)  # arithmetic; 136 bytes
+    model = small_model(torch.bfloat16)
+    peak = {"copy_gb_per_s": 1e-9, "bfloat16_tflops": 1e-12}
+    assert ceilings.decode_roofline_seconds(model, 1, 3, peak) == pytest.approx(88 + 24)  # memory; 88 operations
+    assert ceilings.decode_roofline_seconds(model, 2, 6, peak) == pytest.approx(176)  # arithmetic; 136 bytes
     work = Work([(7, 7)], 2, [1, 3])  # a prompt of two tokens, completions of one and of three: 4 packed, 4 scored
     decoding, training = 176 + (88 + 24) + (88 + 32), 3 * 2 * (4 * 34 + 4 * 10)
-    assert ceilings.step_roofline_seconds(config, work, 4, *slow) == pytest.approx(decoding + training)
+    assert ceilings.step_roofline_seconds(model, work, 4, peak) == pytest.approx(decoding + training)
 
 
 def test_the_ceiling_of_generation_counts_the_prefill_and_every_step_at_its_rows(bench, monkeypatch):
     ceilings, Work = bench("ceilings"), bench("workload").Work
-    config = SimpleNamespace(
-        num_layers=1, hidden_size=2, intermediate_size=3, num_heads=1, num_kv_heads=1, head_dim=2, vocab_size=5
-    )
     monkeypatch.setattr(ceilings, "products_seconds", lambda shapes, *_, weights: ceilings.flops(shapes))
     work = Work([(7, 7)], 2, [1, 3])  # one token to prefill; then two rows, one, one
-    assert ceilings.generation_seconds(config, work, torch.float32, "cpu") == 2 * 34 + (2 + 1 + 1) * 2 * (34 + 10)
+    assert ceilings.generation_seconds(small_model(torch.float32), work) == 2 * 34 + (2 + 1 + 1) * 2 * (34 + 10)
 
 
 def test_every_operation_of_a_decode_step_is_timed_at_each_number_of_rows(bench, capfd):
@@ -120,7 +122,7 @@ def test_every_operation_of_a_decode_step_is_timed_at_each_number_of_rows(bench,
 
 def test_completions_end_after_about_as_many_tokens_as_asked(bench):
     models = bench("models")
-    model = models.random_decoder("tiny", torch.float32, "cpu", rank=4)
+    model = models.random_decoder("tiny", models.build_of("float32", "cpu", rank=4))
     models.end_after(model, 12)
     done = Sampler(model, [0]).sample([[5, 6, 7]] * 80, 1, SamplingParams(80), list(range(80)))
     lengths = [len(completion.ids) for (completion,) in done]
@@ -134,7 +136,9 @@ def test_steps_with_end_tokens_say_so(bench, capfd):
 
 
 def test_every_benchmark_is_tested():
-    shared = set("__init__ timing ceilings workload models steps report rewriting rules references lab_results".split())
+    shared = set(
+        "__init__ record timing ceilings workload models steps report rewriting rules references lab_results".split()
+    )
     tested_apart = {"verifier", "abstention_lab", "break_even"}  # in tests/rewards/ and tests/test_lab.py
     files = {path.stem for path in (ROOT / "bench").glob("*.py")}
     assert files - shared - tested_apart == {name for name, _ in RUNS}
@@ -248,18 +252,33 @@ def test_the_knowledge_benchmark_does_without_torch(bench):
 
 def test_a_benchmark_that_is_killed_leaves_the_cases_it_had(bench, monkeypatch):
     """As gpu_checks.sh does at a part's time limit. One that ends leaves its row alone."""
-    timing, decode = bench("timing"), bench("decode")
-    monkeypatch.setattr(timing, "finish", lambda *_, **__: sys.exit(124))
-    with pytest.raises(SystemExit):
+    record, decode = bench("record"), bench("decode")
+    results = record.RESULTS
+    with monkeypatch.context() as killed, pytest.raises(SystemExit):
+        killed.setattr(record.Record, "finish", lambda *_, **__: sys.exit(124))
         decode.main(["--smoke", "--save"])
-    (left,) = timing.RESULTS.iterdir()
+    (left,) = results.iterdir()
     cases = [json.loads(line) for line in left.read_text(encoding="utf-8").splitlines()]
     assert left.suffix == ".partial" and len(cases) == 3 and all("seconds" in case for case in cases)
     left.unlink()
-    monkeypatch.undo()
-    monkeypatch.setattr(timing, "RESULTS", left.parent)
     decode.main(["--smoke", "--save"])
-    assert [path.name for path in left.parent.iterdir()] == ["decode.jsonl"]
+    assert [path.name for path in results.iterdir()] == ["decode.jsonl"]
+
+
+@pytest.mark.parametrize(("name", "peer"), [("end_to_end", "trl"), ("knowledge", "rank_bm25")])
+def test_a_peer_that_is_not_installed_is_named_before_anything_is_measured(bench, monkeypatch, capsys, name, peer):
+    bench(name)
+    monkeypatch.setattr("bench.record.find_spec", lambda package: None)
+    with pytest.raises(SystemExit) as stopped:
+        bench(name).main(["--smoke", "--peer", peer])
+    told = capsys.readouterr().err
+    assert stopped.value.code == 2 and f"{peer} needs {peer}" in told and "pip install -e '.[bench]'" in told
+
+
+def test_rows_can_be_saved_in_another_folder(bench, tmp_path):
+    bench("products").main(["--smoke", "--save", str(tmp_path / "elsewhere")])
+    (row,) = bench("record").read_rows(tmp_path / "elsewhere")
+    assert row["bench"] == "products" and row["options"]["save"] == "elsewhere"
 
 
 def test_the_limits_of_each_call_of_gpu_checks_add_up():

@@ -36,8 +36,9 @@ def test_the_lab_runs_and_goes_on_where_it_was_killed(lab, tmp_path, capfd):
     assert {row["arm"] for row in rows} == {"cold start", "gdpo", "truthrl, none"}
     assert {row["seed"] for row in rows} == {5} and all(len(row.get("curve", [1, 1])) == 2 for row in rows)
     assert set(rows[0]["one hop"]["answers"]) == {WELL_KNOWN, KNOWN_IN_PART, UNSEEN}
-    assert [line.split(" | ")[0] for line in tables["two hops"][2:]] == ["| cold start", "| gdpo"]
-    assert {plot.name for plot in tmp_path.glob("*.png")} >= {"pareto.png", "two_hops.png"}
+    lines = tables["two hops"].splitlines()[2:]
+    assert [line.split(" | ")[0] for line in lines] == ["| cold start", "| gdpo"]
+    assert {plot.name for plot in tmp_path.glob("*.png")} == {"pareto.png", "steps.png"}
     assert "3/3" in capfd.readouterr().err
 
     cut = "".join(json.dumps(row) + "\n" for row in rows)[:-30]  # killed while the last row was written
@@ -76,7 +77,7 @@ def test_a_run_that_fails_stops_no_other(lab, tmp_path, capfd):
     assert (tmp_path / "rows.jsonl").read_text() == ""
 
 
-def rows_of_known_shares(threshold, noise=0.0):
+def row_of_known_shares(threshold, noise=0.0):
     """A cold start that knows question i with probability i / 16, and a model that answers above a threshold."""
     rng = np.random.default_rng(0)
     before = [[i, 0, 16 - i] for i in range(17)] * 6
@@ -84,27 +85,28 @@ def rows_of_known_shares(threshold, noise=0.0):
     for right, _, _ in before:
         answers = 4 if right / 16 + rng.normal(0, noise) > threshold else 0
         after.append([0, 4 - answers, answers])
-    return {"answers": {UNSEEN: after}}, {"answers": {UNSEEN: before}}
+    return {"answers": {UNSEEN: after}, "cold": {"answers": {UNSEEN: before}}}
 
 
 @pytest.mark.parametrize("threshold", [0.34, 0.5, 0.66, 0.9])
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 def test_the_break_even_is_found(results, threshold, noise):
-    assert results.break_even(*rows_of_known_shares(threshold, noise)) == pytest.approx(threshold, abs=0.05)
+    assert results.answers_from(row_of_known_shares(threshold, noise)) == pytest.approx(threshold, abs=0.05)
 
 
 def test_a_model_that_answers_all_or_what_it_does_not_know_has_its_own_break_even(results):
-    assert results.break_even(*rows_of_known_shares(-1)) in (0.0, None)
-    row, cold = rows_of_known_shares(0.5)
+    assert results.answers_from(row_of_known_shares(-1)) in (0.0, None)
+    row = row_of_known_shares(0.5)
     for part in row["answers"].values():
         for counts in part:
             counts[DECLINED], counts[WRONG] = counts[WRONG], counts[DECLINED]
-    assert results.break_even(row, cold) is None
+    assert results.answers_from(row) is None
 
 
 def test_questions_that_the_cold_start_hardly_attempts_say_nothing(results):
     cold = {"answers": {UNSEEN: [[1, 14, 1], [2, 12, 2]]}}
-    known, answered = results.known_and_answered({"answers": {UNSEEN: [[0, 4, 0], [0, 1, 3]]}}, cold)
+    row = {"answers": {UNSEEN: [[0, 4, 0], [0, 1, 3]]}, "cold": cold}
+    known, answered = results.known_and_answered(row)
     assert known.tolist() == [0.5] and answered.tolist() == [0.75]
 
 
@@ -118,19 +120,13 @@ def test_answers_are_counted_by_question_and_facts_by_outcome(results):
     counted = results.counts_of_questions(records, {"Who?": WELL_KNOWN})
     assert counted["answers"] == {WELL_KNOWN: [[1, 1, 0], [0, 0, 2]]}
     assert counted["facts"] == [[3, 4], [1, 4], [2, 8]]
-    assert results.supported(RIGHT)(counted, {}) == 0.75 and results.supported(WRONG)(counted, {}) == 0.25
+    assert results.supported(RIGHT)(counted) == 0.75 and results.supported(WRONG)(counted) == 0.25
 
 
 def test_an_answer_that_is_not_sure_of_itself_counts_as_declined(results):
     texts = ["<confidence>0.3</confidence>", "<confidence>0.7</confidence>", ""]
     counted = results.counts_of_questions([record(0, "wrong", completion=text) for text in texts], {"Who?": UNSEEN})
     assert counted["answers"] == {UNSEEN: [[0, 1, 2]]}
-
-
-def test_steps_to_half(results):
-    curve = [{WELL_KNOWN: {"correct": n, "wrong": 10 - n}} for n in (0, 0, 9, 0, 0, 6, 6, 6, 6, 6)]
-    assert results.steps_to_half({"curve": curve}, {}) == 8, "one lucky step does not count"
-    assert results.steps_to_half({"curve": curve[:5]}, {}) is None
 
 
 def test_a_cell_says_how_many_seeds_it_rests_on(results):

@@ -1,23 +1,24 @@
-"""Mathematical answers as text to exact values, and their comparison; `rewards/boxed.py` is the entrance. In reading
-order:
+"""Read mathematical answers as exact values, and compare them; `rewards/boxed.py` calls this. Read in this order:
 
-clean.py         LaTeX and Unicode in one spelling          (tables: symbols.py, units.py)
+spelling.py      LaTeX and Unicode in one spelling          (tables: symbols.py, units.py)
 number_words.py  numbers in words to figures
-text.py          text to tokens
+tokens.py        text to tokens
 key.py           the normal form of what has no value
 application.py   which letters before brackets are functions, and which are factors
-read.py          tokens to the shape of an answer: a value, a tuple, an interval, an equation, a matrix, words
+answer.py        tokens to the shape of an answer: a value, a tuple, an interval, an equation, a matrix, words
+shapes.py        the shapes
 lists.py         what belongs together in a list, and whether its order counts
 relations.py     sides and the signs between them: equations, inequalities, chains
 labels.py        the left side of an equation, where it is a name
 choice.py        a letter of multiple choice
-colon.py         a time of day or a ratio
+clock.py         a time of day
 numeral.py       a whole number in another base
 quantity.py      a number and its unit
-parse.py         an expression
-value.py         the shapes
-equality.py      when two of them are the same
-algebra.py       exact quotients of polynomials, with a budget of work
+expression.py    tokens to an exact value
+equality.py      when two shapes are the same
+algebra.py       the budget of work, and the rules of atoms: √3 · √3 = 3
+quotient.py      quotients of polynomials: the values
+rational.py      rational numbers within limits
 powers.py        powers, roots and logarithms
 trigonometry.py  sine, cosine and their kin
 functions.py     all other functions

@@ -1,8 +1,5 @@
-r"""Exact algebra on quotients of polynomials: enough to see that \frac{\sqrt3}{3} = \frac{1}{\sqrt3} and (x+1)^2 =
-1+2x+x^2.
-
-A monomial is a product of atoms with rational exponents, a polynomial a sum of monomials with Fraction coefficients,
-and two quotients are equal when their cross products are the same polynomial. Atoms are strings:
+r"""Make quotients of polynomials and multiply them out, by the rules of their atoms. This is enough to see that
+\frac{\sqrt3}{3} = \frac{1}{\sqrt3} and (x+1)^2 = 1+2x+x^2. Atoms are strings:
 
     "x", "π", "ln(#2)"   free: any rational exponent
     "#3"                 the prime 3: (#3)^1 = 3, so √12 is 2·(#3)^(1/2)
@@ -14,249 +11,18 @@ and two quotients are equal when their cross products are the same polynomial. A
 Nothing is rounded. All work is limited: beyond the limits `Unreadable` is raised and the caller compares texts instead.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from fractions import Fraction
-from math import gcd, isqrt, lcm
+from math import gcd, lcm
 
-Monomial = tuple[tuple[str, Fraction], ...]  # sorted by atom, no exponent 0
-Polynomial = dict[Monomial, Fraction]  # no coefficient 0
-Rational = int | Fraction
+from rewards.mathematics.quotient import MAX_TERMS, ONE, Monomial, Polynomial, Quotient, Rational
+from rewards.mathematics.rational import Unreadable, checked, prime_powers, rational_power, size
 
 DEGREE = "°"
 CONSTANTS = frozenset(("π", "e", "i"))
-MAX_BITS = 2048  # of a coefficient's numerator or denominator: 616 digits
 MAX_EXPONENT_BITS = 64  # of an exponent that stays symbolic
-MAX_TERMS = 400
 MAX_WORK = 8_000  # products of terms in one comparison: about 0.1 s, 0.4 s on a busy core
-MAX_KEY_CHARS = 4000  # of what becomes the name of an atom; names of names of sums grow fast
 MAX_FACTORED_BITS = 256  # of a number that is taken apart into primes
-MAX_TRIAL_PRIME = 3000
-
-
-class Unreadable(Exception):
-    """The text has no exact value, or one beyond the limits."""
-
-
-ONE: Polynomial = {(): Fraction(1)}
-
-
-@dataclass(frozen=True)
-class Quotient:
-    """A value. Its operators are exact; each of them may raise `Unreadable`. `==` compares the form, `equals` the
-    value."""
-
-    top: Polynomial
-    bottom: Polynomial
-    algebra: "Algebra" = field(compare=False, repr=False)
-
-    # --- arithmetic, with each other and with rational numbers -----------------------------------------------------
-    def __add__(self, other: "Quotient | Rational") -> "Quotient":
-        other = self._coerced(other)
-        times, plus = self.algebra.product, self.algebra.sum
-        if self.bottom == other.bottom:
-            return self.algebra.quotient(plus(self.top, other.top), self.bottom)
-        left = times(self.top, other.bottom)
-        right = times(other.top, self.bottom)
-        return self.algebra.quotient(plus(left, right), times(self.bottom, other.bottom))
-
-    def __neg__(self) -> "Quotient":
-        return self.algebra.quotient({monomial: -c for monomial, c in self.top.items()}, self.bottom)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: "Quotient | Rational") -> "Quotient":
-        return self + -other
-
-    def __rsub__(self, other: Rational) -> "Quotient":
-        return self.algebra.number(other) - self
-
-    def __mul__(self, other: "Quotient | Rational") -> "Quotient":
-        other = self._coerced(other)
-        top = self.algebra.product(self.top, other.top)
-        return self.algebra.quotient(top, self.algebra.product(self.bottom, other.bottom))
-
-    def __truediv__(self, other: "Quotient | Rational") -> "Quotient":
-        other = self._coerced(other)
-        if not other.top:
-            raise Unreadable("division by zero")
-        if len(other.top) > 1:
-            return self * self.algebra.quotient(other.bottom, other.top)
-        ((monomial, coefficient),) = other.top.items()
-        inverse = self.algebra.monomial_power(monomial, coefficient, Fraction(-1))
-        return self * self.algebra.quotient(other.bottom) * inverse
-
-    def __rtruediv__(self, other: Rational) -> "Quotient":
-        return self.algebra.number(other) / self
-
-    def __pow__(self, n: int) -> "Quotient":
-        """To an integer power, by repeated squaring; `powers.power` knows the others."""
-        if n < 0:
-            return 1 / self**-n
-        if len(self.top) > 1 and n > MAX_TERMS:
-            raise Unreadable("too large a power of a sum")
-        result, square = self.algebra.number(1), self
-        while n:
-            if n & 1:
-                result = result * square
-            n >>= 1
-            if n:
-                square = square * square
-        return result
-
-    def __abs__(self) -> "Quotient":
-        """Of a product the product of each factor's; of anything else an atom that |-a| shares."""
-        if self.number is not None:
-            return self.algebra.number(abs(self.number))
-        if self.bottom != ONE or len(self.top) != 1:
-            return self.algebra.absolute_atom(self)
-        ((monomial, coefficient),) = self.top.items()
-        result = self.algebra.number(abs(coefficient))
-        for atom, power in monomial:
-            is_positive = atom in ("π", "e") or atom.startswith(("#", "abs("))
-            if not is_positive:
-                atom = self.algebra.absolute_atom(self.algebra.single(atom)).lone_atom
-            result = result * self.algebra.atom_power(atom, power)
-        return result
-
-    def equals(self, other: "Quotient") -> bool:
-        """Whether both are the same value: their cross products are the same polynomial."""
-        if self == other:
-            return True
-        left = self.algebra.product(self.top, other.bottom)
-        return left == self.algebra.product(other.top, self.bottom)
-
-    def _coerced(self, other: "Quotient | Rational") -> "Quotient":
-        return other if isinstance(other, Quotient) else self.algebra.number(other)
-
-    # --- looking ----------------------------------------------------------------------------------------------------
-    @property
-    def number(self) -> Fraction | None:
-        """The value if this is a rational number."""
-        if self.bottom == ONE and self.top.keys() <= {()}:
-            return self.top.get((), Fraction(0))
-        return None
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether this is an integer."""
-        return self.number is not None and self.number.denominator == 1
-
-    @property
-    def lone_atom(self) -> str | None:
-        """The atom if this is nothing but one: "x" for x, None for 2x, x^2 and x + y."""
-        if self.bottom != ONE or list(self.top.values()) != [1]:
-            return None
-        (monomial,) = self.top
-        if len(monomial) != 1:
-            return None
-        ((atom, power),) = monomial
-        return atom if power == 1 else None
-
-    @property
-    def atoms(self) -> set[str]:
-        """All atoms in it."""
-        monomials = [*self.top, *self.bottom]
-        return {atom for monomial in monomials for atom, _ in monomial}
-
-    @property
-    def variables(self) -> frozenset[str]:
-        """The names that the value depends on; none for √2 + π."""
-        names = [self.algebra.variables_in.get(atom, frozenset()) for atom in self.atoms]
-        return frozenset().union(*names)
-
-    @property
-    def leading(self) -> Fraction:
-        """The coefficient that decides the sign under which `f(-x)` and `f(x)` meet; 0 for zero."""
-        if not self.top:
-            return Fraction(0)
-        top = self.top[min(self.top)]
-        return top / self.bottom[min(self.bottom)]
-
-    @property
-    def key(self) -> str:
-        """A text that determines the value; equal values share it unless they are quotients of sums."""
-        if self.bottom == ONE:
-            return _print(self.top, Fraction(1))
-        lead = self.bottom[min(self.bottom)]
-        return f"{_print(self.top, lead)}/({_print(self.bottom, lead)})"
-
-    def without(self, unit: str) -> "Quotient | None":
-        """The value with the factor `unit` taken from the terms that have it; None if no term has it, or one has a
-        power of it, or it stands below the line."""
-        if any(unit in dict(monomial) for monomial in self.bottom):
-            return None
-        kept: Polynomial = {}
-        for monomial, c in self.top.items():
-            powers = dict(monomial)
-            if powers.pop(unit, 1) != 1:
-                return None
-            kept = self.algebra.sum(kept, {tuple(powers.items()): c})
-        return None if kept == self.top else self.algebra.quotient(kept, self.bottom)
-
-
-def _print(polynomial: Polynomial, lead: Fraction) -> str:
-    terms, length = [], 0
-    for monomial, c in sorted(polynomial.items()):
-        factors = "".join(f"*{atom}^{power}" for atom, power in monomial)
-        terms.append(f"{c / lead}{factors}")
-        length += len(factors)
-        if length > MAX_KEY_CHARS:
-            raise Unreadable("too long a name")
-    return "+".join(terms) or "0"
-
-
-def size(value: Fraction) -> int:
-    """The bits of the longer one of numerator and denominator."""
-    return max(value.numerator.bit_length(), value.denominator.bit_length())
-
-
-def _checked(value: Fraction) -> Fraction:
-    if size(value) > MAX_BITS:
-        raise Unreadable("too large a number")
-    return value
-
-
-def _rational_power(base: Fraction, n: int) -> Fraction:
-    if abs(base) == 1:
-        return base ** (n % 2)
-    if abs(n) * (size(base) - 1) > MAX_BITS:
-        raise Unreadable("too large a power")
-    return _checked(base**n)
-
-
-def _primes_below(limit: int) -> list[int]:
-    found: list[int] = []
-    for n in range(2, limit):
-        if all(n % p for p in found if p * p <= n):
-            found.append(n)
-    return found
-
-
-TRIAL_PRIMES = _primes_below(MAX_TRIAL_PRIME)
-
-
-def prime_powers(value: Fraction) -> Iterator[tuple[int, int]]:
-    """(prime, exponent) of a positive number; those of its denominator are negative."""
-    for part, sign in ((value.numerator, 1), (value.denominator, -1)):
-        for prime, power in _factors(part):
-            yield prime, sign * power
-
-
-def _factors(n: int) -> Iterator[tuple[int, int]]:
-    """(prime, exponent) of n >= 1. A cofactor without small primes stays whole, or as the square it is: an equality
-    found with it is still exact, one may only be missed."""
-    for p in TRIAL_PRIMES:
-        if p * p > n:
-            break
-        power = 0
-        while n % p == 0:
-            n, power = n // p, power + 1
-        if power:
-            yield p, power
-    if n > 1:
-        root = isqrt(n)
-        yield (root, 2) if root * root == n else (n, 1)
 
 
 class Algebra:
@@ -282,7 +48,7 @@ class Algebra:
         return self.term(((atom, Fraction(1)),))
 
     def number(self, value: Rational) -> Quotient:
-        value = _checked(Fraction(value))
+        value = checked(Fraction(value))
         return self.quotient({(): value} if value else {})
 
     def atom(self, name: str, *depends_on: Quotient, exponent: Fraction = Fraction(1)) -> Quotient:
@@ -353,14 +119,14 @@ class Algebra:
         alone = self.term(((atom, rest),) if rest else ())
         known = self.quotient(polynomial)
         if known.number:
-            return alone * _rational_power(known.number, whole)
+            return alone * rational_power(known.number, whole)
         return alone * known**whole
 
     def _number_power(self, base: Fraction, exponent: Fraction) -> Quotient:
         if not base and exponent <= 0:
             raise Unreadable("zero to a power that is not positive")
         if exponent.denominator == 1 or base == 1:
-            return self.number(_rational_power(base, int(exponent)))
+            return self.number(rational_power(base, int(exponent)))
         if max(size(base), exponent.denominator) > MAX_FACTORED_BITS:
             raise Unreadable("too large a root")
         if not base:
@@ -383,7 +149,7 @@ class Algebra:
         total = dict(p)
         for monomial, c in q.items():
             self._spend(c)
-            c = _checked(total.get(monomial, Fraction(0)) + c)
+            c = checked(total.get(monomial, Fraction(0)) + c)
             if c:
                 total[monomial] = c
             else:
@@ -399,7 +165,7 @@ class Algebra:
         for left, c in p.items():
             row: Polynomial = {}
             for right, d in q.items():
-                merged = self._merge(left, right, _checked(c * d))
+                merged = self._merge(left, right, checked(c * d))
                 for monomial, e in merged.items():
                     self._spend(c, d)
                     row[monomial] = row.get(monomial, Fraction(0)) + e

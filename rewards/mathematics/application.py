@@ -7,10 +7,11 @@ answer; a function taken for a product would make every function linear and pay 
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 from string import ascii_lowercase
 
 from rewards.mathematics.key import text_key
-from rewards.mathematics.text import (
+from rewards.mathematics.tokens import (
     Token,
     Tokens,
     are_letters,
@@ -50,11 +51,15 @@ class Name:
     argument: tuple[Token, ...] | None  # None: no bracket follows
     is_inverse: bool = False  # f^{-1}(x)
 
+    @property
+    def is_applied(self) -> bool:
+        return self.argument is not None
+
 
 def mark_applications(answer: Tokens, truth: Tokens) -> tuple[list[Token], list[Token]]:
     """Both texts, with kind "applied" for each name that is a function of what stands in the brackets behind it."""
-    texts = [list(_names(tokens)) for tokens in (answer, truth)]
-    applied = {name.text for names in texts for name in names if name.argument is not None}
+    texts = [list(_names(answer)), list(_names(truth))]
+    applied = {name.text for name in chain(*texts) if name.is_applied}
     functions = {text for text in applied if _is_function(text, texts)}
     return _marked(answer, texts[0], functions), _marked(truth, texts[1], functions)
 
@@ -62,7 +67,7 @@ def mark_applications(answer: Tokens, truth: Tokens) -> tuple[list[Token], list[
 def _marked(tokens: Tokens, names: Sequence[Name], functions: Set[str]) -> list[Token]:
     tokens = list(tokens)
     for name in names:
-        if name.argument is not None and name.text in functions:
+        if name.is_applied and name.text in functions:
             tokens[name.at] = tokens[name.at]._replace(kind="applied")
     return tokens
 
@@ -83,7 +88,7 @@ def _definition(tokens: Tokens) -> tuple[str, list[str]]:
         return "", []
     function, end = tokens[0].text, end_of_name(tokens, 0)
     letters = unwrapped(tokens[1:end])[1:]  # the n of a_n
-    if first.argument is not None and are_letters(first.argument, ","):
+    if first.is_applied and are_letters(first.argument, ","):
         function, letters = first.text, first.argument
         end = closing_bracket(tokens, end_of_exponent(tokens, end)) + 1
     if end >= len(tokens) or not is_mark(tokens[end], "="):
@@ -133,8 +138,7 @@ def _names(tokens: Tokens) -> Iterator[Name]:
 def _name(tokens: Tokens, at: int, end: int) -> Name:
     text = text_key(tokens[at:end])
     opening = end_of_exponent(tokens, end)
-    exponent = "".join(texts_of(tokens[end:opening]))
-    is_inverse = exponent in ("^{-1}", "^-1")
+    is_inverse = "".join(texts_of(tokens[end:opening])) in ("^{-1}", "^-1")
     is_power = opening > end and not is_inverse and text[0] not in _ALWAYS_FUNCTIONS
     is_exponent = at > 0 and is_mark(tokens[at - 1], "^")  # 2^n(n+1)
     if is_power or is_exponent or opening >= len(tokens) or tokens[opening].text not in ("(", "["):
@@ -145,9 +149,9 @@ def _name(tokens: Tokens, at: int, end: int) -> Name:
 
 
 def _is_function(text: str, texts: Sequence[Sequence[Name]]) -> bool:
-    """What the uses of one name in both texts say."""
-    found = [[name for name in names if name.text == text] for names in texts]
-    uses = [use for names in found for use in names if use.argument is not None]
+    """Tell whether a name is a function, by its uses in both texts."""
+    found = [name for name in chain(*texts) if name.text == text]
+    uses = [name for name in found if name.is_applied]
     letter = text[0]
     if letter in _CONSTANTS:
         return False
@@ -157,15 +161,20 @@ def _is_function(text: str, texts: Sequence[Sequence[Name]]) -> bool:
         return False
     if "'" in text or letter in _ALWAYS_FUNCTIONS or any(map(_is_known, uses)):
         return True
-    arguments = [{text_key(use.argument) for use in names if use.argument is not None} for names in found]
-    if max(map(len, arguments)) > 1 or not all(map(_adds, uses)):
+    has_several_arguments = any(len(_arguments(text, names)) > 1 for names in texts)
+    if has_several_arguments or not all(map(_adds, uses)):
         return True
-    is_bare = len(uses) < sum(map(len, found))
+    is_bare = len(uses) < len(found)
     return not is_bare and letter not in _COEFFICIENTS
 
 
+def _arguments(text: str, names: Sequence[Name]) -> set[str]:
+    """Return what a name is applied to in one text."""
+    return {text_key(name.argument) for name in names if name.is_applied and name.text == text}
+
+
 def _repeats_in_argument(use: Name) -> bool:
-    return any(name.text == use.text and name.argument is None for name in _names(use.argument))
+    return any(name.text == use.text and not name.is_applied for name in _names(use.argument))
 
 
 def _is_known(use: Name) -> bool:

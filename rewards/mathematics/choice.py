@@ -1,6 +1,6 @@
 """The letter of a multiple-choice answer: `B`, `(B)`, `B.`, `(B) 12`, `B. Paris`, "Option B"."""
 
-from rewards.mathematics.text import Token, Tokens, is_mark, stripped
+from rewards.mathematics.tokens import Token, Tokens, is_mark, stripped
 
 _LETTERS = frozenset("ABCDEFGHIJ")
 _LEADS = ("option", "choice", "answer", "选", "故选", "选项", "选择", "答案选", "故答案选", "应选")

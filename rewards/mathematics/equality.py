@@ -4,18 +4,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 
-from rewards.mathematics.colon import Clock
+from rewards.mathematics.clock import Clock
 from rewards.mathematics.numeral import Numeral
 from rewards.mathematics.quantity import Scalar
-from rewards.mathematics.value import Bag, Chain, Choice, Grid, Named, Ratio, Relation, Row, Value
+from rewards.mathematics.shapes import Bag, Chain, Choice, Grid, Named, Ratio, Relation, Row, Shape
 
-Values = Sequence[Value]
-Member = tuple[frozenset[str], Value]  # what it counts, how many
+Shapes = Sequence[Shape]
+Member = tuple[frozenset[str], Shape]  # what it counts, how many
 
 
-def same(answer: Value, truth: Value) -> bool:
-    """Whether the answer is the truth. Symmetric but where only the answer may say more: x + y = 5 and 3 + 2 = 5 answer
-    5, and 5 answers neither; 664 answers 664_7, and 664_7 does not answer 664."""
+def same(answer: Shape, truth: Shape) -> bool:
+    """Tell whether the answer is the truth.
+
+    It is not symmetric: an answer may say more, so x + y = 5 and 3 + 2 = 5 answer 5, and 5 answers neither. A question
+    may give the base of its answer, so 664 answers 664_7, and 664_7 does not answer 664.
+    """
     kinds = (type(answer), type(truth))
     for kind, compare in _OF_EITHER.items():
         if kind in kinds:
@@ -40,7 +43,7 @@ def _same_amount(answer: Scalar, truth: Scalar) -> bool:
     return any(one.equals(other) for one, other in product(answers, truths))
 
 
-def _same_ratio(answer: Value, truth: Value) -> bool:
+def _same_ratio(answer: Shape, truth: Shape) -> bool:
     """2:4 is 1:2 and ½; times of day are the same to the minute, and nothing that may be a time is a fraction."""
     clocks = [_clock(answer), _clock(truth)]
     if all(clocks):
@@ -53,7 +56,7 @@ def _same_ratio(answer: Value, truth: Value) -> bool:
     return _is_fraction(ratio, other)
 
 
-def _is_fraction(ratio: Ratio, other: Value) -> bool:
+def _is_fraction(ratio: Ratio, other: Shape) -> bool:
     """3:4 is 3/4; a range is no fraction, and 4:2 is not 2."""
     if ratio.clock or ratio.is_range or not isinstance(other, Scalar) or other.unit:
         return False
@@ -61,7 +64,7 @@ def _is_fraction(ratio: Ratio, other: Value) -> bool:
     return not other.value.is_whole and _in_proportion(ratio.parts, (other, one))
 
 
-def _in_proportion(ones: Values, others: Values) -> bool:
+def _in_proportion(ones: Shapes, others: Shapes) -> bool:
     """Whether the parts of two ratios are the same but for a factor."""
     if len(ones) != len(others) or not all(map(_is_nonzero, [*ones, *others])):
         return False
@@ -73,17 +76,17 @@ def _in_proportion(ones: Values, others: Values) -> bool:
     return all((first * other).equals(first_other * one) for one, other in values)
 
 
-def _is_nonzero(value: Value) -> bool:
+def _is_nonzero(value: Shape) -> bool:
     return isinstance(value, Scalar) and bool(value.value.top)
 
 
-def _clock(value: Value) -> Clock | None:
+def _clock(value: Shape) -> Clock | None:
     if isinstance(value, Ratio):
         return value.clock
     return value if isinstance(value, Clock) else None
 
 
-def _same_numeral(answer: Value, truth: Value) -> bool:
+def _same_numeral(answer: Shape, truth: Shape) -> bool:
     """Whether digits and base agree. A truth with a base is answered by the bare digits: the base was given with the
     question; a bare truth only by base ten."""
     if isinstance(answer, Numeral) and isinstance(truth, Numeral):
@@ -93,16 +96,16 @@ def _same_numeral(answer: Value, truth: Value) -> bool:
     return _has_digits(answer, truth)
 
 
-def _has_digits(value: Value, numeral: Numeral) -> bool:
+def _has_digits(value: Shape, numeral: Numeral) -> bool:
     return isinstance(value, Scalar) and not value.unit and value.value.equals(numeral.bare)
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------
-def _in_order(answers: Values, truths: Values) -> bool:
+def _in_order(answers: Shapes, truths: Shapes) -> bool:
     return len(answers) == len(truths) and all(map(_same_member, _with_nouns(answers), _with_nouns(truths)))
 
 
-def _in_any_order(answers: Values, truths: Values) -> bool:
+def _in_any_order(answers: Shapes, truths: Shapes) -> bool:
     """Whether each answer has its own partner among the truths, and none is left."""
     left = _with_nouns(truths)
     for answer in _with_nouns(answers):
@@ -121,7 +124,7 @@ def _same_member(answer: Member, truth: Member) -> bool:
     return same(value, other)
 
 
-def _with_nouns(values: Values) -> list[Member]:
+def _with_nouns(values: Shapes) -> list[Member]:
     """Each value with what it counts, without the words that are the same for all; with nothing where all count the
     same."""
     nouns = [value.noun if isinstance(value, Scalar) else frozenset() for value in values]
@@ -141,7 +144,7 @@ def _same_grid(answer: Grid, truth: Grid) -> bool:
     return all(map(_in_order, answer.rows, truth.rows))
 
 
-def _as_row(value: Value) -> Value:
+def _as_row(value: Shape) -> Shape:
     """A column or row matrix as the tuple of its entries."""
     if not isinstance(value, Grid) or value.is_determinant:
         return value
@@ -152,27 +155,38 @@ def _as_row(value: Value) -> Value:
 def _same_list(answer: Bag, truth: Bag) -> bool:
     if answer.is_set or truth.is_set:
         return _same_set(answer.items, truth.items)
-    counts_things = [any(noun for noun, _ in _with_nouns(bag.items)) for bag in (answer, truth)]
-    names_the_rest = counts_things[0] != counts_things[1]  # 342, 236 for 342 adults, 236 children
+    names_the_rest = _has_nouns(answer) != _has_nouns(truth)  # 342, 236 for 342 adults, 236 children
     if answer.is_ordered or truth.is_ordered or names_the_rest:
         return _in_order(answer.items, truth.items)
     return _in_any_order(answer.items, truth.items)
 
 
-def _same_set(answers: Values, truths: Values) -> bool:
-    """Whether each member of the one is in the other."""
+def _has_nouns(bag: Bag) -> bool:
+    return any(noun for noun, _ in _with_nouns(bag.items))
+
+
+def _same_set(answers: Shapes, truths: Shapes) -> bool:
+    """Tell whether each member of the one is in the other."""
     answers, truths = _with_nouns(answers), _with_nouns(truths)
-    ours = all(any(_same_member(a, t) for t in truths) for a in answers)
-    theirs = all(any(_same_member(a, t) for a in answers) for t in truths)
-    return ours and theirs
+    are_right = all(_is_one_of(answer, truths) for answer in answers)
+    are_complete = all(_is_given(truth, answers) for truth in truths)
+    return are_right and are_complete
 
 
-def _as_one(value: Value) -> Value | None:
+def _is_one_of(answer: Member, truths: Sequence[Member]) -> bool:
+    return any(_same_member(answer, truth) for truth in truths)
+
+
+def _is_given(truth: Member, answers: Sequence[Member]) -> bool:
+    return any(_same_member(answer, truth) for answer in answers)
+
+
+def _as_one(value: Shape) -> Shape | None:
     """The sum of 5 hours and 30 minutes."""
     return value.total if isinstance(value, Bag) else value
 
 
-def _is_assignment(value: Value) -> bool:
+def _is_assignment(value: Shape) -> bool:
     """Whether the list gives each of several variables its value: x = 1, y = 2, but not x = 1, x = 2."""
     if not isinstance(value, Bag):
         return False
@@ -180,7 +194,7 @@ def _is_assignment(value: Value) -> bool:
     return len(names) == len(value.items)
 
 
-def _is_nameless_list(value: Value) -> bool:
+def _is_nameless_list(value: Shape) -> bool:
     return isinstance(value, (Row, Bag)) and not any(isinstance(item, Named) for item in value.items)
 
 
@@ -197,7 +211,7 @@ def _same_assigned(named: Bag, other: Row | Bag) -> bool:
 
 
 # --- letters of multiple choice --------------------------------------------------------------------------------------
-def _same_choice(answer: Value, truth: Value) -> bool:
+def _same_choice(answer: Shape, truth: Shape) -> bool:
     """The letters decide; without two letters, the body of the one against the whole other. A lone "b" is the letter
     B."""
     letters = _letter(answer), _letter(truth)
@@ -210,23 +224,23 @@ def _same_choice(answer: Value, truth: Value) -> bool:
     return theirs is not None and same(answer, theirs)
 
 
-def _letter(value: Value) -> str | None:
+def _letter(value: Shape) -> str | None:
     if isinstance(value, Choice):
         return value.letter
     name = value.value.lone_atom if isinstance(value, Scalar) else None
     return name.upper() if name and name not in "ei" else None
 
 
-def _body(value: Value) -> Value | None:
+def _body(value: Shape) -> Shape | None:
     return value.body if isinstance(value, Choice) else None
 
 
 # --- equations -------------------------------------------------------------------------------------------------------
-def _same_named(answer: Value, truth: Value) -> bool:
+def _same_named(answer: Shape, truth: Shape) -> bool:
     return _same_value(answer, truth) or _same_equation(_as_equation(answer), _as_equation(truth))
 
 
-def _same_value(answer: Value, truth: Value) -> bool:
+def _same_value(answer: Shape, truth: Shape) -> bool:
     """Whether the values agree, and the labels too where both have one."""
     if isinstance(answer, Named) and isinstance(truth, Named):
         return _same_label(answer, truth) and same(answer.value, truth.value)
@@ -246,17 +260,17 @@ def _same_label(answer: Named, truth: Named) -> bool:
     return has_variable and answer.label.defines_with(truth.label)
 
 
-def _says_value(named: Named, other: Value) -> bool:
+def _says_value(named: Named, other: Shape) -> bool:
     """Whether the value alone may stand for the equation: C for "the answer is C", but not for z = c."""
     is_symbol = named.label is not None and not named.label.is_words
     return not (is_symbol and isinstance(other, Choice))
 
 
-def _as_equation(value: Value) -> Value:
+def _as_equation(value: Shape) -> Shape:
     return value.relation or value if isinstance(value, Named) else value
 
 
-def _same_equation(answer: Value, truth: Value) -> bool:
+def _same_equation(answer: Shape, truth: Shape) -> bool:
     """Whether both are one equation in several variables, y = 2x + 3 and 2x - y + 3 = 0, or one inequality."""
     for side in (answer, truth):
         if not isinstance(side, Relation):
@@ -281,7 +295,7 @@ def _same_relation(answer: Relation, truth: Relation) -> bool:
     return ours.equals(theirs * factor)
 
 
-def _same_chain(answer: Value, truth: Value) -> bool:
+def _same_chain(answer: Shape, truth: Shape) -> bool:
     r"""Whether both say the same of the same things: \log_4 8 = 3/2 is not \log_{36} 216 = 3/2. A chain that holds
     answers each of its sides."""
     if not isinstance(truth, Chain):

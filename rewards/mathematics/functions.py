@@ -6,8 +6,9 @@ from fractions import Fraction
 from math import ceil, comb, factorial, floor
 
 from rewards.mathematics import trigonometry
-from rewards.mathematics.algebra import Quotient, Unreadable
 from rewards.mathematics.powers import logarithm, power
+from rewards.mathematics.quotient import Quotient
+from rewards.mathematics.rational import Unreadable
 
 MAX_FACTORIAL = 300  # 300! has 2042 bits
 MAX_BINOMIAL = 1000

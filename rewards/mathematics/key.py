@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from rewards.mathematics import units
-from rewards.mathematics.text import Token, Tokens, texts_of, unwrapped
+from rewards.mathematics.tokens import Token, Tokens, texts_of, unwrapped
 
 _PUNCTUATION = frozenset((r"\{", r"\}", r"\\", *"\\()[]{}.,:;?!…'\"|-_*&~@#\ufffd"))
 
@@ -49,13 +49,15 @@ def _is_article(tokens: Tokens, at: int) -> bool:
 def same_word(one: Tokens, other: Tokens) -> bool:
     r"""Whether both are letters alone and spell the same, \text{AC}, \overline{AC} and AC; a segment's ends are capital
     or small. Two products, AC and ac, are left to algebra."""
-    segments = segment(one), segment(other)
-    ours, theirs = (found or tokens for found, tokens in zip(segments, (one, other), strict=True))
-    kinds = {token.kind for token in (*ours, *theirs)}
-    spellings = [_spelt(ours), _spelt(theirs)]
-    if not any(segments):
-        spellings = [spelling.casefold() for spelling in spellings]
-    return "word" in kinds <= {"word", "name"} and spellings[0] == spellings[1]
+    ends, other_ends = segment(one), segment(other)
+    one, other = ends or one, other_ends or other
+    kinds = {token.kind for token in (*one, *other)}
+    if "word" not in kinds or not kinds <= {"word", "name"}:
+        return False
+    spelt, other_spelt = _spelt(one), _spelt(other)
+    if ends or other_ends:
+        return spelt == other_spelt
+    return spelt.casefold() == other_spelt.casefold()
 
 
 def _spelt(tokens: Tokens) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rewards.mathematics import symbols, units
 from rewards.mathematics.application import end_of_exponent, end_of_name
 from rewards.mathematics.key import segment, text_key
-from rewards.mathematics.text import (
+from rewards.mathematics.tokens import (
     Token,
     Tokens,
     are_letters,

@@ -3,9 +3,10 @@
 import re
 from dataclasses import dataclass, field
 
-from rewards.mathematics.algebra import Algebra, Quotient
-from rewards.mathematics.parse import read_expression
-from rewards.mathematics.text import Tokens, texts_of
+from rewards.mathematics.algebra import Algebra
+from rewards.mathematics.expression import read_expression
+from rewards.mathematics.quotient import Quotient
+from rewards.mathematics.tokens import Tokens, texts_of
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _NUMERAL = re.compile("([0-9][0-9A-Z]*)(?:_|base)([0-9]{1,2})", re.IGNORECASE)

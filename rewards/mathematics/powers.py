@@ -3,18 +3,9 @@ r"""Powers with any exponent, roots and logarithms on the quotients of `algebra.
 
 from fractions import Fraction
 
-from rewards.mathematics.algebra import (
-    MAX_FACTORED_BITS,
-    ONE,
-    Algebra,
-    Monomial,
-    Polynomial,
-    Quotient,
-    Rational,
-    Unreadable,
-    prime_powers,
-    size,
-)
+from rewards.mathematics.algebra import MAX_FACTORED_BITS, Algebra
+from rewards.mathematics.quotient import ONE, Monomial, Polynomial, Quotient, Rational
+from rewards.mathematics.rational import Unreadable, prime_powers, size
 
 _HALF = Fraction(1, 2)
 

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 
 from rewards.mathematics import units
-from rewards.mathematics.algebra import DEGREE, Algebra, Quotient, Unreadable
+from rewards.mathematics.algebra import DEGREE, Algebra
 from rewards.mathematics.application import end_of_exponent
-from rewards.mathematics.parse import read_expression
-from rewards.mathematics.text import Token, Tokens, is_mark, is_sum, texts_of
+from rewards.mathematics.expression import read_expression
+from rewards.mathematics.quotient import Quotient
+from rewards.mathematics.rational import Unreadable
+from rewards.mathematics.tokens import Token, Tokens, is_mark, is_sum, texts_of
 
 MAX_UNIT_WORDS = 8
 _PLAIN_UNITS = frozenset(("square", "sq", "cubic", "unit", "units", "degree", "degrees"))
@@ -161,24 +163,38 @@ def _currency(token: Token) -> str | None:
 
 
 def _split_tail(tokens: list[Token]) -> tuple[list[Token], list[Token]]:
-    """(expression, what follows it from the first unit or noun on); no tail if something in it carries meaning."""
-    first = start = next((at for at in range(1, len(tokens)) if _is_unit(tokens[at])), 0)
-    if not start:
+    """Split off what follows an expression, from the first unit or noun on; no tail if something in it has meaning."""
+    first = next((at for at in range(1, len(tokens)) if _is_unit(tokens[at])), 0)
+    if not first:
         return tokens, []
-    if tokens[start].text == "°" and any(token.kind == "function" for token in tokens):  # sin 30°
+    if tokens[first].text == "°" and _holds_function(tokens):  # sin 30°
         return tokens, []
-    joints = "({/*^" if tokens[start].word in units.ORDINAL_ENDINGS else "({/*"
-    while start > 1 and tokens[start - 1].text in joints:
-        start -= 1
+    start = _start_of_joints(tokens, first)
     tail = [token for token in tokens[start:first] if token.text == "/"] + tokens[first:]
-    shape = _shape(tokens[start:])
-    is_balanced = shape.count("(") == shape.count(")") and shape.count("{") == shape.count("}")
-    if not is_balanced or not _TAIL.fullmatch(shape) or not _is_harmless(tail):
+    if not _is_tail(_shape(tokens[start:])) or not _is_harmless(tail):
         return tokens, []
     letter = tokens[start - 1]
     if letter.text in units.UNIT_LETTERS and letter.spaced and tokens[start - 2].kind == "number":  # 5 m of rope
         return tokens[: start - 1], [letter, *tail]
     return tokens[:start], tail
+
+
+def _start_of_joints(tokens: Tokens, unit: int) -> int:
+    """Return where the brackets and signs start that stand before a unit and belong to it: 5 / (kg m)."""
+    joints = "({/*^" if tokens[unit].word in units.ORDINAL_ENDINGS else "({/*"
+    start = unit
+    while start > 1 and tokens[start - 1].text in joints:
+        start -= 1
+    return start
+
+
+def _is_tail(shape: str) -> bool:
+    is_balanced = shape.count("(") == shape.count(")") and shape.count("{") == shape.count("}")
+    return is_balanced and _TAIL.fullmatch(shape) is not None
+
+
+def _holds_function(tokens: Tokens) -> bool:
+    return any(token.kind == "function" for token in tokens)
 
 
 def _is_unit(token: Token) -> bool:
@@ -225,7 +241,7 @@ def _start_of_unit_letters(tokens: Tokens) -> int | None:
     at = next((at for at in range(first, len(tokens)) if _LETTERS.fullmatch(shape, at)), None)
     if at is None or "n" not in shape[:at] or is_sum(tokens[:at]):
         return None
-    if any(token.kind == "function" for token in tokens[:at]):
+    if _holds_function(tokens[:at]):
         return None
     is_apart = tokens[at].spaced or (at == first and "/" in shape)
     return at if is_apart else None

@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
+from operator import itemgetter
 
-from rewards.mathematics.algebra import Algebra, Quotient
+from rewards.mathematics.algebra import Algebra
+from rewards.mathematics.expression import expression_or_none
 from rewards.mathematics.labels import Label, read_label
-from rewards.mathematics.parse import expression_or_none
 from rewards.mathematics.quantity import Scalar
-from rewards.mathematics.text import Token, Tokens, is_letter, is_mark
-from rewards.mathematics.value import INFINITY, MINUS_INFINITY, Bag, Chain, Named, Relation, Row, Value
+from rewards.mathematics.quotient import Quotient
+from rewards.mathematics.shapes import INFINITY, MINUS_INFINITY, Bag, Chain, Named, Relation, Row, Shape
+from rewards.mathematics.tokens import Token, Tokens, is_letter, is_mark
 
 LINE = Row("(", ")", (MINUS_INFINITY, INFINITY))
 _FLIPPED = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
@@ -21,10 +23,10 @@ _FLIPPED = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
 class RelationReader:
     """Reads relations; `read_side` reads what stands on one side."""
 
-    def __init__(self, algebra: Algebra, read_side: Callable[[Tokens], Value]) -> None:
+    def __init__(self, algebra: Algebra, read_side: Callable[[Tokens], Shape]) -> None:
         self.algebra, self.side = algebra, read_side
 
-    def read(self, sides: list[Tokens], signs: list[str]) -> Value:
+    def read(self, sides: list[Tokens], signs: list[str]) -> Shape:
         """Return what the sides say together. There is one more of them than signs."""
         if any(sign in _FLIPPED for sign in signs):
             return self.inequality(sides, signs)
@@ -35,19 +37,19 @@ class RelationReader:
         return self.equation(sides[0], signs[0], sides[1])
 
     # --- equalities -------------------------------------------------------------------------------------------------
-    def equation(self, left: Tokens, sign: str, right: Tokens) -> Value:
+    def equation(self, left: Tokens, sign: str, right: Tokens) -> Shape:
         """Read x = 5 and x + y = 5 under their names, other equations in variables as relations, the rest as sides."""
         left, right = _label_first(left, right)
         label = read_label(left)
         if label is None and _is_point(self.side(left)):  # (x, y) = (1, 2)
             return self.point(left, right)
-        values = self.values(left, right)
-        if None in values:
+        value, other = self.value(left), self.value(right)
+        if value is None or other is None:
             return Named(label, self.side(right)) if label else self.chain([left, right], [sign])
-        difference = values[0] - values[1]
-        if label is not None or self.is_term_with_value(*values):
+        difference = value - other
+        if label or _is_term_with_value(value, other):
             return Named(label, self.side(right), Relation("=", difference))
-        if sign == "=" and self.is_equation(*values, difference):
+        if sign == "=" and _keeps_its_variables(difference, value, other):
             return Relation("=", difference)
         return self.chain([left, right], [sign])
 
@@ -55,24 +57,14 @@ class RelationReader:
         """Read (y, x) = (2, 1) as (x, y) = (1, 2); (m, b) has no order but its own."""
         value = self.side(right)
         names = [token.text for token in left if is_letter(token)]
-        neighbours = [ord(later) - ord(name) for name, later in pairwise(sorted(names)) if len(name) == len(later) == 1]
-        if isinstance(value, Row) and len(value.items) == len(names) and neighbours == [1] * (len(names) - 1):
-            pairs = sorted(zip(names, value.items, strict=True), key=lambda pair: pair[0])
+        is_as_long = isinstance(value, Row) and len(value.items) == len(names)
+        if is_as_long and _are_neighbours(names):
+            pairs = sorted(zip(names, value.items, strict=True), key=itemgetter(0))
             names = [name for name, _ in pairs]
-            value = Row(value.opener, value.closer, tuple(item for _, item in pairs))
+            value = replace(value, items=tuple(item for _, item in pairs))
         return Named(Label(" ".join(names)), value)
 
-    def is_term_with_value(self, left: Quotient, right: Quotient) -> bool:
-        """Whether the equation gives the value of a term in several variables: x + y = 5."""
-        if any("(" in atom for atom in left.atoms) or right.variables:  # sin x + y = 5
-            return False
-        return len(left.variables) > 1
-
-    def is_equation(self, left: Quotient, right: Quotient, difference: Quotient) -> bool:
-        """Whether the sides have variables and none cancels: x + C = x has no more to say than its two sides."""
-        return bool(difference.variables) and difference.variables == left.variables | right.variables
-
-    def equalities(self, sides: list[Tokens], signs: list[str]) -> Value:
+    def equalities(self, sides: list[Tokens], signs: list[str]) -> Shape:
         """Read x = 3 + 4 = 7 as x = 7 if every link holds; otherwise a chain."""
         label = read_label(sides[0])
         if label is not None and set(signs) == {"="}:
@@ -82,20 +74,15 @@ class RelationReader:
         return self.chain(sides, signs)
 
     def chain(self, sides: Sequence[Tokens], signs: Sequence[str]) -> Chain:
+        """Return the sides and signs as they are, and whether all of them are equal."""
         values = tuple(map(self.side, sides))
         written = tuple(map(_leaves, sides))
         first, *others = values
-        are_equal = all(self.is_equal(first, other) for other in others)
+        are_equal = all(_is_equal(first, other) for other in others)
         return Chain(tuple(signs), values, written, holds=are_equal and set(signs) == {"="})
 
-    def is_equal(self, one: Value, other: Value) -> bool:
-        """Whether an equation of two values holds whatever the variables are."""
-        if not isinstance(one, Scalar) or not isinstance(other, Scalar):
-            return False
-        return one.equals(other)
-
     # --- inequalities -----------------------------------------------------------------------------------------------
-    def inequation(self, left: Tokens, right: Tokens) -> Value:
+    def inequation(self, left: Tokens, right: Tokens) -> Shape:
         """Read x ≠ 3 as the numbers without 3; any other as a relation, or a chain if it has no value."""
         left, right = _label_first(left, right)
         label, taken = read_label(left), self.side(right)
@@ -103,7 +90,7 @@ class RelationReader:
             return Named(label, reals_without([taken]))
         return self.relation(left, "≠", right) or self.chain([left, right], ["≠"])
 
-    def inequality(self, sides: list[Tokens], signs: list[str]) -> Value:
+    def inequality(self, sides: list[Tokens], signs: list[str]) -> Shape:
         """Read 0 < x ≤ 1 as x in (0, 1]; x > 3 as x in (3, ∞); any other as one relation or a chain."""
         if all(sign in ">≥" for sign in signs):
             sides = sides[::-1]
@@ -117,12 +104,14 @@ class RelationReader:
         if any(map(_is_negative_variable, sides)):
             mirrored = self.interval(list(map(_negated, reversed(sides))), signs[::-1])
             if mirrored is not None:  # -x < 2 is x > -2, and -2x < 4 is just as near to it
-                return Named(mirrored.label, mirrored.value, relation)
+                return replace(mirrored, relation=relation)
         return relation or self.chain(sides, signs)
 
     def interval(self, sides: list[Tokens], signs: list[str]) -> Named | None:
-        """The interval of the one variable between numbers, increasing signs given: 0 < x ≤ 1, x < 3; None if it is
-        anything else."""
+        """Return the interval of the one variable between numbers, 0 < x ≤ 1 or x < 3; None for anything else.
+
+        signs: < and ≤ only.
+        """
         places = [at for at, side in enumerate(sides) if _is_variable(side)]
         at = places[0] if len(places) == 1 else -1
         if (len(sides), at) not in ((2, 0), (2, 1), (3, 1)):
@@ -132,8 +121,9 @@ class RelationReader:
         if low is None or high is None:
             return None
         before, after = ["<", *signs, "<"][at : at + 2]
-        row = Row("[" if before == "≤" else "(", "]" if after == "≤" else ")", (low, high))
-        return Named(Label(sides[at][0].text), row)
+        opener = "[" if before == "≤" else "("
+        closer = "]" if after == "≤" else ")"
+        return Named(Label(sides[at][0].text), Row(opener, closer, (low, high)))
 
     def bound(self, tokens: Tokens) -> Scalar | None:
         """Return the number that bounds an interval; None for anything else."""
@@ -141,16 +131,17 @@ class RelationReader:
         is_number = isinstance(side, Scalar) and not side.value.variables
         return side if is_number else None
 
-    def values(self, *sides: Tokens) -> list[Quotient | None]:
-        return [expression_or_none(side, self.algebra) for side in sides]
-
     def relation(self, left: Tokens, sign: str, right: Tokens) -> Relation | None:
         """Return the relation between two sides; None if a side has no value, or it is about no variable."""
-        values = self.values(left, right)
-        if None in values:
+        value, other = self.value(left), self.value(right)
+        if value is None or other is None:
             return None
-        difference = values[0] - values[1]
+        difference = value - other
         return Relation(sign, difference) if difference.variables else None
+
+    def value(self, side: Tokens) -> Quotient | None:
+        """Return the value of a side; None if it has none."""
+        return expression_or_none(side, self.algebra)
 
 
 def reals_without(points: Sequence[Scalar]) -> Bag:
@@ -165,7 +156,7 @@ def interval_without(interval: Row, points: Sequence[Scalar]) -> tuple[Row, ...]
     largest = high.value.number if isinstance(high, Scalar) else inf
     taken = sorted(points, key=lambda point: point.value.number)
     numbers = [point.value.number for point in taken]
-    inside = [point for point, number in zip(taken, numbers, strict=True) if smallest < number < largest]
+    inside = [point for point in taken if smallest < point.value.number < largest]
     rows = [Row("(", ")", pair) for pair in pairwise([low, *inside, high])]
     if smallest not in numbers:
         rows[0] = replace(rows[0], opener=interval.opener)
@@ -180,12 +171,35 @@ def _label_first(left: Tokens, right: Tokens) -> tuple[Tokens, Tokens]:
     return (right, left) if is_turned else (left, right)
 
 
-def _is_point(side: Value) -> bool:
+def _is_term_with_value(left: Quotient, right: Quotient) -> bool:
+    """Tell whether an equation gives the value of a term in several variables: x + y = 5."""
+    if any("(" in atom for atom in left.atoms) or right.variables:  # sin x + y = 5
+        return False
+    return len(left.variables) > 1
+
+
+def _keeps_its_variables(difference: Quotient, left: Quotient, right: Quotient) -> bool:
+    """Tell whether no variable cancels: x + C = x has no more to say than its two sides."""
+    return bool(difference.variables) and difference.variables == left.variables | right.variables
+
+
+def _are_neighbours(names: list[str]) -> bool:
+    """Tell whether letters follow one another in the alphabet, in whatever order: y, x, z."""
+    pairs = pairwise(sorted(names))
+    return all(len(name) == len(later) == 1 and ord(later) - ord(name) == 1 for name, later in pairs)
+
+
+def _is_equal(one: Shape, other: Shape) -> bool:
+    """Tell whether an equation of two values holds whatever the variables are."""
+    return isinstance(one, Scalar) and isinstance(other, Scalar) and one.equals(other)
+
+
+def _is_point(side: Shape) -> bool:
     """Whether the side is a tuple of variables."""
     return isinstance(side, Row) and all(map(_is_variable_value, side.items))
 
 
-def _is_variable_value(item: Value) -> bool:
+def _is_variable_value(item: Shape) -> bool:
     atom = item.value.lone_atom if isinstance(item, Scalar) else None
     return atom is not None and "(" not in atom
 

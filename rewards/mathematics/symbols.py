@@ -1,5 +1,5 @@
 r"""The vocabulary of the mathematics reader: Unicode characters, LaTeX commands and plain words, each mapped to the one
-spelling that the rest of the code knows. Tables only; `text.py` applies them.
+spelling that the rest of the code knows. Tables only; `tokens.py` applies them.
 
 Superscripts and vulgar fractions are spelt out with their braces (`2²` is `2^{2}`, `3½` is `3\frac{1}{2}`), which is
 why this is a table and not Unicode's NFKC: that would glue them into the number before them (22, 31/2).
@@ -190,7 +190,7 @@ BARE_WORDS = {
     "sqrt": ("command", r"\sqrt"),
 }
 
-# typesetting without meaning; `\left.` and `\right.` lose their dot in clean.py
+# typesetting without meaning; `\left.` and `\right.` lose their dot in spelling.py
 _IGNORED = (
     "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle "
     "scriptstyle limits nolimits strut mathstrut hline "

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from fractions import Fraction
 from math import lcm
 
-from rewards.mathematics.algebra import DEGREE, ONE, Algebra, Monomial, Quotient, Unreadable
+from rewards.mathematics.algebra import DEGREE, Algebra
 from rewards.mathematics.powers import root
+from rewards.mathematics.quotient import ONE, Monomial, Quotient
+from rewards.mathematics.rational import Unreadable
 
 MAX_MULTIPLE = 12  # sin(12x) is written in sines of x; that of a larger multiple is left as it is
 MAX_ANGLES = 4  # that are added under one sine

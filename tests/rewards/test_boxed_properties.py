@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rewards.boxed import equivalent, gold_answer, last_boxed, verdict
 from rewards.mathematics.key import has_content
-from rewards.mathematics.text import tokenize
+from rewards.mathematics.tokens import tokenize
 
 PIECES = (
     r"\frac",

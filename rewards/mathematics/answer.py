@@ -5,13 +5,14 @@ Every text has a shape. What cannot be read as mathematics, or exceeds a limit, 
 
 from dataclasses import replace
 
-from rewards.mathematics.algebra import Algebra, Unreadable
+from rewards.mathematics.algebra import Algebra
 from rewards.mathematics.choice import split_choice
-from rewards.mathematics.colon import read_clock
+from rewards.mathematics.clock import read_clock
+from rewards.mathematics.expression import CLOSERS, expression_or_none
 from rewards.mathematics.key import segment, text_key
 from rewards.mathematics.labels import Label, is_phrase
 from rewards.mathematics.lists import (
-    VERDICT_LETTERS,
+    are_verdicts,
     bounds_twice,
     is_series,
     with_restrictions,
@@ -19,10 +20,23 @@ from rewards.mathematics.lists import (
     without_integers,
 )
 from rewards.mathematics.numeral import read_numeral
-from rewards.mathematics.parse import CLOSERS, expression_or_none
 from rewards.mathematics.quantity import Scalar, read_quantity, sum_of
+from rewards.mathematics.rational import Unreadable
 from rewards.mathematics.relations import LINE, RelationReader, reals_without
-from rewards.mathematics.text import (
+from rewards.mathematics.shapes import (
+    INFINITY,
+    MINUS_INFINITY,
+    REALS,
+    Bag,
+    Choice,
+    Grid,
+    Named,
+    Ratio,
+    Row,
+    Shape,
+    Text,
+)
+from rewards.mathematics.tokens import (
     RELATIONS,
     Token,
     Tokens,
@@ -33,19 +47,6 @@ from rewards.mathematics.text import (
     split,
     stripped,
     texts_of,
-)
-from rewards.mathematics.value import (
-    INFINITY,
-    MINUS_INFINITY,
-    REALS,
-    Bag,
-    Choice,
-    Grid,
-    Named,
-    Ratio,
-    Row,
-    Text,
-    Value,
 )
 
 MAX_NESTING = 12  # of brackets in brackets that are tuples, sets or intervals
@@ -68,18 +69,18 @@ _WORDS = {
 _SYNONYMS = {spelt: key for key, others in _WORDS.items() for spelt in others.split("|")}
 
 
-def read_answer(tokens: Tokens, algebra: Algebra) -> Value:
+def read_answer(tokens: Tokens, algebra: Algebra) -> Shape:
     """The shape of a whole answer."""
-    return _Reader(algebra).answer(stripped(tokens))
+    return _AnswerReader(algebra).answer(stripped(tokens))
 
 
-class _Reader:
+class _AnswerReader:
     def __init__(self, algebra: Algebra) -> None:
         self.algebra, self.nesting = algebra, 0
         self.relations = RelationReader(algebra, self.side)
 
     # --- lists ------------------------------------------------------------------------------------------------------
-    def answer(self, tokens: Tokens) -> Value:
+    def answer(self, tokens: Tokens) -> Shape:
         """A choice, or a list of items separated by `;`, or by commas, "and", "or"; of one item, that item."""
         choice = split_choice(tokens)
         if choice:
@@ -91,9 +92,9 @@ class _Reader:
             return self.bag(items, tokens, is_ordered=True)
         return self.comma_list(tokens)
 
-    def comma_list(self, tokens: Tokens) -> Value:
+    def comma_list(self, tokens: Tokens) -> Shape:
         parts, separators = split(tokens, (",", "and", "or"))
-        items: list[Value] = []
+        items: list[Shape] = []
         for part in map(stripped, without_integers(parts)):
             if part:
                 items += self.both_signs(part)
@@ -107,14 +108,14 @@ class _Reader:
             return replace(bag, total=sum_of(items))
         return bag
 
-    def bag(self, items: list[Value], tokens: Tokens, *, is_ordered: bool) -> Value:
+    def bag(self, items: list[Shape], tokens: Tokens, *, is_ordered: bool) -> Shape:
         if len(items) == 1:
             return items[0]
         if not 0 < len(items) <= MAX_ITEMS:
             return Text(text_key(tokens))
         return Bag(tuple(items), is_ordered=is_ordered)
 
-    def both_signs(self, tokens: Tokens) -> list[Value]:
+    def both_signs(self, tokens: Tokens) -> list[Shape]:
         """`2 ± √3` is two values, and `∓` goes along with `±`; inside a set they are two of its members."""
         if not _has_both_signs(tokens):
             return [self.item(tokens)]
@@ -123,7 +124,7 @@ class _Reader:
         return [upper] if upper == lower else [upper, lower]
 
     # --- items: words, and relations between sides ------------------------------------------------------------------
-    def item(self, tokens: Tokens) -> Value:
+    def item(self, tokens: Tokens) -> Shape:
         """ "Answer: 5", x = 5, 0 < x < 1, or one side."""
         words, rest = _split_words_and_colon(tokens)
         if words:
@@ -140,7 +141,7 @@ class _Reader:
         answer = self.named(text_key(sides[0]), tokens[len(sides[0]) + 1 :]) if signs[0] == "=" else None
         return answer or self.relations.read(sides, signs)
 
-    def point(self, tokens: Tokens) -> Value | None:
+    def point(self, tokens: Tokens) -> Shape | None:
         """P(3, -4) as P = (3, -4); None unless a capital names a tuple of numbers."""
         if len(tokens) < 2 or len(tokens[0].text) > 1 or not tokens[0].text.isupper() or not enclosed(tokens[1:]):
             return None
@@ -148,15 +149,15 @@ class _Reader:
         is_tuple = isinstance(value, Row) and all(map(self.is_constant, value.items))
         return Named(Label(tokens[0].text), value) if is_tuple else None
 
-    def is_constant(self, item: Value) -> bool:
+    def is_constant(self, item: Shape) -> bool:
         return isinstance(item, Scalar) and not item.value.variables
 
-    def named(self, key: str, tokens: Tokens) -> Value | None:
+    def named(self, key: str, tokens: Tokens) -> Shape | None:
         """What is called the answer; None if the words name anything else."""
         return self.answer(stripped(tokens)) if key in _UNNAMED else None
 
     # --- sides: one value, or brackets ------------------------------------------------------------------------------
-    def side(self, tokens: Tokens) -> Value:
+    def side(self, tokens: Tokens) -> Shape:
         tokens = segment(tokens) or stripped(tokens)
         self.nesting += 1
         try:
@@ -166,7 +167,7 @@ class _Reader:
         finally:
             self.nesting -= 1
 
-    def shape(self, tokens: Tokens) -> Value:
+    def shape(self, tokens: Tokens) -> Shape:
         if enclosed(tokens):
             return self.brackets(tokens) or self.quantity(tokens)
         if tokens[-1].kind == "end":
@@ -179,7 +180,7 @@ class _Reader:
                 return Bag(items) if sign == "∪" else _difference(items)
         return self.ratio(tokens) or self.quantity(tokens)
 
-    def ratio(self, tokens: Tokens) -> Value | None:
+    def ratio(self, tokens: Tokens) -> Shape | None:
         """`2:3`, `3 to 4`, or a time of day; None if this is anything else."""
         clock = read_clock(tokens)
         has_half = tokens[-1].kind == "word"
@@ -193,7 +194,7 @@ class _Reader:
             return Ratio(tuple(map(self.side, parts)), is_range=True)
         return None
 
-    def brackets(self, tokens: Tokens) -> Value | None:
+    def brackets(self, tokens: Tokens) -> Shape | None:
         """What the brackets around all the tokens make of their content; None if they only group."""
         opener, closer = tokens[0].text, tokens[-1].text
         inner = list(tokens[1:-1])
@@ -216,7 +217,7 @@ class _Reader:
         value = self.answer_within(inner)
         return None if isinstance(value, Text) else value
 
-    def row(self, opener: str, closer: str, parts: list[Tokens]) -> Value:
+    def row(self, opener: str, closer: str, parts: list[Tokens]) -> Shape:
         """A tuple or an interval; [[1,2],[3,4]] is a matrix."""
         row = Row(opener, closer, tuple(map(self.answer_within, parts)))
         if row == LINE:
@@ -225,12 +226,12 @@ class _Reader:
         has_equal_rows = len(rows) == len(parts) and len(set(map(len, rows))) == 1
         return Grid(tuple(rows)) if opener == "[" and has_equal_rows else row
 
-    def answer_within(self, tokens: Tokens) -> Value:
+    def answer_within(self, tokens: Tokens) -> Shape:
         """A part inside brackets: anything but a list by words."""
         values = self.both_signs(stripped(tokens)) if tokens else []
         return values[0] if len(values) == 1 else Text(text_key(tokens))
 
-    def braces(self, inner: Tokens) -> Value:
+    def braces(self, inner: Tokens) -> Shape:
         """A set, by its members or by a condition on one variable: {x | x > 3}."""
         parts, found = split(inner, "|:")
         if found and len(parts) == 2 and _ranges_over_reals(parts[0]):
@@ -243,12 +244,12 @@ class _Reader:
         listed = self.answer(inner)
         return Bag(listed.items, is_set=True) if isinstance(listed, Bag) else listed  # of one member: that member
 
-    def environment(self, name: str, inner: Tokens) -> Value | None:
+    def environment(self, name: str, inner: Tokens) -> Shape | None:
         if name in _MATRICES:
             return self.matrix(name, inner)
         return self.system(inner) if name == "cases" else None
 
-    def matrix(self, environment: str, inner: Tokens) -> Value:
+    def matrix(self, environment: str, inner: Tokens) -> Shape:
         rows = []
         for row in filter(None, split(inner, (r"\\",))[0]):
             entries, _ = split(row, "&")
@@ -264,7 +265,7 @@ class _Reader:
         names = {item.label.key for item in items if isinstance(item, Named) and item.label}
         return Bag(tuple(items)) if 1 < len(items) == len(names) else None
 
-    def multiple(self, tokens: Tokens) -> Value | None:
+    def multiple(self, tokens: Tokens) -> Shape | None:
         """A number times a matrix; None if this is anything else."""
         kinds = [token.kind for token in tokens]
         start = kinds.index("begin") if "begin" in kinds else 0
@@ -274,18 +275,17 @@ class _Reader:
         grid = self.side(tokens[start:])
         if not isinstance(grid, Grid) or grid.is_determinant:
             return None
-        entries = [entry for row in grid.rows for entry in row]
+        entries = sum(grid.rows, ())
         if not all(isinstance(entry, Scalar) and entry.unit is None for entry in entries):
             return None
         rows = [tuple(Scalar(factor * entry.value) for entry in row) for row in grid.rows]
         return Grid(tuple(rows))
 
-    def quantity(self, tokens: Tokens) -> Value:
+    def quantity(self, tokens: Tokens) -> Shape:
         key = text_key(tokens)
         if key in _SYNONYMS:
             return Text(_SYNONYMS[key])
-        texts = set(texts_of(tokens))
-        if len(tokens) > 1 and any(texts <= set(pair) for pair in VERDICT_LETTERS):  # T F T is no product
+        if len(tokens) > 1 and are_verdicts(set(texts_of(tokens))):  # T F T is no product
             return Text(key)
         try:
             numeral = read_numeral(tokens, self.algebra)
@@ -336,7 +336,7 @@ def _union_sign(tokens: Tokens, at: int) -> Token:
     return token._replace(kind="mark", text="∪") if is_union else token
 
 
-def _difference(sets: tuple[Value, ...]) -> Value:
+def _difference(sets: tuple[Shape, ...]) -> Shape:
     """The first set without the others; ℝ without some numbers as the intervals between them."""
     whole, *taken = sets
     points = taken[0].items if len(taken) == 1 and isinstance(taken[0], Bag) else taken

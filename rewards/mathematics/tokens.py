@@ -1,7 +1,7 @@
-r"""Untrusted LaTeX, Unicode or plain text -> tokens of one small vocabulary, and how to walk through them.
+r"""Turn untrusted LaTeX, Unicode or plain text into tokens of one small vocabulary, and walk through them.
 
-Nothing here knows mathematics: `\frac{1}{2}` is seven tokens. Reading them is the work of `parse.py` and `read.py`.
-Time is linear in the text.
+Nothing here knows mathematics: `\frac{1}{2}` is seven tokens, which `expression.py` and `answer.py` read. Time is
+linear in the text.
 """
 
 import re
@@ -11,7 +11,7 @@ from string import ascii_lowercase
 from typing import NamedTuple
 
 from rewards.mathematics import symbols, units
-from rewards.mathematics.clean import clean
+from rewards.mathematics.spelling import clean
 
 
 class Token(NamedTuple):

@@ -1,13 +1,13 @@
-"""The shapes an answer can have. Reading text into shapes is `read.py`, comparing them `equality.py`; the numbers
+"""The shapes an answer can have. Reading text into shapes is `answer.py`, comparing them `equality.py`; the numbers
 inside are quotients of `algebra.py`."""
 
 from dataclasses import dataclass
 
-from rewards.mathematics.algebra import Quotient
-from rewards.mathematics.colon import Clock
+from rewards.mathematics.clock import Clock
 from rewards.mathematics.labels import Label
 from rewards.mathematics.numeral import Numeral
 from rewards.mathematics.quantity import Scalar
+from rewards.mathematics.quotient import Quotient
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Text:
 @dataclass(frozen=True)
 class Choice:
     letter: str  # A to J
-    body: "Value | None" = None  # the Paris of "A. Paris"
+    body: "Shape | None" = None  # the Paris of "A. Paris"
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Row:
 
     opener: str
     closer: str
-    items: "tuple[Value, ...]"
+    items: "tuple[Shape, ...]"
 
     @property
     def brackets(self) -> str:
@@ -43,7 +43,7 @@ class Row:
 class Ratio:
     """1:2 and 2:4 are the same; 12:30 may be a time instead, and "3 to 4" a range."""
 
-    parts: "tuple[Value, ...]"
+    parts: "tuple[Shape, ...]"
     clock: Clock | None = None
     is_range: bool = False
 
@@ -52,16 +52,16 @@ class Ratio:
 class Bag:
     """A bare list, a set in braces, both values of ±, a union of intervals. Without order unless said."""
 
-    items: "tuple[Value, ...]"
+    items: "tuple[Shape, ...]"
     is_set: bool = False  # repeated members count once
     is_ordered: bool = False  # answers to several questions: "true, false", "5; 10"
-    left_out: "tuple[Value, ...]" = ()  # of x ≠ 3: the 3
+    left_out: "tuple[Shape, ...]" = ()  # of x ≠ 3: the 3
     total: Scalar | None = None  # of "5 hours and 30 minutes", should it be one answer
 
 
 @dataclass(frozen=True)
 class Grid:
-    rows: "tuple[tuple[Value, ...], ...]"
+    rows: "tuple[tuple[Shape, ...], ...]"
     is_determinant: bool = False
 
 
@@ -70,7 +70,7 @@ class Named:
     """x = 5, f(x) = 2x, the area is 12, x in [0, 1), 0 < x < 1."""
 
     label: Label | None  # None for x + y = 5: the left side is more than a name
-    value: "Value"
+    value: "Shape"
     relation: "Relation | None" = None  # of its sides, where these may be written in another way
 
 
@@ -87,11 +87,11 @@ class Chain:
     """41 = 42, 1/3 ≈ 0.333, a < b = c: one value only where every link is an equality that holds."""
 
     signs: tuple[str, ...]
-    sides: "tuple[Value, ...]"
+    sides: "tuple[Shape, ...]"
     written: tuple[tuple[str, ...], ...]  # the numbers and names of each side: \\log_4 8 is not \\log_{36} 216
     holds: bool = False
 
 
-Value = Scalar | Text | Choice | Row | Ratio | Clock | Numeral | Bag | Grid | Named | Relation | Chain
+Shape = Scalar | Text | Choice | Row | Ratio | Clock | Numeral | Bag | Grid | Named | Relation | Chain
 
 REALS, INFINITY, MINUS_INFINITY = Text("ℝ"), Text("∞"), Text("-∞")

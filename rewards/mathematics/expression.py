@@ -13,12 +13,14 @@ function of that argument is one symbol.
 from fractions import Fraction
 
 from rewards.mathematics import symbols
-from rewards.mathematics.algebra import MAX_BITS, Algebra, Quotient, Unreadable
+from rewards.mathematics.algebra import Algebra
 from rewards.mathematics.application import end_of_exponent, end_of_name
 from rewards.mathematics.functions import call
 from rewards.mathematics.key import text_key
 from rewards.mathematics.powers import logarithm, power, root
-from rewards.mathematics.text import Token, Tokens, closing_bracket, is_letter, is_mark, split
+from rewards.mathematics.quotient import Quotient
+from rewards.mathematics.rational import MAX_BITS, Unreadable
+from rewards.mathematics.tokens import Token, Tokens, closing_bracket, is_letter, is_mark, split
 
 MAX_DEPTH = 60  # of nested groups, fractions, roots, functions and exponents; each costs up to six Python frames
 MAX_DIGITS = MAX_BITS // 4  # of a literal or of its power of ten
@@ -40,7 +42,7 @@ _OPERATORS = frozenset((r"\frac", r"\sqrt", r"\binom")) | symbols.ACCENTS | symb
 
 def read_expression(tokens: Tokens, algebra: Algebra) -> Quotient:
     """The value of all the tokens together; `Unreadable` if they are not one expression or exceed a limit."""
-    return _Reader(tokens, algebra).whole()
+    return _ExpressionReader(tokens, algebra).whole()
 
 
 def expression_or_none(tokens: Tokens, algebra: Algebra) -> Quotient | None:
@@ -66,7 +68,7 @@ def exact(literal: str) -> Fraction:
     return Fraction(literal)
 
 
-class _Reader:
+class _ExpressionReader:
     """A position in the tokens of one expression."""
 
     def __init__(self, tokens: Tokens, algebra: Algebra, depth: int = 0) -> None:
@@ -282,7 +284,7 @@ class _Reader:
     def part_of_argument(self, tokens: Tokens) -> Quotient:
         """The value of an argument; the symbol of its text where it has none (`X > 2`)."""
         try:
-            return _Reader(tokens, self.algebra, self.depth).whole()
+            return _ExpressionReader(tokens, self.algebra, self.depth).whole()
         except Unreadable:
             return self.algebra.atom(f"({text_key(tokens)})")
 

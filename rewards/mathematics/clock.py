@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from rewards.mathematics.text import Tokens, texts_of
+from rewards.mathematics.tokens import Tokens, texts_of
 
 _CLOCK = re.compile(r"([0-9]{1,2})(?: : ([0-9]{2}))?(?: : ([0-9]{2}))?(?: (am|pm))?", re.IGNORECASE)
 
