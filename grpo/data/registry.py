@@ -1,4 +1,4 @@
-"""LLaMA-Factory's registry of data sets: dataset_info.json says which file a name stands for, and how its rows look.
+"""LLaMA-Factory's registry of data sets: dataset_info.json says which file a name stands for, and its rows' layout.
 
 {"knowrl_coldstart": {"file_name": "knowrl_coldstart.json", "formatting": "sharegpt",
                       "columns": {"messages": "conversations"}, "tags": {"user_tag": "human"}}}

@@ -1,4 +1,4 @@
-"""What a run needs of its machine: a device, a directory of its own, room on the disk."""
+"""Checks of the machine: a device, an output directory, room on the disk, trackers."""
 
 import os
 import shutil

@@ -60,7 +60,7 @@ class Account:
 def account(
     model: Decoder, num_sequences: int, num_positions: int, budget: Budget, reference: Decoder | None = None
 ) -> Account:
-    """Count what a run with this budget needs. Only shapes count, so the model may be on the meta device."""
+    """Count the memory that a run with this budget needs. Only shapes matter: the model may be on the meta device."""
     config, build = model.config, model.build
     weights = sum(tensor.nbytes for tensor in model.buffers())
     if reference is not None and reference is not model:
@@ -121,7 +121,7 @@ def kv_bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return how much can be allocated."""
+    """Return how many bytes can still be allocated."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
@@ -135,7 +135,7 @@ def choose_budget(
 ) -> Budget:
     """Choose the micro-batch for `free` bytes.
 
-    It recomputes as little as leaves room for ENOUGH tokens, and then takes as many tokens as fit.
+    It recomputes as little as possible, provided that ENOUGH tokens fit, and then takes as many tokens as fit.
 
     longest: packed tokens of the longest prompt with one completion, which must fit. max_tokens, checkpointing: the
     user's choice. kind: "cuda", "mps" or "cpu"; by default that of the model.
@@ -175,7 +175,7 @@ def release() -> None:
 
 
 def take_peak(device: torch.device) -> int:
-    """Return the largest memory in use since the last call. Only a GPU counts that; elsewhere, what is in use now."""
+    """Return the largest memory in use since the last call; without CUDA, which counts that, the memory in use now."""
     if device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)

@@ -128,7 +128,7 @@ def _refuse_changes(what: str, changes: Mapping[str, str], config: AnyConfig) ->
 
 
 def hidden_values(config: AnyConfig) -> dict[str, str]:
-    """Return a hash of each value of which config.resolved.yaml holds ${VARIABLE} instead."""
+    """Return a hash of each value that config.resolved.yaml holds as ${VARIABLE}."""
     written = _plain(config)
     found = {}
     for name, value in asdict(config).items():

@@ -56,7 +56,7 @@ def make_world(config: AnyConfig, run: Run) -> AnyConfig:
 
 
 def is_made(config: AnyConfig) -> bool:
-    """Whether the files of the toy world are there, made by this version from this seed."""
+    """Return whether the files of the toy world are there, made by this version from this seed."""
     mark = _mark(locate(config))
     return mark.exists() and mark.read_text(encoding="utf-8") == _contents(config)
 
