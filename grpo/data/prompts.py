@@ -223,7 +223,10 @@ class ChatEncoder:
         return [*self.plain(text), self.end]
 
     def max_chars(self, num_tokens: int) -> int:
-        """Return the most characters that `num_tokens` can spell: a longer text need not be encoded to be too long."""
+        """Return the most characters that `num_tokens` tokens can spell.
+
+        A longer text has more tokens, and need not be encoded to find that out.
+        """
         return num_tokens * self.longest_token
 
     def plain(self, text: str) -> list[int]:

@@ -34,7 +34,7 @@ class Task:
 
 
 def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> Task:
-    """Decide how to evaluate `model`.
+    """Return the task of evaluating `model`; UserError (exit 2) if questions or a reward are missing.
 
     Typed keys override the benchmark's settings, and these override the run's own configuration (or that of --config).
     Without --data the run's held-out questions are asked, as during training.
