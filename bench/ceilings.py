@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from bench import models
-from bench.timing import once
+from bench.timing import Side, once
 from bench.workload import Work
 from grpo.device.capture import CudaCapture
 from grpo.device.products import linear, prepack
@@ -59,7 +59,7 @@ def flops(shapes: Sequence[Product]) -> int:
 # --- Times that are measured ---------------------------------------------------------------------------------------
 
 
-def median_seconds(run: Callable[[], object], device: str, repeats: int = REPEATS) -> float:
+def median_seconds(run: Side, device: str, repeats: int = REPEATS) -> float:
     """Return the median time of a run, after one that does not count.
 
     On a GPU the run is replayed as a CUDA graph. Launched one by one, small products would wait for Python.
@@ -69,13 +69,14 @@ def median_seconds(run: Callable[[], object], device: str, repeats: int = REPEAT
     return statistics.median(once(timed, device) for _ in range(repeats))
 
 
+def random_matrix(rows: int, columns: int, build: Build) -> torch.Tensor:
+    """Make a matrix of random numbers."""
+    return torch.empty(rows, columns, dtype=build.dtype, device=build.device).normal_()
+
+
 def weights_of(shapes: Sequence[Product], build: Build) -> list[torch.Tensor]:
     """Make a packed weight for each product, as in a model: none is still in a cache when its turn comes again."""
-    weights = []
-    for _, inputs, outputs in shapes:
-        weight_OI = torch.empty(outputs, inputs, dtype=build.dtype, device=build.device).normal_()
-        weights.append(prepack(weight_OI))
-    return weights
+    return [prepack(random_matrix(outputs, inputs, build)) for _, inputs, outputs in shapes]
 
 
 @torch.inference_mode()
@@ -90,7 +91,7 @@ def products_seconds(
     weights = weights or weights_of(shapes, build)
     inputs = {}
     for rows, width, _ in shapes:
-        inputs[rows, width] = torch.empty(rows, width, dtype=build.dtype, device=build.device).normal_()
+        inputs[rows, width] = random_matrix(rows, width, build)
 
     def run() -> None:
         for (rows, width, _), weight in zip(shapes, weights, strict=True):
@@ -106,12 +107,13 @@ def generation_seconds(model: Decoder, work: Work) -> float:
     """
     config, build = model.config, model.build
     weights = weights_of(products(config, 1, 1), build)
-    decoding = Counter(len(work.behind(step)) for step in range(max(work.lengths)))
-    total = 0.0
-    for rows, steps in decoding.items():
+    prompt_tokens = sum(len(prompt) - 1 for prompt in work.prompts)
+    prefill = products(config, prompt_tokens, 0)
+    total = products_seconds(prefill, build, weights=weights[: len(prefill)])
+    steps_by_rows = Counter(len(work.behind(step)) for step in range(work.steps))
+    for rows, steps in steps_by_rows.items():
         total += steps * products_seconds(products(config, rows, rows), build, weights=weights)
-    prefill = products(config, sum(len(prompt) - 1 for prompt in work.prompts), 0)
-    return total + products_seconds(prefill, build, weights=weights[: len(prefill)])
+    return total
 
 
 def training_seconds(model: Decoder, packed: int, scored: int, num_forward: int = 1) -> float:
@@ -151,7 +153,7 @@ def step_roofline_seconds(model: Decoder, work: Work, packed: int, peak: Peaks) 
     tokens, and one backward pass.
     """
     total = 0.0
-    for step in range(max(work.lengths)):
+    for step in range(work.steps):
         behind = work.behind(step)
         total += decode_roofline_seconds(model, len(behind), sum(behind), peak)
     forward = products(model.config, packed, sum(work.lengths))
@@ -161,14 +163,16 @@ def step_roofline_seconds(model: Decoder, work: Work, packed: int, peak: Peaks) 
 def peaks(options) -> Peaks:
     """Measure TFLOP/s of a large square product in both dtypes, and GB/s of a copy (bytes read and written)."""
     kind = "smoke" if options.smoke else options.device
-    square = [(SQUARE[kind],) * 3]
+    size = SQUARE[kind]
+    square = [(size, size, size)]
     found = {}
     for dtype in ("float32", "bfloat16"):
-        seconds = products_seconds(square, models.build_of(dtype, options.device))
+        seconds = products_seconds(square, models.build_of(options, dtype=dtype))
         found[f"{dtype}_tflops"] = flops(square) / seconds / 1e12
     source = torch.rand(COPY_BYTES[kind] // 4, device=options.device)  # zeros would be compressed
     target = torch.empty_like(source)
     seconds = median_seconds(lambda: target.copy_(source), options.device)
     found["copy_gb_per_s"] = 2 * source.nbytes / seconds / 1e9
-    print("ceilings: " + ", ".join(f"{name} {value:.4g}" for name, value in found.items()), flush=True)
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+    print(f"ceilings: {figures}", flush=True)
     return found

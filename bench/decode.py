@@ -98,7 +98,8 @@ def measure(name: str, model: Decoder, rows: int, options, peak: ceilings.Peaks,
     case = timing.compare(name, {"ours": steps.run}, options, STEPS, target=target, attention=str(choice))
     seconds = timing.our_seconds(case)
     case["tokens_per_s"] = rows / seconds
-    case["ceiling_share"] = ceilings.decode_roofline_seconds(model, rows, rows * options.context, peak) / seconds
+    least = ceilings.decode_roofline_seconds(model, rows, rows * options.context, peak)
+    case["ceiling_share"] = least / seconds
     if profiled:
         case["kernels"] = timing.profile(steps.run, options.device)
     return case
@@ -111,14 +112,14 @@ def main(argv: list[str] | None = None) -> dict:
     peak = ceilings.peaks(options)
     print(describe(options.device), flush=True)
     for name in options.models:
-        model = models.random_decoder(name, models.build_of(options.dtype, options.device))
+        model = models.random_decoder(name, models.build_of(options))
         without = {}
         for rows in options.batches:
             without[rows] = measure(name, model, rows, options, peak)
             record.add(without[rows])
         del model  # before the next is made: two would not fit at 7B
         rank = options.rank or usual_rank(name)
-        model = models.random_decoder(name, models.build_of(options.dtype, options.device, rank))
+        model = models.random_decoder(name, models.build_of(options, rank))
         adapted = measure(name, model, adapter_rows, options, peak, options.profile)
         record.add(adapted)
         del model

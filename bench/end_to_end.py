@@ -96,7 +96,7 @@ def trl_trainer(path: Path, folder: Path, ours: GrpoTrainer, autocast: bool, opt
     )
     lora = LoraConfig(r=RANK, lora_alpha=2 * RANK, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
     return GRPOTrainer(
-        model=models.theirs(path, models.build_of(options.dtype, options.device)),
+        model=models.theirs(path, models.build_of(options)),
         reward_funcs=steps.letters,
         args=arguments,
         train_dataset=Dataset.from_list([{"prompt": prompt.text} for prompt in ours.rollout.prompts]),
@@ -153,11 +153,8 @@ class Peer:
         generate_and_score = self.phase_seconds["_generate_and_score_completions"][1:]
         score = [both - part for both, part in zip(generate_and_score, generate, strict=True)]
         train = [step - part for step, part in zip(self.seconds[1:], generate_and_score, strict=True)]
-        return {
-            "generate": statistics.median(generate),
-            "reference and reward": statistics.median(score),
-            "train": statistics.median(train),
-        }
+        phases = {"generate": generate, "reference and reward": score, "train": train}
+        return {phase: statistics.median(seconds) for phase, seconds in phases.items()}
 
 
 def logp_difference(peer, groups: list[Group]) -> float:

@@ -3,7 +3,7 @@
 # Triton. It downloads and installs nothing. Peers that are not installed (transformers, PEFT, TRL) are left out.
 #
 #   bash bench/gpu_checks.sh [RESULTS]          the tests on the GPU, and what we reach (default: bench/results)
-#   bash bench/gpu_checks.sh [RESULTS] peers    the same work by others, beside ours
+#   bash bench/gpu_checks.sh [RESULTS] peers    the same work by others and by us, in turn
 #   DEVICE=cpu SMOKE=1 bash bench/gpu_checks.sh /tmp/rows     test the script itself: tiny sizes, no GPU
 #   PARTS="tests decode" bash bench/gpu_checks.sh             run only these parts
 #

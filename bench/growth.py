@@ -12,6 +12,7 @@ tokens/s and the ceiling's tokens/s. The last line of stdout is JSON.
 """
 
 import tempfile
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -81,11 +82,14 @@ def points(options) -> dict[str, list[Point]]:
 def measure(point: Point, path: Path, options) -> dict:
     """Return the completion tokens per second of generation and of a training pass, and those of the ceiling."""
     work = point.work()
-    model = models.ours(path, models.build_of(options.dtype, options.device, train_step.RANK))
+    model = models.ours(path, models.build_of(options, train_step.RANK))
     groups = train_step.make_groups(work, model.config.vocab_size)
     batches = train_step.make_batches(groups, model)
     sampler = Sampler(model, (), max_slots=len(work.lengths))
-    sides = {"generate": lambda: sample(sampler, work), "train": lambda: train_step.our_pass(model, batches)}
+    sides = {
+        "generate": lambda: sample(sampler, work),
+        "train": lambda: train_step.our_pass(model, batches),
+    }
     seconds = timing.interleave(sides, options.repeats, options.device)
     packed = sum(batch.layout.num_tokens for batch in batches)
     tokens = sum(work.lengths)
@@ -110,19 +114,18 @@ def show(case: dict) -> None:
     parts = [f"{case['name']:16}"]
     for side in SIDES:
         rate, share = case[side]["tokens_per_s"], case[side]["ceiling_share"]
-        parts.append(f"{side} {rate:8.0f} tokens/s ({100 * share:.0f} % of the ceiling)")
+        parts.append(f"{side} {rate:8.0f} tokens/s ({share:.0%} of the ceiling)")
     print("   ".join(parts), flush=True)
 
 
 def plot(folder: Path, axis: str, cases: list[dict]) -> str:
     """Plot one axis, and return the file's name."""
-    xs = [case["parameters"] / 1e6 if axis == "model" else case["point"][axis] for case in cases]
-    curves = {}
-    for side in SIDES:
-        ours = [case[side]["tokens_per_s"] for case in cases]
-        ceiling = [case[side]["ceiling_tokens_per_s"] for case in cases]
-        curves[side] = list(zip(xs, ours, strict=True))
-        curves[f"{side}, products alone"] = list(zip(xs, ceiling, strict=True))
+    curves: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for case in cases:
+        x = case["parameters"] / 1e6 if axis == "model" else case["point"][axis]
+        for side in SIDES:
+            curves[side].append((x, case[side]["tokens_per_s"]))
+            curves[f"{side}, products alone"].append((x, case[side]["ceiling_tokens_per_s"]))
     name = f"growth_{axis}.png"
     line_plot(folder / name, curves, LABELS[axis], "completion tokens per second")
     return name
@@ -132,7 +135,8 @@ def plots(folder: Path, row: dict) -> list[str]:
     """Draw all plots of a stored row, and return the files' names."""
     names = []
     for axis in row["axes"]:
-        names.append(plot(folder, axis, [case for case in row["cases"] if case["axis"] == axis]))
+        cases = [case for case in row["cases"] if case["axis"] == axis]
+        names.append(plot(folder, axis, cases))
     return names
 
 
@@ -147,7 +151,7 @@ def main(argv: list[str] | None = None) -> dict:
         for axis, chosen in points_of.items():
             for point in chosen:
                 if not (folder / point.model).exists():
-                    models.write_model(point.model, folder, models.build_of(options.dtype, options.device))
+                    models.write_model(point.model, folder, models.build_of(options))
                 if point not in measured:  # the middle point lies on every axis
                     measured[point] = measure(point, folder / point.model, options)
                 name = f"{axis} {getattr(point, axis)}"

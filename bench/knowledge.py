@@ -30,6 +30,7 @@ from contextlib import closing
 from functools import partial
 from itertools import islice, product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -57,6 +58,16 @@ SIZES = {
     "smoke": {"megabytes": 0.5, "peer_documents": [200]},
 }
 PEER_TARGETS = {7500: 8.0, 60000: 15.0}  # documents: times faster than the peer
+Document = tuple[str, str]  # title, text
+Search = Callable[[str], set[str]]  # for titles
+
+
+class Query(NamedTuple):
+    """Some words of a passage, the id of the passage, and the title of its document."""
+
+    title: str
+    passage: str
+    words: str
 
 
 # --- Generated text ------------------------------------------------------------------------------------------------
@@ -69,14 +80,15 @@ def vocabulary(rng: np.random.Generator) -> np.ndarray:
     syllables = ["".join(parts) for parts in product(onsets, vowels)]
     made = set()
     while len(made) < NUM_WORDS:
-        parts = rng.integers(len(syllables), size=int(rng.integers(2, 5)))
+        num_parts = int(rng.integers(2, 5))
+        parts = rng.integers(len(syllables), size=num_parts)
         ending = "nrsl "[int(rng.integers(5))].strip()
         made.add("".join(syllables[part] for part in parts) + ending)
     made_up = sorted(made - tokens.STOP_WORDS, key=lambda word: (len(word), word))
     return np.array([*sorted(tokens.STOP_WORDS), *made_up], dtype=object)
 
 
-def documents(megabytes: float, sentences: int = 48) -> Iterator[tuple[str, str]]:
+def documents(megabytes: float, sentences: int = 48) -> Iterator[Document]:
     """Make (title, text) of about `sentences` sentences of 8 to 25 words each, until there are so many MB."""
     rng = np.random.default_rng(0)
     words = vocabulary(rng)
@@ -93,20 +105,22 @@ def documents(megabytes: float, sentences: int = 48) -> Iterator[tuple[str, str]
             for length in rng.integers(8, 26, size=num_sentences):
                 text.append(" ".join(drawn[position : position + length]).capitalize() + ".")
                 position += length
-            title = " ".join(words[rng.integers(1000, len(words), 2)]).title() + f" {number}"
+            names = words[rng.integers(1000, len(words), 2)]
+            title = f"{' '.join(names).title()} {number}"
             number += 1
             num_bytes += sum(map(len, text)) + len(text)
             yield title, " ".join(text)
 
 
-def write_source(path: Path, rows: Iterable[tuple[str, str]]) -> None:
+def write_source(path: Path, rows: Iterable[Document]) -> None:
     """Write documents as JSON lines."""
     with open(path, "w", encoding="utf-8") as file:
         for title, text in rows:
-            print(json.dumps({"title": title, "text": text}, ensure_ascii=False), file=file)
+            row = {"title": title, "text": text}
+            print(json.dumps(row, ensure_ascii=False), file=file)
 
 
-def build_here(rows: list[tuple[str, str]], folder: Path, **options) -> Path:
+def build_here(rows: list[Document], folder: Path, **options) -> Path:
     """Build a knowledge base of these documents in this process."""
     source, out = folder / "rows.jsonl", folder / "rows.db"
     write_source(source, rows)
@@ -131,7 +145,7 @@ def recall(xquad: Path, folder: Path) -> dict[str, float]:
     return shares
 
 
-def read_xquad(folder: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str, str]]]:
+def read_xquad(folder: Path) -> tuple[list[Document], list[tuple[str, str, str]]]:
     """Return the paragraphs as (name, text), and the questions as (language, question, name of the paragraph)."""
     paragraphs, questions = [], []
     for language in LANGUAGES:
@@ -176,14 +190,15 @@ def time_build(source: Path, out: Path) -> dict[str, float]:
     }
 
 
-def time_searches(base: KnowledgeBase, queries: list[tuple[str, str, str]], inside_title: bool) -> dict[str, float]:
+def time_searches(base: KnowledgeBase, queries: list[Query], inside_title: bool) -> dict[str, float]:
     """Return latencies and recall of some queries, inside the passage's document or in all documents."""
     times_ms, hits = [], 0
-    for title, wanted, query in queries:
+    for query in queries:
+        titles = [query.title] if inside_title else None
         start = time.perf_counter()
-        found = base.search(query, K, [title] if inside_title else None)
+        found = base.search(query.words, K, titles)
         times_ms.append(1e3 * (time.perf_counter() - start))
-        hits += wanted in [passage.id for passage in found]
+        hits += query.passage in [passage.id for passage in found]
     return {
         "p50_ms": statistics.median(times_ms),
         "p99_ms": statistics.quantiles(times_ms, n=100)[98],
@@ -192,26 +207,22 @@ def time_searches(base: KnowledgeBase, queries: list[tuple[str, str, str]], insi
     }
 
 
-def read(path: Path, sql: str, *values: object) -> list[tuple]:
-    """Run a query on a knowledge base's file."""
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-        return connection.execute(sql, values).fetchall()
-
-
-def sample_queries(path: Path, number: int) -> list[tuple[str, str, str]]:
-    """Return (title, id of a passage, words of it), from documents all over the file."""
+def sample_queries(path: Path, number: int) -> list[Query]:
+    """Take queries from documents all over a knowledge base's file."""
     rng = random.Random(0)
-    ((last,),) = read(path, "SELECT max(rowid) FROM documents")
     queries = []
-    while len(queries) < number:
-        sql = "SELECT title, text FROM documents WHERE rowid >= ? LIMIT 1"
-        ((title, text),) = read(path, sql, rng.randint(1, last))
-        passages = text.split(SEPARATOR)
-        place = rng.randrange(len(passages))
-        words = passages[place].split()
-        if len(words) > 2 * QUERY_WORDS:
-            begin = rng.randrange(len(words) - QUERY_WORDS)
-            queries.append((title, f"{title}#{place}", " ".join(words[begin : begin + QUERY_WORDS])))
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        ((last,),) = connection.execute("SELECT max(rowid) FROM documents")
+        while len(queries) < number:
+            sql = "SELECT title, text FROM documents WHERE rowid >= ? LIMIT 1"
+            ((title, text),) = connection.execute(sql, [rng.randint(1, last)])
+            passages = text.split(SEPARATOR)
+            place = rng.randrange(len(passages))
+            words = passages[place].split()
+            if len(words) > 2 * QUERY_WORDS:
+                begin = rng.randrange(len(words) - QUERY_WORDS)
+                chosen = words[begin : begin + QUERY_WORDS]
+                queries.append(Query(title, f"{title}#{place}", " ".join(chosen)))
     return queries
 
 
@@ -233,32 +244,32 @@ def peer(num_documents: int, folder: Path, record: Record) -> None:
             record.add(case)
 
 
-def search_ours(base: KnowledgeBase, query: str) -> set[str]:
+def search_ours(base: KnowledgeBase, words: str) -> set[str]:
     """Return the titles of the results."""
-    return {passage.title for passage in base.search(query, K)}
+    return {passage.title for passage in base.search(words, K)}
 
 
-def make_peer_search(rows: list[tuple[str, str]], split: Callable[[str], list[str]]) -> Callable[[str], set[str]]:
+def make_peer_search(rows: list[Document], split: Callable[[str], list[str]]) -> Search:
     """Return the peer's search for titles. split: makes words of a text."""
     from rank_bm25 import BM25Okapi
 
     index = BM25Okapi([split(f"{title} {text}") for title, text in rows])
 
-    def search(query: str) -> set[str]:
-        best = np.argpartition(index.get_scores(split(query)), -K)[-K:]
+    def search(words: str) -> set[str]:
+        scores = index.get_scores(split(words))
+        best = np.argpartition(scores, -K)[-K:]
         return {rows[place][0] for place in best}
 
     return search
 
 
-def compare(name: str, searches: dict[str, Callable], queries: list[tuple[str, str, str]], options: Namespace) -> dict:
+def compare(name: str, searches: dict[str, Search], queries: list[Query], options: Namespace) -> dict:
     """Time all queries of each side, by turns; the times of the case are those of one search."""
-    sides = {}
-    for side, search in searches.items():
-        sides[side] = lambda search=search: [search(query) for _, _, query in queries]
+    texts = [query.words for query in queries]
+    sides = {side: lambda search=search: list(map(search, texts)) for side, search in searches.items()}
     case = timing.compare(name, sides, options, calls=len(queries))
     for side, search in searches.items():
-        case[f"{side}_recall@5"] = statistics.mean(title in search(query) for title, _, query in queries)
+        case[f"{side}_recall@5"] = statistics.mean(query.title in search(query.words) for query in queries)
     return case
 
 

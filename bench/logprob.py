@@ -21,9 +21,10 @@ import torch
 
 from bench import ceilings, models, timing
 from bench.record import Record, parse
+from bench.workload import plain_logprobs
 from grpo.logprobs import token_logprobs
 from grpo.model.lora import Build
-from grpo.run.memory import LOGITS_ROWS
+from grpo.run.memory import CHUNK
 
 CHECKED_ROWS = 64
 WARM_UP_ROWS = 8
@@ -44,11 +45,10 @@ class Problem:
 
     def __init__(self, tokens: int, width: int, vocab: int, build: Build):
         torch.manual_seed(0)
-        where = {"dtype": build.dtype, "device": build.device}
-        self.hidden_CD = torch.empty(tokens, width, **where).normal_().requires_grad_()
-        self.head_VD = torch.empty(vocab, width, **where).normal_(0, width**-0.5)
+        self.hidden_CD = ceilings.random_matrix(tokens, width, build).requires_grad_()
+        self.head_VD = ceilings.random_matrix(vocab, width, build).mul_(width**-0.5)
         self.targets_C = torch.randint(vocab, (tokens,), device=build.device)
-        self.chunk = LOGITS_ROWS[build.device]
+        self.chunk = CHUNK[build.device]
 
     def logprobs(self, side: str) -> torch.Tensor:
         if side == "torch":
@@ -74,22 +74,16 @@ class Problem:
         return {"gradient": float(grad_error / hidden_CD.grad.abs().max()), "logp": float(logp_error)}
 
 
-def plain_logprobs(logits_CV: torch.Tensor, targets_C: torch.Tensor) -> torch.Tensor:
-    """Compute the log-probs of the targets as the peer does."""
-    return logits_CV.log_softmax(-1).gather(1, targets_C[:, None])[:, 0]
-
-
 def sides_of(options) -> list[str]:
     return ["ours"] if options.peer == "none" else ["ours", options.peer]
 
 
-def speed(vocab: int, dtype: str, options) -> dict:
+def speed(name: str, vocab: int, build: Build, options) -> dict:
     """Time both sides at one vocabulary and dtype."""
-    build = models.build_of(dtype, options.device)
     problem = Problem(options.tokens, options.width, vocab, build)
     sides = {side: partial(problem.run, side) for side in sides_of(options)}
-    target = 1.3 if dtype == "float32" else 2.0
-    case = timing.compare(f"vocabulary {vocab}, {dtype}", sides, options, target=target)
+    target = 1.3 if build.dtype == torch.float32 else 2.0
+    case = timing.compare(name, sides, options, target=target)
     logits = [(options.tokens, options.width, vocab)]
     ceiling = ceilings.products_seconds([*logits, *ceilings.backward(logits)], build)
     case |= timing.rates(case, options.tokens, ceiling)
@@ -97,18 +91,17 @@ def speed(vocab: int, dtype: str, options) -> dict:
     return case
 
 
-def memory(vocab: int, dtype: str, options) -> dict:
+def memory(name: str, vocab: int, build: Build, options) -> dict:
     """Measure the MB that each side needs at growing numbers of tokens."""
-    row = {"name": f"vocabulary {vocab}, {dtype}", "tokens": options.growth}
-    build = models.build_of(dtype, options.device)
+    row = {"name": name, "tokens": options.growth}
     for side in sides_of(options):
         measure = partial(growth_of_peak, side=side, width=options.width, vocab=vocab, build=build)
         if build.device == "cpu":
             measure = partial(in_new_process, measure)
         row[side] = [measure(tokens) for tokens in options.growth]
-        found = zip(options.growth, row[side], strict=True)
-        figures = "  ".join(f"{tokens} tokens {peak:.0f} MB" for tokens, peak in found)
-        print(f"peak memory, {row['name']:28} {side:6} {figures}", flush=True)
+        peaks = zip(options.growth, row[side], strict=True)
+        figures = "  ".join(f"{tokens} tokens {peak:.0f} MB" for tokens, peak in peaks)
+        print(f"peak memory, {name:28} {side:6} {figures}", flush=True)
     return row
 
 
@@ -150,11 +143,13 @@ def main(argv: list[str] | None = None) -> dict:
     memories = []
     for vocab in options.vocabularies:
         for dtype in dtypes:
-            case = speed(vocab, dtype, options)
+            name = f"vocabulary {vocab}, {dtype}"
+            build = models.build_of(options, dtype=dtype)
+            case = speed(name, vocab, build, options)
             record.add(case)
-            memories.append(memory(vocab, dtype, options))
+            memories.append(memory(name, vocab, build, options))
             for kind, error in case["error"]["ours"].items():
-                record.checks[f"{case['name']} {kind} error"] = error
+                record.checks[f"{name} {kind} error"] = error
     for row in memories:
         growth = row["ours"][-1] / max(row["ours"][0], 1)
         record.checks[f"{row['name']} peak at {options.growth[-1]} / {options.growth[0]} tokens"] = growth

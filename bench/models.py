@@ -75,16 +75,17 @@ SHAPES = {
 }
 
 
-def build_of(dtype: str, device: str, rank: int = 0) -> Build:
-    """Describe how to build a decoder; a rank of 0 means no adapter."""
-    return Build(LoraSpec(rank, 2 * rank) if rank else None, False, getattr(torch, dtype), device)
+def build_of(options, rank: int = 0, dtype: str = "") -> Build:
+    """Describe how to build a decoder. dtype: if it is not that of the options. A rank of 0 means no adapter."""
+    lora = LoraSpec(rank, alpha=2 * rank) if rank else None
+    return Build(lora, train_weights=False, dtype=getattr(torch, dtype or options.dtype), device=options.device)
 
 
 @contextmanager
 def temporary_model(name: str, options) -> Iterator[Path]:
     """Write a checkpoint of that shape to a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
-        yield write_model(name, Path(folder), build_of(options.dtype, options.device))
+        yield write_model(name, Path(folder), build_of(options))
 
 
 def write_model(name: str, folder: Path, build: Build) -> Path:
@@ -110,8 +111,9 @@ def end_after(model: Decoder, mean_length: float | None) -> None:
     position_T = torch.arange(TRIAL_TOKENS, device=head_VD.device)
     attend = packed_attention(model, Layout.of((TRIAL_TOKENS, ())))
     hidden_TD = model(position_T + NUM_SPECIAL, position_T, attend, REFERENCE)
-    log_mass = (hidden_TD @ head_VD.T).float().logsumexp(-1).mean()
-    head_VD[END_ID, 0] = (log_mass - math.log(mean_length)) / hidden_TD[:, 0].float().mean()
+    log_mass_T = (hidden_TD @ head_VD.T).float().logsumexp(-1)
+    end_logit = log_mass_T.mean() - math.log(mean_length)
+    head_VD[END_ID, 0] = end_logit / hidden_TD[:, 0].float().mean()
 
 
 def write_tokenizer(vocab_size: int, folder: Path) -> None:
@@ -125,7 +127,8 @@ def write_tokenizer(vocab_size: int, folder: Path) -> None:
     special = [END, PAD, TURN, TURN_END]
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = [f"w{number}" for number in range(vocab_size - len(special) - len(letters))]
-    vocab = {token: number for number, token in enumerate([*special, *letters, *words])}
+    tokens = [*special, *letters, *words]
+    vocab = dict(zip(tokens, range(vocab_size), strict=True))
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -69,7 +69,7 @@ def operations(name: str) -> list[Operation]:
 
 def measure(name: str, options, peak: ceilings.Peaks) -> list[dict]:
     """Time all operations of one model; print and return a line for each number of rows."""
-    build = models.build_of(options.dtype, options.device)
+    build = models.build_of(options)
     measured = []
     for operation in operations(name):
         for rows in options.rows:

@@ -1,15 +1,15 @@
-"""References that are made up: answers of the forms that mathematics asks for, with random numbers and letters."""
+"""Make up references: answers of the forms that mathematics asks for, with random numbers and letters."""
 
 import random
 import re
 
 
 def make_references(count: int, rng: random.Random) -> set[str]:
-    """Up to `count` different answers."""
-    return {_make_reference(rng) for _ in range(count)}
+    """Make up to `count` different answers."""
+    return {make_reference(rng) for _ in range(count)}
 
 
-# separated by two spaces; # is a number, @ a letter
+# Forms are separated by two spaces; # is a number, @ a letter.
 FORMS = r"""
     #  -#  \frac{#}{#}  -\frac{#}{#}  #.#  #\sqrt{#}  \frac{#+\sqrt{#}}{#}  #\pi  \frac{#\pi}{#}  \sqrt[3]{#}  #^{#}
     \log_{#} #  \ln #  e^{#}  #+#i  \binom{#}{3}  #!  #\frac{1}{#}  \sin #^\circ  \arctan\frac{#}{#}  #\cdot 10^{#}
@@ -24,7 +24,9 @@ FORMS = r"""
 """
 
 
-def _make_reference(rng: random.Random) -> str:
+def make_reference(rng: random.Random) -> str:
+    """Make an answer of a random form."""
     letter = rng.choice("xxxtnzk")
-    numbers = (str(rng.randint(2, 99)) for _ in iter(int, 1))
-    return re.sub("#", lambda _: next(numbers), rng.choice(re.split(r"\s{2,}", FORMS.strip()))).replace("@", letter)
+    form = rng.choice(re.split(r"\s{2,}", FORMS.strip()))
+    numbered = re.sub("#", lambda _: str(rng.randint(2, 99)), form)
+    return numbered.replace("@", letter)

@@ -1,8 +1,8 @@
-r"""How a reference answer is written in another way that means the same, or changed so that it means something else.
+r"""Write a reference answer in another way that means the same, or change it so that it means something else.
 
-A rule is a name, whether the meaning stays, the shapes of answers that it applies to, and a function that makes the new
-answer of a reference; None where it cannot. What is right is known by the rule, without a reader: each is narrow enough
-for that. The rules are in `rules.py`, and `verifier.py` lets the verifier judge what they make.
+A rule is a name, whether the meaning stays, the shapes of answers that it applies to, and a function that makes a new
+answer from a reference, or None if it cannot. Each rule is so narrow that nobody has to check what it makes. The rules
+are in rules.py, and verifier.py lets the verifier judge what they make.
 """
 
 import random
@@ -18,13 +18,14 @@ from rewards.mathematics.application import mark_applications
 from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.tokens import tokenize
 
-# what a reference is: a number or a term; one with words or units; several; in brackets; …; anything else is words
+# What a reference is: a number or a term; one with words or units; several; in brackets; …. Anything else is words.
 Shape = Literal["term", "quantity", "list", "row", "relation", "choice", "matrix", "words"]
-# the new answer to the reference, or another (answer, truth) made of it
+# A new answer to the reference, or another (answer, truth) made from it.
 Made = str | tuple[str, str] | None
 Make = Callable[[str, random.Random], Made]
+NEVER = r"(?!)"  # a pattern that is found nowhere
 
-_SHAPES: dict[type, Shape] = {
+SHAPES: dict[type, Shape] = {
     shapes.Bag: "list",
     shapes.Row: "row",
     shapes.Named: "relation",
@@ -37,7 +38,7 @@ SMALL = (
     "eighteen nineteen"
 ).split()
 TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-_WORD = re.compile(
+WORD = re.compile(
     r"(?<!\\)\b[A-Za-z]{3,}|\\text|\\math|[^\x00-\x7f]|\\pm|\\mp|\.\.|dots|[~&|!%$,]|°|\\circ"
     r"|[0-9](?:st|nd|rd|th)|overline|\.$"
 )
@@ -45,13 +46,15 @@ _WORD = re.compile(
 
 @dataclass(frozen=True)
 class Rule:
+    """One way to rewrite or change answers of some shapes; None: of any shape."""
+
     name: str
     is_same: bool
     make: Make
-    shapes: frozenset[str] | None = None  # None: any
+    shapes: frozenset[str] | None = None
 
     def apply(self, reference: str, shape: Shape, rng: random.Random) -> tuple[str, str] | None:
-        """(answer, truth), or None where the rule does not apply."""
+        """Return (answer, truth), or None if the rule does not apply."""
         if self.shapes is not None and shape not in self.shapes:
             return None
         made = self.make(reference, rng)
@@ -59,25 +62,31 @@ class Rule:
 
 
 def shape_of(reference: str) -> Shape:
-    """Which rules may apply to the reference."""
-    tokens, _ = mark_applications(*[tokenize(reference)] * 2)
+    """Return the shape of a reference, which decides what rules may apply to it."""
+    tokens = tokenize(reference)
+    tokens, _ = mark_applications(tokens, tokens)
     read = read_answer(tokens, Algebra())
     if isinstance(read, Scalar):
-        is_bare = read.unit is None and read.if_unit is None and not read.noun and not _WORD.search(reference)
+        has_unit = read.unit is not None or read.if_unit is not None
+        is_bare = not has_unit and not read.noun and not WORD.search(reference)
         return "term" if is_bare and read.value.top else "quantity"
     if isinstance(read, shapes.Grid):
         return "matrix"
-    return "words" if _WORD.search(reference.replace(",", "")) else _SHAPES.get(type(read), "words")
+    if WORD.search(reference.replace(",", "")):
+        return "words"
+    return SHAPES.get(type(read), "words")
 
 
-# --- how rules make answers ----------------------------------------------------------------------------------------
-def wrap(before: str, after: str, unless: str = r"(?!)") -> Make:
-    """The whole reference between two texts, unless the pattern is found in it."""
+# --- How rules make answers ----------------------------------------------------------------------------------------
+
+
+def wrap(before: str, after: str, unless: str = NEVER) -> Make:
+    """Put the reference between two texts, unless a pattern is found in it."""
     return lambda text, rng: None if re.search(unless, text) else before + text + after
 
 
-def replace(*pairs: tuple[str, str], unless: str = r"(?!)") -> Make:
-    """Every occurrence of each pattern; not where none is found, or where `unless` is."""
+def replace(*pairs: tuple[str, str], unless: str = NEVER) -> Make:
+    """Replace every occurrence of each pattern, unless the pattern `unless` is found."""
 
     def make(text: str, rng: random.Random) -> Made:
         changed = text
@@ -88,33 +97,37 @@ def replace(*pairs: tuple[str, str], unless: str = r"(?!)") -> Make:
     return make
 
 
-def change_one(pattern: str, new: Callable[[re.Match], str], unless: str = r"(?!)") -> Make:
-    """One occurrence of the pattern, drawn at random."""
+def change_one(pattern: str, new: Callable[[re.Match], str], unless: str = NEVER) -> Make:
+    """Replace one occurrence of the pattern, drawn at random, unless the pattern `unless` is found."""
 
     def make(text: str, rng: random.Random) -> Made:
         found = [match for match in re.finditer(pattern, text) if new(match) != match[0]]
         if not found or re.search(unless, text):
             return None
         match = rng.choice(found)
-        return text[: match.start()] + new(match) + text[match.end() :]
+        before, after = text[: match.start()], text[match.end() :]
+        return before + new(match) + after
 
     return make
 
 
 def template(*templates: str, pattern: str = "") -> Make:
-    """An answer with the reference in the place of @, or an answer and a truth."""
+    """Write the reference in place of each @. One template makes an answer, two make an answer and a truth."""
 
     def make(text: str, rng: random.Random) -> Made:
         if not re.match(pattern, text):
             return None
-        made = [each.replace("@", text) for each in templates]
-        return made[0] if len(made) == 1 else (made[0], made[1])
+        made = tuple(each.replace("@", text) for each in templates)
+        return made[0] if len(made) == 1 else made
 
     return make
 
 
 def split_outside(text: str, separators: str) -> list[str]:
-    """The parts that begin at separators outside all brackets; an exponent's sign is none."""
+    """Split a text at separators outside all brackets. Each part but the first begins with its separator.
+
+    A sign after an operator, as in an exponent, does not separate.
+    """
     depth, parts, start = 0, [], 0
     for at, character in enumerate(text):
         depth += (character in "({[") - (character in ")}]")
@@ -126,18 +139,26 @@ def split_outside(text: str, separators: str) -> list[str]:
 
 
 def swap_sides(text: str, rng: random.Random) -> Made:
-    """x < 3 as 3 > x, a = b as b = a."""
-    turned = {"=": "=", "<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\leq": r"\geq", r"\geq": r"\leq"}
+    """Write x < 3 as 3 > x, and a = b as b = a."""
+    turned = {
+        "=": "=",
+        "<": ">",
+        ">": "<",
+        r"\le": r"\ge",
+        r"\ge": r"\le",
+        r"\leq": r"\geq",
+        r"\geq": r"\leq",
+    }
     sides = re.split(r"(=|<|>|\\leq?(?![a-z])|\\geq?(?![a-z]))", text)
     if len(sides) != 3 or re.search(r",|;|\\mid|\\in|:", text):
         return None
-    left, sign, right = sides
-    is_whole = left.strip() and right.strip() and left.count("(") == left.count(")")
-    return f"{right.strip()} {turned[sign]} {left.strip()}" if is_whole else None
+    left, sign, right = (side.strip() for side in sides)
+    is_complete = left and right and left.count("(") == left.count(")")
+    return f"{right} {turned[sign]} {left}" if is_complete else None
 
 
 def reorder_terms(text: str, rng: random.Random) -> Made:
-    """a - b + c as c + a - b."""
+    """Write a - b + c as c + a - b."""
     terms = split_outside(text, "+-")
     if len(terms) < 2 or re.search(r"[0-9]e-|[,:]|vert", text):
         return None
@@ -148,7 +169,7 @@ def reorder_terms(text: str, rng: random.Random) -> Made:
 
 
 def reorder_list(text: str, rng: random.Random) -> Made:
-    """1, 2 as 2, 1: a bare list of numbers has no order."""
+    """Write 1, 2 as 2, 1: a bare list of numbers has no order."""
     items = split_outside(text, ",")
     are_numbers = all(re.fullmatch(r",?\s*-?[0-9./\\fracsqrt{}]+\s*", item) for item in items)
     is_spaced = all(item[1:2] == " " for item in items[1:])
@@ -158,17 +179,17 @@ def reorder_list(text: str, rng: random.Random) -> Made:
 
 
 def rewrite_number(text: str, rng: random.Random) -> Made:
-    """A whole number in some other notation."""
+    """Write a whole number in some other notation."""
     if not re.fullmatch(r"-?[1-9][0-9]{0,11}", text):
         return None
     n = int(text)
-    return rng.choice(
-        [f"{n}.0", f"{n:,}", rf"\frac{{{2 * n}}}{{2}}", f"{n}/1", f"({n})", f"x={n}", rf"{n}\%", f"{n} apples"]
-    )
+    half_of_twice = rf"\frac{{{2 * n}}}{{2}}"
+    notations = [f"{n}.0", f"{n:,}", half_of_twice, f"{n}/1", f"({n})", f"x={n}", rf"{n}\%", f"{n} apples"]
+    return rng.choice(notations)
 
 
 def rename_parameter(text: str, rng: random.Random) -> Made:
-    """f(u) = u^2 and f(v) = v^2."""
+    """Write the function of a term with two names of its parameter: h(u) = u^2 and h(v) = v^2."""
     letter = r"(?<![A-Za-z\\_])[xtn](?![A-Za-z_(])"
     names = set(re.findall(letter, text))
     if len(names) != 1 or re.search(r"[uv]|_|'", text):
@@ -178,23 +199,26 @@ def rename_parameter(text: str, rng: random.Random) -> Made:
 
 
 def drop_item(text: str, rng: random.Random) -> Made:
+    """Leave out one item of a list whose items all differ."""
     items = split_outside(text, ",")
-    if len(items) < 2 or len({item.strip(" ,") for item in items}) < len(items) or "=" in text:
+    distinct = {item.strip(" ,") for item in items}
+    if len(items) < 2 or len(distinct) < len(items) or "=" in text:
         return None
     del items[rng.randrange(len(items))]
     return "".join(items).strip(" ,")
 
 
 def swap_in_tuple(text: str, rng: random.Random) -> Made:
-    """(1, 2) as (2, 1)."""
-    inside = re.fullmatch(r"(\\left)?\(([^()]+?)(\\right)?\)", text)
-    items = inside[2].split(",") if inside else []
-    if len(items) != 2 or re.search(r"\.|/|frac", text) or items[0].strip() == items[1].strip():
+    """Write (1, 2) as (2, 1)."""
+    inside = re.fullmatch(r"(\\left)?\(([^(),]+?),([^(),]+?)(\\right)?\)", text)
+    if not inside or re.search(r"\.|/|frac", text):
         return None
-    return f"({items[1].strip()}, {items[0].strip()})"
+    first, second = inside[2].strip(), inside[3].strip()
+    return f"({second}, {first})" if first != second else None
 
 
 def invert_fraction(text: str, rng: random.Random) -> Made:
+    """Turn a fraction upside down."""
     fraction = re.fullmatch(r"(-?)\\d?frac\{([^{}]+)\}\{([^{}]+)\}", text)
     if not fraction or fraction[2].strip(" -") == fraction[3].strip(" -"):
         return None
@@ -202,77 +226,87 @@ def invert_fraction(text: str, rng: random.Random) -> Made:
 
 
 def shuffle_letters(text: str, rng: random.Random) -> Made:
-    """cat as act: letters side by side are no product where they are a word."""
+    """Write cat as act: the letters of a word are not a product."""
     if not re.fullmatch(r"[A-Za-z]{3,}|[\u4e00-\u9fff]{2,}", text):
         return None
-    letters = rng.sample(text, len(text))
-    return None if "".join(letters).casefold() == text.casefold() else "".join(letters)
+    shuffled = "".join(rng.sample(text, len(text)))
+    return shuffled if shuffled.casefold() != text.casefold() else None
 
 
 def interval_as_inequality(text: str, rng: random.Random) -> Made:
-    """(2, 5] as 2 < w ≤ 5; not where it may be a point."""
+    """Write (2, 5] as 2 < w ≤ 5, unless it may be a point."""
     interval = re.fullmatch(r"(?:\\left ?)?([(\[])([^(),\[\]]+),([^(),\[\]]+?)(?:\\right ?)?([)\]])", text)
     if not interval or (interval[1] + interval[4] == "()" and "infty" not in text):
         return None
     low, high = interval[2].strip(), interval[3].strip()
-    left = "" if "infty" in low else f"{low} {'<' if interval[1] == '(' else '<='} "
-    right = "" if "infty" in high else f" {'<' if interval[4] == ')' else '<='} {high}"
+    above = "<" if interval[1] == "(" else "<="
+    below = "<" if interval[4] == ")" else "<="
+    left = "" if "infty" in low else f"{low} {above} "
+    right = "" if "infty" in high else f" {below} {high}"
     return f"{left}w{right}" if left or right else None
 
 
 def to_one_side(text: str, rng: random.Random) -> Made:
-    """x + y = 3 as x + y - (3) = 0, for an equation in several variables."""
-    sides = text.split("=")
-    variables = set(re.findall(r"(?<![A-Za-z\\])[a-z](?![A-Za-z(_])", text)) - set("dei")
-    if (
-        len(sides) != 2
-        or len(variables) < 2
-        or re.search(r"[,;:<>|&'_\u4e00-\u9fff]|text|[a-z]\(|begin|\\[npgl]", text)
-    ):
+    """Write x + y = 3 as x + y - (3) = 0, for an equation in several variables."""
+    if re.search(r"[,;:<>|&'_\u4e00-\u9fff]|text|[a-z]\(|begin|\\[npgl]", text):
         return None
-    return f"{sides[0]} - ({sides[1].rstrip('.')}) = 0"
+    letters = re.findall(r"(?<![A-Za-z\\])[a-z](?![A-Za-z(_])", text)
+    variables = set(letters) - set("dei")
+    left, _, right = text.partition("=")
+    if len(variables) < 2 or text.count("=") != 1:
+        return None
+    return f"{left} - ({right.rstrip('.')}) = 0"
 
 
 def whole_as_mixed(text: str, rng: random.Random) -> Made:
-    r"""\frac{7}{3} as 2\frac{1}{3}."""
+    r"""Write \frac{7}{3} as 2\frac{1}{3}."""
     fraction = re.fullmatch(r"\\d?frac\{([0-9]+)\}\{([0-9]+)\}", text)
-    if not fraction or int(fraction[1]) < int(fraction[2]) or int(fraction[1]) % int(fraction[2]) == 0:
+    if not fraction:
         return None
-    whole, rest = divmod(int(fraction[1]), int(fraction[2]))
-    return rf"{whole}\frac{{{rest}}}{{{fraction[2]}}}"
+    top, bottom = fraction.groups()
+    whole, rest = divmod(int(top), int(bottom))
+    return rf"{whole}\frac{{{rest}}}{{{bottom}}}" if whole and rest else None
 
 
 def in_words(text: str, rng: random.Random) -> Made:
-    """42 as forty-two."""
+    """Write 42 as forty-two."""
     return spelled(int(text)) if re.fullmatch("[1-9][0-9]{0,5}", text) else None
 
 
 def next_in_words(text: str, rng: random.Random) -> Made:
+    """Write 42 as forty-three."""
     return spelled(int(text) + 1) if re.fullmatch("[1-9][0-9]{0,4}", text) else None
 
 
 def spelled(n: int) -> str:
-    """A number below a million in words."""
-    if n >= 1000:
-        return f"{spelled(n // 1000)} thousand {spelled(n % 1000) if n % 1000 else ''}".strip()
-    if n >= 100:
-        return f"{spelled(n // 100)} hundred{f' and {spelled(n % 100)}' if n % 100 else ''}"
-    return SMALL[n] if n < 20 else TENS[n // 10 - 2] + (f"-{SMALL[n % 10]}" if n % 10 else "")
+    """Write a number below a million in words."""
+    if n < 20:
+        return SMALL[n]
+    for size, name, joint in ((1000, " thousand", " "), (100, " hundred", " and ")):
+        if n >= size:
+            rest = joint + spelled(n % size) if n % size else ""
+            return spelled(n // size) + name + rest
+    rest = f"-{SMALL[n % 10]}" if n % 10 else ""
+    return TENS[n // 10 - 2] + rest
 
 
 def swap_entries(text: str, rng: random.Random) -> Made:
-    """The first two entries of a matrix the other way round."""
-    entries = re.fullmatch(r"(.*?\\begin\{[a-z]+\}(?:\{[a-z]+\})?)([^&\\]+)(&|\\\\)([^&\\]+)((?:&|\\).*)", text)
-    if not entries or entries[2].strip() == entries[4].strip() or re.search("[./]", entries[2] + entries[4]):
+    """Swap the first two entries of a matrix."""
+    matrix = re.fullmatch(r"(.*?\\begin\{[a-z]+\}(?:\{[a-z]+\})?)([^&\\]+)(&|\\\\)([^&\\]+)((?:&|\\).*)", text)
+    if not matrix:
         return None
-    return f"{entries[1]}{entries[4]}{entries[3]}{entries[2]}{entries[5]}"
+    before, first, between, second, after = matrix.groups()
+    if first.strip() == second.strip() or re.search("[./]", first + second):
+        return None
+    return before + second + between + first + after
 
 
 def next_number(match: re.Match) -> str:
+    """Return the whole number after the one that was found."""
     return str(int(match[0]) + 1)
 
 
 def rules(is_same: bool, shapes: str | None, **makes: Make) -> list[Rule]:
-    """Rules for the same shapes; names are written with underscores."""
+    """Make rules for the same shapes. Their names are written with underscores."""
     chosen = frozenset(shapes.split()) if shapes else None
     return [Rule(name.replace("_", " "), is_same, make, chosen) for name, make in makes.items()]

@@ -1,5 +1,4 @@
-"""The rules by which `verifier.py` tests the verifier of mathematics: SAME rewrites an answer, OTHER makes a wrong
-one."""
+"""List the rules by which verifier.py tests the verifier: SAME rewrites an answer, OTHER makes a wrong one."""
 
 import random
 import re
@@ -32,7 +31,7 @@ from bench.rewriting import (
 )
 
 NO_CHOICE = r"[^A-J()]|^\(?[EI]\)?$"
-NO_NUMBERS = r"[^-0-9., /{}\\fracsqt$]"  # for lists of numbers only
+NO_NUMBERS = r"[^-0-9., /{}\\fracsqt$]"  # found unless the list holds numbers only
 NO_WORDS = r"^[^A-Za-z\\]|[0-9$]|not|\\(?!text)"
 PAIR = r"^\(([0-9-]+), ?([0-9-]+)\)$"
 WHOLE = r"[2-9][0-9]{0,3}$"
@@ -53,7 +52,11 @@ RELATIONS = {"<": r" \le ", ">": r" \ge ", r"\le": " < ", r"\leq": " < ", r"\ge"
 FORMULAS = "term list row relation matrix"
 
 
+Pair = tuple[Rule, str, str]  # the rule, an answer, the truth
+
+
 def braced(condition: str | None) -> str | None:
+    """Write a condition as the set of all numbers that meet it."""
     return condition and rf"\{{w \mid {condition}\}}"
 
 
@@ -280,15 +283,18 @@ OTHER = [
 ]
 
 
-def make_pairs(references: Sequence[str], count: int, rng: random.Random) -> list[tuple[Rule, str, str]]:
-    """Up to `count` triples (rule, answer, truth), spread over the rules as evenly as references allow."""
+def make_pairs(references: Sequence[str], count: int, rng: random.Random) -> list[Pair]:
+    """Make up to `count` pairs, spread over the rules as evenly as references allow."""
     shapes = {reference: shape_of(reference) for reference in references}
-    made: list[list[tuple[Rule, str, str]]] = []
-    for rule in [*SAME, *OTHER]:
-        order = rng.sample(references, len(references))
-        pairs = [(rule, rule.apply(reference, shapes[reference], rng)) for reference in order]
-        made.append([(rule, *pair) for rule, pair in pairs if pair])
-    taken: list[tuple[Rule, str, str]] = []
+    made: list[list[Pair]] = []
+    for rule in (*SAME, *OTHER):
+        pairs = []
+        for reference in rng.sample(references, len(references)):
+            found = rule.apply(reference, shapes[reference], rng)
+            if found:
+                pairs.append((rule, *found))
+        made.append(pairs)
+    taken: list[Pair] = []
     made.sort(key=len)
     for place, pairs in enumerate(made):
         share = (count - len(taken)) // (len(made) - place)

@@ -28,10 +28,9 @@ import torch
 
 from bench import ceilings, models, timing
 from bench.record import Record, parse
-from bench.workload import Work, equal_work, padded, random_prompts, variable_work
+from bench.workload import Work, equal_work, padded, plain_logprobs, random_prompts, variable_work
 from grpo.device.draw import SamplingParams, inverse_cdf, uniforms
 from grpo.device.ops import draw_tokens
-from grpo.model.lora import Build
 from grpo.sampling.sampler import Sampler
 from grpo.schema import Completion
 
@@ -73,8 +72,8 @@ def generate(peer, work: Work, **options) -> torch.Tensor:
     with torch.inference_mode():
         ids_BS = peer.generate(
             ids_BS,
-            attention_mask=mask_BS.long(),
-            max_new_tokens=max(work.lengths),
+            attention_mask=mask_BS,
+            max_new_tokens=work.steps,
             pad_token_id=0,
             stopping_criteria=stop_at([width + length for length in work.lengths], peer.device),
             **settings,
@@ -91,10 +90,10 @@ def sample(sampler: Sampler, work: Work, sampling: SamplingParams | None = None)
 
 def speed(path: Path, work: Work, name: str, options) -> dict:
     """Time generation."""
-    build = models.build_of(options.dtype, options.device)
+    build = models.build_of(options)
     model = models.ours(path, build)
     sampler = Sampler(model, (), max_slots=len(work.lengths))  # made once, as in a run: on a GPU it prepares graphs
-    sampling = SamplingParams(max(work.lengths), top_p=options.top_p)
+    sampling = SamplingParams(work.steps, top_p=options.top_p)
 
     def run_ours() -> None:
         completions = sample(sampler, work, sampling)
@@ -102,27 +101,31 @@ def speed(path: Path, work: Work, name: str, options) -> dict:
 
     def run_peer() -> None:
         ids_BS = generate(peer, work, top_p=options.top_p)
-        assert ids_BS.shape[1] == max(work.lengths)
+        assert ids_BS.shape[1] == work.steps
 
     sides = {"ours": run_ours}
     if options.peer == "hf":
         peer = models.theirs(path, build)
         sides["hf"] = run_peer
-    case = timing.compare(name, sides, options, target=3.0 if work.group == 1 else 5.0)
-    return case | timing.rates(case, sum(work.lengths), ceilings.generation_seconds(model, work))
+    target = 3.0 if work.group == 1 else 5.0
+    case = timing.compare(name, sides, options, target=target)
+    ceiling = ceilings.generation_seconds(model, work)
+    return case | timing.rates(case, sum(work.lengths), ceiling)
 
 
-def agreement(path: Path, build: Build) -> dict[str, float]:
-    """Return the share of equal greedy tokens and the largest difference of log-probs."""
+def agreement(path: Path, options) -> dict[str, float]:
+    """Return the share of equal greedy tokens and the largest difference of log-probs, both in float32."""
+    build = models.build_of(options, dtype="float32")
     model = models.ours(path, build)
     peer = models.theirs(path, build)
-    work = Work(random_prompts(8, 5, 20, model.config.vocab_size), 1, list(range(9, 25, 2)))
+    prompts = random_prompts(8, 5, 20, model.config.vocab_size)
+    work = Work(prompts, group=1, lengths=list(range(9, 25, 2)))
     sampler = Sampler(model, (), max_slots=8)
-    greedy = sample(sampler, work, SamplingParams(max(work.lengths), 0.0))
-    wanted = generate(peer, work, do_sample=False, temperature=None, top_p=None, top_k=None).tolist()
+    greedy = sample(sampler, work, SamplingParams(work.steps, temperature=0.0))
+    wanted_BS = generate(peer, work, do_sample=False, temperature=None, top_p=None, top_k=None)
     equal = []
-    for completion, ids in zip(greedy, wanted, strict=True):
-        equal += [ours == theirs for ours, theirs in zip(completion.ids, ids, strict=False)]
+    for completion, wanted in zip(greedy, wanted_BS.tolist(), strict=True):
+        equal += [ours == theirs for ours, theirs in zip(completion.ids, wanted, strict=False)]
     largest = 0.0
     for prompt, completion in zip(work.prompts, sample(sampler, work), strict=True):
         logp_T = torch.tensor(completion.logps, device=build.device)
@@ -135,8 +138,8 @@ def peer_logprobs(peer, prompt: Sequence[int], completion: Completion) -> torch.
     """Return the log-probs of a completion's tokens under transformers' model."""
     ids_T = torch.tensor([*prompt, *completion.ids], device=peer.device)
     with torch.inference_mode():
-        logits_TV = peer(ids_T[None, :-1]).logits[0, len(prompt) - 1 :].float()
-    return logits_TV.log_softmax(-1).gather(1, ids_T[len(prompt) :, None])[:, 0]
+        logits_TV = peer(ids_T[None, :-1]).logits[0]
+    return plain_logprobs(logits_TV[len(prompt) - 1 :].float(), ids_T[len(prompt) :])
 
 
 def drawing(options) -> list[dict]:
@@ -147,7 +150,7 @@ def drawing(options) -> list[dict]:
     seed_B = torch.arange(rows, device=options.device)
     step_B = torch.zeros_like(seed_B)
     uniform_B = uniforms(seed_B, step_B)
-    record = room_for_draws(rows, options.device)
+    record = room_for_draws(seed_B)
     operation = {"ours": lambda: inverse_cdf(weight_BV, uniform_B)}
     from_logits = {"ours": lambda: draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), record)}
     if options.peer == "hf":
@@ -159,9 +162,11 @@ def drawing(options) -> list[dict]:
     ]
 
 
-def room_for_draws(rows: int, device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def room_for_draws(seed_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Make the tensors that take one token per row, its log-prob and its cut."""
-    return torch.zeros(rows, 1, dtype=torch.int64, device=device), *torch.zeros(2, rows, 1, device=device)
+    token_B1 = torch.zeros_like(seed_B)[:, None]
+    logp_B1, cut_B1 = torch.zeros(2, len(seed_B), 1, device=seed_B.device)
+    return token_B1, logp_B1, cut_B1
 
 
 def chi_squared_z(num_draws: int, device: str) -> dict[str, float]:
@@ -173,8 +178,8 @@ def chi_squared_z(num_draws: int, device: str) -> dict[str, float]:
     for start in range(0, num_draws, DRAWS_AT_ONCE):
         seed_B = torch.arange(start, min(start + DRAWS_AT_ONCE, num_draws), device=device)
         logits_BV = weight_V.log().expand(len(seed_B), -1)
-        record = room_for_draws(len(seed_B), device)
-        our_ids_B = draw_tokens(logits_BV, seed_B, torch.zeros_like(seed_B), SamplingParams(1), record)
+        step_B = torch.zeros_like(seed_B)
+        our_ids_B = draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), room_for_draws(seed_B))
         peer_ids_B = torch.multinomial(weight_V, len(seed_B), replacement=True)
         counts["ours"] += torch.bincount(our_ids_B, minlength=ZIPF_WORDS)
         counts["torch.multinomial"] += torch.bincount(peer_ids_B, minlength=ZIPF_WORDS)
@@ -200,8 +205,8 @@ def main(argv: list[str] | None = None) -> dict:
                     work = make(batch, options.tokens, vocab)
                     record.add(speed(path, work, f"{name}, {kind} lengths, batch {batch}{nucleus}", options))
             if options.peer == "hf":
-                found = agreement(path, models.build_of("float32", options.device))
-                record.checks |= {f"{name} {check}": value for check, value in found.items()}
+                for check, value in agreement(path, options).items():
+                    record.checks[f"{name} {check}"] = value
     for case in drawing(options):
         record.add(case)
     for side, z in chi_squared_z(options.draws, options.device).items():

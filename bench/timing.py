@@ -6,9 +6,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 NUM_PROFILED = 12  # operations that a profile lists
+Side = Callable[[], object]  # does the work of one side once
+Sides = Mapping[str, Side]
+Spread = dict[str, float | list[float]]
 
 
-def interleave(sides: Mapping[str, Callable[[], object]], repeats: int, device: str = "cpu") -> dict[str, list[float]]:
+def interleave(sides: Sides, repeats: int, device: str = "cpu") -> dict[str, list[float]]:
     """Return the seconds of each side in each repeat, after one run of each that does not count.
 
     The sides take turns, in the opposite order in every other repeat, so that a slow moment of the machine meets all
@@ -23,7 +26,7 @@ def interleave(sides: Mapping[str, Callable[[], object]], repeats: int, device: 
     return seconds
 
 
-def once(side: Callable[[], object], device: str = "cpu") -> float:
+def once(side: Side, device: str = "cpu") -> float:
     """Return the seconds of one call; on a GPU, by events on its stream."""
     if device != "cuda":
         start = time.perf_counter()
@@ -50,29 +53,28 @@ def now(device: str) -> float:
     return time.perf_counter()
 
 
-def spread(values: Sequence[float]) -> dict[str, float | list[float]]:
+def spread(values: Sequence[float]) -> Spread:
     """Return the median and the range of some values."""
     return {"median": statistics.median(values), "range": [min(values), max(values)]}
 
 
-def ratio(ours: Sequence[float], peer: Sequence[float]) -> dict[str, float | list[float]]:
+def ratio(ours: Sequence[float], peer: Sequence[float]) -> Spread:
     """Return how many times longer the peer takes, compared repeat by repeat."""
     found = spread([theirs / own for own, theirs in zip(ours, peer, strict=True)])
     return {"ratio": found["median"], "ratio_range": found["range"]}
 
 
-def compare(
-    name: str, sides: Mapping[str, Callable[[], object]], options: argparse.Namespace, calls: int = 1, **more: object
-) -> dict:
+def compare(name: str, sides: Sides, options: argparse.Namespace, calls: int = 1, **more: object) -> dict:
     """Time the sides, and make a case: the seconds of each, and the ratio of the fastest peer to ours.
 
     calls: how often a side repeats its work in one run. The case has the seconds of one call.
     """
     seconds = {}
+    case = {"name": name, "seconds": {}, **more}
     for side, timed in interleave(sides, options.repeats, options.device).items():
         seconds[side] = [spent / calls for spent in timed]
-    case = {"name": name, "seconds": {side: spread(values) for side, values in seconds.items()}, **more}
-    peers = [side for side in seconds if side != "ours"]
+        case["seconds"][side] = spread(seconds[side])
+    peers = [side for side in sides if side != "ours"]
     if peers:
         fastest = fastest_of(peers, case)
         case |= {"peer": fastest, **ratio(seconds["ours"], seconds[fastest])}
@@ -95,7 +97,7 @@ def rates(case: Mapping, tokens: int, ceiling_seconds: float) -> dict[str, float
     return {"tokens": tokens, "tokens_per_s": tokens / seconds, "ceiling_share": ceiling_seconds / seconds}
 
 
-def profile(run: Callable[[], object], device: str) -> list[dict]:
+def profile(run: Side, device: str) -> list[dict]:
     """Print and return the operations that take longest, on the GPU if there is one."""
     from torch import profiler
     from torch.autograd import DeviceType

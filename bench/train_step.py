@@ -67,7 +67,8 @@ def make_batches(groups: list[Group], model: Decoder) -> list[PackedBatch]:
     """Make the trainer's micro-batches, with the weight of every token (dapo)."""
     device = torch.device(model.build.device)
     set_loss_weights(groups, TrainConfig(), Ranks(torch.device("cpu")))
-    longest = max(len(group.prompt.ids) for group in groups) + max(completion_lengths(groups))
+    longest_prompt = max(len(group.prompt.ids) for group in groups)
+    longest = longest_prompt + max(completion_lengths(groups))
     budget = memory.choose_budget(model, longest, memory.free_bytes(device))
     model.recompute = budget.recompute
     batches = []
@@ -80,7 +81,7 @@ def make_batches(groups: list[Group], model: Decoder) -> list[PackedBatch]:
 
 def our_pass(model: Decoder, batches: list[PackedBatch]) -> None:
     """Run forward, loss and backward over all micro-batches."""
-    chunk = memory.LOGITS_ROWS[torch.device(model.build.device).type]
+    chunk = memory.CHUNK[torch.device(model.build.device).type]
     model.zero_grad(set_to_none=True)
     for batch in batches:
         logp_C, _ = batch_logprobs(model, batch, chunk=chunk)
@@ -110,10 +111,11 @@ class Padded:
             prompts += [group.prompt.ids] * len(group.completions)
             completions += [completion.ids for completion in group.completions]
             advantages += [completion.advantage for completion in group.completions]
-        prompt_NS, is_prompt_NS = padded(prompts, "left", build.device)
-        completion_NS, self.is_scored_NS = padded(completions, "right", build.device)
+        prompt_NS, prompt_mask_NS = padded(prompts, "left", build.device)
+        completion_NS, completion_mask_NS = padded(completions, "right", build.device)
         self.ids_NS = torch.cat([prompt_NS, completion_NS], 1)
-        self.mask_NS = torch.cat([is_prompt_NS, self.is_scored_NS], 1).long()
+        self.mask_NS = torch.cat([prompt_mask_NS, completion_mask_NS], 1)
+        self.is_scored_NS = completion_mask_NS.bool()
         self.width = completion_NS.shape[1]  # the last positions, which hold the completions
         rows_C, _ = self.is_scored_NS.nonzero(as_tuple=True)
         advantage_C = torch.tensor(advantages, device=build.device)[rows_C]
@@ -123,7 +125,8 @@ class Padded:
     def run(self) -> None:
         """Run forward, loss and backward over all rows at once."""
         self.model.zero_grad(set_to_none=True)
-        output = self.model(self.ids_NS, attention_mask=self.mask_NS, logits_to_keep=self.width + 1, use_cache=False)
+        keep = self.width + 1
+        output = self.model(self.ids_NS, attention_mask=self.mask_NS, logits_to_keep=keep, use_cache=False)
         logits_NSV = output.logits[:, :-1].float()
         targets_NS1 = self.ids_NS[:, -self.width :, None]
         logp_NS = logits_NSV.gather(2, targets_NS1)[..., 0] - logits_NSV.logsumexp(-1)
@@ -132,9 +135,10 @@ class Padded:
     def gradients(self) -> dict[str, torch.Tensor]:
         """Return the gradients by names such as model.layers.0.mlp.up_proj.lora_A."""
         gradients = {}
-        for name, parameter in self.model.named_parameters():
+        for full_name, parameter in self.model.named_parameters():
+            name, _, _ = full_name.removeprefix(PREFIX).partition(".default")
             if parameter.grad is not None:
-                gradients[name.removeprefix(PREFIX).partition(".default")[0]] = parameter.grad
+                gradients[name] = parameter.grad
         return gradients
 
 
@@ -147,19 +151,19 @@ def our_gradients(model: Decoder) -> Iterator[tuple[str, torch.Tensor]]:
 
 def largest_difference(model: Decoder, peer: Padded) -> float:
     """Return the largest difference of any gradient, relative to the largest entry of that gradient."""
-    wanted = peer.gradients()
-    differences = []
-    for name, gradient in our_gradients(model):
-        scale = float(wanted[name].abs().max())
-        difference = float((gradient - wanted[name]).abs().max())
-        differences.append(difference / scale if scale else difference)
-    assert len(differences) == len(wanted)
-    return max(differences)
+    ours, wanted = dict(our_gradients(model)), peer.gradients()
+    assert ours.keys() == wanted.keys()
+    largest = 0.0
+    for name, gradient in wanted.items():
+        scale = float(gradient.abs().max())
+        difference = float((ours[name] - gradient).abs().max())
+        largest = max(largest, difference / scale if scale else difference)
+    return largest
 
 
-def agreement(path: Path, adapter: Path, groups: list[Group], device: str) -> float:
+def agreement(path: Path, adapter: Path, groups: list[Group], options) -> float:
     """Write an adapter for all sides, and return the largest difference of the gradients of a float32 pass."""
-    build = models.build_of("float32", device, RANK)
+    build = models.build_of(options, RANK, "float32")
     model = models.ours(path, build)
     save_adapter(trained_adapter(model, None, str(path)), adapter, lora_alpha=build.lora.alpha)
     peer = Padded(path, adapter, groups, build, adapter_float32=True)
@@ -171,7 +175,7 @@ def agreement(path: Path, adapter: Path, groups: list[Group], device: str) -> fl
 def measure(path: Path, work: Work, name: str, record: Record) -> None:
     """Record the timed case, and the agreement of the gradients."""
     options = record.options
-    build = models.build_of(options.dtype, options.device, RANK)
+    build = models.build_of(options, RANK)
     model = models.ours(path, build)
     groups = make_groups(work, model.config.vocab_size)
     batches = make_batches(groups, model)
@@ -180,7 +184,7 @@ def measure(path: Path, work: Work, name: str, record: Record) -> None:
     if options.peer == "peft":
         adapter = path.parent / "adapter"
         checked = groups if options.device == "cpu" else groups[:1]
-        difference = agreement(path, adapter, checked, options.device)
+        difference = agreement(path, adapter, checked, options)
         record.checks[f"{name}: relative gradient difference, float32"] = difference
         variants = {"peft": True}
         if build.dtype == torch.bfloat16:
@@ -192,7 +196,8 @@ def measure(path: Path, work: Work, name: str, record: Record) -> None:
     packed = sum(batch.layout.num_tokens for batch in batches)
     scored = sum(work.lengths)
     case = timing.compare(name, sides, options, target=1.8, packed_tokens=packed, padded_tokens=padded_tokens)
-    record.add(case | timing.rates(case, scored, ceilings.training_seconds(model, packed, scored)))
+    ceiling = ceilings.training_seconds(model, packed, scored)
+    record.add(case | timing.rates(case, scored, ceiling))
 
 
 def main(argv: list[str] | None = None) -> dict:
@@ -200,10 +205,12 @@ def main(argv: list[str] | None = None) -> dict:
     options = parse("bench.train_step", __doc__, argv, SIZES, peers, choices={"models": models.SHAPES})
     record = Record("train_step", options)
     peak = ceilings.peaks(options)
+    batch = options.prompts * options.group
     for name in options.models:
+        vocab = models.SHAPES[name].vocab
         with models.temporary_model(name, options) as path:
             for kind, make in (("equal", equal_work), ("variable", variable_work)):
-                work = make(options.prompts * options.group, options.tokens, models.SHAPES[name].vocab, options.group)
+                work = make(batch, options.tokens, vocab, options.group)
                 measure(path, work, f"{name}, {kind} lengths", record)
     return record.finish(ceilings=peak)
 

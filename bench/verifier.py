@@ -17,14 +17,14 @@ import random
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.record import ROOT, Record, parse
 from bench.references import make_references
 from bench.rewriting import Rule
-from bench.rules import make_pairs
+from bench.rules import Pair, make_pairs
 from rewards.boxed import equivalent, gold_answer
 
 CORPUS = ROOT / "tests" / "rewards" / "boxed_cases"
@@ -39,11 +39,15 @@ Judge = Callable[[str, str], bool]
 
 @dataclass
 class Count:
-    """How one rule fared."""
+    """The pairs of one rule, and for each judge those that it got wrong, as (answer, truth)."""
 
     rule: Rule
     pairs: int = 0
-    wrong: dict[str, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))  # judge -> its failures
+    wrong: dict[str, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
+
+    def num_wrong(self, judges: Iterable[str]) -> dict[str, int]:
+        """Return for each judge how many pairs it got wrong."""
+        return {judge: len(self.wrong[judge]) for judge in judges}
 
 
 # --- References ----------------------------------------------------------------------------------------------------
@@ -69,7 +73,11 @@ def answers_of(path: Path) -> list[str]:
         return text.splitlines()
     if isinstance(rows, dict):
         return answers_of_squad(rows)
-    return [str(row.get("answer", row.get("answers")) if isinstance(row, dict) else row) for row in rows]
+    answers = []
+    for row in rows:
+        answer = row.get("answer", row.get("answers")) if isinstance(row, dict) else row
+        answers.append(str(answer))
+    return answers
 
 
 def answers_of_squad(squad: Mapping) -> list[str]:
@@ -104,12 +112,10 @@ def math_verify_judge() -> Judge:
     return judge
 
 
-def replay(
-    pairs: Sequence[tuple[Rule, str, str]], judges: dict[str, Judge]
-) -> tuple[dict[str, Count], dict[str, dict[str, float]]]:
-    """Let all judges judge all pairs. Return the count of each rule, and the seconds per pair of each judge."""
+def replay(pairs: Sequence[Pair], judges: Mapping[str, Judge]) -> tuple[dict[str, Count], dict[str, list[float]]]:
+    """Let all judges judge all pairs. Return the count of each rule, and the seconds that each judge took."""
     counts: dict[str, Count] = {}
-    seconds: dict[str, list[float]] = {name: [] for name in judges}
+    seconds: dict[str, list[float]] = defaultdict(list)
     for rule, answer, truth in pairs:
         count = counts.setdefault(rule.name, Count(rule))
         count.pairs += 1
@@ -119,16 +125,15 @@ def replay(
             seconds[name].append(time.perf_counter() - start)
             if verdict is not rule.is_same:
                 count.wrong[name].append((answer, truth))
-    spent = {name: {"mean": statistics.fmean(values), "max": max(values)} for name, values in seconds.items()}
-    return counts, spent
+    return counts, seconds
 
 
-def show(title: str, counts: Sequence[Count], judges: Sequence[str], examples: int) -> None:
+def show(title: str, counts: Sequence[Count], judges: Iterable[str], examples: int) -> None:
     """Print how often each judge was wrong, for each rule and in all."""
     print(f"\n{title:34}{'pairs':>8}" + "".join(f"{judge:>14}" for judge in judges))
     totals: Counter[str] = Counter()
     for count in counts:
-        wrong = {judge: len(count.wrong[judge]) for judge in judges}
+        wrong = count.num_wrong(judges)
         totals.update(wrong)
         print_line(count.rule.name, count.pairs, wrong)
         for answer, truth in count.wrong["ours"][:examples]:
@@ -155,11 +160,15 @@ def main(argv: list[str] | None = None) -> dict:
     counts, seconds = replay(pairs, judges)
     same = [count for count in counts.values() if count.rule.is_same]
     other = [count for count in counts.values() if not count.rule.is_same]
-    show("right answers that were missed", same, list(judges), options.show)
-    show("wrong answers that were paid", other, list(judges), options.show)
+    show("right answers that were missed", same, judges, options.show)
+    show("wrong answers that were paid", other, judges, options.show)
     for count in counts.values():
-        wrong = {judge: len(count.wrong[judge]) for judge in judges}
-        case = {"name": count.rule.name, "should_be_equal": count.rule.is_same, "pairs": count.pairs, "wrong": wrong}
+        case = {
+            "name": count.rule.name,
+            "should_be_equal": count.rule.is_same,
+            "pairs": count.pairs,
+            "wrong": count.num_wrong(judges),
+        }
         record.cases.append(case)
     record.checks = {
         "references": len(references),
@@ -168,7 +177,10 @@ def main(argv: list[str] | None = None) -> dict:
         "paid by ours": sum(len(count.wrong["ours"]) for count in other),
     }
     options.references = [path.name for path in options.references]
-    return record.finish(seconds_per_pair=seconds)
+    seconds_per_pair = {}
+    for judge, spent in seconds.items():
+        seconds_per_pair[judge] = {"mean": statistics.fmean(spent), "max": max(spent)}
+    return record.finish(seconds_per_pair=seconds_per_pair)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def predicted_peak(trainer: GrpoTrainer, resident: int, tokens: int) -> float:
     """Return the bytes that memory.py predicts for the largest micro-batch."""
     build, config, budget = trainer.model.build, trainer.model.config, trainer.budget
     per_token = memory.activation_bytes_per_token(config, build.lora, build.dtype, budget.recompute, budget.fused)
-    logits_bytes = budget.logits_rows * memory.logits_bytes_per_row(config, build.dtype)
+    logits_bytes = budget.chunk * memory.logits_bytes_per_row(config, build.dtype)
     return resident + per_token * min(tokens, budget.tokens) + logits_bytes
 
 

@@ -15,20 +15,28 @@ GROUP = 12
 NUM_SPECIAL = 4  # the first ids of models.write_tokenizer
 
 
+Ids = Sequence[int]
+
+
 @dataclass(frozen=True)
 class Work:
     """Some prompts, the number of completions per prompt, and the tokens of each completion, prompt by prompt."""
 
-    prompts: list[tuple[int, ...]]
+    prompts: list[Ids]
     group: int
     lengths: list[int]
 
     @property
-    def sampling(self) -> SamplingParams:
-        return SamplingParams(max(self.lengths))
+    def steps(self) -> int:
+        """Return the number of decode steps."""
+        return max(self.lengths)
 
     @property
-    def repeated(self) -> list[tuple[int, ...]]:
+    def sampling(self) -> SamplingParams:
+        return SamplingParams(self.steps)
+
+    @property
+    def repeated(self) -> list[Ids]:
         """Return one prompt per completion."""
         prompts = []
         for prompt in self.prompts:
@@ -41,7 +49,7 @@ class Work:
         return [len(prompt) + step for prompt, length in pairs if length > step]
 
 
-def random_prompts(number: int, shortest: int, longest: int, vocab: int) -> list[tuple[int, ...]]:
+def random_prompts(number: int, shortest: int, longest: int, vocab: int) -> list[Ids]:
     """Make prompts of random token ids, none of them special."""
     rng = random.Random(0)
     prompts = []
@@ -83,13 +91,20 @@ def packed_tokens(groups: Iterable[Group]) -> int:
     """Count the packed tokens: each prompt once, and each completion without its last token."""
     total = 0
     for group in groups:
-        total += len(group.prompt.ids) + sum(completion_lengths([group])) - len(group.completions)
+        total += len(group.prompt.ids)
+        total += sum(length - 1 for length in completion_lengths([group]))
     return total
 
 
-def padded(rows: Sequence[Sequence[int]], side: str, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad rows of ids with zeros on one side, and return them with a mask that is false on the padding."""
+def padded(rows: Sequence[Ids], side: str, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pad rows of ids with zeros on one side, and return them with a mask that is 0 on the padding and else 1."""
     ids = [torch.tensor(row, device=device) for row in rows]
-    mask = [torch.ones_like(row, dtype=torch.bool) for row in ids]
+    mask = [torch.ones_like(row) for row in ids]
     ids_NS = pad_sequence(ids, batch_first=True, padding_side=side)
-    return ids_NS, pad_sequence(mask, batch_first=True, padding_side=side)
+    mask_NS = pad_sequence(mask, batch_first=True, padding_side=side)
+    return ids_NS, mask_NS
+
+
+def plain_logprobs(logits_CV: torch.Tensor, targets_C: torch.Tensor) -> torch.Tensor:
+    """Compute the log-probs of the targets by log_softmax and gather, as peers do."""
+    return logits_CV.log_softmax(-1).gather(1, targets_C[:, None])[:, 0]

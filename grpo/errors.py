@@ -147,7 +147,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether an environment variable of this name holds a secret."""
+    """Return whether an environment variable of this name holds a secret."""
     return _SECRET_NAME.search(name.upper()) is not None
 
 

@@ -78,7 +78,7 @@ class GrpoTrainer(Trainer):
         if self.reference is None:
             return None
         with self.clock.measure("time/reference"):
-            chunk = self.budget.logits_rows
+            chunk = self.budget.chunk
             logp_C, _ = batch_logprobs(self.reference, batch, REFERENCE, self.temperature, chunk)  # Eq. 3
         return logp_C
 

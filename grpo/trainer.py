@@ -31,11 +31,11 @@ from grpo.storage import failpoint
 class Trainer:
     """Policy and optimizer of one run. A subclass adds the data, and two methods.
 
-    `train_step` makes one step, and `summarise_step` returns its metrics. The constructor of a subclass calls this
-    one, which loads the policy; then sets what stands below, where it has its own; and ends with `set_data`.
+    `train_step` makes one step, and `summarise_step` returns its metrics. A subclass's constructor first calls this
+    one, which loads the policy. Then it replaces the defaults below that do not fit it. Last, it calls `set_data`.
     """
 
-    # Of a fine-tuning:
+    # The defaults are those of supervised fine-tuning:
     temperature = 1.0  # of the distribution whose log-probs are trained
     num_iterations = 1  # updates per step
     max_unscored = 1.0  # share of the completions that rewards may fail to score
@@ -57,9 +57,9 @@ class Trainer:
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
 
     def set_data(self, *, order: Order, data_hash: str, total_steps: int, longest: int, prompt: str) -> None:
-        """Set what the steps consume, and choose which micro-batches fit into the memory that is left now.
+        """Set what the steps consume, and choose micro-batches that fit into the memory that is still free.
 
-        total_steps: of the run. longest: tokens of the longest prompt with its completion. prompt: one, as rendered.
+        total_steps: of the run. longest: tokens of the longest prompt with its completion. prompt: a rendered example.
         """
         c = self.config
         self.order, self.total_steps, self.longest = order, total_steps, longest
@@ -107,8 +107,7 @@ class Trainer:
         if self.config.lora_dropout:
             seed = hash_seed(self.config.seed, self.step, self.ranks.rank, batch.number)
             mode = replace(POLICY, dropout_seed=seed)
-        chunk = self.budget.logits_rows
-        logp_C, entropy_C = batch_logprobs(self.model, batch, mode, self.temperature, chunk)  # Eq. 3
+        logp_C, entropy_C = batch_logprobs(self.model, batch, mode, self.temperature, self.budget.chunk)  # Eq. 3
         if batch.old_logp_C is None:
             batch.old_logp_C = logp_C.detach()
         return logp_C, entropy_C

@@ -122,7 +122,7 @@ def test_every_operation_of_a_decode_step_is_timed_at_each_number_of_rows(bench,
 
 def test_completions_end_after_about_as_many_tokens_as_asked(bench):
     models = bench("models")
-    model = models.random_decoder("tiny", models.build_of("float32", "cpu", rank=4))
+    model = models.random_decoder("tiny", models.build_of(SimpleNamespace(dtype="float32", device="cpu"), rank=4))
     models.end_after(model, 12)
     done = Sampler(model, [0]).sample([[5, 6, 7]] * 80, 1, SamplingParams(80), list(range(80)))
     lengths = [len(completion.ids) for (completion,) in done]

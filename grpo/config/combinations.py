@@ -12,7 +12,7 @@ RUN_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def find_problems(config: AnyConfig) -> list[str]:
-    """Say what is wrong with a combination of keys; [] if nothing is."""
+    """Return a message for each combination of keys that cannot work."""
     unknown = sorted(set(config.report_to) - set(TRACKERS))
     no_change = sorted(set(config.allow_changes) - set(INPUTS) - set(asdict(config)))
     checks = [
@@ -34,13 +34,13 @@ def find_problems(config: AnyConfig) -> list[str]:
 
 
 def _training_checks(config: TrainConfig) -> list[tuple[bool, str]]:
-    """Pairs (is wrong, message) about the batch, sampling and the prompt."""
+    """Return pairs (is wrong, message) about batch sizes, sampling and the prompt."""
     num_completions = config.per_device_train_batch_size * config.gradient_accumulation_steps
     return [
         (
             num_completions % config.num_generations,
             f"per_device_train_batch_size x gradient_accumulation_steps = {num_completions} completions "
-            f"do not make whole groups of num_generations = {config.num_generations}",
+            f"cannot be split into groups of num_generations = {config.num_generations}",
         ),
         (
             (config.top_p < 1 or config.top_k) and config.num_iterations > 1,
@@ -52,8 +52,8 @@ def _training_checks(config: TrainConfig) -> list[tuple[bool, str]]:
             "eval_size and eval_dataset_id_or_path both name held-out questions; set one of them, such as eval_size=0",
         ),
         (
-            config.questions_per_step,  # load.py has turned it into a batch, unless that is impossible
-            f"questions_per_step = {config.questions_per_step} cannot be shared out among the processes",
+            config.questions_per_step,  # load.py has replaced it by batch sizes, unless that is impossible
+            f"questions_per_step = {config.questions_per_step} cannot be divided among the processes",
         ),
         (
             config.keep_best and not (config.eval_size or config.eval_dataset_id_or_path or config.toy_world),
@@ -64,7 +64,7 @@ def _training_checks(config: TrainConfig) -> list[tuple[bool, str]]:
 
 
 def _reward_checks(config: TrainConfig) -> list[tuple[bool, str]]:
-    """Pairs (is wrong, message) about the rewards and what they need."""
+    """Return pairs (is wrong, message) about the rewards and what they need."""
     rewards = expand(config.reward_funcs or ())
     all_rewards = [*rewards, *expand(config.eval_reward_funcs or ())]
     has_knowledge = config.knowledge_base or os.environ.get("FACTSCORE_DB_PATH") or config.toy_world in WITH_KNOWLEDGE

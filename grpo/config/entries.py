@@ -1,4 +1,4 @@
-"""From YAML files and command-line arguments to entries: every key as it was written, and where that stands."""
+"""From YAML files and command-line arguments to entries: each key as it was written, and where."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from grpo.config.foreign import is_section
 from grpo.config.values import coerce, expand_variables
 from grpo.errors import CONFIG, explained
 
-MAX_BASES = 4  # files that a configuration may be based on, one on the other
+MAX_BASES = 4  # of a chain of files, each based on the next
 COMMAND_LINE = "command line"
 YAML_ERRORS = (  # PyYAML raises more than its own errors, such as on a bad date or tag
     yaml.YAMLError,
@@ -24,15 +24,15 @@ YAML_ERRORS = (  # PyYAML raises more than its own errors, such as on a bad date
     OverflowError,
     RecursionError,
 )
-_NEXT_OPTION = re.compile(r"--|[\w.-]+=")  # what begins like this is no value of the flag before it
+_NEXT_OPTION = re.compile(r"--|[\w.-]+=")  # an argument that begins so is not the value of the flag before it
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A key as it was written.
+    """A key and its value, as they were written.
 
-    name: with the names of its sections, such as `model.path`. value: as YAML reads it. text: as it was written, if it
-    is one word or text. source: a file's path or the command line. line: 0 on the command line.
+    name: with the names of its sections, such as `model.path`. value: as YAML reads it. text: the value as written,
+    unless it is a list or a mapping. source: a file's path or the command line. line: 0 on the command line.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Entry:
 
 
 def join_flags(arguments: Sequence[str]) -> list[str]:
-    """Write every argument as `key=value`: `--key value`, `--key=value`, and `--key`, which stands for true.
+    """Rewrite flags as `key=value`: `--key value`, `--key=value`, and `--key`, which means true.
 
     >>> join_flags(["run.yaml", "--max-samples", "10", "--bf16", "beta=0.1"])
     ['run.yaml', 'max_samples=10', 'bf16=true', 'beta=0.1']
@@ -84,7 +84,7 @@ def split_arguments(argv: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def read_overrides(overrides: Sequence[str], problems: list[str]) -> list[Entry]:
-    """Read `key=value` arguments."""
+    """Read `key=value` arguments; add messages about mistakes to `problems`."""
     entries = []
     for argument in join_flags(overrides):
         name, equals, text = argument.partition("=")
@@ -98,7 +98,7 @@ def read_overrides(overrides: Sequence[str], problems: list[str]) -> list[Entry]
 
 
 def _read_value(text: str) -> Any:
-    """Read a value as YAML, or else as text. Nothing at all is the empty text."""
+    """Parse a value as YAML; if that fails, it is text. An empty value is the empty text."""
     try:
         return text if not text or "*" in text else _without_none(yaml.safe_load(text))
     except YAML_ERRORS:
@@ -106,7 +106,7 @@ def _read_value(text: str) -> Any:
 
 
 def _without_none(value: Any) -> Any:
-    """Return null for Python's word for it, which YAML reads as text."""
+    """Return None instead of "None", which YAML reads as text."""
     return None if value == "None" else value
 
 
@@ -114,9 +114,9 @@ def _without_none(value: Any) -> Any:
 
 
 def read_files(chain: list[Path], problems: list[str]) -> list[Entry]:
-    """Read the last file of the chain after the files that it is based on, whose keys it may set again.
+    """Return the entries of the last file of the chain, after those of its bases, whose keys it may set again.
 
-    chain: the file of the command, its base, the base of that, and so on.
+    chain: the file of the command, its base, the base of that, and so on. Adds messages about mistakes to `problems`.
     """
     own = _read_file(chain[-1], problems)
     bases = [entry for entry in own if entry.name == "base"]
@@ -160,7 +160,7 @@ def _read_file(path: Path, problems: list[str]) -> list[Entry]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses aliases: nested ones, nine lines of them, can stand for a billion values."""
+    """Rejects aliases: nine lines of nested ones can stand for a billion values."""
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
         if self.check_event(yaml.AliasEvent):

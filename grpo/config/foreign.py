@@ -1,14 +1,14 @@
-"""The words of other tools: what the keys of TRL, transformers, LLaMA-Factory, KnowRL and the math guide mean here.
+"""Keys of other tools: what those of TRL, transformers, LLaMA-Factory, KnowRL and the math guide mean here.
 
 ALIASES    another name of a key
-VALUES     a key with one of these values stands for one of our keys, or adds to our list; its other values say nothing
+VALUES     a key with one of these values stands for one of our keys, or adds to our list; its other values mean nothing
 SPELLINGS  another way to write a value of a key
 IGNORED    a key without a meaning here, and what happens instead; `*` stands for any ending
-REFUSED    a key that would change the result and is not available: the values that change nothing, and the reason
+REFUSED    a key that would change the result but is not available: the values that change nothing, and the reason
 SECTIONS   names under which files group their keys: `model: {path: x}` and `training: {model: {path: x}}` both mean
            `model_path: x`
 
-A name that is a key of the stage is always that key, whatever stands here.
+A key of the stage itself keeps its meaning, whatever these tables say.
 """
 
 from collections.abc import Iterable, Iterator
@@ -153,7 +153,7 @@ IGNORED = {
     "label_names": _COLUMNS,
     "length_column_name": _COLUMNS,
     "liger_kernel_config": _LIBRARIES,
-    "load_best_model_at_end": "final/ is the last policy; checkpoints are kept beside it",
+    "load_best_model_at_end": "final/ is the last policy; checkpoints are kept as well",
     "local_rank": "torchrun sets it",
     "log_completions_hub_repo": _LOCAL,
     "log_level*": _LOGGED,
@@ -273,7 +273,7 @@ SECTIONS = frozenset(
 
 
 def fits(table: Iterable[str], name: str) -> str | None:
-    """Return the name or pattern of a table that `name` fits; None if there is none."""
+    """Return the first name or pattern of a table that matches `name`; None if none does."""
     return next((pattern for pattern in table if fnmatchcase(name, pattern)), None)
 
 
@@ -291,7 +291,7 @@ def readings(name: str) -> Iterator[str]:
 
 
 def is_section(name: str) -> bool:
-    """Whether a mapping under this name holds keys of its own; otherwise it is the value of a key without effect."""
+    """Return whether a mapping under this name holds keys; otherwise it is the value of a key without effect."""
     if name in MAPPINGS:
         return False
     keys = [*IGNORED, *REFUSED]

@@ -4,9 +4,9 @@ Reading is strict. It reports all mistakes together (exit code 2): unknown keys,
 types, values out of bounds, and combinations that cannot work, unless one of their keys is a mistake already.
 
 - `base: other.yaml` takes all keys from another file first. Its path is relative to the file that names it.
-- Keys may stand in sections, and have the names of other tools (foreign.py).
-- `${VAR}` and `${VAR:-default}` stand for environment variables. Their values are secrets, unless they are paths that
-  exist: no output holds them. `~/` at the beginning is the home directory.
+- Keys may be grouped in sections, and have the names that other tools use (foreign.py).
+- `${VAR}` and `${VAR:-default}` stand for environment variables. Their values are secrets, which no output holds,
+  unless they are paths that exist. `~/` at the beginning is the home directory.
 - `5e-6` is a number, though YAML 1.1 reads it as text; for a key that takes text, `0123` and `1e5` are text.
 - Nothing in a configuration is ever run.
 """
@@ -75,10 +75,10 @@ def load_config(
 def examine_config(
     path: str | Path | None, overrides: Sequence[str], kind: type
 ) -> tuple[AnyConfig, list[str], list[str]]:
-    """Return configuration, notices and mistakes. Keys with mistakes have their defaults; missing ones are None."""
+    """Return configuration, notices and mistakes. Keys with mistakes get their defaults; missing ones are None."""
     problems: list[str] = []
     entries = read_files([Path(path)], problems) if path else []
-    is_complete = not problems  # what was not read says nothing about what is missing
+    is_complete = not problems  # a file that could not be read may hold the missing keys
     entries += read_overrides(overrides, problems)
     reader = _Reader(kind, problems)
     for entry in entries:
@@ -93,13 +93,13 @@ def examine_config(
     if not is_complete:
         return config, notices, problems
     missing = {name: text for name, text in _missing_keys(values, kind).items() if name not in reader.doubtful}
-    doubtful = {*reader.doubtful, *missing}  # what follows from a mistake is no second one
+    doubtful = {*reader.doubtful, *missing}  # a consequence of a mistake is not reported as a second one
     impossible = [text for text in find_problems(config) if not doubtful & set(re.findall(r"\w+", text))]
     return config, notices, [*problems, *missing.values(), *impossible]
 
 
 def _set_batch(config: AnyConfig) -> AnyConfig:
-    """Turn questions_per_step into the batch of a process; it stays set if they cannot be shared out."""
+    """Replace questions_per_step by the batch size of a process; keep it if processes cannot share it equally."""
     num_processes = int(os.environ.get("WORLD_SIZE", 1))
     questions = getattr(config, "questions_per_step", None)
     if not questions or questions % num_processes:
@@ -111,7 +111,7 @@ def _set_batch(config: AnyConfig) -> AnyConfig:
 
 
 def keys_of(overrides: Sequence[str]) -> set[str]:
-    """Return the keys of stage 2 that `key=value` arguments set, whatever names they have there."""
+    """Return the keys of stage 2 that `key=value` arguments set, under whatever names."""
     reader = _Reader(TrainConfig, [])
     for entry in read_overrides(overrides, []):
         reader.read(entry)
@@ -137,8 +137,8 @@ def _as_written(value: Any) -> Any:
 class _Reader:
     """Turns entries into values of the keys of one stage. Later sources win; a file may set a key only once.
 
-    values: key -> value. notices: key -> what happens instead of it. problems: what is wrong, to add to. doubtful: keys
-    that were meant to have another value.
+    values: key -> value. notices: key -> what the user should know of it. problems: messages about mistakes. doubtful:
+    keys whose intended value is not known.
     """
 
     def __init__(self, kind: type, problems: list[str]):
@@ -151,7 +151,7 @@ class _Reader:
         self.doubtful: set[str] = set()
 
     def read(self, entry: Entry) -> None:
-        """Read one entry."""
+        """Read one entry into `values`, `notices` or `problems`."""
         name = entry.name.rstrip(": ")  # KnowRL's grpo.yaml has `swanlab_experiment_name::`
         if name != entry.name:
             self.notices[entry.name] = f"{entry.where}: {entry.name} is read as {name}"
@@ -185,7 +185,7 @@ class _Reader:
         return next(iter(own + [reading for reading in candidates if fits(foreign, reading)]), name)
 
     def _set(self, entry: Entry, name: str, value: Any, text: str | None = None) -> None:
-        """Set a key to a value. text: as it was written."""
+        """Set a key to a value, or report why that is a mistake. text: the value as it was written."""
         try:
             value = expand_variables(as_type(value, text, self.hints[name]))
             if value is None and type(None) not in typing.get_args(self.hints[name]):
@@ -211,7 +211,7 @@ class _Reader:
         self.set_by[name] = entry
 
     def _default(self, entry: Entry, name: str) -> Any:
-        """Return what null stands for."""
+        """Return the default of a key that is null, and note that it is used."""
         value = self.keys[name].default
         if value not in (None, MISSING):
             self.notices[name] = f"{entry.where}: {name} is null: its default {value} is used"
@@ -230,7 +230,7 @@ class _Reader:
 
 
 def _missing_keys(values: Values, kind: type) -> dict[str, str]:
-    """Return the keys that must be set and are not, each with what to say of it."""
+    """Return the keys that must be set and are not, each with a message."""
     needed: Iterable[str] = [name for name in REQUIRED if name in kind.__dataclass_fields__]
     if values.get("toy_world"):
         needed = [name for name in needed if name not in MADE_BY_TOY_WORLD]

@@ -16,7 +16,7 @@ REQUIRED = ("model_name_or_path", "output_dir", "dataset_id_or_path", "reward_fu
 WITH_KNOWLEDGE = ("encyclopedia", "atlas")  # toy worlds that have a knowledge base
 MADE_BY_TOY_WORLD = ("model_name_or_path", "dataset_id_or_path")
 MAPPINGS = ("chat_template_kwargs",)  # keys whose value is a mapping
-KNOW_FIRST = (  # what --help shows before everything else
+KNOW_FIRST = (  # the keys that --help shows first
     *("model_name_or_path", "dataset_id_or_path", "output_dir", "reward_funcs", "num_generations"),
     *("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "num_train_epochs", "learning_rate"),
     *("max_prompt_length", "max_completion_length", "max_length", "temperature", "beta", "loss_type", "lora_r"),
@@ -28,7 +28,7 @@ NOT_REPEATED = (  # they concern one invocation, not the run
     "allow_changes",
 )
 HELP_COLUMN, HELP_WIDTH = 42, 120  # where meanings begin and end
-INPUTS = ("dataset", "base_weights", "tokenizer", "chat_template")  # whose content a checkpoint has a fingerprint of
+INPUTS = ("dataset", "base_weights", "tokenizer", "chat_template")  # a checkpoint holds fingerprints of their contents
 
 
 def key(
@@ -59,8 +59,8 @@ class ModelKeys:
     chat_template: str | None = key(None, "Jinja file that replaces the tokenizer's chat template.")
     chat_template_kwargs: dict | None = key(
         None,
-        "Values for variables of the chat template, such as {enable_thinking: false} for Qwen3. They are saved in the "
-        "template of the result.",
+        "Values for variables of the chat template, such as {enable_thinking: false} for Qwen3. The template that the "
+        "run saves contains them.",
     )
     torch_dtype: str = key(
         "auto",
@@ -97,7 +97,7 @@ class OptimKeys:
         8, "Completions (stage 2) or answers (stage 1) per device and accumulation step.", low=1
     )
     gradient_accumulation_steps: int = key(
-        1, "Multiplies per_device_train_batch_size; memory alone decides the size of micro-batches.", low=1
+        1, "Multiplies per_device_train_batch_size. The size of micro-batches depends only on memory.", low=1
     )
     learning_rate: float = key(1e-6, "Peak learning rate.", low=0)
     lr_scheduler_type: str = key(
@@ -111,7 +111,7 @@ class OptimKeys:
     num_train_epochs: float = key(3.0, "Passes over the data, if max_steps is -1.", above=0)
     max_steps: int = key(
         -1,
-        "Steps of the run. A step is a generated batch (stage 2) or an update (stage 1). "
+        "Steps of the run. A step generates answers and trains on them (stage 2), or is one update (stage 1). "
         "-1: as many as num_train_epochs needs.",
         low=-1,
     )
@@ -155,7 +155,7 @@ class RunKeys:
         1, "Show the means of this many steps in trackers and on the terminal. metrics.jsonl has every step.", low=1
     )
     save_steps: int = key(50, "Steps between checkpoints. 0: save only at the end.", low=0)
-    save_total_limit: int = key(3, "Number of checkpoints to keep, and of those that were set aside. 0: all.", low=0)
+    save_total_limit: int = key(3, "Checkpoints to keep, and as many of those that were set aside. 0: all.", low=0)
     report_to: list[str] = key(
         ("tensorboard",),
         "Trackers that get the metrics as well as metrics.jsonl: tensorboard, swanlab, wandb, trackio or none.",
@@ -229,7 +229,7 @@ class QuestionKeys:
         None,
         "Config of stage 1. It runs first, unless its output is there and was made with the same config, data and "
         "base; stage 2 starts from its result. model_name_or_path, if set, is the base that stage 1 starts from. "
-        "null: start from model_name_or_path as it is, such as your own fine-tuned checkpoint or adapter.",
+        "null: start directly from model_name_or_path, such as your own fine-tuned checkpoint or adapter.",
     )
 
 
@@ -238,12 +238,12 @@ class SamplingKeys:
     num_generations: int = key(8, "Completions per prompt: the group size G.", low=2)
     questions_per_step: int | None = key(
         None,
-        "Questions per step, over all processes: with num_generations, the batch. It replaces "
-        "per_device_train_batch_size and gradient_accumulation_steps.",
+        "Questions per step, over all processes. It replaces per_device_train_batch_size and "
+        "gradient_accumulation_steps.",
         low=1,
     )
-    max_completion_length: int = key(256, "Most tokens of a completion, the end token included.", low=1)
-    temperature: float = key(1.0, "Temperature, of sampling and of the log-probs that are trained.", above=0)
+    max_completion_length: int = key(256, "Maximum tokens of a completion, including the end token.", low=1)
+    temperature: float = key(1.0, "Temperature of sampling and of the trained log-probs.", above=0)
     top_p: float = key(
         1.0, "Nucleus sampling: keep the likeliest tokens up to this probability. 1: off.", above=0, high=1
     )
@@ -262,7 +262,7 @@ class LossKeys:
     epsilon: float = key(0.2, "Clip the ratio below at 1 - epsilon.", above=0)
     epsilon_high: float | None = key(None, "Clip the ratio above at 1 + epsilon_high. Unset: epsilon.", above=0)
     delta: float | None = key(
-        None, "Upper bound of the ratio where the advantage is negative (two-sided clipping). Unset: none.", above=1
+        None, "Upper bound of the ratio if the advantage is negative (two-sided clipping). Unset: none.", above=1
     )
     use_bias_correction_kl: bool = key(
         False,
@@ -278,24 +278,24 @@ class LossKeys:
     sampler_importance_sampling_cap: float = key(2.0, "Cap of that weight.", above=0)
     scale_rewards: bool | str = key(
         "group",
-        "Divide advantages by the standard deviation of the rewards of the group (or true), of the batch, "
-        "or not at all: none (or false).",
+        "Divide advantages by the standard deviation of the rewards. group (or true): of the group. batch: of the "
+        "step. none (or false): do not divide.",
         choices=("group", "batch", "none", True, False),
     )
     multi_objective_aggregation: str = key(
         "sum_then_normalize",
         "How several rewards make one advantage. normalize_then_sum (GDPO): normalize each within its group, add them "
-        "up, and divide by the deviation over the batch, whatever scale_rewards says.",
+        "up, and divide by the deviation over the step, whatever scale_rewards says.",
         choices=("sum_then_normalize", "normalize_then_sum"),
     )
     credit: str = key(
         "completion",
-        "What gets an advantage. completion: all tokens of a completion alike. sentence (FSPO): where the knowledge "
-        "base says whether a sentence of the reasoning is true, the advantage of its tokens is positive if it is, else "
-        "negative. It needs the reward factuality or binary_rar, if only with weight 0.",
+        "Unit that gets an advantage. completion: all tokens of a completion have the same. sentence (FSPO): the "
+        "advantage of a sentence's tokens is positive if the knowledge base supports the sentence, and negative if it "
+        "refutes it. It needs the reward factuality or binary_rar, at least with weight 0.",
         choices=("completion", "sentence"),
     )
-    num_iterations: int = key(1, "Updates per generated batch. TRL counts each of them as a step.", low=1)
+    num_iterations: int = key(1, "Updates per step, on the same answers. TRL counts each of them as a step.", low=1)
     mask_truncated_completions: bool = key(False, "Leave completions that hit max_completion_length out of the loss.")
     dynamic_sampling: bool = key(
         False,
@@ -303,7 +303,7 @@ class LossKeys:
         "If no reward knows the outcome, replace groups whose rewards are all equal.",
     )
     dynamic_sampling_max_rollouts: int = key(
-        3, "Batches to generate per step at most. After them, the step trains on the groups it has.", low=1
+        3, "How often a step may generate. After that, it trains on the groups it has.", low=1
     )
 
 
@@ -332,7 +332,7 @@ class RewardKeys:
     )
     reward_timeout_s: float = key(
         120.0,
-        "Seconds that a call of your own reward may take. After them its completions are unscorable. Code that never "
+        "Seconds that a call of your own reward may take. After that its completions are unscorable. Code that never "
         "lets Python's other threads run, such as an endless regular expression, cannot be interrupted.",
         above=0,
     )
@@ -349,8 +349,8 @@ class KnowledgeKeys:
     missing_title_policy: str = key(
         "zero",
         "Factuality of a completion whose title is not in the knowledge base. zero: 0. search: use what full-text "
-        "search finds. unscored: leave the completion out of its group. Since only wrong answers need factuality, only "
-        "they leave, and the worst of those that stay is then the refusal.",
+        "search finds. unscored: leave the completion out of its group. That happens only to wrong answers, since only "
+        "they need factuality; a refusal may then be the worst answer that counts.",
         choices=("zero", "unscored", "search"),
     )
     decomposer: str = key(
@@ -365,7 +365,7 @@ class KnowledgeKeys:
     )
     nli_model: str = key("MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli", "Entailment model: a folder or a hub id.")
     entailment_threshold: float = key(
-        0.3, "Probability of entailment from which a fact counts as supported.", above=0, high=1
+        0.3, "A fact counts as supported from this probability of entailment on.", above=0, high=1
     )
     verdict_cache: str | None = key(None, "SQLite file that caches verdicts about facts. Unset: no cache.")
 
@@ -402,12 +402,12 @@ class ApiKeys:
     decomposer_prices: list[float] | None = key(
         None, "US dollars per million prompt tokens and per million completion tokens, for the metric decomposer/cost."
     )
-    api_max_concurrency: int = key(128, "Most requests at the same time, per endpoint.", low=1)
+    api_max_concurrency: int = key(128, "Maximum concurrent requests, per endpoint.", low=1)
     api_deadline_s: float = key(
-        120.0, "Seconds for one item, all retries included. After them the item is unscorable.", above=0
+        120.0, "Seconds for one item, including all retries. After that the item is unscorable.", above=0
     )
-    api_requests_per_minute: int = key(0, "Most requests per minute, per endpoint. 0: no limit.", low=0)
-    api_tokens_per_minute: int = key(0, "Most tokens per minute, per endpoint. 0: no limit.", low=0)
+    api_requests_per_minute: int = key(0, "Maximum requests per minute, per endpoint. 0: no limit.", low=0)
+    api_tokens_per_minute: int = key(0, "Maximum tokens per minute, per endpoint. 0: no limit.", low=0)
     api_cache: str | None = key(None, "SQLite file that caches replies. Unset: no cache.")
     max_unscored: float = key(
         0.2,
@@ -415,12 +415,12 @@ class ApiKeys:
         above=0,
         high=1,
     )
-    judge_max_tokens: int = key(2048, "Tokens of a judge's reply, a reasoning model's thoughts included.", low=1)
-    decomposer_max_tokens: int = key(4096, "Tokens of a decomposer's reply, thoughts included.", low=1)
+    judge_max_tokens: int = key(2048, "Maximum tokens of a judge's reply, including thoughts.", low=1)
+    decomposer_max_tokens: int = key(4096, "Maximum tokens of a decomposer's reply, including thoughts.", low=1)
     api_plain_http: bool = key(
         False,
         "Allow http without encryption to private addresses (10.*, 172.16-31.*, 192.168.*, 100.64-127.*, fc00::/7) "
-        "and to host names that stand for such addresses alone. "
+        "and to host names that resolve only to such addresses. "
         "Prompts, answers and keys are readable on the way.",
     )
 
@@ -476,7 +476,7 @@ AnyConfig = TrainConfig | SftConfig
 
 
 def describe_keys(kind: type) -> str:
-    """Return every key with its default, meaning and bounds: first those that matter most, then the groups above."""
+    """Return a text with every key, its default, meaning and bounds: KNOW_FIRST first, then the groups above."""
     entries = {entry.name: entry for entry in fields(kind)}
     lines = ["\nthe keys to know first:"]
     for name in KNOW_FIRST:
@@ -502,7 +502,7 @@ def _describe_key(entry: Field) -> list[str]:
 
 
 def _bounds(entry: Field) -> str:
-    """Say which values a key may have; "" if any of its type."""
+    """Return a sentence about the values that a key may have; "" if all of its type."""
     choices, limits = entry.metadata["choices"], describe_limits(entry.metadata)
     if choices:
         return f" One of: {', '.join(map(as_yaml, choices))}."

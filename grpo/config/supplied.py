@@ -1,6 +1,6 @@
-"""Settings that the programs of KnowRL and of the math guide have built in, so that files for them run here, too.
+"""Settings that are built into the programs of KnowRL and of the math guide, so that their files run here, too.
 
-Everything that is supplied is written to config.resolved.yaml, so that a resumed run has the same, and is announced.
+Each supplied setting is announced, and written to config.resolved.yaml, so that a resumed run has the same ones.
 """
 
 import os
@@ -36,7 +36,7 @@ Think first, between <think> and </think>: reason step by step. Then give the an
 <answer> and </answer>. An example:
 <think>There are 3 boxes of 4 pens each, and 3 times 4 is 12.</think>
 <answer>\\boxed{12}</answer>"""
-TRLS = {"loss_type": "grpo", "temperature": 0.9}  # of TRL 0.14, which KnowRL pins; its newer files name their loss
+TRLS = {"loss_type": "grpo", "temperature": 0.9}  # defaults of TRL 0.14, which KnowRL pins; its newer files set them
 NO_REWARD = (
     "reward_funcs is not set. KnowRL's files do not set it, but have a knowledge base: set knowledge_base or the "
     "variable FACTSCORE_DB_PATH, and knowrl_v2 is used. The math guide's have reward_correct, and math is used. "
@@ -56,7 +56,7 @@ def supply(values: Values) -> list[str]:
 
 
 def _supply_rewards(values: Values) -> str:
-    """KnowRL's files and the math guide's name no rewards, because each program has only one."""
+    """Set the rewards, which KnowRL's files and the math guide's do not name; return a notice, or ""."""
     if values.get("reward_funcs") is not None:
         return ""
     named = [name for name in values if name.startswith("math_reward_")]
@@ -71,7 +71,7 @@ def _supply_rewards(values: Values) -> str:
 
 
 def _supply_loss(values: Values) -> str:
-    """KnowRL's grpo.yaml names no loss, because the TRL of its time has only one."""
+    """Set the loss, which KnowRL's grpo.yaml does not name (TRL 0.14 had only one); return the end of a notice."""
     if "loss_type" in values:
         return ""
     missing = {name: value for name, value in TRLS.items() if name not in values}
@@ -80,10 +80,11 @@ def _supply_loss(values: Values) -> str:
 
 
 def _supply_prompt(values: Values) -> str:
-    """KnowRL's files have no prompt, because its program has one. A toy world's model knows the format already.
+    """Set the system prompt that the rewards need; return a notice, or "".
 
-    Other rewards for knowing when to answer bring it as well, since they grade the same blocks. rlcr needs another, as
-    it scores a stated confidence, and so does format beside math, as the answer belongs into a box.
+    KnowRL's files have none, because it is built into its program. Other rewards for knowing when to answer get the
+    same prompt, since they grade the same blocks. rlcr needs another one, because it scores a stated confidence; format
+    with math does, too, because the answer must be boxed. A toy world's model knows the format already.
     """
     is_asked = values.get("system_prompt") is not None or values.get("prompt_template", "{question}") != "{question}"
     if is_asked or values.get("toy_world"):
@@ -99,7 +100,7 @@ def _supply_prompt(values: Values) -> str:
 
 
 def _supply_model(service: str, values: Values) -> str:
-    """Take the model of a service from its environment variables, else from KnowRL's code."""
+    """Set the model of a service, from its environment variables or else as KnowRL's code; return a notice, or ""."""
     key = f"{service}_model"
     if values.get(key) is not None:
         return ""

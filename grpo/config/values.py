@@ -1,4 +1,4 @@
-"""Values of a configuration: from what YAML read to the declared type, with environment variables and bounds."""
+"""Convert what YAML has read to the declared types, expand environment variables, and check bounds."""
 
 import difflib
 import operator
@@ -46,10 +46,10 @@ def _read_variable(match: re.Match) -> str:
 
 
 def as_type(value: Any, text: str | None, hint: Any) -> Any:
-    """Return the text as it was written, if the type `hint` takes text; otherwise the value that YAML reads in it.
+    """Return the text as it was written if the type `hint` takes text; otherwise the value that YAML has read.
 
-    YAML reads 0123 as 83, `yes` as true, and `{question}` as a mapping. null stays null, and true and false stay what
-    they are where the type takes these, too.
+    YAML reads 0123 as 83, `yes` as true, and `{question}` as a mapping. null stays null, and true and false stay
+    booleans if the type takes booleans, too.
     """
     options = _options(hint)
     if value is None and (text or "") in NULLS:
@@ -116,7 +116,7 @@ def _to_text(value: Any) -> str:
 
 
 def _to_items(value: Any) -> list:
-    """Split a text at commas. A single value is a list of one."""
+    """Split a text at commas; return a list unchanged, and any other value as a list of one."""
     if isinstance(value, str):
         return [item.strip() for item in value.split(",")]
     if isinstance(value, list):
@@ -143,7 +143,7 @@ _TYPES = {  # the name of each type in a message, and its conversion
 
 
 def check_bounds(value: Any, bounds: Mapping[str, Any]) -> None:
-    """Check a value, and each entry of a list, against the choices and bounds of its key (see options.key)."""
+    """Check a value, and each entry of a list, against the bounds of its key (see options.key). ValueError if wrong."""
     if bounds["choices"]:
         _check_choice(value, bounds["choices"])
     for number in value if isinstance(value, tuple) else (value,):
@@ -166,7 +166,7 @@ def _check_limits(number: float, bounds: Mapping[str, Any]) -> None:
 
 
 def describe_limits(bounds: Mapping[str, Any]) -> str:
-    """Say between which numbers a value must lie; "" if anywhere."""
+    """Return the bounds of a number in words; "" if there are none."""
     texts = [f"{word} {bounds[name]}" for name, (word, _) in LIMITS.items() if bounds[name] is not None]
     return f"must be {' and '.join(texts)}" if texts else ""
 

@@ -4,5 +4,5 @@ Read files.py (files to records), rows.py (records to rows, and their order; ben
 prompts.py (rows to tokens), then questions.py, which joins them for stage 2 and adds the rewards; conversations.py does
 the same for stage 1, and registry.py finds its files as LLaMA-Factory does. hub.py downloads models and data sets.
 
-All but questions.py import only schema.py and errors.py; questions.py also imports config/ and rewards/.
+Only questions.py imports config/ and rewards/.
 """

@@ -1,9 +1,9 @@
-"""The files of the usual benchmarks: told apart by their columns, and read into the columns that this program uses.
-A file with nothing but questions and answers is AIME's if it says so, in its name or a column, and all answers fit.
+"""The files of common benchmarks: recognised by their columns, and read into the columns that this program uses.
 
-A row of a known benchmark gets, besides its own columns: `question`, `answer` (one or a list, each right by itself),
-`incorrect_answers` where some are known, and where choices are given `mc1_targets` and `mc2_targets`, as TruthfulQA has
-them on the hub: {"choices": [text, …], "labels": [1 right or 0 wrong, …]}.
+A row of a known benchmark gets, in addition to its own columns: `question`, `answer` (one, or a list of right ones),
+`incorrect_answers` if some are known, and, if choices are given, `mc1_targets` and `mc2_targets`, as TruthfulQA has
+them on the hub: {"choices": [text, …], "labels": [1 right or 0 wrong, …]}. A file with only questions and answers is
+taken for AIME if its name or a column says so and all answers fit.
 
     TruthfulQA         2109.07958   SimpleQA           2411.04368   GPQA       2311.12022   MATH, MATH-500   2103.03874
     Chinese SimpleQA   2411.07140   SimpleQA Verified  2509.07968   GSM8K      2110.14168   AIME             maa.org
@@ -20,18 +20,18 @@ from grpo.data.files import Record
 BOXED = "{question}\n\nReason step by step, and put your final answer within \\boxed{}."
 LETTER = "{question}\n\nThink step by step. Then end with the letter of the right choice, as in: Answer: A"
 LETTERS = "ABCDEFGHIJ"
-NUM_TESTED = 20  # rows that are looked at
+NUM_TESTED = 20  # rows by which a format is recognised
 
 
 @dataclass(frozen=True)
 class Benchmark:
     """A format of files.
 
-    columns: those that every such file has. reward: grades answers if none is named. prompt: the user message if the
-    configuration sets neither a system prompt nor a template. read: makes the columns above of a record and a random
-    generator; without it, they are the first of QUESTIONS and of ANSWERS that every such file has. accepts: what holds
-    of every record. says_so: what the file's name or another column of a record says, for a format whose columns are
-    too common.
+    columns: the columns that every such file has. reward: grades the answers if the user names no reward. prompt: the
+    user message if the configuration sets neither a system prompt nor a template. read: returns the columns above, from
+    a record and a random generator; without it, they are the first of QUESTIONS and of ANSWERS among `columns`.
+    accepts: a condition that every record meets. says_so: a word in the file's name or in another column, for a format
+    whose columns are too common.
     """
 
     name: str
@@ -44,16 +44,16 @@ class Benchmark:
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns."""
+        """Return the names of the columns."""
         return self.columns.split(", ")
 
     def fits(self, record: Record, file_name: str) -> bool:
-        """Whether a record may be one of this format."""
+        """Return whether a record may have this format."""
         others = " ".join(str(value) for name, value in record.items() if name not in self.names)
         return set(self.names) <= set(record) and self.says_so in f"{file_name} {others}".lower()
 
     def columns_of(self, record: Record, seed: str) -> Record:
-        """Return the columns above of a record."""
+        """Return a record's values for the columns that this program uses. seed: decides the order of choices."""
         if self.read:
             return self.read(record, random.Random(seed))
         question, answer = (next(name for name in known if name in self.names) for known in (QUESTIONS, ANSWERS))
@@ -61,7 +61,7 @@ class Benchmark:
 
 
 def find_benchmark(records: Sequence[Record], file_name: str = "") -> Benchmark | None:
-    """Return the format of these rows; None if it is none of the known ones."""
+    """Return the format of these rows; None if it is not known."""
     tested = [_named_alike(record) for record in records[:NUM_TESTED]]
     for benchmark in BENCHMARKS:
         if not tested or not all(benchmark.fits(record, file_name) for record in tested):
@@ -72,7 +72,7 @@ def find_benchmark(records: Sequence[Record], file_name: str = "") -> Benchmark 
 
 
 def read_benchmark(benchmark: Benchmark, record: Record, seed: str) -> Record:
-    """Return a row's own columns and those above. seed: decides the order of choices. ValueError: what is wrong."""
+    """Return a record with the columns above added. seed: decides the order of choices. ValueError: what is wrong."""
     return {**record, **benchmark.columns_of(_named_alike(record), seed)}
 
 
@@ -126,19 +126,19 @@ def _gpqa(record: Record, rng: random.Random) -> Record:
 
 
 def _filled(value: Any, name: str) -> Any:
-    """Return a value that is not empty. ValueError if it is."""
+    """Return the value; ValueError if it is empty."""
     if not value:
         raise ValueError(f"the {name} is empty")
     return value
 
 
 def _ends_in_number(record: Record) -> bool:
-    """Whether the answer is a solution that ends in `#### number`; every reward reads it so."""
+    """Return whether the answer is a solution that ends in `#### number`, which every reward can read."""
     return "####" in str(record["answer"])
 
 
 def _is_aime_answer(record: Record) -> bool:
-    """Whether the answer, or else the box of a solution, is an integer of up to three digits, as all of AIME's are."""
+    """Return whether the answer, or else the box of a solution, is an integer of up to three digits, as AIME's are."""
     if record.get("answer") is None:
         return bool(re.search(r"\\boxed\{\s*[0-9]{1,3}\s*\}", str(record.get("solution"))))
     return bool(re.fullmatch(r"[0-9]{1,3}(?:\.0)?", str(record["answer"]).strip()))
@@ -150,7 +150,7 @@ def _aime(columns: str, says_so: str = "") -> Benchmark:
 
 QUESTIONS, ANSWERS = ("question", "problem"), ("answer", "solution")
 JUDGED, MATH = "simpleqa", ("math", BOXED)
-BENCHMARKS = (  # the first that fits is taken, so a format stands before those that have fewer columns
+BENCHMARKS = (  # the first that fits is taken, so formats with more columns come first
     Benchmark("TruthfulQA", "question, best_answer, correct_answers, incorrect_answers", JUDGED, read=_truthful_qa),
     Benchmark("TruthfulQA", "question, mc1_targets, mc2_targets", JUDGED, read=_truthful_qa_choices),
     Benchmark(
@@ -180,7 +180,7 @@ BENCHMARKS = (  # the first that fits is taken, so a format stands before those 
 
 
 def split_answers(value: Any) -> list[str]:
-    """Return TruthfulQA's answers, a list or a text with semicolons. Each gets a full stop, as its authors do."""
+    """Return TruthfulQA's answers, given as a list or a text with semicolons, each with a full stop, as in its code."""
     if isinstance(value, str) and value.strip()[:1] == "[" and value.strip()[-1:] == "]":
         raise ValueError("a list of answers is written as one text, as a table holds it: use JSONL or Parquet")
     found = value if isinstance(value, list) else str(value or "").split(";")

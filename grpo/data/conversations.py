@@ -60,7 +60,7 @@ def _read_alpaca(record: Record) -> list[Message]:
 
 
 def read_conversations(records: Iterable[Record], path: Path) -> Iterator[list[Message]]:
-    """Yield the messages of each row. Exit 3 with the first row that is no conversation."""
+    """Yield the messages of each row. UserError (exit 3) names the first row that is not a conversation."""
     for number, record in enumerate(records, 1):
         try:
             yield read_messages(record)
@@ -72,7 +72,7 @@ def read_conversations(records: Iterable[Record], path: Path) -> Iterator[list[M
 def make_examples(
     records: Sequence[Record], path: Path, encoder: ChatEncoder, system_prompt: str | None, max_length: int
 ) -> tuple[list[Group], int, int]:
-    """Return the examples, how many were cut at max_length, and how many were left out, as their prompts are longer.
+    """Return the examples, the number cut at max_length, and the number left out because their prompts are longer.
 
     Every answer of a conversation is one example, a group of one: its prompt is everything before it, rendered as in
     generation, and the loss is on the answer and its end token.

@@ -22,9 +22,9 @@ _SHARD = re.compile(r"(.*-)(\d{5})(-of-)(\d{5})(\..*)")
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return the objects of a data set: of a JSON array, JSONL, a table, or Parquet. The content decides which it is.
+    """Return the records of a data set: a JSON array, JSONL, a table, or Parquet, which its content tells apart.
 
-    Reads all files that `path` stands for (see files_of). Exit 3 names file and line of what cannot be read.
+    Reads all files that `path` stands for (see files_of). UserError (exit 3) names the file and line of an error.
     """
     records = [record for file in files_of(path) for record in _read_file(file)]
     for number, record in enumerate(records, 1):
@@ -45,7 +45,8 @@ def read_records(path: Path) -> list[Record]:
 def files_of(path: Path) -> list[Path]:
     """Return the files that a path stands for.
 
-    A folder stands for what save_to_disk wrote there, the first part of several (-00000-of-00003) for all of them.
+    A folder stands for the files that save_to_disk wrote there, and the first of several parts (-00000-of-00003) for
+    all parts.
     """
     part = _SHARD.fullmatch(path.name)
     if path.is_dir():
@@ -66,7 +67,7 @@ def _files_of_folder(folder: Path) -> list[Path]:
         return [folder / Path(entry["filename"]).name for entry in state["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{folder} is no data set",
+            f"{folder} is not a data set",
             f"a folder must be one that save_to_disk of the datasets library wrote ({reason(error)})",
             "give the path of a file",
             PREFLIGHT,
@@ -74,7 +75,7 @@ def _files_of_folder(folder: Path) -> list[Path]:
 
 
 def shown(value: Any) -> str:
-    """Return a wrong value as it appears in a message."""
+    """Return a wrong value as JSON, shortened for a message."""
     return json.dumps(value, default=str)[:MAX_SHOWN]
 
 

@@ -46,8 +46,8 @@ def find_model(name: str, near: Path) -> str:
 def fetch_data(name: str, split: str = "train") -> Path:
     """Return the file or folder of a data set, which `files.read_records` reads.
 
-    name: a file, a folder, or a hub id; `owner/name:config` names one of the configurations of a hub data set. Of a
-    folder or a hub data set, `split` says which part.
+    name: a file, a folder, or a hub id; `owner/name:config` names one of the configurations of a hub data set. split:
+    which part of a folder or a hub data set to use.
     """
     if Path(name).is_file():
         return Path(name)

@@ -16,7 +16,7 @@ from grpo.storage import read_json
 from grpo.time_limit import memory_limit, time_limit
 from knowledge.sanitise import encodable
 
-TEMPLATE_SECONDS = 5.0  # of computing, for one prompt
+TEMPLATE_SECONDS = 5.0  # of CPU time, for one prompt
 TEMPLATE_BYTES, COPIES_BYTES = 10**9, 64  # of memory, for one prompt, and for each character of its messages
 MAX_TEMPLATE_CHARS = 1_000_000  # that a chat template may write around the messages
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
@@ -24,15 +24,15 @@ VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.tx
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a folder holds a tokenizer. From a folder without one, transformers may make an empty one."""
+    """Return whether a folder holds a tokenizer. If it does not, transformers may silently make an empty one."""
     return any((folder / name).exists() for name in VOCABULARY_FILES)
 
 
 def load_tokenizer(folder: Path, chat_template: str | None = None, template_options: Mapping[str, Any] | None = None):
-    """Load the Hugging Face tokenizer of a folder. Exit 3 if it cannot be read or has no chat template.
+    """Load the Hugging Face tokenizer of a folder; UserError (exit 3) if it is unreadable or has no chat template.
 
-    chat_template: a Jinja file that replaces its own. template_options: values for the template's variables, which
-    become part of it, so that whoever uses the saved tokenizer uses them, too.
+    chat_template: a Jinja file that replaces its own. template_options: values for the template's variables. They are
+    written into the template, so that the saved tokenizer has them, too.
     """
     from transformers import AutoTokenizer
 
@@ -81,8 +81,8 @@ def render(tokenizer, messages: Sequence[Message], header: bool = True) -> str:
 def turn_end(tokenizer) -> int | None:
     """Return the token that ends an assistant's turn: the special token that follows its text in the chat template.
 
-    Base models often name another end token than their template uses: Qwen2.5's name <|endoftext|>, and their template
-    ends a turn with <|im_end|>. If no special token follows, it is the tokenizer's end token, or None without one.
+    Base models often name another end token: Qwen2.5 names <|endoftext|>, but its template ends a turn with <|im_end|>.
+    If no special token follows, return the tokenizer's end token, or None if it has none.
     """
     mark = "\ue000"
     turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": mark}]
@@ -104,7 +104,7 @@ def special_tokens(tokenizer) -> dict[int, str]:
 def eos_ids(folder: Path, tokenizer) -> tuple[int, ...]:
     """Return every token that ends a completion.
 
-    They are those of the chat template, the tokenizer, generation_config.json and config.json.
+    They come from the chat template, the tokenizer, generation_config.json and config.json.
     """
     found = {turn_end(tokenizer), tokenizer.eos_token_id}
     for name in ("generation_config.json", "config.json"):
@@ -134,18 +134,18 @@ def _read_eos_ids(path: Path) -> set[int | None]:
 
 
 def _ends_in_header(tokenizer) -> bool:
-    """Whether a prompt ends with the assistant's header by itself, as in Mistral's templates, where it is [/INST]."""
+    """Return whether a prompt ends with the assistant's header unasked, as with Mistral's templates ([/INST])."""
     turns = [{"role": "user", "content": "\ue000"}, {"role": "assistant", "content": "\ue001"}]
-    prompt, whole = render(tokenizer, turns[:1]), render(tokenizer, turns, header=False)
+    prompt, both = render(tokenizer, turns[:1]), render(tokenizer, turns, header=False)
     _, _, header = prompt.partition("\ue000")
-    answer = whole.removeprefix(prompt).lstrip()
-    return bool(header.strip()) and whole.startswith(prompt) and answer.startswith("\ue001")
+    answer = both.removeprefix(prompt).lstrip()
+    return bool(header.strip()) and both.startswith(prompt) and answer.startswith("\ue001")
 
 
 class ChatEncoder:
     """Renders messages with the tokenizer's chat template and encodes them.
 
-    Special tokens, and those that the template itself writes around messages, are never made of a message's text.
+    A message's text never becomes a special token, nor one of those that the template itself writes around messages.
     """
 
     def __init__(self, tokenizer):
@@ -166,16 +166,16 @@ class ChatEncoder:
         self._find_markup(with_header)
 
     def _find_markup(self, rendered: str) -> None:
-        """Find the tokens that a message must not spell. A model answers with <think>, so that may be spelled."""
+        """Find the tokens that a message must not spell. It may spell <think>, since a model answers with it."""
         added = {index: token for index, token in self.tokenizer.added_tokens_decoder.items() if token.content}
         texts = {token.content for token in added.values()}
         markup = {text for text in texts if text in rendered and re.search(r"[^\w\s]", text)} - {"<think>"}
         self.forbidden = {index for index, token in added.items() if token.special or token.content in markup}
-        self.forbidden.discard(self.tokenizer.unk_token_id)  # any text may hold what the tokenizer does not know
-        # DeepSeek-R1's <｜User｜> is not flagged as special. Cut after its first character, a token is not recognised.
+        self.forbidden.discard(self.tokenizer.unk_token_id)  # any text may hold characters unknown to the tokenizer
+        # DeepSeek-R1's <｜User｜> is not flagged as special. If cut after its first character, it is not recognised.
         cuts = [f"(?<={re.escape(text[0])})(?={re.escape(text[1:])})" for text in markup if text[1:]]
         self.cuts = re.compile("|".join(cuts) or "(?!)")
-        # Text that spells such a token only once it is normalised cannot be told by its looks: look closer at any text.
+        # Some text spells such a token only after it is normalised. Where that is possible, examine every text.
         can_hide = any(token.normalized for token in added.values())
         self.suspicious = re.compile("" if can_hide else "|".join(map(re.escape, texts)))
 
@@ -183,11 +183,11 @@ class ChatEncoder:
         """Render messages up to the assistant's header; return the text and its tokens.
 
         The text is encoded in one piece, as in the model's training. Only messages that spell a special token are
-        encoded apart from the template around them.
+        encoded separately from the template around them.
         """
         messages = [{**message, "content": encodable(message["content"])} for message in messages]
         text = render(self.tokenizer, messages)
-        markers = {}  # index of such a message -> what stands for it in the template
+        markers = {}  # index of such a message -> its placeholder in the template
         for index, message in enumerate(messages):
             if self._spells_markup(message["content"]):
                 markers[index] = f"\ue000{index}\ue001"
@@ -223,11 +223,11 @@ class ChatEncoder:
         return [*self.plain(text), self.end]
 
     def max_chars(self, num_tokens: int) -> int:
-        """Return how many characters so many tokens can spell. A longer text has more tokens, so it is not encoded."""
+        """Return the most characters that `num_tokens` can spell: a longer text need not be encoded to be too long."""
         return num_tokens * self.longest_token
 
     def plain(self, text: str) -> list[int]:
-        """Return the tokens of a text in which nothing is special."""
+        """Return the tokens of a text without any special token; UserError (exit 3) if the tokenizer makes one."""
         ids: list[int] = []
         for piece in self.cuts.split(text):
             ids += self.tokenizer.encode(piece, add_special_tokens=False, split_special_tokens=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Questions:
-    """Which questions of which data set: of its rows [start:stop], the first `max_samples` (0: all)."""
+    """A selection of questions: the first `max_samples` (0: all) of the rows [start:stop] of a data set."""
 
     name: str  # of the data set: a file or a hub id
     max_samples: int = 0
@@ -29,12 +29,12 @@ class Questions:
 
     @classmethod
     def to_train(cls, config: TrainConfig) -> "Questions":
-        """Choose the questions to train on: all but those that eval_size holds out."""
+        """Select the questions to train on: all but those that eval_size holds out."""
         return cls(config.dataset_id_or_path, config.max_samples, stop=-config.eval_size or None)
 
     @classmethod
     def held_out(cls, config: TrainConfig) -> "Questions | None":
-        """Choose the questions to evaluate on during training; None if the configuration names none."""
+        """Select the questions to evaluate on during training; None if the configuration names none."""
         if config.eval_size:
             return cls(config.dataset_id_or_path, config.eval_max_samples, start=-config.eval_size)
         if config.eval_dataset_id_or_path:
@@ -43,7 +43,7 @@ class Questions:
 
 
 def load_rows(config: TrainConfig, rewards: Sequence[Reward], questions: Questions) -> list[Row]:
-    """Read these questions. Exit 3 if there are none, or if a column is missing that a reward needs."""
+    """Read these questions. UserError (exit 3) if there are none, or if a column is missing that a reward needs."""
     name, max_samples = questions.name, questions.max_samples
     path = fetch_data(name, config.dataset_split)
     is_part = questions.start or questions.stop
@@ -63,9 +63,9 @@ def load_rows(config: TrainConfig, rewards: Sequence[Reward], questions: Questio
 
 
 def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: str) -> list[str]:
-    """Return the columns that a reward needs of these rows. Exit 3 if no row has a value in one of them.
+    """Return the columns of these rows that a reward needs. UserError (exit 3) if one of them is empty in every row.
 
-    Where a column `unanswerable` says when to decline, a row may be without an answer.
+    If the rows have a column `unanswerable`, which says when to decline, they need no answer.
     """
     filled = {column: True for row in rows for column, value in row.columns.items() if value is not None}
     needed = [column for column in needs if column != "answer" or "unanswerable" not in filled]
@@ -120,7 +120,7 @@ def load_prompts(
 ) -> tuple[list[Prompt], str]:
     """Return the prompts of these questions and a hash of their content.
 
-    Exit 3 if a column is missing that a reward needs, or if no prompt fits.
+    UserError (exit 3) if a column is missing that a reward needs, or if no prompt fits.
     """
     rows = load_rows(config, rewards, questions)
     positions = policy.model.config.max_positions
@@ -141,7 +141,7 @@ def load_prompts(
 
 
 def num_steps(config: TrainConfig | SftConfig, num_rows: int, rows_per_step: int) -> int:
-    """Count the steps of a run over so many rows of data. rows_per_step: over all ranks."""
+    """Return the number of steps of a run over `num_rows` rows of data. rows_per_step: over all ranks."""
     if config.max_steps > 0:
         return config.max_steps
     return ceil(config.num_train_epochs * num_rows / rows_per_step)

@@ -43,8 +43,8 @@ def read_rows(
 ) -> list[Row]:
     """Read a file and find the question, the answer and the title of each row.
 
-    A known benchmark's file is read as benchmarks.py says, unless a field is named for the question or the answer.
-    seed: decides the order of given choices. Exit 3 names the row of a missing or wrong field, and the key to set.
+    A known benchmark's file is read as benchmarks.py says, unless question_field or answer_field is given. seed:
+    decides the order of choices. UserError (exit 3) names the row of a missing or wrong field, and the key to set.
     """
     records = read_records(path)[: max_samples or None]
     if not question_field and any(isinstance(record.get("prompt"), list) for record in records):
@@ -139,7 +139,7 @@ def _read_conversation(path: Path, index: int, turns: list[Any]) -> tuple[tuple[
 
 
 def _is_text(text: str) -> bool:
-    """Whether UTF-8 can encode the text. JSON can hold half of a character, which no tokenizer takes."""
+    """Return whether UTF-8 can encode the text. JSON can hold half of a character, which no tokenizer accepts."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -180,9 +180,9 @@ class Order:
         taken = []
         while len(taken) < count:
             epoch, offset = divmod(self.position, self.num_rows)
-            batch = self._epoch(epoch)[offset : offset + count - len(taken)]
-            taken += batch
-            self.position += len(batch)
+            indices = self._epoch(epoch)[offset : offset + count - len(taken)]
+            taken += indices
+            self.position += len(indices)
         return taken
 
     def _epoch(self, epoch: int) -> list[int]:

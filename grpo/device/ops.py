@@ -13,7 +13,7 @@ from grpo.device.draw import NO_CUT, SamplingParams, draw, uniforms
 from grpo.device.products import Room, linear
 
 HALF = (torch.bfloat16, torch.float16)
-CACHE_BYTES = 8 << 20  # of float32 logits that a CPU works on at a time, so that they stay in its cache
+CACHE_BYTES = 2 << 20  # of float32 logits that a CPU works on at a time, so that they stay in its cache
 Rope = tuple[torch.Tensor, torch.Tensor]  # cos_T1E and sin_T1E of the tokens' positions
 
 
@@ -67,10 +67,10 @@ def describe(device: torch.device | str) -> str:
 def rms_norm(
     x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None, room: Room | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return x + residual, normalised over the last axis and weighted, and the sum itself. Computed in float32.
+    """Return the norm of x + residual over the last axis, weighted, and the sum x + residual. Computed in float32.
 
-    room: a kernel writes the first result so often, with so many columns free to its right, for `append_product`; torch
-    leaves no room.
+    room: how many copies of the norm to write, and how many columns to leave free to the right of each, so that
+    `append_product` copies nothing. Only a kernel does this; torch's operations leave no room.
     """
     if uses_kernels(x):
         from grpo.kernels import rms_norm as kernel
@@ -92,7 +92,7 @@ def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, room: Room | None = None)
 
 
 def rotate(x_THE: torch.Tensor, rope: Rope | None) -> torch.Tensor:
-    """Turn each pair (e, e + E/2) by its position's angle (2104.09864); None leaves it as it is."""
+    """Rotate each pair (e, e + E/2) by the angle of its position (2104.09864). Without `rope`, return x."""
     if rope is None:
         return x_THE
     cos_T1E, sin_T1E = rope
@@ -179,8 +179,8 @@ def draw_tokens(
 ) -> torch.Tensor:
     """Draw a token per row with the uniforms of (seed, tokens so far), and return it.
 
-    record: three tensors [B, X], of equal strides: column count_B takes the token, its log-prob and the cut
-    (`draw.draw`). The kernels do it in two launches, three with top-k or top-p.
+    record: three tensors [B, X] of equal strides; column count_B takes the token, its log-prob and the cut
+    (`draw.draw`). The kernels need two launches, and three with top-k or top-p.
     """
     if not uses_kernels(logits_BV):
         place = "cpu" if logits_BV.device.type == "mps" else logits_BV.device  # Apple's GPUs have no float64
@@ -207,8 +207,8 @@ def log_softmax_rows(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Return log-prob of the target [X], entropy [X], and onehot - softmax [X, V] in `slope_dtype` of each row.
 
-    The last overwrites the logits, which come before the temperature; it is None if slope_dtype is. cut_X: tokens whose
-    log-prob is lower were not drawn from.
+    logits_XV: before the division by the temperature; onehot - softmax overwrites them, unless slope_dtype is None.
+    cut_X: tokens with a lower log-prob were excluded when the target was drawn.
     """
     if uses_kernels(logits_XV):
         from grpo.kernels import log_softmax_rows as kernel
@@ -219,26 +219,40 @@ def log_softmax_rows(
     entropy_X = torch.empty_like(logp_X)
     size = len(targets_X)
     if logits_XV.device.type == "cpu":
-        size = max(1, CACHE_BYTES // (logits_XV.shape[1] * exact.itemsize))
+        size = min(size, CACHE_BYTES // (logits_XV.shape[1] * exact.itemsize))
+    size = max(1, size)
+    # One allocation serves all parts: on a CPU, touching new memory costs more than the arithmetic.
+    room_2XV = torch.empty(2, size, logits_XV.shape[1], dtype=exact, device=logits_XV.device)
     for start in range(0, len(targets_X), size):
         part = slice(start, start + size)
-        target_X1 = targets_X[part, None]
-        scaled_XV = logits_XV[part].to(exact)
-        scaled_XV = scaled_XV if temperature == 1 else scaled_XV / temperature
-        logp_XV = _log_softmax(scaled_XV, target_X1, None if cut_X is None else cut_X[part, None])
+        target_X1, cut_X1 = targets_X[part, None], None if cut_X is None else cut_X[part, None]
+        spare_XV, logp_XV = _log_softmax(logits_XV[part], target_X1, temperature, cut_X1, room_2XV)
         logp_X[part] = logp_XV.gather(1, target_X1)[:, 0]  # Eq. 3
-        p_XV = logp_XV.exp()
+        p_XV = torch.exp(logp_XV, out=spare_XV)
         kept_XV = logp_XV if cut_X is None else logp_XV.clamp_min_(torch.finfo(exact).min)  # 0 · -inf
-        entropy_X[part] = -torch.bmm(p_XV[:, None], kept_XV[:, :, None])[:, 0, 0]
+        entropy_X[part] = -torch.linalg.vecdot(p_XV, kept_XV)
         if slope_dtype:
             logits_XV[part] = p_XV.neg_().scatter_add_(1, target_X1, torch.ones_like(p_XV[:, :1]))
     return logp_X, entropy_X, logits_XV.to(slope_dtype) if slope_dtype else None
 
 
-def _log_softmax(logits_XV: torch.Tensor, target_X1: torch.Tensor, cut_X1: torch.Tensor | None) -> torch.Tensor:
-    """Normalise over the vocabulary, or over what is left of it after the cut."""
-    logp_XV = logits_XV.log_softmax(dim=-1)
+def _log_softmax(
+    logits_XV: torch.Tensor,
+    target_X1: torch.Tensor,
+    temperature: float,
+    cut_X1: torch.Tensor | None,
+    room_2XV: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normalise over the vocabulary, or over what the cut leaves of it. Return free memory, and the log-softmax.
+
+    room_2XV: memory for both.
+    """
+    scaled_XV, logp_XV = room_2XV[:, : len(logits_XV)]
+    scaled_XV.copy_(logits_XV)
+    if temperature != 1:
+        scaled_XV /= temperature
+    torch.log_softmax(scaled_XV, dim=-1, out=logp_XV)
     if cut_X1 is None:
-        return logp_XV
+        return scaled_XV, logp_XV
     dropped_XV = (logp_XV < cut_X1).scatter_(1, target_X1, False)  # a drawn token was kept
-    return logp_XV.masked_fill_(dropped_XV, NO_CUT).log_softmax(dim=-1)
+    return logp_XV, torch.log_softmax(logp_XV.masked_fill_(dropped_XV, NO_CUT), dim=-1, out=scaled_XV)

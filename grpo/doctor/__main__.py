@@ -3,9 +3,9 @@
   python -m grpo.doctor CONFIG [key=value ...] [--json] [--memory-gb N] [--missing-titles FILE]
 
 CONFIG is that of stage 2, or of stage 1 alone. Checks the configuration, the machine, the output directory, trackers,
-the data of both stages, the checkpoint, the tokenizer, each reward, each service (by a question that it is asked),
-memory and a few generated tokens. Counts what the run will take, and makes its first step, or a part of it, to see how
-long that takes. Prints one line per check; no fault hides another. The exit code is that of the first failure.
+the data of both stages, the checkpoint, the tokenizer, each reward, each service (by asking it a question), memory and
+a few generated tokens. Estimates time and cost of the run, for which it makes the first step, or a part of it. Prints
+one line per check; a failed check does not stop the others. The exit code is that of the first failure.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from grpo.progress import command_parser, say_next
 
 
 def checks(case: Case) -> Iterator[tuple[str, Check]]:
-    """Yield the checks of a configuration, in order: each may use what earlier ones found."""
+    """Yield the checks of a configuration, in order: each may use the results of earlier ones."""
     config = case.config
     yield "machine", machine.machine
     yield "output", machine.output
@@ -67,7 +67,7 @@ def examine(case: Case) -> Iterator[Finding]:
 
 
 def read_either_stage(path: str, overrides: Sequence[str]) -> tuple[AnyConfig, list[Finding]]:
-    """Read a configuration as that of the stage which it fits better. Each mistake in it is a finding."""
+    """Read a configuration as that of the stage that it fits better; return it, with a finding for each mistake."""
     as_stage2, as_stage1 = (examine_config(path, overrides, kind) for kind in (TrainConfig, SftConfig))
     config, notices, problems = min(as_stage2, as_stage1, key=lambda read: len(read[2]))
     if problems:

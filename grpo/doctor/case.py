@@ -1,4 +1,4 @@
-"""What the checks work on (a Case), and what each of them leads to (a Finding)."""
+"""The input of all checks (a Case), and the result of each (a Finding)."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -27,7 +27,7 @@ Value = TypeVar("Value")
 class Case:
     """A configuration, and what the checks have found so far; None: not found, or not yet.
 
-    memory_gb: of the GPU to count for, if it is not that of this machine. missing_titles: the file to write them to.
+    memory_gb: of the GPU to plan for, if it is not in this machine. missing_titles: the file to write them to.
     """
 
     config: AnyConfig
@@ -54,7 +54,7 @@ class Case:
 
     @property
     def makes_its_data(self) -> bool:
-        """Whether the run will make model, data and knowledge base, so that there is nothing to look at yet."""
+        """Return whether the run will make model, data and knowledge base, so that there is nothing to check yet."""
         return bool(self.config.toy_world) and not is_made(self.config)
 
     @cached_property
@@ -63,12 +63,12 @@ class Case:
 
     @property
     def options(self) -> Json:
-        """The configuration as rewards take it."""
+        """Return the configuration as rewards take it."""
         return asdict(self.config)
 
     @property
     def reward_names(self) -> list[str]:
-        """The names of all rewards, those of held-out questions too."""
+        """Return the names of all rewards, including those of held-out questions."""
         if not isinstance(self.config, TrainConfig):
             return []
         names = [*(self.config.reward_funcs or ()), *(self.config.eval_reward_funcs or ())]
@@ -79,13 +79,13 @@ Check = Callable[[Case], str]
 
 
 class NotChecked(Exception):
-    """A check could not be made, because it needs what an earlier one has not found. This is no fault of its own."""
+    """Raised if a check needs a result that an earlier check did not get: this is not a failure of its own."""
 
 
 def need(value: Value | None, what: str) -> Value:
     """Return the value. Raise NotChecked if it is not known."""
     if value is None:
-        raise NotChecked(f"not checked: {what} could not be")
+        raise NotChecked(f"not checked: this needs {what}")
     return value
 
 
@@ -112,7 +112,7 @@ class Finding:
 
 
 def make_finding(name: str, check: Check, case: Case) -> Finding:
-    """Make one check. Whatever it raises is its finding."""
+    """Make one check; if it raises an error, that is its finding."""
     try:
         return Finding(name, True, check(case))
     except NotChecked as reason:

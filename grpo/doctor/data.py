@@ -40,7 +40,7 @@ def held_out(case: Case) -> str:
 
 
 def _duplicates(rows: Sequence[Row]) -> list[str]:
-    """Say how many questions are there more than once, and how many of these with different answers."""
+    """Return a text on how many questions are repetitions, and how many of them have different answers."""
     count = Counter(map(_normal, rows))
     repeated = [row for row in rows if count[_normal(row)] > 1]
     first = list({_normal(row): row for row in reversed(repeated)}.values())

@@ -1,4 +1,4 @@
-"""The model of a run, from the headers of its files alone: does it fit together, onto the disk, into memory?"""
+"""Checks of the model, from the headers of its files alone: does it fit together, onto the disk, into memory?"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,18 +28,18 @@ from grpo.run import memory
 from grpo.sampling.sampler import Sampler, check_finite
 from grpo.sft import MODEL_KEYS, is_done, stage1_overrides, start_from
 
-CHECKPOINT_COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written once more
+CHECKPOINT_COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written a second time
 MAX_MISFITS = 8  # tensors to name in a message
 SAMPLE_TOKENS = 8
 
 
 def stage1(case: Case) -> str:
-    """Find out where the model comes from, if the config names a stage 1."""
+    """Check the stage 1 that the config names, and find the model that it makes or has made."""
     config = case.config
     first, _, problems = examine_config(config.cold_start, stage1_overrides(config), SftConfig)
     if problems:
         case.start = first
-        raise UserError(f"{config.cold_start} is no configuration of stage 1", "\n     ".join(problems))
+        raise UserError(f"{config.cold_start} is not a configuration of stage 1", "\n     ".join(problems))
     if is_done(first, config.cold_start):
         final = Path(first.output_dir) / "final"
         case.start = start_from(final, config)
@@ -49,7 +49,7 @@ def stage1(case: Case) -> str:
 
 
 def model(case: Case) -> str:
-    """Compare the weights' files with the model's config, and checkpoints with the disk."""
+    """Check that the weights fit the model's config, and that checkpoints fit on the disk."""
     config = case.config
     need_key(case.start, "model_name_or_path")
     template = config.chat_template or case.start.chat_template
@@ -101,7 +101,7 @@ def check_disk(case: Case, start: Path | None) -> int:
 
 
 def tokenizer(case: Case) -> str:
-    """Load the tokenizer, and say which tokens end an answer, the chat template's first."""
+    """Load the tokenizer, and return which tokens end an answer, the chat template's first."""
     folder = need(case.folder, "the model")
     case.tokenizer = load_encoder(case.start).tokenizer
     if case.model is not None:
@@ -173,7 +173,7 @@ def check_room(case: Case) -> None:
 
 
 def rehearse(case: Case) -> Rehearsal:
-    """Load the trainer of a run. The model of a stage 2 is that of a stage 1 which has to run first."""
+    """Load the trainer of a run. If stage 1 has to run first, stage 2 is tried with stage 1's model."""
     config, start = case.config, case.start
     if isinstance(config, SftConfig):
         return SftRehearsal(start)

@@ -1,4 +1,4 @@
-"""What a run will take: steps, tokens, time, calls of services and their price."""
+"""Estimates for a run: steps, tokens, time, calls of services and their price."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -43,7 +43,7 @@ def steps_of(case: Case) -> int:
 
 
 def evaluations_of(case: Case) -> int:
-    """Return how often the held-out questions are answered: before, after, and every eval_steps."""
+    """Return how often the run answers the held-out questions: before, after, and every eval_steps."""
     if not case.num_held_out:
         return 0
     return 2 + (steps_of(case) // case.config.eval_steps if case.config.eval_steps else 0)
@@ -86,7 +86,7 @@ def _hours(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Calls:
-    """The calls of a service over a network: tokens of each, and the seconds that those of a step take."""
+    """The calls of a service over a network: tokens of each call, and the seconds of all calls in a step."""
 
     name: str
     checkup: Checkup
@@ -135,7 +135,7 @@ def cost(case: Case) -> str:
 
 
 def _seconds_per_step(config: TrainConfig, seconds_per_call: float, tokens_per_call: int) -> float:
-    """Return how long the calls of a step take: by the requests at once, and by the limits per minute."""
+    """Return the seconds of all calls in a step, as limited by concurrency, requests and tokens per minute."""
     calls = rows_per_step(config)
     times = [ceil(calls / config.api_max_concurrency) * seconds_per_call]
     if config.api_requests_per_minute:

@@ -1,7 +1,7 @@
 """The first step of a run, made in memory by the run's own code, and the seconds that it takes.
 
-A few short rows come first, then more and longer ones, up to the complete step. Where that would take too long, the
-largest step that was made is scaled up by its tokens.
+A few short rows come first, then more and longer ones, up to the complete step. If that would take too long, the time
+of the largest step that was made is scaled up by its tokens.
 """
 
 import os
@@ -45,11 +45,11 @@ class SilentRun(Run):
         self.configure_libraries()
 
     def say(self, text: str) -> None:
-        """Say nothing: other checks have said it."""
+        """Print nothing: other checks report the same."""
 
 
 class Rehearsal(ABC):
-    """A trainer that makes first steps of any size. What rows are, and how they are cut, subclasses know."""
+    """A trainer that makes first steps of any size. Subclasses define what a row is, and how to cut it."""
 
     trainer: GrpoTrainer | SftTrainer
     num_rows: int  # of a complete step
@@ -57,15 +57,15 @@ class Rehearsal(ABC):
 
     @abstractmethod
     def cut(self, rows: int, tokens: int) -> None:
-        """Let the next step have so many rows, whose prompts and completions have so many tokens at most."""
+        """Give the next step `rows` rows, whose prompts and completions have at most `tokens` tokens."""
 
     @abstractmethod
     def groups(self) -> list[Group]:
-        """Return what the last step has trained on."""
+        """Return the groups that the last step has trained on."""
 
     @abstractmethod
     def full_tokens(self) -> tuple[float, float]:
-        """Estimate the tokens of a complete step's prompts, by the data, and of its completions, by the last step."""
+        """Estimate the tokens of a complete step: its prompts' from the data, its completions' from the last step."""
 
     def time_step(self, limit_s: float = LIMIT_S) -> StepTime:
         """Measure the largest step that `limit_s` allows; return the times of a complete one."""
@@ -118,7 +118,7 @@ class GrpoRehearsal(Rehearsal):
     """First steps of stage 2. A row is a question with its completions, which are not graded."""
 
     def __init__(self, config: TrainConfig):
-        config = replace(config, dynamic_sampling=False)  # it goes by the grades
+        config = replace(config, dynamic_sampling=False)  # it needs grades
         self.trainer = GrpoTrainer(config, SilentRun(config), Scorer([NO_REWARD]))
         self.rollout = self.trainer.rollout
         self.prompts, self.sampling = self.rollout.prompts, self.rollout.sampling
@@ -135,7 +135,7 @@ class GrpoRehearsal(Rehearsal):
         return self.rollout.groups
 
     def full_tokens(self) -> tuple[float, float]:
-        """See Rehearsal. A completion that was cut short counts as long as it may become."""
+        """See Rehearsal. A completion that was cut off counts with the maximum length."""
         most = self.sampling.max_new_tokens
         completions = completions_of(self.groups())
         length = fmean(len(c.ids) if c.finish_reason == "stop" else most for c in completions)

@@ -1,4 +1,4 @@
-"""The rewards of a run, and each service that they use: every fault under its own name."""
+"""Checks of the rewards of a run, and of each service that they use."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ def reward_checks(case: Case) -> Iterator[tuple[str, Check]]:
 
 
 def reward(case: Case, name: str) -> str:
-    """Build a reward, unless services have to be there for that, and look for its columns."""
+    """Build a reward, unless that needs a service, and check that its columns are there."""
     needs = ("answer",) * (name in NEED_JUDGE) + ("title",) * (name in NEED_KNOWLEDGE)
     if not needs:
         (built,) = build_rewards([name], case.options)
@@ -44,7 +44,7 @@ def service(case: Case, name: str) -> str:
 
 
 def titles(case: Case) -> str:
-    """Look all titles of the data up, and write those that are missing to a file if one is named."""
+    """Look up all titles of the data; write the missing ones to a file if one is named."""
     rows = need(case.rows, "the data")
     need(case.checkups.get("knowledge base"), "the knowledge base")
     with KnowledgeBase.open(knowledge_base_path(case.options)) as base:

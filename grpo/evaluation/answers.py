@@ -1,4 +1,4 @@
-"""Prompts to answers, and the file that an evaluation keeps its answers in."""
+"""Prompts to answers, and the records of answers that could not be graded."""
 
 import itertools
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from grpo.storage import Json
 def generate_groups(
     policy: Policy, sampler: Sampler, prompts: Sequence[Prompt], n: int, sampling: SamplingParams, seed: int
 ) -> list[Group]:
-    """Generate and decode n completions of each prompt. Exit 5 if the model computes what is no number."""
+    """Generate and decode n completions of each prompt. UserError (exit 5) if the model's logits are not finite."""
     seeds = [hash_seed(seed, prompt.row, index) for prompt in prompts for index in range(n)]
     with counting(len(seeds), "answering", "answers") as add:
         answers = sampler.sample([prompt.ids for prompt in prompts], n, sampling, seeds, lambda *finished: add(1))
@@ -27,7 +27,7 @@ def generate_groups(
 
 
 def split_into_parts(groups: Sequence[Group], column: str | None = None) -> dict[str, list[Group]]:
-    """Return all groups under "", and those of each value of a column of the data, in order."""
+    """Return all groups under "", and under each value of a data column the groups with that value."""
     parts: dict[str, list[Group]] = {"": list(groups)}
     if column:
         for group in groups:

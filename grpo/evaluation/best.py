@@ -1,4 +1,4 @@
-"""The best policy of a run, by one measure of the held-out questions (keep_best): it is kept in best/."""
+"""Keep the best policy of a run in best/, by one measure of the held-out questions (keep_best)."""
 
 from pathlib import Path
 
@@ -12,9 +12,9 @@ HIGHER_IS_BETTER = ("eval/accuracy", "eval/reward", "eval/supported_frac")
 
 
 class Best:
-    """Keeps the policy whose evaluation is better than all before it, the one before training included.
+    """Keeps the policy if its evaluation is better than all before it, including the one before training.
 
-    A resumed run goes on from the best one so far.
+    A resumed run continues with the best value so far.
     """
 
     def __init__(self, name: str | None, run: Run, before: Metrics, step: int):
@@ -24,7 +24,7 @@ class Best:
             self.value = _kept_value(run.path / "best" / BEST_FILE, name, step, self.value)
 
     def offer(self, step: int, metrics: Metrics, policy: Policy) -> None:
-        """Keep the policy of this step if these metrics, of its evaluation, are the best."""
+        """Keep the policy if `metrics`, of its evaluation at this step, are the best so far."""
         value = metrics.get(self.name)
         if value is None or not self._is_better(value):
             return
@@ -41,7 +41,7 @@ class Best:
 
 
 def _kept_value(path: Path, name: str | None, step: int, otherwise: float | None) -> float | None:
-    """Return the value of the policy in best/; `otherwise` if it is of another measure, a later step, or damaged."""
+    """Return the value of the policy in best/; `otherwise` if it is damaged, or of another measure or a later step."""
     kept = read_mapping(path)
     try:
         is_of_this_run = kept["metric"] == name and kept["step"] <= step

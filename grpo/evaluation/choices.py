@@ -21,7 +21,7 @@ from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.schema import Completion, Group, Prompt
 
 MICRO_BATCH_TOKENS = 8192
-END_OF_THOUGHTS = "\n</think>\n\n"  # where the template opens a think block: a choice is an answer, not a thought
+END_OF_THOUGHTS = "\n</think>\n\n"  # if the template opens a think block: a choice is an answer, not a thought
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ScoredChoices:
 
     @property
     def mc1(self) -> float:
-        """Return 1 or 0. A tie is 0."""
+        """Return 1 if a right choice scores higher than every wrong one, else 0 (also for a tie)."""
         right, wrong = self._split("mc1_targets")
         return float(max(right) > max(wrong))
 
@@ -46,7 +46,7 @@ class ScoredChoices:
         return masses[0] / sum(masses)
 
     def record(self) -> dict:
-        """Return what the file of answers holds about the question."""
+        """Return the question's record in the file of answers."""
         outcome = "correct" if self.mc1 else "wrong"
         about = {"row": self.prompt.row, "question": self.prompt.columns.get("question"), "outcome": outcome}
         return about | {"mc1": self.mc1, "mc2": self.mc2, "scores": self.scores}
@@ -61,7 +61,7 @@ class ScoredChoices:
 
 
 def score_choices(policy: Policy, prompts: Sequence[Prompt]) -> list[ScoredChoices]:
-    """Score the choices of each question. Exit 3 if a question has none, or if one does not fit into the model."""
+    """Score the choices of each question. UserError (exit 3) if it has none, or if one does not fit into the model."""
     groups = []
     encoder = ChatEncoder(policy.tokenizer)
     end_of_thoughts = policy.tokenizer.encode(END_OF_THOUGHTS, add_special_tokens=False) if encoder.opens_think else []
@@ -106,7 +106,7 @@ def _choices_of(prompt: Prompt) -> list[str]:
         if not isinstance(targets, Mapping) or not {0, 1} <= set(targets.get("labels", ())):
             raise UserError(
                 f"row {prompt.row + 1} has no choices to score",
-                f'its {name} is no {{"choices": [text, ...], "labels": [1 or 0, ...]}} with right and wrong ones',
+                f'its {name} is not {{"choices": [text, ...], "labels": [1 or 0, ...]}} with right and wrong ones',
                 "use a file of TruthfulQA or GPQA, or leave --choices out",
                 PREFLIGHT,
             )

@@ -1,9 +1,9 @@
-"""Two models on the same questions, paired: what differs, and whether chance alone would explain it.
+"""Compare two models on the same questions, paired: what differs, and whether chance alone would explain it.
 
-- McNemar's exact test (1947): among the questions that only one of the two answers right, either is as likely under
-  chance. The p-value is the two-sided binomial one. It needs one answer per question.
-- Bootstrap interval of a difference (Efron, 1979): questions are drawn again, with both models' answers, so that what
-  makes a question easy for both cancels. Percentiles of 10,000 draws with a fixed seed.
+- McNemar's exact test (1947) takes the questions that only one of the two models answers right. By chance alone, each
+  model is that one equally often; the p-value is the two-sided binomial one. It needs one answer per question.
+- Bootstrap interval of a difference (Efron, 1979): questions are resampled together with both models' answers, so that
+  the difficulty of a question cancels. Percentiles of 10,000 resamples with a fixed seed.
 """
 
 import math
@@ -20,8 +20,8 @@ from grpo.storage import Json
 
 RATES = {"accuracy": "correct", "incorrect": "wrong", "not_attempted": "refused"}
 NUM_DRAWS = 10_000
-CHUNK = 500  # draws at once
-Outcomes = dict[tuple[int, str], list[str]]  # row and text of a question -> how its answers turned out
+CHUNK = 500  # draws at a time
+Outcomes = dict[tuple[int, str], list[str]]  # row and text of a question -> the outcomes of its answers
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Comparison:
     """Two models on the questions that both answered. mcnemar_p is None if a question has several answers."""
 
     num_questions: int
-    num_left_out: int  # questions of which one of the two has no scorable answer
+    num_left_out: int  # questions to which one of the two has no scorable answer
     rates: dict[str, Difference]
     only_a_right: int | None
     only_b_right: int | None
@@ -48,7 +48,7 @@ class Comparison:
 
 
 def compare(a: Outcomes, b: Outcomes) -> Comparison:
-    """Compare two models. Exit 3 if there is no question that both have answered."""
+    """Compare two models. UserError (exit 3) if there is no question that both have answered."""
     shared = [key for key in a if a[key] and b.get(key)]
     if not shared:
         raise UserError(
@@ -69,13 +69,13 @@ def compare(a: Outcomes, b: Outcomes) -> Comparison:
 
 
 def mcnemar_exact(only_a: int, only_b: int) -> float:
-    """Return the two-sided p-value for so many questions that only one of the two has right."""
+    """Return the two-sided p-value. only_a, only_b: numbers of questions that only this model answers right."""
     n, fewer = only_a + only_b, min(only_a, only_b)
     return min(1.0, 2 * sum(math.comb(n, k) for k in range(fewer + 1)) / 2**n)
 
 
 def _difference(a: Sequence[Sequence[str]], b: Sequence[Sequence[str]], outcome: str) -> Difference:
-    """Compare the mean share of an outcome. a, b: how the answers to each question turned out."""
+    """Compare the mean share of an outcome. a, b: the outcomes of the answers to each question."""
     shares = np.array([[found.count(outcome) / len(found) for found in of_model] for of_model in (a, b)])
     means = shares.mean(axis=1)
     low, high = bootstrap_interval(shares[1] - shares[0])
@@ -94,21 +94,21 @@ def bootstrap_interval(values: np.ndarray) -> tuple[float, float]:
 
 
 def read_outcomes(path: Path) -> Outcomes:
-    """Read the answers that an evaluation has written: FILE.jsonl, also under the name of its FILE.json."""
+    """Read the answers that an evaluation has written to FILE.jsonl. path: FILE.jsonl or FILE.json."""
     answers = path.with_suffix(".jsonl")
     if not answers.exists():
         raise UserError(
             f"cannot compare {path}",
             f"there is no file {answers if path.exists() else path}",
             "give a model, or a file that `python -m grpo.evaluate ... --output FILE.json` has written; "
-            "the answers lie beside it in FILE.jsonl",
+            "the answers are next to it, in FILE.jsonl",
             PREFLIGHT,
         )
     return collect_outcomes(read_records(answers), str(answers))
 
 
 def collect_outcomes(records: Sequence[Mapping[str, Any]], source: str) -> Outcomes:
-    """Return the outcomes of each question. Exit 3 if a record is not an answer of an evaluation."""
+    """Return the outcomes of each question. UserError (exit 3) if a record is not an answer of an evaluation."""
     outcomes: Outcomes = {}
     for number, record in enumerate(records, 1):
         if not {"row", "question", "outcome"} <= record.keys():
@@ -125,7 +125,7 @@ def collect_outcomes(records: Sequence[Mapping[str, Any]], source: str) -> Outco
 
 
 def comparison_text(found: Comparison, a: str, b: str) -> str:
-    """Write a comparison for people."""
+    """Return a comparison as a table."""
     lines = [
         f"a: {a}",
         f"b: {b}",

@@ -1,4 +1,4 @@
-"""Confidences that answers state, as `<confidence>0.8</confidence>`, against what came true.
+"""Compare the confidences that answers state, such as `<confidence>0.8</confidence>`, with their outcomes.
 
 Only answers that state one, and were right or wrong, count here; each counts the same.
 
@@ -22,14 +22,17 @@ NUM_BINS = 10
 
 @dataclass(frozen=True)
 class Stated:
-    """What an answer claims, and whether it was right."""
+    """The confidence that an answer states, and whether the answer is right."""
 
     confidence: float
     is_right: bool
 
 
 def calibration(groups: Sequence[Group]) -> dict[str, float]:
-    """Return confidence_frac, the share of the attempted answers that state one, and the numbers above; or nothing."""
+    """Return the numbers above, and confidence_frac: the share of attempted answers that state a confidence.
+
+    Without such an answer, return {}.
+    """
     stated = stated_claims(groups)
     if not stated:
         return {}
@@ -38,7 +41,7 @@ def calibration(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def stated_claims(groups: Sequence[Group]) -> list[Stated]:
-    """Return what the attempted answers claim that state a confidence."""
+    """Return the stated confidence of each attempted answer that states one, and whether the answer is right."""
     claims = [(stated_confidence(text), is_right) for text, is_right in _attempts(groups)]
     return [Stated(confidence, is_right) for confidence, is_right in claims if confidence is not None]
 
@@ -68,8 +71,8 @@ def brier(stated: Sequence[Stated]) -> float:
 def risk_coverage(stated: Sequence[Stated]) -> list[tuple[float, float]]:
     """Return (coverage, risk) for each threshold on the confidence, from the highest.
 
-    coverage: share of the answers that state at least so much. risk: share of wrong ones among these. Equal confidences
-    cannot be told apart, so they enter together.
+    coverage: share of the answers that state at least this confidence. risk: share of wrong ones among these. Equal
+    confidences cannot be told apart, so they enter together.
     """
     ranked = sorted(stated, key=lambda claim: -claim.confidence)
     curve, num_wrong = [], 0
@@ -82,7 +85,7 @@ def risk_coverage(stated: Sequence[Stated]) -> list[tuple[float, float]]:
 
 
 def aurc(stated: Sequence[Stated]) -> float:
-    """Return the area under the risk-coverage curve: 0 is best; answers without order get their error rate."""
+    """Return the area under the risk-coverage curve: 0 is best; equal confidences give the error rate."""
     area, before = 0.0, 0.0
     for coverage, risk in risk_coverage(stated):
         area += (coverage - before) * risk

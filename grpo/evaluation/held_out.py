@@ -1,8 +1,8 @@
 """The evaluation of a training run on held-out questions, before, during and after training.
 
-evaluation.json holds both measurements and what they belong to: a hash of the held-out questions, and the step of the
-first one. That is 0, unless the run was resumed with other questions, or its file was damaged; then the first
-measurement is made anew, and the table says of which step it is.
+evaluation.json holds both measurements, a hash of the held-out questions, and the step of the first measurement. This
+step is 0, unless the run was resumed with other questions, or the file was damaged. Then the first measurement is
+repeated, and the table names its step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class Evaluation:
         self.prompts, self.data_hash = load_prompts(config, policy, self.scorer.rewards, questions, run.say)
 
     def measure(self, step: int) -> Measurement:
-        """Answer all held-out questions, each rank its share; write the answers, and summarise them."""
+        """Answer all held-out questions, each rank its share; write the answers, and return their summaries."""
         if not self.prompts:
             return {}
         ranks = self.run.ranks
@@ -72,7 +72,7 @@ class Evaluation:
             self.run.say(f"warning: evaluation/ cannot be written ({error}); the run continues")
 
     def before(self, step: int) -> Measurement:
-        """Measure the policy that training begins with. A resumed run (step > 0) reads what was written then."""
+        """Measure the policy before training. A resumed run (step > 0) reads the measurement that was written then."""
         ranks = self.run.ranks
         written = self._read() if ranks.is_main and step else None
         self.first_step, measured = ranks.of_main(written) or (step, self.measure(step))
@@ -89,15 +89,15 @@ class Evaluation:
             is_same_data = written["data"] == self.data_hash and "" in written["before"]
             return (int(written["step"]), written["before"]) if is_intact and is_same_data else None
         except (ValueError, KeyError, TypeError, AttributeError):
-            return None  # there is none, it is of an older version, or it is torn
+            return None  # the file is missing, damaged, or of an older version
 
     def metrics(self, measured: Measurement) -> dict[str, float]:
-        """Return the metrics eval/* of a measurement, without those that nobody can know."""
+        """Return the metrics eval/* of a measurement, without unknown ones."""
         known = {name: value for name, value in measured.get("", {}).items() if value is not None}
         return {f"eval/{name}": known[name] for name in LOGGED if name in known}
 
     def before_after(self, before: Measurement, after: Measurement) -> str:
-        """Return the text that ends a run: a table of both measurements."""
+        """Return the last text that a run prints: a table of both measurements."""
         if not after:
             return "done (set eval_dataset_id_or_path or eval_size to see accuracy before and after)"
         return before_after_table(before, after, f"step {self.first_step}" if self.first_step else "before")
@@ -109,6 +109,6 @@ class Evaluation:
             write_json(self.run.path / "evaluation.json", content)
 
     def close(self) -> None:
-        """Free the rewards, unless they are those of the training."""
+        """Free the rewards, unless training uses the same ones."""
         if self.prompts and self.scorer is not self.rollout.scorer:
             self.scorer.close()

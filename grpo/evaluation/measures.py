@@ -11,10 +11,10 @@ pass@1, and lies in its interval. Sources:
     truthfulness               TruthRL, 2509.25760: right - wrong, of all
     omniscience_index          AA-Omniscience, 2511.13029: 100 (right - wrong), of all
     pass@k                     2107.03374, Eq. 1: the probability that one of k answers is right
-    accuracy_low, _high        95 %: Wilson (1927) for one answer per question; else the mean's, over questions
-                               (2411.00640, whose clusters they are)
+    accuracy_low, _high        95 %: Wilson (1927) for one answer per question; else the interval of the mean over
+                               questions, which are the clusters of 2411.00640
 
-A number that cannot be known, because no reward tells right from wrong, is None.
+A number is None if it cannot be known because no reward tells right from wrong.
 """
 
 import math
@@ -26,8 +26,8 @@ from grpo.run.metrics import outcome_of
 from grpo.schema import Group, Outcome, completions_of
 
 Z95 = 1.959964  # quantile of the normal distribution for a 95 % interval
-OLD_NAMES = {  # name until 2026 -> name. The old ones are still written, beside the new ones.
-    "hallucination_rate": "incorrect_given_attempted",  # papers call other things so
+OLD_NAMES = {  # name until 2026 -> name. Both are written.
+    "hallucination_rate": "incorrect_given_attempted",  # papers use the old name for other things
     "attempted_accuracy": "correct_given_attempted",
     "wrong_rate": "incorrect",
     "refusal_rate": "not_attempted",
@@ -36,11 +36,11 @@ Summary = Mapping[str, float | None]
 
 
 def summary(groups: Sequence[Group]) -> dict[str, float | None]:
-    """Describe graded answers: the rates above, how many could be scored, supported facts, reward, length.
+    """Summarise graded answers: the rates above, how many could be scored, supported facts, reward, length.
 
-    unscored_frac: share of the answers about which no reward can tell; supported_frac: of the facts that a reward has
-    checked, the share that is supported (KnowRL's reward checks the facts of wrong answers only); clipped_ratio: share
-    of the answers that were cut at max_completion_length.
+    unscored_frac: share of the answers whose outcome no reward knows; supported_frac: share of supported facts among
+    those that a reward has checked (KnowRL's reward checks the facts of wrong answers only); clipped_ratio: share of
+    the answers that were cut at max_completion_length.
     """
     completions = completions_of(groups)
     outcomes = [_known_outcomes(group) for group in groups]
@@ -67,7 +67,7 @@ def summary(groups: Sequence[Group]) -> dict[str, float | None]:
 
 
 def note_on_unscored(measured: Summary) -> str:
-    """Say on how many questions and answers the rates rest, where that is not obvious; "" otherwise."""
+    """Return a note on the questions and answers that the rates are based on, if these are not all; "" otherwise."""
     fewest, most = measured["min_scored_answers"], measured["max_scored_answers"]
     unscored, total = measured["num_unscored_questions"], measured["num_questions"]
     if unscored == total:
@@ -86,7 +86,7 @@ def _known_outcomes(group: Group) -> list[Outcome]:
 
 
 def _rates(known: Sequence[Sequence[Outcome]]) -> dict[str, float | None]:
-    """Return the rates of the outcomes of each question; None for one that cannot be known."""
+    """Return the rates of the outcomes, which are given per question; None for a rate that cannot be known."""
     right, wrong, refused = (_mean_share(known, outcome) for outcome in ("correct", "wrong", "refused"))
     attempted = right + wrong
     low, high = _interval(known)
@@ -118,8 +118,8 @@ def _mean(values: Sequence[float]) -> float | None:
 def _interval(known: Sequence[Sequence[Outcome]]) -> tuple[float, float]:
     """Return the 95 % interval of the accuracy.
 
-    It is Wilson's for one answer per question, and where all questions have the same mean, which tells nothing about
-    their spread; otherwise the normal one of the mean over questions.
+    It is Wilson's if there is one answer per question, or if all questions have the same mean, which tells nothing
+    about their spread. Otherwise it is the normal interval of the mean over questions.
     """
     if not known:
         return math.nan, math.nan
@@ -157,7 +157,7 @@ def _pass_at_k(known: Sequence[Sequence[Outcome]]) -> dict[str, float]:
 def _supported_facts(groups: Sequence[Group]) -> dict[str, float]:
     """Return the share of supported facts among all facts; nothing if no reward checked facts.
 
-    The facts of an answer count once, whether one reward has checked them or two.
+    The facts of an answer count once, even if several rewards have checked them.
     """
     checked = []
     for completion in completions_of(groups):

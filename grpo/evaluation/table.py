@@ -1,13 +1,13 @@
-"""Summaries of evaluations as text for people. A value that nobody can know is shown as –."""
+"""Summaries of evaluations as tables of text. An unknown value is shown as –."""
 
 from collections.abc import Mapping, Sequence
 
 from grpo.evaluation.measures import Summary
 
-ABSTENTION = ("incorrect", "not_attempted", "correct_given_attempted")  # shown where some answers decline
+ABSTENTION = ("incorrect", "not_attempted", "correct_given_attempted")  # shown if some answers decline
 SHOWN = ("accuracy", *ABSTENTION, "truthfulness", "supported_frac", "ece", "brier", "aurc", "reward", "mean_length")
 SHOWN_OF_PART = ("accuracy", "incorrect", "not_attempted", "supported_frac")
-ONE_MODEL = ("f_score", "omniscience_index", "mc1", "mc2")  # shown where there is room
+ONE_MODEL = ("f_score", "omniscience_index", "mc1", "mc2")  # shown only in the table of one evaluation
 DECIMALS = {"omniscience_index": 1, "reward": 1, "mean_length": 1, "ece": 3, "brier": 3, "aurc": 3}  # others: percent
 UNKNOWN = "–"
 
@@ -37,7 +37,7 @@ def result_table(parts: Mapping[str, Summary]) -> str:
 
 
 def _shown(names: Sequence[str], *summaries: Summary) -> list[str]:
-    """Return the names that say something: those of abstention only where an answer declines."""
+    """Return the names to show: those about abstention only if an answer declines."""
     declines = any(measured.get("not_attempted") for measured in summaries)
     optional = () if declines else (*ABSTENTION, "truthfulness", "f_score", "omniscience_index")
     return [name for name in names if name in summaries[-1] and name not in optional]
@@ -53,7 +53,7 @@ def _line(name: str, *summaries: Summary) -> str:
 
 
 def _cell(name: str, value: float | None) -> str:
-    """Write a number and its unit, ten characters wide."""
+    """Return a number with its unit, ten characters wide."""
     if value is None:
         return f"{UNKNOWN:>8}  "
     if name in DECIMALS:

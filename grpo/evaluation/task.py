@@ -1,4 +1,4 @@
-"""What an evaluation is made of: the model, its prompts, the questions and the reward, from a command line."""
+"""The task of an evaluation: its model, prompts, questions and reward, decided from a command line."""
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence, Set
@@ -17,7 +17,7 @@ from grpo.run.saved import SavedModel, find_saved, read_config
 FIELDS = ("question_field", "answer_field", "title_field")
 DEFAULT_TEMPLATE = TrainConfig.prompt_template
 NO_GRADING = "exact"  # a configuration must name a reward, but choices are not graded
-NO_LIMIT = 10**9  # tokens of a prompt: all questions are asked that the model has positions for
+NO_LIMIT = 10**9  # tokens of a prompt: only the model's positions limit it
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Task:
 def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> Task:
     """Decide how to evaluate `model`.
 
-    What is typed wins over what the benchmark suggests, and that over the run's own configuration (or that of
-    --config). Without --data the run's held-out questions are asked, as during training.
+    Typed keys override the benchmark's settings, and these override the run's own configuration (or that of --config).
+    Without --data the run's held-out questions are asked, as during training.
     """
     saved = find_saved(model)
     has_config = bool(arguments.config) or isinstance(saved.config(), TrainConfig)
     if not arguments.data and not has_config:
         raise UserError(
-            "no questions to answer", f"{model} is no run with questions of its own", "add --data FILE", CONFIG
+            "no questions to answer", f"{model} is not a run with questions of its own", "add --data FILE", CONFIG
         )
     typed = keys_of(arguments.overrides)
     records = _read(arguments.data, arguments.overrides) if arguments.data else []
@@ -61,7 +61,7 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
         if benchmark:
             say(f"{arguments.data} is a file of {benchmark.name}")
         if benchmark and not arguments.choices:
-            config = _ask_as_usual(config, benchmark, say)
+            config = _use_its_prompt(config, benchmark, say)
     else:
         questions = _held_out(config, model)
     return Task(
@@ -80,7 +80,7 @@ def _read(data: str, typed: Sequence[str]) -> list[Record]:
 
 
 def _choose_reward(arguments: Namespace, benchmark: Benchmark | None, has_config: bool) -> str | None:
-    """Return the reward to grade with; None for that of the configuration."""
+    """Return the reward to grade with; None: that of the configuration. UserError (exit 2) if there is none."""
     if arguments.reward or not arguments.data:
         return arguments.reward
     if arguments.choices:
@@ -98,7 +98,7 @@ def _choose_reward(arguments: Namespace, benchmark: Benchmark | None, has_config
 
 
 def _held_out(config: TrainConfig, model: str) -> Questions:
-    """Return the questions that are asked during training."""
+    """Return the held-out questions of a run; UserError (exit 2) if it has none."""
     questions = Questions.held_out(config)
     if not questions:
         why = "neither eval_dataset_id_or_path nor eval_size is set"
@@ -112,7 +112,7 @@ def _fit_to_data(
     benchmark: Benchmark | None,
     typed: Set[str],
 ) -> TrainConfig:
-    """Leave out what a run's configuration says about other data."""
+    """Reset the keys of a run's configuration that were meant for other data."""
     inherited = [name for name in FIELDS if name not in typed]
     foreign = [name for name in inherited if benchmark or getattr(config, name) not in records[0]]
     changes: dict = dict.fromkeys(foreign)
@@ -121,8 +121,8 @@ def _fit_to_data(
     return replace(config, **changes)
 
 
-def _ask_as_usual(config: TrainConfig, benchmark: Benchmark, say: Callable[[str], None]) -> TrainConfig:
-    """Ask as the benchmark suggests, if nothing else says how."""
+def _use_its_prompt(config: TrainConfig, benchmark: Benchmark, say: Callable[[str], None]) -> TrainConfig:
+    """Set the benchmark's prompt template, unless the configuration has a prompt of its own."""
     is_own_prompt = config.system_prompt is not None or config.prompt_template != DEFAULT_TEMPLATE
     if is_own_prompt or benchmark.prompt == DEFAULT_TEMPLATE:
         return config

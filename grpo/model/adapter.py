@@ -64,7 +64,7 @@ class Adapter:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether the folder holds an adapter in PEFT's layout."""
+    """Return whether the folder holds an adapter in PEFT's layout."""
     return (folder / CONFIG_FILE).exists()
 
 

@@ -141,7 +141,7 @@ class RMSNorm(nn.Module):
     def after_adding(
         self, x: torch.Tensor, residual: torch.Tensor | None, room: Room | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the norm of x + residual, and that sum. room: that the next product wants."""
+        """Return the norm of x + residual, and that sum. room: see `ops.rms_norm`."""
         return ops.rms_norm(x, self.weight(), self.eps, residual, room)
 
 

@@ -2,8 +2,8 @@
 
   python -m grpo.report RUN [RUN2] [--output FILE.html]
 
-RUN is the output_dir of a run, also of one that is under way or was killed. The page is written to RUN/report.html; it
-needs no network.
+RUN is the output_dir of a run, which may be under way or may have been killed. The page is written to RUN/report.html;
+it needs no network.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from grpo.report.page import write_report
 def make_parser() -> argparse.ArgumentParser:
     parser = command_parser("grpo.report", __doc__)
     parser.add_argument("run", metavar="RUN", help="the output_dir of a run")
-    parser.add_argument("other", metavar="RUN2", nargs="?", help="a run to show beside it")
+    parser.add_argument("other", metavar="RUN2", nargs="?", help="a run to compare it with")
     parser.add_argument("--output", type=Path, metavar="FILE.html", help="the page (default: RUN/report.html)")
     return parser
 

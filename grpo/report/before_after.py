@@ -1,4 +1,4 @@
-"""What a run has gained on held-out questions: each measure before and after, with its 95 % interval."""
+"""The gains of a run on held-out questions: each measure before and after, with its 95 % interval."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Measure:
-    """A measure of the held-out questions, in each measurement."""
+    """A measure of the held-out questions, with its value in each measurement."""
 
     name: str
     is_rate: bool

@@ -1,4 +1,4 @@
-"""The curves of a run, each with what it means: where page.html draws what, in the units of its plots."""
+"""The curves of a run and their meanings, in the coordinates of the plots that page.html draws."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ from grpo.run.record import Record
 
 Points = Sequence[tuple[float, float]]
 
-CHARTS = {  # title -> metrics, of which * stands for any name
+CHARTS = {  # title -> metrics; * stands for any name
     "Reward": ("reward", "eval/reward"),
     "Each reward": ("rewards/*/mean",),
     "Answers": ("accuracy", "refusal_rate", "coverage", "refusal_rate_known"),
@@ -43,15 +43,15 @@ EXACT = ("Learning rate", "Memory")  # drawn without a running mean
 NUM_COLOURS = 6
 LEFT, RIGHT, TOP, BOTTOM = 52, 394, 8, 196  # edges of the curves in a plot of 400 x 220
 MARGIN = 0.04  # of an axis, at either end
-NUM_TICKS = 6  # at most, and one more
+NUM_TICKS = 6  # distances between ticks, at most
 MAX_POINTS = 400  # of a curve; more are averaged
-MAX_DOTS = 20  # points up to which each one is marked
-SMOOTH_FROM = 20  # points from which a running mean is drawn over the values
+MAX_DOTS = 20  # a curve of up to so many points gets a dot at each
+SMOOTH_FROM = 20  # a curve of so many points or more gets a running mean over its values
 
 
 @dataclass(frozen=True)
 class Axis:
-    """The values at both ends of an axis, where these lie, and round values between them."""
+    """An axis: the values at its ends, the coordinates of its ends, and round values for ticks."""
 
     low: float
     high: float
@@ -60,13 +60,13 @@ class Axis:
     ticks: list[float]
 
     def place(self, value: float) -> float:
-        """Return where a value lies."""
+        """Return the coordinate of a value."""
         return round(self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 1)
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve, as the data of an SVG path. kind: how the style sheet draws it, also "dashed", "pale" or "dots"."""
+    """A curve, as the data of an SVG path. kind: its class in the style sheet: "", "dashed", "pale" or "dots"."""
 
     path: str
     colour: int
@@ -123,9 +123,9 @@ def _draw(title: str, names: Sequence[str], curves: Sequence[dict[str, Points]])
 
 
 def make_axis(low: float, high: float, start: float, end: float, distance: float = 0.0) -> Axis:
-    """Make an axis for values from low to high. distance: between two ticks at least."""
+    """Make an axis for values from low to high. distance: the least value between two ticks."""
     margin = MARGIN * (high - low)
-    if margin <= 1e-9 * abs(high) or margin < 1e-300:  # all values are alike
+    if margin <= 1e-9 * abs(high) or margin < 1e-300:  # all values are equal
         margin = abs(high) / 2 or 0.5
     low, high = low - margin, high + margin
     wanted = max((high - low) / NUM_TICKS, distance)
@@ -136,7 +136,7 @@ def make_axis(low: float, high: float, start: float, end: float, distance: float
 
 
 def _styles(points: Points, is_dashed: bool, smooth: bool) -> dict[str, Points]:
-    """Return what is drawn of a curve: a few points with dots; many pale, with their running mean over them."""
+    """Return the lines to draw for a curve, by kind: few points get dots; many are pale, under their running mean."""
     kind = "dashed" if is_dashed else ""
     if smooth and len(points) >= SMOOTH_FROM:
         xs, ys = zip(*points, strict=True)

@@ -17,7 +17,7 @@ class Example:
 def examples(record: Record, step: int) -> list[Example]:
     """Return completions of a step, by reward: the best, the median, the worst, and those of other outcomes.
 
-    Of an outcome the one of median reward is typical. One that could not be scored comes last.
+    The typical completion of an outcome is that of median reward. A completion that could not be scored comes last.
     """
     answers = record.answers(step)
     scored = by_reward(answers)

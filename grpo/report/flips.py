@@ -14,10 +14,10 @@ NUM_FLIPS = 6  # in each direction
 
 @dataclass(frozen=True)
 class Flips:
-    """What became of the questions that were asked twice.
+    """Changes in the answers to questions that were asked twice.
 
-    num_questions: how many these are. outcomes: "wrong → refused" and so on, with their numbers. questions: those whose
-    mean reward changed most.
+    num_questions: the number of such questions. outcomes: changes such as "wrong → refused", and how often each
+    happened. questions: those whose mean reward changed most.
     """
 
     num_questions: int
@@ -37,7 +37,7 @@ class Flip:
 def flips(record: Record) -> Flips:
     """Compare the first and the last answers to each question.
 
-    They are the held-out questions, if their answers were written, else those that were trained on twice.
+    The questions are the held-out ones if their answers were written, else those that were trained on twice.
     """
     first, last = _first_and_last(record)
     both = sorted(first.keys() & last.keys())
@@ -51,7 +51,7 @@ def flips(record: Record) -> Flips:
 
 
 def _compare(first: Sequence[Answer], last: Sequence[Answer]) -> Iterator[Flip]:
-    """Yield how a question has changed, if any of its first and of its last answers could be scored."""
+    """Yield the change of a question, if some of its first answers and some of its last ones could be scored."""
     before, after = by_reward(first), by_reward(last)
     if before and after:
         means = [statistics.fmean(answer.reward for answer in answers) for answers in (before, after)]

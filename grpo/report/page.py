@@ -47,7 +47,7 @@ class Key:
 
 @dataclass(frozen=True)
 class RunPage:
-    """What the page shows of each run by itself."""
+    """The part of the page that is about one run alone."""
 
     record: Record
     overview: list[tuple[str, str]]  # label and text
@@ -60,7 +60,7 @@ class RunPage:
 
 
 def write_report(path: str | Path, other: str | Path | None = None, output: str | Path | None = None) -> Path:
-    """Write report.html into a run's directory, and return its path. other: a run to show beside it."""
+    """Write report.html into a run's directory, and return its path. other: a run to compare it with."""
     records = [read_record(run) for run in (path, other) if run]
     output = Path(output or Path(path) / FILE_NAME)
     write_atomically(output, render(records))
@@ -89,7 +89,7 @@ def render(records: Sequence[Record]) -> str:
 
 
 def _visible(value: Any) -> Any:
-    """Make control characters visible in whatever the template prints, except in what it has made itself."""
+    """Make control characters visible in every text that the template inserts, except in its own markup."""
     return escape(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -109,7 +109,7 @@ def _run_page(record: Record) -> RunPage:
 
 
 def _overview(record: Record) -> list[tuple[str, str]]:
-    """Return what a reader wants to know first."""
+    """Return the main facts about a run, as labels and texts."""
     config, state = record.config, record.state
     last = record.steps[-1] if record.steps else {}
     texts = {
@@ -119,7 +119,7 @@ def _overview(record: Record) -> list[tuple[str, str]]:
         "data": config.get("dataset_id_or_path"),
         "rewards": as_yaml(config["reward_funcs"]) if "reward_funcs" in config else None,
         "steps": last.get("step"),
-        "completions per step": _batch(config),
+        "completions per step": _completions_per_step(config),
         "tokens": f"{last['num_tokens']:,.0f}" if math.isfinite(last.get("num_tokens", math.nan)) else None,
         "time of all steps": show_seconds(_total(record.steps, "step_time")),
         "peak memory": f"{last['peak_memory_gb']:.2f} GB" if "peak_memory_gb" in last else None,
@@ -128,7 +128,7 @@ def _overview(record: Record) -> list[tuple[str, str]]:
     return [(label, str(text)) for label, text in texts.items() if text]
 
 
-def _batch(config: Json) -> str | None:
+def _completions_per_step(config: Json) -> str | None:
     G, size = config.get("num_generations"), config.get("per_device_train_batch_size")
     if not isinstance(G, int) or not isinstance(size, int) or G < 1:
         return None
@@ -173,7 +173,7 @@ def changed_keys(records: Sequence[Record]) -> list[Key]:
 
 
 def show_number(value: Any) -> str:
-    """Write a reward or an advantage: at most three digits; what is not a number as it is."""
+    """Format a reward or an advantage with at most three digits; other values stay unchanged."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return f"{value:.3g}" if is_number else str("–" if value is None else value)
 
@@ -183,7 +183,7 @@ def show_measure(value: float, is_rate: bool) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """Write a duration in the two largest units that it needs."""
+    """Format a duration in the two largest units that it needs."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -1,4 +1,4 @@
-"""What the metrics of a run say about it, in sentences: the rules of grpo/run/rules.py, asked again step by step."""
+"""Sentences about a run: the rules of grpo/run/rules.py, applied to its metrics again, step by step."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from grpo.run.health import Diagnosis
 from grpo.run.record import Record
 from grpo.run.rules import TREND, History, advice, meaning
 
-LEARNED = ("loss", "reward", "accuracy", "refusal_rate", "completions/mean_length")  # whose change is told
+LEARNED = ("loss", "reward", "accuracy", "refusal_rate", "completions/mean_length")  # changes to report
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Remark:
 
 
 def explain(record: Record) -> list[Remark]:
-    """Return what is to be said about a run: how it ended, what its rules recognise, and how it learned."""
+    """Return the remarks about a run: how it ended, the failures that rules recognise, and what it has learned."""
     remarks = _ending(record)
     prompt = next((answer.prompt for step in record.answer_steps()[:1] for answer in record.answers(step)), "")
     diagnosis = Diagnosis(History(config=record.config, prompt=prompt))
@@ -39,7 +39,7 @@ def explain(record: Record) -> list[Remark]:
 
 
 def _ending(record: Record) -> list[Remark]:
-    """Say how the run ended, unless it ended as planned."""
+    """Return remarks on how the run ended, unless it ended as planned."""
     status, reason = record.state.get("status"), str(record.state.get("reason") or "")
     step = record.steps[-1]["step"] if record.steps else record.state.get("step", 0)
     remarks = []
@@ -67,7 +67,7 @@ def _ending(record: Record) -> list[Remark]:
 
 
 def _all_is_well(record: Record) -> Remark:
-    """Say that no rule recognises a failure, and how much the rules could see."""
+    """Return the remark that no rule recognises a failure, and how many steps the rules could see."""
     number = len(record.steps)
     if number < 2 * TREND:
         return Remark(f"No failure shows in {number} steps. For trends these are too few.", is_good=True)
@@ -75,7 +75,7 @@ def _all_is_well(record: Record) -> Remark:
 
 
 def _learned(history: History) -> list[Remark]:
-    """Say what has changed from the first steps to the last, where chance does not explain it."""
+    """Return a remark on what changed from the first steps to the last by more than chance explains."""
     changes = []
     for name in LEARNED:
         trend = history.trend(name)

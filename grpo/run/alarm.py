@@ -1,4 +1,4 @@
-"""Call a function in the main thread after some time, and then again and again until this is stopped.
+"""Call a function in the main thread after some time, and then repeatedly until it is stopped.
 
 Unix has a timer that interrupts even a wait for another thread. Elsewhere a thread asks the interpreter for the call;
 it happens as soon as Python code runs in the main thread again.
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 HAS_TIMER = hasattr(signal, "setitimer")
-SIGNAL = signal.SIGALRM if HAS_TIMER else signal.SIGABRT  # the other one exists everywhere; nobody sends it but us
+SIGNAL = signal.SIGALRM if HAS_TIMER else signal.SIGABRT  # the latter exists everywhere, and only this program sends it
 AGAIN_S = 0.5
 
 
@@ -25,7 +25,7 @@ class Alarm:
         self.before = signal.signal(SIGNAL, lambda number, frame: self.ring())
 
     def start(self, seconds: float) -> None:
-        """Ring after so many seconds, and then every AGAIN_S."""
+        """Ring after `seconds`, and then every AGAIN_S."""
         if HAS_TIMER:
             signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
         else:

@@ -45,8 +45,8 @@ _READ_ERRORS = (  # of damaged or foreign files
 class CheckpointWriter:
     """Writes a checkpoint into a temporary folder and moves it into place: `with CheckpointWriter(...) as folder:`.
 
-    A full disk removes the temporary folder, leaves older checkpoints alone and ends in exit code 6.
-    about: further entries of the manifest. needed_bytes: an estimate of the size, for that message.
+    If the disk is full, it removes the temporary folder, keeps older checkpoints, and raises UserError (exit 6).
+    about: further entries of the manifest. needed_bytes: an estimate of the size, for the error message.
     """
 
     def __init__(self, run_dir: Path, step: int, about: Json | None = None, needed_bytes: int = 0):
@@ -103,14 +103,14 @@ class CheckpointWriter:
         flush_to_disk(self.folder)
         failpoint("save-complete")
         if self.target.exists():
-            shutil.rmtree(self.target)  # it is damaged, or the run went on from an earlier one: see Run.save_checkpoint
+            shutil.rmtree(self.target)  # damaged, or the run was resumed from an earlier one: see Run.save_checkpoint
         os.replace(self.folder, self.target)
         failpoint("save-renamed")
         flush_to_disk(self.target.parent)
 
 
 def problem_with(folder: Path) -> str:
-    """Say why a folder is not a valid checkpoint, and name the file; "" if it is valid."""
+    """Return why a folder is not a valid checkpoint, with the name of the file; "" if it is valid."""
     try:
         manifest = read_json(folder / MANIFEST_FILE)
         if manifest["format"] != FORMAT:
@@ -130,7 +130,7 @@ def problem_with(folder: Path) -> str:
 
 
 def _problem_with_file(folder: Path, name: str, entry: Json) -> str:
-    """Compare a file with its entry in the manifest."""
+    """Return how a file differs from its entry in the manifest; "" if it does not."""
     path = folder / name
     if name != Path(name).name or path.is_symlink():
         return f"{name} is not a plain file of this folder"
@@ -155,9 +155,9 @@ def step_of(folder: Path) -> int:
 
 
 def models(run_dir: Path) -> dict[Path, float]:
-    """Return the folders of a run that hold a model, and after which step it was made: infinity if that is not known.
+    """Return the folders of a run that hold a model, and the step of that model: infinity if it is not known.
 
-    They are the checkpoints, final/, which is made after the newest of them, and best/.
+    They are the checkpoints, best/, and final/, which has the step of the newest checkpoint.
     """
     steps: dict[Path, float] = {folder: step_of(folder) for folder in checkpoints(run_dir)}
     steps[run_dir / "final"] = max(steps.values(), default=math.inf)
@@ -192,10 +192,10 @@ def find_checkpoint(run_dir: Path, wanted: bool | str) -> tuple[Path | None, lis
 
 
 def clean(run_dir: Path, keep: int, newest: int | None = None) -> None:
-    """Remove temporary folders, and all checkpoints but the last `keep` (0: keep all); so, too, of what was set aside.
+    """Remove temporary folders, all but the last `keep` checkpoints (0: keep all), and as many of those set aside.
 
-    newest: the step of the checkpoint just written. Checkpoints of later steps are damaged, since the run was not
-    resumed from them; they do not count and stay.
+    newest: the step of the checkpoint just written. Checkpoints of later steps must be damaged, since the run was not
+    resumed from them; they are kept and not counted.
     """
     for folder in run_dir.glob("checkpoint-*.tmp-*"):
         shutil.rmtree(folder, ignore_errors=True)
@@ -213,7 +213,7 @@ def clean(run_dir: Path, keep: int, newest: int | None = None) -> None:
 
 
 def set_aside(folder: Path) -> Path:
-    """Rename a folder, so that it stays but is none of this run's any more; return its new path."""
+    """Rename a folder, so that it is kept but no longer belongs to the run; return its new path."""
     for number in count(1):
         target = folder.with_name(f"{folder.name}.aside-{number}")
         if not target.exists():

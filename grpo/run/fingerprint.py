@@ -1,4 +1,4 @@
-"""Fingerprints of what a run is made of: a resumed run must have the same, and so must all processes of a run."""
+"""Fingerprints of a run's inputs and environment, which a resumed run and all processes of a run must share."""
 
 import hashlib
 import sys
@@ -14,7 +14,7 @@ from grpo.model.policy import Policy
 BLOCK_BYTES, MAX_BLOCKS = 1 << 20, 256  # a file of up to 256 MB is read completely
 PACKAGES = ("grpo", "kernels", "rewards", "knowledge")
 LIBRARIES = ("torch", "transformers", "safetensors", "numpy")
-LOCAL_KEYS = (  # that may differ from machine to machine: paths, of which the content is compared where it matters
+LOCAL_KEYS = (  # that may differ between machines: paths, whose contents are compared where they matter
     "output_dir",
     "toy_dir",
     "cold_start",
@@ -42,7 +42,7 @@ def input_fingerprints(policy: Policy, data_hash: str) -> dict[str, str]:
 
 
 def _definition(tokenizer) -> object:
-    """Return what a tokenizer does to a text: normalization, merges, added tokens; of a slow one, its vocabulary."""
+    """Return the definition of a tokenizer: normalization, merges, added tokens; of a slow one, its vocabulary."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     return backend.to_str() if backend else sorted(tokenizer.get_vocab().items())
 
@@ -50,7 +50,7 @@ def _definition(tokenizer) -> object:
 def file_fingerprint(path: Path) -> str:
     """Return a hash of a file's size and content: of MAX_BLOCKS blocks, evenly spaced, if it has more of them.
 
-    Other weights differ in every block. A single changed number of a large file may stay unnoticed.
+    Weights of another training differ in every block. A single changed number in a large file may go unnoticed.
     """
     size = path.stat().st_size
     content = hashlib.sha256(str(size).encode())

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 Metrics = Mapping[str, float]  # by the names below
 GLOSSARY = {
-    "step": "steps done: generated batches that were trained on (stage 2) or updates (stage 1)",
+    "step": "steps done; each generates answers and trains on them (stage 2), or is one update (stage 1)",
     "epoch": "passes over the data, as a fraction",
     "loss": "Eq. 7, summed over the step, mean over num_iterations; on-policy near 0, unless length goes with "
     "reward: see grad_norm for learning; stage 1: mean negative log-prob of the answer tokens",

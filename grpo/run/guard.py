@@ -1,4 +1,4 @@
-"""What protects a step from outside: retries after running out of memory, and saving before the run is ended."""
+"""Protection of a step from outside: it is retried if memory runs out, and the run is saved before it ends."""
 
 from collections.abc import Callable
 from math import ceil
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Guard:
-    """Runs the steps of a trainer, which does not know of it."""
+    """Runs the steps of a trainer; the trainer does not know of it."""
 
     def __init__(self, trainer: "Trainer"):
         self.trainer, self.run = trainer, trainer.run
@@ -26,8 +26,8 @@ class Guard:
         """Run one `train_step`.
 
         If it ends before the policy was updated, by a signal or because a service has failed for good, save the run as
-        it was before the step. (With several ranks a failed service saves nothing: it fails one rank alone, and the
-        others cannot take part.)
+        it was before the step. (With several ranks, a failed service saves nothing: it fails on one rank only, and
+        saving needs all of them.)
         """
         trainer = self.trainer
         position, num_updates = trainer.order.position, trainer.optimizer.num_updates
@@ -55,7 +55,7 @@ class Guard:
         self.run.stop_if_asked(trainer.save)
 
     def rehearse(self) -> None:
-        """Run the largest micro-batch that can come: what does not fit shows before the first step, not at step 120."""
+        """Run the largest possible micro-batch, so that a lack of memory shows before step 1, and not at step 120."""
         trainer = self.trainer
         groups = longest_groups(trainer)
 
@@ -77,7 +77,7 @@ class Guard:
     def _retry_on_oom(self, work: Callable[[], None], phase: str = "") -> None:
         """Run `work`; on out-of-memory, retry with smaller micro-batches, if the policy has not been updated yet.
 
-        A repeated `train_step` gets the groups that it had: nothing is sampled, graded or asked of other ranks again.
+        A repeated `train_step` gets the same groups: it does not sample, grade or communicate with ranks again.
         """
         trainer = self.trainer
         num_updates = trainer.optimizer.num_updates

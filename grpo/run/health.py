@@ -1,4 +1,4 @@
-"""Faults that show only over several steps: a warning for what a rule recognises, the end for what cannot go on."""
+"""Failures that show only over several steps: warn if a rule recognises one; end a run that cannot go on."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ MAX_BAD_STEPS = 3  # in a row; then the run ends
 
 @dataclass(frozen=True)
 class Symptom:
-    """What a rule has recognised, and at which step."""
+    """A failure that a rule has recognised, and the step."""
 
     rule: Rule
     step: int
@@ -36,7 +36,7 @@ class Symptom:
 
 @dataclass
 class Diagnosis:
-    """Asks every rule after every step. A rule is heard once. A finished run is diagnosed again by replaying it.
+    """Applies every rule after every step, and reports each rule once. Replaying a run's steps diagnoses it again.
 
     last_seen: the last step at which each rule recognised its failure.
     """
@@ -46,16 +46,16 @@ class Diagnosis:
     last_seen: dict[Rule, int] = field(default_factory=dict)
 
     def check(self, step: int, metrics: Metrics) -> list[Symptom]:
-        """Add the metrics of a step; return what is found for the first time."""
+        """Add the metrics of a step; return the failures that are recognised for the first time."""
         self.history.steps.append({"step": step, **metrics})
         return self._ask(RULES)
 
     def end(self) -> list[Symptom]:
-        """Return what only a complete run can show."""
+        """Return the failures that only a complete run can show."""
         return self._ask(ENDINGS) if self.history.steps else []
 
     def passed(self, symptom: Symptom) -> int | None:
-        """Return the step after which a failure was seen no more; None if it was seen in one of the last steps."""
+        """Return the last step at which a failure was seen; None if that is one of the last steps of the run."""
         last = self.last_seen[symptom.rule]
         return last if last <= self.history.steps[-1]["step"] - RECENT else None
 
@@ -99,12 +99,12 @@ class Health:
         self._check_rewards(metrics)
 
     def resume(self, run_dir: Path) -> None:
-        """Learn what happened before the run was resumed. That was announced then."""
+        """Replay the steps before the run was resumed, without announcing their failures again."""
         for metrics in read_metrics(run_dir / "metrics.jsonl")[0]:
             self.diagnosis.check(metrics["step"], metrics)
 
     def end(self) -> None:
-        """Say what only a complete run can show, such as that it has learned nothing."""
+        """Announce the failures that only a complete run can show, such as that it has learned nothing."""
         self._announce(self.diagnosis.end())
         if self.diagnosis.symptoms:
             names = [f"{symptom.name} (step {symptom.step})" for symptom in self.diagnosis.symptoms]

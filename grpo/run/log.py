@@ -82,7 +82,7 @@ class Log:
         _append(self.metrics, line)
 
     def _write_means(self) -> None:
-        """Send the means of the steps since the last time to the trackers, and print them if they are of several."""
+        """Send the means over the steps since the last call to the trackers; print them if logging_steps is above 1."""
         number, means = self.window.number, self.window.take()
         for name, tracker in self.trackers.items():
             self._track(name, tracker.scalars, self.step, means)
@@ -128,7 +128,7 @@ class Log:
             self._warn(name, f"{name} cannot be written ({error})")
 
     def _track(self, name: str, call: Callable[..., None], *arguments: Any) -> None:
-        """Call a method of a tracker. Whatever it raises is a warning, once per tracker: the run matters more."""
+        """Call a method of a tracker. Any exception becomes a warning, once per tracker, so that training continues."""
         try:
             call(*arguments)
         except Exception as error:  # of a service's own kinds
@@ -190,9 +190,9 @@ def _as_json(value: float | None) -> float | str | None:
 
 
 def _continue_lines(path: Path, first_step: int, is_over: bool) -> int:
-    """Open metrics.jsonl to append to it, without the lines that a resumed run writes again: those of later steps.
+    """Open metrics.jsonl to append to it, and remove the lines that a resumed run writes again: those of later steps.
 
-    A run that begins at step 0 repeats all, its first evaluation included; one that is over, its last evaluation.
+    A run that begins at step 0 writes all lines again, even those of step 0. A finished run, its last evaluation.
     """
     if path.exists():
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -216,7 +216,7 @@ def _open_lines(path: Path) -> int:
 
 
 def _is_kept(line: str, last_step: int, is_over: bool) -> bool:
-    """Whether a line of metrics.jsonl will not be written again. One that a killed run has not completed is dropped."""
+    """Return whether to keep a line of metrics.jsonl: it is complete, and the run will not write it again."""
     try:
         metrics = json.loads(line)
         is_repeated = is_over and metrics["step"] == last_step and "step_time" not in metrics

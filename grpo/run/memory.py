@@ -24,7 +24,7 @@ RESERVE = {"cuda": 0.1, "mps": 0.25, "cpu": 0.25}
 # Tokens per pass that keep the device busy; more are not worth recomputation.
 ENOUGH = {"cuda": 4096, "mps": 1024, "cpu": 1024}
 LARGEST_MICRO_BATCH = {"cuda": 32768, "mps": 4096, "cpu": 4096}  # tokens; larger ones are not faster
-LOGITS_ROWS = {"cuda": 2048, "mps": 256, "cpu": 256}  # rows of logits at a time, if memory allows
+CHUNK = {"cuda": 2048, "mps": 256, "cpu": 256}  # tokens whose logits exist at the same time, if memory allows
 RECOMPUTE_LEVELS = ("none", "mlp", "all")
 
 
@@ -34,7 +34,7 @@ class Budget:
 
     tokens: int  # packed tokens per micro-batch
     recompute: str  # activations to compute again in the backward pass, one of RECOMPUTE_LEVELS
-    logits_rows: int  # rows of logits at a time
+    chunk: int  # tokens whose logits exist at the same time
     fused: bool = False  # whether kernels/ and FlashAttention run, which keep less for the backward pass
 
 
@@ -60,7 +60,7 @@ class Account:
 def account(
     model: Decoder, num_sequences: int, num_positions: int, budget: Budget, reference: Decoder | None = None
 ) -> Account:
-    """Count what a run with this budget needs. Only shapes count, so the model may be on the meta device."""
+    """Count the memory that a run with this budget needs. Only shapes matter: the model may be on the meta device."""
     config, build = model.config, model.build
     weights = sum(tensor.nbytes for tensor in model.buffers())
     if reference is not None and reference is not model:
@@ -71,7 +71,7 @@ def account(
         training=4 * sum(master.nbytes for master in model.parameters()),
         cache=num_sequences * num_positions * kv_bytes_per_token(config, build.dtype),
         activations=int(budget.tokens * per_token),
-        logits=budget.logits_rows * logits_bytes_per_row(config, build.dtype),
+        logits=budget.chunk * logits_bytes_per_row(config, build.dtype),
     )
 
 
@@ -121,7 +121,7 @@ def kv_bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return how much can be allocated."""
+    """Return how many bytes can still be allocated."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
@@ -135,7 +135,7 @@ def choose_budget(
 ) -> Budget:
     """Choose the micro-batch for `free` bytes.
 
-    It recomputes as little as leaves room for ENOUGH tokens, and then takes as many tokens as fit.
+    It recomputes as little as possible, provided that ENOUGH tokens fit, and then takes as many tokens as fit.
 
     longest: packed tokens of the longest prompt with one completion, which must fit. max_tokens, checkpointing: the
     user's choice. kind: "cuda", "mps" or "cpu"; by default that of the model.
@@ -143,8 +143,8 @@ def choose_budget(
     config, build = model.config, model.build
     kind = kind or torch.device(build.device).type
     bytes_per_row = logits_bytes_per_row(config, build.dtype)
-    logits_rows = max(128, min(LOGITS_ROWS[kind], int(0.1 * free / bytes_per_row)))
-    room = (1 - RESERVE[kind]) * free - logits_rows * bytes_per_row
+    chunk = max(128, min(CHUNK[kind], int(0.1 * free / bytes_per_row)))
+    room = (1 - RESERVE[kind]) * free - chunk * bytes_per_row
     fused = kind == "cuda" and will_use_kernels(build.dtype)
     levels = {"auto": RECOMPUTE_LEVELS, "mlp": ("mlp",), True: ("all",), False: ("none",)}[checkpointing]
     needed = max_tokens or max(longest, ENOUGH[kind])
@@ -152,8 +152,8 @@ def choose_budget(
         fitting = int(room / activation_bytes_per_token(config, build.lora, build.dtype, level, fused))
         if fitting >= needed:
             tokens = max_tokens or min(fitting, max(longest, LARGEST_MICRO_BATCH[kind]))
-            return Budget(tokens, level, logits_rows, fused)
-    return Budget(max_tokens or max(fitting, longest), level, logits_rows, fused)
+            return Budget(tokens, level, chunk, fused)
+    return Budget(max_tokens or max(fitting, longest), level, chunk, fused)
 
 
 def choose_num_sequences(model: Decoder, wanted: int, positions: int, free: int) -> int:
@@ -175,7 +175,7 @@ def release() -> None:
 
 
 def take_peak(device: torch.device) -> int:
-    """Return the largest memory in use since the last call. Only a GPU counts that; elsewhere, what is in use now."""
+    """Return the largest memory in use since the last call; without CUDA, which counts that, the memory in use now."""
     if device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)

@@ -1,4 +1,4 @@
-"""The numbers of a step: statistics of its tokens, what its completions look like, and where its time went."""
+"""The metrics of a step: statistics of its tokens and of its completions, and its time by phase."""
 
 import math
 import re
@@ -21,8 +21,8 @@ CPU = torch.device("cpu")
 class TokenMeter:
     """Means over all trained completion tokens of a step: sums are kept, and divided at the end.
 
-    With several iterations over a batch these are means over all of them: only then can a ratio be clipped. The noise
-    between sampler and trainer is measured in the first iteration alone, since after it the policy has changed.
+    With several iterations these are means over all of them, since ratios are clipped only after the first one. The
+    noise between sampler and trainer is measured only in the first iteration, before the policy changes.
     """
 
     NAMES = ("kl", "entropy", "clip_ratio/low_mean", "clip_ratio/high_mean")
@@ -112,7 +112,7 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def _coverage(groups: Sequence[Group]) -> dict[str, float]:
-    """Say for how many questions the group holds a right answer, and how often it declines one that it knows.
+    """Return the share of questions with a right answer in their group, and how often groups decline a known one.
 
     A group knows its question if a quarter of its completions is right, and more are right than wrong: a lucky guess
     is not knowledge.
@@ -126,9 +126,9 @@ def _coverage(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def _unscored_share(scores: Sequence[Score]) -> float:
-    """Return the largest of these shares: unscorable completions, and for each service the failures of what was asked.
+    """Return the largest of these shares: unscorable completions, and for each service the unanswered requests.
 
-    A service that only few completions need, such as the decomposer for wrong answers, would hide among the others.
+    Otherwise the failure of a service that few completions need, such as the decomposer for wrong answers, would hide.
     """
     if not scores:
         return 0.0
@@ -141,19 +141,19 @@ def _unscored_share(scores: Sequence[Score]) -> float:
 
 
 def _has_signal(group: Group) -> bool:
-    """Whether its scorable rewards differ."""
+    """Return whether its scorable rewards differ."""
     return len({completion.reward for completion in group.completions} - {None}) > 1
 
 
 def outcome_of(scores: Mapping[str, Score]) -> Outcome | None:
-    """Return how a completion's answer turned out, by the first reward that can tell; None if none could."""
+    """Return the outcome of a completion, by the first reward that knows it; None if none does."""
     return next((score.outcome for score in scores.values() if score.outcome is not None), None)
 
 
 def is_mixed(group: Group) -> bool:
-    """Whether some answers of a group are right and some are not: what dynamic sampling keeps.
+    """Return whether dynamic sampling keeps a group: some of its answers are right, and some are not.
 
-    It goes by the outcome, not by the reward's value. Only where no reward knows an outcome, rewards have to differ.
+    The outcome decides, not the reward's value. Only if no reward knows an outcome, the rewards must differ instead.
     """
     outcomes = [outcome_of(completion.scores) for completion in group.completions]
     if not any(outcomes):
@@ -162,7 +162,7 @@ def is_mixed(group: Group) -> bool:
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean; 0 for nothing."""
+    """Return the mean; 0 if there are no values."""
     return statistics.fmean(values) if values else 0.0
 
 
@@ -175,7 +175,7 @@ def std(values: Sequence[float]) -> float:
 
 
 class Window:
-    """The steps since the last logged line: their means, but the last value of what counts since the run's start."""
+    """The metrics of the steps since the last logged line: their means, or the last value of a running count."""
 
     SINCE_START = re.compile("(judge|decomposer)/|(epoch|num_tokens|learning_rate|skipped_steps|peak_memory_gb)$")
 
@@ -190,7 +190,7 @@ class Window:
             self.values.setdefault(name, []).append(value)
 
     def take(self) -> dict[str, float]:
-        """Return the metrics of the line, and begin a new one. NaN stands for what no step could tell."""
+        """Return the metrics of the line, and begin a new one. A metric is NaN if no step has a finite value."""
         taken = {}
         for name, values in self.values.items():
             finite = [value for value in values if math.isfinite(value)] or [math.nan]
@@ -200,13 +200,13 @@ class Window:
 
 
 class Clock:
-    """Seconds and memory of a step by phase. What no phase claims is training.
+    """Seconds and memory of a step by phase. Time outside of all phases counts as training.
 
-    On a GPU a phase ends when its work is done. largest: bytes, the most that was in use at any time.
+    On a GPU a phase ends when its work is done. largest: the most bytes in use at any time.
     """
 
     def __init__(self, device: torch.device = CPU, show: Callable[[str], None] = lambda phase: None):
-        """show: is told which phase begins, and "" when it ends."""
+        """show: called with a phase when it begins, and with "" when it ends."""
         self.device, self.show = device, show
         self.wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
         self.largest = 0
@@ -216,7 +216,7 @@ class Clock:
         """Begin a step."""
         self.started = time.perf_counter()
         self.memory = {}  # bytes of each phase
-        self._count_memory("")  # of what came before
+        self._count_memory("")  # discards the peak of earlier steps
         self.phases = {"time/generate": 0.0, "time/reference": 0.0, "time/reward": 0.0}
         self.phase = ""  # the one that is running
 

@@ -9,8 +9,8 @@ INCHES = (6, 4)
 DPI = 200  # 1,200 x 800 pixels; the text can still be read at a third of that
 FONT_POINTS = 13
 LEGEND_COLUMNS = 2
-MAX_MARKERS = 20  # points up to which each one is marked
-LARGEST = 1e300  # of the numbers that can be drawn
+MAX_MARKERS = 20  # a curve of up to so many points has a marker at each
+LARGEST = 1e300  # larger numbers cannot be drawn
 
 
 def line_plot(path: Path, curves: Mapping[str, Curve], x_label: str, y_label: str) -> None:

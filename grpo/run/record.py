@@ -107,7 +107,7 @@ def read_metrics(path: Path) -> tuple[list[Metrics], list[Metrics], int]:
 
 
 def _answer(line: Json) -> Answer:
-    """Keep what has the type that a reader expects."""
+    """Return a line as an Answer, without the fields that have an unexpected type."""
     texts = {name: str(line[name]) for name in ("question", "prompt", "outcome") if line.get(name)}
     mappings = {name: line[name] for name in ("rewards", "reasons", "facts") if isinstance(line.get(name), dict)}
     facts = mappings.pop("facts", {})

@@ -1,8 +1,8 @@
-"""The rules that recognise what goes wrong slowly: one per known failure.
+"""The rules that recognise slow failures of a run: one per known failure.
 
 A rule looks at what a run has measured so far and returns a sentence, or None if all is well. Its docstring says what
-the failure means and, after "To do:", what helps. The health check asks the rules after every step
-(run/health.py); `python -m grpo.explain` asks them again about the metrics.jsonl of any run.
+the failure means and, after "To do:", what helps. The health check applies the rules after every step
+(run/health.py); `python -m grpo.explain` applies them again to the metrics.jsonl of any run.
 """
 
 import inspect
@@ -40,7 +40,7 @@ class History:
         return _finite(self.steps[-number:], name) if len(self.steps) >= number else []
 
     def lasts(self, name: str, test: Callable[[float], bool], number: int = RECENT) -> bool:
-        """Whether a metric has passed a test in each of the last `number` steps."""
+        """Return whether a metric has passed a test in each of the last `number` steps."""
         values = self.recent(name, number)
         return bool(values) and all(map(test, values))
 
@@ -54,7 +54,7 @@ class History:
         return Trend(statistics.fmean(first), statistics.fmean(last), _standard_error(first, last), since)
 
     def since(self, number: int = RECENT) -> str:
-        """Name the first of the last `number` steps."""
+        """Return "since step N", where N is the first of the last `number` steps."""
         return f"since step {self.steps[-number]['step']}"
 
     def rewards(self, ending: str) -> Iterator[tuple[str, str]]:
@@ -148,7 +148,7 @@ def no_signal(history: History) -> str | None:
 
 
 def _why_equal(history: History) -> str:
-    """Say why the rewards of a group are equal."""
+    """Return a reason why the rewards of a group are equal."""
     accuracy, refused = history.recent("accuracy"), history.recent("refusal_rate")
     if accuracy and statistics.fmean(accuracy) >= MOSTLY:
         return f"{_percent(accuracy)} of the answers are right: the questions are learned, or were too easy"
@@ -230,9 +230,9 @@ def refuses_known(history: History) -> str | None:
 
 
 def coverage_falls(history: History) -> str | None:
-    """The mean reward rises, but for fewer and fewer questions does any completion of the group give the right answer.
+    """The mean reward rises, but fewer and fewer questions are answered right by any completion of their group.
 
-    The policy does better what it did well already, or declines. It no longer tries what was right only now and then.
+    The policy improves where it was good already, or declines. It no longer tries what was right only now and then.
 
     To do: raise beta, temperature or epsilon_high; stop earlier; compare pass@8 before and after with
     `python -m grpo.evaluate --n 8`.
@@ -288,7 +288,7 @@ def entropy_died(history: History) -> str | None:
 
 
 def entropy_exploded(history: History) -> str | None:
-    """The policy's next tokens have become random, which ends in text without sense.
+    """The policy's next tokens have become random, which ends in meaningless text.
 
     To do: lower learning_rate or temperature, raise beta, and resume from an earlier checkpoint.
     """
@@ -333,7 +333,7 @@ def learned_nothing(history: History) -> str | None:
 
 
 def _learned_at_once(steps: Sequence[Metrics], name: str, better: int) -> bool:
-    """Whether the first two steps were worse than each of the last ten; by chance that is so once in 66 times."""
+    """Return whether the first two steps were worse than each of the last ten, which chance does once in 66 times."""
     first, last = ([better * value for value in _finite(part, name)] for part in (steps[:2], steps[-TREND:]))
     return bool(first and last) and max(first) < min(last)
 
@@ -354,7 +354,7 @@ RULES: tuple[Rule, ...] = (
     entropy_exploded,
     rewards_slower,
 )
-ENDINGS: tuple[Rule, ...] = (learned_nothing,)  # asked when a run has come to its end
+ENDINGS: tuple[Rule, ...] = (learned_nothing,)  # applied when a run has come to its end
 
 
 def meaning(rule: Rule) -> str:

@@ -85,7 +85,7 @@ class Run:
         return self
 
     def _check_deadline(self) -> None:
-        """Refuse rewards that may take longer than the ranks wait for each other."""
+        """Raise UserError (exit 2) if rewards may take longer than the ranks wait for each other."""
         for name in ("api_deadline_s", "reward_timeout_s"):
             deadline = getattr(self.config, name, 0)
             if deadline >= TIMEOUT.total_seconds():
@@ -134,7 +134,7 @@ class Run:
             self.ranks.close()
 
     def _write_report(self) -> None:
-        """Write report.html. Whatever goes wrong with it concerns the page alone, not the run."""
+        """Write report.html. An error there is only noted: the run itself is fine."""
         try:
             write_report(self.path)
         except Exception as error:
@@ -262,8 +262,8 @@ class Run:
     def save_checkpoint(self, step: int, policy: Policy, optimizer: Optimizer, counters: Json) -> None:
         """Write checkpoint-N, and remove old ones. All ranks call this; rank 0 writes.
 
-        A checkpoint of this step that is there already is replaced, unless this run wrote it or resumed from it: it is
-        damaged, or the run went on from an earlier one.
+        An existing checkpoint of this step is replaced, unless this run wrote it or resumed from it: otherwise it is
+        damaged, or the run was resumed from an earlier one.
         """
         random_states = self.ranks.gather(checkpoint.random_state())
         if self.ranks.is_main and self.saved_step != step:
@@ -308,10 +308,10 @@ class Run:
         return counters
 
     def set_others_aside(self, step: int) -> None:
-        """Rename the models of a branch that is abandoned: the run goes on from an older checkpoint, or one elsewhere.
+        """Rename later models of an abandoned branch, if the run resumes from an older checkpoint or from elsewhere.
 
         Otherwise resume_from_checkpoint=true would take them for checkpoints of this run, and commands would take
-        final/ for its result. step: of the checkpoint it goes on from.
+        final/ for its result. step: of the checkpoint to resume from.
         """
         if not self.ranks.is_main or not isinstance(self.config.resume_from_checkpoint, str):
             return
@@ -319,10 +319,10 @@ class Run:
         for folder, made_after in checkpoint.models(self.path).items():
             if not is_own or made_after > step:
                 aside = checkpoint.set_aside(folder)
-                self.say(f"note: {folder.name} is not of the run that goes on here; renamed to {aside.name}")
+                self.say(f"note: {folder.name} does not belong to the run that continues here; renamed to {aside.name}")
 
     def _find_checkpoint(self) -> Path | None:
-        """Return the checkpoint to resume from. Rank 0 chooses it, and the others have to see the same."""
+        """Return the checkpoint to resume from. Rank 0 chooses it, and the other ranks must see the same one."""
         chosen = self.ranks.of_main(self._choose_checkpoint() if self.ranks.is_main else None)
         if chosen is None:
             return None

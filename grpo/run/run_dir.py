@@ -26,7 +26,7 @@ OWN_FILES = (
     "report.html",
 )
 OWN_FOLDERS = ("tb", "completions", "evaluation", "final", "best", "world", "cold_start")
-BEFORE_FIRST_STEP = (  # what a run has written by then
+BEFORE_FIRST_STEP = (  # files that a run writes before its first step
     CONFIG_FILE,
     "debug.log",
     "evaluation",
@@ -39,7 +39,7 @@ _open_dirs: "weakref.WeakSet[RunDir]" = weakref.WeakSet()
 
 
 def holds_a_run(path: Path) -> bool:
-    """Whether a directory holds more than a run leaves that ended before its first step, which a new one replaces."""
+    """Return whether a directory holds a run. A run that ended before its first step does not count: it is replaced."""
     if not path.is_dir():
         return False
     found = [entry.name for entry in path.iterdir() if not entry.name.startswith((".lock", "run_state."))]
@@ -63,8 +63,8 @@ def refuse_a_run(path: Path) -> None:
 class RunDir:
     """An output directory that this process holds until it ends.
 
-    Refuses a directory that another process uses (exit 7), and one that holds a run, unless that run is to be resumed
-    or overwritten (exit 2).
+    UserError if another process uses it (exit 7), or if it holds a run that is not to be resumed or overwritten
+    (exit 2).
     """
 
     def __init__(self, path: str | Path, resume: bool, overwrite: bool):
@@ -146,7 +146,7 @@ class RunDir:
     def update(self, **changes) -> None:
         """Change run_state.json atomically; UserError (exit 7) if another run has the directory by now.
 
-        If the file cannot be written, warn once: the run matters more than its record.
+        If the file cannot be written, warn once and continue.
         """
         self.keep_lock()
         self.state.update(changes, updated=_now())
@@ -208,7 +208,7 @@ class _DebugLog(logging.FileHandler):
 
 
 def _new_id() -> str:
-    """Make up an id. Trackers know the run by it; swanlab wants 21 characters."""
+    """Return a new id, by which trackers know the run; swanlab wants 21 characters."""
     return uuid.uuid4().hex[:21]
 
 

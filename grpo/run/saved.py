@@ -36,7 +36,7 @@ class SavedModel:
 
     @property
     def is_bare_state(self) -> bool:
-        """Whether it is a checkpoint of full fine-tuning, which holds the optimizer's state and no model."""
+        """Return whether it is a checkpoint of full fine-tuning, which holds the optimizer's state and no model."""
         folder = Path(self.name)
         return (folder / checkpoint.STATE_FILE).exists() and not is_adapter(folder)
 
@@ -51,7 +51,7 @@ class SavedModel:
 def find_saved(name: str) -> SavedModel:
     """Return what a name stands for. A run's directory stands for its final/, or else for its newest checkpoint.
 
-    Exit 3 if the run has written neither.
+    UserError (exit 3) if the run has written neither.
     """
     folder = Path(name)
     if (folder / checkpoint.MANIFEST_FILE).exists():
@@ -73,10 +73,10 @@ def find_saved(name: str) -> SavedModel:
 
 
 def read_config(saved: SavedModel, overrides: Sequence[str]) -> TrainConfig:
-    """Return the configuration to use a model with: that of the run that made it, in which `overrides` are set.
+    """Return the configuration to use a model with: that of the run that made it, with `overrides`.
 
-    Of a run of stage 1 it has what both stages share: how prompts are made and the model is loaded. A run keeps its own
-    prompt, also where `overrides` name a reward that brings one.
+    From a run of stage 1 it takes only the SHARED keys. A run keeps its own prompt, even if `overrides` name a reward
+    that has one.
     """
     made_with = saved.config()
     if made_with is None:

@@ -1,4 +1,4 @@
-"""The steps of a run as they pass: one line that stays in place on a terminal, and plain lines elsewhere."""
+"""The progress of a run: one line that is updated in place on a terminal, and plain lines elsewhere."""
 
 import shutil
 import sys
@@ -16,7 +16,7 @@ PHASES = {  # metric: what the run is doing meanwhile, in full and in short
     "time/reward": ("waiting for rewards", "judge"),
     "time/train": ("training", "train"),
 }
-TEXTS = {  # metric: how it is written where there is room, and where there is not; the first ones matter most
+TEXTS = {  # metric: its text on a wide terminal, and on a narrow one; the most important metrics first
     "loss": ("loss {:.4f}", "loss {:.4f}"),  # of stage 1; that of stage 2 says nothing
     "reward": ("reward {:+.2f}", "rew {:+.2f}"),
     "reward_std": ("±{:.2f}", "±{:.2f}"),
@@ -28,7 +28,7 @@ TEXTS = {  # metric: how it is written where there is room, and where there is n
     "grad_norm": ("grad {:.3f}", ""),
     "kl": ("kl {:.4f}", ""),
 }
-WIDE = 110  # columns from which words are written out
+WIDE = 110  # columns from which a terminal is wide
 UNLIMITED = 1000  # columns of a plain line
 
 
@@ -71,7 +71,7 @@ class StepBar:
         self.bar.close()
 
     def line(self, columns: int) -> str:
-        """Write the state in so many columns. What does not fit is left out."""
+        """Return the state in at most `columns` characters; metrics that do not fit are left out."""
         is_wide = columns >= WIDE
         first, last = f"{self.step}/{self.total}", self._outlook(is_wide)
         shown: list[str] = []
@@ -85,7 +85,7 @@ class StepBar:
             self.bar.set_description_str(self.line(shutil.get_terminal_size().columns - 1))
 
     def _outlook(self, is_wide: bool) -> list[str]:
-        """Say what the run is doing, and how long it will go on."""
+        """Return texts about what the run is doing, and the time left."""
         outlook = []
         if self.phase and not self.is_plain:
             outlook.append(PHASES[self.phase][not is_wide])
@@ -104,7 +104,7 @@ def describe(metrics: Metrics, is_wide: bool) -> list[str]:
 
 
 def longest_phase(metrics: Metrics) -> str:
-    """Say what took the longest in a step."""
+    """Return a text about the phase that took the longest in a step; "" if none is known."""
     phases = {name: metrics[name] for name in PHASES if name in metrics}
     if not phases:
         return ""

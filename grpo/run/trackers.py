@@ -1,8 +1,8 @@
-"""Trackers, which get the metrics as well as metrics.jsonl: TensorBoard, swanlab, wandb and trackio.
+"""Trackers, which get the metrics in addition to metrics.jsonl: TensorBoard, swanlab, wandb and trackio.
 
 Each has three methods: `scalars` records the metrics of a step, `text` records a text, `close` writes what is left.
 A resumed run goes on as the same run of its service, which knows it by the id in run_state.json.
-`check_trackers` tells before a run what would keep one of them from starting.
+Before a run, `check_trackers` finds out what would keep one of them from starting.
 """
 
 import importlib
@@ -82,7 +82,7 @@ def open_tracker(name: str, config: AnyConfig, config_text: str, first_step: int
 
 
 def _place(name: str, config: AnyConfig, run_id: str) -> dict[str, str]:
-    """Return project, run and owner in the words of a service. The configuration goes before its variables."""
+    """Return project, run and owner under a service's own names. The configuration overrides environment variables."""
     run_name = config.run_name or Path(config.output_dir).name
     if name == "wandb":
         project = config.wandb_project or os.environ.get("WANDB_PROJECT") or config.project
@@ -101,7 +101,7 @@ def _place(name: str, config: AnyConfig, run_id: str) -> dict[str, str]:
 def check_trackers(config: AnyConfig) -> str:
     """Check that the trackers of a run are installed and, as far as this machine knows, logged in; return their names.
 
-    Raises UserError (exit 2 or 3).
+    UserError (exit 2 or 3) if one is not.
     """
     names = [name for name in config.report_to if name != "none"]
     check_all(*[partial(_check_tracker, name) for name in names if name in MODULES])
@@ -123,7 +123,7 @@ def _check_tracker(name: str) -> None:
 
 
 def _is_logged_in(name: str) -> bool:
-    """Whether a key is known, or none is needed."""
+    """Return whether a key is known, or none is needed."""
     key, mode, _ = LOGINS[name]
     if os.environ.get(key) or os.environ.get(mode, "").lower() in WITHOUT_LOGIN:
         return True

@@ -222,8 +222,8 @@ def test_a_budget_by_hand():
     assert choose(free(1023, "mlp")).recompute == "all"
     assert choose(free(1024, "mlp")) == memory.Budget(1024, "mlp", 256)
     scarce = choose(free(900, "all"))
-    assert scarce.recompute == "all" and 128 < scarce.logits_rows < 256
-    assert scarce.tokens == int((0.75 * free(900, "all") - scarce.logits_rows * row) / cost["all"]) < 1024
+    assert scarce.recompute == "all" and 128 < scarce.chunk < 256
+    assert scarce.tokens == int((0.75 * free(900, "all") - scarce.chunk * row) / cost["all"]) < 1024
     assert choose(free(900, "all"), longest=950).tokens == 950  # it must fit; perhaps it does
     assert choose(free(2000, "none"), max_tokens=300) == memory.Budget(300, "none", 256)
     assert choose(free(1500, "none"), max_tokens=1501) == memory.Budget(1501, "mlp", 256)
@@ -231,7 +231,7 @@ def test_a_budget_by_hand():
     assert choose(free(10, "all"), checkpointing=False).recompute == "none"
     assert choose(free(2000, "none"), checkpointing="mlp").recompute == "mlp"
     small = int(200 * row / 0.1) + 1  # logits take a tenth at most, and 128 rows at least
-    assert choose(small).logits_rows == 200 and choose(1000).logits_rows == 128
+    assert choose(small).chunk == 200 and choose(1000).chunk == 128
 
 
 def test_how_many_sequences_are_decoded_together():

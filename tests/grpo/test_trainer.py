@@ -70,7 +70,7 @@ def test_a_step_without_tokens_is_no_update_and_one_that_is_not_finite_is_counte
 def without_model(**attributes):
     """A trainer whose passes are replaced: what they are given of it."""
     made = object.__new__(GrpoTrainer)
-    made.model, made.reference, made.temperature, made.budget = "policy", None, 0.7, SimpleNamespace(logits_rows=64)
+    made.model, made.reference, made.temperature, made.budget = "policy", None, 0.7, SimpleNamespace(chunk=64)
     made.__dict__ |= attributes
     return made
 

@@ -210,6 +210,7 @@ def main() -> int:
         mutate((ROOT / m.path).read_text(), m.before, m.after)  # every block still fits the code
     os.environ.setdefault("TRITON_INTERPRET", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("PATIENCE_S", "60")  # of tests that wait for what a mutant never does
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     import hypothesis  # noqa: F401  imported once here, shared by every forked run
     import torch  # noqa: F401
