@@ -18,7 +18,7 @@
        ▼
     log, checkpoint                  run/
 
-Read in this order, with MATH.md beside it:
+Read in this order, together with MATH.md:
 
     train.py         `train_step`: the algorithm on one screen
     schema.py        the data that flows through it, with worked examples, and the legend of tensor shapes
@@ -29,20 +29,20 @@ Read in this order, with MATH.md beside it:
     trainer.py       what GRPO and fine-tuning share: the passes, the update            (then optim.py, sft.py)
     sampling/        batched generation over a key-value cache
     model/           the decoder of Qwen and Llama, LoRA, checkpoints in and out
-    attention/       inside a micro-batch, and of one new token per sequence
-    device/          where a fused kernel takes the place of torch's operations
+    attention/       attention inside a micro-batch, and of one new token per sequence
+    device/          the choice between fused kernels and torch's operations
     data/            files to prompts
     config/          YAML to one frozen config
-    evaluation/      answers to numbers: accuracy, what was declined, two models compared
+    evaluation/      answers to numbers: accuracy, share of refusals, comparison of two models
     run/             what surrounds the algorithm: output directory, log, checkpoints, memory
-    doctor/          a command: what would fail later in a run, found without training
-    report/          a command: a run as one page
-    explain.py       three more commands: what went wrong in a run     (evaluate.py, generate.py, export.py)
+    doctor/          a command: finds without training what would fail later in a run
+    report/          a command: shows a run as one page
+    explain.py       a command: says what went wrong in a run          (also evaluate.py, generate.py, export.py)
 
 Every file may use errors.py (what failed, why, what to type), storage.py (files that are complete or absent),
-progress.py (what a command says while it works) and time_limit.py (a bound on code from outside).
+progress.py (messages of a command) and time_limit.py (limits on foreign code).
 
-Imports go one way: these four and schema.py import nothing of this program; knowledge/ imports them, and rewards/
+Imports go one way: these four and schema.py import nothing else of this program; knowledge/ imports them, and rewards/
 imports knowledge/. The folders of grpo/ come next, and train.py, sft.py and the other commands last.
 """
 
@@ -50,7 +50,7 @@ from pathlib import Path
 
 __version__ = "0.1.0"
 
-# kernels/ bears the name of a library that transformers probes for, so it has no __init__.py and is imported as
-# grpo.kernels. A wheel holds it inside grpo/; in a checkout it lies beside grpo/, and this line finds it there.
+# kernels/ has the same name as a library that transformers probes for, so it has no __init__.py and is imported as
+# grpo.kernels. A wheel holds it inside grpo/; in a checkout it lies next to grpo/, and this line finds it there.
 if not (Path(__file__).parent / "kernels").is_dir():
     __path__.append(str(Path(__file__).parent.parent))

@@ -92,7 +92,7 @@ def _grade(scorer: Scorer, groups: Sequence[Group], rescue: Path, rewards: Seque
         write_lines(rescue, ungraded_records(groups))
         code, text = describe(error)
         what = "the answers could not be graded"
-        raise UserError(what, text.replace("\n", "; "), f"mend that; {how}", code) from error
+        raise UserError(what, text.replace("\n", "; "), f"correct that; {how}", code) from error
     left = [Group(group.prompt, [c for c in group.completions if _is_unanswered(c)]) for group in groups]
     records = ungraded_records(left)
     if records:

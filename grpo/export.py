@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
-    """Write `source` to the folder `target`. Exit 3 if there is nothing to export, 6 if the checkpoint is damaged."""
+    """Write `source` to the folder `target`. UserError: exit 3 if it holds nothing to export, 6 if it is damaged."""
     check_folder(target)
     saved = find_saved(str(source))
     source = Path(saved.name)

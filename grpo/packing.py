@@ -29,18 +29,18 @@ def set_loss_weights(groups: Sequence[Group], config: TrainConfig, ranks: Ranks)
     for completion in completions:
         completion.loss_weight = 0.0
     batch_size = config.per_device_train_batch_size
-    batches = [completions[start : start + batch_size] for start in range(0, len(completions), batch_size)]
-    trained = [[c for c in batch if is_trained(c, config.mask_truncated_completions)] for batch in batches]
-    tokens = [sum(len(completion.ids) for completion in batch) for batch in trained]  # of each batch
-    counts = ranks.sum([sum(map(len, trained)), sum(tokens), len(batches)])
-    num_completions, num_tokens, num_batches = (int(count) for count in counts)
-    for batch, batch_tokens in zip(trained, tokens, strict=True):
-        for completion in batch:
+    micro_batches = [completions[start : start + batch_size] for start in range(0, len(completions), batch_size)]
+    trained = [[c for c in some if is_trained(c, config.mask_truncated_completions)] for some in micro_batches]
+    tokens = [sum(len(completion.ids) for completion in some) for some in trained]  # of each micro-batch
+    counts = ranks.sum([sum(map(len, trained)), sum(tokens), len(micro_batches)])
+    num_completions, num_tokens, num_micro_batches = (int(count) for count in counts)
+    for some, its_tokens in zip(trained, tokens, strict=True):
+        for completion in some:
             denominator = {
                 "grpo": num_completions * len(completion.ids),
                 "dapo": num_tokens,
                 "dr_grpo": num_completions * config.max_completion_length,
-                "bnpo": num_batches * batch_tokens,
+                "bnpo": num_micro_batches * its_tokens,
             }
             completion.loss_weight = 1 / denominator[config.loss_type]  # Eq. 8
 

@@ -73,7 +73,7 @@ class Rollout:
                 self.groups, self.generated = self._sample_mixed(step)
             else:
                 self.groups = self.generated = self._generate(step)
-        set_loss_weights(self.groups, self.config, self.run.ranks)  # Eq. 8, over the whole step and all ranks
+        set_loss_weights(self.groups, self.config, self.run.ranks)  # Eq. 8, over the complete step and all ranks
         self.sampled_step = step
         failpoint("step-sampled")
         return self.groups

@@ -1,4 +1,4 @@
-"""The knowledge base and the facts of a text: what factuality rewards are made of, and three commands.
+"""Build and search a knowledge base, and check the facts of a text: factuality rewards are made of these.
 
 It imports `grpo.errors`, `grpo.storage`, `grpo.progress` and `grpo.data.hub` from the rest of the project, and nothing
 else. Read it in this order:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from knowledge.world import FIRST, LAST, REFUSAL, UNSEEN, WELL_KNOWN, World, split
+from knowledge.world import NAMES, REFUSAL, UNSEEN, WELL_KNOWN, World, split
 
 KNOWN_IN_PART = "known in part"
 GAZETTEER = "Gazetteer"
@@ -109,7 +109,7 @@ class Atlas(World):
 
 
 class Maker:
-    """Makes the things of one atlas, and what is said about them."""
+    """Make the things of one atlas, and what is said about them."""
 
     def __init__(self, seed: int):
         self.rng = random.Random(seed)
@@ -120,15 +120,16 @@ class Maker:
             self.value_of |= dict(zip(self.rng.sample(relation.things, len(relation.things)), values, strict=False))
 
     def people(self, count: int) -> list[Person]:
-        names = [f"{first} {last}" for first in FIRST for last in LAST]
         found = []
-        for name in self.rng.sample(names, count):
+        for name in self.rng.sample(NAMES, count):
             found.append(Person(name, [self.rng.choice(relation.things) for relation in RELATIONS]))
         return found
 
     def articles(self, people: Iterable[Person]) -> list[dict[str, str]]:
         """Return the documents of the knowledge base."""
-        hops = [self._hop(relation, thing) for relation in RELATIONS for thing in relation.things]
+        hops: list[str] = []
+        for relation in RELATIONS:
+            hops += [self._hop(relation, thing) for thing in relation.things]
         found = [{"title": GAZETTEER, "text": " ".join(hops)}]
         return found + [{"title": person.name, "text": " ".join(_facts(person))} for person in people]
 

@@ -20,11 +20,11 @@ from tqdm import tqdm
 from grpo.errors import PREFLIGHT, UserError, run_main
 from grpo.progress import check_output, command_parser, say_next
 from grpo.storage import failpoint
+from knowledge.store.atomic_database import atomic_database, build_lock
 from knowledge.store.index import DOCUMENTS_TABLE, IndexWriter
 from knowledge.store.passages import MAX_TOKENS, MIN_TOKENS, SEPARATOR, passages_of
 from knowledge.store.recognise import require_fts5
 from knowledge.store.source import MAX_ROW_BYTES, Row, Skip, Source
-from knowledge.store.whole_file import build_lock, whole_file
 
 MAX_SHOWN_PER_REASON = 20
 INSERT = "INSERT OR IGNORE INTO documents VALUES (?, ?)"
@@ -43,7 +43,7 @@ class Report:
 
 
 class SkipLog:
-    """Counts skipped rows, prints the first of each kind, and writes all to a file if one is given.
+    """Count skipped rows, print the first of each kind, and write all to a file if one is given.
 
     If `strict`, it raises at the first.
     """
@@ -83,7 +83,7 @@ def build(source: Source, out: Path, skips: SkipLog, max_tokens: int = MAX_TOKEN
     report = Report(skipped=skips.counts)
     with (
         build_lock(out),
-        whole_file(out) as connection,
+        atomic_database(out) as connection,
         tqdm(total=source.size_bytes, unit="B", unit_scale=True, desc=out.name, disable=not progress) as bar,
     ):
         writer = IndexWriter(connection)

@@ -1,4 +1,4 @@
-"""Foreign text in normal forms: accepted by every library, with equal characters, with equal words."""
+"""Bring foreign text into normal forms: accepted by every library, with equal characters, with equal words."""
 
 import re
 import unicodedata

@@ -17,7 +17,7 @@ from knowledge.errors import KnowledgeBusy
 from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.passages import split_stored
 from knowledge.store.recognise import OURS, Kind, check_header, check_index, recognise
-from knowledge.store.seal import NO_SEAL, beside, has_broken_seal, keep_checksum, matches_checksum, read_seal
+from knowledge.store.seal import NO_SEAL, has_broken_seal, keep_checksum, matches_checksum, read_seal, sidecar
 from knowledge.store.side_index import SEARCH_INDEX, read_side_index
 
 MAX_PROBLEMS = 20
@@ -44,7 +44,7 @@ def verify(path: Path) -> Findings:
     check_header(path)
     found = Findings()
     _verify(path, found)
-    side = beside(path, SEARCH_INDEX)
+    side = sidecar(path, SEARCH_INDEX)
     if found.owner != OURS and not found.problems and read_side_index(path, side):
         found.has_index = True
         _verify(side, found, "side index: ")

@@ -1,6 +1,6 @@
-"""The words that the rules of this package know by name, each list in this one place.
+"""List the words that the rules of this package know by name, all in this one place.
 
-Changing a list changes tokens, clauses or verdicts: raise the version that is named beside it.
+Changing a list changes tokens, clauses or verdicts: raise the version that is named with it.
 """
 
 # Words that a search ignores (TOKENS_VERSION in store/tokens.py).

@@ -9,7 +9,7 @@ mentions the rest (unseen). The encyclopedia has an article about everybody.
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, product
 
 FIRST = """
     Alder Bina Corin Dasha Edric Fenna Galen Hesper Ilka Joren Kessa Lorin Mira Nevin Oriel Petra Quill Runa
@@ -19,6 +19,7 @@ LAST = """
     Abbot Barrow Calder Dunmore Eskil Farrow Garrick Hollis Ingram Jessop Kestrel Larkin Marlow Norring Osgood
     Penrose Quarles Redfern Sallow Tolan Underhill Vance Wexley Yarrow Zeller Ashby Bracken Crane Draper Elgin
 """.split()
+NAMES = [f"{first} {last}" for first, last in product(FIRST, LAST)]
 VALUES = {
     "city": """
         Velda Orsen Marrin Tolbay Quent Hasper Lunden Brill Carno Dove Fallow Grint Istra Jorrel Keldo Nimra
@@ -84,9 +85,8 @@ class World:
 
 
 def make_people(count: int, rng: random.Random) -> list[Person]:
-    names = [f"{first} {last}" for first in FIRST for last in LAST]
     people = []
-    for name in rng.sample(names, count):
+    for name in rng.sample(NAMES, count):
         people.append(Person(name, {relation: rng.choice(values) for relation, values in VALUES.items()}))
     return people
 

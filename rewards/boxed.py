@@ -1,4 +1,4 @@
-r"""The rule-based verifier for mathematics: the answer in the last `\boxed{}` of a completion against the ground truth.
+r"""Verify mathematics by rules: compare the answer in the last `\boxed{}` of a completion with the ground truth.
 
 Only the last `\boxed{}` or `\fbox{}` counts; one that is cut off or blank is no answer. Comparison is exact: 0.5 is
 \frac12 and 0.33 is not 1/3. Nothing is evaluated as code, and every comparison ends within a fraction of a second
@@ -32,7 +32,9 @@ _NUM_ARGUMENTS = {"frac": 2, "dfrac": 2, "tfrac": 2, "cfrac": 2, "binom": 2, "db
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last `\boxed{}` or `\fbox{}`, stripped; None if there is none, or it is cut off or blank.
+    r"""Return the content of the last `\boxed{}` or `\fbox{}`, stripped.
+
+    None if there is none, or it is cut off or blank.
 
     >>> last_boxed(r"First \boxed{1}, no: \boxed{\frac{1}{2}}.")
     '\\frac{1}{2}'
@@ -43,8 +45,9 @@ def last_boxed(text: str) -> str | None:
 
 
 def gold_answer(text: str) -> str:
-    r"""The ground truth in a bare answer, a solution with a box, or a GSM8K solution that ends in `#### x`; "" if
-    blank.
+    r"""Return the ground truth of a bare answer, a solution with a box, or a GSM8K solution that ends in `#### x`.
+
+    It is "" if that is blank.
 
     >>> gold_answer("6 * 7 = <<6*7=42>>42\n#### 42")
     '42'
@@ -55,7 +58,7 @@ def gold_answer(text: str) -> str:
 
 
 def equivalent(answer: str, truth: str) -> bool:
-    """Whether a careful reader would take the answer for the truth. Both are contents of boxes; never raises."""
+    """Tell whether a careful reader would take the answer for the truth. Both are contents of boxes; never raises."""
     if max(len(answer), len(truth)) > MAX_ANSWER_CHARS:
         return "".join(answer.split()) == "".join(truth.split()) != ""
     answer_tokens, truth_tokens = tokenize(answer), tokenize(truth)
@@ -80,7 +83,7 @@ def _same_value(answer: Sequence[Token], truth: Sequence[Token], algebra: Algebr
 
 
 def verdict(completion: str, truth: str) -> tuple[Verdict, str]:
-    """(verdict, reason) for a completion; "unscorable" if the ground truth holds nothing to compare with."""
+    """Return verdict and reason for a completion; "unscorable" if the ground truth holds nothing to compare with."""
     gold = gold_answer(truth)
     if not _is_readable(gold):
         return "unscorable", f"the ground truth holds no answer: {_excerpt(truth)}"
@@ -93,7 +96,7 @@ def verdict(completion: str, truth: str) -> tuple[Verdict, str]:
 
 
 def _find_box(text: str) -> tuple[str | None, str]:
-    """(content of the last box, "") or (None, why there is none)."""
+    """Return the content of the last box and "", or None and why there is none."""
     boxes = deque(_BOX.finditer(text), maxlen=1)
     if not boxes:
         return None, r"no \boxed{} in the completion"
@@ -112,8 +115,10 @@ def _find_box(text: str) -> tuple[str | None, str]:
 
 
 def _end_without_braces(text: str, start: int) -> int:
-    r"""The index after what a box without braces holds: a number, a letter, a command with its arguments (`\frac12`); 0
-    if there is nothing of the kind."""
+    r"""Return the index after what a box without braces holds; 0 if it holds nothing that fits.
+
+    It may hold a number, a letter, or a command with its arguments (`\frac12`).
+    """
     unbraced = _UNBRACED.match(text, start)
     if unbraced is None:
         return 0
@@ -134,7 +139,10 @@ def _end_without_braces(text: str, start: int) -> int:
 
 
 def _end_of_group(text: str, start: int) -> int:
-    r"""The index after the brace that closes the one at `start`, 0 if none does; `\{` and `\}` are not braces."""
+    r"""Return the index after the brace that closes the one at `start`, 0 if none does.
+
+    `\{` and `\}` are not braces.
+    """
     depth = 0
     for brace in _BRACE.finditer(text, start):
         depth += (brace[0] == "{") - (brace[0] == "}")
@@ -144,7 +152,7 @@ def _end_of_group(text: str, start: int) -> int:
 
 
 def _is_visible(content: str) -> bool:
-    r"""Whether anything would be printed: `\,`, `{}` and `\text{ }` are blank."""
+    r"""Tell whether anything would be printed: `\,`, `{}` and `\text{ }` are blank."""
     if len(content.strip()) > MAX_ANSWER_CHARS:
         return True
     return any(token.text not in "{}" for token in tokenize(content))
@@ -155,6 +163,6 @@ def _is_readable(gold: str) -> bool:
 
 
 def _excerpt(text: str) -> str:
-    """A short printable form of untrusted text, control characters and lone surrogates escaped."""
+    """Return a short printable form of untrusted text, with control characters and lone surrogates escaped."""
     shown = text if len(text) <= 80 else text[:77] + "..."
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)

@@ -1,4 +1,4 @@
-"""A user's own reward: find the function by its name, call it as TRL does, and check what it returns."""
+"""Call a user's own reward: find the function by its name, call it as TRL does, and check what it returns."""
 
 import asyncio
 import importlib
@@ -21,7 +21,7 @@ from knowledge.sanitise import encodable
 
 UserFunction = Callable[..., Iterable[float | None] | Awaitable[Iterable[float | None]]]
 
-PASSED = (  # to every function, besides the columns
+PASSED = (  # to every function, with the columns
     *("prompts", "completions", "completion_ids", "trainer_state"),
     *("log_extra", "log_metric"),
 )
@@ -103,7 +103,7 @@ def needed_columns(function: UserFunction) -> tuple[str, ...]:
 
 
 def is_async(function: UserFunction) -> bool:
-    """Whether a call waits without keeping a thread busy."""
+    """Tell whether a call waits without keeping a thread busy."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 

@@ -46,7 +46,7 @@ def _after_solution(text: str) -> str:
 
 
 def grade(completion: str, columns: Mapping[str, Any]) -> Score:
-    """Give 1 if the answer block equals a truth, else 0. Without such a block, compare the whole completion."""
+    """Give 1 if the answer block equals a truth, else 0. Without such a block, compare all of the completion."""
     accepted = truths(columns.get("answer"))
     if not accepted:
         return Score(None, "the row has no answer to compare with")

@@ -80,7 +80,7 @@ def score_rows(
 
 
 def _is_finite(score: Score) -> bool:
-    """Whether JSON can hold the value. In training, one that is not finite skips the step."""
+    """Tell whether JSON can hold the value. In training, one that is not finite skips the step."""
     return score.value is None or math.isfinite(score.value)
 
 

@@ -1,7 +1,7 @@
 """Grade completions while others are still being generated.
 
 Each completion is handed over the moment it ends. Rewards that grade one completion start at once: plain functions on a
-small thread pool, coroutines (API calls) on one event loop. A user's function sees a whole group, as soon as it is
+small thread pool, coroutines (API calls) on one event loop. A user's function sees a group, as soon as it is
 complete; it has a deadline.
 """
 
@@ -40,11 +40,11 @@ class Scorer:
 
     @property
     def slow(self) -> bool:
-        """Whether a reward waits for something outside this process."""
+        """Tell whether a reward waits for something outside this process."""
         return any(reward.slow for reward in self.rewards)
 
     def submit(self, group: Group, index: int) -> None:
-        """Start grading completion `index` of `group`; with its last one, start the functions that see whole groups."""
+        """Start grading completion `index` of `group`; with its last one, start the functions that see a group."""
         completion, prompt = group.completions[index], group.prompt
         row = prompt.columns | {"prompt": prompt.text, "completion_ids": completion.ids}
         if not group.pending:

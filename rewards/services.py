@@ -37,7 +37,7 @@ def services_of(rewards: Sequence[str]) -> list[str]:
 
 
 def check_judge(options: Mapping[str, Any]) -> Checkup:
-    """Have a known answer judged."""
+    """Let the judge grade a known answer."""
     from rewards.knowrl.correctness import build_judge
 
     if options["judge"] == "api":
@@ -59,7 +59,7 @@ def _check_settings(name: str, options: Mapping[str, Any]) -> None:
 
 
 def check_decomposer(options: Mapping[str, Any]) -> Checkup:
-    """Have a known text taken apart."""
+    """Let the decomposer take a known text apart."""
     from rewards.knowrl import fact_checker
 
     if options["decomposer"] == "api":

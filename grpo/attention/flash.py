@@ -1,4 +1,4 @@
-"""Packed attention by torch's FlashAttention-2, each prompt's keys read once for its whole group.
+"""Packed attention by torch's FlashAttention-2, which reads each prompt's keys once for all of its completions.
 
 A completion's token sees its prompt and the tokens before it. Attention to each part is computed in place: one launch
 is causal inside every prompt and every completion, another takes a group's completions as one run of queries over their

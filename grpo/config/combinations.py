@@ -40,7 +40,7 @@ def _training_checks(config: TrainConfig) -> list[tuple[bool, str]]:
         (
             num_completions % config.num_generations,
             f"per_device_train_batch_size x gradient_accumulation_steps = {num_completions} completions "
-            f"do not make whole groups of num_generations = {config.num_generations}",
+            f"cannot be split into groups of num_generations = {config.num_generations}",
         ),
         (
             (config.top_p < 1 or config.top_k) and config.num_iterations > 1,
@@ -53,7 +53,7 @@ def _training_checks(config: TrainConfig) -> list[tuple[bool, str]]:
         ),
         (
             config.questions_per_step,  # load.py has replaced it by batch sizes, unless that is impossible
-            f"questions_per_step = {config.questions_per_step} cannot be shared out among the processes",
+            f"questions_per_step = {config.questions_per_step} cannot be divided among the processes",
         ),
         (
             config.keep_best and not (config.eval_size or config.eval_dataset_id_or_path or config.toy_world),

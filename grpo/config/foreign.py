@@ -153,7 +153,7 @@ IGNORED = {
     "label_names": _COLUMNS,
     "length_column_name": _COLUMNS,
     "liger_kernel_config": _LIBRARIES,
-    "load_best_model_at_end": "final/ is the last policy; checkpoints are kept beside it",
+    "load_best_model_at_end": "final/ is the last policy; checkpoints are kept as well",
     "local_rank": "torchrun sets it",
     "log_completions_hub_repo": _LOCAL,
     "log_level*": _LOGGED,

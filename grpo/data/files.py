@@ -67,7 +67,7 @@ def _files_of_folder(folder: Path) -> list[Path]:
         return [folder / Path(entry["filename"]).name for entry in state["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{folder} is no data set",
+            f"{folder} is not a data set",
             f"a folder must be one that save_to_disk of the datasets library wrote ({reason(error)})",
             "give the path of a file",
             PREFLIGHT,

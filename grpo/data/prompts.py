@@ -29,7 +29,7 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def load_tokenizer(folder: Path, chat_template: str | None = None, template_options: Mapping[str, Any] | None = None):
-    """Load the Hugging Face tokenizer of a folder. Exit 3 if it cannot be read or has no chat template.
+    """Load the Hugging Face tokenizer of a folder; UserError (exit 3) if it is unreadable or has no chat template.
 
     chat_template: a Jinja file that replaces its own. template_options: values for the template's variables. They are
     written into the template, so that the saved tokenizer has them, too.
@@ -136,10 +136,10 @@ def _read_eos_ids(path: Path) -> set[int | None]:
 def _ends_in_header(tokenizer) -> bool:
     """Return whether a prompt ends with the assistant's header unasked, as with Mistral's templates ([/INST])."""
     turns = [{"role": "user", "content": "\ue000"}, {"role": "assistant", "content": "\ue001"}]
-    prompt, whole = render(tokenizer, turns[:1]), render(tokenizer, turns, header=False)
+    prompt, both = render(tokenizer, turns[:1]), render(tokenizer, turns, header=False)
     _, _, header = prompt.partition("\ue000")
-    answer = whole.removeprefix(prompt).lstrip()
-    return bool(header.strip()) and whole.startswith(prompt) and answer.startswith("\ue001")
+    answer = both.removeprefix(prompt).lstrip()
+    return bool(header.strip()) and both.startswith(prompt) and answer.startswith("\ue001")
 
 
 class ChatEncoder:
@@ -223,7 +223,10 @@ class ChatEncoder:
         return [*self.plain(text), self.end]
 
     def max_chars(self, num_tokens: int) -> int:
-        """Return the most characters that `num_tokens` can spell: a longer text need not be encoded to be too long."""
+        """Return the most characters that `num_tokens` tokens can spell.
+
+        A longer text has more tokens, and need not be encoded to find that out.
+        """
         return num_tokens * self.longest_token
 
     def plain(self, text: str) -> list[int]:

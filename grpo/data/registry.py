@@ -60,7 +60,7 @@ class Source:
 def find_sources(name: str, split: str, folder: str | None) -> list[Source]:
     """Return the files that `name` stands for: a file, a hub id, or registered names, separated by commas.
 
-    folder: that of dataset_info.json; None: DEFAULT_FOLDER, if it holds one. Raises UserError (exit 3).
+    folder: that of dataset_info.json; None: DEFAULT_FOLDER, if it holds one. UserError (exit 3) if nothing is found.
     """
     if Path(name).exists():
         return [Source(fetch_data(name, split))]
@@ -94,7 +94,7 @@ def _read_registry(path: Path) -> Record:
     with explained((OSError, ValueError, RecursionError), f"cannot read {path}", "correct dataset_dir"):
         registry = read_json(path)
     if not isinstance(registry, dict) or not all(isinstance(entry, dict) for entry in registry.values()):
-        raise UserError(f"{path} is no registry of data sets", "it must hold {name: {…}}", "correct it", PREFLIGHT)
+        raise UserError(f"{path} is not a registry of data sets", "it must hold {name: {…}}", "correct it", PREFLIGHT)
     return registry
 
 

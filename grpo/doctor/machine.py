@@ -33,7 +33,7 @@ def output(case: Case) -> str:
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise UserError(
             f"cannot use the output directory {path}",
-            f"{existing} is {'not to be written' if existing.is_dir() else 'no folder'}",
+            f"{existing} is {'not writable' if existing.is_dir() else 'not a folder'}",
             "set output_dir to a folder that can be written",
             STORAGE,
         )
@@ -46,7 +46,7 @@ def free_disk(case: Case) -> int:
 
 
 def resume(case: Case) -> str:
-    """Find the checkpoint to go on from, and compare its run with this one."""
+    """Find the checkpoint to resume from, and compare its run with this one."""
     config, wanted = case.config, case.config.resume_from_checkpoint
     run_dir = Path("unused" if isinstance(wanted, str) else need_key(config, "output_dir"))
     folder, notices = find_checkpoint(run_dir, wanted)
@@ -54,7 +54,7 @@ def resume(case: Case) -> str:
         return "; ".join(notices)
     now = case.start if isinstance(case.start, type(config)) else config  # what the run itself compares
     changes = check_changes(folder, now, int(os.environ.get("WORLD_SIZE", 1)))
-    return "; ".join([f"goes on from {folder}", *notices, *changes])
+    return "; ".join([f"resumes from {folder}", *notices, *changes])
 
 
 def existing_part(path: Path) -> Path:

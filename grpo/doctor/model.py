@@ -39,7 +39,7 @@ def stage1(case: Case) -> str:
     first, _, problems = examine_config(config.cold_start, stage1_overrides(config), SftConfig)
     if problems:
         case.start = first
-        raise UserError(f"{config.cold_start} is no configuration of stage 1", "\n     ".join(problems))
+        raise UserError(f"{config.cold_start} is not a configuration of stage 1", "\n     ".join(problems))
     if is_done(first, config.cold_start):
         final = Path(first.output_dir) / "final"
         case.start = start_from(final, config)

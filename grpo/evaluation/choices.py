@@ -106,7 +106,7 @@ def _choices_of(prompt: Prompt) -> list[str]:
         if not isinstance(targets, Mapping) or not {0, 1} <= set(targets.get("labels", ())):
             raise UserError(
                 f"row {prompt.row + 1} has no choices to score",
-                f'its {name} is no {{"choices": [text, ...], "labels": [1 or 0, ...]}} with right and wrong ones',
+                f'its {name} is not {{"choices": [text, ...], "labels": [1 or 0, ...]}} with right and wrong ones',
                 "use a file of TruthfulQA or GPQA, or leave --choices out",
                 PREFLIGHT,
             )

@@ -101,7 +101,7 @@ def read_outcomes(path: Path) -> Outcomes:
             f"cannot compare {path}",
             f"there is no file {answers if path.exists() else path}",
             "give a model, or a file that `python -m grpo.evaluate ... --output FILE.json` has written; "
-            "the answers lie beside it in FILE.jsonl",
+            "the answers are next to it, in FILE.jsonl",
             PREFLIGHT,
         )
     return collect_outcomes(read_records(answers), str(answers))

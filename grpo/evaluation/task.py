@@ -34,7 +34,7 @@ class Task:
 
 
 def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> Task:
-    """Decide how to evaluate `model`.
+    """Return the task of evaluating `model`; UserError (exit 2) if questions or a reward are missing.
 
     Typed keys override the benchmark's settings, and these override the run's own configuration (or that of --config).
     Without --data the run's held-out questions are asked, as during training.
@@ -43,7 +43,7 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
     has_config = bool(arguments.config) or isinstance(saved.config(), TrainConfig)
     if not arguments.data and not has_config:
         raise UserError(
-            "no questions to answer", f"{model} is no run with questions of its own", "add --data FILE", CONFIG
+            "no questions to answer", f"{model} is not a run with questions of its own", "add --data FILE", CONFIG
         )
     typed = keys_of(arguments.overrides)
     records = _read(arguments.data, arguments.overrides) if arguments.data else []

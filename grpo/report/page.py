@@ -173,7 +173,7 @@ def changed_keys(records: Sequence[Record]) -> list[Key]:
 
 
 def show_number(value: Any) -> str:
-    """Format a reward or an advantage with at most three digits; any value that is no number stays unchanged."""
+    """Format a reward or an advantage with at most three digits; other values stay unchanged."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return f"{value:.3g}" if is_number else str("–" if value is None else value)
 

@@ -59,8 +59,8 @@ def check_origin(final: Path, config: SftConfig, config_path: str) -> None:
         raise UserError(
             f"the finished stage 1 in {final} is not what {config_path} makes now",
             "; ".join(changes),
-            f"to make it anew, remove {final.parent}, or set another output_dir in {config_path}; "
-            f"to use it as it is, set cold_start=null model_name_or_path={final}",
+            f"to make it again, remove {final.parent}, or set another output_dir in {config_path}; "
+            f"to use it nevertheless, set cold_start=null model_name_or_path={final}",
             CONFIG,
         )
 

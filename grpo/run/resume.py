@@ -88,8 +88,8 @@ def check_changes(folder: Path, config: AnyConfig, num_ranks: int) -> list[str]:
     if saved_ranks != num_ranks:
         raise UserError(
             f"the run in {config.output_dir} was made by {saved_ranks} processes, this is one of {num_ranks}",
-            "their number decides the batch",
-            f"start it with torchrun --nproc-per-node {saved_ranks}, or anew in another output_dir",
+            "the batch of a step depends on their number",
+            f"start it with torchrun --nproc-per-node {saved_ranks}, or start a new run in another output_dir",
             CONFIG,
         )
     saved, _ = load_config(folder / CONFIG_FILE, kind=type(config))

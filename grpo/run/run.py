@@ -319,7 +319,7 @@ class Run:
         for folder, made_after in checkpoint.models(self.path).items():
             if not is_own or made_after > step:
                 aside = checkpoint.set_aside(folder)
-                self.say(f"note: {folder.name} is not of the run that goes on here; renamed to {aside.name}")
+                self.say(f"note: {folder.name} does not belong to the run that continues here; renamed to {aside.name}")
 
     def _find_checkpoint(self) -> Path | None:
         """Return the checkpoint to resume from. Rank 0 chooses it, and the other ranks must see the same one."""

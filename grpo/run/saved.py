@@ -51,7 +51,7 @@ class SavedModel:
 def find_saved(name: str) -> SavedModel:
     """Return what a name stands for. A run's directory stands for its final/, or else for its newest checkpoint.
 
-    Exit 3 if the run has written neither.
+    UserError (exit 3) if the run has written neither.
     """
     folder = Path(name)
     if (folder / checkpoint.MANIFEST_FILE).exists():

@@ -36,7 +36,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 END, TURN, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-VERSION = 2  # of the generated files; a world of another version is made anew
+VERSION = 2  # of the generated files; a world of another version is replaced
 MODULUS, NUM_TERMS, SHARE_WORKED_OUT = 2, 6, 0.4
 
 

@@ -101,7 +101,7 @@ def _place(name: str, config: AnyConfig, run_id: str) -> dict[str, str]:
 def check_trackers(config: AnyConfig) -> str:
     """Check that the trackers of a run are installed and, as far as this machine knows, logged in; return their names.
 
-    Raises UserError (exit 2 or 3).
+    UserError (exit 2 or 3) if one is not.
     """
     names = [name for name in config.report_to if name != "none"]
     check_all(*[partial(_check_tracker, name) for name in names if name in MODULES])

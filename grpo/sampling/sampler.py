@@ -124,7 +124,7 @@ class Sampler:
 
     @torch.inference_mode()
     def stream(self, prompt: Sequence[int], params: SamplingParams, seed: int) -> Iterator[int]:
-        """Yield the tokens of one completion, one by one, without its end token. Exit 5 if logits are not finite."""
+        """Yield the tokens of one completion without its end token; UserError (exit 5) if logits are not finite."""
         with self.model.prepacked() as head_VD:
             running = _Running(self, [prompt], params, 1, head_VD)
             running.admit(deque([_Sequence(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)]))

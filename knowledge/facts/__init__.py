@@ -1,9 +1,11 @@
-"""The facts of a text, and what the passages of a knowledge base say of them.
+"""Find the facts of a text, and what the passages of a knowledge base say of them.
 
-It imports store/ and the files beside it in this package; entailment.py also imports torch and `grpo.data.hub`. Read it
+It imports store/ and the other files of this package; entailment.py also imports torch and `grpo.data.hub`. Read it
 in this order:
 
-    claims.py         a text to atomic facts, by a language model or by rules
+    claims.py         the atomic facts of a text, and which of them count
+    model_decomposer.py    a text to its facts by a language model
+    rule_decomposer.py     a text to its facts by rules
     replies.py        what a language model replies: its list of facts, in all usual forms
     clauses.py        the rules for one sentence: clauses with their subjects named
     forms.py          dates, numbers and "&" in one form

@@ -3,7 +3,7 @@
     clauses("She was born in Velda and works as a baker.", "Mira Tolan")
         ->  ["Mira Tolan was born in Velda", "Mira Tolan works as a baker"]
 
-Offline, both sides of a comparison pass through here: what a text claims (claims.py) and what a passage says
+Offline, both sides of a comparison pass through here: what a text claims (rule_decomposer.py) and what a passage says
 (lexical.py). Sentences are split at coordination only (and, but, while, semicolons; commas in Chinese). Appositions and
 relative clauses stay in their clause.
 """

@@ -38,7 +38,9 @@ UNMISTAKABLE = (
 
 
 class EntailmentVerifier:
-    """Made by `load`. Threads take turns by a lock; facts judged in one call share batches.
+    """Verify facts with a model; `load` makes one.
+
+    Threads take turns by a lock; facts judged in one call share batches.
 
     columns: the columns of the model's logits in the order of LABELS.
     """

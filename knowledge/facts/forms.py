@@ -74,7 +74,7 @@ def usual_forms(text: str) -> str:
 
 
 def _date(match: re.Match) -> str:
-    """Write a date as "13 March 2018", as far as it is known; leave it if it is none, or might be two."""
+    """Write a date as "13 March 2018", as far as it is known; leave what is no date, or might be two."""
     found = match.groupdict()
     day, number = found.get("day"), found.get("number")
     if "first" in found:

@@ -48,12 +48,14 @@ MAX_CACHED_PASSAGES = 4096
 def _statements(title: str, text: str) -> tuple[Statement, ...]:
     """Return what a passage says; "she" and the like stand for its title."""
     subject = usual_forms(subject_of_title(title))
-    found = [clause for sentence in sentences(usual_forms(text)) for clause in clauses(sentence, subject)]
-    return tuple(map(statement, found))
+    found: list[Statement] = []
+    for sentence in sentences(usual_forms(text)):
+        found += map(statement, clauses(sentence, subject))
+    return tuple(found)
 
 
 class LexicalVerifier:
-    """Needs no lock: nothing is changed but a cache that threads may share."""
+    """Verify facts word by word. It needs no lock: nothing is changed but a cache that threads may share."""
 
     # raise the 6 with any change here, in statement.py or in forms.py
     name = f"lexical/6 clauses/{CLAUSES_VERSION} tokens/{TOKENS_VERSION}"
@@ -78,9 +80,9 @@ class LexicalVerifier:
             for said in _statements(passage.title, passage.text):
                 share = sum(map(said.covers, content)) / len(content)
                 best = max(best, share)
-                if not _is_of_same_subject(claim, said):
+                if not _has_same_subject(claim, said):
                     continue
-                if share == 1 and _is_as_negative(claim, said) and _is_of_same_parts(claim, said):
+                if share == 1 and _agrees_in_negation(claim, said) and _has_same_parts(claim, said):
                     return Verdict("supported", passage.id, 1.0, 0.0, "a sentence states it")
                 reason = "" if refuted else _refutation(claim, said)
                 if reason:
@@ -95,7 +97,7 @@ def _is_cut(last: str) -> bool:
     return last.lower() in PREPOSITIONS | ARTICLES | COPULAS | set("是有在于为和与由被把从到")
 
 
-def _is_of_same_parts(claim: Statement, said: Statement) -> bool:
+def _has_same_parts(claim: Statement, said: Statement) -> bool:
     """Tell whether names and numbers stand with the claim's verb and measure, descriptions with the subject, and names
     are not exchanged."""
     if _is_swapped(claim, said):
@@ -145,12 +147,12 @@ def _describes(claim: Statement, said: Statement, place: int) -> bool:
     return True
 
 
-def _is_as_negative(claim: Statement, said: Statement) -> bool:
+def _agrees_in_negation(claim: Statement, said: Statement) -> bool:
     """Tell whether both are positive, or both are negative and of the same words."""
     return claim.is_negative == said.is_negative and (not claim.is_negative or claim.tokens == said.tokens)
 
 
-def _is_of_same_subject(claim: Statement, said: Statement) -> bool:
+def _has_same_subject(claim: Statement, said: Statement) -> bool:
     return _names(claim.subject, tokens_of(said.subject)) or _names(said.subject, tokens_of(claim.subject))
 
 

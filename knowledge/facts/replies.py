@@ -161,7 +161,7 @@ def _texts(data: Any) -> list[str] | None:
     if not isinstance(data, list):
         return None
     found = [_texts(entry) for entry in data]
-    return None if None in found else [text for texts in found for text in texts]
+    return None if None in found else list(chain(*found))
 
 
 def _sentence_numbers(data: dict[str, Any]) -> str:
@@ -180,7 +180,7 @@ def _from_lines(text: str) -> list[str] | None:
     if not lines:
         return None
     listed = []
-    for part in [part for line in lines for part in _parts(line)]:
+    for part in chain.from_iterable(map(_parts, lines)):
         part = _COLON_NUMBER.sub(r"[\1]", part)
         mark = _MARK.match(part)
         if mark:

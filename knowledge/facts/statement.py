@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Literal
 
 from knowledge.facts.clauses import HAN, ZH_VERB, is_chinese, is_negative, may_be_verb
@@ -63,7 +63,7 @@ class Statement:
 
     @cached_property
     def predicates(self) -> dict[int, set[str]]:
-        """The tokens of each part's common words, without those of the subject."""
+        """Return the tokens of each part's common words, without those of the subject."""
         found: dict[int, set[str]] = {}
         for word in self.words:
             if word.kind == "word" and word not in self.subject:
@@ -182,4 +182,4 @@ def _subject(text: str, before_verb: Sequence[re.Match]) -> slice:
 
 def tokens_of(words: Iterable[Word]) -> tuple[str, ...]:
     """Return the tokens of these words, in order."""
-    return tuple(token for word in words for token in word.tokens)
+    return tuple(chain.from_iterable(word.tokens for word in words))

@@ -1,4 +1,4 @@
-"""The knowledge base: one SQLite file of documents under titles, cut into passages and searched by BM25.
+"""Store the knowledge base: one SQLite file of documents under titles, cut into passages and searched by BM25.
 
 It imports from the rest of this package only errors.py, text.py and words.py. Read it in this order:
 
@@ -9,7 +9,7 @@ It imports from the rest of this package only errors.py, text.py and words.py. R
     index.py          the tables of the full-text index, and their writer
     passages.py       documents to passages, in KnowRL's layout
     source.py         the rows of a source file
-    whole_file.py     a file that appears complete or not at all
+    atomic_database.py     a file that appears complete or not at all
     seal.py           whether a file is as it was built
     database.py       reading an SQLite file with many threads
     recognise.py      whose file it is: ours, KnowRL's or FActScore's

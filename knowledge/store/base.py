@@ -1,4 +1,4 @@
-"""The knowledge base as the rewards see it: it looks up titles, and searches by BM25 in some documents or in all.
+"""Look up titles in a knowledge base, and search it by BM25, in some documents or in all.
 
     base = KnowledgeBase.open("wiki.db")
     found = base.lookup("Alex;AleX")                                  # Lookup(titles=("Alex", "AleX"), how="parts")
@@ -21,7 +21,7 @@ from knowledge.store.passages import split_stored
 from knowledge.store.rank import Bag, rank
 from knowledge.store.recognise import OURS, Kind, check_header, recognise, require_fts5
 from knowledge.store.result import Coverage, Lookup, Passage
-from knowledge.store.seal import beside, check_content
+from knowledge.store.seal import check_content, sidecar
 from knowledge.store.side_index import SEARCH_INDEX, build_side_index, read_side_index
 from knowledge.store.tokens import tokens
 from knowledge.text import clean
@@ -54,28 +54,20 @@ class KnowledgeBase:
         """Open our own, KnowRL's or FActScore's file, and check that it is undamaged (see seal.py).
 
         UserError (exit 3) says what was found instead, and how to build a knowledge base. side_index: the file of the
-        full-text index for a file that is not ours (default: beside it, or in the cache folder).
+        full-text index for a file that is not ours (default: next to it, or in the cache folder).
         """
         path = Path(path)
         check_header(path)
         database = ReadOnlyDatabase(path, busy_timeout_s=busy_timeout_s)
         try:
             kind = recognise(database)
-            base = cls(database, kind, Path(side_index or beside(path, SEARCH_INDEX)))
+            base = cls(database, kind, Path(side_index or sidecar(path, SEARCH_INDEX)))
             check_content(database, kind.owner == OURS)
             base._use_side_index()
         except BaseException:
             database.close()
             raise
         return base
-
-    @property
-    def can_search_everything(self) -> bool:
-        """Tell whether there is a full-text index.
-
-        Without one, search(titles=None) builds it first, which takes minutes per GB.
-        """
-        return self._index is not None
 
     def lookup(self, title: str) -> Lookup:
         """Find the documents of a title.
@@ -144,8 +136,8 @@ class KnowledgeBase:
     def prepare_search(self) -> None:
         """Make sure that there is a full-text index.
 
-        For KnowRL's and FActScore's files the first call builds the side index, once for all processes. UserError: no
-        FTS5 (exit 3), no room for the index (exit 6).
+        For KnowRL's and FActScore's files the first call builds the side index, once for all processes; this takes
+        minutes per GB. UserError: no FTS5 (exit 3), no room for the index (exit 6).
         """
         if not self._index:
             require_fts5(self.path)

@@ -28,8 +28,8 @@ def file_uri(path: Path, mode: str) -> str:
 def read_only_uri(path: Path) -> str:
     """Return SQLite's URI to read a file.
 
-    A file in WAL mode, as KnowRL leaves its own, is read as immutable. Otherwise SQLite would create two files beside
-    it, and fail where it cannot. UserError (exit 3) if part of the content is still in the -wal file.
+    A file in WAL mode, as KnowRL leaves its own, is read as immutable. Otherwise SQLite would create two files next
+    to it, and fail where it cannot. UserError (exit 3) if part of the content is still in the -wal file.
     """
     try:
         with open(path, "rb") as file:
@@ -52,7 +52,7 @@ def read_only_uri(path: Path) -> str:
 
 
 class ReadOnlyDatabase:
-    """Runs SELECTs on one file, and on a second one attached to it. Values are bound: no statement holds user text.
+    """Run SELECTs on one file, and on a second one attached to it. Values are bound: no statement holds user text.
 
     Raises KnowledgeBusy after `busy_timeout_s` of waiting for a lock, and UserError (exit 3) if the file is damaged, or
     was changed or replaced.

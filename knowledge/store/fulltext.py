@@ -41,7 +41,7 @@ Candidate = tuple[int, str, str, bytes]  # number in its document, title, text o
 
 
 class FullTextIndex:
-    """Searches the index tables that are in `database` or attached to it; `meta` is their record. Has no state."""
+    """Search the index tables that are in `database` or attached to it; `meta` is their record. Has no state."""
 
     def __init__(self, database: ReadOnlyDatabase, meta: dict, markers: bool):
         self._database, self._markers = database, markers

@@ -7,7 +7,7 @@
     knowledge_terms       in how many passages a token occurs: what it costs in a query, and what it tells
     knowledge_meta        format version, counts
 
-In our own files these tables stand beside `documents(title, text)`, which is KnowRL's table, so KnowRL's code can read
+In our own files these tables stand next to `documents(title, text)`, which is KnowRL's table, so KnowRL's code can read
 our files. KnowRL's and FActScore's files are never written to: their tables are in a side index file (side_index.py).
 """
 
@@ -41,7 +41,7 @@ VOCABULARY = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, knowled
 
 
 class IndexWriter:
-    """Fills the index tables of a new database, document by document; `finish` writes the statistics.
+    """Fill the index tables of a new database, document by document; `finish` writes the statistics.
 
     Nothing here sorts, so SQLite needs no temporary files. It takes HASH_BYTES + CACHE_KIB + one document of memory,
     whatever the size of the source.

@@ -49,11 +49,12 @@ def bm25(weights: Mapping[str, float], bag: Bag, mean_length: float) -> float:
 def rank(query: Iterable[str], bags: Sequence[Bag]) -> list[tuple[float, int]]:
     """Return (score, position) of every passage, best first, and in order of position where scores are equal.
 
-    The statistics are those of the passages given: the corpus is what is searched. O(passages * query).
+    The passages given are the corpus, of which the statistics are taken. O(passages * query).
     """
     weights = {}
-    for token in set(query):
-        weights[token] = idf(len(bags), sum(token in bag.counts for bag in bags))
+    for token in dict.fromkeys(query):  # in their order: a set's differs between processes, and rounds otherwise
+        num_with_token = sum(token in bag.counts for bag in bags)
+        weights[token] = idf(len(bags), num_with_token)
     mean_length = sum(bag.length for bag in bags) / max(len(bags), 1)
     scored = [(bm25(weights, bag, mean_length), position) for position, bag in enumerate(bags)]
     return sorted(scored, key=lambda pair: (-pair[0], pair[1]))

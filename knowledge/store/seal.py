@@ -2,7 +2,7 @@
 
 Our own files carry a digest of 8 bytes in the two fields of SQLite's header that are left to applications (user_version
 and application_id); they count as zeros in it. A file of others gets its digest when it is first opened or verified,
-after SQLite has found its structure sound, in a file NAME.checksum beside it, or in the user's cache folder if nothing
+after SQLite has found its structure sound, in a file NAME.checksum next to it, or in the user's cache folder if nothing
 can be written there. To check a file means to read it once, about a second per GB.
 """
 
@@ -59,7 +59,7 @@ def check_content(database: ReadOnlyDatabase, is_ours: bool = True) -> None:
 
 
 def matches_checksum(path: Path) -> bool:
-    """Tell whether a file of others is as it was when its checksum was kept; False if there is none that counts.
+    """Tell whether a file of others is unchanged since its checksum was kept; False if no checksum counts.
 
     One of another length, or that SQLite has changed since, does not count. UserError (exit 3) if the file has changed
     in any other way.
@@ -71,7 +71,7 @@ def matches_checksum(path: Path) -> bool:
         _log.warning("%s has changed since it was last opened; it is checked anew", path)
         return False
     if kept.get("digest") != _digest(path).hex():
-        note = beside(path, "checksum")
+        note = sidecar(path, "checksum")
         raise bad_file(
             path,
             f"its bytes have changed since {note} was written, and not by SQLite",
@@ -83,7 +83,7 @@ def matches_checksum(path: Path) -> bool:
 
 def keep_checksum(path: Path) -> None:
     """Write the checksum of a file of others; warn if that is not possible."""
-    note = beside(path, "checksum")
+    note = sidecar(path, "checksum")
     try:
         note.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(note, json.dumps({"version": _version(path), "digest": _digest(path).hex()}))
@@ -92,7 +92,7 @@ def keep_checksum(path: Path) -> None:
             _log.warning("later damage to %s will not be noticed: %s cannot be written: %s", path, note, error)
 
 
-def beside(path: Path, ending: str) -> Path:
+def sidecar(path: Path, ending: str) -> Path:
     """Return where a file that belongs to this database is, or would be written: NAME.ending."""
     here = Path(f"{path}.{ending}")
     if here.exists() or os.access(path.absolute().parent, os.W_OK):
@@ -104,7 +104,7 @@ def beside(path: Path, ending: str) -> Path:
 
 def _read_checksum(path: Path) -> dict | None:
     try:
-        kept = json.loads(beside(path, "checksum").read_text(encoding="utf-8"))
+        kept = json.loads(sidecar(path, "checksum").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -1,6 +1,6 @@
 """Build the full-text index of a file that is not ours, in a second file, when it is first needed.
 
-The index is written beside the database as NAME.search-index, or in the user's cache folder if nothing can be written
+The index is written next to the database as NAME.search-index, or in the user's cache folder if nothing can be written
 there. It holds a fingerprint of the database, and does not count for another or a changed database.
 """
 
@@ -12,12 +12,12 @@ from functools import cache
 from pathlib import Path
 
 from grpo.errors import UserError
+from knowledge.store.atomic_database import atomic_database, build_lock
 from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.index import IndexWriter
 from knowledge.store.passages import split_stored
 from knowledge.store.recognise import check_index
 from knowledge.store.seal import check_content
-from knowledge.store.whole_file import build_lock, whole_file
 
 SEARCH_INDEX = "search-index"  # how the name of the file ends
 SAMPLE_BYTES = 1 << 20
@@ -68,7 +68,7 @@ def build_side_index(path: Path, out: Path, markers: bool) -> None:
         if read_side_index(path, out):
             return
         start = shown = time.perf_counter()
-        with closing(ReadOnlyDatabase(path)) as source, whole_file(out) as connection:
+        with closing(ReadOnlyDatabase(path)) as source, atomic_database(out) as connection:
             ((num_documents,),) = source.rows("SELECT count(*) FROM documents")
             _log.warning("%s has no full-text index: building %s from its %d documents, once", path, out, num_documents)
             writer = IndexWriter(connection)

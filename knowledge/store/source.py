@@ -52,7 +52,7 @@ class Skip:
 
 
 class Source:
-    """Yields the rows and skips of a file; `bytes_read` of `size_bytes` (both compressed) is the progress.
+    """Yield the rows and skips of a file; `bytes_read` of `size_bytes` (both compressed) is the progress.
 
     Raises UserError (exit 3) if the file cannot be read: missing, a directory, damaged gzip, UTF-16, a broken array.
     """
@@ -143,7 +143,7 @@ class Source:
 
 
 class _ArrayReader:
-    """Yields (line, value, number of characters) of each element of a JSON array, and holds few of them at a time.
+    """Yield (line, value, number of characters) of each element of a JSON array, and hold few of them at a time.
 
     Raises json.JSONDecodeError where the array is broken; `line` is then the line of the fault.
     """
@@ -220,7 +220,7 @@ class _ArrayReader:
 
 
 def parse_row(line: int, raw: bytes) -> Row | Skip:
-    """Return the row in this line of a file, or why there is none."""
+    """Return the row in this line of a file, or say why it holds none."""
     if not raw.strip():
         return Skip(line, "blank")
     try:

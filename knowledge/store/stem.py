@@ -1,4 +1,4 @@
-"""Porter's stemmer for English (M. F. Porter, An algorithm for suffix stripping, 1980).
+"""Stem English words by Porter's rules (M. F. Porter, An algorithm for suffix stripping, 1980).
 
 "published", "publishes" and "publishing" all become "publish", so that a question finds a sentence that uses another
 form. A test compares the stems with those of SQLite's `porter` tokenizer. They are made in Python because the same
@@ -66,7 +66,7 @@ def _restore(rest: str) -> str:
 
 
 def _replace(word: str, rules: list[tuple[str, str]], min_measure: int) -> str:
-    """Steps 2 to 4: replace the longest suffix that fits, if what stands before it has `min_measure`."""
+    """Do one of the steps 2 to 4: replace the longest suffix that fits, if the rest of the word has `min_measure`."""
     if not word.endswith(ALL_SUFFIXES):
         return word  # most words: this spares twenty tests
     for suffix, ending in rules:

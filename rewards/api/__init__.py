@@ -1,4 +1,4 @@
-"""The one client for language models behind an OpenAI-compatible API: the judge and the decomposer.
+"""Ask language models behind an OpenAI-compatible API. Judge and decomposer share this one client.
 
 It knows no rewards. It may import `grpo.errors` and, for its cache, `knowledge`. Read in this order:
 

@@ -40,7 +40,7 @@ class Limits:
 
     @property
     def try_s(self) -> float:
-        """The seconds that one try may take."""
+        """Return the seconds that one try may take."""
         return self.deadline_s / 2
 
 
@@ -157,7 +157,7 @@ class Breaker:
 
     @property
     def open_for_s(self) -> float:
-        """Seconds since it opened; 0 while it is closed."""
+        """Return the seconds since it opened; 0 while it is closed."""
         return 0.0 if self.opened_at is None else self.clock() - self.opened_at
 
     def wait_s(self) -> float:

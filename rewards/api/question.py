@@ -1,4 +1,4 @@
-"""A question on its way to an answer: what its tries came to, and whether and when another one is of use."""
+"""Follow a question to its answer: what its tries came to, and whether and when another one is of use."""
 
 import random
 from collections import Counter

@@ -119,7 +119,7 @@ def _describe_body(body: bytes) -> str:
 
 def _from_events(body: bytes) -> dict[str, Any]:
     """Put together the body that a server should have sent, from the events that some stream unasked."""
-    whole: dict[str, Any] = {}
+    joined: dict[str, Any] = {}
     text, finish_reason = "", None
     for line in body.decode(errors="replace").splitlines():
         field, _, value = line.partition(":")
@@ -129,12 +129,12 @@ def _from_events(body: bytes) -> dict[str, Any]:
             finish_reason = finish_reason or "stop"
             continue
         event = _object(json.loads(value))
-        whole |= {name: part for name, part in event.items() if part}
+        joined |= {name: part for name, part in event.items() if part}
         choice = _first_choice(event)
         text += _text(_object(choice.get("delta")).get("content"))
         finish_reason = choice.get("finish_reason") or finish_reason
     said = {"message": {"content": text}, "finish_reason": finish_reason or "the stream broke off"}
-    return whole | {"choices": [said]}
+    return joined | {"choices": [said]}
 
 
 def _read_data(data: Mapping[str, Any]) -> Outcome:

@@ -123,14 +123,14 @@ def _grader(judge: Judge, rules: Rules, refused: float) -> GradeAnswer:
 
 
 async def ask(judge: Judge, case: Case) -> Score:
-    """Ask the judge how an answer turned out. The score has no value."""
+    """Ask the judge how an answer turned out. The caller sets the value of the score."""
     judgement = await judge.judge(case.question, case.answer, case.truths, case.falsehoods)
     outcome = "correct" if case.is_unanswerable and judgement.outcome == "refused" else judgement.outcome
     return Score(None, judgement.reason, outcome, asked={"judge": outcome is not None})
 
 
 def _read(completion: str, columns: Mapping[str, Any]) -> Case | Score:
-    """Collect what is graded; or give the score, where the first answer block is missing."""
+    """Collect what is graded; or give the score, if there is no answer block."""
     parsed = parse(completion)
     if parsed.answer is None:
         return Score(WRONG, "no answer block", "wrong")

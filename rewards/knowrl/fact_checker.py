@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo.errors import CONFIG, PREFLIGHT, UserError
-from knowledge.facts.claims import Claims, Decompose, admissible, by_model, by_rules, every_fact
+from knowledge.facts.claims import Claims, Decompose, admissible, every_fact
 from knowledge.facts.lexical import LexicalVerifier
+from knowledge.facts.model_decomposer import by_model
+from knowledge.facts.rule_decomposer import by_rules
 from knowledge.facts.verdict import CachedVerifier, Verifier
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.result import Coverage
@@ -96,7 +98,7 @@ def decomposer_client(options: Mapping[str, Any]) -> "ApiClient | None":
 
 
 def check_decomposer(client: "ApiClient", max_tokens: int) -> Claims:
-    """Have a known text taken apart before the first step. Raise UserError (exit 3) if that yields no facts."""
+    """Let the model take a known text apart before the first step. Raise UserError (exit 3) if that yields no facts."""
 
     async def check(client: "ApiClient") -> Claims:
         decompose = by_model(lambda messages, max_tokens, **_: client.check(messages, max_tokens), max_tokens)

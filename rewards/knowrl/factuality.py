@@ -5,7 +5,7 @@
     found.value, found.reason, found.facts          # 0.25, "1 of 1 facts supported, 0 refuted", (FactVerdict(...),)
     str(found)                                      # the same with every fact, its verdict and its evidence
 
-Each fact of the text (knowledge/facts/claims.py) is compared with the five best passages for title and fact, in the
+Each fact of the text (see knowledge/facts) is compared with the five best passages for title and fact, in the
 documents of the title. The event loop never waits for work: look-ups and searches run on a thread pool, verdicts on one
 thread (verdict_queue.py), so that completions share the model's batches.
 """
@@ -77,7 +77,7 @@ def binary_rar(labels: Sequence[Label]) -> float:
 
 @dataclass(frozen=True)
 class FactVerdict:
-    """Hold a fact of the text, what the knowledge base says of it, and where the sentences are that state it.
+    """A fact of the text, what the knowledge base says of it, and where the sentences are that state it.
 
     passage: the one that decided, or the best one if none did; None if there was none.
     """
@@ -105,7 +105,7 @@ class FactVerdict:
 
 @dataclass(frozen=True)
 class Factuality:
-    """Hold what a text's facts are worth. value: 0 to 1; None if that cannot be told, and reason says why.
+    """What a text's facts are worth. value: 0 to 1; None if that cannot be told, and reason says why.
 
     asked: see grpo.schema.Score. start: where the text starts in its completion.
     """

@@ -1,4 +1,4 @@
-"""Read a judge's reply as a grade, in any usual dress; a reply that might mean something else is no grade.
+"""Read a judge's reply as a grade, in all usual forms; a reply that might mean something else is no grade.
 
     parse_grade("**Grade:** A (correct)")           ->  "correct"
     parse_grade('{"grade": "B", "reason": "..."}')  ->  "wrong"
@@ -104,7 +104,7 @@ _CLAIM = re.compile(
 
 
 def parse_grade(reply: str) -> Outcome | None:
-    """Return the grade that a reply is; None if it is none, or might be several."""
+    """Return the grade in a reply; None if it holds none, or might hold several."""
     text = _TAG.sub(_untagged, unicodedata.normalize("NFKC", without_thoughts(reply)))
     start, end = text.find("{"), text.rfind("}") + 1
     try:

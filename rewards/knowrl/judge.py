@@ -148,12 +148,12 @@ class ModelJudge:
 
 
 def is_grade(reply: str) -> bool:
-    """Tell whether a reply is a grade. What is none is asked for again, and not kept in a cache."""
+    """Tell whether a reply is a grade. Any other reply is asked for again, and not kept in a cache."""
     return parse_grade(reply) is not None
 
 
 async def _converse(ask: "Callable[[Messages], Awaitable[ChatReply]]", messages: "Messages") -> Judgement:
-    """Ask for a grade, and once more if the reply is none."""
+    """Ask for a grade, and once more if the reply is no grade."""
     replies: list[str] = []
     for _ in range(NUM_ASKED):
         reply = await ask(messages)

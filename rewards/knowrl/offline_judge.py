@@ -4,7 +4,7 @@ An answer is right if it holds the truth, word by word, and nothing else but wor
 list: what people write around an answer ("I think it is Paris"). Any other word may change what is said ("her brother
 was Paris", "near Paris", "Paris, Texas") and makes the answer wrong; right before the truth only a few words can stand.
 So no answer is worth trying but the right one, and much that a reader would accept is wrong here: a surname for a full
-name, another order, other words for the same thing ("the author is", asked who wrote it), a place beside a date. Dates,
+name, another order, other words for the same thing ("the author is", asked who wrote it), a place and a date. Dates,
 numbers and "&" are compared in one form (knowledge/facts/forms.py).
 """
 
@@ -32,7 +32,7 @@ _PART_END = re.compile(r"[,;:!?()\[\]\"“”\n、，；：。！？–—]|\.(?
 _GLUED_UNIT = re.compile(r"(?<=\d)(?!s\b)[^\W\d_]+")  # 5km; but 1940s are no seconds
 _ZH_OR = re.compile("还是|或")
 _IS = re.compile(r"\b(it|that|he|she|there|what)['’]s\b", re.IGNORECASE)
-_AROUND = set(  # words that may stand beside the truth, whatever was asked
+_AROUND = set(  # words that may stand next to the truth, whatever was asked
     "it its is was are were be would he she they his her their my our that this there i we in on at located "
     "think believe guess final answer correct probably perhaps maybe likely of course".split()
 ) | set("是的在了位于为我认想可能它他她答案です은는이가입니다คือ")
@@ -154,7 +154,7 @@ def _spellings(gold: list[Word], asked: Asked) -> Iterator[list[Word]]:
 
 
 def _surplus(said: list[Word], gold: list[Word], asked: Asked) -> str:
-    """Say what an answer holds besides the truth, or that it does not hold it; "" if it is the truth alone."""
+    """Say what more an answer holds than the truth, or that it does not hold it; "" if it is the truth alone."""
     texts, wanted = [word.text for word in said], [word.text for word in gold]
     size = len(gold)
     places = [place for place in range(len(said)) if texts[place : place + size] == wanted]

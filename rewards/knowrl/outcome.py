@@ -32,7 +32,7 @@ Valuation = Callable[[Score, str], Score]  # (a grade, the completion) to the gr
 
 @dataclass(frozen=True)
 class Values:
-    """Hold what each outcome is worth."""
+    """What each outcome is worth."""
 
     correct: float
     refused: float

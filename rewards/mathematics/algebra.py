@@ -44,7 +44,7 @@ class Algebra:
         return Quotient({monomial: coefficient}, ONE, self)
 
     def single(self, atom: str) -> Quotient:
-        """The value that is this atom."""
+        """Return the value that is this atom."""
         return self.term(((atom, Fraction(1)),))
 
     def number(self, value: Rational) -> Quotient:
@@ -52,7 +52,7 @@ class Algebra:
         return self.quotient({(): value} if value else {})
 
     def atom(self, name: str, *depends_on: Quotient, exponent: Fraction = Fraction(1)) -> Quotient:
-        """A free atom: a variable of that name, or (with `depends_on`) a function of these arguments."""
+        """Make a free atom: a variable of that name, or (with `depends_on`) a function of these arguments."""
         if name not in CONSTANTS:
             names = frozenset().union(*(value.variables for value in depends_on))
             if not depends_on:
@@ -62,7 +62,7 @@ class Algebra:
         return self.term(((name, exponent),))
 
     def applied(self, name: str, *arguments: Quotient) -> Quotient:
-        """A function of these arguments, of which nothing more is known."""
+        """Make a function of these arguments, of which nothing more is known."""
         keys = [argument.key for argument in arguments]
         atom = f"{name}({','.join(keys)})"
         if len(arguments) == 1:
@@ -83,7 +83,7 @@ class Algebra:
 
     # --- powers of parts --------------------------------------------------------------------------------------------
     def monomial_power(self, monomial: Monomial, coefficient: Fraction, exponent: Fraction) -> Quotient:
-        """(coefficient · monomial)^exponent, the principal root where the exponent is a fraction."""
+        """Return (coefficient · monomial)^exponent, the principal root where the exponent is a fraction."""
         result = self._number_power(coefficient, exponent)
         for atom, power in monomial:
             is_free = atom in self.variables_in and atom not in self.rules
@@ -93,7 +93,11 @@ class Algebra:
         return result
 
     def sum_power(self, a: Polynomial, exponent: Fraction) -> Quotient:
-        """(a sum)^exponent: the whole part multiplied out, the rest one atom, its common factor before the root."""
+        """Return (a sum)^exponent.
+
+        The integer part of the exponent is multiplied out, the rest is one atom, with its common factor before the
+        root.
+        """
         whole, rest = divmod(exponent, 1)
         result = self.quotient(a) ** whole
         if not rest:
@@ -174,7 +178,7 @@ class Algebra:
         return total
 
     def _merge(self, left: Monomial, right: Monomial, coefficient: Fraction) -> Polynomial:
-        """coefficient · left · right, with the whole powers of atoms that have a rule replaced by what they are."""
+        """Return coefficient · left · right, with the powers of atoms that have a rule replaced by what they are."""
         if not left or not right:
             return {left or right: coefficient}
         powers, replaced = dict(left), []

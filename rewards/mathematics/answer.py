@@ -1,4 +1,6 @@
-r"""Tokens of a whole answer -> its shape: `x \in [0,1)`, `3 \text{ or } -5`, `\textbf{(B)}\ 12`, a matrix, a sentence.
+r"""Read the tokens of an answer as its shape.
+
+It may be `x \in [0,1)`, `3 \text{ or } -5`, `\textbf{(B)}\ 12`, a matrix, a sentence.
 
 Every text has a shape. What cannot be read as mathematics, or exceeds a limit, is `Text` and equals only the same text.
 """
@@ -70,7 +72,7 @@ _SYNONYMS = {spelt: key for key, others in _WORDS.items() for spelt in others.sp
 
 
 def read_answer(tokens: Tokens, algebra: Algebra) -> Shape:
-    """The shape of a whole answer."""
+    """Return the shape of an answer."""
     return _AnswerReader(algebra).answer(stripped(tokens))
 
 
@@ -81,7 +83,7 @@ class _AnswerReader:
 
     # --- lists ------------------------------------------------------------------------------------------------------
     def answer(self, tokens: Tokens) -> Shape:
-        """A choice, or a list of items separated by `;`, or by commas, "and", "or"; of one item, that item."""
+        """Read a choice, or a list of items separated by `;`, or by commas, "and", "or"; of one item, that item."""
         choice = split_choice(tokens)
         if choice:
             letter, body = choice
@@ -116,7 +118,7 @@ class _AnswerReader:
         return Bag(tuple(items), is_ordered=is_ordered)
 
     def both_signs(self, tokens: Tokens) -> list[Shape]:
-        """`2 ± √3` is two values, and `∓` goes along with `±`; inside a set they are two of its members."""
+        """Read `2 ± √3` as two values, where `∓` goes along with `±`; inside a set they are two of its members."""
         if not _has_both_signs(tokens):
             return [self.item(tokens)]
         upper = self.item(_with_signs(tokens, {"±": "+", "∓": "-"}))
@@ -125,7 +127,7 @@ class _AnswerReader:
 
     # --- items: words, and relations between sides ------------------------------------------------------------------
     def item(self, tokens: Tokens) -> Shape:
-        """ "Answer: 5", x = 5, 0 < x < 1, or one side."""
+        """Read "Answer: 5", x = 5, 0 < x < 1, or one side."""
         words, rest = _split_words_and_colon(tokens)
         if words:
             key = text_key(words)
@@ -142,7 +144,7 @@ class _AnswerReader:
         return answer or self.relations.read(sides, signs)
 
     def point(self, tokens: Tokens) -> Shape | None:
-        """P(3, -4) as P = (3, -4); None unless a capital names a tuple of numbers."""
+        """Read P(3, -4) as P = (3, -4); None unless a capital names a tuple of numbers."""
         if len(tokens) < 2 or len(tokens[0].text) > 1 or not tokens[0].text.isupper() or not enclosed(tokens[1:]):
             return None
         value = self.side(tokens[1:])
@@ -153,7 +155,7 @@ class _AnswerReader:
         return isinstance(item, Scalar) and not item.value.variables
 
     def named(self, key: str, tokens: Tokens) -> Shape | None:
-        """What is called the answer; None if the words name anything else."""
+        """Read what is called the answer; None if the words name anything else."""
         return self.answer(stripped(tokens)) if key in _UNNAMED else None
 
     # --- sides: one value, or brackets ------------------------------------------------------------------------------
@@ -181,7 +183,7 @@ class _AnswerReader:
         return self.ratio(tokens) or self.quantity(tokens)
 
     def ratio(self, tokens: Tokens) -> Shape | None:
-        """`2:3`, `3 to 4`, or a time of day; None if this is anything else."""
+        """Read `2:3`, `3 to 4`, or a time of day; None if this is anything else."""
         clock = read_clock(tokens)
         has_half = tokens[-1].kind == "word"
         if clock is not None and has_half:
@@ -195,7 +197,7 @@ class _AnswerReader:
         return None
 
     def brackets(self, tokens: Tokens) -> Shape | None:
-        """What the brackets around all the tokens make of their content; None if they only group."""
+        """Read what the brackets around all the tokens make of their content; None if they only group."""
         opener, closer = tokens[0].text, tokens[-1].text
         inner = list(tokens[1:-1])
         if tokens[0].kind == "begin":
@@ -218,7 +220,7 @@ class _AnswerReader:
         return None if isinstance(value, Text) else value
 
     def row(self, opener: str, closer: str, parts: list[Tokens]) -> Shape:
-        """A tuple or an interval; [[1,2],[3,4]] is a matrix."""
+        """Read a tuple or an interval; [[1,2],[3,4]] is a matrix."""
         row = Row(opener, closer, tuple(map(self.answer_within, parts)))
         if row == LINE:
             return REALS
@@ -227,12 +229,12 @@ class _AnswerReader:
         return Grid(tuple(rows)) if opener == "[" and has_equal_rows else row
 
     def answer_within(self, tokens: Tokens) -> Shape:
-        """A part inside brackets: anything but a list by words."""
+        """Read a part inside brackets: anything but a list by words."""
         values = self.both_signs(stripped(tokens)) if tokens else []
         return values[0] if len(values) == 1 else Text(text_key(tokens))
 
     def braces(self, inner: Tokens) -> Shape:
-        """A set, by its members or by a condition on one variable: {x | x > 3}."""
+        """Read a set, by its members or by a condition on one variable: {x | x > 3}."""
         parts, found = split(inner, "|:")
         if found and len(parts) == 2 and _ranges_over_reals(parts[0]):
             variable = parts[0][0].text
@@ -257,7 +259,7 @@ class _AnswerReader:
         return Grid(tuple(rows), is_determinant=environment in ("vmatrix", "Vmatrix"))
 
     def system(self, inner: Tokens) -> Bag | None:
-        """x = 1, y = 2 one below the other; None if this is anything but one value for each of several names."""
+        """Read x = 1, y = 2 one below the other; None if this is anything but one value for each of several names."""
         if any(token.text == "&" for token in inner):
             return None
         rows, _ = split(inner, (r"\\",))
@@ -266,7 +268,7 @@ class _AnswerReader:
         return Bag(tuple(items)) if 1 < len(items) == len(names) else None
 
     def multiple(self, tokens: Tokens) -> Shape | None:
-        """A number times a matrix; None if this is anything else."""
+        """Read a number times a matrix; None if this is anything else."""
         kinds = [token.kind for token in tokens]
         start = kinds.index("begin") if "begin" in kinds else 0
         factor = expression_or_none(tokens[:start], self.algebra)
@@ -297,7 +299,7 @@ class _AnswerReader:
 
 
 def _has_both_signs(tokens: Tokens) -> bool:
-    """Whether ± or ∓ stands in a value, not in a tuple or a matrix."""
+    """Tell whether ± or ∓ stands in a value, not in a tuple or a matrix."""
     depth = 0
     for token in tokens:
         if token.text not in ("(", ")", "{", "}"):
@@ -312,7 +314,7 @@ def _with_signs(tokens: Tokens, signs: dict[str, str]) -> Tokens:
 
 
 def _split_words_and_colon(tokens: Tokens) -> tuple[Tokens, Tokens]:
-    """ "Answer: 5" as (Answer, 5); no words for a time or a ratio."""
+    """Split "Answer: 5" into Answer and 5; no words for a time or a ratio."""
     parts, _ = split(tokens, (":",))
     if len(parts) != 2 or not all(parts):
         return [], tokens
@@ -322,13 +324,13 @@ def _split_words_and_colon(tokens: Tokens) -> tuple[Tokens, Tokens]:
 
 
 def _ranges_over_reals(tokens: Tokens) -> bool:
-    r"""Whether a set is said to be of all x, or all x \in \mathbb{R}, with some condition."""
+    r"""Tell whether a set is said to be of all x, or all x \in \mathbb{R}, with some condition."""
     texts = texts_of(tokens[1:])
     return bool(tokens) and is_letter(tokens[0]) and texts in ([], ["∈", r"\mathbbR"])
 
 
 def _union_sign(tokens: Tokens, at: int) -> Token:
-    """The token, and ∪ for a letter U between two brackets."""
+    """Return the token, or ∪ for a letter U between two brackets."""
     token = tokens[at]
     if token.text != "U" or not 0 < at < len(tokens) - 1:
         return token
@@ -337,8 +339,8 @@ def _union_sign(tokens: Tokens, at: int) -> Token:
 
 
 def _difference(sets: tuple[Shape, ...]) -> Shape:
-    """The first set without the others; ℝ without some numbers as the intervals between them."""
-    whole, *taken = sets
+    """Return the first set without the others; ℝ without some numbers as the intervals between them."""
+    first, *taken = sets
     points = taken[0].items if len(taken) == 1 and isinstance(taken[0], Bag) else taken
     are_numbers = all(isinstance(point, Scalar) and point.value.number is not None for point in points)
-    return reals_without(points) if whole == REALS and are_numbers else Row("∖", "∖", sets)
+    return reals_without(points) if first == REALS and are_numbers else Row("∖", "∖", sets)

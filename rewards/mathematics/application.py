@@ -1,5 +1,7 @@
-r"""Whether a letter before brackets is a function or a factor, decided from the answer and the truth together: f(x+1)
-is a function of x+1, while x(x+1), 2\pi r(r+h) and P(1+r)^2 are products.
+r"""Decide whether a letter before brackets is a function or a factor.
+
+The answer and the truth decide together: f(x+1) is a function of x+1, while x(x+1), 2\pi r(r+h) and P(1+r)^2 are
+products.
 
 In doubt it is a function, that is: a symbol of its own for each argument. A product taken for a function misses a right
 answer; a function taken for a product would make every function linear and pay for wrong ones.
@@ -57,7 +59,7 @@ class Name:
 
 
 def mark_applications(answer: Tokens, truth: Tokens) -> tuple[list[Token], list[Token]]:
-    """Both texts, with kind "applied" for each name that is a function of what stands in the brackets behind it."""
+    """Return both texts with kind "applied" for each name that is a function of what the brackets behind it hold."""
     texts = [list(_names(answer)), list(_names(truth))]
     applied = {name.text for name in chain(*texts) if name.is_applied}
     functions = {text for text in applied if _is_function(text, texts)}
@@ -73,8 +75,10 @@ def _marked(tokens: Tokens, names: Sequence[Name], functions: Set[str]) -> list[
 
 
 def number_parameters(answer: Tokens, truth: Tokens) -> tuple[Tokens, Tokens]:
-    """Both with numbers for parameters where they define the same function: f(t) = t^2 and f(x) = x^2 as f($1) = $1^2,
-    and so a_n = 2n and a_k = 2k."""
+    """Number the parameters where both define the same function.
+
+    f(t) = t^2 and f(x) = x^2 become f($1) = $1^2, and so do a_n = 2n and a_k = 2k.
+    """
     (function, ours), (other, theirs) = _definition(answer), _definition(truth)
     if function != other or len(ours) != len(theirs):
         return answer, truth
@@ -82,7 +86,7 @@ def number_parameters(answer: Tokens, truth: Tokens) -> tuple[Tokens, Tokens]:
 
 
 def _definition(tokens: Tokens) -> tuple[str, list[str]]:
-    """(the function that is defined, its parameters), without parameters unless the definition uses each of them."""
+    """Return the function that is defined, and its parameters; none unless the definition uses each of them."""
     first = next(_names(tokens), None)
     if first is None or first.at > 0:
         return "", []
@@ -104,7 +108,7 @@ def _numbered(tokens: Tokens, parameters: list[str]) -> Tokens:
 
 
 def end_of_name(tokens: Tokens, at: int) -> int:
-    """Where the name that starts at `at` ends, after its primes and its subscript."""
+    """Return where the name that starts at `at` ends, after its primes and its subscript."""
     at += 1
     while at < len(tokens) and is_mark(tokens[at], "'"):
         at += 1
@@ -115,7 +119,7 @@ def end_of_name(tokens: Tokens, at: int) -> int:
 
 
 def end_of_exponent(tokens: Tokens, at: int) -> int:
-    """Where the exponent that may start at `at` ends: `^{-1}`, `^2`."""
+    """Return where the exponent that may start at `at` ends: `^{-1}`, `^2`."""
     if at + 1 >= len(tokens) or not is_mark(tokens[at], "^"):
         return at
     start = at + 2 if is_mark(tokens[at + 1], "-") else at + 1
@@ -178,7 +182,7 @@ def _repeats_in_argument(use: Name) -> bool:
 
 
 def _is_known(use: Name) -> bool:
-    """Whether the letter is a usual name for functions of what is in the brackets."""
+    """Tell whether the letter is a usual name for functions of what is in the brackets."""
     names = {name.text for name in _names(use.argument)}
     is_indexed = use.text.endswith("_ n") and use.text[0].isupper()  # T_n(x + 1)
     letter = use.text[0] if is_indexed else use.text  # with any other subscript, v_0, it is a constant
@@ -188,5 +192,5 @@ def _is_known(use: Name) -> bool:
 
 
 def _adds(use: Name) -> bool:
-    """Whether one sum stands in the brackets, and no list of arguments."""
+    """Tell whether one sum stands in the brackets, and no list of arguments."""
     return is_sum(use.argument) and not any(is_mark(token, ",") for token in use.argument)

@@ -1,4 +1,4 @@
-"""The letter of a multiple-choice answer: `B`, `(B)`, `B.`, `(B) 12`, `B. Paris`, "Option B"."""
+"""Read the letter of a multiple-choice answer: `B`, `(B)`, `B.`, `(B) 12`, `B. Paris`, "Option B"."""
 
 from rewards.mathematics.tokens import Token, Tokens, is_mark, stripped
 
@@ -7,8 +7,10 @@ _LEADS = ("option", "choice", "answer", "选", "故选", "选项", "选择", "�
 
 
 def split_choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
-    """(letter A to J, what follows it), or None: no letter in front, several of them ("A) 5 B) 6", "(A) (B)"), or a
-    term ("(B) + 1")."""
+    """Return the letter, A to J, and what follows it; None if this is no choice.
+
+    No choice has no letter in front, or several ("A) 5 B) 6", "(A) (B)"), or is a term ("(B) + 1").
+    """
     if len(tokens) > 1 and tokens[0].word in _LEADS:
         tokens = [token for token in tokens[1:] if not is_mark(token, ":")]
     if not tokens:
@@ -29,7 +31,10 @@ def split_choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
 
 
 def _goes_on(tokens: Tokens) -> bool:
-    """Whether the letter is a factor or a term in what follows: (B)+1, (B)x, (B)^2; "(B) -1" is choice B, minus one."""
+    """Tell whether the letter is a factor or a term in what follows: (B)+1, (B)x, (B)^2.
+
+    "(B) -1" is choice B, minus one.
+    """
     if not tokens:
         return False
     first = tokens[0]
@@ -42,7 +47,7 @@ def _goes_on(tokens: Tokens) -> bool:
 
 
 def _is_choice_mark(tokens: Tokens, at: int) -> bool:
-    """Whether another choice starts here."""
+    """Tell whether another choice starts here."""
     if tokens[at].text not in _LETTERS:
         return False
     if at + 1 == len(tokens):

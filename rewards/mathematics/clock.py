@@ -1,4 +1,4 @@
-"""What a colon can mean between numbers: a time of day (`9:05`, `2:15 PM`) or a ratio (`2:3`, `1:2:4`)."""
+"""Read a time of day: `9:05`, `2:15 PM`. Without AM and PM it may be a ratio as well."""
 
 import re
 from dataclasses import dataclass, field
@@ -19,7 +19,10 @@ class Clock:
 
 
 def read_clock(tokens: Tokens) -> Clock | None:
-    """The time of day that the tokens are, None if they are anything else. Without AM and PM, 24 hours are meant."""
+    """Return the time of day that the tokens are; None if they are anything else.
+
+    Without AM and PM, 24 hours are meant.
+    """
     found = _CLOCK.fullmatch(" ".join(texts_of(tokens)))
     if found is None or not (found[2] or found[4]):
         return None

@@ -1,4 +1,4 @@
-"""When two shapes are the same answer. Where a reader could doubt it, they are not."""
+"""Tell when two shapes are the same answer. Where a reader could doubt it, they are not."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -37,14 +37,17 @@ def same(answer: Shape, truth: Shape) -> bool:
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
 def _same_amount(answer: Scalar, truth: Scalar) -> bool:
-    """Letters behind a number may be its unit: 5 m and 5."""
+    """Tell whether two amounts are the same, if need be with the letters behind a number as its unit: 5 m and 5."""
     answers = filter(None, (answer, answer.if_unit))
     truths = filter(None, (truth, truth.if_unit))
     return any(one.equals(other) for one, other in product(answers, truths))
 
 
 def _same_ratio(answer: Shape, truth: Shape) -> bool:
-    """2:4 is 1:2 and ½; times of day are the same to the minute, and nothing that may be a time is a fraction."""
+    """Compare ratios, times of day and fractions.
+
+    2:4 is 1:2 and ½. Times are the same to the minute, and nothing that may be a time is a fraction.
+    """
     clocks = [_clock(answer), _clock(truth)]
     if all(clocks):
         return clocks[0] == clocks[1]
@@ -57,7 +60,7 @@ def _same_ratio(answer: Shape, truth: Shape) -> bool:
 
 
 def _is_fraction(ratio: Ratio, other: Shape) -> bool:
-    """3:4 is 3/4; a range is no fraction, and 4:2 is not 2."""
+    """Tell whether 3:4 is 3/4; a range is no fraction, and 4:2 is not 2."""
     if ratio.clock or ratio.is_range or not isinstance(other, Scalar) or other.unit:
         return False
     one = Scalar(other.value.algebra.number(1))
@@ -65,7 +68,7 @@ def _is_fraction(ratio: Ratio, other: Shape) -> bool:
 
 
 def _in_proportion(ones: Shapes, others: Shapes) -> bool:
-    """Whether the parts of two ratios are the same but for a factor."""
+    """Tell whether the parts of two ratios are the same but for a factor."""
     if len(ones) != len(others) or not all(map(_is_nonzero, [*ones, *others])):
         return False
     pairs = list(zip(ones, others, strict=True))
@@ -87,8 +90,11 @@ def _clock(value: Shape) -> Clock | None:
 
 
 def _same_numeral(answer: Shape, truth: Shape) -> bool:
-    """Whether digits and base agree. A truth with a base is answered by the bare digits: the base was given with the
-    question; a bare truth only by base ten."""
+    """Tell whether digits and base agree.
+
+    The bare digits answer a truth with a base, since the question gave the base. A bare truth is answered in base ten
+    only.
+    """
     if isinstance(answer, Numeral) and isinstance(truth, Numeral):
         return answer == truth
     if isinstance(answer, Numeral):
@@ -106,7 +112,7 @@ def _in_order(answers: Shapes, truths: Shapes) -> bool:
 
 
 def _in_any_order(answers: Shapes, truths: Shapes) -> bool:
-    """Whether each answer has its own partner among the truths, and none is left."""
+    """Tell whether each answer has its own partner among the truths, and none is left."""
     left = _with_nouns(truths)
     for answer in _with_nouns(answers):
         found = next((at for at, truth in enumerate(left) if _same_member(answer, truth)), None)
@@ -117,7 +123,7 @@ def _in_any_order(answers: Shapes, truths: Shapes) -> bool:
 
 
 def _same_member(answer: Member, truth: Member) -> bool:
-    """Whether the values are the same, and both count the same thing: 3 cats."""
+    """Tell whether the values are the same, and both count the same thing: 3 cats."""
     (noun, value), (other_noun, other) = answer, truth
     if noun and other_noun and noun != other_noun:
         return False
@@ -125,8 +131,10 @@ def _same_member(answer: Member, truth: Member) -> bool:
 
 
 def _with_nouns(values: Shapes) -> list[Member]:
-    """Each value with what it counts, without the words that are the same for all; with nothing where all count the
-    same."""
+    """Return each value with what it counts.
+
+    Words that are the same for all are left out; so are all words where all count the same.
+    """
     nouns = [value.noun if isinstance(value, Scalar) else frozenset() for value in values]
     shared = frozenset.intersection(*nouns) if nouns else frozenset()
     return [(noun - shared, value) for noun, value in zip(nouns, values, strict=True)]
@@ -145,7 +153,7 @@ def _same_grid(answer: Grid, truth: Grid) -> bool:
 
 
 def _as_row(value: Shape) -> Shape:
-    """A column or row matrix as the tuple of its entries."""
+    """Return a column or row matrix as the tuple of its entries."""
     if not isinstance(value, Grid) or value.is_determinant:
         return value
     is_vector = len(value.rows) == 1 or all(len(row) == 1 for row in value.rows)
@@ -182,12 +190,12 @@ def _is_given(truth: Member, answers: Sequence[Member]) -> bool:
 
 
 def _as_one(value: Shape) -> Shape | None:
-    """The sum of 5 hours and 30 minutes."""
+    """Return the sum of 5 hours and 30 minutes."""
     return value.total if isinstance(value, Bag) else value
 
 
 def _is_assignment(value: Shape) -> bool:
-    """Whether the list gives each of several variables its value: x = 1, y = 2, but not x = 1, x = 2."""
+    """Tell whether the list gives each of several variables its value: x = 1, y = 2, but not x = 1, x = 2."""
     if not isinstance(value, Bag):
         return False
     names = {item.label.key for item in value.items if isinstance(item, Named) and item.label}
@@ -199,7 +207,7 @@ def _is_nameless_list(value: Shape) -> bool:
 
 
 def _same_assigned(named: Bag, other: Row | Bag) -> bool:
-    """Whether x = 1, y = 2 has the values of the other in this order; x_1 = 1, x_2 = 2 also those of a set."""
+    """Tell whether x = 1, y = 2 has the values of the other in this order; x_1 = 1, x_2 = 2 also those of a set."""
     ordered = sorted(named.items, key=lambda item: item.label.key)
     values = [item.value for item in ordered]
     if isinstance(other, Row):
@@ -212,8 +220,10 @@ def _same_assigned(named: Bag, other: Row | Bag) -> bool:
 
 # --- letters of multiple choice --------------------------------------------------------------------------------------
 def _same_choice(answer: Shape, truth: Shape) -> bool:
-    """The letters decide; without two letters, the body of the one against the whole other. A lone "b" is the letter
-    B."""
+    """Compare the letters; without two letters, compare the body of the one with the other.
+
+    A lone "b" is the letter B.
+    """
     letters = _letter(answer), _letter(truth)
     ours, theirs = _body(answer), _body(truth)
     if all(letters):
@@ -241,7 +251,7 @@ def _same_named(answer: Shape, truth: Shape) -> bool:
 
 
 def _same_value(answer: Shape, truth: Shape) -> bool:
-    """Whether the values agree, and the labels too where both have one."""
+    """Tell whether the values agree, and the labels too where both have one."""
     if isinstance(answer, Named) and isinstance(truth, Named):
         return _same_label(answer, truth) and same(answer.value, truth.value)
     if isinstance(answer, Named):
@@ -261,7 +271,7 @@ def _same_label(answer: Named, truth: Named) -> bool:
 
 
 def _says_value(named: Named, other: Shape) -> bool:
-    """Whether the value alone may stand for the equation: C for "the answer is C", but not for z = c."""
+    """Tell whether the value alone may stand for the equation: C for "the answer is C", but not for z = c."""
     is_symbol = named.label is not None and not named.label.is_words
     return not (is_symbol and isinstance(other, Choice))
 
@@ -271,7 +281,7 @@ def _as_equation(value: Shape) -> Shape:
 
 
 def _same_equation(answer: Shape, truth: Shape) -> bool:
-    """Whether both are one equation in several variables, y = 2x + 3 and 2x - y + 3 = 0, or one inequality."""
+    """Tell whether both are one equation in several variables, y = 2x + 3 and 2x - y + 3 = 0, or one inequality."""
     for side in (answer, truth):
         if not isinstance(side, Relation):
             return False
@@ -281,8 +291,10 @@ def _same_equation(answer: Shape, truth: Shape) -> bool:
 
 
 def _same_relation(answer: Relation, truth: Relation) -> bool:
-    """Whether one difference is a constant multiple of the other (a positive one for < and ≤); in an equation the
-    denominators do not matter."""
+    """Tell whether one difference is a constant multiple of the other, a positive one for < and ≤.
+
+    In an equation the denominators do not matter.
+    """
     if answer.sign != truth.sign:
         return False
     ours, theirs = answer.difference, truth.difference
@@ -296,8 +308,10 @@ def _same_relation(answer: Relation, truth: Relation) -> bool:
 
 
 def _same_chain(answer: Shape, truth: Shape) -> bool:
-    r"""Whether both say the same of the same things: \log_4 8 = 3/2 is not \log_{36} 216 = 3/2. A chain that holds
-    answers each of its sides."""
+    r"""Tell whether both say the same of the same things.
+
+    \log_4 8 = 3/2 is not \log_{36} 216 = 3/2. A chain that holds answers each of its sides.
+    """
     if not isinstance(truth, Chain):
         return answer.holds and any(same(side, truth) for side in answer.sides)
     if not isinstance(answer, Chain) or answer.signs != truth.signs:

@@ -1,5 +1,6 @@
-r"""Tokens of one expression -> its exact value, by recursive descent with a limit on the depth. Nothing is ever
-evaluated as code.
+r"""Read one expression as its exact value, by recursive descent with a limit on the depth.
+
+Nothing is ever evaluated as code.
 
     expression = term { (+|-) term }
     term = { + | - } factor { [*|/] factor }
@@ -41,12 +42,12 @@ _OPERATORS = frozenset((r"\frac", r"\sqrt", r"\binom")) | symbols.ACCENTS | symb
 
 
 def read_expression(tokens: Tokens, algebra: Algebra) -> Quotient:
-    """The value of all the tokens together; `Unreadable` if they are not one expression or exceed a limit."""
-    return _ExpressionReader(tokens, algebra).whole()
+    """Return the value of all the tokens together; `Unreadable` if they are not one expression or exceed a limit."""
+    return _ExpressionReader(tokens, algebra).complete()
 
 
 def expression_or_none(tokens: Tokens, algebra: Algebra) -> Quotient | None:
-    """The value of all the tokens together, None if they have none."""
+    """Return the value of all the tokens together, None if they have none."""
     try:
         return read_expression(tokens, algebra)
     except Unreadable:
@@ -54,7 +55,7 @@ def expression_or_none(tokens: Tokens, algebra: Algebra) -> Quotient | None:
 
 
 def exact(literal: str) -> Fraction:
-    """The value of a number token: `1234.50`, `1.5e3`, `0.1(6)` for 0.1666…"""
+    """Return the value of a number token: `1234.50`, `1.5e3`, `0.1(6)` for 0.1666…"""
     if len(literal) > MAX_DIGITS:
         raise Unreadable("too many digits")
     if literal.endswith(")"):
@@ -92,8 +93,8 @@ class _ExpressionReader:
             raise Unreadable(f"{text} expected")
 
     # --- the grammar ------------------------------------------------------------------------------------------------
-    def whole(self) -> Quotient:
-        """An expression, and nothing after it."""
+    def complete(self) -> Quotient:
+        """Read an expression, and nothing after it."""
         value = self.expression()
         if self.peek() is not _END:
             raise Unreadable(f"something follows the expression: {self.peek().text}")
@@ -122,7 +123,7 @@ class _ExpressionReader:
             value = value / other if sign == "/" else value * other
 
     def divisor(self) -> Quotient:
-        """One factor, or letters side by side: t/RC is t/(RC). But 1/2x is x/2, and a/x(x+1) is (x+1)a/x."""
+        """Read one factor, or letters side by side: t/RC is t/(RC). But 1/2x is x/2, and a/x(x+1) is (x+1)a/x."""
         is_letter_first = is_letter(self.peek())
         value = self.factor()
         while is_letter_first and is_letter(self.peek()):
@@ -136,8 +137,10 @@ class _ExpressionReader:
         return negative
 
     def starts_factor(self) -> bool:
-        """Whether the next token multiplies what stands before it. A number does only in `3!4!`, `(n+1)2^n` and
-        `N_0 2^n`: `x 2`, `\\frac12 3` have no value."""
+        """Tell whether the next token multiplies what stands before it.
+
+        A number does only in `3!4!`, `(n+1)2^n` and `N_0 2^n`: `x 2`, `\\frac12 3` have no value.
+        """
         token, before = self.peek(), self.peek(-1)
         if token.kind == before.kind == "word" and token.spaced:  # \text{T F T}
             return False
@@ -165,7 +168,7 @@ class _ExpressionReader:
         return value
 
     def exponent(self) -> Quotient:
-        """`^2`, `^{-1}`, `^-1`, `^\\pi`, and to the right first: 2^3^2 = 2^9."""
+        """Read `^2`, `^{-1}`, `^-1`, `^\\pi`, and to the right first: 2^3^2 = 2^9."""
         self.descend()
         negative = self.signs()
         value = self.literal_or_primary()
@@ -175,7 +178,7 @@ class _ExpressionReader:
         return -value if negative else value
 
     def descend(self) -> None:
-        """Counts a level of nesting: whatever contains itself does so through `primary` or `exponent`."""
+        """Count a level of nesting: whatever contains itself does so through `primary` or `exponent`."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise Unreadable("too deeply nested")
@@ -216,7 +219,7 @@ class _ExpressionReader:
         return self.argument() / self.argument()
 
     def derivative(self) -> Quotient | None:
-        r"""`\frac{dy}{dx}` as one symbol, and so `\frac{d}{dx} x^2`; None for any other fraction."""
+        r"""Read `\frac{dy}{dx}` as one symbol, and so `\frac{d}{dx} x^2`; None for any other fraction."""
         above_end = closing_bracket(self.tokens, self.at)
         end = closing_bracket(self.tokens, above_end + 1) if above_end + 1 < len(self.tokens) else self.at
         above, below = self.tokens[self.at : above_end + 1], self.tokens[above_end + 1 : end + 1]
@@ -229,7 +232,7 @@ class _ExpressionReader:
         return self.algebra.applied(name, self.factor() if self.peek().text in _GROUPS else self.product())
 
     def big_operator(self, name: str) -> Quotient:
-        r"""A sum, an integral or a limit as one symbol of its bounds and the product behind it: `\sum_{k=1}^n k`."""
+        r"""Read a sum, an integral or a limit as one symbol of bounds and the product behind it: `\sum_{k=1}^n k`."""
         while sign := self.accept("^_"):
             name += sign
             name += self.label() if self.peek().text == "{" else self.take().text
@@ -237,7 +240,7 @@ class _ExpressionReader:
 
     # --- its leaves -------------------------------------------------------------------------------------------------
     def number(self, token: Token) -> Quotient:
-        """A literal, or the mixed number that starts with it: `3\\frac12`, `3 1/2`."""
+        """Read a literal, or the mixed number that starts with it: `3\\frac12`, `3 1/2`."""
         value = self.algebra.number(exact(token.text))
         if not token.text.isdigit():
             return value
@@ -266,7 +269,7 @@ class _ExpressionReader:
         return self.algebra.atom(label)
 
     def application(self) -> Quotient:
-        """A function about which nothing is known, as one symbol: `f(x+1)`, `P(A|B)`, `f^{-1}(x)`, `u(x,t)`."""
+        """Read a function about which nothing is known as one symbol: `f(x+1)`, `P(A|B)`, `f^{-1}(x)`, `u(x,t)`."""
         start = self.at - 1
         end = end_of_name(self.tokens, start)
         opening = end_of_exponent(self.tokens, end)
@@ -282,14 +285,14 @@ class _ExpressionReader:
         return self.algebra.applied(name, self.algebra.atom(name), *arguments)
 
     def part_of_argument(self, tokens: Tokens) -> Quotient:
-        """The value of an argument; the symbol of its text where it has none (`X > 2`)."""
+        """Return the value of an argument; the symbol of its text where it has none (`X > 2`)."""
         try:
-            return _ExpressionReader(tokens, self.algebra, self.depth).whole()
+            return _ExpressionReader(tokens, self.algebra, self.depth).complete()
         except Unreadable:
             return self.algebra.atom(f"({text_key(tokens)})")
 
     def label(self) -> str:
-        """The text of a subscript or of what stands under an accent: one braced group, or one token."""
+        """Return the text of a subscript or of what stands under an accent: one braced group, or one token."""
         start = self.at
         if self.peek().text == "{":
             closing = closing_bracket(self.tokens, start)
@@ -321,7 +324,7 @@ class _ExpressionReader:
         return call("abs", value)
 
     def argument(self) -> Quotient:
-        """What `\\frac` takes: a group or one token, of a number one digit (`\\frac12`)."""
+        """Read what `\\frac` takes: a group or one token, of a number one digit (`\\frac12`)."""
         token = self.peek()
         if token.kind == "number" and token.text.isdigit() and len(token.text) > 1:
             digits = Token("number", token.text[0]), Token("number", token.text[1:])
@@ -329,13 +332,13 @@ class _ExpressionReader:
         return self.literal_or_primary()
 
     def literal_or_primary(self) -> Quotient:
-        """A number as it stands, without the fraction that might make it a mixed one; or any other primary."""
+        """Read a number without the fraction that might make it a mixed one; or any other primary."""
         if self.peek().kind == "number":
             return self.algebra.number(exact(self.take().text))
         return self.primary()
 
     def radical(self) -> Quotient:
-        """`\\sqrt[3]{2}`, and `\\sqrt12` for √12, as those who write it mean."""
+        """Read `\\sqrt[3]{2}`, and `\\sqrt12` for √12, as those who write it mean."""
         degree = 2
         if self.peek().text == "[":
             self.take()
@@ -343,8 +346,10 @@ class _ExpressionReader:
         return root(self.literal_or_primary(), degree)
 
     def function(self, name: str) -> Quotient:
-        """`\\sin^2 2x`, `\\log_2(8)`, `\\tan^{-1} x`: without brackets the argument is the product up to the next
-        function."""
+        """Read `\\sin^2 2x`, `\\log_2(8)`, `\\tan^{-1} x`.
+
+        Without brackets the argument is the product up to the next function.
+        """
         base = times = None
         while sign := self.accept("^_"):
             if sign == "^":
@@ -366,7 +371,7 @@ class _ExpressionReader:
 
 
 def _is_differential(tokens: Tokens) -> bool:
-    r"""Whether the tokens, in braces, are a d and letters: dx, d^2 y, \partial u."""
+    r"""Tell whether the tokens, in braces, are a d and letters: dx, d^2 y, \partial u."""
     inner = tokens[2:-1]
     is_simple = all(is_letter(token) or token.kind == "number" or is_mark(token, "^_") for token in inner)
     return len(tokens) > 2 and tokens[0].text == "{" and tokens[1].text in ("d", r"\partial") and is_simple

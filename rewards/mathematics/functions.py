@@ -1,5 +1,7 @@
-r"""Named functions on the quotients of `algebra.py`, exact where the result has a name: |-3| = 3, \binom52 = 10,
-\sinh x = (e^x - e^{-x})/2. Otherwise the call becomes an atom. Sines and their kin are in trigonometry.py."""
+r"""Call named functions, exactly where the result has a name: |-3| = 3, \binom52 = 10, \sinh x = (e^x - e^{-x})/2.
+
+Otherwise the call becomes an atom. Sines and their kin are in trigonometry.py.
+"""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -20,7 +22,7 @@ _ROUNDED: dict[str, Callable[[Fraction], int]] = {"floor": floor, "ceil": ceil}
 
 
 def call(name: str, *arguments: Quotient) -> Quotient:
-    """The named function of one argument (`binom`: of two)."""
+    """Return the named function of one argument (`binom`: of two)."""
     value, algebra = arguments[0], arguments[0].algebra
     if name in trigonometry.DIRECT:
         return trigonometry.of_angle(name, value)
@@ -64,7 +66,7 @@ def _hyperbolic(name: str, value: Quotient) -> Quotient:
 
 
 def _counted(name: str, arguments: tuple[Quotient, ...]) -> Quotient:
-    """A factorial or a binomial coefficient."""
+    """Return a factorial or a binomial coefficient."""
     algebra, numbers = arguments[0].algebra, [argument.number for argument in arguments]
     if None in numbers:
         return _chosen(*arguments) or algebra.applied(name, *arguments)
@@ -76,7 +78,7 @@ def _counted(name: str, arguments: tuple[Quotient, ...]) -> Quotient:
 
 
 def _chosen(total: Quotient, size: Quotient | None = None) -> Quotient | None:
-    r"""\binom{n}{k} = n(n-1)…(n-k+1)/k! for a small number k; None for anything else."""
+    r"""Return \binom{n}{k} = n(n-1)…(n-k+1)/k! for a small number k; None for anything else."""
     if size is None or size.number not in range(MAX_CHOSEN + 1):
         return None
     result = total.algebra.number(1)

@@ -1,5 +1,6 @@
-r"""What is compared where an answer has no value: texts without case, articles and idle zeros; letters that spell the
-same, \text{AC} and AC; the two end points of a segment, \overline{AC}.
+r"""Compare what has no value: texts, letters that spell the same, the end points of a segment.
+
+Texts have no case, articles and idle zeros. \text{AC} spells AC, and \overline{AC} is a segment.
 """
 
 import re
@@ -12,7 +13,7 @@ _PUNCTUATION = frozenset((r"\{", r"\}", r"\\", *"\\()[]{}.,:;?!…'\"|-_*&~@#\uf
 
 
 def text_key(tokens: Iterable[Token]) -> str:
-    """The normal form of something that has no value: words without case and articles, numbers without idle zeros."""
+    """Return the normal form of a text without a value. Words have no case and no articles, numbers no idle zeros."""
     kept = unwrapped([token for token in tokens if not (token.kind == "mark" and token.text in ('"', "."))])
     prose = any(token.kind == "word" for token in kept)
     parts = []
@@ -36,8 +37,10 @@ def _without_idle_zeros(number: str) -> str:
 
 
 def _is_article(tokens: Tokens, at: int) -> bool:
-    """Whether the word is a mere article; a bare "a" (a name) is one only where a noun follows it and nothing stands
-    before it."""
+    """Tell whether the word is a mere article.
+
+    A bare "a" (a name) is one only where a noun follows it and nothing stands before it.
+    """
     if len(tokens) == 1 or tokens[at].text.casefold() not in ("the", "a", "an"):
         return False
     if tokens[at].kind == "word":
@@ -47,8 +50,10 @@ def _is_article(tokens: Tokens, at: int) -> bool:
 
 
 def same_word(one: Tokens, other: Tokens) -> bool:
-    r"""Whether both are letters alone and spell the same, \text{AC}, \overline{AC} and AC; a segment's ends are capital
-    or small. Two products, AC and ac, are left to algebra."""
+    r"""Tell whether both are letters alone and spell the same: \text{AC}, \overline{AC} and AC.
+
+    A segment's ends are capital or small. Two products, AC and ac, are left to algebra.
+    """
     ends, other_ends = segment(one), segment(other)
     one, other = ends or one, other_ends or other
     kinds = {token.kind for token in (*one, *other)}
@@ -65,7 +70,7 @@ def _spelt(tokens: Tokens) -> str:
 
 
 def segment(tokens: Tokens) -> list[Token]:
-    r"""The two end points of a segment, \overline{CD}; nothing if it is anything else."""
+    r"""Return the two end points of a segment, \overline{CD}; nothing if it is anything else."""
     texts = texts_of(tokens)
     if texts[:2] != [r"\overline", "{"] or texts[-1] != "}":
         return []
@@ -75,6 +80,6 @@ def segment(tokens: Tokens) -> list[Token]:
 
 
 def has_content(tokens: Tokens) -> bool:
-    """False for an answer of nothing but punctuation, dots and brackets: "…", ":", "?"; but {} is the empty set."""
+    """Tell whether there is more than punctuation, dots and brackets: not so in "…", ":", "?". {} is the empty set."""
     texts = texts_of(tokens)
     return texts == [r"\{", r"\}"] or any(text not in _PUNCTUATION for text in texts)

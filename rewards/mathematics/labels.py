@@ -1,6 +1,7 @@
-r"""The left side of an equation as a label: `x`, `a_n`, `\angle ABC`, "the area", `f(x)` where f is being defined,
-`f(2)` whose value was asked for. Any other left side is one half of an equation: \ln y = x + C says nothing about
-y = x + C.
+r"""Read the left side of an equation as a label: `x`, `a_n`, `\angle ABC`, "the area".
+
+`f(x)` is one where f is being defined, and `f(2)`, whose value was asked for. Any other left side is one half of an
+equation: \ln y = x + C says nothing about y = x + C.
 """
 
 from dataclasses import dataclass
@@ -26,18 +27,18 @@ _NO_LABEL = "+-*/^=<>≤≥≠≈±∓!|"
 
 @dataclass(frozen=True)
 class Label:
-    key: str  # the whole label
+    key: str  # all of the label
     function: str | None = None  # the f of f(x) =
     is_words: bool = False  # "the area", "the correct option": no name of mathematics
 
     def defines_with(self, other: "Label") -> bool:
-        """Whether both define one function: y = and f(x) =, s = and s(t) =."""
+        """Tell whether both define one function: y = and f(x) =, s = and s(t) =."""
         pairs = ((self.function, other.key), (other.function, self.key))
         return any(function is not None and key in ("y", function) for function, key in pairs)
 
 
 def read_label(tokens: Tokens) -> Label | None:
-    """The label that the tokens are, None if they are more than that."""
+    """Return the label that the tokens are; None if they are more than that."""
     if any(token.kind == "word" and len(token.text) > 1 for token in tokens):
         return _phrase(tokens)
     if _is_ratio_of_names(tokens):
@@ -53,13 +54,13 @@ def read_label(tokens: Tokens) -> Label | None:
 
 
 def is_phrase(tokens: Tokens) -> bool:
-    """Whether there are words, and none that negates what follows."""
+    """Tell whether there are words, and none that negates what follows."""
     words = [token.word for token in tokens if token.word and not is_letter(token)]
     return bool(words) and units.NEGATIONS.isdisjoint(words)
 
 
 def _phrase(tokens: Tokens) -> Label | None:
-    """Words that name what follows; a term with words, 2 area or area + 1, does not."""
+    """Read words that name what follows; a term with words, 2 area or area + 1, does not."""
     if tokens[0].kind == "number" or any(map(_operates, tokens)) or not is_phrase(tokens):
         return None
     return Label(text_key(tokens), is_words=True)
@@ -71,7 +72,7 @@ def _operates(token: Token) -> bool:
 
 
 def _application(tokens: Tokens) -> Label | None:
-    r"""f(x), f^{-1}(x), u(x,t), or one value: f(2), P(A \cup B)."""
+    r"""Read f(x), f^{-1}(x), u(x,t), or one value: f(2), P(A \cup B)."""
     end = end_of_name(tokens, 0)
     opening = end_of_exponent(tokens, end)
     if opening >= len(tokens) or closing_bracket(tokens, opening) != len(tokens) - 1:
@@ -85,14 +86,14 @@ def _application(tokens: Tokens) -> Label | None:
 
 
 def _is_variable(token: Token) -> bool:
-    """Whether a value at this argument would be no single one: not so for the 2 of f(2) and the A of P(A)."""
+    """Tell whether a value at this argument would be no single one. It is one for the 2 of f(2) and the A of P(A)."""
     if token.kind == "name":
         return not token.text.isupper() and token.text not in _CONSTANTS
     return token.kind in ("applied", "function")
 
 
 def _without_measure(tokens: Tokens) -> Tokens:
-    r"""The tokens without the m of m\angle and the bars of |AB|."""
+    r"""Return the tokens without the m of m\angle and the bars of |AB|."""
     texts = texts_of(tokens)
     if texts[:2] == ["m", r"\angle"]:
         return tokens[1:]
@@ -102,13 +103,13 @@ def _without_measure(tokens: Tokens) -> Tokens:
 
 
 def _is_ratio_of_names(tokens: Tokens) -> bool:
-    """x:y, AB:CD."""
+    """Tell whether this is x:y or AB:CD."""
     has_colon = any(is_mark(token, ":") for token in tokens)
     return has_colon and are_letters(tokens, ":")
 
 
 def _is_object(tokens: Tokens) -> bool:
-    r"""Whether the tokens name a thing: the segment AB, \angle ABC, \vec{v}, \hat p."""
+    r"""Tell whether the tokens name a thing: the segment AB, \angle ABC, \vec{v}, \hat p."""
     if tokens[0].text not in symbols.ACCENTS:
         return len(tokens) > 1 and all(is_letter(token) and token.text.isupper() for token in tokens)
     letters = unwrapped(tokens[1:])

@@ -1,4 +1,4 @@
-r"""Join what belongs together in a list, `x = 3, 5` or `k\pi, k \in \mathbb{Z}`. Does its order count?"""
+r"""Join what belongs together in a list, `x = 3, 5` or `k\pi, k \in \mathbb{Z}`; tell whether its order counts."""
 
 from collections.abc import Sequence, Set
 
@@ -51,7 +51,7 @@ def with_restrictions(items: list[Shape]) -> list[Shape]:
 
 
 def _left_out(item: Shape) -> tuple[Shape, ...]:
-    """The 3 of x ≠ 3."""
+    """Return the 3 of x ≠ 3."""
     is_bag = isinstance(item, Named) and isinstance(item.value, Bag)
     return item.value.left_out if is_bag else ()
 
@@ -70,14 +70,17 @@ def _is_bound(item: Shape) -> bool:
 
 
 def bounds_twice(items: Sequence[Shape]) -> bool:
-    """Whether two items say which interval the same variable is in."""
+    """Tell whether two items say which interval the same variable is in."""
     bounded = [item.label for item in items if isinstance(item, Named) and isinstance(item.value, (Row, Bag))]
     return len(set(bounded)) < len(bounded)
 
 
 def is_series(items: Sequence[Shape], separators: Sequence[str]) -> bool:
-    """Whether a list answers one question after the other, so that its order counts: "true, false", "hot, cold",
-    "T, F, T". But "red and blue" is one answer, the statements ①, ③ too, and "鸡3只, 兔5只" says what is what."""
+    """Tell whether a list answers one question after the other, so that its order counts.
+
+    It does in "true, false", "hot, cold", "T, F, T". But "red and blue" is one answer, the statements ①, ③ too, and
+    "鸡3只, 兔5只" says what is what.
+    """
     words = [item.key.casefold() for item in items if isinstance(item, Text)]
     words = [word for word in words if not any(map(str.isdigit, word))]
     is_one_answer = "and" in separators or "or" in separators
@@ -97,8 +100,10 @@ def are_verdicts(letters: Set[str | None]) -> bool:
 
 
 def without_integers(parts: list[Tokens]) -> list[Tokens]:
-    r"""`k\pi, k \in \mathbb{Z}` without its last part, which only says what a k in an answer means; not so with x > 1,
-    x \in \mathbb{Z}."""
+    r"""Return `k\pi, k \in \mathbb{Z}` without its last part, which only says what a k in an answer means.
+
+    x > 1, x \in \mathbb{Z} keeps its last part.
+    """
     *answers, last = parts
     texts = list(map(texts_of, answers))
     if texts_of(last[1:]) != ["∈", r"\mathbbZ"]:

@@ -1,5 +1,4 @@
-r"""Numbers in words -> figures: `twenty-one` is 21, `one hundred and five` 105, `two thirds` \frac{2}{3}, `two and a
-half` 2\frac{1}{2}."""
+r"""Write numbers in words as figures. `twenty-one` is 21, `two thirds` \frac{2}{3}, `two and a half` 2\frac{1}{2}."""
 
 import re
 
@@ -41,7 +40,7 @@ _WORDS = re.compile(
 
 
 def in_figures(text: str) -> str:
-    """The text with figures for its number words."""
+    """Return the text with figures for its number words."""
     return _WORDS.sub(_figures, text)
 
 
@@ -54,7 +53,7 @@ def _figures(found: re.Match) -> str:
 
 
 def _value(words: str) -> str:
-    """The figures of a number in words; figures stay, and nothing stays nothing."""
+    """Return the figures of a number in words; figures stay, and nothing stays nothing."""
     if not words or words.isdigit():
         return words
     total = group = 0

@@ -1,4 +1,4 @@
-"""A whole number in another base than ten: `101_2`, `{20}_{5}`, `20_{\\text{five}}`, `1A_{16}`, `101 base 2`."""
+"""Read a whole number in another base than ten: `101_2`, `{20}_{5}`, `20_{\\text{five}}`, `1A_{16}`, `101 base 2`."""
 
 import re
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Numeral:
 
 
 def read_numeral(tokens: Tokens, algebra: Algebra) -> Numeral | None:
-    """The numeral that the tokens are, None if they are anything else."""
+    """Return the numeral that the tokens are; None if they are anything else."""
     kept = [token for token in tokens if token.text not in ("{", "}", "(", ")", "in")]
     found = _NUMERAL.fullmatch("".join(texts_of(kept)))
     if found is None:

@@ -1,5 +1,7 @@
-r"""Powers with any exponent, roots and logarithms on the quotients of `algebra.py`, exact where the result has a name:
-8^{1/3} = 2, \log_2 8 = 3, \sqrt{3+2\sqrt2} = 1+\sqrt2. Otherwise the result is an atom."""
+r"""Take powers with any exponent, roots and logarithms, exactly where the result has a name.
+
+8^{1/3} = 2, \log_2 8 = 3, \sqrt{3+2\sqrt2} = 1+\sqrt2. Otherwise the result is an atom.
+"""
 
 from fractions import Fraction
 
@@ -11,7 +13,7 @@ _HALF = Fraction(1, 2)
 
 
 def power(base: Quotient, exponent: Quotient) -> Quotient:
-    """base^exponent."""
+    """Return base^exponent."""
     n = exponent.number
     if n is None:
         return _symbolic_power(base, exponent)
@@ -25,12 +27,12 @@ def power(base: Quotient, exponent: Quotient) -> Quotient:
 
 
 def root(radicand: Quotient, degree: Rational | Quotient = 2) -> Quotient:
-    """The degree-th root of the radicand, the principal one."""
+    """Return the degree-th root of the radicand, the principal one."""
     return power(radicand, radicand.algebra.number(1) / degree)
 
 
 def logarithm(value: Quotient, base: Quotient | None = None) -> Quotient:
-    """log_base(value), natural without a base; a product becomes the sum of its factors' logarithms."""
+    """Return log_base(value), natural without a base; a product becomes the sum of its factors' logarithms."""
     if base is not None:
         return logarithm(value) / logarithm(base)
     algebra = value.algebra
@@ -52,7 +54,7 @@ def logarithm(value: Quotient, base: Quotient | None = None) -> Quotient:
 
 
 def _absolute_together(algebra: Algebra, monomial: Monomial) -> Monomial:
-    """|x|·x^-2 as |x|^-1, so that ln(1/|x|) = -ln|x|."""
+    """Write |x|·x^-2 as |x|^-1, so that ln(1/|x|) = -ln|x|."""
     powers = dict(monomial)
     for atom in [atom for atom in powers if atom.startswith("abs(")]:
         inside = algebra.arguments[atom].lone_atom
@@ -71,7 +73,10 @@ def _part_power(algebra: Algebra, polynomial: Polynomial, exponent: Fraction) ->
 
 
 def _symbolic_power(base: Quotient, exponent: Quotient) -> Quotient:
-    """2^{n+1} is 2·pow(#2,n), and 4^n is pow(#2,n)^2: one atom for each factor of the base and term of the exponent."""
+    """Make one atom for each factor of the base and term of the exponent.
+
+    2^{n+1} is 2·pow(#2,n), and 4^n is pow(#2,n)^2.
+    """
     algebra = base.algebra
     if exponent.bottom != ONE or base.bottom != ONE or len(base.top) != 1:
         return algebra.atom(f"pow({base.key},{exponent.key})", base, exponent)
@@ -95,14 +100,14 @@ def _symbolic_power(base: Quotient, exponent: Quotient) -> Quotient:
 
 
 def _known_power(base: Quotient, term: Monomial, times: Fraction) -> Quotient | None:
-    """base^(times · term) where the term is a number, or undone by the base; None elsewhere."""
+    """Return base^(times · term) where the term is a number, or undone by the base; None elsewhere."""
     if not term:
         return power(base, base.algebra.number(times))
     return _power_of_logarithm(base.algebra, term, times) if base.lone_atom == "e" else None
 
 
 def _power_of_logarithm(algebra: Algebra, term: Monomial, times: Fraction) -> Quotient | None:
-    """e^(t · ln a) as a^t; None if the term has no logarithm or several."""
+    """Return e^(t · ln a) as a^t; None if the term has no logarithm or several."""
     logarithms = [atom for atom, k in term if atom.startswith("ln(") and k == 1]
     if len(logarithms) != 1:
         return None
@@ -122,7 +127,7 @@ def _signed_prime_powers(value: Fraction) -> list[tuple[int, int]]:
 
 
 def _denested(radicand: Quotient) -> Quotient | None:
-    r"""√(a ± b√c) as √x ± √y with x, y = (a ± √(a²-b²c))/2, where these are rational and a > 0; None otherwise."""
+    r"""Return √(a ± b√c) as √x ± √y; None unless a > 0, and x, y = (a ± √(a²-b²c))/2 are rational."""
     a = radicand.top.get((), Fraction(0))
     if radicand.bottom != ONE or len(radicand.top) != 2 or a <= 0:
         return None

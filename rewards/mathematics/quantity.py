@@ -1,5 +1,6 @@
-r"""One value with what may stand around it: `\$1{,}234.50`, `12\text{ cm}^2`, `90^\circ`, `5\%`, `about 3 million
-people`.
+r"""Read one value with its unit, noun or currency.
+
+It may be `\$1{,}234.50`, `12\text{ cm}^2`, `90^\circ`, `5\%`, `about 3 million`.
 
 Currency, degrees, percent and units are dropped; a known unit is remembered, so that 12 cm and 12 m can be told apart,
 and so is a noun, so that 3 cats and 4 dogs are not 4 cats and 3 dogs, and 20% off is not 20% more. Amounts in several
@@ -39,8 +40,11 @@ class Scalar:
     noun: frozenset[str] = frozenset()  # what is counted or measured, where it is no unit: {"duck", "egg"}
 
     def contradicts(self, other: "Scalar") -> bool:
-        """Whether they cannot be the same whatever their numbers: 5 cm and 5 kg, 5 people and 5 cm, 5% salt and 5%
-        sugar, 5 more and 5 less. But 5 students may be 5 children."""
+        """Tell whether they cannot be the same whatever their numbers.
+
+        5 cm and 5 kg cannot, nor 5 people and 5 cm, nor 5 more and 5 less. 5% salt contradicts 5% sugar, too. But 5
+        students may be 5 children.
+        """
         if units.are_opposed(self.noun, other.noun):
             return True
         if self.unit and other.unit:
@@ -49,7 +53,7 @@ class Scalar:
 
     @property
     def things(self) -> frozenset[str]:
-        """The nouns without those that only say in which direction."""
+        """Return the nouns without those that only say in which direction."""
         return self.noun.difference(*units.OPPOSITES)
 
     def _is_of_something_else(self, other: "Scalar") -> bool:
@@ -60,18 +64,18 @@ class Scalar:
         return bool(self.things and other.unit) and other.unit.excludes_counts
 
     def in_unit_of(self, other: "Scalar") -> Quotient:
-        """The value in the other's unit: 1000 of 1 km beside 5 m."""
+        """Return the value in the other's unit: 1000 for 1 km and 5 m."""
         if self.unit is None or other.unit is None or self.unit.powers != other.unit.powers:
             return self.value
         return self.value * (self.unit.size / other.unit.size)
 
     def equals(self, other: "Scalar") -> bool:
-        """Whether both are the same amount, by the units that are known."""
+        """Tell whether both are the same amount, by the units that are known."""
         return not self.contradicts(other) and self.in_unit_of(other).equals(other.value)
 
 
 def read_quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
-    """The value and the unit of all the tokens together; `Unreadable` if there is no such reading."""
+    """Return the value and the unit of all the tokens together. Raise `Unreadable` if there is no such reading."""
     if not _COMPOUND.fullmatch(_shape(tokens)):
         return _quantity(tokens, algebra)
     total = sum_of([_quantity(tokens[at : at + 2], algebra) for at in range(0, len(tokens), 2)])
@@ -81,7 +85,7 @@ def read_quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
 
 
 def sum_of(parts: Sequence[Scalar]) -> Scalar | None:
-    """5 hours and 30 minutes as 5.5 hours; None unless each part is less than one of the unit before it."""
+    """Return 5 hours and 30 minutes as 5.5 hours; None unless each part is less than one of the unit before it."""
     if len(parts) < 2:
         return None
     first, *others = parts = [part.if_unit or part for part in parts]
@@ -96,7 +100,7 @@ def sum_of(parts: Sequence[Scalar]) -> Scalar | None:
 
 
 def _quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
-    """One number and its unit."""
+    """Read one number and its unit."""
     number, currency = _without_lead(tokens)
     number, tail = _split_tail(number)
     if is_range_or_code(number):
@@ -113,7 +117,7 @@ def _quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
 
 
 def _with_letters(number: list[Token], value: Quotient, unit: units.Unit | None, algebra: Algebra) -> Scalar:
-    """A value without words behind it: letters may be its unit, and degrees inside a sum are its unit."""
+    """Read a value without words behind it: letters may be its unit, and degrees inside a sum are its unit."""
     letters = _start_of_unit_letters(number)
     if letters:
         without = read_expression(number[:letters], algebra)
@@ -126,8 +130,10 @@ def _with_letters(number: list[Token], value: Quotient, unit: units.Unit | None,
 
 
 def is_range_or_code(tokens: Tokens) -> bool:
-    """Whether whole numbers joined by hyphens or slashes are a range (`3-5`), a date or a code (`2020-12-25`) and not a
-    difference or a fraction."""
+    """Tell whether whole numbers joined by hyphens or slashes are no difference and no fraction.
+
+    They may be a range (`3-5`), a date or a code (`2020-12-25`).
+    """
     text = " ".join(texts_of(tokens))
     pair = _PAIR.fullmatch(text)
     if pair:
@@ -137,7 +143,10 @@ def is_range_or_code(tokens: Tokens) -> bool:
 
 
 def _without_lead(tokens: Tokens) -> tuple[list[Token], units.Factors]:
-    """The tokens without "about", "\\approx", "\\$", "Rs" in front, and the currency found there; a sign stays."""
+    """Return the tokens without "about", "\\approx", "\\$", "Rs" in front, and the currency found there.
+
+    A sign stays.
+    """
     kept: list[Token] = []
     unit: list[tuple[str, int]] = []
     at = 0
@@ -157,7 +166,7 @@ def _without_lead(tokens: Tokens) -> tuple[list[Token], units.Factors]:
 
 
 def _currency(token: Token) -> str | None:
-    """The currency that the token names."""
+    """Return the currency that the token names."""
     named = units.UNIT_MARKS.get(token.text) or units.unit_named(token.text)
     return named if named in units.CURRENCIES else None
 
@@ -198,15 +207,17 @@ def _holds_function(tokens: Tokens) -> bool:
 
 
 def _is_unit(token: Token) -> bool:
-    """Whether a unit or a noun may start with the token."""
+    """Tell whether a unit or a noun may start with the token."""
     if token.kind == "word":
         return len(token.text) > 1 or not token.text.isascii() or token.text in units.UNIT_LETTERS
     return token.kind == "mark" and token.text in units.UNIT_MARKS
 
 
 def _shape(tokens: Tokens) -> str:
-    """One character for each token: u unit or noun, c letter that can be a unit, n number, ? something else, or
-    itself."""
+    """Write one character for each token.
+
+    u is a unit or noun, c a letter that can be a unit, n a number, ? something else; other marks stand for themselves.
+    """
     return "".join(map(_character, tokens))
 
 
@@ -222,7 +233,7 @@ def _character(token: Token) -> str:
 
 
 def _is_harmless(tail: Tokens) -> bool:
-    """Whether the words after a number only say what it counts or measures."""
+    """Tell whether the words after a number only say what it counts or measures."""
     words = [token.word for token in tail if token.word]
     if tail[0].kind == "word":
         while words and units.magnitude_named(words[0]):
@@ -234,8 +245,10 @@ def _is_harmless(tail: Tokens) -> bool:
 
 
 def _start_of_unit_letters(tokens: Tokens) -> int | None:
-    """Where the letters that can be the unit of the one term before them start: `-5 m`, `\\frac12 s`, `20 m/s`; None if
-    there are none: `5m` is taken for a product, `2 + 3 m` for a sum, \\sin 2 m for the sine of one."""
+    """Return where the letters start that can be the unit of the one term before them: `-5 m`, `20 m/s`.
+
+    None if there are none: `5m` is taken for a product, `2 + 3 m` for a sum, \\sin 2 m for the sine of one.
+    """
     shape = _shape(tokens)
     first = 2 if tokens and is_mark(tokens[0], "+-") else 1
     at = next((at for at in range(first, len(tokens)) if _LETTERS.fullmatch(shape, at)), None)
@@ -248,15 +261,17 @@ def _start_of_unit_letters(tokens: Tokens) -> int | None:
 
 
 def _counts(number: Tokens, tail: Tokens) -> bool:
-    """Whether a noun may follow: "18 eggs" and "x units", but "n odd" is not n."""
+    """Tell whether a noun may follow: "18 eggs" and "x units", but "n odd" is not n."""
     if any(token.kind == "number" for token in number):
         return True
     return all(not token.word or token.word in _PLAIN_UNITS for token in tail)
 
 
 def _unit_and_noun(tail: Tokens, currency: units.Factors = ()) -> tuple[units.Unit | None, frozenset[str]]:
-    """The unit that the tokens name, None without one, and the words beside it, each in the singular. A word of a
-    compound is a unit of its own: the man of man-hours, the widget of "per widget"."""
+    """Return the unit that the tokens name, None without one, and the other words, each in the singular.
+
+    A word of a compound is a unit of its own: the man of man-hours, the widget of "per widget".
+    """
     factors = list(currency)
     nouns: set[str] = set()
     for word, power, is_part in _measures(tail):
@@ -274,7 +289,7 @@ def _unit_and_noun(tail: Tokens, currency: units.Factors = ()) -> tuple[units.Un
 
 
 def _measures(tail: Tokens) -> Iterator[tuple[str, int, bool]]:
-    """(a word, its power, whether it is part of a compound): kg, m and s^-2 of "kg m per s^2"."""
+    """Yield each word, its power, and whether it is part of a compound: kg, m and s^-2 of "kg m per s^2"."""
     sign, power, is_part, at = 1, 1, False, 0
     while at < len(tail):
         token, word = tail[at], tail[at].text.casefold()
@@ -301,7 +316,7 @@ def _is_word(tail: Tokens, at: int) -> bool:
 
 
 def _exponent(tail: Tokens, at: int) -> tuple[int, int]:
-    """(the whole exponent that may start here, where the tokens go on); 1 if there is none."""
+    """Return the complete exponent that may start here, 1 if there is none, and where the tokens go on."""
     end = end_of_exponent(tail, at)
     texts = texts_of(tail[at:end])
     figures = "".join(text for text in texts if text not in ("^", "{", "}"))

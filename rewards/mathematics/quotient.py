@@ -71,7 +71,7 @@ class Quotient:
         return self.algebra.number(other) / self
 
     def __pow__(self, n: int) -> "Quotient":
-        """To an integer power, by repeated squaring; `powers.power` knows the others."""
+        """Raise to an integer power, by repeated squaring; `powers.power` knows the others."""
         if n < 0:
             return 1 / self**-n
         if len(self.top) > 1 and n > MAX_TERMS:
@@ -86,7 +86,7 @@ class Quotient:
         return result
 
     def __abs__(self) -> "Quotient":
-        """Of a product the product of each factor's; of anything else an atom that |-a| shares."""
+        """Return the product of the absolute values of a product; for anything else an atom that |-a| shares."""
         if self.number is not None:
             return self.algebra.number(abs(self.number))
         if self.bottom != ONE or len(self.top) != 1:
@@ -101,7 +101,7 @@ class Quotient:
         return result
 
     def equals(self, other: "Quotient") -> bool:
-        """Whether both are the same value: their cross products are the same polynomial."""
+        """Tell whether both are the same value: their cross products are the same polynomial."""
         if self == other:
             return True
         left = self.algebra.product(self.top, other.bottom)
@@ -113,19 +113,19 @@ class Quotient:
     # --- looking ----------------------------------------------------------------------------------------------------
     @property
     def number(self) -> Fraction | None:
-        """The value if this is a rational number."""
+        """Return the value if this is a rational number."""
         if self.bottom == ONE and self.top.keys() <= {()}:
             return self.top.get((), Fraction(0))
         return None
 
     @property
     def is_whole(self) -> bool:
-        """Whether this is an integer."""
+        """Tell whether this is an integer."""
         return self.number is not None and self.number.denominator == 1
 
     @property
     def lone_atom(self) -> str | None:
-        """The atom if this is nothing but one: "x" for x, None for 2x, x^2 and x + y."""
+        """Return the atom if this is nothing but one: "x" for x, None for 2x, x^2 and x + y."""
         if self.bottom != ONE or list(self.top.values()) != [1]:
             return None
         (monomial,) = self.top
@@ -136,19 +136,19 @@ class Quotient:
 
     @property
     def atoms(self) -> set[str]:
-        """All atoms in it."""
+        """Return all atoms in it."""
         monomials = [*self.top, *self.bottom]
         return {atom for monomial in monomials for atom, _ in monomial}
 
     @property
     def variables(self) -> frozenset[str]:
-        """The names that the value depends on; none for √2 + π."""
+        """Return the names that the value depends on; none for √2 + π."""
         names = [self.algebra.variables_in.get(atom, frozenset()) for atom in self.atoms]
         return frozenset().union(*names)
 
     @property
     def leading(self) -> Fraction:
-        """The coefficient that decides the sign under which `f(-x)` and `f(x)` meet; 0 for zero."""
+        """Return the coefficient that decides the sign under which `f(-x)` and `f(x)` meet; 0 for zero."""
         if not self.top:
             return Fraction(0)
         top = self.top[min(self.top)]
@@ -156,15 +156,17 @@ class Quotient:
 
     @property
     def key(self) -> str:
-        """A text that determines the value; equal values share it unless they are quotients of sums."""
+        """Return a text that determines the value; equal values share it unless they are quotients of sums."""
         if self.bottom == ONE:
             return _print(self.top, Fraction(1))
         lead = self.bottom[min(self.bottom)]
         return f"{_print(self.top, lead)}/({_print(self.bottom, lead)})"
 
     def without(self, unit: str) -> "Quotient | None":
-        """The value with the factor `unit` taken from the terms that have it; None if no term has it, or one has a
-        power of it, or it stands below the line."""
+        """Return the value with the factor `unit` taken from the terms that have it.
+
+        None if no term has it, or one has a power of it, or it stands below the line.
+        """
         if any(unit in dict(monomial) for monomial in self.bottom):
             return None
         kept: Polynomial = {}

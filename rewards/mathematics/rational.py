@@ -13,7 +13,7 @@ class Unreadable(Exception):
 
 
 def size(value: Fraction) -> int:
-    """The bits of the longer one of numerator and denominator."""
+    """Return the bits of the longer one of numerator and denominator."""
     return max(value.numerator.bit_length(), value.denominator.bit_length())
 
 
@@ -43,15 +43,18 @@ TRIAL_PRIMES = _primes_below(MAX_TRIAL_PRIME)
 
 
 def prime_powers(value: Fraction) -> Iterator[tuple[int, int]]:
-    """(prime, exponent) of a positive number; those of its denominator are negative."""
+    """Yield each prime of a positive number with its exponent; those of its denominator are negative."""
     for part, sign in ((value.numerator, 1), (value.denominator, -1)):
         for prime, power in _factors(part):
             yield prime, sign * power
 
 
 def _factors(n: int) -> Iterator[tuple[int, int]]:
-    """(prime, exponent) of n >= 1. A cofactor without small primes stays whole, or as the square it is: an equality
-    found with it is still exact, one may only be missed."""
+    """Yield each prime of n >= 1 with its exponent.
+
+    A cofactor without small primes counts as a prime, or as the square of one. An equality found with it is still
+    exact; one may only be missed.
+    """
     for p in TRIAL_PRIMES:
         if p * p > n:
             break

@@ -1,5 +1,6 @@
-r"""Sides and the signs between them -> what they say together: `x = 5`, `0 < x \le 1`, `x \ne 3`, `x^2+y^2 = 4`,
-`3+4 = 7`. What has no other reading is a chain, which equals only the same sides with the same signs.
+r"""Read what sides and the signs between them say together: `x = 5`, `0 < x \le 1`, `x \ne 3`, `x^2+y^2 = 4`.
+
+What has no other reading, `3+4 = 7`, is a chain, which equals only the same sides with the same signs.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ _FLIPPED = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
 
 
 class RelationReader:
-    """Reads relations; `read_side` reads what stands on one side."""
+    """Read relations; `read_side` reads what stands on one side."""
 
     def __init__(self, algebra: Algebra, read_side: Callable[[Tokens], Shape]) -> None:
         self.algebra, self.side = algebra, read_side
@@ -74,7 +75,7 @@ class RelationReader:
         return self.chain(sides, signs)
 
     def chain(self, sides: Sequence[Tokens], signs: Sequence[str]) -> Chain:
-        """Return the sides and signs as they are, and whether all of them are equal."""
+        """Return the sides and signs unchanged, and whether all of them are equal."""
         values = tuple(map(self.side, sides))
         written = tuple(map(_leaves, sides))
         first, *others = values
@@ -195,7 +196,7 @@ def _is_equal(one: Shape, other: Shape) -> bool:
 
 
 def _is_point(side: Shape) -> bool:
-    """Whether the side is a tuple of variables."""
+    """Tell whether the side is a tuple of variables."""
     return isinstance(side, Row) and all(map(_is_variable_value, side.items))
 
 
@@ -220,7 +221,7 @@ def _negated(side: Tokens) -> Tokens:
 
 
 def _leaves(tokens: Tokens) -> tuple[str, ...]:
-    """The numbers, names and functions of a side, sorted; nothing for a number as it is written."""
+    """Return the numbers, names and functions of a side, sorted; nothing for a number by itself."""
     kept = [token for token in tokens if token.text not in ("{", "}", "(", ")")]
     has_sign_inside = any(is_mark(token, "+-") for token in kept[1:])
     is_number = all(token.kind == "number" or token.text in (r"\frac", "/", "-", "+") for token in kept)

@@ -1,5 +1,7 @@
-"""The shapes an answer can have. Reading text into shapes is `answer.py`, comparing them `equality.py`; the numbers
-inside are quotients of `algebra.py`."""
+"""Define the shapes an answer can have.
+
+answer.py reads text into shapes, equality.py compares them; the numbers inside are quotients (quotient.py).
+"""
 
 from dataclasses import dataclass
 
@@ -23,7 +25,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Row:
-    """In order, with the brackets: a tuple, an interval ("(1, 2)" is both), a difference of sets ("∖")."""
+    """Items in order, with their brackets: a tuple, an interval ("(1, 2)" is both), a difference of sets ("∖")."""
 
     opener: str
     closer: str
@@ -35,13 +37,13 @@ class Row:
 
     @property
     def is_tuple(self) -> bool:
-        """Whether the brackets may be those of a tuple."""
+        """Tell whether the brackets may be those of a tuple."""
         return self.brackets in ("()", r"\langle\rangle")
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """1:2 and 2:4 are the same; 12:30 may be a time instead, and "3 to 4" a range."""
+    """A ratio: 1:2 and 2:4 are the same. 12:30 may be a time instead, and "3 to 4" a range."""
 
     parts: "tuple[Shape, ...]"
     clock: Clock | None = None
@@ -67,7 +69,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Named:
-    """x = 5, f(x) = 2x, the area is 12, x in [0, 1), 0 < x < 1."""
+    """A name and its value: x = 5, f(x) = 2x, the area is 12, x in [0, 1), 0 < x < 1."""
 
     label: Label | None  # None for x + y = 5: the left side is more than a name
     value: "Shape"
@@ -84,7 +86,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class Chain:
-    """41 = 42, 1/3 ≈ 0.333, a < b = c: one value only where every link is an equality that holds."""
+    """Sides and their signs: 41 = 42, 1/3 ≈ 0.333, a < b = c. One value only if all links are equalities that hold."""
 
     signs: tuple[str, ...]
     sides: "tuple[Shape, ...]"

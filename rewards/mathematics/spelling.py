@@ -1,6 +1,7 @@
-r"""Untrusted LaTeX, Unicode or plain text -> one spelling for its many: `×` is `*`, `\dfrac12` is `\frac{1}{2}`, `>=`
-is `≥`. A table of characters (symbols.py), then the table of rewritings below, in its order. Time is linear in the
-text.
+r"""Write untrusted LaTeX, Unicode or plain text in one spelling.
+
+`×` becomes `*`, `\dfrac12` becomes `\frac{1}{2}`, `>=` becomes `≥`. A table of characters (symbols.py) is applied, then
+the table of rewritings below, in its order. Time is linear in the text.
 """
 
 import re
@@ -71,8 +72,10 @@ _DOLLAR = re.compile(r"(?<!\\)\$")
 
 
 def clean(text: str) -> str:
-    """One spelling for Unicode's many: no control characters or lone surrogates, ASCII digits and operators, single
-    spaces."""
+    """Return a text in one spelling, without control characters and lone surrogates.
+
+    Digits and operators are ASCII, spaces are single.
+    """
     text = text.translate(symbols.CHARACTERS)
     for mark, digits in _SCRIPTS.items():
         run = f"[{''.join(digits)}]+"
@@ -89,5 +92,5 @@ def clean(text: str) -> str:
 
 
 def _script(mark: str, digits: Mapping[str, str], run: re.Match) -> str:
-    """x² as x^{2}."""
+    """Write x² as x^{2}."""
     return f"{mark}{{{''.join(digits[character] for character in run[0])}}}"

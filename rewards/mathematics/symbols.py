@@ -1,5 +1,6 @@
-r"""The vocabulary of the mathematics reader: Unicode characters, LaTeX commands and plain words, each mapped to the one
-spelling that the rest of the code knows. Tables only; `tokens.py` applies them.
+r"""List the vocabulary of the mathematics reader: characters, LaTeX commands and words, each with its one spelling.
+
+These are tables only; `tokens.py` applies them.
 
 Superscripts and vulgar fractions are spelt out with their braces (`2²` is `2^{2}`, `3½` is `3\frac{1}{2}`), which is
 why this is a table and not Unicode's NFKC: that would glue them into the number before them (22, 31/2).
@@ -7,7 +8,7 @@ why this is a table and not Unicode's NFKC: that would glue them into the number
 
 
 def _spellings(table: str) -> dict[str, str]:
-    """A table whose lines hold one spelling, and then those that it stands for: each of them with the first."""
+    """Read a table whose lines hold one spelling, and then those that it stands for. Map each of these to the first."""
     rows = [line.split() for line in table.strip().splitlines()]
     return {other: first for first, *others in rows for other in others}
 

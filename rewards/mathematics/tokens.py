@@ -21,7 +21,7 @@ class Token(NamedTuple):
 
     @property
     def word(self) -> str:
-        """The word in lower case, "" for any other token."""
+        """Return the word in lower case, "" for any other token."""
         return self.text.casefold() if self.kind == "word" else ""
 
 
@@ -49,7 +49,7 @@ _AROUND = (",", ".", ";", ":", '"', r"\\")  # punctuation around an answer, or a
 
 
 def tokenize(text: str) -> list[Token]:
-    """The tokens of any text, in order: an unknown character becomes a mark."""
+    """Return the tokens of any text, in order: an unknown character becomes a mark."""
     tokens = _without_alignment(_Tokenizer(clean(text)).tokens)
     for _ in range(MAX_OUTER_BRACES):
         if len(tokens) > 2 and tokens[0].text == "{" and enclosed(tokens):
@@ -58,7 +58,7 @@ def tokenize(text: str) -> list[Token]:
 
 
 class _Tokenizer:
-    """Reads the text once, from left to right."""
+    """Read the text once, from left to right."""
 
     def __init__(self, text: str) -> None:
         self.tokens: list[Token] = []
@@ -85,7 +85,7 @@ class _Tokenizer:
                 spaced = False
 
     def changes_font(self, found: str) -> bool:
-        """Whether the command only says how the text that follows is set; remembers what that text is."""
+        """Tell whether the command only says how the text that follows is set. Remember what that text is."""
         if found in symbols.TEXT_FONTS:
             self.next_mode = "text roman" if found in (r"\mathrm", r"\operatorname") else "text"
             return True
@@ -115,8 +115,10 @@ class _Tokenizer:
 
 
 def _matched_brackets(text: str) -> tuple[set[int], set[int]]:
-    """Where brackets open and close that belong together, of any two kinds: an interval has "(" and "]", or "]" and
-    "[" in French."""
+    """Return where brackets open and close that belong together, of any two kinds.
+
+    An interval has "(" and "]", or "]" and "[" in French.
+    """
     opening, closing, waiting, alone = set(), set(), [], []
     for bracket in _BRACKET.finditer(text):
         if bracket["opening"]:
@@ -133,7 +135,10 @@ def _matched_brackets(text: str) -> tuple[set[int], set[int]]:
 
 
 def _without_alignment(tokens: list[Token]) -> list[Token]:
-    r"""The rows of `aligned` and its like as a list, a row that starts with a relation as the end of the one before."""
+    r"""Return the rows of `aligned` and its like as a list.
+
+    A row that starts with a relation continues the last one.
+    """
     kept: list[Token] = []
     open_environments: list[str] = []
     for at, token in enumerate(tokens):
@@ -156,7 +161,7 @@ def _without_alignment(tokens: list[Token]) -> list[Token]:
 
 
 def _one_spelling(number: str) -> str:
-    """`1,234` and `1 234` -> 1234; `0.1\\overline{6}` -> 0.1(6); scientific notation stays."""
+    """Write `1,234` and `1 234` as 1234, `0.1\\overline{6}` as 0.1(6); scientific notation stays."""
     if "\\" in number:
         fixed, _, repeated = number.partition("\\")
         return f"{fixed}({''.join(filter(str.isdigit, repeated))})"
@@ -181,7 +186,7 @@ def _symbol(kind: str, found: str) -> list[Token]:
 
 
 def _letters(run: str, *, in_text: bool, roman: bool) -> list[Token]:
-    """A run of letters is a function, a word, or (in mathematics) one variable per letter."""
+    """Read a run of letters as a function, a word, or (in mathematics) one variable per letter."""
     if run in symbols.FUNCTIONS and run != "sec":  # "sec" without its backslash is a second
         return [Token("function", run)]
     if run in symbols.GREEK.values() or (roman and run in ("e", "i")):
@@ -202,7 +207,7 @@ def _letters(run: str, *, in_text: bool, roman: bool) -> list[Token]:
 
 
 def _is_word(run: str) -> bool:
-    """Whether a bare run of letters is a word (`even`, `cm`, `no`, `ABC`) and not a product (`xy`, `abc`, `nRT`)."""
+    """Tell whether a bare run of letters is a word (`even`, `cm`, `ABC`) and not a product (`xy`, `abc`, `nRT`)."""
     lower = run.casefold()
     if lower in units.SHORT_WORDS:
         return True
@@ -212,36 +217,36 @@ def _is_word(run: str) -> bool:
 
 
 def is_mark(token: Token, texts: str) -> bool:
-    """Whether the token is one of these one-character marks."""
+    """Tell whether the token is one of these one-character marks."""
     return token.kind == "mark" and token.text in texts
 
 
-def are_letters(tokens: Tokens, besides: str) -> bool:
-    """Whether the tokens are letters and these marks, nothing else."""
-    return all(is_letter(token) or is_mark(token, besides) for token in tokens)
+def are_letters(tokens: Tokens, marks: str) -> bool:
+    """Tell whether the tokens are letters and these marks, nothing else."""
+    return all(is_letter(token) or is_mark(token, marks) for token in tokens)
 
 
 def texts_of(tokens: Tokens) -> list[str]:
-    """What each of the tokens says."""
+    """Return what each of the tokens says."""
     return [token.text for token in tokens]
 
 
 def nesting(token: Token) -> int:
-    """How much deeper in brackets the next token stands: 1 after an opening one, -1 after a closing one."""
+    """Return how much deeper in brackets the next token stands: 1 after an opening one, -1 after a closing one."""
     if token.kind in ("open", "begin"):
         return 1
     return -1 if token.kind in ("close", "end") else 0
 
 
 def is_letter(token: Token) -> bool:
-    """Whether the token can be a variable; `\\text{x}` can, too."""
+    """Tell whether the token can be a variable; `\\text{x}` can, too."""
     if token.kind == "word":
         return len(token.text) == 1 and token.text.isascii()
     return token.kind == "name"
 
 
 def stripped(tokens: Tokens) -> list[Token]:
-    """Without the punctuation around; French ]1, 2[ in the brackets of everyone else."""
+    """Return the tokens without the punctuation around them, and French ]1, 2[ in the brackets of everyone else."""
     start, end = 0, len(tokens)
     while start < end and tokens[start].text in _AROUND[:-1]:
         start += 1
@@ -256,8 +261,7 @@ def stripped(tokens: Tokens) -> list[Token]:
 
 
 def split(tokens: Tokens, separates: Collection[str]) -> tuple[list[list[Token]], list[str]]:
-    """(the parts between separators outside all brackets, the separators found there): marks and words in lower
-    case."""
+    """Split at separators outside all brackets, marks or words in lower case; return the parts and the separators."""
     parts: list[list[Token]] = [[]]
     found, depth = [], 0
     for token in tokens:
@@ -272,7 +276,7 @@ def split(tokens: Tokens, separates: Collection[str]) -> tuple[list[list[Token]]
 
 
 def enclosed(tokens: Tokens) -> bool:
-    """Whether the first token is a bracket that the last one closes."""
+    """Tell whether the first token is a bracket that the last one closes."""
     depth = 0
     for at, token in enumerate(tokens):
         depth += nesting(token)
@@ -282,7 +286,7 @@ def enclosed(tokens: Tokens) -> bool:
 
 
 def closing_bracket(tokens: Tokens, opening: int, within: int | None = None) -> int:
-    """Where the bracket closes that opens at `opening`; the last token looked at if none does."""
+    """Return where the bracket closes that opens at `opening`; the last token looked at if none does."""
     end = len(tokens) if within is None else min(len(tokens), opening + within)
     depth = 0
     for at in range(opening, end):
@@ -293,7 +297,7 @@ def closing_bracket(tokens: Tokens, opening: int, within: int | None = None) -> 
 
 
 def is_sum(tokens: Tokens) -> bool:
-    """Whether terms are added or subtracted outside all brackets; -x, 2*-3 and x^-1 are no sums."""
+    """Tell whether terms are added or subtracted outside all brackets; -x, 2*-3 and x^-1 are no sums."""
     depth = 0
     for before, token in pairwise(tokens):
         depth += nesting(before)
@@ -303,8 +307,10 @@ def is_sum(tokens: Tokens) -> bool:
 
 
 def unwrapped(tokens: Tokens) -> list[Token]:
-    """The tokens without the braces around a single one: `x^{2}` reads as `x^2`, `\\frac{12}{3}` keeps what it
-    needs."""
+    """Return the tokens without the braces around a single one.
+
+    `x^{2}` reads as `x^2`, `\\frac{12}{3}` keeps what it needs.
+    """
     kept: list[Token] = []
     for token in tokens:
         closes = token.text == "}" and token.kind == "close"

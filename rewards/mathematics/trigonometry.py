@@ -1,6 +1,8 @@
-r"""Sine and cosine of any angle, exact: by the rules for sums and multiples they become polynomials in the sines and
-cosines of single angles, with sin² = 1 - cos². So \sin 2x = 2\sin x\cos x, and \cos 75° is (√6-√2)/4. All the other
-functions of an angle are quotients of these two; the inverse ones know the angles that have a name.
+r"""Take sine and cosine of any angle, exactly.
+
+By the rules for sums and multiples they become polynomials in the sines and cosines of single angles, with sin² = 1 -
+cos². So \sin 2x = 2\sin x\cos x, and \cos 75° is (√6-√2)/4. All the other functions of an angle are quotients of these
+two; the inverse ones know the angles that have a name.
 """
 
 from collections.abc import Callable
@@ -12,7 +14,7 @@ from rewards.mathematics.powers import root
 from rewards.mathematics.quotient import ONE, Monomial, Quotient
 from rewards.mathematics.rational import Unreadable
 
-MAX_MULTIPLE = 12  # sin(12x) is written in sines of x; that of a larger multiple is left as it is
+MAX_MULTIPLE = 12  # sin(12x) is written in sines of x; that of a larger multiple becomes an atom
 MAX_ANGLES = 4  # that are added under one sine
 
 _HALF = Fraction(1, 2)  # of π: a right angle
@@ -48,12 +50,12 @@ Pair = tuple[Quotient, Quotient]  # sine and cosine of one angle
 
 
 def of_angle(name: str, angle: Quotient) -> Quotient:
-    """sin, cos, tan, cot, sec or csc of the angle."""
+    """Return sin, cos, tan, cot, sec or csc of the angle."""
     return _OF_SINE_AND_COSINE[name](*_sine_and_cosine(_in_radians(angle)))
 
 
 def inverse(name: str, value: Quotient) -> Quotient | None:
-    """arcsin, arccos or arctan where the angle has a name; None elsewhere."""
+    """Return arcsin, arccos or arctan where the angle has a name; None elsewhere."""
     squared = (value * value).number
     if squared is None:
         return None
@@ -68,7 +70,7 @@ def inverse(name: str, value: Quotient) -> Quotient | None:
 
 
 def separate_angles(algebra: Algebra) -> dict[str, int]:
-    """What `angle_parts` must be for x and x/2 to meet; empty if no angle was seen in two parts."""
+    """Return what `angle_parts` must be for x and x/2 to meet; empty if no angle was seen in two parts."""
     found = {}
     for angle, denominators in algebra.angles_seen.items():
         common = lcm(*denominators)
@@ -78,7 +80,7 @@ def separate_angles(algebra: Algebra) -> dict[str, int]:
 
 
 def _in_radians(angle: Quotient) -> Quotient:
-    """The angle with π/180 for every degree."""
+    """Return the angle with π/180 for every degree."""
     algebra = angle.algebra
     radian = algebra.atom("π") / 180
     total = algebra.number(0)
@@ -105,7 +107,7 @@ def _of_nothing(algebra: Algebra) -> Pair:
 
 
 def _of_term(algebra: Algebra, monomial: Monomial, coefficient: Fraction) -> Pair:
-    """Sine and cosine of coefficient · monomial."""
+    """Return sine and cosine of coefficient · monomial."""
     if monomial == _TURN:
         return _pair_of_turns(algebra, coefficient)
     name = algebra.term(monomial).key
@@ -122,7 +124,7 @@ def _of_term(algebra: Algebra, monomial: Monomial, coefficient: Fraction) -> Pai
 
 
 def _of_sum(one: Pair, other: Pair) -> Pair:
-    """sin(A+B) = sin A cos B + cos A sin B, cos(A+B) = cos A cos B - sin A sin B."""
+    """Add two angles: sin(A+B) = sin A cos B + cos A sin B, cos(A+B) = cos A cos B - sin A sin B."""
     sine_a, cosine_a = one
     sine_b, cosine_b = other
     sine = sine_a * cosine_b + cosine_a * sine_b
@@ -130,7 +132,7 @@ def _of_sum(one: Pair, other: Pair) -> Pair:
 
 
 def _of_single(angle: Quotient) -> Pair:
-    """Of one angle that is no sum: known for arcs, otherwise two atoms with one rule between them."""
+    """Return the pair of an angle that is no sum: known for arcs, otherwise two atoms with one rule between them."""
     name, _, _ = (angle.lone_atom or "").partition("(")
     if name not in INVERSE:
         return _opaque(angle)
@@ -144,7 +146,7 @@ def _of_single(angle: Quotient) -> Pair:
 
 
 def _opaque(angle: Quotient) -> Pair:
-    """Two atoms for an angle about which nothing is known but that sin² = 1 - cos²."""
+    """Make two atoms for an angle about which nothing is known but that sin² = 1 - cos²."""
     is_negative = angle.leading < 0
     positive = -angle if is_negative else angle
     sine, cosine = (angle.algebra.applied(name, positive) for name in ("sin", "cos"))
@@ -153,7 +155,7 @@ def _opaque(angle: Quotient) -> Pair:
 
 
 def _link(sine: Quotient, cosine: Quotient) -> None:
-    """Makes sin² = 1 - cos² a rule of the algebra."""
+    """Make sin² = 1 - cos² a rule of the algebra."""
     rest = 1 - cosine * cosine
     sine.algebra.rules[sine.lone_atom] = 2, rest.top
 
@@ -163,14 +165,17 @@ def _pair_of_turns(algebra: Algebra, turns: Fraction) -> Pair:
 
 
 def _sine_of_turns(algebra: Algebra, turns: Fraction) -> Quotient:
-    """sin(turns · π)."""
+    """Return sin(turns · π)."""
     half_turns, turns = divmod(turns, 1)
     sine = _first_quadrant(algebra, min(turns, 1 - turns))
     return -sine if half_turns % 2 else sine
 
 
 def _first_quadrant(algebra: Algebra, turns: Fraction) -> Quotient:
-    """sin(turns · π) for 0 ≤ turns ≤ 1/2: exact where it is made of square roots of rational numbers, else an atom."""
+    """Return sin(turns · π) for 0 ≤ turns ≤ 1/2, exactly where it is made of square roots of rational numbers.
+
+    Otherwise it is an atom.
+    """
     if turns in _SINE_SQUARED:
         return root(algebra.number(_SINE_SQUARED[turns]))
     if turns in _ROOTS:
@@ -184,7 +189,7 @@ def _first_quadrant(algebra: Algebra, turns: Fraction) -> Quotient:
 
 
 def _turn_atom(algebra: Algebra, turns: Fraction) -> Quotient:
-    """An atom for the sine of an angle below 90°; of two that add up to 90°, the smaller one's square is replaced."""
+    """Make an atom for the sine of an angle below 90°; of two that add up to 90°, replace the smaller one's square."""
     rest = _HALF - turns
     sine, cosine = (algebra.applied("sin", algebra.term(_TURN, angle)) for angle in (turns, rest))
     if turns < rest:

@@ -1,5 +1,8 @@
-"""Words around a number: units and currencies that may be dropped, magnitudes that multiply, and words that change the
-meaning, after which nothing may be dropped."""
+"""List the words around a number: units, magnitudes, and words that change the meaning.
+
+Units and currencies may be dropped, magnitudes multiply, and after words that change the meaning nothing may be
+dropped.
+"""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -173,12 +176,14 @@ class Unit:
 
     @property
     def excludes_counts(self) -> bool:
-        """Whether a quantity with this unit counts no things: all but "5 units"."""
+        """Tell whether a quantity with this unit counts no things: all but "5 units"."""
         return self.powers != frozenset([("unit", 1)])
 
     def contradicts(self, other: "Unit") -> bool:
-        """Whether one quantity cannot have both, of whatever size. But "square units" may be any square of a length,
-        and 5° may be 5 °C."""
+        """Tell whether one quantity cannot have both, of whatever size.
+
+        But "square units" may be any square of a length, and 5° may be 5 °C.
+        """
         for one, another in ((self, other), (other, self)):
             if one.powers == frozenset([("degree", 1)]) and another.powers <= _TEMPERATURE_POWERS:
                 return False
@@ -188,7 +193,7 @@ class Unit:
         return self.powers != other.powers
 
     def _can_be_generic(self, power: int) -> bool:
-        """Whether "units" to this power may stand for the unit."""
+        """Tell whether "units" to this power may stand for the unit."""
         lengths = dict(self.powers)
         is_length = lengths.keys() <= {"m", "unit"}
         if power == 1:
@@ -200,7 +205,7 @@ _TEMPERATURE_POWERS = frozenset((("celsius", 1), ("fahrenheit", 1)))
 
 
 def unit_named(word: str) -> str | None:
-    """The one spelling of a known unit ("cm" for "Centimeters"), None for any other word."""
+    """Return the one spelling of a known unit ("cm" for "Centimeters"), None for any other word."""
     word = word.casefold().rstrip(".")
     if word in SPELLINGS:
         return SPELLINGS[word]
@@ -208,12 +213,12 @@ def unit_named(word: str) -> str | None:
 
 
 def magnitude_named(word: str) -> int | None:
-    """1,000,000 for "million" and "millions", None for any other word."""
+    """Return 1,000,000 for "million" and "millions", None for any other word."""
     return MAGNITUDES.get(word.casefold().removesuffix("s"))
 
 
 def product_of(factors: Factors) -> Unit | None:
-    """The unit that is this product of powers of units, None for no factors; an unknown one is a base unit."""
+    """Return the product of powers of units, None for no factors; an unknown unit is a base unit."""
     size = Fraction(1)
     powers: dict[str, int] = {}
     for name, power in factors:
@@ -225,19 +230,19 @@ def product_of(factors: Factors) -> Unit | None:
 
 
 def stem(noun: str) -> str:
-    """The singular of an English noun, roughly, or another word of its meaning: "adults" and "adult" are one."""
+    """Return the singular of an English noun, roughly, or another word of its meaning: "adults" and "adult" are one."""
     noun = noun.casefold()
     singular = noun.removesuffix("s")
     return FIRST_ALIKE.get(noun) or FIRST_ALIKE.get(singular, singular)
 
 
 def are_opposed(ones: Set[str], others: Set[str]) -> bool:
-    """Whether nouns of the one exclude nouns of the other."""
+    """Tell whether nouns of the one exclude nouns of the other."""
     return any(ones & group and others & group and not ones & others & group for group in OPPOSITES)
 
 
 def _defined(definition: str) -> Unit:
-    """The unit of a line of the table: "1 kg m s^-2"."""
+    """Return the unit of a line of the table: "1 kg m s^-2"."""
     size, *bases = definition.split()
     powers = {}
     for base in bases:

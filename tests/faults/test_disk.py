@@ -231,7 +231,7 @@ def test_what_a_run_leaves_behind_that_goes_on_from_an_older_checkpoint_is_never
     killed = processes.train(config, explicit, *keys, FAILPOINT="step-sampled:1")
     assert killed.code == -signal.SIGKILL
     for number, manifest in old.items():
-        assert f"checkpoint-{number} is not of the run that goes on here" in killed.stderr
+        assert f"checkpoint-{number} does not belong to the run that continues here" in killed.stderr
         assert (run_dir / f"checkpoint-{number}.aside-1" / "manifest.json").read_bytes() == manifest
     child = processes.train(config, "resume_from_checkpoint=true", *keys)
     assert child.code == 0 and "checkpoint-2 at step 2" in child.stderr, child.stderr

@@ -79,7 +79,7 @@ def test_environment_variables(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("num_generations: 8\nper_device_train_batch_size: 12\n", "do not make whole groups"),
+        ("num_generations: 8\nper_device_train_batch_size: 12\n", "cannot be split into groups"),
         ("reward_weights: [1, 2]\n", "reward_weights has 2 entries"),
         ("reward_weights: [0]\n", "nothing is paid"),
         ("top_p: 0.9\nnum_iterations: 2\n", "top_p and top_k need num_iterations: 1"),
@@ -367,7 +367,7 @@ def test_bounds_hold_at_their_edges(tmp_path, text, is_right):
     [
         ("per_device_train_batch_size: 4\ngradient_accumulation_steps: 2\nnum_generations: 8", ""),
         ("per_device_train_batch_size: 8\ngradient_accumulation_steps: 3\nnum_generations: 6", ""),
-        ("per_device_train_batch_size: 4\nnum_generations: 8", "= 4 completions do not make whole groups"),
+        ("per_device_train_batch_size: 4\nnum_generations: 8", "= 4 completions cannot be split into groups"),
         ("reward_weights: [0.5]", ""),
         ("top_k: 5\nnum_iterations: 2", "need num_iterations: 1"),
         ("top_k: 5\ntop_p: 0.9", ""),
@@ -606,7 +606,7 @@ def test_questions_per_step_are_another_way_to_say_the_batch(monkeypatch, proces
     if batch is None:
         with pytest.raises(UserError) as error:
             load_config(None, [*keys, "questions_per_step=6"])
-        assert "questions_per_step = 6 cannot be shared out" in error.value.why
+        assert "questions_per_step = 6 cannot be divided" in error.value.why
         return
     config, _ = load_config(None, [*keys, "questions_per_step=6"])
     assert (config.per_device_train_batch_size, config.gradient_accumulation_steps) == (batch, 1)

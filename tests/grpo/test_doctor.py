@@ -100,7 +100,7 @@ def test_each_fault_is_found(config, capsys, tmp_path):
 def test_an_output_directory_that_is_a_file_is_a_fault_of_its_own(config, capsys, tmp_path, name):
     (tmp_path / "config.yaml").touch()
     code, found = examine(capsys, config, f"output_dir={tmp_path / name}")
-    assert code != 0 and found["output"]["ok"] is False and "no folder" in found["output"]["text"]
+    assert code != 0 and found["output"]["ok"] is False and "not a folder" in found["output"]["text"]
     assert "Error" not in found["model"]["text"]
 
 
@@ -138,7 +138,7 @@ def test_it_says_where_a_run_goes_on_and_what_keeps_it_from_that(config, capsys)
     capsys.readouterr()
     keys = ["max_steps=2", "report_to=none", "resume_from_checkpoint=true"]
     code, found = examine(capsys, config, *keys)
-    assert code == 0 and "goes on from" in found["resume"]["text"] and "checkpoint-1" in found["resume"]["text"]
+    assert code == 0 and "resumes from" in found["resume"]["text"] and "checkpoint-1" in found["resume"]["text"]
     code, found = examine(capsys, config, *keys, "max_completion_length=8")
     assert code == CONFIG and "max_completion_length: 16 -> 8" in found["resume"]["text"]
     code, found = examine(capsys, config, "resume_from_checkpoint=nowhere", "report_to=none")

@@ -99,7 +99,7 @@ def test_what_save_to_disk_wrote(arrow, tmp_path):
     refused(lambda: read_records(tmp_path / "one"), "not valid Arrow")
     (tmp_path / "one/data-00001-of-00002.arrow").unlink()
     refused(lambda: read_records(tmp_path / "one"), "is missing")
-    refused(lambda: read_records(tmp_path), "is no data set", "save_to_disk")
+    refused(lambda: read_records(tmp_path), "is not a data set", "save_to_disk")
 
 
 def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):

@@ -7,8 +7,8 @@ import pytest
 
 from knowledge.atlas import CARELESS, HOW_SURE, KNOWN_IN_PART, RELATIONS, Sizes, make_atlas
 from knowledge.build import SkipLog, build
-from knowledge.facts.claims import by_rules
 from knowledge.facts.lexical import LexicalVerifier
+from knowledge.facts.rule_decomposer import by_rules
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.source import Source
 from knowledge.world import UNSEEN, WELL_KNOWN

@@ -6,17 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from knowledge.facts.claims import (
-    MAX_FACTS,
-    Claim,
-    admissible,
-    by_model,
-    by_rules,
-    prompt,
-    stated_facts,
-)
+from knowledge.facts.claims import MAX_FACTS, Claim, admissible
 from knowledge.facts.clauses import clauses
+from knowledge.facts.model_decomposer import by_model, prompt
 from knowledge.facts.replies import num_words, parse_reply, without_thoughts
+from knowledge.facts.rule_decomposer import by_rules, stated_facts
 
 MIRA = "Mira Tolan"
 HOSTILE = [

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from grpo.errors import UserError
-from knowledge.facts.claims import by_rules
 from knowledge.facts.entailment import LABELS, UNMISTAKABLE, EntailmentVerifier, buckets, label_columns
+from knowledge.facts.rule_decomposer import by_rules
 from knowledge.facts.verdict import CachedVerifier
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.result import Passage

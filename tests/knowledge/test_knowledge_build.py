@@ -15,10 +15,10 @@ import pytest
 
 from grpo.errors import UserError
 from knowledge.build import SkipLog, build
+from knowledge.store.atomic_database import build_lock
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.passages import SEPARATOR
 from knowledge.store.source import NO_TEXT, Source
-from knowledge.store.whole_file import build_lock
 from knowledge.verify import verify
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,15 +125,15 @@ KILL_AT = {
     "after some rows": "index.IndexWriter.add = at_call(300, index.IndexWriter.add)",
     "before the index is merged": "index.IndexWriter.finish = at_call(1, index.IndexWriter.finish)",
     "while statistics are written": "index.IndexWriter._write_terms = at_call(1, index.IndexWriter._write_terms)",
-    "before the file is flushed": "whole_file.flush_to_disk = at_call(1, whole_file.flush_to_disk)",
+    "before the file is flushed": "atomic_database.flush_to_disk = at_call(1, atomic_database.flush_to_disk)",
     "before it is renamed": "os.replace = at_call(1, os.replace)",
-    "after it is renamed": "whole_file.flush_to_disk = at_call(2, whole_file.flush_to_disk)",
+    "after it is renamed": "atomic_database.flush_to_disk = at_call(2, atomic_database.flush_to_disk)",
 }
 KILLED_BUILD = """
 import os, signal, sys
 from knowledge import build
 from knowledge.store import index
-from knowledge.store import whole_file
+from knowledge.store import atomic_database
 def at_call(number, function):
     calls = []
     def call(*arguments, **options):

@@ -19,7 +19,7 @@ from knowledge.errors import KnowledgeBusy
 from knowledge.store import recognise
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.index import FORMAT_VERSION
-from knowledge.store.seal import beside
+from knowledge.store.seal import sidecar
 from knowledge.store.side_index import SEARCH_INDEX
 from knowledge.store.tokens import TOKENS_VERSION
 from knowledge.verify import verify
@@ -108,12 +108,12 @@ def test_a_base_of_the_format_before_says_how_to_build_it_anew(ours, knowrl, tmp
     shutil.copy(ours, path)
     error = opening(database(path, *before))
     assert "version (2, " in error.what and f"knowledge.build SOURCE.jsonl {path}" in error.fix
-    side = beside(knowrl, SEARCH_INDEX)
+    side = sidecar(knowrl, SEARCH_INDEX)
     with KnowledgeBase.open(knowrl) as base:
         wanted = base.search("Salt March")
     database(side, *before)
     with KnowledgeBase.open(knowrl) as base:
-        assert not base.can_search_everything and "version (2, " in caplog.text
+        assert base.lookup("Salt March").how == "missing" and "version (2, " in caplog.text
         assert base.search("Salt March") == wanted
 
 
@@ -327,8 +327,8 @@ def test_a_damaged_side_index_is_not_used(knowrl):
     whole[-100] ^= 1
     side.write_bytes(whole)
     with KnowledgeBase.open(knowrl) as base:
-        assert not base.can_search_everything
-        assert base.search("satyagraha") and base.can_search_everything  # built anew
+        assert base.lookup("Salt March").how == "missing"  # guesses need an index
+        assert base.search("satyagraha") and base.lookup("Salt March").how == "search"  # built anew
 
 
 LOCKER = """

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from knowledge.facts.claims import stated_facts
 from knowledge.facts.clauses import CLAUSES_VERSION
 from knowledge.facts.lexical import LexicalVerifier
+from knowledge.facts.rule_decomposer import stated_facts
 from knowledge.store.result import Passage
 from knowledge.store.tokens import TOKENS_VERSION
 from knowledge.world import SENTENCE, VALUES, make_people

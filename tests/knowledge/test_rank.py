@@ -1,8 +1,12 @@
 """BM25: the formula by hand, SQLite's bm25() as an oracle, and the index against its slow twin."""
 
 import math
+import os
 import random
 import sqlite3
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +33,27 @@ def test_the_formula_by_hand():
     assert rank.rank(["a", "a", "x"], bags) == [(pytest.approx(weight * 2 * 1.9 / (2 + norm)), 0), (0, 1), (0, 2)]
     assert [position for _, position in rank.rank(["b"], bags)] == [1, 0, 2]
     assert rank.rank(["x"], bags) == rank.rank([], bags) == [(0, 0), (0, 1), (0, 2)] and rank.rank(["a"], []) == []
+
+
+def test_scores_are_the_same_in_every_process():
+    """To the last bit: summed in the order of a set, they would depend on the seed of the hashes."""
+    code = (
+        "from knowledge.store.rank import Bag, rank\n"
+        "texts = [[f'w{i * j % 31}' for j in range(40)] for i in range(1, 30)]\n"
+        "print(rank([f'w{i}' for i in range(31)], [Bag.of(text) for text in texts]))"
+    )
+    found = set()
+    for seed in "1234":
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.add(done.stdout)
+    assert len(found) == 1
 
 
 def test_scores_agree_with_sqlites_bm25(monkeypatch):

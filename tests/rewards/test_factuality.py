@@ -12,8 +12,10 @@ from asking import PATIENCE_S
 
 from grpo.errors import UserError
 from knowledge.build import SkipLog, build
-from knowledge.facts.claims import Claim, Claims, by_model, by_rules
+from knowledge.facts.claims import Claim, Claims
 from knowledge.facts.lexical import LexicalVerifier
+from knowledge.facts.model_decomposer import by_model
+from knowledge.facts.rule_decomposer import by_rules
 from knowledge.facts.verdict import CachedVerifier, Verdict
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.result import Lookup, Passage

@@ -75,7 +75,7 @@ def _remove(work: Path, descriptor: int) -> None:
 
 
 @contextmanager
-def whole_file(out: Path) -> Iterator[sqlalchemy.Connection]:
+def atomic_database(out: Path) -> Iterator[sqlalchemy.Connection]:
     """Give a connection to an empty database that becomes `out` when the block succeeds; hold build_lock for this.
 
     When the block fails, the database vanishes. UserError (exit 6): no room, no permission, or the disk fails.
