@@ -25,7 +25,13 @@ HALVINGS = 30  # of the interval that holds the probability
 Prices = tuple[float, float, float]
 
 
-def push_to_decline(p: float, declined: float, prices: Prices, scale_rewards: str, group_size: int) -> float:
+def push_to_decline(
+    p: float,
+    declined: float,
+    prices: Prices,
+    scale_rewards: str,
+    group_size: int,
+) -> float:
     """Return the expected slope of the objective in the logit of declining, per completion.
 
     p: probability that a given answer is right. declined: probability that a completion declines.

@@ -21,6 +21,7 @@ from grpo.model.lora import Build
 from grpo.run.memory import kv_bytes_per_token
 
 Product = tuple[int, int, int]  # rows, inputs, outputs
+Products = Sequence[Product]
 Peaks = Mapping[str, float]  # what `peaks` measured
 REPEATS = 5
 SQUARE = {"smoke": 256, "cpu": 2048, "cuda": 8192}  # rows and columns of a large product
@@ -46,12 +47,12 @@ def products(config: ModelConfig, rows: int, head_rows: int) -> list[Product]:
     return layer * config.num_layers + head
 
 
-def backward(forward: Sequence[Product]) -> list[Product]:
+def backward(forward: Products) -> list[Product]:
     """List the products for the gradient of each input; frozen weights have no gradient."""
     return [(rows, outputs, inputs) for rows, inputs, outputs in forward]
 
 
-def flops(shapes: Sequence[Product]) -> int:
+def flops(shapes: Products) -> int:
     """Count the additions and multiplications of some products."""
     return sum(2 * rows * inputs * outputs for rows, inputs, outputs in shapes)
 
@@ -74,14 +75,14 @@ def random_matrix(rows: int, columns: int, build: Build) -> torch.Tensor:
     return torch.empty(rows, columns, dtype=build.dtype, device=build.device).normal_()
 
 
-def weights_of(shapes: Sequence[Product], build: Build) -> list[torch.Tensor]:
+def weights_of(shapes: Products, build: Build) -> list[torch.Tensor]:
     """Make a packed weight for each product, as in a model: none is still in a cache when its turn comes again."""
     return [prepack(random_matrix(outputs, inputs, build)) for _, inputs, outputs in shapes]
 
 
 @torch.inference_mode()
 def products_seconds(
-    shapes: Sequence[Product],
+    shapes: Products,
     build: Build,
     repeats: int = REPEATS,
     weights: Sequence[torch.Tensor] | None = None,
@@ -112,26 +113,28 @@ def generation_seconds(model: Decoder, work: Work) -> float:
     total = products_seconds(prefill, build, weights=weights[: len(prefill)])
     steps_by_rows = Counter(len(work.behind(step)) for step in range(work.steps))
     for rows, steps in steps_by_rows.items():
-        total += steps * products_seconds(products(config, rows, rows), build, weights=weights)
+        step = products(config, rows, rows)
+        total += steps * products_seconds(step, build, weights=weights)
     return total
 
 
 def training_seconds(model: Decoder, packed: int, scored: int, num_forward: int = 1) -> float:
     """Return the time of the products of some forward passes and one backward pass over the packed tokens."""
     forward = products(model.config, packed, scored)
-    return products_seconds([*forward * num_forward, *backward(forward)], model.build, repeats=3)
+    passes = forward * num_forward + backward(forward)
+    return products_seconds(passes, model.build, repeats=3)
 
 
 # --- Times that memory bandwidth and arithmetic allow --------------------------------------------------------------
 
 
-def arithmetic_seconds(shapes: Sequence[Product], dtype: torch.dtype, peak: Peaks) -> float:
+def arithmetic_seconds(shapes: Products, dtype: torch.dtype, peak: Peaks) -> float:
     """Return the time of some products at the rate of a large one."""
-    tflops = peak["bfloat16_tflops" if dtype == torch.bfloat16 else "float32_tflops"]
-    return flops(shapes) / tflops / 1e12
+    name = "bfloat16" if dtype == torch.bfloat16 else "float32"
+    return flops(shapes) / peak[f"{name}_tflops"] / 1e12
 
 
-def least_seconds(shapes: Sequence[Product], num_bytes: int, dtype: torch.dtype, peak: Peaks) -> float:
+def least_seconds(shapes: Products, num_bytes: int, dtype: torch.dtype, peak: Peaks) -> float:
     """Return the least time of some products that move so many bytes: what memory or arithmetic allows."""
     memory_seconds = num_bytes / peak["copy_gb_per_s"] / 1e9
     return max(memory_seconds, arithmetic_seconds(shapes, dtype, peak))
@@ -157,7 +160,8 @@ def step_roofline_seconds(model: Decoder, work: Work, packed: int, peak: Peaks) 
         behind = work.behind(step)
         total += decode_roofline_seconds(model, len(behind), sum(behind), peak)
     forward = products(model.config, packed, sum(work.lengths))
-    return total + arithmetic_seconds([*forward, *forward, *backward(forward)], model.build.dtype, peak)
+    passes = 2 * forward + backward(forward)
+    return total + arithmetic_seconds(passes, model.build.dtype, peak)
 
 
 def peaks(options) -> Peaks:

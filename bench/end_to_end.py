@@ -60,11 +60,18 @@ class Ours:
         """Return the median seconds of each phase."""
         found = {}
         for phase in steps.PHASES:
-            found[phase] = statistics.median(metrics[f"time/{phase}"] for metrics in self.metrics[1:])
+            seconds = [metrics[f"time/{phase}"] for metrics in self.metrics[1:]]
+            found[phase] = statistics.median(seconds)
         return found
 
 
-def trl_trainer(path: Path, folder: Path, ours: GrpoTrainer, autocast: bool, options):
+def trl_trainer(
+    path: Path,
+    folder: Path,
+    ours: GrpoTrainer,
+    autocast: bool,
+    options,
+):
     """Make TRL's trainer, with the prompts and the settings of ours."""
     from datasets import Dataset
     from peft import LoraConfig
@@ -94,12 +101,19 @@ def trl_trainer(path: Path, folder: Path, ours: GrpoTrainer, autocast: bool, opt
         disable_tqdm=True,
         dataloader_pin_memory=False,
     )
-    lora = LoraConfig(r=RANK, lora_alpha=2 * RANK, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+    lora = LoraConfig(
+        r=RANK,
+        lora_alpha=2 * RANK,
+        lora_dropout=0.0,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+    questions = [{"prompt": prompt.text} for prompt in ours.rollout.prompts]
     return GRPOTrainer(
         model=models.theirs(path, models.build_of(options)),
         reward_funcs=steps.letters,
         args=arguments,
-        train_dataset=Dataset.from_list([{"prompt": prompt.text} for prompt in ours.rollout.prompts]),
+        train_dataset=Dataset.from_list(questions),
         processing_class=AutoTokenizer.from_pretrained(path),
         peft_config=lora,
     )
@@ -114,9 +128,10 @@ class Peer:
         self.trainer, self.ours = trainer, ours
         self.seconds: list[float] = []
         self.our_seconds: list[float] = []  # of the steps in between, turn by turn
-        self.phase_seconds: dict[str, list[float]] = {"_generate": [], "_generate_and_score_completions": []}
+        self.phase_seconds: dict[str, list[float]] = {}
         self.tokens: list[int] = []
-        for name in self.phase_seconds:
+        for name in ("_generate", "_generate_and_score_completions"):
+            self.phase_seconds[name] = []
             setattr(trainer, name, self._timed(name, getattr(trainer, name)))
         peer = self
 
@@ -163,7 +178,8 @@ def logp_difference(peer, groups: list[Group]) -> float:
     for group in groups:
         for completion in group.completions:
             logp_T = peer_logprobs(peer.model, group.prompt.ids, completion).cpu()
-            total += float((logp_T - torch.tensor(completion.logps)).abs().sum())
+            difference_T = logp_T - torch.tensor(completion.logps)
+            total += float(difference_T.abs().sum())
             num_tokens += len(logp_T)
     return total / num_tokens
 
@@ -171,7 +187,8 @@ def logp_difference(peer, groups: list[Group]) -> float:
 def ceiling_seconds(ours: Ours) -> float:
     """Return the time of the matrix products of our first step alone."""
     model, work = ours.trainer.model, work_of(ours.first)
-    training = ceilings.training_seconds(model, packed_tokens(ours.first), sum(work.lengths), num_forward=2)
+    packed, scored = packed_tokens(ours.first), sum(work.lengths)
+    training = ceilings.training_seconds(model, packed, scored, num_forward=2)
     return ceilings.generation_seconds(model, work) + training
 
 
@@ -197,8 +214,10 @@ def make_case(name: str, ours: Ours, peers: Mapping[str, Peer]) -> dict:
         case["phases"][variant] = peer.phases()
     if peers:
         fastest = timing.fastest_of(peers, case)
-        case |= {"peer": fastest, **timing.ratio(peers[fastest].our_seconds, peers[fastest].seconds[1:])}
-    case |= timing.rates(case, sum(completion_lengths(ours.first)), ceiling_seconds(ours))
+        peer = peers[fastest]
+        case |= {"peer": fastest, **timing.ratio(peer.our_seconds, peer.seconds[1:])}
+    tokens = sum(completion_lengths(ours.first))
+    case |= timing.rates(case, tokens, ceiling_seconds(ours))
     for side, phases in case["phases"].items():
         show_phases(side, case["seconds"][side]["median"], phases, case["tokens"])
     return case

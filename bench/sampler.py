@@ -36,7 +36,13 @@ from grpo.schema import Completion
 
 DRAWS_AT_ONCE, ZIPF_WORDS = 10_000, 1000
 SIZES = {
-    "smoke": {"models": ["tiny"], "batches": [24], "tokens": 16, "vocabulary": 1000, "draws": 20_000},
+    "smoke": {
+        "models": ["tiny"],
+        "batches": [24],
+        "tokens": 16,
+        "vocabulary": 1000,
+        "draws": 20_000,
+    },
     "cpu": {
         "models": ["4m", "27m", "54m"],
         "batches": [48, 96],  # completions decoded together
@@ -67,6 +73,7 @@ def generate(peer, work: Work, **options) -> torch.Tensor:
     """Return transformers' completions, padded to the longest."""
     ids_BS, mask_BS = padded(work.repeated, "left", peer.device)
     width = ids_BS.shape[1]
+    ends = [width + length for length in work.lengths]
     settings = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0} | options
     peer.generation_config.eos_token_id = None
     with torch.inference_mode():
@@ -75,7 +82,7 @@ def generate(peer, work: Work, **options) -> torch.Tensor:
             attention_mask=mask_BS,
             max_new_tokens=work.steps,
             pad_token_id=0,
-            stopping_criteria=stop_at([width + length for length in work.lengths], peer.device),
+            stopping_criteria=stop_at(ends, peer.device),
             **settings,
         )
     return ids_BS[:, width:]
@@ -84,7 +91,8 @@ def generate(peer, work: Work, **options) -> torch.Tensor:
 def sample(sampler: Sampler, work: Work, sampling: SamplingParams | None = None) -> list[Completion]:
     """Return our completions, prompt by prompt."""
     seeds = list(range(len(work.lengths)))
-    groups = sampler.sample(work.prompts, work.group, sampling or work.sampling, seeds, limits=work.lengths)
+    params = sampling or work.sampling
+    groups = sampler.sample(work.prompts, work.group, params, seeds, limits=work.lengths)
     return list(chain.from_iterable(groups))
 
 
@@ -127,7 +135,8 @@ def agreement(path: Path, options) -> dict[str, float]:
     for completion, wanted in zip(greedy, wanted_BS.tolist(), strict=True):
         equal += [ours == theirs for ours, theirs in zip(completion.ids, wanted, strict=False)]
     largest = 0.0
-    for prompt, completion in zip(work.prompts, sample(sampler, work), strict=True):
+    sampled = sample(sampler, work)
+    for prompt, completion in zip(work.prompts, sampled, strict=True):
         logp_T = torch.tensor(completion.logps, device=build.device)
         difference_T = logp_T - peer_logprobs(peer, prompt, completion)
         largest = max(largest, float(difference_T.abs().max()))
@@ -139,7 +148,8 @@ def peer_logprobs(peer, prompt: Sequence[int], completion: Completion) -> torch.
     ids_T = torch.tensor([*prompt, *completion.ids], device=peer.device)
     with torch.inference_mode():
         logits_TV = peer(ids_T[None, :-1]).logits[0]
-    return plain_logprobs(logits_TV[len(prompt) - 1 :].float(), ids_T[len(prompt) :])
+    start = len(prompt)
+    return plain_logprobs(logits_TV[start - 1 :].float(), ids_T[start:])
 
 
 def drawing(options) -> list[dict]:
@@ -162,7 +172,7 @@ def drawing(options) -> list[dict]:
     ]
 
 
-def room_for_draws(seed_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def room_for_draws(seed_B: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Make the tensors that take one token per row, its log-prob and its cut."""
     token_B1 = torch.zeros_like(seed_B)[:, None]
     logp_B1, cut_B1 = torch.zeros(2, len(seed_B), 1, device=seed_B.device)
@@ -171,12 +181,14 @@ def room_for_draws(seed_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, to
 
 def chi_squared_z(num_draws: int, device: str) -> dict[str, float]:
     """Return how many standard deviations chi-squared lies from its mean, over draws from Zipf's distribution."""
-    weight_V = 1 / torch.arange(3, ZIPF_WORDS + 3, device=device, dtype=torch.float32)
+    rank_V = torch.arange(3, ZIPF_WORDS + 3, device=device, dtype=torch.float32)
+    weight_V = 1 / rank_V
     expected_V = num_draws * (weight_V / weight_V.sum()).double()
     counts = {"ours": torch.zeros_like(expected_V), "torch.multinomial": torch.zeros_like(expected_V)}
     torch.manual_seed(0)
     for start in range(0, num_draws, DRAWS_AT_ONCE):
-        seed_B = torch.arange(start, min(start + DRAWS_AT_ONCE, num_draws), device=device)
+        end = min(start + DRAWS_AT_ONCE, num_draws)
+        seed_B = torch.arange(start, end, device=device)
         logits_BV = weight_V.log().expand(len(seed_B), -1)
         step_B = torch.zeros_like(seed_B)
         our_ids_B = draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), room_for_draws(seed_B))

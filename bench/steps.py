@@ -29,7 +29,14 @@ def letters(prompts: Sequence[str], completions: Sequence[str], **columns: objec
     return rewards
 
 
-def common_keys(options, prompts: int, group: int, tokens: int, beta: float, rank: int) -> dict[str, object]:
+def common_keys(
+    options,
+    prompts: int,
+    group: int,
+    tokens: int,
+    beta: float,
+    rank: int,
+) -> dict[str, object]:
     """Return the configuration keys that every benchmark of steps sets. group: completions per prompt."""
     return {
         "num_generations": group,

@@ -16,6 +16,7 @@ take longest. The last line of stdout is JSON.
 """
 
 import random
+import statistics
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -69,7 +70,8 @@ def products_seconds(trainer: GrpoTrainer, groups: list[Group]) -> float:
     """Return the time of the matrix products alone, at their shapes in the step and in its micro-batches."""
     model, work, packed = trainer.model, work_of(groups), packed_tokens(groups)
     micro_batches = -(-packed // trainer.budget.tokens)
-    forward = ceilings.products(model.config, packed // micro_batches, sum(work.lengths) // micro_batches)
+    scored = sum(work.lengths)
+    forward = ceilings.products(model.config, packed // micro_batches, scored // micro_batches)
     # Forward and backward apart: each product has its own weight, and those of both would not fit at 7B.
     forward_seconds = ceilings.products_seconds(forward, model.build, 1)
     backward_seconds = ceilings.products_seconds(ceilings.backward(forward), model.build, 1)
@@ -79,7 +81,13 @@ def products_seconds(trainer: GrpoTrainer, groups: list[Group]) -> float:
 def predicted_peak(trainer: GrpoTrainer, resident: int, tokens: int) -> float:
     """Return the bytes that memory.py predicts for the largest micro-batch."""
     build, config, budget = trainer.model.build, trainer.model.config, trainer.budget
-    per_token = memory.activation_bytes_per_token(config, build.lora, build.dtype, budget.recompute, budget.fused)
+    per_token = memory.activation_bytes_per_token(
+        config,
+        build.lora,
+        build.dtype,
+        budget.recompute,
+        budget.fused,
+    )
     logits_bytes = budget.chunk * memory.logits_bytes_per_row(config, build.dtype)
     return resident + per_token * min(tokens, budget.tokens) + logits_bytes
 
@@ -96,7 +104,8 @@ def measure(name: str, record: Record, peak: ceilings.Peaks) -> None:
     rng = random.Random(0)
     with tempfile.TemporaryDirectory() as temporary, mock.patch.object(policy, "load_decoder", load):
         folder = Path(temporary)
-        with steps.trainer(write_config(shape["model"], folder / "model"), folder, **keys) as trainer:
+        checkpoint = write_config(shape["model"], folder / "model")
+        with steps.trainer(checkpoint, folder, **keys) as trainer:
             steps.run_judged_step(trainer, [0.0] * num_completions)
             cases = []
             num_wrong = 0
@@ -112,7 +121,13 @@ def measure(name: str, record: Record, peak: ceilings.Peaks) -> None:
             watch_one_step(name, trainer, num_completions, cases, record, peak)
 
 
-def make_case(name: str, shape: dict, trainer: GrpoTrainer, delay: float, seen: list[dict]) -> dict:
+def make_case(
+    name: str,
+    shape: dict,
+    trainer: GrpoTrainer,
+    delay: float,
+    seen: list[dict],
+) -> dict:
     """Make the case of one delay from its steps."""
     size = f"{shape['model']}, {shape['prompts']} x {shape['group']} x {shape['tokens']} tokens"
     case = {
@@ -126,7 +141,7 @@ def make_case(name: str, shape: dict, trainer: GrpoTrainer, delay: float, seen: 
         "judged": [step["judged"] for step in seen],
     }
     for phase in steps.PHASES:
-        case["phases"][phase] = timing.spread([step[phase] for step in seen])["median"]
+        case["phases"][phase] = statistics.median(step[phase] for step in seen)
     seconds = timing.our_seconds(case)
     case["tokens_per_s"] = case["tokens"] / seconds
     print("  " + ", ".join(f"{phase} {spent:.2f} s" for phase, spent in case["phases"].items()))
@@ -137,7 +152,12 @@ def make_case(name: str, shape: dict, trainer: GrpoTrainer, delay: float, seen: 
 
 
 def watch_one_step(
-    name: str, trainer: GrpoTrainer, num_completions: int, cases: list[dict], record: Record, peak: ceilings.Peaks
+    name: str,
+    trainer: GrpoTrainer,
+    num_completions: int,
+    cases: list[dict],
+    record: Record,
+    peak: ceilings.Peaks,
 ) -> None:
     """Run one more step for the checks; add the shares of the ceiling, and the profile if wanted, to the cases."""
     options = record.options

@@ -16,6 +16,7 @@ NUM_SPECIAL = 4  # the first ids of models.write_tokenizer
 
 
 Ids = Sequence[int]
+Device = torch.device | str
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ def random_prompts(number: int, shortest: int, longest: int, vocab: int) -> list
     prompts = []
     for _ in range(number):
         length = rng.randint(shortest, longest)
-        prompts.append(tuple(rng.randrange(NUM_SPECIAL, vocab) for _ in range(length)))
+        ids = [rng.randrange(NUM_SPECIAL, vocab) for _ in range(length)]
+        prompts.append(tuple(ids))
     return prompts
 
 
@@ -73,7 +75,8 @@ def variable_work(batch: int, tokens: int, vocab: int, group: int = GROUP) -> Wo
     for _ in range(num_prompts * group):
         length = round(tokens * 0.4 * math.exp(0.6 * rng.gauss(0, 1)))
         lengths.append(max(1, min(tokens, length)))
-    return Work(random_prompts(num_prompts, tokens // 8, tokens * 3 // 4, vocab), group, lengths)
+    prompts = random_prompts(num_prompts, tokens // 8, tokens * 3 // 4, vocab)
+    return Work(prompts, group, lengths)
 
 
 def work_of(groups: list[Group]) -> Work:
@@ -96,7 +99,7 @@ def packed_tokens(groups: Iterable[Group]) -> int:
     return total
 
 
-def padded(rows: Sequence[Ids], side: str, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+def padded(rows: Sequence[Ids], side: str, device: Device) -> tuple[torch.Tensor, torch.Tensor]:
     """Pad rows of ids with zeros on one side, and return them with a mask that is 0 on the padding and else 1."""
     ids = [torch.tensor(row, device=device) for row in rows]
     mask = [torch.ones_like(row) for row in ids]
