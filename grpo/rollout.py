@@ -177,7 +177,7 @@ class Rollout:
 
     @property
     def _scale(self) -> str:
-        """Return whose deviation divides the advantages: the "group"'s, the "batch"'s (always with GDPO), or "none"."""
+        """Return which deviation divides advantages: of the "group", of the "batch" (always with GDPO), or "none"."""
         if self.config.multi_objective_aggregation == "normalize_then_sum":
             return "batch"
         return {True: "group", False: "none"}.get(self.config.scale_rewards, self.config.scale_rewards)
