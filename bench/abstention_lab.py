@@ -48,7 +48,7 @@ from knowledge.atlas import HOW_SURE
 CONFIG = ROOT / "configs" / "atlas.yaml"
 COLD_START = ROOT / "configs" / "atlas_sft.yaml"
 FILES = {ONE_HOP: ("questions", "held_out"), TWO_HOPS: ("two_hops", "held_out_two_hops")}  # to train on, held out
-# In two hops the outcome is 1 if right, else 0: paid for declining, a model that is right one time in six declines.
+# In two hops a right answer earns 1, all else 0: a model that is right one time in six would rather be paid to decline.
 PLAIN = ("abstention_threshold=0", "learning_rate=1.5e-3")
 OUTCOME, FACTS = "reward_funcs=[format,abstention]", "reward_funcs=[format,abstention,factuality]"
 SURE = f"prompt_template={{question}}{HOW_SURE}"
@@ -65,7 +65,7 @@ class Arm:
 
 
 def make_arms() -> list[Arm]:
-    """List the arms. A new one is one line."""
+    """List the arms. One more line makes one more arm."""
     rewards = {
         "knowrl": ("reward_funcs=[knowrl]",),
         "truthrl": ("reward_funcs=[format,truthrl]",),
@@ -130,7 +130,7 @@ class Job:
 
 
 def end_with_the_lab() -> None:
-    """End this worker when the lab is gone, however it was killed: its next start would find the runs locked."""
+    """End this worker when the lab is gone, however it was killed. Else its next start would find the runs locked."""
 
     def watch() -> None:
         connection.wait([multiprocessing.parent_process().sentinel])

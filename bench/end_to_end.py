@@ -5,11 +5,11 @@ GRPOTrainer? Both sides have the same checkpoint, prompts rendered by the same t
 beta 0.04, dapo, temperature 1, AdamW, one update per batch, a reward that costs nothing, and completions that all reach
 the limit (see models.py: the checkpoint never ends a completion).
 
-TRL generates with transformers, has PEFT's adapter and no gradient checkpointing (its default, which would only cost
-time here), takes the batch in one pass, and neither logs nor saves while the clock runs. In bfloat16 it runs twice:
-with weights in bfloat16, and with autocast as well (its default); the ratio is to the faster. The sides take turns:
-each of TRL's steps is followed by one of ours. TRL's clock goes from its on_step_begin to its on_step_end; ours is all
-of Trainer.train_step. The first step of each side is warm-up. TRL's phases are `_generate`, the rest of
+TRL generates with transformers and has PEFT's adapter. It uses no gradient checkpointing (its default, which would only
+cost time here), takes the batch in one pass, and neither logs nor saves while the clock runs. In bfloat16 it runs
+twice: with weights in bfloat16, and with autocast as well (its default); the ratio is to the faster. The sides take
+turns: each of TRL's steps is followed by one of ours. TRL's clock goes from its on_step_begin to its on_step_end, ours
+over all of train_step. The first step of each side is warm-up. TRL's phases are `_generate`, the rest of
 `_generate_and_score_completions` (reference pass and rewards), and the rest of the step.
 
 Checked in the same run: both sides have the same number of tokens; log-probs of our completions under TRL's model at
@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from bench import ceilings, models, steps, timing
-from bench.record import Record, parse
+from bench.record import Record, parse, phases_line
 from bench.sampler import peer_logprobs
 from bench.workload import completion_lengths, packed_tokens, work_of
 from grpo.schema import Group
@@ -192,20 +192,6 @@ def ceiling_seconds(ours: Ours) -> float:
     return ceilings.generation_seconds(model, work) + training
 
 
-def show_phases(
-    name: str,
-    seconds: float,
-    phases: Mapping[str, float],
-    tokens: int,
-) -> None:
-    """Print one line about a side."""
-    parts = [f"{name:28} {seconds:.3f} s, {tokens / seconds:.0f} tokens/s:"]
-    for phase, spent in phases.items():
-        rate = f" ({tokens / spent:.0f} tokens/s)" if spent > 1e-3 else ""
-        parts.append(f"{phase} {spent:.3f} s{rate}")
-    print("   ".join(parts), flush=True)
-
-
 def make_case(name: str, ours: Ours, peers: Mapping[str, Peer]) -> dict:
     """Make the case. No side's first step counts; ratios pair each of TRL's steps with ours right after it."""
     case = {
@@ -224,7 +210,7 @@ def make_case(name: str, ours: Ours, peers: Mapping[str, Peer]) -> dict:
     tokens = sum(completion_lengths(ours.first))
     case |= timing.rates(case, tokens, ceiling_seconds(ours))
     for side, phases in case["phases"].items():
-        show_phases(side, case["seconds"][side]["median"], phases, case["tokens"])
+        print(f"{side:28} {phases_line(phases)}")
     return case
 
 

@@ -1,9 +1,9 @@
 """python -m bench.products [--models 1.5b 7b] [--rows 1 8 32 96 288] [--repeats 5]
 
-How fast is each matrix product of a decode step, by the number of rows? For every model: the four products of a layer,
-without and with the columns of an adapter of its usual rank (see decode.py); the products A x, one of them with the
-copy that joins x and A x; and the head. Each call has a weight of its own, as in a model. On a GPU the calls are one
-CUDA graph.
+How fast is each matrix product of a decode step, by the number of rows? Timed are, for every model, the four products
+of a layer, without and with the columns of an adapter of its usual rank (see decode.py); the products A x, one of them
+with the copy that joins x and A x; and the head. Each call has a weight of its own, as in a model. On a GPU the calls
+are one CUDA graph.
 
 The share is the least time that is possible divided by the time taken. Memory bounds it (weight, input and output once,
 at the copy bandwidth of the same run), or arithmetic (at the rate of a large product in the same run). A share that

@@ -1,7 +1,8 @@
 """python -m bench.sampler [--peer hf|none] [--models 4m 27m 54m] [--batches 48 96] [--tokens 128] [--top-p 0.9]
 
 How fast is generation, compared with transformers' generate at the same weights, dtype, prompts and lengths
-(temperature 1, top_k 0)? A vocabulary of 152k entries and top-p: --models 0.5b --batches 16 --tokens 32 --top-p 0.9
+(temperature 1, top_k 0)? With a vocabulary of 152k entries and top-p: --models 0.5b --batches 16 --tokens 32
+--top-p 0.9.
   equal      distinct prompts of one length; all completions have one length
   variable   groups of 12 completions per prompt; prompts of 16 to 96 tokens; completion lengths are drawn once and
              are the same for both sides

@@ -5,14 +5,14 @@ How long does a complete GRPO step take, and how much of a judge's latency remai
   math     1.5B, LoRA r=16, 16 prompts x 2 completions x 512 tokens, beta 0.05
   small    4M, LoRA r=16, 8 prompts x 12 completions x 128 tokens, beta 0.04, which end after about 64: for a CPU
 Weights are random and made on the device, so completions run to their limit, unless --mean-length makes an end token
-come after about so many tokens. The judge, a coroutine like a client of an API, answers each completion after a time
-drawn up to --delays seconds; calls start as completions end. The first step is warm-up (compilation, graphs).
+come after about so many tokens. The judge is a coroutine, like a client of an API. It answers each completion after a
+random time of up to --delays seconds; calls start as completions end. The first step is warm-up (compilation, graphs).
 
 Checked in the same run: log-probs of sampler and trainer; peak memory, compared with what memory.py predicts; and that
-every completion got its score. The ceiling is the matrix products of all decode steps, of reference and policy forward,
-and of the backward pass. The roofline's share is of the least time that memory bandwidth and arithmetic allow, with the
-reads of keys and values. `projected_hours` is for 150 steps. --profile prints the operations of a training pass that
-take longest. The last line of stdout is JSON.
+every completion got its score. The ceiling is the matrix products of the prefill, of all decode steps, of reference and
+policy forward, and of the backward pass. The roofline is the least time that memory bandwidth and arithmetic allow,
+with the reads of keys and values. `projected_hours` is for 150 steps. --profile prints the operations of a training
+pass that take longest. The last line of stdout is JSON.
 """
 
 import random
@@ -25,7 +25,7 @@ from unittest import mock
 import torch
 
 from bench import ceilings, models, steps, timing
-from bench.record import Record, parse
+from bench.record import Record, parse, phases_line
 from bench.workload import packed_tokens, work_of
 from grpo.model import policy
 from grpo.model.decoder import Decoder
@@ -149,8 +149,7 @@ def make_case(
         case["phases"][phase] = statistics.median(step[phase] for step in seen)
     seconds = timing.our_seconds(case)
     case["tokens_per_s"] = case["tokens"] / seconds
-    phases = [f"{phase} {spent:.2f} s" for phase, spent in case["phases"].items()]
-    print("  " + ", ".join(phases))
+    print(f"  {phases_line(case['phases'])}")
     if name == "knowrl":
         case["projected_hours"] = KNOWRL_STEPS * seconds / 3600
         print(f"  {KNOWRL_STEPS} steps: {case['projected_hours']:.2f} h")
