@@ -62,7 +62,12 @@ def multinomial(counts: tuple[int, ...], probabilities: tuple[float, ...]) -> fl
     return probability
 
 
-def answers_from(declined: float, prices: Prices, scale_rewards: str, group_size: int = 8) -> float:
+def answers_from(
+    declined: float,
+    prices: Prices,
+    scale_rewards: str,
+    group_size: int = 8,
+) -> float:
     """Return the probability of being right above which the gradient teaches to answer."""
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):

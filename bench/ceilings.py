@@ -37,8 +37,9 @@ def products(config: ModelConfig, rows: int, head_rows: int) -> list[Product]:
     Adapters are not counted.
     """
     width, mlp, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
+    num_heads = config.num_heads + 2 * config.num_kv_heads
     layer = [
-        (rows, width, (config.num_heads + 2 * config.num_kv_heads) * head_dim),
+        (rows, width, num_heads * head_dim),
         (rows, config.num_heads * head_dim, width),
         (rows, width, 2 * mlp),
         (rows, mlp, width),
@@ -72,7 +73,8 @@ def median_seconds(run: Side, device: str, repeats: int = REPEATS) -> float:
 
 def random_matrix(rows: int, columns: int, build: Build) -> torch.Tensor:
     """Make a matrix of random numbers."""
-    return torch.empty(rows, columns, dtype=build.dtype, device=build.device).normal_()
+    empty = torch.empty(rows, columns, dtype=build.dtype, device=build.device)
+    return empty.normal_()
 
 
 def weights_of(shapes: Products, build: Build) -> list[torch.Tensor]:
@@ -90,13 +92,14 @@ def products_seconds(
 ) -> float:
     """Return the median time of these products, one after the other, each with its own weight (or those given)."""
     weights = weights or weights_of(shapes, build)
-    inputs = {}
-    for rows, width, _ in shapes:
-        inputs[rows, width] = random_matrix(rows, width, build)
+    input_of = {}
+    for rows, inputs, _ in shapes:
+        input_of[rows, inputs] = random_matrix(rows, inputs, build)
 
     def run() -> None:
-        for (rows, width, _), weight in zip(shapes, weights, strict=True):
-            function(inputs[rows, width], weight)
+        for shape, weight in zip(shapes, weights, strict=True):
+            rows, inputs, _ = shape
+            function(input_of[rows, inputs], weight)
 
     return median_seconds(run, torch.device(build.device).type, repeats)
 
@@ -118,7 +121,12 @@ def generation_seconds(model: Decoder, work: Work) -> float:
     return total
 
 
-def training_seconds(model: Decoder, packed: int, scored: int, num_forward: int = 1) -> float:
+def training_seconds(
+    model: Decoder,
+    packed: int,
+    scored: int,
+    num_forward: int = 1,
+) -> float:
     """Return the time of the products of some forward passes and one backward pass over the packed tokens."""
     forward = products(model.config, packed, scored)
     passes = forward * num_forward + backward(forward)
@@ -134,13 +142,23 @@ def arithmetic_seconds(shapes: Products, dtype: torch.dtype, peak: Peaks) -> flo
     return flops(shapes) / peak[f"{name}_tflops"] / 1e12
 
 
-def least_seconds(shapes: Products, num_bytes: int, dtype: torch.dtype, peak: Peaks) -> float:
+def least_seconds(
+    shapes: Products,
+    num_bytes: int,
+    dtype: torch.dtype,
+    peak: Peaks,
+) -> float:
     """Return the least time of some products that move so many bytes: what memory or arithmetic allows."""
     memory_seconds = num_bytes / peak["copy_gb_per_s"] / 1e9
     return max(memory_seconds, arithmetic_seconds(shapes, dtype, peak))
 
 
-def decode_roofline_seconds(model: Decoder, rows: int, kv_tokens: int, peak: Peaks) -> float:
+def decode_roofline_seconds(
+    model: Decoder,
+    rows: int,
+    kv_tokens: int,
+    peak: Peaks,
+) -> float:
     """Return the least time of one decode step. kv_tokens: behind all rows together."""
     dtype = model.build.dtype
     shapes = products(model.config, rows, rows)
@@ -149,7 +167,12 @@ def decode_roofline_seconds(model: Decoder, rows: int, kv_tokens: int, peak: Pea
     return least_seconds(shapes, num_weights * dtype.itemsize + kv_bytes, dtype, peak)
 
 
-def step_roofline_seconds(model: Decoder, work: Work, packed: int, peak: Peaks) -> float:
+def step_roofline_seconds(
+    model: Decoder,
+    work: Work,
+    packed: int,
+    peak: Peaks,
+) -> float:
     """Return the least time of a whole step.
 
     It has every decode step with the rows that are not done, two forward passes (policy and reference) over the packed

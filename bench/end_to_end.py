@@ -192,7 +192,12 @@ def ceiling_seconds(ours: Ours) -> float:
     return ceilings.generation_seconds(model, work) + training
 
 
-def show_phases(name: str, seconds: float, phases: Mapping[str, float], tokens: int) -> None:
+def show_phases(
+    name: str,
+    seconds: float,
+    phases: Mapping[str, float],
+    tokens: int,
+) -> None:
     """Print one line about a side."""
     parts = [f"{name:28} {seconds:.3f} s, {tokens / seconds:.0f} tokens/s:"]
     for phase, spent in phases.items():

@@ -102,9 +102,9 @@ def documents(megabytes: float, sentences: int = 48) -> Iterator[Document]:
         drawn = words[np.searchsorted(cumulative, rng.random(DRAWN_WORDS))]
         position = 0
         while position < len(drawn) - 2 * sentences * 25 and num_bytes < megabytes * 1e6:
-            num_sentences = int(rng.integers(sentences // 2, sentences * 3 // 2 + 1))
+            num_sentences = rng.integers(sentences // 2, sentences * 3 // 2 + 1)
             text = []
-            for length in rng.integers(8, 26, size=num_sentences):
+            for length in rng.integers(8, 26, size=int(num_sentences)):
                 sentence = " ".join(drawn[position : position + length])
                 text.append(sentence.capitalize() + ".")
                 position += length
@@ -220,7 +220,8 @@ def sample_queries(path: Path, number: int) -> list[Query]:
         ((last,),) = connection.execute("SELECT max(rowid) FROM documents")
         while len(queries) < number:
             sql = "SELECT title, text FROM documents WHERE rowid >= ? LIMIT 1"
-            ((title, text),) = connection.execute(sql, [rng.randint(1, last)])
+            row = rng.randint(1, last)
+            ((title, text),) = connection.execute(sql, [row])
             passages = text.split(SEPARATOR)
             place = rng.randrange(len(passages))
             words = passages[place].split()
@@ -236,7 +237,8 @@ def sample_queries(path: Path, number: int) -> list[Query]:
 
 def peer(num_documents: int, folder: Path, record: Record) -> None:
     """Compare with rank_bm25 on the same passages: the time of a search, and how often each finds the right one."""
-    rows = list(islice(documents(num_documents * 1.2e-3, sentences=10), num_documents))
+    many = documents(num_documents * 1.2e-3, sentences=10)
+    rows = list(islice(many, num_documents))
     path = build_here(rows, folder, max_tokens=4096)
     queries = sample_queries(path, 40)
     splits = {
@@ -271,7 +273,12 @@ def make_peer_search(rows: list[Document], split: Callable[[str], list[str]]) ->
     return search
 
 
-def compare(name: str, searches: dict[str, Search], queries: list[Query], options: Namespace) -> dict:
+def compare(
+    name: str,
+    searches: dict[str, Search],
+    queries: list[Query],
+    options: Namespace,
+) -> dict:
     """Time all queries of each side, by turns; the times of the case are those of one search."""
     texts = [query.words for query in queries]
     sides = {}

@@ -88,10 +88,10 @@ def generate(peer, work: Work, **options) -> torch.Tensor:
     return ids_BS[:, width:]
 
 
-def sample(sampler: Sampler, work: Work, sampling: SamplingParams | None = None) -> list[Completion]:
+def sample(sampler: Sampler, work: Work, **settings: float) -> list[Completion]:
     """Return our completions, prompt by prompt."""
     seeds = list(range(len(work.lengths)))
-    params = sampling or work.sampling
+    params = SamplingParams(work.steps, **settings)
     groups = sampler.sample(work.prompts, work.group, params, seeds, limits=work.lengths)
     return list(chain.from_iterable(groups))
 
@@ -101,10 +101,9 @@ def speed(path: Path, work: Work, name: str, options) -> dict:
     build = models.build_of(options)
     model = models.ours(path, build)
     sampler = Sampler(model, (), max_slots=len(work.lengths))  # made once, as in a run: on a GPU it prepares graphs
-    sampling = SamplingParams(work.steps, top_p=options.top_p)
 
     def run_ours() -> None:
-        completions = sample(sampler, work, sampling)
+        completions = sample(sampler, work, top_p=options.top_p)
         assert [len(completion.ids) for completion in completions] == work.lengths
 
     def run_peer() -> None:
@@ -127,13 +126,14 @@ def agreement(path: Path, options) -> dict[str, float]:
     model = models.ours(path, build)
     peer = models.theirs(path, build)
     prompts = random_prompts(8, 5, 20, model.config.vocab_size)
-    work = Work(prompts, group=1, lengths=list(range(9, 25, 2)))
+    work = Work(prompts, group=1, lengths=[9, 11, 13, 15, 17, 19, 21, 23])
     sampler = Sampler(model, (), max_slots=8)
-    greedy = sample(sampler, work, SamplingParams(work.steps, temperature=0.0))
+    greedy = sample(sampler, work, temperature=0.0)
     wanted_BS = generate(peer, work, do_sample=False, temperature=None, top_p=None, top_k=None)
     equal = []
     for completion, wanted in zip(greedy, wanted_BS.tolist(), strict=True):
-        equal += [ours == theirs for ours, theirs in zip(completion.ids, wanted, strict=False)]
+        pairs = zip(completion.ids, wanted, strict=False)  # the rest of `wanted` is padding
+        equal += [ours == theirs for ours, theirs in pairs]
     largest = 0.0
     sampled = sample(sampler, work)
     for prompt, completion in zip(work.prompts, sampled, strict=True):
@@ -160,12 +160,17 @@ def drawing(options) -> list[dict]:
     seed_B = torch.arange(rows, device=options.device)
     step_B = torch.zeros_like(seed_B)
     uniform_B = uniforms(seed_B, step_B)
-    record = room_for_draws(seed_B)
-    operation = {"ours": lambda: inverse_cdf(weight_BV, uniform_B)}
-    from_logits = {"ours": lambda: draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), record)}
-    if options.peer == "hf":
-        operation["torch.multinomial"] = lambda: torch.multinomial(weight_BV, 1)
-        from_logits["torch.multinomial"] = lambda: torch.multinomial(logits_BV.softmax(-1), 1)
+    room = room_for_draws(seed_B)
+    operation = {
+        "ours": lambda: inverse_cdf(weight_BV, uniform_B),
+        "torch.multinomial": lambda: torch.multinomial(weight_BV, 1),
+    }
+    from_logits = {
+        "ours": lambda: draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), room),
+        "torch.multinomial": lambda: torch.multinomial(logits_BV.softmax(-1), 1),
+    }
+    if options.peer == "none":
+        del operation["torch.multinomial"], from_logits["torch.multinomial"]
     return [
         timing.compare(f"draw, operation, {rows} x {vocab}", operation, options, target=20.0),
         timing.compare(f"draw, from logits, {rows} x {vocab}", from_logits, options),
@@ -191,14 +196,16 @@ def chi_squared_z(num_draws: int, device: str) -> dict[str, float]:
         seed_B = torch.arange(start, end, device=device)
         logits_BV = weight_V.log().expand(len(seed_B), -1)
         step_B = torch.zeros_like(seed_B)
-        our_ids_B = draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), room_for_draws(seed_B))
+        room = room_for_draws(seed_B)
+        our_ids_B = draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), room)
         peer_ids_B = torch.multinomial(weight_V, len(seed_B), replacement=True)
         counts["ours"] += torch.bincount(our_ids_B, minlength=ZIPF_WORDS)
         counts["torch.multinomial"] += torch.bincount(peer_ids_B, minlength=ZIPF_WORDS)
     freedom = ZIPF_WORDS - 1
     result = {}
     for side, count_V in counts.items():
-        chi_squared = float(((count_V - expected_V) ** 2 / expected_V).sum())
+        difference_V = count_V - expected_V
+        chi_squared = float((difference_V**2 / expected_V).sum())
         result[side] = (chi_squared - freedom) / (2 * freedom) ** 0.5
     return result
 

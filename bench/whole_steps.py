@@ -46,7 +46,12 @@ SHAPES = {
 MEAN_LENGTHS = {"small": 64}  # tokens after which a completion ends, about
 SMOKE_SHAPE = {"model": "tiny", "prompts": 2, "group": 2, "tokens": 8, "rank": 4}
 SIZES = {
-    "cpu": {"shapes": ["small"], "delays": [0.0, 5.0, 15.0], "mean_length": 0.0, "profile": False},
+    "cpu": {
+        "shapes": ["small"],
+        "delays": [0.0, 5.0, 15.0],
+        "mean_length": 0.0,  # 0: the shape's own
+        "profile": False,
+    },
     "cuda": {"shapes": ["knowrl", "math"]},
     "smoke": {"delays": [0.0, 0.05]},
 }
@@ -144,7 +149,8 @@ def make_case(
         case["phases"][phase] = statistics.median(step[phase] for step in seen)
     seconds = timing.our_seconds(case)
     case["tokens_per_s"] = case["tokens"] / seconds
-    print("  " + ", ".join(f"{phase} {spent:.2f} s" for phase, spent in case["phases"].items()))
+    phases = [f"{phase} {spent:.2f} s" for phase, spent in case["phases"].items()]
+    print("  " + ", ".join(phases))
     if name == "knowrl":
         case["projected_hours"] = KNOWRL_STEPS * seconds / 3600
         print(f"  {KNOWRL_STEPS} steps: {case['projected_hours']:.2f} h")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from grpo.device.draw import SamplingParams
 from grpo.schema import Group, completions_of
 
 GROUP = 12
@@ -33,10 +32,6 @@ class Work:
         return max(self.lengths)
 
     @property
-    def sampling(self) -> SamplingParams:
-        return SamplingParams(self.steps)
-
-    @property
     def repeated(self) -> list[Ids]:
         """Return one prompt per completion."""
         prompts = []
@@ -50,7 +45,12 @@ class Work:
         return [len(prompt) + step for prompt, length in pairs if length > step]
 
 
-def random_prompts(number: int, shortest: int, longest: int, vocab: int) -> list[Ids]:
+def random_prompts(
+    number: int,
+    shortest: int,
+    longest: int,
+    vocab: int,
+) -> list[Ids]:
     """Make prompts of random token ids, none of them special."""
     rng = random.Random(0)
     prompts = []
@@ -73,7 +73,8 @@ def variable_work(batch: int, tokens: int, vocab: int, group: int = GROUP) -> Wo
     num_prompts = batch // group
     lengths = []
     for _ in range(num_prompts * group):
-        length = round(tokens * 0.4 * math.exp(0.6 * rng.gauss(0, 1)))
+        factor = math.exp(0.6 * rng.gauss(0, 1))
+        length = round(tokens * 0.4 * factor)
         lengths.append(max(1, min(tokens, length)))
     prompts = random_prompts(num_prompts, tokens // 8, tokens * 3 // 4, vocab)
     return Work(prompts, group, lengths)
@@ -110,4 +111,5 @@ def padded(rows: Sequence[Ids], side: str, device: Device) -> tuple[torch.Tensor
 
 def plain_logprobs(logits_CV: torch.Tensor, targets_C: torch.Tensor) -> torch.Tensor:
     """Compute the log-probs of the targets by log_softmax and gather, as peers do."""
-    return logits_CV.log_softmax(-1).gather(1, targets_C[:, None])[:, 0]
+    logp_CV = logits_CV.log_softmax(-1)
+    return logp_CV.gather(1, targets_C[:, None])[:, 0]
