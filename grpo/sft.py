@@ -201,7 +201,7 @@ def stage1_overrides(config: TrainConfig) -> list[str]:
 
 
 def is_done(stage1: SftConfig, path: str) -> bool:
-    """Return whether a stage 1 is finished. UserError (exit 2) if the config at `path` would now make another result."""
+    """Return whether a stage 1 is finished. UserError (exit 2) if the config at `path` now makes another one."""
     final = Path(stage1.output_dir) / "final"
     if final.exists():
         check_origin(final, locate(stage1), path)
