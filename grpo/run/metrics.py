@@ -221,7 +221,7 @@ class Clock:
         self.phase = ""  # the one that is running
 
     @contextmanager
-    def measure(self, phase: str) -> Iterator[None]:
+    def timed(self, phase: str) -> Iterator[None]:
         """Count the time inside as `phase`, one of the keys of `phases`."""
         self._count_memory("time/train")
         started, self.phase = time.perf_counter(), phase
