@@ -20,7 +20,7 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ from knowledge.atlas import HOW_SURE
 CONFIG = ROOT / "configs" / "atlas.yaml"
 COLD_START = ROOT / "configs" / "atlas_sft.yaml"
 FILES = {ONE_HOP: ("questions", "held_out"), TWO_HOPS: ("two_hops", "held_out_two_hops")}  # to train on, held out
-# In two hops the outcome is 1 if right, else 0: paid for declining, a model that is right one time in six declines.
+# In two hops a right answer earns 1, all else 0: a model that is right one time in six would rather be paid to decline.
 PLAIN = ("abstention_threshold=0", "learning_rate=1.5e-3")
 OUTCOME, FACTS = "reward_funcs=[format,abstention]", "reward_funcs=[format,abstention,factuality]"
 SURE = f"prompt_template={{question}}{HOW_SURE}"
@@ -65,7 +65,7 @@ class Arm:
 
 
 def make_arms() -> list[Arm]:
-    """List the arms. A new one is one line."""
+    """List the arms. One more line makes one more arm."""
     rewards = {
         "knowrl": ("reward_funcs=[knowrl]",),
         "truthrl": ("reward_funcs=[format,truthrl]",),
@@ -90,9 +90,10 @@ def make_arms() -> list[Arm]:
         "sentence": (FACTS, "reward_weights=[1,1,0]", "credit=sentence"),
         "sum": (FACTS,),
     }
-    two_hops = [Arm(name, TWO_HOPS, (*keys, *PLAIN), steps=40) for name, keys in credits.items()]
     long = [replace(arm, name=f"{arm.name}, long", steps=180) for arm in arms[:2]]
-    return [*arms, *two_hops, *long]
+    for name, keys in credits.items():
+        arms.append(Arm(name, TWO_HOPS, (*keys, *PLAIN), steps=40))
+    return arms + long
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class Job:
 
 
 def end_with_the_lab() -> None:
-    """End this worker when the lab is gone, however it was killed: its next start would find the runs locked."""
+    """End this worker when the lab is gone, however it was killed. Else its next start would find the runs locked."""
 
     def watch() -> None:
         connection.wait([multiprocessing.parent_process().sentinel])
@@ -156,7 +157,7 @@ def run_job(job: Job) -> dict:
 def run_cold_start(job: Job) -> dict:
     """Train the model of this seed from scratch, and measure it on both kinds of questions."""
     sft(*load_config(COLD_START, job.shared, SftConfig))
-    return {hops: measure(job, hops, n) for hops, n in ((ONE_HOP, 16), (TWO_HOPS, 4))}
+    return {ONE_HOP: measure(job, ONE_HOP, n=16), TWO_HOPS: measure(job, TWO_HOPS, n=4)}
 
 
 def run_arm(job: Job, arm: Arm) -> dict:
@@ -190,7 +191,8 @@ def measure(job: Job, hops: str, n: int) -> dict:
     questions = Questions.held_out(config)
     if job.quick:
         questions, n = Questions(questions.name, 24), 2
-    _, records = evaluate(Task(find_saved(str(job.run)), config, questions, None), n, 1.0, job.run / "ungraded.jsonl")
+    task = Task(find_saved(str(job.run)), config, questions, None)
+    _, records = evaluate(task, n, 1.0, job.run / "ungraded.jsonl")
     return lab_results.counts_of_questions(records, familiarities(path))
 
 
@@ -205,10 +207,10 @@ def curve(run: Path, questions: Path) -> list[dict[str, dict[str, int]]]:
     familiarity = familiarities(questions)
     steps = []
     for path in sorted((run / "completions").glob("step-*.jsonl")):
-        counts: dict[str, Counter] = {}
+        counts: dict[str, Counter] = defaultdict(Counter)
         for line in path.open(encoding="utf-8"):  # splitlines would also split at what a model writes
             record = json.loads(line)
-            counts.setdefault(familiarity[record["question"]], Counter())[record["outcome"]] += 1
+            counts[familiarity[record["question"]]][record["outcome"]] += 1
         steps.append(counts)
     return steps
 

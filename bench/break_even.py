@@ -25,7 +25,13 @@ HALVINGS = 30  # of the interval that holds the probability
 Prices = tuple[float, float, float]
 
 
-def push_to_decline(p: float, declined: float, prices: Prices, scale_rewards: str, group_size: int) -> float:
+def push_to_decline(
+    p: float,
+    declined: float,
+    prices: Prices,
+    scale_rewards: str,
+    group_size: int,
+) -> float:
     """Return the expected slope of the objective in the logit of declining, per completion.
 
     p: probability that a given answer is right. declined: probability that a completion declines.
@@ -56,7 +62,12 @@ def multinomial(counts: tuple[int, ...], probabilities: tuple[float, ...]) -> fl
     return probability
 
 
-def answers_from(declined: float, prices: Prices, scale_rewards: str, group_size: int = 8) -> float:
+def answers_from(
+    declined: float,
+    prices: Prices,
+    scale_rewards: str,
+    group_size: int = 8,
+) -> float:
     """Return the probability of being right above which the gradient teaches to answer."""
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):

@@ -21,6 +21,7 @@ from grpo.model.lora import Build
 from grpo.run.memory import kv_bytes_per_token
 
 Product = tuple[int, int, int]  # rows, inputs, outputs
+Products = Sequence[Product]
 Peaks = Mapping[str, float]  # what `peaks` measured
 REPEATS = 5
 SQUARE = {"smoke": 256, "cpu": 2048, "cuda": 8192}  # rows and columns of a large product
@@ -36,8 +37,9 @@ def products(config: ModelConfig, rows: int, head_rows: int) -> list[Product]:
     Adapters are not counted.
     """
     width, mlp, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
+    num_heads = config.num_heads + 2 * config.num_kv_heads
     layer = [
-        (rows, width, (config.num_heads + 2 * config.num_kv_heads) * head_dim),
+        (rows, width, num_heads * head_dim),
         (rows, config.num_heads * head_dim, width),
         (rows, width, 2 * mlp),
         (rows, mlp, width),
@@ -46,12 +48,12 @@ def products(config: ModelConfig, rows: int, head_rows: int) -> list[Product]:
     return layer * config.num_layers + head
 
 
-def backward(forward: Sequence[Product]) -> list[Product]:
+def backward(forward: Products) -> list[Product]:
     """List the products for the gradient of each input; frozen weights have no gradient."""
     return [(rows, outputs, inputs) for rows, inputs, outputs in forward]
 
 
-def flops(shapes: Sequence[Product]) -> int:
+def flops(shapes: Products) -> int:
     """Count the additions and multiplications of some products."""
     return sum(2 * rows * inputs * outputs for rows, inputs, outputs in shapes)
 
@@ -71,17 +73,18 @@ def median_seconds(run: Side, device: str, repeats: int = REPEATS) -> float:
 
 def random_matrix(rows: int, columns: int, build: Build) -> torch.Tensor:
     """Make a matrix of random numbers."""
-    return torch.empty(rows, columns, dtype=build.dtype, device=build.device).normal_()
+    empty = torch.empty(rows, columns, dtype=build.dtype, device=build.device)
+    return empty.normal_()
 
 
-def weights_of(shapes: Sequence[Product], build: Build) -> list[torch.Tensor]:
+def weights_of(shapes: Products, build: Build) -> list[torch.Tensor]:
     """Make a packed weight for each product, as in a model: none is still in a cache when its turn comes again."""
     return [prepack(random_matrix(outputs, inputs, build)) for _, inputs, outputs in shapes]
 
 
 @torch.inference_mode()
 def products_seconds(
-    shapes: Sequence[Product],
+    shapes: Products,
     build: Build,
     repeats: int = REPEATS,
     weights: Sequence[torch.Tensor] | None = None,
@@ -89,13 +92,14 @@ def products_seconds(
 ) -> float:
     """Return the median time of these products, one after the other, each with its own weight (or those given)."""
     weights = weights or weights_of(shapes, build)
-    inputs = {}
-    for rows, width, _ in shapes:
-        inputs[rows, width] = random_matrix(rows, width, build)
+    input_of = {}
+    for rows, inputs, _ in shapes:
+        input_of[rows, inputs] = random_matrix(rows, inputs, build)
 
     def run() -> None:
-        for (rows, width, _), weight in zip(shapes, weights, strict=True):
-            function(inputs[rows, width], weight)
+        for shape, weight in zip(shapes, weights, strict=True):
+            rows, inputs, _ = shape
+            function(input_of[rows, inputs], weight)
 
     return median_seconds(run, torch.device(build.device).type, repeats)
 
@@ -112,32 +116,49 @@ def generation_seconds(model: Decoder, work: Work) -> float:
     total = products_seconds(prefill, build, weights=weights[: len(prefill)])
     steps_by_rows = Counter(len(work.behind(step)) for step in range(work.steps))
     for rows, steps in steps_by_rows.items():
-        total += steps * products_seconds(products(config, rows, rows), build, weights=weights)
+        step = products(config, rows, rows)
+        total += steps * products_seconds(step, build, weights=weights)
     return total
 
 
-def training_seconds(model: Decoder, packed: int, scored: int, num_forward: int = 1) -> float:
+def training_seconds(
+    model: Decoder,
+    packed: int,
+    scored: int,
+    num_forward: int = 1,
+) -> float:
     """Return the time of the products of some forward passes and one backward pass over the packed tokens."""
     forward = products(model.config, packed, scored)
-    return products_seconds([*forward * num_forward, *backward(forward)], model.build, repeats=3)
+    passes = forward * num_forward + backward(forward)
+    return products_seconds(passes, model.build, repeats=3)
 
 
 # --- Times that memory bandwidth and arithmetic allow --------------------------------------------------------------
 
 
-def arithmetic_seconds(shapes: Sequence[Product], dtype: torch.dtype, peak: Peaks) -> float:
+def arithmetic_seconds(shapes: Products, dtype: torch.dtype, peak: Peaks) -> float:
     """Return the time of some products at the rate of a large one."""
-    tflops = peak["bfloat16_tflops" if dtype == torch.bfloat16 else "float32_tflops"]
-    return flops(shapes) / tflops / 1e12
+    name = "bfloat16" if dtype == torch.bfloat16 else "float32"
+    return flops(shapes) / peak[f"{name}_tflops"] / 1e12
 
 
-def least_seconds(shapes: Sequence[Product], num_bytes: int, dtype: torch.dtype, peak: Peaks) -> float:
+def least_seconds(
+    shapes: Products,
+    num_bytes: int,
+    dtype: torch.dtype,
+    peak: Peaks,
+) -> float:
     """Return the least time of some products that move so many bytes: what memory or arithmetic allows."""
     memory_seconds = num_bytes / peak["copy_gb_per_s"] / 1e9
     return max(memory_seconds, arithmetic_seconds(shapes, dtype, peak))
 
 
-def decode_roofline_seconds(model: Decoder, rows: int, kv_tokens: int, peak: Peaks) -> float:
+def decode_roofline_seconds(
+    model: Decoder,
+    rows: int,
+    kv_tokens: int,
+    peak: Peaks,
+) -> float:
     """Return the least time of one decode step. kv_tokens: behind all rows together."""
     dtype = model.build.dtype
     shapes = products(model.config, rows, rows)
@@ -146,7 +167,12 @@ def decode_roofline_seconds(model: Decoder, rows: int, kv_tokens: int, peak: Pea
     return least_seconds(shapes, num_weights * dtype.itemsize + kv_bytes, dtype, peak)
 
 
-def step_roofline_seconds(model: Decoder, work: Work, packed: int, peak: Peaks) -> float:
+def step_roofline_seconds(
+    model: Decoder,
+    work: Work,
+    packed: int,
+    peak: Peaks,
+) -> float:
     """Return the least time of a whole step.
 
     It has every decode step with the rows that are not done, two forward passes (policy and reference) over the packed
@@ -157,7 +183,8 @@ def step_roofline_seconds(model: Decoder, work: Work, packed: int, peak: Peaks) 
         behind = work.behind(step)
         total += decode_roofline_seconds(model, len(behind), sum(behind), peak)
     forward = products(model.config, packed, sum(work.lengths))
-    return total + arithmetic_seconds([*forward, *forward, *backward(forward)], model.build.dtype, peak)
+    passes = 2 * forward + backward(forward)
+    return total + arithmetic_seconds(passes, model.build.dtype, peak)
 
 
 def peaks(options) -> Peaks:

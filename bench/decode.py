@@ -51,7 +51,14 @@ def usual_rank(name: str) -> int:
 class Steps:
     """Decode steps of `rows` sequences with `context` tokens each; `run` makes STEPS of them from the same state."""
 
-    def __init__(self, model: Decoder, rows: int, context: int, kernel: str, top_p: float):
+    def __init__(
+        self,
+        model: Decoder,
+        rows: int,
+        context: int,
+        kernel: str,
+        top_p: float,
+    ):
         config, build = model.config, model.build
         self.model, self.rows, self.context = model, rows, context
         self.sampling = SamplingParams(STEPS, top_p=top_p)
@@ -80,12 +87,25 @@ class Steps:
             self.graphs.run(self.rows, STEPS, self.sampling, head_VD)
 
 
-def measure(name: str, model: Decoder, rows: int, options, peak: ceilings.Peaks, profiled: bool = False) -> dict:
+def measure(
+    name: str,
+    model: Decoder,
+    rows: int,
+    options,
+    peak: ceilings.Peaks,
+    profiled: bool = False,
+) -> dict:
     """Time the steps of one model at one number of rows."""
     config, build = model.config, model.build
     positions = options.context + STEPS + 1
     choice = choose_decode_kernel(
-        config.num_heads, config.num_kv_heads, config.head_dim, rows, positions, build.dtype, options.device
+        config.num_heads,
+        config.num_kv_heads,
+        config.head_dim,
+        rows,
+        positions,
+        build.dtype,
+        build.device,
     )
     print(f"attention: {choice}")
     steps = Steps(model, rows, options.context, choice.name, options.top_p)
@@ -94,8 +114,8 @@ def measure(name: str, model: Decoder, rows: int, options, peak: ceilings.Peaks,
         name += ", LoRA"
     if options.top_p < 1:
         name += f", top_p {options.top_p:g}"
-    target = TARGETS.get(rows, 0.7)
-    case = timing.compare(name, {"ours": steps.run}, options, STEPS, target=target, attention=str(choice))
+    case = timing.compare(name, {"ours": steps.run}, options, calls=STEPS)
+    case |= {"target": TARGETS.get(rows, 0.7), "attention": str(choice)}
     seconds = timing.our_seconds(case)
     case["tokens_per_s"] = rows / seconds
     least = ceilings.decode_roofline_seconds(model, rows, rows * options.context, peak)

@@ -5,11 +5,11 @@ GRPOTrainer? Both sides have the same checkpoint, prompts rendered by the same t
 beta 0.04, dapo, temperature 1, AdamW, one update per batch, a reward that costs nothing, and completions that all reach
 the limit (see models.py: the checkpoint never ends a completion).
 
-TRL generates with transformers, has PEFT's adapter and no gradient checkpointing (its default, which would only cost
-time here), takes the batch in one pass, and neither logs nor saves while the clock runs. In bfloat16 it runs twice:
-with weights in bfloat16, and with autocast as well (its default); the ratio is to the faster. The sides take turns:
-each of TRL's steps is followed by one of ours. TRL's clock goes from its on_step_begin to its on_step_end; ours is all
-of Trainer.train_step. The first step of each side is warm-up. TRL's phases are `_generate`, the rest of
+TRL generates with transformers and has PEFT's adapter. It uses no gradient checkpointing (its default, which would only
+cost time here), takes the batch in one pass, and neither logs nor saves while the clock runs. In bfloat16 it runs
+twice: with weights in bfloat16, and with autocast as well (its default); the ratio is to the faster. The sides take
+turns: each of TRL's steps is followed by one of ours. TRL's clock goes from its on_step_begin to its on_step_end, ours
+over all of train_step. The first step of each side is warm-up. TRL's phases are `_generate`, the rest of
 `_generate_and_score_completions` (reference pass and rewards), and the rest of the step.
 
 Checked in the same run: both sides have the same number of tokens; log-probs of our completions under TRL's model at
@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from bench import ceilings, models, steps, timing
-from bench.record import Record, parse
+from bench.record import Record, parse, phases_line
 from bench.sampler import peer_logprobs
 from bench.workload import completion_lengths, packed_tokens, work_of
 from grpo.schema import Group
@@ -60,11 +60,18 @@ class Ours:
         """Return the median seconds of each phase."""
         found = {}
         for phase in steps.PHASES:
-            found[phase] = statistics.median(metrics[f"time/{phase}"] for metrics in self.metrics[1:])
+            seconds = [metrics[f"time/{phase}"] for metrics in self.metrics[1:]]
+            found[phase] = statistics.median(seconds)
         return found
 
 
-def trl_trainer(path: Path, folder: Path, ours: GrpoTrainer, autocast: bool, options):
+def trl_trainer(
+    path: Path,
+    folder: Path,
+    ours: GrpoTrainer,
+    autocast: bool,
+    options,
+):
     """Make TRL's trainer, with the prompts and the settings of ours."""
     from datasets import Dataset
     from peft import LoraConfig
@@ -94,12 +101,19 @@ def trl_trainer(path: Path, folder: Path, ours: GrpoTrainer, autocast: bool, opt
         disable_tqdm=True,
         dataloader_pin_memory=False,
     )
-    lora = LoraConfig(r=RANK, lora_alpha=2 * RANK, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+    lora = LoraConfig(
+        r=RANK,
+        lora_alpha=2 * RANK,
+        lora_dropout=0.0,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+    questions = [{"prompt": prompt.text} for prompt in ours.rollout.prompts]
     return GRPOTrainer(
         model=models.theirs(path, models.build_of(options)),
         reward_funcs=steps.letters,
         args=arguments,
-        train_dataset=Dataset.from_list([{"prompt": prompt.text} for prompt in ours.rollout.prompts]),
+        train_dataset=Dataset.from_list(questions),
         processing_class=AutoTokenizer.from_pretrained(path),
         peft_config=lora,
     )
@@ -114,9 +128,10 @@ class Peer:
         self.trainer, self.ours = trainer, ours
         self.seconds: list[float] = []
         self.our_seconds: list[float] = []  # of the steps in between, turn by turn
-        self.phase_seconds: dict[str, list[float]] = {"_generate": [], "_generate_and_score_completions": []}
+        self.phase_seconds: dict[str, list[float]] = {}
         self.tokens: list[int] = []
-        for name in self.phase_seconds:
+        for name in ("_generate", "_generate_and_score_completions"):
+            self.phase_seconds[name] = []
             setattr(trainer, name, self._timed(name, getattr(trainer, name)))
         peer = self
 
@@ -163,7 +178,8 @@ def logp_difference(peer, groups: list[Group]) -> float:
     for group in groups:
         for completion in group.completions:
             logp_T = peer_logprobs(peer.model, group.prompt.ids, completion).cpu()
-            total += float((logp_T - torch.tensor(completion.logps)).abs().sum())
+            difference_T = logp_T - torch.tensor(completion.logps)
+            total += float(difference_T.abs().sum())
             num_tokens += len(logp_T)
     return total / num_tokens
 
@@ -171,17 +187,9 @@ def logp_difference(peer, groups: list[Group]) -> float:
 def ceiling_seconds(ours: Ours) -> float:
     """Return the time of the matrix products of our first step alone."""
     model, work = ours.trainer.model, work_of(ours.first)
-    training = ceilings.training_seconds(model, packed_tokens(ours.first), sum(work.lengths), num_forward=2)
+    packed, scored = packed_tokens(ours.first), sum(work.lengths)
+    training = ceilings.training_seconds(model, packed, scored, num_forward=2)
     return ceilings.generation_seconds(model, work) + training
-
-
-def show_phases(name: str, seconds: float, phases: Mapping[str, float], tokens: int) -> None:
-    """Print one line about a side."""
-    parts = [f"{name:28} {seconds:.3f} s, {tokens / seconds:.0f} tokens/s:"]
-    for phase, spent in phases.items():
-        rate = f" ({tokens / spent:.0f} tokens/s)" if spent > 1e-3 else ""
-        parts.append(f"{phase} {spent:.3f} s{rate}")
-    print("   ".join(parts), flush=True)
 
 
 def make_case(name: str, ours: Ours, peers: Mapping[str, Peer]) -> dict:
@@ -197,10 +205,12 @@ def make_case(name: str, ours: Ours, peers: Mapping[str, Peer]) -> dict:
         case["phases"][variant] = peer.phases()
     if peers:
         fastest = timing.fastest_of(peers, case)
-        case |= {"peer": fastest, **timing.ratio(peers[fastest].our_seconds, peers[fastest].seconds[1:])}
-    case |= timing.rates(case, sum(completion_lengths(ours.first)), ceiling_seconds(ours))
+        peer = peers[fastest]
+        case |= {"peer": fastest, **timing.ratio(peer.our_seconds, peer.seconds[1:])}
+    tokens = sum(completion_lengths(ours.first))
+    case |= timing.rates(case, tokens, ceiling_seconds(ours))
     for side, phases in case["phases"].items():
-        show_phases(side, case["seconds"][side]["median"], phases, case["tokens"])
+        print(f"{side:28} {phases_line(phases)}")
     return case
 
 

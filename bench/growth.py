@@ -97,7 +97,8 @@ def measure(point: Point, path: Path, options) -> dict:
         "generate": ceilings.generation_seconds(model, work),
         "train": ceilings.training_seconds(model, packed, tokens),
     }
-    result = {"parameters": sum(tensor.numel() for tensor in named_tensors(model).values())}
+    tensors = named_tensors(model).values()
+    result = {"parameters": sum(tensor.numel() for tensor in tensors)}
     for side in SIDES:
         spent = timing.spread(seconds[side])
         result[side] = {

@@ -84,8 +84,9 @@ def vocabulary(rng: np.random.Generator) -> np.ndarray:
         parts = rng.integers(len(syllables), size=num_parts)
         ending = "nrsl "[int(rng.integers(5))].strip()
         made.add("".join(syllables[part] for part in parts) + ending)
-    made_up = sorted(made - tokens.STOP_WORDS, key=lambda word: (len(word), word))
-    return np.array([*sorted(tokens.STOP_WORDS), *made_up], dtype=object)
+    made_up = sorted(made - tokens.STOP_WORDS)
+    made_up.sort(key=len)
+    return np.array(sorted(tokens.STOP_WORDS) + made_up, dtype=object)
 
 
 def documents(megabytes: float, sentences: int = 48) -> Iterator[Document]:
@@ -93,17 +94,19 @@ def documents(megabytes: float, sentences: int = 48) -> Iterator[Document]:
     rng = np.random.default_rng(0)
     words = vocabulary(rng)
     ranks = np.arange(len(words)) + 2.7
-    frequency = np.where(ranks < FREQUENT_WORDS, 1 / ranks, FREQUENT_WORDS**0.6 / ranks**1.6)
+    rare = FREQUENT_WORDS**0.6 / ranks**1.6
+    frequency = np.where(ranks < FREQUENT_WORDS, 1 / ranks, rare)
     cumulative = np.cumsum(frequency / frequency.sum())
     num_bytes = number = 0
     while num_bytes < megabytes * 1e6:
         drawn = words[np.searchsorted(cumulative, rng.random(DRAWN_WORDS))]
         position = 0
         while position < len(drawn) - 2 * sentences * 25 and num_bytes < megabytes * 1e6:
-            num_sentences = int(rng.integers(sentences // 2, sentences * 3 // 2 + 1))
+            num_sentences = rng.integers(sentences // 2, sentences * 3 // 2 + 1)
             text = []
-            for length in rng.integers(8, 26, size=num_sentences):
-                text.append(" ".join(drawn[position : position + length]).capitalize() + ".")
+            for length in rng.integers(8, 26, size=int(num_sentences)):
+                sentence = " ".join(drawn[position : position + length])
+                text.append(sentence.capitalize() + ".")
                 position += length
             names = words[rng.integers(1000, len(words), 2)]
             title = f"{' '.join(names).title()} {number}"
@@ -140,8 +143,10 @@ def recall(xquad: Path, folder: Path) -> dict[str, float]:
             found = [passage.title for passage in base.search(question, K)]
             for depth in (1, K):
                 hits[f"{language}@{depth}"].append(gold in found[:depth])
-    shares = {name: round(statistics.mean(values), 4) for name, values in hits.items()}
-    print("   ".join(f"{name} {share:.4f}" for name, share in shares.items()))
+    shares = {}
+    for name, values in hits.items():
+        shares[name] = round(statistics.mean(values), 4)
+        print(f"{name} {shares[name]:.4f}")
     return shares
 
 
@@ -215,7 +220,8 @@ def sample_queries(path: Path, number: int) -> list[Query]:
         ((last,),) = connection.execute("SELECT max(rowid) FROM documents")
         while len(queries) < number:
             sql = "SELECT title, text FROM documents WHERE rowid >= ? LIMIT 1"
-            ((title, text),) = connection.execute(sql, [rng.randint(1, last)])
+            row = rng.randint(1, last)
+            ((title, text),) = connection.execute(sql, [row])
             passages = text.split(SEPARATOR)
             place = rng.randrange(len(passages))
             words = passages[place].split()
@@ -231,10 +237,14 @@ def sample_queries(path: Path, number: int) -> list[Query]:
 
 def peer(num_documents: int, folder: Path, record: Record) -> None:
     """Compare with rank_bm25 on the same passages: the time of a search, and how often each finds the right one."""
-    rows = list(islice(documents(num_documents * 1.2e-3, sentences=10), num_documents))
+    many = documents(num_documents * 1.2e-3, sentences=10)
+    rows = list(islice(many, num_documents))
     path = build_here(rows, folder, max_tokens=4096)
     queries = sample_queries(path, 40)
-    splits = {"lower-case words, as KnowRL": lambda text: text.lower().split(), "our tokens": tokens.tokens}
+    splits = {
+        "lower-case words, as KnowRL": lambda text: text.lower().split(),
+        "our tokens": tokens.tokens,
+    }
     with KnowledgeBase.open(path) as base:
         for name, split in splits.items():
             searches = {"ours": partial(search_ours, base), "rank_bm25": make_peer_search(rows, split)}
@@ -263,13 +273,21 @@ def make_peer_search(rows: list[Document], split: Callable[[str], list[str]]) ->
     return search
 
 
-def compare(name: str, searches: dict[str, Search], queries: list[Query], options: Namespace) -> dict:
+def compare(
+    name: str,
+    searches: dict[str, Search],
+    queries: list[Query],
+    options: Namespace,
+) -> dict:
     """Time all queries of each side, by turns; the times of the case are those of one search."""
     texts = [query.words for query in queries]
-    sides = {side: lambda search=search: list(map(search, texts)) for side, search in searches.items()}
+    sides = {}
+    for side, search in searches.items():
+        sides[side] = lambda search=search: list(map(search, texts))
     case = timing.compare(name, sides, options, calls=len(queries))
     for side, search in searches.items():
-        case[f"{side}_recall@5"] = statistics.mean(query.title in search(query.words) for query in queries)
+        hits = [query.title in search(query.words) for query in queries]
+        case[f"{side}_recall@5"] = statistics.mean(hits)
     return case
 
 

@@ -27,15 +27,19 @@ OUTCOMES = ("correct", "refused", "wrong")
 RIGHT, DECLINED, WRONG = range(len(OUTCOMES))
 SURE_FROM = 0.5  # an answer with a lower stated confidence counts as declined
 MIN_ATTEMPTS = 4  # of the cold start, to say how well it knows the answer
+MIN_SLOPE = 0.1  # of a fit, to say that what is known better is answered more often
+RIDGE = 0.01  # keeps a fit finite
+ROUNDS = 50  # of Newton's method
 SMOOTH = 2  # steps on either side, of the running mean in a plot
 OVER_STEPS = ("knowrl, group, long", "knowrl, none, long", "truthrl, group", "t = 0.9, group", "t = 0.9, none")
 Row = Mapping[str, object]  # `cold` is the row of its cold start
 Measure = Callable[[Row], float | None]
+Counts = list[int]  # of each outcome
 
 
 def counts_of_questions(records: Iterable[Mapping], familiarity: Mapping[str, str]) -> dict:
     """Count the outcomes of each question and the facts of each outcome, from the records of an evaluation."""
-    questions: dict[str, dict[int, list[int]]] = defaultdict(dict)
+    questions: dict[str, dict[int, Counts]] = defaultdict(dict)
     facts = [[0, 0] for _ in OUTCOMES]
     for record in records:
         outcome = OUTCOMES.index(record["outcome"])
@@ -56,7 +60,9 @@ def counts_of_questions(records: Iterable[Mapping], familiarity: Mapping[str, st
 
 def read_rows(path: Path) -> list[dict]:
     """Read the rows that are there, without a last line that was cut."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
@@ -90,9 +96,10 @@ def known_and_answered(row: Row) -> tuple[np.ndarray, np.ndarray]:
     """Return for each question how probably the cold start is right if it answers, and the share of answers now."""
     known, answered = [], []
     for name, before in row["cold"]["answers"].items():
-        for (right, _, wrong), now in zip(before, row["answers"][name], strict=True):
-            if right + wrong >= MIN_ATTEMPTS:
-                known.append(right / (right + wrong))
+        for cold, now in zip(before, row["answers"][name], strict=True):
+            attempts = cold[RIGHT] + cold[WRONG]
+            if attempts >= MIN_ATTEMPTS:
+                known.append(cold[RIGHT] / attempts)
                 answered.append(1 - now[DECLINED] / sum(now))
     return np.array(known), np.array(answered)
 
@@ -107,19 +114,22 @@ def answers_from(row: Row) -> float | None:
     if not len(known):
         return None
     offset, slope = logistic_fit(known, answered)
-    return float(np.clip(-offset / slope, 0.0, 1.0)) if slope > 0.1 else None
+    if slope <= MIN_SLOPE:
+        return None
+    return float(np.clip(-offset / slope, 0.0, 1.0))
 
 
-def logistic_fit(x: np.ndarray, y: np.ndarray, ridge: float = 0.01, rounds: int = 50) -> tuple[float, float]:
-    """Fit y = 1 / (1 + exp(-(a + b x))) by Newton's method; return a and b. ridge: keeps them finite."""
+def logistic_fit(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Fit y = 1 / (1 + exp(-(a + b x))) by Newton's method; return a and b."""
     inputs = np.stack([np.ones_like(x), x], axis=1)
     weights = np.zeros(2)
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         fitted = 1 / (1 + np.exp(-inputs @ weights))
         variance = fitted * (1 - fitted)
-        gradient = inputs.T @ (y - fitted) - ridge * weights
-        curvature = (inputs * variance[:, None]).T @ inputs + ridge * np.eye(2)
-        weights += np.clip(np.linalg.solve(curvature, gradient), -5, 5)
+        gradient = inputs.T @ (y - fitted) - RIDGE * weights
+        curvature = (inputs.T * variance) @ inputs + RIDGE * np.eye(2)
+        step = np.linalg.solve(curvature, gradient)
+        weights += np.clip(step, -5, 5)
     return float(weights[0]), float(weights[1])
 
 
@@ -155,11 +165,13 @@ class Rows:
             self.of_arm[COLD_START][seed] = {**cold, "cold": cold}
         for row in rows:
             if row["hops"] == hops:
-                self.of_arm[row["arm"]][row["seed"]] = {**row, "cold": cold_starts[row["seed"]]}
+                seed = row["seed"]
+                self.of_arm[row["arm"]][seed] = {**row, "cold": cold_starts[seed]}
 
     def values(self, arm: str, measure: Measure) -> list[float]:
         """Return the percentage for each seed, without those that cannot be known."""
-        found = [measure(row) for _, row in sorted(self.of_arm[arm].items())]
+        of_seed = self.of_arm[arm]
+        found = [measure(of_seed[seed]) for seed in sorted(of_seed)]
         return [100 * value for value in found if value is not None]
 
 
@@ -167,8 +179,10 @@ def table(rows: Rows, measures: Mapping[str, Measure]) -> str:
     """Make a Markdown table of percentages: mean (lowest to highest) over seeds."""
     lines = []
     for arm, of_seed in rows.of_arm.items():
-        cells = [cell(rows.values(arm, measure), len(of_seed)) for measure in measures.values()]
-        lines.append([arm, str(len(of_seed)), *cells])
+        line = [arm, str(len(of_seed))]
+        for measure in measures.values():
+            line.append(cell(rows.values(arm, measure), len(of_seed)))
+        lines.append(line)
     return markdown_table(["", "seeds", *measures], lines)
 
 
@@ -187,14 +201,25 @@ def pareto_plot(path: Path, rows: Rows) -> None:
 
     figure = Figure(figsize=(8, 5), dpi=150, layout="constrained")
     axes = figure.add_subplot(xlabel="wrong about the unseen, %", ylabel="right about the well known, %")
-    rewards = list(dict.fromkeys(arm.partition(",")[0] for arm in rows.of_arm))
+    rewards: list[str] = []
     for arm in rows.of_arm:
+        reward, _, _ = arm.partition(",")
+        if reward not in rewards:
+            rewards.append(reward)
+        colour = colormaps["tab20"](rewards.index(reward))
         x, reach_x = middle_and_reach(rows.values(arm, share(WRONG, UNSEEN)))
         y, reach_y = middle_and_reach(rows.values(arm, share(RIGHT, WELL_KNOWN)))
-        colour = colormaps["tab20"](rewards.index(arm.partition(",")[0]))
-        marker = "s" if arm.endswith("none") else "o"
-        fill = "none" if arm.endswith("long") else colour
-        axes.errorbar(x, y, reach_y, reach_x, marker, color=colour, markerfacecolor=fill, capsize=2, label=arm)
+        axes.errorbar(
+            x,
+            y,
+            reach_y,
+            reach_x,
+            fmt="s" if arm.endswith("none") else "o",
+            color=colour,
+            markerfacecolor="none" if arm.endswith("long") else colour,
+            capsize=2,
+            label=arm,
+        )
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     axes.grid(alpha=0.3)
     figure.savefig(path)
@@ -203,7 +228,9 @@ def pareto_plot(path: Path, rows: Rows) -> None:
 def middle_and_reach(values: Sequence[float]) -> tuple[float, list[list[float]]]:
     """Return the mean, and how far below and above it the values reach, as errorbar takes it."""
     mean = statistics.fmean(values)
-    return mean, [[max(mean - min(values), 0)], [max(max(values) - mean, 0)]]
+    below = max(mean - min(values), 0)  # not negative by rounding
+    above = max(max(values) - mean, 0)
+    return mean, [[below], [above]]
 
 
 def steps_plot(path: Path, rows: Rows) -> None:
@@ -216,12 +243,14 @@ def steps_plot(path: Path, rows: Rows) -> None:
     trained = [arm for arm in rows.of_arm if arm != COLD_START]
     arms = [arm for arm in OVER_STEPS if arm in trained] or trained
     figure = Figure(figsize=(11, 4), dpi=150, layout="constrained")
-    for panel, familiarity in zip(figure.subplots(1, 2), (WELL_KNOWN, UNSEEN), strict=True):
+    panels = figure.subplots(1, 2)
+    for panel, familiarity in zip(panels, (WELL_KNOWN, UNSEEN), strict=True):
         panel.set(xlabel="step", ylabel=f"declined, {familiarity}, %", ylim=(-2, 102))
         panel.grid(alpha=0.3)
         for arm in arms:
             panel.plot(declined_by_step(rows, arm, familiarity), label=arm)
-    figure.legend(*panel.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
+    lines, labels = panel.get_legend_handles_labels()
+    figure.legend(lines, labels, loc="outside right upper", frameon=False, fontsize=8)
     figure.savefig(path)
 
 
@@ -245,7 +274,9 @@ def report(path: Path, folder: Path) -> dict[str, str]:
     rows = read_rows(path)
     if folder != path.parent:
         shutil.copyfile(path, folder / "rows.jsonl")
-    tables = {hops: table(Rows(rows, hops), measures) for hops, measures in MEASURES.items()}
+    tables = {}
+    for hops, measures in MEASURES.items():
+        tables[hops] = table(Rows(rows, hops), measures)
     text = "\n\n".join(tables.values())
     print(text)
     (folder / "table.md").write_text(text + "\n", encoding="utf-8")

@@ -52,7 +52,8 @@ class Problem:
 
     def logprobs(self, side: str) -> torch.Tensor:
         if side == "torch":
-            return plain_logprobs((self.hidden_CD @ self.head_VD.T).float(), self.targets_C)
+            logits_CV = self.hidden_CD @ self.head_VD.T
+            return plain_logprobs(logits_CV.float(), self.targets_C)
         logp_C, _ = token_logprobs(self.hidden_CD, self.head_VD, self.targets_C, 1.0, chunk=self.chunk)
         return logp_C
 
@@ -65,13 +66,16 @@ class Problem:
 
     def errors(self, side: str) -> dict[str, float]:
         """Return the largest errors against float64; the gradient's is relative to its largest entry."""
-        hidden_CD = self.hidden_CD.detach()[:CHECKED_ROWS].double().requires_grad_()
-        wanted_C = plain_logprobs(hidden_CD @ self.head_VD.double().T, self.targets_C[:CHECKED_ROWS])
+        checked = slice(CHECKED_ROWS)
+        hidden_CD = self.hidden_CD.detach()[checked].double().requires_grad_()
+        logits_CV = hidden_CD @ self.head_VD.double().T
+        wanted_C = plain_logprobs(logits_CV, self.targets_C[checked])
         (wanted_C.sum() / len(self.targets_C)).backward()
         logp_C, grad_CD = self.run(side)
-        grad_error = (grad_CD[:CHECKED_ROWS] - hidden_CD.grad).abs().max()
-        logp_error = (logp_C[:CHECKED_ROWS] - wanted_C.detach()).abs().max()
-        return {"gradient": float(grad_error / hidden_CD.grad.abs().max()), "logp": float(logp_error)}
+        logp_error_C = logp_C[checked] - wanted_C.detach()
+        grad_error_CD = grad_CD[checked] - hidden_CD.grad
+        relative = grad_error_CD.abs().max() / hidden_CD.grad.abs().max()
+        return {"gradient": float(relative), "logp": float(logp_error_C.abs().max())}
 
 
 def sides_of(options) -> list[str]:
@@ -85,7 +89,8 @@ def speed(name: str, vocab: int, build: Build, options) -> dict:
     target = 1.3 if build.dtype == torch.float32 else 2.0
     case = timing.compare(name, sides, options, target=target)
     logits = [(options.tokens, options.width, vocab)]
-    ceiling = ceilings.products_seconds([*logits, *ceilings.backward(logits)], build)
+    products = logits + ceilings.backward(logits)
+    ceiling = ceilings.products_seconds(products, build)
     case |= timing.rates(case, options.tokens, ceiling)
     case["error"] = {side: problem.errors(side) for side in sides}
     return case
@@ -113,7 +118,13 @@ def in_new_process(measure: Callable[[int], float], tokens: int) -> float:
         return pool.submit(measure, tokens).result()
 
 
-def growth_of_peak(tokens: int, side: str, width: int, vocab: int, build: Build) -> float:
+def growth_of_peak(
+    tokens: int,
+    side: str,
+    width: int,
+    vocab: int,
+    build: Build,
+) -> float:
     """Return the MB that a run needs beyond its inputs. A small run before it lets libraries make their buffers."""
     Problem(WARM_UP_ROWS, width, vocab, build).run(side)
     problem = Problem(tokens, width, vocab, build)

@@ -77,8 +77,12 @@ SHAPES = {
 
 def build_of(options, rank: int = 0, dtype: str = "") -> Build:
     """Describe how to build a decoder. dtype: if it is not that of the options. A rank of 0 means no adapter."""
-    lora = LoraSpec(rank, alpha=2 * rank) if rank else None
-    return Build(lora, train_weights=False, dtype=getattr(torch, dtype or options.dtype), device=options.device)
+    return Build(
+        lora=LoraSpec(rank, alpha=2 * rank) if rank else None,
+        train_weights=False,
+        dtype=getattr(torch, dtype or options.dtype),
+        device=options.device,
+    )
 
 
 @contextmanager
@@ -126,7 +130,8 @@ def write_tokenizer(vocab_size: int, folder: Path) -> None:
 
     special = [END, PAD, TURN, TURN_END]
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = [f"w{number}" for number in range(vocab_size - len(special) - len(letters))]
+    num_words = vocab_size - len(special) - len(letters)
+    words = [f"w{number}" for number in range(num_words)]
     tokens = [*special, *letters, *words]
     vocab = dict(zip(tokens, range(vocab_size), strict=True))
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))

@@ -1,9 +1,9 @@
 """python -m bench.products [--models 1.5b 7b] [--rows 1 8 32 96 288] [--repeats 5]
 
-How fast is each matrix product of a decode step, by the number of rows? For every model: the four products of a layer,
-without and with the columns of an adapter of its usual rank (see decode.py); the products A x, one of them with the
-copy that joins x and A x; and the head. Each call has a weight of its own, as in a model. On a GPU the calls are one
-CUDA graph.
+How fast is each matrix product of a decode step, by the number of rows? Timed are, for every model, the four products
+of a layer, without and with the columns of an adapter of its usual rank (see decode.py); the products A x, one of them
+with the copy that joins x and A x; and the head. Each call has a weight of its own, as in a model. On a GPU the calls
+are one CUDA graph.
 
 The share is the least time that is possible divided by the time taken. Memory bounds it (weight, input and output once,
 at the copy bandwidth of the same run), or arithmetic (at the rate of a large product in the same run). A share that
@@ -20,6 +20,7 @@ from grpo.device.products import append_product, linear
 from grpo.model.lora import Build
 
 CALLS = 8  # of one operation, each with its own weight
+PARTS = ("q, k, v", "o", "gate and up", "down")  # of a layer
 SIZES = {
     "smoke": {"models": ["tiny"], "rows": [1, 5]},
     "cpu": {"models": ["31m"], "rows": [1, 8, 32, 96]},
@@ -44,9 +45,11 @@ class Operation:
 
     def least_seconds(self, rows: int, build: Build, peak: ceilings.Peaks) -> float:
         """Return the time that memory or arithmetic allows, whichever is longer."""
-        numbers = self.inputs * self.outputs + rows * (self.inputs + self.outputs + self.copied)
+        weights = self.inputs * self.outputs
+        activations = rows * (self.inputs + self.outputs + self.copied)
+        num_bytes = (weights + activations) * build.dtype.itemsize
         shape = rows, self.inputs, self.outputs
-        return ceilings.least_seconds([shape], numbers * build.dtype.itemsize, build.dtype, peak)
+        return ceilings.least_seconds([shape], num_bytes, build.dtype, peak)
 
 
 def operations(name: str) -> list[Operation]:
@@ -55,8 +58,9 @@ def operations(name: str) -> list[Operation]:
     hidden, mlp = config.hidden_size, config.intermediate_size
     layer = ceilings.products(config, 1, 0)[:4]
     found = []
-    for part, (_, inputs, outputs) in zip(("q, k, v", "o", "gate and up", "down"), layer, strict=True):
-        found += [Operation(part, inputs, outputs), Operation(f"{part} + {rank}", inputs + rank, outputs)]
+    for part, (_, inputs, outputs) in zip(PARTS, layer, strict=True):
+        found.append(Operation(part, inputs, outputs))
+        found.append(Operation(f"{part} + {rank}", inputs + rank, outputs))
     return [
         *found,
         Operation("A of q, k, v", hidden, 3 * rank),

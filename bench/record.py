@@ -42,10 +42,10 @@ def parse(
 ) -> argparse.Namespace:
     """Read the options that every benchmark has, and one for each of its sizes; note the load of the machine.
 
-    sizes: name -> value on a CPU (cpu), the value on a GPU where it differs (cuda), and the value for a trial (smoke),
-    which also replaces what was given. False makes a flag. choices: the values that a size may have. peers: name ->
-    the packages that it needs. The first peer and the first dtype are the defaults. A benchmark without dtypes runs on
-    a CPU only.
+    sizes: under "cpu" the name and default of each size, under "cuda" the defaults that differ on a GPU, under "smoke"
+    the values for a trial, which also replace what was given. A default of False makes a flag.
+    peers: name -> packages that it needs. The first peer and the first dtype are the defaults.
+    dtypes: none if the benchmark runs on a CPU only. choices: size -> values that it may have.
     """
     parser = plain_parser(module, doc)
     parser.set_defaults(device="cpu")
@@ -171,6 +171,11 @@ def line_about(case: Mapping) -> str:
     if "ceiling_share" in case:
         parts.append(f"{case['ceiling_share']:.0%} of the ceiling")
     return f"{case['name']:44} {'   '.join(parts)}"
+
+
+def phases_line(phases: Mapping[str, float]) -> str:
+    """Say in one line how long each phase took."""
+    return ", ".join(f"{phase} {spent:.3f} s" for phase, spent in phases.items())
 
 
 def append(path: Path, record: Mapping) -> None:

@@ -9,7 +9,6 @@ rows. The last line of stdout is JSON.
 import json
 import textwrap
 from collections.abc import Iterable, Mapping
-from itertools import chain
 from pathlib import Path
 
 from bench import growth
@@ -31,12 +30,16 @@ def newest(rows: Iterable[Mapping]) -> list[Measured]:
     for row in rows:
         if row["options"]["smoke"] or not row["cases"]:
             continue
-        key = (row["bench"], row.get("part", ""), device(row), row["options"].get("dtype", ""))
+        dtype = row["options"].get("dtype", "")
+        key = (row["bench"], row.get("part", ""), device(row), dtype)
         if commits.get(key) != row["machine"]["commit"]:
             commits[key] = row["machine"]["commit"]
             found[key] = {}
         found[key] |= {case["name"]: (row, case) for case in row["cases"]}
-    return list(chain.from_iterable(cases.values() for _, cases in sorted(found.items())))
+    measured = []
+    for key in sorted(found):
+        measured += found[key].values()
+    return measured
 
 
 def device(row: Mapping) -> str:
@@ -46,7 +49,8 @@ def device(row: Mapping) -> str:
 
 def table(found: Iterable[Measured]) -> str:
     """Make the Markdown table: a line for each case with a time of ours."""
-    return markdown_table(COLUMNS, [cells(row, case) for row, case in found if "ours" in case.get("seconds", {})])
+    lines = [cells(row, case) for row, case in found if "ours" in case.get("seconds", {})]
+    return markdown_table(COLUMNS, lines)
 
 
 def cells(row: Mapping, case: Mapping) -> list[str]:
@@ -97,7 +101,10 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument("--readme", type=Path, help="file whose table is replaced")
     options = parser.parse_args(argv)
     found = newest(read_rows(options.results))
-    rows = list({id(row): row for row, _ in found}.values())
+    rows = []
+    for row, _ in found:
+        if row not in rows:
+            rows.append(row)
     block = f"{table(found)}\n\n{footing(rows)}"
     print(block)
     if options.readme:

@@ -275,19 +275,22 @@ def in_words(text: str, rng: random.Random) -> Made:
 
 def next_in_words(text: str, rng: random.Random) -> Made:
     """Write 42 as forty-three."""
-    return spelled(int(text) + 1) if re.fullmatch("[1-9][0-9]{0,4}", text) else None
+    if not re.fullmatch("[1-9][0-9]{0,4}", text):
+        return None
+    return spelled(int(text) + 1)
 
 
 def spelled(n: int) -> str:
     """Write a number below a million in words."""
     if n < 20:
         return SMALL[n]
-    for size, name, joint in ((1000, " thousand", " "), (100, " hundred", " and ")):
-        if n >= size:
-            rest = joint + spelled(n % size) if n % size else ""
-            return spelled(n // size) + name + rest
-    rest = f"-{SMALL[n % 10]}" if n % 10 else ""
-    return TENS[n // 10 - 2] + rest
+    if n < 100:
+        tens, rest = divmod(n, 10)
+        return TENS[tens - 2] + (f"-{SMALL[rest]}" if rest else "")
+    size, name, joint = (100, "hundred", " and ") if n < 1000 else (1000, "thousand", " ")
+    count, rest = divmod(n, size)
+    words = f"{spelled(count)} {name}"
+    return words + joint + spelled(rest) if rest else words
 
 
 def swap_entries(text: str, rng: random.Random) -> Made:
@@ -309,4 +312,7 @@ def next_number(match: re.Match) -> str:
 def rules(is_same: bool, shapes: str | None, **makes: Make) -> list[Rule]:
     """Make rules for the same shapes. Their names are written with underscores."""
     chosen = frozenset(shapes.split()) if shapes else None
-    return [Rule(name.replace("_", " "), is_same, make, chosen) for name, make in makes.items()]
+    made = []
+    for name, make in makes.items():
+        made.append(Rule(name.replace("_", " "), is_same, make, chosen))
+    return made

@@ -1,7 +1,8 @@
 """python -m bench.sampler [--peer hf|none] [--models 4m 27m 54m] [--batches 48 96] [--tokens 128] [--top-p 0.9]
 
 How fast is generation, compared with transformers' generate at the same weights, dtype, prompts and lengths
-(temperature 1, top_k 0)? A vocabulary of 152k entries and top-p: --models 0.5b --batches 16 --tokens 32 --top-p 0.9
+(temperature 1, top_k 0)? With a vocabulary of 152k entries and top-p: --models 0.5b --batches 16 --tokens 32
+--top-p 0.9.
   equal      distinct prompts of one length; all completions have one length
   variable   groups of 12 completions per prompt; prompts of 16 to 96 tokens; completion lengths are drawn once and
              are the same for both sides
@@ -36,7 +37,13 @@ from grpo.schema import Completion
 
 DRAWS_AT_ONCE, ZIPF_WORDS = 10_000, 1000
 SIZES = {
-    "smoke": {"models": ["tiny"], "batches": [24], "tokens": 16, "vocabulary": 1000, "draws": 20_000},
+    "smoke": {
+        "models": ["tiny"],
+        "batches": [24],
+        "tokens": 16,
+        "vocabulary": 1000,
+        "draws": 20_000,
+    },
     "cpu": {
         "models": ["4m", "27m", "54m"],
         "batches": [48, 96],  # completions decoded together
@@ -67,6 +74,7 @@ def generate(peer, work: Work, **options) -> torch.Tensor:
     """Return transformers' completions, padded to the longest."""
     ids_BS, mask_BS = padded(work.repeated, "left", peer.device)
     width = ids_BS.shape[1]
+    ends = [width + length for length in work.lengths]
     settings = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0} | options
     peer.generation_config.eos_token_id = None
     with torch.inference_mode():
@@ -75,16 +83,17 @@ def generate(peer, work: Work, **options) -> torch.Tensor:
             attention_mask=mask_BS,
             max_new_tokens=work.steps,
             pad_token_id=0,
-            stopping_criteria=stop_at([width + length for length in work.lengths], peer.device),
+            stopping_criteria=stop_at(ends, peer.device),
             **settings,
         )
     return ids_BS[:, width:]
 
 
-def sample(sampler: Sampler, work: Work, sampling: SamplingParams | None = None) -> list[Completion]:
+def sample(sampler: Sampler, work: Work, **settings: float) -> list[Completion]:
     """Return our completions, prompt by prompt."""
     seeds = list(range(len(work.lengths)))
-    groups = sampler.sample(work.prompts, work.group, sampling or work.sampling, seeds, limits=work.lengths)
+    params = SamplingParams(work.steps, **settings)
+    groups = sampler.sample(work.prompts, work.group, params, seeds, limits=work.lengths)
     return list(chain.from_iterable(groups))
 
 
@@ -93,10 +102,9 @@ def speed(path: Path, work: Work, name: str, options) -> dict:
     build = models.build_of(options)
     model = models.ours(path, build)
     sampler = Sampler(model, (), max_slots=len(work.lengths))  # made once, as in a run: on a GPU it prepares graphs
-    sampling = SamplingParams(work.steps, top_p=options.top_p)
 
     def run_ours() -> None:
-        completions = sample(sampler, work, sampling)
+        completions = sample(sampler, work, top_p=options.top_p)
         assert [len(completion.ids) for completion in completions] == work.lengths
 
     def run_peer() -> None:
@@ -119,15 +127,17 @@ def agreement(path: Path, options) -> dict[str, float]:
     model = models.ours(path, build)
     peer = models.theirs(path, build)
     prompts = random_prompts(8, 5, 20, model.config.vocab_size)
-    work = Work(prompts, group=1, lengths=list(range(9, 25, 2)))
+    work = Work(prompts, group=1, lengths=[9, 11, 13, 15, 17, 19, 21, 23])
     sampler = Sampler(model, (), max_slots=8)
-    greedy = sample(sampler, work, SamplingParams(work.steps, temperature=0.0))
+    greedy = sample(sampler, work, temperature=0.0)
     wanted_BS = generate(peer, work, do_sample=False, temperature=None, top_p=None, top_k=None)
     equal = []
     for completion, wanted in zip(greedy, wanted_BS.tolist(), strict=True):
-        equal += [ours == theirs for ours, theirs in zip(completion.ids, wanted, strict=False)]
+        pairs = zip(completion.ids, wanted, strict=False)  # the rest of `wanted` is padding
+        equal += [ours == theirs for ours, theirs in pairs]
     largest = 0.0
-    for prompt, completion in zip(work.prompts, sample(sampler, work), strict=True):
+    sampled = sample(sampler, work)
+    for prompt, completion in zip(work.prompts, sampled, strict=True):
         logp_T = torch.tensor(completion.logps, device=build.device)
         difference_T = logp_T - peer_logprobs(peer, prompt, completion)
         largest = max(largest, float(difference_T.abs().max()))
@@ -139,7 +149,8 @@ def peer_logprobs(peer, prompt: Sequence[int], completion: Completion) -> torch.
     ids_T = torch.tensor([*prompt, *completion.ids], device=peer.device)
     with torch.inference_mode():
         logits_TV = peer(ids_T[None, :-1]).logits[0]
-    return plain_logprobs(logits_TV[len(prompt) - 1 :].float(), ids_T[len(prompt) :])
+    start = len(prompt)
+    return plain_logprobs(logits_TV[start - 1 :].float(), ids_T[start:])
 
 
 def drawing(options) -> list[dict]:
@@ -150,19 +161,24 @@ def drawing(options) -> list[dict]:
     seed_B = torch.arange(rows, device=options.device)
     step_B = torch.zeros_like(seed_B)
     uniform_B = uniforms(seed_B, step_B)
-    record = room_for_draws(seed_B)
-    operation = {"ours": lambda: inverse_cdf(weight_BV, uniform_B)}
-    from_logits = {"ours": lambda: draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), record)}
-    if options.peer == "hf":
-        operation["torch.multinomial"] = lambda: torch.multinomial(weight_BV, 1)
-        from_logits["torch.multinomial"] = lambda: torch.multinomial(logits_BV.softmax(-1), 1)
+    room = room_for_draws(seed_B)
+    operation = {
+        "ours": lambda: inverse_cdf(weight_BV, uniform_B),
+        "torch.multinomial": lambda: torch.multinomial(weight_BV, 1),
+    }
+    from_logits = {
+        "ours": lambda: draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), room),
+        "torch.multinomial": lambda: torch.multinomial(logits_BV.softmax(-1), 1),
+    }
+    if options.peer == "none":
+        del operation["torch.multinomial"], from_logits["torch.multinomial"]
     return [
         timing.compare(f"draw, operation, {rows} x {vocab}", operation, options, target=20.0),
         timing.compare(f"draw, from logits, {rows} x {vocab}", from_logits, options),
     ]
 
 
-def room_for_draws(seed_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def room_for_draws(seed_B: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Make the tensors that take one token per row, its log-prob and its cut."""
     token_B1 = torch.zeros_like(seed_B)[:, None]
     logp_B1, cut_B1 = torch.zeros(2, len(seed_B), 1, device=seed_B.device)
@@ -171,22 +187,26 @@ def room_for_draws(seed_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, to
 
 def chi_squared_z(num_draws: int, device: str) -> dict[str, float]:
     """Return how many standard deviations chi-squared lies from its mean, over draws from Zipf's distribution."""
-    weight_V = 1 / torch.arange(3, ZIPF_WORDS + 3, device=device, dtype=torch.float32)
+    rank_V = torch.arange(3, ZIPF_WORDS + 3, device=device, dtype=torch.float32)
+    weight_V = 1 / rank_V
     expected_V = num_draws * (weight_V / weight_V.sum()).double()
     counts = {"ours": torch.zeros_like(expected_V), "torch.multinomial": torch.zeros_like(expected_V)}
     torch.manual_seed(0)
     for start in range(0, num_draws, DRAWS_AT_ONCE):
-        seed_B = torch.arange(start, min(start + DRAWS_AT_ONCE, num_draws), device=device)
+        end = min(start + DRAWS_AT_ONCE, num_draws)
+        seed_B = torch.arange(start, end, device=device)
         logits_BV = weight_V.log().expand(len(seed_B), -1)
         step_B = torch.zeros_like(seed_B)
-        our_ids_B = draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), room_for_draws(seed_B))
+        room = room_for_draws(seed_B)
+        our_ids_B = draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), room)
         peer_ids_B = torch.multinomial(weight_V, len(seed_B), replacement=True)
         counts["ours"] += torch.bincount(our_ids_B, minlength=ZIPF_WORDS)
         counts["torch.multinomial"] += torch.bincount(peer_ids_B, minlength=ZIPF_WORDS)
     freedom = ZIPF_WORDS - 1
     result = {}
     for side, count_V in counts.items():
-        chi_squared = float(((count_V - expected_V) ** 2 / expected_V).sum())
+        difference_V = count_V - expected_V
+        chi_squared = float((difference_V**2 / expected_V).sum())
         result[side] = (chi_squared - freedom) / (2 * freedom) ** 0.5
     return result
 

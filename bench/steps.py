@@ -29,7 +29,14 @@ def letters(prompts: Sequence[str], completions: Sequence[str], **columns: objec
     return rewards
 
 
-def common_keys(options, prompts: int, group: int, tokens: int, beta: float, rank: int) -> dict[str, object]:
+def common_keys(
+    options,
+    prompts: int,
+    group: int,
+    tokens: int,
+    beta: float,
+    rank: int,
+) -> dict[str, object]:
     """Return the configuration keys that every benchmark of steps sets. group: completions per prompt."""
     return {
         "num_generations": group,
@@ -80,16 +87,15 @@ def run_step(trainer: GrpoTrainer) -> tuple[dict[str, float], list[Group]]:
 
 
 class Judge:
-    """The only reward of a trainer: its n-th call takes delays[n] seconds, and all calls are in flight together."""
+    """The only reward of a trainer: each call takes the next of some delays, and all calls are in flight together."""
 
     def __init__(self, trainer: GrpoTrainer, delays: Sequence[float]):
-        self.delays, self.num_begun, self.num_ended = delays, 0, 0
+        self.delays, self.num_ended = iter(delays), 0
         trainer.rollout.scorer.close()
         trainer.rollout.scorer = Scorer([Reward("judge", grade=self.grade, slow=any(delays))])
 
     async def grade(self, completion: str, columns: Mapping[str, Any]) -> Score:
-        self.num_begun += 1
-        await asyncio.sleep(self.delays[self.num_begun - 1])
+        await asyncio.sleep(next(self.delays))
         self.num_ended += 1
         return Score(share_of_odd(columns["completion_ids"]))
 
@@ -103,12 +109,16 @@ def run_judged_step(trainer: GrpoTrainer, delays: Sequence[float]) -> dict[str, 
     """Make one step under a judge with these delays; return its seconds by phase, and how the judge was used."""
     judge = Judge(trainer, delays)
     metrics, groups = run_step(trainer)
-    completions = completions_of(groups)
+    num_tokens = num_wrong = 0
+    for completion in completions_of(groups):
+        num_tokens += len(completion.ids)
+        num_wrong += completion.reward != share_of_odd(completion.ids)
+    seconds = {phase: metrics[f"time/{phase}"] for phase in PHASES}
     return {
         "step": metrics["step_time"],
         "micro_batches": metrics["micro_batches"],
-        "tokens": sum(len(completion.ids) for completion in completions),
+        "tokens": num_tokens,
         "judged": judge.num_ended,
-        "wrong": sum(completion.reward != share_of_odd(completion.ids) for completion in completions),
-        **{phase: metrics[f"time/{phase}"] for phase in PHASES},
+        "wrong": num_wrong,
+        **seconds,
     }

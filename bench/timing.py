@@ -1,8 +1,8 @@
 """Time the sides of a comparison by turns, and profile one run."""
 
-import argparse
 import statistics
 import time
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 
 NUM_PROFILED = 12  # operations that a profile lists
@@ -55,23 +55,28 @@ def now(device: str) -> float:
 
 def spread(values: Sequence[float]) -> Spread:
     """Return the median and the range of some values."""
-    return {"median": statistics.median(values), "range": [min(values), max(values)]}
+    return {
+        "median": statistics.median(values),
+        "range": [min(values), max(values)],
+    }
 
 
 def ratio(ours: Sequence[float], peer: Sequence[float]) -> Spread:
     """Return how many times longer the peer takes, compared repeat by repeat."""
-    found = spread([theirs / own for own, theirs in zip(ours, peer, strict=True)])
+    pairs = zip(ours, peer, strict=True)
+    found = spread([theirs / own for own, theirs in pairs])
     return {"ratio": found["median"], "ratio_range": found["range"]}
 
 
-def compare(name: str, sides: Sides, options: argparse.Namespace, calls: int = 1, **more: object) -> dict:
+def compare(name: str, sides: Sides, options: Namespace, calls: int = 1, **more: object) -> dict:
     """Time the sides, and make a case: the seconds of each, and the ratio of the fastest peer to ours.
 
     calls: how often a side repeats its work in one run. The case has the seconds of one call.
     """
     seconds = {}
     case = {"name": name, "seconds": {}, **more}
-    for side, timed in interleave(sides, options.repeats, options.device).items():
+    found = interleave(sides, options.repeats, options.device)
+    for side, timed in found.items():
         seconds[side] = [spent / calls for spent in timed]
         case["seconds"][side] = spread(seconds[side])
     peers = [side for side in sides if side != "ours"]
@@ -94,7 +99,11 @@ def our_seconds(case: Mapping) -> float:
 def rates(case: Mapping, tokens: int, ceiling_seconds: float) -> dict[str, float]:
     """Make the figures that follow from our time: tokens per second, and the share of the ceiling."""
     seconds = our_seconds(case)
-    return {"tokens": tokens, "tokens_per_s": tokens / seconds, "ceiling_share": ceiling_seconds / seconds}
+    return {
+        "tokens": tokens,
+        "tokens_per_s": tokens / seconds,
+        "ceiling_share": ceiling_seconds / seconds,
+    }
 
 
 def profile(run: Side, device: str) -> list[dict]:

@@ -12,8 +12,8 @@ trainer's own budget. In bfloat16 PEFT runs twice, with its default float32 adap
 is to the faster.
 
 Checked in the same run, in float32: every adapter gradient (on a GPU those of the first group), by the largest
-difference relative to the largest entry. The ceiling is the matrix products of forward and backward over the tokens of
-the micro-batch. The last line of stdout is JSON.
+difference relative to the largest entry. The ceiling is the matrix products of forward and backward over the packed
+tokens. The last line of stdout is JSON.
 """
 
 from collections.abc import Iterator
@@ -53,7 +53,8 @@ def make_groups(work: Work, vocab: int) -> list[Group]:
     for number, prompt_ids in enumerate(work.prompts):
         completions = []
         for _ in range(work.group):
-            ids_T = torch.randint(NUM_SPECIAL, vocab, (next(lengths),), generator=generator)
+            length = next(lengths)
+            ids_T = torch.randint(NUM_SPECIAL, vocab, (length,), generator=generator)
             completions.append(Completion.given(ids_T.tolist(), "length"))
         advantages = torch.randn(work.group, generator=generator)
         advantages -= advantages.mean()
@@ -101,7 +102,14 @@ def backward(logp_C: torch.Tensor, batch: PackedBatch | SimpleNamespace) -> None
 class Padded:
     """The peer: transformers' model with PEFT's adapter, and the same completions as padded rows."""
 
-    def __init__(self, path: Path, adapter: Path, groups: list[Group], build: Build, adapter_float32: bool):
+    def __init__(
+        self,
+        path: Path,
+        adapter: Path,
+        groups: list[Group],
+        build: Build,
+        adapter_float32: bool,
+    ):
         from peft import PeftModel
 
         base = models.theirs(path, build)
@@ -126,10 +134,16 @@ class Padded:
         """Run forward, loss and backward over all rows at once."""
         self.model.zero_grad(set_to_none=True)
         keep = self.width + 1
-        output = self.model(self.ids_NS, attention_mask=self.mask_NS, logits_to_keep=keep, use_cache=False)
+        output = self.model(
+            self.ids_NS,
+            attention_mask=self.mask_NS,
+            logits_to_keep=keep,
+            use_cache=False,
+        )
         logits_NSV = output.logits[:, :-1].float()
         targets_NS1 = self.ids_NS[:, -self.width :, None]
-        logp_NS = logits_NSV.gather(2, targets_NS1)[..., 0] - logits_NSV.logsumexp(-1)
+        chosen_NS = logits_NSV.gather(2, targets_NS1)[..., 0]
+        logp_NS = chosen_NS - logits_NSV.logsumexp(-1)
         backward(logp_NS[self.is_scored_NS], self.batch)
 
     def gradients(self) -> dict[str, torch.Tensor]:
@@ -165,7 +179,8 @@ def agreement(path: Path, adapter: Path, groups: list[Group], options) -> float:
     """Write an adapter for all sides, and return the largest difference of the gradients of a float32 pass."""
     build = models.build_of(options, RANK, "float32")
     model = models.ours(path, build)
-    save_adapter(trained_adapter(model, None, str(path)), adapter, lora_alpha=build.lora.alpha)
+    trained = trained_adapter(model, None, str(path))
+    save_adapter(trained, adapter, lora_alpha=build.lora.alpha)
     peer = Padded(path, adapter, groups, build, adapter_float32=True)
     our_pass(model, make_batches(groups, model))
     peer.run()
@@ -195,7 +210,14 @@ def measure(path: Path, work: Work, name: str, record: Record) -> None:
             sides[side] = peer.run
     packed = sum(batch.layout.num_tokens for batch in batches)
     scored = sum(work.lengths)
-    case = timing.compare(name, sides, options, target=1.8, packed_tokens=packed, padded_tokens=padded_tokens)
+    case = timing.compare(
+        name,
+        sides,
+        options,
+        target=1.8,
+        packed_tokens=packed,
+        padded_tokens=padded_tokens,
+    )
     ceiling = ceilings.training_seconds(model, packed, scored)
     record.add(case | timing.rates(case, scored, ceiling))
 

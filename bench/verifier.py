@@ -30,7 +30,13 @@ from rewards.boxed import equivalent, gold_answer
 CORPUS = ROOT / "tests" / "rewards" / "boxed_cases"
 MAX_CHARS = 300  # of a reference: longer ones are explanations
 SIZES = {
-    "cpu": {"pairs": 5000, "references": [CORPUS], "made": 2000, "seed": 0, "show": 3},
+    "cpu": {
+        "pairs": 5000,
+        "references": [CORPUS],
+        "made": 2000,
+        "seed": 0,
+        "show": 3,
+    },
     "smoke": {"pairs": 300},
 }
 
@@ -59,7 +65,8 @@ def read_references(paths: Sequence[Path]) -> list[str]:
     for path in paths:
         for answer in truths_of(path) if path.is_dir() else answers_of(path):
             found.add(" ".join(gold_answer(answer).split()))
-    return sorted(answer for answer in found if 0 < len(answer) <= MAX_CHARS and equivalent(answer, answer))
+    short = [answer for answer in found if 0 < len(answer) <= MAX_CHARS]
+    return sorted(answer for answer in short if equivalent(answer, answer))
 
 
 def answers_of(path: Path) -> list[str]:
@@ -128,7 +135,12 @@ def replay(pairs: Sequence[Pair], judges: Mapping[str, Judge]) -> tuple[dict[str
     return counts, seconds
 
 
-def show(title: str, counts: Sequence[Count], judges: Iterable[str], examples: int) -> None:
+def show(
+    title: str,
+    counts: Sequence[Count],
+    judges: Iterable[str],
+    examples: int,
+) -> None:
     """Print how often each judge was wrong, for each rule and in all."""
     print(f"\n{title:34}{'pairs':>8}" + "".join(f"{judge:>14}" for judge in judges))
     totals: Counter[str] = Counter()

@@ -5,17 +5,18 @@ How long does a complete GRPO step take, and how much of a judge's latency remai
   math     1.5B, LoRA r=16, 16 prompts x 2 completions x 512 tokens, beta 0.05
   small    4M, LoRA r=16, 8 prompts x 12 completions x 128 tokens, beta 0.04, which end after about 64: for a CPU
 Weights are random and made on the device, so completions run to their limit, unless --mean-length makes an end token
-come after about so many tokens. The judge, a coroutine like a client of an API, answers each completion after a time
-drawn up to --delays seconds; calls start as completions end. The first step is warm-up (compilation, graphs).
+come after about so many tokens. The judge is a coroutine, like a client of an API. It answers each completion after a
+random time of up to --delays seconds; calls start as completions end. The first step is warm-up (compilation, graphs).
 
 Checked in the same run: log-probs of sampler and trainer; peak memory, compared with what memory.py predicts; and that
-every completion got its score. The ceiling is the matrix products of all decode steps, of reference and policy forward,
-and of the backward pass. The roofline's share is of the least time that memory bandwidth and arithmetic allow, with the
-reads of keys and values. `projected_hours` is for 150 steps. --profile prints the operations of a training pass that
-take longest. The last line of stdout is JSON.
+every completion got its score. The ceiling is the matrix products of the prefill, of all decode steps, of reference and
+policy forward, and of the backward pass. The roofline is the least time that memory bandwidth and arithmetic allow,
+with the reads of keys and values. `projected_hours` is for 150 steps. --profile prints the operations of a training
+pass that take longest. The last line of stdout is JSON.
 """
 
 import random
+import statistics
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from unittest import mock
 import torch
 
 from bench import ceilings, models, steps, timing
-from bench.record import Record, parse
+from bench.record import Record, parse, phases_line
 from bench.workload import packed_tokens, work_of
 from grpo.model import policy
 from grpo.model.decoder import Decoder
@@ -45,7 +46,12 @@ SHAPES = {
 MEAN_LENGTHS = {"small": 64}  # tokens after which a completion ends, about
 SMOKE_SHAPE = {"model": "tiny", "prompts": 2, "group": 2, "tokens": 8, "rank": 4}
 SIZES = {
-    "cpu": {"shapes": ["small"], "delays": [0.0, 5.0, 15.0], "mean_length": 0.0, "profile": False},
+    "cpu": {
+        "shapes": ["small"],
+        "delays": [0.0, 5.0, 15.0],
+        "mean_length": 0.0,  # 0: the shape's own
+        "profile": False,
+    },
     "cuda": {"shapes": ["knowrl", "math"]},
     "smoke": {"delays": [0.0, 0.05]},
 }
@@ -69,7 +75,8 @@ def products_seconds(trainer: GrpoTrainer, groups: list[Group]) -> float:
     """Return the time of the matrix products alone, at their shapes in the step and in its micro-batches."""
     model, work, packed = trainer.model, work_of(groups), packed_tokens(groups)
     micro_batches = -(-packed // trainer.budget.tokens)
-    forward = ceilings.products(model.config, packed // micro_batches, sum(work.lengths) // micro_batches)
+    scored = sum(work.lengths)
+    forward = ceilings.products(model.config, packed // micro_batches, scored // micro_batches)
     # Forward and backward apart: each product has its own weight, and those of both would not fit at 7B.
     forward_seconds = ceilings.products_seconds(forward, model.build, 1)
     backward_seconds = ceilings.products_seconds(ceilings.backward(forward), model.build, 1)
@@ -79,7 +86,13 @@ def products_seconds(trainer: GrpoTrainer, groups: list[Group]) -> float:
 def predicted_peak(trainer: GrpoTrainer, resident: int, tokens: int) -> float:
     """Return the bytes that memory.py predicts for the largest micro-batch."""
     build, config, budget = trainer.model.build, trainer.model.config, trainer.budget
-    per_token = memory.activation_bytes_per_token(config, build.lora, build.dtype, budget.recompute, budget.fused)
+    per_token = memory.activation_bytes_per_token(
+        config,
+        build.lora,
+        build.dtype,
+        budget.recompute,
+        budget.fused,
+    )
     logits_bytes = budget.chunk * memory.logits_bytes_per_row(config, build.dtype)
     return resident + per_token * min(tokens, budget.tokens) + logits_bytes
 
@@ -96,7 +109,8 @@ def measure(name: str, record: Record, peak: ceilings.Peaks) -> None:
     rng = random.Random(0)
     with tempfile.TemporaryDirectory() as temporary, mock.patch.object(policy, "load_decoder", load):
         folder = Path(temporary)
-        with steps.trainer(write_config(shape["model"], folder / "model"), folder, **keys) as trainer:
+        checkpoint = write_config(shape["model"], folder / "model")
+        with steps.trainer(checkpoint, folder, **keys) as trainer:
             steps.run_judged_step(trainer, [0.0] * num_completions)
             cases = []
             num_wrong = 0
@@ -112,7 +126,13 @@ def measure(name: str, record: Record, peak: ceilings.Peaks) -> None:
             watch_one_step(name, trainer, num_completions, cases, record, peak)
 
 
-def make_case(name: str, shape: dict, trainer: GrpoTrainer, delay: float, seen: list[dict]) -> dict:
+def make_case(
+    name: str,
+    shape: dict,
+    trainer: GrpoTrainer,
+    delay: float,
+    seen: list[dict],
+) -> dict:
     """Make the case of one delay from its steps."""
     size = f"{shape['model']}, {shape['prompts']} x {shape['group']} x {shape['tokens']} tokens"
     case = {
@@ -126,10 +146,10 @@ def make_case(name: str, shape: dict, trainer: GrpoTrainer, delay: float, seen: 
         "judged": [step["judged"] for step in seen],
     }
     for phase in steps.PHASES:
-        case["phases"][phase] = timing.spread([step[phase] for step in seen])["median"]
+        case["phases"][phase] = statistics.median(step[phase] for step in seen)
     seconds = timing.our_seconds(case)
     case["tokens_per_s"] = case["tokens"] / seconds
-    print("  " + ", ".join(f"{phase} {spent:.2f} s" for phase, spent in case["phases"].items()))
+    print(f"  {phases_line(case['phases'])}")
     if name == "knowrl":
         case["projected_hours"] = KNOWRL_STEPS * seconds / 3600
         print(f"  {KNOWRL_STEPS} steps: {case['projected_hours']:.2f} h")
@@ -137,7 +157,12 @@ def make_case(name: str, shape: dict, trainer: GrpoTrainer, delay: float, seen: 
 
 
 def watch_one_step(
-    name: str, trainer: GrpoTrainer, num_completions: int, cases: list[dict], record: Record, peak: ceilings.Peaks
+    name: str,
+    trainer: GrpoTrainer,
+    num_completions: int,
+    cases: list[dict],
+    record: Record,
+    peak: ceilings.Peaks,
 ) -> None:
     """Run one more step for the checks; add the shares of the ceiling, and the profile if wanted, to the cases."""
     options = record.options

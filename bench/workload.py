@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from grpo.device.draw import SamplingParams
 from grpo.schema import Group, completions_of
 
 GROUP = 12
@@ -16,6 +15,7 @@ NUM_SPECIAL = 4  # the first ids of models.write_tokenizer
 
 
 Ids = Sequence[int]
+Device = torch.device | str
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,6 @@ class Work:
         return max(self.lengths)
 
     @property
-    def sampling(self) -> SamplingParams:
-        return SamplingParams(self.steps)
-
-    @property
     def repeated(self) -> list[Ids]:
         """Return one prompt per completion."""
         prompts = []
@@ -49,13 +45,19 @@ class Work:
         return [len(prompt) + step for prompt, length in pairs if length > step]
 
 
-def random_prompts(number: int, shortest: int, longest: int, vocab: int) -> list[Ids]:
+def random_prompts(
+    number: int,
+    shortest: int,
+    longest: int,
+    vocab: int,
+) -> list[Ids]:
     """Make prompts of random token ids, none of them special."""
     rng = random.Random(0)
     prompts = []
     for _ in range(number):
         length = rng.randint(shortest, longest)
-        prompts.append(tuple(rng.randrange(NUM_SPECIAL, vocab) for _ in range(length)))
+        ids = [rng.randrange(NUM_SPECIAL, vocab) for _ in range(length)]
+        prompts.append(tuple(ids))
     return prompts
 
 
@@ -71,9 +73,11 @@ def variable_work(batch: int, tokens: int, vocab: int, group: int = GROUP) -> Wo
     num_prompts = batch // group
     lengths = []
     for _ in range(num_prompts * group):
-        length = round(tokens * 0.4 * math.exp(0.6 * rng.gauss(0, 1)))
+        factor = math.exp(0.6 * rng.gauss(0, 1))
+        length = round(tokens * 0.4 * factor)
         lengths.append(max(1, min(tokens, length)))
-    return Work(random_prompts(num_prompts, tokens // 8, tokens * 3 // 4, vocab), group, lengths)
+    prompts = random_prompts(num_prompts, tokens // 8, tokens * 3 // 4, vocab)
+    return Work(prompts, group, lengths)
 
 
 def work_of(groups: list[Group]) -> Work:
@@ -96,7 +100,7 @@ def packed_tokens(groups: Iterable[Group]) -> int:
     return total
 
 
-def padded(rows: Sequence[Ids], side: str, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+def padded(rows: Sequence[Ids], side: str, device: Device) -> tuple[torch.Tensor, torch.Tensor]:
     """Pad rows of ids with zeros on one side, and return them with a mask that is 0 on the padding and else 1."""
     ids = [torch.tensor(row, device=device) for row in rows]
     mask = [torch.ones_like(row) for row in ids]
@@ -107,4 +111,5 @@ def padded(rows: Sequence[Ids], side: str, device: torch.device | str) -> tuple[
 
 def plain_logprobs(logits_CV: torch.Tensor, targets_C: torch.Tensor) -> torch.Tensor:
     """Compute the log-probs of the targets by log_softmax and gather, as peers do."""
-    return logits_CV.log_softmax(-1).gather(1, targets_C[:, None])[:, 0]
+    logp_CV = logits_CV.log_softmax(-1)
+    return logp_CV.gather(1, targets_C[:, None])[:, 0]

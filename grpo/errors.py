@@ -77,7 +77,7 @@ def check_all(*checks: Callable[[], object]) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Return the message of an exception as one line, after its name unless it is an error of the operating system."""
+    """Return an exception's message as one line, with the exception's name unless it comes from the system."""
     is_of_system = isinstance(error, OSError) and bool(error.strerror)
     said = str(error).strip().partition("\n")[0]
     return said if is_of_system else f"{type(error).__name__}: {said}".removesuffix(": ")

@@ -99,7 +99,7 @@ class Optimizer:
 
     @torch.no_grad()
     def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Go on from what `state` returned."""
+        """Restore what `state` returned."""
         self.flat.copy_(tensors["master"])
         if self.scales_loss and "scale" in tensors:
             self.scale, self.finite_steps = float(tensors["scale"][0]), int(tensors["scale"][1])

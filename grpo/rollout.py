@@ -68,7 +68,7 @@ class Rollout:
             is_world_process_zero=self.run.ranks.rank == 0,
         )
         dynamic = self.config.dynamic_sampling
-        with self.clock.measure("time/generate"), self.run.interruptible(together=not dynamic):
+        with self.clock.timed("time/generate"), self.run.interruptible(together=not dynamic):
             if dynamic:
                 self.groups, self.generated = self._sample_mixed(step)
             else:
@@ -139,7 +139,7 @@ class Rollout:
 
     def _take_graded(self, waiting: list[PackedBatch]) -> PackedBatch:
         """Wait for the rewards of a micro-batch, and remove it from the waiting ones."""
-        with self.clock.measure("time/reward"), self.run.interruptible():
+        with self.clock.timed("time/reward"), self.run.interruptible():
             batch = waiting.pop(self._first_ready(waiting))
             self._grade([part.group for part in batch.parts])
         return batch
@@ -177,7 +177,7 @@ class Rollout:
 
     @property
     def _scale(self) -> str:
-        """Return whose deviation divides the advantages: the "group"'s, the "batch"'s (always with GDPO), or "none"."""
+        """Return which deviation divides advantages: of the "group", of the "batch" (always with GDPO), or "none"."""
         if self.config.multi_objective_aggregation == "normalize_then_sum":
             return "batch"
         return {True: "group", False: "none"}.get(self.config.scale_rewards, self.config.scale_rewards)

@@ -53,7 +53,7 @@ class SftTrainer(Trainer):
                 f"{num_left_out} more, whose prompts are longer, are left out"
             )
         self.losses: list[float] = []
-        self.taken_step, self.groups = -1, []  # the step whose examples were taken last, and these
+        self.taken_step, self.groups = -1, []  # the step of the last examples taken, and these examples
         rows_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps
         self.rows_per_step = rows_per_rank * self.ranks.world
         self.set_data(
@@ -79,7 +79,7 @@ class SftTrainer(Trainer):
         self.losses.append(self.ranks.sum([total])[0])
 
     def next_examples(self) -> list[Group]:
-        """Return this rank's examples of the step, in which every answer token, over all ranks, has the same weight.
+        """Return this rank's examples of the step. Every answer token, on all ranks, gets the same loss weight.
 
         A step that is done again, with smaller micro-batches, gets the same examples.
         """
@@ -143,7 +143,7 @@ def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> t
 
 
 def check_prompts(config: TrainConfig) -> None:
-    """Check that prompts can be made, before any model is loaded: by the tokenizer of stage 1, if that is due."""
+    """Check, before a model is loaded, that the tokenizer (that of stage 1, if it has to run) can make prompts."""
     start = config
     if config.cold_start and not config.toy_world:
         stage1, _ = load_stage1(config)
@@ -160,7 +160,7 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
     stage1, notices = load_stage1(config)
     final = Path(stage1.output_dir) / "final"
     if run.ranks.of_main(run.ranks.is_main and is_done(stage1, config.cold_start)):
-        run.say(f"cold start: {final} is what {config.cold_start} makes; it is used again")
+        run.say(f"cold start: {final} was made by {config.cold_start}, and is reused")
     else:
         run.say(f"cold start: {config.cold_start} from {stage1.model_name_or_path or 'scratch'} into {final.parent}")
         sft(stage1, notices, run.ranks)
@@ -178,7 +178,7 @@ def load_stage1(config: TrainConfig) -> tuple[SftConfig, list[str]]:
 
 
 def stage1_overrides(config: TrainConfig) -> list[str]:
-    """Return the keys of stage 1, as on a command line, that the stage 2 config decides.
+    """Return the keys of stage 1 that the stage 2 config sets, as on a command line.
 
     What the stage 2 config says about the model is meant for stage 1, which comes first. In a toy world stage 1 belongs
     to the run: it lies in the run's directory and shares its seed.
@@ -201,7 +201,7 @@ def stage1_overrides(config: TrainConfig) -> list[str]:
 
 
 def is_done(stage1: SftConfig, path: str) -> bool:
-    """Whether a stage 1 is finished. UserError (exit 2) if its result is not what the config at `path` makes now."""
+    """Return whether a stage 1 is finished. UserError (exit 2) if the config at `path` now makes another one."""
     final = Path(stage1.output_dir) / "final"
     if final.exists():
         check_origin(final, locate(stage1), path)

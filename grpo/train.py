@@ -58,7 +58,7 @@ class GrpoTrainer(Trainer):
             )
 
     def train_step(self) -> None:
-        """Generate one batch and train on it."""
+        """Generate the answers of one step, and train on them."""
         groups = self.rollout.sample(self.step)  # G completions per prompt, Eq. 8; grading starts as each ends
         batches = self.make_batches(groups)  # micro-batches that fit into memory
         for batch in batches:
@@ -77,7 +77,7 @@ class GrpoTrainer(Trainer):
         """Compute the log-probs under the policy of step 0, [C]; None without a KL penalty."""
         if self.reference is None:
             return None
-        with self.clock.measure("time/reference"):
+        with self.clock.timed("time/reference"):
             chunk = self.budget.chunk
             logp_C, _ = batch_logprobs(self.reference, batch, REFERENCE, self.temperature, chunk)  # Eq. 3
         return logp_C
@@ -99,10 +99,10 @@ class GrpoTrainer(Trainer):
 
 
 def train(config: TrainConfig, notices: Sequence[str] = ()) -> Measurement:
-    """Make a complete run: cold start if one is due, GRPO, evaluation before and after; return the last evaluation."""
+    """Run cold start (if needed), GRPO, and the evaluations before and after; return the last evaluation."""
     with Run(config, notices) as run, ExitStack() as ending:
         config = make_world(config, run)
-        check_prompts(config)  # what is missing shows now, and not after stage 1
+        check_prompts(config)  # fail now rather than after stage 1
         scorer = prepare_rewards(config, run.say)
         ending.callback(scorer.close)
         run.config = config = cold_start(config, run)

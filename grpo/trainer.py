@@ -80,12 +80,12 @@ class Trainer:
         self.health = Health(self.run.say, self.max_unscored, diagnosis=diagnosis)
 
     def start_step(self) -> None:
-        """Begin to measure a step."""
+        """Reset clock, statistics and gradient before a step."""
         self.clock.restart()
         self.discard_step()
 
     def discard_step(self) -> None:
-        """Forget the gradient and the statistics that a step has gathered, so that it can be trained again."""
+        """Discard the gradient and the statistics of a step, so that it can be repeated."""
         self.meter = TokenMeter()
         self.optimizer.discard_gradient()
 
@@ -129,7 +129,7 @@ class Trainer:
         failpoint("step-updated")
 
     def step_metrics(self, groups: Sequence[Group]) -> dict[str, float]:
-        """Add the last step to `num_tokens`; return what both stages log of it. groups: those of all ranks."""
+        """Return the metrics that both stages log, and count the step's tokens. groups: those of all ranks."""
         num_tokens = sum(len(completion.ids) for completion in completions_of(groups))
         self.num_tokens += num_tokens + sum(len(group.prompt.ids) * len(group.completions) for group in groups)
         times = self.clock.result()
@@ -149,7 +149,7 @@ class Trainer:
     # --- what a checkpoint holds besides weights and optimizer ------------------------------------------------------
 
     def counters(self) -> dict:
-        """Return what a resumed run needs to know, as JSON."""
+        """Return the counters that a checkpoint stores, as JSON."""
         return {
             "position": self.order.position,
             "inputs": self.inputs,
@@ -159,7 +159,7 @@ class Trainer:
         }
 
     def restore(self) -> dict:
-        """Go on where the checkpoint to resume from stopped; return its counters, {} if there is none."""
+        """Restore the checkpoint to resume from. Return its counters, {} if there is none."""
         counters = self.run.restore(self.policy, self.optimizer)
         if not counters:
             return {}

@@ -111,7 +111,7 @@ class _RMSNorm(torch.autograd.Function):
 
 
 def _with_dense_rows(x_TD: torch.Tensor) -> torch.Tensor:
-    """Leave gaps between rows, but none inside them."""
+    """Return x with contiguous rows; gaps between rows may stay."""
     return x_TD if x_TD.stride(1) == 1 else x_TD.contiguous()
 
 

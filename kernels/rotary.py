@@ -1,4 +1,4 @@
-"""Apply rotary positions (RoPE, 2104.09864): alone for training, with the write into the cache for decoding.
+"""Apply rotary positions (RoPE, 2104.09864): for training, and for decoding together with the write to the cache.
 
 For the halves x₁, x₂ of a head:  y = [x₁ cos - x₂ sin, x₂ cos + x₁ sin], in float32, rounded once.
 The gradient of a rotation is the rotation by the opposite angle.

@@ -303,7 +303,7 @@ class LossKeys:
         "If no reward knows the outcome, replace groups whose rewards are all equal.",
     )
     dynamic_sampling_max_rollouts: int = key(
-        3, "How often a step may generate. After that, it trains on the groups it has.", low=1
+        3, "Maximum rounds of generation per step. After them, it trains on the groups it has.", low=1
     )
 
 

@@ -22,7 +22,7 @@ _SHARD = re.compile(r"(.*-)(\d{5})(-of-)(\d{5})(\..*)")
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return the records of a data set: a JSON array, JSONL, a table, or Parquet, which its content tells apart.
+    """Return the records of a data set: a JSON array, JSONL, a table, or Parquet, recognised by its content.
 
     Reads all files that `path` stands for (see files_of). UserError (exit 3) names the file and line of an error.
     """

@@ -134,7 +134,7 @@ def _read_eos_ids(path: Path) -> set[int | None]:
 
 
 def _ends_in_header(tokenizer) -> bool:
-    """Return whether a prompt ends with the assistant's header unasked, as with Mistral's templates ([/INST])."""
+    """Return whether prompts end with the assistant's header even if it is not asked for, as Mistral's ([/INST])."""
     turns = [{"role": "user", "content": "\ue000"}, {"role": "assistant", "content": "\ue001"}]
     prompt, both = render(tokenizer, turns[:1]), render(tokenizer, turns, header=False)
     _, _, header = prompt.partition("\ue000")
@@ -223,7 +223,10 @@ class ChatEncoder:
         return [*self.plain(text), self.end]
 
     def max_chars(self, num_tokens: int) -> int:
-        """Return the most characters that `num_tokens` can spell: a longer text need not be encoded to be too long."""
+        """Return the most characters that `num_tokens` tokens can spell.
+
+        A longer text has more tokens, and need not be encoded to find that out.
+        """
         return num_tokens * self.longest_token
 
     def plain(self, text: str) -> list[int]:

@@ -12,7 +12,7 @@ class CudaCapture:
     """Turns functions into CUDA graphs.
 
     They share one pool of memory, since they never run at the same time, and one stream, for which cuBLAS keeps one
-    workspace. Other threads (a user's reward model, for example) may use the GPU during a capture.
+    workspace. Other threads (an entailment model, for example) may use the GPU during a capture.
     """
 
     def __init__(self):

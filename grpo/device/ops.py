@@ -25,7 +25,7 @@ class Settings:
 
 @cache
 def triton_problem() -> str:
-    """Say why the kernels cannot be used in this process; "" if they can."""
+    """Return why the kernels cannot be used in this process; "" if they can."""
     try:
         import triton
     except ImportError:
@@ -44,17 +44,17 @@ def triton_problem() -> str:
 
 
 def uses_kernels(x: torch.Tensor) -> bool:
-    """Whether kernels/ takes the place of torch's operations on this tensor."""
+    """Return whether kernels/ takes the place of torch's operations on this tensor."""
     return x.is_cuda and x.dtype in (*HALF, torch.float32) and Settings.kernels and not triton_problem()
 
 
 def will_use_kernels(dtype: torch.dtype) -> bool:
-    """Whether a GPU's training pass uses kernels/ and FlashAttention; a GPU that is not here is assumed to."""
+    """Return whether training on a GPU uses kernels/ and FlashAttention; without a GPU, whether it would."""
     return dtype in HALF and Settings.kernels and not (torch.cuda.is_available() and triton_problem())
 
 
 def describe(device: torch.device | str) -> str:
-    """Say for the log what computes."""
+    """Return, for the log, whether kernels or torch's own operations are used."""
     if torch.device(device).type != "cuda":
         return "torch's own operations"
     problem = triton_problem() if Settings.kernels else "kernels: none"

@@ -34,7 +34,7 @@ class Task:
 
 
 def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> Task:
-    """Decide how to evaluate `model`.
+    """Return the task of evaluating `model`; UserError (exit 2) if questions or a reward are missing.
 
     Typed keys override the benchmark's settings, and these override the run's own configuration (or that of --config).
     Without --data the run's held-out questions are asked, as during training.
@@ -61,7 +61,7 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
         if benchmark:
             say(f"{arguments.data} is a file of {benchmark.name}")
         if benchmark and not arguments.choices:
-            config = _use_its_prompt(config, benchmark, say)
+            config = _use_benchmark_prompt(config, benchmark, say)
     else:
         questions = _held_out(config, model)
     return Task(
@@ -121,7 +121,7 @@ def _fit_to_data(
     return replace(config, **changes)
 
 
-def _use_its_prompt(config: TrainConfig, benchmark: Benchmark, say: Callable[[str], None]) -> TrainConfig:
+def _use_benchmark_prompt(config: TrainConfig, benchmark: Benchmark, say: Callable[[str], None]) -> TrainConfig:
     """Set the benchmark's prompt template, unless the configuration has a prompt of its own."""
     is_own_prompt = config.system_prompt is not None or config.prompt_template != DEFAULT_TEMPLATE
     if is_own_prompt or benchmark.prompt == DEFAULT_TEMPLATE:

@@ -1,6 +1,6 @@
 """The decoder of Qwen2, Qwen3, Llama and Mistral: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
-One forward serves all uses: tokens come packed [T], and `attend` decides who sees whom (attention/: inside a
+One forward serves all uses: tokens come packed [T], and `attend` decides which token sees which (attention/: inside a
 micro-batch, or one new token per cache slot). The head is not applied here: hidden states are small, and logits large.
 """
 
@@ -22,12 +22,12 @@ from grpo.model.lora import POLICY, Build, JointLinear, Linear, LoraLinear, Mode
 from grpo.model.master_weight import MasterWeight
 from grpo.model.rope import read_rope, rope_tables
 
-# Attention of a layer: (layer, q_THE, k_TKE, v_TKE, rope) to out_THE. It rotates queries and keys, and decides who sees
-# whom.
+# Attention of a layer: (layer, q_THE, k_TKE, v_TKE, rope) to out_THE. It rotates queries and keys, and decides which
+# token sees which.
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, Rope], torch.Tensor]
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
 MISTRAL_WINDOW = 4096  # of a Mistral checkpoint whose config.json names none
-LARGEST = {  # far more than any model has; beyond them a config.json is damaged, or means harm
+LARGEST = {  # far more than any model has; a config.json with larger values is damaged or malicious
     "vocab_size": 10**7,
     "hidden_size": 10**6,
     "intermediate_size": 10**7,
@@ -43,7 +43,7 @@ LARGEST = {  # far more than any model has; beyond them a config.json is damaged
 class ModelConfig:
     """The shape of a checkpoint, read from its config.json; `raw` is that file, kept for writing checkpoints.
 
-    ValueError names what cannot be.
+    ValueError if a value is impossible.
     """
 
     family: str
@@ -82,7 +82,7 @@ class ModelConfig:
 
     @classmethod
     def from_hf(cls, raw: dict[str, Any]) -> "ModelConfig":
-        """Read a parsed config.json; refuse (exit 3) what this decoder would silently compute wrongly."""
+        """Read a parsed config.json. UserError (exit 3) if it needs something that this decoder does not compute."""
         family, activation = raw.get("model_type"), raw.get("hidden_act", "silu")
         unsupported = {
             f"model_type {family!r}": family not in FAMILIES,
@@ -121,7 +121,7 @@ class ModelConfig:
 
 
 def _has_window(raw: dict[str, Any]) -> bool:
-    """Whether a token attends to fewer tokens than the model has positions. Mistral's first version does so."""
+    """Return whether a token attends to fewer tokens than the model has positions, as in Mistral's first version."""
     if raw.get("model_type") != "mistral":
         return bool(raw.get("use_sliding_window"))
     window = raw.get("sliding_window", MISTRAL_WINDOW)
@@ -247,9 +247,9 @@ class Decoder(nn.Module):
 
     @contextmanager
     def prepacked(self) -> Iterator[torch.Tensor]:
-        """Have all weights in the layout that products are fastest with, as long as they do not change.
+        """Keep all weights prepacked inside the `with` block, where they must not change. Yield the prepacked head.
 
-        Yields the head in that layout. Frozen weights stay in it; the others have to be packed anew each time.
+        Frozen weights stay prepacked; the others are packed anew each time.
         """
         head = self.untied_head or self.embedding
         try:
@@ -264,7 +264,7 @@ class Decoder(nn.Module):
         return (module for module in self.modules() if isinstance(module, LoraLinear))
 
     def refresh(self) -> None:
-        """Renew the copies that forward passes use, after the float32 masters have changed."""
+        """Update the copies that forward passes use, after the float32 masters have changed."""
         for module in self.modules():
             if isinstance(module, LoraLinear) or (isinstance(module, MasterWeight) and module.master is not None):
                 module.refresh()

@@ -295,7 +295,7 @@ class JointLinear(nn.Module):
 
 
 def few_zeros(zeros: int, weights: int, dtype: torch.dtype, device: torch.device | str) -> bool:
-    """Return whether a joint product of so many weights has few enough zeros to be the faster one."""
+    """Return whether a joint weight of `weights` numbers has few enough zeros to be the faster way."""
     is_few = zeros <= MAX_ZERO_SHARE * weights
     if torch.device(device).type == "cuda":
         return is_few or zeros * dtype.itemsize <= MAX_ZERO_BYTES

@@ -123,7 +123,7 @@ def _draw(title: str, names: Sequence[str], curves: Sequence[dict[str, Points]])
 
 
 def make_axis(low: float, high: float, start: float, end: float, distance: float = 0.0) -> Axis:
-    """Make an axis for values from low to high. distance: the least value between two ticks."""
+    """Make an axis for values from low to high. distance: the least between two ticks."""
     margin = MARGIN * (high - low)
     if margin <= 1e-9 * abs(high) or margin < 1e-300:  # all values are equal
         margin = abs(high) / 2 or 0.5

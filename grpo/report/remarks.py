@@ -6,7 +6,7 @@ from grpo.run.health import Diagnosis
 from grpo.run.record import Record
 from grpo.run.rules import TREND, History, advice, meaning
 
-LEARNED = ("loss", "reward", "accuracy", "refusal_rate", "completions/mean_length")  # changes to report
+LEARNED = ("loss", "reward", "accuracy", "refusal_rate", "completions/mean_length")  # whose change is reported
 
 
 @dataclass(frozen=True)

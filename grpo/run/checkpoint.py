@@ -192,7 +192,7 @@ def find_checkpoint(run_dir: Path, wanted: bool | str) -> tuple[Path | None, lis
 
 
 def clean(run_dir: Path, keep: int, newest: int | None = None) -> None:
-    """Remove temporary folders, all but the last `keep` checkpoints (0: keep all), and as many of those set aside.
+    """Remove temporary folders, old checkpoints and old folders set aside: the last `keep` of each kind stay (0: all).
 
     newest: the step of the checkpoint just written. Checkpoints of later steps must be damaged, since the run was not
     resumed from them; they are kept and not counted.

@@ -192,7 +192,7 @@ def _as_json(value: float | None) -> float | str | None:
 def _continue_lines(path: Path, first_step: int, is_over: bool) -> int:
     """Open metrics.jsonl to append to it, and remove the lines that a resumed run writes again: those of later steps.
 
-    A run that begins at step 0 writes all lines again, even those of step 0. A finished run, its last evaluation.
+    A run that begins at step 0 writes all lines again, even those of step 0; a finished run, only its last evaluation.
     """
     if path.exists():
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()

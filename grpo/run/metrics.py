@@ -175,7 +175,7 @@ def std(values: Sequence[float]) -> float:
 
 
 class Window:
-    """The metrics of the steps since the last logged line: their means, or the last value of a running count."""
+    """The metrics of the steps since the last logged line: their means, or last values of those in SINCE_START."""
 
     SINCE_START = re.compile("(judge|decomposer)/|(epoch|num_tokens|learning_rate|skipped_steps|peak_memory_gb)$")
 
@@ -206,7 +206,7 @@ class Clock:
     """
 
     def __init__(self, device: torch.device = CPU, show: Callable[[str], None] = lambda phase: None):
-        """show: called with a phase when it begins, and with "" when it ends."""
+        """Begin a step. show: called with a phase when it begins, and with "" when it ends."""
         self.device, self.show = device, show
         self.wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
         self.largest = 0
@@ -221,7 +221,7 @@ class Clock:
         self.phase = ""  # the one that is running
 
     @contextmanager
-    def measure(self, phase: str) -> Iterator[None]:
+    def timed(self, phase: str) -> Iterator[None]:
         """Count the time inside as `phase`, one of the keys of `phases`."""
         self._count_memory("time/train")
         started, self.phase = time.perf_counter(), phase

@@ -113,7 +113,7 @@ def not_finite(history: History) -> str | None:
 
 
 def all_unscorable(history: History) -> str | None:
-    """A reward returns None for every completion. Such completions are in no mean and have advantage 0.
+    """A reward returns None for every completion. Such completions count in no mean and have advantage 0.
 
     To do: read the reasons in completions/; check the columns that the reward needs, and its service.
     """
@@ -215,7 +215,7 @@ def refuses_everything(history: History) -> str | None:
 
 
 def refuses_known(history: History) -> str | None:
-    """The model declines questions that it can answer: a refusal is the safe choice wherever it may be wrong.
+    """The model declines questions that it can answer: a refusal is the safe choice whenever it may be wrong.
 
     To do: lower learning_rate or stop earlier; raise beta; pay refusals less; use more questions whose answers it
     knows.
@@ -249,7 +249,7 @@ def coverage_falls(history: History) -> str | None:
 
 
 def length_without_reward(history: History) -> str | None:
-    """Completions grow and earn no more. Longer answers cost time and memory, and may end at the length limit.
+    """Completions get longer without earning more. They cost time and memory, and may end at the length limit.
 
     To do: use loss_type: dapo or dr_grpo, which do not favour long wrong answers; add soft_overlong_punishment to
     reward_funcs.
@@ -300,7 +300,7 @@ def entropy_exploded(history: History) -> str | None:
 
 
 def rewards_slower(history: History) -> str | None:
-    """Steps wait longer and longer for the rewards: a judge or decomposer slows down, or refuses some requests.
+    """Steps wait longer and longer for the rewards: a judge or decomposer slows down, or rejects some requests.
 
     To do: look at judge/retries and judge/failures; change api_max_concurrency; set api_cache; use a faster model.
     """

@@ -262,7 +262,7 @@ class Run:
     def save_checkpoint(self, step: int, policy: Policy, optimizer: Optimizer, counters: Json) -> None:
         """Write checkpoint-N, and remove old ones. All ranks call this; rank 0 writes.
 
-        An existing checkpoint of this step is replaced, unless this run wrote it or resumed from it: otherwise it is
+        An existing checkpoint of this step is kept only if this run wrote it or resumed from it: otherwise it is
         damaged, or the run was resumed from an earlier one.
         """
         random_states = self.ranks.gather(checkpoint.random_state())

@@ -36,7 +36,7 @@ class StepBar:
     """Shows the metrics of the last step, what the run waits for, and the time left."""
 
     def __init__(self, total_steps: int, first_step: int, is_hidden: bool, has_lines: bool = False):
-        """has_lines: whether the log prints lines of its own, which the plain ones here would repeat."""
+        """Show the bar. has_lines: whether the log prints lines of its own, which plain ones here would repeat."""
         self.total, self.first, self.step = total_steps, first_step, first_step
         self.is_terminal = sys.stderr.isatty()
         self.is_plain = not is_hidden and not self.is_terminal and not has_lines

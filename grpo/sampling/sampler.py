@@ -41,9 +41,8 @@ class Sampler:
     """Generates completions with `model` and its current adapter, up to one of `eos_ids` or the length limit.
 
     max_slots: sequences decoded together. prefill_tokens: prompt tokens per prefill pass. check_every: decode steps
-    between two checks which sequences have ended (None: 16 on a GPU, where a check waits for the device, else 1).
-    use_graphs: keep the slots from one call to the next, and decode with CUDA graphs if the model is on a GPU (None:
-    only then).
+    between two checks for ended sequences (None: 16 on a GPU, where a check waits for the device, else 1). use_graphs:
+    keep the slots from one call to the next, and on a GPU decode with CUDA graphs (None: only on a GPU).
     """
 
     def __init__(

@@ -122,7 +122,7 @@ def test_a_finished_stage_1_is_used_again(tmp_path, stages, capsys):
     free = {"logging_steps": 7, "save_total_limit": 1, "run_name": "another", "report_to": ["tensorboard"]}
     shutil.move(tmp_path / "rows.jsonl", tmp_path / "moved.jsonl")
     train(*stages({**free, "dataset_id_or_path": str(tmp_path / "moved.jsonl")}, {"seed": 3, "beta": 0.1}))
-    assert "it is used again" in capsys.readouterr().err
+    assert "is reused" in capsys.readouterr().err
     assert (tmp_path / "cold" / "final" / "adapter_model.safetensors").stat().st_mtime_ns == weights
 
 
@@ -188,7 +188,7 @@ def test_a_toy_world_uses_its_stage_1_again(tmp_path, monkeypatch, capsys):
     assert "model" not in examine(keys), "there is no world yet to look at"
     train(*load_config(None, keys))
     train(*load_config(None, [*keys, "resume_from_checkpoint=true"]))
-    assert "it is used again" in capsys.readouterr().err
+    assert "is reused" in capsys.readouterr().err
 
     found = examine([*keys, "resume_from_checkpoint=true"])
     assert all(finding.ok is not False for finding in found.values()), found
@@ -285,7 +285,7 @@ def test_a_stage_1_of_registered_data_is_made_and_used_again(tmp_path, registry,
     one = {"dataset_id_or_path": "identity,talk", "dataset_dir": str(registry)}
     train(*stages(one))
     train(*stages(one))
-    assert "it is used again" in capsys.readouterr().err
+    assert "is reused" in capsys.readouterr().err
     (registry / "dataset_info.json").write_text(json.dumps(REGISTRY | {"talk": REGISTRY["talk"] | {"num_samples": 1}}))
     assert "the data has changed" in refusal(stages(one)).why
 

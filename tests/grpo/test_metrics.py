@@ -202,23 +202,23 @@ def test_the_clock(monkeypatch):
     monkeypatch.setattr(metrics, "time", now)
     seconds = 90.0
     clock = Clock()
-    with clock.measure("time/reference"):
+    with clock.timed("time/reference"):
         seconds = 100.0
     clock.restart()
     assert clock.result() == dict.fromkeys([*PHASES, "time/train", "step_time"], 0.0)
-    with clock.measure("time/generate"):
+    with clock.timed("time/generate"):
         assert clock.phase == "time/generate"
         seconds = 102.0
     assert clock.phase == ""
     for wait in (1.5, 0.5):
-        with clock.measure("time/reward"):
+        with clock.timed("time/reward"):
             seconds += wait
     seconds = 110.0
-    with clock.measure("time/reference"):
+    with clock.timed("time/reference"):
         seconds = 111.0
     seconds = 112.0  # of the 12 seconds 2, 2 and 1 are claimed
     assert clock.result() == dict(zip(PHASES, (2.0, 1.0, 2.0), strict=True)) | {"time/train": 7.0, "step_time": 12.0}
-    with pytest.raises(RuntimeError), clock.measure("time/generate"):
+    with pytest.raises(RuntimeError), clock.timed("time/generate"):
         raise RuntimeError
     assert clock.phase == "time/generate"  # where the error happened
     clock.restart()
@@ -231,7 +231,7 @@ def test_the_memory_of_a_phase_is_the_largest_in_use_since_the_last(monkeypatch)
     clock = Clock()  # 9 before the first step
     clock.restart()
     for phase in ("time/generate", "time/reward"):  # 2 before, 5 in it, 3 before, 1 in it
-        with clock.measure(phase):
+        with clock.timed(phase):
             pass
     assert clock.memory_gb() == {"peak_memory_gb/generate": 5, "peak_memory_gb/reward": 1, "peak_memory_gb/train": 4}
     clock.restart()  # 7 between the steps belongs to no phase
