@@ -32,7 +32,6 @@ NUM_PASSAGES = 5  # evidence per fact, as in KnowRL
 NUM_THREADS = 4  # look-ups and searches at once
 MAX_FACT_CHARS = 120  # of a fact, where a score is explained
 MAX_PASSAGE_CHARS = 400  # of the passage that decided
-TOTALS = ("lookups_exact", "lookups_parts", "lookups_search", "lookups_missing", "unscored")  # metrics
 BASE, DECOMPOSER = "knowledge base", "decomposer"  # the services of this file
 PRIOR_FACTS = 3  # of `knowrl`: half of the credit is reached at this number of supported facts
 Formula = Callable[[Sequence[Label]], float]
@@ -204,9 +203,15 @@ class FactualityMeter:
             counts, self.counters = self.counters, Counter()
         num_texts, num_facts = max(counts["texts"], 1), max(counts["facts"], 1)
         return {
-            **{f"kb/{name}": counts[name] for name in TOTALS},
+            "kb/lookups_exact": counts["lookups_exact"],
+            "kb/lookups_parts": counts["lookups_parts"],
+            "kb/lookups_search": counts["lookups_search"],
+            "kb/lookups_missing": counts["lookups_missing"],
+            "kb/unscored": counts["unscored"],
             "kb/facts_per_completion": counts["facts"] / num_texts,
-            **{f"kb/{label}_frac": counts[label] / num_facts for label in LABELS},
+            "kb/supported_frac": counts["supported"] / num_facts,
+            "kb/refuted_frac": counts["refuted"] / num_facts,
+            "kb/unknown_frac": counts["unknown"] / num_facts,
         }
 
     def close(self) -> None:
