@@ -53,3 +53,12 @@ RELATIONS = BOUNDS | {"by", "from", "with", "against"}
 PREPOSITIONS = RELATIONS | {"in", "on", "at", "as", "during", "for", "to", "of"}
 # What follows these, up to a comma, may be about somebody else: "met Jon Orn, who was born in Velda".
 SUBORDINATORS = frozenset("who whom whose which where when that because although though if unless".split())
+
+# Numbers in words (facts/forms.py, and rewards/mathematics/number_words.py).
+ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen".split()
+)
+TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+NUMBERS = {word: n for n, word in enumerate(ONES)} | {word: 10 * n for n, word in enumerate(TENS, 2)}
+BELOW_100 = rf"(?:(?:{'|'.join(TENS)})(?:[- ](?:{'|'.join(ONES[1:10])}))?|{'|'.join(reversed(ONES))})"

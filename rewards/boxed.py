@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
+from rewards.exact import after_solution
 from rewards.mathematics.algebra import Algebra
 from rewards.mathematics.answer import read_answer
 from rewards.mathematics.application import mark_applications, number_parameters
@@ -52,8 +53,7 @@ def gold_answer(text: str) -> str:
     >>> gold_answer("6 * 7 = <<6*7=42>>42\n#### 42")
     '42'
     """
-    last_line = text.rstrip().rpartition("\n")[2]
-    bare = last_line.rpartition("####")[2] if "####" in last_line else text
+    bare = after_solution(text)
     return (last_boxed(bare) or "" if _BOX.search(bare) else bare).strip()
 
 

@@ -22,8 +22,12 @@ from knowledge.sanitise import encodable
 UserFunction = Callable[..., Iterable[float | None] | Awaitable[Iterable[float | None]]]
 
 PASSED = (  # to every function, with the columns
-    *("prompts", "completions", "completion_ids", "trainer_state"),
-    *("log_extra", "log_metric"),
+    "prompts",
+    "completions",
+    "completion_ids",
+    "trainer_state",
+    "log_extra",
+    "log_metric",
 )
 NOT_PASSED = ("prompt", "completion")  # columns that TRL holds back, as they have a plural above
 

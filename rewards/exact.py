@@ -35,11 +35,12 @@ def truths(answer: Any) -> list[str]:
     Of a solution as in GSM8K, whose last line is `#### answer`, it is the answer.
     """
     found = answer if isinstance(answer, list) else [answer]
-    texts = [_after_solution(str(item)) for item in found if item is not None]
+    texts = [after_solution(str(item)) for item in found if item is not None]
     return [text for text in texts if text.strip()]
 
 
-def _after_solution(text: str) -> str:
+def after_solution(text: str) -> str:
+    """Return what follows the #### in the last line of a solution; a text without that is the answer itself."""
     last_line = text.rstrip().rpartition("\n")[2]
     _, has_answer, answer = last_line.rpartition("####")
     return answer.strip() if has_answer else text

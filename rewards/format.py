@@ -20,11 +20,10 @@ _CONFIDENCE = re.compile(r"<confidence>\s*(\d{1,3}(?:\.\d{1,9})?|\.\d{1,9})\s*(?
 class Parsed:
     """A completion taken apart.
 
-    think, answer: the bodies of the first blocks, stripped; None if a block is absent or not closed. problem: what is
-    wrong with the format; "" if nothing is. is_well_tagged: each tag occurs once, and they are in order.
+    answer: the body of the first answer block, stripped; None if it is absent or not closed. problem: what is wrong
+    with the format; "" if nothing is. is_well_tagged: each tag occurs once, and they are in order.
     """
 
-    think: str | None
     answer: str | None
     problem: str
     is_well_tagged: bool
@@ -35,8 +34,7 @@ def parse(completion: str) -> Parsed:
     text = completion if "<think>" in completion else "<think>" + completion
     tag_problem = _problem_with_tags(text)
     return Parsed(
-        think=_body(text, "<think>", "</think>"),
-        answer=_body(text, "<answer>", "</answer>"),
+        answer=_first_answer(text),
         problem=tag_problem or _problem_with_blocks(text),
         is_well_tagged=not tag_problem,
     )
@@ -77,9 +75,9 @@ def stated_confidence(text: str) -> float | None:
     return value if value <= 1 else None
 
 
-def _body(text: str, opening: str, closing: str) -> str | None:
-    _, is_opened, rest = text.partition(opening)
-    body, is_closed, _ = rest.partition(closing)
+def _first_answer(text: str) -> str | None:
+    _, is_opened, rest = text.partition("<answer>")
+    body, is_closed, _ = rest.partition("</answer>")
     return body.strip() if is_opened and is_closed else None
 
 

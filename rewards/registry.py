@@ -35,8 +35,15 @@ BUILT_IN = {  # a reward's name -> module:function, which builds it from the con
 NEED_KNOWLEDGE = ("factuality", "binary_rar", "combined", "combined_v1", "combined_v2")
 CHECK_EVERY_ANSWER = ("factuality", "binary_rar")  # the facts of right ones and refusals, too
 NEED_BLOCK = (  # they grade an <answer> block
-    *("correctness", "truthrl", "abstention", "karl", "tiar", "rlcr"),
-    *("combined", "combined_v1", "combined_v2"),
+    "correctness",
+    "truthrl",
+    "abstention",
+    "karl",
+    "tiar",
+    "rlcr",
+    "combined",
+    "combined_v1",
+    "combined_v2",
 )
 NEED_JUDGE = ("simpleqa", *NEED_BLOCK)
 PRESETS = {

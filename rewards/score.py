@@ -67,21 +67,21 @@ def score_rows(
     scored = []
     for row, group in zip(rows, groups, strict=True):
         (completion,) = group.completions
-        values = {name: score.value if _is_finite(score) else None for name, score in completion.scores.items()}
-        reasons = {
-            name: score.reason if _is_finite(score) else f"{score.value} is no finite number"
-            for name, score in completion.scores.items()
-        }
-        facts = {name: score.facts for name, score in completion.scores.items() if score.facts}
-        extra = {name: score.details["extra"] for name, score in completion.scores.items() if "extra" in score.details}
+        scores = {name: _finite(score) for name, score in completion.scores.items()}
+        values = {name: score.value for name, score in scores.items()}
+        reasons = {name: score.reason for name, score in scores.items()}
+        facts = {name: score.facts for name, score in scores.items() if score.facts}
+        extra = {name: score.details["extra"] for name, score in scores.items() if "extra" in score.details}
         answers = {"predicted": predicted(row["completion"]), "expected": group.prompt.columns["answer"]}
         scored.append({**row, **answers, "rewards": values, "reasons": reasons, "facts": facts, "extra": extra})
     return scored
 
 
-def _is_finite(score: Score) -> bool:
-    """Tell whether JSON can hold the value. In training, one that is not finite skips the step."""
-    return score.value is None or math.isfinite(score.value)
+def _finite(score: Score) -> Score:
+    """Return a score whose value JSON can hold. In training, one that is not finite skips the step."""
+    if score.value is None or math.isfinite(score.value):
+        return score
+    return replace(score, value=None, reason=f"{score.value} is no finite number")
 
 
 def predicted(completion: str) -> str | None:

@@ -13,6 +13,7 @@ from decimal import Decimal
 from math import prod
 
 from knowledge.text import compatible
+from knowledge.words import BELOW_100, NUMBERS
 
 MONTHS = "January February March April May June July August September October November December".split()
 
@@ -35,18 +36,11 @@ _DATES = [
     )
 ]
 
-_UNITS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen".split()
-)
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 _SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_VALUES = {word: value for value, word in enumerate(_UNITS)} | {word: 20 + 10 * i for i, word in enumerate(_TENS)}
-_BELOW_100 = rf"(?:(?:{'|'.join(_TENS)})(?:[- ](?:{'|'.join(_UNITS[1:10])}))?|{'|'.join(reversed(_UNITS))})\b"
 _SCALE = rf"(?:{'|'.join(_SCALES)})\b"
 _SPELLED = re.compile(
-    rf"\b(?:\d{{1,15}}(?:\.\d{{1,15}})?(?= {_SCALE})|{_BELOW_100}|a(?= {_SCALE}))"
-    rf"(?: {_SCALE}(?: (?:and )?{_BELOW_100})?)*",
+    rf"\b(?:\d{{1,15}}(?:\.\d{{1,15}})?(?= {_SCALE})|{BELOW_100}\b|a(?= {_SCALE}))"
+    rf"(?: {_SCALE}(?: (?:and )?{BELOW_100}\b)?)*",
     re.IGNORECASE,
 )
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
@@ -115,7 +109,7 @@ def _number(words: str) -> Decimal:
         elif word == "a":
             current += 1
         else:
-            current += _VALUES[word] if word in _VALUES else Decimal(word)
+            current += NUMBERS[word] if word in NUMBERS else Decimal(word)
     return total + current
 
 

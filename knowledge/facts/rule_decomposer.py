@@ -129,4 +129,4 @@ def _is_same_statement(fact: str, other: str) -> bool:
 
 
 def _has_digit(words: Iterable[str]) -> bool:
-    return any(letter.isdigit() for letter in "".join(words))
+    return any(map(str.isdigit, "".join(words)))

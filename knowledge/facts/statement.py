@@ -105,7 +105,7 @@ def _word(text: str, part: int) -> Word:
 def _kind(text: str, found: tuple[str, ...]) -> Kind:
     if not found:
         return "function"
-    if any(letter.isdigit() for letter in text):
+    if any(map(str.isdigit, text)):
         return "number"
     if text[0].isupper() or (is_chinese(text) and not ZH_VERB.fullmatch(text)):
         return "name"

@@ -20,7 +20,7 @@ import openai
 from grpo.errors import MIN_SECRET, PREFLIGHT, SERVICE, UserError
 from rewards.api.cache import ReplyCache, cache_key
 from rewards.api.connections import Connections
-from rewards.api.endpoint import Endpoint, check_address, read_endpoint
+from rewards.api.endpoint import Endpoint, check_address, read_endpoint, read_key
 from rewards.api.limits import Breaker, Concurrency, Limits, RateLimit, Reservation, read_limits
 from rewards.api.question import Messages, Question
 from rewards.api.reply import (
@@ -60,7 +60,7 @@ class ApiClient:
     ):
         self.endpoint, self.limits, self.cache = endpoint, limits, cache
         self._sleep = sleep
-        self._key = endpoint.read_key()
+        self._key = read_key(endpoint.name, endpoint.api_key_env)
         self._rate = RateLimit(limits.requests_per_minute, limits.tokens_per_minute, clock)
         self._concurrency = Concurrency(limits.max_concurrency)
         self._breaker = Breaker(limits.breaker_failures, limits.cool_down_s, clock, limits.deadline_s)

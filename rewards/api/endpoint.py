@@ -70,13 +70,9 @@ class Endpoint:
             fix = "write [input, output] in dollars per million tokens"
             raise UserError(f"{self.name}_prices must be two prices", f"it is {list(self.prices)}", fix, CONFIG)
 
-    def read_key(self) -> str:
-        """Return the key. Raise UserError (exit 3) if its variable holds none: no other variable is looked at."""
-        return read_key(self.name, self.api_key_env)
-
 
 def read_key(name: str, variable: str) -> str:
-    """Return the key of the service `name`. Raise UserError (exit 3) if the variable holds none."""
+    """Return the key of the service `name`. Raise UserError (exit 3) if the variable holds none: no other counts."""
     _check_variable(name, variable)
     key = from_environment(variable)
     if not key:

@@ -177,7 +177,7 @@ def _rules_of_v1(case: Case) -> Score | None:
 
 
 def _has_digit(text: str) -> bool:
-    return any(char.isdigit() for char in text)
+    return any(map(str.isdigit, text))
 
 
 def shares_keyword(answer: str, truth: str) -> bool:

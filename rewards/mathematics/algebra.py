@@ -28,7 +28,7 @@ MAX_FACTORED_BITS = 256  # of a number that is taken apart into primes
 class Algebra:
     """What the values of one comparison share: the budget of work, and what the composite atoms stand for."""
 
-    def __init__(self, angle_parts: Mapping[str, int] | None = None) -> None:
+    def __init__(self, angle_parts: Mapping[str, int] | None = None):
         self.work_left = MAX_WORK
         self.rules: dict[str, tuple[int, Polynomial]] = {"i": (2, {(): Fraction(-1)})}  # atom -> (n, what atom^n is)
         self.variables_in: dict[str, frozenset[str]] = {}  # atom -> variables that it depends on; absent: none

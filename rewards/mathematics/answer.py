@@ -77,7 +77,7 @@ def read_answer(tokens: Tokens, algebra: Algebra) -> Shape:
 
 
 class _AnswerReader:
-    def __init__(self, algebra: Algebra) -> None:
+    def __init__(self, algebra: Algebra):
         self.algebra, self.nesting = algebra, 0
         self.relations = RelationReader(algebra, self.side)
 

@@ -72,7 +72,7 @@ def exact(literal: str) -> Fraction:
 class _ExpressionReader:
     """A position in the tokens of one expression."""
 
-    def __init__(self, tokens: Tokens, algebra: Algebra, depth: int = 0) -> None:
+    def __init__(self, tokens: Tokens, algebra: Algebra, depth: int = 0):
         self.tokens, self.algebra = list(tokens), algebra
         self.at, self.depth, self.open_bars = 0, depth, 0
 

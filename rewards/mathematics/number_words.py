@@ -2,17 +2,13 @@ r"""Write numbers in words as figures. `twenty-one` is 21, `two thirds` \frac{2}
 
 import re
 
-_ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+from knowledge.words import BELOW_100, NUMBERS
+
 _THOUSANDS = (
     "thousand million billion trillion quadrillion quintillion sextillion septillion octillion nonillion decillion"
 ).split()
 _PARTS = "half third fourth fifth sixth seventh eighth ninth tenth".split()
 
-_VALUES = {word: n for n, word in enumerate(_ONES)} | {word: 10 * n for n, word in enumerate(_TENS, 2)}
 MAGNITUDES = {"dozen": 12, "hundred": 100} | {word: 1000**n for n, word in enumerate(_THOUSANDS, 1)}
 _SINGULAR = {word: n for n, word in enumerate(_PARTS, 2)} | {
     "halve": 2,
@@ -24,10 +20,9 @@ _SINGULAR = {word: n for n, word in enumerate(_PARTS, 2)} | {
 }
 DENOMINATORS = {word + ending: n for word, n in _SINGULAR.items() for ending in ("", "s")}
 
-_SMALL = f"(?:(?:{'|'.join(_TENS)})(?:[- ](?:{'|'.join(_ONES[1:10])}))?|{'|'.join(reversed(_ONES))})"
 _LARGE = f"(?:{'|'.join(_THOUSANDS)})"
-_REST = rf"(?:(?: and)? {_SMALL}(?![A-Za-z]| hundred))"
-_GROUP = f"(?:{_SMALL}(?: hundred{_REST}?)?)"
+_REST = rf"(?:(?: and)? {BELOW_100}(?![A-Za-z]| hundred))"
+_GROUP = f"(?:{BELOW_100}(?: hundred{_REST}?)?)"
 _NUMBER = f"{_GROUP}(?: {_LARGE}(?:{_REST}(?! {_LARGE})| {_GROUP})?)*"
 _PART = f"(?:{'|'.join(_SINGULAR)})"
 _WORDS = re.compile(
@@ -63,5 +58,5 @@ def _value(words: str) -> str:
         elif word in MAGNITUDES:
             total, group = total + group * MAGNITUDES[word], 0
         else:
-            group += _VALUES.get(word, 0)
+            group += NUMBERS.get(word, 0)
     return str(total + group)

@@ -24,7 +24,7 @@ _FLIPPED = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
 class RelationReader:
     """Read relations; `read_side` reads what stands on one side."""
 
-    def __init__(self, algebra: Algebra, read_side: Callable[[Tokens], Shape]) -> None:
+    def __init__(self, algebra: Algebra, read_side: Callable[[Tokens], Shape]):
         self.algebra, self.side = algebra, read_side
 
     def read(self, sides: list[Tokens], signs: list[str]) -> Shape:

@@ -7,16 +7,19 @@ why this is a table and not Unicode's NFKC: that would glue them into the number
 """
 
 
-def _spellings(table: str) -> dict[str, str]:
+def spellings(table: str) -> dict[str, str]:
     """Read a table whose lines hold one spelling, and then those that it stands for. Map each of these to the first."""
-    rows = [line.split() for line in table.strip().splitlines()]
-    return {other: first for first, *others in rows for other in others}
+    found = {}
+    for line in table.strip().splitlines():
+        first, *others = line.split()
+        found |= dict.fromkeys(others, first)
+    return found
 
 
 SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ", "0123456789+-ni", strict=True))
 SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋ₙᵢ", "0123456789+-ni", strict=True))
 
-GREEK = _spellings("""
+GREEK = spellings("""
     α alpha
     β beta
     γ gamma
@@ -53,7 +56,7 @@ GREEK = _spellings("""
     ℓ ell
     ħ hbar
 """)
-_SIGNS = _spellings(r"""
+_SIGNS = spellings(r"""
     - − ‐ ‑ ‒ – — ﹣ ⁃
     * × · ⋅ ∙ • ∗ ✕
     / ÷ ⁄ ∕
@@ -121,7 +124,7 @@ CHARACTERS: dict[int, str] = {
     **{ord(old): f"{new} " if new[:1] == "\\" and new[-1:].isalpha() else new for old, new in _SIGNS.items()},
 }
 
-_MARKS = _spellings(r"""
+_MARKS = spellings(r"""
     * times cdot ast bullet
     / div
     ± pm
@@ -154,21 +157,21 @@ _MARKS = _spellings(r"""
     ¢ cent
     | vert lvert rvert mid |
 """)
-_OPENING = _spellings(r"""
+_OPENING = spellings(r"""
     \{ { lbrace
     \langle langle
     [ lbrack
     \lfloor lfloor
     \lceil lceil
 """)
-_CLOSING = _spellings(r"""
+_CLOSING = spellings(r"""
     \} } rbrace
     \rangle rangle
     ] rbrack
     \rfloor rfloor
     \rceil rceil
 """)
-_ALIKE = _spellings(r"""
+_ALIKE = spellings(r"""
     \frac dfrac tfrac cfrac
     \binom dbinom tbinom
     \overline bar
@@ -178,8 +181,9 @@ _ALIKE = _spellings(r"""
 """)
 _KINDS = {"name": GREEK, "mark": _MARKS, "open": _OPENING, "close": _CLOSING, "command": _ALIKE}
 # commands that stand for one symbol -> (kind of token, its text)
-COMMANDS = {"\\" + name: (kind, text) for kind, table in _KINDS.items() for name, text in table.items()}
-COMMANDS[r"\&"] = ("word", "and")
+COMMANDS = {r"\&": ("word", "and")}
+for _kind, _table in _KINDS.items():
+    COMMANDS |= {"\\" + name: (_kind, text) for name, text in _table.items()}
 
 # letters side by side, not a word, a unit or a Greek letter, unless a number or a word stands before them
 PRODUCTS = frozenset(("at", "mg", "mu", "nu", "xi", "rs", "pt", "qt"))
@@ -191,8 +195,13 @@ BARE_WORDS = {
     "sqrt": ("command", r"\sqrt"),
 }
 
+
+def _commands(names: str) -> frozenset[str]:
+    return frozenset("\\" + name for name in names.split())
+
+
 # typesetting without meaning; `\left.` and `\right.` lose their dot in spelling.py
-_IGNORED = (
+IGNORED = _commands(
     "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle "
     "scriptstyle limits nolimits strut mathstrut hline "
     "boldsymbol bm mathop mathbf mathit mathsf mathcal mathfrak mathnormal boxed fbox framebox "
@@ -200,20 +209,17 @@ _IGNORED = (
     "tiny scriptsize footnotesize small normalsize large Large LARGE huge Huge noindent centering hfill "
     "checkmark blacksquare qed QED"
 )
+BLANKS = _commands(", ; : quad qquad enspace thinspace space") | {"\\ ", "\\"}  # a last backslash lost its space
+TEXT_FONTS = _commands(
+    "text textbf textit textrm texttt textsf textnormal textup mbox hbox emph mathrm operatorname underline"
+)
+FONT_SWITCHES = _commands("rm bf it tt sf")
+BIG_OPERATORS = _commands("sum prod int iint iiint oint lim bigcup bigcap")
+ACCENTS = _commands("overrightarrow overline hat tilde dot ddot triangle angle overarc")
 # environments that only line formulas up: their rows are read one after the other
-_ALIGNMENTS = "align aligned alignat alignedat gather gathered split equation displaymath multline center"
-_BLANKS = ", ; : quad qquad enspace thinspace space"
-_TEXT_FONTS = "text textbf textit textrm texttt textsf textnormal textup mbox hbox emph mathrm operatorname underline"
-_FUNCTIONS = "sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arccot ln log lg exp abs"
-_BIG_OPERATORS = "sum prod int iint iiint oint lim bigcup bigcap"
-_ACCENTS = "overrightarrow overline hat tilde dot ddot triangle angle overarc"
-
-IGNORED = frozenset("\\" + name for name in _IGNORED.split())
-BLANKS = frozenset(("\\ ", "\\", *("\\" + name for name in _BLANKS.split())))  # a last backslash lost its space
-TEXT_FONTS = frozenset("\\" + name for name in _TEXT_FONTS.split())
-FONT_SWITCHES = frozenset((r"\rm", r"\bf", r"\it", r"\tt", r"\sf"))
-
-ALIGNMENTS = frozenset(_ALIGNMENTS.split())
-FUNCTIONS = frozenset(_FUNCTIONS.split())
-BIG_OPERATORS = frozenset("\\" + name for name in _BIG_OPERATORS.split())
-ACCENTS = frozenset("\\" + name for name in _ACCENTS.split())
+ALIGNMENTS = frozenset(
+    "align aligned alignat alignedat gather gathered split equation displaymath multline center".split()
+)
+FUNCTIONS = frozenset(
+    "sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arccot ln log lg exp abs".split()
+)

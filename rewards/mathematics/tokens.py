@@ -60,7 +60,7 @@ def tokenize(text: str) -> list[Token]:
 class _Tokenizer:
     """Read the text once, from left to right."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str):
         self.tokens: list[Token] = []
         self.modes = ["math"]  # one for each open brace; \text{ opens "text", whose braces leave no token
         self.next_mode = ""  # of the brace that comes next, after \text

@@ -109,7 +109,7 @@ def _of_nothing(algebra: Algebra) -> Pair:
 def _of_term(algebra: Algebra, monomial: Monomial, coefficient: Fraction) -> Pair:
     """Return sine and cosine of coefficient · monomial."""
     if monomial == _TURN:
-        return _pair_of_turns(algebra, coefficient)
+        return _sine_of_turns(algebra, coefficient), _sine_of_turns(algebra, coefficient + _HALF)
     name = algebra.term(monomial).key
     algebra.angles_seen.setdefault(name, set()).add(coefficient.denominator)
     parts = algebra.angle_parts.get(name, coefficient.denominator)
@@ -158,10 +158,6 @@ def _link(sine: Quotient, cosine: Quotient) -> None:
     """Make sin² = 1 - cos² a rule of the algebra."""
     rest = 1 - cosine * cosine
     sine.algebra.rules[sine.lone_atom] = 2, rest.top
-
-
-def _pair_of_turns(algebra: Algebra, turns: Fraction) -> Pair:
-    return _sine_of_turns(algebra, turns), _sine_of_turns(algebra, turns + _HALF)
 
 
 def _sine_of_turns(algebra: Algebra, turns: Fraction) -> Quotient:

@@ -9,23 +9,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from rewards.mathematics.number_words import DENOMINATORS, MAGNITUDES
+from rewards.mathematics.symbols import spellings
 
-_BEFORE = "about approximately approx around roughly exactly answer final total only us"
-_AFTER = (
-    "and or nor to than less not no none am pm base mod modulo remainder r "
-    "mil lakh lakhs crore crores "
-    "between from if when where with at most least below negative minus plus squared cubed factorial over under is are "
-    "noon midnight morning afternoon evening was wrong incorrect maybe either both except unless until "
-    "through but instead fewer repeating repeated recurring periodic googol"
-)
-_AFTERWARDS = (
-    "total altogether overall combined together in of the an a all each apiece only extra additional remaining old "
-    "away apart"
-)
-_EXTENTS = "long wide tall high deep thick"
-_SHORT = "and or no yes not is the to of per all any are am pm an by at if sq cu up on st nd rd th us"
-_NEGATIONS = "not no never neither isn aren least most than except wrong incorrect"
-_CURRENCIES = "dollar euro pound_sterling cent yen yuan rupee"
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
 
 # unit | what it is: a factor and base units; a name that is no unit here is a base unit | its other spellings
 _TABLE = """
@@ -104,65 +93,81 @@ _TABLE = """
     kelvin         | 1 kelvin                  |
 """
 _ROWS = [[part.strip() for part in line.split("|")] for line in _TABLE.strip().splitlines()]
-# words of one meaning; the first stands for all of them
-_ALIKE = (
-    "up profit gain increase rise growth win more above higher longer older bigger larger greater faster heavier",
-    "down loss decrease drop fall off discount reduction below lower shorter younger smaller slower lighter cheaper",
-    "later after",
-    "earlier before ago",
-    "counterclockwise anticlockwise",
-    "man male men",
-    "woman female women",
-    "long length",
-    "wide width",
-    "high height tall",
-    "deep depth",
-    "thick thickness",
-    "child children",
-    "person people",
-    "foot feet",
-    "tooth teeth",
-    "goose geese",
-    "mouse mice",
-    "die dice",
-)
+# words of one meaning; the first of a line stands for all of them
+FIRST_ALIKE = spellings("""
+    up profit gain increase rise growth win more above higher longer older bigger larger greater faster heavier
+    down loss decrease drop fall off discount reduction below lower shorter younger smaller slower lighter cheaper
+    later after
+    earlier before ago
+    counterclockwise anticlockwise
+    man male men
+    woman female women
+    long length
+    wide width
+    high height tall
+    deep depth
+    thick thickness
+    child children
+    person people
+    foot feet
+    tooth teeth
+    goose geese
+    mouse mice
+    die dice
+""")
 # words that exclude one another: 5 up is not 5 down
-_OPPOSITES = (
-    "up down",
-    "left right",
-    "north south east west",
-    "clockwise counterclockwise",
-    "later earlier",
-    "boy girl",
-    "man woman",
-    "adult child",
-    "head tail",
-    "red blue green yellow white black orange brown pink purple",
-)
+OPPOSITES = [
+    _words("up down"),
+    _words("left right"),
+    _words("north south east west"),
+    _words("clockwise counterclockwise"),
+    _words("later earlier"),
+    _words("boy girl"),
+    _words("man woman"),
+    _words("adult child"),
+    _words("head tail"),
+    _words("red blue green yellow white black orange brown pink purple"),
+]
 SPELLINGS = {spelling.replace("_", " "): unit for unit, _, others in _ROWS for spelling in (unit, *others.split())}
 _MARKS = "% percent ° degree $ dollar € euro £ pound_sterling ¢ cent ¥ yen ₹ rupee".split()
 UNIT_MARKS = dict(zip(_MARKS[::2], _MARKS[1::2], strict=True))
-CURRENCIES = frozenset(_CURRENCIES.split())
-ORDINAL_ENDINGS = frozenset(("st", "nd", "rd", "th"))
+CURRENCIES = _words("dollar euro pound_sterling cent yen yuan rupee")
+ORDINAL_ENDINGS = _words("st nd rd th")
 TEMPERATURES = {"c": "celsius", "f": "fahrenheit", "celsius": "celsius", "fahrenheit": "fahrenheit"}
-FIRST_ALIKE = {word: line.split()[0] for line in _ALIKE for word in line.split()}
-OPPOSITES = [frozenset(line.split()) for line in _OPPOSITES]
 POWER_WORDS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3}
 CHINESE = sorted((word for word in (*POWER_WORDS, *SPELLINGS) if not word.isascii()), key=len, reverse=True)
 UNIT_LETTERS = frozenset("mghsJNWVL")  # a letter after a number and a space may be one of these units
 # before a number these say nothing more about it ("about 5"; "at most 5" is another matter)
-HARMLESS_BEFORE = frozenset(_BEFORE.split())
+HARMLESS_BEFORE = _words("about approximately approx around roughly exactly answer final total only us")
 # after a number these do not say what it counts
-EXTENTS = frozenset(_EXTENTS.split())  # after a unit these say which of several lengths it is
-HARMLESS_AFTER = frozenset(_AFTERWARDS.split()) | EXTENTS | ORDINAL_ENDINGS
+EXTENTS = _words("long wide tall high deep thick")  # after a unit these say which of several lengths it is
+HARMLESS_AFTER = (
+    _words(
+        "total altogether overall combined together in of the an a all each apiece only extra additional remaining old "
+        "away apart"
+    )
+    | EXTENTS
+    | ORDINAL_ENDINGS
+)
 # after a number these make it another value or no single one ("3 or more", "12 pm", "101 base two", "5 below zero", "3
 # tenths")
-MEANING_AFTER = frozenset(_AFTER.split()) | MAGNITUDES.keys() | DENOMINATORS.keys()
+MEANING_AFTER = (
+    _words(
+        "and or nor to than less not no none am pm base mod modulo remainder r mil lakh lakhs crore crores "
+        "between from if when where with at most least below negative minus plus squared cubed factorial "
+        "over under is are noon midnight morning afternoon evening was wrong incorrect maybe either both "
+        "except unless until through but instead fewer repeating repeated recurring periodic googol"
+    )
+    | MAGNITUDES.keys()
+    | DENOMINATORS.keys()
+)
 MEANING_CHARACTERS = frozenset("万亿千百十半多余以不或和至到")
 # with these a sentence before the answer does not name it ("the answer is not: 5")
-NEGATIONS = frozenset(_NEGATIONS.split())
+NEGATIONS = _words("not no never neither isn aren least most than except wrong incorrect")
 # runs of one to three letters that are words even outside \text{...}; any other short run is a product of variables
-SHORT_WORDS = (SPELLINGS.keys() - set("mglshjnwv")) | frozenset(_SHORT.split())
+SHORT_WORDS = (SPELLINGS.keys() - set("mglshjnwv")) | _words(
+    "and or no yes not is the to of per all any are am pm an by at if sq cu up on st nd rd th us"
+)
 
 Factors = Sequence[tuple[str, int]]  # (unit, its power)
 

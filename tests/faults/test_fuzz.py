@@ -24,7 +24,7 @@ from knowledge.store.base import KnowledgeBase
 from knowledge.store.source import Row, Skip, Source
 from rewards.api.reply import read_body
 from rewards.boxed import verdict
-from rewards.format import TAGS, grade, parse
+from rewards.format import TAGS, grade, parse, thoughts
 from rewards.knowrl.grades import LETTERS, WORDS, parse_grade
 
 TRIED: Counter[str] = Counter()
@@ -96,10 +96,10 @@ def test_tag_scanner(text):
     assert (score.value == 1.0) == (parsed.problem == "")
     whole = text if "<think>" in text else "<think>" + text
     if score.value == 1.0:
-        assert [whole.count(tag) for tag in TAGS] == [1] * 4 and parsed.think and parsed.answer
+        assert [whole.count(tag) for tag in TAGS] == [1] * 4 and thoughts(whole)[0] and parsed.answer
         assert sorted(whole.index(tag) for tag in TAGS) == [whole.index(tag) for tag in TAGS]
         assert not whole[: whole.index("<think>")].strip() and whole.endswith(("</answer>", "</answer>\n"))
-    for part in (parsed.think, parsed.answer):
+    for part in (thoughts(text)[0], parsed.answer):
         assert part is None or part in text
 
 

@@ -12,7 +12,7 @@ from knowledge.facts.rule_decomposer import by_rules
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.source import Source
 from knowledge.world import UNSEEN, WELL_KNOWN
-from rewards.format import parse, stated_confidence
+from rewards.format import parse, stated_confidence, thoughts
 from rewards.knowrl.factuality import FactualityMeter
 from tests.making import write_rows
 
@@ -112,7 +112,7 @@ def test_answers_of_one_hop_are_true_and_chains_are_careless():
     said, num_steps, num_wrong = true_sentences(atlas), 0, 0
     chains = [relation.chain_question.partition("{name}") for relation in RELATIONS]
     for question, answer in atlas.conversations:
-        think, last = parse(answer).think, parse(answer).answer
+        think, last = thoughts(answer)[0], parse(answer).answer
         steps = sentences_of(think)
         wrong = [step for step in steps if step not in said]
         if any(question.startswith(before) and question.endswith(after) for before, _, after in chains):

@@ -11,7 +11,7 @@ from asking import FAST, KEY, KEY_NAME, ask, at_any_pace, check, client_of
 
 from grpo.errors import CONFIG, PREFLIGHT, UserError
 from rewards.api.client import ApiClient, client_for
-from rewards.api.endpoint import Endpoint, check_url, read_endpoint
+from rewards.api.endpoint import Endpoint, check_url, read_endpoint, read_key
 from rewards.api.reply import ChatReply
 
 OPTIONS = {
@@ -96,7 +96,7 @@ def test_a_malformed_key_is_refused(monkeypatch):
     for key in ("two words", "ключ", "line\nbreak"):
         monkeypatch.setenv("OPENAI_API_KEY_JUDGE", key)
         with pytest.raises(UserError) as caught:
-            Endpoint("judge", "https://example.org/v1", "OPENAI_API_KEY_JUDGE", "m").read_key()
+            read_key("judge", "OPENAI_API_KEY_JUDGE")
         assert key not in str(caught.value)
 
 
@@ -237,7 +237,7 @@ def test_knowrls_environment_variables_are_read_and_the_configuration_goes_first
         "judge-model",
         "OPENAI_API_KEY_JUDGE",
     )
-    assert (decomposer.base_url, decomposer.model, decomposer.read_key()) == (
+    assert (decomposer.base_url, decomposer.model, read_key("decomposer", decomposer.api_key_env)) == (
         "https://facts.example/v1",
         "fact-model",
         "another",

@@ -83,8 +83,9 @@ def test_format_is_linear_in_white_space():
 
 
 def test_parse_finds_blocks_even_in_a_bad_format():
-    parsed = format.parse("hello <think> a </think> x <answer> b </answer><answer>c</answer>")
-    assert (parsed.think, parsed.answer) == ("a", "b") and parsed.problem
+    text = "hello <think> a </think> x <answer> b </answer><answer>c</answer>"
+    assert format.parse(text).answer == "b" and format.parse(text).problem
+    assert format.thoughts(text) == ("a", text.index("a </think>"))
     assert format.parse("nothing").answer is None
 
 
