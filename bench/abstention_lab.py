@@ -31,7 +31,7 @@ import torch
 from tqdm import tqdm
 
 from bench import lab_results
-from bench.lab_results import ONE_HOP, TWO_HOPS
+from bench.lab_results import COLD_START, ONE_HOP, TWO_HOPS
 from bench.record import RESULTS, ROOT, append, plain_parser
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
@@ -46,7 +46,7 @@ from grpo.train import train
 from knowledge.atlas import HOW_SURE
 
 CONFIG = ROOT / "configs" / "atlas.yaml"
-COLD_START = ROOT / "configs" / "atlas_sft.yaml"
+COLD_START_CONFIG = ROOT / "configs" / "atlas_sft.yaml"
 FILES = {ONE_HOP: ("questions", "held_out"), TWO_HOPS: ("two_hops", "held_out_two_hops")}  # to train on, held out
 # In two hops a right answer earns 1, all else 0: a model that is right one time in six would rather be paid to decline.
 PLAIN = ("abstention_threshold=0", "learning_rate=1.5e-3")
@@ -107,7 +107,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        return self.arm.name if self.arm else lab_results.COLD_START
+        return self.arm.name if self.arm else COLD_START
 
     @property
     def hops(self) -> str | None:
@@ -156,7 +156,7 @@ def run_job(job: Job) -> dict:
 
 def run_cold_start(job: Job) -> dict:
     """Train the model of this seed from scratch, and measure it on both kinds of questions."""
-    sft(*load_config(COLD_START, job.shared, SftConfig))
+    sft(*load_config(COLD_START_CONFIG, job.shared, SftConfig))
     return {ONE_HOP: measure(job, ONE_HOP, n=16), TWO_HOPS: measure(job, TWO_HOPS, n=4)}
 
 

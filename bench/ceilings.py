@@ -31,7 +31,7 @@ COPY_BYTES = {"smoke": 1 << 20, "cpu": 1 << 28, "cuda": 1 << 32}  # far more tha
 # --- Which products ------------------------------------------------------------------------------------------------
 
 
-def products(config: ModelConfig, rows: int, head_rows: int) -> list[Product]:
+def forward_products(config: ModelConfig, rows: int, head_rows: int) -> list[Product]:
     """List the matrix products of one forward pass over `rows` tokens, of which `head_rows` reach the head.
 
     Adapters are not counted.
@@ -48,7 +48,7 @@ def products(config: ModelConfig, rows: int, head_rows: int) -> list[Product]:
     return layer * config.num_layers + head
 
 
-def backward(forward: Products) -> list[Product]:
+def backward_products(forward: Products) -> list[Product]:
     """List the products for the gradient of each input; frozen weights have no gradient."""
     return [(rows, outputs, inputs) for rows, inputs, outputs in forward]
 
@@ -110,13 +110,13 @@ def generation_seconds(model: Decoder, work: Work) -> float:
     Each decode step counts with the sequences that still decode.
     """
     config, build = model.config, model.build
-    weights = weights_of(products(config, 1, 1), build)
+    weights = weights_of(forward_products(config, 1, 1), build)
     prompt_tokens = sum(len(prompt) - 1 for prompt in work.prompts)
-    prefill = products(config, prompt_tokens, 0)
+    prefill = forward_products(config, prompt_tokens, 0)
     total = products_seconds(prefill, build, weights=weights[: len(prefill)])
     steps_by_rows = Counter(len(work.behind(step)) for step in range(work.steps))
     for rows, steps in steps_by_rows.items():
-        step = products(config, rows, rows)
+        step = forward_products(config, rows, rows)
         total += steps * products_seconds(step, build, weights=weights)
     return total
 
@@ -128,8 +128,8 @@ def training_seconds(
     num_forward: int = 1,
 ) -> float:
     """Return the time of the products of some forward passes and one backward pass over the packed tokens."""
-    forward = products(model.config, packed, scored)
-    passes = forward * num_forward + backward(forward)
+    forward = forward_products(model.config, packed, scored)
+    passes = forward * num_forward + backward_products(forward)
     return products_seconds(passes, model.build, repeats=3)
 
 
@@ -161,7 +161,7 @@ def decode_roofline_seconds(
 ) -> float:
     """Return the least time of one decode step. kv_tokens: behind all rows together."""
     dtype = model.build.dtype
-    shapes = products(model.config, rows, rows)
+    shapes = forward_products(model.config, rows, rows)
     num_weights = sum(inputs * outputs for _, inputs, outputs in shapes)
     kv_bytes = kv_tokens * kv_bytes_per_token(model.config, dtype)
     return least_seconds(shapes, num_weights * dtype.itemsize + kv_bytes, dtype, peak)
@@ -182,8 +182,8 @@ def step_roofline_seconds(
     for step in range(work.steps):
         behind = work.behind(step)
         total += decode_roofline_seconds(model, len(behind), sum(behind), peak)
-    forward = products(model.config, packed, sum(work.lengths))
-    passes = 2 * forward + backward(forward)
+    forward = forward_products(model.config, packed, sum(work.lengths))
+    passes = 2 * forward + backward_products(forward)
     return total + arithmetic_seconds(passes, model.build.dtype, peak)
 
 

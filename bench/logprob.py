@@ -89,7 +89,7 @@ def speed(name: str, vocab: int, build: Build, options) -> dict:
     target = 1.3 if build.dtype == torch.float32 else 2.0
     case = timing.compare(name, sides, options, target=target)
     logits = [(options.tokens, options.width, vocab)]
-    products = logits + ceilings.backward(logits)
+    products = logits + ceilings.backward_products(logits)
     ceiling = ceilings.products_seconds(products, build)
     case |= timing.rates(case, options.tokens, ceiling)
     case["error"] = {side: problem.errors(side) for side in sides}

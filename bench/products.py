@@ -56,7 +56,7 @@ def operations(name: str) -> list[Operation]:
     """List the products of a decode step of a model."""
     config, rank = models.config_of(name), usual_rank(name)
     hidden, mlp = config.hidden_size, config.intermediate_size
-    layer = ceilings.products(config, 1, 0)[:4]
+    layer = ceilings.forward_products(config, 1, 0)[:4]
     found = []
     for part, (_, inputs, outputs) in zip(PARTS, layer, strict=True):
         found.append(Operation(part, inputs, outputs))

@@ -309,7 +309,7 @@ def next_number(match: re.Match) -> str:
     return str(int(match[0]) + 1)
 
 
-def rules(is_same: bool, shapes: str | None, **makes: Make) -> list[Rule]:
+def make_rules(is_same: bool, shapes: str | None, **makes: Make) -> list[Rule]:
     """Make rules for the same shapes. Their names are written with underscores."""
     chosen = frozenset(shapes.split()) if shapes else None
     made = []

@@ -11,6 +11,7 @@ from bench.rewriting import (
     in_words,
     interval_as_inequality,
     invert_fraction,
+    make_rules,
     next_in_words,
     next_number,
     rename_parameter,
@@ -18,7 +19,6 @@ from bench.rewriting import (
     reorder_terms,
     replace,
     rewrite_number,
-    rules,
     shape_of,
     shuffle_letters,
     swap_entries,
@@ -61,7 +61,7 @@ def braced(condition: str | None) -> str | None:
 
 
 SAME = [
-    *rules(
+    *make_rules(
         True,
         None,
         itself=lambda text, rng: text,
@@ -79,10 +79,10 @@ SAME = [
         large_brackets=replace((r"(?<!left)(?<!\\)([(\[])", r"\\left\1"), (r"(?<!right)(?<!\\)([)\]])", r"\\right\1")),
         small_brackets=replace((r"\\left(?![a-z])\s*(?=[(\[])|\\right(?![a-z])\s*(?=[)\]])", "")),
     ),
-    *rules(
+    *make_rules(
         True, "words", another_case=lambda text, rng: text.upper() if re.fullmatch("[A-Z][a-z]{3,}", text) else None
     ),
-    *rules(
+    *make_rules(
         True,
         FORMULAS,
         wider_spaces=replace((r"(?<![0-9]e)(?<=[A-Za-z0-9})]) ?([-+=]) ?(?=[A-Za-z0-9\\({])", r" \1\\, ")),
@@ -104,7 +104,7 @@ SAME = [
         ASCII_powers=replace((r"\^([0-9a-z])(?![0-9])", r"**\1"), unless=r"\\"),
         sides_swapped=swap_sides,
     ),
-    *rules(
+    *make_rules(
         True,
         "term",
         terms_in_another_order=reorder_terms,
@@ -140,14 +140,14 @@ SAME = [
         ),
         inequality_in_other_terms=template("-4w < 2*@", r"-2w < @", pattern=WHOLE),
     ),
-    *rules(
+    *make_rules(
         True,
         "list",
         list_in_another_order=reorder_list,
         joined_by_and=replace((r",(?=[^,]*$)", r"\\text{ and }"), unless=NO_NUMBERS),
         in_braces=wrap(r"\{", r"\}", NO_NUMBERS),
     ),
-    *rules(
+    *make_rules(
         True,
         "row",
         interval_as_inequality=interval_as_inequality,
@@ -155,7 +155,7 @@ SAME = [
         tuple_with_names=template("(x, y) = @", pattern=r"\([0-9-]+, ?[0-9-]+\)$"),
         point_as_a_column=replace((PAIR, r"\\begin{pmatrix} \1 \\\\ \2 \\end{pmatrix}")),
     ),
-    *rules(
+    *make_rules(
         True,
         "matrix",
         square_brackets=replace(("pmatrix", "bmatrix")),
@@ -163,14 +163,14 @@ SAME = [
             (r"\\begin\{pmatrix\}", r"\\left(\\begin{array}{cc}"), (r"\\end\{pmatrix\}", r"\\end{array}\\right)")
         ),
     ),
-    *rules(True, "relation", to_one_side=to_one_side),
-    *rules(
+    *make_rules(True, "relation", to_one_side=to_one_side),
+    *make_rules(
         True,
         "choice",
         option=wrap("Option ", "", NO_CHOICE),
         Chinese_choice=wrap("故选", "", NO_CHOICE),
     ),
-    *rules(
+    *make_rules(
         True,
         "quantity",
         unit_left_out=replace(
@@ -184,7 +184,7 @@ SAME = [
 ]
 
 OTHER = [
-    *rules(
+    *make_rules(
         False,
         FORMULAS,
         another_number=change_one(r"(?<![0-9.,_{}\^])[1-9][0-9]*(?![0-9]*[.,_^])", next_number, r"begin|dots|[01]\^"),
@@ -205,7 +205,7 @@ OTHER = [
         function_made_linear=change_one(r"\\(sin|cos|ln)\s*\(([a-z])\+", lambda m: rf"\{m[1]}({m[2]})+\{m[1]}("),
         intersection_for_union=change_one(r"\\cup", lambda m: r"\cap"),
     ),
-    *rules(
+    *make_rules(
         False,
         "row",
         another_end_of_an_interval=change_one(
@@ -216,27 +216,27 @@ OTHER = [
         numbers_for_an_interval=replace((r"^\[([^\[\],]+),([^\[\],]+)\]$", r"\\{\1, \2\\}")),
         finite_for_infinite=change_one(r"\\infty", lambda m: "7919"),
     ),
-    *rules(False, "list", an_item_less=drop_item),
-    *rules(False, "list term", an_item_more=wrap("", ", 7919", r"[$()\[\]=<>;:]|\\(in|le|ge)|^[A-J]$")),
-    *rules(
+    *make_rules(False, "list", an_item_less=drop_item),
+    *make_rules(False, "list term", an_item_more=wrap("", ", 7919", r"[$()\[\]=<>;:]|\\(in|le|ge)|^[A-J]$")),
+    *make_rules(
         False,
         "choice term",
         another_letter=change_one(r"^(\(?)([A-I])(?=\)?$)", lambda m: m[1] + chr(ord(m[2]) + 1)),
     ),
-    *rules(False, "matrix", entries_swapped=swap_entries),
-    *rules(
+    *make_rules(False, "matrix", entries_swapped=swap_entries),
+    *make_rules(
         False,
         "words",
         letters_in_another_order=shuffle_letters,
         negated=wrap(r"\text{not }", "", NO_WORDS),
         negated_in_Chinese=wrap("不", "", r"[^\u4e00-\u9fff]"),
     ),
-    *rules(
+    *make_rules(
         False,
         "quantity",
         another_power_of_the_unit=replace((r"(\\text ?\{ ?(?:cm|m|km|in|ft|inches|feet) ?\})$", r"\1^2")),
     ),
-    *rules(
+    *make_rules(
         False,
         "term",
         negative=template("-(@)"),

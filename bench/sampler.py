@@ -29,7 +29,7 @@ import torch
 
 from bench import ceilings, models, timing
 from bench.record import Record, parse
-from bench.workload import Work, equal_work, padded, plain_logprobs, random_prompts, variable_work
+from bench.workload import KINDS, Work, padded, plain_logprobs, random_prompts
 from grpo.device.draw import SamplingParams, inverse_cdf, uniforms
 from grpo.device.ops import draw_tokens
 from grpo.sampling.sampler import Sampler
@@ -221,7 +221,7 @@ def main(argv: list[str] | None = None) -> dict:
         vocab = models.SHAPES[name].vocab
         with models.temporary_model(name, options) as path:
             for batch in options.batches:
-                for kind, make in (("equal", equal_work), ("variable", variable_work)):
+                for kind, make in KINDS.items():
                     work = make(batch, options.tokens, vocab)
                     record.add(speed(path, work, f"{name}, {kind} lengths, batch {batch}{nucleus}", options))
             if options.peer == "hf":

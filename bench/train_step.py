@@ -24,7 +24,7 @@ import torch
 
 from bench import ceilings, models, timing
 from bench.record import Record, parse
-from bench.workload import NUM_SPECIAL, Work, completion_lengths, equal_work, padded, variable_work
+from bench.workload import KINDS, NUM_SPECIAL, Work, completion_lengths, padded
 from grpo.config.options import TrainConfig
 from grpo.device.distributed import Ranks
 from grpo.logprobs import batch_logprobs
@@ -231,7 +231,7 @@ def main(argv: list[str] | None = None) -> dict:
     for name in options.models:
         vocab = models.SHAPES[name].vocab
         with models.temporary_model(name, options) as path:
-            for kind, make in (("equal", equal_work), ("variable", variable_work)):
+            for kind, make in KINDS.items():
                 work = make(batch, options.tokens, vocab, options.group)
                 measure(path, work, f"{name}, {kind} lengths", record)
     return record.finish(ceilings=peak)

@@ -76,10 +76,10 @@ def products_seconds(trainer: GrpoTrainer, groups: list[Group]) -> float:
     model, work, packed = trainer.model, work_of(groups), packed_tokens(groups)
     micro_batches = -(-packed // trainer.budget.tokens)
     scored = sum(work.lengths)
-    forward = ceilings.products(model.config, packed // micro_batches, scored // micro_batches)
+    forward = ceilings.forward_products(model.config, packed // micro_batches, scored // micro_batches)
     # Forward and backward apart: each product has its own weight, and those of both would not fit at 7B.
     forward_seconds = ceilings.products_seconds(forward, model.build, 1)
-    backward_seconds = ceilings.products_seconds(ceilings.backward(forward), model.build, 1)
+    backward_seconds = ceilings.products_seconds(ceilings.backward_products(forward), model.build, 1)
     return ceilings.generation_seconds(model, work) + micro_batches * (2 * forward_seconds + backward_seconds)
 
 

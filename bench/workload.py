@@ -80,6 +80,9 @@ def variable_work(batch: int, tokens: int, vocab: int, group: int = GROUP) -> Wo
     return Work(prompts, group, lengths)
 
 
+KINDS = {"equal": equal_work, "variable": variable_work}
+
+
 def work_of(groups: list[Group]) -> Work:
     """Describe groups that were sampled."""
     prompts = [group.prompt.ids for group in groups]
