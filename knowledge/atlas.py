@@ -127,7 +127,7 @@ class Maker:
 
     def articles(self, people: Iterable[Person]) -> list[dict[str, str]]:
         """Return the documents of the knowledge base."""
-        hops: list[str] = []
+        hops = []
         for relation in RELATIONS:
             hops += [self._hop(relation, thing) for thing in relation.things]
         found = [{"title": GAZETTEER, "text": " ".join(hops)}]

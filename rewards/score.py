@@ -39,6 +39,7 @@ from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 
 NO_MODEL = "unused"
+Encode = Callable[[str], Sequence[int]]  # a completion's text to its token ids
 
 
 class UnknownTokens(Sequence):
@@ -55,12 +56,14 @@ class UnknownTokens(Sequence):
         return self[0]
 
 
-def score_rows(
-    rows: list[dict[str, Any]], scorer: Scorer, encode: Callable[[str], Sequence[int]] = lambda text: UnknownTokens()
-) -> list[dict[str, Any]]:
+def unknown_tokens(text: str) -> Sequence[int]:
+    return UnknownTokens()
+
+
+def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode = unknown_tokens) -> list[dict[str, Any]]:
     """Return the rows with what they predict and should predict, their rewards, and the reasons for these.
 
-    Each row is a group of its own. encode: a completion's text to its token ids.
+    Each row is a group of its own.
     """
     groups = [_group(number, row, encode) for number, row in enumerate(rows, 1)]
     scorer.grade(groups)
@@ -89,7 +92,7 @@ def predicted(completion: str) -> str | None:
     return last_boxed(completion) or parse(completion).answer
 
 
-def _group(number: int, row: dict[str, Any], encode: Callable[[str], Sequence[int]]) -> Group:
+def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
     if not isinstance(row.get("completion"), str):
         what, why = f"row {number} has no completion", f"its columns are {', '.join(row)}"
         raise UserError(what, why, "each row needs the text of a completion", PREFLIGHT)
@@ -101,17 +104,17 @@ def _group(number: int, row: dict[str, Any], encode: Callable[[str], Sequence[in
     return Group(prompt, [Completion(encode(row["completion"]), [], [], "stop", row["completion"])])
 
 
-def encoders(config: TrainConfig) -> list[Callable[[str], Sequence[int]]]:
-    """Return the function that makes token ids of a completion, if a model is named."""
+def encoder(config: TrainConfig) -> Encode:
+    """Return the function that makes token ids of a completion; without a model, one whose tokens are unknown."""
     if config.model_name_or_path == NO_MODEL:
-        return []
+        return unknown_tokens
     from grpo.data.prompts import load_tokenizer
     from grpo.model.policy import find_parts
     from grpo.run.saved import find_saved
 
     model = replace(config, model_name_or_path=find_saved(config.model_name_or_path).name)
     tokenizer = load_tokenizer(find_parts(model).tokenizer)
-    return [lambda text: tokenizer.encode(text, add_special_tokens=False)]
+    return lambda text: tokenizer.encode(text, add_special_tokens=False)
 
 
 def means_table(rewards: list[dict[str, float | None]]) -> str:
@@ -143,7 +146,7 @@ def main(argv: list[str]) -> None:
     rewards = build_rewards(config.reward_funcs, asdict(config))
     scorer = Scorer(rewards)
     with redirect_stdout(sys.stderr):  # what a user's function prints is no row
-        rows = score_rows(read_records(arguments.input), scorer, *encoders(config))
+        rows = score_rows(read_records(arguments.input), scorer, encoder(config))
     scorer.close()
     text = encodable("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     if arguments.output:

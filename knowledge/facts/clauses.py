@@ -94,7 +94,7 @@ def subject_of(clause: str) -> str:
 
 
 def _english(sentence: str, subject: str) -> list[str]:
-    found: list[str] = []
+    found = []
     for piece in _split_english(sentence):
         clause = _name_subject(_LEAD.sub("", piece), subject)
         subject = subject_of(clause) or subject
@@ -146,7 +146,7 @@ def _expand(contraction: re.Match) -> str:
 
 
 def _chinese(sentence: str, subject: str) -> list[str]:
-    found: list[str] = []
+    found = []
     for piece in _ZH_JOINT.split(sentence):
         clause = _ZH_LEAD.sub("", piece.strip())
         if subject:

@@ -191,7 +191,7 @@ def buckets(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     >>> buckets([3, 9, 2, 8], 18)
     [[1, 3], [0, 2]]
     """
-    batches: list[list[int]] = []
+    batches = []
     for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
         if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= max_tokens:
             batches[-1].append(place)

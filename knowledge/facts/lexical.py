@@ -48,7 +48,7 @@ MAX_CACHED_PASSAGES = 4096
 def _statements(title: str, text: str) -> tuple[Statement, ...]:
     """Return what a passage says; "she" and the like stand for its title."""
     subject = usual_forms(subject_of_title(title))
-    found: list[Statement] = []
+    found = []
     for sentence in sentences(usual_forms(text)):
         found += map(statement, clauses(sentence, subject))
     return tuple(found)
@@ -68,11 +68,13 @@ class LexicalVerifier:
         return [self._judge(fact, passages) for fact, passages in facts]
 
     def _judge(self, fact: str, passages: Sequence[Passage]) -> Verdict:
-        claim = statement(usual_forms(fact).rstrip(" .。") if len(fact) <= MAX_FACT_CHARS else "")
+        stated = usual_forms(fact).rstrip(" .。") if len(fact) <= MAX_FACT_CHARS else ""
+        claim = statement(stated)
         if not any(word.tokens for word in claim.words[claim.verb :]):
-            return Verdict("unknown", None, 0.0, 0.0, "the fact says nothing of its subject")
-        if _is_cut(claim.words[-1].text):
-            return Verdict("unknown", None, 0.0, 0.0, f"the fact ends with {claim.words[-1].text!r}, before its value")
+            return _unknown("the fact says nothing of its subject")
+        last = claim.words[-1].text
+        if _is_cut(last):
+            return _unknown(f"the fact ends with {last!r}, before its value")
         content = [word for word in claim.words if word.tokens]
         best = 0.0
         refuted = None
@@ -89,7 +91,11 @@ class LexicalVerifier:
                     refuted = Verdict("refuted", passage.id, share, 1.0, reason)
         if refuted:
             return refuted
-        return Verdict("unknown", None, best, 0.0, f"no sentence states it; the nearest has {best:.0%} of its words")
+        return _unknown(f"no sentence states it; the nearest has {best:.0%} of its words", best)
+
+
+def _unknown(reason: str, entailment: float = 0.0) -> Verdict:
+    return Verdict("unknown", None, entailment, 0.0, reason)
 
 
 def _is_cut(last: str) -> bool:
@@ -228,8 +234,8 @@ def _is_swapped(claim: Statement, said: Statement) -> bool:
 
 
 def _names_and_rest(clause: Statement) -> tuple[list[str], list[object]]:
-    names: list[str] = []
-    rest: list[object] = []
+    names = []
+    rest = []
     for word in clause.words:
         if word.kind in ("name", "number"):
             names.append(word.text)

@@ -53,7 +53,7 @@ _TAG = re.compile(r"</?[a-z]{1,12}(?:\s[^<>]{0,80})?>", re.IGNORECASE)
 _JSON = re.compile(r"\A[^\n\[{]*[\[{]|^[ \t]*[\[{]", re.MULTILINE)
 _LAST_COMMA = re.compile(r",(?=\s{0,20}[\]}])")  # which JSON does not allow
 _LIST_KEYS = ("facts", "atomic_facts", "atomic facts", "statements", "claims", "items")  # in small letters
-_FACT_KEYS = ("fact", "atomic_fact", "text", "statement", "claim", "sentence", "content")
+_FACT_KEYS = "fact atomic_fact text statement claim sentence content".split()
 _SENTENCE_KEY = re.compile(r"(?:source_)?sentences?(?:_(?:numbers?|ids?|no))?")
 _COLON_NUMBER = re.compile(r"^(\d{1,3})[:：](?=\s)")  # a sentence's; a list would be 2. or 2)
 _NUMBER_KEY = re.compile(r"(?:(?:fact|claim|statement|事实)s?[ _-]?)?#?\d{1,3}")
@@ -214,7 +214,7 @@ def _says_none(text: str) -> bool:
 
 def _distinct(facts: list[str]) -> dict[str, tuple[int, ...]]:
     """Take the numbers off the facts, and join those of equal facts."""
-    texts: dict[str, str] = {}
+    texts = {}
     numbers: dict[str, tuple[int, ...]] = {}
     for fact in facts:
         text = _NUMBERS.sub("", fact).strip()

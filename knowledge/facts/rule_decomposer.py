@@ -68,7 +68,7 @@ def stated_facts(text: str, subject: str = "") -> list[Claim]:
         text, name = text.replace(subject, hidden), hidden
     places = [place for place, letter in enumerate(text) if letter not in _MARKUP]
     plain = "".join(text[place] for place in places).replace("\0", " ")
-    facts: list[Claim] = []
+    facts = []
     is_denied = False  # by the sentences before: the next one tells what is right
     end = 0
     for sentence in sentences(plain):

@@ -120,7 +120,7 @@ def _relate(words: Sequence[Word], follows_comma: Sequence[bool]) -> tuple[Word,
     """
     relation, clause = "", ""
     kind = None  # of the relation's object, None until it has begun
-    done: list[Word] = []
+    done = []
     for word, is_after_comma in zip(words, follows_comma, strict=True):
         name = word.text.lower() if word.text.islower() or not done or is_chinese(word.text) else ""
         if is_after_comma:

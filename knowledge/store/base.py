@@ -11,6 +11,7 @@ Many threads may use one object. The file is never written to.
 import json
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Self
@@ -104,21 +105,18 @@ class KnowledgeBase:
         if titles is None:
             self.prepare_search()
             return self._index.search(query, k)
-        passages: list[tuple[str, int, str, Bag]] = []
+        passages = []
         for title in dict.fromkeys(titles):
             passages += self._passages(title)
-        found = []
-        for score, position in rank(tokens(query), [bag for *_, bag in passages])[:k]:
-            title, number, text, _ = passages[position]
-            found.append(Passage(f"{title}#{number}", title, text, score))
-        return found
+        ranked = rank(tokens(query), [bag for _, bag in passages])
+        return [replace(passages[place][0], score=score) for score, place in ranked[:k]]
 
     def coverage(self, titles: Iterable[str]) -> Coverage:
         """Count how many of these titles are found, and how; a title that is repeated counts once."""
         found = [self.lookup(title) for title in dict.fromkeys(titles)]
         counts = Counter(lookup.how for lookup in found)
         examples = [lookup.wanted for lookup in found if lookup.how in ("search", "missing")]
-        is_stored: dict[str, bool] = {}
+        is_stored = {}
         for lookup in found:
             stored = lookup.titles if lookup.how in ("exact", "parts") else ()
             is_stored |= dict.fromkeys(stored, True) | dict.fromkeys(lookup.missing, False)
@@ -169,11 +167,12 @@ class KnowledgeBase:
         storable = [title for title in titles if clean(title) == title]
         return {title for (title,) in self._database.rows(TITLES, json.dumps(storable))}
 
-    def _read_passages(self, title: str) -> list[tuple[str, int, str, Bag]]:
-        """Return (title, number, text, bag) of each passage of a document; cached as self._passages."""
+    def _read_passages(self, title: str) -> list[tuple[Passage, Bag]]:
+        """Return the passages of a document, without a score, and their tokens; cached as self._passages."""
         if clean(title) != title:
             return []
-        texts: list[str] = []
+        texts = []
         for (document,) in self._database.rows(TEXT, title):
             texts += split_stored(str(document or ""), self.kind.markers)
-        return [(title, number, text, Bag.of(tokens(text))) for number, text in enumerate(texts)]
+        found = [Passage(f"{title}#{number}", title, text, 0.0) for number, text in enumerate(texts)]
+        return [(passage, Bag.of(tokens(passage.text))) for passage in found]

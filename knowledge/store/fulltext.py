@@ -80,7 +80,7 @@ class FullTextIndex:
 
     def _candidates(self, num_with: dict[str, int], limit: int) -> list[Candidate]:
         """Return the passages that FTS5's bm25 puts first for the rarest tokens."""
-        rare: list[str] = []
+        rare = []
         num_rows = 0
         for token, number in num_with.items():
             num_rows += number

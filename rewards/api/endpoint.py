@@ -209,7 +209,11 @@ def _is_private(host: str) -> bool:
     """Tell whether a host is a private address, such as 10.0.0.5, 192.168.0.7 or fd00::7, or a name for such alone."""
     address = _address(host)
     addresses = [address] if address else _resolve(host)
-    return bool(addresses) and all(any(found in network for network in PRIVATE_NETWORKS) for found in addresses)
+    return bool(addresses) and all(map(_is_in_private_network, addresses))
+
+
+def _is_in_private_network(address: Address) -> bool:
+    return any(address in network for network in PRIVATE_NETWORKS)
 
 
 def _resolve(host: str) -> list[Address]:

@@ -55,7 +55,7 @@ class Case:
     truths: list[str]
     falsehoods: list[str]  # known wrong answers, of the column incorrect_answers
     is_unanswerable: bool  # of the column unanswerable: to decline is right
-    is_well_tagged: bool = True  # see rewards/format.py
+    is_well_tagged: bool  # see rewards/format.py
 
 
 GradeAnswer = Callable[[str, Mapping[str, Any]], Awaitable[Score]]
@@ -136,11 +136,10 @@ def _read(completion: str, columns: Mapping[str, Any]) -> Case | Score:
         return Score(WRONG, "no answer block", "wrong")
     if not parsed.answer:
         return Score(WRONG, "the answer block is empty", "wrong")
-    case = read_case(parsed.answer, columns)
-    return case if isinstance(case, Score) else replace(case, is_well_tagged=parsed.is_well_tagged)
+    return read_case(parsed.answer, columns, parsed.is_well_tagged)
 
 
-def read_case(answer: str, columns: Mapping[str, Any]) -> Case | Score:
+def read_case(answer: str, columns: Mapping[str, Any], is_well_tagged: bool = True) -> Case | Score:
     """Collect what is graded; or say that the row holds too little to grade it."""
     question = str(columns.get("question") or "").strip()
     if not question:
@@ -149,7 +148,8 @@ def read_case(answer: str, columns: Mapping[str, Any]) -> Case | Score:
     accepted = truths(columns.get("answer")) or ([NO_ANSWER] if is_unanswerable else [])
     if not accepted:
         return Score(None, "the row has no answer to compare with")
-    return Case(question, answer, accepted, truths(columns.get("incorrect_answers")), is_unanswerable)
+    falsehoods = truths(columns.get("incorrect_answers"))
+    return Case(question, answer, accepted, falsehoods, is_unanswerable, is_well_tagged)
 
 
 def _rules(case: Case) -> Score | None:

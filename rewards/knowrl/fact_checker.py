@@ -40,14 +40,12 @@ class FactChecker:
         self.client = decomposer_client(options)
         self.max_tokens = options["decomposer_max_tokens"]
         self.max_unscored = options["max_unscored"]
-        self.missing_title = options["missing_title_policy"]
         decompose: Decompose = by_rules
         if self.client:
             keep = every_fact if is_original else admissible
             decompose = by_model(self.client.complete, self.max_tokens, keep)
-        self.meter = FactualityMeter(
-            self.base, decompose, self.verifier, formula=formula, missing_title=self.missing_title
-        )
+        policy = options["missing_title_policy"]
+        self.meter = FactualityMeter(self.base, decompose, self.verifier, formula=formula, missing_title=policy)
 
     async def check(self, completion: str, columns: Mapping[str, Any]) -> Factuality:
         """Measure the think block, or the complete text if there is no such block."""
@@ -78,13 +76,13 @@ class FactChecker:
 
     def _warn_of_missing(self, coverage: Coverage, say: Callable[[str], None]) -> None:
         """Warn if so many titles are missing that the reward means little, or that the run would end."""
-        lowest, consequence = LOWEST_COVERAGE, ""
-        if self.missing_title != "zero":  # completions without their title are unscored
+        lowest, consequence, policy = LOWEST_COVERAGE, "", self.meter.missing_title
+        if policy != "zero":  # completions without their title are unscored
             lowest, consequence = max(lowest, 1 - self.max_unscored), ", which ends a run above max_unscored"
         if coverage.found < lowest:
             say(
                 f"warning: {1 - coverage.found:.0%} of the titles are not in the knowledge base, such as "
-                f"{', '.join(coverage.examples_missing[:3])}; missing_title_policy is {self.missing_title}{consequence}"
+                f"{', '.join(coverage.examples_missing[:3])}; missing_title_policy is {policy}{consequence}"
             )
 
 

@@ -32,10 +32,10 @@ HINTS: dict[Outcome, str] = {  # what else speaks of a grade, in an explanation
     "refused": r"declin(?:es|ed)|refus(?:es|ed)|拒绝",
     "correct": r"right|accurate|match(?:es|ed|ing)?|agrees?|equivalent|identical|same|consistent|一致|相符|匹配|符合",
 }
-KEYS = {  # of a JSON object, in small letters: its verdict
-    *("grade", "verdict", "judgement", "judgment", "result", "label", "rating", "evaluation", "assessment"),
-    *("decision", "correctness", "评分", "等级", "评级", "判定", "判断", "结果", "结论", "评价"),
-}
+KEYS = set(  # of a JSON object, in small letters: its verdict
+    "grade verdict judgement judgment result label rating evaluation assessment decision correctness "
+    "评分 等级 评级 判定 判断 结果 结论 评价".split()
+)
 WEAK_KEYS = {"answer", "score"}  # its verdict, if it has none of these
 MAX_VERDICT_CHARS = 400  # of its beginning or end are looked at for the verdict
 

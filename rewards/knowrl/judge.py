@@ -154,7 +154,7 @@ def is_grade(reply: str) -> bool:
 
 async def _converse(ask: "Callable[[Messages], Awaitable[ChatReply]]", messages: "Messages") -> Judgement:
     """Ask for a grade, and once more if the reply is no grade."""
-    replies: list[str] = []
+    replies = []
     for _ in range(NUM_ASKED):
         reply = await ask(messages)
         if reply.text is None:

@@ -10,7 +10,7 @@ numbers and "&" are compared in one form (knowledge/facts/forms.py).
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 from knowledge.facts.forms import usual_forms
@@ -102,7 +102,7 @@ def _spelled(text: str) -> list[Word]:
     text = re.sub(r"(?<=\d) ?%|\bper cent\b", " percent", text)
     text = _GLUED_UNIT.sub(lambda match: f" {match[0]}" if unit_named(match[0]) else match[0], text)
     text = re.sub(r"['’](?!s\b)|(?<=\d)['’]", "", text, flags=re.IGNORECASE)
-    found: list[Word] = []
+    found = []
     end = 0
     for match in _WORD.finditer(text):
         word = fold(match["number"] or match["word"])
@@ -125,10 +125,14 @@ class Asked(NamedTuple):
 def _asked(question: str) -> Asked:
     """Take from a question what an answer may repeat of it: no choice that it offers, and no denial."""
     found = words(question)
-    choices = {found[at + side] for at in range(1, len(found) - 1) if found[at] == "or" for side in (-1, 1)}
+    choices = set()
+    for before, word, after in zip(found, found[1:], found[2:], strict=False):
+        if word == "or":
+            choices |= {before, after}
     kept = set() if _ZH_OR.search(question) else set(found) - choices - _NEVER
     units = {unit_named(word) for word in kept} - {None}
-    forms = {word + ending for word in kept if len(word) > 2 for ending in ("s", "d", "ed")}  # "die", "died"
+    longer = [word for word in kept if len(word) > 2]
+    forms = {word + ending for word, ending in product(longer, ("s", "d", "ed"))}  # "die", "died"
     kinds = {after for word, after in pairwise(found) if word in ("which", "what")}
     return Asked(kept | units | forms, kinds & kept)
 
@@ -161,8 +165,9 @@ def _surplus(said: list[Word], gold: list[Word], asked: Asked) -> str:
     if not places:
         return f"does not say {' '.join(wanted)[:80]}"
     problems = [_wrong_place(said, place, gold, asked) for place in places]
-    held = {place + step for place in places for step in range(size)}
-    held |= {place - 1 for place in places if not said[place].is_apart}  # a word that may stand there
+    held = {place - 1 for place in places if not said[place].is_apart}  # a word that may stand there
+    for place in places:
+        held.update(range(place, place + size))
     others = [text for place, text in enumerate(texts) if place not in held and text not in asked.words | _AROUND]
     problems += [f"says something besides the truth: {other}" for other in others]
     return next(filter(None, problems), "")

@@ -55,7 +55,7 @@ MAX_NESTING = 12  # of brackets in brackets that are tuples, sets or intervals
 MAX_ITEMS = 64  # of a list: comparing without order is quadratic
 
 _EQUALS_WORDS = ("is", "are", "equals")
-_MATRICES = frozenset(("matrix", "pmatrix", "bmatrix", "Bmatrix", "smallmatrix", "array", "vmatrix", "Vmatrix"))
+_MATRICES = frozenset("matrix pmatrix bmatrix Bmatrix smallmatrix array vmatrix Vmatrix".split())
 _ROW_OPENERS = ("(", "[", r"\langle")
 _ROW_CLOSERS = (")", "]", r"\rangle")
 # what stands behind these is the answer itself
@@ -68,7 +68,9 @@ _WORDS = {
     MINUS_INFINITY.key: "- ∞|negative ∞|negative infinity",
     REALS.key: r"\mathbbR|all real numbers|all reals|all real|real numbers",
 }
-_SYNONYMS = {spelt: key for key, others in _WORDS.items() for spelt in others.split("|")}
+_SYNONYMS = {}
+for _key, _others in _WORDS.items():
+    _SYNONYMS |= dict.fromkeys(_others.split("|"), _key)
 
 
 def read_answer(tokens: Tokens, algebra: Algebra) -> Shape:
@@ -96,7 +98,7 @@ class _AnswerReader:
 
     def comma_list(self, tokens: Tokens) -> Shape:
         parts, separators = split(tokens, (",", "and", "or"))
-        items: list[Shape] = []
+        items = []
         for part in map(stripped, without_integers(parts)):
             if part:
                 items += self.both_signs(part)
@@ -280,7 +282,9 @@ class _AnswerReader:
         entries = sum(grid.rows, ())
         if not all(isinstance(entry, Scalar) and entry.unit is None for entry in entries):
             return None
-        rows = [tuple(Scalar(factor * entry.value) for entry in row) for row in grid.rows]
+        rows = []
+        for row in grid.rows:
+            rows.append(tuple(Scalar(factor * entry.value) for entry in row))
         return Grid(tuple(rows))
 
     def quantity(self, tokens: Tokens) -> Shape:

@@ -3,7 +3,7 @@
 from rewards.mathematics.tokens import Token, Tokens, is_mark, stripped
 
 _LETTERS = frozenset("ABCDEFGHIJ")
-_LEADS = ("option", "choice", "answer", "选", "故选", "选项", "选择", "答案选", "故答案选", "应选")
+_LEADS = "option choice answer 选 故选 选项 选择 答案选 故答案选 应选".split()
 
 
 def split_choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:

@@ -24,7 +24,7 @@ def with_shared_label(items: list[Shape]) -> list[Shape]:
     is_inequation = bool(_left_out(first))
     if is_inequation and not all(map(_is_rational, others)):
         return items
-    labelled: list[Shape] = [first]
+    labelled = [first]
     for item in others:
         if isinstance(item, Scalar):
             item = Named(first.label, reals_without([item]) if is_inequation else item)

@@ -18,7 +18,7 @@ _SINGULAR = {word: n for n, word in enumerate(_PARTS, 2)} | {
     "hundredth": 100,
     "thousandth": 1000,
 }
-DENOMINATORS = {word + ending: n for word, n in _SINGULAR.items() for ending in ("", "s")}
+DENOMINATORS = _SINGULAR | {f"{word}s": n for word, n in _SINGULAR.items()}
 
 _LARGE = f"(?:{'|'.join(_THOUSANDS)})"
 _REST = rf"(?:(?: and)? {BELOW_100}(?![A-Za-z]| hundred))"

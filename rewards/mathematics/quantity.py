@@ -147,8 +147,8 @@ def _without_lead(tokens: Tokens) -> tuple[list[Token], units.Factors]:
 
     A sign stays.
     """
-    kept: list[Token] = []
-    unit: list[tuple[str, int]] = []
+    kept = []
+    unit = []
     at = 0
     while at < len(tokens) - 1:
         token = tokens[at]

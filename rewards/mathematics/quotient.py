@@ -6,6 +6,7 @@ and two quotients are equal when their cross products are the same polynomial. A
 
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from rewards.mathematics.rational import Unreadable
@@ -137,8 +138,7 @@ class Quotient:
     @property
     def atoms(self) -> set[str]:
         """Return all atoms in it."""
-        monomials = [*self.top, *self.bottom]
-        return {atom for monomial in monomials for atom, _ in monomial}
+        return {atom for atom, _ in chain(*self.top, *self.bottom)}
 
     @property
     def variables(self) -> frozenset[str]:

@@ -32,7 +32,7 @@ def rational_power(base: Fraction, n: int) -> Fraction:
 
 
 def _primes_below(limit: int) -> list[int]:
-    found: list[int] = []
+    found = []
     for n in range(2, limit):
         if all(n % p for p in found if p * p <= n):
             found.append(n)

@@ -186,7 +186,7 @@ for _kind, _table in _KINDS.items():
     COMMANDS |= {"\\" + name: (_kind, text) for name, text in _table.items()}
 
 # letters side by side, not a word, a unit or a Greek letter, unless a number or a word stands before them
-PRODUCTS = frozenset(("at", "mg", "mu", "nu", "xi", "rs", "pt", "qt"))
+PRODUCTS = frozenset("at mg mu nu xi rs pt qt".split())
 
 # what some words stand for without a backslash
 BARE_WORDS = {

@@ -139,8 +139,8 @@ def _without_alignment(tokens: list[Token]) -> list[Token]:
 
     A row that starts with a relation continues the last one.
     """
-    kept: list[Token] = []
-    open_environments: list[str] = []
+    kept = []
+    open_environments = []
     for at, token in enumerate(tokens):
         is_aligned = bool(open_environments) and open_environments[-1] in symbols.ALIGNMENTS
         if token.kind == "begin":
@@ -197,8 +197,10 @@ def _letters(run: str, *, in_text: bool, roman: bool) -> list[Token]:
     if in_text:
         return [Token("word", run)]
     if not run.isascii() and _GREEK_LETTER.search(run):
-        parts = filter(None, _GREEK_LETTER.split(run))
-        return [token for part in parts for token in _letters(part, in_text=False, roman=False)]
+        found = []
+        for part in filter(None, _GREEK_LETTER.split(run)):
+            found += _letters(part, in_text=False, roman=False)
+        return found
     if run in symbols.BARE_WORDS:
         return [Token(*symbols.BARE_WORDS[run])]
     if run.isascii() and (len(run) == 1 or not _is_word(run)):
@@ -311,7 +313,7 @@ def unwrapped(tokens: Tokens) -> list[Token]:
 
     `x^{2}` reads as `x^2`, `\\frac{12}{3}` keeps what it needs.
     """
-    kept: list[Token] = []
+    kept = []
     for token in tokens:
         closes = token.text == "}" and token.kind == "close"
         if closes and len(kept) > 1 and kept[-2].text == "{" and kept[-2].kind == "open":

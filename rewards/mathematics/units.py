@@ -4,6 +4,7 @@ Units and currencies may be dropped, magnitudes multiply, and after words that c
 dropped.
 """
 
+import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
@@ -92,7 +93,7 @@ _TABLE = """
     fahrenheit     | 1 fahrenheit              |
     kelvin         | 1 kelvin                  |
 """
-_ROWS = [[part.strip() for part in line.split("|")] for line in _TABLE.strip().splitlines()]
+_ROWS = [re.split(r" *\| *", line.strip()) for line in _TABLE.strip().splitlines()]
 # words of one meaning; the first of a line stands for all of them
 FIRST_ALIKE = spellings("""
     up profit gain increase rise growth win more above higher longer older bigger larger greater faster heavier
@@ -128,7 +129,9 @@ OPPOSITES = [
     _words("head tail"),
     _words("red blue green yellow white black orange brown pink purple"),
 ]
-SPELLINGS = {spelling.replace("_", " "): unit for unit, _, others in _ROWS for spelling in (unit, *others.split())}
+SPELLINGS = {}
+for _unit, _, _others in _ROWS:
+    SPELLINGS |= {spelling.replace("_", " "): _unit for spelling in (_unit, *_others.split())}
 _MARKS = "% percent ° degree $ dollar € euro £ pound_sterling ¢ cent ¥ yen ₹ rupee".split()
 UNIT_MARKS = dict(zip(_MARKS[::2], _MARKS[1::2], strict=True))
 CURRENCIES = _words("dollar euro pound_sterling cent yen yuan rupee")
@@ -225,7 +228,7 @@ def magnitude_named(word: str) -> int | None:
 def product_of(factors: Factors) -> Unit | None:
     """Return the product of powers of units, None for no factors; an unknown unit is a base unit."""
     size = Fraction(1)
-    powers: dict[str, int] = {}
+    powers = {}
     for name, power in factors:
         unit = _KNOWN.get(name) or Unit(Fraction(1), frozenset([(name, 1)]))
         size *= unit.size**power
