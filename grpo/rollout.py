@@ -18,7 +18,7 @@ from grpo.run import memory
 from grpo.run.metrics import Clock, is_mixed
 from grpo.run.run import Run
 from grpo.sampling.sampler import Sampler
-from grpo.schema import Completion, Group, PackedBatch
+from grpo.schema import Completion, Group, PackedBatch, completions_of
 from grpo.storage import failpoint
 from rewards.custom import TrainerState
 from rewards.scorer import Scorer
@@ -68,7 +68,7 @@ class Rollout:
             is_world_process_zero=self.run.ranks.rank == 0,
         )
         dynamic = self.config.dynamic_sampling
-        with self.clock.timed("time/generate"), self.run.interruptible(together=not dynamic):
+        with self.run.interruptible(together=not dynamic):
             if dynamic:
                 self.groups, self.generated = self._sample_mixed(step)
             else:
@@ -87,10 +87,11 @@ class Rollout:
         generated, kept = [], []
         for attempt in range(self.config.dynamic_sampling_max_rollouts):
             groups = self._generate(step, attempt)
-            for group in groups:
-                self._collect(group)
-                for completion in group.completions:
-                    completion.advantage = 0.0  # the metrics need one for the groups that are dropped, too
+            with self.clock.timed("time/reward"):
+                for group in groups:
+                    self._collect(group)
+            for completion in completions_of(groups):
+                completion.advantage = 0.0  # the metrics need one for the groups that are dropped, too
             generated += groups
             kept += [group for group in groups if is_mixed(group)]
             most_missing = self.run.ranks.max(self.groups_per_rank - len(kept))
@@ -119,7 +120,8 @@ class Rollout:
             group.completions[index] = completion
             self.scorer.submit(group, index)
 
-        self.sampler.sample([group.prompt.ids for group in groups], G, self.sampling, seeds, finish)
+        with self.clock.timed("time/generate"):
+            self.sampler.sample([group.prompt.ids for group in groups], G, self.sampling, seeds, finish)
         return groups
 
     def graded(self, batches: Sequence[PackedBatch]) -> Iterator[PackedBatch]:
@@ -133,7 +135,8 @@ class Rollout:
             batch.set_advantages()
             yield batch
         if not self.is_graded:
-            self._grade(self.groups)  # also the groups in no micro-batch
+            with self.clock.timed("time/reward"), self.run.interruptible():
+                self._grade(self.groups)  # also the groups in no micro-batch
             self.is_graded = True
             failpoint("step-graded")
 
@@ -162,8 +165,9 @@ class Rollout:
         for group in groups:
             self._collect(group)
             advantages = group_advantages(self._rewards_of(group), self._scale, self.batch_std or 0.0)  # Eq. 1, 2
+            weights = self.scorer.weights_of(group)
             for completion, advantage in zip(group.completions, advantages, strict=True):
-                bonus = sum(score.bonus for score in completion.scores.values())
+                bonus = sum(weight * completion.scores[name].bonus for name, weight in weights.items())
                 completion.advantage = advantage + bonus if completion.reward is not None else 0.0
 
     def _collect(self, group: Group) -> None:
@@ -186,9 +190,9 @@ class Rollout:
         """Return the reward of each completion of a group: summed, or normalized and then summed (GDPO)."""
         if self.config.multi_objective_aggregation == "sum_then_normalize":
             return [completion.reward for completion in group.completions]
-        names = [reward.name for reward in self.scorer.rewards]
-        values = [[completion.scores[name].value for completion in group.completions] for name in names]
-        return normalize_then_sum(values, self.scorer.weights)  # Eq. 17
+        weights = self.scorer.weights_of(group)
+        values = [[completion.scores[name].value for completion in group.completions] for name in weights]
+        return normalize_then_sum(values, list(weights.values()))  # Eq. 17
 
     def _std_over_ranks(self) -> float:
         """Wait for all rewards of the step; return their standard deviation over all ranks. Every rank must call it."""

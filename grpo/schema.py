@@ -207,7 +207,7 @@ class PackedBatch:
     cut_C: torch.Tensor  # float32, see Completion.cuts
     advantage_C: torch.Tensor | None = None  # float32, Completion.token_advantages
     ref_logp_C: torch.Tensor | None = None  # float32, under the frozen reference; stays None if beta is 0
-    old_logp_C: torch.Tensor | None = None  # float32, under the policy that sampled: of the first pass over the batch
+    old_logp_C: torch.Tensor | None = None  # float32, under the policy that sampled
 
     @property
     def completions(self) -> list[Completion]:

@@ -12,7 +12,7 @@ import torch
 from grpo.attention import select
 from grpo.config.load import parse_arguments
 from grpo.config.options import TrainConfig
-from grpo.data.questions import prepare_rewards
+from grpo.data.questions import held_out_scorer, prepare_rewards
 from grpo.device import ops
 from grpo.errors import run_main
 from grpo.evaluation.best import Best
@@ -66,6 +66,8 @@ class GrpoTrainer(Trainer):
         for iteration in range(self.num_iterations):
             for batch in self.rollout.graded(batches):  # Eq. 1, 2, 17, 19, in the order in which rewards arrive
                 logp_C, entropy_C = self.policy_logprobs(batch)  # Eq. 3
+                if iteration == 0:
+                    batch.old_logp_C = logp_C.detach()  # the policy has not changed since it sampled
                 loss, stats = policy_loss(batch, logp_C, self.config)  # Eq. 4 to 7, 9 to 11
                 self.optimizer.backward(loss)
                 self.meter.add(iteration, batch, loss, logp_C, entropy_C, stats)
@@ -105,10 +107,12 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> Measurement:
         check_prompts(config)  # fail now rather than after stage 1
         scorer = prepare_rewards(config, run.say)
         ending.callback(scorer.close)
+        eval_scorer = held_out_scorer(config, scorer)
+        if eval_scorer is not scorer:
+            ending.callback(eval_scorer.close)
         run.config = config = cold_start(config, run)
         trainer = GrpoTrainer(config, run, scorer)
-        evaluation = Evaluation(config, run, trainer.policy, trainer.rollout)
-        ending.callback(evaluation.close)
+        evaluation = Evaluation(config, run, trainer.policy, trainer.rollout, eval_scorer)
         trainer.restore()
         guard = Guard(trainer)
         if run.device.type == "cuda":

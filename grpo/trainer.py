@@ -100,17 +100,13 @@ class Trainer:
     def policy_logprobs(self, batch: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute log-prob and entropy of every completion token under the policy, [C] each (Eq. 3).
 
-        The first pass over a batch also records `old_logp_C`: the policy has not changed since it sampled. With
-        dropout, every pass over a batch has the same masks, so that the ratio measures the policy's change alone.
+        With dropout, every pass over a batch has the same masks, so that the ratio measures the policy's change alone.
         """
         mode = POLICY
         if self.config.lora_dropout:
             seed = hash_seed(self.config.seed, self.step, self.ranks.rank, batch.number)
             mode = replace(POLICY, dropout_seed=seed)
-        logp_C, entropy_C = batch_logprobs(self.model, batch, mode, self.temperature, self.budget.chunk)  # Eq. 3
-        if batch.old_logp_C is None:
-            batch.old_logp_C = logp_C.detach()
-        return logp_C, entropy_C
+        return batch_logprobs(self.model, batch, mode, self.temperature, self.budget.chunk)  # Eq. 3
 
     def update(self, iteration: int = 0) -> None:
         """Sum the gradient over ranks, clip it, apply it. A gradient that is not finite changes no weight."""

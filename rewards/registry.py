@@ -63,7 +63,7 @@ class Reward:
     prepare: called once before the first step with the data set's rows, to find out now what would fail later; it may
     `say` something.
     finish: changes the scores of a group once all of them are there, by rules that compare its completions.
-    metrics: counts since the last call, under their names in the glossary of metrics.
+    metrics: kb/* since the last call, judge/* and decomposer/* since the start, under their names in the glossary.
     close: frees what the reward holds.
     """
 

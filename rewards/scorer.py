@@ -65,10 +65,17 @@ class Scorer:
             scores = reward.finish(scores) if reward.finish else scores
             for completion, score in zip(group.completions, scores, strict=True):
                 completion.scores[reward.name] = score
-        weights = self._applying_weights(group)
+        weights = self.weights_of(group)
         for completion in group.completions:
             completion.reward = combine(completion.scores, weights)
         group.pending = []
+
+    def weights_of(self, group: Group) -> dict[str, float]:
+        """Return the weights of the rewards that apply to a group's prompt; of all rewards, if those weigh nothing."""
+        scores = group.completions[0].scores
+        weights = {reward.name: weight for reward, weight in zip(self.rewards, self.weights, strict=True)}
+        applying = {name: weight for name, weight in weights.items() if scores[name].applies}
+        return applying if any(applying.values()) else weights
 
     def grade(self, groups: Sequence[Group]) -> None:
         """Grade finished groups, as evaluation does."""
@@ -103,13 +110,6 @@ class Scorer:
         self.pool.shutdown(wait=False, cancel_futures=True)
         if self.loop is not None:
             self.loop.call_soon_threadsafe(self.loop.stop)
-
-    def _applying_weights(self, group: Group) -> dict[str, float]:
-        """Return the weights of the rewards that apply to a group's prompt; of all if none of these counts."""
-        scores = group.completions[0].scores
-        weights = {reward.name: weight for reward, weight in zip(self.rewards, self.weights, strict=True)}
-        applying = {name: weight for name, weight in weights.items() if scores[name].applies}
-        return applying if any(applying.values()) else weights
 
     def _start(self, reward: Reward, text: str, row: dict[str, Any]) -> Future:
         if inspect.iscoroutinefunction(reward.grade):

@@ -52,8 +52,8 @@ def load_rows(config: TrainConfig, rewards: Sequence[Reward], questions: Questio
     rows = rows[questions.start : questions.stop][: max_samples or None]
     if not rows:
         raise UserError(
-            "no question is left to train on",
-            f"eval_size holds out {config.eval_size}, and {name} has no more",
+            f"no question is left in {name}",
+            f"eval_size holds out {config.eval_size}, and it has no more",
             "lower eval_size",
             PREFLIGHT,
         )
@@ -88,8 +88,6 @@ def prepare_rewards(config: TrainConfig, say: Callable[[str], None], questions: 
     scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
     try:
         rows = load_rows(config, scorer.rewards, questions or Questions.to_train(config))
-        if not questions:
-            _check_held_out(config, scorer)
         scorer.prepare([row.columns for row in rows], say)
     except BaseException:
         scorer.close()
@@ -97,18 +95,18 @@ def prepare_rewards(config: TrainConfig, say: Callable[[str], None], questions: 
     return scorer
 
 
-def _check_held_out(config: TrainConfig, scorer: Scorer) -> None:
-    """Read the held-out questions, with the columns that their rewards need."""
+def held_out_scorer(config: TrainConfig, scorer: Scorer) -> Scorer:
+    """Return the rewards of the held-out questions, after checking their columns.
+
+    They are those of training, `scorer`, unless eval_reward_funcs names others, or there are no such questions.
+    """
     questions = Questions.held_out(config)
     if not questions:
-        return
-    rewards = scorer.rewards
+        return scorer
     if config.eval_reward_funcs:
-        rewards = build_rewards(config.eval_reward_funcs, asdict(config))
-    load_rows(config, rewards, questions)
-    for reward in rewards if config.eval_reward_funcs else ():
-        if reward.close:
-            reward.close()
+        scorer = Scorer(build_rewards(config.eval_reward_funcs, asdict(config)))
+    load_rows(config, scorer.rewards, questions)
+    return scorer
 
 
 def load_prompts(

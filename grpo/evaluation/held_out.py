@@ -6,7 +6,6 @@ repeated, and the table names its step.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from grpo.config.options import TrainConfig
@@ -20,7 +19,6 @@ from grpo.run.log import completion_records
 from grpo.run.run import Run
 from grpo.schema import Group, Prompt
 from grpo.storage import read_mapping, write_json, write_lines
-from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 
 if TYPE_CHECKING:
@@ -36,17 +34,15 @@ LOGGED = (  # as eval/*
 class Evaluation:
     """Answers the held-out questions greedily. Without such questions, every call does nothing."""
 
-    def __init__(self, config: TrainConfig, run: Run, policy: Policy, rollout: "Rollout"):
-        self.config, self.run, self.policy, self.rollout = config, run, policy, rollout
+    def __init__(self, config: TrainConfig, run: Run, policy: Policy, rollout: "Rollout", scorer: Scorer):
+        """scorer: the rewards of these questions."""
+        self.config, self.run, self.policy, self.rollout, self.scorer = config, run, policy, rollout, scorer
         self.prompts: list[Prompt] = []
         self.data_hash, self.first_step = "", 0
         questions = Questions.held_out(config)
         if not questions:
             return
-        self.scorer = rollout.scorer
-        if config.eval_reward_funcs:
-            self.scorer = Scorer(build_rewards(config.eval_reward_funcs, asdict(config)))
-        self.prompts, self.data_hash = load_prompts(config, policy, self.scorer.rewards, questions, run.say)
+        self.prompts, self.data_hash = load_prompts(config, policy, scorer.rewards, questions, run.say)
 
     def measure(self, step: int) -> Measurement:
         """Answer all held-out questions, each rank its share; write the answers, and return their summaries."""
@@ -57,7 +53,7 @@ class Evaluation:
         mine = self.prompts[ranks.rank :: ranks.world]
         groups = generate_groups(self.policy, self.rollout.sampler, mine, 1, sampling, self.config.seed)
         self.scorer.grade(groups)
-        self.scorer.metrics()  # discards the counts, which belong to no step
+        self.scorer.metrics()  # forget what is counted per step (kb/*); totals (judge/*) contain evaluations
         groups = ranks.gather_lists(groups)
         if ranks.is_main and self.config.log_completions:
             self._write_answers(step, groups)
@@ -107,8 +103,3 @@ class Evaluation:
         if before:
             content = {"data": self.data_hash, "step": self.first_step, "before": before, "after": after}
             write_json(self.run.path / "evaluation.json", content)
-
-    def close(self) -> None:
-        """Free the rewards, unless training uses the same ones."""
-        if self.prompts and self.scorer is not self.rollout.scorer:
-            self.scorer.close()

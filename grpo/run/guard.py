@@ -1,4 +1,4 @@
-"""Protection of a step from outside: it is retried if memory runs out, and the run is saved before it ends."""
+"""Run a step safely: retry it if memory runs out, and save the run before a signal or a failed service ends it."""
 
 from collections.abc import Callable
 from math import ceil
@@ -25,9 +25,9 @@ class Guard:
     def step(self) -> None:
         """Run one `train_step`.
 
-        If it ends before the policy was updated, by a signal or because a service has failed for good, save the run as
-        it was before the step. (With several ranks, a failed service saves nothing: it fails on one rank only, and
-        saving needs all of them.)
+        If a signal ends it, or a service that has failed for good, save the run as it was before the step. (A signal
+        interrupts only sampling and the wait for rewards, so the policy has not been updated. With several ranks, a
+        failed service saves nothing: it fails on one rank only, and saving needs all of them.)
         """
         trainer = self.trainer
         position, num_updates = trainer.order.position, trainer.optimizer.num_updates
@@ -65,6 +65,7 @@ class Guard:
             batch.set_advantages()
             batch.ref_logp_C = trainer.reference_logprobs(batch)
             logp_C, _ = trainer.policy_logprobs(batch)
+            batch.old_logp_C = logp_C.detach()
             loss, _ = policy_loss(batch, logp_C, trainer.config)
             trainer.optimizer.backward(loss)
 
@@ -99,7 +100,7 @@ class Guard:
             memory.release()
             self.run.say(
                 f"note: out of memory while {now} ({reason}); "
-                f"from now on micro-batches have {smaller.tokens} packed tokens"
+                f"from now on micro-batches have at most {smaller.tokens} packed tokens"
             )
 
     def _out_of_memory(self, phase: str, reason: str) -> UserError:

@@ -91,7 +91,7 @@ class Run:
             if deadline >= TIMEOUT.total_seconds():
                 raise UserError(
                     f"{name} is {deadline:g}",
-                    f"after {TIMEOUT.total_seconds():g} s without a sign the other processes end",
+                    f"the other processes give up after waiting {TIMEOUT.total_seconds():g} s",
                     f"lower {name}",
                     CONFIG,
                 )
@@ -101,8 +101,6 @@ class Run:
         config = self.config
         torch.backends.cuda.matmul.allow_tf32 = config.tf32
         torch.backends.cudnn.allow_tf32 = config.tf32
-        if sys.platform == "linux":  # fewer gaps between tensors; CUDA reads it before its first allocation
-            os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         if config.full_determinism:  # cuBLAS reads this before its first product
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(config.full_determinism, warn_only=True)

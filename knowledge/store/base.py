@@ -70,11 +70,11 @@ class KnowledgeBase:
             raise
         return base
 
-    def lookup(self, title: str) -> Lookup:
+    def lookup(self, title: str, guess: bool = True) -> Lookup:
         """Find the documents of a title.
 
         They are those of the exact title, else of its parts between semicolons, else guesses by full-text search. Case
-        and diacritics count. Guesses are made only if there is a full-text index already.
+        and diacritics count. guess: whether to guess; that also takes a full-text index that is there already.
         """
         wanted = title.strip()
         if self._stored([wanted]):
@@ -85,7 +85,7 @@ class KnowledgeBase:
         missing = tuple(part for part in parts if part not in stored)
         if stored:
             return Lookup(title, tuple(part for part in parts if part in stored), "parts", missing)
-        guesses = self._index.search(wanted, 2 * NUM_GUESSES) if self._index else []
+        guesses = self._index.search(wanted, 2 * NUM_GUESSES) if guess and self._index else []
         titles = list(dict.fromkeys(passage.title for passage in guesses))
         return Lookup(title, tuple(titles[:NUM_GUESSES]), "search" if titles else "missing", missing)
 

@@ -15,6 +15,8 @@ from grpo.packing import pack_batch
 from grpo.rollout import Rollout
 from grpo.run.metrics import Clock
 from grpo.schema import Prompt, Score
+from rewards.registry import Reward
+from rewards.scorer import Scorer
 
 KEYS = {
     "seed": 5,
@@ -68,6 +70,7 @@ class Recorder:
 
     def __init__(self):
         self.seeds, self.submitted, self.collected, self.outcomes, self.arrived = [], [], [], {}, set()
+        self.weights = {"r": 1.0}
 
     def sample(self, prompts, num_generations, params, seeds, on_finish):
         self.seeds.append(seeds)
@@ -88,6 +91,9 @@ class Recorder:
             completion.scores = {"r": Score(1.0, "", "correct" if index < right else "wrong")}
             completion.reward = float(row) + 2 * index
 
+    def weights_of(self, group):
+        return self.weights
+
 
 def rows_of(groups):
     return [group.prompt.row for group in groups]
@@ -104,7 +110,7 @@ def test_each_completion_goes_to_the_scorer_with_its_own_prompt_group_and_place(
         (1, 0, "text 2", "1"),
         (1, 1, "text 3", "1"),
     ]
-    assert made.waits == [("time/generate", True)]
+    assert made.waits == [("", True)]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -153,7 +159,8 @@ def test_dynamic_sampling_goes_on_until_there_are_enough_groups_and_keeps_no_mor
     assert rows_of(kept) == rows_of(made.groups) == [1, 2]
     assert [row for row, *_ in made.scorer.submitted] == [1, 1, 0, 0, 3, 3, 2, 2]
     assert all(of_each(group, "advantage") == [0.0, 0.0] for group in made.generated)
-    assert made.waits == [("time/generate", False)]  # a rank may be through before another
+    assert made.waits == [("", False)]  # a rank may be through before another
+    assert made.clock.phases["time/reward"] > 0  # not part of the time to generate
 
 
 def test_dynamic_sampling_takes_what_there_is_in_the_end():
@@ -195,6 +202,7 @@ def test_advantages_over_the_batch_of_all_ranks(rank):
     """Rewards 0 2 | 4 6 here, and 1 1 | 3 3 5 on the others: all have mean 25/9. Each group keeps its own mean. The
     ranks share their rewards once."""
     made = rollout(rank, 3, others=([1.0, 1.0], [3.0, 3.0, 5.0]), scale_rewards="batch")
+    made.scorer.weights = {}  # no bonus
     made.groups = [make_group((1,), [5], [6], reward=reward) for reward in ([0.0, 2.0], [4.0, 6.0])]
     values = [0, 2, 4, 6, 1, 1, 3, 3, 5]
     divisor = math.sqrt(sum((value - 25 / 9) ** 2 for value in values) / 8) + 1e-4
@@ -217,8 +225,7 @@ def test_rewards_normalized_one_by_one(scale):
     units of its spread over all ranks, whatever scale_rewards says."""
     others = ([-2.0, 2.0],)
     made = rollout(0, 2, others=others, scale_rewards=scale, multi_objective_aggregation="normalize_then_sum")
-    made.scorer.rewards = [SimpleNamespace(name="wide"), SimpleNamespace(name="narrow")]
-    made.scorer.weights = [1.0, 2.0]
+    made.scorer.weights = {"wide": 1.0, "narrow": 2.0}
     made.groups = [make_group((1,), [5], [6], reward=[2.0, -0.8]), make_group((1,), [5], [6], reward=[0.0, 0.0])]
     made.groups[0].completions[0].scores = scored(wide=2.0, narrow=0.0)
     made.groups[0].completions[1].scores = scored(wide=-1.0, narrow=0.1)
@@ -232,13 +239,30 @@ def test_rewards_normalized_one_by_one(scale):
     assert made.gathered == [pytest.approx([sum_, -sum_, 0, 0])]
 
 
-def test_a_bonus_is_added_to_the_advantage_and_an_unscorable_completion_has_none():
+@pytest.mark.parametrize("weight", [1.0, 2.0, 0.0])
+def test_a_bonus_is_added_to_the_advantage_and_an_unscorable_completion_has_none(weight):
     made = rollout(scale_rewards="none")
+    made.scorer.weights = {"r": weight}
     made.groups = [make_group((1,), [5], [6], [7], reward=[0.0, 2.0, None])]
     for completion in made.groups[0].completions:
         completion.scores = {"r": Score(1.0, bonus=0.25)}
     made._grade(made.groups)
-    assert of_each(made.groups[0], "advantage") == [-0.75, 1.25, 0.0]
+    assert of_each(made.groups[0], "advantage") == [0.25 * weight - 1, 0.25 * weight + 1, 0.0]
+
+
+def test_a_reward_that_does_not_apply_to_a_prompt_leaves_the_others_to_decide():
+    """Also where each reward is normalised by itself: else its None would take the advantages of all completions."""
+    made = rollout(multi_objective_aggregation="normalize_then_sum")
+    rewards = [Reward("exact", lambda text, row: Score(float(text))), Reward("mine", function=lambda **_: [None, None])]
+    made.scorer = Scorer(rewards)
+    made.groups = [make_group((1,), [5], [6])]
+    for completion, text in zip(made.groups[0].completions, "10", strict=True):
+        completion.text = text
+    made.scorer.grade(made.groups)
+    made.scorer.close()
+    made._grade(made.groups)
+    first, second = of_each(made.groups[0], "advantage")
+    assert first == -second > 0.5
 
 
 @pytest.mark.parametrize("scale", ["group", "batch"])
@@ -253,7 +277,7 @@ def test_groups_in_no_micro_batch_are_graded_too_and_a_rank_without_any_takes_pa
         groups[1], "advantage"
     )
     assert len(made.gathered) == (scale == "batch")
-    waits = [("time/generate", True), ("time/reward", False)]
+    waits = [("", True), ("time/reward", False), ("time/reward", False)]
     assert made.waits == waits
     batches[0].advantage_C = None
     assert list(made.graded(batches)) == batches and batches[0].advantage_C is not None

@@ -91,19 +91,6 @@ def test_dropout_masks_differ_by_step_rank_and_micro_batch_and_not_by_iteration(
     assert seed(2, 1, 3) == seed(2, 1, 3) and seed(dropout=0.0) == POLICY.dropout_seed
 
 
-def test_the_policy_that_sampled_is_that_of_the_first_pass(monkeypatch):
-    made, passes = without_model(config=SimpleNamespace(lora_dropout=0.0)), iter([-1.0, -2.0, -3.0])
-
-    def logprobs(*given):
-        return torch.full((2,), next(passes), requires_grad=True), torch.zeros(2)
-
-    monkeypatch.setattr(grpo.trainer, "batch_logprobs", logprobs)
-    batch = pack_batch(whole(make_group((1,), (2, 3))))
-    for logp in (-1.0, -2.0, -3.0):
-        assert made.policy_logprobs(batch)[0].tolist() == [logp] * 2
-        assert batch.old_logp_C.tolist() == [-1.0] * 2 and not batch.old_logp_C.requires_grad
-
-
 def test_the_reference_is_its_own_policy_without_gradient_and_its_time_is_its_own(monkeypatch):
     made, seen = without_model(clock=Clock()), []
 
