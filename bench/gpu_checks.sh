@@ -22,14 +22,14 @@ PYTHON=${PYTHON:-python3}
 mkdir -p "$RESULTS"
 RESULTS=$(cd "$RESULTS" && pwd)
 ENDED="$RESULTS/parts.log"
-MOCKS=$(mktemp -d)
-trap 'rm -rf "$MOCKS"' EXIT
+TEMPORARY=$(mktemp -d)
+trap 'rm -rf "$TEMPORARY"' EXIT
 export TRITON_INTERPRET=0 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1
 export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 FAILED=0
 
 # Replace libraries that are imported but never called here by mocks, if they are missing.
-cat >"$MOCKS/sitecustomize.py" <<'PY'
+cat >"$TEMPORARY/sitecustomize.py" <<'PY'
 import importlib.util
 import sys
 from unittest.mock import MagicMock
@@ -38,7 +38,7 @@ for name, inner in (("sqlalchemy", ["pool", "exc", "engine"]), ("openai", ["type
         sys.modules[name] = MagicMock()
         sys.modules.update({f"{name}.{part}": MagicMock() for part in inner})
 PY
-export PYTHONPATH="$MOCKS:$PWD:${PYTHONPATH:-}"
+export PYTHONPATH="$TEMPORARY:$PWD:${PYTHONPATH:-}"
 
 part() {        # part NAME SECONDS COMMAND...: run it, keep its log, note how it ended, pack what there is
     local name=$1 limit=$2 begun=$SECONDS code
@@ -57,8 +57,9 @@ part() {        # part NAME SECONDS COMMAND...: run it, keep its log, note how i
     [ $code = 0 ] || FAILED=$((FAILED + 1))
     printf '%-10s %4d s   %s\n' "$name" $((SECONDS - begun)) \
         "$([ $code = 0 ] && echo done || echo "ended with $code (124: out of time)")" >>"$ENDED"
-    tar -C "$RESULTS" --exclude 'gpu_checks.tar.gz*' -czf "$RESULTS/gpu_checks.tar.gz.new" . &&
-        mv "$RESULTS/gpu_checks.tar.gz.new" "$RESULTS/gpu_checks.tar.gz"
+    # An archive that begins in the folder that it packs would change it, and tar would fail.
+    tar -C "$RESULTS" --exclude gpu_checks.tar.gz -czf "$TEMPORARY/packed" . &&
+        mv "$TEMPORARY/packed" "$RESULTS/gpu_checks.tar.gz"
 }
 
 bench() {       # bench PART SECONDS MODULE OPTIONS...: run a benchmark; its rows go to $RESULTS
