@@ -125,7 +125,8 @@ def _withdraw(facts: list[Claim], corrections: list[Claim], is_denied: bool) -> 
 def _is_same_statement(fact: str, other: str) -> bool:
     """Tell whether both share half of their content words, and both or none of them differ in a number."""
     a, b = set(tokens(fact)), set(tokens(other))
-    return 2 * len(a & b) >= len(a | b) and _has_digit(a - b) == _has_digit(b - a)
+    is_alike = 2 * len(a & b) >= len(a | b)
+    return is_alike and _has_digit(a - b) == _has_digit(b - a)
 
 
 def _has_digit(words: Iterable[str]) -> bool:

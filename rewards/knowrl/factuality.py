@@ -221,7 +221,9 @@ class FactualityMeter:
 
     async def _look_up(self, title: str) -> Lookup | None:
         """Find the documents of the title; None if the base has none that may be used."""
-        found = await self._run(self.base.lookup, title) if title.strip() else Lookup(title, (), "missing")
+        found = Lookup(title, (), "missing")
+        if title.strip():
+            found = await self._run(self.base.lookup, title)
         self._count({f"lookups_{found.how}": 1})
         is_guess = found.how == "search"
         if found.how == "missing" or (is_guess and self.missing_title != "search"):
