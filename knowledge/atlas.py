@@ -150,7 +150,8 @@ class Maker:
 
     def carelessly(self, person: Person, index: int) -> tuple[str, str]:
         """Return a question of two hops, and an answer of four to eight steps, each of which may be wrong."""
-        places = {index, *self.rng.sample(range(len(RELATIONS)), self.rng.randint(2, len(RELATIONS)))}
+        num_others = self.rng.randint(2, len(RELATIONS))
+        places = {index, *self.rng.sample(range(len(RELATIONS)), num_others)}
         stated, facts, hops, last = {}, [], [], ""
         for place in sorted(places, key=lambda place: (place == index, place)):
             relation = RELATIONS[place]

@@ -87,7 +87,8 @@ class World:
 def make_people(count: int, rng: random.Random) -> list[Person]:
     people = []
     for name in rng.sample(NAMES, count):
-        people.append(Person(name, {relation: rng.choice(values) for relation, values in VALUES.items()}))
+        facts = {relation: rng.choice(values) for relation, values in VALUES.items()}
+        people.append(Person(name, facts))
     return people
 
 

@@ -4,15 +4,13 @@ The letter is in the last `\boxed{}`, or after the last "answer", or begins the 
 """
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from grpo.schema import Score
 from rewards.boxed import last_boxed
 from rewards.exact import truths
 from rewards.format import final_text
 from rewards.knowrl.refusal import is_refusal
-from rewards.registry import Reward
+from rewards.registry import Columns, Options, Reward
 
 _MARKS = r"[\s*_`$(\[{]*"
 _LETTER = r"(?:\\text\{|\\mathbf\{)?([A-J])(?![A-Za-z'’]|\s+[a-z])"
@@ -33,7 +31,7 @@ def chosen_letter(completion: str) -> str | None:
     return in_front[1] if in_front else None
 
 
-def grade(completion: str, columns: Mapping[str, Any]) -> Score:
+def grade(completion: str, columns: Columns) -> Score:
     """Give 1 for the right letter, else 0."""
     accepted = [truth.strip() for truth in truths(columns.get("answer"))]
     if not accepted:
@@ -48,6 +46,6 @@ def grade(completion: str, columns: Mapping[str, Any]) -> Score:
     return Score(float(is_right), reason, "correct" if is_right else "wrong")
 
 
-def build(options: Mapping[str, Any]) -> Reward:
+def build(options: Options) -> Reward:
     """Build the reward `choice`."""
     return Reward("choice", grade, needs=("answer",))

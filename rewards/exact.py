@@ -2,13 +2,12 @@
 
 import re
 import string
-from collections.abc import Mapping
 from typing import Any
 
 from grpo.schema import Score
 from knowledge.text import compatible
 from rewards.format import parse
-from rewards.registry import Reward
+from rewards.registry import Columns, Options, Reward
 
 ARTICLES = {"a", "an", "the"}
 EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3})(?=[^\s*])([^*\n]+)\1(?!\w)")  # Markdown: **Paris**
@@ -46,7 +45,7 @@ def after_solution(text: str) -> str:
     return answer.strip() if has_answer else text
 
 
-def grade(completion: str, columns: Mapping[str, Any]) -> Score:
+def grade(completion: str, columns: Columns) -> Score:
     """Give 1 if the answer block equals a truth, else 0. Without such a block, compare all of the completion."""
     accepted = truths(columns.get("answer"))
     if not accepted:
@@ -59,6 +58,6 @@ def grade(completion: str, columns: Mapping[str, Any]) -> Score:
     return Score(float(is_right), reason, "correct" if is_right else "wrong")
 
 
-def build(options: Mapping[str, Any]) -> Reward:
+def build(options: Options) -> Reward:
     """Build the reward `exact`."""
     return Reward("exact", grade, needs=("answer",))

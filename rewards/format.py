@@ -5,12 +5,10 @@ the original lets doubled tags and junk inside the answer through, and takes qua
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from grpo.schema import Score
-from rewards.registry import Reward
+from rewards.registry import Columns, Options, Reward
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _CONFIDENCE = re.compile(r"<confidence>\s*(\d{1,3}(?:\.\d{1,9})?|\.\d{1,9})\s*(?:(%)\s*)?</confidence>")
@@ -121,12 +119,12 @@ def _problem_after_answer(after: str) -> str:
     return ""
 
 
-def grade(completion: str, columns: Mapping[str, Any]) -> Score:
+def grade(completion: str, columns: Columns) -> Score:
     """Give +1 if all of the completion has the format, else -1."""
     problem = parse(completion).problem
     return Score(-1.0, problem) if problem else Score(1.0, "think and answer blocks are in order")
 
 
-def build(options: Mapping[str, Any]) -> Reward:
+def build(options: Options) -> Reward:
     """Build the reward `format`."""
     return Reward("format", grade)

@@ -1,16 +1,13 @@
 """Grade the last boxed answer against the truth; the configuration says what each kind of answer is worth."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from grpo.schema import Score
 from rewards import boxed, exact
-from rewards.registry import Reward
+from rewards.registry import Columns, Options, Reward
 
 OUTCOMES = {"correct": "correct", "wrong": "wrong", "no_answer": "wrong", "unscorable": None}
 
 
-def build(options: Mapping[str, Any]) -> Reward:
+def build(options: Options) -> Reward:
     """Build the reward `math`."""
     values = {
         "correct": options["math_reward_correct"],
@@ -19,7 +16,7 @@ def build(options: Mapping[str, Any]) -> Reward:
         "unscorable": None,
     }
 
-    def grade(completion: str, columns: Mapping[str, Any]) -> Score:
+    def grade(completion: str, columns: Columns) -> Score:
         accepted = exact.truths(columns.get("answer")) or [""]
         verdicts = [boxed.verdict(completion, truth) for truth in accepted]
         right = [verdict for verdict in verdicts if verdict[0] == "correct"]

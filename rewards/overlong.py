@@ -1,10 +1,7 @@
 """Punish completions that come close to the length limit softly, as DAPO does (arXiv 2503.14476, Eq. 13 there)."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from grpo.schema import Score
-from rewards.registry import Reward
+from rewards.registry import Columns, Options, Reward
 
 
 def grade(num_tokens: int, max_tokens: int, cache: int) -> Score:
@@ -17,12 +14,12 @@ def grade(num_tokens: int, max_tokens: int, cache: int) -> Score:
     return Score(max(value, -1.0), f"{num_tokens} of {max_tokens} tokens")
 
 
-def build(options: Mapping[str, Any]) -> Reward:
+def build(options: Options) -> Reward:
     """Build the reward `soft_overlong_punishment`, which counts the ids of a completion."""
     max_tokens = options["max_completion_length"]
     cache = options["soft_punish_cache"]
 
-    def grade_ids(completion: str, columns: Mapping[str, Any]) -> Score:
+    def grade_ids(completion: str, columns: Columns) -> Score:
         return grade(len(columns["completion_ids"]), max_tokens, cache)
 
     return Reward("soft_overlong_punishment", grade_ids)

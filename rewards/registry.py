@@ -11,7 +11,10 @@ from grpo.errors import CONFIG, UserError
 from grpo.schema import Score
 from rewards.custom import Notes, UserFunction, call, find_function, needed_columns, short_name
 
-Grade = Callable[[str, Mapping[str, Any]], Score | Awaitable[Score]]
+Options = Mapping[str, Any]  # the keys of the configuration
+Columns = Mapping[str, Any]  # the columns of a row, and its prompt
+Say = Callable[[str], None]  # shows a message
+Grade = Callable[[str, Columns], Score | Awaitable[Score]]
 
 BUILT_IN = {  # a reward's name -> module:function, which builds it from the configuration's keys
     "format": "rewards.format:build",
@@ -73,7 +76,7 @@ class Reward:
     timeout_s: float | None = None
     needs: tuple[str, ...] = ()
     slow: bool = False
-    prepare: Callable[[Sequence[Mapping[str, Any]], Callable[[str], None]], None] | None = None
+    prepare: Callable[[Sequence[Columns], Say], None] | None = None
     finish: Callable[[Sequence[Score]], list[Score]] | None = None
     metrics: Callable[[], dict[str, float]] | None = None
     close: Callable[[], None] | None = None
@@ -109,7 +112,7 @@ def expand(names: Sequence[str]) -> list[str]:
     return expanded
 
 
-def build_rewards(names: Sequence[str], options: Mapping[str, Any]) -> list[Reward]:
+def build_rewards(names: Sequence[str], options: Options) -> list[Reward]:
     """Build the rewards of these names, in order, each from its own keys of the configuration, `options`."""
     rewards = [_build(name, options) for name in expand(names)]
     built = [reward.name for reward in rewards]
@@ -118,7 +121,7 @@ def build_rewards(names: Sequence[str], options: Mapping[str, Any]) -> list[Rewa
     return rewards
 
 
-def _build(name: str, options: Mapping[str, Any]) -> Reward:
+def _build(name: str, options: Options) -> Reward:
     if name in BUILT_IN:
         module_name, _, function_name = BUILT_IN[name].partition(":")
         return getattr(importlib.import_module(module_name), function_name)(options)

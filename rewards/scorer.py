@@ -11,14 +11,14 @@ import statistics
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
 from grpo.schema import Group, Score
 from rewards import custom
-from rewards.registry import Reward
+from rewards.registry import Reward, Say
 
 NUM_THREADS = 4  # and as many calls of plain functions of the user at a time
 POLL_SECONDS = 0.002
@@ -85,7 +85,7 @@ class Scorer:
         for group in groups:
             self.collect(group)
 
-    def prepare(self, rows: Sequence[dict[str, Any]], say: Callable[[str], None]) -> None:
+    def prepare(self, rows: Sequence[dict[str, Any]], say: Say) -> None:
         """Check before the first step whatever could fail later."""
         for reward in self.rewards:
             if reward.prepare:

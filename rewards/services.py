@@ -7,13 +7,13 @@ A check costs one question at most. It raises UserError as the run would: exit 2
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from grpo.errors import PREFLIGHT, UserError, check_all
 from rewards.api.endpoint import read_endpoint, read_key
-from rewards.registry import NEED_JUDGE, NEED_KNOWLEDGE, expand
+from rewards.registry import NEED_JUDGE, NEED_KNOWLEDGE, Options, expand
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def services_of(rewards: Sequence[str]) -> list[str]:
     return services + (["knowledge base", "decomposer", "verifier"] if names & set(NEED_KNOWLEDGE) else [])
 
 
-def check_judge(options: Mapping[str, Any]) -> Checkup:
+def check_judge(options: Options) -> Checkup:
     """Let the judge grade a known answer."""
     from rewards.knowrl.correctness import build_judge
 
@@ -53,12 +53,12 @@ def check_judge(options: Mapping[str, Any]) -> Checkup:
         judge.close()
 
 
-def _check_settings(name: str, options: Mapping[str, Any]) -> None:
+def _check_settings(name: str, options: Options) -> None:
     """Check the URL, model, prices and key of a service; an error names all that is wrong with them."""
     check_all(lambda: read_endpoint(name, options), lambda: read_key(name, options[f"{name}_api_key_env"]))
 
 
-def check_decomposer(options: Mapping[str, Any]) -> Checkup:
+def check_decomposer(options: Options) -> Checkup:
     """Let the decomposer take a known text apart."""
     from rewards.knowrl import fact_checker
 
@@ -76,7 +76,7 @@ def check_decomposer(options: Mapping[str, Any]) -> Checkup:
         client.close()
 
 
-def check_verifier(options: Mapping[str, Any]) -> Checkup:
+def check_verifier(options: Options) -> Checkup:
     """Load the entailment model, which checks its labels on known sentences."""
     from rewards.knowrl.fact_checker import build_verifier
 
@@ -88,7 +88,7 @@ def check_verifier(options: Mapping[str, Any]) -> Checkup:
     return Checkup(f"{where}; loaded in {time.perf_counter() - started:.1f} s")
 
 
-def check_knowledge_base(options: Mapping[str, Any]) -> Checkup:
+def check_knowledge_base(options: Options) -> Checkup:
     """Read every byte of the knowledge base."""
     from knowledge.store.base import KnowledgeBase
     from knowledge.verify import verify
@@ -105,7 +105,7 @@ def check_knowledge_base(options: Mapping[str, Any]) -> Checkup:
     return Checkup("; ".join([f"{text}; sound", *found.warnings]))
 
 
-SERVICES: dict[str, Callable[[Mapping[str, Any]], Checkup]] = {
+SERVICES: dict[str, Callable[[Options], Checkup]] = {
     "judge": check_judge,
     "knowledge base": check_knowledge_base,
     "decomposer": check_decomposer,

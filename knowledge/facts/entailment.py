@@ -102,7 +102,11 @@ class EntailmentVerifier:
         scores = dict(zip(pairs, self.probabilities(list(pairs)), strict=True))
         verdicts = []
         for fact, passages in facts:
-            verdicts.append(self._judge([(passage.id, *scores[passage.text, fact][:2]) for passage in passages]))
+            found = []
+            for passage in passages:
+                entailment, contradiction, _ = scores[passage.text, fact]
+                found.append((passage.id, entailment, contradiction))
+            verdicts.append(self._judge(found))
         return verdicts
 
     def probabilities(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, float, float]]:

@@ -63,7 +63,7 @@ def usual_forms(text: str) -> str:
     text = re.sub(r"(?<=\d)年代", "s ", text)  # 1960年代: the 1960s
     for pattern in _DATES:
         text = pattern.sub(_date, text)
-    text = _ZH_SCALED.sub(lambda match: _plain(Decimal(match[1]) * prod(map(_ZH_SCALES.get, match[2]))), text)
+    text = _ZH_SCALED.sub(_scaled, text)
     return _SPELLED.sub(lambda match: _plain(_number(match[0])), text)
 
 
@@ -96,6 +96,12 @@ def _month(name: str | None, number: str | None) -> str | None:
     if not number:
         return ""
     return MONTHS[int(number) - 1] if 1 <= int(number) <= len(MONTHS) else None
+
+
+def _scaled(match: re.Match) -> str:
+    """Write 2400万 as 24000000."""
+    scale = prod(_ZH_SCALES[char] for char in match[2])
+    return _plain(Decimal(match[1]) * scale)
 
 
 def _number(words: str) -> Decimal:

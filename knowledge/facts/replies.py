@@ -128,9 +128,11 @@ def _from_json(text: str) -> list[str] | None:
     """Return the texts of a JSON value that begins a line, or ends the first one; None if there is no such list."""
     text = _LAST_COMMA.sub("", text)
     place = _JSON.search(text)
-    if not place or any(_MARK.match(line.strip()) for line in text[: place.end() - 1].splitlines()):
+    if not place:
         return None
     start = place.end() - 1
+    if any(_MARK.match(line.strip()) for line in text[:start].splitlines()):
+        return None
     try:
         data, end = json.JSONDecoder().raw_decode(text, start)
         if text[end:].lstrip().startswith("{"):  # an object per line

@@ -14,16 +14,6 @@ from knowledge.facts.replies import MIN_WORDS, num_words
 from knowledge.store.passages import sentences
 from knowledge.store.tokens import tokens
 
-
-async def by_rules(text: str, question: str = "", subject: str = "") -> Claims:
-    """Find the facts by rules, offline, in a thread.
-
-    subject: what a pronoun stands for if the text has not said it; "" if that is not known.
-    """
-    facts = await asyncio.to_thread(stated_facts, text, subject)
-    return Claims(admissible(facts, text, question))
-
-
 # "I remember that Velda is a city" states that Velda is a city
 _KNOWING = re.compile(
     r"^(?:(?:(?:I|we) (?:also |do |clearly |now )?(?:remember|recall|know)|it is (?:well )?known) (?:that |(?=[A-Z]))|"
@@ -55,6 +45,15 @@ _DENIAL = re.compile(r"\bno\b|sorry|correction|scratch|wrong|not right|不对|�
 _LIST_MARK = re.compile(r"^(?:[-•]|\d+[.)]) +")
 _CAPITAL = "\U00010400"  # a letter that no text holds
 _MARKUP = "*`#"
+
+
+async def by_rules(text: str, question: str = "", subject: str = "") -> Claims:
+    """Find the facts by rules, offline, in a thread.
+
+    subject: what a pronoun stands for if the text has not said it; "" if that is not known.
+    """
+    facts = await asyncio.to_thread(stated_facts, text, subject)
+    return Claims(admissible(facts, text, question))
 
 
 def stated_facts(text: str, subject: str = "") -> list[Claim]:
@@ -125,7 +124,8 @@ def _withdraw(facts: list[Claim], corrections: list[Claim], is_denied: bool) -> 
 def _is_same_statement(fact: str, other: str) -> bool:
     """Tell whether both share half of their content words, and both or none of them differ in a number."""
     a, b = set(tokens(fact)), set(tokens(other))
-    return 2 * len(a & b) >= len(a | b) and _has_digit(a - b) == _has_digit(b - a)
+    is_alike = 2 * len(a & b) >= len(a | b)
+    return is_alike and _has_digit(a - b) == _has_digit(b - a)
 
 
 def _has_digit(words: Iterable[str]) -> bool:

@@ -46,7 +46,7 @@ class Verdict:
 class Verifier(Protocol):
     """Whoever gives verdicts: an NLI model (entailment.py) or rules (lexical.py).
 
-    name: what else a verdict depends on than the fact and the passages, such as method, version, model, thresholds.
+    name: all else that a verdict depends on, such as method, version, model and thresholds.
     """
 
     name: str

@@ -88,7 +88,8 @@ class IndexWriter:
             "tokens": self.num_tokens,
             "terms": num_terms,
         }
-        self._insert("knowledge_meta", [(key, json.dumps(value)) for key, value in sorted(meta.items())])
+        rows = [(key, json.dumps(value)) for key, value in sorted(meta.items())]
+        self._insert("knowledge_meta", rows)
 
     def _flush(self) -> None:
         self._insert("knowledge_index(rowid, tokens)", self._rows)

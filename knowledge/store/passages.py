@@ -56,7 +56,8 @@ def _ends_sentence(stop: re.Match) -> bool:
     mark, text = stop.group(), stop.string
     if _ENDS_AT_ONCE(mark):
         return True
-    if not mark[-1].isspace() or text[stop.end() : stop.end() + 1].islower():
+    following = text[stop.end() : stop.end() + 1]
+    if not mark[-1].isspace() or following.islower():
         return False
     if mark[0] != ".":
         return True

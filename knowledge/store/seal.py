@@ -1,9 +1,9 @@
 """Check a database when it is opened, byte for byte: one changed bit is found.
 
 Our own files carry a digest of 8 bytes in the two fields of SQLite's header that are left to applications (user_version
-and application_id); they count as zeros in it. A file of others gets its digest when it is first opened or verified,
-after SQLite has found its structure sound, in a file NAME.checksum next to it, or in the user's cache folder if nothing
-can be written there. To check a file means to read it once, about a second per GB.
+and application_id); they count as zeros in it. A file that is not ours gets its digest when it is first opened or
+verified, after SQLite has found its structure sound, in a file NAME.checksum next to it, or in the user's cache folder
+if nothing can be written there. To check a file means to read it once, about a second per GB.
 """
 
 import hashlib
@@ -59,7 +59,7 @@ def check_content(database: ReadOnlyDatabase, is_ours: bool = True) -> None:
 
 
 def matches_checksum(path: Path) -> bool:
-    """Tell whether a file of others is unchanged since its checksum was kept; False if no checksum counts.
+    """Tell whether a file that is not ours is unchanged since its checksum was kept; False if no checksum counts.
 
     One of another length, or that SQLite has changed since, does not count. UserError (exit 3) if the file has changed
     in any other way.
@@ -82,7 +82,7 @@ def matches_checksum(path: Path) -> bool:
 
 
 def keep_checksum(path: Path) -> None:
-    """Write the checksum of a file of others; warn if that is not possible."""
+    """Write the checksum of a file that is not ours; warn if that is not possible."""
     note = sidecar(path, "checksum")
     try:
         note.parent.mkdir(parents=True, exist_ok=True)

@@ -246,7 +246,8 @@ def check_row(line: int, row: object) -> Row | Skip:
     title, texts = row["title"], row["text"]
     if isinstance(texts, str):
         texts = [texts]
-    if not isinstance(title, str) or not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+    are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+    if not isinstance(title, str) or not are_texts:
         return Skip(line, '"title" must be a string, "text" a string or a list of strings')
     title = title.strip()
     if not title:

@@ -58,7 +58,8 @@ def _restore(rest: str) -> str:
     """Make a word of what -ed or -ing leaves: conflat(ed) -> conflate, hopp(ing) -> hop, fil(ing) -> file."""
     if rest.endswith(("at", "bl", "iz")):
         return rest + "e"
-    if rest[-1:] == rest[-2:-1] and rest[-1] not in "lsz" and _letters(rest).endswith("c"):
+    is_doubled = rest[-1:] == rest[-2:-1] and rest[-1] not in "lsz"
+    if is_doubled and _letters(rest).endswith("c"):
         return rest[:-1]
     if _measure(rest) == 1 and _ends_short(rest):
         return rest + "e"

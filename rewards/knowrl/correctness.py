@@ -16,9 +16,8 @@ wrong answer; it pays 2 for any reply that holds the article "a"; and its v1 fin
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from grpo.schema import Score
 from knowledge.store.tokens import UNSPACED
@@ -27,7 +26,7 @@ from rewards.format import parse
 from rewards.knowrl.judge import Judge, ModelJudge
 from rewards.knowrl.offline_judge import OfflineJudge, is_unspaced
 from rewards.knowrl.refusal import is_refusal, matches_knowrl_v1
-from rewards.registry import Reward
+from rewards.registry import Columns, Options, Reward
 
 CORRECT, REFUSED, WRONG = 2.0, 1.0, -1.0
 MAX_ALTERNATIVE_WORDS = 12
@@ -58,13 +57,13 @@ class Case:
     is_well_tagged: bool  # see rewards/format.py
 
 
-GradeAnswer = Callable[[str, Mapping[str, Any]], Awaitable[Score]]
+GradeAnswer = Callable[[str, Columns], Awaitable[Score]]
 Grader = Callable[[Judge], GradeAnswer]
 FinishGroup = Callable[[Sequence[Score]], list[Score]]
 Rules = Callable[[Case], Score | None]  # a score where no judge is needed
 
 
-def build_judge(options: Mapping[str, Any]) -> Judge:
+def build_judge(options: Options) -> Judge:
     """Build the configured judge: `judge: api` asks a model, `judge: offline` matches texts."""
     if options["judge"] == "offline":
         return OfflineJudge()
@@ -73,7 +72,7 @@ def build_judge(options: Mapping[str, Any]) -> Judge:
     return ModelJudge(client_for("judge", options), options["judge_max_tokens"])
 
 
-def judged_reward(name: str, options: Mapping[str, Any], grader: Grader, finish: FinishGroup | None = None) -> Reward:
+def judged_reward(name: str, options: Options, grader: Grader, finish: FinishGroup | None = None) -> Reward:
     """Build a reward that needs the judge and nothing else. grader: makes its `grade` from the judge."""
     judge = build_judge(options)
     return Reward(
@@ -107,7 +106,7 @@ def _grader(judge: Judge, rules: Rules, refused: float) -> GradeAnswer:
     """Grade by the rules, else by the judge. refused: what the judge's "no attempt" is worth."""
     values = {"correct": CORRECT, "wrong": WRONG, "refused": refused, None: None}
 
-    async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
+    async def grade(completion: str, columns: Columns) -> Score:
         case = _read(completion, columns)
         if isinstance(case, Score):
             return case
@@ -129,7 +128,7 @@ async def ask(judge: Judge, case: Case) -> Score:
     return Score(None, judgement.reason, outcome, asked={"judge": outcome is not None})
 
 
-def _read(completion: str, columns: Mapping[str, Any]) -> Case | Score:
+def _read(completion: str, columns: Columns) -> Case | Score:
     """Collect what is graded; or give the score, if there is no answer block."""
     parsed = parse(completion)
     if parsed.answer is None:
@@ -139,7 +138,7 @@ def _read(completion: str, columns: Mapping[str, Any]) -> Case | Score:
     return read_case(parsed.answer, columns, parsed.is_well_tagged)
 
 
-def read_case(answer: str, columns: Mapping[str, Any], is_well_tagged: bool = True) -> Case | Score:
+def read_case(answer: str, columns: Columns, is_well_tagged: bool = True) -> Case | Score:
     """Collect what is graded; or say that the row holds too little to grade it."""
     question = str(columns.get("question") or "").strip()
     if not question:

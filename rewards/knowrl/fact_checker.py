@@ -1,10 +1,10 @@
 """Check the facts of completions with what the configuration names: knowledge base, decomposer and verifier."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grpo.errors import CONFIG, PREFLIGHT, UserError
 from knowledge.facts.claims import Claims, Decompose, admissible, every_fact
@@ -16,6 +16,7 @@ from knowledge.store.base import KnowledgeBase
 from knowledge.store.result import Coverage
 from rewards.format import thoughts
 from rewards.knowrl.factuality import Factuality, FactualityMeter, Formula, joined_titles
+from rewards.registry import Columns, Options, Say
 
 if TYPE_CHECKING:
     from rewards.api.client import ApiClient
@@ -34,7 +35,7 @@ class FactChecker:
     is_original: count facts as KnowRL's code does: every one that the decomposer lists, whatever contradicts it.
     """
 
-    def __init__(self, options: Mapping[str, Any], formula: Formula, is_original: bool = False):
+    def __init__(self, options: Options, formula: Formula, is_original: bool = False):
         self.base = KnowledgeBase.open(knowledge_base_path(options))
         self.verifier = build_verifier(options, weigh_contradiction=not is_original)
         self.client = decomposer_client(options)
@@ -47,13 +48,13 @@ class FactChecker:
         policy = options["missing_title_policy"]
         self.meter = FactualityMeter(self.base, decompose, self.verifier, formula=formula, missing_title=policy)
 
-    async def check(self, completion: str, columns: Mapping[str, Any]) -> Factuality:
+    async def check(self, completion: str, columns: Columns) -> Factuality:
         """Measure the think block, or the complete text if there is no such block."""
         text, start = thoughts(completion)
         found = await self.meter.measure(text, str(columns.get("question") or ""), columns.get("title"))
         return replace(found, start=start)
 
-    def prepare(self, rows: Sequence[Mapping[str, Any]], say: Callable[[str], None]) -> None:
+    def prepare(self, rows: Sequence[Columns], say: Say) -> None:
         """Tell before the first step which titles the knowledge base holds, and check that the decomposer answers."""
         coverage = self.base.coverage([joined_titles(row.get("title")) for row in rows])
         say(f"knowledge base {self.base.path}: {coverage}")
@@ -74,7 +75,7 @@ class FactChecker:
         if self.client:
             self.client.close()
 
-    def _warn_of_missing(self, coverage: Coverage, say: Callable[[str], None]) -> None:
+    def _warn_of_missing(self, coverage: Coverage, say: Say) -> None:
         """Warn if so many titles are missing that the reward means little, or that the run would end."""
         lowest, consequence, policy = LOWEST_COVERAGE, "", self.meter.missing_title
         if policy != "zero":  # completions without their title are unscored
@@ -86,7 +87,7 @@ class FactChecker:
             )
 
 
-def decomposer_client(options: Mapping[str, Any]) -> "ApiClient | None":
+def decomposer_client(options: Options) -> "ApiClient | None":
     """Make the decomposer's client; None if rules take texts apart."""
     if options["decomposer"] == "rules":
         return None
@@ -113,7 +114,7 @@ def check_decomposer(client: "ApiClient", max_tokens: int) -> Claims:
     return claims
 
 
-def build_verifier(options: Mapping[str, Any], weigh_contradiction: bool) -> Verifier:
+def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:
     """Build the configured verifier: `verifier: nli` asks a model, `verifier: lexical` compares words."""
     if options["verifier"] == "lexical":
         verifier = LexicalVerifier()
@@ -130,7 +131,7 @@ def build_verifier(options: Mapping[str, Any], weigh_contradiction: bool) -> Ver
     return CachedVerifier(verifier, options["verdict_cache"]) if options["verdict_cache"] else verifier
 
 
-def knowledge_base_path(options: Mapping[str, Any]) -> Path:
+def knowledge_base_path(options: Options) -> Path:
     """Return where the knowledge base is. Raise UserError (exit 2) if nothing says so."""
     path = options["knowledge_base"] or os.environ.get("FACTSCORE_DB_PATH")
     if not path:

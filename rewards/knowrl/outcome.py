@@ -17,15 +17,14 @@ is left out. q is the probability that the completion states in its <confidence>
 the worst value, as if it had stated 0 for a right answer and 1 for any other.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from grpo.schema import Score
 from rewards.format import stated_confidence
 from rewards.knowrl import correctness
 from rewards.knowrl.judge import Judge
-from rewards.registry import Reward
+from rewards.registry import Columns, Options, Reward
 
 Valuation = Callable[[Score, str], Score]  # (a grade, the completion) to the grade with another value
 
@@ -46,28 +45,28 @@ class Values:
 TERNARY = Values(correct=1.0, refused=0.0, wrong=-1.0)
 
 
-def truthrl(options: Mapping[str, Any]) -> Reward:
+def truthrl(options: Options) -> Reward:
     """Build the reward of TruthRL."""
     return _build("truthrl", options, TERNARY.revalue)
 
 
-def abstention(options: Mapping[str, Any]) -> Reward:
+def abstention(options: Options) -> Reward:
     """Build the reward under which answering pays above the probability abstention_threshold."""
     return _build("abstention", options, with_threshold(options["abstention_threshold"]).revalue)
 
 
-def karl(options: Mapping[str, Any]) -> Reward:
+def karl(options: Options) -> Reward:
     """Build the reward that pays a refusal only where the group found no right answer."""
     return _build("karl", options, TERNARY.revalue, finish_karl)
 
 
-def tiar(options: Mapping[str, Any]) -> Reward:
+def tiar(options: Options) -> Reward:
     """Build the reward that moves a refusal's advantage by how often the group is right."""
     weight = options["tiar_lambda"]
     return _build("tiar", options, TERNARY.revalue, lambda scores: finish_tiar(scores, weight))
 
 
-def rlcr(options: Mapping[str, Any]) -> Reward:
+def rlcr(options: Options) -> Reward:
     """Build the reward that also scores the stated confidence."""
     return _build("rlcr", options, value_confidence)
 
@@ -95,7 +94,7 @@ def value_confidence(score: Score, completion: str) -> Score:
 def finish_karl(scores: Sequence[Score]) -> list[Score]:
     """Value the refusals of a group: -1 if the group has a right answer, else 1."""
     value = -1.0 if any(score.outcome == "correct" for score in scores) else 1.0
-    return [replace(score, value=value) if score.outcome == "refused" else score for score in scores]
+    return _change_refusals(scores, value=value)
 
 
 def finish_tiar(scores: Sequence[Score], weight: float) -> list[Score]:
@@ -106,16 +105,18 @@ def finish_tiar(scores: Sequence[Score], weight: float) -> list[Score]:
     if not num_attempted:
         return list(scores)
     bonus = weight * (1 - 2 * num_correct / num_attempted)
-    return [replace(score, bonus=bonus) if score.outcome == "refused" else score for score in scores]
+    return _change_refusals(scores, bonus=bonus)
 
 
-def _build(
-    name: str, options: Mapping[str, Any], valuation: Valuation, finish: correctness.FinishGroup | None = None
-) -> Reward:
+def _change_refusals(scores: Sequence[Score], **changes: float) -> list[Score]:
+    return [replace(score, **changes) if score.outcome == "refused" else score for score in scores]
+
+
+def _build(name: str, options: Options, valuation: Valuation, finish: correctness.FinishGroup | None = None) -> Reward:
     def grader(judge: Judge) -> correctness.GradeAnswer:
         grade_answer = correctness.knowrl(judge)
 
-        async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
+        async def grade(completion: str, columns: Columns) -> Score:
             return valuation(await grade_answer(completion, columns), completion)
 
         return grade

@@ -15,34 +15,33 @@ KnowRL's total: the presets knowrl, knowrl_v1 and knowrl_v2 stand for both. Wher
 looked up and no model is asked.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from grpo.schema import Score
 from rewards.knowrl import correctness, factuality
 from rewards.knowrl.fact_checker import FactChecker
 from rewards.knowrl.factuality import Formula
-from rewards.registry import Reward
+from rewards.registry import Columns, Options, Reward, Say
 
 
-def knowrl(options: Mapping[str, Any]) -> Reward:
+def knowrl(options: Options) -> Reward:
     """Build this project's version, the default."""
     return _build("combined", options, correctness.knowrl, factuality.knowrl)
 
 
-def knowrl_v1(options: Mapping[str, Any]) -> Reward:
+def knowrl_v1(options: Options) -> Reward:
     """Build the version of KnowRL's guide."""
     return _build("combined_v1", options, correctness.knowrl_v1, factuality.knowrl_v1, is_original=True)
 
 
-def knowrl_v2(options: Mapping[str, Any]) -> Reward:
+def knowrl_v2(options: Options) -> Reward:
     """Build KnowRL's version since October 2025."""
     return _build("combined_v2", options, correctness.knowrl_v2, factuality.knowrl_v2, is_original=True)
 
 
 def _build(
     name: str,
-    options: Mapping[str, Any],
+    options: Options,
     grader: correctness.Grader,
     formula: Formula,
     is_original: bool = False,
@@ -51,7 +50,7 @@ def _build(
     grade_answer = grader(judge)
     checker = FactChecker(options, formula, is_original)
 
-    async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
+    async def grade(completion: str, columns: Columns) -> Score:
         answer = await grade_answer(completion, columns)
         if answer.value != correctness.WRONG:  # right, unscorable, or a refusal that is paid
             return answer
@@ -61,7 +60,7 @@ def _build(
         reason = f"{answer.reason}; {found}"
         return Score(value, reason, answer.outcome, found.details(), asked, facts=found.records())
 
-    def prepare(rows: Sequence[Mapping[str, Any]], say: Callable[[str], None]) -> None:
+    def prepare(rows: Sequence[Columns], say: Say) -> None:
         judge.check_sync()
         checker.prepare(rows, say)
 
@@ -80,25 +79,25 @@ def _build(
     )
 
 
-def correctness_alone(options: Mapping[str, Any]) -> Reward:
+def correctness_alone(options: Options) -> Reward:
     """Build the reward `correctness`: 2 right, 1 refused, -1 wrong."""
     return correctness.judged_reward("correctness", options, correctness.knowrl)
 
 
-def factuality_alone(options: Mapping[str, Any]) -> Reward:
+def factuality_alone(options: Options) -> Reward:
     """Build the reward `factuality`: how far the knowledge base supports the reasoning, 0 to 1, whatever the answer."""
     return _facts_alone("factuality", options, factuality.knowrl)
 
 
-def binary_rar(options: Mapping[str, Any]) -> Reward:
+def binary_rar(options: Options) -> Reward:
     """Build the reward `binary_rar`: 1 if the knowledge base refutes nothing of the reasoning, else 0 (2510.17733)."""
     return _facts_alone("binary_rar", options, factuality.binary_rar)
 
 
-def _facts_alone(name: str, options: Mapping[str, Any], formula: Formula) -> Reward:
+def _facts_alone(name: str, options: Options, formula: Formula) -> Reward:
     checker = FactChecker(options, formula)
 
-    async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
+    async def grade(completion: str, columns: Columns) -> Score:
         found = await checker.check(completion, columns)
         return Score(found.value, str(found), None, found.details(), found.asked, facts=found.records())
 
@@ -113,5 +112,5 @@ def _facts_alone(name: str, options: Mapping[str, Any], formula: Formula) -> Rew
     )
 
 
-def _is_slow(options: Mapping[str, Any]) -> bool:
+def _is_slow(options: Options) -> bool:
     return options["judge"] == "api" or options["decomposer"] == "api" or options["verifier"] == "nli"

@@ -4,24 +4,22 @@ It asks for no format: without an answer block, the text after the thoughts is j
 same three grades, but counts a completion without an answer block as wrong.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from grpo.schema import Score
 from rewards.format import final_text
 from rewards.knowrl import correctness
 from rewards.knowrl.judge import Judge
-from rewards.registry import Reward
+from rewards.registry import Columns, Options, Reward
 
 
-def build(options: Mapping[str, Any]) -> Reward:
+def build(options: Options) -> Reward:
     """Build the reward `simpleqa`."""
     return correctness.judged_reward("simpleqa", options, _grader)
 
 
 def _grader(judge: Judge) -> correctness.GradeAnswer:
-    async def grade(completion: str, columns: Mapping[str, Any]) -> Score:
+    async def grade(completion: str, columns: Columns) -> Score:
         text = final_text(completion)
         if not text:
             return Score(0.0, "nothing follows the thoughts", "refused")

@@ -108,7 +108,8 @@ class _AnswerReader:
         if "and" in separators and bounds_twice(items):
             return Text(text_key(tokens))  # "x > 1 and x < 5" is no union
         bag = self.bag(items, tokens, is_ordered=is_series(items, separators))
-        if set(separators) == {"and"} and isinstance(bag, Bag) and all(isinstance(item, Scalar) for item in items):
+        are_amounts = isinstance(bag, Bag) and all(isinstance(item, Scalar) for item in items)
+        if are_amounts and set(separators) == {"and"}:
             return replace(bag, total=sum_of(items))
         return bag
 
@@ -133,7 +134,8 @@ class _AnswerReader:
         words, rest = _split_words_and_colon(tokens)
         if words:
             key = text_key(words)
-            return self.named(key, rest) or Named(Label(key, is_words=True), self.item(stripped(rest)))
+            answer = self.named(key, rest)
+            return answer or Named(Label(key, is_words=True), self.item(stripped(rest)))
         sides, signs = split(tokens, (*RELATIONS, *_EQUALS_WORDS))
         signs = ["=" if sign in _EQUALS_WORDS else sign for sign in signs]
         if signs and not sides[0] and signs[0] in "=≈":
@@ -142,16 +144,22 @@ class _AnswerReader:
             return self.point(sides[0]) or self.side(sides[0])
         if not all(sides):
             return self.side(tokens)
-        answer = self.named(text_key(sides[0]), tokens[len(sides[0]) + 1 :]) if signs[0] == "=" else None
-        return answer or self.relations.read(sides, signs)
+        if signs[0] == "=":
+            answer = self.named(text_key(sides[0]), tokens[len(sides[0]) + 1 :])
+            if answer:
+                return answer
+        return self.relations.read(sides, signs)
 
     def point(self, tokens: Tokens) -> Shape | None:
         """Read P(3, -4) as P = (3, -4); None unless a capital names a tuple of numbers."""
-        if len(tokens) < 2 or len(tokens[0].text) > 1 or not tokens[0].text.isupper() or not enclosed(tokens[1:]):
+        if len(tokens) < 2 or not enclosed(tokens[1:]):
+            return None
+        name = tokens[0].text
+        if len(name) > 1 or not name.isupper():
             return None
         value = self.side(tokens[1:])
         is_tuple = isinstance(value, Row) and all(map(self.is_constant, value.items))
-        return Named(Label(tokens[0].text), value) if is_tuple else None
+        return Named(Label(name), value) if is_tuple else None
 
     def is_constant(self, item: Shape) -> bool:
         return isinstance(item, Scalar) and not item.value.variables

@@ -69,7 +69,9 @@ def _is_fraction(ratio: Ratio, other: Shape) -> bool:
 
 def _in_proportion(ones: Shapes, others: Shapes) -> bool:
     """Tell whether the parts of two ratios are the same but for a factor."""
-    if len(ones) != len(others) or not all(map(_is_nonzero, [*ones, *others])):
+    if len(ones) != len(others):
+        return False
+    if not all(map(_is_nonzero, [*ones, *others])):
         return False
     pairs = list(zip(ones, others, strict=True))
     if any(one.contradicts(other) or one.noun != other.noun for one, other in pairs):
@@ -108,7 +110,9 @@ def _has_digits(value: Shape, numeral: Numeral) -> bool:
 
 # --- lists -----------------------------------------------------------------------------------------------------------
 def _in_order(answers: Shapes, truths: Shapes) -> bool:
-    return len(answers) == len(truths) and all(map(_same_member, _with_nouns(answers), _with_nouns(truths)))
+    if len(answers) != len(truths):
+        return False
+    return all(map(_same_member, _with_nouns(answers), _with_nouns(truths)))
 
 
 def _in_any_order(answers: Shapes, truths: Shapes) -> bool:
@@ -203,7 +207,9 @@ def _is_assignment(value: Shape) -> bool:
 
 
 def _is_nameless_list(value: Shape) -> bool:
-    return isinstance(value, (Row, Bag)) and not any(isinstance(item, Named) for item in value.items)
+    if not isinstance(value, (Row, Bag)):
+        return False
+    return not any(isinstance(item, Named) for item in value.items)
 
 
 def _same_assigned(named: Bag, other: Row | Bag) -> bool:

@@ -229,7 +229,8 @@ class _ExpressionReader:
         name = f"{text_key(above)}/{text_key(below)}"
         if len(above) > 3:
             return self.algebra.atom(name)
-        return self.algebra.applied(name, self.factor() if self.peek().text in _GROUPS else self.product())
+        operand = self.factor() if self.peek().text in _GROUPS else self.product()
+        return self.algebra.applied(name, operand)
 
     def big_operator(self, name: str) -> Quotient:
         r"""Read a sum, an integral or a limit as one symbol of bounds and the product behind it: `\sum_{k=1}^n k`."""

@@ -38,7 +38,9 @@ def with_restrictions(items: list[Shape]) -> list[Shape]:
     named = [item for item in items if isinstance(item, Named)]
     others = [item.value for item in named if not _left_out(item)]
     labels = {item.label for item in named}
-    if not points or None in labels or len(labels) > 1 or len(items) != len(points) + len(others):
+    if not points or None in labels or len(labels) > 1:
+        return items
+    if len(items) != len(points) + len(others):
         return items
     (label,) = labels
     if not others:

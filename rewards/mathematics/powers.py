@@ -131,15 +131,16 @@ def _denested(radicand: Quotient) -> Quotient | None:
     a = radicand.top.get((), Fraction(0))
     if radicand.bottom != ONE or len(radicand.top) != 2 or a <= 0:
         return None
-    surd = radicand - a
+    number, surd = radicand.algebra.number, radicand - a
     inner = (a * a - surd * surd).number
     if inner is None or inner < 0:
         return None
     try:
-        inner_root = root(radicand.algebra.number(inner)).number
+        inner_root = root(number(inner)).number
         if inner_root is None:
             return None
-        large, small = (root(radicand.algebra.number((a + part) / 2)) for part in (inner_root, -inner_root))
+        large = root(number((a + inner_root) / 2))
+        small = root(number((a - inner_root) / 2))
     except Unreadable:  # numbers too large to factor
         return None
     return large + small if surd.leading > 0 else large - small

@@ -78,7 +78,8 @@ def read_quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
     """Return the value and the unit of all the tokens together. Raise `Unreadable` if there is no such reading."""
     if not _COMPOUND.fullmatch(_shape(tokens)):
         return _quantity(tokens, algebra)
-    total = sum_of([_quantity(tokens[at : at + 2], algebra) for at in range(0, len(tokens), 2)])
+    pairs = [tokens[at : at + 2] for at in range(0, len(tokens), 2)]
+    total = sum_of([_quantity(pair, algebra) for pair in pairs])
     if total is None:
         raise Unreadable("several quantities")
     return total

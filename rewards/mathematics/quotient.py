@@ -43,7 +43,8 @@ class Quotient:
         return self.algebra.quotient(plus(left, right), times(self.bottom, other.bottom))
 
     def __neg__(self) -> "Quotient":
-        return self.algebra.quotient({monomial: -c for monomial, c in self.top.items()}, self.bottom)
+        negated = {monomial: -c for monomial, c in self.top.items()}
+        return self.algebra.quotient(negated, self.bottom)
 
     __radd__ = __add__
 

@@ -46,7 +46,9 @@ class RelationReader:
             return self.point(left, right)
         value, other = self.value(left), self.value(right)
         if value is None or other is None:
-            return Named(label, self.side(right)) if label else self.chain([left, right], [sign])
+            if label:
+                return Named(label, self.side(right))
+            return self.chain([left, right], [sign])
         difference = value - other
         if label or _is_term_with_value(value, other):
             return Named(label, self.side(right), Relation("=", difference))
@@ -114,9 +116,9 @@ class RelationReader:
         signs: < and ≤ only.
         """
         places = [at for at, side in enumerate(sides) if _is_variable(side)]
-        at = places[0] if len(places) == 1 else -1
-        if (len(sides), at) not in ((2, 0), (2, 1), (3, 1)):
+        if (len(sides), places) not in ((2, [0]), (2, [1]), (3, [1])):
             return None
+        (at,) = places
         low = self.bound(sides[at - 1]) if at else MINUS_INFINITY
         high = self.bound(sides[at + 1]) if sides[at + 1 :] else INFINITY
         if low is None or high is None:
