@@ -43,7 +43,8 @@ Every file may use errors.py (what failed, why, what to type), storage.py (files
 progress.py (messages of a command) and time_limit.py (limits on foreign code).
 
 Imports go one way: these four and schema.py import nothing else of this program; knowledge/ imports them, and rewards/
-imports knowledge/. The folders of grpo/ come next, and train.py, sft.py and the other commands last.
+imports knowledge/ (and, for an entailment model, grpo/device/). The folders of grpo/ come next, and train.py, sft.py
+and the other commands last.
 """
 
 from pathlib import Path

@@ -96,7 +96,7 @@ class GrpoTrainer(Trainer):
         if self.config.credit == "sentence":
             metrics |= credit_metrics(groups)
         if self.config.dynamic_sampling:
-            metrics["sampling/kept_groups"] = self.ranks.sum([len(self.rollout.groups)])[0] / len(groups)
+            metrics["sampling/kept_frac"] = self.ranks.sum([len(self.rollout.groups)])[0] / len(groups)
         return metrics, groups
 
 

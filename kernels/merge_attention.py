@@ -13,25 +13,25 @@ import triton.language as tl
 def merge_attention(
     out_THE: torch.Tensor,
     lse_HT: torch.Tensor,
-    part_CHE: torch.Tensor,
-    part_lse_HC: torch.Tensor,
-    token_C: torch.Tensor,
+    part_XHE: torch.Tensor,
+    part_lse_HX: torch.Tensor,
+    token_X: torch.Tensor,
 ) -> None:
-    """Merge a part into the outputs and log-sum-exps (float32, nats) of the tokens `token_C`, in place.
+    """Merge a part into the outputs and log-sum-exps (float32, nats) of the tokens `token_X`, in place.
 
     The outputs must be contiguous, the log-sum-exps along their last axis. Slow twin: kernels/reference.py
     `attention`, over all keys at once.
     """
-    C, H, E = part_CHE.shape
-    if C:
-        _merge[(C,)](
+    X, H, E = part_XHE.shape
+    if X:
+        _merge[(X,)](
             out_THE,
             lse_HT,
-            part_CHE,
-            part_lse_HC,
-            token_C,
+            part_XHE,
+            part_lse_HX,
+            token_X,
             lse_HT.stride(0),
-            part_lse_HC.stride(0),
+            part_lse_HX.stride(0),
             H=H,
             padded_H=triton.next_power_of_2(H),
             E=E,

@@ -40,7 +40,7 @@ class Scorer:
 
     @property
     def slow(self) -> bool:
-        """Tell whether a reward waits for something outside this process."""
+        """Return whether a reward waits for something outside this process."""
         return any(reward.slow for reward in self.rewards)
 
     def submit(self, group: Group, index: int) -> None:

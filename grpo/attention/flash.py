@@ -74,9 +74,9 @@ class _SharedPrompts(torch.autograd.Function):
         rows, prompt_rows = attend.completion_rows, attend.prompt_rows
         out_THE, lse_HT, *random = attend.forward(q_THE, k_TKE, v_TKE, *attend.within, False)
         if len(rows):
-            q_CHE, k_PKE, v_PKE = q_THE[rows], k_TKE[prompt_rows], v_TKE[prompt_rows]
-            cross_CHE, cross_HC, *_ = attend.forward(q_CHE, k_PKE, v_PKE, *attend.across, False)
-            merge_attention(out_THE, lse_HT, cross_CHE, cross_HC, rows)
+            q_XHE, k_XKE, v_XKE = q_THE[rows], k_TKE[prompt_rows], v_TKE[prompt_rows]
+            cross_XHE, cross_HX, *_ = attend.forward(q_XHE, k_XKE, v_XKE, *attend.across, False)
+            merge_attention(out_THE, lse_HT, cross_XHE, cross_HX, rows)
         ctx.save_for_backward(q_THE, k_TKE, v_TKE, out_THE, lse_HT, *random[:2])
         ctx.attend = attend
         return out_THE
@@ -89,10 +89,10 @@ class _SharedPrompts(torch.autograd.Function):
         with _repeatable():
             grads = attend.backward(dout_THE, q_THE, k_TKE, v_TKE, out_THE, lse_HT, *attend.within, *random)
         if len(rows):
-            q_CHE, k_PKE, v_PKE = q_THE[rows], k_TKE[prompt_rows], v_TKE[prompt_rows]
-            dout_CHE, out_CHE, lse_HC = dout_THE[rows], out_THE[rows], lse_HT[:, rows].contiguous()
+            q_XHE, k_XKE, v_XKE = q_THE[rows], k_TKE[prompt_rows], v_TKE[prompt_rows]
+            dout_XHE, out_XHE, lse_HX = dout_THE[rows], out_THE[rows], lse_HT[:, rows].contiguous()
             with _repeatable():
-                parts = attend.backward(dout_CHE, q_CHE, k_PKE, v_PKE, out_CHE, lse_HC, *attend.across, *random)
+                parts = attend.backward(dout_XHE, q_XHE, k_XKE, v_XKE, out_XHE, lse_HX, *attend.across, *random)
             grads = (
                 whole.index_copy_(0, where, whole[where] + part)
                 for whole, where, part in zip(grads, (rows, prompt_rows, prompt_rows), parts, strict=True)

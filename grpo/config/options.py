@@ -227,8 +227,9 @@ class QuestionKeys:
     )
     cold_start: str | None = key(
         None,
-        "Config of stage 1. It runs first, unless its output is there and was made with the same config, data and "
-        "base; stage 2 starts from its result. model_name_or_path, if set, is the base that stage 1 starts from. "
+        "Config of stage 1, a path from the working directory. It runs first, unless its output is there and was made "
+        "with the same config, data and base; stage 2 starts from its result. model_name_or_path, if set, is the base "
+        "that stage 1 starts from. "
         "null: start directly from model_name_or_path, such as your own fine-tuned checkpoint or adapter.",
     )
 

@@ -139,25 +139,25 @@ def decode_attention(
 def merge_attention(
     out_THE: torch.Tensor,
     lse_HT: torch.Tensor,
-    part_CHE: torch.Tensor,
-    part_lse_HC: torch.Tensor,
-    token_C: torch.Tensor,
+    part_XHE: torch.Tensor,
+    part_lse_HX: torch.Tensor,
+    token_X: torch.Tensor,
 ) -> None:
-    """Merge another part into the attention of the tokens `token_C`, in place.
+    """Merge another part into the attention of the tokens `token_X`, in place.
 
     Each part is normalised by its own sum, and lse is the logarithm of that sum (attention/flash.py).
     """
     if uses_kernels(out_THE):
         from grpo.kernels import merge_attention as kernel
 
-        kernel.merge_attention(out_THE, lse_HT, part_CHE, part_lse_HC, token_C)
+        kernel.merge_attention(out_THE, lse_HT, part_XHE, part_lse_HX, token_X)
         return
-    own_HC = lse_HT[:, token_C]
-    both_HC = torch.logaddexp(own_HC, part_lse_HC)
-    share, part_share = ((x - both_HC).exp().T[:, :, None] for x in (own_HC, part_lse_HC))
-    merged_CHE = share * out_THE[token_C] + part_share * part_CHE
-    out_THE.index_copy_(0, token_C, merged_CHE.to(out_THE.dtype))
-    lse_HT.index_copy_(1, token_C, both_HC)
+    own_HX = lse_HT[:, token_X]
+    both_HX = torch.logaddexp(own_HX, part_lse_HX)
+    share, part_share = ((x - both_HX).exp().T[:, :, None] for x in (own_HX, part_lse_HX))
+    merged_XHE = share * out_THE[token_X] + part_share * part_XHE
+    out_THE.index_copy_(0, token_X, merged_XHE.to(out_THE.dtype))
+    lse_HT.index_copy_(1, token_X, both_HX)
 
 
 # --- logits --------------------------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
-"""Products with a weight matrix, y = x Wᵀ + b: on a CPU by oneDNN, elsewhere by torch.
+"""Multiply by a weight matrix, y = x Wᵀ + b: on a CPU with oneDNN, elsewhere with torch.
 
-On a CPU, torch computes float32 products with MKL, whose rounding of a row depends on the number of rows. That of
-oneDNN does not (from two rows on), so a completion does not depend on those sampled with it. The exception is bfloat16
-on a CPU with matrix units (AMX), where few rows are added in another order. Wherever both were measured, oneDNN was as
-fast, or up to twice as fast. It works on blocks: a weight that does not change for many products is packed into blocks
-once (`prepack`), with the same results bit for bit. bench/LOG.md has the figures. If oneDNN does not support a build, a
+oneDNN rounds a row in the same way whatever the number of rows (from two on), so a completion does not depend on those
+sampled with it. MKL, which torch uses for float32, does not. The exception is bfloat16 on a CPU with matrix units
+(AMX), where few rows are added in another order.
+
+oneDNN was never slower, and up to twice as fast (bench/LOG.md). It works on blocks: a weight that stays the same for
+many products is packed into blocks once (`prepack`), with the same results bit for bit. Where oneDNN lacks a build, a
 dtype or a layout, torch computes the product.
 """
 

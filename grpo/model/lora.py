@@ -89,7 +89,7 @@ class Linear(nn.Module):
             return linear(x_TI, self.prepacked, bias_O)
         return Product.apply(x_TI, self.weight(), bias_O)
 
-    def one_by_one(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
+    def forward_parts(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
         """Return the output of each part."""
         return self(x_TI, mode).split(_sizes(self.out_slices), dim=-1)
 
@@ -147,7 +147,7 @@ class LoraLinear(nn.Module):
         outputs = self._products(x_TI, mode)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
 
-    def one_by_one(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
+    def forward_parts(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
         """Return the output of each part."""
         return self.split(self._products(x_TI, mode))
 
@@ -171,7 +171,7 @@ class LoraLinear(nn.Module):
         biases = [None if self.bias is None else self.bias[rows] for rows in self.product_rows]
         return tuple(map(linear, inputs, weights, biases))  # Eq. 12
 
-    def ranks_of(self, h_TR: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def split_h(self, h_TR: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the part of x Aᵀ that each product takes."""
         return h_TR.split(self.num_columns, dim=-1)
 
@@ -218,7 +218,7 @@ class _AugmentedLinear(torch.autograd.Function):
         h_TR = linear(_dropped(x_TI, module.lora.dropout, seed), module.A.value)
         ctx.save_for_backward(x_TI, h_TR)  # x is shared by all projections of one input
         ctx.module, ctx.seed = module, seed
-        inputs = (torch.cat([x_TI, h_TX], dim=-1) for h_TX in module.ranks_of(h_TR))
+        inputs = (torch.cat([x_TI, h_TX], dim=-1) for h_TX in module.split_h(h_TR))
         return module.multiply(inputs, module.weights())
 
     @staticmethod
@@ -226,7 +226,7 @@ class _AugmentedLinear(torch.autograd.Function):
         (x_TI, h_TR), module, seed = ctx.saved_tensors, ctx.module, ctx.seed
         lora, A_RI, exact = module.lora, module.A.value, module.A.master.dtype
         dx_TI, dh_TR = None, torch.empty_like(h_TR)
-        for g_TO, weight_OX, dh_TX in zip(gradients, module.weights(), module.ranks_of(dh_TR), strict=True):
+        for g_TO, weight_OX, dh_TX in zip(gradients, module.weights(), module.split_h(dh_TR), strict=True):
             base_TI, adapter_TX = linear(g_TO, weight_OX.T).split([module.in_features, module.num_columns], dim=-1)
             dx_TI = base_TI if dx_TI is None else dx_TI.add_(base_TI)
             dh_TX.copy_(adapter_TX)
@@ -290,7 +290,7 @@ class JointLinear(nn.Module):
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> tuple[torch.Tensor, ...]:
         outputs = {}
         for module in self.linears:
-            outputs |= zip(module.out_slices, module.one_by_one(x_TI, mode), strict=True)
+            outputs |= zip(module.out_slices, module.forward_parts(x_TI, mode), strict=True)
         return tuple(outputs[name] for name in self.names)
 
 

@@ -22,7 +22,7 @@ CHARTS = {  # title -> metrics; * stands for any name
     "What teaches nothing": (
         "frac_reward_zero_std",
         "completions/clipped_ratio",
-        "sampling/kept_groups",
+        "sampling/kept_frac",
         "rewards/*/unscored_frac",
     ),
     "Length": ("completions/mean_length", "completions/max_length", "eval/mean_length"),

@@ -9,5 +9,5 @@ Read in this order:
 - record.py, saved.py: what runs have written, read back: metrics and answers, models;
 - toy.py: a small world made from scratch, for runs without a download.
 
-These files import the other rooms of grpo/, rewards/ and knowledge/. Only guard.py knows the trainer.
+These files import the other folders of grpo/, rewards/ and knowledge/. Only guard.py knows the trainer.
 """

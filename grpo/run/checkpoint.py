@@ -191,14 +191,18 @@ def find_checkpoint(run_dir: Path, wanted: bool | str) -> tuple[Path | None, lis
     return None, [*notices, f"no valid checkpoint in {run_dir}: starting from step 0"]
 
 
-def clean(run_dir: Path, keep: int, newest: int | None = None) -> None:
-    """Remove temporary folders, old checkpoints and old folders set aside: the last `keep` of each kind stay (0: all).
+def remove_temporary(run_dir: Path) -> None:
+    """Remove what a killed run had begun to write."""
+    for folder in run_dir.glob("checkpoint-*.tmp-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_old(run_dir: Path, keep: int, newest: int | None = None) -> None:
+    """Remove old checkpoints and old folders set aside: the last `keep` of each kind stay (0: all).
 
     newest: the step of the checkpoint just written. Checkpoints of later steps must be damaged, since the run was not
     resumed from them; they are kept and not counted.
     """
-    for folder in run_dir.glob("checkpoint-*.tmp-*"):
-        shutil.rmtree(folder, ignore_errors=True)
     if not keep:
         return
     found = [folder for folder in checkpoints(run_dir) if newest is None or step_of(folder) <= newest]

@@ -45,7 +45,7 @@ GLOSSARY = {
     "completions/clipped_ratio": "share of completions that hit max_completion_length",
     "sampler/logp_diff_mean": "mean |log-prob in sampling - log-prob in training| per token: rounding noise, nats",
     "sampler/logp_diff_max": "largest such difference, nats",
-    "sampling/kept_groups": "share of generated groups that were trained on (dynamic_sampling)",
+    "sampling/kept_frac": "share of generated groups that were trained on (dynamic_sampling)",
     "step_time": "seconds of the step",
     "time/generate": "seconds of sampling",
     "time/reference": "seconds of the reference policy's pass",

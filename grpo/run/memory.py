@@ -60,7 +60,10 @@ class Account:
 def account(
     model: Decoder, num_sequences: int, num_positions: int, budget: Budget, reference: Decoder | None = None
 ) -> Account:
-    """Count the memory that a run with this budget needs. Only shapes matter: the model may be on the meta device."""
+    """Count the memory that a run with this budget needs. Only shapes matter: the model may be on the meta device.
+
+    The prepacked weights that a CPU keeps while it samples are not counted.
+    """
     config, build = model.config, model.build
     weights = sum(tensor.nbytes for tensor in model.buffers())
     if reference is not None and reference is not model:

@@ -166,7 +166,7 @@ def nothing_kept(history: History) -> str | None:
 
     To do: choose easier or harder questions, raise num_generations, or raise dynamic_sampling_max_rollouts.
     """
-    if not history.lasts("sampling/kept_groups", lambda share: share == 0, SURE):
+    if not history.lasts("sampling/kept_frac", lambda share: share == 0, SURE):
         return None
     return f"dynamic sampling keeps no group {history.since(SURE)}: nothing is learned"
 

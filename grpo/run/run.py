@@ -71,7 +71,7 @@ class Run:
             may_resume = bool(self.config.resume_from_checkpoint or self.ranks.is_restart)
             self.dir = RunDir(self.path, may_resume, self.config.overwrite_output_dir)
             open_debug_log(self.debug, self.path / "debug.log")
-            checkpoint.clean(self.path, keep=0)
+            checkpoint.remove_temporary(self.path)
         self.ranks.barrier()
         self._handlers = {}
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
@@ -281,7 +281,7 @@ class Run:
                     policy.save(folder)
                 else:
                     policy.tokenizer.save_pretrained(folder)
-            checkpoint.clean(self.path, self.config.save_total_limit, step)
+            checkpoint.remove_old(self.path, self.config.save_total_limit, step)
             self.dir.update(step=step, last_checkpoint=f"checkpoint-{step}")
         self.saved_step = step
         self.ranks.barrier()

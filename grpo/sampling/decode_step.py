@@ -25,7 +25,7 @@ class Slots:
     limit_B: torch.Tensor  # int64, tokens it may generate
     seed_B: torch.Tensor  # int64
     ended_B: torch.Tensor  # bool; means nothing for a slot without a sequence
-    ids_BX: torch.Tensor  # int64, one column more than tokens, into which full rows still write
+    ids_BX: torch.Tensor  # int64; a row that has reached its limit goes on writing to one spare column
     logps_BX: torch.Tensor  # float32, nats, as Completion.logps
     cuts_BX: torch.Tensor  # float32, as Completion.cuts
 
@@ -78,7 +78,7 @@ def decode_step(
     head_VD: torch.Tensor,
     eos: torch.Tensor,
 ) -> None:
-    """Generate one token for each of the first `num_rows` slots that has not ended.
+    """Generate one token for each of the first `num_rows` slots, unless its sequence has ended.
 
     attend: attention over the cache of these slots. eos: the ids that end a sequence.
     """

@@ -30,7 +30,7 @@ LOWEST_COVERAGE = 0.5  # of the data set's titles in the knowledge base; below i
 
 
 class FactChecker:
-    """Measure how far the configured knowledge base supports completions. `close` it.
+    """Measure how far the configured knowledge base supports completions. Call `close` when done.
 
     is_original: count facts as KnowRL's code does: every one that the decomposer lists, whatever contradicts it.
     """

@@ -44,10 +44,10 @@ def knowrl(labels: Sequence[Label]) -> float:
     No facts give 0, one supported fact 1/4, three 1/2, ten 10/13.
 
     Unlike v1, volume does not pay: what the base contradicts cancels a supported fact, what it does not know dilutes.
-    Unlike v2, a false statement is worse than one that cannot be checked, and there is no cliff that makes ten facts
-    worth ten times three and so teaches padding. Three imaginary unknown facts (a prior: nothing is certain of a text
-    that has shown little) keep a single safe statement from full credit. One more supported fact always raises a value
-    above 0, an unknown one lowers it, a refuted one lowers it more.
+    Unlike v2, a false statement is worse than one that cannot be checked. And going from three facts to ten does not
+    multiply the value, so padding does not pay. The 3 in the denominator, a prior, keeps a single safe statement from
+    full credit. One more supported fact always raises a value above 0, an unknown one lowers it, a refuted one lowers
+    it more.
     """
     credit = max(0, labels.count("supported") - labels.count("refuted"))
     return credit / (len(labels) + PRIOR_FACTS)
@@ -147,7 +147,7 @@ def joined_titles(value: Any) -> str:
 
 
 class FactualityMeter:
-    """Measure the factuality of texts. Several event loops may use it. `close` it.
+    """Measure the factuality of texts. Several event loops may use it. Call `close` when done.
 
     It holds the thread pool, the verdict thread and the counters; the knowledge base, the verifier and its cache belong
     to the caller.

@@ -171,7 +171,7 @@ def _of_text(text: str) -> Allowed:
 
 
 def _is_explained(verdict: re.Match, gap: str, explanation: str) -> bool:
-    """Tell whether a text explains the verdict before it. "A. Lincoln was here" and "Correct: New York" do not."""
+    """Return whether a text explains the verdict before it. "A. Lincoln was here" and "Correct: New York" do not."""
     is_letter = re.search(r"\b[ABC]\b", verdict["grade"], re.IGNORECASE)
     is_set_off = verdict["sentence"] or _SETS_OFF.search(gap) or (is_letter and ":" in gap)
     if is_set_off and num_words(explanation) > 1:

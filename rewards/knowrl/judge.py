@@ -148,7 +148,7 @@ class ModelJudge:
 
 
 def is_grade(reply: str) -> bool:
-    """Tell whether a reply is a grade. Any other reply is asked for again, and not kept in a cache."""
+    """Return whether a reply is a grade. Any other reply is asked for again, and not kept in a cache."""
     return parse_grade(reply) is not None
 
 

@@ -9,7 +9,10 @@ from knowledge.facts.verdict import FactToCheck, Verdict, Verifier
 
 
 class VerdictQueue:
-    """Batch the work of a verifier, which runs on a thread of its own. Several event loops may use it. `close` it."""
+    """Batch the work of a verifier, which runs on a thread of its own. Several event loops may use it.
+
+    Call `close` when done.
+    """
 
     def __init__(self, verifier: Verifier):
         self.verifier = verifier
@@ -18,7 +21,7 @@ class VerdictQueue:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="verdicts")
 
     def submit(self, facts: Sequence[FactToCheck]) -> "Future[list[Verdict]]":
-        """Promise the verdicts, in order; or the verifier's exception."""
+        """Queue the facts. Return a future with one verdict per fact, or with the verifier's exception."""
         future: Future[list[Verdict]] = Future()
         with self._lock:
             self._waiting.append((facts, future))

@@ -94,7 +94,7 @@ def test_a_rank_without_groups_does_not_hold_up_the_other(processes, chat_checkp
         tmp_path, chat_checkpoint, reward_funcs=["fakes:mixed_on_rank_0"], save_steps=0, max_steps=2, **keys
     )
     assert ends(start(processes, config)) == [0, 0]
-    assert [line["sampling/kept_groups"] for line in lines(tmp_path / "run")] == [0.5, 0.5]
+    assert [line["sampling/kept_frac"] for line in lines(tmp_path / "run")] == [0.5, 0.5]
     assert all(line["grad_norm"] > 0 for line in lines(tmp_path / "run"))
 
 

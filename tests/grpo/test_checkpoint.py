@@ -92,7 +92,8 @@ def test_retention_keeps_the_newest_and_clears_left_overs(tmp_path):
     for step in (1, 2, 10):
         write(tmp_path, step)
     (tmp_path / "checkpoint-11.tmp-123").mkdir()
-    checkpoint.clean(tmp_path, keep=2)
+    checkpoint.remove_temporary(tmp_path)
+    checkpoint.remove_old(tmp_path, keep=2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-2"]
 
 
@@ -172,7 +173,7 @@ def test_what_retention_removes_loses_its_manifest_first(tmp_path, monkeypatch):
     for step in (1, 2, 3):
         write(tmp_path, step)
     monkeypatch.setattr(checkpoint.shutil, "rmtree", lambda *arguments, **options: None)
-    checkpoint.clean(tmp_path, keep=1)
+    checkpoint.remove_old(tmp_path, keep=1)
     found = {path.name: checkpoint.problem_with(path) for path in checkpoint.checkpoints(tmp_path)}
     assert found == {
         "checkpoint-3": "",
@@ -201,7 +202,7 @@ def test_retention_counts_from_the_newest_that_is_valid(tmp_path, keep, newest, 
         write(tmp_path, step)
     (tmp_path / "checkpoint-x").mkdir()
     (tmp_path / "checkpoint-7").write_text("a file")
-    checkpoint.clean(tmp_path, keep, newest)
+    checkpoint.remove_old(tmp_path, keep, newest)
     assert [path.name for path in checkpoint.checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in left]
     assert (tmp_path / "checkpoint-x").exists() and (tmp_path / "checkpoint-7").exists()
 
@@ -214,7 +215,7 @@ def test_retention_counts_what_was_set_aside_apart_and_keeps_what_was_written_la
     for age, folder in enumerate(made):
         os.utime(folder, (age, age))
     write(tmp_path, 6)
-    checkpoint.clean(tmp_path, keep)
+    checkpoint.remove_old(tmp_path, keep)
     found = sorted(path.name for path in tmp_path.glob("checkpoint-*.aside-*"))
     assert found == ([f"checkpoint-{name}" for name in left] if left else sorted(path.name for path in made))
     assert final.exists() and (tmp_path / "checkpoint-6").exists()

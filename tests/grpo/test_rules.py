@@ -30,7 +30,7 @@ HEALTHY = {
     "rewards/format/unscored_frac": 0.0,
     "completions/mean_length": 100.0,
     "completions/clipped_ratio": 0.05,
-    "sampling/kept_groups": 0.5,
+    "sampling/kept_frac": 0.5,
     "time/reward": 1.0,
     "step_time": 10.0,
 }
@@ -78,7 +78,7 @@ CASES = {
         ({"frac_reward_zero_std": late(0.3, 0.9), "accuracy": 0.02}, 24, "since step 20, because only 2%"),
         {"frac_reward_zero_std": lambda step: 0.9 if step % 5 else 0.7},
     ),
-    "nothing_kept": (({"sampling/kept_groups": late(0.5, 0.0)}, 22, "since step 20"), {"sampling/kept_groups": 0.01}),
+    "nothing_kept": (({"sampling/kept_frac": late(0.5, 0.0)}, 22, "since step 20"), {"sampling/kept_frac": 0.01}),
     "format_never_right": (
         ({"rewards/format/mean": -1.0, "rewards/format/std": 0.0}, 5, "the reward format is -1"),
         {"rewards/format/mean": 1.0, "rewards/format/std": 0.0},

@@ -297,7 +297,7 @@ def test_dynamic_sampling_keeps_groups_that_differ_and_moves_nothing_for_none(tm
         "save_total_limit": 0,
     }
     lines = run(tmp_path, chat_checkpoint, **keys)
-    assert [line["sampling/kept_groups"] for line in lines] == [1.0, 0.0, 0.0]
+    assert [line["sampling/kept_frac"] for line in lines] == [1.0, 0.0, 0.0]
     assert lines[0]["grad_norm"] > 0 and lines[1]["grad_norm"] == lines[2]["grad_norm"] == 0
     first, last = (load_file(tmp_path / "run" / f"checkpoint-{step}" / "state.safetensors") for step in (1, 3))
     assert all(torch.equal(first[name], last[name]) for name in first)
