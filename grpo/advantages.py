@@ -7,7 +7,7 @@ STD_EPSILON = 1e-4  # added to the standard deviation, as in TRL; the paper (Dee
 
 
 def group_advantages(
-    rewards: Sequence[float | None], scale_rewards: str = "group", batch_std: float = 0.0
+    rewards: Sequence[float | None], scale_rewards: str = "group", batch_std: float | None = None
 ) -> list[float]:
     """Compute the advantages of one group's completions from their rewards (Eq. 1, 2).
 
@@ -26,11 +26,11 @@ def group_advantages(
     if len(known) < 2 or min(known) == max(known):
         return [0.0] * len(rewards)
     mean = math.fsum(known) / len(known)
-    divisor = {
-        "group": reward_std(known) + STD_EPSILON,  # Eq. 1
-        "batch": batch_std + STD_EPSILON,  # Eq. 2
-        "none": 1.0,
-    }[scale_rewards]
+    divisor = 1.0
+    if scale_rewards == "group":
+        divisor = reward_std(known) + STD_EPSILON  # Eq. 1
+    elif scale_rewards == "batch":
+        divisor = batch_std + STD_EPSILON  # Eq. 2
     return [0.0 if reward is None else (reward - mean) / divisor for reward in rewards]  # Eq. 1, 2
 
 

@@ -164,7 +164,7 @@ class Rollout:
             self.batch_std = self._std_over_ranks()
         for group in groups:
             self._collect(group)
-            advantages = group_advantages(self._rewards_of(group), self._scale, self.batch_std or 0.0)  # Eq. 1, 2
+            advantages = group_advantages(self._rewards_of(group), self._scale, self.batch_std)  # Eq. 1, 2
             weights = self.scorer.weights_of(group)
             for completion, advantage in zip(group.completions, advantages, strict=True):
                 bonus = sum(weight * completion.scores[name].bonus for name, weight in weights.items())

@@ -117,7 +117,7 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
         run.start_log(trainer.total_steps, trainer.step)
         trainer.health.resume(run.path)
         while trainer.step < trainer.total_steps:
-            guard.step()
+            guard.run_step()
             metrics = trainer.summarise_step()
             run.report_step(trainer.step, metrics)
             guard.after_step(metrics)

@@ -132,7 +132,7 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> Measurement:
             return measured
 
         while trainer.step < trainer.total_steps:
-            guard.step()
+            guard.run_step()
             metrics, groups = trainer.summarise_step()
             run.report_step(trainer.step, metrics, groups)
             if config.eval_steps and trainer.step % config.eval_steps == 0 and trainer.step < trainer.total_steps:

@@ -32,14 +32,14 @@ class DecodeAttention:
         self.rows_B = torch.arange(len(positions_B), device=positions_B.device)
 
     @classmethod
-    def with_kernel(cls, cache: "KVCache", positions_B: torch.Tensor, name: str) -> "DecodeAttention":
+    def over_all_positions(cls, cache: "KVCache", positions_B: torch.Tensor, name: str) -> "DecodeAttention":
         """Attend with one of DECODE_KERNELS. It reads all positions of the cache, so the lengths stay on the device."""
         kernel = DECODE_KERNELS[name](positions_B + 1, cache.num_positions)
         return cls(cache, positions_B, cache.num_positions, kernel)
 
     @classmethod
-    def on_cpu(cls, cache: "KVCache", positions_B: torch.Tensor, longest: int) -> "DecodeAttention":
-        """Attend on a CPU, and read only the positions in use: there, lengths are known at no cost.
+    def over_used_positions(cls, cache: "KVCache", positions_B: torch.Tensor, longest: int) -> "DecodeAttention":
+        """Attend without CUDA graphs, and read only the positions in use, whose number the host knows.
 
         longest: upper bound of the positions in use.
         """

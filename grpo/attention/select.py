@@ -47,7 +47,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Choice:
+class KernelChoice:
     """The chosen implementation and all trials, the chosen one first."""
 
     name: str
@@ -63,7 +63,7 @@ def choose(
     tolerance: float,
     clock: Callable[[Callable], float],
     repeatable: bool = False,
-) -> Choice:
+) -> KernelChoice:
     """Run each candidate, compare its result with `wanted`, time those that are right, and take the fastest.
 
     With `repeatable`, take the first that is right. The last candidate is the fallback and must be right.
@@ -73,7 +73,7 @@ def choose(
     if not usable:
         raise RuntimeError(f"no implementation passed its self-test: {', '.join(map(str, trials))}")
     best = usable[0] if repeatable else min(usable, key=lambda trial: trial.seconds)
-    return Choice(best.name, (best, *(trial for trial in trials if trial is not best)))
+    return KernelChoice(best.name, (best, *(trial for trial in trials if trial is not best)))
 
 
 def _try(name: str, run: Callable, wanted: torch.Tensor, tolerance: float, clock: Callable) -> Trial:
@@ -101,7 +101,7 @@ def choose_decode_kernel(
     dtype: torch.dtype,
     device: torch.device | str,
     kernels: Mapping[str, Callable] = DECODE_KERNELS,
-) -> Choice:
+) -> KernelChoice:
     """Choose the decode attention for `num_rows` sequences of up to `num_positions` tokens.
 
     The trial's sequences have different lengths, and large values beyond their ends, so that reading these would show.
@@ -147,10 +147,10 @@ TRIAL_LAYOUT = Layout.of((70, (40, 1, 129)), (1, (65,)), (33, ()))
 @cache
 def choose_packed(
     num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device | str
-) -> Choice:
+) -> KernelChoice:
     """Choose the attention inside a micro-batch, judged by its output and all its gradients."""
     if torch.device(device).type != "cuda" or dtype not in HALF:
-        return Choice("sdpa", ())
+        return KernelChoice("sdpa", ())
 
     def run(name: str, kind: torch.dtype) -> torch.Tensor:
         *leaves, dout = (x.to(dtype).to(kind).requires_grad_() for x in inputs)
@@ -173,7 +173,7 @@ def choose_packed(
         )
 
 
-def packed_choice(model: "Decoder") -> Choice:
+def packed_choice(model: "Decoder") -> KernelChoice:
     """Return the choice of attention inside the micro-batches of `model`."""
     c, build = model.config, model.build
     return choose_packed(c.num_heads, c.num_kv_heads, c.head_dim, build.dtype, build.device)

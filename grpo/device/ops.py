@@ -222,11 +222,11 @@ def log_softmax_rows(
         size = min(size, CACHE_BYTES // (logits_XV.shape[1] * exact.itemsize))
     size = max(1, size)
     # One allocation serves all parts: on a CPU, touching new memory costs more than the arithmetic.
-    room_2XV = torch.empty(2, size, logits_XV.shape[1], dtype=exact, device=logits_XV.device)
+    scratch_2XV = torch.empty(2, size, logits_XV.shape[1], dtype=exact, device=logits_XV.device)
     for start in range(0, len(targets_X), size):
         part = slice(start, start + size)
         target_X1, cut_X1 = targets_X[part, None], None if cut_X is None else cut_X[part, None]
-        spare_XV, logp_XV = _log_softmax(logits_XV[part], target_X1, temperature, cut_X1, room_2XV)
+        spare_XV, logp_XV = _log_softmax(logits_XV[part], target_X1, temperature, cut_X1, scratch_2XV)
         logp_X[part] = logp_XV.gather(1, target_X1)[:, 0]  # Eq. 3
         p_XV = torch.exp(logp_XV, out=spare_XV)
         kept_XV = logp_XV if cut_X is None else logp_XV.clamp_min_(torch.finfo(exact).min)  # 0 · -inf
@@ -241,13 +241,13 @@ def _log_softmax(
     target_X1: torch.Tensor,
     temperature: float,
     cut_X1: torch.Tensor | None,
-    room_2XV: torch.Tensor,
+    scratch_2XV: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Normalise over the vocabulary, or over what the cut leaves of it. Return free memory, and the log-softmax.
 
-    room_2XV: memory for both.
+    scratch_2XV: memory for both.
     """
-    scaled_XV, logp_XV = room_2XV[:, : len(logits_XV)]
+    scaled_XV, logp_XV = scratch_2XV[:, : len(logits_XV)]
     scaled_XV.copy_(logits_XV)
     if temperature != 1:
         scaled_XV /= temperature

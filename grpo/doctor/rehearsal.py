@@ -109,7 +109,7 @@ class Rehearsal(ABC):
         """Make the run's first step at this size; return its seconds by phase."""
         self.trainer.step = self.trainer.order.position = 0
         self.cut(rows, tokens)
-        Guard(self.trainer).step()
+        Guard(self.trainer).run_step()
         times = self.trainer.clock.result()
         return {name: times[phase] for phase, name in PHASES.items() if times[phase]}
 

@@ -22,7 +22,7 @@ class Guard:
     def __init__(self, trainer: "Trainer"):
         self.trainer, self.run = trainer, trainer.run
 
-    def step(self) -> None:
+    def run_step(self) -> None:
         """Run one `train_step`.
 
         If a signal ends it, or a service that has failed for good, save the run as it was before the step. (A signal

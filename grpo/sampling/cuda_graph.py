@@ -56,7 +56,7 @@ class DecodeGraphs:
 
     def step(self, rows: int, params: SamplingParams, head_VD: torch.Tensor) -> None:
         """Generate one token for each of the first `rows` slots."""
-        attend = DecodeAttention.with_kernel(self.slots.cache, self.slots.position_B[:rows], self.kernel)
+        attend = DecodeAttention.over_all_positions(self.slots.cache, self.slots.position_B[:rows], self.kernel)
         decode_step(self.model, self.slots, rows, attend, params, head_VD, self.eos)
 
     def _captured(self, rows: int, params: SamplingParams, head_VD: torch.Tensor) -> Recorded:

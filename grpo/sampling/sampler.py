@@ -1,4 +1,4 @@
-"""Batched generation over a slot cache: schedule, run, collect.
+"""Batched generation over a slot cache: admit, decode, collect.
 
 Each prompt is prefilled once for its group, up to its last token; that token is the first input of every completion's
 decoding, so all sampling happens in one place. Sequences wait in a queue while all slots are taken, and enter as others
@@ -13,7 +13,7 @@ from math import isfinite
 import torch
 
 from grpo.attention.decode import DecodeAttention
-from grpo.attention.select import Choice, choose_decode_kernel, packed_attention
+from grpo.attention.select import KernelChoice, choose_decode_kernel, packed_attention
 from grpo.device.capture import CudaCapture
 from grpo.device.draw import SamplingParams
 from grpo.device.ops import Rope, rotate
@@ -60,7 +60,7 @@ class Sampler:
         self.check_every = check_every or (16 if self.on_cuda else 1)
         self.uses_graphs = self.on_cuda if use_graphs is None else use_graphs
         self.graphs: DecodeGraphs | None = None
-        self.decode_kernel: Choice | None = None  # of decode attention, once there are graphs
+        self.decode_kernel: KernelChoice | None = None  # of decode attention, once there are graphs
 
     @torch.inference_mode()
     def prepare(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeGraphs | None:
@@ -235,7 +235,7 @@ class _Running:
         """Generate one token for every live sequence, without graphs."""
         rows, longest = len(self.live), min(max(self.used), self.longest)
         self.cache.reserve(longest)
-        attend = DecodeAttention.on_cpu(self.cache, self.slots.position_B[:rows], longest)
+        attend = DecodeAttention.over_used_positions(self.cache, self.slots.position_B[:rows], longest)
         decode_step(self.model, self.slots, rows, attend, self.params, self.head_VD, self.eos)
         self.used = [positions + 1 for positions in self.used]
 

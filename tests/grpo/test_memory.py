@@ -398,7 +398,7 @@ def runs_out_above(wrap_passes):
 
 def step(trainer):
     """A step as a run makes it; its metrics."""
-    Guard(trainer).step()
+    Guard(trainer).run_step()
     return trainer.summarise_step()[0]
 
 
@@ -457,7 +457,7 @@ def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, runs
         if name == "halved":
             runs_out_above(trainer, 120, "backward")
         tokens = trainer.budget.tokens
-        Guard(trainer).step()
+        Guard(trainer).run_step()
         assert (trainer.budget.tokens < tokens) == (name == "halved")
         times = trainer.clock.result()
         assert times["step_time"] > times["time/generate"] > 0
