@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 from urllib.parse import quote, quote_plus
 
 INTERNAL, CONFIG, PREFLIGHT, SERVICE, NON_FINITE, STORAGE, BUSY, MEMORY = 1, 2, 3, 4, 5, 6, 7, 8
@@ -242,8 +242,18 @@ def run_main(main: Callable[[list[str]], int | None]) -> None:
         print(escape(message), file=sys.stderr)
         if code == STORAGE:  # stdout itself may have failed, and Python would flush it again at the end
             sys.stdout = open(os.devnull, "w")
-        if code > 128:  # a signal
-            with suppress(OSError):
-                sys.stdout.flush()
-            os._exit(code)  # do not wait for threads: a user's reward may hang in one
+        if code > 128:  # a signal: do not wait for threads, since a user's reward may hang in one
+            _exit_now(code)
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        # Everything is closed. Python's own end would let a thread of gloo that still holds a tensor abort the process
+        # (github.com/pytorch/pytorch/pull/179291), and torchrun would take the run for failed.
+        _exit_now(code)
     sys.exit(code)
+
+
+def _exit_now(code: int) -> NoReturn:
+    """End the process without Python's clean-up."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)

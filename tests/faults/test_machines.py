@@ -88,6 +88,18 @@ def test_two_machines_train_what_one_process_trains_though_a_rank_is_killed(
     assert state(run_dir)["exit_code"] == 0 and state(run_dir)["step"] == 3
 
 
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_rank_ends_without_pythons_own_end(failing):
+    """There a thread of gloo that still holds a tensor may abort the process; os.abort stands for it."""
+    end = "raise UserError('a', 'b', 'c', 3)" if failing else "print('done')"
+    set_up = "import atexit, os\nfrom grpo.errors import UserError, run_main\natexit.register(os.abort)"
+    code = f"{set_up}\ndef main(argv): {end}\nrun_main(main)"
+    environment = {**os.environ, "WORLD_SIZE": "2", "PYTHONPATH": os.pathsep.join(PATHS)}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == ((3, "") if failing else (0, "done\n"))
+    assert ("error: a" in ended.stderr) == failing
+
+
 def test_what_a_step_sends_is_the_gradient_once_per_update_and_little_else(processes, chat_checkpoint, tmp_path):
     """Two updates per step. Every other thing that is sent is counted, too."""
     keys = {"num_iterations": 2, "max_steps": 3, "save_steps": 0, "max_completion_length": 64, "lora_r": 16}
