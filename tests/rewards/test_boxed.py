@@ -19,6 +19,7 @@ from rewards.boxed import gold_answer, last_boxed, verdict
         (r"\boxed\frac12", r"\frac12"),
         (r"\boxed\frac12, done", r"\frac12"),
         (r"\boxed -\frac12.", r"-\frac12"),
+        *[(rf"\boxed\{name}12, done", rf"\{name}12") for name in ("dfrac", "tfrac", "cfrac", "binom", "dbinom")],
         (r"\boxed\frac1{23}", r"\frac1{23}"),
         (r"\boxed\sqrt2", r"\sqrt2"),
         (r"\boxed\sqrt[3]{2}", r"\sqrt[3]{2}"),
@@ -102,6 +103,12 @@ def test_gold_answer(text, answer):
 )
 def test_verdict(completion, truth, kind, reason):
     assert verdict(completion, truth) == (kind, reason)
+
+
+def test_spaces_do_not_count_where_long_answers_are_compared_as_text():
+    text = ",".join(["1"] * 1500)
+    assert verdict(rf"\boxed{{{text.replace(',', ', ')}}}", text)[0] == "correct"
+    assert verdict(rf"\boxed{{{text.replace(',', ', ')}}}", f"{text},2")[0] == "wrong"
 
 
 def test_a_reason_can_always_be_printed():
