@@ -5,14 +5,21 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 from commands import next_commands
 from making import write_rows
 from test_benchmarks import GPQA, GSM8K, SIMPLE, TRUTHFUL, write_csv
 
 import grpo.evaluate
 from grpo.config.load import load_config
+from grpo.config.options import TrainConfig
+from grpo.device.draw import SamplingParams
 from grpo.errors import UserError
 from grpo.evaluate import main
+from grpo.evaluation.answers import generate_groups
+from grpo.model.policy import load_for_inference
+from grpo.sampling.sampler import Sampler
+from grpo.schema import Prompt
 from grpo.train import train
 
 QUESTIONS = [
@@ -301,3 +308,17 @@ def test_an_output_that_would_lose_the_answers_is_refused_before_anything_is_ask
     with pytest.raises(UserError) as error:
         main(["no such model", "--output", name])
     assert name in error.value.what and "no such model" not in error.value.what
+
+
+def test_each_answer_has_random_numbers_of_its_own(chat_checkpoint):
+    """By its question and its place among the answers to it; the same seed draws the same ones."""
+    policy = load_for_inference(TrainConfig(model_name_or_path=str(chat_checkpoint)), torch.device("cpu"))
+    prompts = [Prompt(row, "", (5, 6, 7), {}) for row in (0, 1, 1)]
+
+    def drawn(seed):
+        groups = generate_groups(policy, Sampler(policy.model, [], 6), prompts, 2, SamplingParams(12), seed)
+        return [completion.ids for group in groups for completion in group.completions]
+
+    first = drawn(3)
+    assert len(set(map(tuple, first))) == 4 and first[2:4] == first[4:6]
+    assert drawn(3) == first and not {*map(tuple, drawn(4))} & {*map(tuple, first)}
