@@ -4,7 +4,7 @@ import json
 
 import pytest
 from commands import run_command
-from test_rules import HEALTHY, late
+from test_rules import HEALTHY, flat, late
 
 from grpo.errors import UserError
 from grpo.explain import main
@@ -52,6 +52,12 @@ def test_a_sound_run_says_what_it_learned(tmp_path):
         "No known failure shows in 40 steps.",
         "From the first 10 steps to the last: reward 0.138 → 0.887.",
     ]
+
+
+@pytest.mark.parametrize(("status", "is_told"), [("done", True), ("running", False), ("failed", False)])
+def test_only_of_a_run_that_is_done_it_is_said_that_it_learned_nothing(tmp_path, status, is_told):
+    found = sentences(write_run(tmp_path, status=status, reward=flat))
+    assert any("learned nothing" in sentence for sentence in found) == is_told
 
 
 def test_a_short_run_promises_no_more_than_it_can_see(tmp_path):

@@ -168,6 +168,15 @@ def test_a_mean_over_nothing_scorable_is_no_number():
     assert "accuracy" not in found and "refusal_rate" not in found
 
 
+def test_a_reward_that_does_not_apply_to_a_prompt_has_left_nothing_unscored_unless_there_is_no_reward():
+    def share(other):
+        told = {"a": Score(None, applies=False), "b": Score(other)}
+        found = completion_metrics([group([1], [other], [0.0], [told])], ["a", "b"])
+        return found["rewards/a/unscored_frac"], found["rewards/b/unscored_frac"]
+
+    assert share(1.0) == (0, 0) and share(None) == (1, 1)
+
+
 def test_the_first_reward_that_can_tell_gives_the_outcome():
     silent, wrong, right = Score(1.0), Score(1.0, "", "wrong"), Score(0.0, "", "correct")
     assert outcome_of({"a": silent, "b": wrong, "c": right}) == "wrong"

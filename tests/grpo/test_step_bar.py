@@ -60,6 +60,15 @@ def test_a_wide_terminal_has_whole_words(monkeypatch):
     assert line.endswith("waiting for rewards  00:00 left")
 
 
+def test_the_time_left_of_a_resumed_run_is_by_the_steps_that_it_made_itself(monkeypatch):
+    """Ten seconds for its first step, and 39 are left."""
+    as_terminal(monkeypatch)
+    bar = StepBar(80, 40, False)
+    monkeypatch.setattr("grpo.run.step_bar.time", SimpleNamespace(monotonic=lambda: 110.0))
+    bar.advance(METRICS)
+    assert bar.line(119).endswith("06:30 left")
+
+
 def test_a_line_never_outgrows_its_columns(monkeypatch):
     as_terminal(monkeypatch)
     bar = StepBar(100_000, 9_999, False)
