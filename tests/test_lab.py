@@ -124,9 +124,10 @@ def test_answers_are_counted_by_question_and_facts_by_outcome(results):
 
 
 def test_an_answer_that_is_not_sure_of_itself_counts_as_declined(results):
-    texts = ["<confidence>0.3</confidence>", "<confidence>0.7</confidence>", ""]
+    """One that says 0.5 is as sure as not."""
+    texts = [*(f"<confidence>{confidence}</confidence>" for confidence in (0.3, 0.49, 0.5, 0.7)), ""]
     counted = results.counts_of_questions([record(0, "wrong", completion=text) for text in texts], {"Who?": UNSEEN})
-    assert counted["answers"] == {UNSEEN: [[0, 1, 2]]}
+    assert counted["answers"] == {UNSEEN: [[0, 2, 3]]}
 
 
 def test_a_cell_says_how_many_seeds_it_rests_on(results):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rewards.boxed import gold_answer, last_boxed, verdict
+from rewards.boxed import MAX_ANSWER_CHARS, equivalent, gold_answer, last_boxed, verdict
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,8 @@ def test_last_boxed(completion, content):
         ("####", ""),
         (r"\boxed{}", ""),
         (r"\boxed{4", ""),
+        (r"The sum is \boxed{4", ""),
+        ("The sum is\n#### \\boxed{4", ""),
     ],
 )
 def test_gold_answer(text, answer):
@@ -105,10 +107,10 @@ def test_verdict(completion, truth, kind, reason):
     assert verdict(completion, truth) == (kind, reason)
 
 
-def test_spaces_do_not_count_where_long_answers_are_compared_as_text():
-    text = ",".join(["1"] * 1500)
-    assert verdict(rf"\boxed{{{text.replace(',', ', ')}}}", text)[0] == "correct"
-    assert verdict(rf"\boxed{{{text.replace(',', ', ')}}}", f"{text},2")[0] == "wrong"
+def test_white_space_does_not_count_in_answers_too_long_to_read():
+    answer = " + ".join(["x"] * MAX_ANSWER_CHARS)
+    assert equivalent(answer, answer.replace(" ", "\n")) and not equivalent(answer, f"{answer} + y")
+    assert not equivalent(" " * (MAX_ANSWER_CHARS + 1), " ")
 
 
 def test_a_reason_can_always_be_printed():
