@@ -37,6 +37,9 @@ def test_each_failure_is_told_with_its_step_and_what_to_do(tmp_path, capsys):
     told = capsys.readouterr().out
     assert "Step 35: entropy died since step 31" in told and "Step 39: no signal in 95% of the groups" in told
     assert told.count("To do:") == 2
+    entropy, signal = told.split("\n\n")[:2]
+    for remark in (entropy, signal):  # between the sentence and the advice: what it means
+        assert remark.index("To do:") - remark.index("\n") > 40
 
 
 def test_a_failure_that_passed_says_so(tmp_path):

@@ -185,6 +185,13 @@ def test_what_a_resumed_run_may_change(tmp_path, change, outcome):
         assert check_changes(folder, changed, 1) == ([outcome] if outcome else [])
 
 
+def test_a_key_that_is_no_longer_set_has_changed(tmp_path):
+    folder = saved_by(configured(tmp_path, "system_prompt=hello", "run_name=one"))
+    with pytest.raises(UserError, match="another configuration") as error:
+        check_changes(folder, configured(tmp_path), 1)
+    assert error.value.why == "system_prompt: hello -> None"
+
+
 @pytest.mark.parametrize("change", ["temperature=0.5", "seed=1"])
 def test_a_change_that_is_allowed_by_name_is_only_told(tmp_path, change):
     folder, name = saved_by(configured(tmp_path)), change.partition("=")[0]

@@ -134,6 +134,19 @@ def test_counting_shows_a_bar_or_plain_lines(monkeypatch):
     assert "answering: 2 of 3 questions" in sys.stderr.getvalue()
 
 
+def test_plain_lines_of_a_count_come_once_in_a_while(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    now = iter([0.0, 11.0, 12.0, 20.0, 22.0, 23.0])
+    monkeypatch.setattr("grpo.progress.time", SimpleNamespace(monotonic=lambda: next(now)))
+    with counting(9, "answering", "answers") as done:
+        for _ in range(5):
+            done(1)
+    assert sys.stderr.getvalue().splitlines() == [
+        "answering: 1 of 9 answers after 11 s",
+        "answering: 4 of 9 answers after 22 s",
+    ]
+
+
 def test_what_is_quick_prints_no_plain_line(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with counting(None, "reading", "rows") as done:
