@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from making import make_group
 from PIL import Image
 
 from grpo.device.draw import SamplingParams
@@ -113,6 +114,27 @@ def test_the_ceiling_of_generation_counts_the_prefill_and_every_step_at_its_rows
     assert ceilings.generation_seconds(small_model(torch.float32), work) == 2 * 34 + (2 + 1 + 1) * 2 * (34 + 10)
 
 
+def test_the_ceiling_of_a_step_has_a_reference_pass_and_a_policy_pass_before_the_backward_one(bench, monkeypatch):
+    """A prompt of two tokens, completions of one and of three: 2 + 0 + 2 are packed, 4 are scored, in two
+    micro-batches."""
+    whole_steps, ceilings = bench("whole_steps"), bench("ceilings")
+    monkeypatch.setattr(ceilings, "products_seconds", lambda shapes, *_, weights=None: ceilings.flops(shapes))
+    trainer = SimpleNamespace(model=small_model(torch.float32), budget=SimpleNamespace(tokens=2))
+    group = make_group((7, 7), [8], [8, 8, 8])
+    assert bench("workload").packed_tokens([group]) == 4
+    generation, a_pass = 2 * 34 + (2 + 1 + 1) * 2 * (34 + 10), 2 * (2 * 34 + 2 * 10)
+    assert whole_steps.products_seconds(trainer, [group]) == generation + 2 * 3 * a_pass
+
+
+def test_a_copy_moves_the_bytes_that_it_reads_and_those_that_it_writes(bench, monkeypatch):
+    ceilings = bench("ceilings")
+    monkeypatch.setattr(ceilings, "products_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(ceilings, "median_seconds", lambda *_: 0.5)
+    found = ceilings.peaks(SimpleNamespace(smoke=True, device="cpu"))
+    assert found["copy_gb_per_s"] == pytest.approx(2 * 2**20 / 0.5 / 1e9)
+    assert found["float32_tflops"] == found["bfloat16_tflops"] == pytest.approx(2 * 256**3 / 1e12)
+
+
 def test_every_operation_of_a_decode_step_is_timed_at_each_number_of_rows(bench, capfd):
     bench("products").main(["--smoke"])
     measured = last_line(capfd)["products"]
@@ -208,6 +230,33 @@ def test_repeats_take_turns_and_ratios_are_paired(bench):
     assert order == [*"ab", *"ab", *"ba", *"ab"]
     assert {name: len(values) for name, values in seconds.items()} == {"a": 3, "b": 3}
     assert timing.ratio([1.0, 2.0, 1.0], [3.0, 4.0, 5.0]) == {"ratio": 3.0, "ratio_range": [2.0, 5.0]}
+
+
+def test_a_case_has_the_seconds_of_one_call_and_the_ratio_to_the_fastest_peer(bench, monkeypatch):
+    """Each side repeats its work four times in a run."""
+    timing, clock = bench("timing"), SimpleNamespace(seconds=0.0)
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: clock.seconds))
+
+    def side(seconds):
+        return lambda: setattr(clock, "seconds", clock.seconds + seconds)
+
+    sides = {"ours": side(2.0), "slow": side(12.0), "fast": side(6.0)}
+    case = timing.compare("sums", sides, SimpleNamespace(repeats=3, device="cpu"), calls=4)
+    found = {name: spread["median"] for name, spread in case["seconds"].items()}
+    assert found == {"ours": 0.5, "slow": 3.0, "fast": 1.5} and case["seconds"]["fast"]["range"] == [1.5, 1.5]
+    assert (case["peer"], case["ratio"], case["ratio_range"]) == ("fast", 3.0, [3.0, 3.0])
+
+
+def test_the_first_step_of_a_comparison_warms_up_and_does_not_count(bench, monkeypatch):
+    end_to_end = bench("end_to_end")
+    monkeypatch.setattr(end_to_end, "ceiling_seconds", lambda ours: 1.0)
+    phases = {"generate": 1.0}
+    ours = SimpleNamespace(seconds=[90.0, 1.0, 3.0], phases=lambda: phases, first=[make_group((7,), [8], [8, 8])])
+    peer = SimpleNamespace(seconds=[80.0, 8.0, 4.0], our_seconds=[2.0, 2.0], phases=lambda: phases)
+    case = end_to_end.make_case("a step", ours, {"trl": peer})
+    assert case["seconds"]["ours"] == {"median": 2.0, "range": [1.0, 3.0]}
+    assert case["seconds"]["trl"] == {"median": 6.0, "range": [4.0, 8.0]}
+    assert (case["peer"], case["ratio"], case["tokens_per_s"]) == ("trl", 3.0, 1.5)
 
 
 def blue_pixels(path: Path, curves: dict) -> tuple[np.ndarray, np.ndarray]:

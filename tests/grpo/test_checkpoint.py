@@ -1,6 +1,7 @@
 """Checkpoints: whole or absent; every damage is noticed and named."""
 
 import json
+import math
 import os
 import random
 import subprocess
@@ -127,6 +128,27 @@ run_main(main)
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-1"] and checkpoint.problem_with(
         tmp_path / "checkpoint-1"
     ) == ""
+
+
+def test_whatever_keeps_a_checkpoint_from_its_place_ends_the_run(tmp_path):
+    """Here, a file of that name. The older checkpoint stays."""
+    write(tmp_path, 1)
+    (tmp_path / "checkpoint-2").write_text("mine")
+    with pytest.raises(UserError, match="cannot write") as error:
+        write(tmp_path, 2)
+    assert error.value.exit_code == 6 and checkpoint.problem_with(tmp_path / "checkpoint-1") == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-2"]
+
+
+def test_final_is_of_the_newest_checkpoint_and_best_of_the_step_in_its_note(tmp_path):
+    for name in ("final", "best"):
+        (tmp_path / name).mkdir()
+    assert checkpoint.models(tmp_path) == {tmp_path / "final": math.inf, tmp_path / "best": math.inf}
+    for step in (4, 12, 8):
+        write(tmp_path, step)
+    (tmp_path / "best" / checkpoint.BEST_FILE).write_text('{"step": 8}')
+    steps = {folder.name: step for folder, step in checkpoint.models(tmp_path).items()}
+    assert steps == {"checkpoint-4": 4, "checkpoint-8": 8, "checkpoint-12": 12, "final": 12, "best": 8}
 
 
 def test_manifest_lists_every_file(tmp_path):

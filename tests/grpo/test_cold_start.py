@@ -8,6 +8,7 @@ from making import write_chat_checkpoint, write_rows
 
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
+from grpo.data.registry import find_sources
 from grpo.doctor.__main__ import examine as findings
 from grpo.doctor.__main__ import main as doctor
 from grpo.doctor.case import Case
@@ -251,6 +252,18 @@ def test_registered_data_sets_are_read_in_their_own_layouts(tmp_path, registry, 
     monkeypatch.chdir(tmp_path)  # LLaMA-Factory's dataset_dir is `data` unless it is said
     assert len(examples(chat_checkpoint, tmp_path, "dataset=identity")) == 3
     assert len(examples(chat_checkpoint, tmp_path, f"dataset={registry / 'identity.json'}")) == 3
+
+
+def test_a_registered_data_set_of_the_hub_has_the_split_of_its_entry(tmp_path, registry, monkeypatch):
+    hub = tmp_path / "hub"
+    hub.mkdir()
+    for split in ("train", "test"):
+        write_rows(hub / f"{split}.jsonl", ROWS)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **keys: hub)
+    entry = {"hf_hub_url": "owner/far"}
+    (registry / "dataset_info.json").write_text(json.dumps({"plain": entry, "far": entry | {"split": "test"}}))
+    found = [source.path.name for source in find_sources("plain,far", "train", str(registry))]
+    assert found == ["train.jsonl", "test.jsonl"]
 
 
 @pytest.mark.parametrize(

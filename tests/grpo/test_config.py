@@ -50,6 +50,7 @@ def test_all_problems_at_once_with_their_lines(tmp_path):
         "command line: loss_type: must be one of grpo, dapo, dr_grpo, bnpo; got 'grop'; did you mean grpo?",
     ):
         assert part in text
+    assert "c.yaml:6: beta: wants a number" in why(tmp_path, "seed: 1\nbeta:\n\n  high\n")  # its value stands below
 
 
 def test_duplicate_keys_and_aliases_of_the_same_key(tmp_path):
@@ -376,9 +377,12 @@ def test_bounds_hold_at_their_edges(tmp_path, text, is_right):
         ("lora_r: 0\nadapter_name_or_path: a", ""),
         ("lora_r: 2\nlora_dropout: 0.1\nadapter_name_or_path: a", ""),
         ("report_to: [tensorboard, none]", ""),
+        ("eval_size: 2\neval_reward_funcs: [factuality]\njudge: offline", "factuality needs a knowledge base"),
+        ("eval_size: 2\neval_reward_funcs: [factuality]\nknowledge_base: kb.db", ""),
     ],
 )
-def test_combinations_that_work_and_do_not(tmp_path, text, part):
+def test_combinations_that_work_and_do_not(tmp_path, monkeypatch, text, part):
+    monkeypatch.delenv("FACTSCORE_DB_PATH", raising=False)
     if part:
         assert part in why(tmp_path, text)
     else:

@@ -100,3 +100,10 @@ def test_one_query_position_per_row():
         if row == 3:
             visible[:, 5:] = False
         assert error(got[row], slow(q[row].expand(12, -1, -1), k[row], v[row], visible)[0]) < 0.01
+
+
+def test_where_there_is_one_key_to_look_at_no_score_matters():
+    """So queries and keys get no gradient: the sum of p dp is dp itself, in the same rounding."""
+    (*inputs, g), visible = tensors(64, 1, 1, 4, 2, 32)
+    _, dq, dk, dv = run(lambda q, k, v: DenseAttention.apply(q, k, v, additive(visible)), inputs, g)
+    assert (dq.count_nonzero() + dk.count_nonzero()) / (dq.numel() + dk.numel()) < 0.05 and dv.any()

@@ -115,3 +115,14 @@ def test_apples_gpu_is_taken_only_if_it_is_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert choose_device("mps") == torch.device("mps") and choose_device("auto") == torch.device("cpu")
+
+
+def test_facts_that_differ_are_named_without_half_of_a_secret(monkeypatch):
+    """A long fact is cut, and the secret lies across the cut."""
+    monkeypatch.setenv("MY_API_KEY", "sesame-open-the-door")
+    ranks = Ranks(torch.device("cpu"))
+    facts = [{"data": "x" * 70 + f"sesame-open-the-door{end}", "same": "y"} for end in "ab"]
+    monkeypatch.setattr(ranks, "gather", lambda value: [("one", facts[0]), ("two", facts[1])])
+    with pytest.raises(UserError, match="do not agree") as error:
+        ranks.agree(facts[0])
+    assert "data: x" in error.value.why and "same" not in error.value.why and "sesame" not in error.value.why

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,12 +11,16 @@ from making import write_chat_checkpoint, write_rows
 
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
+from grpo.data.rows import Row
+from grpo.doctor import data, model
 from grpo.doctor.__main__ import main
 from grpo.doctor.case import Case
 from grpo.doctor.machine import machine
 from grpo.doctor.model import check_disk
 from grpo.doctor.model import model as describe
-from grpo.errors import CONFIG, PREFLIGHT
+from grpo.doctor.rewards import reward
+from grpo.errors import CONFIG, PREFLIGHT, STORAGE, UserError
+from grpo.model.weights import named_tensors
 from grpo.train import train
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -143,6 +148,50 @@ def test_it_says_where_a_run_goes_on_and_what_keeps_it_from_that(config, capsys)
     assert code == CONFIG and "max_completion_length: 16 -> 8" in found["resume"]["text"]
     code, found = examine(capsys, config, "resume_from_checkpoint=nowhere", "report_to=none")
     assert code != 0 and "nowhere is not a valid checkpoint" in found["resume"]["text"] and found["sample"]["ok"]
+
+
+def looked_at(config, *keys, memory_gb=80.0):
+    """The case of a config as far as its memory."""
+    case = Case(load_config(config, keys)[0], memory_gb)
+    for check in (data.questions, model.model, model.tokenizer, data.prompts, model.memory_plan):
+        check(case)
+    return case
+
+
+def test_memory_is_planned_for_the_longest_prompt_with_its_completion(config):
+    case = looked_at(config)
+    assert case.longest == max(len(prompt.ids) for prompt in case.prompts) + 16
+    assert looked_at(config, "max_completion_length=400").needed_bytes > case.needed_bytes
+
+
+def test_a_reference_is_a_second_model_only_if_all_weights_are_trained(config):
+    """In bfloat16. With adapters it is the model without them."""
+    needed = {
+        rank: [looked_at(config, f"lora_r={rank}", f"beta={beta}").needed_bytes for beta in (0, 0.1)] for rank in (8, 0)
+    }
+    num_weights = sum(tensor.numel() for tensor in named_tensors(looked_at(config, "lora_r=0").model).values())
+    assert needed[8][1] == needed[8][0] and needed[0][1] - needed[0][0] == 2 * num_weights
+
+
+@pytest.mark.parametrize(("limit", "number"), [(1, 2), (3, 4)])
+def test_the_disk_must_hold_one_checkpoint_more_than_are_kept(config, tmp_path, monkeypatch, limit, number):
+    """The new one is complete before an old one goes. What counts is the disk of output_dir."""
+    case = Case(load_config(config, [f"save_total_limit={limit}"])[0])
+    describe(case)
+    one, free = check_disk(case, None), {tmp_path.resolve(): 0}
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free.get(Path(path).resolve(), 10**15)))
+    free[tmp_path.resolve()] = number * one
+    assert check_disk(case, None) == one
+    free[tmp_path.resolve()] -= 1
+    with pytest.raises(UserError, match="the disk is too small") as error:
+        check_disk(case, None)
+    assert error.value.exit_code == STORAGE and f"{number} of " in error.value.why
+
+
+def test_empty_cells_are_counted_as_missing(config):
+    case = Case(load_config(config, ["reward_funcs=exact"])[0])
+    case.rows = [Row(number, "q", {"answer": answer}) for number, answer in enumerate(["2", "", None, "3"])]
+    assert reward(case, "exact") == "needs answer; warning: 2 of 4 rows lack one"
 
 
 def test_memory_of_a_gpu_that_is_not_there(config, capsys):

@@ -1,14 +1,22 @@
 """The doctor names every fault by itself: of the config, both stages' data, each reward and each service."""
 
 import json
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 from api_server import ApiServer, fails, says
 from making import write_rows
 
+from grpo.config.load import load_config
 from grpo.doctor.__main__ import main
 from knowledge.build import SkipLog, build
+from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.store.source import Source
+from rewards.services import check_decomposer, check_judge, check_knowledge_base, check_verifier
 
 FACTS = "- Paris is the capital of France.\n- Paris lies on the Seine."
 QUESTIONS = [
@@ -127,6 +135,43 @@ def test_a_damaged_knowledge_base_is_found_by_every_byte(keys, base, tmp_path, c
     _, found, _ = examine(capsys, tmp_path, keys | {"judge": "offline", "decomposer": "rules"})
     assert found["knowledge base"]["ok"] is False and "changed since it was built" in found["knowledge base"]["text"]
     assert found["titles"]["ok"] is None and found["judge"]["ok"] and found["decomposer"]["ok"]
+
+
+def options_of(keys, folder):
+    """What the rewards get of a config."""
+    (folder / "options.yaml").write_text(json.dumps(keys))
+    return asdict(load_config(folder / "options.yaml", [])[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "reply"), [("judge", check_judge, "A"), ("decomposer", check_decomposer, FACTS)]
+)
+def test_a_question_that_had_to_be_asked_twice_is_told_and_priced_as_one(keys, tmp_path, name, check, reply):
+    for _ in range(2):  # the first time the SDK is imported, which takes longer than any question
+        with ApiServer(says("Hm.", after_s=0.2), says(reply, after_s=0.2)) as server:
+            options = options_of(keys | {f"{name}_base_url": server.url}, tmp_path)
+            started = time.perf_counter()
+            found = check(options)
+            spent = time.perf_counter() - started
+        assert len(server.requests) == 2 and found.tokens == (10, 2) and 0.2 <= found.seconds <= spent / 2
+
+
+def test_what_is_odd_about_a_sound_knowledge_base_is_told(keys, tmp_path):
+    path = tmp_path / "theirs.db"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE documents (title PRIMARY KEY, text)")
+        database.executemany(
+            "INSERT INTO documents VALUES (?, ?)", [("Velda", "<s>Velda is a town.</s>"), ("Orun", "")]
+        )
+    text = check_knowledge_base(options_of(keys | {"knowledge_base": str(path)}, tmp_path)).text
+    assert text.startswith(f"{path}: ") and text.endswith("; sound; 1 documents without title or text")
+
+
+def test_an_entailment_model_is_checked_where_its_verdicts_are_kept_too(keys, tmp_path, monkeypatch):
+    monkeypatch.setattr(EntailmentVerifier, "load", lambda name, **_: SimpleNamespace(name=name, device="cpu"))
+    keys |= {"verifier": "nli", "nli_model": "some/model", "verdict_cache": str(tmp_path / "verdicts.db")}
+    assert check_verifier(options_of(keys, tmp_path)).text.startswith("some/model on cpu; loaded in ")
+    assert not (tmp_path / "verdicts.db").exists()
 
 
 def test_the_missing_titles_go_to_a_file(keys, tmp_path, capsys):

@@ -182,3 +182,11 @@ def test_logits_that_are_not_finite_spoil_their_own_row_and_crash_nothing(width,
     ids, logps, _ = draw(logits, torch.full((3,), 0.5, dtype=torch.float64), params)
     assert 0 <= int(ids[1]) < width and (params.temperature == 0 or logps[1].isnan())
     assert torch.equal(ids[[0, 2]], wanted[0][[0, 2]]) and torch.equal(logps[[0, 2]], wanted[1][[0, 2]])
+
+
+def test_a_uniform_next_to_1_draws_no_entry_of_the_block_behind():
+    """A block's sum in float32 may be above that of its entries. All that lies behind it is impossible."""
+    logits = torch.full((200, 256), float("-inf"))
+    logits[:, :128] = torch.randn(200, 128, generator=torch.Generator().manual_seed(0))
+    ids, logps, _ = draw(logits, torch.full((200,), 1 - 2**-53, dtype=torch.float64), SamplingParams(1))
+    assert ids.max() < 128 and logps.isfinite().all()

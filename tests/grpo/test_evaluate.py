@@ -5,15 +5,24 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 from commands import next_commands
 from making import write_rows
 from test_benchmarks import GPQA, GSM8K, SIMPLE, TRUTHFUL, write_csv
 
 import grpo.evaluate
 from grpo.config.load import load_config
+from grpo.config.options import TrainConfig
+from grpo.device.draw import SamplingParams
 from grpo.errors import UserError
 from grpo.evaluate import main
+from grpo.evaluation.answers import generate_groups
+from grpo.model.policy import load_for_inference
+from grpo.sampling.sampler import Sampler
+from grpo.schema import Prompt
 from grpo.train import train
+from knowledge.build import SkipLog, build
+from knowledge.store.source import Source
 
 QUESTIONS = [
     {"question": f"What is {n} + 1?", "answer": str(n + 1), "kind": "odd" if n % 2 else "even"} for n in range(6)
@@ -165,6 +174,8 @@ def test_two_models_and_two_files_are_compared(capsys, chat_checkpoint, trained)
     assert json.loads(Path("c.json").read_text()) == found
     _, text = run(capsys, "--compare", trained, trained, *more, SHORT)
     assert text.count(f"grpo.generate {trained}") == 1
+    _, text = run(capsys, "--compare", chat_checkpoint, "c.b.jsonl", *more, SHORT)
+    assert next_commands(text)[1] == "grpo.evaluate --compare c.b.jsonl other.json"
     again, text = run(capsys, "--compare", "c.a.json", "c.b.jsonl")
     assert next_commands(text)[1] == "grpo.evaluate --compare c.b.jsonl other.json"
     assert again["rates"] == found["rates"] and (again["a"], again["b"]) == ("c.a.json", "c.b.jsonl")
@@ -279,6 +290,56 @@ def test_unanswerable_questions_have_lines_of_their_own(capsys, chat_checkpoint)
     assert found["parts"].keys() == {"False", "True"} and found["unscored_frac"] == 0
 
 
+def test_the_column_that_the_user_names_splits_the_questions_before_any_other(capsys, chat_checkpoint):
+    data = write_rows(Path("q.jsonl"), [{**row, "unanswerable": n < 2} for n, row in enumerate(QUESTIONS)])
+    found, _ = run(capsys, chat_checkpoint, "--data", data, "--reward", "exact", "eval_group_field=kind", SHORT)
+    assert found["parts"].keys() == {"even", "odd"}
+
+
+def test_a_preset_of_rewards_that_need_the_block_is_known_by_its_parts(capsys, chat_checkpoint, monkeypatch):
+    keys = ["judge=offline", "decomposer=rules", "verifier=lexical", f"knowledge_base={tiny_base()}", SHORT]
+    row = {"question": "Where was Mira Tolan born?", "answer": "Velda", "title": "Mira Tolan"}
+    data = write_rows(Path("q.jsonl"), [row])
+    _, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "knowrl", *keys)
+    assert "100% of the answers have no <answer> block" in text
+
+
+def tiny_base() -> Path:
+    row = {"title": "Mira Tolan", "text": "Mira Tolan was born in Velda."}
+    articles = write_rows(Path("articles.jsonl"), [row])
+    build(Source(articles), Path("kb.db"), SkipLog(articles, strict=True))
+    return Path("kb.db")
+
+
+def test_the_configuration_says_what_may_be_drawn(capsys, chat_checkpoint):
+    """One token is left at every place: several answers to a question are all the same."""
+    data = write_rows(Path("q.jsonl"), QUESTIONS)
+    for cut, most in (("top_k=1", 1), ("top_p=1e-6", 1), ("top_k=0", 4)):
+        more = ["--n", 4, "--temperature", 1.0, "--output", "o.json", SHORT, cut]
+        run(capsys, chat_checkpoint, "--data", data, "--reward", "exact", *more)
+        said = {}
+        for record in answers("o.jsonl"):
+            said.setdefault(record["question"], set()).add(record["completion"])
+        assert len(said) == 6 and max(map(len, said.values())) == most
+
+
+def test_the_result_of_an_earlier_evaluation_stays_until_there_is_another(capsys, chat_checkpoint):
+    data = write_rows(Path("q.jsonl"), QUESTIONS)
+    Path("o.json").write_text("the result before")
+    with pytest.raises(UserError, match="could not be graded"):
+        run(capsys, chat_checkpoint, "--data", data, "--reward", "test_evaluate:stops", "--output", "o.json", SHORT)
+    assert Path("o.json").read_text() == "the result before"
+
+
+def test_the_answers_that_are_kept_hold_no_secret(capsys, chat_checkpoint, monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "secret")  # as short as a secret may be
+    data = write_rows(Path("q.jsonl"), [{**QUESTIONS[0], "question": "Is secret a word?"}])
+    run(capsys, chat_checkpoint, "--data", data, "--reward", "exact", "--output", "o.json", SHORT)
+    assert (
+        answers("o.jsonl")[0]["question"] == "Is [MY_API_KEY] a word?" and "secret" not in Path("o.jsonl").read_text()
+    )
+
+
 def test_a_stated_confidence_is_held_against_what_came_true(capsys, chat_checkpoint, monkeypatch):
     original = grpo.evaluate.generate_groups
 
@@ -301,3 +362,17 @@ def test_an_output_that_would_lose_the_answers_is_refused_before_anything_is_ask
     with pytest.raises(UserError) as error:
         main(["no such model", "--output", name])
     assert name in error.value.what and "no such model" not in error.value.what
+
+
+def test_each_answer_has_random_numbers_of_its_own(chat_checkpoint):
+    """By its question and its place among the answers to it; the same seed draws the same ones."""
+    policy = load_for_inference(TrainConfig(model_name_or_path=str(chat_checkpoint)), torch.device("cpu"))
+    prompts = [Prompt(row, "", (5, 6, 7), {}) for row in (0, 1, 1)]
+
+    def drawn(seed):
+        groups = generate_groups(policy, Sampler(policy.model, [], 6), prompts, 2, SamplingParams(12), seed)
+        return [completion.ids for group in groups for completion in group.completions]
+
+    first = drawn(3)
+    assert len(set(map(tuple, first))) == 4 and first[2:4] == first[4:6]
+    assert drawn(3) == first and not {*map(tuple, drawn(4))} & {*map(tuple, first)}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from commands import run_command
-from test_rules import HEALTHY, late
+from test_rules import HEALTHY, flat, late
 
 from grpo.errors import UserError
 from grpo.explain import main
@@ -37,6 +37,9 @@ def test_each_failure_is_told_with_its_step_and_what_to_do(tmp_path, capsys):
     told = capsys.readouterr().out
     assert "Step 35: entropy died since step 31" in told and "Step 39: no signal in 95% of the groups" in told
     assert told.count("To do:") == 2
+    entropy, signal = told.split("\n\n")[:2]
+    for remark in (entropy, signal):  # between the sentence and the advice: what it means
+        assert remark.index("To do:") - remark.index("\n") > 40
 
 
 def test_a_failure_that_passed_says_so(tmp_path):
@@ -49,6 +52,12 @@ def test_a_sound_run_says_what_it_learned(tmp_path):
         "No known failure shows in 40 steps.",
         "From the first 10 steps to the last: reward 0.138 → 0.887.",
     ]
+
+
+@pytest.mark.parametrize(("status", "is_told"), [("done", True), ("running", False), ("failed", False)])
+def test_only_of_a_run_that_is_done_it_is_said_that_it_learned_nothing(tmp_path, status, is_told):
+    found = sentences(write_run(tmp_path, status=status, reward=flat))
+    assert any("learned nothing" in sentence for sentence in found) == is_told
 
 
 def test_a_short_run_promises_no_more_than_it_can_see(tmp_path):

@@ -10,7 +10,7 @@ from making import make_tokenizer, write_rows
 from grpo.data import hub
 from grpo.data.conversations import read_messages
 from grpo.data.files import files_of, read_records
-from grpo.data.hub import fetch_data
+from grpo.data.hub import fetch_data, fetch_model
 from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import read_rows
 from grpo.errors import UserError
@@ -149,6 +149,31 @@ def test_the_card_says_which_files_are_the_default(on_the_hub):
     for broken in ("no front matter", "---\n[: \n---\n", "---\nconfigs: 3\n---\n"):
         (folder / "README.md").write_text(broken)
         refused(lambda: fetch_data("someone/sums"), "no single train file")
+
+
+def test_the_revision_of_a_model_is_the_one_that_is_asked_for(tmp_path, monkeypatch):
+    """And of a data set, the newest."""
+    write_rows(tmp_path / "train.jsonl", ROWS)
+    asked = []
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download", lambda name, **keys: asked.append((name, keys)) or tmp_path
+    )
+    assert fetch_model("owner/model", "v2") == fetch_model("owner/model") == tmp_path
+    fetch_data("owner/data")
+    found = [(name, keys["repo_type"], keys["revision"]) for name, keys in asked]
+    assert found == [
+        ("owner/model", "model", "v2"),
+        ("owner/model", "model", "main"),
+        ("owner/data", "dataset", "main"),
+    ]
+
+
+def test_the_path_of_a_folder_says_nothing_about_its_splits(tmp_path):
+    folder = tmp_path / "train-and-test"
+    folder.mkdir()
+    for split in ("train", "test"):
+        write_rows(folder / f"{split}.jsonl", ROWS)
+        assert fetch_data(str(folder), split) == folder / f"{split}.jsonl"
 
 
 def test_a_folder_of_files_is_chosen_from_by_split(tmp_path):

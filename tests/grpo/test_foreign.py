@@ -70,6 +70,13 @@ def is_known(name, kind):
     return name in keys or ALIASES.get(name) in keys or name in VALUES or fits([*REFUSED, *IGNORED], name) is not None
 
 
+@pytest.mark.parametrize("kind", [TrainConfig, SftConfig])
+def test_adamw_is_that_of_transformers_unless_it_is_said_otherwise(kind):
+    theirs = {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
+    names = ("adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "max_grad_norm", "warmup_steps")
+    assert {name: getattr(kind, name) for name in names} == {name: theirs[name] for name in names}
+
+
 def test_every_alias_and_every_value_stands_for_a_key():
     keys = {*TrainConfig.__dataclass_fields__, *SftConfig.__dataclass_fields__}
     assert set(ALIASES.values()) <= keys and not set(ALIASES) & keys
@@ -262,6 +269,13 @@ def test_a_section_without_keys_says_nothing(tmp_path):
 
 def test_a_dotted_name_on_the_command_line_is_a_key_in_sections(tmp_path):
     assert load(tmp_path, "", "lora.r=3", "model.path=x", model_name_or_path=None)[0].lora_r == 3
+
+
+def test_a_mapping_under_a_key_without_a_meaning_holds_no_keys(tmp_path):
+    """Also inside a section."""
+    for text in ("fsdp_config: {beta: 0.5}\n", "training:\n  fsdp_config: {beta: 0.5}\n  epochs: 2\n"):
+        config, notices = load(tmp_path, text)
+        assert config.beta == TrainConfig.beta and ["fsdp_config is not used" in notice for notice in notices] == [True]
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,22 @@
 """The held-out questions of a run: what the first measurement belongs to, and when it is made anew."""
 
 import json
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 from making import ALONE
 from test_measures import answers
 
+from grpo.config.options import TrainConfig
+from grpo.evaluation import held_out
 from grpo.evaluation.held_out import Evaluation
 from grpo.evaluation.measures import summary
 from grpo.evaluation.table import UNKNOWN, before_after_table, result_table
 from grpo.run.glossary import check_names
+from grpo.schema import Score
+from rewards.registry import Reward
+from rewards.scorer import Scorer
 
 
 class Policy:
@@ -117,3 +123,34 @@ def test_lines_about_declining_are_shown_where_somebody_declines():
     assert rows["correct_given_attempted"] == ["75.0", "%", "66.7", "%"] and rows["reward"] == ["1.0", "1.0"]
     shown = result_table(some)
     assert "accuracy" in shown and " to " in shown and "f_score" in shown and "pass@" not in shown
+
+
+def test_how_many_declined_is_shown_where_nobody_declines_any_more():
+    some, plain = {"": summary(answers(2, 1, 1))}, {"": summary(answers(3, 1))}
+    rows = {line.split()[0]: line.split()[1:] for line in before_after_table(some, plain).splitlines()[2:]}
+    assert rows["not_attempted"] == ["25.0", "%", "0.0", "%"] and rows["truthfulness"] == ["25.0", "%", "50.0", "%"]
+
+
+def test_what_an_evaluation_has_counted_is_not_counted_for_the_next_step(tmp_path, monkeypatch):
+    counts = Counter()
+
+    def grade(text, row):
+        counts["kb/lookups"] += 1
+        return Score(1.0, "", "correct")
+
+    def take():
+        taken = dict(counts)
+        counts.clear()
+        return taken
+
+    monkeypatch.setattr(held_out, "generate_groups", lambda *_: answers(2, 1))
+    evaluation = Policy(tmp_path, "one", 3).evaluation
+    del evaluation.measure  # the real one
+    evaluation.config, evaluation.policy = TrainConfig(log_completions=False), None
+    evaluation.rollout = SimpleNamespace(sampler=None)
+    evaluation.run.ranks.world = 1
+    evaluation.scorer = Scorer([Reward("known", grade, metrics=take)])
+    assert evaluation.measure(0)[""]["accuracy"] == 1.0
+    assert evaluation.scorer.metrics() == {}
+    evaluation.scorer.grade(answers(1, 0))
+    assert evaluation.scorer.metrics() == {"kb/lookups": 1}

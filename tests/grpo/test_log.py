@@ -16,7 +16,7 @@ from grpo.run.log import Log
 from grpo.run.metrics import Window
 from grpo.run.run import Run
 from grpo.run.run_dir import RunDir
-from grpo.run.trackers import check_trackers
+from grpo.run.trackers import TensorBoard, check_trackers
 from grpo.schema import Completion, Group, Prompt
 
 NO_ACCOUNT = ("WANDB_API_KEY", "WANDB_MODE", "SWANLAB_API_KEY", "SWANLAB_MODE", "WANDB_PROJECT", "SWANLAB_PROJ_NAME")
@@ -122,8 +122,10 @@ def test_what_counts_since_the_start_is_taken_as_it_is():
     window = Window()
     for step in (1, 2, 3):
         window.add({"num_tokens": 10.0 * step, "judge/calls": step, "reward": float(step), "epoch": step / 10})
-    window.add({"num_tokens": 40.0, "judge/calls": 4, "epoch": 0.4, "reward": math.nan})
-    assert window.take() == {"num_tokens": 40, "judge/calls": 4, "reward": 2, "epoch": 0.4}
+    since_start = {"skipped_steps": 2, "peak_memory_gb": 5.0, "learning_rate": 0.1}
+    window.add({"skipped_steps": 1, "peak_memory_gb": 3.0, "learning_rate": 0.3})
+    window.add({"num_tokens": 40.0, "judge/calls": 4, "epoch": 0.4, "reward": math.nan, **since_start})
+    assert window.take() == {"num_tokens": 40, "judge/calls": 4, "reward": 2, "epoch": 0.4, **since_start}
     assert window.number == 0 and window.take() == {}
 
 
@@ -240,3 +242,30 @@ def test_a_run_that_is_over_writes_its_last_evaluation_again_and_no_other_does(t
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     Log(config, total, 2, "id").close()
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == kept
+
+
+def test_a_resumed_run_drops_the_answers_of_the_steps_that_it_repeats(tmp_path):
+    """Those of its completions, and of the held-out questions."""
+    run_dir = tmp_path / "run"
+    for name in ("completions", "evaluation"):
+        (run_dir / name).mkdir(parents=True)
+        for step in range(5):
+            (run_dir / name / f"step-{step:06d}.jsonl").touch()
+    Log(configured(tmp_path), 9, 2, "id").close()
+    kept = [f"step-{step:06d}.jsonl" for step in range(3)]
+    for name in ("completions", "evaluation"):
+        assert sorted(path.name for path in (run_dir / name).iterdir()) == kept
+
+
+def test_tensorboard_of_a_resumed_run_replaces_the_steps_that_it_repeats_and_no_other(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for first_step, values in ((0, {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4}), (2, {3: 0.5})):
+        board = TensorBoard(tmp_path, "beta: 0.1", first_step)
+        for step, value in values.items():
+            board.scalars(step, {"reward": value})
+        board.close()
+    board = EventAccumulator(str(tmp_path / "tb")).Reload()
+    shown = {event.step: round(event.value, 4) for event in board.Scalars("reward")}
+    assert shown == {1: 0.1, 2: 0.2, 3: 0.5}

@@ -139,3 +139,15 @@ for rows in (2048, 8192):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     peaks = [int(line) for line in done.stdout.split()]
     assert len(peaks) == 2 and peaks[1] - peaks[0] < 300
+
+
+def test_the_heads_gradient_is_summed_over_chunks_in_float32():
+    """512 chunks of one token: in bfloat16, whose steps are 1/128, the later ones would no longer count."""
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(1, 16, generator=generator).expand(512, -1).bfloat16()
+    head = torch.randn(40, 16, generator=generator).bfloat16().requires_grad_()
+    exact = head.detach().double().requires_grad_()
+    targets = torch.full((512,), 3)
+    token_logprobs(hidden, head, targets, 1.0, chunk=1)[0].sum().backward()
+    slow(hidden.double(), exact, targets, 1.0)[0].sum().backward()
+    assert (head.grad.double() - exact.grad).norm() / exact.grad.norm() < 0.02

@@ -77,6 +77,18 @@ def test_every_layer_and_seed_drops_other_inputs():
     assert len(torch.unique(torch.stack(outputs).flatten(1), dim=0)) == 16
 
 
+def test_no_two_layers_of_a_model_drop_the_same_inputs(checkpoint):
+    """Those of one width, given one weight and one input, differ by their masks alone."""
+    model, x = load(checkpoint, rank=4, dropout=0.5), torch.randn(50, 32)
+    randomise_adapter(model)
+    layers = [layer for layer in model.lora_linears() if layer.in_features == 32 and len(layer.out_slices) == 1]
+    for layer in layers:
+        layer.load_state_dict(layers[0].state_dict())
+        layer.refresh()
+    whole, dropped = (torch.stack([layer(x, mode) for layer in layers]) for mode in (POLICY, Mode(dropout_seed=1)))
+    assert len(layers) == 2 and torch.equal(whole[0], whole[1]) and not torch.equal(dropped[0], dropped[1])
+
+
 def test_without_a_seed_or_in_the_reference_nothing_is_dropped():
     with_dropout, without = make_layer(dropout=0.3), make_layer()
     x = torch.randn(6, 10, dtype=torch.float64)

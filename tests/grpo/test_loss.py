@@ -271,11 +271,11 @@ def test_truncated_rows_leave_loss_and_denominator():
 
 def test_sampler_correction_weighs_the_policy_gradient_alone():
     """Eq. 11: w = min(π_train / π_sampler, C) multiplies the surrogate, not the KL term, and carries no gradient."""
-    new = torch.tensor([-1.0, -1.0], requires_grad=True)
-    sampler = [-1.0 - 0.5, -1.0 - 3.0]  # ratios e^0.5 and e^3, the latter capped at 2
-    batch = loss_batch([0.5, 0.5], [1.0, 1.0], [-1.0, -1.0], [-1.5, -1.5], sampler)
+    new = torch.tensor([-1.0, -1.0, -4.0], requires_grad=True)
+    sampler = [-1.0 - 0.5, -1.0 - 3.0, -4.0 + 3.0]  # ratios e^0.5; e^3, capped at 2; e^-3, which has no floor
+    batch = loss_batch([0.5, 0.5, 0.5], [1.0, 1.0, 1.0], [-1.0, -1.0, -4.0], [-1.5, -1.5, -4.5], sampler)
     loss, stats = policy_loss(batch, new, TrainConfig(beta=0.1, **CORRECTED))
-    wanted = -(0.5 * math.exp(0.5) + 0.5 * 2.0) + 0.1 * float(stats["kl"].mean())
+    wanted = -0.5 * (math.exp(0.5) + 2.0 + math.exp(-3)) + 0.1 * 0.5 * float(stats["kl"].sum())
     assert float(loss.detach()) == pytest.approx(wanted, rel=1e-6)
 
 

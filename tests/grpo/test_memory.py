@@ -9,6 +9,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,9 +23,9 @@ from grpo.errors import INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_o
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, LoraSpec
 from grpo.run import memory
-from grpo.run.guard import Guard
+from grpo.run.guard import Guard, longest_groups
 from grpo.run.run import Run
-from grpo.schema import Layout
+from grpo.schema import Layout, Prompt
 from grpo.train import GrpoTrainer
 
 QWEN_7B = {
@@ -526,6 +527,19 @@ def test_any_other_error_is_not_taken_for_memory(made, wrap_passes):
     with pytest.raises(RuntimeError, match="shapes differ"):
         step(broken)
     assert describe(MemoryError())[0] == describe(torch.OutOfMemoryError("full"))[0] == MEMORY
+
+
+def test_the_longest_step_is_made_of_the_longest_prompt_and_fills_a_micro_batch():
+    """A prompt of 5 tokens, and 3 completions of 7, whose last one is not packed: 23 tokens; so 100 need 5 groups."""
+    prompts = [Prompt(row, "", tuple(range(length)), {}) for row, length in enumerate((2, 5, 3))]
+    config = SimpleNamespace(max_completion_length=7, num_generations=3)
+    made = SimpleNamespace(
+        config=config, rollout=SimpleNamespace(prompts=prompts), budget=memory.Budget(100, "none", 256)
+    )
+    groups = longest_groups(made)
+    assert [group.prompt.row for group in groups] == [1] * 5
+    assert {len(completion.ids) for group in groups for completion in group.completions} == {7}
+    assert [len(group.completions) for group in groups] == [3] * 5
 
 
 def test_the_rehearsal_finds_the_size_that_fits_and_leaves_no_trace(made, wrap_passes, runs_out_above, capsys):

@@ -8,6 +8,7 @@ import torch
 from making import ALONE, loss_batch, make_group
 
 from grpo.run import metrics
+from grpo.run.glossary import check_names
 from grpo.run.metrics import Clock, TokenMeter, completion_metrics, is_mixed, outcome_of
 from grpo.schema import Score
 
@@ -168,6 +169,15 @@ def test_a_mean_over_nothing_scorable_is_no_number():
     assert "accuracy" not in found and "refusal_rate" not in found
 
 
+def test_a_reward_that_does_not_apply_to_a_prompt_has_left_nothing_unscored_unless_there_is_no_reward():
+    def share(other):
+        told = {"a": Score(None, applies=False), "b": Score(other)}
+        found = completion_metrics([group([1], [other], [0.0], [told])], ["a", "b"])
+        return found["rewards/a/unscored_frac"], found["rewards/b/unscored_frac"]
+
+    assert share(1.0) == (0, 0) and share(None) == (1, 1)
+
+
 def test_the_first_reward_that_can_tell_gives_the_outcome():
     silent, wrong, right = Score(1.0), Score(1.0, "", "wrong"), Score(0.0, "", "correct")
     assert outcome_of({"a": silent, "b": wrong, "c": right}) == "wrong"
@@ -236,3 +246,10 @@ def test_the_memory_of_a_phase_is_the_largest_in_use_since_the_last(monkeypatch)
     assert clock.memory_gb() == {"peak_memory_gb/generate": 5, "peak_memory_gb/reward": 1, "peak_memory_gb/train": 4}
     clock.restart()  # 7 between the steps belongs to no phase
     assert clock.memory == {} and clock.largest == 9e9
+
+
+def test_a_reward_named_by_the_path_of_its_file_has_metrics():
+    name = "rewards/./my rewards/mine.py:score"
+    check_names([f"{name}/mean", f"{name}/std", f"{name}/unscored_frac", f"{name}/time"])
+    with pytest.raises(KeyError, match="median"):
+        check_names([f"{name}/median"])

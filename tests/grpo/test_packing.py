@@ -176,6 +176,13 @@ def test_bnpo_weighs_by_its_micro_batch():
     assert weights_of_step("bnpo", False, groups=groups) == [1 / 8, 1 / 8, 1 / 16, 1 / 16]
 
 
+def test_bnpo_counts_a_micro_batch_of_which_nothing_is_trained():
+    """Of two, the second is all truncated: the mean over both has its 0."""
+    reasons = {"finish_reason": ["stop", "stop"]}, {"finish_reason": ["length", "length"]}
+    groups = [make_group((1,), range(3), range(5), **keys) for keys in reasons]
+    assert weights_of_step("bnpo", True, groups=groups) == [1 / 16, 1 / 16, 0, 0]
+
+
 def test_pack_moves_to_the_device_it_is_given():
     assert pack_batch(whole(make_group((1, 2), (3,))), device="meta").ids_T.device == torch.device("meta")
 

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from making import load, randomise_adapter
+from making import load, randomise_adapter, write_checkpoint
 
 from grpo.attention.packed import PackedAttention
 from grpo.config.load import load_config
@@ -69,7 +69,7 @@ def test_what_starts_from_an_adapter_starts_with_it_merged_and_so_does_its_refer
 def test_what_is_saved_applies_to_the_checkpoint_on_disk(chat_checkpoint, adapter, tmp_path):
     """The new adapter alone, with its alpha; or both stacked; or all weights."""
     for name, keys in {
-        "new": {"model": chat_checkpoint, "lora_alpha": 12},
+        "new": {"model": chat_checkpoint, "lora_alpha": 12, "lora_dropout": 0.25},
         "stacked": {"model": adapter},
         "weights": {"model": adapter, "lora_r": 0},
     }.items():
@@ -82,6 +82,7 @@ def test_what_is_saved_applies_to_the_checkpoint_on_disk(chat_checkpoint, adapte
         assert not list(again.model.parameters()) and again.eos_ids == policy.eos_ids
     new, stacked = (json.loads((tmp_path / name / "adapter_config.json").read_text()) for name in ("new", "stacked"))
     assert (new["r"], new["lora_alpha"], stacked["r"], stacked["lora_alpha"]) == (4, 12, 6, 6)
+    assert new["lora_dropout"] == 0.25
     assert load_adapter(tmp_path / "stacked").base_model == str(chat_checkpoint)
 
 
@@ -157,3 +158,10 @@ def test_a_tokenizer_must_fit_into_the_embedding(chat_checkpoint):
     with pytest.raises(UserError, match="does not belong to the model") as error:
         check_vocabulary(Tokenizer(size), model)
     assert error.value.exit_code == 3
+
+
+def test_a_policy_is_not_loaded_with_more_tokens_than_its_embedding_has(chat_checkpoint, tmp_path):
+    shutil.copytree(chat_checkpoint, tmp_path / "model")
+    write_checkpoint(tmp_path / "model", vocab_size=96)
+    with pytest.raises(UserError, match="does not belong to the model"):
+        load_policy(configured(tmp_path / "model"), CPU)

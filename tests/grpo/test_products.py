@@ -93,3 +93,9 @@ def test_without_onednn_torch_computes_it(monkeypatch):
     x, weight, bias = case(torch.float32)
     assert prepack(weight) is weight
     assert torch.equal(linear(x, prepack(weight), bias), torch.nn.functional.linear(x, weight, bias))
+
+
+def test_cublas_is_told_to_add_parts_of_a_product_in_float32():
+    settings = torch.backends.cuda.matmul
+    assert not settings.allow_bf16_reduced_precision_reduction
+    assert not settings.allow_fp16_reduced_precision_reduction

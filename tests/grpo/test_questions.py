@@ -1,10 +1,11 @@
 """Which questions are trained on, and which are held out."""
 
 import pytest
-from making import write_rows
+from making import make_answers, write_rows
+from test_benchmarks import GPQA
 
 from grpo.config.load import load_config
-from grpo.data.questions import Questions, load_rows
+from grpo.data.questions import Questions, load_rows, prepare_rewards
 from grpo.errors import CONFIG, PREFLIGHT, UserError
 
 
@@ -64,3 +65,23 @@ def test_rows_beyond_max_samples_are_not_read_without_need(tmp_path):
     data = write_rows(tmp_path / "q.jsonl", [{"question": "a", "answer": "b"}, {"question": None, "answer": "b"}])
     config = configured(data, "max_samples=1")
     assert rows_of(config, Questions.to_train(config)) == [0]
+
+
+def test_the_seed_decides_the_order_of_choices(tmp_path):
+    data = write_rows(tmp_path / "gpqa.jsonl", [GPQA] * 20)
+
+    def letters(seed):
+        config = configured(data, f"seed={seed}")
+        return [row.columns["answer"] for row in load_rows(config, (), Questions.to_train(config))]
+
+    assert letters(1) == letters(1) != letters(2)
+
+
+def test_rewards_are_paid_by_their_weights(data):
+    """The answer is right, and has not the format: 1 and -1."""
+    for weights, reward in (("null", 0.0), ("[1,0]", 1.0), ("[0,1]", -1.0), ("[3,0.5]", 2.5)):
+        scorer = prepare_rewards(configured(data, "reward_funcs=[exact,format]", f"reward_weights={weights}"), print)
+        group = make_answers({"answer": "5"}, "5")
+        scorer.grade([group])
+        assert group.completions[0].reward == reward
+        scorer.close()

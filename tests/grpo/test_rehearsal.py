@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from making import write_rows
+from making import make_group, write_rows
 
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.doctor import plan
@@ -101,6 +101,14 @@ def test_a_step_that_takes_too_long_is_made_smaller_and_scaled_by_its_tokens(kin
     assert step.phases == pytest.approx({"generating": completions / 1000, "training": (prompts + completions) / 100})
     assert sum(spent[1:]) <= max(limit_s, spent[0])  # the first one is warm-up
     assert ("scaled up" in step.measured) == (limit_s < 1e9)
+
+
+def test_a_completion_that_was_cut_counts_with_the_maximum_length(config):
+    """4 questions with 2 completions each: one of 3 tokens ended, one was cut; it may have up to 40."""
+    rehearsal = GrpoRehearsal(config)
+    rehearsal.rollout.groups = [make_group((7, 7), [8] * 5, [8] * 3, finish_reason=["length", "stop"])]
+    prompts = [len(prompt.ids) for prompt in rehearsal.prompts]
+    assert rehearsal.full_tokens() == (4 * sum(prompts) / len(prompts), 4 * 2 * (40 + 3) / 2)
 
 
 def test_the_terms_of_a_run(config):

@@ -14,7 +14,9 @@ from test_train import QUESTIONS, run
 from grpo.errors import UserError
 from grpo.evaluation.measures import wilson_interval
 from grpo.report.__main__ import main
+from grpo.report.before_after import before_and_after
 from grpo.report.charts import MAX_POINTS, draw_charts, make_axis, running_mean, show_tick, thin
+from grpo.report.examples import examples
 from grpo.report.flips import flips
 from grpo.report.page import render, show_seconds
 from grpo.run.record import Record, read_record
@@ -83,7 +85,8 @@ def write_summaries(folder, **moments) -> None:
 def test_the_page_shows_all_of_a_run(tmp_path):
     folder = write_run(tmp_path / "my-run", entropy=late(0.8, 0.01, 31), **{"time/train": 7.0, "peak_memory_gb": 3.25})
     (folder / "config.resolved.yaml").write_text(
-        "model_name_or_path: some/model\nnum_generations: 4\nper_device_train_batch_size: 16\nlearning_rate: 0.123\n"
+        "model_name_or_path: some/model\nnum_generations: 4\nper_device_train_batch_size: 8\n"
+        "gradient_accumulation_steps: 2\nlearning_rate: 0.123\n"
     )
     part = {"num_questions": 100, "num_answers": 100, "accuracy": 0.5, "unscored_frac": 0.0, "reward": 1.5}
     write_summaries(folder, before={"": part, "unseen": part}, after={"": {**part, "accuracy": 0.8}, "unseen": part})
@@ -207,6 +210,35 @@ def test_flips_are_of_questions_that_were_answered_twice(tmp_path):
     assert found.num_questions == 4 and found.outcomes == []
 
 
+def test_the_typical_answer_of_an_outcome_has_its_median_reward(tmp_path):
+    """Best, median and worst are right, wrong and wrong; so a refusal is shown as well."""
+    folder = write_run(tmp_path)
+    refused = [answer(0, reward, outcome="refused") for reward in (3.0, 5.0, 4.0)]
+    wrong = [answer(0, reward) for reward in (2.0, 1.0, 0.0, -1.0)]
+    write_answers(folder, 1, *refused, answer(0, 9.0, outcome="correct"), *wrong)
+    shown = [(example.label, example.answer.reward) for example in examples(read_record(folder), 1)]
+    assert shown == [("The best", 9.0), ("The median", 2.0), ("The worst", -1.0), ("A typical one", 4.0)]
+
+
+def test_the_interval_of_a_rate_among_attempted_answers_is_of_those_alone(tmp_path):
+    """25 of 100 answers attempt one, and half of these are right. z^2 = 3.8415: 0.5 -+ 1.96 sqrt(0.01 + 0.0015366) /
+    1.15366."""
+    folder = write_run(tmp_path)
+    part = {"num_questions": 100, "num_answers": 100, "unscored_frac": 0.0, "not_attempted": 0.75}
+    write_summaries(folder, before={"": part | {"correct_given_attempted": 0.5, "accuracy": 0.125}}, after=None)
+    _, (found,) = before_and_after([read_record(folder)])
+    intervals = {measure.name: (measure.values[0].low, measure.values[0].high) for measure in found.measures}
+    assert intervals["correct_given_attempted"] == pytest.approx((0.3175, 0.6825), abs=1e-4)
+    assert intervals["accuracy"] == pytest.approx(wilson_interval(0.125, 100))
+
+
+def test_the_steps_of_the_answers_come_in_order(tmp_path):
+    folder = write_run(tmp_path)
+    for step in (7, 30, 2, 11, 1_000_000, 4, 19, 1, 8, 999_999, 23, 3):
+        write_answers(folder, step, answer(0, 1.0))
+    assert read_record(folder).answer_steps() == [1, 2, 3, 4, 7, 8, 11, 19, 23, 30, 999_999, 1_000_000]
+
+
 def test_flips_of_held_out_questions_come_first(tmp_path):
     folder = write_run(tmp_path)
     write_answers(folder, 1, answer(0, 1.0))
@@ -302,6 +334,7 @@ def test_shares_go_from_0_to_100_percent(tmp_path):
 def test_long_curves_are_thinned_and_smoothed():
     points = [(float(n), float(n % 2)) for n in range(10_001)]
     assert len(thin(points)) <= MAX_POINTS and thin(points)[0][0] > 0 and thin(points[:5]) == points[:5]
+    assert thin(points)[-1][0] == (9984 + 10_000) / 2  # 26 points at a time; the last are fewer
     assert running_mean([0.0, 3.0, 0.0, 3.0], 1) == [1.5, 1.0, 2.0, 1.5]
 
 

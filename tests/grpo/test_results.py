@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -130,6 +131,9 @@ def test_a_conversation_that_grows_too_long_loses_its_oldest_turns(chat_checkpoi
     text = chat.policy.tokenizer.decode(ids)
     assert len(ids) + 64 <= 1024 and "Be brief." in text and text.count("And 2 + 3?") == 1
     assert text.count("What is 1 + 2? What") and "are left out" in capsys.readouterr().err
+    long, short = {"role": "user", "content": "What is 1 + 2? " * 200}, {"role": "assistant", "content": "3"}
+    assert chat.fit([long, short, last]) == chat.encoder.prompt([last])[1]  # an answer goes with its question
+    assert "the first 2 messages" in capsys.readouterr().err
     assert chat.fit([system, last]) == chat.encoder.prompt([system, last])[1] and not capsys.readouterr().err
 
 
@@ -166,3 +170,34 @@ def test_evaluate_refuses_them_too(words, part):
     with pytest.raises(UserError, match=part) as error:
         evaluate.main(["/no/model", "--data", "q.jsonl", "--reward", "exact", *words])
     assert error.value.exit_code == 2 and error.value.why and error.value.fix
+
+
+def test_the_seed_decides_what_is_drawn(chat_checkpoint, capsys):
+    said = []
+    for seed in (1, 1, 2):
+        words = ["--prompt", "x", "--max-new-tokens", 8, "--temperature", 1.5, "--seed", seed]
+        generate.main([str(word) for word in (chat_checkpoint, *words)])
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] != said[2]
+
+
+def test_a_character_of_several_tokens_is_printed_once_it_is_whole(chat_checkpoint, capsys):
+    chat = long_chat(chat_checkpoint)
+    ids = chat.policy.tokenizer.encode("So 🙂👩 is.", add_special_tokens=False)
+    chat.sampler = SimpleNamespace(stream=lambda *arguments: iter(ids))
+    assert chat.answer([{"role": "user", "content": "x"}]) == "So 🙂👩 is." and len(ids) > 8
+    assert capsys.readouterr().out == "So 🙂👩 is.\n"
+
+
+def test_a_damaged_checkpoint_is_exported_in_no_form(home, tmp_path):
+    shutil.copytree(home / "runs/mine/checkpoint-1", tmp_path / "run/checkpoint-1")
+    checkpoint = tmp_path / "run/checkpoint-1"
+    names = ("adapter_model.safetensors", "state.safetensors")
+    path = next(checkpoint / name for name in names if (checkpoint / name).exists())
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    for words in ([], ["--merge"]):
+        with pytest.raises(UserError) as error:
+            export.main([str(checkpoint), str(tmp_path / "out"), *words])
+        assert error.value.exit_code == 6 and not (tmp_path / "out").exists()

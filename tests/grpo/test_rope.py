@@ -67,6 +67,7 @@ def test_a_quarter_turn_takes_the_first_half_to_the_second():
         {"beta_fast": 8, "beta_slow": 2, "truncate": False},
         {"original_max_position_embeddings": 128},
         {"rope_theta": 1e6},
+        {"rope_theta": 10.0, "original_max_position_embeddings": 256},  # all but the first turn more than once
         {"attention_factor": 0.7},
         {"attention_factor": 1.0},
         {"mscale": 0.7},
@@ -153,3 +154,10 @@ def test_the_base_of_the_frequencies_may_be_beside_the_scaling_or_left_out():
         "rope_theta": 7e5,
     }
     assert read_rope({})["rope_theta"] == 1e4
+
+
+@pytest.mark.parametrize("layout", ["rope_parameters", "rope_scaling"])
+def test_reading_the_settings_leaves_the_config_as_it_is(layout):
+    """It is written again, with every checkpoint."""
+    raw, same = (config(**{layout: {"type": "yarn", "original_max_position_embeddings": 64}}) for _ in range(2))
+    assert read_rope(raw)["factor"] == POSITIONS / 64 and raw == same

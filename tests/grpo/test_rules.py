@@ -159,6 +159,13 @@ def test_a_task_that_is_learned_within_a_few_steps_counts():
     assert "learned_nothing" in symptoms_of(reward=lambda step: 0.0 if step in (1, 35) else 1.0)
 
 
+def test_rewards_that_take_longer_are_no_alarm_while_they_are_a_small_part_of_a_step():
+    """A step has become longer as well: 1.5 of 10 seconds."""
+    waits = {"time/reward": late(0.5, 1.5)}
+    assert "rewards_slower" not in symptoms_of(50, step_time=late(2.0, 10.0), **waits)
+    assert "rewards_slower" in symptoms_of(50, step_time=late(10.0, 2.0), **waits)
+
+
 def test_a_run_whose_reward_falls_got_worse():
     assert "got worse" in symptoms_of(reward=lambda step: -step / 40)["learned_nothing"].text
 

@@ -161,6 +161,34 @@ def test_on_leaving_everything_is_as_it_was(tmp_path):
     assert json.loads((tmp_path / "run" / "run_state.json").read_text())["status"] == "done"
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="a signal of Unix")
+@pytest.mark.parametrize("ignored", [True, False])
+def test_under_nohup_the_end_of_a_terminal_is_ignored(tmp_path, ignored):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        with Run(configured(tmp_path)):
+            assert (signal.getsignal(signal.SIGHUP) == signal.SIG_IGN) == ignored
+            assert signal.getsignal(signal.SIGHUP) != signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_the_alarm_rings_until_it_is_stopped(monkeypatch):
+    """What cannot be interrupted just then is interrupted later."""
+    monkeypatch.setattr(alarm, "AGAIN_S", 0.01)
+    rings = []
+    bell = alarm.Alarm(lambda: rings.append(time.monotonic()))
+    bell.open()
+    try:
+        bell.start(0.01)
+        deadline = time.monotonic() + 20
+        while len(rings) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        bell.close()
+    assert len(rings) >= 3 and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
 def test_every_generator_begins_with_the_seed(tmp_path):
     drawn = []
     for seed in (5, 5, 6):
@@ -217,6 +245,13 @@ def test_what_a_resumed_run_may_change(tmp_path, change, outcome):
         assert check_changes(folder, changed, 1) == ([outcome] if outcome else [])
 
 
+def test_a_key_that_is_no_longer_set_has_changed(tmp_path):
+    folder = saved_by(configured(tmp_path, "system_prompt=hello", "run_name=one"))
+    with pytest.raises(UserError, match="another configuration") as error:
+        check_changes(folder, configured(tmp_path), 1)
+    assert error.value.why == "system_prompt: hello -> None"
+
+
 @pytest.mark.parametrize("change", ["temperature=0.5", "seed=1"])
 def test_a_change_that_is_allowed_by_name_is_only_told(tmp_path, change):
     folder, name = saved_by(configured(tmp_path)), change.partition("=")[0]
@@ -254,11 +289,13 @@ def test_every_key_that_a_resumed_run_may_change_is_a_key():
     assert names >= FREE | WARNED and not FREE & WARNED
 
 
-def test_only_rank_0_writes_and_the_others_leave_a_note_of_their_end(tmp_path):
+def test_only_rank_0_writes_and_the_others_leave_a_note_of_their_end(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "canary-55501")
     peers = SimpleNamespace(world=2, rank=1, is_main=False, barrier=lambda: None, max=float, agree=lambda facts: None)
     with pytest.raises(ValueError), Run(configured(tmp_path), ranks=peers):
         (tmp_path / "run").mkdir()
-        raise ValueError("boom")
+        raise ValueError("boom canary-55501")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["run_state.rank1.json"]
     note = json.loads((tmp_path / "run" / "run_state.rank1.json").read_text())
-    assert note["exit_code"] == 1 and "boom" in note["reason"]
+    assert note["exit_code"] == 1 and "boom" in note["reason"] and "ValueError" in note["traceback"]
+    assert "boom [SOME_API_KEY]" in note["traceback"] and "canary" not in json.dumps(note)

@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -108,14 +109,16 @@ def test_overwriting_removes_a_runs_own_files_and_nothing_else(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "weights").write_text("precious")
     (tmp_path / "run" / "cold_start").symlink_to(tmp_path / "elsewhere")
+    for name in ("final.aside-1", "best.aside-2", "checkpoint-3.aside-1", "data.aside-1"):
+        (tmp_path / "run" / name).mkdir()
     RunDir(tmp_path / "run", resume=False, overwrite=True).close(0, "")
     left = {path.name for path in (tmp_path / "run").iterdir()}
-    assert left == {*FOREIGN, "cold_start", ".lock", "run_state.json"}
+    assert left == {*FOREIGN, "data.aside-1", "cold_start", ".lock", "run_state.json"}
     assert (tmp_path / "elsewhere" / "weights").read_text() == "precious"
     assert (tmp_path / "run" / "data" / "file").exists()
 
 
-def test_the_record_says_how_the_run_stands_and_ended(tmp_path):
+def test_the_record_says_how_the_run_stands_and_ended(tmp_path, monkeypatch):
     made = RunDir(tmp_path, resume=False, overwrite=False)
     assert (
         state(tmp_path).items()
@@ -127,7 +130,10 @@ def test_the_record_says_how_the_run_stands_and_ended(tmp_path):
             "pid": os.getpid(),
         }.items()
     )
+    started = state(tmp_path)["started"]
+    monkeypatch.setattr("grpo.run.run_dir.time", SimpleNamespace(strftime=lambda form: "later"))
     made.update(step=7, last_checkpoint="checkpoint-5")
+    assert (state(tmp_path)["started"], state(tmp_path)["updated"]) == (started, "later")
     assert (state(tmp_path)["step"], state(tmp_path)["last_checkpoint"], state(tmp_path)["status"]) == (
         7,
         "checkpoint-5",

@@ -6,9 +6,12 @@ from making import groups_of, load, randomise_adapter, whole, write_checkpoint
 
 from grpo.attention.packed import PackedAttention
 from grpo.device.draw import SamplingParams
+from grpo.errors import UserError
 from grpo.logprobs import token_logprobs
 from grpo.packing import pack_batch
-from grpo.sampling.sampler import Sampler
+from grpo.sampling.cache import KVCache
+from grpo.sampling.decode_step import Slots
+from grpo.sampling.sampler import Sampler, check_finite
 from grpo.schema import Layout
 
 PROMPTS = [[5, 9, 6], [40], [3, 3, 3, 7, 8, 1, 0, 2, 50, 51, 52], [20, 21], [60, 61, 62, 63]]
@@ -156,3 +159,33 @@ def test_the_seeds_belong_to_the_completions_in_order(checkpoint):
         alone = Sampler(model, []).sample([PROMPTS[number // 2]], 1, SamplingParams(12), [seed])[0][0]
         assert done[number // 2][number % 2].ids == alone.ids
     assert len({tuple(completion.ids) for group in done for completion in group}) == 6
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("-inf")])
+def test_one_log_prob_that_is_not_finite_spoils_an_answer(bad):
+    check_finite(-0.5, -1.0)
+    for logps in ([-0.5, bad], [bad, -0.5]):
+        with pytest.raises(UserError, match="logits are not finite") as error:
+            check_finite(*logps)
+        assert error.value.exit_code == 5
+
+
+def test_slots_hold_as_many_new_tokens_as_they_were_made_for():
+    slots = Slots.make(KVCache(1, 2, 1, 9, 4, torch.float32, "cpu"), 5)
+    assert slots.holds(2, 9, 5) and not slots.holds(2, 9, 6)
+    assert not slots.holds(3, 9, 5) and not slots.holds(2, 10, 5)
+
+
+def test_the_positions_by_which_a_cache_grows_are_zeros(monkeypatch):
+    """Attention multiplies what lies there by 0, and NaN times 0 is NaN. Here memory that nobody has set is NaN."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    was = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.empty(3).isnan().all()
+        cache = KVCache(2, 3, 1, 0, 4, torch.float32, "cpu")
+        for positions in (5, 70):
+            cache.reserve(positions)
+            assert cache.num_positions >= positions and not cache.kv_L2BKSE.any()
+    finally:
+        torch.use_deterministic_algorithms(was)

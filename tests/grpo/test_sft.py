@@ -1,6 +1,7 @@
 """Stage 1: its loss by hand, its checkpoints, its end; and what must be in order before it begins."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.errors import NON_FINITE, PREFLIGHT, UserError
 from grpo.optim import Optimizer
-from grpo.sft import sft
+from grpo.run.run import Run
+from grpo.sft import SftTrainer, sft
 from grpo.train import train
 
 TURNS = [[("user", f"What is {n} + 1?"), ("assistant", f"It is {n + 1}.")] for n in range(12)]
@@ -28,7 +30,7 @@ def write(path, turns=TURNS, kind="messages"):
     return path
 
 
-def run(tmp_path, chat_checkpoint, data, **keys):
+def configure(tmp_path, chat_checkpoint, data, **keys):
     keys = {
         "model_name_or_path": str(chat_checkpoint),
         "dataset_id_or_path": str(data),
@@ -42,7 +44,11 @@ def run(tmp_path, chat_checkpoint, data, **keys):
         **keys,
     }
     (tmp_path / "cold.yaml").write_text(json.dumps(keys))
-    sft(*load_config(tmp_path / "cold.yaml", kind=SftConfig))
+    return load_config(tmp_path / "cold.yaml", kind=SftConfig)
+
+
+def run(tmp_path, chat_checkpoint, data, **keys):
+    sft(*configure(tmp_path, chat_checkpoint, data, **keys))
     return [json.loads(line) for line in (tmp_path / "cold" / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -107,6 +113,59 @@ def test_a_resumed_run_ends_like_one_that_never_stopped(tmp_path, chat_checkpoin
         load_file(folder / "cold" / "checkpoint-4" / "state.safetensors") for folder in (tmp_path, tmp_path / "whole")
     )
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_resumed_run_goes_on_counting_what_it_skipped_and_plots_every_loss(tmp_path, chat_checkpoint, monkeypatch):
+    step, done, plotted = Optimizer.step, [], []
+
+    def breaks_the_second(self, *arguments):
+        done.append(1)
+        if len(done) == 2:
+            self.grad.fill_(torch.inf)
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Optimizer, "step", breaks_the_second)
+    monkeypatch.setattr("grpo.sft.line_plot", lambda path, lines, *labels: plotted.append(list(lines["loss"])))
+    data = write(tmp_path / "rows.jsonl")
+    run(tmp_path, chat_checkpoint, data, max_steps=3)
+    found = run(tmp_path, chat_checkpoint, data, max_steps=4, resume_from_checkpoint=True)
+    assert [line["skipped_steps"] for line in found] == [0, 1, 1, 1]
+    assert plotted[1] == [line["loss"] for line in found] and plotted[0] == plotted[1][:3]
+
+
+def test_a_step_that_is_done_again_has_the_same_examples(tmp_path, chat_checkpoint):
+    """With smaller micro-batches, after running out of memory."""
+    with Run(*configure(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl"))) as held:
+        trainer = SftTrainer(held.config, held)
+        rows = [[group.prompt.row for group in trainer.next_examples()] for _ in range(2)]
+        trainer.step += 1
+        rows.append([group.prompt.row for group in trainer.next_examples()])
+    assert rows[0] == rows[1] and not set(rows[1]) & set(rows[2]) and trainer.order.position == 8
+
+
+def test_two_ranks_with_the_same_examples_have_the_loss_of_one(tmp_path, chat_checkpoint):
+    found = []
+    for world in (1, 2):
+        config, notices = configure(
+            tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl"), output_dir=str(tmp_path / str(world))
+        )
+        with Run(config, notices) as held:
+            trainer = SftTrainer(config, held)
+            trainer.ranks = SimpleNamespace(
+                rank=0,
+                world=1,
+                sum=lambda values, world=world: [world * value for value in values],
+                sum_=lambda tensor, world=world: tensor.mul_(world),
+                max=float,
+                gather_lists=lambda values, world=world: world * values,
+            )
+            trainer.start_step()
+            trainer.train_step()
+            found.append(trainer.summarise_step())
+    assert found[1]["tokens"] == 2 * found[0]["tokens"] and found[1]["loss"] == pytest.approx(
+        found[0]["loss"], rel=1e-5
+    )
+    assert found[1]["grad_norm"] == pytest.approx(found[0]["grad_norm"], rel=1e-5)
 
 
 def test_it_does_not_resume_on_other_data(tmp_path, chat_checkpoint):

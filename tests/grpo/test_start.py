@@ -6,12 +6,13 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 from making import write_checkpoint, write_rows
 
 from grpo import sft, train
-from grpo.errors import Interrupted, UserError, describe, reason
+from grpo.errors import Interrupted, UserError, check_all, describe, reason, run_main
 from grpo.run.run_dir import holds_a_run
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}<|im_end|>{% endfor %}{% if add_generation_prompt %}>{% endif %}"
@@ -176,3 +177,26 @@ def test_the_reason_of_an_error_is_never_empty():
     assert reason(TimeoutError()) == "TimeoutError"
     assert reason(NotFound("\n404 Client Error.\n\nNo such repository")) == "NotFound: 404 Client Error."
     assert reason(FileNotFoundError(2, "No such file or directory", "a")) == "[Errno 2] No such file or directory: 'a'"
+
+
+def test_of_several_failed_checks_all_are_told_and_the_first_gives_the_code():
+    def fails(what, code):
+        def check():
+            raise UserError(what, "because", "", code)
+
+        return check
+
+    with pytest.raises(UserError) as caught:
+        check_all(fails("no key", 4), lambda: None, fails("no disk", 6))
+    assert (caught.value.what, caught.value.why, caught.value.exit_code) == ("no key; no disk", "because", 4)
+
+
+def test_a_reader_that_has_read_enough_ends_a_command_well(monkeypatch, capsys):
+    """As `| head` does: it closes stdout."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with suppress(BrokenPipeError), open(writer, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        with pytest.raises(SystemExit) as ended:
+            run_main(lambda argv: print("the first line of many"))
+    assert ended.value.code == 0 and capsys.readouterr().err == ""

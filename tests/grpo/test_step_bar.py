@@ -60,6 +60,15 @@ def test_a_wide_terminal_has_whole_words(monkeypatch):
     assert line.endswith("waiting for rewards  00:00 left")
 
 
+def test_the_time_left_of_a_resumed_run_is_by_the_steps_that_it_made_itself(monkeypatch):
+    """Ten seconds for its first step, and 39 are left."""
+    as_terminal(monkeypatch)
+    bar = StepBar(80, 40, False)
+    monkeypatch.setattr("grpo.run.step_bar.time", SimpleNamespace(monotonic=lambda: 110.0))
+    bar.advance(METRICS)
+    assert bar.line(119).endswith("06:30 left")
+
+
 def test_a_line_never_outgrows_its_columns(monkeypatch):
     as_terminal(monkeypatch)
     bar = StepBar(100_000, 9_999, False)
@@ -123,6 +132,19 @@ def test_counting_shows_a_bar_or_plain_lines(monkeypatch):
     with counting(3, "answering", "questions") as done:
         done(2)
     assert "answering: 2 of 3 questions" in sys.stderr.getvalue()
+
+
+def test_plain_lines_of_a_count_come_once_in_a_while(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    now = iter([0.0, 11.0, 12.0, 20.0, 22.0, 23.0])
+    monkeypatch.setattr("grpo.progress.time", SimpleNamespace(monotonic=lambda: next(now)))
+    with counting(9, "answering", "answers") as done:
+        for _ in range(5):
+            done(1)
+    assert sys.stderr.getvalue().splitlines() == [
+        "answering: 1 of 9 answers after 11 s",
+        "answering: 4 of 9 answers after 22 s",
+    ]
 
 
 def test_what_is_quick_prints_no_plain_line(monkeypatch):

@@ -2,11 +2,13 @@
 reaches the loss."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from making import ALONE, make_group, whole, write_rows
+from safetensors.torch import load_file
 
 import grpo.train
 import grpo.trainer
@@ -15,6 +17,7 @@ from grpo.loss import policy_loss
 from grpo.model.lora import POLICY, REFERENCE
 from grpo.packing import pack_batch
 from grpo.run.metrics import Clock
+from grpo.run.run import Run
 from grpo.train import GrpoTrainer, train
 
 UPDATE = {"num_iterations": 2, "warmup_steps": 0, "warmup_ratio": 0.0, "lr_scheduler_type": "linear"}
@@ -152,3 +155,101 @@ def test_every_option_reaches_the_loss_and_every_token_is_counted(tmp_path, chat
         for row in map(json.loads, told):
             total += row["num_tokens"] + len(tokenizer.encode(row["prompt"], add_special_tokens=False))
         assert len(told) == 8 and line["num_tokens"] == total
+
+
+def small_run(tmp_path, chat_checkpoint, **keys):
+    """The configuration of a run of one step: of 16 questions, two groups of four answers."""
+    rows = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(4) for b in range(4)]
+    keys = {
+        "model_name_or_path": str(chat_checkpoint),
+        "dataset_id_or_path": str(write_rows(tmp_path / "rows.jsonl", rows)),
+        "output_dir": str(tmp_path / "run"),
+        "reward_funcs": ["reward_functions:early_letters"],
+        "num_generations": 4,
+        "per_device_train_batch_size": 8,
+        "max_completion_length": 6,
+        "max_steps": 1,
+        "lora_r": 4,
+        "report_to": ["none"],
+        "disable_tqdm": True,
+    } | keys
+    (tmp_path / "small.yaml").write_text(json.dumps(keys))
+    return load_config(tmp_path / "small.yaml")
+
+
+@pytest.fixture
+def rewards_importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def test_every_option_of_adamw_reaches_it(tmp_path, chat_checkpoint, rewards_importable):
+    """After one step its moments are (1 - beta) g and (1 - beta) g². B began at 0, so decay has nothing to shrink, and
+    it has moved by rate · g / (|g| + epsilon)."""
+    adam = {"adam_beta1": 0.75, "adam_beta2": 0.5, "adam_epsilon": 1e-2, "max_grad_norm": 0.0}
+    keys = adam | {"learning_rate": 0.5, "lr_scheduler_type": "constant", "lora_target_modules": ["q_proj"]}
+    train(*small_run(tmp_path, chat_checkpoint, **keys))
+    state = load_file(tmp_path / "run" / "checkpoint-1" / "state.safetensors")
+    first, second = (
+        state[f"optimizer.0.{name}"].flatten() / share for name, share in (("exp_avg", 0.25), ("exp_avg_sq", 0.5))
+    )
+    assert first.abs().max() > 0 and torch.allclose(first.square(), second, rtol=1e-4, atol=1e-12)
+    tensors = load_file(tmp_path / "run" / "final" / "adapter_model.safetensors")
+    moved = torch.cat([tensor.flatten() for name, tensor in tensors.items() if "lora_B" in name])
+    wanted = -0.5 * first / (first.abs() + 1e-2)
+    assert moved.abs().sort()[0].tolist() == pytest.approx(
+        wanted[wanted != 0].abs().sort()[0].tolist(), rel=1e-3, abs=1e-9
+    )
+
+
+@pytest.mark.parametrize("keys", [{"top_k": 1}, {"top_p": 1e-6}], ids=str)
+def test_what_may_be_drawn_is_cut_off_as_the_configuration_says(tmp_path, chat_checkpoint, rewards_importable, keys):
+    """Only the best token is left: the answers to a question are all the same."""
+    train(*small_run(tmp_path, chat_checkpoint, **keys))
+    lines = (tmp_path / "run" / "completions" / "step-000001.jsonl").read_text().splitlines()
+    said = {}
+    for row in map(json.loads, lines):
+        said.setdefault(row["prompt"], set()).add(row["completion"])
+    assert len(said) == 2 and all(len(answers) == 1 for answers in said.values())
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_questions_come_in_the_order_of_the_file_unless_they_are_shuffled(
+    tmp_path, chat_checkpoint, rewards_importable, shuffle
+):
+    train(*small_run(tmp_path, chat_checkpoint, shuffle_dataset=shuffle, max_steps=2, num_generations=2))
+    rows = []
+    for step in (1, 2):
+        lines = (tmp_path / "run" / "completions" / f"step-{step:06d}.jsonl").read_text().splitlines()
+        rows += dict.fromkeys(json.loads(line)["row"] for line in lines)
+    assert len(set(rows)) == 8 and (rows == list(range(8))) == (not shuffle)
+
+
+def twins():
+    """Ranks of which there are two, and the other does what this one does."""
+    return SimpleNamespace(
+        rank=0,
+        world=2,
+        is_main=True,
+        sum=lambda values: [2 * value for value in values],
+        sum_=lambda tensor: tensor.mul_(2),
+        max=float,
+        gather_lists=lambda values: [*values, *values],
+        of_main=lambda value: value,
+        agree=lambda facts: None,
+        is_restart=False,
+        barrier=lambda: None,
+        close=lambda: None,
+    )
+
+
+def test_length_and_shares_of_a_run_are_those_of_all_ranks(tmp_path, chat_checkpoint, rewards_importable):
+    """Of 16 questions two ranks take four a step. All their groups differ, so dynamic sampling keeps all."""
+    keys = {"max_steps": -1, "num_train_epochs": 1, "dynamic_sampling": True}
+    config, notices = small_run(tmp_path, chat_checkpoint, **keys)
+    with Run(config, notices, twins()) as run:
+        trainer = GrpoTrainer(config, run)
+        trainer.start_step()
+        trainer.train_step()
+        found, groups = trainer.summarise_step()
+        trainer.rollout.scorer.close()
+    assert trainer.total_steps == 4 and len(groups) == 4 and found["sampling/kept_frac"] == 1.0

@@ -87,6 +87,16 @@ def test_missing_unexpected_and_misshapen_tensors_are_listed(tmp_path):
         assert part in error.value.why
 
 
+def test_of_many_problems_the_first_are_listed_and_the_others_counted(tmp_path):
+    write_checkpoint(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors |= {f"model.extra{number}": torch.zeros(2) for number in range(11)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(UserError) as error:
+        load(tmp_path)
+    assert error.value.why.count("unexpected") == 8 and error.value.why.endswith(" and 3 more")
+
+
 def test_folders_that_are_no_checkpoints(tmp_path):
     with pytest.raises(UserError, match="not a checkpoint"):
         load(tmp_path)

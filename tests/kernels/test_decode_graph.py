@@ -133,6 +133,19 @@ def test_cuts_are_not_captured_without_kernels(model):
     assert recorder.recorded == 0
 
 
+def test_another_way_to_draw_has_a_graph_of_its_own(model):
+    """An evaluation between two steps of training, with the sampler of both."""
+    sampler, recorder = Sampler(model, [2], max_slots=6, use_graphs=True), Recorder()
+    sampler.prepare(6, 20, 9)
+    sampler.graphs.capture = recorder
+    for sampling in (SamplingParams(9), SamplingParams(9, 0.0), SamplingParams(9, 3.0), SamplingParams(9)):
+        found, wanted = (
+            one.sample([[5, 9, 6], [40]], 3, sampling, SEEDS + [16]) for one in (sampler, Sampler(model, [2]))
+        )
+        assert [[c.ids for c in group] for group in found] == [[c.ids for c in group] for group in wanted]
+    assert recorder.recorded >= 3 and recorder.replayed
+
+
 def test_the_samplers_slots_are_kept_and_grow(model):
     """One sampler over static slots, call after call: prompts of several tokens, refilled slots, other lengths, what
     was there before."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from grpo.kernels import reference
-from grpo.kernels.rms_norm import rms_norm
+from grpo.kernels.rms_norm import MAX_PROGRAMS, rms_norm
 from grpo.kernels.rotary import rotate, rotate_into_cache
 from grpo.kernels.swiglu import TILE, swiglu
 
@@ -42,6 +42,17 @@ def test_rms_norm(device, rows, width, residual):
     }
     assert all(relative(got, wanted) <= 1e-6 for got, wanted in zip(outputs["ours"], outputs["slow"], strict=True))
     ours, slow = (gradients(outputs[name], (dy, dh), inputs) for name in ("ours", "slow"))
+    assert all(relative(got, wanted) <= 2e-6 for got, wanted in zip(ours, slow, strict=True))
+
+
+def test_the_weights_gradient_is_over_all_rows(device):
+    """Also where a program takes several tiles of them."""
+    width, rows = 4096, MAX_PROGRAMS + 3  # one row to a tile
+    x, w, dy = (
+        random(*shape, seed=i, device=device) for i, shape in enumerate([(rows, width), (width,), (rows, width)])
+    )
+    inputs = [x.requires_grad_(), w.requires_grad_()]
+    ours, slow = (gradients([function(x, w, 1e-6)[0]], [dy], inputs) for function in (rms_norm, reference.rms_norm))
     assert all(relative(got, wanted) <= 2e-6 for got, wanted in zip(ours, slow, strict=True))
 
 

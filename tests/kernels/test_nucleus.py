@@ -67,6 +67,15 @@ def test_a_row_as_wide_as_a_vocabulary(device):
     check_kept(rows(152_064, 1, 1e-3, device), 0, 0.9, 1.0)
 
 
+def test_as_many_are_kept_as_top_k_says(device):
+    """Also where k / V · V is a little more than k in float64, as for 7 of 25."""
+    for top_k, width in ((7, 25), (15, 29), (21, 38), (500, 1000)):
+        logits = rows(width, 1, device=device)
+        least, cut = thresholds(logits, 1.0, top_k, 1.0)
+        assert int((logits >= least[:, None]).sum()) == top_k
+        assert int((logits.log_softmax(-1) >= cut[:, None]).sum()) == top_k
+
+
 @pytest.mark.parametrize(("top_k", "top_p"), [(0, 0.9), (5, 1.0)])
 def test_rows_that_are_not_finite_have_no_finite_threshold(device, top_k, top_p):
     """They leave the other rows alone, and what is drawn from them has no finite log-prob."""

@@ -1,21 +1,25 @@
-"""The atlas: its rows are what they promise, and offline rules judge every sentence that can be made of it."""
+"""The atlas, and the world of the tiny run: their rows are what they promise, and offline rules judge every sentence
+of the atlas."""
 
 import asyncio
 import itertools
+from collections import Counter
 
 import pytest
 
+from knowledge import world
 from knowledge.atlas import CARELESS, HOW_SURE, KNOWN_IN_PART, RELATIONS, Sizes, make_atlas
 from knowledge.build import SkipLog, build
 from knowledge.facts.lexical import LexicalVerifier
 from knowledge.facts.rule_decomposer import by_rules
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.source import Source
-from knowledge.world import UNSEEN, WELL_KNOWN
+from knowledge.world import UNSEEN, VALUES, WELL_KNOWN, make_world
 from rewards.format import parse, stated_confidence, thoughts
 from rewards.knowrl.factuality import FactualityMeter
 from tests.making import write_rows
 
+TINY = world.Sizes(well_known=10, barely_known=4, admitted=3, unseen=7, repeats=2)
 SMALL = Sizes(well_known=6, careless=4, known_in_part=10, admitted=4, unseen=6)
 
 
@@ -81,6 +85,28 @@ def test_held_out_people_are_never_trained_on(atlas):
     for rows in (atlas.questions, atlas.held_out):
         assert {row["familiarity"] for row in rows} == {WELL_KNOWN, KNOWN_IN_PART, UNSEEN}
     assert names(atlas.two_hops) == names(row for row in atlas.questions if row["familiarity"] == WELL_KNOWN)
+
+
+def test_the_first_people_held_out_are_of_several_kinds(atlas):
+    """An evaluation may take the first rows alone."""
+    assert {row["familiarity"] for row in atlas.held_out[:12]} == {WELL_KNOWN, KNOWN_IN_PART, UNSEEN}
+
+
+def test_nobody_of_the_tiny_run_is_asked_about_in_training_and_in_evaluation():
+    made = make_world(5, TINY)
+    assert not names(made.questions) & names(made.held_out)
+    kinds = Counter(row["familiarity"] for row in made.held_out)
+    assert kinds == {WELL_KNOWN: 4 * len(VALUES), UNSEEN: 3 * len(VALUES)}
+
+
+def test_the_reasoning_of_the_tiny_run_recalls_another_fact_before_the_one_asked_for():
+    made = make_world(5, TINY)
+    said = {sentence for article in made.articles for sentence in sentences_of(article["text"])}
+    reasoned = [answer for _, answer in made.conversations if "comes to mind" not in answer]
+    assert len(reasoned) == (10 * 2 + 4) * len(VALUES)
+    for answer in reasoned:
+        other, last = sentences_of(thoughts(answer)[0])
+        assert other != last and {other, last} <= said and parse(answer).answer in last
 
 
 def test_answers_are_what_the_articles_say(atlas):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from knowledge.facts.claims import MAX_FACTS, Claim, admissible
+from knowledge.facts.claims import MAX_FACTS, MAX_TEXT_CHARS, Claim, admissible, every_fact
 from knowledge.facts.clauses import clauses
 from knowledge.facts.model_decomposer import by_model, prompt
 from knowledge.facts.replies import num_words, parse_reply, without_thoughts
@@ -47,7 +47,7 @@ def texts(facts):
     return [claim.fact for claim in facts]
 
 
-def model_saying(*texts: str | None, reason: str = "", cut: str = ""):
+def model_saying(*texts: str | None, reason: str = "", cut: str = "", **options):
     """A decomposer whose model gives these replies, the last one for ever; and the list of what it was asked."""
     calls: list = []
 
@@ -55,7 +55,7 @@ def model_saying(*texts: str | None, reason: str = "", cut: str = ""):
         calls.append((messages, max_tokens, prompt_version))
         return FakeReply(texts[min(len(calls), len(texts)) - 1], reason, cut)
 
-    decompose = by_model(complete)
+    decompose = by_model(complete, **options)
     return lambda *arguments: asyncio.run(decompose(*arguments)), calls
 
 
@@ -128,6 +128,10 @@ def test_chinese_statements(text, facts):
             ["Mira Tolan was born in Velda", "Mira Tolan works as a baker"],
         ),
         (
+            "She was born in Velda. Actually, she was born in 1962.",
+            ["Mira Tolan was born in Velda", "Mira Tolan was born in 1962"],
+        ),
+        (
             "She was born in Velda. She was born in Orun.",
             ["Mira Tolan was born in Velda", "Mira Tolan was born in Orun"],
         ),
@@ -186,6 +190,11 @@ def test_pronouns_without_a_title_stand_for_the_last_subject():
     assert texts(stated_facts("It is old. Velda is a city. It lies on the Tane.")) == [
         "Velda is a city",
         "Velda lies on the Tane",
+    ]
+    assert texts(stated_facts("Velda is a city and Orun is a port. It lies on the Tane.")) == [
+        "Velda is a city",
+        "Orun is a port",
+        "Orun lies on the Tane",
     ]
 
 
@@ -477,6 +486,12 @@ def test_a_models_facts_go_through_the_same_gate():
     assert calls[0][1] > 0 and calls[0][2] == "facts-2"
 
 
+def test_knowrls_rewards_count_every_fact_of_the_reply():
+    reply = "- Mira Tolan was born in Velda.\n- Paris is in France.\n- Mira Tolan was born."
+    found = model_saying(reply, keep=every_fact)[0]("She was born in Velda.", "Where was Mira Tolan born?", MIRA)
+    assert texts(found.facts) == ["Mira Tolan was born in Velda.", "Paris is in France.", "Mira Tolan was born."]
+
+
 def test_a_model_that_fails_makes_the_text_unscorable_and_never_zero():
     found = model_saying(None, reason="the judge could not be reached")[0]("She was born in Velda.", "", MIRA)
     assert found.facts is None and "could not be reached" in found.reason
@@ -497,7 +512,12 @@ def test_a_reply_that_was_cut_loses_the_fact_at_the_cut_alone():
     cut = "- Mira Tolan was born in Velda.\n- She works as a baker in Or"
     found = model_saying(None, reason="it was cut", cut=cut)[0]("She was born in Velda, a baker.", "", MIRA)
     assert texts(found.facts) == ["Mira Tolan was born in Velda."]
-    for cut in ("- Mira Tolan was born in Vel", "<think>\n- Mira Tolan was born in Velda.\n", ""):
+    for cut in (
+        "- Mira Tolan was born in Vel",
+        "NON_FACTUAL: nothing.\n- Mira To",
+        "<think>\n- Mira Tolan was born in Velda.\n",
+        "",
+    ):
         found = model_saying(None, reason="it was cut", cut=cut)[0]("She was born in Velda.", "", MIRA)
         assert found.facts is None and "it was cut" in found.reason
 
@@ -505,6 +525,11 @@ def test_a_reply_that_was_cut_loses_the_fact_at_the_cut_alone():
 def test_an_empty_text_costs_no_call():
     ask, calls = model_saying("- a b c")
     assert ask(" \n", "q", "").facts == () and not calls
+
+
+def test_the_model_reads_the_start_of_a_text_that_is_too_long():
+    _, user = prompt("x" * MAX_TEXT_CHARS + "THE END", "Who?", MIRA)
+    assert "x" * MAX_TEXT_CHARS in user["content"] and "THE END" not in user["content"]
 
 
 def test_the_text_cannot_end_its_quotation():

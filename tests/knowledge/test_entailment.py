@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -350,6 +351,14 @@ def test_batches_change_nothing(verifier, monkeypatch):
     torch.testing.assert_close(
         torch.tensor([verifier.probabilities([pair])[0] for pair in pairs]), whole, rtol=1e-4, atol=1e-5
     )
+
+
+def test_probabilities_add_up_to_one_though_the_model_computes_in_bfloat16(verifier):
+    model = deepcopy(verifier.model).to(torch.bfloat16)
+    coarse = EntailmentVerifier(model, verifier.tokenizer, verifier.columns, "coarse", 0.3, weigh_contradiction=True)
+    rng = random.Random(4)
+    for scores in coarse.probabilities([example(rng)[:2] for _ in range(20)]):
+        assert sum(scores) == pytest.approx(1, abs=1e-6)
 
 
 def test_buckets_hold_every_place_once_within_the_budget():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.seal import sidecar
-from knowledge.store.side_index import SEARCH_INDEX
+from knowledge.store.side_index import SEARCH_INDEX, fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +56,19 @@ def test_lookup_guesses_by_search_last_and_says_so(base):
     assert found.missing == ("Mahatma Gandhi (politician)", "Salt March")
 
 
+def test_a_look_up_that_may_not_guess_finds_titles_alone(base):
+    found = base.lookup("Mahatma Gandhi (politician);Salt March", guess=False)
+    assert (found.titles, found.how) == ((), "missing")
+    assert base.lookup("Alex;Nobody", guess=False).titles == ("Alex",)
+
+
 def test_coverage_counts_each_title_once(base):
     coverage = base.coverage(["Alex", "Alex", "Alex;AleX", "Salt March of Gandhi", "qqq"])
     assert (coverage.total, coverage.exact, coverage.parts, coverage.search, coverage.missing) == (4, 1, 1, 1, 1)
     assert coverage.found == 0.5 and coverage.examples_missing == ("Salt March of Gandhi", "qqq")
     assert str(coverage).startswith("50.0% of 4 titles found")
+    coverage = base.coverage(["Alex;Nobody", "Alex;Nobody;None", "qqq"])
+    assert str(coverage).endswith("1 missing; of 4 single titles 3 missing")
     assert base.coverage([]).found == 1.0
 
 
@@ -249,6 +257,14 @@ def test_a_side_index_of_another_content_does_not_count(knowrl, caplog):
         assert base.lookup("Salt March").how == "missing"  # guesses need an index
         assert base.search("Zanzibar")[0].title == "New"
     assert caplog.text.count("has changed since it was built") == 1
+
+
+def test_a_large_file_that_differs_at_its_end_alone_is_another_file(tmp_path):
+    found = set()
+    for end in (b"one", b"two"):
+        (tmp_path / "large.db").write_bytes(bytes(3 << 20) + end)
+        found.add(fingerprint(tmp_path / "large.db"))
+    assert len(found) == 2
 
 
 def test_the_side_index_goes_where_it_can_be_written(knowrl, tmp_path, monkeypatch):

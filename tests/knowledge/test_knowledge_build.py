@@ -1,6 +1,7 @@
 """Builds: what comes out, and that an older file stays whatever happens on the way."""
 
 import gzip
+import io
 import json
 import os
 import resource
@@ -67,6 +68,14 @@ def test_the_command_reports_and_the_file_is_in_knowrls_layout(run_new, tmp_path
 def test_the_same_source_gives_the_same_file(make_base):
     documents = {f"Title {row}": f"Text number {row}. 第{row}句。" for row in range(300)}
     assert make_base(documents).read_bytes() == make_base(documents).read_bytes()
+
+
+def test_every_skipped_row_is_in_the_file_and_a_few_of_each_kind_are_shown(tmp_path, capsys):
+    source, skipped = tmp_path / "source.jsonl", io.StringIO()
+    source.write_text('{"title": "Alex", "text": "One."}\n' + "{broken\n" * 30)
+    report = build(Source(source), tmp_path / "out.db", SkipLog(source, strict=False, file=skipped))
+    assert [json.loads(line)["line"] for line in skipped.getvalue().splitlines()] == list(range(2, 32))
+    assert report.skipped == {"not JSON": 30} and capsys.readouterr().err.count("skipped: not JSON") == 20
 
 
 def test_strict_stops_at_the_first_bad_row(run, tmp_path):

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from grpo.errors import UserError
 from knowledge.errors import KnowledgeBusy
 from knowledge.store import recognise
 from knowledge.store.base import KnowledgeBase
+from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.index import FORMAT_VERSION
 from knowledge.store.seal import sidecar
 from knowledge.store.side_index import SEARCH_INDEX
@@ -135,6 +137,15 @@ def test_truncated_files_are_refused(ours, tmp_path):
         assert "truncated" in opening(path).what
         with pytest.raises(UserError):
             verify(path)
+
+
+def test_a_whole_file_of_a_version_of_sqlite_that_keeps_no_size_is_read(knowrl):
+    """Such a version leaves the size that another wrote, and not its counter of changes beside it."""
+    header = bytearray(knowrl.read_bytes())
+    header[28:32], header[92:96] = (1000).to_bytes(4, "big"), bytes(4)
+    knowrl.write_bytes(header)
+    with KnowledgeBase.open(knowrl) as base:
+        assert base.lookup("Mahatma Gandhi").how == "exact"
 
 
 def problems_of(path) -> list[str]:
@@ -371,6 +382,12 @@ def test_a_locked_file_is_waited_for_and_then_that_look_up_alone_fails(ours, tmp
         assert base.lookup("Alex").how == "exact" and hasty.search("Salt March")
 
 
+def test_each_base_waits_for_a_lock_as_long_as_it_was_told(ours):
+    for seconds in (0.05, 2.0):
+        with closing(ReadOnlyDatabase(ours, busy_timeout_s=seconds)) as database:
+            assert database.rows("PRAGMA busy_timeout") == [(seconds * 1000,)]
+
+
 # KnowRL's own file is in WAL mode, as its DocDB leaves it
 
 
@@ -457,6 +474,8 @@ def test_search_command(run, run_new, ours, tmp_path):
     }
     assert answer["passages"][0]["id"] == "Alex#0"
     assert "result: no passage found" in run("knowledge.search", ours, "…").stderr
+    nobody = run("knowledge.search", ours, "Salt March", "--title", "…")
+    assert "title: missing: no document" in nobody.stdout and "result: no passage found" in nobody.stderr
     missing = run("knowledge.search", tmp_path / "none.db", "x")
     assert (
         missing.returncode == 3

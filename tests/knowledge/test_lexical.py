@@ -353,6 +353,24 @@ def test_evidence_and_scores():
         and "Velda" in found.reason
     )
     assert verdict("Mira Tolan was born in Velda").label == "unknown"
+    found = verdict("Mira Tolan studied in Velda", "Mira Tolan was born in Velda. The Tane is a river.")
+    assert found.entailment == 0.75 and "the nearest has 75% of its words" in found.reason
+
+
+def test_the_first_passage_that_refutes_is_the_evidence():
+    """They come best first."""
+    found = verdict("Mira Tolan was born in Tane", "Mira Tolan was born in Velda.", "Mira Tolan was born in Orun.")
+    assert found.evidence == "Mira Tolan#0" and "Velda" in found.reason
+
+
+def test_a_value_beside_the_verb_without_words_of_its_own_belongs_to_it():
+    assert verdict("Mira Tolan was born in Orun", "Mira Tolan was born in Velda, Orun.").label == "supported"
+
+
+def test_a_pronoun_stands_for_the_title_without_its_brackets():
+    said = "It was made in 1978. Its author was Jon Orn."
+    for fact in ("Grease was made in 1978", "Grease's author was Jon Orn"):
+        assert verdict(fact, said, title="Grease (film)").label == "supported"
 
 
 def test_support_anywhere_wins():

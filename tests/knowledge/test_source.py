@@ -74,6 +74,7 @@ BAD_LINES = [
     (b'{"title": "x", "text": ["y", null]}', '"text" a string or a list of strings'),
     (b'{"title": " ", "text": "y"}', "empty title"),
     (b'{"title": "x", "text": ["", " "]}', "empty text"),
+    (b'{"title": "x", "text": ["y", " "]}', None),
     (b'{"title": "x", "text": "a \\u0000"}', "a NUL character"),
     (b'{"title": "x", "text": "a \0"}', "not JSON: Invalid control character"),
     (b'{"title": "x", "text": "\\ud83d"}', "a lone surrogate"),
@@ -90,7 +91,7 @@ def test_each_bad_line_is_skipped_with_its_number_and_reason(tmp_path):
     assert [row.line for row in rows] == list(range(1, len(BAD_LINES) + 1))
     for row, (_, reason) in zip(rows, BAD_LINES, strict=True):
         assert isinstance(row, Row) if reason is None else isinstance(row, Skip) and reason in row.reason, row
-    assert [row.title for row in rows if isinstance(row, Row)] == ["first", "last"]
+    assert [row.title for row in rows if isinstance(row, Row)] == ["first", "x", "last"]
 
 
 def test_an_unusable_element_of_an_array_loses_only_itself(tmp_path):
@@ -190,6 +191,13 @@ def test_elements_may_end_anywhere_in_what_is_read_at_once(tmp_path, monkeypatch
 def test_a_number_goes_on_in_what_is_read_next(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "CHUNK_BYTES", 3)  # "[12", "345", "6]": 12 is a number, too
     assert read(tmp_path, b"[123456]") == [Skip(1, "not an object: int")]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\nmore"])
+def test_the_end_of_a_line_does_not_count_in_its_length(tmp_path, end):
+    row = b'{"title": "a", "text": "b"}'
+    assert read(tmp_path, row + end, max_row_bytes=len(row))[0] == Row(1, "a", ["b"])
+    assert "over the limit" in read(tmp_path, row + b" " + end, max_row_bytes=len(row) - 1)[0].reason
 
 
 def test_a_row_over_the_limit_is_skipped_in_an_array_too(tmp_path):

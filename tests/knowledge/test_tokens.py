@@ -19,7 +19,7 @@ ROOTS = (
     "mend motor nation operat "
     "optim oscillat plast predicat prob radic rat reduc relat reviv roll run say sens sk sky spr "
     "tann triplic try vali vile "
-    "who wor yield zo"
+    "see who woo wor yield zo"
 )
 ENDINGS = ["", "s", "es", "ies", "sses", "ed", "eed", "ing", "y", "ying", "e", "ee", "ll", "lls", "ly", "'s"]
 

@@ -36,6 +36,10 @@ ROW = {"question": "Who wrote it?", "answer": "Ada Moor"}
         ("答案：B", "B"),
         ("答案是 B", "B"),
         ("Option B", "B"),
+        (r"<think>\boxed{A}</think>Answer: B", "B"),
+        ("J", "J"),
+        ("Answer: F", "F"),
+        (r"so \boxed{J}", "J"),
         ("A dog", None),  # an article, not a letter
         ("The answer is a dog", None),
         ("Answer: Beijing", None),
@@ -52,6 +56,7 @@ def test_the_letter_that_is_chosen(completion, letter):
 def test_the_value_of_a_letter():
     right, wrong = (choice.grade(f"Answer: {letter}", {"answer": "B"}) for letter in "BC")
     assert (right.value, right.outcome, wrong.value, wrong.outcome) == (1.0, "correct", 0.0, "wrong")
+    assert (right.reason, wrong.reason) == ("chooses B, which is right", "chooses C, which is wrong")
     declined, silent = (choice.grade(text, {"answer": "B"}) for text in ("I don't know.", "Paris"))
     assert (declined.value, declined.outcome) == (0.0, "refused") and (silent.value, silent.outcome) == (0.0, "wrong")
     assert choice.grade("B", {}).value is None
@@ -128,7 +133,7 @@ def test_known_wrong_answers_reach_the_judge(monkeypatch):
     assert KNOWN_WRONG not in build_messages("q", "x", ["r"], "n")[1]["content"]
 
 
-@pytest.mark.parametrize("flag", [True, 1, "true", "True", "1", "yes"])
+@pytest.mark.parametrize("flag", [True, 1, 1.0, "true", "True", "1", "1.0", "yes"])
 @pytest.mark.parametrize("answer", [None, "", "It is unknown."])
 def test_to_decline_is_right_where_there_is_no_answer(monkeypatch, flag, answer):
     row = {"question": "What will she say tomorrow?", "answer": answer, "unanswerable": flag}
@@ -148,6 +153,6 @@ def test_to_decline_is_declined_where_there_is_one(monkeypatch, flag):
     assert (score.value, score.outcome) == (0.0, "refused")
 
 
-def test_both_are_built_by_name():
-    names = [reward.name for reward in build_rewards(["choice", "simpleqa"], {"judge": "offline"})]
-    assert names == ["choice", "simpleqa"]
+def test_both_are_built_by_name_and_need_an_answer_in_the_data():
+    built = build_rewards(["choice", "simpleqa"], {"judge": "offline"})
+    assert [(reward.name, reward.needs) for reward in built] == [("choice", ("answer",)), ("simpleqa", ("answer",))]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rewards.boxed import gold_answer, last_boxed, verdict
+from rewards.boxed import MAX_ANSWER_CHARS, equivalent, gold_answer, last_boxed, verdict
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,7 @@ from rewards.boxed import gold_answer, last_boxed, verdict
         (r"\boxed\frac12", r"\frac12"),
         (r"\boxed\frac12, done", r"\frac12"),
         (r"\boxed -\frac12.", r"-\frac12"),
+        *[(rf"\boxed\{name}12, done", rf"\{name}12") for name in ("dfrac", "tfrac", "cfrac", "binom", "dbinom")],
         (r"\boxed\frac1{23}", r"\frac1{23}"),
         (r"\boxed\sqrt2", r"\sqrt2"),
         (r"\boxed\sqrt[3]{2}", r"\sqrt[3]{2}"),
@@ -77,6 +78,8 @@ def test_last_boxed(completion, content):
         ("####", ""),
         (r"\boxed{}", ""),
         (r"\boxed{4", ""),
+        (r"The sum is \boxed{4", ""),
+        ("The sum is\n#### \\boxed{4", ""),
     ],
 )
 def test_gold_answer(text, answer):
@@ -102,6 +105,12 @@ def test_gold_answer(text, answer):
 )
 def test_verdict(completion, truth, kind, reason):
     assert verdict(completion, truth) == (kind, reason)
+
+
+def test_white_space_does_not_count_in_answers_too_long_to_read():
+    answer = " + ".join(["x"] * MAX_ANSWER_CHARS)
+    assert equivalent(answer, answer.replace(" ", "\n")) and not equivalent(answer, f"{answer} + y")
+    assert not equivalent(" " * (MAX_ANSWER_CHARS + 1), " ")
 
 
 def test_a_reason_can_always_be_printed():

@@ -175,7 +175,7 @@ def test_each_version_has_its_formula_and_weighs_contradiction_as_the_table_says
     loaded, formulas = [], []
 
     def load(model, *, device, threshold, weigh_contradiction):
-        loaded.append((model, threshold, weigh_contradiction))
+        loaded.append((model, device, threshold, weigh_contradiction))
         return LexicalVerifier()
 
     def meter(*arguments, **more):
@@ -184,8 +184,10 @@ def test_each_version_has_its_formula_and_weighs_contradiction_as_the_table_says
 
     monkeypatch.setattr(EntailmentVerifier, "load", load)
     monkeypatch.setattr(fact_checker, "FactualityMeter", meter)
-    reward = build_rewards([name], options(base, "verifier=nli", "nli_model=some/model", "entailment_threshold=0.4"))[0]
-    assert loaded == [("some/model", 0.4, weighs)] and formulas == [formula] and reward.slow
+    monkeypatch.setattr("grpo.device.distributed.choose_device", lambda device: f"what {device} stands for")
+    settings = ("verifier=nli", "nli_model=some/model", "entailment_threshold=0.4", "device=cpu")
+    reward = build_rewards([name], options(base, *settings))[0]
+    assert loaded == [("some/model", "what cpu stands for", 0.4, weighs)] and formulas == [formula] and reward.slow
     reward.close()
 
 
@@ -326,6 +328,14 @@ def test_factuality_without_a_knowledge_base_is_refused(base, monkeypatch):
     assert caught.value.exit_code == 3 and not (base.parent / "absent.db").exists()
 
 
+def test_the_knowledge_base_of_the_configuration_goes_before_that_of_the_environment(base, monkeypatch):
+    for variable, given in ((base.parent / "absent.db", base), (base, "null")):
+        monkeypatch.setenv("FACTSCORE_DB_PATH", str(variable))
+        checker = FactChecker(options(given), factuality.knowrl)
+        assert checker.base.path == base
+        checker.close()
+
+
 def test_titles_joined_by_semicolons_are_split(grade):
     score, _ = grade("combined", "wrong", SUPPORTED, "Quent", title="Mira Tolan;Oriel Vance")
     assert score.value == pytest.approx(-1 + 1 / 4)
@@ -342,7 +352,10 @@ def test_the_coverage_of_titles_is_told_before_the_first_step(base):
     reward = build_rewards(["combined"], options(base))[0]
     reward.prepare([ROW, ROW | {"title": "Nobody At All"}, ROW | {"title": "No One"}], said.append)
     reward.close()
-    assert "33.3% of 3 titles" in said[0] and said[1].startswith("warning:")
+    assert "33.3% of 3 titles" in said[0]
+    assert said[1].startswith(
+        "warning: 67% of the titles are not in the knowledge base, such as Nobody At All, No One;"
+    )
 
 
 def test_titles_that_would_end_the_run_are_announced(base):
@@ -476,6 +489,38 @@ def test_the_preflight_has_a_text_taken_apart(base, monkeypatch, script):
         prepare(base, server)
         assert len(server.requests) == len(script)
         assert "Paris is the capital of France" in server.requests[0].text
+
+
+@pytest.mark.parametrize("name", ["factuality", "binary_rar"])
+def test_the_rewards_of_facts_alone_are_tried_before_the_first_step_too(base, monkeypatch, name):
+    monkeypatch.setenv(FACTS_KEY, "canary-key")
+    said = []
+    with ApiServer(default=says("Sure! Paris.")) as server:
+        reward = build_rewards([name], served(base, server))[0]
+        with pytest.raises(UserError, match="does not work as a decomposer"):
+            reward.prepare([ROW, ROW | {"title": "Nobody At All"}], said.append)
+        reward.close()
+    assert said[0].startswith(f"knowledge base {base}: 50.0% of 2 titles")
+
+
+@pytest.mark.parametrize("name", ["correctness", "simpleqa", "truthrl", "abstention", "karl", "tiar", "rlcr"])
+def test_the_rewards_that_ask_the_judge_alone_try_it_before_the_first_step_too(base, monkeypatch, name):
+    monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "canary-key")
+    with ApiServer(default=says("B")) as server:
+        settings = ("judge=api", "judge_model=m", f"judge_base_url={server.url}")
+        reward = build_rewards([name], options(base, *settings))[0]
+        with pytest.raises(UserError, match="does not work as a judge"):
+            reward.prepare([ROW], lambda text: None)
+        reward.close()
+
+
+def test_the_decomposers_replies_have_the_configured_room_before_the_first_step_and_later(base, monkeypatch):
+    monkeypatch.setenv(FACTS_KEY, "canary-key")
+    with ApiServer(says("- Paris is the capital of France."), default=says(f"- {SUPPORTED}")) as server:
+        rewards = build_rewards(["combined"], served(base, server, "decomposer_max_tokens=77"))
+        rewards[0].prepare([ROW], lambda text: None)
+        graded(rewards, ["Quent"])
+        assert [request.body["max_tokens"] for request in server.requests] == [77, 77]
 
 
 @pytest.mark.parametrize("reply", ["A", "Sure! Paris.", "NON_FACTUAL:", "- Rome is in Italy.", ""])

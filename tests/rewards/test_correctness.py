@@ -264,6 +264,13 @@ def test_an_answer_that_lists_none(answer):
     assert not lists_alternatives(answer, ["something"])
 
 
+def test_an_alternative_has_twelve_words_at_most():
+    twelve = "the town in the north where the old court sat last year"
+    assert len(twelve.split()) == 12
+    assert lists_alternatives(f"{twelve} or Paris", ["Paris"]) == "or"
+    assert lists_alternatives(f"{twelve} again or Paris", ["Paris"]) == ""
+
+
 def test_an_or_or_a_list_in_a_longer_text_is_left_to_the_judge():
     long = (
         "The city hosts the court, which hears cases about taxes or fees from all over the country; "

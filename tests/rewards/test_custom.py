@@ -5,6 +5,7 @@ The functions have the forms of those in TRL's documentation.
 
 import asyncio
 import re
+import sys
 import threading
 import time
 from decimal import Decimal
@@ -130,6 +131,21 @@ def test_what_cannot_be_imported_is_refused_with_its_place(tmp_path, monkeypatch
         find_function(name)
     assert why.replace("{folder}", str(tmp_path)) in error.value.why and error.value.exit_code == 2
     assert "path/to/file.py:function" in error.value.fix
+
+
+def test_a_file_may_import_from_its_own_folder_wherever_the_run_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside_my_reward.py").write_text("WEIGHT = 2.0\n")
+    (tmp_path / "mine.py").write_text("from beside_my_reward import WEIGHT\ndef f(completions, **_): return [WEIGHT]\n")
+    assert find_function(f"{tmp_path}/mine.py:f")(["a"]) == [2.0]
+
+
+def test_a_file_that_fails_below_the_function_is_refused_each_time(tmp_path):
+    (tmp_path / "mine.py").write_text("def f(completions, **columns): return [0.0]\n\n1 / 0\n")
+    for _ in range(2):
+        with pytest.raises(UserError, match="cannot import the reward") as error:
+            find_function(f"{tmp_path}/mine.py:f")
+        assert "ZeroDivisionError" in error.value.why
 
 
 @pytest.mark.parametrize(
@@ -350,6 +366,29 @@ def test_what_a_function_raises_is_told_with_file_and_line(function, why):
     place = re.search(r".*\((.*):(\d+) in (\w+)\)$", error.value.why)
     assert error.value.why.startswith(why) and place[1] == __file__ and place[3] == function.__name__
     assert line < int(place[2]) <= line + 2
+
+
+def fails_in_a_helper(completions, **columns):
+    return [raises_below(completions)]
+
+
+def test_the_place_is_that_of_the_line_that_failed_and_not_of_the_call_that_led_there():
+    with pytest.raises(UserError, match="the reward mine:f failed") as error:
+        rewards_of(fails_in_a_helper)
+    line = raises_below.__code__.co_firstlineno + 1
+    assert f" ({__file__}:{line} in " in error.value.why
+
+
+def test_no_function_keeps_the_program_from_ending():
+    """At its end Python waits for all threads but daemons."""
+    seen = []
+
+    def f(completions, **columns):
+        seen.append(threading.current_thread().daemon)
+        return [1.0] * len(completions)
+
+    assert rewards_of(f) == Reward("m:f", function=f)(["p", "p"], ["a", "b"]) == [1.0, 1.0]
+    assert seen == [True, True]
 
 
 @pytest.mark.parametrize("kind", ["plain", "async", "deaf"])

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from api_server import ApiServer, fails, sends
+from api_server import ApiServer, fails, says, sends
 from asking import FAST, KEY, KEY_NAME, ask, at_any_pace, check, client_of
 
 from grpo.errors import CONFIG, PREFLIGHT, UserError
@@ -68,6 +68,16 @@ def test_only_the_endpoints_own_key_and_plain_headers_are_sent(monkeypatch):
         headers = server.requests[0].headers
     assert headers.pop("authorization") == f"Bearer {KEY}"
     assert "canary" not in str(headers) and not {name for name in headers if name.startswith("openai")}
+
+
+def test_no_proxy_of_the_environment_stands_between_this_machine_and_its_own_server(monkeypatch):
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with ApiServer() as server, ApiServer(default=says("B")) as proxy:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
+        assert ask(client_of(server), "question") == [ChatReply("A")]
+        assert len(server.requests) == 1 and not proxy.requests
 
 
 @at_any_pace
@@ -135,6 +145,8 @@ def test_these_urls_are_allowed(url):
         "https://2852039166/v1",
         "https://0xa9.0xfe.0xa9.0xfe/v1",
         "https://[::ffff:169.254.169.254]/v1",
+        "https://224.0.0.251/v1",
+        "https://[ff02::1]/v1",
         "http://0.0.0.0/v1",
         "https://host:99999/v1",
         "https://[bad/v1",
@@ -149,7 +161,7 @@ def test_these_urls_are_refused(url):
 
 
 PRIVATE = ["http://10.0.0.5:8000/v1", "http://192.168.0.7/v1", "http://172.16.3.4/v1", "http://100.64.1.2/v1"]
-PRIVATE += ["http://[fd00::7]:8000/v1", "http://10.1/v1"]
+PRIVATE += ["http://172.20.0.2/v1", "http://172.31.255.1/v1", "http://[fd00::7]:8000/v1", "http://10.1/v1"]
 
 
 @pytest.mark.parametrize("url", PRIVATE)
@@ -212,9 +224,12 @@ def test_loopback_and_https_are_not_announced(caplog):
     assert not caplog.text
 
 
-def test_a_name_that_stands_for_a_link_local_address_is_refused_before_anything_is_sent(monkeypatch):
+@pytest.mark.parametrize(
+    "addresses", [["169.254.169.254"], ["93.184.216.34", "169.254.169.254"], ["93.184.216.34", "fe80::1%eth0"]]
+)
+def test_a_name_that_stands_for_a_link_local_address_is_refused_before_anything_is_sent(monkeypatch, addresses):
     async def getaddrinfo(*arguments, **more):
-        return [(2, 1, 6, "", ("169.254.169.254", 443))]
+        return [(2, 1, 6, "", (address, 443)) for address in addresses]
 
     monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "getaddrinfo", getaddrinfo)
     with pytest.raises(UserError, match="not allowed") as caught:

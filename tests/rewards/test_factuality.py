@@ -123,6 +123,29 @@ def test_a_missing_title_concerns_its_sample_alone(make):
     assert [one.value for one in found] == [1 / 4, None, 1 / 4, None, None] and "no title" in found[3].reason
 
 
+@pytest.mark.parametrize(("policy", "has_answered"), [("zero", True), ("unscored", False)])
+@pytest.mark.parametrize("title", ["Nobody Known", ""])
+def test_a_base_without_the_title_has_answered_where_that_is_a_value(make, policy, has_answered, title):
+    """The share of its failures is what ends a run that trains on too little."""
+    [found] = judge_all(make(missing_title=policy), (GOOD, "", title))
+    assert found.asked == {"knowledge base": has_answered} and (found.value is not None) == has_answered
+
+
+def test_the_passage_that_is_shown_is_the_one_that_decided_and_else_the_best(make):
+    class Second:
+        name, evidence = "second/1", "b#0"
+
+        def verify(self, questions):
+            return [Verdict(S, self.evidence, 0.9, 0.0, fact) for fact, _ in questions]
+
+    judge = make(verifier=Second())
+    judge.base.search = lambda *_: [Passage("a#0", "a", "first text", 1.0), Passage("b#0", "b", "second text", 0.5)]
+    for evidence, shown in (("b#0", ("b#0", "second text")), (None, ("a#0", "first text"))):
+        Second.evidence = evidence
+        [found] = judge_all(judge, (GOOD, "", "Mira Tolan"))
+        assert [(record["passage"], record["text"]) for record in found.records()] == [shown]
+
+
 def test_search_as_the_policy_for_missing_titles(make):
     found = judge_all(make(missing_title="search"), (GOOD, "", "Mira of Tolan"), (GOOD, "", "Zzz Qqq"))
     assert found[0].value == 1 / 4 and "search guessed Mira Tolan" in found[0].reason

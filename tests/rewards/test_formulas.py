@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rewards.knowrl.factuality import knowrl, knowrl_v1, knowrl_v2
+from rewards.knowrl.factuality import binary_rar, knowrl, knowrl_v1, knowrl_v2
 
 S, R, U = "supported", "refuted", "unknown"
 
@@ -22,6 +22,11 @@ def test_the_formula_of_version_2():
         for supported in range(n + 1):
             assert knowrl_v2([S] * supported + [U] * (n - supported)) == pytest.approx(supported / n * penalty)
     assert knowrl_v2([S] * 10) == 1 and knowrl_v2([S]) == pytest.approx(math.exp(-9))
+
+
+def test_the_binary_formula_pays_whatever_is_not_refuted_silence_included():
+    assert [binary_rar(labels) for labels in ([], [U], [S, U], [S] * 20)] == [1.0] * 4
+    assert [binary_rar(labels) for labels in ([R], [S, U, R], [S] * 20 + [R])] == [0.0] * 3
 
 
 def test_the_default_formula_as_its_docstring_tells_it():

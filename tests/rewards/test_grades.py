@@ -63,6 +63,7 @@ REPLIES = {
             "对",
         ),
         *("A<|im_end|>", "Here is my grade:\n\nA", "A - the candidate matches", "【A】", "Judgement：A", "Grade:\nA"),
+        *("Both name the same town in the north. " * 20 + "\nGrade: A", '{"grade": "A", "score": null}'),
         *("**Verdict**:\n\n**CORRECT**", "正確", "A<｜end▁of▁sentence｜>", "A：正确，与参考答案一致"),
         *("A: CORRECT\nThe reference names Rome, B would be wrong.",),
         *("Grade: A\nReason: the reference says so, B would be unfair.",),

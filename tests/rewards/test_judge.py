@@ -53,6 +53,20 @@ def test_two_replies_that_are_no_verdict_are_unscorable(monkeypatch):
         assert verdict.outcome is None and "no verdict" in verdict.reason and len(server.requests) == 2
 
 
+def test_the_reason_quotes_both_replies_that_are_no_verdict(monkeypatch):
+    with ApiServer(says("Hm."), says("Looks good to me")) as server:
+        (verdict,) = verdicts(judge_of(server, monkeypatch), ("q", "x", ["y"]))
+    assert verdict.reason == "the judge gave no verdict: 'Hm.', then 'Looks good to me'"
+
+
+def test_a_reply_that_is_no_verdict_is_not_kept_so_that_a_better_one_counts_the_next_time(monkeypatch, tmp_path):
+    with ApiServer(says("Hm."), says("Looks good to me"), default=says("A")) as server:
+        for outcome, num_requests in ((None, 2), ("correct", 3), ("correct", 3)):
+            judge = judge_of(server, monkeypatch, cache=ReplyCache(tmp_path / "cache"))
+            (verdict,) = verdicts(judge, ("q", "x", ["y"]))
+            assert verdict.outcome == outcome and len(server.requests) == num_requests
+
+
 def test_an_outage_is_unscorable_and_never_a_grade(monkeypatch):
     with ApiServer(default=fails(503, retry_after="3600")) as server:
         (verdict,) = verdicts(judge_of(server, monkeypatch), ("q", "x", ["y"]))
@@ -161,6 +175,14 @@ def test_a_reply_that_is_no_verdict_is_asked_for_once_more_before_the_first_step
     with ApiServer(odd) as server:
         judge_of(server, monkeypatch).check_sync()
         assert len(server.requests) == 2
+
+
+def test_before_the_first_step_a_reply_has_the_room_that_it_has_later(monkeypatch):
+    with ApiServer() as server:
+        judge = ModelJudge(judge_of(server, monkeypatch).client, max_tokens=800)
+        judge.check_sync()
+        verdicts(judge, ("q", "x", ["y"]))
+        assert [request.body["max_tokens"] for request in server.requests] == [800, 800]
 
 
 def test_a_reasoning_judge_has_room_for_its_thoughts(monkeypatch):

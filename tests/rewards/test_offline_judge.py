@@ -104,6 +104,8 @@ ORDINARY = [
     (BORN, "**Velda**", VELDA),
     ("When?", "14 March 1962", "14 March 1962"),
     ("When?", "1962", "1962"),
+    ("When did she die?", "She died in 1962.", "1962"),
+    ("How much of it?", "12 per cent of it", "12%"),
     ("When?", "It was in the year 1962.", "1962"),
     ("Who?", "It was Jean-Paul.", "Jean-Paul"),
     ("Who?", "Jean Paul", "Jean-Paul"),

@@ -74,6 +74,13 @@ def test_truth_table_of_a_stated_confidence(outcome, stated, value):
     assert ("states no confidence" in completion.scores["rlcr"].reason) is (stated in NO_CONFIDENCE)
 
 
+@pytest.mark.parametrize("outcome", ANSWERS)
+def test_the_reason_tells_why_the_grade_and_which_confidence(outcome):
+    why = graded("correctness", [outcome])[0].scores["correctness"].reason
+    score = graded("rlcr", [outcome], "<confidence>0.8</confidence>")[0].scores["rlcr"]
+    assert why and score.reason == f"{why}; states the confidence 0.8"
+
+
 @pytest.mark.parametrize("p", [0.0, 0.3, 0.5, 0.9, 1.0])
 def test_the_best_confidence_to_state_is_the_probability_of_being_right(p):
     """It earns p squared on average, and so never less than the best refusal."""

@@ -12,8 +12,9 @@ from making import make_answers, of_each
 from grpo.errors import UserError
 from grpo.schema import Score
 from rewards import exact, format, overlong
-from rewards.registry import PRESETS, Reward, build_rewards, expand
+from rewards.registry import BUILT_IN, PRESETS, Reward, build_rewards, expand
 from rewards.scorer import Scorer, combine
+from rewards.services import services_of
 
 GOOD = "<think>a</think><answer>b</answer>"
 
@@ -96,6 +97,7 @@ def test_parse_finds_blocks_even_in_a_bad_format():
         ("<confidence> 80 % </confidence>", 0.8),
         ("<confidence>.25</confidence>", 0.25),
         ("<confidence>1</confidence>", 1.0),
+        ("<confidence>100%</confidence>", 1.0),
         ("<confidence>0</confidence>", 0.0),
         ("<confidence>0.2</confidence> no: <confidence>0.9</confidence>", 0.9),
         ("<confidence>80</confidence>", None),
@@ -135,6 +137,10 @@ def test_one_of_each_tag_is_not_well_tagged_unless_they_are_in_order(text):
         ("x", "", None),
         ("x", [], None),
         ("0", 0, 1),
+        ("**Paris**", "Paris", 1),
+        ("Paris", "***Paris***", 1),
+        ("−5", "-5", 1),
+        ("5", "-5", 0),
     ],
 )
 def test_exact(said, truth, value):
@@ -146,6 +152,12 @@ def test_overlong_is_daposs_ramp():
     assert [overlong.grade(n, 100, 20).value for n in (1, 80, 81, 90, 100, 120)] == pytest.approx(
         [0, 0, -0.05, -0.5, -1, -1]
     )
+
+
+def test_overlong_counts_the_tokens_of_a_completion_and_not_its_characters():
+    (reward,) = build_rewards(["soft_overlong_punishment"], {"max_completion_length": 100, "soft_punish_cache": 20})
+    scores = [reward.grade("x" * 1000, {"completion_ids": [1] * n}) for n in (80, 90, 100)]
+    assert [score.value for score in scores] == [0.0, -0.5, -1.0] and scores[1].reason == "90 of 100 tokens"
 
 
 def test_math_reward_has_three_values_and_a_reason():
@@ -162,6 +174,7 @@ def test_math_reward_has_three_values_and_a_reason():
     ):
         score = reward.grade(text, {"answer": answer})
         assert (score.value, score.outcome) == (value, outcome) and score.reason
+    assert reward.grade(r"\boxed{c}", {"answer": ["a", "b"]}).reason == "c is not a"
 
 
 def test_every_reward_has_trls_signature():
@@ -192,6 +205,43 @@ def test_a_reward_of_weight_0_is_logged_and_not_paid():
     """Also where it cannot be scored: factuality of every answer can be followed without touching the training."""
     for value in (0.5, None):
         assert combine({"a": Score(1.0), "b": Score(value)}, {"a": 2, "b": 0}) == 2.0
+
+
+def test_a_group_is_unscorable_where_the_only_rewards_that_apply_weigh_nothing():
+    def declines(prompts, completions, **columns):
+        return [None] * len(completions)
+
+    followed = Reward("followed", grade=lambda text, row: Score(1.0))
+    for weights, value in (([0, 1], None), ([2, 1], 2.0)):
+        scorer, group = Scorer([followed, Reward("paid", function=declines)], weights), _group("a", "b")
+        scorer.grade([group])
+        scorer.close()
+        assert rewards_of(group) == [[value, value]]
+
+
+def test_the_seconds_of_a_function_are_its_own_and_not_those_it_waited_for_a_thread():
+    own = []
+
+    def busy(prompts, completions, **columns):
+        started = time.perf_counter()
+        time.sleep(0.005)
+        own.append(time.perf_counter() - started)
+        return [1.0] * len(completions)
+
+    scorer = Scorer([Reward("busy", function=busy)])
+    scorer.grade([_group("a") for _ in range(100)])
+    seconds = scorer.metrics()["rewards/busy/time"]
+    scorer.close()
+    assert sum(own) <= seconds < 4 * sum(own)  # with the wait it would be some 13 times as much
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN, "knowrl", "knowrl_v1", "knowrl_v2"])
+def test_the_services_of_each_reward(name):
+    """A judge where an answer is graded in words; the knowledge base, and what asks it, where facts are checked."""
+    alone = ("format", "exact", "math", "choice", "soft_overlong_punishment")
+    of_judge = [] if name in (*alone, "factuality", "binary_rar") else ["judge"]
+    has_facts = name in ("factuality", "binary_rar") or name.startswith(("combined", "knowrl"))
+    assert services_of([name]) == of_judge + (["knowledge base", "decomposer", "verifier"] if has_facts else [])
 
 
 def _group(*texts):

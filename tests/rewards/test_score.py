@@ -1,10 +1,12 @@
 """The command that grades a file of completions."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from making import write_rows
+from tokenizers.processors import TemplateProcessing
 
 import rewards
 from grpo.data.prompts import load_tokenizer
@@ -153,6 +155,35 @@ def test_what_a_function_prints_is_no_row_and_what_json_cannot_hold_is_null(tmp_
     assert [row["rewards"]["mine:f"] for row in graded] == [1.5, None, None]
     assert graded[1]["reasons"]["mine:f"] == "nan is no finite number"
     assert err.count("a line") == 3 and "1 of 3" in err
+
+
+def test_a_row_has_what_a_function_logged_and_an_empty_prompt_where_it_asks_nothing(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "def f(prompts, completions, log_extra, **columns):\n"
+        "    log_extra('prompt', prompts)\n"
+        "    return [float(len(prompt)) for prompt in prompts]\n"
+    )
+    rows = [{"completion": "a"}, {"completion": "b", "question": None}, {"completion": "c", "problem": "Where?"}]
+    main(["--reward", f"{tmp_path}/mine.py:f,format", str(write_rows(tmp_path / "in.jsonl", rows))])
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["extra"] for row in found] == [{"mine:f": {"prompt": prompt}} for prompt in ("", "", "Where?")]
+    assert [row["rewards"]["mine:f"] for row in found] == [0, 0, 6]
+
+
+def test_the_tokens_that_are_counted_are_those_of_the_text_alone(tmp_path, chat_checkpoint, capsys):
+    """Not what a tokenizer puts in front of every text, as that of Llama does."""
+    model = shutil.copytree(chat_checkpoint, tmp_path / "model")
+    tokenizer = load_tokenizer(model)
+    start = ("<|im_start|>", tokenizer.convert_tokens_to_ids("<|im_start|>"))
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<|im_start|> $A", special_tokens=[start])
+    tokenizer.save_pretrained(model)
+    text = "12 + 3"
+    alone = load_tokenizer(chat_checkpoint).encode(text)
+    assert load_tokenizer(model).encode(text) == [start[1], *alone]
+    (tmp_path / "mine.py").write_text("def f(completion_ids, **_): return [len(ids) for ids in completion_ids]\n")
+    source = write_rows(tmp_path / "in.jsonl", [{"completion": text}])
+    main(["--reward", f"{tmp_path}/mine.py:f", str(source), f"model_name_or_path={model}"])
+    assert json.loads(capsys.readouterr().out)["rewards"] == {"mine:f": len(alone)}
 
 
 def test_a_reward_that_counts_tokens_needs_a_tokenizer(tmp_path, chat_checkpoint, capsys):

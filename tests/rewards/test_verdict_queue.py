@@ -25,6 +25,28 @@ def test_a_verifier_that_fails_is_heard_of_and_the_next_call_works():
     queue.close()
 
 
+def test_all_whose_facts_share_a_call_hear_of_its_failure():
+    started, go = threading.Event(), threading.Event()
+
+    class Fails:
+        name = "fails/1"
+
+        def verify(self, questions):
+            started.set()
+            go.wait(60)
+            raise RuntimeError("out of memory")
+
+    queue = VerdictQueue(Fails())
+    waiting = [queue.submit([("a", [])])]
+    started.wait(60)
+    waiting += [queue.submit([(fact, [])]) for fact in "bcd"]
+    go.set()
+    queue.close()  # returns when all calls have ended
+    for future in waiting:
+        with pytest.raises(RuntimeError, match="out of memory"):
+            future.result(0)
+
+
 def test_a_cancelled_completion_disturbs_no_other():
     started, go = threading.Event(), threading.Event()
 
