@@ -77,6 +77,22 @@ def test_a_run_that_fails_stops_no_other(lab, tmp_path, capfd):
     assert (tmp_path / "rows.jsonl").read_text() == ""
 
 
+def test_the_lab_measures_answers_that_are_drawn_and_not_the_likeliest(lab, tmp_path, monkeypatch):
+    asked = []
+
+    def evaluate(task, n, temperature, path):
+        asked.append((task.questions.name, n, temperature))
+        return {}, [record(0, "wrong")]
+
+    monkeypatch.setattr(lab, "evaluate", evaluate)
+    job = lab.Job(tmp_path, 1, None, False)
+    path = job.world / f"{lab.FILES[lab.ONE_HOP][1]}.jsonl"
+    job.world.mkdir(parents=True)
+    path.write_text(json.dumps({"question": "Who?", "familiarity": UNSEEN}) + "\n")
+    assert lab.measure(job, lab.ONE_HOP, n=16)["answers"] == {UNSEEN: [[0, 0, 1]]}
+    assert asked == [(str(path), 16, 1.0)]
+
+
 def row_of_known_shares(threshold, noise=0.0):
     """A cold start that knows question i with probability i / 16, and a model that answers above a threshold."""
     rng = np.random.default_rng(0)

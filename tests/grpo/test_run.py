@@ -1,5 +1,6 @@
 """One invocation: signals and when they count, what a resumed run may change, what is reported when."""
 
+import contextlib
 import json
 import random
 import signal
@@ -48,6 +49,37 @@ def test_a_signal_before_the_first_step_ends_the_run_at_once(tmp_path):
         assert stop.value.exit_code == code
         found = json.loads((tmp_path / "run" / "run_state.json").read_text())
         assert found["status"] == "failed" and found["exit_code"] == code
+
+
+def test_a_library_cannot_swallow_a_signal(tmp_path):
+    """What a handler raises can get lost, where Python ignores exceptions or a library catches them all."""
+    with pytest.raises(Interrupted) as stop, Run(configured(tmp_path)):
+        with contextlib.suppress(BaseException):
+            send(signal.SIGTERM)
+        time.sleep(60)
+        raise AssertionError("it went on")
+    assert stop.value.exit_code == 143 and stop.value.__cause__ is None
+
+
+def test_a_library_cannot_make_an_error_of_its_own_from_a_signal(tmp_path):
+    """As anyio does where it is interrupted while it opens a scope."""
+    with pytest.raises(Interrupted) as stop, Run(configured(tmp_path)):
+        try:
+            send(signal.SIGTERM)
+        finally:
+            raise UserError("the judge gives no answer", "it cannot be reached", "", 3)
+    assert stop.value.exit_code == 143
+    found = json.loads((tmp_path / "run" / "run_state.json").read_text())
+    assert found["exit_code"] == 143 and "SIGTERM" in found["reason"]
+    assert "the judge gives no answer" in (tmp_path / "run" / "debug.log").read_text()
+
+
+def test_an_error_of_training_stays_what_it_is_beside_a_signal(tmp_path):
+    with pytest.raises(UserError, match="the service is down"), Run(configured(tmp_path)) as run:
+        run.is_training = True
+        send(signal.SIGTERM)
+        raise UserError("the service is down", "", "", 4)
+    assert json.loads((tmp_path / "run" / "run_state.json").read_text())["exit_code"] == 4
 
 
 def test_a_signal_during_training_waits_for_the_end_of_the_step(tmp_path):
@@ -127,6 +159,34 @@ def test_on_leaving_everything_is_as_it_was(tmp_path):
         assert all(signal.getsignal(number) != handler for number, handler in zip(numbers, before, strict=True))
     assert [signal.getsignal(number) for number in numbers] == before
     assert json.loads((tmp_path / "run" / "run_state.json").read_text())["status"] == "done"
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="a signal of Unix")
+@pytest.mark.parametrize("ignored", [True, False])
+def test_under_nohup_the_end_of_a_terminal_is_ignored(tmp_path, ignored):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        with Run(configured(tmp_path)):
+            assert (signal.getsignal(signal.SIGHUP) == signal.SIG_IGN) == ignored
+            assert signal.getsignal(signal.SIGHUP) != signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_the_alarm_rings_until_it_is_stopped(monkeypatch):
+    """What cannot be interrupted just then is interrupted later."""
+    monkeypatch.setattr(alarm, "AGAIN_S", 0.01)
+    rings = []
+    bell = alarm.Alarm(lambda: rings.append(time.monotonic()))
+    bell.open()
+    try:
+        bell.start(0.01)
+        deadline = time.monotonic() + 20
+        while len(rings) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        bell.close()
+    assert len(rings) >= 3 and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
 def test_every_generator_begins_with_the_seed(tmp_path):
@@ -229,11 +289,13 @@ def test_every_key_that_a_resumed_run_may_change_is_a_key():
     assert names >= FREE | WARNED and not FREE & WARNED
 
 
-def test_only_rank_0_writes_and_the_others_leave_a_note_of_their_end(tmp_path):
+def test_only_rank_0_writes_and_the_others_leave_a_note_of_their_end(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "canary-55501")
     peers = SimpleNamespace(world=2, rank=1, is_main=False, barrier=lambda: None, max=float, agree=lambda facts: None)
     with pytest.raises(ValueError), Run(configured(tmp_path), ranks=peers):
         (tmp_path / "run").mkdir()
-        raise ValueError("boom")
+        raise ValueError("boom canary-55501")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["run_state.rank1.json"]
     note = json.loads((tmp_path / "run" / "run_state.rank1.json").read_text())
-    assert note["exit_code"] == 1 and "boom" in note["reason"]
+    assert note["exit_code"] == 1 and "boom" in note["reason"] and "ValueError" in note["traceback"]
+    assert "boom [SOME_API_KEY]" in note["traceback"] and "canary" not in json.dumps(note)

@@ -450,3 +450,17 @@ def test_two_runs_in_one_directory(tmp_path, chat_checkpoint):
         run(tmp_path, chat_checkpoint)
     assert error.value.exit_code == 7 and f"pid {os.getpid()}" in error.value.why
     held.close(0, "")
+
+
+def test_a_run_that_torchrun_restarts_goes_on_from_its_own_newest_checkpoint(
+    tmp_path, chat_checkpoint, monkeypatch, capsys
+):
+    """And only while it has none of its own, from the one that its configuration names."""
+    keys = {"save_steps": 1, "max_completion_length": 4}
+    run(tmp_path, chat_checkpoint, "first", max_steps=1, **keys)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    other = tmp_path / "first" / "checkpoint-1"
+    for max_steps, start, step in ((2, other, 1), (3, tmp_path / "second" / "checkpoint-2", 2)):
+        capsys.readouterr()
+        run(tmp_path, chat_checkpoint, "second", max_steps=max_steps, resume_from_checkpoint=str(other), **keys)
+        assert f"resuming from {start} at step {step}\n" in capsys.readouterr().err
