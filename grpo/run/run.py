@@ -26,7 +26,7 @@ from grpo.model.policy import Policy
 from grpo.optim import Optimizer
 from grpo.report.page import write_report
 from grpo.run import checkpoint
-from grpo.run.alarm import Alarm
+from grpo.run.alarm import AGAIN_S, Alarm
 from grpo.run.fingerprint import environment
 from grpo.run.glossary import Metrics
 from grpo.run.log import Log
@@ -73,15 +73,15 @@ class Run:
             open_debug_log(self.debug, self.path / "debug.log")
             checkpoint.remove_temporary(self.path)
         self.ranks.barrier()
+        self.configure_libraries()
+        for notice in self.notices:
+            self.say(f"note: {notice}")
+        self.alarm.open()
         self._handlers = {}
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             number = getattr(signal, name, None)  # Windows has no SIGHUP
             if number and not (name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN):  # nohup ignores it
                 self._handlers[number] = signal.signal(number, self._on_signal)
-        self.alarm.open()
-        self.configure_libraries()
-        for notice in self.notices:
-            self.say(f"note: {notice}")
         return self
 
     def _check_deadline(self) -> None:
@@ -111,9 +111,13 @@ class Run:
         torch.manual_seed(config.seed)
 
     def __exit__(self, kind, error, _) -> None:
+        self.alarm.close()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        self.alarm.close()
+        is_lost = self._may_end_at_once and error is not None and not isinstance(error, KeyboardInterrupt)
+        if is_lost:  # the interrupted library has raised an error of its own
+            stop = Interrupted(self.stop_code)
+            stop.__cause__, error = error, stop
         code, reason = (0, "") if error is None else describe(error)
         trace = "" if error is None else "".join(traceback.format_exception(error))
         if trace and self.ranks.is_main:
@@ -130,6 +134,8 @@ class Run:
         close_debug_log(self.debug)
         if self.owns_ranks:
             self.ranks.close()
+        if is_lost:
+            raise error
 
     def _write_report(self) -> None:
         """Write report.html. An error there is only noted: the run itself is fine."""
@@ -151,12 +157,18 @@ class Run:
         if self.stop_code == SIGINT and number == signal.SIGINT:
             raise KeyboardInterrupt  # a second Ctrl-C does not wait
         self.stop_code = 128 + number
-        if not self.is_training:
+        self.alarm.start(GRACE_S if self.is_training else AGAIN_S)
+        if self._may_end_at_once:
             raise Interrupted(self.stop_code)
-        self.alarm.start(GRACE_S)
+
+    @property
+    def _may_end_at_once(self) -> bool:
+        """Return whether a signal came that need not wait for the end of a step."""
+        return self.stop_code > 0 and not self.is_training
 
     def _on_alarm(self) -> None:
-        if self.is_interruptible:
+        """Interrupt the program. It rings until the run ends, since libraries can swallow what a handler raises."""
+        if self._may_end_at_once or self.is_interruptible:
             self.is_interruptible = False
             raise Interrupted(self.stop_code)
 

@@ -1,5 +1,6 @@
 """One invocation: signals and when they count, what a resumed run may change, what is reported when."""
 
+import contextlib
 import json
 import random
 import signal
@@ -48,6 +49,37 @@ def test_a_signal_before_the_first_step_ends_the_run_at_once(tmp_path):
         assert stop.value.exit_code == code
         found = json.loads((tmp_path / "run" / "run_state.json").read_text())
         assert found["status"] == "failed" and found["exit_code"] == code
+
+
+def test_a_library_cannot_swallow_a_signal(tmp_path):
+    """What a handler raises can get lost, where Python ignores exceptions or a library catches them all."""
+    with pytest.raises(Interrupted) as stop, Run(configured(tmp_path)):
+        with contextlib.suppress(BaseException):
+            send(signal.SIGTERM)
+        time.sleep(60)
+        raise AssertionError("it went on")
+    assert stop.value.exit_code == 143 and stop.value.__cause__ is None
+
+
+def test_a_library_cannot_make_an_error_of_its_own_from_a_signal(tmp_path):
+    """As anyio does where it is interrupted while it opens a scope."""
+    with pytest.raises(Interrupted) as stop, Run(configured(tmp_path)):
+        try:
+            send(signal.SIGTERM)
+        finally:
+            raise UserError("the judge gives no answer", "it cannot be reached", "", 3)
+    assert stop.value.exit_code == 143
+    found = json.loads((tmp_path / "run" / "run_state.json").read_text())
+    assert found["exit_code"] == 143 and "SIGTERM" in found["reason"]
+    assert "the judge gives no answer" in (tmp_path / "run" / "debug.log").read_text()
+
+
+def test_an_error_of_training_stays_what_it_is_beside_a_signal(tmp_path):
+    with pytest.raises(UserError, match="the service is down"), Run(configured(tmp_path)) as run:
+        run.is_training = True
+        send(signal.SIGTERM)
+        raise UserError("the service is down", "", "", 4)
+    assert json.loads((tmp_path / "run" / "run_state.json").read_text())["exit_code"] == 4
 
 
 def test_a_signal_during_training_waits_for_the_end_of_the_step(tmp_path):

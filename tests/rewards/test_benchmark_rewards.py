@@ -60,6 +60,7 @@ def test_the_value_of_a_letter():
     declined, silent = (choice.grade(text, {"answer": "B"}) for text in ("I don't know.", "Paris"))
     assert (declined.value, declined.outcome) == (0.0, "refused") and (silent.value, silent.outcome) == (0.0, "wrong")
     assert choice.grade("B", {}).value is None
+    assert [choice.grade(text, {"answer": [" B\n", "D"]}).value for text in "ABCD"] == [0.0, 1.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize(

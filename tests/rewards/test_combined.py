@@ -266,6 +266,18 @@ def test_the_reason_of_a_score_names_the_facts_and_their_evidence(grade, base):
     reward.close()
 
 
+@pytest.mark.parametrize("before", ["", "<think> \n", "Hm. <think>"])
+def test_the_facts_of_a_score_name_the_places_of_their_sentences_in_the_completion(base, before):
+    """Credit goes to the tokens there."""
+    completion = f"{before}{SUPPORTED} {REFUTED}</think><answer>Quent</answer>"
+    for name in ("combined", "factuality"):
+        reward = build_rewards([name], options(base))[0]
+        facts = asyncio.run(reward.grade(completion, ROW)).facts
+        reward.close()
+        places = [[completion[start:end].strip() for start, end in fact["sentences"]] for fact in facts]
+        assert places == [[SUPPORTED], [REFUTED]]
+
+
 def test_a_wrong_answer_never_beats_a_refusal(grade):
     facts = " ".join([SUPPORTED, "Mira Tolan worked as a weaver."] * 20)
     assert (

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from asking import at_any_pace
+from asking import PATIENCE_S, at_any_pace
 from making import make_answers, of_each
 
 from grpo.errors import UserError
@@ -245,6 +245,14 @@ def test_coroutines_wait_together(pace):
     assert Reward("m:a", function=slow)(["p", "p"], ["a", ""]) == [1.0, 0.0]
 
 
+def test_a_plain_function_may_hand_over_a_coroutine():
+    async def lengths(completions, unit):
+        await asyncio.sleep(0)
+        return [unit * len(completion) for completion in completions]
+
+    assert rewards_of(lambda completions, **_: lengths(completions, 2.0)) == [2.0, 6.0]
+
+
 @pytest.mark.parametrize(
     "returned",
     [
@@ -377,6 +385,22 @@ def test_the_place_is_that_of_the_line_that_failed_and_not_of_the_call_that_led_
         rewards_of(fails_in_a_helper)
     line = raises_below.__code__.co_firstlineno + 1
     assert f" ({__file__}:{line} in " in error.value.why
+
+
+def test_a_coroutine_past_its_deadline_is_cancelled():
+    cancelled = threading.Event()
+
+    async def waits(completions, **columns):
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    scorer, group = Scorer([Reward("m:f", function=waits, timeout_s=0.05)]), make_answers({}, "a", "b")
+    scorer.grade([group])
+    assert cancelled.wait(PATIENCE_S) and of_each(group, "reward") == [None, None]
+    scorer.close()
 
 
 def test_no_function_keeps_the_program_from_ending():

@@ -20,7 +20,7 @@ from knowledge.facts.verdict import CachedVerifier, Verdict
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.result import Lookup, Passage
 from knowledge.store.source import Source
-from rewards.knowrl.factuality import FactualityMeter, FactVerdict, joined_titles
+from rewards.knowrl.factuality import MAX_FACT_CHARS, FactualityMeter, FactVerdict, joined_titles
 from rewards.knowrl.verdict_queue import VerdictQueue
 
 DOCUMENTS = {
@@ -94,6 +94,8 @@ def test_the_explanation_names_every_fact_its_verdict_and_its_evidence(make):
     assert unknown["verdict"] == U and unknown["passage"] == "Mira Tolan#0" and unknown["text"].startswith("Mira Tolan")
     long = str(FactVerdict("x" * 1000, Verdict(U, None, 0.0, 0.0, "")))
     assert len(long) < 150 and long.endswith("x… → unknown")
+    whole = str(FactVerdict("x" * MAX_FACT_CHARS, Verdict(U, None, 0.0, 0.0, "")))
+    assert whole == "x" * MAX_FACT_CHARS + " → unknown"
 
 
 def test_chinese(make):

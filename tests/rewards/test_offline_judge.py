@@ -45,6 +45,8 @@ OFFLINE = [  # question, answer, truths, outcome
     ("?", "北京上海", ["北京"], "wrong"),
     ("?", "答案是北京。", ["北京"], "correct"),
     ("?", "Paris " * 500, ["Paris"], "wrong"),
+    ("?", "it is " * 100 + "Paris", ["Paris"], "correct"),
+    ("?", "it is " * 200 + "Paris", ["Paris"], "wrong"),  # of more than 1000 characters
     ("?", "Schindler’s List", ["Schindler's List"], "correct"),
 ]
 
