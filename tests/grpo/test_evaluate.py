@@ -376,3 +376,11 @@ def test_each_answer_has_random_numbers_of_its_own(chat_checkpoint):
     first = drawn(3)
     assert len(set(map(tuple, first))) == 4 and first[2:4] == first[4:6]
     assert drawn(3) == first and not {*map(tuple, drawn(4))} & {*map(tuple, first)}
+
+
+def test_the_first_of_two_that_are_compared_is_a(capsys):
+    for name, outcome in (("good", "correct"), ("bad", "wrong")):
+        write_rows(Path(f"{name}.jsonl"), [{"row": 0, "question": "q", "outcome": outcome}])
+    found, text = run(capsys, "--compare", "good.jsonl", "bad.jsonl")
+    assert (found["a"], found["only_a_right"], found["only_b_right"]) == ("good.jsonl", 1, 0)
+    assert found["rates"]["accuracy"]["difference"] == -1 and "only a right: 1" in text

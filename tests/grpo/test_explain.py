@@ -60,6 +60,11 @@ def test_only_of_a_run_that_is_done_it_is_said_that_it_learned_nothing(tmp_path,
     assert any("learned nothing" in sentence for sentence in found) == is_told
 
 
+def test_what_has_fallen_is_told_as_what_has_risen_is(tmp_path):
+    found = sentences(write_run(tmp_path, **{"completions/mean_length": late(100.0, 50.0), "accuracy": late(0.2, 0.4)}))
+    assert found[-1].endswith("reward 0.138 → 0.887, accuracy 0.2 → 0.4, completions/mean_length 100 → 50.")
+
+
 def test_a_short_run_promises_no_more_than_it_can_see(tmp_path):
     assert sentences(write_run(tmp_path, num_steps=1)) == ["No failure shows in 1 steps. For trends these are too few."]
 

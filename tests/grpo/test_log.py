@@ -12,12 +12,12 @@ import pytest
 from grpo.config.load import load_config
 from grpo.doctor.__main__ import main as doctor
 from grpo.errors import UserError
-from grpo.run.log import Log
+from grpo.run.log import Log, completion_record
 from grpo.run.metrics import Window
 from grpo.run.run import Run
 from grpo.run.run_dir import RunDir
 from grpo.run.trackers import TensorBoard, check_trackers
-from grpo.schema import Completion, Group, Prompt
+from grpo.schema import Completion, Group, Prompt, Score
 
 NO_ACCOUNT = ("WANDB_API_KEY", "WANDB_MODE", "SWANLAB_API_KEY", "SWANLAB_MODE", "WANDB_PROJECT", "SWANLAB_PROJ_NAME")
 
@@ -167,6 +167,16 @@ def test_a_resumed_run_keeps_its_id_and_any_other_has_its_own(tmp_path, state):
         assert re.fullmatch("[0-9a-z]{21}", id_of(resume=True))
 
 
+def test_trackers_get_evaluations_as_they_come(tmp_path, modules):
+    with Run(configured(tmp_path, report_to="trackio")) as run:
+        run.start_log(9, 0)
+        run.report_evaluation(0, {"eval/reward": 0.5})
+        run.report_step(1, {"step_time": 1.0, "reward": 1.0})
+        run.report_evaluation(1, {"eval/reward": 0.75})
+    told = modules["trackio"].scalars()
+    assert told[:2] == [(0, {"eval/reward": 0.5}), (1, {"eval/reward": 0.75})]
+
+
 def test_a_services_own_variable_names_the_project_where_the_config_does_not(tmp_path, modules, monkeypatch):
     monkeypatch.setenv("WANDB_PROJECT", "from the shell")
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -269,3 +279,10 @@ def test_tensorboard_of_a_resumed_run_replaces_the_steps_that_it_repeats_and_no_
     board = EventAccumulator(str(tmp_path / "tb")).Reload()
     shown = {event.step: round(event.value, 4) for event in board.Scalars("reward")}
     assert shown == {1: 0.1, 2: 0.2, 3: 0.5}
+
+
+@pytest.mark.parametrize(("reward", "written"), [(0.5, 0.5), (None, None), (math.nan, "nan"), (-math.inf, "-inf")])
+def test_a_reward_that_is_no_number_is_told_from_one_that_is_missing(reward, written):
+    completion = Completion([1], [0.0], [0.0], "stop", "hello", reward=reward, scores={"mine": Score(reward)})
+    record = completion_record(group().prompt, completion)
+    assert record["reward"] == record["rewards"]["mine"] == written and json.dumps(record, allow_nan=False)

@@ -253,3 +253,10 @@ def test_a_reward_named_by_the_path_of_its_file_has_metrics():
     check_names([f"{name}/mean", f"{name}/std", f"{name}/unscored_frac", f"{name}/time"])
     with pytest.raises(KeyError, match="median"):
         check_names([f"{name}/median"])
+
+
+def test_a_service_that_fails_cannot_hide_behind_completions_that_are_all_scored():
+    """Two of four completions needed the decomposer, and one of them got no answer."""
+    asked = [{}, {"decomposer": True, "judge": True}, {"decomposer": False, "judge": True}, {"judge": True}]
+    found = completion_metrics([group([1] * 4, [1.0] * 4, [0.0] * 4, [{"a": Score(1.0, asked=a)} for a in asked])], "a")
+    assert found["rewards/a/unscored_frac"] == 0.5

@@ -1,11 +1,14 @@
 """Which questions are trained on, and which are held out."""
 
+from types import SimpleNamespace
+
 import pytest
-from making import make_answers, write_rows
+from making import make_answers, make_tokenizer, write_rows
 from test_benchmarks import GPQA
 
 from grpo.config.load import load_config
-from grpo.data.questions import Questions, load_rows, prepare_rewards
+from grpo.data.questions import Questions, check_columns, load_prompts, load_rows, num_steps, prepare_rewards
+from grpo.data.rows import Row
 from grpo.errors import CONFIG, PREFLIGHT, UserError
 
 
@@ -85,3 +88,36 @@ def test_rewards_are_paid_by_their_weights(data):
         scorer.grade([group])
         assert group.completions[0].reward == reward
         scorer.close()
+
+
+@pytest.mark.parametrize(("epochs", "rows", "steps"), [(1, 8, 2), (1, 9, 3), (1.5, 10, 4), (2, 3, 2), (0.1, 8, 1)])
+def test_a_run_has_as_many_steps_as_its_epochs_need(data, epochs, rows, steps):
+    """Four rows to a step; the last one may begin another epoch."""
+    assert num_steps(configured(data, f"num_train_epochs={epochs}"), rows, 4) == steps
+    assert num_steps(configured(data, f"num_train_epochs={epochs}", "max_steps=7"), rows, 4) == 7
+
+
+def test_a_prompt_leaves_the_room_of_its_completion(data, tmp_path):
+    tokenizer = make_tokenizer(["0? 1? 2?"], tmp_path / "tokenizer")
+    policy = SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(max_positions=100)), tokenizer=tokenizer)
+
+    def prompts(room):
+        config = configured(data, f"max_completion_length={100 - room}", "max_prompt_length=90")
+        return load_prompts(config, policy, (), Questions.to_train(config), print)[0]
+
+    longest = max(len(prompt.ids) for prompt in prompts(90))
+    assert len(prompts(longest)) == 10
+    with pytest.raises(UserError, match="every prompt is longer"):
+        prompts(longest - 1)
+    with pytest.raises(UserError, match="leaves no room for a prompt") as error:
+        prompts(0)
+    assert error.value.exit_code == PREFLIGHT
+
+
+def test_a_column_is_there_if_any_row_fills_it():
+    rows = [Row(0, "q", {"answer": None}), Row(1, "q", {"answer": "2", "title": None})]
+    assert check_columns("exact", ("answer",), rows, "d") == ["answer"]
+    with pytest.raises(UserError, match="needs the column title") as error:
+        check_columns("factuality", ("answer", "title"), rows, "d")
+    assert error.value.exit_code == PREFLIGHT
+    assert check_columns("exact", ("answer",), [Row(0, "q", {"answer": None, "unanswerable": True})], "d") == []

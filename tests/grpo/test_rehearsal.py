@@ -123,3 +123,21 @@ def test_the_terms_of_a_run(config):
     assert "10 steps take 1.2 min" in text
     assert "3 evaluations take 0.4 min" in text  # 48 answers, of which 8 take 3 + 1 seconds
     assert text.endswith("measured here: all of it") and case.rehearsal is None
+
+
+def test_a_run_pays_for_its_evaluations_as_well(config):
+    """Ten steps of 8 completions, and 3 evaluations of 16 questions: 128 calls, at $1 and $2 for a million tokens."""
+    case = Case(replace(config, max_steps=10, eval_steps=9))
+    case.prompts, case.num_held_out = [None] * 6, 16
+    case.checkups = {"judge": Checkup("", 0.5, (10_000, 2_000), prices=(1.0, 2.0))}
+    assert "judge: 128 calls at most, 1.3M + 0.3M tokens, $1.79" in plan.cost(case)
+
+
+def test_limits_per_minute_slow_the_calls_of_a_step(config):
+    """8 calls of 12 tokens: two after another; at 4 a minute; at 24 tokens a minute."""
+    limits = {"api_max_concurrency": 4}
+    for more, seconds in (({}, 1.0), ({"api_requests_per_minute": 4}, 120.0), ({"api_tokens_per_minute": 24}, 240.0)):
+        limits |= more
+        case = Case(replace(config, **limits))
+        case.checkups = {"judge": Checkup("", 0.5, (10, 2))}
+        assert [calls.seconds for calls in plan.calls_of(case)] == [seconds]

@@ -239,6 +239,19 @@ def test_the_steps_of_the_answers_come_in_order(tmp_path):
     assert read_record(folder).answer_steps() == [1, 2, 3, 4, 7, 8, 11, 19, 23, 30, 999_999, 1_000_000]
 
 
+def test_flips_of_a_long_run_are_from_its_first_steps_to_its_last(tmp_path):
+    folder = write_run(tmp_path)
+    for step in range(1, 91):
+        write_answers(folder, step, answer(0 if step in (1, 90) else step, float(step)))
+    (flip,) = flips(read_record(folder)).questions
+    assert (flip.first.reward, flip.last.reward, flip.change) == (1.0, 90.0, 89.0)
+
+
+def test_the_memory_of_a_phase_is_the_most_of_all_steps(tmp_path):
+    metrics = {"time/train": 7.0, "peak_memory_gb/train": lambda step: 6.25 if step == 20 else 2.0}
+    assert "6.25" in page_of(write_run(tmp_path, **metrics)).text
+
+
 def test_flips_of_held_out_questions_come_first(tmp_path):
     folder = write_run(tmp_path)
     write_answers(folder, 1, answer(0, 1.0))

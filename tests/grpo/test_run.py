@@ -189,6 +189,21 @@ def test_the_alarm_rings_until_it_is_stopped(monkeypatch):
     assert len(rings) >= 3 and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
+def test_a_folder_that_a_killed_run_had_begun_leaves_nothing_in_what_is_written(tmp_path):
+    for name in ("final", "final.tmp"):
+        (tmp_path / "run" / name).mkdir(parents=True)
+        (tmp_path / "run" / name / "old").touch()
+
+    def save(folder):
+        folder.mkdir(exist_ok=True)
+        (folder / "weights").touch()
+
+    with Run(configured(tmp_path)) as run:
+        run.save_policy("final", SimpleNamespace(save=save), {"note.json": {"step": 3}})
+    assert sorted(path.name for path in (tmp_path / "run" / "final").iterdir()) == ["note.json", "weights"]
+    assert not (tmp_path / "run" / "final.tmp").exists()
+
+
 def test_every_generator_begins_with_the_seed(tmp_path):
     drawn = []
     for seed in (5, 5, 6):

@@ -128,6 +128,10 @@ def test_chinese_statements(text, facts):
             ["Mira Tolan was born in Velda", "Mira Tolan works as a baker"],
         ),
         (
+            "She was born in Velda. She was born in Orun. Actually, she was born in Tane.",
+            ["Mira Tolan was born in Velda", "Mira Tolan was born in Tane"],
+        ),
+        (
             "She was born in Velda. Actually, she was born in 1962.",
             ["Mira Tolan was born in Velda", "Mira Tolan was born in 1962"],
         ),
@@ -444,6 +448,11 @@ def test_the_numbers_of_sentences_are_read_in_any_dress_and_are_no_part_of_the_f
 )
 def test_other_brackets_and_numbers_stay(fact):
     assert parse_reply(f"- {fact}") == {fact: ()}
+
+
+def test_a_list_may_stand_in_several_fences():
+    reply = "```\n- Mira Tolan was born in Velda\n```\nand\n```\n- Jon Orn was born in Orun\n```"
+    assert parse_reply(reply) == {"Mira Tolan was born in Velda": (), "Jon Orn was born in Orun": ()}
 
 
 @pytest.mark.parametrize("reply", NO_FACTS)
