@@ -82,6 +82,11 @@ def test_search_within_titles_sees_only_their_documents(base):
     assert base.search("Gandhi", titles=[]) == base.search("born", titles=["Nobody"]) == []
 
 
+def test_a_title_that_is_repeated_gives_its_passages_once(base):
+    found = [passage.id for passage in base.search("Alex was born in 1962", 10, ["Alex", "AleX", "Alex"])]
+    assert len(found) == len(set(found)) == 2
+
+
 def test_a_short_document_is_evidence_as_a_whole(make_base):
     """KnowRL takes the k best passages whatever their score, so what is said in other words is evidence too."""
     texts = [f"The word{letter} stood alone in that old valley.\n" * 8 for letter in "abcdefg"]

@@ -167,6 +167,14 @@ def test_verify_notices_every_flipped_bit(make_base, tmp_path):
         assert problems_of(path)
 
 
+def test_documents_without_a_title_or_a_text_are_told_and_do_no_harm(ready_made, tmp_path):
+    found = verify(
+        ready_made(tmp_path / "base.db", {"Alex": "He was born.", "": "Nobody.", "Ż": " ", "Ź": "A letter."})
+    )
+    assert found.warnings == ["2 documents without title or text"]
+    assert not found.problems and (found.documents, found.passages) == (4, 3)
+
+
 def test_a_base_without_its_seal_is_not_sound(ours, tmp_path):
     """As after a dump and a restore, which keep the content but not the header."""
     unsealed = bytearray(ours.read_bytes())
@@ -334,6 +342,7 @@ def test_a_damaged_side_index_is_not_used(knowrl):
     with KnowledgeBase.open(knowrl) as base:
         assert base.search("satyagraha")
     side = knowrl.with_name("knowrl.db.search-index")
+    assert verify(knowrl).has_index
     whole = bytearray(side.read_bytes())
     whole[-100] ^= 1
     side.write_bytes(whole)

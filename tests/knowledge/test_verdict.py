@@ -154,6 +154,14 @@ def test_a_locked_file_stops_nothing(path, monkeypatch, caplog):
     assert len(cached.verifier.asked) == num_asked + 1
 
 
+def test_a_closed_cache_asks_each_time_and_is_no_trouble(path, caplog):
+    cached = CachedVerifier(Counting(), path)
+    cached.verify([("a fact", [PASSAGE])])
+    cached.close()
+    assert cached.verify([("a fact", [PASSAGE])])[0].label == "supported"
+    assert cached.verifier.asked == ["a fact", "a fact"] and not caplog.records
+
+
 def test_a_write_that_fails_leaves_the_file_to_others_and_the_cache_working(path, caplog):
     """Without a ROLLBACK the cache would stay in its transaction, and lock the file for ever."""
     cached = CachedVerifier(Counting(), path)

@@ -150,6 +150,20 @@ def test_facts_are_taken_from_the_think_block_and_from_all_only_without_one(base
     assert judged == [(completion if think is None else think, ROW["question"], ROW["title"])]
 
 
+@pytest.mark.parametrize("columns", [{}, {"question": None}, {"question": ""}])
+def test_a_row_may_ask_nothing(base, columns):
+    checker, asked = FactChecker(options(base), factuality.knowrl), []
+
+    async def judge(text, question, titles):
+        asked.append(question)
+        return Factuality(0.0)
+
+    checker.meter.measure = judge
+    asyncio.run(checker.check(SUPPORTED, columns | {"title": "Mira Tolan"}))
+    checker.close()
+    assert asked == [""]
+
+
 def test_an_empty_think_block_earns_nothing_for_facts_in_the_answer(base):
     reward = build_rewards(["factuality"], options(base))[0]
     scores = [
@@ -209,6 +223,21 @@ def test_knowrls_versions_count_every_fact_that_the_decomposer_lists(base, monke
     assert score.details["facts"] == n, score.reason
     if version == "combined_v2":
         assert score.value == pytest.approx(-1 + v2(score.details["supported"], 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        *[(name, ("answer", "title")) for name in ("combined", "combined_v1", "combined_v2")],
+        *[(name, ("title",)) for name in ("factuality", "binary_rar")],
+        *[(name, ("answer",)) for name in ("correctness", "simpleqa", "truthrl", "abstention", "karl", "tiar", "rlcr")],
+    ],
+)
+def test_the_columns_that_data_must_have_for_a_reward(base, name, columns):
+    """check_columns of grpo/data/questions.py refuses other data before the first step."""
+    (reward,) = build_rewards([name], options(base))
+    reward.close()
+    assert reward.needs == columns
 
 
 def test_a_reward_is_slow_if_it_waits_for_a_model(base, monkeypatch):

@@ -40,6 +40,13 @@ def test_a_reply_that_is_no_verdict_is_asked_for_once_more(monkeypatch):
         assert server.requests[0].body["temperature"] == 0
 
 
+def test_of_a_long_reply_that_is_no_verdict_the_judge_is_reminded_by_its_beginning(monkeypatch):
+    with ApiServer(says("Well, " + "x" * 5000), says("A")) as server:
+        (verdict,) = verdicts(judge_of(server, monkeypatch), ("q", "x", ["y"]))
+        assert verdict.outcome == "correct"
+        assert server.requests[1].body["messages"][2]["content"] == "Well, " + "x" * 194
+
+
 def test_the_judges_own_words_are_in_the_reason(monkeypatch):
     with ApiServer(says("B\nThe reference says 1962,\x1b and not 1963. " + "x" * 200)) as server:
         (verdict,) = verdicts(judge_of(server, monkeypatch), ("q", "x", ["y"]))

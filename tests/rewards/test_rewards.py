@@ -13,7 +13,7 @@ from grpo.errors import UserError
 from grpo.schema import Score
 from rewards import exact, format, overlong
 from rewards.registry import BUILT_IN, PRESETS, Reward, build_rewards, expand
-from rewards.scorer import Scorer, combine
+from rewards.scorer import NUM_THREADS, Scorer, combine
 from rewards.services import services_of
 
 GOOD = "<think>a</think><answer>b</answer>"
@@ -371,6 +371,24 @@ def test_what_is_under_way_when_a_run_fails_is_cancelled(kind, caplog):
     del groups, group, scorer
     gc.collect()
     assert not caplog.text
+
+
+def test_grades_that_wait_for_a_thread_when_a_run_fails_are_given_up():
+    go, seen = threading.Event(), []
+
+    def grade(text, row):
+        seen.append(text)
+        assert go.wait(PATIENCE_S)
+        return Score(1.0)
+
+    scorer, group = Scorer([Reward("r", grade=grade)]), _group(*"abcdefgh")
+    for index in range(8):
+        scorer.submit(group, index)
+    assert until(lambda: len(seen) == NUM_THREADS)
+    scorer.close()
+    go.set()
+    scorer.pool.shutdown(wait=True)
+    assert sorted(seen) == list("abcd")
 
 
 @pytest.mark.parametrize("kind", ["grade", "function"])
