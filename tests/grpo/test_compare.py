@@ -50,6 +50,13 @@ def test_rates_are_of_the_questions_that_both_answered():
     assert rates["not_attempted"] == pytest.approx((2 / 6, 1 / 6, -1 / 6))
 
 
+def test_questions_that_only_one_of_the_two_was_asked_are_left_out():
+    found = compare(outcomes("rrw"), outcomes("rwwww"))
+    assert (found.num_questions, found.num_left_out) == (3, 2)
+    found = compare(outcomes("rrwww"), outcomes("rww"))
+    assert (found.num_questions, found.num_left_out) == (3, 2)
+
+
 def test_the_interval_is_of_the_paired_difference():
     """b is right wherever a is, and on 10 of 100 more: the unpaired interval would hold 0."""
     a, b = outcomes("r" * 50 + "w" * 50), outcomes("r" * 60 + "w" * 40)

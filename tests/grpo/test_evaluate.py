@@ -206,7 +206,7 @@ def test_answers_that_cannot_be_graded_are_kept_and_can_be_graded_later(capsys, 
         assert all(json.loads(line)["rewards"]["exact"] == 0 for line in capsys.readouterr().out.splitlines())
 
 
-def ask_a_judge(capsys, checkpoint, monkeypatch, *script, default) -> tuple[dict, str]:
+def ask_a_judge(capsys, checkpoint, monkeypatch, *script, default, more=()) -> tuple[dict, str]:
     """Evaluate six answers by a judge at a real socket, whose first replies are those of the script."""
     from api_server import ApiServer
 
@@ -214,7 +214,7 @@ def ask_a_judge(capsys, checkpoint, monkeypatch, *script, default) -> tuple[dict
     data = write_csv(Path("simple_qa.csv"), *[{**SIMPLE, "problem": f"Who painted number {n}?"} for n in range(6)])
     with ApiServer(*script, default=default) as server:
         keys = [f"judge_base_url={server.url}", "judge_model=m", "api_deadline_s=60", "api_max_concurrency=1"]
-        return run(capsys, checkpoint, "--data", data, *keys, SHORT)
+        return run(capsys, checkpoint, "--data", data, *more, *keys, SHORT)
 
 
 def test_simple_qa_by_a_judge(capsys, chat_checkpoint, monkeypatch):
@@ -239,6 +239,15 @@ def test_what_a_judge_leaves_ungraded_is_kept(capsys, chat_checkpoint, monkeypat
         ask_a_judge(capsys, chat_checkpoint, monkeypatch, says("A"), says("A"), default=fails(401))
     assert error.value.exit_code == 4 and "secret-key" not in str(error.value)
     assert len(answers("ungraded.jsonl")) == 6 and "--reward simpleqa ungraded.jsonl" in error.value.fix
+
+
+def test_what_one_of_two_rewards_leaves_ungraded_is_kept(capsys, chat_checkpoint, monkeypatch):
+    from api_server import says
+
+    more = ["--reward", "[simpleqa,format]"]
+    _, text = ask_a_judge(capsys, chat_checkpoint, monkeypatch, *[says("A")] * 3, default=says("no grade"), more=more)
+    assert "no usable answer about 4 answers" in text and "--reward simpleqa,format ungraded.jsonl" in text
+    assert len(answers("ungraded.jsonl")) == 4
 
 
 def test_services_are_asked_before_anything_is_loaded(capsys, chat_checkpoint, monkeypatch):

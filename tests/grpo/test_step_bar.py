@@ -99,6 +99,14 @@ def test_without_a_terminal_there_are_plain_lines_with_the_longest_phase(capsys,
     assert lines[1].endswith("longest: waiting for rewards 2.5 s of 3.2 s") and "\r" not in lines[1]
 
 
+def test_the_first_step_and_the_last_have_a_plain_line_however_quick_they_are(capsys, monkeypatch):
+    monkeypatch.setattr("grpo.run.step_bar.time", SimpleNamespace(monotonic=lambda: 1000.0))
+    bar = StepBar(9, 5, False)
+    for _ in range(4):
+        bar.advance(METRICS)
+    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == ["6/9", "9/9"]
+
+
 def test_plain_lines_come_after_a_while(capsys, monkeypatch):
     monkeypatch.setattr("grpo.run.step_bar.PLAIN_SECONDS", -1.0)
     bar = StepBar(5, 0, False)
