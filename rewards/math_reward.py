@@ -20,7 +20,8 @@ def build(options: Options) -> Reward:
         accepted = exact.truths(columns.get("answer")) or [""]
         verdicts = [boxed.verdict(completion, truth) for truth in accepted]
         right = [verdict for verdict in verdicts if verdict[0] == "correct"]
-        kind, reason = (right or verdicts)[0]
+        readable = [verdict for verdict in verdicts if verdict[0] != "unscorable"]  # their truths are
+        kind, reason = (right or readable or verdicts)[0]
         return Score(values[kind], reason, OUTCOMES[kind])
 
     return Reward("math", grade, needs=("answer",))

@@ -171,6 +171,9 @@ def test_math_reward_has_three_values_and_a_reason():
         (r"\boxed{4}", None, None, None),
         (r"\boxed{0}", 0, 1, "correct"),
         (r"\boxed{b}", ["a", "b"], 1, "correct"),
+        (r"\boxed{c}", ["?", "b"], -1, "wrong"),  # a truth that holds nothing decides nothing beside others
+        (r"\boxed{c}", ["b", "?"], -1, "wrong"),
+        (r"\boxed{c}", ["?", "!"], None, None),
     ):
         score = reward.grade(text, {"answer": answer})
         assert (score.value, score.outcome) == (value, outcome) and score.reason
