@@ -20,7 +20,7 @@ def build(options: Options) -> Reward:
         accepted = exact.truths(columns.get("answer")) or [""]
         verdicts = [boxed.verdict(completion, truth) for truth in accepted]
         right = [verdict for verdict in verdicts if verdict[0] == "correct"]
-        readable = [verdict for verdict in verdicts if verdict[0] != "unscorable"]  # their truths are
+        readable = [verdict for verdict in verdicts if verdict[0] != "unscorable"]  # of truths that hold something
         kind, reason = (right or readable or verdicts)[0]
         return Score(values[kind], reason, OUTCOMES[kind])
 
