@@ -1,4 +1,4 @@
-from setuptools import setup
+from setuptools import find_packages, setup
 
 setup(
     name="grpo",
@@ -6,20 +6,7 @@ setup(
     description="GRPO from scratch in PyTorch: KnowRL's knowledge-checked rewards, and mathematics",
     license="MIT",
     python_requires=">=3.11",
-    packages=[
-        "grpo",
-        *(
-            f"grpo.{room}"
-            for room in (
-                *("attention", "config", "data", "device", "doctor", "evaluation", "kernels", "model", "report", "run"),
-                "sampling",
-            )
-        ),
-        "rewards",
-        *(f"rewards.{room}" for room in ("api", "knowrl", "mathematics")),
-        "knowledge",
-        *(f"knowledge.{room}" for room in ("facts", "store")),
-    ],
+    packages=[*find_packages(include=["grpo*", "rewards*", "knowledge*"]), "grpo.kernels"],
     package_dir={"grpo.kernels": "kernels"},  # its own name belongs to another library: see grpo/__init__.py
     package_data={"grpo.report": ["page.html"], "rewards": ["examples/*.jsonl"]},
     install_requires=[

@@ -33,6 +33,7 @@ from tqdm import tqdm
 from bench import lab_results
 from bench.lab_results import COLD_START, ONE_HOP, TWO_HOPS
 from bench.record import RESULTS, ROOT, append, plain_parser
+from grpo.base.storage import write_lines
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.questions import Questions
@@ -41,7 +42,6 @@ from grpo.evaluation.task import Task
 from grpo.run.saved import find_saved
 from grpo.run.toy import locate
 from grpo.sft import sft
-from grpo.storage import write_lines
 from grpo.train import train
 from knowledge.atlas import HOW_SURE
 

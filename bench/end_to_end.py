@@ -27,7 +27,7 @@ from bench import ceilings, models, steps, timing
 from bench.record import Record, parse, phases_line
 from bench.sampler import peer_logprobs
 from bench.workload import completion_lengths, packed_tokens, work_of
-from grpo.schema import Group
+from grpo.base.schema import Group
 from grpo.train import GrpoTrainer
 
 RANK = 16

@@ -17,10 +17,10 @@ import torch
 
 from bench.workload import NUM_SPECIAL
 from grpo.attention.select import packed_attention
+from grpo.base.schema import Layout
 from grpo.model.decoder import Decoder, ModelConfig, RMSNorm
 from grpo.model.lora import REFERENCE, Build, LoraSpec
 from grpo.model.weights import load_decoder, save_checkpoint
-from grpo.schema import Layout
 
 END, PAD, TURN, TURN_END = "<|end|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 TEMPLATE = (

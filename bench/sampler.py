@@ -30,10 +30,10 @@ import torch
 from bench import ceilings, models, timing
 from bench.record import Record, parse
 from bench.workload import KINDS, Work, padded, plain_logprobs, random_prompts
+from grpo.base.schema import Completion
 from grpo.device.draw import SamplingParams, inverse_cdf, uniforms
 from grpo.device.ops import draw_tokens
 from grpo.sampling.sampler import Sampler
-from grpo.schema import Completion
 
 DRAWS_AT_ONCE, ZIPF_WORDS = 10_000, 1000
 SIZES = {

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from grpo.base.schema import Group, Score, completions_of
+from grpo.base.storage import write_lines
 from grpo.config.load import load_config
 from grpo.run.run import Run
-from grpo.schema import Group, Score, completions_of
-from grpo.storage import write_lines
 from grpo.train import GrpoTrainer
 from rewards.registry import Reward
 from rewards.scorer import Scorer

@@ -25,6 +25,7 @@ import torch
 from bench import ceilings, models, timing
 from bench.record import Record, parse
 from bench.workload import KINDS, NUM_SPECIAL, Work, completion_lengths, padded
+from grpo.base.schema import Completion, Group, PackedBatch, Prompt
 from grpo.config.options import TrainConfig
 from grpo.device.distributed import Ranks
 from grpo.logprobs import batch_logprobs
@@ -35,7 +36,6 @@ from grpo.model.lora import Build
 from grpo.model.weights import projections
 from grpo.packing import pack_batch, set_loss_weights, split_into_micro_batches
 from grpo.run import memory
-from grpo.schema import Completion, Group, PackedBatch, Prompt
 
 RANK = 16
 SIZES = {

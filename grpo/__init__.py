@@ -21,7 +21,7 @@
 Read in this order, together with MATH.md:
 
     train.py         `train_step`: the algorithm on one screen
-    schema.py        the data that flows through it, with worked examples, and the legend of tensor shapes
+    base/schema.py   the data that flows through it, with worked examples, and the legend of tensor shapes
     rollout.py       prompts to groups of completions, rewards to advantages            (then advantages.py, credit.py)
     packing.py       groups to micro-batches; the loss weights
     logprobs.py      micro-batches to log-probs, never tokens x vocabulary at once
@@ -39,12 +39,11 @@ Read in this order, together with MATH.md:
     report/          a command: shows a run as one page
     explain.py       a command: says what went wrong in a run          (also evaluate.py, generate.py, export.py)
 
-Every file may use errors.py (what failed, why, what to type), storage.py (files that are complete or absent),
-progress.py (messages of a command) and time_limit.py (limits on foreign code).
+Every file may use base/: errors, storage, messages of a command, and the data that flows (schema.py).
 
-Imports go one way: these four and schema.py import nothing else of this program; knowledge/ imports them, and rewards/
-imports knowledge/ (and, for an entailment model, grpo/device/). The folders of grpo/ come next, and train.py, sft.py
-and the other commands last.
+Imports go one way: base/ imports nothing else of this program; knowledge/ imports it, and rewards/ imports knowledge/
+(and, for an entailment model, grpo/device/). The folders of grpo/ come next, and train.py, sft.py and the other
+commands last.
 """
 
 from pathlib import Path

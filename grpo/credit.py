@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from grpo.schema import Completion, Sentence
+from grpo.base.schema import Completion, Sentence
 from rewards.registry import CHECK_EVERY_ANSWER
 
 MAX_BYTES = 4  # of a character in UTF-8, each perhaps a token of its own

@@ -17,11 +17,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo.base.errors import UserError, describe, escape, run_main
+from grpo.base.progress import check_output, command_parser, say_next
+from grpo.base.schema import Completion, Group, completions_of
+from grpo.base.storage import write_json, write_lines
 from grpo.config.options import TrainConfig
 from grpo.data.questions import load_prompts, prepare_rewards
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
-from grpo.errors import UserError, describe, escape, run_main
 from grpo.evaluation.answers import generate_groups, split_into_parts, ungraded_records, unused
 from grpo.evaluation.choices import score_choices, summarise_choices
 from grpo.evaluation.compare import collect_outcomes, compare, comparison_text, read_outcomes, to_json
@@ -29,13 +32,10 @@ from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import Summary, note_on_unscored, summary
 from grpo.evaluation.table import result_table
 from grpo.evaluation.task import Task, make_task
-from grpo.progress import check_output, command_parser, say_next
 from grpo.run import memory
 from grpo.run.log import completion_records
 from grpo.run.saved import load_saved
 from grpo.sampling.sampler import Sampler
-from grpo.schema import Completion, Group, completions_of
-from grpo.storage import write_json, write_lines
 from rewards.format import parse
 from rewards.registry import NEED_BLOCK, expand
 from rewards.scorer import Scorer

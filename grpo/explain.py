@@ -8,8 +8,8 @@ RUN is the output_dir of a run, which may be under way or may have been killed.
 import argparse
 import textwrap
 
-from grpo.errors import escape, run_main
-from grpo.progress import command_parser, say_next
+from grpo.base.errors import escape, run_main
+from grpo.base.progress import command_parser, say_next
 from grpo.report.remarks import Remark, explain
 from grpo.run.record import read_record
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
+from grpo.base.errors import CONFIG, PREFLIGHT, UserError, run_main
+from grpo.base.progress import command_parser, say_next
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import load_tokenizer
-from grpo.errors import CONFIG, PREFLIGHT, UserError, run_main
 from grpo.model.adapter import is_adapter, load_adapter, save_adapter
 from grpo.model.policy import base_of, find_parts
 from grpo.model.weights import DTYPES
-from grpo.progress import command_parser, say_next
 from grpo.run import checkpoint
 from grpo.run.saved import find_saved, load_saved
 

@@ -11,14 +11,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from grpo.base.errors import PREFLIGHT, UserError, escape, run_main
+from grpo.base.progress import command_parser, counting, say_next
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder, Message
 from grpo.data.questions import Questions
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams, hash_seed
-from grpo.errors import PREFLIGHT, UserError, escape, run_main
 from grpo.model.policy import Policy
-from grpo.progress import command_parser, counting, say_next
 from grpo.run.saved import find_saved, load_saved
 from grpo.sampling.sampler import Sampler, check_finite
 

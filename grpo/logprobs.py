@@ -20,12 +20,12 @@ from collections.abc import Iterator
 import torch
 
 from grpo.attention.select import packed_attention
+from grpo.base.schema import PackedBatch
 from grpo.device.draw import NO_CUT
 from grpo.device.ops import exact_logits, log_softmax_rows
 from grpo.device.products import linear, weight_gradient
 from grpo.model.decoder import Decoder
 from grpo.model.lora import POLICY, Mode
-from grpo.schema import PackedBatch
 
 
 def batch_logprobs(

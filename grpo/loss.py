@@ -5,8 +5,8 @@ The loss is a weighted sum; grpo, dapo, dr_grpo and bnpo differ only in how pack
 
 import torch
 
+from grpo.base.schema import PackedBatch
 from grpo.config.options import TrainConfig
-from grpo.schema import PackedBatch
 
 MAX_LOG_RATIO = 20.0  # nats; a larger one means no more than this, and its exp may overflow
 

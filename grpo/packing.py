@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import torch
 
+from grpo.base.schema import Completion, Group, Layout, PackedBatch, PackedGroup, Part, completions_of
 from grpo.config.options import TrainConfig
 from grpo.device.distributed import Ranks
-from grpo.schema import Completion, Group, Layout, PackedBatch, PackedGroup, Part, completions_of
 
 
 def set_loss_weights(groups: Sequence[Group], config: TrainConfig, ranks: Ranks) -> None:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from grpo.advantages import group_advantages, normalize_then_sum, reward_std
+from grpo.base.schema import Completion, Group, PackedBatch, completions_of
+from grpo.base.storage import failpoint
 from grpo.config.options import TrainConfig
 from grpo.credit import judged_sentences
 from grpo.data.questions import Questions, load_prompts, num_steps
@@ -18,8 +20,6 @@ from grpo.run import memory
 from grpo.run.metrics import Clock, is_mixed
 from grpo.run.run import Run
 from grpo.sampling.sampler import Sampler
-from grpo.schema import Completion, Group, PackedBatch, completions_of
-from grpo.storage import failpoint
 from rewards.custom import TrainerState
 from rewards.scorer import Scorer
 

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from grpo.base.errors import UserError, run_main
+from grpo.base.progress import say_next
+from grpo.base.schema import Group
 from grpo.config.load import load_config, parse_arguments
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.conversations import make_examples
@@ -17,17 +20,14 @@ from grpo.data.questions import num_steps
 from grpo.data.registry import find_sources
 from grpo.data.rows import Order, digest
 from grpo.device.distributed import Ranks
-from grpo.errors import UserError, run_main
 from grpo.model.adapter import is_adapter
 from grpo.model.policy import find_parts, load_encoder
 from grpo.model.weights import read_model_config
-from grpo.progress import say_next
 from grpo.run.guard import Guard
 from grpo.run.origin import check_origin, origin_of
 from grpo.run.plot import line_plot
 from grpo.run.run import Run
 from grpo.run.toy import locate, make_world
-from grpo.schema import Group
 from grpo.trainer import Trainer
 
 MODEL_KEYS = (  # that say which model a run starts from

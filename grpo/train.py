@@ -10,24 +10,24 @@ from contextlib import ExitStack
 import torch
 
 from grpo.attention import select
+from grpo.base.errors import run_main
+from grpo.base.progress import say_next
+from grpo.base.schema import Group, PackedBatch
 from grpo.config.load import parse_arguments
 from grpo.config.options import TrainConfig
 from grpo.data.questions import held_out_scorer, prepare_rewards
 from grpo.device import ops
-from grpo.errors import run_main
 from grpo.evaluation.best import Best
 from grpo.evaluation.held_out import Evaluation, Measurement
 from grpo.logprobs import batch_logprobs
 from grpo.loss import policy_loss
 from grpo.model.lora import REFERENCE
 from grpo.model.policy import load_reference
-from grpo.progress import say_next
 from grpo.rollout import Rollout
 from grpo.run.guard import Guard
 from grpo.run.metrics import completion_metrics, credit_metrics
 from grpo.run.run import Run
 from grpo.run.toy import make_world
-from grpo.schema import Group, PackedBatch
 from grpo.sft import check_prompts, cold_start
 from grpo.trainer import Trainer
 from rewards.scorer import Scorer

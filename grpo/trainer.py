@@ -6,11 +6,13 @@ from math import ceil, isfinite
 
 import torch
 
+from grpo.base.errors import UserError
+from grpo.base.schema import Group, PackedBatch, completions_of
+from grpo.base.storage import failpoint
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.rows import Order
 from grpo.device.distributed import sent_per_update
 from grpo.device.draw import hash_seed
-from grpo.errors import UserError
 from grpo.logprobs import batch_logprobs
 from grpo.model.decoder import Decoder
 from grpo.model.lora import POLICY
@@ -24,8 +26,6 @@ from grpo.run.metrics import Clock, TokenMeter
 from grpo.run.resume import check_inputs
 from grpo.run.rules import History
 from grpo.run.run import Run
-from grpo.schema import Group, PackedBatch, completions_of
-from grpo.storage import failpoint
 
 
 class Trainer:

@@ -17,9 +17,9 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-from grpo.errors import PREFLIGHT, UserError, run_main
-from grpo.progress import check_output, command_parser, say_next
-from grpo.storage import failpoint
+from grpo.base.errors import PREFLIGHT, UserError, run_main
+from grpo.base.progress import check_output, command_parser, say_next
+from grpo.base.storage import failpoint
 from knowledge.store.atomic_database import atomic_database, build_lock
 from knowledge.store.index import DOCUMENTS_TABLE, IndexWriter
 from knowledge.store.passages import MAX_TOKENS, MIN_TOKENS, SEPARATOR, passages_of

@@ -1,6 +1,6 @@
 """Say what goes wrong with a knowledge base: what was found, what was wanted and what to type."""
 
-from grpo.errors import PREFLIGHT, STORAGE, UserError
+from grpo.base.errors import PREFLIGHT, STORAGE, UserError
 
 
 class KnowledgeBusy(UserError):

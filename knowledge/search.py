@@ -9,8 +9,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from grpo.errors import escape, run_main
-from grpo.progress import command_parser, say_next
+from grpo.base.errors import escape, run_main
+from grpo.base.progress import command_parser, say_next
 from knowledge.store.base import KnowledgeBase
 
 

@@ -11,8 +11,8 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from grpo.errors import PREFLIGHT, UserError, run_main
-from grpo.progress import command_parser, say_next
+from grpo.base.errors import PREFLIGHT, UserError, run_main
+from grpo.base.progress import command_parser, say_next
 from knowledge.errors import KnowledgeBusy
 from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.passages import split_stored

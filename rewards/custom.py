@@ -15,8 +15,8 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from grpo.errors import CONFIG, INTERNAL, UserError
-from grpo.schema import Group, Score
+from grpo.base.errors import CONFIG, INTERNAL, UserError
+from grpo.base.schema import Group, Score
 from knowledge.sanitise import encodable
 
 UserFunction = Callable[..., Iterable[float | None] | Awaitable[Iterable[float | None]]]

@@ -4,7 +4,7 @@ import re
 import string
 from typing import Any
 
-from grpo.schema import Score
+from grpo.base.schema import Score
 from knowledge.text import compatible
 from rewards.format import parse
 from rewards.registry import Columns, Options, Reward

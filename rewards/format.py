@@ -7,7 +7,7 @@ the original lets doubled tags and junk inside the answer through, and takes qua
 import re
 from dataclasses import dataclass
 
-from grpo.schema import Score
+from grpo.base.schema import Score
 from rewards.registry import Columns, Options, Reward
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")

@@ -1,6 +1,6 @@
 """Grade the last boxed answer against the truth; the configuration says what each kind of answer is worth."""
 
-from grpo.schema import Score
+from grpo.base.schema import Score
 from rewards import boxed, exact
 from rewards.registry import Columns, Options, Reward
 

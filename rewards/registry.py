@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo.errors import CONFIG, UserError
-from grpo.schema import Score
+from grpo.base.errors import CONFIG, UserError
+from grpo.base.schema import Score
 from rewards.custom import Notes, UserFunction, call, find_function, needed_columns, short_name
 
 Options = Mapping[str, Any]  # the keys of the configuration

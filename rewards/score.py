@@ -25,13 +25,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from grpo.base.errors import PREFLIGHT, UserError, run_main
+from grpo.base.progress import check_output, say_next
+from grpo.base.schema import Completion, Group, Prompt, Score
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.files import read_records
 from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS
-from grpo.errors import PREFLIGHT, UserError, run_main
-from grpo.progress import check_output, say_next
-from grpo.schema import Completion, Group, Prompt, Score
 from knowledge.sanitise import encodable
 from rewards.boxed import last_boxed
 from rewards.format import parse

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
-from grpo.schema import Group, Score
+from grpo.base.schema import Group, Score
 from rewards import custom
 from rewards.registry import Reward, Say
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo.errors import PREFLIGHT, UserError, check_all
+from grpo.base.errors import PREFLIGHT, UserError, check_all
 from rewards.api.endpoint import read_endpoint, read_key
 from rewards.registry import NEED_JUDGE, NEED_KNOWLEDGE, Options, expand
 

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from grpo.base.schema import Completion, Group, Layout, PackedBatch, Part, Prompt
 from grpo.model.lora import Build, LoraSpec
 from grpo.model.weights import load_decoder
-from grpo.schema import Completion, Group, Layout, PackedBatch, Part, Prompt
 
 SHARED = (
     Path(__file__).resolve().parents[2] / "shared" / "data"

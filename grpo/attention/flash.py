@@ -18,8 +18,8 @@ from itertools import accumulate
 
 import torch
 
+from grpo.base.schema import Layout
 from grpo.device.ops import Rope, merge_attention, rotate
-from grpo.schema import Layout
 
 
 class FlashPackedAttention:

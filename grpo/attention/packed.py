@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from grpo.attention import dense
+from grpo.base.schema import Layout
 from grpo.device.ops import Rope, rotate
-from grpo.schema import Layout
 
 
 class PackedAttention:

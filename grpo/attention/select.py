@@ -18,9 +18,9 @@ import torch
 from grpo.attention.decode import DECODE_KERNELS, sdpa
 from grpo.attention.flash import FlashPackedAttention
 from grpo.attention.packed import PackedAttention
+from grpo.base.schema import Layout
 from grpo.device.capture import CudaCapture, no_waiting
 from grpo.device.ops import HALF, Settings, triton_problem
-from grpo.schema import Layout
 
 if TYPE_CHECKING:
     from grpo.model.decoder import Decoder

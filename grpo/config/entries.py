@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
+from grpo.base.errors import CONFIG, explained
 from grpo.config.foreign import is_section
 from grpo.config.values import coerce, expand_variables
-from grpo.errors import CONFIG, explained
 
 MAX_BASES = 4  # of a chain of files, each based on the next
 COMMAND_LINE = "command line"

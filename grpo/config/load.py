@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from grpo.base.errors import CONFIG, UserError, keep_secret, refer
 from grpo.config.combinations import find_problems
 from grpo.config.entries import COMMAND_LINE, Entry, read_files, read_overrides, split_arguments
 from grpo.config.foreign import ALIASES, IGNORED, REFUSED, SECTIONS, SPELLINGS, VALUES, fits, readings
@@ -35,7 +36,6 @@ from grpo.config.options import (
 )
 from grpo.config.supplied import NO_REWARD, supply
 from grpo.config.values import Values, as_type, check_bounds, closest, coerce, did_you_mean, expand_variables
-from grpo.errors import CONFIG, UserError, keep_secret, refer
 
 STAGES = {SftConfig: "stage 1 (python -m grpo.sft)", TrainConfig: "stage 2 (python -m grpo.train)"}
 HELP = """

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from grpo.errors import is_secret_name, keep_secret
+from grpo.base.errors import is_secret_name, keep_secret
 
 Values = dict[str, Any]  # key -> value
 LIMITS = {"low": ("at least", operator.ge), "above": ("above", operator.gt), "high": ("at most", operator.le)}

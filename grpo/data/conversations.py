@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.schema import Completion, Group, Prompt
 from grpo.data.files import Record
 from grpo.data.prompts import ChatEncoder, Message
-from grpo.errors import PREFLIGHT, UserError
-from grpo.schema import Completion, Group, Prompt
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 

@@ -9,8 +9,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from grpo.errors import PREFLIGHT, UserError, explained, reason
-from grpo.storage import read_json
+from grpo.base.errors import PREFLIGHT, UserError, explained, reason
+from grpo.base.storage import read_json
 
 Record = dict[str, Any]
 

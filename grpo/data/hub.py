@@ -5,8 +5,8 @@ from pathlib import Path
 
 import yaml
 
+from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.data.files import STATE_FILE
-from grpo.errors import PREFLIGHT, UserError, explained
 
 MODEL_FILES = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"]
 CARD = "README.md"

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo.base.errors import PREFLIGHT, UserError, explained, reason
+from grpo.base.schema import Prompt
+from grpo.base.storage import read_json
+from grpo.base.time_limit import memory_limit, time_limit
 from grpo.data.rows import Row
-from grpo.errors import PREFLIGHT, UserError, explained, reason
-from grpo.schema import Prompt
-from grpo.storage import read_json
-from grpo.time_limit import memory_limit, time_limit
 from knowledge.sanitise import encodable
 
 TEMPLATE_SECONDS = 5.0  # of CPU time, for one prompt

@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
+from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.schema import Prompt
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.hub import fetch_data
 from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import Row, fingerprint, read_rows
-from grpo.errors import PREFLIGHT, UserError
-from grpo.schema import Prompt
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
 

@@ -7,10 +7,10 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from grpo.base.errors import PREFLIGHT, UserError, explained, reason
+from grpo.base.storage import read_json
 from grpo.data.files import Record, read_records
 from grpo.data.hub import fetch_data
-from grpo.errors import PREFLIGHT, UserError, explained, reason
-from grpo.storage import read_json
 
 REGISTRY_FILE = "dataset_info.json"
 DEFAULT_FOLDER = Path("data")  # of LLaMA-Factory

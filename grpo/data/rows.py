@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo.base.errors import PREFLIGHT, UserError, reason
 from grpo.data.benchmarks import Benchmark, find_benchmark, read_benchmark
 from grpo.data.files import Record, read_records, shown
-from grpo.errors import PREFLIGHT, UserError, reason
 
 QUESTION_FIELDS = ("question", "problem", "prompt")
 ANSWER_FIELDS = ("answer", "answers", "ground_truth", "best_answer", "solution")

@@ -17,7 +17,7 @@ from uuid import uuid4
 import torch
 import torch.distributed as dist
 
-from grpo.errors import CONFIG, INTERNAL, UserError, is_out_of_memory, redact
+from grpo.base.errors import CONFIG, INTERNAL, UserError, is_out_of_memory, redact
 
 TIMEOUT = timedelta(minutes=30)  # if a rank stops answering, the others end after this; rewards must be faster
 FACT_CHARS = 80  # of a fact in a message

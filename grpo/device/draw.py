@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from grpo.errors import UserError
+from grpo.base.errors import UserError
 
 BLOCK = 128  # entries per block of the two-level search
 NO_CUT = float("-inf")

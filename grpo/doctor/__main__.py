@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from grpo.base.errors import CONFIG, redact, run_main
+from grpo.base.progress import command_parser, say_next
 from grpo.config.entries import split_arguments
 from grpo.config.load import examine_config
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
@@ -21,8 +23,6 @@ from grpo.data.questions import Questions
 from grpo.doctor import data, machine, model, plan
 from grpo.doctor.case import Case, Check, Finding, make_finding
 from grpo.doctor.rewards import reward_checks
-from grpo.errors import CONFIG, redact, run_main
-from grpo.progress import command_parser, say_next
 
 
 def checks(case: Case) -> Iterator[tuple[str, Check]]:

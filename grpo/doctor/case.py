@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 
 import torch
 
+from grpo.base.errors import describe, escape, redact
+from grpo.base.schema import Prompt
+from grpo.base.storage import Json
 from grpo.config.options import AnyConfig, TrainConfig
 from grpo.data.rows import Row
 from grpo.device.distributed import choose_device
 from grpo.doctor.rehearsal import Rehearsal
-from grpo.errors import describe, escape, redact
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.run.toy import is_made, locate
-from grpo.schema import Prompt
-from grpo.storage import Json
 from rewards.registry import expand
 from rewards.services import Checkup
 

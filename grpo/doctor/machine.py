@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
+from grpo.base.errors import STORAGE, UserError
 from grpo.device import ops
 from grpo.doctor.case import Case, need_key
-from grpo.errors import STORAGE, UserError
 from grpo.run.checkpoint import find_checkpoint
 from grpo.run.resume import check_changes
 from grpo.run.run_dir import refuse_a_run

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
+from grpo.base.errors import PREFLIGHT, STORAGE, UserError
 from grpo.config.load import examine_config
 from grpo.config.options import SftConfig
 from grpo.data.prompts import eos_ids, turn_end
@@ -13,7 +14,6 @@ from grpo.device.draw import SamplingParams, hash_seed
 from grpo.doctor.case import Case, NotChecked, need, need_key
 from grpo.doctor.machine import free_disk
 from grpo.doctor.rehearsal import GrpoRehearsal, Rehearsal, SftRehearsal
-from grpo.errors import PREFLIGHT, STORAGE, UserError
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.policy import (

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
 
+from grpo.base.schema import Group, Score, completions_of
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
 from grpo.device.distributed import Ranks, choose_device
 from grpo.run.guard import Guard
 from grpo.run.run import Run
-from grpo.schema import Group, Score, completions_of
 from grpo.sft import SftTrainer
 from grpo.train import GrpoTrainer
 from rewards.registry import Reward

@@ -4,12 +4,12 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
+from grpo.base.progress import counting
+from grpo.base.schema import Group, Prompt, completions_of
+from grpo.base.storage import Json
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.model.policy import Policy
-from grpo.progress import counting
 from grpo.sampling.sampler import Sampler, check_finite
-from grpo.schema import Group, Prompt, completions_of
-from grpo.storage import Json
 
 
 def generate_groups(

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import torch
 
+from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.schema import Completion, Group, Prompt
 from grpo.data.prompts import ChatEncoder
-from grpo.errors import PREFLIGHT, UserError
 from grpo.evaluation.measures import wilson_interval
 from grpo.logprobs import batch_logprobs
 from grpo.model.policy import Policy
 from grpo.packing import pack_batch, split_into_micro_batches
-from grpo.schema import Completion, Group, Prompt
 
 MICRO_BATCH_TOKENS = 8192
 END_OF_THOUGHTS = "\n</think>\n\n"  # if the template opens a think block: a choice is an answer, not a thought

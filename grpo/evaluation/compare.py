@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.storage import Json
 from grpo.data.files import read_records
-from grpo.errors import PREFLIGHT, UserError
-from grpo.storage import Json
 
 RATES = {"accuracy": "correct", "incorrect": "wrong", "not_attempted": "refused"}
 NUM_DRAWS = 10_000

@@ -13,8 +13,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from grpo.base.schema import Group, completions_of
 from grpo.run.metrics import outcome_of
-from grpo.schema import Group, completions_of
 from rewards.format import stated_confidence
 
 NUM_BINS = 10

@@ -8,6 +8,8 @@ repeated, and the table names its step.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from grpo.base.schema import Group, Prompt
+from grpo.base.storage import read_mapping, write_json, write_lines
 from grpo.config.options import TrainConfig
 from grpo.data.questions import Questions, load_prompts
 from grpo.device.draw import SamplingParams
@@ -17,8 +19,6 @@ from grpo.evaluation.table import before_after_table
 from grpo.model.policy import Policy
 from grpo.run.log import completion_records
 from grpo.run.run import Run
-from grpo.schema import Group, Prompt
-from grpo.storage import read_mapping, write_json, write_lines
 from rewards.scorer import Scorer
 
 if TYPE_CHECKING:

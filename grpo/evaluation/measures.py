@@ -21,9 +21,9 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+from grpo.base.schema import Group, Outcome, completions_of
 from grpo.evaluation.confidence import calibration
 from grpo.run.metrics import outcome_of
-from grpo.schema import Group, Outcome, completions_of
 
 Z95 = 1.959964  # quantile of the normal distribution for a 95 % interval
 OLD_NAMES = {  # name until 2026 -> name. Both are written.

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from grpo.base.errors import CONFIG, UserError
 from grpo.config.load import keys_of, load_config
 from grpo.config.options import TrainConfig
 from grpo.data.benchmarks import Benchmark, find_benchmark
 from grpo.data.files import Record, read_records
 from grpo.data.hub import fetch_data
 from grpo.data.questions import Questions
-from grpo.errors import CONFIG, UserError
 from grpo.run.saved import SavedModel, find_saved, read_config
 
 FIELDS = ("question_field", "answer_field", "title_field")

@@ -13,13 +13,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from grpo.errors import PREFLIGHT, UserError, explained
+from grpo.base.errors import PREFLIGHT, UserError, explained
+from grpo.base.storage import write_json
+from grpo.base.time_limit import time_limit
 from grpo.model.decoder import Decoder
 from grpo.model.lora import LoraLinear
 from grpo.model.master_weight import master_dtype
 from grpo.model.weights import NAMES_SHOWN, projections
-from grpo.storage import write_json
-from grpo.time_limit import time_limit
 
 PREFIX = "base_model.model."
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from grpo.base.errors import PREFLIGHT, UserError
 from grpo.device import ops
 from grpo.device.ops import Rope
 from grpo.device.products import Room
-from grpo.errors import PREFLIGHT, UserError
 from grpo.model.lora import POLICY, Build, JointLinear, Linear, LoraLinear, Mode, make_linear
 from grpo.model.master_weight import MasterWeight
 from grpo.model.rope import read_rope, rope_tables

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import torch
 
+from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.storage import write_json
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.hub import fetch_adapter, fetch_model, find_model
 from grpo.data.prompts import ChatEncoder, eos_ids, has_tokenizer, load_tokenizer
-from grpo.errors import PREFLIGHT, UserError
 from grpo.model.adapter import Adapter, is_adapter, load_adapter, merge_adapter, save_adapter, trained_adapter
 from grpo.model.decoder import Decoder
 from grpo.model.lora import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.model.weights import DTYPES, load_decoder, save_checkpoint
-from grpo.storage import write_json
 
 
 @dataclass

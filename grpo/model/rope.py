@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from grpo.errors import PREFLIGHT, UserError
+from grpo.base.errors import PREFLIGHT, UserError
 
 
 def read_rope(config: dict[str, Any]) -> dict[str, Any]:

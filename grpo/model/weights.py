@@ -8,11 +8,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from grpo.errors import PREFLIGHT, UserError, explained
+from grpo.base.errors import PREFLIGHT, UserError, explained
+from grpo.base.progress import counted, counting
+from grpo.base.storage import write_json
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, Linear, LoraLinear
-from grpo.progress import counted, counting
-from grpo.storage import write_json
 
 SHARD_BYTES = 5_000_000_000
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}

@@ -9,8 +9,8 @@ it needs no network.
 import argparse
 from pathlib import Path
 
-from grpo.errors import run_main
-from grpo.progress import check_output, command_parser, say_next
+from grpo.base.errors import run_main
+from grpo.base.progress import check_output, command_parser, say_next
 from grpo.report.page import write_report
 
 

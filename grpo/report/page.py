@@ -9,8 +9,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from grpo.base.errors import escape, redact
+from grpo.base.storage import Json, write_atomically
 from grpo.config.options import NOT_REPEATED, SftConfig, TrainConfig, as_yaml
-from grpo.errors import escape, redact
 from grpo.report.before_after import before_and_after
 from grpo.report.charts import draw_charts, show_tick
 from grpo.report.examples import Example, examples
@@ -19,7 +20,6 @@ from grpo.report.remarks import Remark, explain
 from grpo.run.glossary import Metrics, meaning
 from grpo.run.record import Record, read_record
 from grpo.run.step_bar import PHASES
-from grpo.storage import Json, write_atomically
 
 FILE_NAME = "report.html"
 

@@ -21,8 +21,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from grpo.errors import STORAGE, UserError, explained, is_storage_error, reason
-from grpo.storage import Json, failpoint, flush_to_disk, read_json, read_mapping
+from grpo.base.errors import STORAGE, UserError, explained, is_storage_error, reason
+from grpo.base.storage import Json, failpoint, flush_to_disk, read_json, read_mapping
 
 FORMAT = 4
 STATE_FILE, COUNTERS_FILE, MANIFEST_FILE = "state.safetensors", "trainer_state.json", "manifest.json"

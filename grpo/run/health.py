@@ -6,7 +6,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo.errors import NON_FINITE, SERVICE, UserError
+from grpo.base.errors import NON_FINITE, SERVICE, UserError
 from grpo.run.glossary import Metrics
 from grpo.run.record import read_metrics
 from grpo.run.rules import ENDINGS, RECENT, RULES, History, Rule, advice

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo.base.errors import reason, redact
+from grpo.base.schema import Completion, Group, Prompt
+from grpo.base.storage import Json, failpoint, is_at, write_atomically, write_lines
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
-from grpo.errors import reason, redact
 from grpo.run.glossary import Metrics, check_names
 from grpo.run.metrics import Window, outcome_of
 from grpo.run.step_bar import StepBar, describe, longest_phase
 from grpo.run.trackers import Tracker, open_tracker
-from grpo.schema import Completion, Group, Prompt
-from grpo.storage import Json, failpoint, is_at, write_atomically, write_lines
 
 MAX_TRACKED = 4  # completions that a tracker gets at each logged step
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 import torch
 
+from grpo.base.schema import Group, Outcome, PackedBatch, Score, completions_of
 from grpo.device.distributed import Ranks
 from grpo.run.glossary import Metrics
 from grpo.run.memory import take_peak
-from grpo.schema import Group, Outcome, PackedBatch, Score, completions_of
 
 CPU = torch.device("cpu")
 

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
+from grpo.base.errors import CONFIG, UserError
+from grpo.base.storage import Json, read_mapping
 from grpo.config.options import SftConfig
 from grpo.data.files import files_of
 from grpo.data.registry import find_sources
 from grpo.data.rows import digest
-from grpo.errors import CONFIG, UserError
 from grpo.model.policy import find_parts
 from grpo.run.fingerprint import file_fingerprint
 from grpo.run.resume import FREE, differences
-from grpo.storage import Json, read_mapping
 
 ORIGIN_FILE = "origin.json"
 COMPARED_BY_CONTENT = (

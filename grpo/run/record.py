@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo.errors import UserError
+from grpo.base.errors import UserError
+from grpo.base.storage import Json, read_mapping
 from grpo.run.glossary import Metrics
 from grpo.run.run_dir import CONFIG_FILE, METRICS_FILE, STATE_FILE
-from grpo.storage import Json, read_mapping
 
 TRACES = (METRICS_FILE, STATE_FILE, CONFIG_FILE)  # a folder with one of them holds a run
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import yaml
 
+from grpo.base.errors import CONFIG, UserError
+from grpo.base.storage import Json, read_json
 from grpo.config.load import load_config, to_yaml
 from grpo.config.options import AnyConfig
-from grpo.errors import CONFIG, UserError
 from grpo.run.checkpoint import MANIFEST_FILE
 from grpo.run.run_dir import CONFIG_FILE
-from grpo.storage import Json, read_json
 
 FREE = {
     "output_dir",

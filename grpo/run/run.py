@@ -18,10 +18,12 @@ import numpy as np
 import torch
 
 from grpo.attention import select
+from grpo.base.errors import CONFIG, SIGINT, STORAGE, Interrupted, UserError, describe, escape, explained, redact
+from grpo.base.schema import Group
+from grpo.base.storage import Json, failpoint, write_atomically, write_json
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
 from grpo.device.distributed import TIMEOUT, Ranks, choose_device
-from grpo.errors import CONFIG, SIGINT, STORAGE, Interrupted, UserError, describe, escape, explained, redact
 from grpo.model.policy import Policy
 from grpo.optim import Optimizer
 from grpo.report.page import write_report
@@ -34,8 +36,6 @@ from grpo.run.origin import ORIGIN_FILE
 from grpo.run.resume import check_changes, hidden_values
 from grpo.run.run_dir import CONFIG_FILE, RunDir, close_debug_log, open_debug_log
 from grpo.run.trackers import check_trackers
-from grpo.schema import Group
-from grpo.storage import Json, failpoint, write_atomically, write_json
 
 GRACE_S = 20.0  # after a signal, the step has this long to end; then its rollout is dropped
 

@@ -12,8 +12,8 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
-from grpo.errors import BUSY, CONFIG, STORAGE, UserError, explained, redact
-from grpo.storage import is_at, read_mapping, run_in_forked_children, try_to_lock, write_json
+from grpo.base.errors import BUSY, CONFIG, STORAGE, UserError, explained, redact
+from grpo.base.storage import is_at, read_mapping, run_in_forked_children, try_to_lock, write_json
 
 CONFIG_FILE, STATE_FILE, METRICS_FILE = "config.resolved.yaml", "run_state.json", "metrics.jsonl"
 OWN_FILES = (

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import torch
 
+from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.storage import read_mapping
 from grpo.config.load import keys_of, load_config
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
 from grpo.data.hub import find_model
 from grpo.data.prompts import has_tokenizer
-from grpo.errors import PREFLIGHT, UserError
 from grpo.model.adapter import is_adapter
 from grpo.model.policy import Policy, load_for_inference, load_policy
 from grpo.optim import Optimizer
 from grpo.run import checkpoint
 from grpo.run.run_dir import CONFIG_FILE, STATE_FILE
-from grpo.storage import read_mapping
 
 RUN_FILES = (CONFIG_FILE, STATE_FILE)  # a directory with one of them is a run's, or one of its checkpoints
 SHARED = ("system_prompt", "torch_dtype")  # by stage 1 and stage 2

@@ -6,8 +6,8 @@ import time
 
 from tqdm import tqdm
 
-from grpo.errors import escape
-from grpo.progress import PLAIN_SECONDS
+from grpo.base.errors import escape
+from grpo.base.progress import PLAIN_SECONDS
 from grpo.run.glossary import Metrics
 
 PHASES = {  # metric: what the run is doing meanwhile, in full and in short

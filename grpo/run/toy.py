@@ -21,12 +21,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from grpo.base.storage import write_atomically, write_json, write_lines
 from grpo.config.options import WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build
 from grpo.model.weights import named_tensors
 from grpo.run.run import Run
-from grpo.storage import write_atomically, write_json, write_lines
 from knowledge.atlas import make_atlas
 from knowledge.world import World
 from knowledge.world import make_world as encyclopedia

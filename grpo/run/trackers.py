@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from grpo.base.errors import CONFIG, PREFLIGHT, UserError, check_all, escape, explained, is_storage_error, redact
 from grpo.config.options import AnyConfig
-from grpo.errors import CONFIG, PREFLIGHT, UserError, check_all, escape, explained, is_storage_error, redact
 from grpo.run.glossary import Metrics
 
 MODULES = {"tensorboard": "torch.utils.tensorboard", "swanlab": "swanlab", "wandb": "wandb", "trackio": "trackio"}

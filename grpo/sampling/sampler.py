@@ -14,15 +14,15 @@ import torch
 
 from grpo.attention.decode import DecodeAttention
 from grpo.attention.select import KernelChoice, choose_decode_kernel, packed_attention
+from grpo.base.errors import NON_FINITE, UserError
+from grpo.base.schema import Completion, Layout
 from grpo.device.capture import CudaCapture
 from grpo.device.draw import SamplingParams
 from grpo.device.ops import Rope, rotate
-from grpo.errors import NON_FINITE, UserError
 from grpo.model.decoder import Attend, Decoder
 from grpo.sampling.cache import KVCache
 from grpo.sampling.cuda_graph import DecodeGraphs
 from grpo.sampling.decode_step import Slots, decode_step
-from grpo.schema import Completion, Layout
 
 OnFinish = Callable[[int, Completion], None]
 

@@ -15,8 +15,8 @@ from typing import Any, Self
 
 import torch
 
+from grpo.base.errors import PREFLIGHT, UserError
 from grpo.data.hub import fetch_model
-from grpo.errors import PREFLIGHT, UserError
 from knowledge.facts.verdict import FactToCheck, Verdict
 from knowledge.store.side_index import fingerprint
 from knowledge.text import clean

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import sqlalchemy
 
-from grpo.errors import BUSY, UserError
-from grpo.storage import failpoint, flush_to_disk, try_to_lock
+from grpo.base.errors import BUSY, UserError
+from grpo.base.storage import failpoint, flush_to_disk, try_to_lock
 from knowledge.errors import no_room
 from knowledge.store.database import file_uri
 from knowledge.store.seal import seal

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo.errors import PREFLIGHT, UserError, is_storage_error
-from grpo.storage import failpoint
+from grpo.base.errors import PREFLIGHT, UserError, is_storage_error
+from grpo.base.storage import failpoint
 from knowledge.errors import no_room
 
 BUSY_TIMEOUT_S = 5.0

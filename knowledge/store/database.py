@@ -11,8 +11,8 @@ from pathlib import Path
 import sqlalchemy
 from sqlalchemy.pool import QueuePool
 
-from grpo.errors import PREFLIGHT, UserError
-from grpo.storage import run_in_forked_children
+from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.storage import run_in_forked_children
 from knowledge.errors import KnowledgeBusy, bad_file
 
 BUSY_TIMEOUT_S = 5.0

@@ -12,7 +12,7 @@ import logging
 import os
 from pathlib import Path
 
-from grpo.storage import write_atomically
+from grpo.base.storage import write_atomically
 from knowledge.errors import bad_file
 from knowledge.store.database import ReadOnlyDatabase
 

@@ -11,7 +11,7 @@ from contextlib import closing
 from functools import cache
 from pathlib import Path
 
-from grpo.errors import UserError
+from grpo.base.errors import UserError
 from knowledge.store.atomic_database import atomic_database, build_lock
 from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.index import IndexWriter

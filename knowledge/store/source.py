@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from grpo.errors import PREFLIGHT, UserError
+from grpo.base.errors import PREFLIGHT, UserError
 
 MAX_ROW_BYTES = 8 << 20  # the longest article of Wikipedia has about 1 MB
 CHUNK_BYTES = 1 << 20

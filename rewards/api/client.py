@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 import openai
 
-from grpo.errors import MIN_SECRET, PREFLIGHT, SERVICE, UserError
+from grpo.base.errors import MIN_SECRET, PREFLIGHT, SERVICE, UserError
 from rewards.api.cache import ReplyCache, cache_key
 from rewards.api.connections import Connections
 from rewards.api.endpoint import Endpoint, check_address, read_endpoint, read_key

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from grpo.errors import CONFIG, PREFLIGHT, UserError, check_all
+from grpo.base.errors import CONFIG, PREFLIGHT, UserError, check_all
 
 OPENAI_URL = "https://api.openai.com/v1"
 URL_VARIABLES = {"judge": "OPENAI_API_BASE_JUDGE", "decomposer": "OPENAI_BASE_URL_FACTSCORE"}

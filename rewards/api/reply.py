@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
-from grpo.errors import redact
+from grpo.base.errors import redact
 from knowledge.facts.replies import without_thoughts
 from knowledge.sanitise import encodable, printable
 

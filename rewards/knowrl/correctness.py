@@ -19,7 +19,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from grpo.schema import Score
+from grpo.base.schema import Score
 from knowledge.store.tokens import UNSPACED
 from rewards.exact import normalise, truths
 from rewards.format import parse

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo.errors import CONFIG, PREFLIGHT, UserError
+from grpo.base.errors import CONFIG, PREFLIGHT, UserError
 from knowledge.facts.claims import Claims, Decompose, admissible, every_fact
 from knowledge.facts.lexical import LexicalVerifier
 from knowledge.facts.model_decomposer import by_model

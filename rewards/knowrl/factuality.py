@@ -93,7 +93,7 @@ class FactVerdict:
         return f"{fact} → {self.verdict.label}{evidence}"
 
     def record(self, text_start: int) -> dict[str, Any]:
-        """Return what a score holds about this fact; see grpo.schema.Score. text_start: see Factuality.start."""
+        """Return what a score holds about this fact; see grpo.base.schema.Score. text_start: see Factuality.start."""
         return {
             "fact": self.fact,
             "verdict": self.verdict.label,
@@ -107,7 +107,7 @@ class FactVerdict:
 class Factuality:
     """What a text's facts are worth. value: 0 to 1; None if that cannot be told, and reason says why.
 
-    asked: see grpo.schema.Score. start: where the text starts in its completion.
+    asked: see grpo.base.schema.Score. start: where the text starts in its completion.
     """
 
     value: float | None
@@ -128,7 +128,7 @@ class Factuality:
         return {"factuality": self.value, **counts}
 
     def records(self) -> list[dict[str, Any]]:
-        """Return what a score holds about each fact; see grpo.schema.Score."""
+        """Return what a score holds about each fact; see grpo.base.schema.Score."""
         return [found.record(self.start) for found in self.facts]
 
     def __str__(self) -> str:

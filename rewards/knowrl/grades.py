@@ -15,7 +15,7 @@ import re
 import unicodedata
 from typing import Any
 
-from grpo.schema import Outcome
+from grpo.base.schema import Outcome
 from knowledge.facts.replies import num_words, without_thoughts
 
 OUTCOMES: frozenset[Outcome] = frozenset(("correct", "wrong", "refused"))

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from grpo.errors import PREFLIGHT, UserError
-from grpo.schema import Outcome
+from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.schema import Outcome
 from knowledge.sanitise import printable, shortened
 from rewards.knowrl.grades import parse_grade
 

@@ -20,7 +20,7 @@ the worst value, as if it had stated 0 for a right answer and 1 for any other.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from grpo.schema import Score
+from grpo.base.schema import Score
 from rewards.format import stated_confidence
 from rewards.knowrl import correctness
 from rewards.knowrl.judge import Judge

@@ -17,7 +17,7 @@ looked up and no model is asked.
 
 from collections.abc import Sequence
 
-from grpo.schema import Score
+from grpo.base.schema import Score
 from rewards.knowrl import correctness, factuality
 from rewards.knowrl.fact_checker import FactChecker
 from rewards.knowrl.factuality import Formula

@@ -6,7 +6,7 @@ same three grades, but counts a completion without an answer block as wrong.
 
 from dataclasses import replace
 
-from grpo.schema import Score
+from grpo.base.schema import Score
 from rewards.format import final_text
 from rewards.knowrl import correctness
 from rewards.knowrl.judge import Judge

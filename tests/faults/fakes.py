@@ -187,7 +187,7 @@ def thoughtful() -> None:
 def judged() -> None:
     """Each completion has a true and a false sentence, whatever it says."""
     import grpo.rollout
-    from grpo.schema import Sentence
+    from grpo.base.schema import Sentence
 
     def halves(completion, decode):
         half = len(completion.ids) // 2

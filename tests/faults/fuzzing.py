@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from grpo.errors import UserError
+from grpo.base.errors import UserError
 
 CORPUS = Path(__file__).parent / "corpus"
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", 250))

@@ -92,7 +92,7 @@ def test_two_machines_train_what_one_process_trains_though_a_rank_is_killed(
 def test_a_rank_ends_without_pythons_own_end(failing):
     """There a thread of gloo that still holds a tensor may abort the process; os.abort stands for it."""
     end = "raise UserError('a', 'b', 'c', 3)" if failing else "print('done')"
-    set_up = "import atexit, os\nfrom grpo.errors import UserError, run_main\natexit.register(os.abort)"
+    set_up = "import atexit, os\nfrom grpo.base.errors import UserError, run_main\natexit.register(os.abort)"
     code = f"{set_up}\ndef main(argv): {end}\nrun_main(main)"
     environment = {**os.environ, "WORLD_SIZE": "2", "PYTHONPATH": os.pathsep.join(PATHS)}
     ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)

@@ -15,9 +15,9 @@ from api_server import ApiServer, fails, replies_with, says
 from making import TEMPLATE, write_chat_checkpoint
 from running import ROOT, is_message, lines, state, write_config
 
+from grpo.base.errors import UserError, escape, is_secret_name, redact
 from grpo.config.values import expand_variables
 from grpo.data.prompts import load_tokenizer
-from grpo.errors import UserError, escape, is_secret_name, redact
 from grpo.model.lora import Build
 from grpo.model.weights import load_decoder
 from rewards.api.reply import MAX_EXCERPT_CHARS, excerpt

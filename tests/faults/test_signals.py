@@ -14,7 +14,7 @@ import torch
 from api_server import ApiServer, hangs, says
 from running import ROOT, TIMEOUT_S, is_message, lines, state, weights, write_config
 
-from grpo.errors import UserError
+from grpo.base.errors import UserError
 from grpo.run import checkpoint
 from grpo.run.run_dir import RunDir
 

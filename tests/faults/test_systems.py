@@ -64,7 +64,7 @@ import json
 from pathlib import Path
 from grpo import doctor, evaluate, export, generate, sft, train
 from knowledge import build, search
-from grpo.errors import UserError
+from grpo.base.errors import UserError
 from grpo.run.run_dir import RunDir
 
 checkpoint, folder = sys.argv[1], Path(sys.argv[2])
@@ -96,7 +96,7 @@ print("all commands ran")
 SIGNALS = """
 import time
 from grpo.config.load import load_config
-from grpo.errors import Interrupted
+from grpo.base.errors import Interrupted
 from grpo.run import run as run_module
 
 run_module.GRACE_S = 0.1
@@ -147,7 +147,7 @@ def test_no_file_imports_what_only_unix_has():
 
 
 def test_a_terminal_without_a_character_shows_its_escape():
-    code = "from grpo.errors import run_main\nrun_main(lambda argv: print('π ≥ 3'))"
+    code = "from grpo.base.errors import run_main\nrun_main(lambda argv: print('π ≥ 3'))"
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
     assert (run.returncode, run.stdout) == (0, "\\u03c0 \\u2265 3\n")

@@ -11,8 +11,8 @@ import torch
 from making import load, randomise_adapter, write_chat_checkpoint, write_checkpoint
 from safetensors.torch import load_file, save_file
 
+from grpo.base.errors import UserError
 from grpo.config.options import TrainConfig
-from grpo.errors import UserError
 from grpo.export import export
 from grpo.model import adapter, policy
 from grpo.model.adapter import Adapter, load_adapter, merge_adapter, save_adapter, trained_adapter

@@ -9,11 +9,11 @@ from dataclasses import asdict
 import pytest
 from making import write_rows
 
+from grpo.base.errors import UserError
 from grpo.config.options import TrainConfig
 from grpo.data.benchmarks import find_benchmark
 from grpo.data.files import read_records
 from grpo.data.rows import read_rows
-from grpo.errors import UserError
 from rewards.registry import build_rewards
 
 

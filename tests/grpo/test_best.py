@@ -7,8 +7,8 @@ import pytest
 from making import write_rows
 
 from grpo import train
+from grpo.base.errors import UserError
 from grpo.config.load import load_config
-from grpo.errors import UserError
 from grpo.evaluation.best import Best
 from grpo.run.saved import find_saved
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from grpo.errors import UserError
+from grpo.base.errors import UserError
 from grpo.run import checkpoint
 
 
@@ -113,7 +113,7 @@ def test_a_full_disk_keeps_old_checkpoints_and_says_how_much_is_missing(tmp_path
 import resource, signal, torch
 from pathlib import Path
 from grpo.run import checkpoint
-from grpo.errors import run_main
+from grpo.base.errors import run_main
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 def main(argv):

@@ -6,13 +6,13 @@ import pytest
 import torch
 from making import write_chat_checkpoint
 
+from grpo.base.errors import UserError
+from grpo.base.schema import Prompt
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder
-from grpo.errors import UserError
 from grpo.evaluation import choices
 from grpo.evaluation.choices import ScoredChoices, score_choices, summarise_choices
 from grpo.model.policy import load_for_inference
-from grpo.schema import Prompt
 
 CPU = torch.device("cpu")
 CHOICES = {

@@ -6,13 +6,13 @@ import shutil
 import pytest
 from making import write_chat_checkpoint, write_rows
 
+from grpo.base.errors import CONFIG, UserError
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.registry import find_sources
 from grpo.doctor.__main__ import examine as findings
 from grpo.doctor.__main__ import main as doctor
 from grpo.doctor.case import Case
-from grpo.errors import CONFIG, UserError
 from grpo.sft import load_stage1, sft
 from grpo.train import train
 

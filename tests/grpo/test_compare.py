@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from grpo.errors import UserError
+from grpo.base.errors import UserError
 from grpo.evaluation.compare import (
     bootstrap_interval,
     collect_outcomes,

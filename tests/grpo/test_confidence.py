@@ -3,8 +3,8 @@
 import pytest
 from making import make_answers
 
+from grpo.base.schema import Score
 from grpo.evaluation.confidence import Stated, aurc, brier, calibration, ece, risk_coverage
-from grpo.schema import Score
 
 STATED = [Stated(0.95, True), Stated(0.91, False), Stated(0.55, True), Stated(0.5, False), Stated(0.0, False)]
 

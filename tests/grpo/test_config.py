@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from grpo.base.errors import UserError
 from grpo.config.load import coerce, load_config, parse_arguments, to_yaml
 from grpo.config.options import KNOW_FIRST, SftConfig, TrainConfig, describe_keys
 from grpo.config.supplied import KNOWRL_PROMPT, MATH_PROMPT, RLCR_PROMPT
-from grpo.errors import UserError
 from rewards import format
 from rewards.boxed import verdict
 

@@ -3,9 +3,9 @@
 import pytest
 from making import make_tokenizer
 
+from grpo.base.errors import UserError
 from grpo.data.conversations import make_examples, read_messages
 from grpo.data.prompts import ChatEncoder
-from grpo.errors import UserError
 
 SYSTEM = {"role": "system", "content": "s"}
 

@@ -12,14 +12,14 @@ from making import make_completion, make_tokenizer, whole
 from test_train import adapter, run
 
 import grpo.rollout
+from grpo.base.errors import UserError
+from grpo.base.schema import Group, Prompt, Score, Sentence
 from grpo.config.load import load_config
 from grpo.credit import judged_sentences
-from grpo.errors import UserError
 from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.rollout import Rollout
 from grpo.run.log import completion_record
 from grpo.run.metrics import credit_metrics
-from grpo.schema import Group, Prompt, Score, Sentence
 from knowledge.build import SkipLog, build
 from knowledge.store.source import Source
 from rewards.registry import build_rewards

@@ -5,10 +5,10 @@ import json
 import pytest
 from making import make_tokenizer, real_data, write_rows
 
+from grpo.base.errors import UserError
 from grpo.data.files import read_records
 from grpo.data.prompts import ChatEncoder, eos_ids, load_tokenizer, make_prompts
 from grpo.data.rows import Order, fingerprint, read_rows
-from grpo.errors import UserError
 
 
 def refused(call, *parts):

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from making import free_port
 
+from grpo.base.errors import UserError
 from grpo.device.distributed import Ranks, choose_device, meet
-from grpo.errors import UserError
 
 RANK = """
 import json, sys, torch
@@ -92,8 +92,8 @@ def test_each_rank_of_a_machine_takes_its_own_gpu(monkeypatch, name):
 
 
 def test_a_broken_connection_is_told_apart_from_a_bug(monkeypatch):
+    from grpo.base.errors import UserError
     from grpo.device.distributed import _peers
-    from grpo.errors import UserError
 
     with pytest.raises(UserError, match="another process of this run has ended") as error, _peers():
         raise RuntimeError("[gloo] Connection closed by peer\nmore")

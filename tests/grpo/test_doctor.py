@@ -9,6 +9,7 @@ import pytest
 import torch
 from making import write_chat_checkpoint, write_rows
 
+from grpo.base.errors import CONFIG, PREFLIGHT, STORAGE, UserError
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.rows import Row
@@ -19,7 +20,6 @@ from grpo.doctor.machine import machine
 from grpo.doctor.model import check_disk
 from grpo.doctor.model import model as describe
 from grpo.doctor.rewards import reward
-from grpo.errors import CONFIG, PREFLIGHT, STORAGE, UserError
 from grpo.model.weights import named_tensors
 from grpo.train import train
 

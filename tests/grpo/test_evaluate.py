@@ -11,15 +11,15 @@ from making import write_rows
 from test_benchmarks import GPQA, GSM8K, SIMPLE, TRUTHFUL, write_csv
 
 import grpo.evaluate
+from grpo.base.errors import UserError
+from grpo.base.schema import Prompt
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.device.draw import SamplingParams
-from grpo.errors import UserError
 from grpo.evaluate import main
 from grpo.evaluation.answers import generate_groups
 from grpo.model.policy import load_for_inference
 from grpo.sampling.sampler import Sampler
-from grpo.schema import Prompt
 from grpo.train import train
 from knowledge.build import SkipLog, build
 from knowledge.store.source import Source

@@ -6,12 +6,12 @@ from fractions import Fraction
 import pytest
 import torch
 
+from grpo.base.schema import Completion, Group, Prompt
 from grpo.config.options import TrainConfig
 from grpo.device.distributed import Ranks
 from grpo.device.draw import inverse_cdf
 from grpo.loss import k3
 from grpo.packing import set_loss_weights
-from grpo.schema import Completion, Group, Prompt
 
 REWARDS = torch.tensor([1.0, 0.0, 5.0], dtype=torch.float64)  # of three possible answers
 LOGITS = torch.tensor([0.3, -0.7, 0.1], dtype=torch.float64)

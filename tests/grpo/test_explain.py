@@ -6,7 +6,7 @@ import pytest
 from commands import run_command
 from test_rules import HEALTHY, flat, late
 
-from grpo.errors import UserError
+from grpo.base.errors import UserError
 from grpo.explain import main
 from grpo.report.remarks import explain
 from grpo.run.record import read_record

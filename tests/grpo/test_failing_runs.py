@@ -15,8 +15,8 @@ from api_server import ApiServer, says
 from making import TEMPLATE, write_chat_checkpoint, write_checkpoint, write_rows
 from test_train import EASY
 
+from grpo.base.errors import UserError
 from grpo.config.load import load_config
-from grpo.errors import UserError
 from grpo.report.remarks import explain
 from grpo.run.record import read_record
 from grpo.run.rules import ENDINGS, RULES, advice

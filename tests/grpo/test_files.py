@@ -7,13 +7,13 @@ import sys
 import pytest
 from making import make_tokenizer, write_rows
 
+from grpo.base.errors import UserError
 from grpo.data import hub
 from grpo.data.conversations import read_messages
 from grpo.data.files import files_of, read_records
 from grpo.data.hub import fetch_data, fetch_model
 from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import read_rows
-from grpo.errors import UserError
 
 ROWS = [{"question": "1 + 1?", "answer": "2"}, {"question": "2, or 3?", "answer": "3"}]
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from making import write_chat_checkpoint
 
+from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.device.distributed import Ranks
-from grpo.errors import UserError
 from grpo.model.policy import load_policy
 from grpo.run import fingerprint
 from grpo.run.fingerprint import environment, file_fingerprint, input_fingerprints

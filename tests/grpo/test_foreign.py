@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 from transformers import TrainingArguments
 
+from grpo.base.errors import UserError
 from grpo.config.foreign import ALIASES, IGNORED, REFUSED, VALUES, fits, readings
 from grpo.config.load import keys_of, load_config
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.errors import UserError
 
 PATHS = {"model_name_or_path": "m", "dataset_id_or_path": "d", "output_dir": "o"}
 KINDS = {TrainConfig: {**PATHS, "reward_funcs": "exact"}, SftConfig: PATHS}

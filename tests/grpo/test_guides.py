@@ -11,8 +11,8 @@ from api_server import ApiServer, replies_with
 from making import write_rows
 from safetensors import safe_open
 
+from grpo.base.errors import UserError
 from grpo.doctor.__main__ import main as doctor
-from grpo.errors import UserError
 from grpo.export import main as export
 from grpo.model.policy import Policy
 from grpo.sft import main as sft

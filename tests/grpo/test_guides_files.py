@@ -14,10 +14,10 @@ from api_server import ApiServer, says
 from making import write_rows
 from test_log import StandIn
 
+from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.questions import prepare_rewards
-from grpo.errors import UserError
 from grpo.sft import main as sft
 from grpo.train import main as train
 from knowledge.build import main as build

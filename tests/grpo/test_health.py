@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grpo.errors import NON_FINITE, SERVICE, UserError
+from grpo.base.errors import NON_FINITE, SERVICE, UserError
 from grpo.run.health import Health
 
 

@@ -7,9 +7,9 @@ import pytest
 from api_server import ApiServer, fails, replies_with, says
 from making import real_data
 
+from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
-from grpo.errors import UserError
 from grpo.model.policy import Policy
 from grpo.sft import sft
 from grpo.train import train

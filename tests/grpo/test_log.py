@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from grpo.base.errors import UserError
+from grpo.base.schema import Completion, Group, Prompt, Score
 from grpo.config.load import load_config
 from grpo.doctor.__main__ import main as doctor
-from grpo.errors import UserError
 from grpo.run.log import Log, completion_record
 from grpo.run.metrics import Window
 from grpo.run.run import Run
 from grpo.run.run_dir import RunDir
 from grpo.run.trackers import TensorBoard, check_trackers
-from grpo.schema import Completion, Group, Prompt, Score
 
 NO_ACCOUNT = ("WANDB_API_KEY", "WANDB_MODE", "SWANLAB_API_KEY", "SWANLAB_MODE", "WANDB_PROJECT", "SWANLAB_PROJ_NAME")
 

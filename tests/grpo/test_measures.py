@@ -5,8 +5,8 @@ import math
 import pytest
 from making import make_group
 
+from grpo.base.schema import Score
 from grpo.evaluation.measures import Z95, note_on_unscored, summary
-from grpo.schema import Score
 
 
 def question(*outcomes, details=None, rewards=None, length=2):

@@ -18,14 +18,14 @@ from making import kept_by_autograd, write_chat_checkpoint, write_rows
 import grpo.train
 import grpo.trainer
 from grpo.attention.packed import PackedAttention
+from grpo.base.errors import INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_of_memory, is_storage_error
+from grpo.base.schema import Layout, Prompt
 from grpo.config.load import load_config
-from grpo.errors import INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_of_memory, is_storage_error
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, LoraSpec
 from grpo.run import memory
 from grpo.run.guard import Guard, longest_groups
 from grpo.run.run import Run
-from grpo.schema import Layout, Prompt
 from grpo.train import GrpoTrainer
 
 QWEN_7B = {
@@ -97,7 +97,7 @@ from grpo.attention.packed import PackedAttention
 from grpo.logprobs import token_logprobs
 from grpo.model.lora import Build, LoraSpec
 from grpo.model.decoder import Decoder, ModelConfig
-from grpo.schema import Layout
+from grpo.base.schema import Layout
 torch.set_num_threads(1)
 def status(key):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(key + ":"))

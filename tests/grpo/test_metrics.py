@@ -7,10 +7,10 @@ import pytest
 import torch
 from making import ALONE, loss_batch, make_group
 
+from grpo.base.schema import Score
 from grpo.run import metrics
 from grpo.run.glossary import check_names
 from grpo.run.metrics import Clock, TokenMeter, completion_metrics, is_mixed, outcome_of
-from grpo.schema import Score
 
 
 def add(meter, iteration, loss, weight, logp, sampler, kl, entropy, low, high):

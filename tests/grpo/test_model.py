@@ -9,11 +9,11 @@ from making import load, randomise_adapter, write_checkpoint
 
 from grpo.attention.decode import DecodeAttention
 from grpo.attention.packed import PackedAttention
-from grpo.errors import UserError
+from grpo.base.errors import UserError
+from grpo.base.schema import Layout
 from grpo.model.decoder import ModelConfig, RMSNorm
 from grpo.model.lora import Build, Mode
 from grpo.sampling.cache import KVCache
-from grpo.schema import Layout
 
 LENGTH = 24
 ROPES = {

@@ -8,8 +8,9 @@ import torch
 from making import load, randomise_adapter, write_checkpoint
 
 from grpo.attention.packed import PackedAttention
+from grpo.base.errors import UserError
+from grpo.base.schema import Layout
 from grpo.config.load import load_config
-from grpo.errors import UserError
 from grpo.model.adapter import load_adapter, save_adapter, trained_adapter
 from grpo.model.lora import ALL_PROJECTIONS, REFERENCE
 from grpo.model.policy import (
@@ -21,7 +22,6 @@ from grpo.model.policy import (
     load_reference,
     lora_spec,
 )
-from grpo.schema import Layout
 
 CPU, IDS = torch.device("cpu"), torch.tensor([5, 9, 6, 40, 41, 2, 7])
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from making import TEMPLATE, make_tokenizer
 
+from grpo.base.errors import UserError
 from grpo.data.prompts import ChatEncoder, eos_ids, load_tokenizer, make_prompts
 from grpo.data.rows import Row
-from grpo.errors import UserError
 
 
 @pytest.fixture(scope="module")

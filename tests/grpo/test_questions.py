@@ -6,10 +6,10 @@ import pytest
 from making import make_answers, make_tokenizer, write_rows
 from test_benchmarks import GPQA
 
+from grpo.base.errors import CONFIG, PREFLIGHT, UserError
 from grpo.config.load import load_config
 from grpo.data.questions import Questions, check_columns, load_prompts, load_rows, num_steps, prepare_rewards
 from grpo.data.rows import Row
-from grpo.errors import CONFIG, PREFLIGHT, UserError
 
 
 def configured(data, *keys):

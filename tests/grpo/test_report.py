@@ -11,7 +11,7 @@ from test_explain import write_run
 from test_rules import late
 from test_train import QUESTIONS, run
 
-from grpo.errors import UserError
+from grpo.base.errors import UserError
 from grpo.evaluation.measures import wilson_interval
 from grpo.report.__main__ import main
 from grpo.report.before_after import before_and_after

@@ -9,9 +9,9 @@ import torch
 from making import load, randomise_adapter, write_rows
 
 from grpo import evaluate, export, generate, train
+from grpo.base.errors import UserError
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder
-from grpo.errors import UserError
 from grpo.model.adapter import save_adapter, trained_adapter
 from grpo.model.policy import find_parts
 from grpo.run.saved import find_saved, load_saved, read_config

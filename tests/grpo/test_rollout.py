@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 from making import fill, make_completion, make_group, of_each, whole
 
+from grpo.base.schema import Prompt, Score
 from grpo.config.options import TrainConfig
 from grpo.data.rows import Order
 from grpo.device.draw import SamplingParams
 from grpo.packing import pack_batch
 from grpo.rollout import Rollout
 from grpo.run.metrics import Clock
-from grpo.schema import Prompt, Score
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from grpo.base.errors import UserError
 from grpo.device.ops import rotate
-from grpo.errors import UserError
 from grpo.model.rope import read_rope, rope_tables
 
 HEAD, POSITIONS = 16, 512

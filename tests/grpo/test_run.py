@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from grpo.base.errors import Interrupted, UserError
 from grpo.config.load import load_config, to_yaml
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.errors import Interrupted, UserError
 from grpo.run import alarm, checkpoint
 from grpo.run import run as run_module
 from grpo.run.resume import FREE, WARNED, check_changes, hidden_values

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from grpo.errors import UserError
+from grpo.base.errors import UserError
+from grpo.base.storage import write_atomically
 from grpo.run.run_dir import RunDir, close_debug_log, open_debug_log
-from grpo.storage import write_atomically
 
 FOREIGN = ("notes.txt", "checkpoint.py", "data", "final.txt")
 
@@ -150,7 +150,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     """At the moment before the exchange the old text is still there; if the exchange fails, it stays."""
     path, seen = tmp_path / "a.json", []
     write_atomically(path, "old")
-    monkeypatch.setattr("grpo.storage.failpoint", lambda name: seen.append((name, path.read_text())))
+    monkeypatch.setattr("grpo.base.storage.failpoint", lambda name: seen.append((name, path.read_text())))
     write_atomically(path, "new \ud800")
     assert seen == [("write-a.json", "old")] and path.read_text() == "new \\ud800"
 

@@ -5,14 +5,14 @@ import torch
 from making import groups_of, load, randomise_adapter, whole, write_checkpoint
 
 from grpo.attention.packed import PackedAttention
+from grpo.base.errors import UserError
+from grpo.base.schema import Layout
 from grpo.device.draw import SamplingParams
-from grpo.errors import UserError
 from grpo.logprobs import token_logprobs
 from grpo.packing import pack_batch
 from grpo.sampling.cache import KVCache
 from grpo.sampling.decode_step import Slots
 from grpo.sampling.sampler import Sampler, check_finite
-from grpo.schema import Layout
 
 PROMPTS = [[5, 9, 6], [40], [3, 3, 3, 7, 8, 1, 0, 2, 50, 51, 52], [20, 21], [60, 61, 62, 63]]
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from grpo.base.errors import UserError
 from grpo.config.load import load_config, to_yaml
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.errors import UserError
 from grpo.run import checkpoint
 from grpo.run.saved import find_saved, read_config
 

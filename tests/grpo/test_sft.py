@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from grpo.base.errors import NON_FINITE, PREFLIGHT, UserError
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
-from grpo.errors import NON_FINITE, PREFLIGHT, UserError
 from grpo.optim import Optimizer
 from grpo.run.run import Run
 from grpo.sft import SftTrainer, sft

@@ -12,7 +12,7 @@ import pytest
 from making import write_checkpoint, write_rows
 
 from grpo import sft, train
-from grpo.errors import Interrupted, UserError, check_all, describe, reason, run_main
+from grpo.base.errors import Interrupted, UserError, check_all, describe, reason, run_main
 from grpo.run.run_dir import holds_a_run
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}<|im_end|>{% endfor %}{% if add_generation_prompt %}>{% endif %}"

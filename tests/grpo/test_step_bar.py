@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grpo.progress import counting, say_next
+from grpo.base.progress import counting, say_next
 from grpo.run.step_bar import StepBar, describe, longest_phase
 
 METRICS = {
@@ -136,7 +136,7 @@ def test_counting_shows_a_bar_or_plain_lines(monkeypatch):
         done(2)
     assert "answering" in terminal.getvalue()
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    monkeypatch.setattr("grpo.progress.PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr("grpo.base.progress.PLAIN_SECONDS", 0.0)
     with counting(3, "answering", "questions") as done:
         done(2)
     assert "answering: 2 of 3 questions" in sys.stderr.getvalue()
@@ -145,7 +145,7 @@ def test_counting_shows_a_bar_or_plain_lines(monkeypatch):
 def test_plain_lines_of_a_count_come_once_in_a_while(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     now = iter([0.0, 11.0, 12.0, 20.0, 22.0, 23.0])
-    monkeypatch.setattr("grpo.progress.time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr("grpo.base.progress.time", SimpleNamespace(monotonic=lambda: next(now)))
     with counting(9, "answering", "answers") as done:
         for _ in range(5):
             done(1)

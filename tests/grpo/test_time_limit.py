@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from grpo.time_limit import memory_limit, time_limit
+from grpo.base.time_limit import memory_limit, time_limit
 
 
 def work(seconds=3.0):

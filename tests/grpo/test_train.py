@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 import grpo.rollout
 import grpo.run.memory
+from grpo.base.errors import Interrupted, UserError
 from grpo.config.load import load_config
-from grpo.errors import Interrupted, UserError
 from grpo.train import train
 
 QUESTIONS = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(8) for b in range(4)]

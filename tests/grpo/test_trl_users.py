@@ -6,7 +6,7 @@ import pytest
 from making import write_rows
 
 from grpo import train
-from grpo.errors import UserError
+from grpo.base.errors import UserError
 
 FUNCTIONS = """
 import asyncio

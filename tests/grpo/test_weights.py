@@ -15,11 +15,11 @@ from making import load, randomise_adapter, write_checkpoint
 from safetensors.torch import load_file, save_file
 
 from grpo.attention.packed import PackedAttention
+from grpo.base.errors import UserError
+from grpo.base.schema import Layout
 from grpo.data.hub import fetch_data, fetch_model
-from grpo.errors import UserError
 from grpo.model.adapter import load_adapter, merge_adapter, save_adapter, trained_adapter
 from grpo.model.weights import save_checkpoint
-from grpo.schema import Layout
 
 IDS = torch.tensor([5, 9, 6, 40, 41, 2, 7, 7, 80, 3])
 
@@ -325,7 +325,7 @@ def test_hub_ids_are_fetched_through_the_endpoint(tmp_path, hub):
     )
     assert again.stdout == run.stdout, again.stderr
     absent = (
-        "from grpo.errors import run_main\nfrom grpo.data.hub import fetch_model\n"
+        "from grpo.base.errors import run_main\nfrom grpo.data.hub import fetch_model\n"
         "run_main(lambda argv: fetch_model('someone/absent') and 0)"
     )
     failed = subprocess.run([sys.executable, "-c", absent], env=environment, capture_output=True, text=True)

@@ -6,8 +6,8 @@ import torch
 from making import load, randomise_adapter, write_checkpoint
 
 from grpo.attention.packed import PackedAttention
+from grpo.base.schema import Layout
 from grpo.logprobs import token_logprobs
-from grpo.schema import Layout
 
 LAYOUT = Layout.of((5, (3, 4)), (2, (6,)))
 

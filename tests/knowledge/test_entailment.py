@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grpo.errors import UserError
+from grpo.base.errors import UserError
 from knowledge.facts.entailment import LABELS, UNMISTAKABLE, EntailmentVerifier, buckets, label_columns
 from knowledge.facts.rule_decomposer import by_rules
 from knowledge.facts.verdict import CachedVerifier

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo.errors import UserError
+from grpo.base.errors import UserError
 from knowledge.build import SkipLog, build
 from knowledge.store.atomic_database import build_lock
 from knowledge.store.base import KnowledgeBase

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from commands import next_commands
 
-from grpo.errors import UserError
+from grpo.base.errors import UserError
 from knowledge.errors import KnowledgeBusy
 from knowledge.store import recognise
 from knowledge.store.base import KnowledgeBase

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from grpo.errors import UserError
+from grpo.base.errors import UserError
 from knowledge.store import source
 from knowledge.store.source import Row, Skip, Source
 

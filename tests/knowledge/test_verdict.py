@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grpo.errors import UserError
+from grpo.base.errors import UserError
 from knowledge.facts.lexical import LexicalVerifier
 from knowledge.facts.verdict import CachedVerifier, Verdict
 from knowledge.store.result import Passage

@@ -15,7 +15,7 @@ import pytest
 from api_server import ApiServer, chat, dies_midway, drips, fails, hangs, resets, says, sends
 from asking import FAST, KEY, KEY_NAME, PATIENCE_S, ask, at_any_pace, check, client_of, complete, until
 
-from grpo.errors import PREFLIGHT, SERVICE, SIGTERM, Interrupted, UserError
+from grpo.base.errors import PREFLIGHT, SERVICE, SIGTERM, Interrupted, UserError
 from rewards.api.connections import REQUESTS_PER_SDK
 from rewards.api.limits import Limits
 from rewards.api.reply import ChatReply, Trouble, read_body

@@ -15,7 +15,7 @@ import pytest
 from api_server import ApiServer, Behaviour, fails, replies_with, says
 from asking import FAST, KEY, KEY_NAME, PATIENCE_S, ask, at_any_pace, check, client_of, complete
 
-from grpo.errors import PREFLIGHT, SERVICE, UserError
+from grpo.base.errors import PREFLIGHT, SERVICE, UserError
 from rewards.api.cache import ReplyCache, cache_key
 from rewards.api.connections import Connections, Slots
 from rewards.api.limits import Breaker, Concurrency, Limits, RateLimit

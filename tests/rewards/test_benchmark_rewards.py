@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from grpo.schema import Score
+from grpo.base.schema import Score
 from rewards import choice
 from rewards.format import final_text
 from rewards.knowrl import correctness, simpleqa

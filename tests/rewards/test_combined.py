@@ -9,11 +9,11 @@ import pytest
 from api_server import ApiServer, fails, replies_with, says
 from making import make_answers, of_each
 
+from grpo.base.errors import PREFLIGHT, SERVICE, UserError
+from grpo.base.schema import Completion, Group, Prompt
 from grpo.config.load import load_config
-from grpo.errors import PREFLIGHT, SERVICE, UserError
 from grpo.run.health import Health
 from grpo.run.metrics import completion_metrics
-from grpo.schema import Completion, Group, Prompt
 from knowledge.build import SkipLog, build
 from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.facts.lexical import LexicalVerifier

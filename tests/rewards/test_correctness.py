@@ -12,8 +12,8 @@ from api_server import ApiServer, fails, hangs, replies_with, says
 from asking import FAST, at_any_pace
 from making import make_answers, real_data
 
-from grpo.errors import SERVICE, UserError
-from grpo.schema import Score
+from grpo.base.errors import SERVICE, UserError
+from grpo.base.schema import Score
 from rewards.api.client import ApiClient
 from rewards.api.endpoint import Endpoint
 from rewards.api.limits import Limits

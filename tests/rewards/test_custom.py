@@ -17,7 +17,7 @@ import torch
 from asking import PATIENCE_S, at_any_pace
 from making import make_answers, of_each
 
-from grpo.errors import UserError
+from grpo.base.errors import UserError
 from rewards.custom import find_function, needed_columns, short_name
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer

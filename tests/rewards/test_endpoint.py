@@ -9,7 +9,7 @@ import pytest
 from api_server import ApiServer, fails, says, sends
 from asking import FAST, KEY, KEY_NAME, ask, at_any_pace, check, client_of
 
-from grpo.errors import CONFIG, PREFLIGHT, UserError
+from grpo.base.errors import CONFIG, PREFLIGHT, UserError
 from rewards.api.client import ApiClient, client_for
 from rewards.api.endpoint import Endpoint, check_url, read_endpoint, read_key
 from rewards.api.reply import ChatReply

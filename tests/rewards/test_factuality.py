@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from asking import PATIENCE_S
 
-from grpo.errors import UserError
+from grpo.base.errors import UserError
 from knowledge.build import SkipLog, build
 from knowledge.facts.claims import Claim, Claims
 from knowledge.facts.lexical import LexicalVerifier

@@ -7,7 +7,7 @@ import pytest
 from api_server import ApiServer, fails, replies_with, says
 from asking import FAST
 
-from grpo.errors import PREFLIGHT, UserError
+from grpo.base.errors import PREFLIGHT, UserError
 from rewards.api.cache import ReplyCache
 from rewards.api.client import ApiClient
 from rewards.api.endpoint import Endpoint

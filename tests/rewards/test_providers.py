@@ -6,7 +6,7 @@ import pytest
 from api_server import ApiServer, chat, fails, says, sends
 from asking import KEY, KEY_NAME, ask, check, client_of
 
-from grpo.errors import UserError
+from grpo.base.errors import UserError
 from rewards.api.client import ApiClient
 from rewards.api.endpoint import Endpoint, read_endpoint
 from rewards.api.reply import CUT, ChatReply, Permanent, Trouble, Unsupported, read_body, read_status

@@ -9,8 +9,8 @@ import pytest
 from asking import PATIENCE_S, at_any_pace, until
 from making import make_answers, of_each
 
-from grpo.errors import UserError
-from grpo.schema import Score
+from grpo.base.errors import UserError
+from grpo.base.schema import Score
 from rewards import exact, format, overlong
 from rewards.registry import BUILT_IN, PRESETS, Reward, build_rewards, expand
 from rewards.scorer import NUM_THREADS, Scorer, combine

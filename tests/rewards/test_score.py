@@ -9,8 +9,8 @@ from making import write_rows
 from tokenizers.processors import TemplateProcessing
 
 import rewards
+from grpo.base.errors import PREFLIGHT, UserError
 from grpo.data.prompts import load_tokenizer
-from grpo.errors import PREFLIGHT, UserError
 from knowledge.build import main as build
 from rewards.registry import build_rewards
 from rewards.score import main, means_table, score_rows

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from grpo.errors import redact
+from grpo.base.errors import redact
 
 try:
     import fcntl

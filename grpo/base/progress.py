@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from grpo.errors import CONFIG, escape, explained
+from grpo.base.errors import CONFIG, escape, explained
 
 Item = TypeVar("Item")
 PLAIN_SECONDS = 10.0  # between lines where no terminal shows a bar
