@@ -230,7 +230,8 @@ def _imports(node: ast.AST) -> list[str]:
     return [node.module.partition(".")[0]] if isinstance(node, ast.ImportFrom) and node.module else []
 
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+READMES = [ROOT / "README.md", *(ROOT / folder / "README.md" for folder in ("bench", "configs", "grpo/doctor"))]
+README = "\n".join(path.read_text(encoding="utf-8") for path in READMES)
 
 
 def test_the_readmes_commands_exist():
@@ -239,3 +240,9 @@ def test_the_readmes_commands_exist():
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
     for config in set(re.findall(r"configs/[\w.]+\.yaml", README)):
         assert (ROOT / config).exists(), config
+
+
+def test_the_readmes_links_lead_somewhere():
+    for path in READMES:
+        for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
+            assert target.startswith("https://") or (path.parent / target).exists(), (path, target)
