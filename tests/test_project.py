@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.run.glossary import GLOSSARY
+from grpo.diagnosis.glossary import GLOSSARY
 from rewards.api.client import COUNTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -104,9 +104,10 @@ ORDER = [
     *("grpo.data.hub", "grpo.data.rows", "knowledge", "rewards", "grpo.config"),
     *("grpo.device", "grpo.attention.packed", "grpo.data.rows", "grpo.model.decoder", "grpo.sampling"),
     *("grpo.advantages", "grpo.credit", "grpo.packing", "grpo.logprobs", "grpo.loss", "grpo.optim"),
-    *("grpo.evaluation.confidence", "grpo.evaluation.measures", "grpo.evaluation.table", "grpo.report"),
+    *("grpo.evaluation.confidence", "grpo.evaluation.measures", "grpo.evaluation.table"),
+    *("grpo.diagnosis.glossary", "grpo.diagnosis", "grpo.explain", "grpo.report"),
     *("grpo.run.run", "grpo.evaluation", "grpo.rollout", "grpo.trainer", "grpo.sft", "grpo.evaluate"),
-    *("grpo.train", "grpo.generate", "grpo.explain", "grpo.export", "grpo.doctor", "rewards.score"),
+    *("grpo.train", "grpo.generate", "grpo.export", "grpo.doctor", "rewards.score"),
 ]
 
 
