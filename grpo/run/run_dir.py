@@ -16,10 +16,12 @@ from grpo.base.errors import BUSY, CONFIG, STORAGE, UserError, explained, redact
 from grpo.base.storage import is_at, read_mapping, run_in_forked_children, try_to_lock, write_json
 
 CONFIG_FILE, STATE_FILE, METRICS_FILE = "config.resolved.yaml", "run_state.json", "metrics.jsonl"
+DATA_FILE = "data.json"  # use of a data set -> its rows (see grpo/data/count.py)
 OWN_FILES = (
     CONFIG_FILE,
     STATE_FILE,
     METRICS_FILE,
+    DATA_FILE,
     "debug.log",
     "loss.png",
     "evaluation.json",
@@ -28,6 +30,7 @@ OWN_FILES = (
 OWN_FOLDERS = ("tb", "completions", "evaluation", "final", "best", "world", "cold_start")
 BEFORE_FIRST_STEP = (  # files that a run writes before its first step
     CONFIG_FILE,
+    DATA_FILE,
     "debug.log",
     "evaluation",
     "evaluation.json",
