@@ -14,6 +14,7 @@ from grpo.base.storage import Json, read_mapping
 from grpo.diagnosis.glossary import Metrics
 
 CONFIG_FILE, STATE_FILE, METRICS_FILE = "config.resolved.yaml", "run_state.json", "metrics.jsonl"
+DATA_FILE = "data.json"  # use of a data set -> its rows (see grpo/data/count.py)
 TRACES = (METRICS_FILE, STATE_FILE, CONFIG_FILE)  # a folder with one of them holds a run
 
 
