@@ -12,7 +12,7 @@ import torch
 
 from grpo.base.schema import Group, Outcome, PackedBatch, Score, completions_of
 from grpo.device.distributed import Ranks
-from grpo.run.glossary import Metrics
+from grpo.diagnosis.glossary import Metrics
 from grpo.run.memory import take_peak
 
 CPU = torch.device("cpu")

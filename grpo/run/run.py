@@ -24,13 +24,13 @@ from grpo.base.storage import Json, failpoint, write_atomically, write_json
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
 from grpo.device.distributed import TIMEOUT, Ranks, choose_device
+from grpo.diagnosis.glossary import Metrics
 from grpo.model.policy import Policy
 from grpo.optim import Optimizer
 from grpo.report.page import write_report
 from grpo.run import checkpoint
 from grpo.run.alarm import AGAIN_S, Alarm
 from grpo.run.fingerprint import environment
-from grpo.run.glossary import Metrics
 from grpo.run.log import Log
 from grpo.run.origin import ORIGIN_FILE
 from grpo.run.resume import check_changes, hidden_values

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from grpo.base.errors import BUSY, CONFIG, STORAGE, UserError, explained, redact
 from grpo.base.storage import is_at, read_mapping, run_in_forked_children, try_to_lock, write_json
+from grpo.diagnosis.record import CONFIG_FILE, METRICS_FILE, STATE_FILE
 
-CONFIG_FILE, STATE_FILE, METRICS_FILE = "config.resolved.yaml", "run_state.json", "metrics.jsonl"
 OWN_FILES = (
     CONFIG_FILE,
     STATE_FILE,

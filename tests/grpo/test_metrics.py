@@ -8,8 +8,8 @@ import torch
 from making import ALONE, loss_batch, make_group
 
 from grpo.base.schema import Score
+from grpo.diagnosis.glossary import check_names
 from grpo.run import metrics
-from grpo.run.glossary import check_names
 from grpo.run.metrics import Clock, TokenMeter, completion_metrics, is_mixed, outcome_of
 
 
