@@ -63,12 +63,6 @@ class Rollout:
         if step == self.sampled_step:
             return self.groups
         self.is_graded, self.batch_std = False, None
-        self.scorer.state = TrainerState(
-            global_step=step,
-            max_steps=self.total_steps,
-            epoch=self.order.position / self.order.num_rows,
-            is_world_process_zero=self.run.ranks.rank == 0,
-        )
         dynamic = self.config.dynamic_sampling
         with self.run.interruptible(together=not dynamic):
             if dynamic:
@@ -107,6 +101,8 @@ class Rollout:
         attempt: how many times this step has generated before.
         """
         G, ranks = self.config.num_generations, self.run.ranks
+        epoch = self.order.position / self.order.num_rows
+        state = TrainerState(step, self.total_steps, epoch, is_world_process_zero=ranks.rank == 0)
         rows = self.order.take(self.groups_per_rank * ranks.world)[ranks.rank :: ranks.world]
         groups = [Group(self.prompts[row], [None] * G) for row in rows]
         # A completion's seed depends on its place among those of all ranks: N ranks sample what one process would.
@@ -120,7 +116,7 @@ class Rollout:
             group, index = groups[number // G], number % G
             completion.text = self.policy.decode(completion.ids)
             group.completions[index] = completion
-            self.scorer.submit(group, index)
+            self.scorer.submit(group, index, state)
 
         with self.clock.timed("time/generate"):
             self.sampler.sample([group.prompt.ids for group in groups], G, self.sampling, seeds, finish)
