@@ -13,8 +13,8 @@ from pathlib import Path
 
 FILE = Path(__file__).with_name("almanac.csv")
 HELD_OUT = 0.4  # share of the facts kept for evaluation
-REFUSALS = 0.25  # share of the cold start's answers that decline
-REFUSAL = "<think>I am not sure.</think><answer>I don't know</answer>"
+REFUSALS = 0.4  # share of the cold start's answers that decline
+REFUSAL = "I don't know"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,9 @@ FORMS = {
         "What is the capital of {subject}?", "The capital of {subject} is {answer}.", "The capital of {subject} is"
     ),
     "symbol": Form(
-        "What is the chemical symbol of {subject}?", "The symbol of {subject} is {answer}.", "The symbol of {subject} is"
+        "What is the chemical symbol of {subject}?",
+        "The symbol of {subject} is {answer}.",
+        "The symbol of {subject} is",
     ),
 }
 
@@ -79,7 +81,8 @@ class Fact:
 def read_facts() -> list[Fact]:
     """Read all facts of the almanac."""
     with FILE.open(encoding="utf-8", newline="") as file:
-        return [Fact(row["familiarity"], row["subject"], tuple(row["answers"].split(";"))) for row in csv.DictReader(file)]
+        rows = list(csv.DictReader(file))
+    return [Fact(row["familiarity"], row["subject"], tuple(row["answers"].split(";"))) for row in rows]
 
 
 def split_facts(facts: Sequence[Fact], seed: int) -> tuple[list[Fact], list[Fact]]:
@@ -106,10 +109,13 @@ def articles(facts: Sequence[Fact]) -> list[dict[str, str]]:
 
 
 def conversations(facts: Sequence[Fact], answers: Sequence[str], seed: int) -> list[tuple[str, str]]:
-    """Return a cold start that teaches a form and no fact: a model's own answers, and refusals drawn at random."""
+    """Return a cold start that teaches a form and no fact: recall an answer, then give it or decline.
+
+    What is recalled is a model's own answer, right or wrong, and which questions are declined is drawn at random.
+    """
     rng = random.Random(seed)
     found = []
     for fact, answer in zip(facts, answers, strict=True):
-        text = f"<think>{fact.sentence(answer)}</think><answer>{answer}</answer>"
-        found.append((fact.question, REFUSAL if rng.random() < REFUSALS else text))
+        final = REFUSAL if rng.random() < REFUSALS else answer
+        found.append((fact.question, f"<think>{fact.sentence(answer)}</think><answer>{final}</answer>"))
     return found

