@@ -65,10 +65,12 @@ def adapter(folder):
 
 
 def learned(tmp_path) -> float:
-    """How much the mean reward rises within 25 steps, from a random model that puts fewer than half of its tokens below
-    id 150."""
+    """How much the mean reward rises within 20 steps, from a random model that puts fewer than half of its tokens below
+    id 150. With groups of 16 it rises by 0.52 to 0.60 for eight seeds; with groups of 4, which tokens are drawn (they
+    depend on the CPU's last bits) decides whether it rises by 0.1 or by 0.6."""
     checkpoint = write_chat_checkpoint(tmp_path / "model", spread=0.3)
-    lines = run(tmp_path, checkpoint, max_steps=25, learning_rate=3e-2, beta=0.0)
+    keys = {"num_generations": 16, "per_device_train_batch_size": 64, "learning_rate": 3e-2, "beta": 0.0}
+    lines = run(tmp_path, checkpoint, max_steps=20, **keys)
     return sum(line["reward"] for line in lines[-3:]) / 3 - lines[0]["reward"]
 
 
