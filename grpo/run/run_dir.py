@@ -16,15 +16,16 @@ from pathlib import Path
 from grpo.base.errors import BUSY, CONFIG, STORAGE, UserError, explained, redact
 from grpo.base.folders import UNFINISHED
 from grpo.base.storage import failpoint, is_at, read_mapping, run_in_forked_children, try_to_lock, write_json
+from grpo.diagnosis.record import CONFIG_FILE, DATA_FILE, METRICS_FILE, STATE_FILE
 from grpo.run.checkpoint import checkpoints, problem_with, recover
 
-CONFIG_FILE, STATE_FILE, METRICS_FILE = "config.resolved.yaml", "run_state.json", "metrics.jsonl"
 FAILED_FILE = "run_state.failed.json"  # how a run ended that was to replace the one that is here
-OLD_RUN, MOVING, GONE = "old-run", "old-run.moving", "old-run.gone"  # see RunDir.set_aside
+OLD_RUN, MOVING, GONE = "old-run", "old-run.moving", "old-run.gone"  # see RunDir._set_aside
 STAYS = ("debug.log", FAILED_FILE)  # they tell of every run that was ever here
 OWN_FILES = (
     CONFIG_FILE,
     METRICS_FILE,
+    DATA_FILE,
     "loss.png",
     "evaluation.json",
     "report.html",
@@ -32,6 +33,7 @@ OWN_FILES = (
 OWN_FOLDERS = ("tb", "completions", "evaluation", "final", "best", "world", "cold_start")
 BEFORE_FIRST_STEP = (  # files that a run writes before its first step
     CONFIG_FILE,
+    DATA_FILE,
     "debug.log",
     "evaluation",
     "evaluation.json",

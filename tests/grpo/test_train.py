@@ -411,7 +411,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, chat_checkpoint):
     with pytest.raises(UserError, match="weights are not finite") as error:
         run(tmp_path, chat_checkpoint, learning_rate=1e38, max_grad_norm=0, max_steps=2, weight_decay=1.0)
     assert error.value.exit_code == 5
-    assert not [path for path in (tmp_path / "run").rglob("*.safetensors")]
+    assert not list((tmp_path / "run").rglob("*.safetensors"))
 
 
 def test_a_changed_configuration_does_not_resume(tmp_path, chat_checkpoint):
