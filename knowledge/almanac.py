@@ -7,9 +7,11 @@ bench/almanac_facts.py wrote it. Its first column says how well such a thing is 
 
 import csv
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from knowledge.text import fold
 
 FILE = Path(__file__).with_name("almanac.csv")
 HELD_OUT = 0.4  # share of the facts kept for evaluation
@@ -100,6 +102,17 @@ def split_facts(facts: Sequence[Fact], seed: int) -> tuple[list[Fact], list[Fact
     return asked, kept
 
 
+def is_right(answer: str, fact: Fact) -> bool:
+    """Return whether an answer is one of the names of the right one."""
+    return fold(answer).removeprefix("the ").strip(" .'\"") in map(fold, fact.answers)
+
+
+def at_random(seed: int) -> Callable[[Fact, str], bool]:
+    """Return a choice of what to decline that has nothing to do with what is known."""
+    rng = random.Random(seed)
+    return lambda fact, answer: rng.random() < REFUSALS
+
+
 def articles(facts: Sequence[Fact]) -> list[dict[str, str]]:
     """Return the documents of the knowledge base: one per subject, which states each name of the answer."""
     texts: dict[str, list[str]] = {}
@@ -108,14 +121,15 @@ def articles(facts: Sequence[Fact]) -> list[dict[str, str]]:
     return [{"title": title, "text": " ".join(sentences)} for title, sentences in texts.items()]
 
 
-def conversations(facts: Sequence[Fact], answers: Sequence[str], seed: int) -> list[tuple[str, str]]:
-    """Return a cold start that teaches a form and no fact: recall an answer, then give it or decline.
+def conversations(
+    facts: Sequence[Fact], answers: Sequence[str], declines: Callable[[Fact, str], bool]
+) -> list[tuple[str, str]]:
+    """Return questions and answers that recall something, and then give it or decline.
 
-    What is recalled is a model's own answer, right or wrong, and which questions are declined is drawn at random.
+    answers: what is recalled, a model's own answers, right or wrong: so no fact is taught.
     """
-    rng = random.Random(seed)
     found = []
     for fact, answer in zip(facts, answers, strict=True):
-        final = REFUSAL if rng.random() < REFUSALS else answer
+        final = REFUSAL if declines(fact, answer) else answer
         found.append((fact.question, f"<think>{fact.sentence(answer)}</think><answer>{final}</answer>"))
     return found

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from grpo.base.progress import counting
 from grpo.config.options import AnyConfig
+from grpo.data.prompts import render
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
 from grpo.model.policy import Policy, load_for_inference
@@ -31,10 +32,14 @@ def own_answers(config: AnyConfig, facts: Sequence[Fact]) -> list[str]:
 
 def stem_ids(policy: Policy, system_prompt: str | None, fact: Fact) -> list[int]:
     """Return the tokens of a question, and of the beginning of an answer to it."""
+    return policy.tokenizer.encode(prompt_text(policy, system_prompt, fact) + fact.stem, add_special_tokens=False)
+
+
+def prompt_text(policy: Policy, system_prompt: str | None, fact: Fact) -> str:
+    """Return the prompt of a question, up to where the answer begins."""
     messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
     messages.append({"role": "user", "content": fact.question})
-    text = policy.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    return policy.tokenizer.encode(text + fact.stem, add_special_tokens=False)
+    return render(policy.tokenizer, messages)
 
 
 def end_ids(policy: Policy) -> list[int]:

@@ -142,7 +142,7 @@ def make_almanac_files(folder: Path, config: AnyConfig) -> None:
     asked, kept = almanac.split_facts(facts, config.seed)
     _write_world(
         folder,
-        almanac.conversations(asked, own_answers(config, asked), config.seed),
+        almanac.conversations(asked, own_answers(config, asked), almanac.at_random(config.seed)),
         articles=almanac.articles(facts),
         questions=[fact.row() for fact in asked],
         held_out=[fact.row() for fact in kept],

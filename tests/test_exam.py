@@ -1,0 +1,57 @@
+"""The measures of bench/real_model.py, against counts by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from bench.real_model import auroc, auroc_within, interval, logit, mean_risk, risk_at, supervised
+from grpo.base.storage import write_lines
+from knowledge.almanac import REFUSAL, Fact, conversations
+
+
+def test_auroc_counts_pairs_and_half_of_the_ties():
+    scores, wrong = np.array([3.0, 2.0, 2.0, 1.0]), np.array([True, True, False, False])
+    assert auroc(scores, wrong) == (1 + 1 + 0.5 + 1) / 4
+    assert auroc(-scores, wrong) == 1 - auroc(scores, wrong)
+    assert math.isnan(auroc(scores, np.ones(4, bool)))
+
+
+def test_auroc_within_kinds_ignores_what_tells_kinds_apart():
+    kinds = np.array(["a", "a", "b", "b"])
+    scores, wrong = np.array([1.0, 2.0, 11.0, 12.0]), np.array([True, False, True, True])
+    assert auroc(scores, wrong) == 2 / 3
+    assert auroc_within(scores, wrong, kinds) == 0  # the only pair of one kind is in the wrong order
+
+
+def test_the_risk_is_the_share_of_wrong_answers_among_the_lowest_scores():
+    scores, right = np.array([0.1, 0.4, 0.2, 0.3]), np.array([True, False, True, False])
+    assert [risk_at(scores, right, coverage) for coverage in (0.25, 0.5, 0.75, 1)] == [0, 0, pytest.approx(1 / 3), 0.5]
+    assert mean_risk(scores, right) == pytest.approx((0 + 0 + 1 / 3 + 1 / 2) / 4)
+
+
+def test_an_interval_holds_the_mean_and_narrows_with_more_facts():
+    widths = []
+    for count in (25, 400):
+        values = np.arange(count) % 2
+        low, high = interval(lambda chosen, values=values: values[chosen].mean(), count)
+        assert low < 0.5 < high
+        widths.append(high - low)
+    assert widths[0] / widths[1] == pytest.approx(4, rel=0.2)
+
+
+def test_a_log_prob_becomes_a_logit():
+    assert logit(math.log(0.5)) == pytest.approx(0) and logit(math.log(0.9)) == pytest.approx(math.log(9))
+    assert math.isfinite(logit(0.0))
+
+
+def test_r_tuning_declines_exactly_what_the_model_gets_wrong(tmp_path):
+    facts = [Fact("capital", "the Netherlands", ("Amsterdam",)), Fact("symbol", "iron", ("Fe",))]
+    pairs = conversations(facts, ["Rotterdam", "Fe"], lambda fact, answer: fact.subject == "iron")
+    rows = [{"messages": [{"content": question}, {"content": answer}]} for question, answer in pairs]
+    write_lines(tmp_path / "cold_start.jsonl", rows)
+    found = [row["messages"][1]["content"] for row in supervised(tmp_path / "cold_start.jsonl", facts)]
+    assert found == [
+        f"<think>The capital of the Netherlands is Rotterdam.</think><answer>{REFUSAL}</answer>",
+        "<think>The symbol of iron is Fe.</think><answer>Fe</answer>",
+    ]
