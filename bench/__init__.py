@@ -12,6 +12,7 @@ Each file answers one question:
     growth         How does cost grow with batch, length, group and model?
     knowledge      How good and how fast is the knowledge base?
     abstention_lab Which rewards teach a small model when to answer, and when does checking its facts help?
+    real_model     Does a real model learn where its knowledge ends?
     break_even     From which probability of being right on does a policy gradient teach to answer?
     verifier       What does the verifier of mathematics pay and miss?
 
@@ -26,7 +27,7 @@ Read first what they share:
 
 Then sampler, the simplest comparison. report turns the rows of results/ into the README's table and plots, lab_results
 those of the lab into its own. The verifier has references (made-up answers), rewriting (how an answer is changed) and
-rules (all changes).
+rules (all changes). almanac_facts writes the facts that real_model asks for.
 
 Run each benchmark as `python -m bench.NAME` with nothing else running. On a GPU, `bash bench/gpu_checks.sh` runs those
 that concern it.

@@ -50,7 +50,11 @@ def key(
 
 @dataclass(frozen=True)
 class ModelKeys:
-    model_name_or_path: str = key(None, "Model to start from: a folder in Hugging Face's layout, or a hub id.")
+    model_name_or_path: str = key(
+        None,
+        "Model to start from: a folder in Hugging Face's layout, a hub id, or a GGUF file (FILE.gguf, or "
+        "PACKAGE:FILE.gguf for one inside an installed package).",
+    )
     model_revision: str = key("main", "Branch, tag or commit, if the model is a hub id.")
     tokenizer_name_or_path: str | None = key(None, "Folder or hub id of the tokenizer. Unset: that of the model.")
     adapter_name_or_path: str | None = key(
