@@ -83,7 +83,11 @@ def write_summaries(folder, **moments) -> None:
 
 
 def test_the_page_shows_all_of_a_run(tmp_path):
-    folder = write_run(tmp_path / "my-run", entropy=late(0.8, 0.01, 31), **{"time/train": 7.0, "peak_memory_gb": 3.25})
+    folder = write_run(
+        tmp_path / "my-run",
+        entropy=late(0.8, 0.01, 31),
+        **{"time/train": 7.0, "time/reward": 1.0, "peak_memory_gb": 3.25},
+    )
     (folder / "config.resolved.yaml").write_text(
         "model_name_or_path: some/model\nnum_generations: 4\nper_device_train_batch_size: 8\n"
         "gradient_accumulation_steps: 2\nlearning_rate: 0.123\n"
