@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 Grades = Mapping[str, tuple[float | None, str]]  # of one completion: reward -> its value, and the reason it gave
 MOST = 0.5  # share of the completions from which a reason dominates
-MAX_TEXT = 60  # characters of a reason
+MAX_TEXT = 80  # characters of a reason
 BY_HAND = (
     "grade some completions by hand with `python -m rewards.score`, and choose questions that it sometimes gets right"
 )
@@ -15,7 +15,7 @@ REMEDIES = {  # pattern in a reason -> what helps; the first that fits
     r"box": "ask for \\boxed{} in system_prompt or prompt_template, or teach it first: cold_start=CONFIG",
     r"<\w|</|block|tags": "show the format with an example in system_prompt, or teach it first: cold_start=CONFIG",
     r"the row has no|column": "name the columns: question_field, answer_field, title_field",
-    r"None|finite": "let the reward return a finite number for every completion that it is about",
+    r"None|returned|finite": "let the reward return a finite number for every completion that it is about",
     r"no answer within|judge|service|request": "ask this reward's service a question: `python -m grpo.doctor CONFIG`",
     r"declines|refus": "use questions whose answers the model knows, or pay refusals less",
 }
@@ -23,10 +23,11 @@ REMEDIES = {  # pattern in a reason -> what helps; the first that fits
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason that a reward gave for `count` of `total` completions."""
+    """A reason that a reward gave for `count` of `total` completions. is_scored: whether it gave them a value."""
 
     reward: str
     text: str
+    is_scored: bool
     count: int
     total: int
 
@@ -43,15 +44,15 @@ def dominant_reason(completions: Iterable[Grades]) -> Reason | None:
 
     Of equally frequent ones it is that of the first reward. A reward that gives no reasons has its value instead.
     """
-    counts: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str, bool]] = Counter()
     total = 0
     for grades in completions:
         total += 1
         for reward, (value, reason) in grades.items():
             if value is None or value <= 0:
-                text = reason.partition("; ")[0] or ("unscorable" if value is None else f"{value:g}")
-                counts[reward, text[:MAX_TEXT]] += 1
+                text = re.split("[;:] ", reason)[0] or ("unscorable" if value is None else f"{value:g}")
+                counts[reward, text[:MAX_TEXT], value is not None] += 1
     if not counts:
         return None
-    ((reward, text), count) = counts.most_common(1)[0]
-    return Reason(reward, text, count, total) if count >= MOST * total else None
+    ((reason, count),) = counts.most_common(1)
+    return Reason(*reason, count, total) if count >= MOST * total else None

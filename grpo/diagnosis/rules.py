@@ -66,6 +66,8 @@ class History:
 
     def remedy(self) -> str:
         """Return what helps against the reason that most completions share; "" if there is none."""
+        if self.reason and not self.reason.is_scored:
+            return f"{self.reason.remedy}."
         if self.steps[-1].get("completions/clipped_ratio", 0) >= MOST:
             return f"raise max_completion_length (now {self.config.get('max_completion_length')}), or ask for less."
         if self.reason and "think" in str(self.reason) and self.prompt.rstrip().endswith("<think>"):

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from grpo.base.schema import Group, Prompt
 from grpo.base.storage import write_json, write_lines
-from grpo.config.options import TrainConfig
-from grpo.data.questions import Questions, load_prompts
+from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.device.draw import SamplingParams
 from grpo.diagnosis.reader import read_document
 from grpo.evaluation.answers import generate_groups, split_into_parts
@@ -32,15 +31,18 @@ LOGGED = (  # as eval/*
 class Evaluation:
     """Answers the held-out questions greedily. Without such questions, every call does nothing."""
 
-    def __init__(self, config: TrainConfig, run: Run, policy: Policy, sampler: Sampler, scorer: Scorer):
+    def __init__(self, data: QuestionData, run: Run, policy: Policy, sampler: Sampler, scorer: Scorer):
         """scorer: the rewards of these questions."""
+        config = data.config
         self.config, self.run, self.policy, self.sampler, self.scorer = config, run, policy, sampler, scorer
         self.prompts: list[Prompt] = []
         self.data_hash, self.first_step = "", 0
         questions = Questions.held_out(config)
         if not questions:
             return
-        self.prompts, self.data_hash = load_prompts(config, policy, scorer.rewards, questions, run.say)
+        loaded = load_prompts(data, policy, questions, scorer.rewards)
+        run.report_data("held-out data", loaded.count)
+        self.prompts, self.data_hash = loaded.prompts, loaded.data_hash
 
     def measure(self, step: int) -> Measurement:
         """Answer all held-out questions, each rank its share; write the answers, and return their summaries."""

@@ -1,7 +1,7 @@
 """What the page shows of one run, or of two side by side."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from grpo.base.errors import escape, redact
 from grpo.base.storage import Json, write_atomically
 from grpo.config.options import NOT_REPEATED, SftConfig, TrainConfig, as_yaml
 from grpo.diagnosis.glossary import Metrics, meaning
+from grpo.diagnosis.reader import is_number
 from grpo.diagnosis.record import Record, read_record
 from grpo.explain import Remark, explain
 from grpo.report.before_after import before_and_after, headline
@@ -128,6 +129,7 @@ def _overview(record: Record) -> list[tuple[str, str]]:
         "model": config.get("model_name_or_path"),
         "data": config.get("dataset_id_or_path"),
         "rewards": as_yaml(config["reward_funcs"]) if "reward_funcs" in config else None,
+        **dict(_rows(record.data)),
         "steps": last.get("step"),
         "completions per step": _completions_per_step(config),
         "tokens": f"{tokens:,.0f}" if math.isfinite(tokens) else None,
@@ -136,6 +138,20 @@ def _overview(record: Record) -> list[tuple[str, str]]:
         "started": str(state.get("started") or "").replace("T", " "),
     }
     return [(label, str(text)) for label, text in texts.items() if text]
+
+
+def _rows(data: Json) -> Iterator[tuple[str, str]]:
+    """Yield each use of a data set, with how many of its rows are used and why the others are not."""
+    for use, count in data.items():
+        if isinstance(count, dict) and is_number(count.get("rows")):
+            reasons, notes = (_counts(count.get(name)) for name in ("left_out", "notes"))
+            used = f"{count['rows'] - sum(reasons.values()):g} of {count['rows']:g} rows of {count.get('data')}"
+            yield use, "; ".join([used, *(f"{number:g} {reason}" for reason, number in (reasons | notes).items())])
+
+
+def _counts(value: Any) -> dict[str, float]:
+    pairs = value.items() if isinstance(value, dict) else ()
+    return {reason: number for reason, number in pairs if is_number(number)}
 
 
 def _completions_per_step(config: Json) -> str | None:

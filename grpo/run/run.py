@@ -23,6 +23,7 @@ from grpo.base.schema import Group
 from grpo.base.storage import Json, failpoint, write_atomically, write_json
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
+from grpo.data.count import RowCount
 from grpo.device.distributed import TIMEOUT, Ranks, choose_device
 from grpo.diagnosis.glossary import Metrics
 from grpo.model.policy import Policy
@@ -34,7 +35,7 @@ from grpo.run.fingerprint import environment
 from grpo.run.log import Log
 from grpo.run.origin import ORIGIN_FILE
 from grpo.run.resume import check_changes, hidden_values
-from grpo.run.run_dir import CONFIG_FILE, RunDir, close_debug_log, open_debug_log
+from grpo.run.run_dir import CONFIG_FILE, DATA_FILE, RunDir, close_debug_log, open_debug_log
 from grpo.run.trackers import check_trackers
 
 GRACE_S = 20.0  # after a signal, the step has this long to end; then its rollout is dropped
@@ -58,6 +59,7 @@ class Run:
         self.log: Log | None = None
         self.stop_code, self.is_training, self.is_interruptible = 0, False, False
         self.saved_step: int | None = None
+        self.data: Json = {}  # the rows of each data set, as data.json holds them
         self.alarm = Alarm(self._on_alarm)
         self.debug = logging.getLogger(f"grpo.{id(self)}")
 
@@ -266,6 +268,13 @@ class Run:
         failpoint("policy-written")
         shutil.rmtree(self.path / name, ignore_errors=True)
         temporary.rename(self.path / name)
+
+    def report_data(self, use: str, count: RowCount) -> None:
+        """Say how many rows of a data set are used, and why the others are not; write it to data.json by their use."""
+        self.say(f"{use}: {count}")
+        if self.dir is not None:
+            self.data[use] = count.to_json()
+            write_json(self.path / DATA_FILE, self.data)
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from grpo.base.errors import BUSY, CONFIG, STORAGE, UserError, explained, redact
 from grpo.base.storage import is_at, read_mapping, run_in_forked_children, try_to_lock, write_json
-from grpo.diagnosis.record import CONFIG_FILE, METRICS_FILE, STATE_FILE
+from grpo.diagnosis.record import CONFIG_FILE, DATA_FILE, METRICS_FILE, STATE_FILE
 
 OWN_FILES = (
     CONFIG_FILE,
     STATE_FILE,
     METRICS_FILE,
+    DATA_FILE,
     "debug.log",
     "loss.png",
     "evaluation.json",
@@ -28,6 +29,7 @@ OWN_FILES = (
 OWN_FOLDERS = ("tb", "completions", "evaluation", "final", "best", "world", "cold_start")
 BEFORE_FIRST_STEP = (  # files that a run writes before its first step
     CONFIG_FILE,
+    DATA_FILE,
     "debug.log",
     "evaluation",
     "evaluation.json",
