@@ -65,7 +65,7 @@ def _ending(record: Record) -> list[Remark]:
     status, reason = record.state.get("status"), str(record.state.get("reason") or "")
     step = record.steps[-1]["step"] if record.steps else record.state.get("step", 0)
     remarks = []
-    if status == "failed":
+    if status in ("failed", "interrupted"):
         what, _, rest = reason.partition("\n")
         remarks.append(Remark(f"The run ended after step {step}: {what.removeprefix('error: ')}.", rest))
     elif status != "done":
