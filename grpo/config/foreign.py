@@ -84,7 +84,8 @@ _IGNORED = {  # what happens instead -> the keys
     ),
     "torch and our own kernels compute; the fastest attention that works on this machine is chosen": (
         "attn_implementation debug enable_liger_kernel flash_attn half_precision_backend ignore_bias_buffers "
-        "liger_kernel_config past_index torch_compile* unsloth* use_flash_attention_2 use_liger* use_mps_device use_unsloth"
+        "liger_kernel_config past_index torch_compile* unsloth* use_flash_attention_2 use_liger* "
+        "use_mps_device use_unsloth"
     ),
     "the optimizer is AdamW with float32 states": "adam8bit optim optim_* optimizer",
     "torch_dtype decides, also in evaluation; log-probs are computed in float32": (
