@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from grpo.advantages import group_advantages, normalize_then_sum, reward_std
 from grpo.base.schema import Completion, Group, PackedBatch, completions_of
 from grpo.base.storage import failpoint
-from grpo.config.options import TrainConfig
 from grpo.credit import judged_sentences
-from grpo.data.questions import Questions, load_prompts, num_steps
+from grpo.data.questions import QuestionData, Questions, load_prompts, num_steps
 from grpo.data.rows import Order
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.model.policy import Policy
@@ -29,9 +28,12 @@ POLL_SECONDS = 0.005
 class Rollout:
     """The prompts of a run, their order, the sampler and the scorer."""
 
-    def __init__(self, config: TrainConfig, run: Run, policy: Policy, scorer: Scorer, clock: Clock):
+    def __init__(self, data: QuestionData, run: Run, policy: Policy, scorer: Scorer, clock: Clock):
+        config = data.config
         self.config, self.run, self.policy, self.scorer, self.clock = config, run, policy, scorer, clock
-        self.prompts, self.data_hash = load_prompts(config, policy, scorer.rewards, Questions.to_train(config), run.say)
+        loaded = load_prompts(data, policy, Questions.to_train(config), scorer.rewards)
+        run.report_data("training data", loaded.count)
+        self.prompts, self.data_hash = loaded.prompts, loaded.data_hash
         self.order = Order(len(self.prompts), config.seed, config.shuffle_dataset)
         completions_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps
         self.groups_per_rank = completions_per_rank // config.num_generations
