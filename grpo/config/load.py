@@ -25,7 +25,7 @@ from grpo.base.errors import CONFIG, UserError, keep_secret, refer
 from grpo.config.combinations import find_problems
 from grpo.config.entries import COMMAND_LINE, Entry, read_files, read_overrides, split_arguments
 from grpo.config.foreign import ALIASES, CORRECTION, IGNORED, REFUSED, SECTIONS, SPELLINGS, VALUES, fits, readings
-from grpo.config.options import AnyConfig, SftConfig, TrainConfig, describe_keys, keys_that
+from grpo.config.options import ALMANAC, AnyConfig, SftConfig, TrainConfig, describe_keys, keys_that
 from grpo.config.supplied import NO_REWARD, supply
 from grpo.config.values import Values, as_type, check_bounds, closest, coerce, expand_variables
 
@@ -260,7 +260,9 @@ class _Reader:
 
 def _missing_keys(values: Values, kind: type) -> dict[str, str]:
     """Return the keys that must be set and are not, each with a message."""
+    is_real = values.get("toy_world") == ALMANAC  # it makes data, but no model
     set_otherwise = keys_that("toy", kind) if values.get("toy_world") else []
     set_otherwise += ["model_name_or_path"] if values.get("cold_start") else []
+    set_otherwise = [name for name in set_otherwise if not (is_real and name == "model_name_or_path")]
     missing = [name for name in keys_that("required", kind) if name not in set_otherwise and values.get(name) is None]
     return {name: NO_REWARD if name == "reward_funcs" else f"{name} is not set" for name in missing}

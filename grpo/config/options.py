@@ -12,7 +12,8 @@ import yaml
 
 from grpo.config.values import describe_limits
 
-WITH_KNOWLEDGE = ("encyclopedia", "atlas")  # toy worlds that have a knowledge base
+ALMANAC = "almanac"  # the toy world of a real model
+WITH_KNOWLEDGE = ("encyclopedia", "atlas", ALMANAC)  # toy worlds that have a knowledge base
 HELP_COLUMN, HELP_WIDTH = 42, 120  # where meanings begin and end
 INPUTS = ("dataset", "base_weights", "tokenizer", "chat_template")  # a checkpoint holds fingerprints of their contents
 FACTS = {  # what else is known of keys
@@ -196,7 +197,7 @@ class RunKeys:
     toy_world: str | None = key(
         None,
         "Make a model, a tokenizer and data from scratch, and use them where a path is unset: arithmetic, encyclopedia "
-        "or atlas.",
+        "or atlas. almanac: real facts for the model that model_name_or_path names, which writes its own cold start.",
         choices=(None, "arithmetic", *WITH_KNOWLEDGE),
     )
     toy_dir: str | None = key(None, "Directory of the toy world. Unset: output_dir/world.", "local")

@@ -10,35 +10,10 @@ from collections.abc import Collection
 from grpo.config.options import TrainConfig
 from grpo.config.values import Values
 from rewards.api.endpoint import MODEL_VARIABLES, from_environment
-from rewards.registry import NEED_BLOCK, NEED_JUDGE, NEED_KNOWLEDGE, expand
+from rewards.prompts import BOXED
+from rewards.registry import built_in, expand
 
 KNOWRL_MODEL = "gpt-4o-mini"  # judge and decomposer of KnowRL's code
-KNOWRL_PROMPT = """\
-Think first, between <think> and </think>: recall what you know and check it against facts. Then give the answer
-alone, between <answer> and </answer>. If you do not know it, write there exactly: I don't know
-
-Two examples:
-<think>The Rhine flows through Basel, and Basel is a city in Switzerland.</think>
-<answer>Switzerland</answer>
-<think>I recall no film of that name, and would have to guess its director.</think>
-<answer>I don't know</answer>"""
-RLCR_PROMPT = """\
-Think first, between <think> and </think>: recall what you know and check it against facts. Then give the answer
-alone, between <answer> and </answer>. If you are not sure, give your best guess. Last, between <confidence> and
-</confidence>, write the probability that the answer is right, from 0 to 1.
-
-Two examples:
-<think>The Rhine flows through Basel, and Basel is a city in Switzerland.</think>
-<answer>Switzerland</answer>
-<confidence>0.97</confidence>
-<think>I recall no film of that name. John Ford directed many films in those years.</think>
-<answer>John Ford</answer>
-<confidence>0.05</confidence>"""
-MATH_PROMPT = """\
-Think first, between <think> and </think>: reason step by step. Then give the answer alone, within \\boxed{}, between
-<answer> and </answer>. An example:
-<think>There are 3 boxes of 4 pens each, and 3 times 4 is 12.</think>
-<answer>\\boxed{12}</answer>"""
 LLAMA_FACTORY = {  # defaults of 0.9.3 (src/llamafactory/hparams/) and of the TrainingArguments on which it is built
     "lora_r": 8,
     "max_length": 2048,
@@ -57,10 +32,10 @@ def supply(values: Values, names: Collection[str], kind: type) -> list[str]:
     if kind is not TrainConfig:
         return _supply_llama_factory(values, names)
     notices = [_supply_rewards(values), _supply_prompt(values), _supply_offline(values)]
-    rewards = set(_rewards_of(values))
-    if set(NEED_JUDGE) & rewards and values.get("judge", "api") == "api":
+    rewards = _rewards_of(values)
+    if any(built_in(name).asks_judge for name in rewards) and values.get("judge", "api") == "api":
         notices.append(_supply_model("judge", values))
-    if set(NEED_KNOWLEDGE) & rewards and values.get("decomposer", "api") == "api":
+    if any(built_in(name).checks_facts for name in rewards) and values.get("decomposer", "api") == "api":
         notices.append(_supply_model("decomposer", values))
     return [notice for notice in notices if notice]
 
@@ -83,7 +58,7 @@ def _supply_llama_factory(values: Values, names: Collection[str]) -> list[str]:
 
 def _supply_offline(values: Values) -> str:
     """With judge: offline, let facts be checked offline, too, unless something is said of these services."""
-    if values.get("judge") != "offline" or not set(NEED_KNOWLEDGE) & set(_rewards_of(values)):
+    if values.get("judge") != "offline" or not any(built_in(name).checks_facts for name in _rewards_of(values)):
         return ""
     offline = {}
     is_remote = "decomposer_model" in values or "decomposer_base_url" in values
@@ -121,9 +96,8 @@ def _supply_prompt(values: Values) -> str:
     if is_asked or values.get("toy_world"):
         return ""
     names = values.get("reward_funcs") or ()
-    prompts = [("rlcr", RLCR_PROMPT)] if "rlcr" in names else []
-    prompts += [(name, KNOWRL_PROMPT) for name in names if {*NEED_BLOCK, "binary_rar"} & set(expand([name]))]
-    prompts += [("format", MATH_PROMPT)] if {"format", "math"} <= set(names) else []
+    prompts = [(name, built_in(name).prompt) for name in sorted(names, key="rlcr".__ne__) if built_in(name).prompt]
+    prompts += [("format", BOXED)] if {"format", "math"} <= set(names) else []
     if not prompts:
         return ""
     source, values["system_prompt"] = prompts[0]

@@ -21,11 +21,8 @@ def fetch_model(name_or_path: str, revision: str = "main") -> Path:
     if Path(name_or_path).is_dir():
         return Path(name_or_path)
     if Path(name_or_path).is_file():
-        why, fix = (
-            "a checkpoint is a folder with config.json, weights and tokenizer",
-            f"give {Path(name_or_path).parent}",
-        )
-        raise UserError(f"{name_or_path} is a file, not a model", why, fix, PREFLIGHT)
+        why = "a checkpoint is a folder with config.json, weights and tokenizer"
+        raise UserError(f"{name_or_path} is a file", why, f"give its folder, {Path(name_or_path).parent}", PREFLIGHT)
     return _download(name_or_path, revision, "model", MODEL_FILES)
 
 
@@ -39,12 +36,12 @@ def fetch_adapter(name_or_path: str) -> Path:
 
 
 def find_model(name: str, near: Path) -> str:
-    """Return the model that a file in the folder `near` names: a hub id, or the absolute path of a folder.
+    """Return the model that a file in the folder `near` names: a hub id, or a folder's or GGUF file's absolute path.
 
     A relative path is tried from the current folder first, then from `near` and from the folders above it.
     """
     for start in (Path(), near, *near.resolve().parents):
-        if (start / name / "config.json").is_file():
+        if (start / name).is_file() or (start / name / "config.json").is_file():
             return str((start / name).resolve())
     return name
 

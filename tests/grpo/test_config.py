@@ -11,9 +11,9 @@ from making import unused
 from grpo.base.errors import UserError
 from grpo.config.load import coerce, load_config, parse_arguments, to_yaml
 from grpo.config.options import FACTS, SftConfig, TrainConfig, describe_keys, keys_that
-from grpo.config.supplied import KNOWRL_PROMPT, MATH_PROMPT, RLCR_PROMPT
 from rewards import format
 from rewards.boxed import verdict
+from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE, BOXED
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 MINIMAL = "model_name_or_path: m\ndataset_id_or_path: d\noutput_dir: o\nreward_funcs: [exact]\n"
@@ -84,6 +84,8 @@ def test_environment_variables(tmp_path, monkeypatch):
         ("num_generations: 8\nper_device_train_batch_size: 12\n", "cannot be split into groups"),
         ("reward_weights: [1, 2]\n", "reward_weights has 2 entries"),
         ("reward_weights: [0]\n", "nothing is paid"),
+        ("eval_reward_funcs: [exat]\n", "unknown reward exat; did you mean exact?"),
+        ("eval_reward_funcs: [mine.py]\n", "name the function in it, too: mine.py:FUNCTION"),
         ("top_p: 0.9\nnum_iterations: 2\n", "top_p and top_k need num_iterations: 1"),
         ("prompt_template: hello\n", "does not contain {question}"),
         ("report_to: [tensorbord]\n", "unknown tensorbord"),
@@ -92,6 +94,7 @@ def test_environment_variables(tmp_path, monkeypatch):
         ("temperature: 0\n", "must be above 0"),
         ("beta: .nan\n", "wants a number"),
         ("reward_funcs: [exact, exact]\n", "reward_funcs was set at"),
+        ("learnig: 1\n", "unknown key learnig; "),
     ],
 )
 def test_impossible_values_and_combinations(tmp_path, text, part):
@@ -186,7 +189,7 @@ def test_knowrls_own_file_names_no_rewards_but_a_knowledge_base(tmp_path, monkey
     )
     monkeypatch.setenv("FACTSCORE_DB_PATH", "knowledge.db")
     config, notices = load_config(tmp_path / "grpo.yaml")
-    assert config.reward_funcs == ("knowrl_v2",) and config.system_prompt == KNOWRL_PROMPT
+    assert config.reward_funcs == ("knowrl_v2",) and config.system_prompt == BLOCKS
     assert (config.judge_model, config.decomposer_model, config.swanlab_project) == (
         "gpt-4o-mini",
         "gpt-4o-mini",
@@ -230,15 +233,17 @@ def refused(path, *overrides):
 )
 def test_rewards_that_read_knowrls_format_bring_its_prompt_unless_there_is_one(tmp_path, keys, supplied):
     config, notices = load(tmp_path, "knowledge_base: k.db\n", *keys)
-    assert (config.system_prompt == KNOWRL_PROMPT) is supplied
+    assert (config.system_prompt == BLOCKS) is supplied
     assert any("system prompt" in notice for notice in notices) is supplied
 
 
 @pytest.mark.parametrize("names", ["rlcr", "[format, rlcr]", "[knowrl, rlcr]"])
 def test_rlcr_brings_a_prompt_that_asks_for_a_confidence(tmp_path, names):
     config, notices = load(tmp_path, "knowledge_base: k.db\n", f"reward_funcs={names}")
-    assert config.system_prompt == RLCR_PROMPT and any("rlcr supplies the system prompt" in n for n in notices)
-    first, second = re.findall(r"^<think>.*?</confidence>$", RLCR_PROMPT, re.DOTALL | re.MULTILINE)
+    assert config.system_prompt == BLOCKS_AND_CONFIDENCE and any(
+        "rlcr supplies the system prompt" in n for n in notices
+    )
+    first, second = re.findall(r"^<think>.*?</confidence>$", BLOCKS_AND_CONFIDENCE, re.DOTALL | re.MULTILINE)
     assert format.parse(first).problem == format.parse(second).problem == ""
 
 
@@ -254,10 +259,38 @@ def test_rlcr_brings_a_prompt_that_asks_for_a_confidence(tmp_path, names):
 )
 def test_format_beside_math_brings_a_prompt_that_asks_for_a_box_in_the_answer(tmp_path, keys, supplied):
     config, notices = load(tmp_path, "", *keys)
-    assert (config.system_prompt == MATH_PROMPT) is supplied
+    assert (config.system_prompt == BOXED) is supplied
     assert any("format supplies the system prompt" in notice for notice in notices) is supplied
-    example = MATH_PROMPT.partition("example:\n")[2]
+    example = BOXED.partition("example:\n")[2]
     assert not format.parse(example).problem and verdict(example, "12")[0] == "correct"
+
+
+@pytest.mark.parametrize(
+    ("keys", "services"),
+    [
+        ((), ("api", "nli")),
+        (("judge=offline",), ("rules", "lexical")),
+        (("judge=offline", "decomposer=api"), ("api", "lexical")),
+        (("judge=offline", "decomposer_model=m"), ("api", "lexical")),
+        (("judge=offline", "nli_model=m"), ("rules", "nli")),
+        (("judge=offline", "verifier=nli"), ("rules", "nli")),
+    ],
+)
+def test_one_key_takes_knowrl_offline(tmp_path, monkeypatch, keys, services):
+    monkeypatch.delenv("OPENAI_BASE_URL_FACTSCORE", raising=False)
+    config, notices = load(tmp_path, "knowledge_base: k.db\n", "reward_funcs=knowrl", *keys)
+    assert (config.decomposer, config.verifier) == services
+    assert any("facts are checked offline, too" in notice for notice in notices) == ("judge=offline" in keys)
+    assert load(tmp_path, "", "judge=offline")[0].verifier == "nli"  # no reward checks facts
+    monkeypatch.setenv("OPENAI_BASE_URL_FACTSCORE", "https://example.org")
+    assert load(tmp_path, "knowledge_base: k.db\n", "reward_funcs=knowrl", "judge=offline")[0].decomposer == "api"
+
+
+def test_without_arguments_a_command_says_what_it_needs(capsys):
+    with pytest.raises(SystemExit) as end:
+        parse_arguments([], TrainConfig, "What it does.")
+    text = capsys.readouterr().out
+    assert end.value.code == 2 and len(text.splitlines()) <= 10 and "dataset_id_or_path, reward_funcs" in text
 
 
 def test_the_models_of_judge_and_decomposer(tmp_path, monkeypatch):
@@ -290,8 +323,8 @@ def test_the_variable_of_the_knowledge_base_beats_the_configs_placeholder(monkey
 
 
 def test_the_prompt_of_the_preset_is_that_of_the_config():
-    assert load_config(CONFIGS / "a800.yaml")[0].system_prompt == KNOWRL_PROMPT
-    assert load_config(CONFIGS / "a800_sft.yaml", kind=SftConfig)[0].system_prompt == KNOWRL_PROMPT
+    assert load_config(CONFIGS / "a800.yaml")[0].system_prompt == BLOCKS
+    assert load_config(CONFIGS / "a800_sft.yaml", kind=SftConfig)[0].system_prompt == BLOCKS
 
 
 def test_the_guides_words_are_understood(tmp_path):
@@ -348,6 +381,12 @@ def test_coercion_refuses_what_only_looks_right():
         ("reward_funcs_weights: 1", False),
         ("gradient_checkpointing: true", True),
         ("gradient_checkpointing: 1", False),
+        ("adam_epsilon: 1e-30", True),
+        ("adam_epsilon: 1e-46", False),
+        ("learning_rate: 1e4", False),
+        ("beta: 1e39", False),
+        ("reward_weights: [1e-50]", False),
+        ("seed: 123456789012345678901234567890", True),
     ],
 )
 def test_bounds_hold_at_their_edges(tmp_path, text, is_right):
