@@ -533,8 +533,9 @@ AnyConfig = TrainConfig | SftConfig
 
 def keys_that(fact: str, kind: type | None = None) -> list[str]:
     """Return the keys of a stage (None: of both) of which a fact is known, in the order of their declaration."""
-    found = [entry for stage in ([kind] if kind else [TrainConfig, SftConfig]) for entry in fields(stage)]
-    return list(dict.fromkeys(entry.name for entry in found if fact in entry.metadata["facts"]))
+    groups = [group for stage in ([kind] if kind else [TrainConfig, SftConfig]) for group in stage.__mro__[1:-1]]
+    entries = [entry for group in groups for entry in fields(group)]
+    return list(dict.fromkeys(entry.name for entry in entries if fact in entry.metadata["facts"]))
 
 
 def describe_keys(kind: type) -> str:

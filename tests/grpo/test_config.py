@@ -290,7 +290,7 @@ def test_without_arguments_a_command_says_what_it_needs(capsys):
     with pytest.raises(SystemExit) as end:
         parse_arguments([], TrainConfig, "What it does.")
     text = capsys.readouterr().out
-    assert end.value.code == 2 and len(text.splitlines()) <= 10 and "dataset_id_or_path, reward_funcs" in text
+    assert end.value.code == 2 and len(text.splitlines()) <= 10 and "model_name_or_path, dataset_id_or_path, " in text
 
 
 def test_the_models_of_judge_and_decomposer(tmp_path, monkeypatch):
