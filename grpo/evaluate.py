@@ -27,7 +27,7 @@ from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
 from grpo.evaluation.answers import generate_groups, split_into_parts, ungraded_records, unused
 from grpo.evaluation.choices import score_choices, summarise_choices
-from grpo.evaluation.compare import collect_outcomes, compare, comparison_text, read_outcomes, to_json
+from grpo.evaluation.compare import collect, compare, comparison_text, read_answers, to_json
 from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import Summary, note_on_unscored, summary
 from grpo.evaluation.table import result_table
@@ -145,12 +145,12 @@ def compare_two(a: str, b: str, arguments: argparse.Namespace) -> dict[str, Any]
     found = []
     for label, name in (("a", a), ("b", b)):
         if is_file(name):
-            found.append(read_outcomes(Path(name)))
+            found.append(read_answers(Path(name)))
         else:
             say(f"{label}: {name}")
             output = arguments.output and arguments.output.with_suffix(f".{label}.json")
             _, records = evaluate_model(name, arguments, output)
-            found.append(collect_outcomes(records, name))
+            found.append(collect(records, name))
     comparison = compare(*found)
     say(comparison_text(comparison, a, b))
     return to_json(comparison, a, b)
