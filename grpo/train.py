@@ -27,6 +27,7 @@ from grpo.rollout import Rollout
 from grpo.run.guard import Guard
 from grpo.run.metrics import completion_metrics, credit_metrics
 from grpo.run.run import Run
+from grpo.run.saved import start_of
 from grpo.run.toy import make_world
 from grpo.sft import check_prompts, cold_start
 from grpo.trainer import Trainer
@@ -104,7 +105,7 @@ class GrpoTrainer(Trainer):
 def train(config: TrainConfig, notices: Sequence[str] = ()) -> Measurement:
     """Run cold start (if needed), GRPO, and the evaluations before and after; return the last evaluation."""
     with Run(config, notices) as run, ExitStack() as ending:
-        config = make_world(config, run)
+        config = start_of(make_world(config, run))
         check_prompts(config)  # fail now rather than after stage 1
         data = QuestionData(config)
         scorer = prepare_rewards(data, run.say)
@@ -147,7 +148,7 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> Measurement:
             run.log.close()
             evaluation.write(before, after)
             print(evaluation.before_after(before, after))
-            trainer.health.end()
+            trainer.end()
         return after
 
 
