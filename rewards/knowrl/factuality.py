@@ -1,6 +1,6 @@
 """Measure factuality: how far a knowledge base supports what a think block states, 0 to 1, or unscorable.
 
-    meter = FactualityMeter(base, by_rules, LexicalVerifier())
+    meter = FactualityMeter(base, by_rules, SentenceMatcher())
     found = await meter.measure(think, "Where was Mira Tolan born?", "Mira Tolan")
     found.value, found.reason, found.facts          # 0.25, "1 of 1 facts supported, 0 refuted", (FactVerdict(...),)
     str(found)                                      # the same with every fact, its verdict and its evidence
@@ -21,7 +21,6 @@ from typing import Any, Literal
 
 from knowledge.errors import KnowledgeBusy
 from knowledge.facts.claims import Claim, Decompose, Span
-from knowledge.facts.clauses import subject_of_title
 from knowledge.facts.verdict import LABELS, FactToCheck, Label, Verdict, Verifier
 from knowledge.sanitise import shortened
 from knowledge.store.base import KnowledgeBase
@@ -187,7 +186,7 @@ class FactualityMeter:
             if found is None:
                 return self._without_document(title)
             is_about_title = found.how == "exact" and ";" not in title
-            subject = subject_of_title(title.strip()) if is_about_title else ""
+            subject = title.partition(" (")[0].strip() if is_about_title else ""
             claims = await self.decompose(think, question, subject)
             if claims.facts is None:
                 return self._unscored(claims.reason, {BASE: True, DECOMPOSER: False})

@@ -13,9 +13,8 @@ from asking import PATIENCE_S
 from grpo.base.errors import UserError
 from knowledge.build import SkipLog, build
 from knowledge.facts.claims import Claim, Claims
-from knowledge.facts.lexical import LexicalVerifier
+from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.model_decomposer import by_model
-from knowledge.facts.rule_decomposer import by_rules
 from knowledge.facts.verdict import CachedVerifier, Verdict
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.result import Lookup, Passage
@@ -24,9 +23,8 @@ from rewards.knowrl.factuality import MAX_FACT_CHARS, FactualityMeter, FactVerdi
 from rewards.knowrl.verdict_queue import VerdictQueue
 
 DOCUMENTS = {
-    "Mira Tolan": "Mira Tolan was born in Velda. She works as a baker. She lived in Orun.",
-    "Jon Orn": "Jon Orn was born in Orun. He works as a smith.",
-    "米拉": "米拉出生于维尔达。",
+    "Mira Tolan": "Mira Tolan was born in Velda. Mira Tolan works as a baker. Mira Tolan lived in Orun.",
+    "Jon Orn": "Jon Orn was born in Orun. Jon Orn works as a smith.",
     "1984": "1984 was written by Jon Orn.",
 }
 GOOD, BAD = "Mira Tolan was born in Velda.", "Mira Tolan was born in Tane."
@@ -50,7 +48,7 @@ def make(path):
 
     def make_judge(decompose=by_rules, verifier=None, base_path=path, busy_timeout_s=5.0, **options) -> FactualityMeter:
         base = KnowledgeBase.open(base_path, busy_timeout_s=busy_timeout_s)
-        made.append((FactualityMeter(base, decompose, verifier or LexicalVerifier(), **options), base))
+        made.append((FactualityMeter(base, decompose, verifier or SentenceMatcher(), **options), base))
         return made[-1][0]
 
     yield make_judge
@@ -73,7 +71,7 @@ def test_a_supported_and_a_refuted_text(make):
         make(),
         (GOOD, "Who is Mira Tolan?", "Mira Tolan"),
         (BAD, "Who is Mira Tolan?", "Mira Tolan"),
-        (GOOD + " She works as a cook. She likes tea.", "", "Mira Tolan"),
+        (GOOD + " Mira Tolan works as a cook. Mira Tolan likes tea.", "", "Mira Tolan"),
     )
     assert good.value == 1 / 4 and good.reason == "1 of 1 facts supported, 0 refuted"
     assert [(fact.fact, fact.verdict.label, fact.verdict.evidence) for fact in good.facts] == [
@@ -85,7 +83,7 @@ def test_a_supported_and_a_refuted_text(make):
 
 
 def test_the_explanation_names_every_fact_its_verdict_and_its_evidence(make):
-    [found] = judge_all(make(), (GOOD + " She works as a cook. She likes tea.", "", "Mira Tolan"))
+    [found] = judge_all(make(), (GOOD + " Mira Tolan works as a cook. Mira Tolan likes tea.", "", "Mira Tolan"))
     assert str(found) == (
         "1 of 3 facts supported, 1 refuted; Mira Tolan was born in Velda → supported [Mira Tolan#0]; "
         "Mira Tolan works as a cook → refuted [Mira Tolan#0]; Mira Tolan likes tea → unknown"
@@ -96,11 +94,6 @@ def test_the_explanation_names_every_fact_its_verdict_and_its_evidence(make):
     assert len(long) < 150 and long.endswith("x… → unknown")
     whole = str(FactVerdict("x" * MAX_FACT_CHARS, Verdict(U, None, 0.0, 0.0, "")))
     assert whole == "x" * MAX_FACT_CHARS + " → unknown"
-
-
-def test_chinese(make):
-    [found] = judge_all(make(), ("她出生于维尔达。我不确定她的职业。", "米拉是谁？", "米拉"))
-    assert found.value == 1 / 4 and found.facts[0].fact == "米拉出生于维尔达"
 
 
 def test_a_batch_of_one_scores_as_in_company(make):
@@ -167,7 +160,7 @@ def test_titles_by_parts(make):
 def test_a_title_may_be_a_number_a_list_or_nonsense(make):
     values = (1984, ["1984", None], "1984", True, 0, {"a": 1}, [None], [], None)
     assert [joined_titles(value) for value in values] == ["1984", "1984", "1984", "True", "0", "{'a': 1}", "", "", ""]
-    found = judge_all(make(), *(("Jon Orn wrote 1984. It was written by Jon Orn.", "", value) for value in values))
+    found = judge_all(make(), *(("Jon Orn wrote 1984. 1984 was written by Jon Orn.", "", value) for value in values))
     assert found[0].count(S) and found[0] == found[1] == found[2]
     assert [one.value for one in found[3:]] == [0.0] * 6
 
@@ -272,7 +265,7 @@ def test_completions_share_the_verifiers_calls_and_no_work_is_done_on_the_loops_
         return run
 
     judge.base.lookup, judge.base.search = noted(lookup), noted(search)
-    found = judge_all(judge, *((GOOD + f" She has {i} cats.", "", "Mira Tolan") for i in range(40)))
+    found = judge_all(judge, *((GOOD + f" Mira Tolan has {i} cats.", "", "Mira Tolan") for i in range(40)))
     for i, one in enumerate(found):  # each got its own verdicts
         assert [fact.verdict.reason for fact in one.facts] == [
             "Mira Tolan was born in Velda",
@@ -300,7 +293,7 @@ def test_metrics_are_of_the_completions_since_the_last_call(make):
     judge = make(missing_title="unscored")
     judge_all(
         judge,
-        (GOOD + " She works as a cook. She lived in Orun.", "", "Mira Tolan"),
+        (GOOD + " Mira Tolan works as a cook. Mira Tolan lived in Orun.", "", "Mira Tolan"),
         ("I am not sure.", "", "Jon Orn"),
         (GOOD, "", "Nobody Known"),
         (GOOD, "", "Nobody;Mira Tolan"),
@@ -322,10 +315,10 @@ def test_metrics_are_of_the_completions_since_the_last_call(make):
 
 
 def test_with_a_verdict_cache(make, tmp_path, monkeypatch):
-    asked, verify = [], LexicalVerifier.verify
-    monkeypatch.setattr(LexicalVerifier, "verify", lambda self, facts: asked.extend(facts) or verify(self, facts))
+    asked, verify = [], SentenceMatcher.verify
+    monkeypatch.setattr(SentenceMatcher, "verify", lambda self, facts: asked.extend(facts) or verify(self, facts))
     for _ in range(2):
-        cached = CachedVerifier(LexicalVerifier(), tmp_path / "verdicts.db")
+        cached = CachedVerifier(SentenceMatcher(), tmp_path / "verdicts.db")
         assert judge_all(make(verifier=cached), (GOOD, "", "Mira Tolan"))[0].value == 1 / 4
         assert len(asked) == 1
         cached.close()
@@ -342,7 +335,7 @@ async def _hostile(text: str, question: str, subject: str) -> Claims:
 )
 @pytest.mark.parametrize("decompose", [by_rules, _hostile])
 def test_hostile_texts(make, tmp_path, text, decompose):
-    judge = make(decompose, CachedVerifier(LexicalVerifier(), tmp_path / "verdicts.db"), missing_title="search")
+    judge = make(decompose, CachedVerifier(SentenceMatcher(), tmp_path / "verdicts.db"), missing_title="search")
     found = judge_all(judge, (text, text, "Mira Tolan"), (GOOD, text, text), (GOOD, "", "Mira Tolan"))
     assert all(one.value is None or 0 <= one.value <= 1 for one in found) and found[2].count(S) >= 1
     assert all(isinstance(one.reason, str) for one in found)
@@ -421,5 +414,5 @@ def test_the_formula_of_the_judge_is_the_one_that_was_given(make):
     def formula(labels):
         return 0.125 * labels.count(S) + 0.5 * labels.count(R) + 0.25 * labels.count(U)
 
-    [found] = judge_all(make(formula=formula), (GOOD + " She works as a cook.", "", "Mira Tolan"))
+    [found] = judge_all(make(formula=formula), (GOOD + " Mira Tolan works as a cook.", "", "Mira Tolan"))
     assert found.value == 0.125 + 0.5
