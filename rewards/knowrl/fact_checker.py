@@ -44,8 +44,14 @@ class FactChecker:
         if self.client:
             keep = every_fact if is_original else admissible
             decompose = by_model(self.client.complete, self.max_tokens, keep)
-        policy = options["missing_title_policy"]
-        self.meter = FactualityMeter(self.base, decompose, self.verifier, formula=formula, missing_title=policy)
+        self.meter = FactualityMeter(
+            self.base,
+            decompose,
+            self.verifier,
+            formula=formula,
+            missing_title=options["missing_title_policy"],
+            count_repeats=is_original,
+        )
 
     async def check(self, completion: str, columns: Columns) -> Factuality:
         """Measure the think block, or the complete text if there is no such block."""

@@ -2,7 +2,10 @@
 must not come along."""
 
 import asyncio
+import itertools
 import json
+import random
+import re
 import sqlite3
 import threading
 from pathlib import Path
@@ -12,13 +15,14 @@ from asking import PATIENCE_S
 
 from grpo.base.errors import UserError
 from knowledge.build import SkipLog, build
-from knowledge.facts.claims import Claim, Claims
+from knowledge.facts.claims import Claim, Claims, admissible
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.model_decomposer import by_model
 from knowledge.facts.verdict import CachedVerifier, Verdict
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.result import Lookup, Passage
 from knowledge.store.source import Source
+from knowledge.store.tokens import tokens
 from rewards.knowrl.factuality import MAX_FACT_CHARS, FactualityMeter, FactVerdict, joined_titles
 from rewards.knowrl.verdict_queue import VerdictQueue
 
@@ -227,6 +231,65 @@ def test_contradiction_counts(make):
     assert judge_all(make(), (GOOD + " " + BAD, "", "Mira Tolan"))[0].value == 0
 
 
+class Contains:
+    """An entailment model in short: what a passage says is all that its words can be put together to."""
+
+    name = "contains/1"
+
+    def verify(self, questions):
+        found = []
+        for fact, passages in questions:
+            is_said = any(set(tokens(fact)) <= set(tokens(passage.text)) for passage in passages)
+            false = re.search("Tane|cook|flute", fact) and passages and passages[0].title
+            found.append(Verdict(R if false else S if is_said else U, None, is_said, bool(false), ""))
+        return found
+
+
+PARTS = ("was born in Velda", "works as a baker", "lived in Orun")
+WRONG_PARTS = ("was born in Tane", "works as a cook", "played the flute")
+
+
+def said_in_all_ways(parts, rng):
+    """Each part alone, each conjunction of some, in any order of words, and doubled: 30 sentences of three facts."""
+    chosen = [order for size in (1, 2, 3) for order in itertools.permutations(parts, size)] * 2
+    rng.shuffle(chosen)
+    return [
+        f"{' and '.join(order)}, Mira Tolan" if rng.random() < 0.3 else f"Mira Tolan {' and '.join(order)}"
+        for order in chosen
+    ]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_slices_restatements_and_conjunctions_of_three_facts_are_at_most_three_facts(make, seed):
+    rng = random.Random(seed)
+    judge, original = (make(_lines, Contains(), count_repeats=count_repeats) for count_repeats in (False, True))
+    true, false = said_in_all_ways(PARTS, rng), said_in_all_ways(WRONG_PARTS, rng)
+    rows = [
+        ("\n".join(text), "", "Mira Tolan") for text in (true, false, true + false, [f"Mira Tolan {p}" for p in PARTS])
+    ]
+    sliced, wrong, both, plain = judge_all(judge, *rows)
+    assert plain.value == 1 / 2 and 1 / 4 <= sliced.value <= plain.value
+    assert 1 <= sliced.count(S) <= 3 and 1 <= wrong.count(R) <= 3 and wrong.count(S) == 0
+    assert both.count(S) == sliced.count(S) and both.count(R) == wrong.count(R)
+    assert sliced.details()["facts"] == sliced.count(S) < len(sliced.records())
+    assert judge_all(original, rows[0])[0].value == 7 / 10  # as in KnowRL's own rewards
+
+
+def test_what_is_said_before_counts_only_beside_facts_of_the_same_verdict(make):
+    text = "Mira Tolan was born in Tane and lived in Orun\nMira Tolan lived in Orun\nMira Tolan works"
+    [found] = judge_all(make(_lines, Contains()), (text, "", "Mira Tolan"))
+    assert [(fact.verdict.label, fact.is_new) for fact in found.facts] == [(R, True), (S, True), (S, True)]
+    [found] = judge_all(make(_lines, Contains()), ("Mira Tolan works in Orun\nMira Tolan works", "", "Mira Tolan"))
+    assert [fact.is_new for fact in found.facts] == [True, False] and found.value == 1 / 4
+    assert found.reason == "1 of 1 facts supported, 0 refuted" and str(found).endswith(
+        "Mira Tolan works → supported, said before"
+    )
+
+
+async def _lines(text, question, subject):
+    return Claims(admissible([Claim(fact) for fact in text.splitlines()], text, question))
+
+
 class Busy:
     """A verifier whose first call takes until all facts are waiting. It notes the size of each call and the thread."""
 
@@ -254,7 +317,7 @@ def test_completions_share_the_verifiers_calls_and_no_work_is_done_on_the_loops_
 
     monkeypatch.setattr(VerdictQueue, "submit", counted)
     verifier = Busy(all_wait)
-    judge = make(verifier=verifier)
+    judge = make(verifier=verifier, count_repeats=True)
     lookup, search, workers = judge.base.lookup, judge.base.search, set()
 
     def noted(function):
