@@ -119,6 +119,7 @@ class Trainer:
         self.grad_norm = 0.0
         if self.ranks.max(self.optimizer.num_backward):  # without any tokens, momentum alone must not move the weights
             self.grad_norm = self.optimizer.step(self.learning_rate, c.max_grad_norm)
+            self.optimizer.check_finite()
             self.health.updated(self.optimizer, self.grad_norm)
             self.num_skipped += not isfinite(self.grad_norm)
             self.model.refresh()

@@ -23,7 +23,7 @@ ABBREVIATIONS = tuple(
     """.split()
 )
 
-# Numbers in words (facts/forms.py, and rewards/mathematics/number_words.py).
+# Numbers in words (rewards/mathematics/number_words.py).
 ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen".split()
