@@ -8,7 +8,6 @@ done in mathematics/.
 """
 
 import re
-from collections.abc import Sequence
 from typing import Literal
 
 from rewards.exact import after_solution
@@ -18,8 +17,7 @@ from rewards.mathematics.application import mark_applications, number_parameters
 from rewards.mathematics.equality import same
 from rewards.mathematics.key import has_content, same_word, text_key
 from rewards.mathematics.rational import Unreadable
-from rewards.mathematics.tokens import Token, tokenize
-from rewards.mathematics.trigonometry import separate_angles
+from rewards.mathematics.tokens import tokenize
 
 MAX_ANSWER_CHARS = 2000  # longer answers are compared as text
 MAX_JOINED = 8  # boxes that are one list
@@ -77,15 +75,8 @@ def equivalent(answer: str, truth: str) -> bool:
     answer_tokens, truth_tokens = number_parameters(answer_tokens, truth_tokens)
     answer_tokens, truth_tokens = mark_applications(answer_tokens, truth_tokens)
     algebra = Algebra()
-    if _same_value(answer_tokens, truth_tokens, algebra):
-        return True
-    parts = separate_angles(algebra)  # sin x and sin(x/2) meet when both are written in sines of x/2
-    return bool(parts) and _same_value(answer_tokens, truth_tokens, Algebra(angle_parts=parts))
-
-
-def _same_value(answer: Sequence[Token], truth: Sequence[Token], algebra: Algebra) -> bool:
     try:
-        return same(read_answer(answer, algebra), read_answer(truth, algebra))
+        return same(read_answer(answer_tokens, algebra), read_answer(truth_tokens, algebra))
     except (Unreadable, RecursionError):  # the comparison itself grew beyond the limits
         return False
 
