@@ -13,7 +13,7 @@ from typing import Literal
 from rewards.exact import after_solution
 from rewards.mathematics.algebra import Algebra
 from rewards.mathematics.answer import read_answer
-from rewards.mathematics.application import mark_applications, number_parameters
+from rewards.mathematics.application import mark_applications
 from rewards.mathematics.equality import same
 from rewards.mathematics.key import has_content, same_word, text_key
 from rewards.mathematics.rational import Unreadable
@@ -72,7 +72,6 @@ def equivalent(answer: str, truth: str) -> bool:
         return False
     if text_key(answer_tokens) == text_key(truth_tokens) or same_word(answer_tokens, truth_tokens):
         return True
-    answer_tokens, truth_tokens = number_parameters(answer_tokens, truth_tokens)
     answer_tokens, truth_tokens = mark_applications(answer_tokens, truth_tokens)
     algebra = Algebra()
     try:
