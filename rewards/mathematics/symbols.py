@@ -3,6 +3,8 @@ r"""List the vocabulary of the mathematics reader: characters, LaTeX commands an
 These are tables only; `spelling.py` and `tokens.py` apply them.
 """
 
+import unicodedata
+
 
 def spellings(table: str) -> dict[str, str]:
     """Read a table whose lines hold one spelling, and then those that it stands for. Map each of these to the first."""
@@ -13,45 +15,19 @@ def spellings(table: str) -> dict[str, str]:
     return found
 
 
-GREEK = spellings("""
-    α alpha
-    β beta
-    γ gamma
-    δ delta
-    ε epsilon varepsilon
-    ζ zeta
-    η eta
-    θ theta vartheta
-    ι iota
-    κ kappa
-    λ lambda
-    μ mu
-    ν nu
-    ξ xi
-    π pi
-    ρ rho varrho
-    σ sigma
-    τ tau
-    υ upsilon
-    φ phi varphi
-    χ chi
-    ψ psi
-    ω omega
-    Γ Gamma
-    Δ Delta
-    Θ Theta
-    Λ Lambda
-    Ξ Xi
-    Π Pi
-    Σ Sigma
-    Φ Phi
-    Ψ Psi
-    Ω Omega
-    ℓ ell
-    ħ hbar
-""")
+def _greek() -> dict[str, str]:
+    """Map the names of Greek letters to these, by Unicode's own names: GREEK SMALL LETTER ALPHA is alpha."""
+    found = {}
+    for letter in map(chr, (*range(0x391, 0x3A2), *range(0x3A3, 0x3AA), *range(0x3B1, 0x3C2), *range(0x3C3, 0x3CA))):
+        name = unicodedata.name(letter).rpartition(" ")[2].replace("LAMDA", "LAMBDA")
+        found[name.title() if letter.isupper() else name.lower()] = letter
+    variants = {f"var{name}": found[name] for name in ("epsilon", "theta", "rho", "phi")}
+    return found | variants | {"ell": "ℓ", "hbar": "ħ"}
+
+
+GREEK = _greek()
 _SIGNS = spellings(r"""
-    - − ‐ ‑ ‒ – — ﹣ ⁃
+    - − ‐ ‑ ‒ – — ⁃
     * × · ⋅ ∙ • ∗ ✕
     / ÷ ⁄ ∕
     ' ′ ’ ‘ ´ `
