@@ -223,6 +223,7 @@ class Algebra:
         self.rules: dict[str, tuple[int, Polynomial]] = {"i": (2, {(): Fraction(-1)})}  # atom -> (n, what atom^n is)
         self.variables_in: dict[str, frozenset[str]] = {}  # atom -> variables that it depends on; absent: none
         self.exponents: dict[str, Quotient] = {}  # "pow(e,x)" -> x
+
     # --- making -----------------------------------------------------------------------------------------------------
     def quotient(self, top: Polynomial, bottom: Polynomial = ONE) -> Quotient:
         return Quotient(top, bottom, self)

@@ -16,7 +16,6 @@ MAX_BINOMIAL = 1000
 MAX_CHOSEN = 6  # k of a binomial coefficient that is multiplied out
 
 
-
 def _remainder(n: int, m: int) -> int:
     """Return n mod m. If n is the remainder already, it is rather a class of numbers: 7 mod 10."""
     if not 0 < m <= n:

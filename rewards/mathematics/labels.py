@@ -93,7 +93,8 @@ def _is_thing(tokens: Tokens) -> bool:
         return _is_thing(tokens[1:])
     if texts[0] in DIRECT and tokens[0].kind == "function":
         angle = tokens[2:] if tokens[1:] and tokens[1].kind == "number" else tokens[1:]  # \sin 2\theta
-        return bool(angle) and _is_thing(angle)
+        is_variable = len(angle) == 1 and angle[0].text.isascii() and angle[0].text.islower()  # \sin x = 1 for x
+        return bool(angle) and not is_variable and _is_thing(angle)
     if len(texts) > 3 and texts[0] == texts[-1] == "|":
         tokens = tokens[1:-1]
     if tokens[0].text in symbols.ACCENTS:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rewards import math_reward
 from rewards.boxed import MAX_ANSWER_CHARS, equivalent, gold_answer, last_boxed, verdict
 
 
@@ -114,6 +115,25 @@ def test_gold_answer(text, answer):
 )
 def test_verdict(completion, truth, kind, reason):
     assert verdict(completion, truth) == (kind, reason)
+
+
+@pytest.mark.parametrize(
+    ("truth", "right", "wrong"),
+    [
+        (1 / 3, (r"\frac13", "0.3333333333333333", "x = 1/3"), ("0.33", "0.3333333333333334", "1/4")),
+        (0.10000000149011612, ("0.1", r"\frac{1}{10}"), ("0.11", "0.10000001")),  # 0.1 as a float32
+        (-2.5, ("-2.5", "-5/2", r"-2\frac12"), ("2.5", "-2.4")),
+        (27.0, ("27", "27.0"), ("28", "2.7")),
+        ([0.5, 2 / 3], ("1/2", "2/3"), ("0.5, 2/3", "0.67")),
+        ("0.3333333333333333", ("0.3333333333333333",), ("1/3",)),  # a text is exact
+    ],
+)
+def test_a_float_stands_for_the_fraction_that_rounds_to_it(truth, right, wrong):
+    grade = math_reward.build(
+        {"math_reward_correct": 1.0, "math_reward_wrong": 0.0, "math_reward_no_answer": -1.0}
+    ).grade
+    for answers, value in ((right, 1.0), (wrong, 0.0)):
+        assert [grade(rf"\boxed{{{answer}}}", {"answer": truth}).value for answer in answers] == [value] * len(answers)
 
 
 def test_white_space_does_not_count_in_answers_too_long_to_read():
