@@ -1,9 +1,9 @@
-"""python -m bench.report [--results bench/results] [--readme README.md]
+"""python -m bench.report [--results bench/results] [--readme bench/README.md]
 
-Turn stored rows into the README's table and plots. Of each benchmark, device and dtype, all rows count that were
-measured at the newest commit, so a benchmark can be run once for each model. If they repeat a case, the newest counts.
-With --readme, the lines between <!-- bench --> and <!-- /bench --> are replaced. Plots are written to the folder of the
-rows. The last line of stdout is JSON.
+Turn stored rows into the table and plots of bench/README.md. Of each benchmark, device and dtype, all rows count that
+were measured at the newest commit, so a benchmark can be run once for each model. If they repeat a case, the newest
+counts. With --readme, the lines between <!-- bench --> and <!-- /bench --> are replaced. Plots are written to the
+folder of the rows. The last line of stdout is JSON.
 """
 
 import json

@@ -1,15 +1,15 @@
 """Run a step safely: retry it if memory runs out, and save the run before a signal or a failed service ends it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
 from grpo.base.errors import MEMORY, SERVICE, Interrupted, UserError, is_out_of_memory
 from grpo.base.schema import Completion, Group
+from grpo.diagnosis.glossary import Metrics
 from grpo.loss import policy_loss
 from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.run import memory
-from grpo.run.glossary import Metrics
 
 if TYPE_CHECKING:
     from grpo.train import GrpoTrainer
@@ -41,11 +41,11 @@ class Guard:
                 trainer.save()
             raise
 
-    def after_step(self, metrics: Metrics) -> None:
+    def after_step(self, metrics: Metrics, groups: Sequence[Group] = ()) -> None:
         """Check the run's health, save when it is due, and end the run if a signal asked for that."""
         trainer, config = self.trainer, self.trainer.config
         try:
-            trainer.health.check(trainer.step, metrics)
+            trainer.health.check(trainer.step, metrics, groups)
         except UserError as error:
             if error.exit_code == SERVICE:
                 trainer.save()
