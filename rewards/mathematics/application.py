@@ -40,7 +40,8 @@ def mark_applications(answer: Tokens, truth: Tokens) -> tuple[list[Token], list[
     """Return both texts with kind "applied" for each name that is a function of what the brackets behind it hold."""
     texts = [list(_uses(answer)), list(_uses(truth))]
     alone = {name for tokens, uses in zip((answer, truth), texts, strict=True) for name in _names_alone(tokens, uses)}
-    functions = {use.name for use in chain(*texts) if not _is_factor(use.name, texts, use.name in alone)}
+    names = {use.name for use in chain(*texts)}
+    functions = {name for name in names if not _is_factor(name, texts, name in alone)}
     marked = [list(answer), list(truth)]
     for tokens, uses in zip(marked, texts, strict=True):
         for use in uses:
