@@ -37,7 +37,7 @@ from grpo.run.log import completion_records
 from grpo.run.saved import load_saved
 from grpo.sampling.sampler import Sampler
 from rewards.format import parse
-from rewards.registry import NEED_BLOCK, expand
+from rewards.registry import built_in
 from rewards.scorer import Scorer
 
 MANY = 0.2  # of the answers
@@ -131,7 +131,7 @@ def _notes(config: TrainConfig, measured: Summary, groups: Sequence[Group]) -> I
         yield f"{share} at max_completion_length={config.max_completion_length}; a higher one lets them end"
     texts = [completion.text for completion in completions_of(groups)]
     share = sum(parse(text).answer is None for text in texts) / len(texts)
-    if share > MANY and set(NEED_BLOCK) & set(expand(config.reward_funcs)):
+    if share > MANY and any(built_in(name).prompt for name in config.reward_funcs):
         yield f"{share:.0%} of the answers have no <answer> block and count as wrong; --reward simpleqa needs none"
 
 
