@@ -28,6 +28,8 @@ from grpo.run.guard import Guard
 from grpo.run.origin import check_origin, origin_of
 from grpo.run.plot import line_plot
 from grpo.run.run import Run
+from grpo.run.run_dir import holds_a_run
+from grpo.run.saved import start_of
 from grpo.run.toy import locate, make_world
 from grpo.trainer import Trainer
 
@@ -97,7 +99,7 @@ class SftTrainer(Trainer):
 def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = None) -> None:
     """Make a complete run of stage 1: metrics, checkpoints, final/ and loss.png."""
     with Run(config, notices, ranks) as run:
-        run.config = config = make_world(config, run)
+        run.config = config = start_of(make_world(config, run))
         origin = origin_of(config)
         trainer = SftTrainer(config, run)
         trainer.restore()
@@ -111,7 +113,7 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
             guard.after_step(metrics)
         trainer.save()
         run.save_final(trainer.policy, origin)
-        trainer.health.end()
+        trainer.end()
         if run.ranks.is_main:
             line_plot(run.path / "loss.png", {"loss": trainer.losses}, "step", "loss of the answer tokens, nats")
 
@@ -149,7 +151,8 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
         run.say(f"cold start: {final} was made by {config.cold_start}, and is reused")
     else:
         run.say(f"cold start: {config.cold_start} from {stage1.model_name_or_path or 'scratch'} into {final.parent}")
-        sft(stage1, notices, run.ranks)
+        has_begun = run.ranks.of_main(run.ranks.is_main and holds_a_run(final.parent))
+        sft(replace(stage1, resume_from_checkpoint=has_begun), notices, run.ranks)
     return start_from(final, config)
 
 
@@ -169,7 +172,7 @@ def stage1_overrides(config: TrainConfig) -> list[str]:
     What the stage 2 config says about the model is meant for stage 1, which comes first. In a toy world stage 1 belongs
     to the run: it lies in the run's directory and shares its seed.
     """
-    overrides = ["resume_from_checkpoint=true", f"disable_tqdm={config.disable_tqdm}"]
+    overrides = [f"disable_tqdm={config.disable_tqdm}"]
     if config.toy_world:
         output_dir = Path(config.output_dir) / "cold_start"
         overrides += [f"output_dir={output_dir}", f"toy_dir={config.toy_dir}", f"seed={config.seed}"]

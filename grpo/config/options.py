@@ -400,7 +400,7 @@ class KnowledgeKeys:
     )
     verifier: str = key(
         "nli",
-        "Checks a fact against the knowledge base. nli: an entailment model. lexical: offline comparison of words.",
+        "Checks a fact against the knowledge base. nli: an entailment model. lexical: offline comparison of sentences.",
         choices=("nli", "lexical"),
     )
     nli_model: str = key("MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli", "Entailment model: a folder or a hub id.")

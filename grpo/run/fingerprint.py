@@ -16,16 +16,22 @@ PACKAGES = ("grpo", "kernels", "rewards", "knowledge")
 LIBRARIES = ("torch", "transformers", "safetensors", "numpy")
 
 
-def input_fingerprints(policy: Policy, data_hash: str) -> dict[str, str]:
+def input_fingerprints(policy: Policy, data_hash: str, knowledge_base: str | None = None) -> dict[str, str]:
     """Return a hash of each input of a run, by the names that `allow_changes` knows."""
     weights = [path for folder in policy.folders for path in sorted(folder.glob("*.safetensors"))]
     adapters = [path for folder in policy.folders for path in folder.glob("adapter_config.json")]
     tokenizer = policy.tokenizer
+    knowledge = {}
+    if knowledge_base:
+        from knowledge.store.identity import identity  # it brings SQLAlchemy
+
+        knowledge = {"knowledge_base": identity(knowledge_base)}
     return {
         "dataset": data_hash,
         "base_weights": digest([repr(policy.model.config), *map(file_fingerprint, weights + adapters)]),
         "tokenizer": digest([_definition(tokenizer), tokenizer.all_special_ids, policy.eos_ids]),
         "chat_template": digest([tokenizer.chat_template]),
+        **knowledge,
     }
 
 

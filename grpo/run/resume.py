@@ -51,7 +51,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
 
 def check_inputs(before: Mapping[str, str], now: Mapping[str, str], config: AnyConfig) -> None:
     """Compare the fingerprints of a run's inputs with those in the checkpoint. UserError (exit 2) if one changed."""
-    changes = {name: "its content has changed" for name in now if before.get(name) != now[name]}
+    changes = {name: "its content has changed" for name in now if before.get(name, now[name]) != now[name]}
     _refuse_changes(", ".join(changes).replace("_", " "), changes, config)
 
 
