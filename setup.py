@@ -36,7 +36,7 @@ setup(
             "peft>=0.18",
             "gguf>=0.10",
         ],
-        "bench": ["trl>=0.27", "peft>=0.18", "rank-bm25>=0.2", "math-verify>=0.8"],
+        "bench": ["trl>=0.27", "peft>=0.18", "rank-bm25>=0.2"],
         "track": ["swanlab", "wandb"],
     },
 )

@@ -38,7 +38,7 @@ Read in this order, together with MATH.md:
     diagnosis/       what the numbers of a run say: their meanings, and rules for known failures
     doctor/          a command: finds without training what would fail later in a run
     report/          a command: shows a run as one page
-    explain.py       a command: says what went wrong in a run          (also evaluate.py, generate.py, export.py)
+    explain.py       a command: says what went wrong in a run    (also evaluate.py, generate.py, export.py, api.py)
 
 Every file may use base/: errors, storage, messages of a command, and the data that flows (schema.py).
 
@@ -47,11 +47,27 @@ Imports go one way: base/ imports nothing else of this program; knowledge/ impor
 commands last.
 """
 
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 __version__ = "0.1.0"
+_ROOT = Path(__file__).parent.parent
 
 # kernels/ has the same name as a library that transformers probes for, so it has no __init__.py and is imported as
 # grpo.kernels. A wheel holds it inside grpo/; in a checkout it lies next to grpo/, and this line finds it there.
 if not (Path(__file__).parent / "kernels").is_dir():
-    __path__.append(str(Path(__file__).parent.parent))
+    __path__.append(str(_ROOT))
+
+
+def _bind(name: str) -> None:
+    """Import a package that lies next to grpo/, whatever else has its name in the folder where a command is started."""
+    file = _ROOT / name / "__init__.py"
+    if getattr(sys.modules.get(name), "__file__", None) != str(file):
+        spec = spec_from_file_location(name, file)
+        sys.modules[name] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+
+
+_bind("knowledge")
+_bind("rewards")

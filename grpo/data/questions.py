@@ -12,9 +12,11 @@ from grpo.data.count import WITH_MEDIA, RowCount, has_media, is_empty
 from grpo.data.hub import fetch_data
 from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import Row, fingerprint, read_rows
-from rewards.knowrl.correctness import TRUE
+from rewards.outcome.correctness import TRUE
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
+
+KEYS_OF_COLUMNS = ("question", "answer", "title")  # a key says which column of the data is this one: answer_field, …
 
 if TYPE_CHECKING:
     from grpo.model.policy import Policy
@@ -104,7 +106,7 @@ def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: 
         raise UserError(
             f"the reward {reward} needs the column {' and '.join(missing)}",
             f"the columns of {data} are {', '.join(filled)}",
-            f"set {missing[0]}_field, or add the column to the data",
+            f"{f'set {missing[0]}_field, or ' * (missing[0] in KEYS_OF_COLUMNS)}add the column to the data",
             PREFLIGHT,
         )
     return needed

@@ -108,12 +108,11 @@ def test_a_run_asks_other_questions_in_its_own_way(capsys, trained):
     assert "exact" in record["rewards"]
 
 
-def test_a_reward_that_cannot_tell_right_from_wrong_shows_a_dash(capsys, chat_checkpoint):
+def test_a_reward_that_cannot_tell_right_from_wrong_has_no_accuracy(capsys, chat_checkpoint):
     data = write_rows(Path("q.jsonl"), QUESTIONS)
     found, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "format", SHORT)
     assert found["accuracy"] is None and found["unscored_frac"] == 0
-    (line,) = [line for line in text.splitlines() if line.strip().startswith("accuracy")]
-    assert line.split() == ["accuracy", "–"] and "no reward could tell right from wrong" in text
+    assert "\n  accuracy" not in text and "no reward could tell right from wrong" in text
 
 
 @pytest.mark.parametrize(
@@ -140,6 +139,17 @@ def test_a_prompt_of_ones_own_replaces_the_benchmarks(capsys, chat_checkpoint):
     data = write_csv(Path("file.csv"), GSM8K)
     run(capsys, chat_checkpoint, "--data", data, "--output", "o.json", "prompt_template=Now {question}", SHORT)
     assert "Now How many?<" in answers("o.jsonl")[0]["prompt"]
+
+
+@pytest.mark.parametrize(("own", "prompted", "noted"), [
+    ([], "put your final answer within \\boxed{}", False),
+    (["prompt_template=Now {question}"], "Now 1 + 1?", True),
+    (["prompt_template=Box it in \\boxed{}: {question}"], "Box it in \\boxed{}: 1 + 1?", False),
+])  # fmt: skip
+def test_the_reward_math_asks_for_a_box_or_says_that_nothing_does(capsys, chat_checkpoint, own, prompted, noted):
+    data = write_rows(Path("sums.jsonl"), [{"question": "1 + 1?", "answer": "2"}])
+    _, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "math", "--output", "o.json", *own, SHORT)
+    assert prompted in answers("o.jsonl")[0]["prompt"] and ("no prompt asks for" in text) == noted
 
 
 def test_mc1_and_mc2_of_truthful_qa(capsys, chat_checkpoint):
@@ -169,7 +179,7 @@ def test_two_models_and_two_files_are_compared(capsys, chat_checkpoint, trained)
     data = write_rows(Path("q.jsonl"), QUESTIONS)
     more = ["--data", data, "--reward", "exact"]
     found, text = run(capsys, "--compare", chat_checkpoint, trained, *more, "--output", "c.json", SHORT)
-    assert found["num_questions"] == 6 and found["mcnemar_p"] == 1 and "6 questions, paired" in text
+    assert found["num_questions"] == 6 and found["measures"]["accuracy"]["p"] == 1 and "6 questions, paired" in text
     assert next_commands(text) == [f"grpo.generate {chat_checkpoint}", f"grpo.generate {trained}"]
     assert json.loads(Path("c.json").read_text()) == found
     _, text = run(capsys, "--compare", trained, trained, *more, SHORT)
@@ -178,7 +188,7 @@ def test_two_models_and_two_files_are_compared(capsys, chat_checkpoint, trained)
     assert next_commands(text)[1] == "grpo.evaluate --compare c.b.jsonl other.json"
     again, text = run(capsys, "--compare", "c.a.json", "c.b.jsonl")
     assert next_commands(text)[1] == "grpo.evaluate --compare c.b.jsonl other.json"
-    assert again["rates"] == found["rates"] and (again["a"], again["b"]) == ("c.a.json", "c.b.jsonl")
+    assert again["measures"] == found["measures"] and (again["a"], again["b"]) == ("c.a.json", "c.b.jsonl")
 
 
 def stops(prompts, completions, **columns):
@@ -390,6 +400,5 @@ def test_each_answer_has_random_numbers_of_its_own(chat_checkpoint):
 def test_the_first_of_two_that_are_compared_is_a(capsys):
     for name, outcome in (("good", "correct"), ("bad", "wrong")):
         write_rows(Path(f"{name}.jsonl"), [{"row": 0, "question": "q", "outcome": outcome}])
-    found, text = run(capsys, "--compare", "good.jsonl", "bad.jsonl")
-    assert (found["a"], found["only_a_right"], found["only_b_right"]) == ("good.jsonl", 1, 0)
-    assert found["rates"]["accuracy"]["difference"] == -1 and "only a right: 1" in text
+    found, _ = run(capsys, "--compare", "good.jsonl", "bad.jsonl")
+    assert found["a"] == "good.jsonl" and found["measures"]["accuracy"]["difference"] == -1
