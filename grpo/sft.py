@@ -13,7 +13,7 @@ from grpo.base.errors import UserError, run_main
 from grpo.base.progress import say_next
 from grpo.base.schema import Group
 from grpo.config.load import load_config, parse_arguments
-from grpo.config.options import SftConfig, TrainConfig
+from grpo.config.options import SftConfig, TrainConfig, keys_that
 from grpo.data.conversations import make_examples
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder
@@ -32,15 +32,6 @@ from grpo.run.run_dir import holds_a_run
 from grpo.run.saved import start_of
 from grpo.run.toy import locate, make_world
 from grpo.trainer import Trainer
-
-MODEL_KEYS = (  # that say which model a run starts from
-    "model_name_or_path",
-    "model_revision",
-    "adapter_name_or_path",
-    "tokenizer_name_or_path",
-    "chat_template",
-    "chat_template_kwargs",
-)
 
 
 class SftTrainer(Trainer):
@@ -191,7 +182,7 @@ def stage1_overrides(config: TrainConfig) -> list[str]:
             f"{config.model_name_or_path} looks like the result of a stage 1 already",
             "set cold_start=null to start from it; or give the base model, from which stage 1 starts",
         )
-    for name in MODEL_KEYS:
+    for name in keys_that("model"):
         value = getattr(config, name)
         if value != getattr(SftConfig, name):
             overrides.append(f"{name}={json.dumps(value) if isinstance(value, dict) else value}")

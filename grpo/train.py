@@ -24,6 +24,7 @@ from grpo.logprobs import batch_logprobs
 from grpo.loss import policy_loss
 from grpo.model.lora import REFERENCE
 from grpo.model.policy import load_reference
+from grpo.packing import set_loss_weights
 from grpo.rollout import Rollout
 from grpo.run.guard import Guard
 from grpo.run.metrics import completion_metrics, credit_metrics
@@ -62,13 +63,15 @@ class GrpoTrainer(Trainer):
 
     def train_step(self) -> None:
         """Generate the answers of one step, and train on them."""
-        groups = self.rollout.sample(self.step)  # G completions per prompt, Eq. 8; grading starts as each ends
+        groups = self.rollout.sample(self.step)  # G completions per prompt; grading starts as each ends
+        set_loss_weights(groups, self.rollout.totals, self.config)  # Eq. 8, over the complete step and all ranks
         batches = self.make_batches(groups)  # micro-batches that fit into memory
         for batch in batches:
             batch.ref_logp_C = self.reference_logprobs(batch)  # Eq. 3, while rewards are pending
         for iteration in range(self.num_iterations):
             for batch in self.rollout.graded(batches):  # Eq. 1, 2, 17, 19, in the order in which rewards arrive
                 self.train_batch(batch, iteration)
+            self.rollout.finish_grading()  # of the groups that are in no micro-batch
             self.update(iteration)
         self.step += 1
 

@@ -18,10 +18,11 @@ from grpo.diagnosis.rules import History
 from grpo.logprobs import batch_logprobs
 from grpo.model.decoder import Decoder
 from grpo.model.lora import POLICY
-from grpo.model.policy import load_policy
+from grpo.model.policy import find_parts, load_policy
 from grpo.optim import Optimizer, scheduled_rate
 from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.run import memory
+from grpo.run.checkpoint import check_disk
 from grpo.run.fingerprint import input_fingerprints
 from grpo.run.metrics import Clock, TokenMeter
 from grpo.run.resume import check_inputs
@@ -178,6 +179,7 @@ class Trainer:
         """Restore the checkpoint to resume from. Return its counters, {} if there is none."""
         counters = self.run.restore(self.policy, self.optimizer)
         if not counters:
+            check_disk(self.model, self.config, find_parts(self.config).adapter)
             return {}
         check_inputs(counters["inputs"], self.inputs, self.config)
         self.step, self.num_tokens = counters["step"], counters["num_tokens"]
