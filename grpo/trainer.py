@@ -56,6 +56,7 @@ class Trainer:
         )
         self.meter, self.clock = TokenMeter(), Clock(run.device, run.show_phase)
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
+        self.has_said_nothing_counts = False
 
     def set_data(self, *, order: Order, data_hash: str, total_steps: int, longest: int, prompt: str) -> None:
         """Set what the steps consume, and choose micro-batches that fit into the memory that is still free.
@@ -64,7 +65,7 @@ class Trainer:
         """
         c = self.config
         self.order, self.total_steps, self.longest = order, total_steps, longest
-        self.inputs = input_fingerprints(self.policy, data_hash)
+        self.inputs = input_fingerprints(self.policy, data_hash, getattr(c, "knowledge_base", None))
         self.ranks.agree(self.inputs)
         if self.ranks.world > 1:
             sent = sent_per_update(self.optimizer.grad.nbytes, self.ranks.world)
@@ -124,7 +125,25 @@ class Trainer:
             self.health.updated(self.optimizer, self.grad_norm)
             self.num_skipped += not isfinite(self.grad_norm)
             self.model.refresh()
+        else:
+            self.say_nothing_counts()
         failpoint("step-updated")
+
+    def say_nothing_counts(self) -> None:
+        """Say at the first such step that no answer of the step counts in the loss, so that nothing is trained."""
+        if not self.has_said_nothing_counts:
+            self.has_said_nothing_counts = True
+            self.run.say(
+                f"warning: step {self.step + 1} trains nothing: none of its answers counts in the loss. They are "
+                "empty, or cut off at max_completion_length and masked (mask_truncated_completions)"
+            )
+
+    def end(self) -> None:
+        """Say what only a finished run can tell."""
+        if self.total_steps and not self.optimizer.num_applied:
+            self.run.remark = "the run is done, and no step has changed a weight: final/ is the model it started from"
+            self.run.say(f"warning: {self.run.remark}")
+        self.health.end()
 
     def step_metrics(self, groups: Sequence[Group]) -> dict[str, float]:
         """Return the metrics that both stages log, and count the step's tokens. groups: those of all ranks."""

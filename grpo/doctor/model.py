@@ -9,7 +9,7 @@ from safetensors import safe_open
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.schema import Completion, Group, Prompt
 from grpo.config.load import examine_config
-from grpo.config.options import SftConfig
+from grpo.config.options import SftConfig, keys_that
 from grpo.data.prompts import eos_ids, turn_end
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.doctor.case import Case, NotChecked, need, need_key
@@ -27,7 +27,7 @@ from grpo.model.weights import named_tensors, read_model_config
 from grpo.run import memory
 from grpo.run.checkpoint import check_disk
 from grpo.sampling.sampler import Sampler, check_finite
-from grpo.sft import MODEL_KEYS, is_done, stage1_overrides, start_from
+from grpo.sft import is_done, stage1_overrides, start_from
 from rewards.scorer import Scorer
 
 MAX_MISFITS = 8  # tensors to name in a message
@@ -175,7 +175,7 @@ def rehearse(case: Case) -> Rehearsal:
     if isinstance(config, SftConfig):
         return SftRehearsal(start)
     if isinstance(start, SftConfig):
-        start = replace(config, **{name: getattr(start, name) for name in MODEL_KEYS})
+        start = replace(config, **{name: getattr(start, name) for name in keys_that("model")})
     return GrpoRehearsal(start)
 
 
