@@ -1,6 +1,6 @@
-"""python -m bench.report [--results bench/results] [--readme README.md]
+"""python -m bench.report [--results bench/results] [--readme bench/README.md]
 
-Turn stored rows into the README's table. Of each benchmark, device and dtype, all rows count that were
+Turn stored rows into the table of bench/README.md. Of each benchmark, device and dtype, all rows count that were
 measured at the newest commit, so a benchmark can be run once for each model. If they repeat a case, the newest counts.
 With --readme, the lines between <!-- bench --> and <!-- /bench --> are replaced. The last line of stdout is JSON.
 """

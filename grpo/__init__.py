@@ -35,6 +35,7 @@ Read in this order, together with MATH.md:
     config/          YAML to one frozen config
     evaluation/      answers to numbers: accuracy, share of refusals, comparison of two models
     run/             what surrounds the algorithm: output directory, log, checkpoints, memory
+    diagnosis/       what the numbers of a run say: their meanings, and rules for known failures
     doctor/          a command: finds without training what would fail later in a run
     report/          a command: shows a run as one page
     explain.py       a command: says what went wrong in a run          (also evaluate.py, generate.py, export.py)

@@ -14,15 +14,11 @@ def group_advantages(
     scale_rewards: "group", "batch" (`batch_std` is then the deviation of all rewards of the step), or "none" (Dr. GRPO,
     2503.20783). Standard deviations divide by n - 1. A reward of None (unscorable) is left out of mean and deviation,
     and its advantage is 0. A group with fewer than two scorable rewards, or with all of them equal, gets exactly 0.
-    A reward that is not finite makes all advantages of its group NaN, so that the gradient is not finite and the step
-    is skipped: a broken reward must not train anything.
 
     >>> group_advantages([1.0, 0.0, None], "none")
     [0.5, -0.5, 0.0]
     """
     known = [reward for reward in rewards if reward is not None]
-    if not all(math.isfinite(reward) for reward in known):
-        return [math.nan] * len(rewards)
     if len(known) < 2 or min(known) == max(known):
         return [0.0] * len(rewards)
     mean = math.fsum(known) / len(known)
@@ -58,8 +54,8 @@ def normalize_then_sum(values: Sequence[Sequence[float | None]], weights: Sequen
 
 
 def reward_std(rewards: Sequence[float | None]) -> float:
-    """Return the standard deviation of the finite rewards; 0 for fewer than two."""
-    known = [reward for reward in rewards if reward is not None and math.isfinite(reward)]
+    """Return the standard deviation of the scorable rewards; 0 for fewer than two."""
+    known = [reward for reward in rewards if reward is not None]
     if len(known) < 2:
         return 0.0
     mean = math.fsum(known) / len(known)

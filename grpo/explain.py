@@ -2,21 +2,102 @@
 
   python -m grpo.explain RUN
 
-RUN is the output_dir of a run, which may be under way or may have been killed.
+RUN is the output_dir of a run, which may be under way or may have been killed. The rules of grpo/diagnosis/rules.py are
+applied to its metrics again, step by step.
 """
 
 import argparse
 import textwrap
+from dataclasses import dataclass
 
 from grpo.base.errors import escape, run_main
 from grpo.base.progress import command_parser, say_next
-from grpo.report.remarks import Remark, explain
-from grpo.run.record import read_record
+from grpo.diagnosis.health import Diagnosis
+from grpo.diagnosis.record import Record, read_record
+from grpo.diagnosis.rules import TREND, History, advice, meaning
 
 WIDTH = 100
+LEARNED = ("loss", "reward", "accuracy", "refusal_rate", "completions/mean_length")  # whose change is reported
 
 
-def describe(remark: Remark) -> str:
+@dataclass(frozen=True)
+class Remark:
+    """A sentence about a run; what it means and what to do, if it is about a failure.
+
+    is_good: whether the sentence says that something went well.
+    """
+
+    sentence: str
+    meaning: str = ""
+    advice: str = ""
+    is_good: bool = False
+
+
+def explain(record: Record) -> list[Remark]:
+    """Return the remarks about a run: how it ended, the failures that rules recognise, and what it has learned."""
+    remarks = _ending(record)
+    prompt = next((answer.prompt for step in record.answer_steps()[:1] for answer in record.answers(step)), "")
+    diagnosis = Diagnosis(History(config=record.config, prompt=prompt))
+    for metrics in record.steps:
+        diagnosis.check(metrics["step"], metrics)
+    if record.state.get("status") == "done":
+        diagnosis.end()
+    for found in diagnosis.symptoms:
+        last = diagnosis.passed(found)
+        passed = "" if last is None else f" (last seen at step {last})"
+        remarks.append(Remark(f"Step {found.step}: {found.text}{passed}.", meaning(found.rule), advice(found.rule)))
+    return (remarks or [_all_is_well(record)]) + _learned(diagnosis.history)
+
+
+def _ending(record: Record) -> list[Remark]:
+    """Return remarks on how the run ended, unless it ended as planned."""
+    status, reason = record.state.get("status"), str(record.state.get("reason") or "")
+    step = record.steps[-1]["step"] if record.steps else record.state.get("step", 0)
+    remarks = []
+    if status in ("failed", "interrupted"):
+        what, _, rest = reason.partition("\n")
+        remarks.append(Remark(f"The run ended after step {step}: {what.removeprefix('error: ')}.", rest))
+    elif status != "done":
+        remarks.append(
+            Remark(
+                f"The run has not ended: step {step} was its last so far.",
+                "It is under way, or was killed.",
+                "if it was killed, continue it with resume_from_checkpoint=true.",
+            )
+        )
+    if not record.steps:
+        remarks.append(Remark("No step was finished, so there is nothing to explain."))
+    if record.num_damaged:
+        remarks.append(
+            Remark(
+                f"{record.num_damaged} line(s) of metrics.jsonl cannot be read and are left out.",
+                "A killed run leaves a torn last line; anything else is damage to the file.",
+            )
+        )
+    return remarks
+
+
+def _all_is_well(record: Record) -> Remark:
+    """Return the remark that no rule recognises a failure, and how many steps the rules could see."""
+    number = len(record.steps)
+    if number < 2 * TREND:
+        return Remark(f"No failure shows in {number} steps. For trends these are too few.", is_good=True)
+    return Remark(f"No known failure shows in {number} steps.", is_good=True)
+
+
+def _learned(history: History) -> list[Remark]:
+    """Return a remark on what changed from the first steps to the last by more than chance explains."""
+    changes = []
+    for name in LEARNED:
+        trend = history.trend(name)
+        if trend and trend.direction and not (name == "loss" and "reward" in history.steps[-1]):
+            changes.append(f"{name} {trend.start:.3g} → {trend.end:.3g}")
+    if not changes:
+        return []
+    return [Remark(f"From the first {TREND} steps to the last: {', '.join(changes)}.", is_good=True)]
+
+
+def lay_out(remark: Remark) -> str:
     """Lay out a remark: the sentence, and indented below it what it means and what to do."""
     lines = textwrap.wrap(remark.sentence, WIDTH)
     for text in (remark.meaning, f"To do: {remark.advice}" if remark.advice else ""):
@@ -33,7 +114,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> None:
     record = read_record(make_parser().parse_args(argv).run)
     remarks = explain(record)
-    print(escape("\n\n".join(map(describe, remarks))))
+    print(escape("\n\n".join(map(lay_out, remarks))))
     say_next("the sentences above", ["grpo.report", record.path], ["grpo.evaluate", record.path])
 
 

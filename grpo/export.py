@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError, run_main
+from grpo.base.folders import FolderWriter
 from grpo.base.progress import command_parser, say_next
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import load_tokenizer
 from grpo.model.adapter import is_adapter, load_adapter, save_adapter
 from grpo.model.policy import base_of, find_parts
 from grpo.model.weights import DTYPES
-from grpo.run import checkpoint
 from grpo.run.saved import find_saved, load_saved
 
 CPU = torch.device("cpu")
@@ -30,16 +30,16 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
     check_folder(target)
     saved = find_saved(str(source))
     source = Path(saved.name)
-    if (source / checkpoint.MANIFEST_FILE).exists():
-        checkpoint.find_checkpoint(source.parent, str(source))  # raises if it is damaged
     if merge:
         policy = load_saved(saved, TrainConfig(torch_dtype=dtype), CPU)
-        policy.save_merged(target, DTYPES.get(dtype))
+        with FolderWriter(target) as folder:
+            policy.save_merged(folder, DTYPES.get(dtype))
     elif is_adapter(source):
         adapter = replace(load_adapter(source), base_model=base_of(source))
-        save_adapter(adapter, target)
-        parts = find_parts(TrainConfig(model_name_or_path=str(source)))
-        load_tokenizer(parts.tokenizer).save_pretrained(target)
+        tokenizer = load_tokenizer(find_parts(TrainConfig(model_name_or_path=str(source))).tokenizer)
+        with FolderWriter(target) as folder:
+            save_adapter(adapter, folder)
+            tokenizer.save_pretrained(folder)
     elif not source.exists():
         why = f"there is no such folder, seen from {Path.cwd()}"
         fix = "name a run, a checkpoint or an adapter, or use --merge for a model of the hub"
@@ -54,7 +54,9 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Raise UserError (exit 2) if a folder is not empty or cannot be created."""
+    """Raise UserError (exit 2) if a folder is not empty, or cannot be created or renamed."""
+    if path.is_mount():
+        raise UserError(f"{path} is the root of a file system", "it cannot be renamed", "give a folder in it", CONFIG)
     try:
         is_new = not path.exists()
         path.mkdir(parents=True, exist_ok=True)

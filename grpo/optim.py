@@ -10,7 +10,10 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from grpo.base.errors import CONFIG, NON_FINITE, UserError
+
 FIRST_SCALE, SCALE_GROWS_AFTER = 2.0**10, 50  # loss scaling in float16: it doubles after so many finite steps in a row
+MASTER = "master"  # name of the weights in `Optimizer.state`
 
 
 class Optimizer:
@@ -35,6 +38,9 @@ class Optimizer:
         if not parameters:
             raise ValueError("nothing to train: no parameter requires a gradient")
         sizes = [parameter.numel() for parameter in parameters]
+        if eps < torch.finfo(torch.float32).tiny:
+            why = "AdamW divides by it in float32, where it is 0"
+            raise UserError(f"adam_epsilon is {eps:g}", why, "set adam_epsilon=1e-8", CONFIG)
         self.flat = torch.cat([parameter.data.flatten() for parameter in parameters])
         self.grad = torch.zeros_like(self.flat)
         for parameter, value, grad in zip(parameters, self.flat.split(sizes), self.grad.split(sizes), strict=True):
@@ -47,6 +53,10 @@ class Optimizer:
                 leaf.grad = self.grad[part]
                 groups.append({"params": [leaf], "weight_decay": decay})
         self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
+        for group in self.adamw.param_groups:  # now, and not at the first step: micro-batches get what memory is left
+            leaf = group["params"][0]
+            moments = {name: torch.zeros_like(leaf) for name in ("exp_avg", "exp_avg_sq")}
+            self.adamw.state[leaf] = {"step": torch.zeros((), device=leaf.device), **moments}
         self.num_backward, self.num_updates = 0, 0  # passes since the last update; updates, skipped ones included
         self.scales_loss, self.scale, self.finite_steps = scales_loss, FIRST_SCALE if scales_loss else 1.0, 0
 
@@ -80,6 +90,16 @@ class Optimizer:
             self._rescale(math.isfinite(norm))
         return norm
 
+    def check_finite(self) -> None:
+        """Raise UserError (exit 5) if some weight is not finite."""
+        if not all_finite(self.flat):
+            raise UserError(
+                "the weights are not finite any more",
+                f"update {self.num_updates} made them infinite or NaN; nothing is saved from it on",
+                "lower learning_rate, or raise adam_epsilon; then continue with resume_from_checkpoint=true",
+                NON_FINITE,
+            )
+
     def _rescale(self, finite: bool) -> None:
         self.finite_steps = self.finite_steps + 1 if finite else 0
         if not finite:
@@ -89,7 +109,7 @@ class Optimizer:
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return everything that a resumed run needs to go on bit for bit."""
-        tensors = {"master": self.flat}
+        tensors = {MASTER: self.flat}
         if self.scales_loss:
             tensors["scale"] = torch.tensor([self.scale, self.finite_steps], dtype=torch.float64)
         for number, group in enumerate(self.adamw.param_groups):
@@ -100,7 +120,7 @@ class Optimizer:
     @torch.no_grad()
     def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
         """Restore what `state` returned."""
-        self.flat.copy_(tensors["master"])
+        self.flat.copy_(tensors[MASTER])
         if self.scales_loss and "scale" in tensors:
             self.scale, self.finite_steps = float(tensors["scale"][0]), int(tensors["scale"][1])
         for number, group in enumerate(self.adamw.param_groups):
@@ -112,6 +132,11 @@ class Optimizer:
             }
             if found:
                 self.adamw.state[leaf] = found
+
+
+def all_finite(values: torch.Tensor) -> bool:
+    """Return whether no value is infinite or NaN. Their sum says so at once, unless it overflows itself."""
+    return math.isfinite(float(values.sum())) or bool(values.isfinite().all())
 
 
 def scheduled_rate(update: int, peak: float, schedule: str, warmup: int, total: int) -> float:

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from grpo.advantages import group_advantages, normalize_then_sum, reward_std
 from grpo.base.schema import Completion, Group, PackedBatch, completions_of
 from grpo.base.storage import failpoint
-from grpo.config.options import TrainConfig
 from grpo.credit import judged_sentences
-from grpo.data.questions import Questions, load_prompts, num_steps
+from grpo.data.questions import QuestionData, Questions, load_prompts, num_steps
 from grpo.data.rows import Order
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.model.policy import Policy
@@ -29,9 +28,12 @@ POLL_SECONDS = 0.005
 class Rollout:
     """The prompts of a run, their order, the sampler and the scorer."""
 
-    def __init__(self, config: TrainConfig, run: Run, policy: Policy, scorer: Scorer, clock: Clock):
+    def __init__(self, data: QuestionData, run: Run, policy: Policy, scorer: Scorer, clock: Clock):
+        config = data.config
         self.config, self.run, self.policy, self.scorer, self.clock = config, run, policy, scorer, clock
-        self.prompts, self.data_hash = load_prompts(config, policy, scorer.rewards, Questions.to_train(config), run.say)
+        loaded = load_prompts(data, policy, Questions.to_train(config), scorer.rewards)
+        run.report_data("training data", loaded.count)
+        self.prompts, self.data_hash = loaded.prompts, loaded.data_hash
         self.order = Order(len(self.prompts), config.seed, config.shuffle_dataset)
         completions_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps
         self.groups_per_rank = completions_per_rank // config.num_generations
@@ -61,12 +63,6 @@ class Rollout:
         if step == self.sampled_step:
             return self.groups
         self.is_graded, self.batch_std = False, None
-        self.scorer.state = TrainerState(
-            global_step=step,
-            max_steps=self.total_steps,
-            epoch=self.order.position / self.order.num_rows,
-            is_world_process_zero=self.run.ranks.rank == 0,
-        )
         dynamic = self.config.dynamic_sampling
         with self.run.interruptible(together=not dynamic):
             if dynamic:
@@ -105,6 +101,8 @@ class Rollout:
         attempt: how many times this step has generated before.
         """
         G, ranks = self.config.num_generations, self.run.ranks
+        epoch = self.order.position / self.order.num_rows
+        state = TrainerState(step, self.total_steps, epoch, is_world_process_zero=ranks.rank == 0)
         rows = self.order.take(self.groups_per_rank * ranks.world)[ranks.rank :: ranks.world]
         groups = [Group(self.prompts[row], [None] * G) for row in rows]
         # A completion's seed depends on its place among those of all ranks: N ranks sample what one process would.
@@ -118,7 +116,7 @@ class Rollout:
             group, index = groups[number // G], number % G
             completion.text = self.policy.decode(completion.ids)
             group.completions[index] = completion
-            self.scorer.submit(group, index)
+            self.scorer.submit(group, index, state)
 
         with self.clock.timed("time/generate"):
             self.sampler.sample([group.prompt.ids for group in groups], G, self.sampling, seeds, finish)

@@ -15,6 +15,7 @@ from grpo.base.schema import Group
 from grpo.config.load import load_config, parse_arguments
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.conversations import make_examples
+from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import num_steps
 from grpo.data.registry import find_sources
@@ -45,13 +46,9 @@ class SftTrainer(Trainer):
 
     def __init__(self, config: SftConfig, run: Run):
         max_length = min(config.max_length, read_model_config(find_parts(config).model).max_positions)
-        self.examples, num_cut, num_left_out = load_examples(config, load_encoder(config), max_length)
+        self.examples, count = load_examples(config, load_encoder(config), max_length)
         super().__init__(config, run)  # loads the model, now that nothing is wrong with the data
-        if num_cut or num_left_out:
-            run.say(
-                f"note: of {len(self.examples)} answers {num_cut} are cut at {max_length} tokens; "
-                f"{num_left_out} more, whose prompts are longer, are left out"
-            )
+        run.report_data("training data", count)
         self.losses: list[float] = []
         self.taken_step, self.groups = -1, []  # the step of the last examples taken, and these examples
         rows_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps
@@ -128,15 +125,13 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
             line_plot(run.path / "loss.png", {"loss": trainer.losses}, "step", "loss of the answer tokens, nats")
 
 
-def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> tuple[list[Group], int, int]:
-    """Return the examples of all data sets, how many were cut, and how many were left out (see make_examples)."""
-    examples, num_cut, num_left_out = [], 0, 0
+def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> tuple[list[Group], RowCount]:
+    """Return the examples of all data sets, and how many of their rows are used (see make_examples)."""
+    examples, count = [], RowCount(config.dataset_id_or_path)
     for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
         records = source.read()[: config.max_samples or None]
-        found, cut, left_out = make_examples(records, source.path, encoder, config.system_prompt, max_length)
-        examples += found
-        num_cut, num_left_out = num_cut + cut, num_left_out + left_out
-    return examples, num_cut, num_left_out
+        examples += make_examples(records, source.path, encoder, config.system_prompt, max_length, count)
+    return examples, count
 
 
 # --- as the first part of a run of stage 2 -------------------------------------------------------------------------

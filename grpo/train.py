@@ -15,7 +15,7 @@ from grpo.base.progress import say_next
 from grpo.base.schema import Group, PackedBatch
 from grpo.config.load import parse_arguments
 from grpo.config.options import TrainConfig
-from grpo.data.questions import held_out_scorer, prepare_rewards
+from grpo.data.questions import QuestionData, held_out_scorer, prepare_rewards
 from grpo.device import ops
 from grpo.evaluation.best import Best
 from grpo.evaluation.held_out import Evaluation, Measurement
@@ -36,11 +36,12 @@ from rewards.scorer import Scorer
 class GrpoTrainer(Trainer):
     """Policy, frozen reference, rollouts and optimizer of one run."""
 
-    def __init__(self, config: TrainConfig, run: Run, scorer: Scorer | None = None):
-        """Load the policy and the data. scorer: the rewards, if they are prepared already."""
+    def __init__(self, config: TrainConfig, run: Run, scorer: Scorer | None = None, data: QuestionData | None = None):
+        """Load the policy and the data. scorer, data: the rewards and the questions, if they are there already."""
         super().__init__(config, run)
         self.reference = load_reference(config, self.policy) if config.beta else None
-        self.rollout = Rollout(config, run, self.policy, scorer or prepare_rewards(config, run.say), self.clock)
+        data = data or QuestionData(config)
+        self.rollout = Rollout(data, run, self.policy, scorer or prepare_rewards(data, run.say), self.clock)
         self.temperature, self.num_iterations = config.temperature, config.num_iterations
         self.max_unscored = config.max_unscored
         self.num_sequences = self.rollout.sampler.max_slots
@@ -105,14 +106,15 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> Measurement:
     with Run(config, notices) as run, ExitStack() as ending:
         config = make_world(config, run)
         check_prompts(config)  # fail now rather than after stage 1
-        scorer = prepare_rewards(config, run.say)
+        data = QuestionData(config)
+        scorer = prepare_rewards(data, run.say)
         ending.callback(scorer.close)
-        eval_scorer = held_out_scorer(config, scorer)
+        eval_scorer = held_out_scorer(data, scorer)
         if eval_scorer is not scorer:
             ending.callback(eval_scorer.close)
         run.config = config = cold_start(config, run)
-        trainer = GrpoTrainer(config, run, scorer)
-        evaluation = Evaluation(config, run, trainer.policy, trainer.rollout, eval_scorer)
+        trainer = GrpoTrainer(config, run, scorer, data)
+        evaluation = Evaluation(data, run, trainer.policy, trainer.rollout, eval_scorer)
         trainer.restore()
         guard = Guard(trainer)
         if run.device.type == "cuda":

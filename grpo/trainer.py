@@ -13,6 +13,8 @@ from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.rows import Order
 from grpo.device.distributed import sent_per_update
 from grpo.device.draw import hash_seed
+from grpo.diagnosis.health import Diagnosis, Health
+from grpo.diagnosis.rules import History
 from grpo.logprobs import batch_logprobs
 from grpo.model.decoder import Decoder
 from grpo.model.lora import POLICY
@@ -21,10 +23,8 @@ from grpo.optim import Optimizer, scheduled_rate
 from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.run import memory
 from grpo.run.fingerprint import input_fingerprints
-from grpo.run.health import Diagnosis, Health
 from grpo.run.metrics import Clock, TokenMeter
 from grpo.run.resume import check_inputs
-from grpo.run.rules import History
 from grpo.run.run import Run
 
 
@@ -119,6 +119,7 @@ class Trainer:
         self.grad_norm = 0.0
         if self.ranks.max(self.optimizer.num_backward):  # without any tokens, momentum alone must not move the weights
             self.grad_norm = self.optimizer.step(self.learning_rate, c.max_grad_norm)
+            self.optimizer.check_finite()
             self.health.updated(self.optimizer, self.grad_norm)
             self.num_skipped += not isfinite(self.grad_norm)
             self.model.refresh()

@@ -8,14 +8,15 @@ import math
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Set
 from concurrent.futures import Future
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from grpo.base.errors import CONFIG, INTERNAL, UserError
+from grpo.base.errors import CONFIG, INTERNAL, UserError, redact
 from grpo.base.schema import Group, Score
 from knowledge.sanitise import encodable
 
@@ -29,6 +30,7 @@ PASSED = (  # to every function, with the columns
     "log_extra",
     "log_metric",
 )
+MAX_NUMBER = 1e15  # in size; sums and squares of larger numbers overflow
 NOT_PASSED = ("prompt", "completion")  # columns that TRL holds back, as they have a plural above
 
 
@@ -58,7 +60,7 @@ class Notes:
         values = _collected(values)
         if not isinstance(values, list) or len(values) != self.size:
             raise ValueError(f"log_extra({column!r}, ...) needs a list of {self.size} values, one per completion")
-        self.extra[str(column)] = [_as_detail(value) for value in values]
+        self.extra[_as_name(column)] = [_as_detail(value) for value in values]
 
     def of(self, index: int) -> dict[str, Any]:
         """Return what was told about completion `index`."""
@@ -66,8 +68,9 @@ class Notes:
         return {"extra": extra} if extra else {}
 
     def log_metric(self, name: str, value: float) -> None:
-        """Add a number to the metric log/NAME, which is the mean of a step's numbers."""
-        self.metrics.setdefault(f"log/{name}", []).append(float(value))
+        """Add a number to the metric log/NAME, which is the mean of a step's numbers. An infinite one counts as NaN."""
+        number = float(value)
+        self.metrics.setdefault(f"log/{_as_name(name)}", []).append(number if abs(number) <= MAX_NUMBER else math.nan)
 
 
 # --- names to functions -------------------------------------------------------------------------------------------
@@ -98,7 +101,7 @@ def find_function(name: str) -> UserFunction:
 def short_name(name: str) -> str:
     """Return the name of a reward in metrics and logs: that of a file without its folder and ending."""
     where, _, attributes = name.rpartition(":")
-    return f"{Path(where).stem}:{attributes}" if where.endswith(".py") else name
+    return _as_name(f"{Path(where).stem}:{attributes}" if where.endswith(".py") else name)
 
 
 def needed_columns(function: UserFunction) -> tuple[str, ...]:
@@ -151,37 +154,46 @@ def _check_parameters(name: str, function: UserFunction) -> None:
 
 
 def arguments(group: Group, trainer_state: TrainerState, notes: Notes) -> dict[str, Any]:
-    """Return what TRL passes to a function for the completions of a prompt.
+    """Return what TRL passes to a function for the completions of a prompt: copies, which the function may change.
 
     prompts, completions: texts; lists of messages if the data holds conversations. Every column holds one value per
     completion.
     """
     texts = [completion.text for completion in group.completions]
     prompt, size = group.prompt, len(texts)
+    prompts, completions = [prompt.text] * size, texts
     if prompt.messages:
-        prompts = [list(prompt.messages) for _ in texts]
+        prompts = [deepcopy(list(prompt.messages)) for _ in texts]
         completions = [[{"role": "assistant", "content": text}] for text in texts]
-    else:
-        prompts, completions = [prompt.text] * size, texts
     hidden = (*PASSED, *NOT_PASSED)
-    columns = {name: [value] * size for name, value in prompt.columns.items() if name not in hidden}
-    ids = [completion.ids for completion in group.completions]
+    columns = {name: [deepcopy(value) for _ in texts] for name, value in prompt.columns.items() if name not in hidden}
+    ids = [copy(completion.ids) for completion in group.completions]
     passed = (prompts, completions, ids, trainer_state, notes.log_extra, notes.log_metric)
     return {**columns, **dict(zip(PASSED, passed, strict=True))}
+
+
+def on_thread(work: Coroutine[Any, Any, list[Score]]) -> "Future[list[Score]]":
+    """Run a coroutine on a thread that nobody waits for: it may hang, and the program must be able to end."""
+    future: Future[list[Score]] = Future()
+
+    def run() -> None:
+        try:
+            scores, error = asyncio.run(work), None
+        except Exception as raised:
+            scores, error = [], raised
+        if future.set_running_or_notify_cancel():
+            future.set_exception(error) if error else future.set_result(scores)
+
+    threading.Thread(target=run, name="reward", daemon=True).start()
+    return future
 
 
 async def call(name: str, function: UserFunction, given: Mapping[str, Any], notes: Notes) -> list[Score]:
     """Call a function, plain or `async def`, for a group. Whatever it raises is a UserError."""
     size = notes.size
     try:
-        if is_async(function):
-            values = _collected(await function(**given))
-        else:
-            values = await asyncio.wrap_future(_in_thread(lambda: _collected(function(**given))))
-        if isinstance(values, Raised):
-            raise values.error
-        if inspect.isawaitable(values):
-            values = _collected(await values)
+        values = function(**given)
+        values = _collected(await values if inspect.isawaitable(values) else values)
     except UserError:
         raise
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # a reward is never invented in its place
@@ -201,35 +213,17 @@ async def call(name: str, function: UserFunction, given: Mapping[str, Any], note
     return [_score(name, value, of_one) for value, of_one in zip(values, details, strict=True)]
 
 
-class Raised:
-    """An exception that a thread returns as a value, because an asyncio future cannot raise every exception."""
-
-    def __init__(self, error: BaseException):
-        self.error = error
-
-
-def _in_thread(work: Callable[[], Any]) -> Future:
-    """Run `work` in a thread that nobody waits for: it may hang, and the program must be able to end."""
-    future: Future = Future()
-
-    def run() -> None:
-        try:
-            result = work()
-        except BaseException as error:
-            result = Raised(error)
-        if future.set_running_or_notify_cancel():
-            future.set_result(result)
-
-    threading.Thread(target=run, name="reward", daemon=True).start()
-    return future
-
-
 def _collected(values: Any) -> Any:
     """Make a list of an array, a tensor or any other ordered collection; leave everything else alone."""
     if hasattr(values, "tolist"):
         return values.tolist()
     is_ordered = isinstance(values, Iterable) and not isinstance(values, (str, bytes, Mapping, Set, Awaitable))
     return list(values) if is_ordered else values
+
+
+def _as_name(text: Any) -> str:
+    """Return the name of a metric or column as files can hold it: without a secret."""
+    return encodable(redact(str(text)))
 
 
 def _as_detail(value: Any) -> Any:
@@ -267,4 +261,4 @@ def _place(error: BaseException) -> str:
 
 
 def _is_ours(file: str) -> bool:
-    return file == __file__ or "importlib" in file or file == asyncio.futures.__file__
+    return file == __file__ or "importlib" in file

@@ -4,12 +4,12 @@ import asyncio
 import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo.base.errors import CONFIG, UserError
 from grpo.base.schema import Score
-from rewards.custom import Notes, UserFunction, call, find_function, needed_columns, short_name
+from rewards.custom import MAX_NUMBER, Notes, UserFunction, call, find_function, needed_columns, short_name
 
 Options = Mapping[str, Any]  # the keys of the configuration
 Columns = Mapping[str, Any]  # the columns of a row, and its prompt
@@ -55,6 +55,19 @@ PRESETS = {
     "knowrl_v2": ("format", "combined_v2"),
 }
 
+NOT_A_REWARD = f"a reward is a number between -{MAX_NUMBER:g} and {MAX_NUMBER:g}, or None"
+
+
+def usable(score: Score) -> Score:
+    """Make a score unscorable whose value is NaN, infinite or too large to calculate with; the reason says so.
+
+    >>> usable(Score(float("nan"))).value is None
+    True
+    """
+    if score.value is None or abs(score.value) <= MAX_NUMBER:
+        return score
+    return replace(score, value=None, reason=f"the reward returned {score.value}: {NOT_A_REWARD}")
+
 
 @dataclass(frozen=True)
 class Reward:
@@ -97,7 +110,7 @@ class Reward:
                 scores.append(self.grade(completion, row | {"prompt": prompts[i]}))
             if inspect.iscoroutinefunction(self.grade):
                 scores = asyncio.run(_gather(scores))
-        return [score.value for score in scores]
+        return [usable(score).value for score in scores]
 
 
 async def _gather(pending: Sequence[Awaitable[Score]]) -> list[Score]:

@@ -16,7 +16,6 @@ math_reward_wrong=0; model_name_or_path=MODEL names the tokenizer, for a reward 
 
 import argparse
 import json
-import math
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ from typing import Any
 
 from grpo.base.errors import PREFLIGHT, UserError, run_main
 from grpo.base.progress import check_output, say_next
-from grpo.base.schema import Completion, Group, Prompt, Score
+from grpo.base.schema import Completion, Group, Prompt
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.files import read_records
@@ -70,7 +69,7 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode = unkn
     scored = []
     for row, group in zip(rows, groups, strict=True):
         (completion,) = group.completions
-        scores = {name: _finite(score) for name, score in completion.scores.items()}
+        scores = completion.scores
         values = {name: score.value for name, score in scores.items()}
         reasons = {name: score.reason for name, score in scores.items()}
         facts = {name: score.facts for name, score in scores.items() if score.facts}
@@ -78,13 +77,6 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode = unkn
         answers = {"predicted": predicted(row["completion"]), "expected": group.prompt.columns["answer"]}
         scored.append({**row, **answers, "rewards": values, "reasons": reasons, "facts": facts, "extra": extra})
     return scored
-
-
-def _finite(score: Score) -> Score:
-    """Return a score whose value JSON can hold. In training, one that is not finite skips the step."""
-    if score.value is None or math.isfinite(score.value):
-        return score
-    return replace(score, value=None, reason=f"{score.value} is no finite number")
 
 
 def predicted(completion: str) -> str | None:

@@ -2,11 +2,12 @@
 
 Each completion is handed over the moment it ends. Rewards that grade one completion start at once: plain functions on a
 small thread pool, coroutines (API calls) on one event loop. A user's function sees a group, as soon as it is
-complete; it has a deadline.
+complete. It has a deadline, and runs on a thread of its own, so that nothing else waits if it blocks.
 """
 
 import asyncio
 import inspect
+import logging
 import statistics
 import threading
 import time
@@ -16,12 +17,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
+from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.schema import Group, Score
 from rewards import custom
-from rewards.registry import Reward, Say
+from rewards.registry import NOT_A_REWARD, Reward, Say, usable
 
 NUM_THREADS = 4  # and as many calls of plain functions of the user at a time
 POLL_SECONDS = 0.002
+_BUILT_IN = ""  # the event loop of all built-in rewards
+_START = custom.TrainerState()
+_log = logging.getLogger("rewards")
 
 
 class Scorer:
@@ -32,8 +37,8 @@ class Scorer:
         self.weights = list(weights) if weights else [1.0] * len(self.rewards)
         self.pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reward")
         self.slots = asyncio.Semaphore(NUM_THREADS)
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.state = custom.TrainerState()
+        self.loops: dict[str, asyncio.AbstractEventLoop] = {}  # by the name of a user's function, and _BUILT_IN
+        self.not_numbers: dict[str, float] = {}  # reward -> the first value that is NaN, infinite or far too large
         # Since the last metrics(): the seconds of users' functions, and the numbers that they have logged.
         self.seconds = {reward.name: 0.0 for reward in self.rewards if reward.function}
         self.logged: dict[str, list[float]] = defaultdict(list)
@@ -43,7 +48,7 @@ class Scorer:
         """Return whether a reward waits for something outside this process."""
         return any(reward.slow for reward in self.rewards)
 
-    def submit(self, group: Group, index: int) -> None:
+    def submit(self, group: Group, index: int, state: custom.TrainerState = _START) -> None:
         """Start grading completion `index` of `group`; with its last one, start the functions that see a group."""
         completion, prompt = group.completions[index], group.prompt
         row = prompt.columns | {"prompt": prompt.text, "completion_ids": completion.ids}
@@ -54,7 +59,7 @@ class Scorer:
             if reward.grade is not None:
                 group.pending[index][reward.name] = self._start(reward, completion.text, row)
         if None not in group.pending:
-            self._start_group_functions(group)
+            self._start_group_functions(group, state)
 
     def collect(self, group: Group) -> None:
         """Wait for a group's grades; set each completion's scores and its reward, their weighted sum."""
@@ -64,7 +69,7 @@ class Scorer:
             scores = [_wait_for(futures[reward.name]) for futures in group.pending]
             scores = reward.finish(scores) if reward.finish else scores
             for completion, score in zip(group.completions, scores, strict=True):
-                completion.scores[reward.name] = score
+                completion.scores[reward.name] = self._usable(reward.name, score)
         weights = self.weights_of(group)
         for completion in group.completions:
             completion.reward = combine(completion.scores, weights)
@@ -91,6 +96,12 @@ class Scorer:
             if reward.prepare:
                 reward.prepare(rows, say)
 
+    def check_numbers(self) -> None:
+        """Raise UserError if a reward has returned NaN, an infinite or a far too large number."""
+        for name, value in self.not_numbers.items():
+            fix = "correct the function, or return None for what it cannot score"
+            raise UserError(f"the reward {name} returned {value}", NOT_A_REWARD, fix, PREFLIGHT)
+
     def metrics(self) -> dict[str, float]:
         """Return what the rewards count: calls, look-ups, costs; the seconds of users' functions and what they log."""
         metrics = {f"rewards/{name}/time": seconds for name, seconds in self.seconds.items()}
@@ -108,28 +119,32 @@ class Scorer:
             if reward.close:
                 reward.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
-        if self.loop is not None:
-            self.loop.call_soon_threadsafe(self.loop.stop)
+        for loop in self.loops.values():
+            loop.call_soon_threadsafe(loop.stop)
 
     def _start(self, reward: Reward, text: str, row: dict[str, Any]) -> Future:
         if inspect.iscoroutinefunction(reward.grade):
-            return asyncio.run_coroutine_threadsafe(reward.grade(text, row), self._event_loop())
+            return asyncio.run_coroutine_threadsafe(reward.grade(text, row), self._loop(_BUILT_IN))
         return self.pool.submit(reward.grade, text, row)
 
-    def _start_group_functions(self, group: Group) -> None:
+    def _start_group_functions(self, group: Group, state: custom.TrainerState) -> None:
         for reward in self.rewards:
             if reward.function is not None:
-                task = asyncio.run_coroutine_threadsafe(self._grade_group(reward, group), self._event_loop())
+                task = asyncio.run_coroutine_threadsafe(self._grade_group(reward, group, state), self._loop(_BUILT_IN))
                 for index, futures in enumerate(group.pending):
                     futures[reward.name] = _Element(task, index)
 
-    async def _grade_group(self, reward: Reward, group: Group) -> list[Score]:
+    async def _grade_group(self, reward: Reward, group: Group, state: custom.TrainerState) -> list[Score]:
         """Call a user's function; past its deadline, its group is unscorable, and nobody waits for it any longer."""
         notes = custom.Notes(len(group.completions))
-        given = custom.arguments(group, self.state, notes)
-        async with nullcontext() if custom.is_async(reward.function) else self.slots:
+        is_async = custom.is_async(reward.function)
+        async with nullcontext() if is_async else self.slots:
             started = time.perf_counter()
-            call = asyncio.ensure_future(custom.call(reward.name, reward.function, given, notes))
+            given = custom.arguments(group, state, notes)
+            work = custom.call(reward.name, reward.function, given, notes)
+            loop = self._loop(reward.name) if is_async else None
+            future = asyncio.run_coroutine_threadsafe(work, loop) if loop else custom.on_thread(work)
+            call = asyncio.wrap_future(future)
             await asyncio.wait([call], timeout=reward.timeout_s)
             self.seconds[reward.name] += time.perf_counter() - started
         if call.done():
@@ -139,11 +154,21 @@ class Scorer:
         call.cancel()
         return [Score(None, f"no answer within {reward.timeout_s:g} s (reward_timeout_s)")] * notes.size
 
-    def _event_loop(self) -> asyncio.AbstractEventLoop:
-        if self.loop is None:
-            self.loop = asyncio.new_event_loop()
-            threading.Thread(target=_serve, args=(self.loop,), name="reward-loop", daemon=True).start()
-        return self.loop
+    def _usable(self, name: str, score: Score) -> Score:
+        """Make a score unscorable whose value is no usable number. Warn of the first one of each reward."""
+        used = usable(score)
+        if used is not score and name not in self.not_numbers:
+            self.not_numbers[name] = score.value
+            what = f"the reward {name} returned {score.value}; {NOT_A_REWARD}"
+            _log.warning(f"warning: {what}. Such completions train nothing; rewards/{name}/unscored_frac counts them")
+        return used
+
+    def _loop(self, name: str) -> asyncio.AbstractEventLoop:
+        """Return the event loop of this name, on a thread of its own."""
+        if name not in self.loops:
+            self.loops[name] = asyncio.new_event_loop()
+            threading.Thread(target=_serve, args=(self.loops[name],), name=f"rewards {name}", daemon=True).start()
+        return self.loops[name]
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

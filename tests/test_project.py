@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.run.glossary import GLOSSARY
+from grpo.diagnosis.glossary import GLOSSARY
 from rewards.api.client import COUNTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -104,9 +104,10 @@ ORDER = [
     *("grpo.data.hub", "grpo.data.rows", "knowledge", "rewards", "grpo.config"),
     *("grpo.device", "grpo.attention.packed", "grpo.data.rows", "grpo.model.decoder", "grpo.sampling"),
     *("grpo.advantages", "grpo.credit", "grpo.packing", "grpo.logprobs", "grpo.loss", "grpo.optim"),
-    *("grpo.evaluation.confidence", "grpo.evaluation.measures", "grpo.evaluation.table", "grpo.report"),
+    *("grpo.evaluation.confidence", "grpo.evaluation.measures", "grpo.evaluation.table"),
+    *("grpo.diagnosis.glossary", "grpo.diagnosis", "grpo.explain", "grpo.report"),
     *("grpo.run.run", "grpo.evaluation", "grpo.rollout", "grpo.trainer", "grpo.sft", "grpo.evaluate"),
-    *("grpo.train", "grpo.generate", "grpo.explain", "grpo.export", "grpo.doctor", "rewards.score"),
+    *("grpo.train", "grpo.generate", "grpo.export", "grpo.doctor", "rewards.score"),
 ]
 
 
@@ -229,7 +230,8 @@ def _imports(node: ast.AST) -> list[str]:
     return [node.module.partition(".")[0]] if isinstance(node, ast.ImportFrom) and node.module else []
 
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+READMES = [ROOT / "README.md", *(ROOT / folder / "README.md" for folder in ("bench", "configs", "grpo/doctor"))]
+README = "\n".join(path.read_text(encoding="utf-8") for path in READMES)
 
 
 def test_the_readmes_commands_exist():
@@ -238,3 +240,9 @@ def test_the_readmes_commands_exist():
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
     for config in set(re.findall(r"configs/[\w.]+\.yaml", README)):
         assert (ROOT / config).exists(), config
+
+
+def test_the_readmes_links_lead_somewhere():
+    for path in READMES:
+        for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
+            assert target.startswith("https://") or (path.parent / target).exists(), (path, target)

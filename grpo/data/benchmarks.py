@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grpo.data.count import is_empty
 from grpo.data.files import Record
 
 BOXED = "{question}\n\nReason step by step, and put your final answer within \\boxed{}."
@@ -85,8 +86,10 @@ def _named_alike(record: Record) -> Record:
 
 
 def _truthful_qa(record: Record, rng: random.Random) -> Record:
-    best = _filled(split_answers([record["best_answer"]]), "best answer")[0]
     right, wrong = split_answers(record["correct_answers"]), split_answers(record["incorrect_answers"])
+    if is_empty(record["best_answer"]):
+        return {"question": record["question"], "answer": None}
+    (best,) = split_answers([record["best_answer"]])
     right = [best, *(answer for answer in right if answer != best)]
     return {
         "question": record["question"],
@@ -184,7 +187,7 @@ def split_answers(value: Any) -> list[str]:
     if isinstance(value, str) and value.strip()[:1] == "[" and value.strip()[-1:] == "]":
         raise ValueError("a list of answers is written as one text, as a table holds it: use JSONL or Parquet")
     found = value if isinstance(value, list) else str(value or "").split(";")
-    stripped = [str(answer).strip() for answer in found]
+    stripped = [str(answer).strip() for answer in found if not is_empty(answer)]
     return [answer if answer.endswith(".") else f"{answer}." for answer in stripped if answer]
 
 

@@ -5,10 +5,12 @@ from pathlib import Path
 
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.schema import Completion, Group, Prompt
-from grpo.data.files import Record
+from grpo.data.count import WITH_MEDIA, RowCount, has_media
+from grpo.data.files import Record, shown
 from grpo.data.prompts import ChatEncoder, Message
+from grpo.data.rows import ROLES
 
-ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
+ALIASES = {"human": "user", "gpt": "assistant"}  # of roles, in ShareGPT
 
 
 def read_messages(record: Record) -> list[Message]:
@@ -32,8 +34,10 @@ def read_messages(record: Record) -> list[Message]:
     if record.get("system"):
         messages = [{"role": "system", "content": record["system"]}, *messages]
     for number, message in enumerate(messages, 1):
-        if not message["role"] or not isinstance(message["content"], str):
-            raise ValueError(f"message {number} has no known role or no text")
+        if message["role"] not in ROLES:
+            raise ValueError(f"the role of message {number} is {shown(message['role'])}, not one of {', '.join(ROLES)}")
+        if not isinstance(message["content"], str):
+            raise ValueError(f"message {number} has no text; its content is {shown(message['content'])}")
     if not any(message["role"] == "assistant" and message["content"].strip() for message in messages):
         raise ValueError("there is no answer in it")
     return messages
@@ -46,7 +50,7 @@ def _read_part(part: str | list[Record], role: str) -> list[Message]:
 
 def _read_turn(turn: Record) -> Message:
     role = turn.get("from") or turn.get("role")
-    return {"role": ROLES.get(role, ""), "content": turn.get("value", turn.get("content"))}
+    return {"role": ALIASES.get(str(role), role), "content": turn.get("value", turn.get("content"))}
 
 
 def _read_alpaca(record: Record) -> list[Message]:
@@ -59,26 +63,42 @@ def _read_alpaca(record: Record) -> list[Message]:
     return messages
 
 
-def read_conversations(records: Iterable[Record], path: Path) -> Iterator[list[Message]]:
-    """Yield the messages of each row. UserError (exit 3) names the first row that is not a conversation."""
-    for number, record in enumerate(records, 1):
-        try:
-            yield read_messages(record)
-        except (ValueError, TypeError, AttributeError) as error:
-            what, fix = f"{path}: row {number} is not a conversation", "correct or remove that row"
-            raise UserError(what, str(error), fix, PREFLIGHT) from None
+def read_conversations(records: Iterable[Record], path: Path, count: RowCount) -> Iterator[tuple[int, list[Message]]]:
+    """Yield the index and the messages of each row to train on. UserError (exit 3) names a row that has none.
+
+    Rows that are marked as bad, as KTO's are by `label: false`, are counted and left out; so are rows with images.
+    """
+    for index, record in enumerate(records):
+        count.rows += 1
+        if str(record.get("label")).lower() == "false":
+            count.leave_out("marked as bad (label: false)")
+        elif has_media(record):
+            count.leave_out(WITH_MEDIA)
+        else:
+            try:
+                messages = read_messages(record)
+            except (ValueError, TypeError, AttributeError) as error:
+                what, fix = f"{path}: row {index + 1} is not a conversation", "correct or remove that row"
+                raise UserError(what, str(error), fix, PREFLIGHT) from None
+            yield index, messages
 
 
 def make_examples(
-    records: Sequence[Record], path: Path, encoder: ChatEncoder, system_prompt: str | None, max_length: int
-) -> tuple[list[Group], int, int]:
-    """Return the examples, the number cut at max_length, and the number left out because their prompts are longer.
+    records: Sequence[Record],
+    path: Path,
+    encoder: ChatEncoder,
+    system_prompt: str | None,
+    max_length: int,
+    count: RowCount,
+) -> list[Group]:
+    """Return the examples, each with its prompt of at most max_length tokens. count: gets what is left out or cut.
 
     Every answer of a conversation is one example, a group of one: its prompt is everything before it, rendered as in
     generation, and the loss is on the answer and its end token.
     """
-    examples, num_cut, num_left_out = [], 0, 0
-    for index, messages in enumerate(read_conversations(records, path)):
+    examples = []
+    too_long = f"answers left out, with prompts of more than {max_length} tokens"
+    for index, messages in read_conversations(records, path, count):
         if system_prompt and messages[0]["role"] != "system":
             messages = [{"role": "system", "content": system_prompt}, *messages]
         for number, message in enumerate(messages):
@@ -86,23 +106,19 @@ def make_examples(
                 continue
             before = messages[:number]
             if sum(len(earlier["content"]) for earlier in before) > encoder.max_chars(max_length):
-                num_left_out += 1
+                count.note(too_long)
                 continue
             text, prompt_ids = encoder.prompt(before)
             room = max_length - len(prompt_ids)
             if room <= 0:
-                num_left_out += 1
+                count.note(too_long)
                 continue
             answer_ids = encoder.answer(message["content"][: encoder.max_chars(room + 1)])  # more would be cut
             is_cut = room < len(answer_ids)
-            num_cut += is_cut
+            count.note(f"answers cut at {max_length} tokens", is_cut)
             completion = Completion.given(answer_ids[:room], "length" if is_cut else "stop", message["content"])
             examples.append(Group(Prompt(index, text, tuple(prompt_ids), {}), [completion]))
     if not examples:
-        raise UserError(
-            f"{path} holds no usable example",
-            f"{num_left_out} are longer than max_length = {max_length}",
-            "raise max_length",
-            PREFLIGHT,
-        )
-    return examples, num_cut, num_left_out
+        fix = "raise max_length" if count.notes[too_long] else "use other data"
+        raise UserError(f"{path} holds no usable example", str(count), fix, PREFLIGHT)
+    return examples

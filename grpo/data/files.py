@@ -6,8 +6,14 @@ import io
 import json
 import re
 import zlib
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
+
+import numpy as np
 
 from grpo.base.errors import PREFLIGHT, UserError, explained, reason
 from grpo.base.storage import read_json
@@ -16,6 +22,7 @@ Record = dict[str, Any]
 
 GZIP, PARQUET = b"\x1f\x8b", b"PAR1"  # the first bytes of such files
 DELIMITERS = ",;\t|"  # of tables, the likeliest first
+FLOATS = {"halffloat": np.float16, "float": np.float32, "double": float}  # Arrow's names of numbers
 STATE_FILE = "state.json"  # of a folder written by the datasets library's save_to_disk
 MAX_SHOWN = 80  # characters of a wrong value in a message
 _SHARD = re.compile(r"(.*-)(\d{5})(-of-)(\d{5})(\..*)")
@@ -97,7 +104,91 @@ def _read_file(path: Path) -> list[Any]:
         return _parse(text, path, 1)
     if first == "{":
         return _read_objects(text, path)
-    return _read_table(text, path)
+    return list(_read_table(text, path))
+
+
+def _damaged(path: Path, line: int, kind: str, why: str, fix: str = "correct or remove that line") -> UserError:
+    return UserError(f"{path}:{line} is not valid {kind}", why, fix, PREFLIGHT)
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    """Raise UserError (exit 3) if two columns have one name: only one of them could be used."""
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        why = f"{', '.join(map(repr, sorted(twice)))} occurs more than once in the header"
+        raise UserError(f"{path}: two columns have the same name", why, "rename or remove one of them", PREFLIGHT)
+
+
+# --- tables -------------------------------------------------------------------------------------------------------
+
+
+def _read_table(text: str, path: Path) -> Iterator[Record]:
+    """Yield the rows of a table, each of which has as many fields as the header."""
+    delimiter = max(DELIMITERS, key=text.partition("\n")[0].count)
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    header: list[str] = []
+    first = 1  # line of the row that is being read
+    try:
+        for fields in lines:
+            if not header:
+                header = fields
+                _check_names(path, header)
+            elif fields and len(fields) != len(header):
+                why = f"the row has {len(fields)} fields, and the header {len(header)}: {', '.join(header)}"[:200]
+                raise _damaged(
+                    path, first, "CSV", why, f"put quotes around fields that hold {delimiter!r} or line breaks"
+                )
+            elif "\0" in "".join(fields):
+                raise _damaged(path, first, "CSV", "the row holds a NUL character")
+            elif fields:
+                yield dict(zip(header, fields, strict=True))
+            first = lines.line_num + 1
+    except csv.Error as error:
+        why = f"{error}; the row began here, and was read up to line {lines.line_num}"
+        raise _damaged(path, first, "CSV", why, "close its quotes; a quote inside quotes is written twice") from None
+
+
+# --- JSON ---------------------------------------------------------------------------------------------------------
+
+
+def _read_objects(text: str, path: Path) -> list[Any]:
+    """Read one object per line; or one object, if the first line does not end one."""
+    lines = text.split("\n")  # and not splitlines, because U+2028 does not end a line of JSON
+    if not text.lstrip().partition("\n")[0].rstrip().endswith("}"):
+        return [_parse(text, path, 1)]
+    return [_parse(line, path, number) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _parse(text: str, path: Path, line: int) -> Any:
+    """Parse JSON that begins at `line` of the file."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:  # a plain ValueError: a key twice, a number of thousands of digits
+        line += getattr(error, "lineno", None) or _line_of_error(text)
+        raise _damaged(path, line - 1, "JSON", str(error)) from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of its keys and values. ValueError if it has a key twice: only one value could be used."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} occurs twice")
+    return found
+
+
+def _line_of_error(text: str) -> int:
+    """Return the line of the first item of an array that cannot be read."""
+    decoder, place = json.JSONDecoder(object_pairs_hook=_unique), 0
+    try:
+        while True:
+            place = re.compile(r"[\s,[]*").match(text, place).end()
+            _, place = decoder.raw_decode(text, place)
+    except (ValueError, RecursionError):
+        return text.count("\n", 0, place) + 1
+
+
+# --- Parquet and Arrow --------------------------------------------------------------------------------------------
 
 
 def _read_arrow(content: bytes, path: Path) -> list[Record]:
@@ -107,53 +198,47 @@ def _read_arrow(content: bytes, path: Path) -> list[Record]:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
+        what = f"{path} is a{'n' * (kind == 'Arrow')} {kind} file"
         fix = "pip install 'grpo[parquet]', or convert it to JSONL"
-        raise UserError(
-            f"{path} is a{'n' * (kind == 'Arrow')} {kind} file", "reading it needs pyarrow", fix, PREFLIGHT
-        ) from None
+        raise UserError(what, "reading it needs pyarrow", fix, PREFLIGHT) from None
     with explained((pyarrow.ArrowException, OSError), f"{path} is not valid {kind}", "download it again"):
         buffer = pyarrow.BufferReader(content)
         table = parquet.read_table(buffer) if kind == "Parquet" else pyarrow.ipc.open_stream(buffer).read_all()
-        return table.to_pylist()
+    _check_names(path, table.column_names)
+    columns = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        with explained(
+            (TypeError, ValueError, pyarrow.ArrowException),
+            f"{path}: the column {name}, of type {column.type}, cannot be read as text",
+            "remove the column, or convert it to text",
+        ):
+            kinds = set(re.findall(r"\b(?:halffloat|float|double)\b", str(column.type)))
+            number = FLOATS[kinds.pop()] if len(kinds) == 1 else float
+            columns.append([_plain(value, number) for value in column.to_pylist()])
+    return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
-def _read_objects(text: str, path: Path) -> list[Any]:
-    """Read one object, which may have several lines, or one object per line."""
-    try:
-        return [json.loads(text)]
-    except (ValueError, RecursionError):
-        pass
-    lines = text.split("\n")  # and not splitlines, because U+2028 does not end a line of JSON
-    return [_parse(line, path, number) for number, line in enumerate(lines, 1) if line.strip()]
+def _plain(value: Any, number: type) -> Any:
+    """Return a value as JSON would hold it. number: the type in which a number's shortest text is looked for.
 
-
-def _read_table(text: str, path: Path) -> list[Record]:
-    header = text.partition("\n")[0]
-    delimiter = max(DELIMITERS, key=header.count)
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
-    try:
-        records = list(reader)
-    except csv.Error as error:
-        raise UserError(
-            f"{path}:{reader.line_num} is not valid CSV", str(error), "correct or remove that line", PREFLIGHT
-        ) from None
-    for number, record in enumerate(records, 1):
-        if None in record:
-            raise UserError(
-                f"{path}: row {number} has more fields than the header",
-                f"the header is {', '.join(reader.fieldnames)}"[:200],
-                f"put quotes around fields that hold {delimiter!r}",
-                PREFLIGHT,
-            )
-    return records
-
-
-def _parse(text: str, path: Path, line: int) -> Any:
-    """Parse JSON that begins at `line` of the file."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:  # a plain ValueError: a number of thousands of digits
-        where = line + getattr(error, "lineno", 1) - 1
-        raise UserError(
-            f"{path}:{where} is not valid JSON", str(error), "correct or remove that line", PREFLIGHT
-        ) from None
+    A float32 that was 0.1 is 0.1 again, and not 0.10000000149011612; 2020-01-02 stays that text.
+    """
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return float(str(number(value)))
+    if isinstance(value, dict):
+        return {name: _plain(item, number) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, number) for item in value]
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, datetime):
+        return value.isoformat(" ").removesuffix(" 00:00:00")
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, (timedelta, UUID)):
+        return str(value)
+    raise TypeError(f"a value is of the type {type(value).__name__}")

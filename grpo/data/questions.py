@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.schema import Prompt
 from grpo.config.options import SftConfig, TrainConfig
+from grpo.data.count import WITH_MEDIA, RowCount, has_media, is_empty
 from grpo.data.hub import fetch_data
 from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import Row, fingerprint, read_rows
+from rewards.knowrl.correctness import TRUE
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
 
@@ -42,24 +44,52 @@ class Questions:
         return None
 
 
-def load_rows(config: TrainConfig, rewards: Sequence[Reward], questions: Questions) -> list[Row]:
-    """Read these questions. UserError (exit 3) if there are none, or if a column is missing that a reward needs."""
-    name, max_samples = questions.name, questions.max_samples
-    path = fetch_data(name, config.dataset_split)
-    is_part = questions.start or questions.stop
-    fields = (config.question_field, config.answer_field, config.title_field)
-    rows = read_rows(path, *fields, 0 if is_part else max_samples, config.seed)
-    rows = rows[questions.start : questions.stop][: max_samples or None]
-    if not rows:
-        raise UserError(
-            f"no question is left in {name}",
-            f"eval_size holds out {config.eval_size}, and it has no more",
-            "lower eval_size",
-            PREFLIGHT,
-        )
-    for reward in rewards:
-        check_columns(reward.name, reward.needs, rows, name)
-    return rows
+class QuestionData:
+    """The questions of a configuration. Each data set is read once."""
+
+    def __init__(self, config: TrainConfig):
+        self.config = config
+        self.files: dict[tuple[str, int], list[Row]] = {}  # data set, rows read of it (0: all) -> these rows
+
+    def load(self, questions: Questions, rewards: Sequence[Reward] = ()) -> tuple[list[Row], RowCount]:
+        """Return these questions, and how many rows were left out because they cannot be asked or graded.
+
+        UserError (exit 3) if none is left, or if a column is missing that a reward needs.
+        """
+        is_part = bool(questions.start or questions.stop)
+        rows = self._read(questions.name, 0 if is_part else questions.max_samples)
+        rows = rows[questions.start : questions.stop][: questions.max_samples or None]
+        count = RowCount(questions.name, len(rows))
+        for reward in rewards if rows else ():
+            check_columns(reward.name, reward.needs, rows, questions.name)
+        needs_answer = any("answer" in reward.needs for reward in rewards if reward.function is None)
+        kept = []
+        for row in rows:
+            if has_media(row.columns):
+                count.leave_out(WITH_MEDIA)
+            elif needs_answer and not _is_answerable(row):
+                count.leave_out("without an answer")
+            else:
+                kept.append(row)
+        if not kept:
+            fix = "use other data" if count.left_out else "lower eval_size"
+            why = str(count) if count.left_out else f"eval_size holds out {self.config.eval_size}, and it has no more"
+            raise UserError(f"no question is left in {questions.name}", why, fix, PREFLIGHT)
+        return kept, count
+
+    def _read(self, name: str, max_samples: int) -> list[Row]:
+        if (name, max_samples) not in self.files:
+            config = self.config
+            fields = (config.question_field, config.answer_field, config.title_field)
+            path = fetch_data(name, config.dataset_split)
+            self.files[name, max_samples] = read_rows(path, *fields, max_samples, config.seed)
+        return self.files[name, max_samples]
+
+
+def _is_answerable(row: Row) -> bool:
+    """Return whether a row has a true answer, or says that there is none, so that declining is right."""
+    is_unanswerable = str(row.columns.get("unanswerable")).strip().lower() in TRUE
+    return is_unanswerable or not is_empty(row.columns.get("answer"))
 
 
 def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: str) -> list[str]:
@@ -80,14 +110,15 @@ def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: 
     return needed
 
 
-def prepare_rewards(config: TrainConfig, say: Callable[[str], None], questions: Questions | None = None) -> Scorer:
+def prepare_rewards(data: QuestionData, say: Callable[[str], None], questions: Questions | None = None) -> Scorer:
     """Build the rewards, and check that their columns, services and knowledge base are there.
 
     questions: those to grade; by default those to train on.
     """
+    config = data.config
     scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
     try:
-        rows = load_rows(config, scorer.rewards, questions or Questions.to_train(config))
+        rows, _ = data.load(questions or Questions.to_train(config), scorer.rewards)
         scorer.prepare([row.columns for row in rows], say)
     except BaseException:
         scorer.close()
@@ -95,32 +126,36 @@ def prepare_rewards(config: TrainConfig, say: Callable[[str], None], questions: 
     return scorer
 
 
-def held_out_scorer(config: TrainConfig, scorer: Scorer) -> Scorer:
+def held_out_scorer(data: QuestionData, scorer: Scorer) -> Scorer:
     """Return the rewards of the held-out questions, after checking their columns.
 
     They are those of training, `scorer`, unless eval_reward_funcs names others, or there are no such questions.
     """
+    config = data.config
     questions = Questions.held_out(config)
     if not questions:
         return scorer
     if config.eval_reward_funcs:
         scorer = Scorer(build_rewards(config.eval_reward_funcs, asdict(config)))
-    load_rows(config, scorer.rewards, questions)
+    data.load(questions, scorer.rewards)
     return scorer
 
 
-def load_prompts(
-    config: TrainConfig,
-    policy: "Policy",
-    rewards: Sequence[Reward],
-    questions: Questions,
-    say: Callable[[str], None],
-) -> tuple[list[Prompt], str]:
-    """Return the prompts of these questions and a hash of their content.
+@dataclass(frozen=True)
+class PromptSet:
+    """The prompts of some questions. data_hash: of the questions. count: the rows that were used and left out."""
 
-    UserError (exit 3) if a column is missing that a reward needs, or if no prompt fits.
-    """
-    rows = load_rows(config, rewards, questions)
+    prompts: list[Prompt]
+    data_hash: str
+    count: RowCount
+
+
+def load_prompts(
+    data: QuestionData, policy: "Policy", questions: Questions, rewards: Sequence[Reward] = ()
+) -> PromptSet:
+    """Return the prompts of these questions. UserError (exit 3) as in QuestionData.load, or if no prompt fits."""
+    config = data.config
+    rows, count = data.load(questions, rewards)
     positions = policy.model.config.max_positions
     limit = min(config.max_prompt_length, positions - config.max_completion_length)
     if limit < 1:
@@ -132,10 +167,8 @@ def load_prompts(
         )
     encoder = ChatEncoder(policy.tokenizer)
     prompts, num_too_long = make_prompts(rows, encoder, config.system_prompt, config.prompt_template, limit)
-    if num_too_long:
-        share = f"{num_too_long} of {len(rows)} prompts of {questions.name}"
-        say(f"note: {share} are longer than {limit} tokens and left out")
-    return prompts, fingerprint(rows)
+    count.leave_out(f"longer than {limit} tokens", num_too_long)
+    return PromptSet(prompts, fingerprint(rows), count)
 
 
 def num_steps(config: TrainConfig | SftConfig, num_rows: int, rows_per_step: int) -> int:

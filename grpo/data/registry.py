@@ -15,6 +15,7 @@ from grpo.data.hub import fetch_data
 REGISTRY_FILE = "dataset_info.json"
 DEFAULT_FOLDER = Path("data")  # of LLaMA-Factory
 COLUMNS = {"prompt": "instruction", "query": "input", "response": "output", "history": "history", "system": "system"}
+MARKS = {"kto_tag": "label", "images": "images", "videos": "videos", "audios": "audios"}  # see conversations.py
 TAGS = {
     "role_tag": "from",
     "content_tag": "value",
@@ -39,10 +40,11 @@ class Source:
     def _translate(self, number: int, record: Record) -> Record:
         columns = self.layout.get("columns", {})
         try:
+            marks = {ours: record.get(columns.get(theirs, ours)) for theirs, ours in MARKS.items()}
             if self.layout.get("formatting", "alpaca") == "alpaca":
-                return {ours: record.get(columns.get(theirs, ours)) for theirs, ours in COLUMNS.items()}
-            turns = record[columns.get("messages", "conversations")]
-            return {"messages": [self._turn(turn) for turn in turns], "system": record.get(columns.get("system"))}
+                return marks | {ours: record.get(columns.get(theirs, ours)) for theirs, ours in COLUMNS.items()}
+            messages = [self._turn(turn) for turn in record[columns.get("messages", "conversations")]]
+            return marks | {"messages": messages, "system": record.get(columns.get("system"))}
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{self.path}: row {number} does not have the columns that {REGISTRY_FILE} says",
@@ -54,7 +56,8 @@ class Source:
     def _turn(self, turn: Record) -> Record:
         tags = TAGS | self.layout.get("tags", {})
         roles = {tags["user_tag"]: "user", tags["assistant_tag"]: "assistant", tags["system_tag"]: "system"}
-        return {"role": roles.get(turn[tags["role_tag"]], ""), "content": turn[tags["content_tag"]]}
+        role = turn[tags["role_tag"]]
+        return {"role": roles.get(role, role), "content": turn[tags["content_tag"]]}
 
 
 def find_sources(name: str, split: str, folder: str | None) -> list[Source]:

@@ -15,6 +15,7 @@ from grpo.data.files import Record, read_records, shown
 QUESTION_FIELDS = ("question", "problem", "prompt")
 ANSWER_FIELDS = ("answer", "answers", "ground_truth", "best_answer", "solution")
 TITLE_FIELDS = ("title",)
+ROLES = ("system", "user", "assistant", "tool")  # of messages; any other text might spell a chat template's markup
 
 
 @dataclass(frozen=True)
@@ -118,14 +119,12 @@ def _make_row(path: Path, index: int, record: Record, names: dict[str, str | Non
 def _read_conversation(path: Path, index: int, turns: list[Any]) -> tuple[tuple[dict[str, str], ...], str]:
     """Return the messages before the last one, and the text of the last one, which the policy answers."""
     for turn in turns:
-        is_message = (
-            isinstance(turn, dict) and isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str)
-        )
+        is_message = isinstance(turn, dict) and turn.get("role") in ROLES and isinstance(turn.get("content"), str)
         if not is_message or not _is_text(turn["content"]):
             raise UserError(
                 f"{path}: row {index + 1} holds no conversation",
                 f"one of its messages is {shown(turn)}",
-                'each message must be {"role": …, "content": text}',
+                f'each message must be {{"role": one of {", ".join(ROLES)}, "content": text}}',
                 PREFLIGHT,
             )
     if not turns or turns[-1]["role"] != "user":

@@ -68,14 +68,18 @@ def meet(store: dist.Store, rank: int, world: int) -> tuple[dist.Store, bool]:
 class Ranks:
     """The processes of a run, and the place of this one among them.
 
-    is_restart: whether torchrun has started these processes to replace others that have ended.
+    is_restart: whether torchrun has started these processes to replace others that have ended. may_restart: whether it
+    may do so again.
     """
 
     def __init__(self, device: torch.device):
         self.world = int(os.environ.get("WORLD_SIZE", 1))  # number of processes
         self.rank = int(os.environ.get("RANK", 0))
         self.device = device
-        self.is_restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        num_restarts, most = (
+            int(os.environ.get(f"TORCHELASTIC_{name}", 0)) for name in ("RESTART_COUNT", "MAX_RESTARTS")
+        )
+        self.is_restart, self.may_restart = num_restarts > 0, num_restarts < most
         if self.world > 1 and not dist.is_initialized():
             with _peers():
                 self._join()

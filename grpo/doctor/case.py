@@ -12,6 +12,7 @@ from grpo.base.errors import describe, escape, redact
 from grpo.base.schema import Prompt
 from grpo.base.storage import Json
 from grpo.config.options import AnyConfig, TrainConfig
+from grpo.data.questions import QuestionData
 from grpo.data.rows import Row
 from grpo.device.distributed import choose_device
 from grpo.doctor.rehearsal import Rehearsal
@@ -34,7 +35,8 @@ class Case:
     memory_gb: float | None = None
     missing_titles: Path | None = None
     start: AnyConfig | None = None  # it names model and tokenizer: stage 1's config if stage 1 has to run first
-    rows: list[Row] | None = None  # of stage 2's data
+    data: QuestionData | None = None  # stage 2's
+    rows: list[Row] | None = None  # of these, to train on
     num_held_out: int = 0  # questions
     folder: Path | None = None  # of the checkpoint
     shape: ModelConfig | None = None  # of the model

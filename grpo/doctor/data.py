@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 from grpo.config.options import SftConfig
 from grpo.data.conversations import read_conversations
+from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder
-from grpo.data.questions import Questions, load_prompts, load_rows
+from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.data.registry import find_sources
 from grpo.data.rows import Row
 from grpo.doctor.case import Case, need, need_key
@@ -20,17 +21,19 @@ def questions(case: Case) -> str:
     """Read the questions to train on."""
     config = case.config
     need_key(config, "dataset_id_or_path")
-    case.rows = load_rows(config, (), Questions.to_train(config))
-    return "; ".join([f"{len(case.rows)} questions in {config.dataset_id_or_path}", *_duplicates(case.rows)])
+    case.data = QuestionData(config)
+    case.rows, count = case.data.load(Questions.to_train(config))
+    return "; ".join([f"{len(case.rows)} questions in {count}", *_duplicates(case.rows)])
 
 
 def held_out(case: Case) -> str:
     """Read the held-out questions, and look for those that are trained on as well."""
     if not case.config.eval_dataset_id_or_path:
         need_key(case.config, "dataset_id_or_path")
-    rows = load_rows(case.config, (), Questions.held_out(case.config))
+    case.data = case.data or QuestionData(case.config)
+    rows, count = case.data.load(Questions.held_out(case.config))
     case.num_held_out = len(rows)
-    found = [f"{len(rows)} questions", *_duplicates(rows)]
+    found = [f"{len(rows)} questions in {count}", *_duplicates(rows)]
     if case.rows is not None:
         trained = {_normal(row) for row in case.rows}
         known = [row for row in rows if _normal(row) in trained]
@@ -64,16 +67,17 @@ def _shown(rows: Sequence[Row]) -> str:
 
 def prompts(case: Case) -> str:
     """Render and encode all prompts."""
-    config, notes = case.config, []
+    config = case.config
     shape, tokenizer = need(case.shape, "the model"), need(case.tokenizer, "the tokenizer")
     need(case.rows, "the data")
     policy = SimpleNamespace(model=SimpleNamespace(config=shape), tokenizer=tokenizer)
-    case.prompts, _ = load_prompts(config, policy, (), Questions.to_train(config), notes.append)
+    loaded = load_prompts(case.data, policy, Questions.to_train(config))
+    case.prompts = loaded.prompts
     lengths = sorted(len(prompt.ids) for prompt in case.prompts)
     median = lengths[len(lengths) // 2]
     case.longest = lengths[-1] + config.max_completion_length
     found = f"{len(lengths)} prompts of {lengths[0]} to {lengths[-1]} tokens, half of them up to {median}"
-    return "; ".join([found, *notes])
+    return f"{found}; {loaded.count}"
 
 
 def prompt(case: Case) -> str:
@@ -88,22 +92,20 @@ def conversations(case: Case) -> str:
     need_key(config, "dataset_id_or_path")
     if case.tokenizer is None or case.shape is None:  # the data can be read, but not encoded
         for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
-            for _ in read_conversations(source.read(), source.path):
+            for _ in read_conversations(source.read(), source.path, RowCount(source.path.name)):
                 pass
     shape, tokenizer = need(case.shape, "the model"), need(case.tokenizer, "the tokenizer")
     max_length = min(config.max_length, shape.max_positions)
-    examples, num_cut, num_left_out = load_examples(config, ChatEncoder(tokenizer), max_length)
+    examples, count = load_examples(config, ChatEncoder(tokenizer), max_length)
     lengths = sorted(len(group.prompt.ids) + len(group.completions[0].ids) for group in examples)
     texts = Counter((group.prompt.text, group.completions[0].text) for group in examples)
     case.num_examples = len(examples)
     if isinstance(case.config, SftConfig):
         case.longest, case.prompts = lengths[-1], [group.prompt for group in examples]
     found = [
-        f"{len(examples)} answers in {config.dataset_id_or_path}",
+        f"{len(examples)} answers in {count}",
         f"with their prompts {lengths[0]} to {lengths[-1]} tokens",
     ]
-    if num_cut or num_left_out:
-        found.append(f"warning: {num_cut} are cut at {max_length} tokens, {num_left_out} more are left out")
     surplus = len(examples) - len(texts)
     found.append(f"warning: {surplus} are repetitions" if surplus else "none of them twice")
     return "; ".join(found)

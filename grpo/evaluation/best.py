@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from grpo.base.storage import read_mapping
+from grpo.diagnosis.glossary import Metrics
 from grpo.model.policy import Policy
 from grpo.run.checkpoint import BEST_FILE
-from grpo.run.glossary import Metrics
 from grpo.run.run import Run
 
 HIGHER_IS_BETTER = ("eval/accuracy", "eval/reward", "eval/supported_frac")

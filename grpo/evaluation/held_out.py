@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from grpo.base.schema import Group, Prompt
 from grpo.base.storage import read_mapping, write_json, write_lines
-from grpo.config.options import TrainConfig
-from grpo.data.questions import Questions, load_prompts
+from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.device.draw import SamplingParams
 from grpo.evaluation.answers import generate_groups, split_into_parts
 from grpo.evaluation.measures import Summary, summary
@@ -34,15 +33,18 @@ LOGGED = (  # as eval/*
 class Evaluation:
     """Answers the held-out questions greedily. Without such questions, every call does nothing."""
 
-    def __init__(self, config: TrainConfig, run: Run, policy: Policy, rollout: "Rollout", scorer: Scorer):
+    def __init__(self, data: QuestionData, run: Run, policy: Policy, rollout: "Rollout", scorer: Scorer):
         """scorer: the rewards of these questions."""
+        config = data.config
         self.config, self.run, self.policy, self.rollout, self.scorer = config, run, policy, rollout, scorer
         self.prompts: list[Prompt] = []
         self.data_hash, self.first_step = "", 0
         questions = Questions.held_out(config)
         if not questions:
             return
-        self.prompts, self.data_hash = load_prompts(config, policy, scorer.rewards, questions, run.say)
+        loaded = load_prompts(data, policy, questions, scorer.rewards)
+        run.report_data("held-out data", loaded.count)
+        self.prompts, self.data_hash = loaded.prompts, loaded.data_hash
 
     def measure(self, step: int) -> Measurement:
         """Answer all held-out questions, each rank its share; write the answers, and return their summaries."""

@@ -25,8 +25,28 @@ from grpo.model.rope import read_rope, rope_tables
 # Attention of a layer: (layer, q_THE, k_TKE, v_TKE, rope) to out_THE. It rotates queries and keys, and decides which
 # token sees which.
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, Rope], torch.Tensor]
-FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
-MISTRAL_WINDOW = 4096  # of a Mistral checkpoint whose config.json names none
+
+
+@dataclass(frozen=True)
+class Family:
+    """What sets the checkpoints of one `model_type` apart: what their config.json means, and leaves out.
+
+    qkv_bias, o_bias: None if `attention_bias` says it. qk_norm: whether queries and keys are normed. window: tokens
+    that one attends to if `sliding_window` is missing; None if a window needs `use_sliding_window`.
+    """
+
+    qkv_bias: bool | None = None
+    o_bias: bool | None = None
+    qk_norm: bool = False
+    window: int | None = None
+
+
+FAMILIES = {
+    "llama": Family(),
+    "mistral": Family(window=4096),
+    "qwen2": Family(qkv_bias=True, o_bias=False),
+    "qwen3": Family(qk_norm=True),
+}
 LARGEST = {  # far more than any model has; a config.json with larger values is damaged or malicious
     "vocab_size": 10**7,
     "hidden_size": 10**6,
@@ -98,7 +118,7 @@ class ModelConfig:
                 "use another checkpoint",
                 PREFLIGHT,
             )
-        attention_bias = raw.get("attention_bias", False)
+        kind, attention_bias = FAMILIES[family], raw.get("attention_bias", False)
         return cls(
             family,
             vocab_size=raw["vocab_size"],
@@ -111,10 +131,10 @@ class ModelConfig:
             norm_eps=raw.get("rms_norm_eps", 1e-6),
             max_positions=raw.get("max_position_embeddings", 32768),
             tied_head=raw.get("tie_word_embeddings", False),
-            qkv_bias=family == "qwen2" or attention_bias,
-            o_bias=attention_bias and family != "qwen2",
+            qkv_bias=attention_bias if kind.qkv_bias is None else kind.qkv_bias,
+            o_bias=attention_bias if kind.o_bias is None else kind.o_bias,
             mlp_bias=raw.get("mlp_bias", False),
-            qk_norm=family == "qwen3",
+            qk_norm=kind.qk_norm,
             rope=read_rope(raw),
             raw=raw,
         )
@@ -122,9 +142,10 @@ class ModelConfig:
 
 def _has_window(raw: dict[str, Any]) -> bool:
     """Return whether a token attends to fewer tokens than the model has positions, as in Mistral's first version."""
-    if raw.get("model_type") != "mistral":
+    family = FAMILIES.get(raw.get("model_type"), Family())
+    if family.window is None:
         return bool(raw.get("use_sliding_window"))
-    window = raw.get("sliding_window", MISTRAL_WINDOW)
+    window = raw.get("sliding_window", family.window)
     return window is not None and window < raw.get("max_position_embeddings", 131072)
 
 

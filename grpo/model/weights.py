@@ -11,12 +11,18 @@ from safetensors.torch import save_file
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
 from grpo.base.storage import write_json
-from grpo.model.decoder import Decoder, ModelConfig
+from grpo.model.decoder import Decoder, ModelConfig, RMSNorm
 from grpo.model.lora import Build, Linear, LoraLinear
 
 SHARD_BYTES = 5_000_000_000
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 NAMES_SHOWN = 8
+NORMS = {  # of a layer: our name and Hugging Face's
+    "attention_norm": "input_layernorm",
+    "mlp_norm": "post_attention_layernorm",
+    "attention.q_norm": "self_attn.q_norm",
+    "attention.k_norm": "self_attn.k_norm",
+}
 
 
 def read_model_config(folder: Path) -> ModelConfig:
@@ -74,12 +80,9 @@ def named_tensors(model: Decoder) -> dict[str, torch.Tensor]:
     if model.untied_head is not None:
         named["lm_head.weight"] = model.untied_head.source
     for number, block in enumerate(model.blocks):
-        prefix = f"model.layers.{number}."
-        named[prefix + "input_layernorm.weight"] = block.attention_norm.weight.source
-        named[prefix + "post_attention_layernorm.weight"] = block.mlp_norm.weight.source
-        if model.config.qk_norm:
-            named[prefix + "self_attn.q_norm.weight"] = block.attention.q_norm.weight.source
-            named[prefix + "self_attn.k_norm.weight"] = block.attention.k_norm.weight.source
+        for name, norm in block.named_modules():
+            if isinstance(norm, RMSNorm):
+                named[f"model.layers.{number}.{NORMS[name]}.weight"] = norm.weight.source
     for name, (linear, part) in projections(model).items():
         weight, bias = linear.base(part)
         named[name + ".weight"] = weight

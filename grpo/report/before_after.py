@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from grpo.diagnosis.glossary import Metrics
+from grpo.diagnosis.record import Record
 from grpo.evaluation.measures import wilson_interval
 from grpo.evaluation.table import DECIMALS, SHOWN, SHOWN_OF_PART
-from grpo.run.glossary import Metrics
-from grpo.run.record import Record
 
 OF_ATTEMPTED = "correct_given_attempted"  # a rate among the questions that were not declined
 RATES_OF_ANSWERS = ("accuracy", "incorrect", "not_attempted", OF_ATTEMPTED)

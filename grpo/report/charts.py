@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from statistics import fmean
 
-from grpo.run.glossary import meaning
+from grpo.diagnosis.glossary import meaning
+from grpo.diagnosis.record import Record
 from grpo.run.plot import finite_points
-from grpo.run.record import Record
 
 Points = Sequence[tuple[float, float]]
 

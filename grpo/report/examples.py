@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from grpo.run.record import Answer, Record
+from grpo.diagnosis.record import Answer, Record
 
 
 @dataclass(frozen=True)

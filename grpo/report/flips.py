@@ -5,8 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from grpo.diagnosis.record import Answer, Record
 from grpo.report.examples import by_reward
-from grpo.run.record import Answer, Record
 
 NUM_FILES = 40  # of completions/ that are read from either end
 NUM_FLIPS = 6  # in each direction

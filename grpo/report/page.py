@@ -12,13 +12,13 @@ from markupsafe import Markup
 from grpo.base.errors import escape, redact
 from grpo.base.storage import Json, write_atomically
 from grpo.config.options import NOT_REPEATED, SftConfig, TrainConfig, as_yaml
+from grpo.diagnosis.glossary import Metrics, meaning
+from grpo.diagnosis.record import Record, read_record
+from grpo.explain import Remark, explain
 from grpo.report.before_after import before_and_after
 from grpo.report.charts import draw_charts, show_tick
 from grpo.report.examples import Example, examples
 from grpo.report.flips import Flips, flips
-from grpo.report.remarks import Remark, explain
-from grpo.run.glossary import Metrics, meaning
-from grpo.run.record import Record, read_record
 from grpo.run.step_bar import PHASES
 
 FILE_NAME = "report.html"

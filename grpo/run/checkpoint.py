@@ -1,11 +1,8 @@
-"""Checkpoints that are complete or absent, and from which a run continues bit for bit.
+"""Checkpoints from which a run continues bit for bit. They are complete or absent: see grpo/base/folders.py.
 
-A checkpoint is written into a folder of another name, and each file is flushed to the disk. `manifest.json`, with the
-size and sha256 of every file, comes last; then the folder is renamed. A folder that does not match its manifest is not
-a checkpoint. Files are safetensors and JSON; nothing is pickled.
+A folder that does not match its manifest is not a checkpoint. Files are safetensors and JSON; nothing is pickled.
 """
 
-import hashlib
 import json
 import math
 import os
@@ -18,14 +15,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from grpo.base.errors import STORAGE, UserError, explained, is_storage_error, reason
-from grpo.base.storage import Json, failpoint, flush_to_disk, read_json, read_mapping
+from grpo.base import folders
+from grpo.base.errors import STORAGE, UserError, explained, reason
+from grpo.base.folders import MANIFEST_FILE, FolderWriter
+from grpo.base.storage import Json, failpoint, read_json, read_mapping
+from grpo.optim import MASTER, all_finite
 
 FORMAT = 4
-STATE_FILE, COUNTERS_FILE, MANIFEST_FILE = "state.safetensors", "trainer_state.json", "manifest.json"
+STATE_FILE, COUNTERS_FILE = "state.safetensors", "trainer_state.json"
+POLICIES = ("final", "best")  # folders of a run that hold a model and no state of the optimizer
 BEST_FILE = "best.json"  # in best/: which policy that is
 PREFIX = "optimizer."  # of the tensors' names in STATE_FILE
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -42,105 +43,30 @@ _READ_ERRORS = (  # of damaged or foreign files
 )
 
 
-class CheckpointWriter:
-    """Writes a checkpoint into a temporary folder and moves it into place: `with CheckpointWriter(...) as folder:`.
-
-    If the disk is full, it removes the temporary folder, keeps older checkpoints, and raises UserError (exit 6).
-    about: further entries of the manifest. needed_bytes: an estimate of the size, for the error message.
-    """
-
-    def __init__(self, run_dir: Path, step: int, about: Json | None = None, needed_bytes: int = 0):
-        self.target = run_dir / f"checkpoint-{step}"
-        self.folder = run_dir / f"checkpoint-{step}.tmp-{os.getpid()}"
-        self.about = {"format": FORMAT, "step": step, **(about or {})}
-        self.needed_bytes = needed_bytes
-
-    def __enter__(self) -> Path:
-        try:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder.mkdir(parents=True)
-        except OSError as error:
-            raise self._explain(error, 0) from error
-        failpoint("save-begun")
-        return self.folder
-
-    def __exit__(self, kind, error, traceback) -> None:
-        try:
-            if error is None:
-                self._commit()
-        except OSError as failure:
-            error = failure
-        if error is None:
-            return
-        written = sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
-        shutil.rmtree(self.folder, ignore_errors=True)
-        failed_in_commit = kind is None
-        if is_storage_error(error) or failed_in_commit:
-            raise self._explain(error, written) from error
-
-    def _explain(self, error: BaseException, written: int) -> UserError:
-        free = shutil.disk_usage(self.target.parent).free
-        size = f"needs {max(self.needed_bytes, written) / 1e9:.2g} GB, {free / 1e9:.2g} GB free"
-        return UserError(
-            f"cannot write {self.target}: {size}",
-            str(error),
-            "free some space and resume with resume_from_checkpoint=true; older checkpoints are intact",
-            STORAGE,
-        )
-
-    def _commit(self) -> None:
-        """Write the manifest and rename the folder."""
-        failpoint("save-written")
-        files = {}
-        for path in sorted(self.folder.rglob("*")):
-            if path.is_file():
-                flush_to_disk(path)
-                name = str(path.relative_to(self.folder))
-                files[name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
-        manifest = self.folder / MANIFEST_FILE
-        manifest.write_text(json.dumps({**self.about, "files": files}, indent=2) + "\n", encoding="utf-8")
-        flush_to_disk(manifest)
-        flush_to_disk(self.folder)
-        failpoint("save-complete")
-        if self.target.exists():
-            shutil.rmtree(self.target)  # damaged, or the run was resumed from an earlier one: see Run.save_checkpoint
-        os.replace(self.folder, self.target)
-        failpoint("save-renamed")
-        flush_to_disk(self.target.parent)
+def new_checkpoint(run_dir: Path, step: int, about: Json | None = None, needed_bytes: int = 0) -> FolderWriter:
+    """Return the writer of a checkpoint. about: further entries of its manifest. needed_bytes: an estimate."""
+    fix = "free some space and resume with resume_from_checkpoint=true; older checkpoints are intact"
+    about = {"format": FORMAT, "step": step, **(about or {})}
+    return FolderWriter(run_dir / f"checkpoint-{step}", about, needed_bytes, fix)
 
 
 def problem_with(folder: Path) -> str:
     """Return why a folder is not a valid checkpoint, with the name of the file; "" if it is valid."""
+    problem = folders.problem_with(folder)
+    if problem:
+        return problem
+    manifest = read_json(folder / MANIFEST_FILE)
+    if manifest.get("format") != FORMAT:
+        return f"its format is {manifest.get('format')}, this program reads {FORMAT}"
+    for name in (STATE_FILE, COUNTERS_FILE):
+        if name not in manifest["files"]:
+            return f"{MANIFEST_FILE} does not list {name}"
     try:
-        manifest = read_json(folder / MANIFEST_FILE)
-        if manifest["format"] != FORMAT:
-            return f"its format is {manifest['format']}, this program reads {FORMAT}"
-        for name in (STATE_FILE, COUNTERS_FILE):
-            if name not in manifest["files"]:
-                return f"{MANIFEST_FILE} does not list {name}"
-        for name, entry in manifest["files"].items():
-            problem = _problem_with_file(folder, name, entry)
-            if problem:
-                return problem
-    except FileNotFoundError:
-        return f"{MANIFEST_FILE} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return f"{MANIFEST_FILE} cannot be read: {reason(error)}"
-    return ""
-
-
-def _problem_with_file(folder: Path, name: str, entry: Json) -> str:
-    """Return how a file differs from its entry in the manifest; "" if it does not."""
-    path = folder / name
-    if name != Path(name).name or path.is_symlink():
-        return f"{name} is not a plain file of this folder"
-    if not path.is_file():
-        return f"{name} is missing"
-    if path.stat().st_size != entry["bytes"]:
-        return f"{name} has {path.stat().st_size} bytes, the manifest says {entry['bytes']}"
-    if sha256(path) != entry["sha256"]:
-        return f"{name} has another sha256 than the manifest says"
-    return ""
+        with safe_open(folder / STATE_FILE, "pt") as state:
+            is_finite = all_finite(state.get_tensor(f"{PREFIX}{MASTER}"))
+    except _READ_ERRORS as error:
+        return f"{STATE_FILE} cannot be read: {reason(error)}"
+    return "" if is_finite else f"{STATE_FILE} holds weights that are not finite"
 
 
 def checkpoints(run_dir: Path) -> list[Path]:
@@ -191,10 +117,12 @@ def find_checkpoint(run_dir: Path, wanted: bool | str) -> tuple[Path | None, lis
     return None, [*notices, f"no valid checkpoint in {run_dir}: starting from step 0"]
 
 
-def remove_temporary(run_dir: Path) -> None:
-    """Remove what a killed run had begun to write."""
-    for folder in run_dir.glob("checkpoint-*.tmp-*"):
-        shutil.rmtree(folder, ignore_errors=True)
+def recover(run_dir: Path) -> None:
+    """Finish the checkpoints and policies that a killed run had written completely; remove those it had only begun."""
+    for folder in run_dir.glob(f"*{folders.UNFINISHED}"):
+        name = folder.name.removesuffix(folders.UNFINISHED)
+        if name in POLICIES or _NAME.fullmatch(name):
+            folders.recover(folder)
 
 
 def remove_old(run_dir: Path, keep: int, newest: int | None = None) -> None:
@@ -207,10 +135,8 @@ def remove_old(run_dir: Path, keep: int, newest: int | None = None) -> None:
         return
     found = [folder for folder in checkpoints(run_dir) if newest is None or step_of(folder) <= newest]
     for folder in found[keep:]:
-        (folder / MANIFEST_FILE).unlink(missing_ok=True)  # first, so that a kill leaves no valid-looking half
-        failpoint("save-retiring")
-        shutil.rmtree(folder, ignore_errors=True)
-    for name in ("checkpoint-*", "final", "best"):
+        folders.remove(folder)
+    for name in ("checkpoint-*", *POLICIES):
         aside = sorted(run_dir.glob(f"{name}.aside-*"), key=os.path.getmtime, reverse=True)
         for folder in aside[keep:]:
             shutil.rmtree(folder, ignore_errors=True)
@@ -277,9 +203,3 @@ def read_state(folder: Path, rank: int = 0) -> tuple[dict[str, torch.Tensor], Js
         counters = read_json(folder / COUNTERS_FILE)
         restore_random_state(counters.pop("rng")[rank])
     return {name.removeprefix(PREFIX): value for name, value in tensors.items()}, counters
-
-
-def sha256(path: Path) -> str:
-    """Return the hash of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from grpo.base.errors import MEMORY, SERVICE, Interrupted, UserError, is_out_of_memory
 from grpo.base.schema import Completion, Group
+from grpo.diagnosis.glossary import Metrics
 from grpo.loss import policy_loss
 from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.run import memory
-from grpo.run.glossary import Metrics
 
 if TYPE_CHECKING:
     from grpo.train import GrpoTrainer

@@ -12,7 +12,7 @@ from grpo.base.schema import Completion, Group, Prompt
 from grpo.base.storage import Json, failpoint, is_at, write_atomically, write_lines
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
-from grpo.run.glossary import Metrics, check_names
+from grpo.diagnosis.glossary import Metrics, check_names
 from grpo.run.metrics import Window, outcome_of
 from grpo.run.step_bar import StepBar, describe, longest_phase
 from grpo.run.trackers import Tracker, open_tracker

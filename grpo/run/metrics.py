@@ -12,7 +12,7 @@ import torch
 
 from grpo.base.schema import Group, Outcome, PackedBatch, Score, completions_of
 from grpo.device.distributed import Ranks
-from grpo.run.glossary import Metrics
+from grpo.diagnosis.glossary import Metrics
 from grpo.run.memory import take_peak
 
 CPU = torch.device("cpu")
@@ -70,13 +70,13 @@ class TokenMeter:
 
 
 def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> dict[str, float]:
-    """Describe the rewards, advantages and lengths of a step's completions. A mean over nothing scorable is NaN."""
+    """Describe the rewards, advantages and lengths of a step's completions. Nothing scorable has no mean."""
     completions = completions_of(groups)
     rewards = [completion.reward for completion in completions if completion.reward is not None]
     lengths = [len(completion.ids) for completion in completions]
     ended = [len(completion.ids) for completion in completions if completion.finish_reason == "stop"]
-    metrics = {
-        "reward": mean(rewards) if rewards else math.nan,
+    metrics = {"reward": mean(rewards)} if rewards else {}
+    metrics |= {
         "reward_std": std(rewards),
         "frac_reward_zero_std": mean([float(not _has_signal(group)) for group in groups]),
         "advantage_abs_mean": mean([abs(completion.advantage) for completion in completions]),
@@ -88,7 +88,8 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
     }
     for name in reward_names:
         values = [c.scores[name].value for c in completions if c.scores[name].value is not None]
-        metrics[f"rewards/{name}/mean"] = mean(values) if values else math.nan
+        if values:
+            metrics[f"rewards/{name}/mean"] = mean(values)
         metrics[f"rewards/{name}/std"] = std(values)
         applying = [c.scores[name] for c in completions if c.scores[name].applies or c.reward is None]
         metrics[f"rewards/{name}/unscored_frac"] = _unscored_share(applying)

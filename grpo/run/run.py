@@ -4,7 +4,6 @@ import hashlib
 import logging
 import os
 import random
-import shutil
 import signal
 import socket
 import sys
@@ -19,22 +18,24 @@ import torch
 
 from grpo.attention import select
 from grpo.base.errors import CONFIG, SIGINT, STORAGE, Interrupted, UserError, describe, escape, explained, redact
+from grpo.base.folders import MANIFEST_FILE, FolderWriter, sha256
 from grpo.base.schema import Group
-from grpo.base.storage import Json, failpoint, write_atomically, write_json
+from grpo.base.storage import Json, write_atomically, write_json
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
+from grpo.data.count import RowCount
 from grpo.device.distributed import TIMEOUT, Ranks, choose_device
+from grpo.diagnosis.glossary import Metrics
 from grpo.model.policy import Policy
 from grpo.optim import Optimizer
 from grpo.report.page import write_report
 from grpo.run import checkpoint
 from grpo.run.alarm import AGAIN_S, Alarm
 from grpo.run.fingerprint import environment
-from grpo.run.glossary import Metrics
 from grpo.run.log import Log
 from grpo.run.origin import ORIGIN_FILE
 from grpo.run.resume import check_changes, hidden_values
-from grpo.run.run_dir import CONFIG_FILE, RunDir, close_debug_log, open_debug_log
+from grpo.run.run_dir import CONFIG_FILE, DATA_FILE, RunDir, close_debug_log, open_debug_log
 from grpo.run.trackers import check_trackers
 
 GRACE_S = 20.0  # after a signal, the step has this long to end; then its rollout is dropped
@@ -58,6 +59,7 @@ class Run:
         self.log: Log | None = None
         self.stop_code, self.is_training, self.is_interruptible = 0, False, False
         self.saved_step: int | None = None
+        self.data: Json = {}  # the rows of each data set, as data.json holds them
         self.alarm = Alarm(self._on_alarm)
         self.debug = logging.getLogger(f"grpo.{id(self)}")
 
@@ -69,9 +71,9 @@ class Run:
         if self.ranks.is_main:
             check_trackers(self.config)
             may_resume = bool(self.config.resume_from_checkpoint or self.ranks.is_restart)
-            self.dir = RunDir(self.path, may_resume, self.config.overwrite_output_dir)
+            may_return = not (self.ranks.is_restart or self.ranks.may_restart)
+            self.dir = RunDir(self.path, may_resume, self.config.overwrite_output_dir, may_return)
             open_debug_log(self.debug, self.path / "debug.log")
-            checkpoint.remove_temporary(self.path)
         self.ranks.barrier()
         self.configure_libraries()
         for notice in self.notices:
@@ -127,7 +129,8 @@ class Run:
         if self.dir is not None:
             self.dir.close(code, reason)
             is_in_haste = isinstance(error, KeyboardInterrupt)
-            if self.log is not None and self.dir.is_held and not is_in_haste and code != STORAGE:
+            is_here = self.dir.is_held and not self.dir.gave_way
+            if self.log is not None and is_here and not is_in_haste and code != STORAGE:
                 self._write_report()
         elif error is not None and not self.ranks.is_main:
             self._write_rank_state(code, reason, trace)
@@ -254,18 +257,17 @@ class Run:
         if not self.ranks.is_main:
             return
         self.dir.keep_lock()
-        temporary = self.path / f"{name}.tmp"
-        shutil.rmtree(temporary, ignore_errors=True)
-        try:
-            policy.save(temporary)
+        with FolderWriter(self.path / name) as folder:
+            policy.save(folder)
             for file, note in notes.items():
-                write_json(temporary / file, note)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        failpoint("policy-written")
-        shutil.rmtree(self.path / name, ignore_errors=True)
-        temporary.rename(self.path / name)
+                write_json(folder / file, note)
+
+    def report_data(self, use: str, count: RowCount) -> None:
+        """Say how many rows of a data set are used, and why the others are not; write it to data.json by their use."""
+        self.say(f"{use}: {count}")
+        if self.dir is not None:
+            self.data[use] = count.to_json()
+            write_json(self.path / DATA_FILE, self.data)
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
@@ -274,7 +276,9 @@ class Run:
 
         An existing checkpoint of this step is kept only if this run wrote it or resumed from it: otherwise it is
         damaged, or the run was resumed from an earlier one.
+        UserError (exit 5) instead if some weight is not finite.
         """
+        optimizer.check_finite()
         random_states = self.ranks.gather(checkpoint.random_state())
         if self.ranks.is_main and self.saved_step != step:
             self.dir.keep_lock()
@@ -286,13 +290,14 @@ class Run:
                 "hidden_values": hidden_values(self.config),
             }
             needed_bytes = sum(tensor.numel() * tensor.itemsize for tensor in state.values())
-            with checkpoint.CheckpointWriter(self.path, step, about, needed_bytes) as folder:
+            with checkpoint.new_checkpoint(self.path, step, about, needed_bytes) as folder:
                 checkpoint.write_state(folder, state, {"step": step, **counters}, random_states)
                 write_atomically(folder / CONFIG_FILE, text)
                 if policy.model.build.lora is not None:
                     policy.save(folder)
                 else:
                     policy.tokenizer.save_pretrained(folder)
+            self.dir.drop_old_run()
             checkpoint.remove_old(self.path, self.config.save_total_limit, step)
             self.dir.update(step=step, last_checkpoint=f"checkpoint-{step}")
         self.saved_step = step
@@ -338,10 +343,7 @@ class Run:
             return None
         name, is_own, manifest = chosen
         seen = self.path / name if is_own else Path(self.config.resume_from_checkpoint)
-        if (
-            not (seen / checkpoint.MANIFEST_FILE).exists()
-            or checkpoint.sha256(seen / checkpoint.MANIFEST_FILE) != manifest
-        ):
+        if not (seen / MANIFEST_FILE).exists() or sha256(seen / MANIFEST_FILE) != manifest:
             raise UserError(
                 f"rank {self.ranks.rank} on {socket.gethostname()} does not see the checkpoint {seen} of rank 0",
                 "all machines read the checkpoint that rank 0 has written",
@@ -363,4 +365,4 @@ class Run:
         if folder is None:
             return None
         is_own = folder.resolve().parent == self.path.resolve()
-        return folder.name, is_own, checkpoint.sha256(folder / checkpoint.MANIFEST_FILE)
+        return folder.name, is_own, sha256(folder / MANIFEST_FILE)

@@ -9,18 +9,23 @@ import sys
 import time
 import uuid
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from grpo.base.errors import BUSY, CONFIG, STORAGE, UserError, explained, redact
-from grpo.base.storage import is_at, read_mapping, run_in_forked_children, try_to_lock, write_json
+from grpo.base.folders import UNFINISHED
+from grpo.base.storage import failpoint, is_at, read_mapping, run_in_forked_children, try_to_lock, write_json
+from grpo.diagnosis.record import CONFIG_FILE, DATA_FILE, METRICS_FILE, STATE_FILE
+from grpo.run.checkpoint import checkpoints, problem_with, recover
 
-CONFIG_FILE, STATE_FILE, METRICS_FILE = "config.resolved.yaml", "run_state.json", "metrics.jsonl"
+FAILED_FILE = "run_state.failed.json"  # how a run ended that was to replace the one that is here
+OLD_RUN, MOVING, GONE = "old-run", "old-run.moving", "old-run.gone"  # see RunDir._set_aside
+STAYS = ("debug.log", FAILED_FILE)  # they tell of every run that was ever here
 OWN_FILES = (
     CONFIG_FILE,
-    STATE_FILE,
     METRICS_FILE,
-    "debug.log",
+    DATA_FILE,
     "loss.png",
     "evaluation.json",
     "report.html",
@@ -28,6 +33,7 @@ OWN_FILES = (
 OWN_FOLDERS = ("tb", "completions", "evaluation", "final", "best", "world", "cold_start")
 BEFORE_FIRST_STEP = (  # files that a run writes before its first step
     CONFIG_FILE,
+    DATA_FILE,
     "debug.log",
     "evaluation",
     "evaluation.json",
@@ -45,6 +51,18 @@ def holds_a_run(path: Path) -> bool:
     found = [entry.name for entry in path.iterdir() if not entry.name.startswith((".lock", "run_state."))]
     metrics = path / METRICS_FILE
     return bool(set(found) - set(BEFORE_FIRST_STEP)) or (metrics.exists() and metrics.stat().st_size > 0)
+
+
+def own_entries(path: Path) -> list[Path]:
+    """Return what a run has written into its directory, and nothing else."""
+    found = []
+    for entry in path.iterdir():
+        name = re.split(rf"\.aside-|{re.escape(UNFINISHED)}", entry.name)[0]
+        is_own_folder = name in OWN_FOLDERS or name.startswith("checkpoint-")
+        is_own_file = entry.name in OWN_FILES or (entry.name.startswith("run_state.") and entry.name not in STAYS)
+        if (is_own_folder and entry.is_dir() and not entry.is_symlink()) or is_own_file:
+            found.append(entry)
+    return found
 
 
 def refuse_a_run(path: Path) -> None:
@@ -65,17 +83,24 @@ class RunDir:
 
     UserError if another process uses it (exit 7), or if it holds a run that is not to be resumed or overwritten
     (exit 2).
+
+    A run that is overwritten is set aside, in old-run/. It is removed once its successor has a checkpoint; if the
+    successor ends before that, it comes back: at once, or if the process was killed, when the next one opens the
+    directory. may_return: whether it may come back; torchrun's restarts continue the successor.
     """
 
-    def __init__(self, path: str | Path, resume: bool, overwrite: bool):
-        self.path = Path(path)
-        self.is_held, self.is_warned = False, False
+    def __init__(self, path: str | Path, resume: bool, overwrite: bool, may_return: bool = True):
+        self.path, self.may_return = Path(path), may_return
+        self.is_held, self.is_warned, self.gave_way = False, False, False
         is_new_lock = not (self.path / ".lock").exists()
         self._take_lock()
         _open_dirs.add(self)
         try:
+            if may_return:
+                self.bring_back()
             if not resume:
                 self._make_room(overwrite)
+            recover(self.path)
         except UserError:
             self.lock.close()
             if is_new_lock:
@@ -130,18 +155,73 @@ class RunDir:
         self._take_lock()
 
     def _make_room(self, overwrite: bool) -> None:
-        """Remove what a run has written, and nothing else; refuse a directory that is not empty without `overwrite`."""
+        """Set aside what a run has written; refuse a directory that is not empty without `overwrite`."""
         if not overwrite:
             refuse_a_run(self.path)
             return
-        for path in self.path.iterdir():
-            name, _, _ = path.name.partition(".aside-")
-            is_own_folder = name in OWN_FOLDERS or name.startswith("checkpoint-")
-            is_own_file = path.name in OWN_FILES or path.name.startswith("run_state.")
-            if is_own_folder and path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            elif is_own_file:
-                path.unlink()
+        entries = own_entries(self.path)
+        if entries and not any((self.path / file).exists() for file in (CONFIG_FILE, STATE_FILE)):
+            raise UserError(
+                f"the output directory {self.path} holds no run, and cannot be overwritten",
+                f"it holds {', '.join(entry.name for entry in entries[:6])}, and a run uses the same names",
+                "set another output_dir, or move them elsewhere",
+                CONFIG,
+            )
+        if entries:
+            self._set_aside(entries)
+
+    def _set_aside(self, entries: Sequence[Path]) -> None:
+        """Move the run that is here to old-run/, which has another name until everything is there."""
+        moving = self.path / MOVING
+        moving.mkdir()
+        for entry in entries:
+            entry.rename(moving / entry.name)
+            failpoint("replace-moving")
+        moving.rename(self.path / OLD_RUN)
+        failpoint("replace-moved")
+
+    def drop_old_run(self) -> None:
+        """Remove the run that was set aside, now that its successor has a checkpoint."""
+        old, gone = self.path / OLD_RUN, self.path / GONE
+        if old.is_dir():
+            failpoint("replace-saved")
+            old.rename(gone)  # a kill must not leave a part of it that looks complete
+        failpoint("replace-dropping")
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def bring_back(self) -> bool:
+        """Undo `_set_aside` if it was not completed, or if the successor has no valid checkpoint; say and return so."""
+        old, moving = self.path / OLD_RUN, self.path / MOVING
+        shutil.rmtree(self.path / GONE, ignore_errors=True)
+        if old.is_dir():
+            recover(self.path)
+            if any(not problem_with(folder) for folder in checkpoints(self.path)):
+                self.drop_old_run()
+        if old.is_dir():
+            self._remove_successor()
+            old.rename(moving)
+            failpoint("replace-returning")
+        if not moving.is_dir():
+            return False
+        for entry in moving.iterdir():
+            entry.rename(self.path / entry.name)
+        moving.rmdir()
+        print(
+            f"note: the run in {self.path} that was to be overwritten is back: its successor ended before it had a "
+            f"checkpoint (see {FAILED_FILE} and debug.log)",
+            file=sys.stderr,
+        )
+        return True
+
+    def _remove_successor(self) -> None:
+        """Remove what the successor has written, but keep how it ended."""
+        for entry in own_entries(self.path):
+            if entry.name == STATE_FILE:
+                entry.rename(self.path / FAILED_FILE)
+            elif entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
 
     def update(self, **changes) -> None:
         """Change run_state.json atomically; UserError (exit 7) if another run has the directory by now.
@@ -159,10 +239,11 @@ class RunDir:
 
     def close(self, exit_code: int, reason: str) -> None:
         """Record how the run ended, unless another run has the directory by now, and let others use it."""
-        status = "done" if exit_code == 0 else "failed"
+        status = "interrupted" if exit_code > 128 else "failed" if exit_code else "done"
         if self.is_held:
-            with suppress(UserError):
+            with suppress(UserError, OSError):
                 self.update(status=status, exit_code=exit_code, reason=reason)
+                self.gave_way = self.may_return and self.bring_back()
         self.lock.close()
 
 

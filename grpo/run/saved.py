@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.errors import PREFLIGHT, STORAGE, UserError
+from grpo.base.folders import MANIFEST_FILE, problem_with
 from grpo.base.storage import read_mapping
 from grpo.config.load import keys_of, load_config
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
@@ -16,7 +17,7 @@ from grpo.model.adapter import is_adapter
 from grpo.model.policy import Policy, load_for_inference, load_policy
 from grpo.optim import Optimizer
 from grpo.run import checkpoint
-from grpo.run.run_dir import CONFIG_FILE, STATE_FILE
+from grpo.run.run_dir import CONFIG_FILE, OLD_RUN, STATE_FILE
 
 RUN_FILES = (CONFIG_FILE, STATE_FILE)  # a directory with one of them is a run's, or one of its checkpoints
 SHARED = ("system_prompt", "torch_dtype")  # by stage 1 and stage 2
@@ -51,25 +52,36 @@ class SavedModel:
 def find_saved(name: str) -> SavedModel:
     """Return what a name stands for. A run's directory stands for its final/, or else for its newest checkpoint.
 
-    UserError (exit 3) if the run has written neither.
+    UserError if the run has written neither (exit 3), or if the files are not those that it wrote (exit 6).
     """
     folder = Path(name)
-    if (folder / checkpoint.MANIFEST_FILE).exists():
-        return SavedModel(name, _existing(folder / CONFIG_FILE))
+    if (folder / checkpoint.STATE_FILE).exists():
+        return _checked(SavedModel(name, _existing(folder / CONFIG_FILE)), checkpoint.problem_with(folder))
     if not any((folder / file).exists() for file in RUN_FILES):
-        is_final = folder.resolve().name in ("final", "best")
-        return SavedModel(name, _existing(folder.resolve().parent / CONFIG_FILE) if is_final else None)
+        config_path = _existing(folder.resolve().parent / CONFIG_FILE)
+        is_of_run = folder.resolve().name in checkpoint.POLICIES
+        has_manifest = (folder / MANIFEST_FILE).exists()
+        problem = problem_with(folder, "*.safetensors") if has_manifest else ""
+        return _checked(SavedModel(name, config_path if is_of_run else None), problem)
     if (folder / "final").is_dir():
-        return SavedModel(str(folder / "final"), _existing(folder / CONFIG_FILE))
+        return find_saved(str(folder / "final"))
     newest, notices = checkpoint.find_checkpoint(folder, wanted=True)
     if newest is None:
+        aside = folder / OLD_RUN
         raise UserError(
             f"the run in {folder} has written no model yet",
-            "; ".join(notices),
+            "; ".join(notices) + (f"; the run that it replaces is in {aside}" if aside.is_dir() else ""),
             f"continue it with resume_from_checkpoint=true output_dir={folder}, or name a model",
             PREFLIGHT,
         )
     return SavedModel(str(newest), _existing(newest / CONFIG_FILE))
+
+
+def _checked(saved: SavedModel, problem: str) -> SavedModel:
+    if problem:
+        fix = "name another checkpoint of the run; or remove manifest.json if you have changed the files yourself"
+        raise UserError(f"{saved.name} is damaged", problem, fix, STORAGE)
+    return saved
 
 
 def read_config(saved: SavedModel, overrides: Sequence[str]) -> TrainConfig:

@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from grpo.base.errors import escape
 from grpo.base.progress import PLAIN_SECONDS
-from grpo.run.glossary import Metrics
+from grpo.diagnosis.glossary import Metrics
 
 PHASES = {  # metric: what the run is doing meanwhile, in full and in short
     "time/generate": ("generating", "gen"),

@@ -16,7 +16,7 @@ import yaml
 
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError, check_all, escape, explained, is_storage_error, redact
 from grpo.config.options import AnyConfig
-from grpo.run.glossary import Metrics
+from grpo.diagnosis.glossary import Metrics
 
 MODULES = {"tensorboard": "torch.utils.tensorboard", "swanlab": "swanlab", "wandb": "wandb", "trackio": "trackio"}
 LOGINS = {  # services with an account: the variables of its key and of its mode, and the command that logs in

@@ -13,6 +13,7 @@ It imports from the rest of this package only errors.py, text.py and words.py. R
     seal.py             whether a file is as it was built
     database.py         reading an SQLite file with many threads
     recognise.py        whose file it is: ours, KnowRL's or FActScore's
+    identity.py         what tells one knowledge base from another
     side_index.py       a full-text index for files that are not ours
     cache.py            what was expensive to find out: verdicts, and replies of language models
 """

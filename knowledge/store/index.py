@@ -5,12 +5,13 @@
                           starts before it
     knowledge_tokens      the same tokens again, compressed, for the second scoring: FTS5 cannot return its own
     knowledge_terms       in how many passages a token occurs: what it costs in a query, and what it tells
-    knowledge_meta        format version, counts
+    knowledge_meta        format version, counts, a digest of all titles and passages (identity.py)
 
 In our own files these tables stand next to `documents(title, text)`, which is KnowRL's table, so KnowRL's code can read
 our files. KnowRL's and FActScore's files are never written to: their tables are in a side index file (side_index.py).
 """
 
+import hashlib
 import json
 import zlib
 from itertools import islice
@@ -52,6 +53,7 @@ class IndexWriter:
         self.num_documents = 0
         self.num_passages = 0
         self.num_tokens = 0
+        self._content = hashlib.sha256()
         self._rows: list[tuple[int, str]] = []
         self._run = connection.exec_driver_sql
         self._run(f"PRAGMA cache_size=-{CACHE_KIB}")
@@ -66,6 +68,7 @@ class IndexWriter:
             return
         self._run("INSERT INTO knowledge_documents VALUES (?, ?)", (self.num_passages + 1, title))
         self.num_documents += 1
+        self._content.update(json.dumps([title, passages]).encode())
         title_tokens = tokens(title)
         for passage in passages:
             passage_tokens = title_tokens + tokens(passage)
@@ -81,6 +84,7 @@ class IndexWriter:
         self._run("INSERT INTO knowledge_index(knowledge_index) VALUES ('optimize')")
         num_terms = self._write_terms()
         meta |= {
+            "content": self._content.hexdigest(),
             "format_version": FORMAT_VERSION,
             "tokens_version": TOKENS_VERSION,
             "documents": self.num_documents,

@@ -4,7 +4,6 @@ The index is written next to the database as NAME.search-index, or in the user's
 there. It holds a fingerprint of the database, and does not count for another or a changed database.
 """
 
-import hashlib
 import logging
 import time
 from contextlib import closing
@@ -14,25 +13,15 @@ from pathlib import Path
 from grpo.base.errors import UserError
 from knowledge.store.atomic_database import atomic_database, build_lock
 from knowledge.store.database import ReadOnlyDatabase
+from knowledge.store.identity import fingerprint
 from knowledge.store.index import IndexWriter
 from knowledge.store.passages import split_stored
 from knowledge.store.recognise import check_index
 from knowledge.store.seal import check_content
 
 SEARCH_INDEX = "search-index"  # how the name of the file ends
-SAMPLE_BYTES = 1 << 20
 SHOW_EVERY_S = 10.0
 _log = logging.getLogger("knowledge")
-
-
-def fingerprint(path: Path) -> str:
-    """Tell databases apart by their length, first and last MB; SQLite's change counter is in the first."""
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        digest = hashlib.sha256(f"{size}".encode() + file.read(SAMPLE_BYTES))
-        file.seek(max(0, size - SAMPLE_BYTES))
-        digest.update(file.read())
-    return digest.hexdigest()
 
 
 def read_side_index(path: Path, out: Path) -> dict[str, object] | None:

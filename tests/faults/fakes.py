@@ -100,16 +100,6 @@ def fails_on_rank_1(prompts, completions, **columns):
     return early_letters(prompts, completions, **columns)
 
 
-def not_finite_on_rank_1(prompts, completions, **columns):
-    """NaN for one group of rank 1 in the second step; each rank has two groups a step."""
-    not_finite_on_rank_1.calls += 1
-    is_bad = os.environ.get("RANK") == "1" and not_finite_on_rank_1.calls == 3
-    return [float("nan")] * len(completions) if is_bad else early_letters(prompts, completions, **columns)
-
-
-not_finite_on_rank_1.calls = 0
-
-
 # --- setups --------------------------------------------------------------------------------------------------------
 
 
@@ -212,6 +202,11 @@ def bad_logits() -> None:
     grpo.logprobs.token_logprobs = broken
 
 
+def bad_logits_on_rank_1() -> None:
+    if os.environ["RANK"] == "1":
+        bad_logits()
+
+
 def bad_logits_while_sampling() -> None:
     """In the second step the logits of one row are not finite, in sampling and in training."""
     import grpo.logprobs
@@ -236,14 +231,14 @@ def bad_logits_while_sampling() -> None:
 
 
 def bad_gradient() -> None:
-    """One number of the gradient of the second step is infinite."""
+    """One number of the gradient is infinite in the steps that the environment names, by default the second."""
     from grpo.optim import Optimizer
 
-    step, calls = Optimizer.step, []
+    step, calls, bad = Optimizer.step, [], os.environ.get("BAD_STEPS", "2").split(",")
 
     def broken(self, *arguments):
         calls.append(1)
-        if len(calls) == 2:
+        if str(len(calls)) in bad:
             self.grad[3] = float("inf")
         return step(self, *arguments)
 

@@ -22,8 +22,6 @@ def rows_of(run_dir, step):
 
 
 INJECTED = {
-    "NaN reward": ({"reward_funcs": ["fakes:not_finite"]}, {"BAD_GROUPS": "3", "BAD_VALUE": "nan"}),
-    "infinite reward": ({"reward_funcs": ["fakes:not_finite"]}, {"BAD_GROUPS": "4", "BAD_VALUE": "inf"}),
     "NaN logits": ({"beta": 0.0}, {"setup": "bad_logits"}),
     "NaN logits while sampling": ({"beta": 0.0}, {"setup": "bad_logits_while_sampling"}),
     "infinite gradient": ({}, {"setup": "bad_gradient"}),
@@ -46,16 +44,31 @@ def test_a_step_that_is_not_finite_is_skipped_whole_and_put_on_record(processes,
     assert [path.name for path in (run_dir / "completions").iterdir()] == ["step-000002.jsonl"] and len(
         rows_of(run_dir, 2)
     ) == 8
-    if "reward" in kind:
-        assert {row["reward"] for row in rows_of(run_dir, 2)} & {"nan", "inf"}
 
 
 def test_three_such_steps_in_a_row_end_the_run_with_exit_5(processes, chat_checkpoint, tmp_path):
-    config = write_config(tmp_path, chat_checkpoint, reward_funcs=["fakes:not_finite"], max_steps=8)
-    child = processes.train(config, BAD_GROUPS="3,5,6,9,12,13,15,17", BAD_VALUE="nan")  # steps 2, 3, 5, 6(12), 7, 8, 9
+    config = write_config(tmp_path, chat_checkpoint, max_steps=8)
+    child = processes.train(config, setup="bad_gradient", BAD_STEPS="2,3,5,6,7")
     assert child.code == 5 and is_message(child.stderr) and state(tmp_path / "run")["exit_code"] == 5
     found = lines(tmp_path / "run")
     assert [row["grad_norm"] is None for row in found] == [False, True, True, False, True, True, True]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "1e308"])
+def test_a_reward_that_is_not_finite_is_unscorable_and_no_step_is_lost(processes, chat_checkpoint, tmp_path, value):
+    """Of one group in step 2, and of both in step 3, which then has no mean reward."""
+    config = write_config(tmp_path, chat_checkpoint, reward_funcs=["fakes:not_finite"], beta=0.0)
+    child = processes.train(config, BAD_GROUPS="3,5,6", BAD_VALUE=value)
+    assert child.code == 0 and child.stderr.count("warning: the reward fakes:not_finite returned") == 1, child.stderr
+    found = lines(tmp_path / "run")
+    assert [row["rewards/fakes:not_finite/unscored_frac"] for row in found] == [0, 0.5, 1, 0]
+    assert [row["skipped_steps"] for row in found] == [0] * 4 and found[1]["grad_norm"] > 0 == found[2]["grad_norm"]
+    assert [("reward" in row, "rewards/fakes:not_finite/mean" in row) for row in found] == [
+        (step != 2, step != 2) for step in range(4)
+    ]
+    bad = [row for row in rows_of(tmp_path / "run", 2) if row["reward"] is None]
+    assert len(bad) == 4 and all(row["advantage"] == 0 for row in bad)
+    assert f"the reward returned {float(value)}" in bad[0]["reasons"]["fakes:not_finite"]
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
@@ -149,7 +162,7 @@ def test_an_outage_is_no_reward_and_ends_the_run_after_three_steps(processes, ch
     assert [row["step"] for row in found] == [1, 2, 3, 4] and all(
         row["grad_norm"] == row["advantage_abs_mean"] == 0 for row in found[1:]
     )
-    assert all(row[name] is None for row in found[1:] for name in ("reward", "rewards/correctness/mean"))
+    assert all(not {"reward", "rewards/correctness/mean"} & set(row) for row in found[1:])
     assert state(tmp_path / "run")["last_checkpoint"] == "checkpoint-4"
 
 

@@ -308,7 +308,7 @@ def test_a_line_of_jsonl_ends_where_json_says_and_not_where_unicode_does(tmp):
 def saved(tmp):
     import torch
 
-    with checkpoint.CheckpointWriter(tmp, 3) as folder:
+    with checkpoint.new_checkpoint(tmp, 3) as folder:
         checkpoint.write_state(folder, {"master": torch.arange(20.0)}, {"step": 3})
     return tmp / "checkpoint-3"
 

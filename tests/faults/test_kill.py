@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-from pathlib import Path
 
 import pytest
 import torch
@@ -32,7 +31,11 @@ KILLS = [
     "write-run_state.json:4",
     "write-config.resolved.yaml:1",
     "write-step-000002.jsonl:1",
-    "policy-written:1",
+    "save-replacing:2",
+    "save-begun:5",  # final/
+    "save-written:5",
+    "save-complete:5",
+    "save-replacing:5",
 ]
 
 
@@ -71,7 +74,7 @@ def test_killed_and_resumed_equals_undisturbed(processes, chat_checkpoint, undis
     assert resumed.code == 0, resumed.stderr
     saved, logged = undisturbed
     assert same(weights(tmp_path / "run"), saved) and without_times(lines(tmp_path / "run")) == without_times(logged)
-    assert not [path.name for path in (tmp_path / "run").rglob("*tmp*")]
+    assert not [path.name for path in (tmp_path / "run").rglob("*") if path.name.endswith((".tmp", ".unfinished"))]
     RunDir(tmp_path / "run", resume=True, overwrite=False).close(0, "")  # the lock is free
 
 
@@ -82,7 +85,7 @@ def test_every_failpoint_of_the_program_is_killed_at():
     )
     places = set(re.findall(r'failpoint\("([\w-]+)"\)', text))
     assert len(places) >= 12
-    tested = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    tested = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     assert not {place for place in places if f'"{place}:' not in tested}
 
 
@@ -95,7 +98,7 @@ def test_kills_one_after_the_other(processes, chat_checkpoint, undisturbed, tmp_
         "save-written:1",
         "log-append:1",
         "save-retiring:1",
-        "policy-written:1",
+        "save-complete:1",
     ):
         kills += processes.train(config, "resume_from_checkpoint=true", FAILPOINT=place).code == -signal.SIGKILL
     assert kills == 6

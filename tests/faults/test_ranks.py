@@ -170,9 +170,8 @@ def test_a_rank_that_fails_alone_leaves_its_reason(processes, chat_checkpoint, t
 def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_on_both(processes, chat_checkpoint, tmp_path):
     children = start(
         processes,
-        write_config(
-            tmp_path, chat_checkpoint, reward_funcs=["fakes:not_finite_on_rank_1"], max_steps=3, save_total_limit=0
-        ),
+        write_config(tmp_path, chat_checkpoint, beta=0.0, max_steps=3, save_total_limit=0),
+        setup="bad_logits_on_rank_1",
     )
     assert ends(children) == [0, 0]
     rows = lines(tmp_path / "run")

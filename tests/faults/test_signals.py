@@ -47,7 +47,7 @@ def test_during_generation_the_rollout_is_dropped_and_the_run_saved(
     assert "Traceback" not in child.stderr and "stopped by" in child.stderr
     found = state(tmp_path / "run")
     assert (found["status"], found["exit_code"], found["last_checkpoint"], found["step"]) == (
-        "failed",
+        "interrupted",
         CODES[number],
         "checkpoint-3",
         3,

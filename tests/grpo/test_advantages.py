@@ -53,24 +53,6 @@ def test_a_constant_added_to_one_group_changes_nothing_within_it(scale):
     assert moved == pytest.approx(plain, abs=1e-12)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize(("scale", "divisor"), [("group", math.sqrt(0.5)), ("batch", math.sqrt(1 / 3)), ("none", 1.0)])
-def test_a_reward_that_is_not_finite_poisons_its_group_and_no_other(bad, scale, divisor):
-    """The other group has mean 1/2. It alone has variance (1/4 + 1/4) / 1; with the finite rewards of the poisoned one,
-    1 and 0, it has 4 · 1/4 / 3."""
-    poisoned, other = step_advantages([[1.0, bad, 0.0], [1.0, 0.0]], scale)
-    floor = 0.0 if scale == "none" else 1e-4
-    assert all(math.isnan(a) for a in poisoned)
-    assert other == pytest.approx([0.5 / (divisor + floor), -0.5 / (divisor + floor)], abs=1e-12)
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("group", [[None], [2.0], [2.0, 2.0]])
-def test_a_reward_that_is_not_finite_poisons_whatever_else_is_in_the_group(bad, group):
-    """Also where the finite ones tell nothing."""
-    assert all(math.isnan(a) for a in group_advantages([*group, bad]))
-
-
 def test_unscorable_rows_are_in_no_deviation_of_the_batch():
     """Rewards 0 2 | 4 6 as above, and rows that are unscorable: alone, beside others, or a whole group."""
     plain = step_advantages([[0, 2], [4, 6]], "batch")

@@ -264,7 +264,6 @@ def test_parquet(tmp_path):
 @pytest.mark.parametrize(
     ("row", "part"),
     [
-        ({**TRUTHFUL, "Best Answer": " "}, "the best answer is empty"),
         ({**TRUTHFUL, "Correct Answers": "['a', 'b']"}, "a list of answers is written as one text"),
         ({**TRUTHFUL, "Incorrect Answers": "['a'\n 'b']"}, "a list of answers is written as one text"),
         ({"question": "q?", "mc1_targets": "{'choices': []}", "mc2_targets": "{}"}, "choices are written as text"),

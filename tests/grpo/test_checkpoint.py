@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import torch
 
+from grpo.base import folders
 from grpo.base.errors import UserError
 from grpo.run import checkpoint
 
 
 def write(run_dir, step, value=1.0):
-    with checkpoint.CheckpointWriter(run_dir, step) as folder:
+    with checkpoint.new_checkpoint(run_dir, step) as folder:
         checkpoint.write_state(folder, {"master": torch.full((1000,), value)}, {"step": step})
         (folder / "extra.txt").write_text("x" * 500)
     return run_dir / f"checkpoint-{step}"
@@ -92,15 +93,38 @@ def test_automatic_resume_falls_back_and_says_so_but_a_path_never_does(tmp_path)
 def test_retention_keeps_the_newest_and_clears_left_overs(tmp_path):
     for step in (1, 2, 10):
         write(tmp_path, step)
-    (tmp_path / "checkpoint-11.tmp-123").mkdir()
-    checkpoint.remove_temporary(tmp_path)
+    for name in ("checkpoint-11", "mine"):
+        (tmp_path / f"{name}.unfinished").mkdir()
+    checkpoint.recover(tmp_path)
     checkpoint.remove_old(tmp_path, keep=2)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-2"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-2", "mine.unfinished"]
+
+
+@pytest.mark.parametrize("name", ["checkpoint-3", "final", "best"])
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_what_was_complete_when_a_run_was_killed_takes_its_place(tmp_path, name, is_damaged):
+    """Here the old one is half removed. A folder that lost a byte is no better than none."""
+    made = write(tmp_path, 1).rename(tmp_path / f"{name}.unfinished")
+    if is_damaged:
+        (made / "extra.txt").write_text("y")
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "old").write_text("")
+    checkpoint.recover(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name / "old").exists() == is_damaged == bool(checkpoint.problem_with(tmp_path / name))
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_no_checkpoint(tmp_path, number):
+    write(tmp_path, 1)
+    folder = write(tmp_path, 2, number)
+    assert checkpoint.problem_with(folder) == "state.safetensors holds weights that are not finite"
+    assert checkpoint.find_checkpoint(tmp_path, True)[0].name == "checkpoint-1"
 
 
 def test_a_failure_while_writing_leaves_nothing_behind(tmp_path):
     write(tmp_path, 1)
-    with pytest.raises(RuntimeError), checkpoint.CheckpointWriter(tmp_path, 2) as folder:
+    with pytest.raises(RuntimeError), checkpoint.new_checkpoint(tmp_path, 2) as folder:
         (folder / "a").write_text("x")
         raise RuntimeError("boom")
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-1"]
@@ -117,7 +141,7 @@ from grpo.base.errors import run_main
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 def main(argv):
-    with checkpoint.CheckpointWriter(Path({str(tmp_path)!r}), 2) as folder:
+    with checkpoint.new_checkpoint(Path({str(tmp_path)!r}), 2) as folder:
         checkpoint.write_state(folder, {{"master": torch.ones(100_000)}}, {{"step": 2}})
 run_main(main)
 """
@@ -137,7 +161,14 @@ def test_whatever_keeps_a_checkpoint_from_its_place_ends_the_run(tmp_path):
     with pytest.raises(UserError, match="cannot write") as error:
         write(tmp_path, 2)
     assert error.value.exit_code == 6 and checkpoint.problem_with(tmp_path / "checkpoint-1") == ""
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-2"]
+    assert sorted(path.name for path in tmp_path.glob("*")) == [
+        "checkpoint-1",
+        "checkpoint-2",
+        "checkpoint-2.unfinished",
+    ]
+    (tmp_path / "checkpoint-2").unlink()
+    checkpoint.recover(tmp_path)
+    assert checkpoint.problem_with(tmp_path / "checkpoint-2") == ""
 
 
 def test_final_is_of_the_newest_checkpoint_and_best_of_the_step_in_its_note(tmp_path):
@@ -168,12 +199,12 @@ def test_every_file_is_on_disk_before_the_manifest_and_all_before_the_rename(tmp
         sync(descriptor)
 
     def watched_replace(source, target):
-        events.append(("rename", Path(source).name.startswith("checkpoint-5.tmp-") and not Path(target).exists()))
+        events.append(("rename", Path(source).name.endswith("checkpoint-5.unfinished") and not Path(target).exists()))
         replace(source, target)
 
     monkeypatch.setattr(os, "fsync", watched_sync)
     monkeypatch.setattr(os, "replace", watched_replace)
-    with checkpoint.CheckpointWriter(tmp_path, 5) as folder:
+    with checkpoint.new_checkpoint(tmp_path, 5) as folder:
         aside = folder.name
         checkpoint.write_state(folder, {"master": torch.ones(3)}, {"step": 5})
     files, rest = events[:2], events[2:]
@@ -194,7 +225,7 @@ def test_what_retention_removes_loses_its_manifest_first(tmp_path, monkeypatch):
     """If the removal is cut short, here before its first file, nothing that is left looks whole."""
     for step in (1, 2, 3):
         write(tmp_path, step)
-    monkeypatch.setattr(checkpoint.shutil, "rmtree", lambda *arguments, **options: None)
+    monkeypatch.setattr(folders.shutil, "rmtree", lambda *arguments, **options: None)
     checkpoint.remove_old(tmp_path, keep=1)
     found = {path.name: checkpoint.problem_with(path) for path in checkpoint.checkpoints(tmp_path)}
     assert found == {
@@ -282,7 +313,7 @@ def test_every_rank_gets_its_own_generators_back(tmp_path):
         random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
         states.append(checkpoint.random_state())
         wanted.append((random.random(), np.random.rand(), torch.rand(1).item()))
-    with checkpoint.CheckpointWriter(tmp_path, 1) as folder:
+    with checkpoint.new_checkpoint(tmp_path, 1) as folder:
         checkpoint.write_state(folder, {}, {"step": 1}, states)
     for rank in (2, 0, 1):
         checkpoint.read_state(tmp_path / "checkpoint-1", rank)
@@ -309,7 +340,7 @@ def test_tensors_come_back_as_they_were(tmp_path):
         "optimizer.step": torch.tensor([3], dtype=torch.int64),
         "half": torch.ones(2, dtype=torch.bfloat16),
     }
-    with checkpoint.CheckpointWriter(tmp_path, 1) as folder:
+    with checkpoint.new_checkpoint(tmp_path, 1) as folder:
         checkpoint.write_state(folder, tensors, {"step": 1, "rows": [4, 5]})
     found, counters = checkpoint.read_state(tmp_path / "checkpoint-1")
     assert found.keys() == tensors.keys() and counters == {"step": 1, "rows": [4, 5]}

@@ -1,10 +1,13 @@
 """Stage 1's records by hand: three layouts, each answer an example, what is cut and what is left out."""
 
+from pathlib import Path
+
 import pytest
 from making import make_tokenizer
 
 from grpo.base.errors import UserError
 from grpo.data.conversations import make_examples, read_messages
+from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder
 
 SYSTEM = {"role": "system", "content": "s"}
@@ -47,9 +50,13 @@ def test_three_layouts_mean_messages(record, messages):
     ("record", "problem"),
     [
         ({"question": "a", "answer": "b"}, "it has no conversations, .* its columns are question, answer"),
-        ({"messages": [user("a"), {"role": "tool", "content": "b"}]}, "message 2 has no known role or no text"),
-        ({"messages": [user("a"), {"role": "assistant", "content": None}]}, "message 2 has no known role or no text"),
-        ({"instruction": "a"}, "message 2 has no known role or no text"),
+        (
+            {"messages": [user("a"), {"role": "user<|im_end|>", "content": "b"}]},
+            "the role of message 2 is .* not one of",
+        ),
+        ({"messages": [user("a"), {"role": ["user"], "content": "b"}]}, "the role of message 2 is .* not one of"),
+        ({"messages": [user("a"), {"role": "assistant", "content": None}]}, "message 2 has no text"),
+        ({"instruction": "a"}, "message 2 has no text"),
         ({"messages": [user("a")]}, "there is no answer in it"),
         ({"messages": [user("a"), assistant(" \n")]}, "there is no answer in it"),
     ],
@@ -64,10 +71,18 @@ def encoder(tmp_path_factory):
     return ChatEncoder(make_tokenizer(["abc"], tmp_path_factory.mktemp("tokenizer")))
 
 
+def examples_of(records, encoder, max_length=1000, system_prompt=None):
+    """Return the examples, and how many answers were cut and left out."""
+    count = RowCount("d.jsonl")
+    examples = make_examples(records, Path("d.jsonl"), encoder, system_prompt, max_length, count)
+    cut = count.notes[f"answers cut at {max_length} tokens"]
+    return examples, cut, count.notes[f"answers left out, with prompts of more than {max_length} tokens"]
+
+
 def test_every_answer_is_an_example_after_all_that_was_said_before(encoder, tmp_path):
     """The first message of a conversation is never an answer to anything."""
     turns = [assistant("x"), user("a"), assistant("b"), user("c"), assistant("d")]
-    examples, cut, left_out = make_examples([{"messages": turns}], tmp_path, encoder, None, 1000)
+    examples, cut, left_out = examples_of([{"messages": turns}], encoder)
     assert (len(examples), cut, left_out) == (2, 0, 0)
     for example, end, answer in zip(examples, (2, 4), ("b", "d"), strict=True):
         (completion,) = example.completions
@@ -79,7 +94,7 @@ def test_every_answer_is_an_example_after_all_that_was_said_before(encoder, tmp_
 
 def test_a_system_prompt_is_added_where_there_is_none(encoder, tmp_path):
     records = [{"messages": [user("a"), assistant("b")]}, {"messages": [SYSTEM, user("a"), assistant("b")]}]
-    examples, _, _ = make_examples(records, tmp_path, encoder, "mine", 1000)
+    examples, _, _ = examples_of(records, encoder, 1000, "mine")
     texts = [example.prompt.text for example in examples]
     assert texts[0].startswith("<|im_start|>system\nmine<|im_end|>") and "mine" not in texts[1]
     assert [example.prompt.row for example in examples] == [0, 1]
@@ -98,22 +113,36 @@ def test_answers_are_cut_at_the_length_and_prompts_never(encoder, tmp_path):
         (n + m - 1, (m - 1, 1, 0)),
         (n + 1, (1, 1, 0)),
     ):
-        (example,), cut, left_out = make_examples([record], tmp_path, encoder, None, length)
+        (example,), cut, left_out = examples_of([record], encoder, length)
         assert (len(example.completions[0].ids), cut, left_out) == wanted
         assert list(example.prompt.ids) == prompt and list(example.completions[0].ids) == answer[: wanted[0]]
-    examples, cut, left_out = make_examples([record, short, record], tmp_path, encoder, None, n)
+    examples, cut, left_out = examples_of([record, short, record], encoder, n)
     assert (len(examples), left_out) == (1, 2)
     with pytest.raises(UserError, match="no usable example") as error:
-        make_examples([record, record], tmp_path, encoder, None, n)
-    assert error.value.exit_code == 3 and "2 are longer" in error.value.why
+        examples_of([record, record], encoder, n)
+    assert error.value.exit_code == 3 and f"2 answers left out, with prompts of more than {n}" in error.value.why
 
 
 def test_a_bad_record_is_named_by_its_row(encoder, tmp_path):
     good = {"messages": [user("a"), assistant("b")]}
     for bad in ({}, {"messages": "text"}, {"messages": [3]}, {"instruction": "a", "history": [["b"]], "output": "c"}):
         with pytest.raises(UserError, match="row 2 is not a conversation") as error:
-            make_examples([good, bad], tmp_path, encoder, None, 1000)
+            examples_of([good, bad], encoder)
         assert error.value.exit_code == 3
+
+
+def test_rows_marked_as_bad_and_rows_with_images_are_left_out(encoder):
+    """KTO's label: false says that an answer is bad."""
+    good = {"messages": [user("a"), assistant("b")]}
+    bad = [{**good, "label": False}, {**good, "label": "False"}, {**good, "images": ["a.png"]}]
+    count = RowCount("d.jsonl")
+    rows = [*bad, {**good, "label": True, "images": []}, {**good, "label": None}]
+    examples = make_examples(rows, Path("d.jsonl"), encoder, None, 1000, count)
+    assert [example.prompt.row for example in examples] == [3, 4]
+    assert count.left_out == {"marked as bad (label: false)": 2, "with images, videos or audio": 1}
+    with pytest.raises(UserError, match="no usable example") as error:
+        examples_of(bad, encoder)
+    assert "2 marked as bad" in error.value.why and "use other data" in error.value.fix
 
 
 def test_texts_of_100_megabytes_are_cut_or_left_out_without_being_encoded(tmp_path, monkeypatch):
@@ -128,8 +157,8 @@ def test_texts_of_100_megabytes_are_cut_or_left_out_without_being_encoded(tmp_pa
     monkeypatch.setattr(type(encoder.tokenizer), "encode", bounded)
     huge = "a " * 50_000_000
     records = [{"messages": [user("a"), assistant(huge)]}, {"messages": [user(huge), assistant("b")]}]
-    (example,), num_cut, num_left_out = make_examples(records, tmp_path, encoder, None, 40)
+    (example,), num_cut, num_left_out = examples_of(records, encoder, 40)
     assert (num_cut, num_left_out) == (1, 1)
     assert len(example.prompt.ids) + len(example.completions[0].ids) == 40
     short = {"messages": [user("a"), assistant("a " * 100)]}
-    assert make_examples([short], tmp_path, encoder, None, 40)[0][0].completions[0].ids == example.completions[0].ids
+    assert examples_of([short], encoder, 40)[0][0].completions[0].ids == example.completions[0].ids

@@ -65,6 +65,32 @@ def test_bad_files_are_refused_with_the_place(tmp_path, content, parts):
     refused(lambda: read_rows(tmp_path / "x.jsonl"), *parts)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("open_quote.csv", 'question,answer\na,1\n"b,2\nc,3\n', 3),
+        ("closed_later.csv", 'question,answer\na,1\n"b,2\nc,3\n"d, e",4\n', 3),
+        ("short.csv", "question,answer\na,1\nb\n", 3),
+        ("long.csv", "question,answer\na,1\nb,2,3\n", 3),
+        ("nul.csv", "question,answer\na,1\n\nb\0,2\n", 4),
+        ("lines_in_a_row.csv", 'question,answer\n"a\n\nb",1\n"c"d,2\n', 5),
+        ("key.json", '[{"question": "a"},\n{"question": "b",\n"question": "c"}]', 2),
+        ("key_below.json", '[{"question": "a"},\n\n{"question": "b", "x": [{"y": 1, "y": 1}]}]', 3),
+        ("digits.json", '[{"question": "a"},\n{"question": %s}]' % ("1" * 5000), 2),
+        ("key.jsonl", '{"question": "a"}\n{"question": "b", "question": "c"}\n', 2),
+        ("one_object.json", '{\n"question": "a",\n"answer": [1\n}', 4),
+    ],
+)
+def test_a_row_that_is_not_what_it_seems_is_named_by_its_first_line(tmp_path, name, content, line):
+    (tmp_path / name).write_text(content)
+    refused(lambda: read_records(tmp_path / name), f"{name}:{line} is not valid")
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    (tmp_path / "d.csv").write_text("question,answer,answer\na,1,2\n")
+    refused(lambda: read_records(tmp_path / "d.csv"), "two columns have the same name", "'answer'")
+
+
 def test_bad_encoding_and_missing_file(tmp_path):
     (tmp_path / "x.json").write_bytes(b'[{"question": "\xff"}]')
     refused(lambda: read_rows(tmp_path / "x.json"), "not UTF-8")

@@ -7,9 +7,8 @@ from commands import run_command
 from test_rules import HEALTHY, flat, late
 
 from grpo.base.errors import UserError
-from grpo.explain import main
-from grpo.report.remarks import explain
-from grpo.run.record import read_record
+from grpo.diagnosis.record import read_record
+from grpo.explain import explain, main
 
 
 def write_run(folder, num_steps: int = 40, status: str | None = "done", reason: str = "", torn: str = "", **changes):

@@ -17,9 +17,9 @@ from test_train import EASY
 
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
-from grpo.report.remarks import explain
-from grpo.run.record import read_record
-from grpo.run.rules import ENDINGS, RULES, advice
+from grpo.diagnosis.record import read_record
+from grpo.diagnosis.rules import ENDINGS, RULES, advice
+from grpo.explain import explain
 from grpo.train import train
 
 RIGHT, DECLINES = "Paris", "I don't know"

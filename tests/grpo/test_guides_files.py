@@ -17,7 +17,7 @@ from test_log import StandIn
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
-from grpo.data.questions import prepare_rewards
+from grpo.data.questions import QuestionData, prepare_rewards
 from grpo.sft import main as sft
 from grpo.train import main as train
 from knowledge.build import main as build
@@ -208,7 +208,7 @@ def test_a800_runs_with_exactly_the_variables_of_train_sh(shell):
     assert config.knowledge_base == "./knowledge_base.db"
     assert sum("using gpt-4o-mini, as KnowRL's code does" in notice for notice in notices) == 2
     said = []
-    prepare_rewards(config, said.append).close()
+    prepare_rewards(QuestionData(config), said.append).close()
     assert {judge.requests[0].body["model"], decomposer.requests[0].body["model"]} == {"gpt-4o-mini"}
     assert any("knowledge_base.db" in line for line in said)
 

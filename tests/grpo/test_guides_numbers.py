@@ -131,7 +131,10 @@ def test_every_config_says_what_a_user_asks_first(path):
     "word", [word.strip() for line in GUIDES_WORDS.split("\n") for word in line.split(", ") if word]
 )
 def test_what_is_otherwise_than_in_the_guides_can_be_found(word):
-    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "grpo/MATH.md")]
+    texts = [
+        (ROOT / name).read_text(encoding="utf-8")
+        for name in ("README.md", "configs/README.md", "grpo/doctor/README.md", "grpo/MATH.md")
+    ]
     assert word in " ".join([*texts, *(header(path.name) for path in CONFIGS.glob("*.yaml"))]) or word in CONFIG_TEXT
 
 

@@ -10,11 +10,11 @@ from test_measures import answers
 
 from grpo.base.schema import Score
 from grpo.config.options import TrainConfig
+from grpo.diagnosis.glossary import check_names
 from grpo.evaluation import held_out
 from grpo.evaluation.held_out import Evaluation
 from grpo.evaluation.measures import summary
 from grpo.evaluation.table import UNKNOWN, before_after_table, result_table
-from grpo.run.glossary import check_names
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 

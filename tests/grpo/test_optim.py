@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from grpo.base.errors import UserError
 from grpo.optim import Optimizer, scheduled_rate
 
 
@@ -51,7 +52,8 @@ def test_gradients_that_are_not_finite_change_nothing():
     before = optimizer.flat.clone()
     ours[1].grad[2] = float("inf")
     assert not math.isfinite(optimizer.step(0.1, 1.0))
-    assert torch.equal(optimizer.flat, before) and optimizer.grad.abs().max() == 0 and not optimizer.adamw.state
+    assert torch.equal(optimizer.flat, before) and optimizer.grad.abs().max() == 0
+    assert all(not value.any() for state in optimizer.adamw.state.values() for value in state.values())
 
 
 def test_state_round_trip_continues_bit_for_bit():
@@ -148,3 +150,28 @@ def test_the_first_update_by_hand():
     optimizer.backward((parameter * torch.tensor([3.0, -4.0])).sum())
     optimizer.step(0.5, 0.0)
     assert parameter.tolist() == [pytest.approx([-0.5 * 3 / 4, 0.5 * 4 / 5], rel=1e-5)]
+
+
+def test_the_moments_are_there_before_the_first_step():
+    """What is free afterwards is free for micro-batches."""
+    optimizer = Optimizer(parameters(), (0.9, 0.99), 1e-8, 0.0)
+    names = [name for name in optimizer.state() if name.endswith(("exp_avg", "exp_avg_sq"))]
+    assert sum(optimizer.state()[name].numel() for name in names) == 2 * optimizer.flat.numel()
+
+
+def test_an_epsilon_that_float32_takes_for_zero_is_refused():
+    with pytest.raises(UserError, match="adam_epsilon is 1e-46") as error:
+        Optimizer(parameters(), (0.9, 0.99), 1e-46, 0.0)
+    assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize(("number", "is_finite"), [(1e38, True), (math.inf, False), (math.nan, False)])
+def test_weights_that_are_not_finite_are_noticed(number, is_finite):
+    """Large ones, whose sum overflows, are finite."""
+    optimizer = Optimizer(parameters(), (0.9, 0.99), 1e-8, 0.0)
+    optimizer.flat[:9] = number
+    if is_finite:
+        return optimizer.check_finite()
+    with pytest.raises(UserError, match="not finite") as error:
+        optimizer.check_finite()
+    assert error.value.exit_code == 5

@@ -1,15 +1,26 @@
 """Which questions are trained on, and which are held out."""
 
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
 from making import make_answers, make_tokenizer, write_rows
-from test_benchmarks import GPQA
+from test_benchmarks import GPQA, TRUTHFUL
 
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError
 from grpo.config.load import load_config
-from grpo.data.questions import Questions, check_columns, load_prompts, load_rows, num_steps, prepare_rewards
-from grpo.data.rows import Row
+from grpo.data import questions as questions_module
+from grpo.data.questions import (
+    QuestionData,
+    Questions,
+    check_columns,
+    held_out_scorer,
+    load_prompts,
+    num_steps,
+    prepare_rewards,
+)
+from grpo.data.rows import Row, read_rows
+from rewards.registry import build_rewards
 
 
 def configured(data, *keys):
@@ -23,7 +34,7 @@ def data(tmp_path):
 
 
 def rows_of(config, questions):
-    return [row.index for row in load_rows(config, (), questions)]
+    return [row.index for row in QuestionData(config).load(questions)[0]]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +64,7 @@ def test_a_file_of_its_own_is_held_out_whole(data):
 def test_something_must_be_left_to_train_on(data):
     config = configured(data, "eval_size=10")
     with pytest.raises(UserError, match="no question is left") as error:
-        load_rows(config, (), Questions.to_train(config))
+        QuestionData(config).load(Questions.to_train(config))
     assert error.value.exit_code == PREFLIGHT and "lower eval_size" in error.value.fix
 
 
@@ -70,12 +81,48 @@ def test_rows_beyond_max_samples_are_not_read_without_need(tmp_path):
     assert rows_of(config, Questions.to_train(config)) == [0]
 
 
+def test_rows_that_cannot_be_asked_or_graded_are_left_out_and_counted(tmp_path):
+    """An answer that says nothing is no truth; a reward that needs no answer takes the row."""
+    empty = [{"question": "a", "answer": nothing} for nothing in (None, " ", [], [""], float("nan"))]
+    rows = [{"question": "a", "answer": "b"}, *empty, {"question": "a", "answer": "b", "image": "cat.png"}]
+    rows += [{"question": "a", "answer": None, "unanswerable": True}]
+    config = configured(write_rows(tmp_path / "q.jsonl", rows))
+    data, questions = QuestionData(config), Questions.to_train(config)
+    kept, count = data.load(questions, build_rewards(["exact"], asdict(config)))
+    assert [row.index for row in kept] == [0, 7]
+    assert count.left_out == {"without an answer": 5, "with images, videos or audio": 1} and count.used == 2
+    assert "2 of 8 rows are used; left out: 5 without an answer" in str(count)
+    assert len(data.load(questions, build_rewards(["format"], asdict(config)))[0]) == 7
+    config = configured(write_rows(tmp_path / "q.jsonl", [{"question": "a", "answer": "b", "video": "cat.mp4"}]))
+    with pytest.raises(UserError, match="no question is left") as error:
+        QuestionData(config).load(Questions.to_train(config))
+    assert "1 with images, videos or audio" in error.value.why
+
+
+def test_the_best_answer_of_truthfulqa_may_be_missing(tmp_path):
+    config = configured(write_rows(tmp_path / "t.jsonl", [TRUTHFUL, {**TRUTHFUL, "Best Answer": None}]))
+    kept, count = QuestionData(config).load(Questions.to_train(config), build_rewards(["exact"], asdict(config)))
+    assert [row.index for row in kept] == [0] and count.left_out == {"without an answer": 1}
+
+
+def test_each_data_set_is_read_once(data, monkeypatch):
+    read = []
+    monkeypatch.setattr(questions_module, "read_rows", lambda path, *rest: read.append(path) or read_rows(path, *rest))
+    config = configured(data, "eval_size=3")
+    questions = QuestionData(config)
+    scorer = prepare_rewards(questions, print)
+    held_out_scorer(questions, scorer)
+    for part in (Questions.to_train(config), Questions.held_out(config)):
+        questions.load(part, scorer.rewards)
+    assert read == [data]
+
+
 def test_the_seed_decides_the_order_of_choices(tmp_path):
     data = write_rows(tmp_path / "gpqa.jsonl", [GPQA] * 20)
 
     def letters(seed):
         config = configured(data, f"seed={seed}")
-        return [row.columns["answer"] for row in load_rows(config, (), Questions.to_train(config))]
+        return [row.columns["answer"] for row in QuestionData(config).load(Questions.to_train(config))[0]]
 
     assert letters(1) == letters(1) != letters(2)
 
@@ -83,7 +130,9 @@ def test_the_seed_decides_the_order_of_choices(tmp_path):
 def test_rewards_are_paid_by_their_weights(data):
     """The answer is right, and has not the format: 1 and -1."""
     for weights, reward in (("null", 0.0), ("[1,0]", 1.0), ("[0,1]", -1.0), ("[3,0.5]", 2.5)):
-        scorer = prepare_rewards(configured(data, "reward_funcs=[exact,format]", f"reward_weights={weights}"), print)
+        scorer = prepare_rewards(
+            QuestionData(configured(data, "reward_funcs=[exact,format]", f"reward_weights={weights}")), print
+        )
         group = make_answers({"answer": "5"}, "5")
         scorer.grade([group])
         assert group.completions[0].reward == reward
@@ -103,7 +152,7 @@ def test_a_prompt_leaves_the_room_of_its_completion(data, tmp_path):
 
     def prompts(room):
         config = configured(data, f"max_completion_length={100 - room}", "max_prompt_length=90")
-        return load_prompts(config, policy, (), Questions.to_train(config), print)[0]
+        return load_prompts(QuestionData(config), policy, Questions.to_train(config)).prompts
 
     longest = max(len(prompt.ids) for prompt in prompts(90))
     assert len(prompts(longest)) == 10

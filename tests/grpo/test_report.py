@@ -12,6 +12,7 @@ from test_rules import late
 from test_train import QUESTIONS, run
 
 from grpo.base.errors import UserError
+from grpo.diagnosis.record import Record, read_record
 from grpo.evaluation.measures import wilson_interval
 from grpo.report.__main__ import main
 from grpo.report.before_after import before_and_after
@@ -19,7 +20,6 @@ from grpo.report.charts import MAX_POINTS, draw_charts, make_axis, running_mean,
 from grpo.report.examples import examples
 from grpo.report.flips import flips
 from grpo.report.page import render, show_seconds
-from grpo.run.record import Record, read_record
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} $x^2$ \x1b[31m \u202e & \" '"
 NEVER_CLOSED = {"meta", "br", "img", "link", "input", "path", "use"}

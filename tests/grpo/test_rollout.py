@@ -15,6 +15,7 @@ from grpo.device.draw import SamplingParams
 from grpo.packing import pack_batch
 from grpo.rollout import Rollout
 from grpo.run.metrics import Clock
+from rewards.custom import TrainerState
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 
@@ -77,9 +78,10 @@ class Recorder:
         for number in reversed(range(len(seeds))):  # the last one ends first
             on_finish(number, make_completion([number]))
 
-    def submit(self, group, index):
+    def submit(self, group, index, state):
         completion, row = group.completions[index], group.prompt.row
         self.submitted.append((row, index, completion.text, group.prompt.columns["question"]))
+        self.state = state
         group.pending = [{"r": SimpleNamespace(done=lambda: row in self.arrived)}] * len(group.completions)
 
     def collect(self, group):
@@ -111,6 +113,7 @@ def test_each_completion_goes_to_the_scorer_with_its_own_prompt_group_and_place(
         (1, 1, "text 3", "1"),
     ]
     assert made.waits == [("", True)]
+    assert made.scorer.state == TrainerState(0, 0, 0.0) and made.sample(1) and made.scorer.state.epoch == 0.2
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -10,10 +10,10 @@ import test_train
 from making import write_chat_checkpoint
 from test_train import run
 
+from grpo.diagnosis import rules
+from grpo.diagnosis.health import Diagnosis
+from grpo.diagnosis.rules import ENDINGS, RULES, History, advice, meaning
 from grpo.model.policy import Policy
-from grpo.run import rules
-from grpo.run.health import Diagnosis
-from grpo.run.rules import ENDINGS, RULES, History, advice, meaning
 
 HEALTHY = {
     "reward_std": 0.5,

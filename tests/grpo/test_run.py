@@ -48,7 +48,7 @@ def test_a_signal_before_the_first_step_ends_the_run_at_once(tmp_path):
             raise AssertionError("it went on")
         assert stop.value.exit_code == code
         found = json.loads((tmp_path / "run" / "run_state.json").read_text())
-        assert found["status"] == "failed" and found["exit_code"] == code
+        assert found["status"] == "interrupted" and found["exit_code"] == code
 
 
 def test_a_library_cannot_swallow_a_signal(tmp_path):
@@ -140,6 +140,7 @@ def test_with_peers_only_what_all_drop_together_is_dropped(tmp_path, monkeypatch
         return max(value, 130)
 
     peers = SimpleNamespace(world=2, rank=0, is_main=True, barrier=lambda: None, agree=lambda facts: None)
+    peers.is_restart = peers.may_restart = False
     peers.max = lambda value: value  # of restarts
     monkeypatch.setattr(run_module, "GRACE_S", 0.05)
     with pytest.raises(Interrupted) as stop, Run(configured(tmp_path), ranks=peers) as run:
@@ -190,7 +191,7 @@ def test_the_alarm_rings_until_it_is_stopped(monkeypatch):
 
 
 def test_a_folder_that_a_killed_run_had_begun_leaves_nothing_in_what_is_written(tmp_path):
-    for name in ("final", "final.tmp"):
+    for name in ("final", "final.unfinished"):
         (tmp_path / "run" / name).mkdir(parents=True)
         (tmp_path / "run" / name / "old").touch()
 
@@ -200,8 +201,12 @@ def test_a_folder_that_a_killed_run_had_begun_leaves_nothing_in_what_is_written(
 
     with Run(configured(tmp_path)) as run:
         run.save_policy("final", SimpleNamespace(save=save), {"note.json": {"step": 3}})
-    assert sorted(path.name for path in (tmp_path / "run" / "final").iterdir()) == ["note.json", "weights"]
-    assert not (tmp_path / "run" / "final.tmp").exists()
+    assert sorted(path.name for path in (tmp_path / "run" / "final").iterdir()) == [
+        "manifest.json",
+        "note.json",
+        "weights",
+    ]
+    assert not (tmp_path / "run" / "final.unfinished").exists()
 
 
 def test_every_generator_begins_with_the_seed(tmp_path):

@@ -4,14 +4,20 @@ import json
 import logging
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from grpo.base.errors import UserError
 from grpo.base.storage import write_atomically
-from grpo.run.run_dir import RunDir, close_debug_log, open_debug_log
+from grpo.run import checkpoint
+from grpo.run.run_dir import RunDir, close_debug_log, holds_a_run, open_debug_log
 
 FOREIGN = ("notes.txt", "checkpoint.py", "data", "final.txt")
 
@@ -22,7 +28,7 @@ def state(path) -> dict:
 
 def fill(path):
     """A directory with a run in it, and other things that nobody may remove."""
-    for name in ("checkpoint-3", "checkpoint-4.tmp-77", "final", "completions", "tb", "data"):
+    for name in ("checkpoint-3", "checkpoint-4.unfinished", "final", "completions", "tb", "data"):
         (path / name).mkdir(parents=True)
         (path / name / "file").write_text(name)
     for name in ("metrics.jsonl", "debug.log", "config.resolved.yaml", "run_state.json", "run_state.rank1.json"):
@@ -101,7 +107,22 @@ def test_a_directory_that_holds_something_is_refused_and_left_as_it_was(tmp_path
     assert error.value.exit_code == 2 and "checkpoint-3" in error.value.why
     assert sorted(tmp_path.rglob("*")) == before
     RunDir(tmp_path, resume=True, overwrite=False).close(0, "")  # the refusal has given the lock back
-    assert set(before) <= set(tmp_path.rglob("*"))
+    gone = {path for path in before if "checkpoint-4.unfinished" in path.parts}
+    assert set(before) - gone <= set(tmp_path.rglob("*"))
+
+
+def saved(run_dir):
+    """The run has its first checkpoint."""
+    with checkpoint.new_checkpoint(run_dir.path, 1) as folder:
+        checkpoint.write_state(folder, {"master": torch.ones(2)}, {"step": 1})
+    run_dir.drop_old_run()
+
+
+def contents(path):
+    """Every file of a directory with its text, but those that the lock and the end of a later run leave."""
+    left = (".lock", "run_state.failed.json")
+    files = [file for file in path.rglob("*") if file.is_file() and file.name not in left]
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
 def test_overwriting_removes_a_runs_own_files_and_nothing_else(tmp_path):
@@ -111,11 +132,67 @@ def test_overwriting_removes_a_runs_own_files_and_nothing_else(tmp_path):
     (tmp_path / "run" / "cold_start").symlink_to(tmp_path / "elsewhere")
     for name in ("final.aside-1", "best.aside-2", "checkpoint-3.aside-1", "data.aside-1"):
         (tmp_path / "run" / name).mkdir()
-    RunDir(tmp_path / "run", resume=False, overwrite=True).close(0, "")
+    made = RunDir(tmp_path / "run", resume=False, overwrite=True)
+    saved(made)
+    made.close(0, "")
     left = {path.name for path in (tmp_path / "run").iterdir()}
-    assert left == {*FOREIGN, "data.aside-1", "cold_start", ".lock", "run_state.json"}
+    new = {".lock", "run_state.json", "checkpoint-1", "debug.log"}
+    assert left == {*FOREIGN, "data.aside-1", "cold_start"} | new
     assert (tmp_path / "elsewhere" / "weights").read_text() == "precious"
     assert (tmp_path / "run" / "data" / "file").exists()
+
+
+def test_a_run_comes_back_if_its_successor_ends_before_it_has_a_checkpoint(tmp_path, capsys):
+    fill(tmp_path)
+    shutil.rmtree(tmp_path / "checkpoint-4.unfinished")  # it would be removed
+    before = contents(tmp_path)
+    made = RunDir(tmp_path, resume=False, overwrite=True)
+    assert holds_a_run(tmp_path / "old-run") and (tmp_path / "old-run" / "final" / "file").exists()
+    (tmp_path / "metrics.jsonl").write_text("new")
+    (tmp_path / "final").mkdir()
+    made.close(3, "a typo")
+    assert contents(tmp_path) == before and made.gave_way
+    assert "is back" in capsys.readouterr().err
+    failed = json.loads((tmp_path / "run_state.failed.json").read_text())
+    assert (failed["exit_code"], failed["reason"]) == (3, "a typo")
+
+
+KILLED_AT = ["replace-moving:1", "replace-moving:4", "replace-moved:1", "replace-saved:1", "replace-returning:1"]
+
+
+@pytest.mark.parametrize("place", [*KILLED_AT, "replace-dropping:1"])
+def test_a_kill_at_any_boundary_of_replacing_loses_no_run(tmp_path, place):
+    """Afterwards there is either the old run, all of it, or the new one with its checkpoint, and nothing of the old."""
+    fill(tmp_path)
+    shutil.rmtree(tmp_path / "checkpoint-4.unfinished")  # it would be removed
+    before = contents(tmp_path)
+    code = f"""
+import sys
+sys.path[:0] = [{str(Path(__file__).parent)!r}]
+from test_run_dir import RunDir, Path, saved
+made = RunDir(Path({str(tmp_path)!r}), resume=False, overwrite=True)
+(made.path / "metrics.jsonl").write_text("new")
+if "returning" not in {place!r}:
+    saved(made)
+made.close(3, "")
+"""
+    killed = subprocess.run([sys.executable, "-c", code], env={**os.environ, "FAILPOINT": place})
+    assert killed.returncode == -signal.SIGKILL
+    RunDir(tmp_path, resume=True, overwrite=False).lock.close()
+    is_new = (tmp_path / "checkpoint-1").exists()
+    assert is_new == (place in ("replace-saved:1", "replace-dropping:1"))
+    found = contents(tmp_path)
+    found.pop("run_state.json"), before.pop("run_state.json")  # of the process that looked
+    assert (found["metrics.jsonl"] == b"new" and "final/file" not in found) if is_new else found == before
+    assert not list(tmp_path.glob("old-run*"))
+
+
+def test_a_folder_that_holds_no_run_is_not_overwritten(tmp_path):
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / "evaluation" / "mine").write_text("precious")
+    with pytest.raises(UserError, match="holds no run") as error:
+        RunDir(tmp_path, resume=False, overwrite=True)
+    assert error.value.exit_code == 2 and (tmp_path / "evaluation" / "mine").exists()
 
 
 def test_the_record_says_how_the_run_stands_and_ended(tmp_path, monkeypatch):
@@ -140,7 +217,9 @@ def test_the_record_says_how_the_run_stands_and_ended(tmp_path, monkeypatch):
         "running",
     )
     made.close(143, "a signal")
-    assert state(tmp_path).items() >= {"status": "failed", "exit_code": 143, "reason": "a signal", "step": 7}.items()
+    assert (
+        state(tmp_path).items() >= {"status": "interrupted", "exit_code": 143, "reason": "a signal", "step": 7}.items()
+    )
     again = RunDir(tmp_path, resume=True, overwrite=False)
     again.close(0, "")
     assert state(tmp_path).items() >= {"status": "done", "exit_code": 0, "reason": ""}.items()

@@ -1,6 +1,7 @@
 """What a path means to a command: a run's directory stands for the model it has written, with the run's config."""
 
 import pytest
+import torch
 
 from grpo.base.errors import UserError
 from grpo.config.load import load_config, to_yaml
@@ -22,9 +23,8 @@ def run_of(folder, keys=STAGE_2, kind=TrainConfig):
 
 
 def save(run, step, is_damaged=False):
-    with checkpoint.CheckpointWriter(run, step) as folder:
-        for name in (checkpoint.STATE_FILE, checkpoint.COUNTERS_FILE):
-            (folder / name).write_text("{}")
+    with checkpoint.new_checkpoint(run, step) as folder:
+        checkpoint.write_state(folder, {"master": torch.ones(2)}, {"step": step})
         (folder / "config.resolved.yaml").write_text((run / "config.resolved.yaml").read_text())
     if is_damaged:
         (run / f"checkpoint-{step}" / checkpoint.COUNTERS_FILE).write_text("{ }")

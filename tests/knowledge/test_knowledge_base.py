@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grpo.base.errors import UserError
 from knowledge.store.base import KnowledgeBase
+from knowledge.store.identity import fingerprint, identity
 from knowledge.store.seal import sidecar
-from knowledge.store.side_index import SEARCH_INDEX, fingerprint
+from knowledge.store.side_index import SEARCH_INDEX
 
 
 @pytest.fixture(scope="module")
@@ -270,6 +272,21 @@ def test_a_large_file_that_differs_at_its_end_alone_is_another_file(tmp_path):
         (tmp_path / "large.db").write_bytes(bytes(3 << 20) + end)
         found.add(fingerprint(tmp_path / "large.db"))
     assert len(found) == 2
+
+
+def test_the_identity_of_a_base_is_that_of_its_content(make_base, ready_made, tmp_path):
+    """Two texts of one length give files of one length, which a resumed run must tell apart."""
+    one, two, again = ({"Alex": f"Alex was born in {city}."} for city in ("Kassel", "Kerpen", "Kassel"))
+    built = [identity(make_base(documents)) for documents in (one, two, again)]
+    assert built[0] == built[2] != built[1]
+    foreign = [
+        identity(ready_made(tmp_path / f"{number}.db", documents)) for number, documents in enumerate((one, two, again))
+    ]
+    assert foreign[0] == foreign[2] != foreign[1]
+    assert built[0] != identity(make_base({"Alexa": "Alex was born in Kassel."}))
+    assert built[0] != identity(make_base({"Alex": "Alex was born in Kassel. " * 200}, max_tokens=32))
+    with pytest.raises(UserError, match="no such file"):
+        identity(tmp_path / "none.db")
 
 
 def test_the_side_index_goes_where_it_can_be_written(knowrl, tmp_path, monkeypatch):

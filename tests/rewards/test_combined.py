@@ -12,7 +12,7 @@ from making import make_answers, of_each
 from grpo.base.errors import PREFLIGHT, SERVICE, UserError
 from grpo.base.schema import Completion, Group, Prompt
 from grpo.config.load import load_config
-from grpo.run.health import Health
+from grpo.diagnosis.health import Health
 from grpo.run.metrics import completion_metrics
 from knowledge.build import SkipLog, build
 from knowledge.facts.entailment import EntailmentVerifier

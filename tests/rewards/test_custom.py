@@ -4,10 +4,13 @@ The functions have the forms of those in TRL's documentation.
 """
 
 import asyncio
+import math
 import re
 import sys
 import threading
 import time
+from copy import deepcopy
+from dataclasses import FrozenInstanceError
 from decimal import Decimal
 from fractions import Fraction
 
@@ -18,7 +21,8 @@ from asking import PATIENCE_S, at_any_pace
 from making import make_answers, of_each
 
 from grpo.base.errors import UserError
-from rewards.custom import find_function, needed_columns, short_name
+from grpo.base.schema import Score
+from rewards.custom import TrainerState, find_function, needed_columns, short_name
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
 
@@ -289,13 +293,105 @@ def test_the_state_says_how_far_the_run_is():
         share = trainer_state.global_step / trainer_state.max_steps
         return [share * len(text) for text in completions]
 
-    from rewards.custom import TrainerState
-
     scorer, group = Scorer([Reward("m:f", function=warm_up)]), make_answers({}, "a", "bb")
-    scorer.state = TrainerState(5, 10, 0.5)
-    scorer.grade([group])
+    for index in range(2):
+        scorer.submit(group, index, TrainerState(5, 10, 0.5))
+    scorer.collect(group)
     scorer.close()
     assert of_each(group, "reward") == [0.5, 1.0]
+
+
+def spoil(value):
+    """Change everything in place that can be changed."""
+    if isinstance(value, list):
+        for part in value:
+            spoil(part)
+        value.reverse()
+        value.append("spoiled")
+    elif isinstance(value, dict):
+        for part in value.values():
+            spoil(part)
+        value["spoiled"] = "spoiled"
+
+
+def test_a_function_may_change_whatever_it_is_given():
+    """Nothing that is trained changes, and nothing that another reward sees: `ids.sort()` did both."""
+    seen = []
+
+    def spoils(log_extra, log_metric, trainer_state, **given):
+        seen.append(deepcopy(given))
+        spoil(given)
+        with pytest.raises(FrozenInstanceError):
+            trainer_state.global_step = 7
+        return [1.0, 2.0]
+
+    columns = {"answer": ["x", {"y": [1]}], "tests": {"in": [3, 1]}}
+    asked = ({"role": "user", "content": [{"type": "text", "text": "q"}]},)
+    before = deepcopy((columns, asked))
+    scorer, group = Scorer([Reward(f"m:{n}", function=spoils) for n in "ab"]), make_answers(columns, "c", "dd")
+    object.__setattr__(group.prompt, "messages", asked)
+    for completion in group.completions:
+        completion.ids = [9, 4, 7]
+    scorer.grade([group])
+    scorer.close()
+    assert seen[0] == seen[1] and seen[0]["completion_ids"] == [[9, 4, 7]] * 2
+    assert of_each(group, "ids") == [[9, 4, 7]] * 2 and of_each(group, "text") == ["c", "dd"]
+    assert (group.prompt.columns, group.prompt.messages) == before
+
+
+NOT_NUMBERS = [math.nan, -math.inf, np.float32("inf"), torch.tensor(math.nan), Decimal("NaN"), 1e308, -1e16]
+
+
+@pytest.mark.parametrize("value", NOT_NUMBERS, ids=str)
+def test_what_is_no_finite_number_is_unscorable_and_announced_once(value, caplog):
+    def f(completions, **columns):
+        return [1.0, value, 1e15]
+
+    scorer, groups = Scorer([Reward("mine:f", function=f)]), [make_answers({}, "a", "b", "c") for _ in range(3)]
+    scorer.check_numbers()
+    scorer.grade(groups)
+    scorer.close()
+    assert [of_each(group, "reward") for group in groups] == [[1.0, None, 1e15]] * 3
+    assert groups[0].completions[1].scores["mine:f"].reason.startswith(f"the reward returned {float(value)}: ")
+    (said,) = [record.message for record in caplog.records]
+    assert "mine:f returned" in said and "rewards/mine:f/unscored_frac" in said
+    with pytest.raises(UserError, match="the reward mine:f returned"):
+        scorer.check_numbers()
+    assert Reward("mine:f", function=f)(["p"] * 3, ["a", "b", "c"]) == [1.0, None, 1e15]
+
+
+def test_so_is_what_a_built_in_reward_makes_of_its_configuration():
+    reward = Reward("math", grade=lambda text, row: Score(math.inf))
+    assert of_each(graded(reward), "reward") == [None, None] and reward(["p"], ["a"]) == [None]
+
+
+def test_names_that_a_function_logs_hold_no_secret(monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "canary-123456")
+
+    def f(completions, log_extra, log_metric, **columns):
+        log_extra("canary-123456 \ud800", completions)
+        log_metric("of canary-123456", 1.0)
+        return [1.0] * len(completions)
+
+    scorer, group = Scorer([Reward(short_name("canary-123456.py:f"), function=f)]), make_answers({}, "a")
+    scorer.grade([group])
+    ((name, score),) = group.completions[0].scores.items()
+    assert name == "[MY_API_KEY]:f" and score.details == {"extra": {"[MY_API_KEY] ?": "a"}}
+    assert scorer.metrics()["log/of [MY_API_KEY]"] == 1.0
+    scorer.close()
+
+
+@pytest.mark.parametrize("values", [[math.inf], [1e308, 1e308], [math.nan, 1.0]])
+def test_a_logged_number_that_is_not_finite_leaves_no_mean(values):
+    def f(completions, log_metric, **columns):
+        for value in values:
+            log_metric("x", value)
+        return [1.0] * len(completions)
+
+    scorer = Scorer([Reward("m:f", function=f)])
+    scorer.grade([make_answers({}, "a")])
+    assert math.isnan(scorer.metrics()["log/x"])
+    scorer.close()
 
 
 def test_a_function_logs_columns_and_numbers():
@@ -411,8 +507,52 @@ def test_no_function_keeps_the_program_from_ending():
         seen.append(threading.current_thread().daemon)
         return [1.0] * len(completions)
 
-    assert rewards_of(f) == Reward("m:f", function=f)(["p", "p"], ["a", "b"]) == [1.0, 1.0]
-    assert seen == [True, True]
+    async def g(completions, **columns):
+        return f(completions)
+
+    assert rewards_of(f) == rewards_of(g) == [1.0, 1.0] and seen == [True, True]
+
+
+@at_any_pace
+def test_a_coroutine_that_blocks_holds_up_nobody_else(pace):
+    """Its own groups are unscorable once their time is over; the judge answers meanwhile."""
+    free, done = threading.Event(), []
+
+    async def blocks(completions, **columns):
+        free.wait(20 * pace)
+        return [1.0] * len(completions)
+
+    async def judge(text, row):
+        await asyncio.sleep(0.01)
+        done.append(time.monotonic())
+        return Score(1.0)
+
+    scorer = Scorer([Reward("m:f", function=blocks, timeout_s=pace), Reward("judge", grade=judge)])
+    groups, started = [make_answers({}, "a", "b") for _ in range(4)], time.monotonic()
+    scorer.grade(groups)
+    assert time.monotonic() - started < 3 * pace
+    scorer.close()
+    free.set()
+    assert max(done) - started < 0.9 * pace and len(done) == 8
+    for group in groups:
+        assert [score["judge"].value for score in of_each(group, "scores")] == [1.0, 1.0]
+        assert group.completions[0].scores["m:f"].reason == f"no answer within {pace:g} s (reward_timeout_s)"
+
+
+@at_any_pace
+def test_an_async_function_keeps_its_event_loop(pace):
+    """So that it may keep a session open from call to call."""
+    loops = set()
+
+    async def f(completions, **columns):
+        loops.add(asyncio.get_running_loop())
+        return [1.0] * len(completions)
+
+    scorer = Scorer([Reward("m:f", function=f)])
+    scorer.grade([make_answers({}, "a")])
+    scorer.grade([make_answers({}, "a")])
+    scorer.close()
+    assert len(loops) == 1
 
 
 @pytest.mark.parametrize("kind", ["plain", "async", "deaf"])

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo.base.errors import NON_FINITE, SERVICE, UserError
-from grpo.run.glossary import Metrics
-from grpo.run.record import read_metrics
-from grpo.run.rules import ENDINGS, RECENT, RULES, History, Rule, advice
+from grpo.diagnosis.glossary import Metrics
+from grpo.diagnosis.record import read_metrics
+from grpo.diagnosis.rules import ENDINGS, RECENT, RULES, History, Rule, advice
 
 if TYPE_CHECKING:
     from grpo.optim import Optimizer

@@ -2,7 +2,7 @@
 
 A rule looks at what a run has measured so far and returns a sentence, or None if all is well. Its docstring says what
 the failure means and, after "To do:", what helps. The health check applies the rules after every step
-(run/health.py); `python -m grpo.explain` applies them again to the metrics.jsonl of any run.
+(health.py); `python -m grpo.explain` applies them again to the metrics.jsonl of any run.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo.run.glossary import Metrics
+from grpo.diagnosis.glossary import Metrics
 
 RECENT = 5  # steps that a state has to last
 SURE = 3  # steps that suffice where chance plays no part

@@ -11,9 +11,10 @@ from typing import Any
 
 from grpo.base.errors import UserError
 from grpo.base.storage import Json, read_mapping
-from grpo.run.glossary import Metrics
-from grpo.run.run_dir import CONFIG_FILE, METRICS_FILE, STATE_FILE
+from grpo.diagnosis.glossary import Metrics
 
+CONFIG_FILE, STATE_FILE, METRICS_FILE = "config.resolved.yaml", "run_state.json", "metrics.jsonl"
+DATA_FILE = "data.json"  # use of a data set -> its rows (see grpo/data/count.py)
 TRACES = (METRICS_FILE, STATE_FILE, CONFIG_FILE)  # a folder with one of them holds a run
 
 

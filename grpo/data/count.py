@@ -1,0 +1,81 @@
+"""How many rows of a data set are used, and why the others are not."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo.base.storage import Json
+
+
+@dataclass
+class RowCount:
+    """The rows of one data set: how many were read, and how many are left out, by reason.
+
+    left_out: reason -> rows, such as {"without an answer": 3}. notes: what else its reader should know, and how often,
+    such as {"answers cut at 512 tokens": 2}. A run writes it to data.json as {"data", "rows", "left_out", "notes"}.
+
+    >>> count = RowCount("train.jsonl", rows=40)
+    >>> count.leave_out("without an answer", 3)
+    >>> print(count)
+    train.jsonl: 37 of 40 rows are used; left out: 3 without an answer
+    """
+
+    data: str
+    rows: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+
+    def leave_out(self, reason: str, rows: int = 1) -> None:
+        """Count rows that are left out."""
+        self.left_out[reason] += rows
+
+    def note(self, text: str, times: int = 1) -> None:
+        """Count something else that the reader should know."""
+        self.notes[text] += times
+
+    @property
+    def used(self) -> int:
+        """Return the number of rows that are not left out."""
+        return self.rows - self.left_out.total()
+
+    def to_json(self) -> Json:
+        """Return the count as data.json holds it."""
+        return {
+            "data": self.data,
+            "rows": self.rows,
+            "left_out": _positive(self.left_out),
+            "notes": _positive(self.notes),
+        }
+
+    def __str__(self) -> str:
+        left_out, notes = _positive(self.left_out), _positive(self.notes)
+        used = f"{self.used} of {self.rows} rows are used" if left_out else f"{self.rows} rows"
+        parts = [f"{self.data}: {used}"]
+        parts += [f"left out: {_listed(left_out)}"] if left_out else []
+        parts += [_listed(notes)] if notes else []
+        return "; ".join(parts)
+
+
+def _positive(counter: Counter[str]) -> dict[str, int]:
+    return {reason: number for reason, number in counter.items() if number}
+
+
+def _listed(counted: dict[str, int]) -> str:
+    return ", ".join(f"{number} {reason}" for reason, number in counted.items())
+
+
+MEDIA = ("image", "images", "video", "videos", "audio", "audios")  # columns of what no model here can see or hear
+WITH_MEDIA = "with images, videos or audio"  # a reason to leave a row out
+
+
+def has_media(columns: Mapping[str, Any]) -> bool:
+    """Return whether a row has an image, a video or audio, without which its text makes no sense."""
+    return any(columns.get(name) for name in MEDIA)
+
+
+def is_empty(value: Any) -> bool:
+    """Return whether a field holds nothing: null, NaN, blank text, an empty list, or a list of only such values."""
+    if isinstance(value, list):
+        return all(map(is_empty, value))
+    return value is None or value != value or (isinstance(value, str) and not value.strip())
