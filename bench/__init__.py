@@ -24,8 +24,8 @@ Read first what they share:
     ceilings       what the hardware reaches at best
     steps          a trainer that is ready for steps, and a judge that takes its time
 
-Then sampler, the simplest comparison. report turns the rows of results/ into the table of README.md, lab_results those of
-the lab into its own, and gpu_page says what a call of gpu_checks.sh means. The verifier has references (made-up
+Then sampler, the simplest comparison. report turns the rows of results/ into the table of README.md, lab_results those
+of the lab into its own, and gpu_page says what a call of gpu_checks.sh means. The verifier has references (made-up
 answers), rewriting (how an answer is changed) and rules (all changes).
 
 Run each benchmark as `python -m bench.NAME` with nothing else running. On a GPU, `bash bench/gpu_checks.sh` runs those
