@@ -78,8 +78,9 @@ part() {        # part NAME SECONDS COMMAND...: run it, keep its log, note how i
         return
     fi
     echo "=== $name (${*: -8})"
-    # The first signal makes pytest and Python say where they are; the part ends 15 seconds later at the latest.
-    timeout -s INT -k 15 "$limit" "$@" >"$LOGS/$name.log" 2>&1 &
+    # In the script's own process group, so that killing the group ends the part, too. The first signal makes pytest and
+    # Python say where they are; the part ends 15 seconds later at the latest.
+    timeout --foreground -s INT -k 15 "$limit" "$@" >"$LOGS/$name.log" 2>&1 &
     RUNNING=$!
     wait "$RUNNING"
     code=$?
@@ -110,7 +111,7 @@ if [ "$CALL" = ours ]; then
     bench knowrl   200 whole_steps --shapes knowrl --repeats 1 --delays 0 --profile
     bench products  40 products --models ${SMALL:-1.5b 7b} --repeats 3
     [ "$DEVICE" = cpu ] ||
-        part tests 110 "$PYTHON" -m pytest -m gpu -q -rA $(installed xdist >"$LOGS/xdist.log" && echo -n 6) \
+        part tests 110 "$PYTHON" -m pytest -m gpu -q -rA $(installed xdist >"$LOGS/xdist.log" && printf '%s' '-n 6') \
             --maxfail=30 -p no:cacheprovider tests/kernels
     bench decode    50 decode --models ${SMALL:-1.5b} --repeats 3 --profile
     bench top_p     45 decode --models ${SMALL:-1.5b} --batches 32 --top-p 0.9 --repeats 3 --profile

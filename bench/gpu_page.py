@@ -38,16 +38,19 @@ def share_table(rows: Iterable[Mapping]) -> str:
     return markdown_table(("benchmark", "case", "time", "share of the floor", "target"), lines)
 
 
-def losses(rows: Iterable[Mapping]) -> list[tuple[float, str, str, str]]:
-    """Return seconds beyond the floor, case, phase and a sentence for every phase of a step, the largest first."""
+def losses(rows: Sequence[Mapping]) -> list[tuple[float, str, str, str]]:
+    """Return seconds beyond the floor, shape, phase and a sentence for every phase of a step, the largest first.
+
+    The newest row of a part counts, and in it the first case: a slow judge changes none of these phases.
+    """
     found = {}
-    for row in rows:
+    for row in reversed(rows):
         for case in row["cases"]:
             for phase, floor in case.get("floors", {}).items():
                 spent = case["phases"][phase]
                 text = f"{case['name']}, {phase}: {duration(spent)}, of which {duration(floor)} are needed"
                 shape = case["name"].partition(":")[0]
-                found.setdefault((shape, phase), (spent - floor, shape, phase, text))  # the judge changes none of them
+                found.setdefault((row["part"], phase), (spent - floor, shape, phase, text))
     return sorted(found.values(), reverse=True)
 
 
@@ -79,7 +82,7 @@ def lossy_products(rows: Iterable[Mapping], model: str) -> list[str]:
 
 def page(folder: Path) -> str:
     """Write the page of what has been measured so far."""
-    rows = read_rows(folder, with_unfinished=True)
+    rows = read_rows(folder, "gpu_rows.jsonl*")
     machine = rows[-1]["machine"] if rows else {}
     versions = ", ".join(f"{name} {number}" for name, number in machine.get("versions", {}).items())
     head = f"{machine.get('gpu') or machine.get('cpu')}, {versions}, commit {machine.get('commit')}"

@@ -199,11 +199,9 @@ def phases_line(phases: Mapping[str, float]) -> str:
     return ", ".join(f"{phase} {spent:.3f} s" for phase, spent in phases.items())
 
 
-def read_rows(folder: Path, with_unfinished: bool = False) -> list[dict]:
-    """Read all rows of a results folder, the oldest of each file first, then those of benchmarks that did not end."""
-    paths = sorted(folder.glob("*.jsonl"))
-    if with_unfinished:
-        paths += sorted(folder.glob("*.jsonl.partial"))
+def read_rows(folder: Path, pattern: str = "*.jsonl") -> list[dict]:
+    """Read all rows of the files that match, the oldest of each file first. FILE.partial follows FILE."""
+    paths = sorted(folder.glob(pattern))
     return [json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
 
 

@@ -124,7 +124,12 @@ def test_the_page_names_the_largest_losses_first(monkeypatch, tmp_path):
     rows = [
         {"bench": "decode", "cases": [], "checks": {}, "profiles": {"7b, 96 rows, LoRA": profile}},
         {"bench": "products", "cases": [product | {"name": "7b, o, 96 rows"}], "checks": {"swiglu failed": "off"}},
-        {"bench": "whole_steps", "cases": [step | {"phases": phases, "floors": floors | {"train": 1.0}}], "checks": {}},
+        {
+            "bench": "whole_steps",
+            "part": "knowrl",
+            "cases": [step | {"phases": phases, "floors": floors | {"train": 1.0}}],
+            "checks": {},
+        },
     ]
     (tmp_path / "gpu_rows.jsonl.partial").write_text(
         "".join(json.dumps(row | {"machine": machine}) + "\n" for row in rows)
