@@ -8,7 +8,7 @@ setup(
     python_requires=">=3.11",
     packages=[*find_packages(include=["grpo*", "rewards*", "knowledge*"]), "grpo.kernels"],
     package_dir={"grpo.kernels": "kernels"},  # its own name belongs to another library: see grpo/__init__.py
-    package_data={"grpo.report": ["page.html"], "rewards": ["examples/*.jsonl"]},
+    package_data={"grpo.report": ["page.html"], "rewards": ["examples/*.jsonl"], "knowledge": ["almanac.csv"]},
     install_requires=[
         "torch>=2.11,<2.14",
         "transformers>=5.0",
@@ -25,6 +25,7 @@ setup(
     ],
     extras_require={
         "parquet": ["pyarrow>=14"],
+        "gguf": ["gguf>=0.10"],
         "flash": ["flash-attn>=2.7"],
         "test": ["pytest>=8.0", "pytest-xdist>=3.5", "ruff>=0.14", "hypothesis>=6.100", "triton>=3.5", "peft>=0.18"],
         "bench": ["trl>=0.27", "peft>=0.18", "rank-bm25>=0.2", "math-verify>=0.8"],

@@ -47,11 +47,27 @@ Imports go one way: base/ imports nothing else of this program; knowledge/ impor
 commands last.
 """
 
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 __version__ = "0.1.0"
+_ROOT = Path(__file__).parent.parent
 
 # kernels/ has the same name as a library that transformers probes for, so it has no __init__.py and is imported as
 # grpo.kernels. A wheel holds it inside grpo/; in a checkout it lies next to grpo/, and this line finds it there.
 if not (Path(__file__).parent / "kernels").is_dir():
-    __path__.append(str(Path(__file__).parent.parent))
+    __path__.append(str(_ROOT))
+
+
+def _bind(name: str) -> None:
+    """Import a package that lies next to grpo/, whatever else has its name in the folder where a command is started."""
+    file = _ROOT / name / "__init__.py"
+    if getattr(sys.modules.get(name), "__file__", None) != str(file):
+        spec = spec_from_file_location(name, file)
+        sys.modules[name] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+
+
+_bind("knowledge")
+_bind("rewards")

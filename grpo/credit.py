@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from grpo.base.schema import Completion, Sentence
-from rewards.registry import CHECK_EVERY_ANSWER
+from rewards.registry import built_in
 
 MAX_BYTES = 4  # of a character in UTF-8, each perhaps a token of its own
 Decode = Callable[[Sequence[int]], str]
@@ -42,7 +42,7 @@ def judged_sentences(completion: Completion, decode: Decode) -> list[Sentence]:
 
 def _facts(completion: Completion) -> list[dict]:
     """Return the facts of a completion (see `Score.facts`) from the first reward that checks every answer."""
-    scores = [completion.scores[name] for name in CHECK_EVERY_ANSWER if name in completion.scores]
+    scores = [score for name, score in completion.scores.items() if built_in(name).checks_every_answer]
     return scores[0].facts if scores else []
 
 

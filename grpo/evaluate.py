@@ -27,7 +27,7 @@ from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
 from grpo.evaluation.answers import generate_groups, split_into_parts, ungraded_records, unused
 from grpo.evaluation.choices import score_choices, summarise_choices
-from grpo.evaluation.compare import collect_outcomes, compare, comparison_text, read_outcomes, to_json
+from grpo.evaluation.compare import collect, compare, comparison_text, read_answers, to_json
 from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import Summary, note_on_unscored, summary
 from grpo.evaluation.table import result_table
@@ -37,7 +37,7 @@ from grpo.run.log import completion_records
 from grpo.run.saved import load_saved
 from grpo.sampling.sampler import Sampler
 from rewards.format import parse
-from rewards.registry import NEED_BLOCK, expand
+from rewards.registry import built_in
 from rewards.scorer import Scorer
 
 MANY = 0.2  # of the answers
@@ -131,7 +131,7 @@ def _notes(config: TrainConfig, measured: Summary, groups: Sequence[Group]) -> I
         yield f"{share} at max_completion_length={config.max_completion_length}; a higher one lets them end"
     texts = [completion.text for completion in completions_of(groups)]
     share = sum(parse(text).answer is None for text in texts) / len(texts)
-    if share > MANY and set(NEED_BLOCK) & set(expand(config.reward_funcs)):
+    if share > MANY and any(built_in(name).prompt for name in config.reward_funcs):
         yield f"{share:.0%} of the answers have no <answer> block and count as wrong; --reward simpleqa needs none"
 
 
@@ -145,12 +145,12 @@ def compare_two(a: str, b: str, arguments: argparse.Namespace) -> dict[str, Any]
     found = []
     for label, name in (("a", a), ("b", b)):
         if is_file(name):
-            found.append(read_outcomes(Path(name)))
+            found.append(read_answers(Path(name)))
         else:
             say(f"{label}: {name}")
             output = arguments.output and arguments.output.with_suffix(f".{label}.json")
             _, records = evaluate_model(name, arguments, output)
-            found.append(collect_outcomes(records, name))
+            found.append(collect(records, name))
     comparison = compare(*found)
     say(comparison_text(comparison, a, b))
     return to_json(comparison, a, b)

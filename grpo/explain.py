@@ -9,44 +9,55 @@ applied to its metrics again, step by step.
 import argparse
 import textwrap
 from dataclasses import dataclass
+from math import ceil
+from typing import Literal
 
 from grpo.base.errors import escape, run_main
 from grpo.base.progress import command_parser, say_next
 from grpo.diagnosis.health import Diagnosis
 from grpo.diagnosis.record import Record, read_record
-from grpo.diagnosis.rules import TREND, History, advice, meaning
+from grpo.diagnosis.rules import TREND, History, meaning
 
 WIDTH = 100
+MAX_FILES = 20  # of completions/ whose reasons are read
 LEARNED = ("loss", "reward", "accuracy", "refusal_rate", "completions/mean_length")  # whose change is reported
 
 
 @dataclass(frozen=True)
 class Remark:
-    """A sentence about a run; what it means and what to do, if it is about a failure.
-
-    is_good: whether the sentence says that something went well.
-    """
+    """A sentence about a run; what it means and what to do, if it is about a failure."""
 
     sentence: str
     meaning: str = ""
     advice: str = ""
-    is_good: bool = False
+    tone: Literal["bad", "plain", "good"] = "bad"
 
 
 def explain(record: Record) -> list[Remark]:
     """Return the remarks about a run: how it ended, the failures that rules recognise, and what it has learned."""
-    remarks = _ending(record)
-    prompt = next((answer.prompt for step in record.answer_steps()[:1] for answer in record.answers(step)), "")
-    diagnosis = Diagnosis(History(config=record.config, prompt=prompt))
-    for metrics in record.steps:
-        diagnosis.check(metrics["step"], metrics)
-    if record.state.get("status") == "done":
-        diagnosis.end()
+    diagnosis = _diagnose(record)
+    ending, first = _ending(record), diagnosis.first_step
+    remarks = []
     for found in diagnosis.symptoms:
         last = diagnosis.passed(found)
         passed = "" if last is None else f" (last seen at step {last})"
-        remarks.append(Remark(f"Step {found.step}: {found.text}{passed}.", meaning(found.rule), advice(found.rule)))
-    return (remarks or [_all_is_well(record)]) + _learned(diagnosis.history)
+        remarks.append(Remark(f"Step {found.step}: {found.text}{passed}.", meaning(found.rule), found.advice))
+    start = [Remark(f"Step 1: {first[0]}.", tone="bad" if first[1] else "plain")] if first[0] else []
+    return ending + start + (remarks or ([] if ending else [_all_is_well(record)])) + _learned(diagnosis.history)
+
+
+def _diagnose(record: Record) -> Diagnosis:
+    """Apply the rules to the steps of a run, with the reasons in some of the files of completions/."""
+    written = record.answer_steps()
+    answers = {step: record.answers(step) for step in written[:: ceil(len(written) / MAX_FILES) or 1]}
+    prompt = next((answer.prompt for of_step in answers.values() for answer in of_step), "")
+    diagnosis = Diagnosis(History(config=record.config, prompt=prompt))
+    for metrics in record.steps:
+        grades = [answer.grades for answer in answers.get(metrics["step"], [])]
+        diagnosis.check(metrics["step"], metrics, grades)
+    if record.state.get("status") == "done":
+        diagnosis.end()
+    return diagnosis
 
 
 def _ending(record: Record) -> list[Remark]:
@@ -67,10 +78,10 @@ def _ending(record: Record) -> list[Remark]:
         )
     if not record.steps:
         remarks.append(Remark("No step was finished, so there is nothing to explain."))
-    if record.num_damaged:
+    for name, number in (+record.num_damaged).items():
         remarks.append(
             Remark(
-                f"{record.num_damaged} line(s) of metrics.jsonl cannot be read and are left out.",
+                f"{number} line(s) of {name} cannot be read and are left out.",
                 "A killed run leaves a torn last line; anything else is damage to the file.",
             )
         )
@@ -81,8 +92,8 @@ def _all_is_well(record: Record) -> Remark:
     """Return the remark that no rule recognises a failure, and how many steps the rules could see."""
     number = len(record.steps)
     if number < 2 * TREND:
-        return Remark(f"No failure shows in {number} steps. For trends these are too few.", is_good=True)
-    return Remark(f"No known failure shows in {number} steps.", is_good=True)
+        return Remark(f"No failure shows in {number} steps. For trends these are too few.", tone="plain")
+    return Remark(f"No known failure shows in {number} steps.", tone="plain")
 
 
 def _learned(history: History) -> list[Remark]:
@@ -94,7 +105,9 @@ def _learned(history: History) -> list[Remark]:
             changes.append(f"{name} {trend.start:.3g} → {trend.end:.3g}")
     if not changes:
         return []
-    return [Remark(f"From the first {TREND} steps to the last: {', '.join(changes)}.", is_good=True)]
+    earned = history.trend("reward")
+    tone = "good" if earned and earned.direction > 0 else "plain"
+    return [Remark(f"From the first {TREND} steps to the last: {', '.join(changes)}.", tone=tone)]
 
 
 def lay_out(remark: Remark) -> str:

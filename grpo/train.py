@@ -114,7 +114,7 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> Measurement:
             ending.callback(eval_scorer.close)
         run.config = config = cold_start(config, run)
         trainer = GrpoTrainer(config, run, scorer, data)
-        evaluation = Evaluation(data, run, trainer.policy, trainer.rollout, eval_scorer)
+        evaluation = Evaluation(data, run, trainer.policy, trainer.rollout.sampler, eval_scorer)
         trainer.restore()
         guard = Guard(trainer)
         if run.device.type == "cuda":
@@ -139,7 +139,7 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> Measurement:
             run.report_step(trainer.step, metrics, groups)
             if config.eval_steps and trainer.step % config.eval_steps == 0 and trainer.step < trainer.total_steps:
                 evaluate()
-            guard.after_step(metrics)
+            guard.after_step(metrics, groups)
         trainer.save()
         run.save_final(trainer.policy)
         after = evaluate()

@@ -9,7 +9,7 @@ from grpo.base.schema import Score
 from rewards.boxed import last_boxed
 from rewards.exact import truths
 from rewards.format import final_text
-from rewards.knowrl.refusal import is_refusal
+from rewards.outcome.refusal import is_refusal
 from rewards.registry import Columns, Options, Reward
 
 _MARKS = r"[\s*_`$(\[{]*"

@@ -2,6 +2,7 @@
 
 import re
 import string
+from collections.abc import Sequence
 from typing import Any
 
 from grpo.base.schema import Score
@@ -28,6 +29,11 @@ def normalise(text: str) -> str:
     return " ".join([word for word in words if word not in ARTICLES] or words)  # a choice may be "A"
 
 
+def equals_one(answer: str, accepted: Sequence[str]) -> bool:
+    """Return whether an answer equals one of the truths, after normalisation; nothing equals an empty one."""
+    return normalise(answer) in {normalise(truth) for truth in accepted} - {""}
+
+
 def truths(answer: Any) -> list[str]:
     """Return the acceptable answers of a row, which holds one or a list of them, as texts; [] if it holds none.
 
@@ -52,7 +58,7 @@ def grade(completion: str, columns: Columns) -> Score:
         return Score(None, "the row has no answer to compare with")
     block = parse(completion).answer
     said = completion if block is None else block
-    is_right = normalise(said) in {normalise(truth) for truth in accepted} - {""}
+    is_right = equals_one(said, accepted)
     verb = "equals" if is_right else "is not"
     reason = f"{said.strip()[:80]!r} {verb} {accepted[0][:80]!r}"
     return Score(float(is_right), reason, "correct" if is_right else "wrong")

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 
 from grpo.base.schema import Score
+from grpo.base.text import is_blank
 from rewards.registry import Columns, Options, Reward
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
@@ -18,8 +19,8 @@ _CONFIDENCE = re.compile(r"<confidence>\s*(\d{1,3}(?:\.\d{1,9})?|\.\d{1,9})\s*(?
 class Parsed:
     """A completion taken apart.
 
-    answer: the body of the first answer block, stripped; None if it is absent or not closed. problem: what is wrong
-    with the format; "" if nothing is. is_well_tagged: each tag occurs once, and they are in order.
+    answer: the body of the first answer block, stripped; "" if it shows nothing; None if it is absent or not closed.
+    problem: what is wrong with the format; "" if nothing is. is_well_tagged: each tag occurs once, all in order.
     """
 
     answer: str | None
@@ -76,7 +77,9 @@ def stated_confidence(text: str) -> float | None:
 def _first_answer(text: str) -> str | None:
     _, is_opened, rest = text.partition("<answer>")
     body, is_closed, _ = rest.partition("</answer>")
-    return body.strip() if is_opened and is_closed else None
+    if not is_opened or not is_closed:
+        return None
+    return "" if is_blank(body) else body.strip()
 
 
 def _problem_with_tags(text: str) -> str:
@@ -96,11 +99,11 @@ def _problem_with_blocks(text: str) -> str:
     answer, _, after = rest.partition("</answer>")
     if before.strip():
         return "text before <think>"
-    if not think.strip():
+    if is_blank(think):
         return "the think block is empty"
     if between.strip():
         return "text between the blocks"
-    if not answer.strip():
+    if is_blank(answer):
         return "the answer block is empty"
     if "<confidence>" in think + answer:
         return "the confidence stands inside another block"

@@ -5,56 +5,71 @@ import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 from grpo.base.errors import CONFIG, UserError
 from grpo.base.schema import Score
 from rewards.custom import MAX_NUMBER, Notes, UserFunction, call, find_function, needed_columns, short_name
+from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE
 
 Options = Mapping[str, Any]  # the keys of the configuration
 Columns = Mapping[str, Any]  # the columns of a row, and its prompt
 Say = Callable[[str], None]  # shows a message
 Grade = Callable[[str, Columns], Score | Awaitable[Score]]
 
-BUILT_IN = {  # a reward's name -> module:function, which builds it from the configuration's keys
-    "format": "rewards.format:build",
-    "exact": "rewards.exact:build",
-    "math": "rewards.math_reward:build",
-    "choice": "rewards.choice:build",
-    "soft_overlong_punishment": "rewards.overlong:build",
-    "simpleqa": "rewards.knowrl.simpleqa:build",
-    "correctness": "rewards.knowrl.reward:correctness_alone",
-    "factuality": "rewards.knowrl.reward:factuality_alone",
-    "truthrl": "rewards.knowrl.outcome:truthrl",
-    "abstention": "rewards.knowrl.outcome:abstention",
-    "karl": "rewards.knowrl.outcome:karl",
-    "tiar": "rewards.knowrl.outcome:tiar",
-    "rlcr": "rewards.knowrl.outcome:rlcr",
-    "binary_rar": "rewards.knowrl.reward:binary_rar",
-    "combined": "rewards.knowrl.reward:knowrl",
-    "combined_v1": "rewards.knowrl.reward:knowrl_v1",
-    "combined_v2": "rewards.knowrl.reward:knowrl_v2",
-}
-NEED_KNOWLEDGE = ("factuality", "binary_rar", "combined", "combined_v1", "combined_v2")
-CHECK_EVERY_ANSWER = ("factuality", "binary_rar")  # the facts of right ones and refusals, too
-NEED_BLOCK = (  # they grade an <answer> block
-    "correctness",
-    "truthrl",
-    "abstention",
-    "karl",
-    "tiar",
-    "rlcr",
-    "combined",
-    "combined_v1",
-    "combined_v2",
-)
-NEED_JUDGE = ("simpleqa", *NEED_BLOCK)
-PRESETS = {
-    "knowrl": ("format", "combined"),
-    "knowrl_v1": ("format", "combined_v1"),
-    "knowrl_v2": ("format", "combined_v2"),
-}
 
+@dataclass(frozen=True)
+class BuiltIn:
+    """All that the program knows of a built-in reward before it is built: to add one is to write its file and this.
+
+    build: module:function, which makes it from the configuration's keys. The module is imported when a run uses it.
+    about: what it pays. prompt: the system prompt that asks for what it grades; a configuration without one gets it.
+    asks_judge: it grades answers in words, so it needs a judge, and rows with an answer. checks_facts: it needs a
+    knowledge base, a decomposer and a verifier, and rows with a title. checks_every_answer: also the facts of right
+    answers and refusals. with_format: the reward `format` comes along.
+    """
+
+    build: str = ""
+    about: str = ""
+    prompt: str = ""
+    asks_judge: bool = False
+    checks_facts: bool = False
+    checks_every_answer: bool = False
+    with_format: bool = False
+
+
+def _outcome(build: str, about: str, prompt: str = BLOCKS) -> BuiltIn:
+    return BuiltIn(f"rewards.outcome.{build}", about, prompt, asks_judge=True)
+
+
+def _facts(build: str, about: str, prompt: str = "") -> BuiltIn:
+    return BuiltIn(f"rewards.knowrl.{build}", about, prompt, checks_facts=True, checks_every_answer=True)
+
+
+def _knowrl(build: str, about: str) -> BuiltIn:
+    return BuiltIn(f"rewards.knowrl.{build}", about, BLOCKS, asks_judge=True, checks_facts=True, with_format=True)
+
+
+BUILT_IN = {
+    "format": BuiltIn("rewards.format:build", "1 for a think block and an answer block, else -1"),
+    "exact": BuiltIn("rewards.exact:build", "1 if the answer equals the truth after normalisation, else 0"),
+    "math": BuiltIn("rewards.math_reward:build", "math_reward_correct, _wrong or _no_answer, by the last box"),
+    "choice": BuiltIn("rewards.choice:build", "1 if the letter of the right choice is named, else 0"),
+    "soft_overlong_punishment": BuiltIn("rewards.overlong:build", "0, down to -1 at the length limit (2503.14476)"),
+    "simpleqa": _outcome("simpleqa:build", "1 right, 0 otherwise (2411.04368)", prompt=""),
+    "correctness": _outcome("correctness:build", "2 right, 1 refused, -1 wrong (2506.19807)"),
+    "truthrl": _outcome("values:truthrl", "1 right, 0 refused, -1 wrong (2509.25760)"),
+    "abstention": _outcome("values:abstention", "1 right, 0 refused, -t / (1 - t) wrong (2509.04664)"),
+    "karl": _outcome("values:karl", "1 right, -1 wrong; refused -1 if the group knows, else 1 (2604.22779)"),
+    "tiar": _outcome("values:tiar", "1 right, 0 refused with a bonus, -1 wrong (2605.25850)"),
+    "rlcr": _outcome("values:rlcr", "1 if right, minus the squared error of q (2507.16806)", BLOCKS_AND_CONFIDENCE),
+    "factuality": _facts("reward:factuality_alone", "0 to 1: how far the knowledge base supports the reasoning"),
+    "binary_rar": _facts("reward:binary_rar", "1 if nothing is refuted, else 0 (2510.17733)", BLOCKS),
+    "knowrl": _knowrl("reward:knowrl", "2 right, 1 refused, -1 + fact wrong"),
+    "knowrl_v1": _knowrl("reward:knowrl_v1", "2 right, -1 + fact otherwise: KnowRL's guide"),
+    "knowrl_v2": _knowrl("reward:knowrl_v2", "2 right, 1 refused, -1 + fact wrong: KnowRL since October 2025"),
+}
 NOT_A_REWARD = f"a reward is a number between -{MAX_NUMBER:g} and {MAX_NUMBER:g}, or None"
 
 
@@ -117,34 +132,43 @@ async def _gather(pending: Sequence[Awaitable[Score]]) -> list[Score]:
     return await asyncio.gather(*pending)
 
 
+def built_in(name: str) -> BuiltIn:
+    """Return what is known of a reward before it is built: nothing of a user's own."""
+    return BUILT_IN.get(name, BuiltIn())
+
+
 def expand(names: Sequence[str]) -> list[str]:
-    """Replace presets by the rewards that they stand for."""
+    """Add the rewards that come along with others, unless they are named, too."""
     expanded = []
     for name in names:
-        expanded += PRESETS.get(name, (name,))
+        if built_in(name).with_format and "format" not in [*names, *expanded]:
+            expanded.append("format")
+        expanded.append(name)
     return expanded
 
 
 def build_rewards(names: Sequence[str], options: Options) -> list[Reward]:
     """Build the rewards of these names, in order, each from its own keys of the configuration, `options`."""
+    if not names:
+        fix = "name a reward, such as reward_funcs=[math]"
+        raise UserError("reward_funcs is empty", "without a reward nothing is learned", fix, CONFIG)
     rewards = [_build(name, options) for name in expand(names)]
     built = [reward.name for reward in rewards]
     for name in {name for name in built if built.count(name) > 1}:
-        raise UserError(f"two rewards are named {name}", "metrics tell them apart by name", "rename a file", CONFIG)
+        fix = "give one of the files or functions another name"
+        raise UserError(f"two rewards are named {name}", "metrics tell them apart by name", fix, CONFIG)
     return rewards
 
 
 def _build(name: str, options: Options) -> Reward:
     if name in BUILT_IN:
-        module_name, _, function_name = BUILT_IN[name].partition(":")
+        module_name, _, function_name = BUILT_IN[name].build.partition(":")
         return getattr(importlib.import_module(module_name), function_name)(options)
     if ":" not in name:
-        raise UserError(
-            f"unknown reward {name}",
-            f"built in: {', '.join([*BUILT_IN, *PRESETS])}",
-            "use one of these, or for your own package.module:function or path/file.py:function",
-            CONFIG,
-        )
+        meant = get_close_matches(name, BUILT_IN, 1)
+        fix = f"write {meant[0]}" if meant else "use one of these"
+        fix += "; a reward of your own is package.module:function or path/file.py:function"
+        raise UserError(f"unknown reward {name}", f"built in are {', '.join(BUILT_IN)}", fix, CONFIG)
     function = find_function(name)
     timeout_s = options["reward_timeout_s"]
     return Reward(short_name(name), function=function, needs=needed_columns(function), timeout_s=timeout_s)

@@ -34,7 +34,7 @@ from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS
 from knowledge.sanitise import encodable
 from rewards.boxed import last_boxed
 from rewards.format import parse
-from rewards.registry import build_rewards
+from rewards.registry import BUILT_IN, build_rewards
 from rewards.scorer import Scorer
 
 NO_MODEL = "unused"
@@ -122,7 +122,10 @@ def means_table(rewards: list[dict[str, float | None]]) -> str:
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m rewards.score", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m rewards.score",
+        description=__doc__,
+        epilog="built-in rewards:\n" + "\n".join(f"  {name:25} {known.about}" for name, known in BUILT_IN.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--reward", required=True, help="names of built-in rewards, or package.module:function, separated by commas"

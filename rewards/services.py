@@ -1,6 +1,6 @@
 """Check each service that rewards use by itself, so that no fault hides another. The doctor calls these checks.
 
-    for name in services_of(["format", "combined"]):         # judge, knowledge base, decomposer, verifier
+    for name in services_of(["knowrl"]):         # judge, knowledge base, decomposer, verifier
         print(name, SERVICES[name](options).text)
 
 A check costs one question at most. It raises UserError as the run would: exit 2 or 3, with what to correct.
@@ -13,7 +13,7 @@ from typing import Any
 
 from grpo.base.errors import PREFLIGHT, UserError, check_all
 from rewards.api.endpoint import read_endpoint, read_key
-from rewards.registry import NEED_JUDGE, NEED_KNOWLEDGE, Options, expand
+from rewards.registry import Options, built_in, expand
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,16 @@ class Checkup:
 
 def services_of(rewards: Sequence[str]) -> list[str]:
     """Return the names of the services that rewards or presets of these names use."""
-    names = set(expand(rewards))
-    services = ["judge"] if names & set(NEED_JUDGE) else []
-    return services + (["knowledge base", "decomposer", "verifier"] if names & set(NEED_KNOWLEDGE) else [])
+    used = [built_in(name) for name in expand(rewards)]
+    services = ["judge"] if any(reward.asks_judge for reward in used) else []
+    return services + (
+        ["knowledge base", "decomposer", "verifier"] if any(reward.checks_facts for reward in used) else []
+    )
 
 
 def check_judge(options: Options) -> Checkup:
     """Let the judge grade a known answer."""
-    from rewards.knowrl.correctness import build_judge
+    from rewards.outcome.correctness import build_judge
 
     if options["judge"] == "api":
         _check_settings("judge", options)

@@ -105,7 +105,7 @@ ORDER = [
     *("grpo.device", "grpo.attention.packed", "grpo.data.rows", "grpo.model.decoder", "grpo.sampling"),
     *("grpo.advantages", "grpo.credit", "grpo.packing", "grpo.logprobs", "grpo.loss", "grpo.optim"),
     *("grpo.evaluation.confidence", "grpo.evaluation.measures", "grpo.evaluation.table"),
-    *("grpo.diagnosis.glossary", "grpo.diagnosis", "grpo.explain", "grpo.report"),
+    *("grpo.diagnosis.glossary", "grpo.diagnosis", "grpo.evaluation.compare", "grpo.explain", "grpo.report"),
     *("grpo.run.run", "grpo.evaluation", "grpo.rollout", "grpo.trainer", "grpo.sft", "grpo.evaluate"),
     *("grpo.train", "grpo.generate", "grpo.export", "grpo.doctor", "rewards.score"),
 ]

@@ -5,7 +5,7 @@ import re
 from dataclasses import asdict
 
 from grpo.config.options import INPUTS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
-from rewards.registry import CHECK_EVERY_ANSWER, NEED_KNOWLEDGE, expand
+from rewards.registry import built_in, expand
 
 TRACKERS = ("tensorboard", "swanlab", "wandb", "trackio", "none")
 RUN_NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -77,12 +77,12 @@ def _reward_checks(config: TrainConfig) -> list[tuple[bool, str]]:
         (config.reward_weights and not any(config.reward_weights), "reward_weights are all 0: nothing is paid"),
         (len(set(rewards)) != len(rewards), "reward_funcs names a reward twice"),
         (
-            not has_knowledge and any(name in NEED_KNOWLEDGE for name in all_rewards),
+            not has_knowledge and any(built_in(name).checks_facts for name in all_rewards),
             "factuality needs a knowledge base, and neither knowledge_base nor FACTSCORE_DB_PATH is set; build one "
             "with `python -m knowledge.build SOURCE OUT.db` and set knowledge_base: OUT.db",
         ),
         (
-            config.credit == "sentence" and not set(CHECK_EVERY_ANSWER) & set(rewards),
+            config.credit == "sentence" and not any(built_in(name).checks_every_answer for name in rewards),
             "credit: sentence needs the verdicts on the facts of every answer; add factuality to reward_funcs, and 0 "
             "to reward_weights if it is not to be paid",
         ),

@@ -26,6 +26,7 @@ from grpo.config.combinations import find_problems
 from grpo.config.entries import COMMAND_LINE, Entry, read_files, read_overrides, split_arguments
 from grpo.config.foreign import ALIASES, IGNORED, REFUSED, SECTIONS, SPELLINGS, VALUES, fits, readings
 from grpo.config.options import (
+    ALMANAC,
     MADE_BY_TOY_WORLD,
     NOT_REPEATED,
     REQUIRED,
@@ -232,9 +233,10 @@ class _Reader:
 def _missing_keys(values: Values, kind: type) -> dict[str, str]:
     """Return the keys that must be set and are not, each with a message."""
     needed: Iterable[str] = [name for name in REQUIRED if name in kind.__dataclass_fields__]
+    is_real = values.get("toy_world") == ALMANAC
     if values.get("toy_world"):
-        needed = [name for name in needed if name not in MADE_BY_TOY_WORLD]
-    if values.get("cold_start"):
+        needed = [name for name in needed if name not in MADE_BY_TOY_WORLD or (is_real and name.startswith("model"))]
+    if values.get("cold_start") and not is_real:
         needed = [name for name in needed if name != "model_name_or_path"]
     missing = [name for name in needed if values.get(name) is None]
     return {name: NO_REWARD if name == "reward_funcs" else f"{name} is not set" for name in missing}

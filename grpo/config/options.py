@@ -13,7 +13,8 @@ import yaml
 from grpo.config.values import describe_limits
 
 REQUIRED = ("model_name_or_path", "output_dir", "dataset_id_or_path", "reward_funcs")
-WITH_KNOWLEDGE = ("encyclopedia", "atlas")  # toy worlds that have a knowledge base
+ALMANAC = "almanac"  # the toy world of a real model
+WITH_KNOWLEDGE = ("encyclopedia", "atlas", ALMANAC)  # toy worlds that have a knowledge base
 MADE_BY_TOY_WORLD = ("model_name_or_path", "dataset_id_or_path")
 MAPPINGS = ("chat_template_kwargs",)  # keys whose value is a mapping
 KNOW_FIRST = (  # the keys that --help shows first
@@ -173,7 +174,7 @@ class RunKeys:
     toy_world: str | None = key(
         None,
         "Make a model, a tokenizer and data from scratch, and use them where a path is unset: arithmetic, encyclopedia "
-        "or atlas.",
+        "or atlas. almanac: real facts for the model that model_name_or_path names, which writes its own cold start.",
         choices=(None, "arithmetic", *WITH_KNOWLEDGE),
     )
     toy_dir: str | None = key(None, "Directory of the toy world. Unset: output_dir/world.")

@@ -7,35 +7,10 @@ import os
 
 from grpo.config.values import Values
 from rewards.api.endpoint import MODEL_VARIABLES, from_environment
-from rewards.registry import NEED_BLOCK, NEED_JUDGE, NEED_KNOWLEDGE, expand
+from rewards.prompts import BOXED
+from rewards.registry import built_in, expand
 
 KNOWRL_MODEL = "gpt-4o-mini"  # judge and decomposer of KnowRL's code
-KNOWRL_PROMPT = """\
-Think first, between <think> and </think>: recall what you know and check it against facts. Then give the answer
-alone, between <answer> and </answer>. If you do not know it, write there exactly: I don't know
-
-Two examples:
-<think>The Rhine flows through Basel, and Basel is a city in Switzerland.</think>
-<answer>Switzerland</answer>
-<think>I recall no film of that name, and would have to guess its director.</think>
-<answer>I don't know</answer>"""
-RLCR_PROMPT = """\
-Think first, between <think> and </think>: recall what you know and check it against facts. Then give the answer
-alone, between <answer> and </answer>. If you are not sure, give your best guess. Last, between <confidence> and
-</confidence>, write the probability that the answer is right, from 0 to 1.
-
-Two examples:
-<think>The Rhine flows through Basel, and Basel is a city in Switzerland.</think>
-<answer>Switzerland</answer>
-<confidence>0.97</confidence>
-<think>I recall no film of that name. John Ford directed many films in those years.</think>
-<answer>John Ford</answer>
-<confidence>0.05</confidence>"""
-MATH_PROMPT = """\
-Think first, between <think> and </think>: reason step by step. Then give the answer alone, within \\boxed{}, between
-<answer> and </answer>. An example:
-<think>There are 3 boxes of 4 pens each, and 3 times 4 is 12.</think>
-<answer>\\boxed{12}</answer>"""
 TRLS = {"loss_type": "grpo", "temperature": 0.9}  # defaults of TRL 0.14, which KnowRL pins; its newer files set them
 NO_REWARD = (
     "reward_funcs is not set. KnowRL's files do not set it, but have a knowledge base: set knowledge_base or the "
@@ -48,9 +23,9 @@ def supply(values: Values) -> list[str]:
     """Set the keys that KnowRL's and the math guide's files leave out; return a notice for each."""
     notices = [_supply_rewards(values), _supply_prompt(values)]
     names = expand([*(values.get("reward_funcs") or ()), *(values.get("eval_reward_funcs") or ())])
-    if set(NEED_JUDGE) & set(names) and values.get("judge", "api") == "api":
+    if any(built_in(name).asks_judge for name in names) and values.get("judge", "api") == "api":
         notices.append(_supply_model("judge", values))
-    if set(NEED_KNOWLEDGE) & set(names) and values.get("decomposer", "api") == "api":
+    if any(built_in(name).checks_facts for name in names) and values.get("decomposer", "api") == "api":
         notices.append(_supply_model("decomposer", values))
     return [notice for notice in notices if notice]
 
@@ -90,9 +65,8 @@ def _supply_prompt(values: Values) -> str:
     if is_asked or values.get("toy_world"):
         return ""
     names = values.get("reward_funcs") or ()
-    prompts = [("rlcr", RLCR_PROMPT)] if "rlcr" in names else []
-    prompts += [(name, KNOWRL_PROMPT) for name in names if {*NEED_BLOCK, "binary_rar"} & set(expand([name]))]
-    prompts += [("format", MATH_PROMPT)] if {"format", "math"} <= set(names) else []
+    prompts = [(name, built_in(name).prompt) for name in sorted(names, key="rlcr".__ne__) if built_in(name).prompt]
+    prompts += [("format", BOXED)] if {"format", "math"} <= set(names) else []
     if not prompts:
         return ""
     source, values["system_prompt"] = prompts[0]

@@ -33,12 +33,12 @@ def fetch_adapter(name_or_path: str) -> Path:
 
 
 def find_model(name: str, near: Path) -> str:
-    """Return the model that a file in the folder `near` names: a hub id, or the absolute path of a folder.
+    """Return the model that a file in the folder `near` names: a hub id, or a folder's or GGUF file's absolute path.
 
     A relative path is tried from the current folder first, then from `near` and from the folders above it.
     """
     for start in (Path(), near, *near.resolve().parents):
-        if (start / name / "config.json").is_file():
+        if (start / name).is_file() or (start / name / "config.json").is_file():
             return str((start / name).resolve())
     return name
 

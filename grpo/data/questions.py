@@ -12,7 +12,7 @@ from grpo.data.count import WITH_MEDIA, RowCount, has_media, is_empty
 from grpo.data.hub import fetch_data
 from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import Row, fingerprint, read_rows
-from rewards.knowrl.correctness import TRUE
+from rewards.outcome.correctness import TRUE
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
 

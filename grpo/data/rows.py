@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.base.errors import PREFLIGHT, UserError, reason
+from grpo.base.text import is_blank
 from grpo.data.benchmarks import Benchmark, find_benchmark, read_benchmark
 from grpo.data.files import Record, read_records, shown
 
@@ -94,7 +95,7 @@ def _make_row(path: Path, index: int, record: Record, names: dict[str, str | Non
     question, before = record.get(names["question"]), None
     if isinstance(question, list):
         before, question = _read_conversation(path, index, question)
-    if not isinstance(question, str) or not question.strip():
+    if not isinstance(question, str) or is_blank(question):
         raise UserError(
             f"{path}: row {index + 1} has no question",
             f"its {names['question']} is {shown(question)}",

@@ -74,7 +74,7 @@ GLOSSARY = {
     "kb/unscored": "completions whose factuality could not be determined",
     "kb/facts_per_completion": "facts per completion whose factuality was checked",
     "kb/supported_frac": "share of these facts that the knowledge base supports; KnowRL's rewards check the facts of "
-    "wrong answers alone (combined_v1: of refusals, too), so it is no measure of all answers: see eval/supported_frac",
+    "wrong answers alone (knowrl_v1: of refusals, too), so it is no measure of all answers: see eval/supported_frac",
     "kb/refuted_frac": "share of these facts that it contradicts",
     "kb/unknown_frac": "share of these facts about which it says nothing",
     "judge/calls": "requests to the judge, since the start like all judge/* and decomposer/*",

@@ -1,15 +1,17 @@
 """Failures that show only over several steps: warn if a rule recognises one; end a run that cannot go on."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo.base.errors import NON_FINITE, SERVICE, UserError
+from grpo.base.schema import Completion, Group, completions_of
 from grpo.diagnosis.glossary import Metrics
+from grpo.diagnosis.reasons import Grades, dominant_reason
 from grpo.diagnosis.record import read_metrics
-from grpo.diagnosis.rules import ENDINGS, RECENT, RULES, History, Rule, advice
+from grpo.diagnosis.rules import ENDINGS, RECENT, RULES, History, Rule, advice, first_step
 
 if TYPE_CHECKING:
     from grpo.optim import Optimizer
@@ -19,11 +21,12 @@ MAX_BAD_STEPS = 3  # in a row; then the run ends
 
 @dataclass(frozen=True)
 class Symptom:
-    """A failure that a rule has recognised, and the step."""
+    """A failure that a rule has recognised, the step, and what helps."""
 
     rule: Rule
     step: int
     text: str
+    advice: str
 
     @property
     def name(self) -> str:
@@ -38,16 +41,22 @@ class Symptom:
 class Diagnosis:
     """Applies every rule after every step, and reports each rule once. Replaying a run's steps diagnoses it again.
 
-    last_seen: the last step at which each rule recognised its failure.
+    first_step: how the completions of step 1 fared, and whether most failed alike. last_seen: the last step at which
+    each rule recognised its failure.
     """
 
     history: History = field(default_factory=History)
     symptoms: list[Symptom] = field(default_factory=list)
     last_seen: dict[Rule, int] = field(default_factory=dict)
+    first_step: tuple[str, bool] = ("", False)
 
-    def check(self, step: int, metrics: Metrics) -> list[Symptom]:
-        """Add the metrics of a step; return the failures that are recognised for the first time."""
+    def check(self, step: int, metrics: Metrics, completions: Sequence[Grades] = ()) -> list[Symptom]:
+        """Add a step, and its completions if they are known; return the failures that are recognised first now."""
         self.history.steps.append({"step": step, **metrics})
+        if completions:
+            self.history.reason = dominant_reason(completions)
+        if step == 1 and "reward" in metrics:
+            self.first_step = first_step(self.history)
         return self._ask(RULES)
 
     def end(self) -> list[Symptom]:
@@ -61,7 +70,8 @@ class Diagnosis:
 
     def _ask(self, rules: Iterable[Rule]) -> list[Symptom]:
         step = self.history.steps[-1]["step"]
-        found = [Symptom(rule, step, text) for rule in rules if (text := rule(self.history)) is not None]
+        texts = {rule: rule(self.history) for rule in rules}
+        found = [Symptom(rule, step, text, advice(rule, self.history)) for rule, text in texts.items() if text]
         new = [symptom for symptom in found if symptom.rule not in self.last_seen]
         self.last_seen |= {symptom.rule: step for symptom in found}
         self.symptoms += new
@@ -85,17 +95,19 @@ class Health:
         else:
             self.not_finite += 1
 
-    def check(self, step: int, metrics: Metrics) -> None:
-        """Check the run after a training step."""
+    def check(self, step: int, metrics: Metrics, groups: Sequence[Group] = ()) -> None:
+        """Check the run after a training step. groups: its completions."""
         if self.not_finite >= MAX_BAD_STEPS:
             raise UserError(
                 f"training is not finite: {self.not_finite} steps in a row had no finite gradient",
-                "see the last steps of metrics.jsonl, and completions/ for a reward that is not a number",
-                "correct such a reward; else lower learning_rate or max_grad_norm, "
-                "or use torch_dtype: bfloat16 instead of float16",
+                "see the last steps of metrics.jsonl",
+                "lower learning_rate or max_grad_norm, or use torch_dtype: bfloat16 instead of float16",
                 NON_FINITE,
             )
-        self._announce(self.diagnosis.check(step, metrics))
+        symptoms = self.diagnosis.check(step, metrics, [grades_of(completion) for completion in completions_of(groups)])
+        if step == 1 and self.diagnosis.first_step[0]:
+            self.say(f"step 1: {self.diagnosis.first_step[0]}")
+        self._announce(symptoms)
         self._check_rewards(metrics)
 
     def resume(self, run_dir: Path) -> None:
@@ -112,7 +124,7 @@ class Health:
 
     def _announce(self, symptoms: Iterable[Symptom]) -> None:
         for symptom in symptoms:
-            self.say(f"warning: {symptom}. To do: {advice(symptom.rule)}")
+            self.say(f"warning: {symptom}. To do: {symptom.advice}")
 
     def _check_rewards(self, metrics: Metrics) -> None:
         """End the run when a built-in reward stays unscorable. A user's own function may skip what it likes."""
@@ -131,3 +143,8 @@ class Health:
                 "if titles are missing, set missing_title_policy in another run",
                 SERVICE,
             )
+
+
+def grades_of(completion: Completion) -> Grades:
+    """Return what each reward gave for a completion, and why."""
+    return {name: (score.value, score.reason) for name, score in completion.scores.items()}

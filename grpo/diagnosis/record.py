@@ -3,19 +3,23 @@
 Whatever is missing or cannot be read is empty, so that a report shows what there is.
 """
 
-import json
 import math
+import re
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from grpo.base.errors import UserError
-from grpo.base.storage import Json, read_mapping
+from grpo.base.storage import Json
 from grpo.diagnosis.glossary import Metrics
+from grpo.diagnosis.reader import is_number, read_document, read_lines
+from grpo.diagnosis.reasons import Grades
 
 CONFIG_FILE, STATE_FILE, METRICS_FILE = "config.resolved.yaml", "run_state.json", "metrics.jsonl"
 DATA_FILE = "data.json"  # use of a data set -> its rows (see grpo/data/count.py)
 TRACES = (METRICS_FILE, STATE_FILE, CONFIG_FILE)  # a folder with one of them holds a run
+MAX_STEP = 10**9
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,12 @@ class Answer:
     facts: dict[str, list[Json]] = field(default_factory=dict)
     sentences: list[Json] = field(default_factory=list)
 
+    @property
+    def grades(self) -> Grades:
+        """Return what each reward gave, and why."""
+        values = {name: value if is_number(value) else None for name, value in self.rewards.items()}
+        return {name: (value, str(self.reasons.get(name, ""))) for name, value in values.items()}
+
     def reason(self, reward: str) -> str:
         """Return why a reward has its value, without the facts that the reason repeats."""
         reason = str(self.reasons.get(reward, ""))
@@ -43,18 +53,20 @@ class Answer:
 
 @dataclass(frozen=True)
 class Record:
-    """A run directory. steps, evaluations: the lines of metrics.jsonl. summaries: those of evaluation.json.
+    """A run directory.
 
-    num_damaged: lines of metrics.jsonl that cannot be read, such as the last one of a killed run.
+    data: what data.json holds. steps, evaluations: the lines of metrics.jsonl. summaries: those of evaluation.json.
+    num_damaged: the lines that cannot be read, by file, such as the last one of a killed run.
     """
 
     path: Path
     config: Json = field(default_factory=dict)
     state: Json = field(default_factory=dict)
+    data: Json = field(default_factory=dict)
     steps: list[Metrics] = field(default_factory=list)
     evaluations: list[Metrics] = field(default_factory=list)
     summaries: dict[str, dict[str, Metrics]] = field(default_factory=dict)
-    num_damaged: int = 0
+    num_damaged: Counter[str] = field(default_factory=Counter)
 
     @property
     def name(self) -> str:
@@ -64,12 +76,15 @@ class Record:
     def answer_steps(self, folder: str = "completions") -> list[int]:
         """Return the steps whose answers were written, in order: to completions/, or evaluation/ for held-out ones."""
         names = [path.stem.removeprefix("step-") for path in (self.path / folder).glob("step-*.jsonl")]
-        return sorted(int(name) for name in names if name.isdecimal())
+        return sorted(int(name) for name in names if re.fullmatch("[0-9]{6,9}", name))
 
     def answers(self, step: int, folder: str = "completions") -> list[Answer]:
         """Return the answers of a step."""
-        lines = _lines(self.path / folder / f"step-{step:06d}.jsonl")
-        return [_answer(line) for line in lines if isinstance(line, dict) and isinstance(line.get("completion"), str)]
+        name = f"{folder}/step-{step:06d}.jsonl"
+        lines = list(read_lines(self.path / name))
+        intact = [line for line in lines if isinstance(line, dict) and isinstance(line.get("completion"), str)]
+        self.num_damaged[name] = len(lines) - len(intact)
+        return [_answer(line) for line in intact]
 
 
 def read_record(path: str | Path) -> Record:
@@ -84,21 +99,22 @@ def read_record(path: str | Path) -> Record:
     steps, evaluations, num_damaged = read_metrics(path / METRICS_FILE)
     return Record(
         path,
-        read_mapping(path / CONFIG_FILE),
-        read_mapping(path / STATE_FILE),
+        read_document(path / CONFIG_FILE),
+        read_document(path / STATE_FILE),
+        read_document(path / DATA_FILE),
         steps,
         evaluations,
-        _summaries(read_mapping(path / "evaluation.json")),
-        num_damaged,
+        _summaries(read_document(path / "evaluation.json")),
+        Counter({METRICS_FILE: num_damaged}),
     )
 
 
 def read_metrics(path: Path) -> tuple[list[Metrics], list[Metrics], int]:
     """Return the steps and the evaluations of metrics.jsonl, and the number of lines that cannot be read."""
     steps, evaluations, num_damaged = [], [], 0
-    for line in _lines(path):
+    for line in read_lines(path):
         metrics = _numbers(line)
-        if not math.isfinite(metrics.get("step", math.nan)):
+        if not 0 <= metrics.get("step", math.nan) <= MAX_STEP:
             num_damaged += 1
             continue
         metrics["step"] = int(metrics["step"])
@@ -112,13 +128,12 @@ def _answer(line: Json) -> Answer:
     texts = {name: str(line[name]) for name in ("question", "prompt", "outcome") if line.get(name)}
     mappings = {name: line[name] for name in ("rewards", "reasons", "facts") if isinstance(line.get(name), dict)}
     facts = mappings.pop("facts", {})
-    reward = _numbers({"reward": line.get("reward")}).get("reward", math.nan)
     row = line.get("row")
     return Answer(
         line["completion"],
         row if isinstance(row, int) else None,
         true_answer=str(line.get("answer") or ""),
-        reward=reward if math.isfinite(reward) else None,
+        reward=line["reward"] if is_number(line.get("reward")) else None,
         facts={name: _objects(of_reward) for name, of_reward in facts.items()},
         sentences=_objects(line.get("sentences")),
         **texts,
@@ -130,38 +145,18 @@ def _objects(value: Any) -> list[Json]:
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
-def _lines(path: Path) -> list[Any]:
-    """Return the content of each line of a JSONL file; None for a line that is not JSON."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError:
-        return []
-    return [_parsed(line) for line in lines if line.strip()]
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _numbers(content: Any) -> Metrics:
     """Return the numbers of a mapping. null stands for a number that was not finite."""
-    if not isinstance(content, dict):
-        return {}
-    metrics = {}
-    for name, value in content.items():
-        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-            metrics[name] = math.nan if value is None else float(value)
-    return metrics
+    pairs = content.items() if isinstance(content, dict) else ()
+    return {name: math.nan if value is None else value for name, value in pairs if value is None or is_number(value)}
 
 
 def _summaries(content: Json) -> dict[str, dict[str, Metrics]]:
-    """Return the parts of each measurement, "before" and "after"."""
+    """Return the parts of each measurement, "before" and "after", with the numbers that are known."""
     found = {}
     for moment in ("before", "after"):
         parts = content.get(moment)
         if isinstance(parts, dict) and parts:
-            found[moment] = {part: _numbers(summary) for part, summary in parts.items()}
+            numbers = {part: _numbers(summary) for part, summary in parts.items()}
+            found[moment] = {part: {n: v for n, v in of.items() if math.isfinite(v)} for part, of in numbers.items()}
     return found

@@ -1,26 +1,25 @@
 """The rules that recognise slow failures of a run: one per known failure.
 
 A rule looks at what a run has measured so far and returns a sentence, or None if all is well. Its docstring says what
-the failure means and, after "To do:", what helps. The health check applies the rules after every step
-(health.py); `python -m grpo.explain` applies them again to the metrics.jsonl of any run.
+the failure means and, after "To do:", what helps. The health check applies the rules after every step (health.py);
+`python -m grpo.explain` applies them again to the metrics.jsonl of any run.
 """
 
 import inspect
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from grpo.diagnosis.glossary import Metrics
+from grpo.diagnosis.reasons import MOST, Reason
 
 RECENT = 5  # steps that a state has to last
 SURE = 3  # steps that suffice where chance plays no part
 TREND = 10  # steps at either end of a trend
 MOSTLY = 0.8  # share of groups or completions
 COLLAPSED = 0.95  # refusal rate from which on the policy has collapsed
-ANSWER_RATE_DECAY = 0.9  # of the running mean that shows whether the policy once answered
-ANSWER_RATE_STEPS = 100  # that this mean goes back
 STANDARD_ERRORS = 2  # that a difference must exceed so that chance does not explain it
 
 
@@ -28,10 +27,12 @@ STANDARD_ERRORS = 2  # that a difference must exceed so that chance does not exp
 class History:
     """What a run has measured so far.
 
-    steps: the metrics of each step, with "step". config: the run's keys. prompt: one prompt, as rendered.
+    steps: the metrics of each step, with "step". reason: why most completions of the last step that shows its
+    completions earned little. config: the run's keys. prompt: one prompt, as rendered.
     """
 
     steps: list[Metrics] = field(default_factory=list)
+    reason: Reason | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     prompt: str = ""
 
@@ -57,11 +58,21 @@ class History:
         """Return "since step N", where N is the first of the last `number` steps."""
         return f"since step {self.steps[-number]['step']}"
 
-    def rewards(self, ending: str) -> Iterator[tuple[str, str]]:
-        """Yield the name of each reward with its metric rewards/<name>/<ending>."""
-        for metric in self.steps[-1]:
-            if metric.startswith("rewards/") and metric.endswith("/" + ending):
-                yield metric.removeprefix("rewards/").removesuffix("/" + ending), metric
+    def unscorable(self, number: int = SURE) -> dict[str, float]:
+        """Return the mean share that a reward could not score, for each that had some in all of the last steps."""
+        names = [name for name in self.steps[-1] if name.endswith("/unscored_frac") and name.startswith("rewards/")]
+        shares = {name.split("/", 1)[1].rpartition("/")[0]: self.recent(name, number) for name in names}
+        return {name: statistics.fmean(values) for name, values in shares.items() if values and min(values) > 0}
+
+    def remedy(self) -> str:
+        """Return what helps against the reason that most completions share; "" if there is none."""
+        if self.reason and not self.reason.is_scored:
+            return f"{self.reason.remedy}."
+        if self.steps[-1].get("completions/clipped_ratio", 0) >= MOST:
+            return f"raise max_completion_length (now {self.config.get('max_completion_length')}), or ask for less."
+        if self.reason and "think" in str(self.reason) and self.prompt.rstrip().endswith("<think>"):
+            return "the chat template opens <think>: let the reward accept completions that begin inside the block."
+        return f"{self.reason.remedy}." if self.reason else ""
 
 
 @dataclass(frozen=True)
@@ -99,11 +110,34 @@ def _finite(steps: Sequence[Metrics], name: str) -> list[float]:
 # --- nothing to learn from -----------------------------------------------------------------------------------------
 
 
+def first_step(history: History) -> tuple[str, bool]:
+    """Say in one line how the completions of the first step fared; and whether most of them failed alike."""
+    step = history.steps[-1]
+    cut = step.get("completions/clipped_ratio", 0.0)
+    found = []
+    if cut > 0:
+        fate = "cut off and masked" if history.config.get("mask_truncated_completions") else "cut off"
+        found.append(f"{cut:.0%} of the completions are {fate} at max_completion_length")
+    if history.reason:
+        found.append(str(history.reason))
+    found += [f"{name} cannot score {share:.0%}" for name, share in history.unscorable(1).items()]
+    if step.get("micro_batches") == 0:
+        found.append("nothing is trained on")
+    elif step.get("frac_reward_zero_std"):
+        found.append(f"{step['frac_reward_zero_std']:.0%} of the groups have equal rewards and teach nothing")
+    if not math.isfinite(step.get("grad_norm", 0.0)) and history.config.get("torch_dtype") != "float16":
+        found.append("the update is skipped, as its gradient is not finite")
+    remedy = history.remedy()
+    if remedy:
+        found.append(f"to do: {remedy.removesuffix('.')}")
+    text = "; ".join(found) or "every completion ended and could be scored, and every group teaches something"
+    return text, bool(remedy) or step.get("micro_batches") == 0
+
+
 def not_finite(history: History) -> str | None:
     """The loss or the gradient overflowed, so the update was skipped and the policy did not change.
 
-    To do: look for a reward that is not a number in completions/; otherwise lower learning_rate, or use
-    torch_dtype: bfloat16 instead of float16.
+    To do: lower learning_rate, or use torch_dtype: bfloat16 instead of float16.
     """
     patience = TREND if history.config.get("torch_dtype") == "float16" else SURE  # float16 first finds its loss scale
     norms = [step.get("grad_norm", 0.0) for step in history.steps[-patience:]]
@@ -112,27 +146,39 @@ def not_finite(history: History) -> str | None:
     return f"the gradient is not finite {history.since(patience)}: nothing is learned"
 
 
-def all_unscorable(history: History) -> str | None:
-    """A reward returns None for every completion. Such completions count in no mean and have advantage 0.
-
-    To do: read the reasons in completions/; check the columns that the reward needs, and its service.
-    """
-    for name, metric in history.rewards("unscored_frac"):
-        if history.lasts(metric, lambda share: share == 1, SURE):
-            return f"the reward {name} could score no completion {history.since(SURE)}: nothing is learned"
-    return None
-
-
-def constant_reward(history: History) -> str | None:
-    """Every completion of every group gets the same reward, so nothing tells a good answer from a bad one.
+def nothing_learned(history: History) -> str | None:
+    """No completion has an advantage, or none is trained on, so no update moves the policy.
 
     To do: grade some completions by hand with `python -m rewards.score`; give partial credit, or choose questions that
     the model sometimes gets right.
     """
-    values = history.recent("reward", SURE)
-    if not values or not history.lasts("reward_std", lambda std: std < 1e-6, SURE):
+    is_idle = history.lasts("advantage_abs_mean", lambda size: size == 0, SURE)
+    if not is_idle and not history.lasts("micro_batches", lambda number: number == 0, SURE):
         return None
-    return f"every completion {history.since(SURE)} has the reward {values[-1]:g}: nothing is learned"
+    because = f"; {history.reason}" if history.reason else ""
+    return f"nothing is learned {history.since(SURE)}: {_why_nothing(history.steps[-1], is_idle)}{because}"
+
+
+def _why_nothing(step: Metrics, is_idle: bool) -> str:
+    if not is_idle:
+        return "every completion is masked"
+    if step.get("sampling/kept_frac") == 0:
+        return "dynamic sampling keeps no group"
+    if not math.isfinite(step.get("reward", math.nan)):
+        return "no completion could be scored"
+    if step.get("reward_std", 1.0) < 1e-6:
+        return f"every completion has the reward {step['reward']:g}"
+    return "the rewards of each group are equal"
+
+
+def unscorable(history: History) -> str | None:
+    """A reward gave no finite number for some completions. These count in no mean and have advantage 0.
+
+    To do: read the reasons in completions/; check the columns that the reward needs, and its service.
+    """
+    shares = {} if nothing_learned(history) else history.unscorable()
+    found = [f"{name} could not score {share:.0%} of the completions" for name, share in shares.items()]
+    return f"{' and '.join(found)} {history.since(SURE)}" if found else None
 
 
 def no_signal(history: History) -> str | None:
@@ -142,7 +188,7 @@ def no_signal(history: History) -> str | None:
     dynamic_sampling=true, which replaces such groups.
     """
     share = history.recent("frac_reward_zero_std")
-    if not share or min(share) < MOSTLY or constant_reward(history):
+    if not share or min(share) < MOSTLY or nothing_learned(history):
         return None
     return f"no signal in {_percent(share)} of the groups {history.since()}, because {_why_equal(history)}"
 
@@ -154,39 +200,11 @@ def _why_equal(history: History) -> str:
         return f"{_percent(accuracy)} of the answers are right: the questions are learned, or were too easy"
     if refused and statistics.fmean(refused) >= MOSTLY:
         return f"{_percent(refused)} of the completions decline to answer"
+    if history.reason:
+        return f"in {history.reason}"
     if accuracy and statistics.fmean(accuracy) <= 1 - MOSTLY:
         return f"only {_percent(accuracy)} of the answers are right: the questions are too hard"
-    if history.lasts("entropy", lambda entropy: entropy < 0.05):
-        return "the completions of a group hardly differ"
     return "the rewards hardly tell the completions of a group apart"
-
-
-def nothing_kept(history: History) -> str | None:
-    """Dynamic sampling drops every group, since in each all answers are right or all are wrong.
-
-    To do: choose easier or harder questions, raise num_generations, or raise dynamic_sampling_max_rollouts.
-    """
-    if not history.lasts("sampling/kept_frac", lambda share: share == 0, SURE):
-        return None
-    return f"dynamic sampling keeps no group {history.since(SURE)}: nothing is learned"
-
-
-def format_never_right(history: History) -> str | None:
-    """No completion has the format that a reward asks for, so the model cannot find out what is wanted.
-
-    To do: if the chat template opens <think>, let the reward accept completions without it, as the built-in `format`
-    does; otherwise describe the format in system_prompt, or teach it by a cold start.
-    """
-    for name, metric in history.rewards("mean"):
-        is_constant = history.lasts(metric.removesuffix("mean") + "std", lambda std: std < 1e-6)
-        if "format" in name.lower() and is_constant and history.recent(metric)[-1] <= 0:
-            template = ""
-            if history.prompt.rstrip().endswith("<think>"):
-                template = ", because the chat template opens <think>: completions begin inside the block"
-            return (
-                f"the reward {name} is {history.recent(metric)[-1]:g} for every completion {history.since()}{template}"
-            )
-    return None
 
 
 # --- learning the wrong thing --------------------------------------------------------------------------------------
@@ -202,16 +220,10 @@ def refuses_everything(history: History) -> str | None:
     To do: resume from an earlier checkpoint; lower learning_rate, raise beta, or use more questions whose answers the
     model knows.
     """
-    rates = _finite(history.steps[-ANSWER_RATE_STEPS:], "refusal_rate")
-    if not rates:
+    rates = [step["refusal_rate"] for step in history.steps if _finite([step], "refusal_rate")]
+    if not rates or rates[-1] < COLLAPSED or min(rates) > 0.5:
         return None
-    *earlier, now = rates
-    answered = 0.0
-    for refused in earlier:
-        answered = ANSWER_RATE_DECAY * answered + (1 - ANSWER_RATE_DECAY) * (1 - refused)
-    if now < COLLAPSED or answered <= 1 - COLLAPSED:
-        return None
-    return f"collapse into refusing: {now:.0%} of the completions decline to answer"
+    return f"collapse into refusing: {rates[-1]:.0%} of the completions decline to answer"
 
 
 def refuses_known(history: History) -> str | None:
@@ -226,25 +238,6 @@ def refuses_known(history: History) -> str | None:
     return (
         f"refusing has begun on known questions since step {refused.since}: where its group knows the answer, "
         f"{refused.end:.0%} of the completions decline, {refused.start:.0%} at the start"
-    )
-
-
-def coverage_falls(history: History) -> str | None:
-    """The mean reward rises, but fewer and fewer questions are answered right by any completion of their group.
-
-    The policy improves where it was good already, or declines. It no longer tries what was right only now and then.
-
-    To do: raise beta, temperature or epsilon_high; stop earlier; compare pass@8 before and after with
-    `python -m grpo.evaluate --n 8`.
-    """
-    coverage, reward = history.trend("coverage"), history.trend("reward")
-    if not coverage or not reward or reward.direction <= 0:
-        return None
-    if coverage.direction >= 0 or coverage.start - coverage.end < 0.1:
-        return None
-    return (
-        f"the reward rises while coverage falls: some completion answered {coverage.start:.0%} of the questions right "
-        f"at the start, and {coverage.end:.0%} since step {coverage.since}"
     )
 
 
@@ -274,41 +267,22 @@ def cut_off(history: History) -> str | None:
     return f"{_percent(shares)} of the completions are cut off at max_completion_length{at} {history.since()}"
 
 
-def entropy_died(history: History) -> str | None:
-    """The policy has become nearly deterministic: the completions of a group are the same, and nothing new is tried.
+def entropy_out_of_range(history: History) -> str | None:
+    """The policy has become nearly deterministic, so that nothing new is tried, or its next tokens have become random.
 
-    To do: lower learning_rate, or raise temperature, epsilon_high (0.28 in DAPO) or beta.
+    To do: lower learning_rate; if entropy died, raise temperature, epsilon_high (0.28 in DAPO) or beta; if it exploded,
+    lower temperature, raise beta, and resume from an earlier checkpoint.
     """
     entropy, accuracy = history.trend("entropy"), history.recent("accuracy")
+    if not entropy:
+        return None
     is_learned = accuracy and statistics.fmean(accuracy) >= 0.9
-    if not entropy or is_learned or not history.lasts("entropy", lambda now: now < entropy.start / 10):
+    has_died = not is_learned and history.lasts("entropy", lambda now: now < entropy.start / 10)
+    if not has_died and not history.lasts("entropy", lambda now: now > max(3 * entropy.start, entropy.start + 0.5)):
         return None
     now = statistics.fmean(history.recent("entropy"))
-    return f"entropy died {history.since()}: {entropy.start:.2g} nats per token at the start, {now:.2g} now"
-
-
-def entropy_exploded(history: History) -> str | None:
-    """The policy's next tokens have become random, which ends in meaningless text.
-
-    To do: lower learning_rate or temperature, raise beta, and resume from an earlier checkpoint.
-    """
-    entropy = history.trend("entropy")
-    if not entropy or not history.lasts("entropy", lambda now: now > max(3 * entropy.start, entropy.start + 0.5)):
-        return None
-    now = statistics.fmean(history.recent("entropy"))
-    return f"entropy has exploded {history.since()}: {entropy.start:.2g} nats per token at the start, {now:.2g} now"
-
-
-def rewards_slower(history: History) -> str | None:
-    """Steps wait longer and longer for the rewards: a judge or decomposer slows down, or rejects some requests.
-
-    To do: look at judge/retries and judge/failures; change api_max_concurrency; set api_cache; use a faster model.
-    """
-    wait, step = history.trend("time/reward"), history.trend("step_time")
-    if not wait or not step or wait.end < 2 * wait.start or wait.end < 0.2 * step.end:
-        return None
-    who = "the judge" if "judge/calls" in history.steps[-1] else "the reward"
-    return f"{who} got slower: a step waited {wait.start:.2g} s at the start, {wait.end:.2g} s since step {wait.since}"
+    fate = "died" if has_died else "has exploded"
+    return f"entropy {fate} {history.since()}: {entropy.start:.2g} nats per token at the start, {now:.2g} now"
 
 
 # --- at the end ----------------------------------------------------------------------------------------------------
@@ -320,16 +294,16 @@ def learned_nothing(history: History) -> str | None:
     To do: see the other findings first; otherwise raise learning_rate or max_steps, and look at grad_norm and kl: near
     0 the policy has hardly moved.
     """
-    steps = history.steps
-    if steps and not any(step.get("advantage_abs_mean", 1.0) for step in steps):
-        return "the run learned nothing: no completion of any step had an advantage"
+    steps, because = history.steps, f"; {history.reason}" if history.reason else ""
+    if not any(step.get("advantage_abs_mean", 1.0) and step.get("micro_batches", 1) for step in steps):
+        return f"the run learned nothing: no completion of any step had an advantage and was trained on{because}"
     name, better = ("reward", 1) if history.trend("reward") else ("loss", -1)
     trend = history.trend(name)
     if not trend or trend.direction == better or _learned_at_once(steps, name, better):
         return None
     verdict = "got worse" if trend.direction else "learned nothing that shows"
     numbers = f"{trend.start:.3g} in the first {TREND} steps, and {trend.end:.3g} in the last"
-    return f"the run {verdict}: the mean {name} was {numbers}"
+    return f"the run {verdict}: the mean {name} was {numbers}{because}"
 
 
 def _learned_at_once(steps: Sequence[Metrics], name: str, better: int) -> bool:
@@ -340,21 +314,17 @@ def _learned_at_once(steps: Sequence[Metrics], name: str, better: int) -> bool:
 
 RULES: tuple[Rule, ...] = (
     not_finite,
-    all_unscorable,
-    constant_reward,
+    nothing_learned,
+    unscorable,
     no_signal,
-    nothing_kept,
-    format_never_right,
     refuses_everything,
     refuses_known,
-    coverage_falls,
     length_without_reward,
     cut_off,
-    entropy_died,
-    entropy_exploded,
-    rewards_slower,
+    entropy_out_of_range,
 )
 ENDINGS: tuple[Rule, ...] = (learned_nothing,)  # applied when a run has come to its end
+FOR_A_REASON = (nothing_learned, no_signal, learned_nothing)  # what helps depends on why the completions earn little
 
 
 def meaning(rule: Rule) -> str:
@@ -362,9 +332,10 @@ def meaning(rule: Rule) -> str:
     return " ".join(inspect.getdoc(rule).partition("To do:")[0].split())
 
 
-def advice(rule: Rule) -> str:
-    """Return what helps, from its docstring."""
-    return " ".join(inspect.getdoc(rule).partition("To do:")[2].split())
+def advice(rule: Rule, history: History) -> str:
+    """Return what helps: against the reason that most completions share, or what the rule's docstring says."""
+    remedy = history.remedy() if rule in FOR_A_REASON else ""
+    return remedy or " ".join(inspect.getdoc(rule).partition("To do:")[2].split())
 
 
 def _percent(values: Sequence[float]) -> str:

@@ -7,7 +7,7 @@ from grpo.doctor.case import Case, Check, need
 from knowledge.store.base import KnowledgeBase
 from rewards.knowrl.fact_checker import LOWEST_COVERAGE, knowledge_base_path
 from rewards.knowrl.factuality import joined_titles
-from rewards.registry import NEED_JUDGE, NEED_KNOWLEDGE, build_rewards
+from rewards.registry import build_rewards, built_in
 from rewards.services import SERVICES, services_of
 
 MAX_SHOWN = 3  # titles in a message
@@ -25,7 +25,7 @@ def reward_checks(case: Case) -> Iterator[tuple[str, Check]]:
 
 def reward(case: Case, name: str) -> str:
     """Build a reward, unless that needs a service, and check that its columns are there."""
-    needs = ("answer",) * (name in NEED_JUDGE) + ("title",) * (name in NEED_KNOWLEDGE)
+    needs = ("answer",) * built_in(name).asks_judge + ("title",) * built_in(name).checks_facts
     if not needs:
         (built,) = build_rewards([name], case.options)
         needs = built.needs

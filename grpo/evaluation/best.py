@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from grpo.base.storage import read_mapping
 from grpo.diagnosis.glossary import Metrics
+from grpo.diagnosis.reader import read_document
 from grpo.model.policy import Policy
 from grpo.run.checkpoint import BEST_FILE
 from grpo.run.run import Run
@@ -42,7 +42,7 @@ class Best:
 
 def _kept_value(path: Path, name: str | None, step: int, otherwise: float | None) -> float | None:
     """Return the value of the policy in best/; `otherwise` if it is damaged, or of another measure or a later step."""
-    kept = read_mapping(path)
+    kept = read_document(path)
     try:
         is_of_this_run = kept["metric"] == name and kept["step"] <= step
         return float(kept["value"]) if is_of_this_run else otherwise

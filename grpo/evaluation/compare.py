@@ -1,15 +1,19 @@
 """Compare two models on the same questions, paired: what differs, and whether chance alone would explain it.
 
-- McNemar's exact test (1947) takes the questions that only one of the two models answers right. By chance alone, each
-  model is that one equally often; the p-value is the two-sided binomial one. It needs one answer per question.
-- Bootstrap interval of a difference (Efron, 1979): questions are resampled together with both models' answers, so that
-  the difficulty of a question cancels. Percentiles of 10,000 resamples with a fixed seed.
+- The interval of a difference is a bootstrap interval (Efron, 1979): questions are resampled together with both models'
+  answers, so that the difficulty of a question cancels. Percentiles of 10,000 resamples with a fixed seed.
+- p of a rate, with one answer per question: McNemar's exact test (1947). Of the questions where the models differ, each
+  model is ahead equally often by chance alone; p is the two-sided binomial probability.
+- p of any other mean: the share of 10,000 random exchanges of the two models' answers to each question after which the
+  means differ at least as much (Fisher, 1935).
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -17,69 +21,84 @@ import numpy as np
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.storage import Json
 from grpo.data.files import read_records
+from grpo.diagnosis.reader import clean, is_number
 
 RATES = {"accuracy": "correct", "incorrect": "wrong", "not_attempted": "refused"}
 NUM_DRAWS = 10_000
 CHUNK = 500  # draws at a time
-Outcomes = dict[tuple[int, str], list[str]]  # row and text of a question -> the outcomes of its answers
+Question = tuple[int | str, str]  # its row and its text
+Measured = Mapping[str, Mapping[Question, list[float]]]  # measure -> question -> the value of each answer
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A rate of both models and the difference b - a, with its 95 % interval."""
+    """A mean of both models over questions, the difference b - a with its 95 % interval, and its p-value."""
 
     a: float
     b: float
     difference: float
     low: float
     high: float
+    p: float
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two models on the questions that both answered. mcnemar_p is None if a question has several answers."""
+    """Two models on the questions that both answered. num_left_out: those that only one has an answer to."""
 
     num_questions: int
-    num_left_out: int  # questions to which one of the two has no scorable answer
-    rates: dict[str, Difference]
-    only_a_right: int | None
-    only_b_right: int | None
-    mcnemar_p: float | None
+    num_left_out: int
+    measures: dict[str, Difference]
 
 
-def compare(a: Outcomes, b: Outcomes) -> Comparison:
-    """Compare two models. UserError (exit 3) if there is no question that both have answered."""
-    shared = [key for key in a if a[key] and b.get(key)]
+def compare(a: Measured, b: Measured) -> Comparison:
+    """Compare two models by each measure. UserError (exit 3) if there is no question that both have answered."""
+    shared = {name: [question for question in a[name] if question in b[name]] for name in a if name in b}
+    shared = {name: questions for name, questions in shared.items() if questions}
+    of_a, of_b = (set().union(*measured.values()) for measured in (a, b))
     if not shared:
         raise UserError(
             "there is nothing to compare",
-            f"of {len(a)} and {len(b)} questions none was answered, and graded, by both",
-            "evaluate both models on the same file, with a reward that tells right from wrong",
+            f"of {len(of_a)} and {len(of_b)} questions none was answered, and graded, by both",
+            "evaluate both models on the same file, with the same reward",
             PREFLIGHT,
         )
-    is_single = all(len(a[key]) == len(b[key]) == 1 for key in shared)
-    only_a = only_b = p_value = None
-    if is_single:
-        pairs = [(a[key][0] == "correct", b[key][0] == "correct") for key in shared]
-        only_a, only_b = pairs.count((True, False)), pairs.count((False, True))
-        p_value = mcnemar_exact(only_a, only_b)
-    rates = {name: _difference([a[key] for key in shared], [b[key] for key in shared], RATES[name]) for name in RATES}
-    num_left_out = len(a.keys() | b.keys()) - len(shared)
-    return Comparison(len(shared), num_left_out, rates, only_a, only_b, p_value)
+    number = max(map(len, shared.values()))
+    measures = {
+        name: difference([a[name][question] for question in questions], [b[name][question] for question in questions])
+        for name, questions in shared.items()
+    }
+    return Comparison(number, len(of_a | of_b) - number, measures)
+
+
+def difference(a: Iterable[list[float]], b: Iterable[list[float]]) -> Difference:
+    """Compare a measure of two models. a, b: the values of the answers to each question."""
+    pairs = list(zip(a, b, strict=True))
+    changes = np.array([fmean(after) - fmean(before) for before, after in pairs])
+    is_rate = all(len(values) == 1 and values[0] in (0.0, 1.0) for pair in pairs for values in pair)
+    if is_rate:
+        p = mcnemar_exact(int((changes < 0).sum()), int((changes > 0).sum()))
+    else:
+        p = exchange_test(changes)
+    means = [fmean(map(fmean, of_model)) for of_model in zip(*pairs, strict=True)]
+    return Difference(*means, means[1] - means[0], *bootstrap_interval(changes), p)
 
 
 def mcnemar_exact(only_a: int, only_b: int) -> float:
     """Return the two-sided p-value. only_a, only_b: numbers of questions that only this model answers right."""
     n, fewer = only_a + only_b, min(only_a, only_b)
-    return min(1.0, 2 * sum(math.comb(n, k) for k in range(fewer + 1)) / 2**n)
+    ways = (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) for k in range(fewer + 1))
+    return min(1.0, 2 * math.fsum(math.exp(log_ways - n * math.log(2)) for log_ways in ways))
 
 
-def _difference(a: Sequence[Sequence[str]], b: Sequence[Sequence[str]], outcome: str) -> Difference:
-    """Compare the mean share of an outcome. a, b: the outcomes of the answers to each question."""
-    shares = np.array([[found.count(outcome) / len(found) for found in of_model] for of_model in (a, b)])
-    means = shares.mean(axis=1)
-    low, high = bootstrap_interval(shares[1] - shares[0])
-    return Difference(float(means[0]), float(means[1]), float(means[1] - means[0]), low, high)
+def exchange_test(changes: np.ndarray) -> float:
+    """Return the two-sided p-value of a mean change, one value per question."""
+    generator, least = np.random.default_rng(0), abs(changes.mean()) * (1 - 1e-12)
+    num_larger = 0
+    for _ in range(NUM_DRAWS // CHUNK):
+        signs = generator.integers(2, size=(CHUNK, len(changes)), dtype=np.int8) * 2 - 1
+        num_larger += int((abs(signs @ changes) / len(changes) >= least).sum())
+    return (num_larger + 1) / (NUM_DRAWS + 1)
 
 
 def bootstrap_interval(values: np.ndarray) -> tuple[float, float]:
@@ -93,7 +112,7 @@ def bootstrap_interval(values: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def read_outcomes(path: Path) -> Outcomes:
+def read_answers(path: Path) -> Measured:
     """Read the answers that an evaluation has written to FILE.jsonl. path: FILE.jsonl or FILE.json."""
     answers = path.with_suffix(".jsonl")
     if not answers.exists():
@@ -104,46 +123,58 @@ def read_outcomes(path: Path) -> Outcomes:
             "the answers are next to it, in FILE.jsonl",
             PREFLIGHT,
         )
-    return collect_outcomes(read_records(answers), str(answers))
+    return collect(read_records(answers), str(answers))
 
 
-def collect_outcomes(records: Sequence[Mapping[str, Any]], source: str) -> Outcomes:
-    """Return the outcomes of each question. UserError (exit 3) if a record is not an answer of an evaluation."""
-    outcomes: Outcomes = {}
-    for number, record in enumerate(records, 1):
-        if not {"row", "question", "outcome"} <= record.keys():
+def collect(records: Iterable[Mapping[str, Any]], source: str) -> Measured:
+    """Return the values of each measure. UserError (exit 3) if a record is not an answer of an evaluation."""
+    answers = [clean(record) for record in records]
+    for number, record in enumerate(answers, 1):
+        is_answer = {"row", "question", "outcome"} <= record.keys() and isinstance(record["row"], int | str)
+        if not is_answer or record["outcome"] not in (None, *RATES.values()):
             raise UserError(
                 f"{source}: row {number} is not an answer of an evaluation",
-                f"it needs row, question and outcome; its columns are {', '.join(record)}"[:200],
+                f"it needs row, question and outcome as evaluations write them; it has {', '.join(record)}"[:200],
                 "give a file that `python -m grpo.evaluate ... --output FILE.json` has written",
                 PREFLIGHT,
             )
-        known = outcomes.setdefault((record["row"], str(record["question"])), [])
-        if record["outcome"] is not None:
-            known.append(record["outcome"])
-    return outcomes
+    return measure_answers(answers)
+
+
+def measure_answers(answers: Iterable[Mapping[str, Any]]) -> Measured:
+    """Return the values of each measure, by question."""
+    measured: dict[str, dict[Question, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for answer in answers:
+        for name, value in _values(answer):
+            measured[name][answer["row"], str(answer["question"])].append(value)
+    return measured
+
+
+def _values(answer: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the measures of an answer: whether it is right, wrong, declined; its reward, and each of several."""
+    if answer["outcome"] in RATES.values():
+        yield from ((name, float(answer["outcome"] == wanted)) for name, wanted in RATES.items())
+    rewards = answer.get("rewards")
+    named = {f"rewards/{name}": value for name, value in rewards.items()} if isinstance(rewards, dict) else {}
+    for name, value in {"reward": answer.get("reward"), **(named if len(named) > 1 else {})}.items():
+        if is_number(value):
+            yield name, value
 
 
 def comparison_text(found: Comparison, a: str, b: str) -> str:
     """Return a comparison as a table."""
-    lines = [
-        f"a: {a}",
-        f"b: {b}",
-        f"{found.num_questions} questions, paired",
-        f"{'':<16}{'a':>8}{'b':>10}{'b - a':>11}",
-    ]
-    for name, rate in found.rates.items():
-        interval = f"({100 * rate.low:+.1f} to {100 * rate.high:+.1f})"
-        values = f"{100 * rate.a:>8.1f} %{100 * rate.b:>8.1f} %{100 * rate.difference:>+9.1f} %"
-        lines.append(f"{name:<16}{values}  {interval}")
-    if found.mcnemar_p is not None:
-        lines.append(
-            f"only a right: {found.only_a_right}, only b: {found.only_b_right}; McNemar p = {found.mcnemar_p:.3g}"
-        )
+    width = max(map(len, found.measures)) + 2
+    lines = [f"a: {a}", f"b: {b}", f"{found.num_questions} questions, paired"]
+    lines.append(f"{'':<{width}}{'a':>8}{'b':>10}{'b - a':>11}   95 % interval{'p':>11}")
+    for name, of in found.measures.items():
+        scale, digits, unit = (100, 1, " %") if name in RATES else (1, 3, "  ")
+        cells = f"{scale * of.a:>8.{digits}f}{unit}{scale * of.b:>8.{digits}f}{unit}"
+        change = f"{scale * of.difference:>+9.{digits}f}{unit}"
+        interval = f"({scale * of.low:+.{digits}f} to {scale * of.high:+.{digits}f})"
+        lines.append(f"{name:<{width}}{cells}{change}  {interval:<18}{of.p:>8.2g}")
     return "\n".join(lines)
 
 
 def to_json(found: Comparison, a: str, b: str) -> Json:
     """Return a comparison as JSON."""
-    rates = {name: vars(rate) for name, rate in found.rates.items()}
-    return {"a": a, "b": b, **vars(found), "rates": rates}
+    return {"a": a, "b": b, **asdict(found)}

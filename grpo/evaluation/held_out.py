@@ -6,22 +6,20 @@ repeated, and the table names its step.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from grpo.base.schema import Group, Prompt
-from grpo.base.storage import read_mapping, write_json, write_lines
+from grpo.base.storage import write_json, write_lines
 from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.device.draw import SamplingParams
+from grpo.diagnosis.reader import read_document
 from grpo.evaluation.answers import generate_groups, split_into_parts
 from grpo.evaluation.measures import Summary, summary
 from grpo.evaluation.table import before_after_table
 from grpo.model.policy import Policy
 from grpo.run.log import completion_records
 from grpo.run.run import Run
+from grpo.sampling.sampler import Sampler
 from rewards.scorer import Scorer
-
-if TYPE_CHECKING:
-    from grpo.rollout import Rollout
 
 Measurement = Mapping[str, Summary]  # "" (all questions) or a value of eval_group_field -> its summary
 LOGGED = (  # as eval/*
@@ -33,10 +31,10 @@ LOGGED = (  # as eval/*
 class Evaluation:
     """Answers the held-out questions greedily. Without such questions, every call does nothing."""
 
-    def __init__(self, data: QuestionData, run: Run, policy: Policy, rollout: "Rollout", scorer: Scorer):
+    def __init__(self, data: QuestionData, run: Run, policy: Policy, sampler: Sampler, scorer: Scorer):
         """scorer: the rewards of these questions."""
         config = data.config
-        self.config, self.run, self.policy, self.rollout, self.scorer = config, run, policy, rollout, scorer
+        self.config, self.run, self.policy, self.sampler, self.scorer = config, run, policy, sampler, scorer
         self.prompts: list[Prompt] = []
         self.data_hash, self.first_step = "", 0
         questions = Questions.held_out(config)
@@ -53,7 +51,7 @@ class Evaluation:
         ranks = self.run.ranks
         sampling = SamplingParams(self.config.max_completion_length, temperature=0.0)
         mine = self.prompts[ranks.rank :: ranks.world]
-        groups = generate_groups(self.policy, self.rollout.sampler, mine, 1, sampling, self.config.seed)
+        groups = generate_groups(self.policy, self.sampler, mine, 1, sampling, self.config.seed)
         self.scorer.grade(groups)
         self.scorer.metrics()  # forget what is counted per step (kb/*); totals (judge/*) contain evaluations
         groups = ranks.gather_lists(groups)
@@ -81,7 +79,7 @@ class Evaluation:
     def _read(self) -> tuple[int, Measurement] | None:
         """Return step and result of the first measurement; None if it is not of these questions, or damaged."""
         try:
-            written = read_mapping(self.run.path / "evaluation.json")
+            written = read_document(self.run.path / "evaluation.json")
             numbers = [value for part in written["before"].values() for value in part.values()]
             is_intact = all(value is None or isinstance(value, int | float) for value in numbers)
             is_same_data = written["data"] == self.data_hash and "" in written["before"]

@@ -21,7 +21,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from grpo.base.schema import Group, Outcome, completions_of
+from grpo.base.schema import Completion, Group, Outcome, completions_of
 from grpo.evaluation.confidence import calibration
 from grpo.run.metrics import outcome_of
 
@@ -59,11 +59,21 @@ def summary(groups: Sequence[Group]) -> dict[str, float | None]:
         "clipped_ratio": _mean([float(completion.finish_reason == "length") for completion in completions]),
         "mean_length": _mean([len(completion.ids) for completion in completions]),
         "reward": _mean(rewards),
+        **_each_reward(completions),
         **_supported_facts(groups),
         **calibration(groups),
         **_pass_at_k(known),
     }
     return result | {old: result[new] for old, new in OLD_NAMES.items()}
+
+
+def _each_reward(completions: Sequence[Completion]) -> dict[str, float]:
+    """Return the mean of each reward, as rewards/<name>, if there are several."""
+    values: dict[str, list[float]] = {}
+    for completion in completions:
+        for name, score in completion.scores.items():
+            values.setdefault(f"rewards/{name}", []).extend([] if score.value is None else [score.value])
+    return {name: statistics.fmean(known) for name, known in values.items() if known} if len(values) > 1 else {}
 
 
 def note_on_unscored(measured: Summary) -> str:

@@ -8,7 +8,8 @@ ABSTENTION = ("incorrect", "not_attempted", "correct_given_attempted")  # shown 
 SHOWN = ("accuracy", *ABSTENTION, "truthfulness", "supported_frac", "ece", "brier", "aurc", "reward", "mean_length")
 SHOWN_OF_PART = ("accuracy", "incorrect", "not_attempted", "supported_frac")
 ONE_MODEL = ("f_score", "omniscience_index", "mc1", "mc2")  # shown only in the table of one evaluation
-DECIMALS = {"omniscience_index": 1, "reward": 1, "mean_length": 1, "ece": 3, "brier": 3, "aurc": 3}  # others: percent
+DECIMALS = {"omniscience_index": 1, "reward": 2, "mean_length": 1, "ece": 3, "brier": 3, "aurc": 3}  # others: percent
+EACH_REWARD = "rewards/"  # begins the name of the mean of one of several rewards
 UNKNOWN = "–"
 
 
@@ -21,7 +22,7 @@ def before_after_table(before: Mapping[str, Summary], after: Mapping[str, Summar
     for part, last in after.items():
         first = before.get(part, {})
         lines.append(f"{part or 'held-out questions'}: {int(last['num_questions'])}")
-        lines += [_line(name, first, last) for name in _shown(SHOWN_OF_PART if part else SHOWN, first, last)]
+        lines += [_line(name, first, last) for name in shown_measures(SHOWN_OF_PART if part else SHOWN, first, last)]
     return "\n".join(lines)
 
 
@@ -31,16 +32,26 @@ def result_table(parts: Mapping[str, Summary]) -> str:
     for part, measured in parts.items():
         lines.append(f"{part or 'questions'}: {int(measured['num_questions'])}")
         names = SHOWN_OF_PART if part else (*SHOWN, *ONE_MODEL, *_pass_at_k(measured))
-        for name in _shown(names, measured):
+        for name in shown_measures(names, measured):
             lines.append(_line(name, measured) + (_interval(measured) if name == "accuracy" else ""))
     return "\n".join(lines)
 
 
-def _shown(names: Sequence[str], *summaries: Summary) -> list[str]:
-    """Return the names to show: those about abstention only if an answer declines."""
+def shown_measures(names: Sequence[str], *summaries: Summary) -> list[str]:
+    """Return the measures to show: those that are known, with each reward of several after their mean.
+
+    Those about abstention are shown only if an answer declines.
+    """
     declines = any(measured.get("not_attempted") for measured in summaries)
     optional = () if declines else (*ABSTENTION, "truthfulness", "f_score", "omniscience_index")
-    return [name for name in names if name in summaries[-1] and name not in optional]
+    rewards = [name for name in summaries[-1] if name.startswith(EACH_REWARD)]
+    expanded = [each for name in names for each in ([name, *rewards] if name == "reward" else [name])]
+    return [name for name in expanded if name not in optional and any(m.get(name) is not None for m in summaries)]
+
+
+def is_rate(name: str) -> bool:
+    """Return whether a measure is a share, shown in percent."""
+    return name not in DECIMALS and not name.startswith(EACH_REWARD)
 
 
 def _pass_at_k(measured: Summary) -> list[str]:
@@ -56,8 +67,8 @@ def _cell(name: str, value: float | None) -> str:
     """Return a number with its unit, ten characters wide."""
     if value is None:
         return f"{UNKNOWN:>8}  "
-    if name in DECIMALS:
-        return f"{value:>8.{DECIMALS[name]}f}  "
+    if not is_rate(name):
+        return f"{value:>8.{DECIMALS.get(name, DECIMALS['reward'])}f}  "
     return f"{100 * value:>8.1f} %"
 
 

@@ -13,6 +13,7 @@ from grpo.data.hub import fetch_adapter, fetch_model, find_model
 from grpo.data.prompts import ChatEncoder, eos_ids, has_tokenizer, load_tokenizer
 from grpo.model.adapter import Adapter, is_adapter, load_adapter, merge_adapter, save_adapter, trained_adapter
 from grpo.model.decoder import Decoder
+from grpo.model.gguf import is_gguf, open_gguf
 from grpo.model.lora import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.model.weights import DTYPES, load_decoder, save_checkpoint
 
@@ -123,9 +124,9 @@ class ModelParts:
 def find_parts(config: TrainConfig | SftConfig) -> ModelParts:
     """Find the model that a configuration names. An adapter's own tokenizer, if it has one, goes before its base's."""
     name, revision = config.model_name_or_path, config.model_revision
-    folder = fetch_model(name, revision)
+    folder = _fetch(name, revision)
     adapter = fetch_adapter(config.adapter_name_or_path) if config.adapter_name_or_path else None
-    base = str(folder.resolve()) if Path(name).is_dir() else name
+    base = str(Path(name).resolve()) if Path(name).exists() else name
     if is_adapter(folder):
         if adapter:
             raise UserError(
@@ -139,10 +140,15 @@ def find_parts(config: TrainConfig | SftConfig) -> ModelParts:
         revision = revision if is_of_base else load_adapter(adapter).base_revision
         folder = _fetch_base(base, revision, adapter)
     if config.tokenizer_name_or_path:
-        tokenizer = fetch_model(config.tokenizer_name_or_path)
+        tokenizer = _fetch(config.tokenizer_name_or_path)
     else:
         tokenizer = adapter if adapter and has_tokenizer(adapter) else folder
     return ModelParts(folder, adapter, tokenizer, (base, revision))
+
+
+def _fetch(name: str, revision: str = "main") -> Path:
+    """Return the folder of a model: a local one, one made of a GGUF file, or one of the hub, downloaded if need be."""
+    return open_gguf(name) if is_gguf(name) else fetch_model(name, revision)
 
 
 def base_of(adapter: Path) -> str:
@@ -160,7 +166,7 @@ def base_of(adapter: Path) -> str:
 
 def _fetch_base(base: str, revision: str, adapter: Path) -> Path:
     try:
-        return fetch_model(base, revision)
+        return _fetch(base, revision)
     except UserError as error:
         raise UserError(
             f"the base model of the adapter {adapter} cannot be found",

@@ -1,15 +1,16 @@
-"""The gains of a run on held-out questions: each measure before and after, with its 95 % interval."""
+"""The gains of a run on held-out questions: one sentence, and each measure before and after with its 95 % interval."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grpo.diagnosis.glossary import Metrics
 from grpo.diagnosis.record import Record
+from grpo.evaluation.compare import Comparison, compare, measure_answers
 from grpo.evaluation.measures import wilson_interval
-from grpo.evaluation.table import DECIMALS, SHOWN, SHOWN_OF_PART
+from grpo.evaluation.table import SHOWN, SHOWN_OF_PART, is_rate, shown_measures
 
 OF_ATTEMPTED = "correct_given_attempted"  # a rate among the questions that were not declined
+HEADLINE = {"accuracy": "right", "incorrect": "wrong", "not_attempted": "declined", "reward": "mean reward"}
 RATES_OF_ANSWERS = ("accuracy", "incorrect", "not_attempted", OF_ATTEMPTED)
 
 
@@ -40,6 +41,29 @@ class QuestionSet:
     measures: list[Measure]
 
 
+def headline(record: Record) -> str:
+    """Return what training has changed, in one sentence; "" if nothing was measured twice."""
+    compared = _compare(record)
+    if compared is None:
+        return ""
+    changes = []
+    for name, words in HEADLINE.items():
+        of = compared.measures.get(name)
+        if of and (of.a or of.b) and not (name == "reward" and changes):
+            values = f"{of.a:.1%} → {of.b:.1%}" if name != "reward" else f"{of.a:.2f} → {of.b:.2f}"
+            changes.append(f"{words} {values} ({'p < 0.001' if of.p < 0.001 else f'p = {of.p:.2g}'})")
+    return f"On {compared.num_questions} held-out questions, before and after training: {', '.join(changes)}."
+
+
+def _compare(record: Record) -> Comparison | None:
+    """Compare the first answers to the held-out questions with the last ones, paired."""
+    steps = record.answer_steps("evaluation")
+    if len(steps) < 2:
+        return None
+    first, last = (measure_answers(map(vars, record.answers(step, "evaluation"))) for step in (steps[0], steps[-1]))
+    return compare(first, last) if any(first[name].keys() & last.get(name, {}).keys() for name in first) else None
+
+
 def before_and_after(records: Sequence[Record]) -> tuple[list[str], list[QuestionSet]]:
     """Return the column headers (before and after, for each run), and the question sets with their measures."""
     headers, columns = [], []
@@ -53,23 +77,23 @@ def before_and_after(records: Sequence[Record]) -> tuple[list[str], list[Questio
 
 def _question_set(name: str, summaries: Sequence[Metrics]) -> QuestionSet:
     measures = []
-    for measure in SHOWN_OF_PART if name else SHOWN:
+    for measure in shown_measures(SHOWN_OF_PART if name else SHOWN, *summaries):
         values = [_with_interval(summary, measure) for summary in summaries]
         if any(values):
-            measures.append(Measure(measure, measure not in DECIMALS, values))
+            measures.append(Measure(measure, is_rate(measure), values))
     num_questions = max((summary.get("num_questions", 0) for summary in summaries), default=0)
     return QuestionSet(name or "all held-out questions", int(num_questions), measures)
 
 
 def _with_interval(summary: Metrics, name: str) -> Value | None:
-    value = summary.get(name, math.nan)
-    if not math.isfinite(value):
+    value = summary.get(name)
+    if value is None:
         return None
-    low, high = summary.get(f"{name}_low", math.nan), summary.get(f"{name}_high", math.nan)
-    if math.isfinite(low) and math.isfinite(high):
+    low, high = summary.get(f"{name}_low"), summary.get(f"{name}_high")
+    if low is not None and high is not None:
         return Value(value, low, high)
     num_answers = summary.get("num_answers", 0)
-    if name not in RATES_OF_ANSWERS or num_answers != summary.get("num_questions"):
+    if name not in RATES_OF_ANSWERS or num_answers != summary.get("num_questions") or not 0 <= value <= 1:
         return Value(value)
     if name == OF_ATTEMPTED:
         num_answers *= 1 - summary.get("not_attempted", 0.0)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -15,10 +16,11 @@ Points = Sequence[tuple[float, float]]
 
 CHARTS = {  # title -> metrics; * stands for any name
     "Reward": ("reward", "eval/reward"),
+    "Loss": ("loss",),
+    "KL, the distance from the start": ("kl",),
     "Each reward": ("rewards/*/mean",),
     "Answers": ("accuracy", "refusal_rate", "coverage", "refusal_rate_known"),
     "Held-out questions": ("eval/accuracy", "eval/incorrect", "eval/not_attempted", "eval/supported_frac"),
-    "Loss": ("loss",),
     "What teaches nothing": (
         "frac_reward_zero_std",
         "completions/clipped_ratio",
@@ -27,7 +29,6 @@ CHARTS = {  # title -> metrics; * stands for any name
     ),
     "Length": ("completions/mean_length", "completions/max_length", "eval/mean_length"),
     "Entropy": ("entropy",),
-    "Distance from the start": ("kl",),
     "Gradient": ("grad_norm",),
     "Learning rate": ("learning_rate",),
     "Clipping": ("clip_ratio/low_mean", "clip_ratio/high_mean"),
@@ -36,14 +37,16 @@ CHARTS = {  # title -> metrics; * stands for any name
     "Seconds of a step": ("time/*",),
     "Speed": ("tokens_per_second",),
     "Sampler against trainer": ("sampler/logp_diff_mean", "sampler/logp_diff_max"),
-    "Memory": ("peak_memory_gb", "peak_memory_gb/*"),
+    "Memory": ("peak_memory_gb",),
 }
 OF_SHARES = ("Answers", "Held-out questions", "What teaches nothing", "Facts")  # from 0 to 100 %
 EXACT = ("Learning rate", "Memory")  # drawn without a running mean
 NUM_COLOURS = 6
+MAX_CURVES = 24  # of one title
 LEFT, RIGHT, TOP, BOTTOM = 52, 394, 8, 196  # edges of the curves in a plot of 400 x 220
 MARGIN = 0.04  # of an axis, at either end
 NUM_TICKS = 6  # distances between ticks, at most
+MAX_READINGS = 50  # steps whose values are shown under the pointer
 MAX_POINTS = 400  # of a curve; more are averaged
 MAX_DOTS = 20  # a curve of up to so many points gets a dot at each
 SMOOTH_FROM = 20  # a curve of so many points or more gets a running mean over its values
@@ -83,6 +86,17 @@ class Chart:
     lines: list[Line]
     is_percent: bool
     meanings: list[tuple[str, str]]
+    readings: list["Reading"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The values at a step, shown when the pointer or a finger is between `left` and `left + width`."""
+
+    step: int
+    left: float
+    width: float
+    values: list[tuple[int, str]]  # colour and text
 
 
 def draw_charts(records: Sequence[Record]) -> list[Chart]:
@@ -91,7 +105,7 @@ def draw_charts(records: Sequence[Record]) -> list[Chart]:
     names = list(dict.fromkeys(itertools.chain(*curves)))
     charts = []
     for title, patterns in CHARTS.items():
-        shown = [name for pattern in patterns for name in names if fnmatchcase(name, pattern)]
+        shown = [name for pattern in patterns for name in names if fnmatchcase(name, pattern)][:MAX_CURVES]
         for start in range(0, len(shown), NUM_COLOURS):
             charts.append(_draw(title, shown[start : start + NUM_COLOURS], curves))
     return charts
@@ -119,7 +133,25 @@ def _draw(title: str, names: Sequence[str], curves: Sequence[dict[str, Points]])
         for name, points in of_run.items():
             kinds = _styles(points, is_dashed=number > 0, smooth=title not in EXACT)
             lines += [Line(_path(drawn, x, y, kind), names.index(name), kind) for kind, drawn in kinds.items()]
-    return Chart(title, x, y, lines, is_percent, [(name, meaning(name)) for name in names])
+    meanings = [(name, meaning(name)) for name in names]
+    return Chart(title, x, y, lines, is_percent, meanings, _readings(curves, names, x, is_percent))
+
+
+def _readings(curves: Sequence[dict[str, Points]], names: Sequence[str], x: Axis, is_percent: bool) -> list[Reading]:
+    """Return the values at no more than MAX_READINGS steps: the last one that each curve had by then."""
+    steps = sorted({step for of_run in curves for points in of_run.values() for step, _ in points})
+    steps = steps[:: math.ceil(len(steps) / MAX_READINGS)]
+    edges = [LEFT, *((x.place(a) + x.place(b)) / 2 for a, b in itertools.pairwise(steps)), RIGHT]
+    found = []
+    for step, (left, right) in zip(steps, itertools.pairwise(edges), strict=True):
+        values = []
+        for of_run in curves:
+            for name, points in of_run.items():
+                number = bisect_right(points, step, key=lambda point: point[0])
+                if number:
+                    values.append((names.index(name), show_value(points[number - 1][1], is_percent)))
+        found.append(Reading(round(step), round(left, 1), round(right - left, 1), values))
+    return found
 
 
 def make_axis(low: float, high: float, start: float, end: float, distance: float = 0.0) -> Axis:
@@ -161,6 +193,10 @@ def thin(points: Points) -> Points:
 def running_mean(values: Sequence[float], reach: int) -> list[float]:
     """Return the mean of each value and its neighbours, up to `reach` on either side."""
     return [fmean(values[max(place - reach, 0) : place + reach + 1]) for place in range(len(values))]
+
+
+def show_value(value: float, is_percent: bool) -> str:
+    return f"{value:.1%}" if is_percent else f"{value:.4g}"
 
 
 def show_tick(value: float, is_percent: bool = False) -> str:

@@ -1,21 +1,23 @@
 """What the page shows of one run, or of two side by side."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from grpo.base.errors import escape, redact
 from grpo.base.storage import Json, write_atomically
 from grpo.config.options import NOT_REPEATED, SftConfig, TrainConfig, as_yaml
 from grpo.diagnosis.glossary import Metrics, meaning
+from grpo.diagnosis.reader import is_number
 from grpo.diagnosis.record import Record, read_record
 from grpo.explain import Remark, explain
-from grpo.report.before_after import before_and_after
+from grpo.report.before_after import before_and_after, headline
 from grpo.report.charts import draw_charts, show_tick
 from grpo.report.examples import Example, examples
 from grpo.report.flips import Flips, flips
@@ -50,6 +52,7 @@ class RunPage:
     """The part of the page that is about one run alone."""
 
     record: Record
+    headline: str
     overview: list[tuple[str, str]]  # label and text
     remarks: list[Remark]
     phases: list[Phase]
@@ -69,6 +72,19 @@ def write_report(path: str | Path, other: str | Path | None = None, output: str 
 
 def render(records: Sequence[Record]) -> str:
     """Return the page: one HTML text that needs nothing else. Texts of models and data are escaped by the template."""
+    headers, question_sets = before_and_after(records)
+    page = _template().render(
+        runs=[_run_page(record) for record in records],
+        headers=headers,
+        question_sets=question_sets,
+        charts=draw_charts(records),
+        keys=changed_keys(records),
+    )
+    return redact(page)
+
+
+@cache
+def _template() -> Template:
     environment = Environment(
         loader=PackageLoader("grpo.report", "."),
         autoescape=True,
@@ -77,15 +93,7 @@ def render(records: Sequence[Record]) -> str:
         trim_blocks=True,
     )
     environment.filters |= {"number": show_number, "measure": show_measure, "tick": show_tick}
-    headers, question_sets = before_and_after(records)
-    page = environment.get_template("page.html").render(
-        runs=[_run_page(record) for record in records],
-        headers=headers,
-        question_sets=question_sets,
-        charts=draw_charts(records),
-        keys=changed_keys(records),
-    )
-    return redact(page)
+    return environment.get_template("page.html")
 
 
 def _visible(value: Any) -> Any:
@@ -96,15 +104,17 @@ def _visible(value: Any) -> Any:
 def _run_page(record: Record) -> RunPage:
     step = max(record.answer_steps(), default=0)
     phases = _phases(record.steps)
+    shown, flipped = examples(record, step), flips(record)
     return RunPage(
         record,
+        headline(record),
         _overview(record),
-        explain(record),
+        explain(record),  # after all files have been read, so that it knows which lines could not
         phases,
         sum(phase.seconds for phase in phases),
         step,
-        examples(record, step),
-        flips(record),
+        shown,
+        flipped,
     )
 
 
@@ -112,27 +122,44 @@ def _overview(record: Record) -> list[tuple[str, str]]:
     """Return the main facts about a run, as labels and texts."""
     config, state = record.config, record.state
     last = record.steps[-1] if record.steps else {}
+    tokens, memory = (last.get(name, math.nan) for name in ("num_tokens", "peak_memory_gb"))
     texts = {
         "stage": "GRPO" if "num_generations" in config else "supervised fine-tuning",
         "status": ", ".join(str(text) for text in (state.get("status"), state.get("reason")) if text) or "unknown",
         "model": config.get("model_name_or_path"),
         "data": config.get("dataset_id_or_path"),
         "rewards": as_yaml(config["reward_funcs"]) if "reward_funcs" in config else None,
+        **dict(_rows(record.data)),
         "steps": last.get("step"),
         "completions per step": _completions_per_step(config),
-        "tokens": f"{last['num_tokens']:,.0f}" if math.isfinite(last.get("num_tokens", math.nan)) else None,
+        "tokens": f"{tokens:,.0f}" if math.isfinite(tokens) else None,
         "time of all steps": show_seconds(_total(record.steps, "step_time")),
-        "peak memory": f"{last['peak_memory_gb']:.2f} GB" if "peak_memory_gb" in last else None,
+        "peak memory": f"{memory:.2f} GB" if math.isfinite(memory) else None,
         "started": str(state.get("started") or "").replace("T", " "),
     }
     return [(label, str(text)) for label, text in texts.items() if text]
 
 
+def _rows(data: Json) -> Iterator[tuple[str, str]]:
+    """Yield each use of a data set, with how many of its rows are used and why the others are not."""
+    for use, count in data.items():
+        if isinstance(count, dict) and is_number(count.get("rows")):
+            reasons, notes = (_counts(count.get(name)) for name in ("left_out", "notes"))
+            used = f"{count['rows'] - sum(reasons.values()):g} of {count['rows']:g} rows of {count.get('data')}"
+            yield use, "; ".join([used, *(f"{number:g} {reason}" for reason, number in (reasons | notes).items())])
+
+
+def _counts(value: Any) -> dict[str, float]:
+    pairs = value.items() if isinstance(value, dict) else ()
+    return {reason: number for reason, number in pairs if is_number(number)}
+
+
 def _completions_per_step(config: Json) -> str | None:
-    G, size = config.get("num_generations"), config.get("per_device_train_batch_size")
-    if not isinstance(G, int) or not isinstance(size, int) or G < 1:
+    names = ("num_generations", "per_device_train_batch_size", "gradient_accumulation_steps")
+    G, batch, accumulation = (config.get(name, 1) for name in names)
+    if not all(isinstance(number, int) and number > 0 for number in (G, batch, accumulation)) or G == 1:
         return None
-    size *= config.get("gradient_accumulation_steps", 1)
+    size = batch * accumulation
     return f"{size} = {size // G} questions x {G} answers"
 
 

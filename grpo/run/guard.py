@@ -1,6 +1,6 @@
 """Run a step safely: retry it if memory runs out, and save the run before a signal or a failed service ends it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -41,11 +41,11 @@ class Guard:
                 trainer.save()
             raise
 
-    def after_step(self, metrics: Metrics) -> None:
+    def after_step(self, metrics: Metrics, groups: Sequence[Group] = ()) -> None:
         """Check the run's health, save when it is due, and end the run if a signal asked for that."""
         trainer, config = self.trainer, self.trainer.config
         try:
-            trainer.health.check(trainer.step, metrics)
+            trainer.health.check(trainer.step, metrics, groups)
         except UserError as error:
             if error.exit_code == SERVICE:
                 trainer.save()

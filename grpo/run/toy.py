@@ -9,6 +9,8 @@ working it out pays.
 at all. GRPO with KnowRL's reward has to discover where the model's knowledge ends.
 
 `atlas`: a larger encyclopedia (knowledge/atlas.py), in which some people are known in part, with questions of two hops.
+
+`almanac`: facts about the real world (knowledge/almanac.py), for a real model, which writes its own cold start.
 """
 
 import json
@@ -22,11 +24,13 @@ import torch
 from safetensors.torch import save_file
 
 from grpo.base.storage import write_atomically, write_json, write_lines
-from grpo.config.options import WITH_KNOWLEDGE, AnyConfig, TrainConfig
+from grpo.config.options import ALMANAC, WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build
 from grpo.model.weights import named_tensors
+from grpo.run.almanac import own_answers
 from grpo.run.run import Run
+from knowledge import almanac
 from knowledge.atlas import make_atlas
 from knowledge.world import World
 from knowledge.world import make_world as encyclopedia
@@ -49,7 +53,10 @@ def make_world(config: AnyConfig, run: Run) -> AnyConfig:
         folder, mark = Path(config.toy_dir), _mark(config)
         run.say(f"making the toy world {config.toy_world} in {folder}")
         mark.unlink(missing_ok=True)
-        _WORLDS[config.toy_world](folder, config.seed)
+        if config.toy_world == ALMANAC:
+            make_almanac_files(folder, config)
+        else:
+            _WORLDS[config.toy_world](folder, config.seed)
         write_atomically(mark, _contents(config))
     run.ranks.barrier()
     return config
@@ -67,7 +74,10 @@ def _mark(config: AnyConfig) -> Path:
 
 
 def _contents(config: AnyConfig) -> str:
-    return json.dumps({"world": config.toy_world, "version": VERSION, "seed": config.seed})
+    content = {"world": config.toy_world, "version": VERSION, "seed": config.seed}
+    if config.toy_world == ALMANAC:  # holds what this model says
+        content["model"] = config.model_name_or_path
+    return json.dumps(content)
 
 
 def locate(config: AnyConfig) -> AnyConfig:
@@ -121,17 +131,35 @@ def make_atlas_files(folder: Path, seed: int) -> None:
 
 def _make_people(folder: Path, seed: int, world: World, **sizes: int) -> None:
     """Write each list of the world to a file of its name; then its knowledge base, and the model of these sizes."""
+    lists = {field.name: getattr(world, field.name) for field in fields(world)}
+    _write_world(folder, lists.pop("conversations"), **lists)
+    make_model(folder / "model", _texts(world.conversations), seed, num_layers=4, **sizes)
+
+
+def make_almanac_files(folder: Path, config: AnyConfig) -> None:
+    """Make the world `almanac`: the same files but the model, which the configuration names."""
+    facts = almanac.read_facts()
+    asked, kept = almanac.split_facts(facts, config.seed)
+    _write_world(
+        folder,
+        almanac.conversations(asked, own_answers(config, asked), config.seed),
+        articles=almanac.articles(facts),
+        questions=[fact.row() for fact in asked],
+        held_out=[fact.row() for fact in kept],
+    )
+
+
+def _write_world(folder: Path, conversations: Iterable[tuple[str, str]], **lists: list[dict]) -> None:
+    """Write each list to a file of its name, the cold start, and the knowledge base of the articles."""
     from knowledge.build import SkipLog, build  # these bring SQLAlchemy, which most runs can do without
     from knowledge.store.source import Source
 
     folder.mkdir(parents=True, exist_ok=True)
-    for field in fields(world):
-        if field.name != "conversations":
-            write_lines(folder / f"{field.name}.jsonl", getattr(world, field.name))
-    _write_conversations(folder / "cold_start.jsonl", world.conversations)
+    for name, rows in lists.items():
+        write_lines(folder / f"{name}.jsonl", rows)
+    _write_conversations(folder / "cold_start.jsonl", conversations)
     articles = folder / "articles.jsonl"
     build(Source(articles), folder / "knowledge.db", SkipLog(articles, strict=True))
-    make_model(folder / "model", _texts(world.conversations), seed, num_layers=4, **sizes)
 
 
 def _question(terms: tuple[int, ...]) -> str:

@@ -1,6 +1,6 @@
-"""Build KnowRL's reward: correctness, and factuality where it can matter. Its three versions, by their config names:
+"""Build KnowRL's reward: correctness, and factuality where it can matter. Its three versions:
 
-                    combined (`knowrl`)              combined_v1 (`knowrl_v1`)        combined_v2 (`knowrl_v2`)
+                    knowrl                           knowrl_v1                        knowrl_v2
     correctness     rules, judge (correctness.py)    refusal and keyword rules, judge the judge alone
     right           2                                2                                2
     refused         1                                -1 + fact                        1
@@ -10,44 +10,46 @@
                     than contradiction
     n counts        facts of the text, each once     all that are listed              all that are listed
 
-fact lies in [0, 1], so a wrong answer never beats a refusal that is paid. With `format` (+1 / -1, weight 1) this is
-KnowRL's total: the presets knowrl, knowrl_v1 and knowrl_v2 stand for both. Where facts decide nothing, nothing is
-looked up and no model is asked.
+fact lies in [0, 1], so a wrong answer never beats a refusal that is paid. Each version brings the reward `format` (+1 /
+-1, weight 1) along: together they are KnowRL's total. Where facts decide nothing, nothing is looked up and no model is
+asked.
 """
 
 from collections.abc import Sequence
 
 from grpo.base.schema import Score
-from rewards.knowrl import correctness, factuality
+from rewards.knowrl import factuality, v1
 from rewards.knowrl.fact_checker import FactChecker
 from rewards.knowrl.factuality import Formula
+from rewards.outcome import correctness
 from rewards.registry import Columns, Options, Reward, Say
 
 
 def knowrl(options: Options) -> Reward:
     """Build this project's version, the default."""
-    return _build("combined", options, correctness.knowrl, factuality.knowrl)
+    return _build("knowrl", options, correctness.strict_rules, factuality.knowrl)
 
 
 def knowrl_v1(options: Options) -> Reward:
     """Build the version of KnowRL's guide."""
-    return _build("combined_v1", options, correctness.knowrl_v1, factuality.knowrl_v1, is_original=True)
+    return _build("knowrl_v1", options, v1.rules, factuality.knowrl_v1, correctness.WRONG, is_original=True)
 
 
 def knowrl_v2(options: Options) -> Reward:
     """Build KnowRL's version since October 2025."""
-    return _build("combined_v2", options, correctness.knowrl_v2, factuality.knowrl_v2, is_original=True)
+    return _build("knowrl_v2", options, lambda case: None, factuality.knowrl_v2, is_original=True)
 
 
 def _build(
     name: str,
     options: Options,
-    grader: correctness.Grader,
+    rules: correctness.Rules,
     formula: Formula,
+    refused: float = correctness.REFUSED,
     is_original: bool = False,
 ) -> Reward:
     judge = correctness.build_judge(options)
-    grade_answer = grader(judge)
+    grade_answer = correctness.grader(judge, rules, refused)
     checker = FactChecker(options, formula, is_original)
 
     async def grade(completion: str, columns: Columns) -> Score:
@@ -77,11 +79,6 @@ def _build(
         metrics=lambda: judge.metrics() | checker.metrics(),
         close=close,
     )
-
-
-def correctness_alone(options: Options) -> Reward:
-    """Build the reward `correctness`: 2 right, 1 refused, -1 wrong."""
-    return correctness.judged_reward("correctness", options, correctness.knowrl)
 
 
 def factuality_alone(options: Options) -> Reward:

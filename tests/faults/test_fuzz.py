@@ -25,7 +25,7 @@ from knowledge.store.source import Row, Skip, Source
 from rewards.api.reply import read_body
 from rewards.boxed import verdict
 from rewards.format import TAGS, grade, parse, thoughts
-from rewards.knowrl.grades import LETTERS, WORDS, parse_grade
+from rewards.outcome.grades import LETTERS, WORDS, parse_grade
 
 TRIED: Counter[str] = Counter()
 FEWEST = 10 if os.environ.get("FUZZ_EXAMPLES") else 200

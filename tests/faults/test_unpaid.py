@@ -8,8 +8,8 @@ import pytest
 
 from rewards.boxed import verdict
 from rewards.format import grade
-from rewards.knowrl.correctness import knowrl
-from rewards.knowrl.judge import Judgement, build_messages
+from rewards.outcome.correctness import grader
+from rewards.outcome.judge import Judgement, build_messages
 
 
 class Generous:
@@ -31,6 +31,8 @@ HACKS = [
     "?!",
     "。",
     "\u200b",
+    "\u3164\u2800",
+    "\u0301",
     "—",
     "*",
     "\n\n",
@@ -48,7 +50,7 @@ HACKS = [
 def test_an_empty_or_hedging_answer_earns_nothing_even_from_a_generous_judge(answer):
     judge = Generous()
     score = asyncio.run(
-        knowrl(judge)(f"<think>x</think><answer>{answer}</answer>", {"question": "q", "answer": "Paris"})
+        grader(judge)(f"<think>x</think><answer>{answer}</answer>", {"question": "q", "answer": "Paris"})
     )
     assert score.value == -1.0 and judge.asked == 0
 
@@ -70,7 +72,7 @@ SHAPES = [
 
 @pytest.mark.parametrize("completion", SHAPES)
 def test_anything_but_one_pair_of_each_tag_earns_nothing(completion):
-    score = asyncio.run(knowrl(Generous())(completion, {"question": "q", "answer": "Paris"}))
+    score = asyncio.run(grader(Generous())(completion, {"question": "q", "answer": "Paris"}))
     assert score.value == -1.0 and grade(completion, {}).value == -1.0
 
 

@@ -1,4 +1,4 @@
-"""Two models on the same questions: McNemar's exact test, bootstrap intervals, and what may be paired."""
+"""Two models on the same questions: exact p-values, bootstrap intervals, and what may be paired."""
 
 import json
 import math
@@ -9,61 +9,82 @@ import pytest
 from grpo.base.errors import UserError
 from grpo.evaluation.compare import (
     bootstrap_interval,
-    collect_outcomes,
+    collect,
     compare,
     comparison_text,
+    exchange_test,
     mcnemar_exact,
-    read_outcomes,
+    read_answers,
     to_json,
 )
 
 
-@pytest.mark.parametrize(
-    ("only_a", "only_b", "p"),
-    [
-        (0, 0, 1.0),
-        (1, 0, 1.0),
-        (0, 5, 2 / 32),
-        (5, 5, 1.0),
-        (1, 9, 2 * 11 / 1024),
-        (10, 2, 2 * (1 + 12 + 66) / 4096),
-        (400, 500, 0.00096),  # scipy.stats.binomtest(400, 900).pvalue
-    ],
-)
+@pytest.mark.parametrize(("only_a", "only_b", "p"), [
+    (0, 0, 1.0),
+    (1, 0, 1.0),
+    (0, 5, 2 / 32),
+    (5, 5, 1.0),
+    (1, 9, 2 * 11 / 1024),
+    (10, 2, 2 * (1 + 12 + 66) / 4096),
+    (400, 500, 2 * sum(math.comb(900, k) for k in range(401)) / 2**900),
+    (9_800, 10_200, 0.004772),  # the normal approximation, with its correction for continuity
+])  # fmt: skip
 def test_mcnemars_exact_p_value(only_a, only_b, p):
-    assert mcnemar_exact(only_a, only_b) == mcnemar_exact(only_b, only_a) == pytest.approx(p, rel=0.02)
+    assert mcnemar_exact(only_a, only_b) == mcnemar_exact(only_b, only_a) == pytest.approx(p, rel=2e-3)
 
 
-def outcomes(text: str) -> dict:
-    """One answer per question: r right, w wrong, d declined, . not scorable."""
-    names = {"r": ["correct"], "w": ["wrong"], "d": ["refused"], ".": []}
-    return {(row, f"q{row}"): names[letter] for row, letter in enumerate(text)}
+def test_the_exchange_test_counts_the_signs_that_are_as_extreme():
+    """1 2 3 4: two of the sixteen ways to give them signs have a mean as large; for 1 -2 3 -4 it is fourteen."""
+    assert exchange_test(np.array([1.0, 2, 3, 4])) == pytest.approx(2 / 16, abs=0.01)
+    assert exchange_test(np.array([1.0, -2, 3, -4])) == pytest.approx(14 / 16, abs=0.015)
+
+
+def answers(text: str, *rewards) -> dict:
+    """One answer per question: r right, w wrong, d declined, . not scorable; and its reward."""
+    names = {"r": "correct", "w": "wrong", "d": "refused", ".": None}
+    records = [{"row": row, "question": f"q{row}", "outcome": names[letter]} for row, letter in enumerate(text)]
+    for record, reward in zip(records, rewards, strict=False):
+        record["reward"] = reward
+    return collect(records, "x")
 
 
 def test_rates_are_of_the_questions_that_both_answered():
-    found = compare(outcomes("rrwwdd.r"), outcomes("rwrrdwr."))
+    found = compare(answers("rrwwdd.r"), answers("rwrrdwr."))
     assert (found.num_questions, found.num_left_out) == (6, 2)
-    assert (found.only_a_right, found.only_b_right, found.mcnemar_p) == (1, 2, 1.0)
-    rates = {name: (rate.a, rate.b, rate.difference) for name, rate in found.rates.items()}
-    assert rates["accuracy"] == pytest.approx((2 / 6, 3 / 6, 1 / 6))
+    rates = {name: (rate.a, rate.b, rate.difference) for name, rate in found.measures.items()}
+    assert rates["accuracy"] == pytest.approx((2 / 6, 3 / 6, 1 / 6)) and found.measures["accuracy"].p == 1.0
     assert rates["incorrect"] == pytest.approx((2 / 6, 2 / 6, 0))
     assert rates["not_attempted"] == pytest.approx((2 / 6, 1 / 6, -1 / 6))
 
 
-def test_questions_that_only_one_of_the_two_was_asked_are_left_out():
-    found = compare(outcomes("rrw"), outcomes("rwwww"))
+@pytest.mark.parametrize(("a", "b"), [("rrw", "rwwww"), ("rrwww", "rww")])
+def test_questions_that_only_one_of_the_two_was_asked_are_left_out(a, b):
+    found = compare(answers(a), answers(b))
     assert (found.num_questions, found.num_left_out) == (3, 2)
-    found = compare(outcomes("rrwww"), outcomes("rww"))
-    assert (found.num_questions, found.num_left_out) == (3, 2)
+
+
+def test_means_of_a_reward_without_right_and_wrong_are_compared():
+    found = compare(answers("." * 40, *[0.5] * 40), answers("." * 40, *[0.75, 0.5] * 20))
+    (mean,) = found.measures.values()
+    assert (mean.a, mean.b, mean.difference) == pytest.approx((0.5, 0.625, 0.125)) and mean.p < 0.001
+    assert 0.08 < mean.low < 0.1 < 0.15 < mean.high < 0.17
+    assert "reward" in comparison_text(found, "x", "y") and "+0.125" in comparison_text(found, "x", "y")
+
+
+def test_each_of_several_rewards_is_a_row():
+    record = {"row": 0, "question": "q", "outcome": "correct", "reward": 3.0, "rewards": {"format": 1.0, "mine": 2.0}}
+    assert list(collect([record], "x"))[3:] == ["reward", "rewards/format", "rewards/mine"]
+    assert list(collect([{**record, "rewards": {"mine": 3.0}}], "x"))[3:] == ["reward"]
 
 
 def test_the_interval_is_of_the_paired_difference():
     """b is right wherever a is, and on 10 of 100 more: the unpaired interval would hold 0."""
-    a, b = outcomes("r" * 50 + "w" * 50), outcomes("r" * 60 + "w" * 40)
-    accuracy = compare(a, b).rates["accuracy"]
+    a, b = answers("r" * 50 + "w" * 50), answers("r" * 60 + "w" * 40)
+    accuracy = compare(a, b).measures["accuracy"]
     assert accuracy.difference == pytest.approx(0.1) and 0.03 < accuracy.low < 0.06 and 0.14 < accuracy.high < 0.18
-    same = compare(a, a).rates["accuracy"]
-    assert (same.difference, same.low, same.high) == (0, 0, 0)
+    assert accuracy.p == pytest.approx(2 / 1024)
+    same = compare(a, a).measures["accuracy"]
+    assert (same.difference, same.low, same.high, same.p) == (0, 0, 0, 1)
 
 
 def test_the_bootstrap_agrees_with_the_normal_interval_on_many_questions():
@@ -75,44 +96,55 @@ def test_the_bootstrap_agrees_with_the_normal_interval_on_many_questions():
     assert bootstrap_interval(values) == (low, high)
 
 
-def test_questions_with_several_answers_have_no_mcnemar_test():
-    a = {(0, "q"): ["correct", "wrong"], (1, "r"): ["wrong", "wrong"]}
-    b = {(0, "q"): ["correct", "correct"], (1, "r"): ["wrong"]}
-    found = compare(a, b)
-    assert found.mcnemar_p is None and found.only_a_right is None and "McNemar" not in comparison_text(found, "a", "b")
-    assert found.rates["accuracy"].difference == pytest.approx(0.25)
+def test_the_answers_to_a_question_are_averaged():
+    two = [{"row": 0, "question": "q", "outcome": outcome} for outcome in ("correct", "wrong")]
+    one = [{"row": 0, "question": "q", "outcome": "correct"}]
+    assert compare(collect(two, "x"), collect(one, "y")).measures["accuracy"].difference == pytest.approx(0.5)
 
 
 def test_questions_that_differ_are_not_paired():
-    a = {(0, "one"): ["correct"], (1, "two"): ["correct"]}
-    with pytest.raises(UserError, match="nothing to compare") as error:
-        compare(a, {(0, "two"): ["correct"], (2, "one"): ["correct"]})
+    def asked(*texts):
+        return collect([{"row": row, "question": q, "outcome": "correct"} for row, q in enumerate(texts)], "x")
+
+    for a, b in ((asked("one", "two"), asked("two", "one")), (answers("..."), answers("rrr"))):
+        with pytest.raises(UserError, match="nothing to compare") as error:
+            compare(a, b)
+        assert error.value.exit_code == 3
+
+
+@pytest.mark.parametrize("wild", [
+    {"completion": "x"}, {"row": [1]}, {"row": None}, {"row": {}}, {"outcome": "great"}, {"outcome": ["correct"]},
+])  # fmt: skip
+def test_a_row_that_is_no_answer_is_named(wild):
+    good = {"row": 0, "question": "q", "outcome": "correct"}
+    with pytest.raises(UserError, match="row 2 is not an answer") as error:
+        collect([good, {**good, **wild} if "completion" not in wild else wild], "f.jsonl")
     assert error.value.exit_code == 3
-    with pytest.raises(UserError, match="nothing to compare"):
-        compare(outcomes("..."), outcomes("rrr"))
+
+
+@pytest.mark.parametrize("reward", [None, "nan", 10**310, math.inf, math.nan, [1], True])
+def test_a_reward_that_is_no_finite_number_does_not_count(reward):
+    assert "reward" not in collect([{"row": 0, "question": "q", "outcome": None, "reward": reward}], "x")
 
 
 def test_answers_are_read_from_the_file_beside_the_result(tmp_path):
     records = [{"row": 0, "question": "q", "outcome": outcome, "more": 1} for outcome in ("correct", None, "wrong")]
     (tmp_path / "out.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     for name in ("out.json", "out.jsonl"):
-        assert read_outcomes(tmp_path / name) == {(0, "q"): ["correct", "wrong"]}
-    with pytest.raises(UserError, match="row 2 is not an answer") as error:
-        collect_outcomes([records[0], {"row": 1, "completion": "x"}], "f.jsonl")
-    assert error.value.exit_code == 3
+        assert read_answers(tmp_path / name)["accuracy"] == {(0, "q"): [1.0, 0.0]}
 
 
 def test_a_file_that_is_missing_is_named_as_it_was_typed(tmp_path):
     (tmp_path / "result.json").write_text("{}")
     for typed, missing in (("no.json", "no.json"), ("no.jsonl", "no.jsonl"), ("result.json", "result.jsonl")):
         with pytest.raises(UserError) as error:
-            read_outcomes(tmp_path / typed)
-        assert error.value.what == f"cannot compare {tmp_path / typed}" and error.value.exit_code == 3
-        assert error.value.why == f"there is no file {tmp_path / missing}"
+            read_answers(tmp_path / typed)
+        assert str(tmp_path / missing) in error.value.why and error.value.exit_code == 3
 
 
 def test_a_comparison_is_json_and_text():
-    found = compare(outcomes("rrw"), outcomes("rww"))
-    assert json.loads(json.dumps(to_json(found, "x", "y")))["rates"]["accuracy"]["difference"] == pytest.approx(-1 / 3)
+    found = compare(answers("rrw"), answers("rww"))
+    there = json.loads(json.dumps(to_json(found, "x", "y")))
+    assert there["measures"]["accuracy"]["difference"] == pytest.approx(-1 / 3)
     text = comparison_text(found, "x", "y")
-    assert "3 questions, paired" in text and "only a right: 1, only b: 0; McNemar p = 1" in text and "-33.3 %" in text
+    assert "3 questions, paired" in text and "-33.3 %" in text

@@ -10,9 +10,9 @@ import yaml
 from grpo.base.errors import UserError
 from grpo.config.load import coerce, load_config, parse_arguments, to_yaml
 from grpo.config.options import KNOW_FIRST, SftConfig, TrainConfig, describe_keys
-from grpo.config.supplied import KNOWRL_PROMPT, MATH_PROMPT, RLCR_PROMPT
 from rewards import format
 from rewards.boxed import verdict
+from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE, BOXED
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 MINIMAL = "model_name_or_path: m\ndataset_id_or_path: d\noutput_dir: o\nreward_funcs: [exact]\n"
@@ -192,7 +192,7 @@ def test_knowrls_own_file_names_no_rewards_but_a_knowledge_base(tmp_path, monkey
     )
     monkeypatch.setenv("FACTSCORE_DB_PATH", "knowledge.db")
     config, notices = load_config(tmp_path / "grpo.yaml")
-    assert config.reward_funcs == ("knowrl_v2",) and config.system_prompt == KNOWRL_PROMPT
+    assert config.reward_funcs == ("knowrl_v2",) and config.system_prompt == BLOCKS
     assert (config.judge_model, config.decomposer_model, config.swanlab_project) == (
         "gpt-4o-mini",
         "gpt-4o-mini",
@@ -236,15 +236,17 @@ def refused(path, *overrides):
 )
 def test_rewards_that_read_knowrls_format_bring_its_prompt_unless_there_is_one(tmp_path, keys, supplied):
     config, notices = load(tmp_path, "knowledge_base: k.db\n", *keys)
-    assert (config.system_prompt == KNOWRL_PROMPT) is supplied
+    assert (config.system_prompt == BLOCKS) is supplied
     assert any("system prompt" in notice for notice in notices) is supplied
 
 
 @pytest.mark.parametrize("names", ["rlcr", "[format, rlcr]", "[knowrl, rlcr]"])
 def test_rlcr_brings_a_prompt_that_asks_for_a_confidence(tmp_path, names):
     config, notices = load(tmp_path, "knowledge_base: k.db\n", f"reward_funcs={names}")
-    assert config.system_prompt == RLCR_PROMPT and any("rlcr supplies the system prompt" in n for n in notices)
-    first, second = re.findall(r"^<think>.*?</confidence>$", RLCR_PROMPT, re.DOTALL | re.MULTILINE)
+    assert config.system_prompt == BLOCKS_AND_CONFIDENCE and any(
+        "rlcr supplies the system prompt" in n for n in notices
+    )
+    first, second = re.findall(r"^<think>.*?</confidence>$", BLOCKS_AND_CONFIDENCE, re.DOTALL | re.MULTILINE)
     assert format.parse(first).problem == format.parse(second).problem == ""
 
 
@@ -260,9 +262,9 @@ def test_rlcr_brings_a_prompt_that_asks_for_a_confidence(tmp_path, names):
 )
 def test_format_beside_math_brings_a_prompt_that_asks_for_a_box_in_the_answer(tmp_path, keys, supplied):
     config, notices = load(tmp_path, "", *keys)
-    assert (config.system_prompt == MATH_PROMPT) is supplied
+    assert (config.system_prompt == BOXED) is supplied
     assert any("format supplies the system prompt" in notice for notice in notices) is supplied
-    example = MATH_PROMPT.partition("example:\n")[2]
+    example = BOXED.partition("example:\n")[2]
     assert not format.parse(example).problem and verdict(example, "12")[0] == "correct"
 
 
@@ -296,8 +298,8 @@ def test_the_variable_of_the_knowledge_base_beats_the_configs_placeholder(monkey
 
 
 def test_the_prompt_of_the_preset_is_that_of_the_config():
-    assert load_config(CONFIGS / "a800.yaml")[0].system_prompt == KNOWRL_PROMPT
-    assert load_config(CONFIGS / "a800_sft.yaml", kind=SftConfig)[0].system_prompt == KNOWRL_PROMPT
+    assert load_config(CONFIGS / "a800.yaml")[0].system_prompt == BLOCKS
+    assert load_config(CONFIGS / "a800_sft.yaml", kind=SftConfig)[0].system_prompt == BLOCKS
 
 
 def test_the_guides_words_are_understood(tmp_path):

@@ -183,7 +183,7 @@ def test_no_sentence_where_nothing_was_checked_or_the_text_is_another(tokenizer)
         {},
         {"exact": Score(1.0)},
         {"factuality": Score(None, "no facts from the model")},
-        {"combined": scores},
+        {"knowrl": scores},
     ):
         completion.scores = none
         assert judged_sentences(completion, text_of(tokenizer)) == []

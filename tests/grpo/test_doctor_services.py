@@ -99,10 +99,10 @@ def test_five_faults_have_five_names(keys, tmp_path, capsys, monkeypatch):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "old").touch()
     code, found, findings = examine(capsys, tmp_path, keys | {"knowledge_base": str(tmp_path / "none.db")})
-    assert failed(findings) == ["output", "combined", "judge", "knowledge base", "decomposer"] and code == 2
+    assert failed(findings) == ["output", "knowrl", "judge", "knowledge base", "decomposer"] and code == 2
     assert "OPENAI_API_KEY_JUDGE" in found["judge"]["text"]
     assert "OPENAI_API_KEY_FACTSCORE" in found["decomposer"]["text"]
-    assert "no such file" in found["knowledge base"]["text"] and "answer" in found["combined"]["text"]
+    assert "no such file" in found["knowledge base"]["text"] and "answer" in found["knowrl"]["text"]
     assert not any("Error:" in finding["text"] for finding in findings)  # no AttributeError in the wake of a fault
 
 

@@ -169,7 +169,7 @@ def test_two_models_and_two_files_are_compared(capsys, chat_checkpoint, trained)
     data = write_rows(Path("q.jsonl"), QUESTIONS)
     more = ["--data", data, "--reward", "exact"]
     found, text = run(capsys, "--compare", chat_checkpoint, trained, *more, "--output", "c.json", SHORT)
-    assert found["num_questions"] == 6 and found["mcnemar_p"] == 1 and "6 questions, paired" in text
+    assert found["num_questions"] == 6 and found["measures"]["accuracy"]["p"] == 1 and "6 questions, paired" in text
     assert next_commands(text) == [f"grpo.generate {chat_checkpoint}", f"grpo.generate {trained}"]
     assert json.loads(Path("c.json").read_text()) == found
     _, text = run(capsys, "--compare", trained, trained, *more, SHORT)
@@ -178,7 +178,7 @@ def test_two_models_and_two_files_are_compared(capsys, chat_checkpoint, trained)
     assert next_commands(text)[1] == "grpo.evaluate --compare c.b.jsonl other.json"
     again, text = run(capsys, "--compare", "c.a.json", "c.b.jsonl")
     assert next_commands(text)[1] == "grpo.evaluate --compare c.b.jsonl other.json"
-    assert again["rates"] == found["rates"] and (again["a"], again["b"]) == ("c.a.json", "c.b.jsonl")
+    assert again["measures"] == found["measures"] and (again["a"], again["b"]) == ("c.a.json", "c.b.jsonl")
 
 
 def stops(prompts, completions, **columns):
@@ -390,6 +390,5 @@ def test_each_answer_has_random_numbers_of_its_own(chat_checkpoint):
 def test_the_first_of_two_that_are_compared_is_a(capsys):
     for name, outcome in (("good", "correct"), ("bad", "wrong")):
         write_rows(Path(f"{name}.jsonl"), [{"row": 0, "question": "q", "outcome": outcome}])
-    found, text = run(capsys, "--compare", "good.jsonl", "bad.jsonl")
-    assert (found["a"], found["only_a_right"], found["only_b_right"]) == ("good.jsonl", 1, 0)
-    assert found["rates"]["accuracy"]["difference"] == -1 and "only a right: 1" in text
+    found, _ = run(capsys, "--compare", "good.jsonl", "bad.jsonl")
+    assert found["a"] == "good.jsonl" and found["measures"]["accuracy"]["difference"] == -1

@@ -220,7 +220,7 @@ def test_stage_2_as_its_train_sh_starts_it(tmp_path, written, questions, train_s
     train(["--config", written(GRPO, questions), *SMALL, *OFFLINE, "max_steps=1", "max_prompt_length=900"])
     (step,) = lines(tmp_path / "run" / "metrics.jsonl")
     assert train_sh() == {"gpt-4o-mini"}
-    assert step["rewards/combined_v2/unscored_frac"] == 0 and step["rewards/format/mean"] == 1
+    assert step["rewards/knowrl_v2/unscored_frac"] == 0 and step["rewards/format/mean"] == 1
     (path,) = (tmp_path / "run" / "completions").glob("*.jsonl")
     assert len(lines(path)) == 96, "24 at a time x 4 accumulated"
     assert "knowrl_v2" in capsys.readouterr().err

@@ -11,7 +11,6 @@ from making import make_tokenizer, real_data, write_rows
 
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
-from grpo.config.supplied import KNOWRL_PROMPT
 from grpo.data.files import read_records
 from grpo.doctor.__main__ import main as doctor
 from grpo.model.decoder import Decoder
@@ -21,7 +20,8 @@ from grpo.model.weights import named_tensors, read_model_config
 from knowledge.atlas import make_atlas
 from knowledge.world import make_world as make_encyclopedia
 from rewards.format import parse
-from rewards.knowrl.refusal import is_refusal
+from rewards.outcome.refusal import is_refusal
+from rewards.prompts import BLOCKS
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"
@@ -185,7 +185,7 @@ def test_the_two_stages_of_knowrl_share_their_prompt():
     """Its examples have the format that is rewarded: an answer, and a refusal."""
     stage1, _ = load_config(CONFIGS / "a800_sft.yaml", kind=SftConfig)
     stage2, _ = load_config(CONFIGS / "a800.yaml")
-    assert stage1.system_prompt == stage2.system_prompt == KNOWRL_PROMPT
+    assert stage1.system_prompt == stage2.system_prompt == BLOCKS
     examples = stage2.system_prompt.partition("Two examples:\n")[2]
     answers = [parse(part + "</answer>") for part in examples.split("</answer>") if part.strip()]
     assert [answer.problem for answer in answers] == ["", ""]

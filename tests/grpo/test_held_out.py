@@ -1,6 +1,7 @@
 """The held-out questions of a run: what the first measurement belongs to, and when it is made anew."""
 
 import json
+import re
 from collections import Counter
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import pytest
 from making import ALONE
 from test_measures import answers
 
-from grpo.base.schema import Score
+from grpo.base.schema import Score, completions_of
 from grpo.config.options import TrainConfig
 from grpo.diagnosis.glossary import check_names
 from grpo.evaluation import held_out
@@ -111,7 +112,17 @@ def test_the_table_shows_a_dash_for_what_nobody_can_know():
     lines = before_after_table(known, unknown).splitlines()
     assert lines[1] == "held-out questions: 1"
     assert lines[2].split() == ["accuracy", "75.0", "%", UNKNOWN]
-    assert result_table(unknown).splitlines()[1].split() == ["accuracy", UNKNOWN]
+    assert "accuracy" not in result_table(unknown)
+
+
+def test_each_of_several_rewards_has_a_row():
+    groups = answers(2, 2)
+    for completion in completions_of(groups):
+        completion.scores["mine"] = Score(0.125)
+    text = result_table({"": summary(groups)})
+    assert re.search(r"\n  rewards/mine +0.12\n", text) and "rewards/mine" not in result_table(
+        {"": summary(answers(2, 2))}
+    )
 
 
 def test_lines_about_declining_are_shown_where_somebody_declines():
@@ -120,7 +131,7 @@ def test_lines_about_declining_are_shown_where_somebody_declines():
     text = before_after_table(plain, some)
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines()[2:]}
     assert rows["not_attempted"] == ["0.0", "%", "25.0", "%"] and rows["incorrect"] == ["25.0", "%", "25.0", "%"]
-    assert rows["correct_given_attempted"] == ["75.0", "%", "66.7", "%"] and rows["reward"] == ["1.0", "1.0"]
+    assert rows["correct_given_attempted"] == ["75.0", "%", "66.7", "%"] and rows["reward"] == ["1.00", "1.00"]
     shown = result_table(some)
     assert "accuracy" in shown and " to " in shown and "f_score" in shown and "pass@" not in shown
 
@@ -147,7 +158,7 @@ def test_what_an_evaluation_has_counted_is_not_counted_for_the_next_step(tmp_pat
     evaluation = Policy(tmp_path, "one", 3).evaluation
     del evaluation.measure  # the real one
     evaluation.config, evaluation.policy = TrainConfig(log_completions=False), None
-    evaluation.rollout = SimpleNamespace(sampler=None)
+    evaluation.sampler = None
     evaluation.run.ranks.world = 1
     evaluation.scorer = Scorer([Reward("known", grade, metrics=take)])
     assert evaluation.measure(0)[""]["accuracy"] == 1.0

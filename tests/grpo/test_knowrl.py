@@ -113,10 +113,10 @@ def test_both_stages_on_real_data_with_every_reward_explained(
         for line in path.read_text().splitlines()
     ]
     assert len(rows) == 24 and all(
-        row["reasons"]["format"] and "the judge says" in row["reasons"]["combined_v2"] for row in rows
+        row["reasons"]["format"] and "the judge says" in row["reasons"]["knowrl_v2"] for row in rows
     )
-    wrong = [row for row in rows if row["rewards"]["combined_v2"] is not None and row["rewards"]["combined_v2"] <= 0]
-    assert wrong and all("facts" in row["details"]["combined_v2"] for row in wrong)
+    wrong = [row for row in rows if row["rewards"]["knowrl_v2"] is not None and row["rewards"]["knowrl_v2"] <= 0]
+    assert wrong and all("facts" in row["details"]["knowrl_v2"] for row in wrong)
     judge, _ = endpoints
     asked = [request.text for request in judge.requests]
     assert not any("<|im_start|>" in text for text in asked)  # the question, never the rendered prompt

@@ -174,7 +174,7 @@ def test_the_facts_of_an_answer_count_once():
     """KnowRL's reward has checked the wrong answer, and factuality, which is logged beside it, both."""
     wrong, right = question("wrong"), question("correct")
     wrong.completions[0].scores |= {
-        name: Score(0.0, details={"facts": 4, "supported": 0}) for name in ("combined", "factuality")
+        name: Score(0.0, details={"facts": 4, "supported": 0}) for name in ("knowrl", "factuality")
     }
     right.completions[0].scores["factuality"] = Score(1.0, details={"facts": 4, "supported": 4})
     assert summary([wrong, right])["supported_frac"] == pytest.approx(1 / 2)

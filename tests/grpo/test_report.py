@@ -83,7 +83,13 @@ def write_summaries(folder, **moments) -> None:
 
 
 def test_the_page_shows_all_of_a_run(tmp_path):
-    folder = write_run(tmp_path / "my-run", entropy=late(0.8, 0.01, 31), **{"time/train": 7.0, "peak_memory_gb": 3.25})
+    folder = write_run(
+        tmp_path / "my-run",
+        entropy=late(0.8, 0.01, 31),
+        **{"time/train": 7.0, "time/reward": 1.0, "peak_memory_gb": 3.25},
+    )
+    counted = {"data": "d.jsonl", "rows": 40, "left_out": {"without an answer": 3}, "notes": {}}
+    (folder / "data.json").write_text(json.dumps({"training data": counted}))
     (folder / "config.resolved.yaml").write_text(
         "model_name_or_path: some/model\nnum_generations: 4\nper_device_train_batch_size: 8\n"
         "gradient_accumulation_steps: 2\nlearning_rate: 0.123\n"
@@ -99,6 +105,7 @@ def test_the_page_shows_all_of_a_run(tmp_path):
     text = page_of(folder).text
     for words in (
         *("my-run", "some/model", "16 = 4 questions x 4 answers", "3.25 GB", "learning_rate", "0.123"),
+        "training data 37 of 40 rows of d.jsonl; 3 without an answer",
         *("entropy died since step 31", "To do: lower learning_rate"),
         *("40.4% to 59.6%", "unseen: 100", "80.0%"),
         *("mean entropy per completion token", "share of groups that teach nothing"),
@@ -391,9 +398,9 @@ def test_a_run_ends_with_its_page(tmp_path, chat_checkpoint, rewards):
 
 def test_a_run_that_fails_ends_with_a_page_that_says_why(tmp_path, chat_checkpoint, rewards):
     with pytest.raises(UserError):
-        run(tmp_path, chat_checkpoint, reward_funcs=["reward_functions:not_a_number"], max_steps=5)
+        run(tmp_path, chat_checkpoint, reward_funcs=["reward_functions:raises"], max_steps=5)
     text = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8")).text
-    assert "The run ended after step 3: training is not finite" in text
+    assert "The run ended after step 0: " in text and "No step was finished" in text
 
 
 def test_a_page_that_cannot_be_written_does_not_fail_the_run(tmp_path, chat_checkpoint, rewards, capsys, monkeypatch):

@@ -1,19 +1,15 @@
 """The rules: each recognises a run that has its failure, and keeps quiet about one that nearly has it."""
 
 import math
-import random
-import re
 from pathlib import Path
 
 import pytest
-import test_train
-from making import write_chat_checkpoint
 from test_train import run
 
 from grpo.diagnosis import rules
 from grpo.diagnosis.health import Diagnosis
-from grpo.diagnosis.rules import ENDINGS, RULES, History, advice, meaning
-from grpo.model.policy import Policy
+from grpo.diagnosis.reasons import dominant_reason
+from grpo.diagnosis.rules import ENDINGS, RULES, History, meaning
 
 HEALTHY = {
     "reward_std": 0.5,
@@ -31,21 +27,20 @@ HEALTHY = {
     "completions/mean_length": 100.0,
     "completions/clipped_ratio": 0.05,
     "sampling/kept_frac": 0.5,
-    "time/reward": 1.0,
+    "micro_batches": 4,
     "step_time": 10.0,
 }
 
 
-def symptoms_of(num_steps: int = 40, config=None, prompt: str = "", end: bool = True, **changes) -> dict[str, object]:
+def symptoms_of(num_steps: int = 40, config=None, **changes) -> dict[str, object]:
     """The alarms, by rule, of a run whose reward rises. changes: metric -> a function of the step, or a value."""
-    diagnosis = Diagnosis(History(config=config or {}, prompt=prompt))
+    diagnosis = Diagnosis(History(config=config or {}))
     for step in range(1, num_steps + 1):
         metrics = {**HEALTHY, "reward": step / num_steps + 0.02 * (-1) ** step}
         for name, change in changes.items():
             metrics[name] = change(step) if callable(change) else change
         diagnosis.check(step, metrics)
-    if end:
-        diagnosis.end()
+    diagnosis.end()
     return {symptom.rule.__name__: symptom for symptom in diagnosis.symptoms}
 
 
@@ -69,23 +64,20 @@ CASES = {
         ({"grad_norm": late(0.2, math.nan, 30)}, 32, "since step 30"),
         {"grad_norm": lambda step: math.nan if step % 3 else 0.2},
     ),
-    "all_unscorable": (
-        ({"rewards/mine:f/unscored_frac": late(0.5, 1.0), "reward": late(0.5, math.nan)}, 22, "mine:f"),
-        {"rewards/mine:f/unscored_frac": 0.99},
+    "nothing_learned": (
+        ({"advantage_abs_mean": late(0.6, 0.0), "reward": 1.0, "reward_std": 0.0}, 22, "step 20: every completion has"),
+        {"advantage_abs_mean": lambda step: 0.0 if step % 3 else 0.01},
     ),
-    "constant_reward": (({"reward": 1.0, "reward_std": 0.0}, 3, "has the reward 1"), {"reward_std": 0.001}),
+    "unscorable": (
+        ({"rewards/mine:f/unscored_frac": late(0.0, 0.2)}, 22, "mine:f could not score 20%"),
+        {"rewards/mine:f/unscored_frac": lambda step: 0.5 if step % 3 else 0.0},
+    ),
     "no_signal": (
         ({"frac_reward_zero_std": late(0.3, 0.9), "accuracy": 0.02}, 24, "since step 20, because only 2%"),
         {"frac_reward_zero_std": lambda step: 0.9 if step % 5 else 0.7},
     ),
-    "nothing_kept": (({"sampling/kept_frac": late(0.5, 0.0)}, 22, "since step 20"), {"sampling/kept_frac": 0.01}),
-    "format_never_right": (
-        ({"rewards/format/mean": -1.0, "rewards/format/std": 0.0}, 5, "the reward format is -1"),
-        {"rewards/format/mean": 1.0, "rewards/format/std": 0.0},
-    ),
     "refuses_everything": (({"refusal_rate": late(0.1, 0.97, 12)}, 12, "97%"), {"refusal_rate": 1.0}),
     "refuses_known": (({"refusal_rate_known": late(0.05, 0.4, 25)}, 29, "since step 20"), {"refusal_rate_known": 0.4}),
-    "coverage_falls": (({"coverage": late(0.7, 0.5, 25)}, 30, "70% of the questions"), {"coverage": late(0.7, 0.65)}),
     "length_without_reward": (
         ({"completions/mean_length": late(100.0, 200.0), "reward": flat}, 22, "100 tokens at the start"),
         {"completions/mean_length": late(100.0, 200.0)},
@@ -94,11 +86,9 @@ CASES = {
         ({"completions/clipped_ratio": late(0.05, 0.4)}, 24, "40% of the completions are cut off"),
         {"completions/clipped_ratio": lambda step: 0.4 if step % 5 else 0.2},
     ),
-    "entropy_died": (({"entropy": late(0.8, 0.02, 41)}, 45, "entropy died since step 41"), {"entropy": late(0.8, 0.1)}),
-    "entropy_exploded": (({"entropy": late(0.8, 5.0)}, 24, "entropy has exploded"), {"entropy": late(0.8, 1.2)}),
-    "rewards_slower": (
-        ({"time/reward": late(1.0, 8.0), "judge/calls": 5.0}, 21, "the judge got slower"),
-        {"time/reward": late(0.01, 0.1)},
+    "entropy_out_of_range": (
+        ({"entropy": late(0.8, 0.02, 41)}, 45, "entropy died since step 41"),
+        {"entropy": late(0.8, 0.1)},
     ),
     "learned_nothing": (({"reward": flat}, 50, "learned nothing"), {}),
 }
@@ -108,66 +98,91 @@ CASES = {
 def test_a_rule_recognises_its_failure_and_no_other(rule):
     (failing, step, words), sound = CASES[rule]
     symptom = symptoms_of(50, **failing)[rule]
-    assert symptom.step == step and words in symptom.text
+    assert symptom.step == step and words in symptom.text and symptom.advice.endswith(".")
+    assert meaning(symptom.rule).endswith(".") and "To do" not in meaning(symptom.rule)
     assert rule not in symptoms_of(50, **sound)
 
 
-@pytest.mark.parametrize("rule", (*RULES, *ENDINGS))
-def test_a_rule_says_what_its_failure_means_and_what_to_do(rule):
-    assert meaning(rule).endswith(".") and advice(rule).endswith(".") and "To do" not in meaning(rule)
+@pytest.mark.parametrize(("rule", "metrics", "words"), [
+    ("no_signal", {"frac_reward_zero_std": 0.9, "accuracy": 0.97}, "97% of the answers are right"),
+    ("no_signal", {"frac_reward_zero_std": 0.9, "accuracy": 0.05, "refusal_rate": 0.9}, "90% of the comp"),
+    ("no_signal", {"frac_reward_zero_std": 0.9}, "hardly tell"),
+    ("nothing_learned", {"micro_batches": 0}, "every completion is masked"),
+    ("nothing_learned", {"advantage_abs_mean": 0.0, "sampling/kept_frac": 0.0}, "keeps no group"),
+    ("nothing_learned", {"advantage_abs_mean": 0.0, "reward": math.nan}, "no completion could be scored"),
+    ("nothing_learned", {"advantage_abs_mean": 0.0}, "the rewards of each group are equal"),
+    ("entropy_out_of_range", {"entropy": late(0.8, 5.0)}, "has exploded"),
+    ("learned_nothing", {"reward": lambda step: -step / 40}, "got worse"),
+    ("learned_nothing", {"micro_batches": 0}, "was trained on"),
+    ("refuses_known", {"refusal_rate_known": lambda step: math.nan if step % 2 else 0.05 + 0.4 * (step > 24)}, "since"),
+])  # fmt: skip
+def test_a_rule_says_why(rule, metrics, words):
+    assert words in symptoms_of(**metrics)[rule].text
 
 
-@pytest.mark.parametrize(
-    ("metrics", "reason"),
-    [
-        ({"accuracy": 0.97}, "97% of the answers are right"),
-        ({"accuracy": 0.05, "refusal_rate": 0.9}, "90% of the completions decline"),
-        ({"accuracy": 0.05}, "too hard"),
-        ({"entropy": 0.01}, "hardly differ"),
-        ({}, "hardly tell"),
-    ],
-)
-def test_no_signal_says_why(metrics, reason):
-    assert reason in symptoms_of(frac_reward_zero_std=1.0, **metrics)["no_signal"].text
+@pytest.mark.parametrize(("metrics", "config", "silent"), [
+    ({"grad_norm": lambda step: math.inf if step < 8 else 0.2}, {"torch_dtype": "float16"}, "not_finite"),
+    ({"entropy": late(0.8, 0.001), "accuracy": late(0.5, 0.99, 15)}, {}, "entropy_out_of_range"),
+    ({"entropy": late(0.8, 1.2)}, {}, "entropy_out_of_range"),
+    ({"reward": lambda step: 0.0 if step < 3 else 1.0}, {}, "learned_nothing"),
+])  # fmt: skip
+def test_what_looks_like_a_failure_and_is_none(metrics, config, silent):
+    """float16 searches its loss scale; a learned task may be deterministic; two steps may be enough to learn it."""
+    assert silent not in symptoms_of(config=config, **metrics)
 
 
-def test_a_template_that_opens_the_think_block_is_named_as_the_reason():
-    changes = {"rewards/mine:my_format/mean": 0.0, "rewards/mine:my_format/std": 0.0}
-    assert "opens <think>" in symptoms_of(prompt="<|assistant|>\n<think>\n", **changes)["format_never_right"].text
-    assert "opens <think>" not in symptoms_of(prompt="<|assistant|>\n", **changes)["format_never_right"].text
+NO_TAGS = {"format": (-1.0, "no <answer>; no </answer>"), "mine:f": (0.5, "")}
+IN_ORDER = {"format": (1.0, "in order"), "mine:f": (0.0, "")}
 
 
-def test_a_trend_goes_over_the_steps_that_have_its_metric():
-    """Where no group knows its question, nobody can tell how often it is declined."""
-    found = symptoms_of(50, refusal_rate_known=lambda step: math.nan if step % 2 else 0.05 + 0.4 * (step > 24))
-    assert found["refuses_known"].step == 40 and "since step 22" in found["refuses_known"].text
+@pytest.mark.parametrize(("completions", "reason", "remedy"), [
+    ([NO_TAGS] * 8, "8 of 8 completions: no <answer> (format)", "cold_start"),
+    ([NO_TAGS] * 4 + [IN_ORDER] * 4, "4 of 8 completions: no <answer> (format)", "example"),
+    ([NO_TAGS] * 3 + [IN_ORDER] * 5, "5 of 8 completions: 0 (mine:f)", "by hand"),
+    ([NO_TAGS] * 3 + [{}] * 5, None, None),
+    ([{"mine:f": (None, "the function returned None")}] * 2, "2 of 2 completions: the function ret", "finite"),
+    ([{"math": (-0.5, r"no \boxed{} in the completion")}] * 2, r"no \boxed{}", "ask for"),
+    ([{"math": (1.0, "1 is 1")}] * 2, None, None),
+    ([], None, None),
+])  # fmt: skip
+def test_the_reason_that_most_completions_share_and_what_helps(completions, reason, remedy):
+    found = dominant_reason(completions)
+    assert (found is None) == (reason is None)
+    assert found is None or (reason in str(found) and remedy in found.remedy)
 
 
-def test_float16_may_search_its_loss_scale():
-    skipped = {"grad_norm": lambda step: math.inf if step < 8 else 0.2}
-    assert symptoms_of(config={"torch_dtype": "float16"}, **skipped) == {}
-    assert "not_finite" in symptoms_of(**skipped)
+def test_what_helps_fits_the_reason():
+    """Where most completions are cut off, it is the limit; where the template opens the block, it is the reward."""
+
+    def told(prompt="", **changes):
+        diagnosis = Diagnosis(History(prompt=prompt, config={"max_completion_length": 48}))
+        for step in range(1, 4):
+            diagnosis.check(step, {**HEALTHY, "reward": -1.0, "advantage_abs_mean": 0.0, **changes}, [completion] * 8)
+        return diagnosis
+
+    completion = {"format": (-1.0, "no <think>")}
+    by_tags, by_limit = told(), told(**{"completions/clipped_ratio": 0.6})
+    (symptom,) = by_tags.symptoms
+    assert "8 of 8 completions: no <think> (format)" in symptom.text and "cold_start" in symptom.advice
+    assert "max_completion_length (now 48)" in by_limit.symptoms[0].advice
+    assert "the chat template opens <think>" in told("<|assistant|>\n<think>\n").symptoms[0].advice
 
 
-def test_a_learned_task_may_be_deterministic():
-    assert "entropy_died" not in symptoms_of(entropy=late(0.8, 0.001), accuracy=late(0.5, 0.99, 15))
-
-
-def test_a_task_that_is_learned_within_a_few_steps_counts():
-    """Also where the first ten steps spread too much to differ from the last."""
-    assert symptoms_of(reward=lambda step: 0.0 if step < 3 else 1.0) == {}
-    assert "learned_nothing" in symptoms_of(reward=lambda step: 0.0 if step in (1, 35) else 1.0)
-
-
-def test_rewards_that_take_longer_are_no_alarm_while_they_are_a_small_part_of_a_step():
-    """A step has become longer as well: 1.5 of 10 seconds."""
-    waits = {"time/reward": late(0.5, 1.5)}
-    assert "rewards_slower" not in symptoms_of(50, step_time=late(2.0, 10.0), **waits)
-    assert "rewards_slower" in symptoms_of(50, step_time=late(10.0, 2.0), **waits)
-
-
-def test_a_run_whose_reward_falls_got_worse():
-    assert "got worse" in symptoms_of(reward=lambda step: -step / 40)["learned_nothing"].text
+@pytest.mark.parametrize(("metrics", "words"), [
+    ({}, None),
+    ({"completions/clipped_ratio": 0.75}, "75% of the completions are cut off"),
+    ({"micro_batches": 0}, "nothing is trained on"),
+    ({"frac_reward_zero_std": 0.5}, "50% of the groups have equal rewards"),
+    ({"rewards/format/unscored_frac": 0.25}, "format cannot score 25%"),
+    ({"grad_norm": math.nan}, "the update is skipped"),
+])  # fmt: skip
+def test_the_first_step_is_described_in_one_line(metrics, words):
+    diagnosis = Diagnosis()
+    sound = {"completions/clipped_ratio": 0.0, "frac_reward_zero_std": 0.0, "rewards/format/unscored_frac": 0.0}
+    diagnosis.check(1, {**HEALTHY, "reward": 1.0, **sound, **metrics})
+    text, is_bad = diagnosis.first_step
+    assert is_bad == (metrics.keys() <= {"completions/clipped_ratio", "micro_batches"} and bool(metrics))
+    assert (words or "every completion ended") in text and "\n" not in text
 
 
 def test_stage_1_learns_if_its_loss_falls():
@@ -180,20 +195,13 @@ def test_stage_1_learns_if_its_loss_falls():
     assert of_stage_1(lambda step: 3 / step) == [] and of_stage_1(flat) == ["learned_nothing"]
 
 
-def test_an_alarm_is_raised_once_and_may_pass():
-    diagnosis = Diagnosis()
-    for step in range(1, 31):
-        diagnosis.check(step, {**HEALTHY, "reward": 1.0, "frac_reward_zero_std": 0.9 if step < 10 else 0.1})
-    (symptom,) = diagnosis.symptoms
-    assert symptom.step == 5 and symptom.rule is rules.no_signal and diagnosis.passed(symptom) == 9
-
-
-@pytest.mark.parametrize(("last_step", "passed"), [(9, None), (13, None), (14, 9)])
-def test_a_failure_has_passed_once_it_was_not_seen_for_some_steps(last_step, passed):
+@pytest.mark.parametrize(("last_step", "passed"), [(9, None), (13, None), (14, 9), (30, 9)])
+def test_a_failure_is_announced_once_and_has_passed_once_it_was_not_seen_for_some_steps(last_step, passed):
     diagnosis = Diagnosis()
     for step in range(1, last_step + 1):
         diagnosis.check(step, {**HEALTHY, "reward": 1.0, "frac_reward_zero_std": 0.9 if step < 10 else 0.1})
-    assert diagnosis.passed(diagnosis.symptoms[0]) == passed
+    (symptom,) = diagnosis.symptoms
+    assert symptom.step == 5 and symptom.rule is rules.no_signal and diagnosis.passed(symptom) == passed
 
 
 @pytest.mark.parametrize("metrics", [{}, {"reward": math.nan}, {"rewards/format/mean": math.nan}])
@@ -212,48 +220,9 @@ def rewards(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
-def collapsing(monkeypatch):
-    """A model that declines if its first token is one of the first 60, and else is right three times in five, whatever
-    it learns. Under the reward `abstention` with a threshold of 0.9 declining pays."""
-    rng = random.Random(0)
-
-    def decode(policy, ids):
-        is_right = rng.random() < 0.6
-        answer = "I don't know" if ids[0] < 40 else "Velda" if is_right else "Orun"
-        return f"<think>So.</think><answer>{answer}</answer>"
-
-    monkeypatch.setattr(Policy, "decode", decode)
-    rows = [{"question": f"Where was person {n} born?", "answer": "Velda"} for n in range(32)]
-    monkeypatch.setattr(test_train, "QUESTIONS", rows)
-
-
-def test_a_collapse_into_refusing_is_announced_while_it_happens(tmp_path, monkeypatch, capsys):
-    """By the numbers of its steps: refusing on known questions, and coverage that falls while the reward rises."""
-    collapsing(monkeypatch)
-    lines = run(
-        tmp_path,
-        write_chat_checkpoint(tmp_path / "model", spread=0.3),
-        reward_funcs=["abstention"],
-        abstention_threshold=0.9,
-        judge="offline",
-        system_prompt="",
-        num_generations=8,
-        per_device_train_batch_size=128,
-        max_completion_length=2,
-        beta=0.0,
-        learning_rate=2e-2,
-        max_steps=36,
-    )
-    assert lines[0]["refusal_rate"] < 0.3 and lines[-1]["refusal_rate"] > 0.6
-    known, coverage = "refusing has begun on known questions since step", "the reward rises while coverage falls"
-    told = re.findall(rf"^warning: step (\d+): ({known}|{coverage})", capsys.readouterr().err, re.MULTILINE)
-    assert sorted(words for _, words in told) == [known, coverage]  # each once
-    assert all(20 <= int(step) < len(lines) for step, _ in told)
-
-
 def test_a_resumed_run_does_not_repeat_its_alarms(tmp_path, chat_checkpoint, rewards, capsys):
     keys = {"reward_funcs": ["reward_functions:always_zero"], "save_steps": 3}
     run(tmp_path, chat_checkpoint, max_steps=3, **keys)
-    assert "step 3: every completion" in capsys.readouterr().err
+    assert "step 3: nothing is learned" in capsys.readouterr().err
     run(tmp_path, chat_checkpoint, max_steps=5, resume_from_checkpoint=True, **keys)
-    assert "every completion" not in capsys.readouterr().err
+    assert "nothing is learned" not in capsys.readouterr().err

@@ -209,7 +209,7 @@ QUESTIONS = [{"question": f"What is {n} + 1?", "answer": str(n + 1), "title": "S
         ({"reward_funcs": ["exact"]}, [{"question": "What?"}], "needs the column answer"),
         (
             {
-                "reward_funcs": ["combined"],
+                "reward_funcs": ["knowrl"],
                 "judge": "offline",
                 "decomposer": "rules",
                 "verifier": "lexical",

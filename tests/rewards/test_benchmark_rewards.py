@@ -7,8 +7,8 @@ import pytest
 from grpo.base.schema import Score
 from rewards import choice
 from rewards.format import final_text
-from rewards.knowrl import correctness, simpleqa
-from rewards.knowrl.judge import KNOWN_WRONG, Judgement, build_messages
+from rewards.outcome import correctness, simpleqa
+from rewards.outcome.judge import KNOWN_WRONG, Judgement, build_messages
 from rewards.registry import build_rewards
 
 ROW = {"question": "Who wrote it?", "answer": "Ada Moor"}
@@ -141,7 +141,7 @@ def test_to_decline_is_right_where_there_is_no_answer(monkeypatch, flag, answer)
     for outcome, expected in (("refused", "correct"), ("correct", "correct"), ("wrong", "wrong")):
         score, judge = graded(monkeypatch, outcome, "Nobody can know that.", row)
         assert (score.outcome, score.value) == (expected, float(expected == "correct")) and len(judge.asked) == 1
-    for make in (correctness.knowrl, correctness.knowrl_v2):
+    for make in (correctness.grader, lambda judge: correctness.grader(judge, lambda case: None)):
         for said, outcome in (("I don't know", "refused"), ("Nobody can know", "refused"), ("Hello", "wrong")):
             completion = f"<think>hm</think><answer>{said}</answer>"
             score = asyncio.run(make(Scripted(outcome))(completion, row))

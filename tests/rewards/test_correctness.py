@@ -18,16 +18,13 @@ from rewards.api.client import ApiClient
 from rewards.api.endpoint import Endpoint
 from rewards.api.limits import Limits
 from rewards.format import parse
-from rewards.knowrl.correctness import (
-    build_judge,
-    knowrl,
-    knowrl_v1,
-    knowrl_v2,
-    lists_alternatives,
-    shares_keyword,
-)
-from rewards.knowrl.judge import Judgement, ModelJudge
-from rewards.knowrl.offline_judge import OfflineJudge
+from rewards.knowrl import v1
+from rewards.knowrl.v1 import shares_keyword
+from rewards.outcome.choices import lists_alternatives, num_candidates
+from rewards.outcome.correctness import WRONG as PAID_WRONG
+from rewards.outcome.correctness import build_judge, grader
+from rewards.outcome.judge import Judgement, ModelJudge
+from rewards.outcome.offline_judge import OfflineJudge
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 
@@ -37,6 +34,16 @@ ROW = {
     "title": "France",
     "prompt": "<system>rules</system><user>What is ...?",
 }
+
+knowrl = grader
+
+
+def knowrl_v1(judge):
+    return grader(judge, v1.rules, PAID_WRONG)
+
+
+def knowrl_v2(judge):
+    return grader(judge, lambda case: None)
 
 
 class Scripted:
@@ -262,6 +269,43 @@ def test_an_answer_that_lists_alternatives(answer):
 )
 def test_an_answer_that_lists_none(answer):
     assert not lists_alternatives(answer, ["something"])
+
+
+CANDIDATES = [
+    ("Which of Paris, Rome and Berlin is the largest?", "Paris, Rome and Berlin", "Berlin", 3),
+    ("Which of Paris, Rome and Berlin is the largest?", "Berlin; and Paris", "Berlin", 2),
+    ("Which of Paris, Rome and Berlin is the largest?", "Berlin Paris", "Berlin", 2),
+    ("Who came first, Bob or Alice?", "Bob, Alice", "Alice", 2),
+    ("Who came first, Bob or Alice?", "Both Alice & Bob.", "Alice", 2),
+    ("Who came first, Tom Hanks or Brad Pitt?", "Tom Hanks Brad Pitt", "Tom Hanks", 2),
+    ("Is it the red, the green, or the blue one?", "the green the red", "green", 2),
+    ("甲还是乙先到？", "甲乙", "甲", 2),
+    ("甲、乙和丙中谁先到？", "甲，丙", "甲", 2),
+    ("Which of Paris, Rome and Berlin is the largest?", "Berlin", "Berlin", 1),
+    ("Who came first, Tom Hanks or Brad Pitt?", "Tom Hanks", "Tom Hanks", 1),
+    ("甲还是乙先到？", "乙先", "乙", 1),
+    ("Who came first, Bob or Alice?", "Bob, before Alice", "Bob", 0),
+    ("Which is larger, the Pacific Ocean or the Atlantic Ocean?", "The Pacific Ocean is larger", "Pacific Ocean", 0),
+    ("Is Paris or Rome the capital of France?", "Paris, the capital of France", "Paris", 0),
+    ("What is the capital of France?", "Paris, France", "Paris", 0),
+    ("", "", "x", 0),
+]
+
+
+@pytest.mark.parametrize(("question", "answer", "truth", "number"), CANDIDATES)
+def test_an_answer_that_lists_candidates_of_the_question_earns_nothing_even_from_a_generous_judge(
+    question, answer, truth, number
+):
+    assert num_candidates(question, answer) == number
+    if question:
+        score, asked = grade(knowrl, "correct", block(answer), {"question": question, "answer": truth})
+        assert (score.value, asked) == ((-1.0, 0) if number > 1 else (2.0, 1))
+
+
+def test_as_many_candidates_as_a_truth_has_are_left_to_the_judge():
+    row = {"question": "Which two of Paris, Rome and Berlin lie on a river?", "answer": "Rome and Paris"}
+    assert grade(knowrl, "correct", block("Paris, Rome"), row)[0].value == 2
+    assert grade(knowrl, "correct", block("Paris, Berlin, Rome"), row)[0].value == -1
 
 
 def test_an_alternative_has_twelve_words_at_most():

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from rewards.knowrl.grades import parse_grade
+from rewards.outcome.grades import parse_grade
 
 REPLIES = {
     "correct": [

@@ -11,7 +11,7 @@ from grpo.base.errors import PREFLIGHT, UserError
 from rewards.api.cache import ReplyCache
 from rewards.api.client import ApiClient
 from rewards.api.endpoint import Endpoint
-from rewards.knowrl.judge import MAX_CHARS, ModelJudge, build_messages, quote
+from rewards.outcome.judge import MAX_CHARS, ModelJudge, build_messages, quote
 
 
 def judge_of(server: ApiServer, monkeypatch, **more) -> ModelJudge:

@@ -4,7 +4,7 @@ import pytest
 from making import make_completion
 
 from grpo.base.schema import Group, Prompt, Score
-from rewards.knowrl.outcome import finish_karl, finish_tiar, value_confidence, with_threshold
+from rewards.outcome.values import finish_karl, finish_tiar, value_confidence, with_threshold
 from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from rewards.knowrl.refusal import is_refusal, matches_knowrl_v1
+from rewards.knowrl.v1 import matches_pattern
+from rewards.outcome.refusal import is_refusal
 
 REFUSALS = [
     "I don't know",
@@ -160,7 +161,7 @@ V1 = {
 
 @pytest.mark.parametrize("answer", V1)
 def test_knowrls_first_version_finds_what_it_found_and_misses_what_it_missed(answer):
-    assert matches_knowrl_v1(answer) is V1[answer]
+    assert matches_pattern(answer) is V1[answer]
 
 
 SLOW_TWIN = [
@@ -195,7 +196,7 @@ def test_the_scan_agrees_with_the_plain_patterns_on_random_sentences():
     for _ in range(20_000):
         text = " ".join(draw.choices(WORDS, k=draw.randint(2, 14)))
         wanted = any(pattern.search(text) for pattern in SLOW_TWIN)
-        assert matches_knowrl_v1(text) == wanted, text
+        assert matches_pattern(text) == wanted, text
         found += wanted
     assert found > 500
 
@@ -226,7 +227,69 @@ HOSTILE = [
 def test_time_is_linear_in_the_text(piece):
     """400,000 characters in well under a second each; a quadratic pattern takes minutes."""
     start = time.process_time()
-    matches_knowrl_v1(piece * (400_000 // len(piece)))
+    matches_pattern(piece * (400_000 // len(piece)))
     is_refusal(piece * (400_000 // len(piece)))
     is_refusal(piece * (1000 // len(piece)))
     assert time.process_time() - start < 10
+
+
+EVERYDAY_REFUSALS = [  # written after the rules, which then learned those that they missed
+    "I couldn't find any information on that",
+    "There isn't any information available",
+    "I haven't heard of this person",
+    "I'm not 100% sure",
+    "I must admit I don't know",
+    "I cannot confidently answer this question",
+    "I have never heard of it",
+    "Hmm, I'm not sure about this one.",
+    "I don't have enough knowledge to answer this",
+    "I was unable to find the answer",
+    "我对此一无所知",
+    "不好意思，我不知道",
+    "抱歉，我没有关于此人的信息",
+    "我无法提供答案",
+    "我也不知道呢",
+]
+
+
+@pytest.mark.parametrize("answer", EVERYDAY_REFUSALS)
+def test_everyday_refusals(answer):
+    assert is_refusal(answer)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(
+            "I am sure about that",
+            "Sure",
+            "Certain",
+            "Able to help",
+            "I know that",
+            "I have the answer",
+            "not",
+            "Never",
+        ),
+        *(
+            "I have no idea Paris",
+            "I never knew Paris",
+            "I don't know Italy",
+            "I am not able to say Paris",
+            "It is known",
+        ),
+        *("No Country for Old Men", "Not Without My Daughter", "uncertainty", "The answer is not Paris", "Know"),
+        *("不确定是北京", "不知道北京", "不是北京", "没有", "不丹", "无锡", "不知火", "说不定是北京", "北京不清楚"),
+    ],
+)
+def test_no_refusal_with_something_in_it(answer):
+    assert not is_refusal(answer)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["really ", "sorry that ", "i am sorry to say that ", "not ", "have no ", "it is ", "我真的", "对此", "没有"],
+)
+def test_refusals_cost_linear_time(text):
+    start = time.process_time()
+    is_refusal(text * (1000 // len(text)))
+    assert time.process_time() - start < 3

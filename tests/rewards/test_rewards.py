@@ -12,10 +12,11 @@ from making import make_answers, of_each
 from grpo.base.errors import UserError
 from grpo.base.schema import Score
 from rewards import exact, format, overlong
-from rewards.registry import BUILT_IN, PRESETS, Reward, build_rewards, expand
+from rewards.registry import BUILT_IN, Reward, build_rewards, expand
 from rewards.scorer import NUM_THREADS, Scorer, combine
 from rewards.services import services_of
 
+BLANKS = ("\u200b", "\u2060\ufeff", "\x00", "\u0301", "\u3164", "\u115f", "\u2800", "\u00ad \n", "\U000e0041")
 GOOD = "<think>a</think><answer>b</answer>"
 
 
@@ -55,6 +56,8 @@ def test_format_is_right(text):
         "<answer>b</answer><think>a</think>",
         "<think>a<answer>b</think></answer>",
         GOOD.upper(),
+        *(f"<think>{blank}</think><answer>b</answer>" for blank in BLANKS),
+        *(f"<think>a</think><answer>{blank}</answer>" for blank in BLANKS),
         "<think>a</think><answer>b",
         "<Think>a</Think><answer>b</answer>",
         GOOD + "<confidence>80</confidence>",
@@ -194,9 +197,14 @@ def test_every_reward_has_trls_signature():
         assert len(values) == 2 and all(isinstance(v, float | int) for v in values)
 
 
-def test_unknown_names_are_refused():
+def test_unknown_names_are_refused_and_so_is_no_name():
     with pytest.raises(UserError, match="unknown reward nope"):
         build_rewards(["nope"], {})
+    with pytest.raises(UserError) as error:
+        build_rewards(["formatt"], {})
+    assert error.value.fix.startswith("write format;")
+    with pytest.raises(UserError, match="reward_funcs is empty"):
+        build_rewards([], {})
 
 
 def test_none_in_one_part_makes_the_sum_none():
@@ -238,12 +246,12 @@ def test_the_seconds_of_a_function_are_its_own_and_not_those_it_waited_for_a_thr
     assert sum(own) <= seconds < 4 * sum(own)  # with the wait it would be some 13 times as much
 
 
-@pytest.mark.parametrize("name", [*BUILT_IN, "knowrl", "knowrl_v1", "knowrl_v2"])
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_the_services_of_each_reward(name):
     """A judge where an answer is graded in words; the knowledge base, and what asks it, where facts are checked."""
     alone = ("format", "exact", "math", "choice", "soft_overlong_punishment")
     of_judge = [] if name in (*alone, "factuality", "binary_rar") else ["judge"]
-    has_facts = name in ("factuality", "binary_rar") or name.startswith(("combined", "knowrl"))
+    has_facts = name in ("factuality", "binary_rar") or name.startswith("knowrl")
     assert services_of([name]) == of_judge + (["knowledge base", "decomposer", "verifier"] if has_facts else [])
 
 
@@ -492,14 +500,11 @@ def test_a_users_function_that_raises_ends_in_its_own_words():
     assert "KeyError" in caught.value.why
 
 
-def test_the_order_of_names_is_the_order_of_rewards_and_presets_stand_for_two():
+def test_the_order_of_names_is_the_order_of_rewards_and_knowrl_brings_format_along():
     assert [reward.name for reward in build_rewards(["exact", "format"], {})] == ["exact", "format"]
-    assert expand(["exact", "knowrl_v1"]) == ["exact", "format", "combined_v1"]
-    assert PRESETS == {
-        "knowrl": ("format", "combined"),
-        "knowrl_v1": ("format", "combined_v1"),
-        "knowrl_v2": ("format", "combined_v2"),
-    }
+    assert expand(["exact", "knowrl_v1"]) == ["exact", "format", "knowrl_v1"]
+    assert expand(["knowrl", "format"]) == ["knowrl", "format"] and expand(["format", "knowrl"]) == ["format", "knowrl"]
+    assert expand(["knowrl", "knowrl_v2"]) == ["format", "knowrl", "knowrl_v2"]
 
 
 def test_trls_signature_gives_each_completion_its_own_row():

@@ -78,7 +78,7 @@ def test_the_examples_of_knowrl_without_any_service(tmp_path, capsys):
     offline = ["judge=offline", "decomposer=rules", "verifier=lexical", f"knowledge_base={base}"]
     main(["--reward", "knowrl", str(EXAMPLES / "knowrl.jsonl"), *offline])
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["rewards"]["combined"] for line in lines] == [2, 1, -0.75, -1, -1, -1]
+    assert [line["rewards"]["knowrl"] for line in lines] == [2, 1, -0.75, -1, -1, -1]
     assert [line["rewards"]["format"] for line in lines] == [1, 1, 1, 1, 1, -1]
 
 
@@ -122,10 +122,10 @@ def test_a_row_explains_itself(tmp_path):
     (tmp_path / "in.jsonl").write_text(json.dumps(row | {"question": "Where?", "answer": "Velda"}))
     main(["--reward", "knowrl", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out.jsonl"), *offline])
     found = json.loads((tmp_path / "out.jsonl").read_text())
-    (fact,) = found["facts"]["combined"]
+    (fact,) = found["facts"]["knowrl"]
     assert (fact["fact"], fact["verdict"], fact["passage"]) == ("Mira was born in Velda", "supported", "Mira#0")
     assert fact["text"].startswith("Mira was born in Velda. She slept.") and len(fact["text"]) == 401
-    assert "does not say velda" in found["reasons"]["combined"] and found["title"] == "Mira"
+    assert "is not 'Velda'" in found["reasons"]["knowrl"] and found["title"] == "Mira"
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_graded(tmp_path, capsys):

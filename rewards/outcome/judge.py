@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.schema import Outcome
 from knowledge.sanitise import printable, shortened
-from rewards.knowrl.grades import parse_grade
+from rewards.outcome.grades import parse_grade
 
 if TYPE_CHECKING:
     from rewards.api.client import ApiClient, Messages

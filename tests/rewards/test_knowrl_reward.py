@@ -18,10 +18,11 @@ from knowledge.build import SkipLog, build
 from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.facts.lexical import LexicalVerifier
 from knowledge.store.source import Source
-from rewards.knowrl import correctness, fact_checker, factuality
+from rewards.knowrl import fact_checker, factuality
 from rewards.knowrl.fact_checker import FactChecker
 from rewards.knowrl.factuality import Factuality, FactualityMeter
-from rewards.knowrl.judge import Judgement
+from rewards.outcome import correctness
+from rewards.outcome.judge import Judgement
 from rewards.registry import build_rewards
 from rewards.score import main
 from rewards.scorer import Scorer
@@ -87,7 +88,7 @@ def grade(base, monkeypatch):
     def run(version, outcome, thoughts, answer, settings=(), **row):
         judge = FixedJudge(outcome)
         monkeypatch.setattr(correctness, "build_judge", lambda _: judge)
-        reward = build_rewards([version], options(base, *settings))[0]
+        reward = build_rewards([version], options(base, *settings))[-1]
         score = asyncio.run(reward.grade(f"<think>{thoughts}</think><answer>{answer}</answer>", ROW | row))
         reward.close()
         return score, judge
@@ -102,22 +103,22 @@ def v2(supported, n):
 @pytest.mark.parametrize(
     ("version", "outcome", "thoughts", "answer", "value"),
     [
-        ("combined", "correct", REFUTED, "Velda", 2.0),
-        ("combined", "wrong", SUPPORTED, "Quent", -1 + 1 / 4),
-        ("combined", "wrong", f"{SUPPORTED} {REFUTED}", "Quent", -1.0),
-        ("combined", "wrong", f"{SUPPORTED} {UNKNOWN}", "Quent", -1 + 1 / 5),
-        ("combined", None, SUPPORTED, "I don't know", 1.0),
-        ("combined", "refused", SUPPORTED, "that escapes me", 1.0),
-        ("combined", None, SUPPORTED, "Quent", None),
-        ("combined_v1", "correct", REFUTED, "Velda", 2.0),
-        ("combined_v1", "wrong", SUPPORTED, "Velda or so", -1 + 1 / 15),
-        ("combined_v1", "refused", SUPPORTED, "I cannot tell Velda from Quent", -1 + 1 / 15),
-        ("combined_v1", "correct", SUPPORTED, "Quent", -1 + 1 / 15),  # no keyword of the truth: the judge is not asked
-        ("combined_v2", "correct", REFUTED, "Quent", 2.0),
-        ("combined_v2", "wrong", SUPPORTED, "Quent", -1 + v2(1, 1)),
-        ("combined_v2", "wrong", f"{SUPPORTED} {REFUTED}", "Quent", -1 + v2(1, 2)),
-        ("combined_v2", "refused", SUPPORTED, "no idea", 1.0),
-        ("combined_v2", None, SUPPORTED, "Quent", None),
+        ("knowrl", "correct", REFUTED, "Velda", 2.0),
+        ("knowrl", "wrong", SUPPORTED, "Quent", -1 + 1 / 4),
+        ("knowrl", "wrong", f"{SUPPORTED} {REFUTED}", "Quent", -1.0),
+        ("knowrl", "wrong", f"{SUPPORTED} {UNKNOWN}", "Quent", -1 + 1 / 5),
+        ("knowrl", None, SUPPORTED, "I don't know", 1.0),
+        ("knowrl", "refused", SUPPORTED, "that escapes me", 1.0),
+        ("knowrl", None, SUPPORTED, "Quent", None),
+        ("knowrl_v1", "correct", REFUTED, "Velda", 2.0),
+        ("knowrl_v1", "wrong", SUPPORTED, "Velda or so", -1 + 1 / 15),
+        ("knowrl_v1", "refused", SUPPORTED, "I cannot tell Velda from Quent", -1 + 1 / 15),
+        ("knowrl_v1", "correct", SUPPORTED, "Quent", -1 + 1 / 15),  # no keyword of the truth: the judge is not asked
+        ("knowrl_v2", "correct", REFUTED, "Quent", 2.0),
+        ("knowrl_v2", "wrong", SUPPORTED, "Quent", -1 + v2(1, 1)),
+        ("knowrl_v2", "wrong", f"{SUPPORTED} {REFUTED}", "Quent", -1 + v2(1, 2)),
+        ("knowrl_v2", "refused", SUPPORTED, "no idea", 1.0),
+        ("knowrl_v2", None, SUPPORTED, "Quent", None),
     ],
 )
 def test_the_truth_table(grade, version, outcome, thoughts, answer, value):
@@ -177,9 +178,9 @@ def test_an_empty_think_block_earns_nothing_for_facts_in_the_answer(base):
 @pytest.mark.parametrize(
     ("name", "formula", "weighs"),
     [
-        ("combined", factuality.knowrl, True),
-        ("combined_v1", factuality.knowrl_v1, False),
-        ("combined_v2", factuality.knowrl_v2, False),
+        ("knowrl", factuality.knowrl, True),
+        ("knowrl_v1", factuality.knowrl_v1, False),
+        ("knowrl_v2", factuality.knowrl_v2, False),
         ("factuality", factuality.knowrl, True),
     ],
 )
@@ -200,7 +201,7 @@ def test_each_version_has_its_formula_and_weighs_contradiction_as_the_table_says
     monkeypatch.setattr(fact_checker, "FactualityMeter", meter)
     monkeypatch.setattr("grpo.device.distributed.choose_device", lambda device: f"what {device} stands for")
     settings = ("verifier=nli", "nli_model=some/model", "entailment_threshold=0.4", "device=cpu")
-    reward = build_rewards([name], options(base, *settings))[0]
+    reward = build_rewards([name], options(base, *settings))[-1]
     assert loaded == [("some/model", "what cpu stands for", 0.4, weighs)] and formulas == [formula] and reward.slow
     reward.close()
 
@@ -208,7 +209,7 @@ def test_each_version_has_its_formula_and_weighs_contradiction_as_the_table_says
 LISTED = [SUPPORTED, "Born in Velda was Mira Tolan.", "Rome is a large city.", "Mira Tolan was born."]
 
 
-@pytest.mark.parametrize(("version", "n"), [("combined", 1), ("combined_v1", 4), ("combined_v2", 4), ("factuality", 1)])
+@pytest.mark.parametrize(("version", "n"), [("knowrl", 1), ("knowrl_v1", 4), ("knowrl_v2", 4), ("factuality", 1)])
 def test_knowrls_versions_count_every_fact_that_the_decomposer_lists(base, monkeypatch, version, n):
     """Ours leaves out the same words in another order, what the text does not say, and what the question says."""
     monkeypatch.setenv("OPENAI_API_KEY_FACTSCORE", "some-key")
@@ -216,26 +217,26 @@ def test_knowrls_versions_count_every_fact_that_the_decomposer_lists(base, monke
     lines = [*LISTED, SUPPORTED.upper(), "two words"]  # a repetition and a scrap count nowhere
     with ApiServer(default=says("\n".join(f"- {line}" for line in lines))) as server:
         settings = ("decomposer=api", "decomposer_model=m", f"decomposer_base_url={server.url}")
-        reward = build_rewards([version], options(base, *settings))[0]
+        reward = build_rewards([version], options(base, *settings))[-1]
         completion = f"<think>{SUPPORTED}</think><answer>Velda or Quent</answer>"
         score = asyncio.run(reward.grade(completion, ROW))
         reward.close()
     assert score.details["facts"] == n, score.reason
-    if version == "combined_v2":
+    if version == "knowrl_v2":
         assert score.value == pytest.approx(-1 + v2(score.details["supported"], 4))
 
 
 @pytest.mark.parametrize(
     ("name", "columns"),
     [
-        *[(name, ("answer", "title")) for name in ("combined", "combined_v1", "combined_v2")],
+        *[(name, ("answer", "title")) for name in ("knowrl", "knowrl_v1", "knowrl_v2")],
         *[(name, ("title",)) for name in ("factuality", "binary_rar")],
         *[(name, ("answer",)) for name in ("correctness", "simpleqa", "truthrl", "abstention", "karl", "tiar", "rlcr")],
     ],
 )
 def test_the_columns_that_data_must_have_for_a_reward(base, name, columns):
     """check_columns of grpo/data/questions.py refuses other data before the first step."""
-    (reward,) = build_rewards([name], options(base))
+    reward = build_rewards([name], options(base))[-1]
     reward.close()
     assert reward.needs == columns
 
@@ -249,22 +250,22 @@ def test_a_reward_is_slow_if_it_waits_for_a_model(base, monkeypatch):
         (("decomposer=api", "decomposer_model=m"), (True, False, True)),
     ):
         found = []
-        for name in ("combined", "correctness", "factuality"):
-            reward = build_rewards([name], options(base, *settings))[0]
+        for name in ("knowrl", "correctness", "factuality"):
+            reward = build_rewards([name], options(base, *settings))[-1]
             found.append(reward.slow)
             reward.close()
         assert tuple(found) == slow
 
 
 def test_the_details_of_a_score_count_facts_by_verdict(grade):
-    score, _ = grade("combined", "wrong", f"{SUPPORTED} {REFUTED} {UNKNOWN} Mira Tolan worked as a weaver.", "Quent")
+    score, _ = grade("knowrl", "wrong", f"{SUPPORTED} {REFUTED} {UNKNOWN} Mira Tolan worked as a weaver.", "Quent")
     assert score.details == {"factuality": 1 / 7, "facts": 4, "supported": 2, "refuted": 1} and score.outcome == "wrong"
     assert [fact["verdict"] for fact in score.facts].count("supported") == 2 and len(score.facts) == 4
     assert all(fact["fact"] in score.reason and fact["passage"] in (None, "Mira Tolan#0") for fact in score.facts)
     assert score.value == pytest.approx(-1 + 1 / 7)
-    assert grade("combined", "correct", SUPPORTED, "Velda")[0].details == {}  # nothing was looked up
+    assert grade("knowrl", "correct", SUPPORTED, "Velda")[0].details == {}  # nothing was looked up
     assert (
-        grade("combined", "wrong", SUPPORTED, "Quent", ("missing_title_policy=unscored",), title="Nobody")[0].details
+        grade("knowrl", "wrong", SUPPORTED, "Quent", ("missing_title_policy=unscored",), title="Nobody")[0].details
         == {}
     )
 
@@ -285,7 +286,7 @@ def test_the_reason_of_a_score_names_the_facts_and_their_evidence(grade, base):
         "Mira Tolan was born in Velda → supported [Mira Tolan#0]; Mira Tolan worked as a baker → refuted [Mira Tolan#0]"
     )
     assert (
-        grade("combined", "wrong", f"{SUPPORTED} {REFUTED}", "Quent")[0].reason
+        grade("knowrl", "wrong", f"{SUPPORTED} {REFUTED}", "Quent")[0].reason
         == f"as told; 1 of 2 facts supported, 1 refuted; {told}"
     )
     reward = build_rewards(["factuality"], options(base))[0]
@@ -299,8 +300,8 @@ def test_the_reason_of_a_score_names_the_facts_and_their_evidence(grade, base):
 def test_the_facts_of_a_score_name_the_places_of_their_sentences_in_the_completion(base, before):
     """Credit goes to the tokens there."""
     completion = f"{before}{SUPPORTED} {REFUTED}</think><answer>Quent</answer>"
-    for name in ("combined", "factuality"):
-        reward = build_rewards([name], options(base))[0]
+    for name in ("knowrl", "factuality"):
+        reward = build_rewards([name], options(base))[-1]
         facts = asyncio.run(reward.grade(completion, ROW)).facts
         reward.close()
         places = [[completion[start:end].strip() for start, end in fact["sentences"]] for fact in facts]
@@ -309,16 +310,12 @@ def test_the_facts_of_a_score_name_the_places_of_their_sentences_in_the_completi
 
 def test_a_wrong_answer_never_beats_a_refusal(grade):
     facts = " ".join([SUPPORTED, "Mira Tolan worked as a weaver."] * 20)
-    assert (
-        grade("combined", "wrong", facts, "Quent")[0].value
-        < 0
-        < grade("combined", None, facts, "I don't know")[0].value
-    )
+    assert grade("knowrl", "wrong", facts, "Quent")[0].value < 0 < grade("knowrl", None, facts, "I don't know")[0].value
 
 
 def test_facts_are_looked_up_only_where_they_matter(base, monkeypatch):
     monkeypatch.setattr(correctness, "build_judge", lambda _: FixedJudge("correct"))
-    reward = build_rewards(["combined"], options(base))[0]
+    reward = build_rewards(["knowrl"], options(base))[-1]
     asyncio.run(reward.grade(f"<think>{SUPPORTED}</think><answer>Velda</answer>", ROW))
     assert reward.metrics()["kb/lookups_exact"] == 0
     reward.close()
@@ -326,7 +323,7 @@ def test_facts_are_looked_up_only_where_they_matter(base, monkeypatch):
 
 def test_the_judge_sees_the_question_and_not_the_rendered_prompt(grade):
     _, judge = grade(
-        "combined_v2", "correct", SUPPORTED, "Velda", prompt="<|im_start|>user\nWhere was Mira Tolan born?<|im_end|>"
+        "knowrl_v2", "correct", SUPPORTED, "Velda", prompt="<|im_start|>user\nWhere was Mira Tolan born?<|im_end|>"
     )
     assert judge.asked == ["Where was Mira Tolan born?"]
 
@@ -338,12 +335,12 @@ def test_a_missing_title_concerns_its_own_completion_alone_and_a_batch_of_one_sc
     scorer.grade(groups)
     (found,), (missing,) = (group.completions for group in groups)  # batches of one completion
     assert found.reward == pytest.approx(1 - 1 + 1 / 4)
-    assert missing.reward == 0.0 and "not in the knowledge base" in missing.scores["combined"].reason
+    assert missing.reward == 0.0 and "not in the knowledge base" in missing.scores["knowrl"].reason
     scorer.close()
 
 
 def test_without_its_title_a_wrong_answer_still_counts_in_its_group_so_that_refusing_is_not_the_worst(base):
-    scorer = Scorer(build_rewards(["combined"], options(base)))
+    scorer = Scorer(build_rewards(["knowrl"], options(base))[-1:])
     texts = [f"<think>{SUPPORTED}</think><answer>{answer}</answer>" for answer in ("Velda", "I don't know", "Quent")]
     group = make_answers(ROW | {"title": "Nobody At All"}, *texts)
     scorer.grade([group])
@@ -353,9 +350,7 @@ def test_without_its_title_a_wrong_answer_still_counts_in_its_group_so_that_refu
 
 @pytest.mark.parametrize(("policy", "value"), [("zero", -1.0), ("unscored", None)])
 def test_the_policy_for_missing_titles(grade, policy, value):
-    score, _ = grade(
-        "combined", "wrong", SUPPORTED, "Quent", (f"missing_title_policy={policy}",), title="Nobody At All"
-    )
+    score, _ = grade("knowrl", "wrong", SUPPORTED, "Quent", (f"missing_title_policy={policy}",), title="Nobody At All")
     assert score.value == value
 
 
@@ -378,19 +373,19 @@ def test_the_knowledge_base_of_the_configuration_goes_before_that_of_the_environ
 
 
 def test_titles_joined_by_semicolons_are_split(grade):
-    score, _ = grade("combined", "wrong", SUPPORTED, "Quent", title="Mira Tolan;Oriel Vance")
+    score, _ = grade("knowrl", "wrong", SUPPORTED, "Quent", title="Mira Tolan;Oriel Vance")
     assert score.value == pytest.approx(-1 + 1 / 4)
 
 
 def test_presets_stand_for_two_rewards_and_weights_count_both(base):
-    assert [reward.name for reward in build_rewards(["knowrl_v2"], options(base))] == ["format", "combined_v2"]
+    assert [reward.name for reward in build_rewards(["knowrl_v2"], options(base))] == ["format", "knowrl_v2"]
     with pytest.raises(UserError, match="reward_weights"):
         options(base, "reward_weights=[1]")
 
 
 def test_the_coverage_of_titles_is_told_before_the_first_step(base):
     said = []
-    reward = build_rewards(["combined"], options(base))[0]
+    reward = build_rewards(["knowrl"], options(base))[-1]
     reward.prepare([ROW, ROW | {"title": "Nobody At All"}, ROW | {"title": "No One"}], said.append)
     reward.close()
     assert "33.3% of 3 titles" in said[0]
@@ -403,7 +398,7 @@ def test_titles_that_would_end_the_run_are_announced(base):
     rows = [ROW, ROW, ROW | {"title": "Nobody At All"}]  # of two titles one is missing: more than max_unscored
     for policy, count in (("zero", 1), ("unscored", 2)):
         said = []
-        reward = build_rewards(["combined"], options(base, f"missing_title_policy={policy}"))[0]
+        reward = build_rewards(["knowrl"], options(base, f"missing_title_policy={policy}"))[-1]
         reward.prepare(rows, said.append)
         reward.close()
         assert len(said) == count
@@ -412,7 +407,7 @@ def test_titles_that_would_end_the_run_are_announced(base):
 
 def test_titles_in_lists_count_in_the_coverage_as_they_do_in_the_look_up(base):
     said = []
-    reward = build_rewards(["combined"], options(base))[0]
+    reward = build_rewards(["knowrl"], options(base))[-1]
     reward.prepare(
         [ROW | {"title": ["Mira Tolan", "Oriel Vance"]}, ROW | {"title": ["Mira Tolan"]}, ROW | {"title": 1984}],
         said.append,
@@ -427,10 +422,10 @@ def test_scoring_a_file_by_a_preset_reports_each_of_its_rewards(base, tmp_path, 
     settings = ["judge=offline", "decomposer=rules", "verifier=lexical", f"knowledge_base={base}"]
     main(["--reward", "knowrl_v2", str(rows), *settings])
     said = capsys.readouterr()
-    assert json.loads(said.out)["rewards"] == {"format": 1.0, "combined_v2": 2.0}
+    assert json.loads(said.out)["rewards"] == {"format": 1.0, "knowrl_v2": 2.0}
     assert [line.split()[:5] for line in said.err.splitlines()[1:3]] == [
         ["format", "1", "of", "1", "+1.000"],
-        ["combined_v2", "1", "of", "1", "+2.000"],
+        ["knowrl_v2", "1", "of", "1", "+2.000"],
     ]
 
 
@@ -462,17 +457,17 @@ def test_a_dead_decomposer_shows_and_stops_the_run_though_few_answers_need_it(ba
     """One of eight answers is wrong: of all completions 12.5 % are unscored, of what the decomposer was asked all."""
     monkeypatch.setenv(FACTS_KEY, "canary-key")
     with ApiServer(default=fails(400)) as server:
-        rewards = build_rewards(["combined", "format"], served(base, server))
+        rewards = build_rewards(["knowrl", "format"], served(base, server))
         group = graded(rewards, ["Velda"] * 7 + ["Quent"])
-    assert [completion.scores["combined"].value for completion in group.completions] == [2.0] * 7 + [None]
-    found = completion_metrics([group], ["combined", "format"])
-    assert found["rewards/combined/unscored_frac"] == 1.0 and found["rewards/format/unscored_frac"] == 0.0
+    assert [completion.scores["knowrl"].value for completion in group.completions] == [2.0] * 7 + [None]
+    found = completion_metrics([group], ["knowrl", "format"])
+    assert found["rewards/knowrl/unscored_frac"] == 1.0 and found["rewards/format/unscored_frac"] == 0.0
     health = Health(lambda text: None, max_unscored=0.2)
     health.check(1, found)
     health.check(2, found)
     with pytest.raises(UserError) as caught:
         health.check(3, found)
-    assert caught.value.exit_code == SERVICE and "rewards/combined" in caught.value.what
+    assert caught.value.exit_code == SERVICE and "rewards/knowrl" in caught.value.what
 
 
 def test_the_unscored_share_is_the_worst_of_the_services_asked(base, monkeypatch):
@@ -483,19 +478,19 @@ def test_the_unscored_share_is_the_worst_of_the_services_asked(base, monkeypatch
 
     monkeypatch.setenv(FACTS_KEY, "canary-key")
     with ApiServer(default=replies_with(facts)) as server:
-        rewards = build_rewards(["combined"], served(base, server))
+        rewards = build_rewards(["knowrl"], served(base, server))[-1:]
         group = graded(rewards, ["Velda"] * 4 + ["Quent", "Tessel", "Marn", "Orun"])
-    scores = [completion.scores["combined"] for completion in group.completions]
+    scores = [completion.scores["knowrl"] for completion in group.completions]
     assert scores[0].asked == {"judge": True}
     assert scores[4].asked == {"judge": True, "knowledge base": True, "decomposer": True}
     assert scores[7].asked == {"judge": True, "knowledge base": True, "decomposer": False}
-    assert completion_metrics([group], ["combined"])["rewards/combined/unscored_frac"] == 0.25
+    assert completion_metrics([group], ["knowrl"])["rewards/knowrl/unscored_frac"] == 0.25
 
 
 def test_a_dead_decomposer_ends_the_run_within_a_step_if_many_answers_need_it(base, monkeypatch):
     monkeypatch.setenv(FACTS_KEY, "canary-key")
     with ApiServer(default=fails(400)) as server, pytest.raises(UserError) as caught:
-        graded(build_rewards(["combined"], served(base, server)), [f"Quent {i}" for i in range(40)])
+        graded(build_rewards(["knowrl"], served(base, server))[-1:], [f"Quent {i}" for i in range(40)])
     assert caught.value.exit_code == SERVICE and "32 questions in a row" in caught.value.why
     assert "decomposer" in caught.value.what and "400" in caught.value.why
 
@@ -503,13 +498,13 @@ def test_a_dead_decomposer_ends_the_run_within_a_step_if_many_answers_need_it(ba
 def test_max_unscored_1_goes_on_without_a_decomposer(base, monkeypatch):
     monkeypatch.setenv(FACTS_KEY, "canary-key")
     with ApiServer(default=fails(400)) as server:
-        rewards = build_rewards(["combined"], served(base, server, "max_unscored=1.0"))
+        rewards = build_rewards(["knowrl"], served(base, server, "max_unscored=1.0"))[-1:]
         group = graded(rewards, [f"Quent {i}" for i in range(40)])
-    assert {completion.scores["combined"].value for completion in group.completions} == {None}
+    assert {completion.scores["knowrl"].value for completion in group.completions} == {None}
 
 
 def prepare(base, server):
-    reward = build_rewards(["combined"], served(base, server))[0]
+    reward = build_rewards(["knowrl"], served(base, server))[-1]
     try:
         reward.prepare([ROW], lambda text: None)
     finally:
@@ -537,7 +532,7 @@ def test_the_rewards_of_facts_alone_are_tried_before_the_first_step_too(base, mo
     monkeypatch.setenv(FACTS_KEY, "canary-key")
     said = []
     with ApiServer(default=says("Sure! Paris.")) as server:
-        reward = build_rewards([name], served(base, server))[0]
+        reward = build_rewards([name], served(base, server))[-1]
         with pytest.raises(UserError, match="does not work as a decomposer"):
             reward.prepare([ROW, ROW | {"title": "Nobody At All"}], said.append)
         reward.close()
@@ -549,7 +544,7 @@ def test_the_rewards_that_ask_the_judge_alone_try_it_before_the_first_step_too(b
     monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "canary-key")
     with ApiServer(default=says("B")) as server:
         settings = ("judge=api", "judge_model=m", f"judge_base_url={server.url}")
-        reward = build_rewards([name], options(base, *settings))[0]
+        reward = build_rewards([name], options(base, *settings))[-1]
         with pytest.raises(UserError, match="does not work as a judge"):
             reward.prepare([ROW], lambda text: None)
         reward.close()
@@ -558,7 +553,7 @@ def test_the_rewards_that_ask_the_judge_alone_try_it_before_the_first_step_too(b
 def test_the_decomposers_replies_have_the_configured_room_before_the_first_step_and_later(base, monkeypatch):
     monkeypatch.setenv(FACTS_KEY, "canary-key")
     with ApiServer(says("- Paris is the capital of France."), default=says(f"- {SUPPORTED}")) as server:
-        rewards = build_rewards(["combined"], served(base, server, "decomposer_max_tokens=77"))
+        rewards = build_rewards(["knowrl"], served(base, server, "decomposer_max_tokens=77"))[-1:]
         rewards[0].prepare([ROW], lambda text: None)
         graded(rewards, ["Quent"])
         assert [request.body["max_tokens"] for request in server.requests] == [77, 77]

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from grpo.base.schema import Score
 from rewards.format import final_text
-from rewards.knowrl import correctness
-from rewards.knowrl.judge import Judge
+from rewards.outcome import correctness
+from rewards.outcome.judge import Judge
 from rewards.registry import Columns, Options, Reward
 
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 
 from grpo.base.schema import Score
 from rewards.format import stated_confidence
-from rewards.knowrl import correctness
-from rewards.knowrl.judge import Judge
+from rewards.outcome import correctness
+from rewards.outcome.judge import Judge
 from rewards.registry import Columns, Options, Reward
 
 Valuation = Callable[[Score, str], Score]  # (a grade, the completion) to the grade with another value
@@ -114,7 +114,7 @@ def _change_refusals(scores: Sequence[Score], **changes: float) -> list[Score]:
 
 def _build(name: str, options: Options, valuation: Valuation, finish: correctness.FinishGroup | None = None) -> Reward:
     def grader(judge: Judge) -> correctness.GradeAnswer:
-        grade_answer = correctness.knowrl(judge)
+        grade_answer = correctness.grader(judge)
 
         async def grade(completion: str, columns: Columns) -> Score:
             return valuation(await grade_answer(completion, columns), completion)

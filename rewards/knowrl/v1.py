@@ -1,0 +1,96 @@
+"""The rules of KnowRL's guide, by which an answer is wrong before a judge is asked: refusal patterns and keywords.
+
+They miss "I don't know", "unknown" and curly apostrophes, and take "I can't help falling in love" for a refusal. The
+patterns find here exactly what they find there, in time linear in the text. Keywords are compared word by word: the
+original finds "red" in "scared".
+"""
+
+import re
+
+from grpo.base.schema import Score
+from knowledge.store.tokens import UNSPACED
+from rewards.outcome.correctness import WRONG, Case
+from rewards.outcome.refusal import is_refusal
+
+STOP_WORDS = set(
+    "the a an and or but is are was were in on at to for with by about like from of that this these those it they he "
+    "she we you i me my your our their".split()
+)
+_UNSPACED = re.compile(f"[{UNSPACED}]")  # in scripts without spaces, a word may stand inside another
+_SPEAK = r"(?:answer|respond|provide|give|tell|assist|help)"
+_MORE = r"(?:more|additional)"
+_V1 = re.compile(
+    "|".join(
+        (
+            rf"\b(?:cannot|can't|unable to)\s+{_SPEAK}\b",
+            r"\bas (?:an AI|a language model|an assistant),?\s+I\s+"
+            r"(?:cannot|can't|am unable to|must decline|am not able to|don't have|won't)\b",
+            rf"\b(?:need|require) {_MORE}\s+(?:information|details|context|specifics|clarification)\s+"
+            r"to\s+(?:answer|respond|provide|help|assist)\b",
+            r"\b(?:insufficient information|lack of (?:information|context|details)"
+            r"|not enough (?:information|context)|too vague)\s+to\s+"
+            r"(?:answer|respond|provide|give|help|assist)\b",
+            rf"\b{_MORE} (?:information|context|details)\s+would be\s+(?:needed|required|necessary)\b",
+        )
+    ),
+    re.IGNORECASE,
+)
+_V1_STAGES = ("one", "two", "last")
+_V1_IN_ORDER = (  # each pattern: its stages follow each other on one line, with anything in between
+    re.compile(
+        r"(?P<one>\bI (?:must|have to|will have to|need to)\b)"
+        r"|(?P<last>\b(?:decline|refuse|refrain from|abstain from)\s+(?:answering|responding|providing|giving)\b)"
+        r"|(?P<line>\n)",
+        re.IGNORECASE,
+    ),
+    re.compile(
+        r"(?P<one>\b(?:ethical|moral|legal)\b)"
+        r"|(?P<two>\b(?:concerns|issues|considerations|limitations|constraints)\b)"
+        r"|(?P<last>\b(?:prevent|stop|preclude|prohibit|disallow)\b)|(?P<line>\n)",
+        re.IGNORECASE,
+    ),
+)
+
+
+def matches_pattern(answer: str) -> bool:
+    """Return whether one of the eight patterns of KnowRL's first version occurs in an answer."""
+    return bool(_V1.search(answer)) or any(_has_stages_in_order(pattern, answer) for pattern in _V1_IN_ORDER)
+
+
+def _has_stages_in_order(pattern: re.Pattern[str], text: str) -> bool:
+    """Find a pattern's stages in order on one line by one scan: the regular expression `one.*two.*last` is cubic."""
+    stages = [name for name in _V1_STAGES if name in pattern.groupindex]
+    num_reached = 0
+    for match in pattern.finditer(text):
+        if match.lastgroup == "line":
+            num_reached = 0
+        elif match.lastgroup == stages[num_reached]:
+            num_reached += 1
+            if num_reached == len(stages):
+                return True
+    return False
+
+
+def rules(case: Case) -> Score | None:
+    """Return the score of an answer that is wrong by these rules; None if a judge is to decide."""
+    if matches_pattern(case.answer):
+        return Score(WRONG, "matches a refusal pattern", "refused")
+    if any(_has_digit(truth) or shares_keyword(case.answer, truth) for truth in case.truths):
+        return None
+    outcome = "refused" if is_refusal(case.answer) else "wrong"
+    return Score(WRONG, "has no word in common with the truth", outcome)
+
+
+def _has_digit(text: str) -> bool:
+    return any(map(str.isdigit, text))
+
+
+def shares_keyword(answer: str, truth: str) -> bool:
+    """Return whether a word of the truth (two characters or more, no stop word) is a word of the answer."""
+    answer = answer.lower()
+    said = set(re.findall(r"\w+", answer))
+    for word in re.findall(r"\w+", truth.lower()):
+        if len(word) > 1 and word not in STOP_WORDS:
+            if word in said or (_UNSPACED.search(word) and word in answer):
+                return True
+    return False

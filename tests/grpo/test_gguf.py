@@ -1,0 +1,223 @@
+"""Files of llama.cpp's format: what comes out of one is the model that went in."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+import torch
+from making import load, write_chat_checkpoint, write_checkpoint
+from safetensors.torch import load_file
+
+from grpo.base.errors import UserError
+from grpo.config.options import TrainConfig
+from grpo.model import gguf as ours
+from grpo.model.policy import find_parts, load_for_inference
+
+gguf = pytest.importorskip("gguf", reason="needs the package gguf")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(ours, "cache", lambda: tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory):
+    """A folder with a tokenizer and a chat template."""
+    return write_chat_checkpoint(tmp_path_factory.mktemp("chat"))
+
+
+def write_gguf(path, folder, chat, kind=None, arch=None, **metadata):
+    """Write a checkpoint as llama.cpp's converter does. kind: of the quantised matrices."""
+    config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+    family = config["model_type"]
+    arch = arch or {"mistral": "llama"}.get(family, family)  # llama.cpp knows no mistral
+    writer = gguf.GGUFWriter(path, arch)
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_key_length(head_dim)
+    add_tokenizer(writer, chat)
+    for key, value in metadata.items():
+        writer.add_string(f"{arch}.{key.replace('_', '.')}", value)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], config["num_hidden_layers"])
+    for name, tensor in tensors.items():
+        stem, _, ending = name.rpartition(".")
+        array = tensor.numpy()
+        if arch == "llama" and stem.endswith(("q_proj", "k_proj")):
+            array = permuted(array, config["num_attention_heads" if "q_proj" in stem else "num_key_value_heads"])
+        is_rounded = kind and array.ndim == 2 and array.shape[1] % 32 == 0  # blocks of 32
+        if is_rounded:
+            array = gguf.quantize(array, kind)
+        writer.add_tensor(f"{names.get_name(stem)}.{ending}", array, raw_dtype=kind if is_rounded else None)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def permuted(array, num_heads):
+    """llama.cpp's order of the rows of q and k: the halves of each head take turns."""
+    return array.reshape(num_heads, 2, -1, array.shape[-1]).swapaxes(1, 2).reshape(array.shape)
+
+
+def add_tokenizer(writer, chat):
+    content = json.loads((chat / "tokenizer.json").read_text())["model"]
+    added = json.loads((chat / "tokenizer.json").read_text())["added_tokens"]
+    tokens = sorted(content["vocab"] | {token["content"]: token["id"] for token in added}, key=lambda token: 0)
+    ids = content["vocab"] | {token["content"]: token["id"] for token in added}
+    tokens.sort(key=ids.get)
+    special = {token["content"] for token in added}
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if token in special else 1 for token in tokens])
+    writer.add_token_merges([" ".join(pair) if isinstance(pair, list) else pair for pair in content["merges"]])
+    writer.add_eos_token_id(ids["<|im_end|>"])
+    writer.add_chat_template((chat / "chat_template.jinja").read_text())
+
+
+def vocabulary(chat):
+    return json.loads((chat / "config.json").read_text())["vocab_size"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tied", [True, False])
+def test_every_family_comes_out_as_it_went_in(family, tied, tmp_path, chat):
+    shape = {"tie_word_embeddings": tied, "vocab_size": vocabulary(chat), "rope_parameters": {"rope_theta": 5e4}}
+    shape |= {"head_dim": 8} if family in ("llama", "mistral") else {}
+    folder = write_checkpoint(tmp_path / "model", family, **shape)
+    file = write_gguf(tmp_path / "model.gguf", folder, chat)
+    policy = load_for_inference(TrainConfig(model_name_or_path=str(file)), CPU)
+    ours_named, theirs = ours_tensors(policy.folders[0]), load_file(folder / "model.safetensors")
+    assert ours_named.keys() == theirs.keys()
+    assert all(torch.equal(ours_named[name], theirs[name]) for name in theirs)
+    expected, model = load(folder), policy.model
+    assert model.config.rope == expected.config.rope and model.config.norm_eps == pytest.approx(
+        expected.config.norm_eps
+    )
+    assert (model.config.head_dim, model.config.tied_head) == (expected.config.head_dim, tied)
+
+
+def ours_tensors(folder):
+    return {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
+
+
+def test_the_tokenizer_and_its_template_come_along(tmp_path, chat):
+    from transformers import AutoTokenizer
+
+    folder = write_checkpoint(tmp_path / "model", "llama", vocab_size=vocabulary(chat))
+    policy = load_for_inference(TrainConfig(model_name_or_path=str(write_gguf(tmp_path / "m.gguf", folder, chat))), CPU)
+    theirs = AutoTokenizer.from_pretrained(chat)
+    text = theirs.apply_chat_template([{"role": "user", "content": "What is 3 + 4?"}], tokenize=False)
+    assert policy.tokenizer.chat_template == theirs.chat_template
+    ids = policy.tokenizer.encode(text)
+    assert policy.tokenizer.decode(ids) == text and ids[0] == theirs.encode(text)[0]  # <|im_start|> is one token
+    assert policy.decode(theirs.encode("The answer is 12")) == "The answer is 12"
+    assert theirs.convert_tokens_to_ids("<|im_end|>") in policy.eos_ids
+
+
+def test_a_quantised_file_is_read_as_it_is_and_says_what_it_lost(tmp_path, chat, capsys):
+    folder = write_checkpoint(tmp_path / "model", "llama", vocab_size=vocabulary(chat))
+    kind = gguf.GGMLQuantizationType.Q8_0
+    out = ours.open_gguf(str(write_gguf(tmp_path / "m.gguf", folder, chat, kind)))
+    assert "14 of Q8_0 tensors were rounded" in capsys.readouterr().err
+    weight = load_file(folder / "model.safetensors")["model.layers.0.mlp.up_proj.weight"]
+    rounded = gguf.dequantize(gguf.quantize(weight.numpy(), kind), kind)
+    found = ours_tensors(out)["model.layers.0.mlp.up_proj.weight"]
+    assert found.dtype == torch.float32 and np.array_equal(found.numpy(), rounded)
+    assert not torch.equal(found, weight)
+
+
+def test_a_file_is_converted_once_in_several_shards_and_again_when_it_changes(tmp_path, chat, capsys, monkeypatch):
+    monkeypatch.setattr(ours, "SHARD_BYTES", 20_000)
+    folder = write_checkpoint(tmp_path / "model", "llama", vocab_size=vocabulary(chat))
+    file = write_gguf(tmp_path / "m.gguf", folder, chat)
+    first = ours.open_gguf(str(file))
+    assert len(list(first.glob("*.safetensors"))) > 1 and load(first).config.num_layers == 2
+    capsys.readouterr()
+    assert ours.open_gguf(str(file)) == first and not capsys.readouterr().err
+    write_gguf(file, write_checkpoint(tmp_path / "other", "llama", seed=1, vocab_size=vocabulary(chat)), chat)
+    assert ours.open_gguf(str(file)) != first
+    assert all(
+        path.is_dir() and len(list(path.iterdir())) >= 4 for path in ours.cache().iterdir()
+    )  # nothing unfinished
+
+
+def test_an_adapter_finds_the_file_it_was_trained_on(tmp_path, chat, monkeypatch):
+    folder = write_checkpoint(tmp_path / "model", "llama", vocab_size=vocabulary(chat))
+    write_gguf(tmp_path / "m.gguf", folder, chat)
+    monkeypatch.chdir(tmp_path)
+    parts = find_parts(TrainConfig(model_name_or_path="m.gguf"))
+    assert parts.base[0] == str(tmp_path / "m.gguf")  # from everywhere
+
+
+def test_a_file_inside_a_package(tmp_path, chat, monkeypatch):
+    folder = write_checkpoint(tmp_path / "model", "llama", vocab_size=vocabulary(chat))
+    package = tmp_path / "packed_model"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('must not be imported')")
+    write_gguf(package / "m.gguf", folder, chat)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert ours.find_gguf("packed_model:m.gguf") == package / "m.gguf"
+    for name in ("packed_model:other.gguf", "no_such_package:m.gguf", "absent.gguf"):
+        with pytest.raises(UserError, match="cannot find") as caught:
+            ours.find_gguf(name)
+        assert caught.value.exit_code == 3 and caught.value.fix
+
+
+def string(text):
+    return struct.pack("<Q", len(text)) + text
+
+
+HOSTILE = {
+    "empty": b"",
+    "of another format": b"PK\3\4" + bytes(100),
+    "of a future version": struct.pack("<4sIQQ", b"GGUF", 9, 0, 0),
+    "2^60 values": struct.pack("<4sIQQ", b"GGUF", 3, 0, 2**60),
+    "2^60 tensors": struct.pack("<4sIQQ", b"GGUF", 3, 2**60, 0),
+    "a list of 2^60": struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + string(b"a") + struct.pack("<IIQ", 9, 4, 2**60),
+    "lists in lists": struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + string(b"a") + struct.pack("<IIQ", 9, 9, 9),
+    "a long string": struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + struct.pack("<Q", 2**63),
+    "an unknown type": struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + string(b"a") + struct.pack("<I", 77),
+    "no architecture": struct.pack("<4sIQQ", b"GGUF", 3, 0, 0),
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_hostile_file_ends_in_three_lines(content, tmp_path):
+    file = tmp_path / "m.gguf"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match="cannot be read") as caught:
+        ours.open_gguf(str(file))
+    assert caught.value.exit_code == 3 and caught.value.why and caught.value.fix
+    assert not ours.cache().exists()
+
+
+def test_a_torn_file_and_one_of_another_model_end_in_three_lines(tmp_path, chat):
+    folder = write_checkpoint(tmp_path / "model", "llama", vocab_size=vocabulary(chat))
+    file = write_gguf(tmp_path / "m.gguf", folder, chat)
+    content = file.read_bytes()
+    for size in (len(content) // 3, len(content) - 4096):
+        file.write_bytes(content[:size])
+        with pytest.raises(UserError, match="cannot be read") as caught:
+            ours.open_gguf(str(file))
+        assert caught.value.exit_code == 3
+    for wrong, reason in (({"arch": "gemma"}, "gemma"), ({"rope_scaling_type": "yarn"}, "yarn")):
+        write_gguf(file, folder, chat, **wrong)
+        with pytest.raises(UserError, match="cannot be opened") as caught:
+            ours.open_gguf(str(file))
+        assert reason in caught.value.why and caught.value.exit_code == 3
+    assert not list(ours.cache().iterdir()) if ours.cache().exists() else True

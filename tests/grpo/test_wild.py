@@ -1,0 +1,168 @@
+"""Run directories in which anything may stand: explain and report take them, in a time and a size that are bounded."""
+
+import itertools
+import json
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from grpo.diagnosis.record import read_record
+from grpo.explain import explain
+from grpo.report.page import render
+
+DEEP, HUGE = "@deep@", "@huge@"  # written in place of values that json.dumps would not write
+NUMBERS = [-1, 0, 10**18, 10**310, -(10**310), 1e308, -1e308, 1e-320, float("nan"), float("inf")]
+TEXTS = ["", "text", "1e999", "\x00\x1b[31m\ud800", "x" * 30_000]
+VALUES = [None, True, *NUMBERS, *TEXTS, [], {}, [None], [[1]], {"a": {"b": [1e308]}}, DEEP, HUGE]
+STEP = {
+    "step": 1,
+    "reward": 0.5,
+    "reward_std": 0.5,
+    "loss": 0.1,
+    "kl": 0.1,
+    "entropy": 0.5,
+    "grad_norm": 0.1,
+    "num_tokens": 100,
+    "peak_memory_gb": 1.5,
+    "step_time": 2.0,
+    "time/train": 1.0,
+    "peak_memory_gb/train": 1.0,
+    "accuracy": 0.5,
+    "refusal_rate": 0.1,
+    "completions/clipped_ratio": 0.1,
+    "completions/mean_length": 9.0,
+    "advantage_abs_mean": 0.5,
+    "micro_batches": 2,
+    "frac_reward_zero_std": 0.1,
+    "rewards/mine/unscored_frac": 0.0,
+}
+CONFIG = {
+    "num_generations": 8,
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "torch_dtype": "auto",
+    "reward_funcs": ["mine"],
+    "max_completion_length": 9,
+    "model_name_or_path": "m",
+    "learning_rate": 0.1,
+}
+STATE = {"status": "done", "reason": "", "step": 25, "started": "2026-01-01T00:00:00"}
+DATA = {"training data": {"data": "d.jsonl", "rows": 40, "left_out": {"empty": 2}, "notes": {}}}
+PART = {
+    "num_questions": 9,
+    "num_answers": 9,
+    "accuracy": 0.5,
+    "not_attempted": 0.1,
+    "unscored_frac": 0.0,
+    "reward": 1.0,
+    "correct_given_attempted": 0.5,
+    "accuracy_low": 0.1,
+    "accuracy_high": 0.9,
+}
+EVALUATION = {"before": {"": PART, "known": PART}, "after": {"": PART}}
+ANSWER = {
+    "row": 1,
+    "question": "q",
+    "answer": "a",
+    "prompt": "p",
+    "completion": "c",
+    "outcome": "wrong",
+    "reward": 0.5,
+    "rewards": {"mine": 0.5},
+    "reasons": {"mine": "r"},
+    "facts": {"mine": [{"fact": "f", "verdict": "refuted"}]},
+    "sentences": [{"sentence": "s", "is_true": True, "advantage": 0.5}],
+}
+WRITTEN = {"config.resolved.yaml": CONFIG, "run_state.json": STATE, "data.json": DATA, "evaluation.json": EVALUATION}
+ANSWER_FILES = [f"{folder}/step-{step:06d}.jsonl" for folder in ("completions", "evaluation") for step in (1, 25)]
+
+
+def spoil(content, rng: random.Random):
+    """Replace a value, at any depth, by a wild one; now and then a key."""
+    if isinstance(content, dict) and content and rng.random() < 0.9:
+        name = rng.choice(list(content))
+        if rng.random() < 0.05:
+            return {**content, "x" * 500 + name: content[name]}
+        return {**content, name: spoil(content[name], rng)}
+    if isinstance(content, list) and content and rng.random() < 0.5:
+        return [spoil(content[0], rng), *content[1:]]
+    return rng.choice(VALUES)
+
+
+def as_text(content) -> str:
+    text = json.dumps(content).replace(f'"{DEEP}"', "[" * 5_000 + "]" * 5_000)
+    return text.replace(f'"{HUGE}"', "9" * 5_000)
+
+
+def write_wild_run(folder: Path, seed: int) -> Path:
+    """A run of 25 steps, with up to three wild values in each file, and in each line."""
+    rng = random.Random(seed)
+
+    def wild(content):
+        for _ in range(rng.choice([0, 1, 3])):
+            content = spoil(content, rng)
+        return as_text(content) + "\n"
+
+    (folder / "completions").mkdir(parents=True)
+    (folder / "evaluation").mkdir()
+    steps = [{**STEP, "step": number, "reward": 0.5 + 0.1 * (number % 3)} for number in range(1, 26)]
+    (folder / "metrics.jsonl").write_text("".join(map(wild, steps)))
+    for name, content in WRITTEN.items():
+        (folder / name).write_text(wild(content))
+    for name in ANSWER_FILES:
+        (folder / name).write_text("".join(wild({**ANSWER, "row": row, "reward": row / 4}) for row in range(4)))
+    return folder
+
+
+def check(folder: Path) -> None:
+    begun = time.process_time()
+    record = read_record(folder)
+    remarks, page = explain(record), render([record])
+    assert all(remark.sentence for remark in remarks) and page.rstrip().endswith("</html>")
+    assert len(page) < 5_000_000 and "\x1b" not in page
+    assert time.process_time() - begun < 20
+
+
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_wild_values_in_every_file_are_borne(tmp_path, first):
+    for seed in range(first, first + 50):
+        check(write_wild_run(tmp_path / str(seed), seed))
+
+
+PAIRS = list(itertools.pairwise("abcdefghi"))
+YAML_BOMBS = {
+    "aliases": ["a: &a [x, x]", *(f"{b}: &{b} [{', '.join(['*' + a] * 9)}]" for a, b in PAIRS)],
+    "merged": ["a: &a {x: 1}", *(f"{b}: &{b} {{<<: [{', '.join(['*' + a] * 9)}]}}" for a, b in PAIRS)],
+    "itself": ["a: &a [*a]"],
+    "tags": ["a: !!timestamp x", "b: !!python/object/apply:os.system [ls]"],
+    "long": ["a: [" + "1, " * 300_000 + "1]"],
+    "types": ["num_generations: 2026-01-01", "reward_funcs: !!set {a, b}"],
+}
+
+
+@pytest.mark.parametrize("name", YAML_BOMBS)
+def test_a_configuration_that_grows_without_bound_is_not_read(tmp_path, name):
+    (tmp_path / "config.resolved.yaml").write_text("\n".join(YAML_BOMBS[name]))
+    check(tmp_path)
+
+
+def test_completions_of_many_megabytes_are_shown_in_part_or_counted(tmp_path):
+    folder = write_wild_run(tmp_path / "run", 0)
+    lines = [{**ANSWER, "completion": letter * size} for letter, size in (("x", 3_000_000), ("y", 10_000_000))]
+    (folder / "completions" / "step-000025.jsonl").write_text("".join(as_text(line) + "\n" for line in lines))
+    check(folder)
+    record = read_record(folder)
+    (answer,) = record.answers(25)
+    assert answer.completion.endswith("(cut; it has 3,000,000 characters)")
+    assert any("of completions/step-000025.jsonl cannot be read" in remark.sentence for remark in explain(record))
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", *WRITTEN])
+def test_what_is_no_file_is_not_read(tmp_path, name):
+    folder = write_wild_run(tmp_path / "run", 1)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)  # reading it would wait for ever
+    check(folder)
