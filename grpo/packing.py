@@ -5,6 +5,7 @@ complete step, over all ranks. (Dropout is the exception: its masks differ from 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -13,7 +14,23 @@ from grpo.config.options import TrainConfig
 from grpo.device.distributed import Ranks
 
 
-def set_loss_weights(groups: Sequence[Group], config: TrainConfig, ranks: Ranks) -> None:
+@dataclass(frozen=True)
+class Totals:
+    """What a complete step trains, over all ranks."""
+
+    completions: int
+    tokens: int  # of these completions
+    micro_batches: int  # of per_device_train_batch_size completions each, trained or not
+
+
+def count_trained(groups: Sequence[Group], config: TrainConfig, ranks: Ranks) -> Totals:
+    """Count what the step trains. Every rank must call it. groups: those of this rank."""
+    micro_batches = _trained(groups, config)
+    lengths = [len(completion.ids) for some in micro_batches for completion in some]
+    return Totals(*map(int, ranks.sum([len(lengths), sum(lengths), len(micro_batches)])))
+
+
+def set_loss_weights(groups: Sequence[Group], totals: Totals, config: TrainConfig) -> None:
     """Set every completion's `loss_weight`, the weight of each of its tokens in the loss (Eq. 8).
 
         grpo      1 / (N n_i)            mean over tokens, then over completions (DeepSeekMath, 2402.03300)
@@ -25,24 +42,24 @@ def set_loss_weights(groups: Sequence[Group], config: TrainConfig, ranks: Ranks)
     ranks. A micro-batch of bnpo is `per_device_train_batch_size` consecutive completions, however they are
     packed. Completions that are not trained get 0. groups: those of this rank.
     """
-    completions = completions_of(groups)
-    for completion in completions:
+    for completion in completions_of(groups):
         completion.loss_weight = 0.0
-    batch_size = config.per_device_train_batch_size
-    micro_batches = [completions[start : start + batch_size] for start in range(0, len(completions), batch_size)]
-    trained = [[c for c in some if is_trained(c, config.mask_truncated_completions)] for some in micro_batches]
-    tokens = [sum(len(completion.ids) for completion in some) for some in trained]  # of each micro-batch
-    counts = ranks.sum([sum(map(len, trained)), sum(tokens), len(micro_batches)])
-    num_completions, num_tokens, num_micro_batches = (int(count) for count in counts)
-    for some, its_tokens in zip(trained, tokens, strict=True):
-        for completion in some:
+    for micro_batch in _trained(groups, config):
+        for completion in micro_batch:
             denominator = {
-                "grpo": num_completions * len(completion.ids),
-                "dapo": num_tokens,
-                "dr_grpo": num_completions * config.max_completion_length,
-                "bnpo": num_micro_batches * its_tokens,
+                "grpo": totals.completions * len(completion.ids),
+                "dapo": totals.tokens,
+                "dr_grpo": totals.completions * config.max_completion_length,
+                "bnpo": totals.micro_batches * sum(len(member.ids) for member in micro_batch),
             }
             completion.loss_weight = 1 / denominator[config.loss_type]  # Eq. 8
+
+
+def _trained(groups: Sequence[Group], config: TrainConfig) -> list[list[Completion]]:
+    """Return the trained completions of each micro-batch of bnpo."""
+    completions, size = completions_of(groups), config.per_device_train_batch_size
+    micro_batches = [completions[start : start + size] for start in range(0, len(completions), size)]
+    return [[c for c in some if is_trained(c, config.mask_truncated_completions)] for some in micro_batches]
 
 
 def is_trained(completion: Completion, mask_truncated: bool) -> bool:

@@ -14,7 +14,7 @@ from grpo.data.questions import QuestionData, Questions, load_prompts, num_steps
 from grpo.data.rows import Order
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.model.policy import Policy
-from grpo.packing import set_loss_weights
+from grpo.packing import Totals, count_trained
 from grpo.run import memory
 from grpo.run.metrics import Clock, is_mixed
 from grpo.run.run import Run
@@ -52,6 +52,7 @@ class Rollout:
         self.sampled_step = -1  # its number
         self.groups: list[Group] = []  # to train on
         self.generated: list[Group] = []  # all of them, also those that dynamic sampling drops
+        self.totals = Totals(0, 0, 0)
         self.is_graded = False
         self.batch_std: float | None = None  # deviation of all its rewards, once the ranks have shared them
 
@@ -69,7 +70,7 @@ class Rollout:
                 self.groups, self.generated = self._sample_mixed(step)
             else:
                 self.groups = self.generated = self._generate(step)
-        set_loss_weights(self.groups, self.config, self.run.ranks)  # Eq. 8, over the complete step and all ranks
+        self.totals = count_trained(self.groups, self.config, self.run.ranks)
         self.sampled_step = step
         failpoint("step-sampled")
         return self.groups
@@ -132,9 +133,12 @@ class Rollout:
             batch = waiting.pop(0) if self.is_graded else self._take_graded(waiting)
             batch.set_advantages()
             yield batch
+
+    def finish_grading(self) -> None:
+        """Wait for the rewards of the groups in no micro-batch. Every rank must call it, whatever it trains."""
         if not self.is_graded:
             with self.clock.timed("time/reward"), self.run.interruptible():
-                self._grade(self.groups)  # also the groups in no micro-batch
+                self._grade(self.groups)
             self.is_graded = True
             failpoint("step-graded")
 
@@ -182,7 +186,7 @@ class Rollout:
         """Return which deviation divides advantages: of the "group", of the "batch" (always with GDPO), or "none"."""
         if self.config.multi_objective_aggregation == "normalize_then_sum":
             return "batch"
-        return {True: "group", False: "none"}.get(self.config.scale_rewards, self.config.scale_rewards)
+        return self.config.scale_rewards
 
     def _rewards_of(self, group: Group) -> list[float | None]:
         """Return the reward of each completion of a group: summed, or normalized and then summed (GDPO)."""

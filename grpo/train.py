@@ -23,10 +23,12 @@ from grpo.logprobs import batch_logprobs
 from grpo.loss import policy_loss
 from grpo.model.lora import REFERENCE
 from grpo.model.policy import load_reference
+from grpo.packing import set_loss_weights
 from grpo.rollout import Rollout
 from grpo.run.guard import Guard
 from grpo.run.metrics import completion_metrics, credit_metrics
 from grpo.run.run import Run
+from grpo.run.saved import start_of
 from grpo.run.toy import make_world
 from grpo.sft import check_prompts, cold_start
 from grpo.trainer import Trainer
@@ -60,7 +62,8 @@ class GrpoTrainer(Trainer):
 
     def train_step(self) -> None:
         """Generate the answers of one step, and train on them."""
-        groups = self.rollout.sample(self.step)  # G completions per prompt, Eq. 8; grading starts as each ends
+        groups = self.rollout.sample(self.step)  # G completions per prompt; grading starts as each ends
+        set_loss_weights(groups, self.rollout.totals, self.config)  # Eq. 8, over the complete step and all ranks
         batches = self.make_batches(groups)  # micro-batches that fit into memory
         for batch in batches:
             batch.ref_logp_C = self.reference_logprobs(batch)  # Eq. 3, while rewards are pending
@@ -72,6 +75,7 @@ class GrpoTrainer(Trainer):
                 loss, stats = policy_loss(batch, logp_C, self.config)  # Eq. 4 to 7, 9 to 11
                 self.optimizer.backward(loss)
                 self.meter.add(iteration, batch, loss, logp_C, entropy_C, stats)
+            self.rollout.finish_grading()  # of the groups that are in no micro-batch
             self.update(iteration)
         self.step += 1
 
@@ -104,7 +108,7 @@ class GrpoTrainer(Trainer):
 def train(config: TrainConfig, notices: Sequence[str] = ()) -> Measurement:
     """Run cold start (if needed), GRPO, and the evaluations before and after; return the last evaluation."""
     with Run(config, notices) as run, ExitStack() as ending:
-        config = make_world(config, run)
+        config = start_of(make_world(config, run))
         check_prompts(config)  # fail now rather than after stage 1
         data = QuestionData(config)
         scorer = prepare_rewards(data, run.say)
@@ -147,7 +151,7 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> Measurement:
             run.log.close()
             evaluation.write(before, after)
             print(evaluation.before_after(before, after))
-            trainer.health.end()
+            trainer.end()
         return after
 
 

@@ -20,6 +20,9 @@ def fetch_model(name_or_path: str, revision: str = "main") -> Path:
     """Return the folder of a checkpoint, adapter or tokenizer, and download it first if it is a hub id."""
     if Path(name_or_path).is_dir():
         return Path(name_or_path)
+    if Path(name_or_path).is_file():
+        why = "a checkpoint is a folder with config.json, weights and tokenizer"
+        raise UserError(f"{name_or_path} is a file", why, f"give its folder, {Path(name_or_path).parent}", PREFLIGHT)
     return _download(name_or_path, revision, "model", MODEL_FILES)
 
 
@@ -122,7 +125,7 @@ def _download(name: str, revision: str, kind: str, patterns: list[str]) -> Path:
         raise UserError(
             f"{kind} {name} does not exist",
             "there is no such file or folder, and it is not a hub id (owner/name)",
-            f"check the path: it is taken relative to {Path.cwd()}",
+            "check the path" + ("" if Path(name).is_absolute() else f": it is taken relative to {Path.cwd()}"),
             PREFLIGHT,
         )
     from huggingface_hub import snapshot_download

@@ -17,6 +17,7 @@ from grpo.data.rows import Row
 from grpo.device.distributed import choose_device
 from grpo.doctor.rehearsal import Rehearsal
 from grpo.model.decoder import Decoder, ModelConfig
+from grpo.run.saved import start_of
 from grpo.run.toy import is_made, locate
 from rewards.registry import expand
 from rewards.services import Checkup
@@ -52,7 +53,7 @@ class Case:
     def __post_init__(self) -> None:
         if self.config.toy_world and is_made(self.config):
             self.config = locate(self.config)
-        self.start = self.start or self.config
+        self.start = start_of(self.start or self.config)
 
     @property
     def makes_its_data(self) -> bool:

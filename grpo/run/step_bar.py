@@ -1,5 +1,7 @@
 """The progress of a run: one line that is updated in place on a terminal, and plain lines elsewhere."""
 
+import math
+import re
 import shutil
 import sys
 import time
@@ -99,7 +101,10 @@ class StepBar:
 def describe(metrics: Metrics, is_wide: bool) -> list[str]:
     """Return the metrics that matter as short texts, the most important ones first."""
     hidden = ["loss"] if "reward" in metrics else []
+    unknown = [] if metrics.get("time/reference") else ["kl"]  # no reference was asked
+    unknown += [name for name in TEXTS if not math.isfinite(metrics.get(name, 0.0))]
     texts = {name: texts[not is_wide] for name, texts in TEXTS.items() if name in metrics and name not in hidden}
+    texts |= {name: re.sub("{.*}", "–", text) for name, text in texts.items() if name in unknown}
     return [text.format(metrics[name]) for name, text in texts.items() if text]
 
 

@@ -1,6 +1,6 @@
 """Say whether some passages support a fact or contradict it, and keep that verdict for the next time.
 
-verifier = CachedVerifier(LexicalVerifier(), "verdicts.db")
+verifier = CachedVerifier(SentenceMatcher(), "verdicts.db")
 verifier.verify([("Mira Tolan was born in Velda", passages)])  ->  [Verdict("supported", "Mira Tolan#0", 1.0, 0.0, ...)]
 """
 

@@ -13,6 +13,7 @@ from knowledge.store.tokens import TOKENS_VERSION
 
 OURS, KNOWRL, FACTSCORE = "ours", "KnowRL's", "FActScore's"
 MAGIC = b"SQLite format 3\0"
+MAX_CHECKED_BYTES = 4 << 30  # checking more takes minutes; `knowledge.verify` checks any size
 NUM_SAMPLES = 50  # documents that are searched for FActScore's markers
 
 COLUMNS = """
@@ -111,6 +112,16 @@ def recognise(database: ReadOnlyDatabase) -> Kind:
         raise bad_file(path, "the table documents is empty", "at least one document")
     has_markers = any(str(text).lstrip().startswith("<s>") for (text,) in samples)
     return Kind(FACTSCORE if has_markers else KNOWRL)
+
+
+def check_pages(database: ReadOnlyDatabase) -> None:
+    """Raise UserError (exit 3) if SQLite finds a page damaged. A file above MAX_CHECKED_BYTES is not checked."""
+    path = database.path
+    if path.stat().st_size <= MAX_CHECKED_BYTES:
+        ((found,),) = database.rows("PRAGMA quick_check(1)")
+        if found != "ok":
+            fix = f"fetch or build it again; python -m knowledge.verify {path} tells more"
+            raise bad_file(path, f"damaged: {found}", "a sound SQLite file", fix)
 
 
 def check_index(database: ReadOnlyDatabase) -> dict[str, object]:

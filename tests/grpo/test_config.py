@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from making import unused
 
 from grpo.base.errors import UserError
 from grpo.config.load import coerce, load_config, parse_arguments, to_yaml
-from grpo.config.options import KNOW_FIRST, SftConfig, TrainConfig, describe_keys
+from grpo.config.options import FACTS, SftConfig, TrainConfig, describe_keys, keys_that
 from rewards import format
 from rewards.boxed import verdict
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE, BOXED
@@ -83,6 +84,8 @@ def test_environment_variables(tmp_path, monkeypatch):
         ("num_generations: 8\nper_device_train_batch_size: 12\n", "cannot be split into groups"),
         ("reward_weights: [1, 2]\n", "reward_weights has 2 entries"),
         ("reward_weights: [0]\n", "nothing is paid"),
+        ("eval_reward_funcs: [exat]\n", "unknown reward exat; did you mean exact?"),
+        ("eval_reward_funcs: [mine.py]\n", "name the function in it, too: mine.py:FUNCTION"),
         ("top_p: 0.9\nnum_iterations: 2\n", "top_p and top_k need num_iterations: 1"),
         ("prompt_template: hello\n", "does not contain {question}"),
         ("report_to: [tensorbord]\n", "unknown tensorbord"),
@@ -91,6 +94,7 @@ def test_environment_variables(tmp_path, monkeypatch):
         ("temperature: 0\n", "must be above 0"),
         ("beta: .nan\n", "wants a number"),
         ("reward_funcs: [exact, exact]\n", "reward_funcs was set at"),
+        ("learnig: 1\n", "unknown key learnig; "),
     ],
 )
 def test_impossible_values_and_combinations(tmp_path, text, part):
@@ -170,15 +174,8 @@ def test_knowrls_own_file_loads_with_a_notice_per_unused_key(tmp_path):
         "experiment",
         True,
     )
-    for name in (
-        "attn_implementation",
-        "optim",
-        "use_vllm",
-        "vllm_gpu_memory_utilization",
-        "gradient_checkpointing_kwargs",
-        "logging_strategy",
-    ):
-        assert sum(f" {name} is not used" in notice for notice in notices) == 1
+    names = "attn_implementation gradient_checkpointing_kwargs logging_strategy optim save_strategy use_vllm"
+    assert sorted(unused(notices)) == [*names.split(), "vllm_gpu_memory_utilization"]
     assert any("swanlab_experiment_name: is read as" in notice for notice in notices)
 
 
@@ -266,6 +263,34 @@ def test_format_beside_math_brings_a_prompt_that_asks_for_a_box_in_the_answer(tm
     assert any("format supplies the system prompt" in notice for notice in notices) is supplied
     example = BOXED.partition("example:\n")[2]
     assert not format.parse(example).problem and verdict(example, "12")[0] == "correct"
+
+
+@pytest.mark.parametrize(
+    ("keys", "services"),
+    [
+        ((), ("api", "nli")),
+        (("judge=offline",), ("rules", "lexical")),
+        (("judge=offline", "decomposer=api"), ("api", "lexical")),
+        (("judge=offline", "decomposer_model=m"), ("api", "lexical")),
+        (("judge=offline", "nli_model=m"), ("rules", "nli")),
+        (("judge=offline", "verifier=nli"), ("rules", "nli")),
+    ],
+)
+def test_one_key_takes_knowrl_offline(tmp_path, monkeypatch, keys, services):
+    monkeypatch.delenv("OPENAI_BASE_URL_FACTSCORE", raising=False)
+    config, notices = load(tmp_path, "knowledge_base: k.db\n", "reward_funcs=knowrl", *keys)
+    assert (config.decomposer, config.verifier) == services
+    assert any("facts are checked offline, too" in notice for notice in notices) == ("judge=offline" in keys)
+    assert load(tmp_path, "", "judge=offline")[0].verifier == "nli"  # no reward checks facts
+    monkeypatch.setenv("OPENAI_BASE_URL_FACTSCORE", "https://example.org")
+    assert load(tmp_path, "knowledge_base: k.db\n", "reward_funcs=knowrl", "judge=offline")[0].decomposer == "api"
+
+
+def test_without_arguments_a_command_says_what_it_needs(capsys):
+    with pytest.raises(SystemExit) as end:
+        parse_arguments([], TrainConfig, "What it does.")
+    text = capsys.readouterr().out
+    assert end.value.code == 2 and len(text.splitlines()) <= 10 and "model_name_or_path, dataset_id_or_path, " in text
 
 
 def test_the_models_of_judge_and_decomposer(tmp_path, monkeypatch):
@@ -356,6 +381,12 @@ def test_coercion_refuses_what_only_looks_right():
         ("reward_funcs_weights: 1", False),
         ("gradient_checkpointing: true", True),
         ("gradient_checkpointing: 1", False),
+        ("adam_epsilon: 1e-30", True),
+        ("adam_epsilon: 1e-46", False),
+        ("learning_rate: 1e4", False),
+        ("beta: 1e39", False),
+        ("reward_weights: [1e-50]", False),
+        ("seed: 123456789012345678901234567890", True),
     ],
 )
 def test_bounds_hold_at_their_edges(tmp_path, text, is_right):
@@ -593,7 +624,8 @@ def test_help_shows_each_key_once_and_first_those_to_know(capsys):
         names = re.findall(r"^  (\w+): ", text, re.MULTILINE)
         assert sorted(names) == sorted(field.name for field in fields(kind))
         first = re.findall(r"^  (\w+): ", text.partition("to know first:")[2].partition("\n\n")[0], re.MULTILINE)
-        assert set(KNOW_FIRST) >= set(first) and len(first) == len(set(first)) >= 12
+        assert first == keys_that("first", kind) and len(first) >= 12
+        assert all(field.metadata["facts"] <= set(FACTS) for field in fields(kind))
     assert all(len(line) <= 120 for line in text.splitlines())
 
 

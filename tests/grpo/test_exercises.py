@@ -11,7 +11,7 @@ from grpo.config.options import TrainConfig
 from grpo.device.distributed import Ranks
 from grpo.device.draw import inverse_cdf
 from grpo.loss import k3
-from grpo.packing import set_loss_weights
+from grpo.packing import count_trained, set_loss_weights
 
 REWARDS = torch.tensor([1.0, 0.0, 5.0], dtype=torch.float64)  # of three possible answers
 LOGITS = torch.tensor([0.3, -0.7, 0.1], dtype=torch.float64)
@@ -66,7 +66,8 @@ def test_what_a_long_wrong_answer_counts():
     def weights(loss_type: str) -> tuple[float, float]:
         completions = [Completion([5] * n, [0.0] * n, [0.0] * n, "stop") for n in (100, 10, 10, 10)]
         config = TrainConfig(loss_type=loss_type, max_completion_length=200, per_device_train_batch_size=4)
-        set_loss_weights([Group(Prompt(0, "", (1,), {}), completions)], config, Ranks(torch.device("cpu")))
+        groups = [Group(Prompt(0, "", (1,), {}), completions)]
+        set_loss_weights(groups, count_trained(groups, config, Ranks(torch.device("cpu"))), config)
         return completions[0].loss_weight, completions[1].loss_weight
 
     assert weights("grpo") == pytest.approx((1 / 400, 1 / 40))  # each answer counts the same, its tokens little

@@ -15,7 +15,7 @@ from making import ALONE, fill, loss_batch, make_group, of_each, whole
 from grpo.base.schema import Sentence
 from grpo.config.options import TrainConfig
 from grpo.loss import k3, policy_loss
-from grpo.packing import pack_batch, set_loss_weights, split_into_micro_batches
+from grpo.packing import count_trained, pack_batch, set_loss_weights, split_into_micro_batches
 
 LENGTHS = [[3, 5, 1, 2], [4, 4, 2, 7]]
 LOSSES = ["grpo", "dapo", "dr_grpo", "bnpo"]
@@ -46,7 +46,7 @@ def weighted(groups, loss_type, **keys):
     """The configuration; the groups have their loss weights by it."""
     keys = {"max_completion_length": 16, "per_device_train_batch_size": 4} | keys
     config = TrainConfig(loss_type=loss_type, **keys)
-    set_loss_weights(groups, config, ALONE)
+    set_loss_weights(groups, count_trained(groups, config, ALONE), config)
     return config
 
 

@@ -9,7 +9,7 @@ from making import ALONE, fill, make_group, of_each, whole
 
 from grpo.base.schema import Layout, Part
 from grpo.config.options import TrainConfig
-from grpo.packing import pack_batch, set_loss_weights, split_into_micro_batches
+from grpo.packing import count_trained, pack_batch, set_loss_weights, split_into_micro_batches
 
 
 def test_the_worked_example_of_the_schema():
@@ -108,7 +108,7 @@ def weights_of_step(loss_type, masked, ranks=ALONE, groups=STEP):
     )
     for group in groups:
         fill(group, loss_weight=[9.0] * len(group.completions))  # what was there before does not matter
-    set_loss_weights(groups, config, ranks)
+    set_loss_weights(groups, count_trained(groups, config, ranks), config)
     return [weight for group in groups for weight in of_each(group, "loss_weight")]
 
 

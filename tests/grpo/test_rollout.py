@@ -276,6 +276,8 @@ def test_groups_in_no_micro_batch_are_graded_too_and_a_rank_without_any_takes_pa
     batches = batches_of(groups[1])
     made.scorer.arrived = {1}
     assert list(made.graded(batches)) == batches
+    assert made.scorer.collected == ([1] if scale == "group" else [0, 1])
+    made.finish_grading()
     assert sorted(made.scorer.collected) == [0, 1] and of_each(groups[0], "advantage") == of_each(
         groups[1], "advantage"
     )
@@ -284,9 +286,12 @@ def test_groups_in_no_micro_batch_are_graded_too_and_a_rank_without_any_takes_pa
     assert made.waits == waits
     batches[0].advantage_C = None
     assert list(made.graded(batches)) == batches and batches[0].advantage_C is not None
+    made.finish_grading()
     assert made.waits == waits and sorted(made.scorer.collected) == [0, 1] and len(made.gathered) == (scale == "batch")
     alone = rollout(scale_rewards=scale)
-    assert list(alone.graded([])) == [] and alone.gathered == ([[]] if scale == "batch" else [])
+    assert list(alone.graded([])) == []
+    alone.finish_grading()
+    assert alone.gathered == ([[]] if scale == "batch" else [])
 
 
 def test_which_micro_batch_is_next():
@@ -317,4 +322,5 @@ def test_micro_batches_come_in_the_order_in_which_their_rewards_arrive():
     for batch in made.graded(batches):
         order.append(batch.number)
         made.scorer.arrived = {1} if len(order) == 1 else {0, 1}
+    made.finish_grading()
     assert order == [2, 1, 0] and [batch.number for batch in made.graded(batches)] == [0, 1, 2]

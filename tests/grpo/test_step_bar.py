@@ -1,6 +1,7 @@
 """What the terminal says while a run is under way, and at the end of a command."""
 
 import io
+import math
 import os
 import sys
 from types import SimpleNamespace
@@ -177,3 +178,9 @@ def test_a_log_that_prints_lines_needs_no_plain_ones(capsys):
     bar = StepBar(5, 0, is_hidden=False, has_lines=True)
     bar.advance(METRICS)
     assert capsys.readouterr().err == ""
+
+
+def test_what_was_not_measured_has_a_dash():
+    """No reward could be scored, and no reference was asked."""
+    assert describe({"reward": math.nan, "kl": 0.0, "time/reference": 0.0}, is_wide=True) == ["reward –", "kl –"]
+    assert describe({"kl": 0.25, "time/reference": 1.0}, is_wide=True) == ["kl 0.2500"]

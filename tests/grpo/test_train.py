@@ -414,6 +414,35 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, chat_checkpoint):
     assert not list((tmp_path / "run").rglob("*.safetensors"))
 
 
+def test_a_run_that_trains_nothing_says_so(tmp_path, chat_checkpoint, capsys):
+    """All completions are cut off, and masked."""
+    run(tmp_path, chat_checkpoint, mask_truncated_completions=True, max_completion_length=2, max_steps=2)
+    shown = capsys.readouterr().err
+    assert shown.count("trains nothing: none of its answers counts") == 1 and "step 1 trains nothing" in shown
+    state = json.loads((tmp_path / "run" / "run_state.json").read_text())
+    assert state["exit_code"] == 0 and "no step has changed a weight" in state["reason"] and state["reason"] in shown
+
+
+@pytest.mark.parametrize("keys", [{}, {"lora_r": 0}], ids=["lora", "full"])
+def test_a_run_serves_as_a_model(tmp_path, chat_checkpoint, keys):
+    """Its final/, or without one its newest checkpoint, unless that holds no model."""
+    run(tmp_path, chat_checkpoint, "first", max_steps=1, **keys)
+    run(tmp_path, tmp_path / "first", "second", max_steps=1)
+    weights = next((tmp_path / "first" / "final").glob("*.safetensors"))
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(UserError, match="is damaged") as error:
+        run(tmp_path, tmp_path / "first", "third", max_steps=1)
+    assert error.value.exit_code == 6 and weights.name in error.value.why
+    shutil.rmtree(tmp_path / "first" / "final")
+    if keys:
+        with pytest.raises(UserError, match="is a checkpoint of full fine-tuning"):
+            run(tmp_path, tmp_path / "first", "third", max_steps=1)
+    else:
+        run(tmp_path, tmp_path / "first", "third", max_steps=1)
+
+
 def test_a_changed_configuration_does_not_resume(tmp_path, chat_checkpoint):
     run(tmp_path, chat_checkpoint, max_steps=1)
     with pytest.raises(UserError, match="another configuration") as error:
