@@ -62,7 +62,7 @@ def token_logprobs(
 class _Sources(torch.autograd.Function):
     """The hidden state that predicts each target. A prompt's last one predicts the first token of every completion.
 
-    So its gradient is a sum over the group, which is made in float32: in bf16 each addition would round.
+    So its gradient is a sum over the group, made in float32: in bf16, a GPU would round at each addition.
     """
 
     @staticmethod
