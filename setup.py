@@ -28,7 +28,7 @@ setup(
         "gguf": ["gguf>=0.10"],
         "flash": ["flash-attn>=2.7"],
         "test": ["pytest>=8.0", "pytest-xdist>=3.5", "ruff>=0.14", "hypothesis>=6.100", "triton>=3.5", "peft>=0.18"],
-        "bench": ["trl>=0.27", "peft>=0.18", "rank-bm25>=0.2", "math-verify>=0.8"],
+        "bench": ["trl>=0.27", "peft>=0.18", "rank-bm25>=0.2"],
         "track": ["swanlab", "wandb"],
     },
 )

@@ -13,7 +13,6 @@ Each file answers one question:
     knowledge      How good and how fast is the knowledge base?
     abstention_lab Which rewards teach a small model when to answer, and when does checking its facts help?
     break_even     From which probability of being right on does a policy gradient teach to answer?
-    verifier       What does the verifier of mathematics pay and miss?
 
 Read first what they share:
 
@@ -25,8 +24,7 @@ Read first what they share:
     steps          a trainer that is ready for steps, and a judge that takes its time
 
 Then sampler, the simplest comparison. report turns the rows of results/ into the README's table and plots, lab_results
-those of the lab into its own. The verifier has references (made-up answers), rewriting (how an answer is changed) and
-rules (all changes).
+those of the lab into its own.
 
 Run each benchmark as `python -m bench.NAME` with nothing else running. On a GPU, `bash bench/gpu_checks.sh` runs those
 that concern it.

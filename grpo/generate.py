@@ -2,8 +2,8 @@
 
   python -m grpo.generate MODEL [--prompt TEXT ...] [--system TEXT] [--n 1] [--temperature 0.7] [--max-new-tokens 512]
 
-Without --prompt it holds a conversation on the terminal, which ends with an empty line. The model of a run gets the
-run's system prompt and prompt template.
+Without --prompt it holds a conversation on the terminal. Ctrl-C stops an answer; an empty line ends the conversation.
+The model of a run gets the run's system prompt and prompt template.
 """
 
 import argparse
@@ -103,7 +103,11 @@ class Chat:
             if not question:
                 return
             messages = [*messages, self.message(question)]
-            messages = [*messages, {"role": "assistant", "content": self.answer(messages)}]
+            try:
+                messages = [*messages, {"role": "assistant", "content": self.answer(messages)}]
+            except KeyboardInterrupt:
+                print("\n(stopped; this question and its answer are left out of the conversation)", file=sys.stderr)
+                messages = messages[:-1]
 
 
 def _read_question() -> str:

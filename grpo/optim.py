@@ -60,6 +60,11 @@ class Optimizer:
         self.num_backward, self.num_updates = 0, 0  # passes since the last update; updates, skipped ones included
         self.scales_loss, self.scale, self.finite_steps = scales_loss, FIRST_SCALE if scales_loss else 1.0, 0
 
+    @property
+    def num_applied(self) -> int:
+        """Return how many updates have changed the weights, those before a resume included."""
+        return int(next(iter(self.adamw.state.values()))["step"])
+
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradient of the loss, times `scale`."""
         (loss * self.scale).backward()

@@ -186,7 +186,7 @@ class Rollout:
         """Return which deviation divides advantages: of the "group", of the "batch" (always with GDPO), or "none"."""
         if self.config.multi_objective_aggregation == "normalize_then_sum":
             return "batch"
-        return {True: "group", False: "none"}.get(self.config.scale_rewards, self.config.scale_rewards)
+        return self.config.scale_rewards
 
     def _rewards_of(self, group: Group) -> list[float | None]:
         """Return the reward of each completion of a group: summed, or normalized and then summed (GDPO)."""

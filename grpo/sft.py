@@ -13,7 +13,7 @@ from grpo.base.errors import UserError, run_main
 from grpo.base.progress import say_next
 from grpo.base.schema import Group
 from grpo.config.load import load_config, parse_arguments
-from grpo.config.options import SftConfig, TrainConfig
+from grpo.config.options import SftConfig, TrainConfig, keys_that
 from grpo.data.conversations import make_examples
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder
@@ -28,17 +28,10 @@ from grpo.run.guard import Guard
 from grpo.run.origin import check_origin, origin_of
 from grpo.run.plot import line_plot
 from grpo.run.run import Run
+from grpo.run.run_dir import holds_a_run
+from grpo.run.saved import start_of
 from grpo.run.toy import locate, make_world
 from grpo.trainer import Trainer
-
-MODEL_KEYS = (  # that say which model a run starts from
-    "model_name_or_path",
-    "model_revision",
-    "adapter_name_or_path",
-    "tokenizer_name_or_path",
-    "chat_template",
-    "chat_template_kwargs",
-)
 
 
 class SftTrainer(Trainer):
@@ -106,7 +99,7 @@ class SftTrainer(Trainer):
 def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = None) -> None:
     """Make a complete run of stage 1: metrics, checkpoints, final/ and loss.png."""
     with Run(config, notices, ranks) as run:
-        run.config = config = make_world(config, run)
+        run.config = config = start_of(make_world(config, run))
         origin = origin_of(config)
         trainer = SftTrainer(config, run)
         trainer.restore()
@@ -120,7 +113,7 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
             guard.after_step(metrics)
         trainer.save()
         run.save_final(trainer.policy, origin)
-        trainer.health.end()
+        trainer.end()
         if run.ranks.is_main:
             line_plot(run.path / "loss.png", {"loss": trainer.losses}, "step", "loss of the answer tokens, nats")
 
@@ -158,7 +151,8 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
         run.say(f"cold start: {final} was made by {config.cold_start}, and is reused")
     else:
         run.say(f"cold start: {config.cold_start} from {stage1.model_name_or_path or 'scratch'} into {final.parent}")
-        sft(stage1, notices, run.ranks)
+        has_begun = run.ranks.of_main(run.ranks.is_main and holds_a_run(final.parent))
+        sft(replace(stage1, resume_from_checkpoint=has_begun), notices, run.ranks)
     return start_from(final, config)
 
 
@@ -178,7 +172,7 @@ def stage1_overrides(config: TrainConfig) -> list[str]:
     What the stage 2 config says about the model is meant for stage 1, which comes first. In a toy world stage 1 belongs
     to the run: it lies in the run's directory and shares its seed.
     """
-    overrides = ["resume_from_checkpoint=true", f"disable_tqdm={config.disable_tqdm}"]
+    overrides = [f"disable_tqdm={config.disable_tqdm}"]
     if config.toy_world:
         output_dir = Path(config.output_dir) / "cold_start"
         overrides += [f"output_dir={output_dir}", f"toy_dir={config.toy_dir}", f"seed={config.seed}"]
@@ -188,7 +182,7 @@ def stage1_overrides(config: TrainConfig) -> list[str]:
             f"{config.model_name_or_path} looks like the result of a stage 1 already",
             "set cold_start=null to start from it; or give the base model, from which stage 1 starts",
         )
-    for name in MODEL_KEYS:
+    for name in keys_that("model"):
         value = getattr(config, name)
         if value != getattr(SftConfig, name):
             overrides.append(f"{name}={json.dumps(value) if isinstance(value, dict) else value}")

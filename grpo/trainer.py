@@ -18,10 +18,11 @@ from grpo.diagnosis.rules import History
 from grpo.logprobs import batch_logprobs
 from grpo.model.decoder import Decoder
 from grpo.model.lora import POLICY
-from grpo.model.policy import load_policy
+from grpo.model.policy import find_parts, load_policy
 from grpo.optim import Optimizer, scheduled_rate
 from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.run import memory
+from grpo.run.checkpoint import check_disk
 from grpo.run.fingerprint import input_fingerprints
 from grpo.run.metrics import Clock, TokenMeter
 from grpo.run.resume import check_inputs
@@ -55,6 +56,7 @@ class Trainer:
         )
         self.meter, self.clock = TokenMeter(), Clock(run.device, run.show_phase)
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
+        self.has_said_nothing_counts = False
 
     def set_data(self, *, order: Order, data_hash: str, total_steps: int, longest: int, prompt: str) -> None:
         """Set what the steps consume, and choose micro-batches that fit into the memory that is still free.
@@ -63,7 +65,7 @@ class Trainer:
         """
         c = self.config
         self.order, self.total_steps, self.longest = order, total_steps, longest
-        self.inputs = input_fingerprints(self.policy, data_hash)
+        self.inputs = input_fingerprints(self.policy, data_hash, getattr(c, "knowledge_base", None))
         self.ranks.agree(self.inputs)
         if self.ranks.world > 1:
             sent = sent_per_update(self.optimizer.grad.nbytes, self.ranks.world)
@@ -123,7 +125,25 @@ class Trainer:
             self.health.updated(self.optimizer, self.grad_norm)
             self.num_skipped += not isfinite(self.grad_norm)
             self.model.refresh()
+        else:
+            self.say_nothing_counts()
         failpoint("step-updated")
+
+    def say_nothing_counts(self) -> None:
+        """Say at the first such step that no answer of the step counts in the loss, so that nothing is trained."""
+        if not self.has_said_nothing_counts:
+            self.has_said_nothing_counts = True
+            self.run.say(
+                f"warning: step {self.step + 1} trains nothing: none of its answers counts in the loss. They are "
+                "empty, or cut off at max_completion_length and masked (mask_truncated_completions)"
+            )
+
+    def end(self) -> None:
+        """Say what only a finished run can tell."""
+        if self.total_steps and not self.optimizer.num_applied:
+            self.run.remark = "the run is done, and no step has changed a weight: final/ is the model it started from"
+            self.run.say(f"warning: {self.run.remark}")
+        self.health.end()
 
     def step_metrics(self, groups: Sequence[Group]) -> dict[str, float]:
         """Return the metrics that both stages log, and count the step's tokens. groups: those of all ranks."""
@@ -159,6 +179,7 @@ class Trainer:
         """Restore the checkpoint to resume from. Return its counters, {} if there is none."""
         counters = self.run.restore(self.policy, self.optimizer)
         if not counters:
+            check_disk(self.model, self.config, find_parts(self.config).adapter)
             return {}
         check_inputs(counters["inputs"], self.inputs, self.config)
         self.step, self.num_tokens = counters["step"], counters["num_tokens"]

@@ -1,6 +1,6 @@
 """List the words that the rules of this package know by name, all in this one place.
 
-Changing a list changes tokens, clauses or verdicts: raise the version that is named with it.
+Changing a list changes tokens: raise the version that is named with it.
 """
 
 # Words that a search ignores (TOKENS_VERSION in store/tokens.py).
@@ -23,38 +23,7 @@ ABBREVIATIONS = tuple(
     """.split()
 )
 
-# The lists below serve facts/clauses.py (CLAUSES_VERSION), facts/statement.py and facts/lexical.py (its `name`).
-VERBS = frozenset(
-    """
-    is are was were am be has have had became becomes become did does can
-    attended began belongs borders bought built came closed created designed died directed discovered earned flows
-    followed founded gave governed grew grows holds invented joined keeps launched leads led lies lived lives lost made
-    makes married moved opened opens owned owns painted played plays produced published received released ruled runs
-    sang sells served serves sings sold speaks spent stands starred stars started studied studies taught teaches took
-    trained visited weighs went wins won worked works writes wrote
-    """.split()
-)
-COPULAS = frozenset("is are was were am be become becomes became".split())
-AUXILIARIES = frozenset(("do", "does", "did"))
-ARTICLES = frozenset(("a", "an", "the"))
-PRONOUNS = frozenset(("he", "she", "it", "they"))
-POSSESSIVES = frozenset(("his", "her", "its", "their"))
-OPENERS = PRONOUNS | POSSESSIVES | ARTICLES | {"there", "i", "we"}
-
-# Words that change what the next one means: "before 1962" is not "1962", "by Jon" is not "Jon".
-ZH_BOUNDS = "之前 之后 以前 以后 以上 以下 超过 不到 不足 多于 少于 至少 至多 最多 直到 将近".split()
-BOUNDS = frozenset(
-    """
-    before after until till since over under above below beyond between more less fewer than most least almost nearly
-    前 后
-    """.split()
-).union(ZH_BOUNDS)
-RELATIONS = BOUNDS | {"by", "from", "with", "against"}
-PREPOSITIONS = RELATIONS | {"in", "on", "at", "as", "during", "for", "to", "of"}
-# What follows these, up to a comma, may be about somebody else: "met Jon Orn, who was born in Velda".
-SUBORDINATORS = frozenset("who whom whose which where when that because although though if unless".split())
-
-# Numbers in words (facts/forms.py, and rewards/mathematics/number_words.py).
+# Numbers in words (rewards/mathematics/number_words.py).
 ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen".split()

@@ -1,46 +1,52 @@
-r"""Verify mathematics by rules: compare the answer in the last `\boxed{}` of a completion with the ground truth.
+r"""Verify mathematics by rules: compare the boxed answer of a completion with the ground truth.
 
-Only the last `\boxed{}` or `\fbox{}` counts; one that is cut off or blank is no answer. Comparison is exact: 0.5 is
-\frac12 and 0.33 is not 1/3. Nothing is evaluated as code, and every comparison ends within a fraction of a second
-whatever the model wrote. The reading and comparing is done in mathematics/.
+The last `\boxed{}` or `\fbox{}` is the answer. A box inside it only decorates, and boxes that are joined by nothing but
+a comma, "and" or "or" are one list: `x = \boxed{2} or x = \boxed{3}` answers 2, 3. So it is in the ground truth. A last
+box that is cut off or blank is no answer. Comparison is exact: 0.5 is \frac12 and 0.33 is not 1/3. Nothing is evaluated
+as code, and every comparison ends within a fraction of a second whatever the model wrote. The reading and comparing is
+done in mathematics/.
 """
 
 import re
-from collections import deque
-from collections.abc import Sequence
 from typing import Literal
 
 from rewards.exact import after_solution
 from rewards.mathematics.algebra import Algebra
 from rewards.mathematics.answer import read_answer
-from rewards.mathematics.application import mark_applications, number_parameters
+from rewards.mathematics.application import mark_applications
 from rewards.mathematics.equality import same
 from rewards.mathematics.key import has_content, same_word, text_key
 from rewards.mathematics.rational import Unreadable
-from rewards.mathematics.tokens import Token, tokenize
-from rewards.mathematics.trigonometry import separate_angles
+from rewards.mathematics.tokens import tokenize
 
 MAX_ANSWER_CHARS = 2000  # longer answers are compared as text
+MAX_JOINED = 8  # boxes that are one list
 
 Verdict = Literal["correct", "wrong", "no_answer", "unscorable"]
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_UNBRACED = re.compile(r"[-+−]?[0-9][0-9.,]*|[-+−]?\\[A-Za-z]+|[A-Za-z]")
-_OPTION = re.compile(r"\s*\[[^\[\]{}]*\]")  # the 3 of \sqrt[3]{2}
-_ARGUMENT = re.compile(r"\s*(?:(?=\{)|[0-9A-Za-z](?![A-Za-z])|\\[A-Za-z]+)")
-_NUM_ARGUMENTS = {"frac": 2, "dfrac": 2, "tfrac": 2, "cfrac": 2, "binom": 2, "dbinom": 2, "sqrt": 1}
+_GROUP = r"\{(?:[^{}]|\{[^{}]*\})*\}"
+# what a box without braces holds: a number, a letter, or a command with its arguments (`\frac12`)
+_UNBRACED = re.compile(
+    rf"[-+−]?(?:[0-9][0-9.,]*|[A-Za-z]|\\[A-Za-z]+(?:\s*(?:\[[^\[\]{{}}]*\]|{_GROUP}|[0-9]|\\[A-Za-z]+))*)"
+)
+_LABEL = r"(?:[A-Za-z](?:_\{?\w\}?)?\s*=\s*)?"
+_JOINED = re.compile(rf"[\s$\\()\[\]]*(?:,|,?(?:\\text\{{)?\s*(?:and|or)\s*\}}?)[\s$\\()\[\]]*(?P<label>{_LABEL})")
+_LABELLED = re.compile(rf".*?(?<![A-Za-z\\])(?P<label>{_LABEL})", re.DOTALL)
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Return the content of the last `\boxed{}` or `\fbox{}`, stripped.
+    r"""Return the content of the last `\boxed{}` or `\fbox{}`, or of the last ones if they are joined, stripped.
 
-    None if there is none, or it is cut off or blank.
+    None if there is none, or the last one is cut off or blank.
 
     >>> last_boxed(r"First \boxed{1}, no: \boxed{\frac{1}{2}}.")
     '\\frac{1}{2}'
     >>> last_boxed(r"\boxed 7")
     '7'
+    >>> last_boxed(r"$x = \boxed{2}$ or $x = \boxed{3}$")
+    '2, 3'
     """
     return _find_box(text)[0]
 
@@ -66,18 +72,10 @@ def equivalent(answer: str, truth: str) -> bool:
         return False
     if text_key(answer_tokens) == text_key(truth_tokens) or same_word(answer_tokens, truth_tokens):
         return True
-    answer_tokens, truth_tokens = number_parameters(answer_tokens, truth_tokens)
     answer_tokens, truth_tokens = mark_applications(answer_tokens, truth_tokens)
     algebra = Algebra()
-    if _same_value(answer_tokens, truth_tokens, algebra):
-        return True
-    parts = separate_angles(algebra)  # sin x and sin(x/2) meet when both are written in sines of x/2
-    return bool(parts) and _same_value(answer_tokens, truth_tokens, Algebra(angle_parts=parts))
-
-
-def _same_value(answer: Sequence[Token], truth: Sequence[Token], algebra: Algebra) -> bool:
     try:
-        return same(read_answer(answer, algebra), read_answer(truth, algebra))
+        return same(read_answer(answer_tokens, algebra), read_answer(truth_tokens, algebra))
     except (Unreadable, RecursionError):  # the comparison itself grew beyond the limits
         return False
 
@@ -97,58 +95,59 @@ def verdict(completion: str, truth: str) -> tuple[Verdict, str]:
 
 def _find_box(text: str) -> tuple[str | None, str]:
     """Return the content of the last box and "", or None and why there is none."""
-    boxes = deque(_BOX.finditer(text), maxlen=1)
+    boxes = _outer_boxes(text)
     if not boxes:
         return None, r"no \boxed{} in the completion"
-    last = boxes[0]
-    if text[last.end() : last.end() + 1] == "{":
-        end = _end_of_group(text, last.end())
-        content = text[last.end() + 1 : end - 1]
-    else:
-        end = _end_without_braces(text, last.end())
-        content = text[last.end() : end].rstrip(".,")
+    _, end, content = boxes[-1]
     if not end:
         return None, r"the last \boxed{} is cut off"
     if not _is_visible(content):
         return None, r"the last \boxed{} is blank"
-    return content.strip(), ""
+    return _joined(text, boxes[-MAX_JOINED:]), ""
 
 
-def _end_without_braces(text: str, start: int) -> int:
-    r"""Return the index after what a box without braces holds; 0 if it holds nothing that fits.
-
-    It may hold a number, a letter, or a command with its arguments (`\frac12`).
-    """
-    unbraced = _UNBRACED.match(text, start)
-    if unbraced is None:
-        return 0
-    end = unbraced.end()
-    command = unbraced[0].lstrip("-+−").removeprefix("\\")
-    option = _OPTION.match(text, end) if command == "sqrt" else None
-    end = option.end() if option else end
-    for _ in range(_NUM_ARGUMENTS.get(command, 0)):
-        argument = _ARGUMENT.match(text, end)
-        if argument is None:
-            return 0
-        end = argument.end()
-        if text[end : end + 1] == "{" and not argument[0][-1:].isdigit():
-            end = _end_of_group(text, end) or len(text)
-    while "\\" in unbraced[0] and text[end : end + 1] == "{":
-        end = _end_of_group(text, end) or len(text)
-    return end
+def _joined(text: str, boxes: list[tuple[int, int, str]]) -> str:
+    """Return the last box and those that are joined to it as one list: `x = 2, x = 3`."""
+    start, _, last = boxes.pop()
+    items = [last.strip()]
+    while boxes:
+        before, end, content = boxes.pop()
+        link = _JOINED.fullmatch(text, end, start) if end else None
+        if link is None:
+            break
+        start = before
+        if not equivalent(content, last):  # \boxed{x+1} or \boxed{1+x}
+            items[:1] = [content.strip(), link["label"] + items[0]]
+    if len(items) > 1:
+        items[0] = _LABELLED.fullmatch(text, max(0, start - 20), start)["label"] + items[0]
+    return ", ".join(items)
 
 
-def _end_of_group(text: str, start: int) -> int:
-    r"""Return the index after the brace that closes the one at `start`, 0 if none does.
+def _outer_boxes(text: str) -> list[tuple[int, int, str]]:
+    """Return start, end and content of each box that is not inside another one; the end is 0 if it is cut off."""
+    closing = _closing_braces(text)
+    boxes: list[tuple[int, int, str]] = []
+    for box in _BOX.finditer(text):
+        if boxes and box.start() < boxes[-1][1]:
+            continue
+        if text[box.end() : box.end() + 1] == "{":
+            end = closing.get(box.end(), 0)
+            boxes.append((box.start(), end, text[box.end() + 1 : end - 1] if end else ""))
+        else:
+            content = _UNBRACED.match(text, box.end())
+            boxes.append((box.start(), content.end() if content else 0, content[0].rstrip(".,") if content else ""))
+    return boxes
 
-    `\{` and `\}` are not braces.
-    """
-    depth = 0
-    for brace in _BRACE.finditer(text, start):
-        depth += (brace[0] == "{") - (brace[0] == "}")
-        if depth == 0:
-            return brace.end()
-    return 0
+
+def _closing_braces(text: str) -> dict[int, int]:
+    r"""Map the place of each brace that is closed to the place after its partner. `\{` and `\}` are not braces."""
+    closing, waiting = {}, []
+    for brace in _BRACE.finditer(text):
+        if brace[0] == "{":
+            waiting.append(brace.start())
+        elif brace[0] == "}" and waiting:
+            closing[waiting.pop()] = brace.end()
+    return closing
 
 
 def _is_visible(content: str) -> bool:

@@ -1,10 +1,20 @@
 """Grade the last boxed answer against the truth; the configuration says what each kind of answer is worth."""
 
+from math import isfinite
+from typing import Any
+
 from grpo.base.schema import Score
 from rewards import boxed, exact
+from rewards.mathematics.rational import simplest
 from rewards.registry import Columns, Options, Reward
 
 OUTCOMES = {"correct": "correct", "wrong": "wrong", "no_answer": "wrong", "unscorable": None}
+
+
+def _fractions(answer: Any) -> list[str]:
+    """Return for each float among the truths the fraction that it is a rounded form of: a column cannot hold 1/3."""
+    found = answer if isinstance(answer, list) else [answer]
+    return [str(simplest(item)) for item in found if isinstance(item, float) and isfinite(item) and item % 1]
 
 
 def build(options: Options) -> Reward:
@@ -17,7 +27,7 @@ def build(options: Options) -> Reward:
     }
 
     def grade(completion: str, columns: Columns) -> Score:
-        accepted = exact.truths(columns.get("answer")) or [""]
+        accepted = [*exact.truths(columns.get("answer")), *_fractions(columns.get("answer"))] or [""]
         verdicts = [boxed.verdict(completion, truth) for truth in accepted]
         right = [verdict for verdict in verdicts if verdict[0] == "correct"]
         readable = [verdict for verdict in verdicts if verdict[0] != "unscorable"]  # of truths that hold something

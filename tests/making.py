@@ -6,8 +6,9 @@ Every checkpoint has random weights and is made here; nothing is downloaded.
 import contextlib
 import json
 import random
+import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -240,3 +241,9 @@ def free_port() -> str:
 def write_rows(path: Path, rows: list[dict]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
+
+
+def unused(notices: Iterable[str]) -> list[str]:
+    """Return the keys of a configuration that notices name as not used."""
+    found = [re.search(r"^\S+ (.*) (?:is|are) not used: ", notice.removeprefix("note: ")) for notice in notices]
+    return [name for match in found if match for name in match[1].split(", ")]

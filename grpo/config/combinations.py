@@ -5,7 +5,8 @@ import re
 from dataclasses import asdict
 
 from grpo.config.options import INPUTS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
-from rewards.registry import built_in, expand
+from grpo.config.values import did_you_mean
+from rewards.registry import BUILT_IN, built_in, expand
 
 TRACKERS = ("tensorboard", "swanlab", "wandb", "trackio", "none")
 RUN_NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -69,6 +70,8 @@ def _reward_checks(config: TrainConfig) -> list[tuple[bool, str]]:
     all_rewards = [*rewards, *expand(config.eval_reward_funcs or ())]
     has_knowledge = config.knowledge_base or os.environ.get("FACTSCORE_DB_PATH") or config.toy_world in WITH_KNOWLEDGE
     return [
+        *((True, message) for message in map(_unknown_reward, dict.fromkeys(all_rewards)) if message),
+        (config.reward_funcs == (), "reward_funcs is empty: nothing is paid"),
         (
             config.reward_weights and len(config.reward_weights) != len(rewards),
             f"reward_weights has {len(config.reward_weights or ())} entries, "
@@ -97,3 +100,13 @@ def _reward_checks(config: TrainConfig) -> list[tuple[bool, str]]:
             "soft_overlong_punishment needs 0 < soft_punish_cache <= max_completion_length",
         ),
     ]
+
+
+def _unknown_reward(name: str) -> str:
+    """Return what is wrong with the name of a reward; "" if it may be one."""
+    if name in BUILT_IN or ":" in name:
+        return ""
+    if name.endswith(".py"):
+        return f"reward_funcs: {name} is a file; name the function in it, too: {name}:FUNCTION"
+    close = did_you_mean(name, list(BUILT_IN))
+    return f"reward_funcs: unknown reward {name}{close or '; built in are ' + ', '.join(BUILT_IN)}"

@@ -1,63 +1,51 @@
-"""Keys of other tools: what those of TRL, transformers, LLaMA-Factory, KnowRL and the math guide mean here.
+"""Keys of other tools: what those of TRL, transformers, PEFT, LLaMA-Factory, KnowRL and the math guide mean here.
 
 ALIASES    another name of a key
 VALUES     a key with one of these values stands for one of our keys, or adds to our list; its other values mean nothing
 SPELLINGS  another way to write a value of a key
-IGNORED    a key without a meaning here, and what happens instead; `*` stands for any ending
+IGNORED    a key that cannot change the result, and what happens instead; `*` stands for any ending
 REFUSED    a key that would change the result but is not available: the values that change nothing, and the reason
 SECTIONS   names under which files group their keys: `model: {path: x}` and `training: {model: {path: x}}` both mean
            `model_path: x`
 
-A key of the stage itself keeps its meaning, whatever these tables say.
+A key of the stage itself keeps its meaning, whatever these tables say. A file with all keys of TRL, transformers or
+PEFT at their own defaults is read without a mistake, whatever is missing here (tests/grpo/test_foreign.py).
 """
 
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
-from grpo.config.options import MAPPINGS
-
-ALIASES = {
-    "activation_checkpointing": "gradient_checkpointing",
-    "batch_size": "per_device_train_batch_size",
-    "best_answer_field": "answer_field",
-    "chat_template_path": "chat_template",
-    "cutoff_len": "max_length",
-    "data_path": "dataset_id_or_path",
-    "dataset": "dataset_id_or_path",
-    "dataset_name": "dataset_id_or_path",
-    "dataset_path": "dataset_id_or_path",
-    "dataset_splits": "dataset_split",
-    "dataset_train_split": "dataset_split",
-    "dtype": "torch_dtype",
-    "epochs": "num_train_epochs",
-    "eval_dataset": "eval_dataset_id_or_path",
-    "gradient_accumulation": "gradient_accumulation_steps",
-    "kl_coef": "beta",
-    "learning_rate_scheduler": "lr_scheduler_type",
-    "lora_rank": "lora_r",
-    "lora_target": "lora_target_modules",
-    "lr": "learning_rate",
-    "max_new_tokens": "max_completion_length",
-    "max_seq_length": "max_length",
-    "model_name": "model_name_or_path",
-    "model_path": "model_name_or_path",
-    "num_epochs": "num_train_epochs",
-    "num_return_sequences": "num_generations",
-    "r": "lora_r",
-    "reward_correct": "math_reward_correct",
-    "reward_no_answer": "math_reward_no_answer",
-    "reward_wrong": "math_reward_wrong",
-    "swanlab_experiment_name": "run_name",
-    "target_modules": "lora_target_modules",
-    "tokenizer_name": "tokenizer_name_or_path",
-    "tokenizer_path": "tokenizer_name_or_path",
-    "trackio_project": "project",
-    "val_size": "eval_size",
-    "vllm_importance_sampling_cap": "sampler_importance_sampling_cap",
-    "vllm_importance_sampling_correction": "sampler_importance_sampling_correction",
-    "wandb_name": "run_name",
-    "wandb_run_name": "run_name",
+_OTHER_NAMES = {
+    "answer_field": "best_answer_field",
+    "beta": "kl_coef",
+    "chat_template": "chat_template_path",
+    "dataset_id_or_path": "data_path dataset dataset_name dataset_path",
+    "dataset_split": "dataset_splits dataset_train_split",
+    "eval_dataset_id_or_path": "eval_dataset",
+    "eval_size": "val_size",
+    "gradient_accumulation_steps": "gradient_accumulation",
+    "gradient_checkpointing": "activation_checkpointing",
+    "learning_rate": "lr",
+    "lora_r": "lora_rank r",
+    "lora_target_modules": "lora_target target_modules",
+    "lr_scheduler_type": "learning_rate_scheduler",
+    "math_reward_correct": "reward_correct",
+    "math_reward_no_answer": "reward_no_answer",
+    "math_reward_wrong": "reward_wrong",
+    "max_completion_length": "max_new_tokens",
+    "max_length": "cutoff_len max_seq_length",
+    "model_name_or_path": "model_name model_path",
+    "num_generations": "num_return_sequences",
+    "num_train_epochs": "epochs num_epochs",
+    "per_device_train_batch_size": "batch_size",
+    "project": "trackio_project",
+    "run_name": "swanlab_experiment_name wandb_name wandb_run_name",
+    "sampler_importance_sampling_cap": "vllm_importance_sampling_cap vllm_importance_sampling_clip_max",
+    "sampler_importance_sampling_correction": "vllm_importance_sampling_correction",
+    "tokenizer_name_or_path": "tokenizer_name tokenizer_path",
+    "torch_dtype": "dtype",
 }
+ALIASES = {theirs: ours for ours, names in _OTHER_NAMES.items() for theirs in names.split()}
 
 VALUES = {
     "bf16": {True: ("torch_dtype", "bfloat16")},
@@ -68,200 +56,145 @@ VALUES = {
     "use_lora": {False: ("lora_r", 0)},
     "use_peft": {False: ("lora_r", 0)},
     "use_swanlab": {True: ("report_to", "swanlab")},
+    "vllm_importance_sampling_clip_max": {None: ("sampler_importance_sampling_cap", 1e30)},  # null: no bound
 }
 
 SPELLINGS = {
+    "scale_rewards": {"true": "group", "True": "group", "false": "none", "False": "none"},
     "torch_dtype": {
         **{f"torch.{name}": name for name in ("bfloat16", "float16", "float32", "float64")},
-        "bf16": "bfloat16",
-        "fp16": "float16",
-        "half": "float16",
-        "fp32": "float32",
-        "float": "float32",
+        **dict.fromkeys(("bf16",), "bfloat16"),
+        **dict.fromkeys(("fp16", "half"), "float16"),
+        **dict.fromkeys(("fp32", "float"), "float32"),
     },
 }
 
-_ENGINE = "the built-in sampler generates"
-_DECIDED = "the command decides"
-_ONE_PROCESS = "one process reads the data, once"
-_GPUS = "several GPUs work together under torchrun --nproc-per-node N, without DeepSpeed, FSDP or accelerate"
-_LIBRARIES = "torch and our own kernels compute"
-_LOGGED = "metrics.jsonl has every step; trackers and completions/ every logging_steps"
-_SAVED = "checkpoints are saved every save_steps, and save_total_limit of them are kept"
-_EVALUATED = "held-out questions are answered before and after training, and every eval_steps"
-_COLUMNS = "rewards see all columns"
-_LOCAL = "nothing is uploaded"
-
-IGNORED = {
-    "accelerator_config": _GPUS,
-    "adam8bit": "the optimizer is AdamW with float32 states",
-    "attn_implementation": "the fastest attention that works on this machine is chosen",
-    "auto_find_batch_size": "micro-batches are as large as memory allows",
-    "average_tokens_across_devices": "the weights of tokens count over all devices",
-    "batch_eval_metrics": _EVALUATED,
-    "bf16_full_eval": "torch_dtype holds for evaluation, too",
-    "bnb_4bit_*": "weights are not quantised",
-    "cache_implementation": _ENGINE,
-    "cast_lm_head_to_fp32": "log-probs are computed in float32",
-    "correct_answers_field": _COLUMNS,
-    "data_seed": "seed decides the order of the data",
-    "dataloader_*": _ONE_PROCESS,
-    "dataset_config": "dataset_id_or_path names the data",
-    "dataset_dir": "dataset_id_or_path is a path",
-    "dataset_test_split": _EVALUATED,
-    "ddp_*": "the time limit and the buckets of collectives are fixed",
-    "debug": _LIBRARIES,
-    "deepspeed": _GPUS,
-    "delimiter": "titles are looked up together, then each by itself",
-    "disable_dropout": "only adapters have dropout (lora_dropout)",
-    "disable_gradient_checkpointing": "gradient_checkpointing decides",
-    "do_eval": _EVALUATED,
-    "do_predict": _DECIDED,
-    "do_train": _DECIDED,
-    "ds3_*": _GPUS,
-    "enable_jit_checkpoint": _SAVED,
-    "enable_liger_kernel": _LIBRARIES,
-    "eval_accumulation_steps": _EVALUATED,
-    "eval_delay": _EVALUATED,
-    "eval_do_concat_batches": _EVALUATED,
-    "eval_dataset": "stage 1 answers no held-out questions",
-    "eval_num_beams": _EVALUATED,
-    "eval_on_each_dataset": _EVALUATED,
-    "eval_on_start": _EVALUATED,
-    "eval_steps": "stage 1 answers no held-out questions",
-    "eval_strategy": _EVALUATED,
-    "eval_use_gather_object": _EVALUATED,
-    "evaluation_strategy": _EVALUATED,
-    "fast_inference": _ENGINE,
-    "finetuning_type": "lora_r decides; 0 trains all weights",
-    "flash_attn": "the fastest attention that works on this machine is chosen",
-    "fp16_*": "torch_dtype decides",
-    "fsdp*": _GPUS,
-    "generation_batch_size": "a step generates per_device_train_batch_size x gradient_accumulation_steps completions",
-    "gpu_memory_utilization": "the cache is sized by free memory",
-    "gradient_checkpointing_*": "checkpointing does not need them",
-    "activation_checkpointing_kwargs": "checkpointing does not need them",
-    "greater_is_better": _SAVED,
-    "group_by_length": "micro-batches are packed",
-    "half_precision_backend": _LIBRARIES,
-    "hub_*": _LOCAL,
-    "ignore_data_skip": "a resumed run continues with the next row",
-    "ignore_pad_token_for_loss": "there are no pad tokens",
-    "include_*": _LOGGED,
-    "incorrect_answers_field": _COLUMNS,
-    "keep_all_fields": _COLUMNS,
-    "label_names": _COLUMNS,
-    "length_column_name": _COLUMNS,
-    "liger_kernel_config": _LIBRARIES,
-    "load_best_model_at_end": "final/ is the last policy; checkpoints are kept as well",
-    "local_rank": "torchrun sets it",
-    "log_completions_hub_repo": _LOCAL,
-    "log_level*": _LOGGED,
-    "log_on_each_node": _LOGGED,
-    "log_unique_prompts": _LOGGED,
-    "logging_dir": "TensorBoard's files are in tb/ of output_dir",
-    "logging_first_step": _LOGGED,
-    "logging_nan_inf_filter": _LOGGED,
-    "logging_strategy": _LOGGED,
-    "lora_task_type": _DECIDED,
-    "lr_scheduler_kwargs": "a scheduler has no further settings",
-    "max_lora_rank": "lora_r decides",
-    "metric_for_best_model": _SAVED,
-    "model_code_revision": "no code of a checkpoint is run",
-    "model_init_kwargs": "torch_dtype and model_revision say how the model is loaded",
-    "neat_packing": "answers are always packed, and do not see each other",
-    "num_generations_eval": "held-out questions are answered once, greedily",
-    "optim": "the optimizer is AdamW with float32 states",
-    "optim_*": "the optimizer is AdamW with float32 states",
-    "optimizer": "the optimizer is AdamW with float32 states",
-    "overwrite_cache": "prepared data is not cached",
-    "packing": "answers are always packed, and do not see each other",
-    "pad_*": "there is no padding",
-    "padding_*": "there is no padding",
-    "parallelism_config": _GPUS,
-    "past_index": _LIBRARIES,
-    "per_device_eval_batch_size": "max_num_seqs, or free memory, decides",
-    "plot_loss": "stage 1 always plots the loss",
-    "prediction_loss_only": _EVALUATED,
-    "preprocessing_*": _ONE_PROCESS,
-    "push_to_hub*": _LOCAL,
-    "random_state": "seed decides",
-    "ray_*": _GPUS,
-    "ref_model_*": "the reference is the policy of step 0",
-    "remove_unused_columns": _COLUMNS,
-    "restore_callback_states_from_checkpoint": "there are no callbacks",
-    "sapo_temperature_*": "loss_type sapo is not available",
-    "save_on_each_node": _SAVED,
-    "save_only_model": _SAVED,
-    "save_safetensors": "weights are always saved as safetensors",
-    "save_strategy": _SAVED,
-    "skip_memory_metrics": "peak_memory_gb is always measured",
-    "stage": _DECIDED,
-    "steps_per_generation": "a step generates per_device_train_batch_size x gradient_accumulation_steps completions",
-    "swanlab_mode": "the variable SWANLAB_MODE decides",
-    "task_type": _DECIDED,
-    "template": "the tokenizer's chat template is used",
-    "tokenized_path": "prepared data is not cached",
-    "torch_compile*": _LIBRARIES,
-    "torch_empty_cache_steps": "memory is planned before the first step",
-    "tp_size": _GPUS,
-    "trackio_*": "trackio keeps its data on this machine, unless its own variables say otherwise",
-    "train_sampling_strategy": "shuffle_dataset decides",
-    "trust_remote_code": "no code of a checkpoint is run",
-    "unsloth*": _LIBRARIES,
-    "use_bnb_nested_quant": "weights are not quantised",
-    "use_cache": _ENGINE,
-    "use_fast_tokenizer": "tokenizers are always the fast ones",
-    "use_flash_attention_2": "the fastest attention that works on this machine is chosen",
-    "use_gradient_checkpointing": "gradient_checkpointing decides",
-    "use_liger*": _LIBRARIES,
-    "use_mps_device": "device decides",
-    "use_reentrant": "checkpointing does not need it",
-    "use_transformers_paged": _ENGINE,
-    "use_unsloth": _LIBRARIES,
-    "use_vllm": _ENGINE,
-    "val_size": "stage 1 trains on all rows",
-    "vllm_gpu_memory_utilization": "the cache is sized by free memory",
-    "vllm_*": _ENGINE,
-    "wandb_mode": "the variable WANDB_MODE decides",
+_IGNORED = {  # what happens instead -> the keys
+    "the built-in sampler generates": "cache_implementation fast_inference gpu_memory_utilization use_cache "
+    "transformers_continuous_batching_config use_transformers_* use_vllm vllm_*",
+    "held-out questions are answered before and after training, greedily, and every eval_steps (stage 1 has none)": (
+        "batch_eval_metrics dataset_test_split do_eval eval_accumulation_steps eval_dataset eval_delay "
+        "eval_do_concat_batches eval_num_beams eval_on_each_dataset eval_on_start eval_steps eval_strategy "
+        "eval_use_gather_object evaluation_strategy num_generations_eval per_device_eval_batch_size "
+        "prediction_loss_only val_size"
+    ),
+    "several GPUs work together under torchrun --nproc-per-node N, without DeepSpeed, FSDP or accelerate": (
+        "accelerator_config average_tokens_across_devices ddp_* deepspeed ds3_* fsdp* local_rank parallelism_config "
+        "ray_* tp_size"
+    ),
+    "torch and our own kernels compute; the fastest attention that works on this machine is chosen": (
+        "attn_implementation debug enable_liger_kernel flash_attn half_precision_backend ignore_bias_buffers "
+        "liger_kernel_config past_index torch_compile* unsloth* use_flash_attention_2 use_liger* "
+        "use_mps_device use_unsloth"
+    ),
+    "the optimizer is AdamW with float32 states": "adam8bit optim optim_* optimizer",
+    "torch_dtype decides, also in evaluation; log-probs are computed in float32": (
+        "bf16_full_eval cast_lm_head_to_fp32 fp16_* model_init_kwargs"
+    ),
+    "weights are not quantised": "bnb_4bit_* use_bnb_nested_quant",
+    "one process reads the data, once; seed and shuffle_dataset decide its order": (
+        "buffer_size data_seed dataloader_* dataset_dir ignore_data_skip overwrite_cache preprocessing_* random_state "
+        "dataset_num_proc tokenized_path train_sampling_strategy"
+    ),
+    "rewards see all columns": (
+        "correct_answers_field incorrect_answers_field keep_all_fields label_names length_column_name "
+        "remove_unused_columns"
+    ),
+    "titles are looked up together, then each by itself": "delimiter",
+    "micro-batches are packed without padding, as large as memory allows": (
+        "auto_find_batch_size eval_packing group_by_length ignore_pad_token_for_loss neat_packing packing "
+        "packing_strategy pad_* padding_* torch_empty_cache_steps truncation_mode"
+    ),
+    "gradient_checkpointing decides": (
+        "activation_checkpointing_kwargs activation_offloading disable_gradient_checkpointing gradient_checkpointing_* "
+        "use_gradient_checkpointing use_reentrant"
+    ),
+    "a step generates per_device_train_batch_size x gradient_accumulation_steps completions": (
+        "generation_batch_size steps_per_generation"
+    ),
+    "checkpoints are saved as safetensors every save_steps; save_total_limit are kept, and final/ is the last policy": (
+        "enable_jit_checkpoint greater_is_better load_best_model_at_end metric_for_best_model "
+        "restore_callback_states_from_checkpoint save_on_each_node save_only_model save_safetensors save_strategy"
+    ),
+    "metrics.jsonl has every step; trackers, tb/ and completions/ every logging_steps; stage 1 plots the loss": (
+        "include_* log_level* log_multimodal log_on_each_node log_unique_prompts logging_dir logging_first_step "
+        "logging_nan_inf_filter logging_strategy plot_loss skip_memory_metrics"
+    ),
+    "nothing is uploaded": "hub_* log_completions_hub_repo push_to_hub*",
+    "the variables SWANLAB_MODE, WANDB_MODE and those of trackio decide": "swanlab_mode trackio_* wandb_mode",
+    "no code of a checkpoint is run": "model_code_revision trust_remote_code",
+    "the command, lora_r and lora_dropout decide": (
+        "disable_dropout do_predict do_train inference_mode lora_task_type max_lora_rank megatron_core peft_type "
+        "peft_version task_type"
+    ),
+    "the tokenizer's chat template is used, and tokenizers are always the fast ones": "template use_fast_tokenizer",
+    "the reference is the policy of step 0": "ref_model_*",
+    "it belongs to a loss or a term of the loss that is not available": (
+        "entropy_coef_* entropy_target sapo_temperature_* vespo_*"
+    ),
 }
+IGNORED = {name: instead for instead, names in _IGNORED.items() for name in names.split()}
 
-_NOTHING = (None, False)
-_NOT_QUANTISED = "weights are kept as torch_dtype; `python -m grpo.doctor CONFIG` counts the memory"
-_ADAPTERS = "adapters are plain LoRA on projections"
-_SAMPLING = "tokens are sampled by temperature, top_p and top_k"
-_ANSWERS = "the loss is on every answer of a conversation, and on nothing else"
-
+NOTHING = (None, False, "", [], {})  # values that never change a result
+_REFUSED = {  # reason -> key -> the values that change nothing; None: those of NOTHING
+    "adapters are plain LoRA on projections": {
+        **dict.fromkeys(
+            "additional_target alora_invocation_tokens alpha_pattern arrow_config auto_mapping corda_config "
+            "ensure_weight_tying eva_config exclude_modules fan_in_fan_out kasa_config layer_replication "
+            "layers_pattern layers_to_transform loftq_config lora_ga_config lora_modules_to_save "
+            "lora_target_parameters loraplus_* megatron_config modules_to_save monteclora_config pissa_* rank_pattern "
+            "revision target_parameters trainable_token_indices use_bdlora use_dora use_qalora velora_config".split()
+        ),
+        "bias": ("none", False),
+        "init_lora_weights": True,
+        "lora_bias": ("none", False),
+        "qalora_group_size": 16,
+    },
+    "set lora_alpha to alpha x the square root of lora_r instead": {"use_rslora": None},
+    "all weights are trained, or adapters (lora_r)": {"finetuning_type": ("lora", "full"), "freeze_*": None},
+    "there are supervised fine-tuning (grpo.sft) and GRPO (grpo.train)": {"stage": ("sft", "grpo", "rl")},
+    "weights are kept as torch_dtype; `python -m grpo.doctor CONFIG` counts the memory": {
+        **dict.fromkeys(("load_in_4bit", "load_in_8bit", "quantization_*"))
+    },
+    "tokens are sampled by temperature, top_p and top_k": {
+        **dict.fromkeys(("generation_kwargs", "vllm_guided_decoding_regex", "vllm_structured_outputs_regex")),
+        "do_sample": True,
+        "min_p": 0,
+        "repetition_penalty": 1,
+    },
+    "the loss is on every answer of a conversation, and on nothing else": {
+        **dict.fromkeys(("assistant_only_loss", "completion_only_loss"), (False, True)),
+        "label_smoothing_factor": 0,
+        "loss_type": ("nll", "chunked_nll"),
+        "mask_history": None,
+        "train_on_prompt": None,
+    },
+    "the loss is on all tokens, and has no term for entropy": {
+        "entropy_coef": 0,
+        "top_entropy_quantile": 1,
+        "use_adaptive_entropy": None,
+    },
+    "embeddings get no noise": {"neftune_noise_alpha": 0},
+    "see delta and sampler_importance_sampling_correction": {"off_policy_mask_threshold": None},
+    "conversations are read from the columns that README names": {"dataset_kwargs": None, "dataset_text_field": "text"},
+    "the chat template says what ends an answer": {"eos_token": None},
+    "stage 1 shuffles by the seed": {"shuffle_dataset": (False, True)},
+    "positions are those of the checkpoint's config.json": {"rope_scaling": None},
+    "the data is read before the first step": {"streaming": None, "dataset_streaming": None},
+    "name the configuration in dataset_id_or_path, as owner/name:config": {"dataset_config": None},
+    "the reference is the policy of step 0": {"sync_ref_model": None},
+    "a scheduler has no further settings": {"lr_scheduler_kwargs": None},
+    "models call no tools": {"max_tool_calling_iterations": None, "tool_format": None},
+    "models have no experts": {"router_aux_loss_coef": 0},
+}
 REFUSED = {
-    "additional_target": ((None, ""), _ADAPTERS),
-    "bias": ((None, False, "none"), _ADAPTERS),
-    "do_sample": ((True,), "GRPO needs samples"),
-    "finetuning_type": (("lora", "full"), "all weights are trained, or adapters (lora_r)"),
-    "freeze_*": (_NOTHING, "all weights are trained, or adapters (lora_r)"),
-    "generation_kwargs": ((None, {}), _SAMPLING),
-    "label_smoothing_factor": ((0,), _ANSWERS),
-    "load_in_4bit": (_NOTHING, _NOT_QUANTISED),
-    "load_in_8bit": (_NOTHING, _NOT_QUANTISED),
-    "lora_bias": ((None, False, "none"), _ADAPTERS),
-    "lora_modules_to_save": ((None, []), _ADAPTERS),
-    "loraplus_*": (_NOTHING, _ADAPTERS),
-    "mask_history": (_NOTHING, _ANSWERS),
-    "min_p": ((None, 0), _SAMPLING),
-    "neftune_noise_alpha": ((None, 0), "embeddings get no noise"),
-    "off_policy_mask_threshold": ((None,), "see delta and sampler_importance_sampling_correction"),
-    "pissa_*": (_NOTHING, _ADAPTERS),
-    "quantization_*": (_NOTHING, _NOT_QUANTISED),
-    "repetition_penalty": ((None, 1), _SAMPLING),
-    "rope_scaling": ((None,), "positions are those of the checkpoint's config.json"),
-    "stage": (("sft", "grpo", "rl"), "there are supervised fine-tuning (grpo.sft) and GRPO (grpo.train)"),
-    "streaming": (_NOTHING, "the data is read before the first step"),
-    "sync_ref_model": (_NOTHING, "the reference is the policy of step 0"),
-    "top_entropy_quantile": ((None, 1), "the loss is on all tokens"),
-    "train_on_prompt": (_NOTHING, _ANSWERS),
-    "use_dora": (_NOTHING, _ADAPTERS),
-    "use_rslora": (_NOTHING, "set lora_alpha to alpha x the square root of lora_r instead"),
-    "vllm_guided_decoding_regex": ((None,), _SAMPLING),
-    "vllm_structured_outputs_regex": ((None,), _SAMPLING),
+    name: (NOTHING if values is None else (None, *(values if isinstance(values, tuple) else (values,))), reason)
+    for reason, keys in _REFUSED.items()
+    for name, values in keys.items()
+}
+CORRECTION = {  # keys of TRL's correction for vLLM's log-probs, with which alone they matter: what is available
+    "vllm_importance_sampling_mode": (("token_truncate",), "use token_truncate, which is what the correction does"),
+    "vllm_importance_sampling_clip_min": ((None,), "weights have an upper bound only"),
 }
 
 SECTIONS = frozenset(
@@ -292,7 +225,7 @@ def readings(name: str) -> Iterator[str]:
 
 def is_section(name: str) -> bool:
     """Return whether a mapping under this name holds keys; otherwise it is the value of a key without effect."""
-    if name in MAPPINGS:
+    if name == "chat_template_kwargs":
         return False
     keys = [*IGNORED, *REFUSED]
     return name.rpartition(".")[2] in SECTIONS or not any(fits(keys, reading) for reading in readings(name))

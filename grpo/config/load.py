@@ -14,7 +14,7 @@ types, values out of bounds, and combinations that cannot work, unless one of th
 import os
 import re
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -24,19 +24,10 @@ import yaml
 from grpo.base.errors import CONFIG, UserError, keep_secret, refer
 from grpo.config.combinations import find_problems
 from grpo.config.entries import COMMAND_LINE, Entry, read_files, read_overrides, split_arguments
-from grpo.config.foreign import ALIASES, IGNORED, REFUSED, SECTIONS, SPELLINGS, VALUES, fits, readings
-from grpo.config.options import (
-    ALMANAC,
-    MADE_BY_TOY_WORLD,
-    NOT_REPEATED,
-    REQUIRED,
-    AnyConfig,
-    SftConfig,
-    TrainConfig,
-    describe_keys,
-)
+from grpo.config.foreign import ALIASES, CORRECTION, IGNORED, REFUSED, SECTIONS, SPELLINGS, VALUES, fits, readings
+from grpo.config.options import ALMANAC, AnyConfig, SftConfig, TrainConfig, describe_keys, keys_that
 from grpo.config.supplied import NO_REWARD, supply
-from grpo.config.values import Values, as_type, check_bounds, closest, coerce, did_you_mean, expand_variables
+from grpo.config.values import Values, as_type, check_bounds, closest, coerce, expand_variables
 
 STAGES = {SftConfig: "stage 1 (python -m grpo.sft)", TrainConfig: "stage 2 (python -m grpo.train)"}
 HELP = """
@@ -44,12 +35,17 @@ CONFIG is a YAML file with the keys below. A key on the command line overrides t
 `--key=value` mean the same as `key=value`, and `--config FILE` the same as FILE.
 `base: FILE` in a config takes every key that the config does not set from another config.
 """
+WITHOUT_CONFIG = """
+Give it a CONFIG, such as one of configs/*.yaml, or these keys: {required}.
+-h lists all keys with their defaults and meanings.
+"""
 
 
 def parse_arguments(argv: list[str], kind: type, doc: str) -> tuple[AnyConfig, list[str]]:
     """Read the arguments `CONFIG [key=value ...]` of a command; -h prints the first line of `doc`, and every key."""
     if not argv or argv[0] in ("-h", "--help"):
-        print(doc.partition("\n")[0] + "\n" + HELP + describe_keys(kind))
+        needed = WITHOUT_CONFIG.format(required=", ".join(keys_that("required", kind)))
+        print(doc.partition("\n")[0] + "\n" + (HELP + describe_keys(kind) if argv else needed))
         raise SystemExit(0 if argv else CONFIG)
     return load_config(*split_arguments(argv), kind)
 
@@ -67,7 +63,7 @@ def load_config(
         raise UserError(
             f"{path or COMMAND_LINE}: {count} in the configuration",
             "\n     ".join(problems),
-            "correct the keys named above; grpo/config/options.py lists every key",
+            "correct or remove the keys named above; `python -m grpo.train -h` (or grpo.sft) lists every key",
             CONFIG,
         )
     return config, notices
@@ -84,9 +80,9 @@ def examine_config(
     reader = _Reader(kind, problems)
     for entry in entries:
         reader.read(entry)
-    values, notices = reader.values, list(reader.notices.values())
-    if kind is TrainConfig:
-        notices += supply(values)
+    reader.check_correction()
+    values, notices = reader.values, [*reader.notices.values(), *reader.unused_keys()]
+    notices += supply(values, reader.names, kind)
     for name, value in values.items():
         if name.endswith("_api_key_env"):
             keep_secret(value)
@@ -123,7 +119,7 @@ def to_yaml(config: AnyConfig) -> str:
     """Return the configuration as YAML, from which `load_config` makes an equal one. Secrets stay ${VARIABLE}."""
     values = {}
     for name, value in asdict(config).items():
-        if value is not None and name not in NOT_REPEATED:
+        if value is not None and name not in keys_that("once"):
             values[name] = _as_written(value)
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
@@ -139,7 +135,8 @@ class _Reader:
     """Turns entries into values of the keys of one stage. Later sources win; a file may set a key only once.
 
     values: key -> value. notices: key -> what the user should know of it. problems: messages about mistakes. doubtful:
-    keys whose intended value is not known.
+    keys whose intended value is not known. names: the names in the files, with their last entries. unused: what happens
+    instead -> keys that are not used.
     """
 
     def __init__(self, kind: type, problems: list[str]):
@@ -150,28 +147,56 @@ class _Reader:
         self.set_by: dict[str, Entry] = {}
         self.notices: dict[str, str] = {}
         self.doubtful: set[str] = set()
+        self.names: dict[str, Entry] = {}
+        self.unused: dict[str, dict[str, Entry]] = {}
 
     def read(self, entry: Entry) -> None:
-        """Read one entry into `values`, `notices` or `problems`."""
+        """Read one entry into `values`, `unused` or `problems`."""
         name = entry.name.rstrip(": ")  # KnowRL's grpo.yaml has `swanlab_experiment_name::`
         if name != entry.name:
             self.notices[entry.name] = f"{entry.where}: {entry.name} is read as {name}"
         name = self._choose_reading(name)
+        self.names[name] = entry
         refused, ignored = fits(REFUSED, name), fits(IGNORED, name)
+        meaning = self._meaning(name, entry.value)
         if name in self.keys:
             self._set(entry, name, entry.value, entry.text)
-        elif ALIASES.get(name) in self.keys:
-            self._set(entry, ALIASES[name], entry.value, entry.text)
-        elif meaning := self._meaning(name, entry.value):
+        elif meaning:
             self._set(entry, *meaning)
-        elif refused and entry.value not in REFUSED[refused][0]:
-            written = entry.text or entry.value
-            self.problems.append(f"{entry.where}: {name}: {written} is not available here: {REFUSED[refused][1]}")
-        elif refused or ignored:
-            instead = IGNORED[ignored] if ignored else REFUSED[refused][1]
-            self.notices.setdefault(name, f"{entry.where}: {name} is not used: {instead}")
+        elif ALIASES.get(name) in self.keys:
+            before = self.set_by.get(ALIASES[name])
+            if entry.value is None and before and before.source == entry.source:
+                return  # of several names of a key, a file may leave the others null
+            self._set(entry, ALIASES[name], entry.value, entry.text)
+        elif refused:
+            harmless, reason = REFUSED[refused]
+            if entry.value not in harmless:
+                written = entry.text or entry.value
+                self.problems.append(f"{entry.where}: {name}: {written} is not available here: {reason}")
+        elif ignored:
+            self.unused.setdefault(IGNORED[ignored], {}).setdefault(name, entry)
         elif name not in VALUES and not (name in SECTIONS and entry.value is None):  # `bf16: false` says nothing
             self.problems.append(f"{entry.where}: unknown key {entry.name}{self._hint(name)}")
+
+    def unused_keys(self) -> list[str]:
+        """Return a notice for each thing that happens instead of what unused keys say."""
+        return [
+            f"{next(iter(entries.values())).where}: {', '.join(entries)} {'is' if len(entries) == 1 else 'are'} "
+            f"not used: {instead}"
+            for instead, entries in self.unused.items()
+        ]
+
+    def check_correction(self) -> None:
+        """Apply what TRL says about the correction for vLLM's log-probs, which it makes only with use_vllm."""
+        correction = "sampler_importance_sampling_correction"
+        vllm, setter = self.names.get("use_vllm"), self.set_by.get(correction)
+        if setter and setter.name.startswith("vllm_") and vllm and vllm.value is False:
+            self.values[correction] = False
+        for name, (available, reason) in CORRECTION.items() if self.values.get(correction) else ():
+            entry = self.names.get(name)
+            if entry and entry.value not in available:
+                written = entry.text or entry.value
+                self.problems.append(f"{entry.where}: {name}: {written} is not available here: {reason}")
 
     @staticmethod
     def _meaning(name: str, value: Any) -> tuple[str, Any] | None:
@@ -202,8 +227,11 @@ class _Reader:
         before = self.set_by.get(name)
         if before and before.source == entry.source != COMMAND_LINE:
             earlier = self.values[name]
-            if before.name != entry.name and isinstance(value, tuple) and {before.name, entry.name} & set(VALUES):
+            is_switch = before.name != entry.name and bool({before.name, entry.name} & set(VALUES))
+            if is_switch and isinstance(value, tuple):
                 value = tuple(item for item in dict.fromkeys((*earlier, *value)) if item != "none")
+            elif is_switch and name == "lora_r":
+                value = min(value, earlier)  # use_peft: false
             elif before.name != entry.name and value == "auto":
                 value = earlier  # auto leaves the choice to the other key
             elif before.name == entry.name or earlier not in (value, "auto"):
@@ -227,16 +255,14 @@ class _Reader:
         own_aliases = [alias for alias, key in ALIASES.items() if key in self.keys]
         close = closest(name.rpartition(".")[2], [*self.keys, *own_aliases])
         self.doubtful.add(ALIASES.get(close, close))
-        return did_you_mean(close)
+        return f"; did you mean {close}?" if close else "; remove it"
 
 
 def _missing_keys(values: Values, kind: type) -> dict[str, str]:
     """Return the keys that must be set and are not, each with a message."""
-    needed: Iterable[str] = [name for name in REQUIRED if name in kind.__dataclass_fields__]
-    is_real = values.get("toy_world") == ALMANAC
-    if values.get("toy_world"):
-        needed = [name for name in needed if name not in MADE_BY_TOY_WORLD or (is_real and name.startswith("model"))]
-    if values.get("cold_start") and not is_real:
-        needed = [name for name in needed if name != "model_name_or_path"]
-    missing = [name for name in needed if values.get(name) is None]
+    is_real = values.get("toy_world") == ALMANAC  # it makes data, but no model
+    set_otherwise = keys_that("toy", kind) if values.get("toy_world") else []
+    set_otherwise += ["model_name_or_path"] if values.get("cold_start") else []
+    set_otherwise = [name for name in set_otherwise if not (is_real and name == "model_name_or_path")]
+    missing = [name for name in keys_that("required", kind) if name not in set_otherwise and values.get(name) is None]
     return {name: NO_REWARD if name == "reward_funcs" else f"{name} is not set" for name in missing}

@@ -1,19 +1,24 @@
 """Convert what YAML has read to the declared types, expand environment variables, and check bounds."""
 
 import difflib
+import math
 import operator
 import os
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
+
+import numpy as np
 
 from grpo.base.errors import is_secret_name, keep_secret
 
 Values = dict[str, Any]  # key -> value
 LIMITS = {"low": ("at least", operator.ge), "above": ("above", operator.gt), "high": ("at most", operator.le)}
 NULLS = ("", "~", "null", "Null", "NULL", "None")
+FLOAT32 = np.finfo(np.float32)
 MAX_SHOWN = 200  # characters of a wrong value in a message
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
@@ -45,6 +50,9 @@ def _read_variable(match: re.Match) -> str:
     return found
 
 
+# --- types ---------------------------------------------------------------------------------------------------------
+
+
 def as_type(value: Any, text: str | None, hint: Any) -> Any:
     """Return the text as it was written if the type `hint` takes text; otherwise the value that YAML has read.
 
@@ -59,110 +67,79 @@ def as_type(value: Any, text: str | None, hint: Any) -> Any:
     return text
 
 
+def coerce(value: Any, hint: Any) -> Any:
+    """Convert a value to the type `hint`, or to the first of several that fits. ValueError says what was wanted."""
+    for option in _options(hint):
+        with suppress(ValueError, OverflowError, TypeError, KeyError, AttributeError):
+            return _TYPES[option][1](value)
+    wanted = " or ".join(_TYPES[option][0] for option in _options(hint))
+    raise ValueError(f"wants {wanted}, got {_shown(value)}")
+
+
 def _options(hint: Any) -> tuple:
     return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
 
 
-def coerce(value: Any, hint: Any) -> Any:
-    """Convert a value to the type `hint`, or to the first of several that fits. ValueError says what was wanted."""
-    options = _options(hint)
-    for option in options:
-        try:
-            return _TYPES[option][1](value)
-        except (ValueError, OverflowError):
-            continue
-    wanted = " or ".join(_TYPES[option][0] for option in options)
-    raise ValueError(f"wants {wanted}, got {_shown(value)}")
-
-
-def _to_null(value: Any) -> None:
-    if value is not None:
-        raise ValueError
-
-
-def _to_bool(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    raise ValueError
-
-
-def _to_int(value: Any) -> int:
-    if isinstance(value, bool):
-        raise ValueError
-    if isinstance(value, int):
-        return value
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if re.fullmatch(r"[+-]?\d+", str(value)):
-        return int(value)
-    raise ValueError
-
-
-def _to_float(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError
-    number = float(value)
-    if number - number != 0:  # infinite, or not a number
-        raise ValueError
-    return number
-
-
-def _to_text(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise ValueError
-    return str(value)
-
-
-def _to_items(value: Any) -> list:
-    """Split a text at commas; return a list unchanged, and any other value as a list of one."""
-    if isinstance(value, str):
-        return [item.strip() for item in value.split(",")]
-    if isinstance(value, list):
-        return value
-    return [value]
-
-
-def _to_mapping(value: Any) -> dict:
-    if not isinstance(value, dict) or not all(isinstance(name, str) and name.isidentifier() for name in value):
+def _checked(value: Any, is_right: bool) -> Any:
+    if not is_right:
         raise ValueError
     return value
 
 
+def _to_bool(value: Any) -> bool:
+    return {"true": True, "false": False}[str(value).lower()]
+
+
+def _to_int(value: Any) -> int:
+    return int(_checked(value, not isinstance(value, bool) and (not isinstance(value, float) or value.is_integer())))
+
+
+def _to_float(value: Any) -> float:
+    return _checked(float(value), not isinstance(value, bool) and math.isfinite(float(value)))
+
+
+def _to_text(value: Any) -> str:
+    return str(_checked(value, isinstance(value, (str, int, float)) and not isinstance(value, bool)))
+
+
+def _to_items(convert: Callable[[Any], Any]) -> Callable[[Any], tuple]:
+    """Return the conversion of a list, of a text with commas, or of a single value."""
+
+    def to_items(value: Any) -> tuple:
+        items = [item.strip() for item in value.split(",")] if isinstance(value, str) else value
+        return tuple(map(convert, items if isinstance(items, list) else [items]))
+
+    return to_items
+
+
 _TYPES = {  # the name of each type in a message, and its conversion
-    type(None): ("null", _to_null),
+    type(None): ("null", lambda value: _checked(value, value is None)),
     bool: ("true or false", _to_bool),
     int: ("a whole number", _to_int),
     float: ("a number", _to_float),
     str: ("text", _to_text),
-    dict: ("a mapping of names to values", _to_mapping),
-    list[str]: ("a list of names", lambda value: tuple(map(_to_text, _to_items(value)))),
-    list[float]: ("a list of numbers", lambda value: tuple(map(_to_float, _to_items(value)))),
+    dict: ("a mapping of names to values", lambda value: _checked(value, all(map(str.isidentifier, value.keys())))),
+    list[str]: ("a list of names", _to_items(_to_text)),
+    list[float]: ("a list of numbers", _to_items(_to_float)),
 }
+
+
+# --- bounds --------------------------------------------------------------------------------------------------------
 
 
 def check_bounds(value: Any, bounds: Mapping[str, Any]) -> None:
     """Check a value, and each entry of a list, against the bounds of its key (see options.key). ValueError if wrong."""
-    if bounds["choices"]:
-        _check_choice(value, bounds["choices"])
+    if bounds["choices"] and not any(value == choice and type(value) is type(choice) for choice in bounds["choices"]):
+        names = [choice for choice in bounds["choices"] if isinstance(choice, str)]
+        one_of = ", ".join(map(str, bounds["choices"]))
+        raise ValueError(f"must be one of {one_of}; got {_shown(value)}{did_you_mean(str(value), names)}")
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, (int, float)) and not isinstance(number, bool):
-            _check_limits(number, bounds)
-
-
-def _check_choice(value: Any, choices: tuple) -> None:
-    if any(value == choice and type(value) is type(choice) for choice in choices):
-        return
-    names = [choice for choice in choices if isinstance(choice, str)]
-    close = did_you_mean(closest(str(value), names))
-    raise ValueError(f"must be one of {', '.join(map(str, choices))}; got {_shown(value)}{close}")
-
-
-def _check_limits(number: float, bounds: Mapping[str, Any]) -> None:
-    tests = [(test, bounds[name]) for name, (_, test) in LIMITS.items() if bounds[name] is not None]
-    if not all(test(number, limit) for test, limit in tests):
-        raise ValueError(f"{describe_limits(bounds)}; got {number}")
+            if any(bounds[name] is not None and not test(number, bounds[name]) for name, (_, test) in LIMITS.items()):
+                raise ValueError(f"{describe_limits(bounds)}; got {number}")
+            if isinstance(number, float) and number and not FLOAT32.tiny <= abs(number) <= FLOAT32.max:
+                becomes = "0" if abs(number) < 1 else "infinite"
+                raise ValueError(f"{number} is {becomes} in float32, in which it is used")
 
 
 def describe_limits(bounds: Mapping[str, Any]) -> str:
@@ -176,8 +153,9 @@ def closest(name: str, candidates: list[str]) -> str:
     return next(iter(difflib.get_close_matches(name, candidates, n=1)), "")
 
 
-def did_you_mean(close: str) -> str:
-    """Return the end of a message that suggests a word; "" for none."""
+def did_you_mean(name: str, candidates: list[str]) -> str:
+    """Return the end of a message that suggests the candidate that `name` resembles most; "" if it resembles none."""
+    close = closest(name, candidates)
     return f"; did you mean {close}?" if close else ""
 
 

@@ -20,6 +20,9 @@ def fetch_model(name_or_path: str, revision: str = "main") -> Path:
     """Return the folder of a checkpoint, adapter or tokenizer, and download it first if it is a hub id."""
     if Path(name_or_path).is_dir():
         return Path(name_or_path)
+    if Path(name_or_path).is_file():
+        why = "a checkpoint is a folder with config.json, weights and tokenizer"
+        raise UserError(f"{name_or_path} is a file", why, f"give its folder, {Path(name_or_path).parent}", PREFLIGHT)
     return _download(name_or_path, revision, "model", MODEL_FILES)
 
 
@@ -108,9 +111,10 @@ def _files_of_config(folder: Path, files: list[Path], config: str | None, split:
 
 def _card_configs(card: Path) -> list[dict]:
     """Return the configurations that the front matter of a data set's card describes."""
+    from huggingface_hub import metadata_load
+
     try:
-        _, front, _ = card.read_text(encoding="utf-8").split("---\n", 2)
-        configs = (yaml.safe_load(front) or {}).get("configs") or []
+        configs = (metadata_load(card) or {}).get("configs") or []
         return [entry for entry in configs if isinstance(entry, dict)]
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError):
         return []
@@ -122,7 +126,7 @@ def _download(name: str, revision: str, kind: str, patterns: list[str]) -> Path:
         raise UserError(
             f"{kind} {name} does not exist",
             "there is no such file or folder, and it is not a hub id (owner/name)",
-            f"check the path: it is taken relative to {Path.cwd()}",
+            "check the path" + ("" if Path(name).is_absolute() else f": it is taken relative to {Path.cwd()}"),
             PREFLIGHT,
         )
     from huggingface_hub import snapshot_download

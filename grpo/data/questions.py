@@ -16,6 +16,8 @@ from rewards.outcome.correctness import TRUE
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
 
+KEYS_OF_COLUMNS = ("question", "answer", "title")  # a key says which column of the data is this one: answer_field, …
+
 if TYPE_CHECKING:
     from grpo.model.policy import Policy
 
@@ -104,7 +106,7 @@ def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: 
         raise UserError(
             f"the reward {reward} needs the column {' and '.join(missing)}",
             f"the columns of {data} are {', '.join(filled)}",
-            f"set {missing[0]}_field, or add the column to the data",
+            f"{f'set {missing[0]}_field, or ' * (missing[0] in KEYS_OF_COLUMNS)}add the column to the data",
             PREFLIGHT,
         )
     return needed

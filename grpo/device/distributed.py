@@ -4,9 +4,9 @@ Each rank samples and trains its share of a step's prompts; gradients, denominat
 Without torchrun there is one rank, and no method of `Ranks` communicates.
 """
 
+import ctypes
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,9 +17,12 @@ from uuid import uuid4
 import torch
 import torch.distributed as dist
 
-from grpo.base.errors import CONFIG, INTERNAL, UserError, is_out_of_memory, redact
+from grpo.base.errors import CONFIG, INTERNAL, UserError, explained, is_out_of_memory, redact
 
 TIMEOUT = timedelta(minutes=30)  # if a rank stops answering, the others end after this; rewards must be faster
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the second is the newer name
+VIRTUAL_MEMORY = 102  # CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+MEET = timedelta(minutes=5)  # the ranks have to start within this time of each other
 FACT_CHARS = 80  # of a fact in a message
 
 
@@ -55,14 +58,14 @@ def meet(store: dist.Store, rank: int, world: int) -> tuple[dist.Store, bool]:
         members = [store.get(f"{me}/{other}").decode() for other in range(1, world)]
         store.set(f"{me}/members", " ".join(members))
         return dist.PrefixStore(me, store), is_restart
-    deadline = time.monotonic() + TIMEOUT.total_seconds()
+    deadline = time.monotonic() + MEET.total_seconds()
     while time.monotonic() < deadline:
         start = store.get("start").decode()
         store.set(f"{start}/{rank}", me)
         time.sleep(0.1)
         if store.check([f"{start}/members"]) and me in store.get(f"{start}/members").decode():
             return dist.PrefixStore(start, store), False
-    raise dist.DistStoreError(f"rank 0 has not answered rank {rank} within {TIMEOUT}")
+    raise dist.DistStoreError(f"rank 0 has not answered rank {rank} within {MEET}")
 
 
 class Ranks:
@@ -86,8 +89,14 @@ class Ranks:
 
     def _join(self) -> None:
         """Form the group of processes."""
-        found, _, _ = next(dist.rendezvous("env://", self.rank, self.world, timeout=TIMEOUT))
-        store, others_were_here = meet(found, self.rank, self.world)
+        what = (
+            f"rank {self.rank} on {socket.gethostname()} has not met the other {self.world - 1} processes of this run"
+        )
+        fix = "start all of them within that time of each other; see the message of the one that is missing"
+        with explained(dist.DistError, what, fix, INTERNAL):
+            found, _, _ = next(dist.rendezvous("env://", self.rank, self.world, timeout=MEET))
+            store, others_were_here = meet(found, self.rank, self.world)
+        found.set_timeout(TIMEOUT)
         backend = "nccl" if self.device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=TIMEOUT)
         self.is_restart = any(self.gather(self.is_restart or others_were_here))  # an agent counts only its own restarts
@@ -188,8 +197,19 @@ def choose_device(name: str) -> torch.device:
             "set device=auto or device=cpu, or install torch for your GPU (https://pytorch.org/get-started)",
             CONFIG,
         )
-    if sys.platform == "linux":  # fewer gaps between tensors; read when CUDA starts
-        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    is_set = any(name in os.environ for name in ALLOCATOR_VARIABLES)
+    if not is_set and has_virtual_memory(device.index):  # fewer gaps between tensors; read when CUDA starts
+        os.environ[ALLOCATOR_VARIABLES[0]] = "expandable_segments:True"
     torch.cuda.set_device(device)
     return device
+
+
+def has_virtual_memory(index: int) -> bool:
+    """Ask CUDA's driver whether a GPU can map memory, as expandable segments do. Some virtual machines cannot."""
+    try:
+        cuda, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0)
+    except OSError:
+        return False
+    asked = cuda.cuInit(0) == 0 and cuda.cuDeviceGetAttribute(ctypes.byref(found), VIRTUAL_MEMORY, index) == 0
+    return asked and found.value == 1

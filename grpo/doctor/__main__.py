@@ -73,7 +73,7 @@ def read_either_stage(path: str, overrides: Sequence[str]) -> tuple[AnyConfig, l
     if problems:
         return config, [Finding("config", False, problem, CONFIG) for problem in problems]
     stage = "stage 1" if isinstance(config, SftConfig) else "stage 2"
-    return config, [Finding("config", True, "; ".join([f"{path} is complete ({stage})", *notices]))]
+    return config, [Finding("config", True, "; ".join([f"{path or 'what is typed'} is complete ({stage})", *notices]))]
 
 
 def _gigabytes(text: str) -> float:

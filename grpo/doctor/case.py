@@ -17,8 +17,9 @@ from grpo.data.rows import Row
 from grpo.device.distributed import choose_device
 from grpo.doctor.rehearsal import Rehearsal
 from grpo.model.decoder import Decoder, ModelConfig
+from grpo.run.saved import start_of
 from grpo.run.toy import is_made, locate
-from rewards.registry import expand
+from rewards.registry import Reward, expand
 from rewards.services import Checkup
 
 Value = TypeVar("Value")
@@ -47,12 +48,13 @@ class Case:
     longest: int | None = None  # tokens of the longest prompt with its completion
     needed_bytes: int | None = None  # of memory
     rehearsal: Rehearsal | None = None  # a trainer of this run
+    functions: list[Reward] = field(default_factory=list)  # the user's own rewards
     checkups: dict[str, Checkup] = field(default_factory=dict)  # of the services
 
     def __post_init__(self) -> None:
         if self.config.toy_world and is_made(self.config):
             self.config = locate(self.config)
-        self.start = self.start or self.config
+        self.start = start_of(self.start or self.config)
 
     @property
     def makes_its_data(self) -> bool:

@@ -54,7 +54,8 @@ def _duplicates(rows: Sequence[Row]) -> list[str]:
         answers.setdefault(_normal(row), set()).add(str(row.columns.get("answer")))
     num_different = sum(len(found) > 1 for found in answers.values())
     surplus = len(repeated) - len(first)
-    return [f"warning: {surplus} are repetitions, {num_different} of them with another answer: {_shown(first)}"]
+    other = f", {num_different} of them with another answer" if num_different else ""
+    return [f"warning: {surplus} are repetitions{other}: {_shown(first)}"]
 
 
 def _normal(row: Row) -> str:

@@ -10,7 +10,7 @@ import torch
 from grpo.base.errors import STORAGE, UserError
 from grpo.device import ops
 from grpo.doctor.case import Case, need_key
-from grpo.run.checkpoint import find_checkpoint
+from grpo.run.checkpoint import existing_part, find_checkpoint
 from grpo.run.resume import check_changes
 from grpo.run.run_dir import refuse_a_run
 from grpo.run.trackers import check_trackers
@@ -37,12 +37,7 @@ def output(case: Case) -> str:
             "set output_dir to a folder that can be written",
             STORAGE,
         )
-    return f"{path}: {free_disk(case) / 1e9:.1f} GB free"
-
-
-def free_disk(case: Case) -> int:
-    """Return the bytes that are free where the run will write."""
-    return shutil.disk_usage(existing_part(Path(case.config.output_dir or "."))).free
+    return f"{path}: {shutil.disk_usage(existing).free / 1e9:.1f} GB free"
 
 
 def resume(case: Case) -> str:
@@ -55,12 +50,6 @@ def resume(case: Case) -> str:
     now = case.start if isinstance(case.start, type(config)) else config  # what the run itself compares
     changes = check_changes(folder, now, int(os.environ.get("WORLD_SIZE", 1)))
     return "; ".join([f"resumes from {folder}", *notices, *changes])
-
-
-def existing_part(path: Path) -> Path:
-    """Return a path, or the nearest of its parents that exists."""
-    path = path.resolve()
-    return next(part for part in (path, *path.parents) if part.exists())
 
 
 def trackers(case: Case) -> str:

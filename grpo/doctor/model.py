@@ -6,13 +6,13 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from grpo.base.errors import PREFLIGHT, STORAGE, UserError
+from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.schema import Completion, Group, Prompt
 from grpo.config.load import examine_config
-from grpo.config.options import SftConfig
+from grpo.config.options import SftConfig, keys_that
 from grpo.data.prompts import eos_ids, turn_end
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.doctor.case import Case, NotChecked, need, need_key
-from grpo.doctor.machine import free_disk
 from grpo.doctor.rehearsal import GrpoRehearsal, Rehearsal, SftRehearsal
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
@@ -25,12 +25,14 @@ from grpo.model.policy import (
 )
 from grpo.model.weights import named_tensors, read_model_config
 from grpo.run import memory
+from grpo.run.checkpoint import check_disk
 from grpo.sampling.sampler import Sampler, check_finite
-from grpo.sft import MODEL_KEYS, is_done, stage1_overrides, start_from
+from grpo.sft import is_done, stage1_overrides, start_from
+from rewards.scorer import Scorer
 
-CHECKPOINT_COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written a second time
 MAX_MISFITS = 8  # tensors to name in a message
 SAMPLE_TOKENS = 8
+UNITS = ((1e9, "B"), (1e6, "M"))
 
 
 def stage1(case: Case) -> str:
@@ -68,36 +70,19 @@ def model(case: Case) -> str:
             PREFLIGHT,
         )
     case.model = decoder
-    checkpoint_bytes = check_disk(case, parts.adapter)
+    checkpoint_bytes = check_disk(decoder, config, parts.adapter)
     num_weights = sum(tensor.numel() for tensor in named_tensors(decoder).values())
     num_trained = sum(parameter.numel() for parameter in decoder.parameters())
     share = num_trained / (num_weights + num_trained) if lora else 1.0
     return (
-        f"{decoder.config.family}, {num_weights / 1e9:.3f}B weights, {num_trained / 1e6:.1f}M trained ({share:.2%}); "
+        f"{decoder.config.family}, {rounded(num_weights)} weights, {rounded(num_trained)} trained ({share:.2%}); "
         f"a checkpoint takes {checkpoint_bytes / 1e9:.2f} GB"
     )
 
 
-def check_disk(case: Case, start: Path | None) -> int:
-    """Check that the checkpoints fit on the disk; return the bytes of one.
-
-    start: the adapter to start from; every checkpoint holds it as well, stacked on the new one.
-    """
-    decoder = case.model
-    trained = sum(master.nbytes for master in decoder.parameters())
-    one = CHECKPOINT_COPIES * trained
-    if decoder.build.lora is not None:
-        one += trained + (sum(path.stat().st_size for path in start.glob("*.safetensors")) if start else 0)
-    number = (case.config.save_total_limit or 1) + 1  # the new one is complete before an old one is removed
-    free = free_disk(case)
-    if free < number * one:
-        raise UserError(
-            "the disk is too small for the checkpoints",
-            f"{number} of {one / 1e9:.2f} GB, {free / 1e9:.2f} GB free",
-            "lower save_total_limit, or set output_dir to another disk",
-            STORAGE,
-        )
-    return one
+def rounded(number: float) -> str:
+    """Write a large number in millions or billions, and a small one in full."""
+    return next((f"{number / size:,.2f}{unit}" for size, unit in UNITS if number >= size / 10), f"{number:,.0f}")
 
 
 def tokenizer(case: Case) -> str:
@@ -160,7 +145,19 @@ def sample(case: Case) -> str:
     sampler = Sampler(policy.model, policy.eos_ids, 1)
     ((completion,),) = sampler.sample([first.ids], 1, sampling, [hash_seed(0)])
     check_finite(*completion.logps)
-    return f"{len(completion.ids)} tokens: {policy.decode(completion.ids)!r}"
+    completion.text = policy.decode(completion.ids)
+    return "; ".join([f"{len(completion.ids)} tokens: {completion.text!r}", *_graded(case, first, completion)])
+
+
+def _graded(case: Case, prompt: Prompt, completion: Completion) -> Iterator[str]:
+    """Grade a completion with the user's own functions, and yield what each gives. UserError if it is no number."""
+    scorer = Scorer(case.functions)
+    try:
+        scorer.grade([Group(prompt, [completion])])
+        scorer.check_numbers()
+    finally:
+        scorer.close()
+    yield from (f"{name} gives {score.value}" for name, score in completion.scores.items())
 
 
 def check_room(case: Case) -> None:
@@ -178,7 +175,7 @@ def rehearse(case: Case) -> Rehearsal:
     if isinstance(config, SftConfig):
         return SftRehearsal(start)
     if isinstance(start, SftConfig):
-        start = replace(config, **{name: getattr(start, name) for name in MODEL_KEYS})
+        start = replace(config, **{name: getattr(start, name) for name in keys_that("model")})
     return GrpoRehearsal(start)
 
 

@@ -6,7 +6,7 @@ from math import ceil
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.questions import num_steps
 from grpo.doctor.case import Case, need
-from grpo.doctor.model import check_room
+from grpo.doctor.model import check_room, rounded
 from grpo.doctor.rehearsal import SftRehearsal
 from rewards.services import Checkup, services_of
 
@@ -23,7 +23,7 @@ def steps(case: Case) -> str:
     found = [
         f"{number:,} steps of {rows} completions on one device ({groups} questions x {config.num_generations})",
         f"the largest has {rows * longest:,} tokens, of which {generated:,} are generated",
-        f"all of them {number * generated / 1e6:,.1f}M at most",
+        f"all of them {rounded(number * generated)} at most",
     ]
     epochs = number * groups / len(case.prompts)
     return "; ".join([*found, f"each question {epochs:.1f} times"])
@@ -127,8 +127,8 @@ def cost(case: Case) -> str:
         prompt_price, reply_price = calls.checkup.prices
         price = number * (calls.prompt_tokens * prompt_price + calls.reply_tokens * reply_price) / 1e6
         money = f"${price:,.2f}" if prompt_price or reply_price else f"set {calls.name}_prices for its price"
-        millions = f"{calls.prompt_tokens * number / 1e6:,.1f}M + {calls.reply_tokens * number / 1e6:,.1f}M"
-        found.append(f"{calls.name}: {number:,} calls at most, {millions} tokens, {money}")
+        tokens = f"{rounded(calls.prompt_tokens * number)} + {rounded(calls.reply_tokens * number)}"
+        found.append(f"{calls.name}: {number:,} calls at most, {tokens} tokens, {money}")
     if "decomposer" in [calls.name for calls in asked] and "factuality" not in case.reward_names:
         found.append("only wrong answers need the decomposer")
     return "\n".join([*found, f"an item is given up after api_deadline_s = {case.config.api_deadline_s:g} s"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from grpo.base.errors import CONFIG, UserError
 from grpo.config.load import keys_of, load_config
 from grpo.config.options import TrainConfig
-from grpo.data.benchmarks import Benchmark, find_benchmark
+from grpo.data.benchmarks import BOXED, Benchmark, find_benchmark
 from grpo.data.files import Record, read_records
 from grpo.data.hub import fetch_data
 from grpo.data.questions import Questions
@@ -61,7 +61,11 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
         if benchmark:
             say(f"{arguments.data} is a file of {benchmark.name}")
         if benchmark and not arguments.choices:
-            config = _use_benchmark_prompt(config, benchmark, say)
+            config = _use_prompt(config, benchmark.prompt, say)
+        elif "math" in config.reward_funcs and not has_config:
+            config = _use_prompt(config, BOXED, say)
+            if "boxed" not in f"{config.system_prompt} {config.prompt_template}":
+                say("note: no prompt asks for \\boxed{}, which the reward math reads")
     else:
         questions = _held_out(config, model)
     return Task(
@@ -121,10 +125,10 @@ def _fit_to_data(
     return replace(config, **changes)
 
 
-def _use_benchmark_prompt(config: TrainConfig, benchmark: Benchmark, say: Callable[[str], None]) -> TrainConfig:
-    """Set the benchmark's prompt template, unless the configuration has a prompt of its own."""
+def _use_prompt(config: TrainConfig, template: str, say: Callable[[str], None]) -> TrainConfig:
+    """Set a prompt template, unless the configuration has a prompt of its own."""
     is_own_prompt = config.system_prompt is not None or config.prompt_template != DEFAULT_TEMPLATE
-    if is_own_prompt or benchmark.prompt == DEFAULT_TEMPLATE:
+    if is_own_prompt or template == DEFAULT_TEMPLATE:
         return config
-    say(f"each question is asked as {benchmark.prompt!r} (set prompt_template or system_prompt to change that)")
-    return replace(config, prompt_template=benchmark.prompt)
+    say(f"each question is asked as {template!r} (set prompt_template or system_prompt to change that)")
+    return replace(config, prompt_template=template)

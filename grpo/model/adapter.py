@@ -17,7 +17,7 @@ from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import write_json
 from grpo.base.time_limit import time_limit
 from grpo.model.decoder import Decoder
-from grpo.model.lora import LoraLinear
+from grpo.model.lora import ALL_PROJECTIONS, LoraLinear
 from grpo.model.master_weight import master_dtype
 from grpo.model.weights import NAMES_SHOWN, projections
 
@@ -106,6 +106,15 @@ def _scaled_pairs(tensors: dict[str, torch.Tensor], config: dict) -> dict[str, t
     for key, tensor in tensors.items():
         module, _, half = key.removeprefix(PREFIX).removesuffix(".weight").removesuffix(".default").rpartition(".")
         halves.setdefault(module, {})[half] = tensor.float()
+    modules = {module.removesuffix(".base_layer") for module in halves}
+    foreign = sorted(module for module in modules if module.rpartition(".")[2] not in ALL_PROJECTIONS)
+    if foreign:
+        raise UserError(
+            f"the adapter changes {', '.join(foreign[:NAMES_SHOWN])}",
+            f"only {', '.join(ALL_PROJECTIONS)} can have adapters here",
+            "merge it into its base with PEFT first, and start from the merged checkpoint",
+            PREFLIGHT,
+        )
     wrong = [f"{module} ({', '.join(sorted(found))})" for module, found in halves.items() if not _is_pair(found)]
     if wrong or not halves:
         raise ValueError(f"no pairs lora_A, lora_B of finite numbers: {', '.join(wrong[:NAMES_SHOWN])}")

@@ -1,4 +1,4 @@
-"""Questions that were asked twice, and whose answers have flipped."""
+"""Held-out questions whose answers have flipped."""
 
 import statistics
 from collections import Counter, defaultdict
@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from grpo.diagnosis.record import Answer, Record
 from grpo.report.examples import by_reward
 
-NUM_FILES = 40  # of completions/ that are read from either end
 NUM_FLIPS = 6  # in each direction
 
 
 @dataclass(frozen=True)
 class Flips:
-    """Changes in the answers to questions that were asked twice.
+    """Changes in the answers to the held-out questions.
 
-    num_questions: the number of such questions. outcomes: changes such as "wrong → refused", and how often each
+    num_questions: how many were asked twice. outcomes: changes such as "wrong → refused", and how often each
     happened. questions: those whose mean reward changed most.
     """
 
@@ -35,11 +34,11 @@ class Flip:
 
 
 def flips(record: Record) -> Flips:
-    """Compare the first and the last answers to each question.
-
-    The questions are the held-out ones if their answers were written, else those that were trained on twice.
-    """
-    first, last = _first_and_last(record)
+    """Compare the first answers to the held-out questions with the last ones."""
+    steps = record.answer_steps("evaluation")
+    if len(steps) < 2:
+        return Flips(0, [], [])
+    first, last = (_by_row(record.answers(step, "evaluation")) for step in steps[:1] + steps[-1:])
     both = sorted(first.keys() & last.keys())
     found = [flip for row in both for flip in _compare(first[row], last[row])]
     outcomes = [(flip.first.outcome, flip.last.outcome) for flip in found]
@@ -56,22 +55,6 @@ def _compare(first: Sequence[Answer], last: Sequence[Answer]) -> Iterator[Flip]:
     if before and after:
         means = [statistics.fmean(answer.reward for answer in answers) for answers in (before, after)]
         yield Flip(before[len(before) // 2], after[len(after) // 2], means[1] - means[0])
-
-
-def _first_and_last(record: Record) -> tuple[dict[int, list[Answer]], dict[int, list[Answer]]]:
-    """Return the first and the last answers to each question, by its row. A step answers a question once."""
-    held_out = record.answer_steps("evaluation")
-    if len(held_out) > 1:
-        first, last = (_by_row(record.answers(step, "evaluation")) for step in (held_out[0], held_out[-1]))
-        return first, last
-    first, last = {}, {}
-    steps = record.answer_steps()
-    chosen = steps if len(steps) <= 2 * NUM_FILES else steps[:NUM_FILES] + steps[-NUM_FILES:]
-    for step in chosen:
-        of_step = _by_row(record.answers(step))
-        last |= {row: answers for row, answers in of_step.items() if row in first}
-        first = of_step | first
-    return first, last
 
 
 def _by_row(answers: Sequence[Answer]) -> dict[int, list[Answer]]:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from grpo.base.errors import escape, redact
 from grpo.base.storage import Json, write_atomically
-from grpo.config.options import NOT_REPEATED, SftConfig, TrainConfig, as_yaml
+from grpo.config.options import SftConfig, TrainConfig, as_yaml
 from grpo.diagnosis.glossary import Metrics, meaning
 from grpo.diagnosis.reader import is_number
 from grpo.diagnosis.record import Record, read_record
@@ -190,7 +190,7 @@ def changed_keys(records: Sequence[Record]) -> list[Key]:
     keys = []
     for name in dict.fromkeys(name for record in records for name in record.config):
         field = known.get(name)
-        if field is None or name in NOT_REPEATED:
+        if field is None or "once" in field.metadata["facts"]:
             continue
         values = [as_yaml(record.config.get(name)) for record in records]
         default = as_yaml(field.default)

@@ -22,9 +22,12 @@ from grpo.base import folders
 from grpo.base.errors import STORAGE, UserError, explained, reason
 from grpo.base.folders import MANIFEST_FILE, FolderWriter
 from grpo.base.storage import Json, failpoint, read_json, read_mapping
+from grpo.config.options import AnyConfig
+from grpo.model.decoder import Decoder
 from grpo.optim import MASTER, all_finite
 
 FORMAT = 4
+COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written a second time
 STATE_FILE, COUNTERS_FILE = "state.safetensors", "trainer_state.json"
 POLICIES = ("final", "best")  # folders of a run that hold a model and no state of the optimizer
 BEST_FILE = "best.json"  # in best/: which policy that is
@@ -48,6 +51,33 @@ def new_checkpoint(run_dir: Path, step: int, about: Json | None = None, needed_b
     fix = "free some space and resume with resume_from_checkpoint=true; older checkpoints are intact"
     about = {"format": FORMAT, "step": step, **(about or {})}
     return FolderWriter(run_dir / f"checkpoint-{step}", about, needed_bytes, fix)
+
+
+def check_disk(model: Decoder, config: AnyConfig, adapter: Path | None) -> int:
+    """Check that the checkpoints of a run fit on its disk; return the bytes of one. UserError (exit 6) if they do not.
+
+    adapter: the one to start from; every checkpoint holds it as well, stacked on the new one.
+    """
+    trained = sum(weight.nbytes for weight in model.parameters())
+    one = COPIES * trained
+    if model.build.lora is not None:
+        one += trained + (sum(path.stat().st_size for path in adapter.glob("*.safetensors")) if adapter else 0)
+    number = (config.save_total_limit or 1) + 1  # the new one is complete before an old one is removed
+    free = shutil.disk_usage(existing_part(Path(config.output_dir or "."))).free
+    if free < number * one:
+        raise UserError(
+            "the disk is too small for the checkpoints",
+            f"{number} of {one / 1e9:.2f} GB, {free / 1e9:.2f} GB free",
+            "lower save_total_limit, or set output_dir to another disk",
+            STORAGE,
+        )
+    return one
+
+
+def existing_part(path: Path) -> Path:
+    """Return a path, or the nearest of its parents that exists."""
+    path = path.resolve()
+    return next(part for part in (path, *path.parents) if part.exists())
 
 
 def problem_with(folder: Path) -> str:

@@ -7,37 +7,31 @@ from importlib.metadata import version
 from pathlib import Path
 
 import grpo
-from grpo.config.options import AnyConfig
+from grpo.config.options import AnyConfig, keys_that
 from grpo.data.rows import digest
 from grpo.model.policy import Policy
 
 BLOCK_BYTES, MAX_BLOCKS = 1 << 20, 256  # a file of up to 256 MB is read completely
 PACKAGES = ("grpo", "kernels", "rewards", "knowledge")
 LIBRARIES = ("torch", "transformers", "safetensors", "numpy")
-LOCAL_KEYS = (  # that may differ between machines: paths, whose contents are compared where they matter
-    "output_dir",
-    "toy_dir",
-    "cold_start",
-    "model_name_or_path",
-    "tokenizer_name_or_path",
-    "adapter_name_or_path",
-    "dataset_id_or_path",
-    "chat_template",
-    "api_cache",
-    "verdict_cache",
-)
 
 
-def input_fingerprints(policy: Policy, data_hash: str) -> dict[str, str]:
+def input_fingerprints(policy: Policy, data_hash: str, knowledge_base: str | None = None) -> dict[str, str]:
     """Return a hash of each input of a run, by the names that `allow_changes` knows."""
     weights = [path for folder in policy.folders for path in sorted(folder.glob("*.safetensors"))]
     adapters = [path for folder in policy.folders for path in folder.glob("adapter_config.json")]
     tokenizer = policy.tokenizer
+    knowledge = {}
+    if knowledge_base:
+        from knowledge.store.identity import identity  # it brings SQLAlchemy
+
+        knowledge = {"knowledge_base": identity(knowledge_base)}
     return {
         "dataset": data_hash,
         "base_weights": digest([repr(policy.model.config), *map(file_fingerprint, weights + adapters)]),
         "tokenizer": digest([_definition(tokenizer), tokenizer.all_special_ids, policy.eos_ids]),
         "chat_template": digest([tokenizer.chat_template]),
+        **knowledge,
     }
 
 
@@ -69,7 +63,7 @@ def environment(config: AnyConfig) -> dict[str, str]:
     """Return what all processes of a run must have in common before they can work together: versions and keys."""
     found = {"Python": sys.version.split()[0], "grpo": f"{grpo.__version__}, source {_source_fingerprint()}"}
     found |= {library: version(library) for library in LIBRARIES}
-    found |= {name: repr(value) for name, value in asdict(config).items() if name not in LOCAL_KEYS}
+    found |= {name: repr(value) for name, value in asdict(config).items() if name not in keys_that("local")}
     return found
 
 

@@ -14,71 +14,11 @@ import yaml
 from grpo.base.errors import CONFIG, UserError
 from grpo.base.storage import Json, read_json
 from grpo.config.load import load_config, to_yaml
-from grpo.config.options import AnyConfig
+from grpo.config.options import AnyConfig, keys_that
 from grpo.run.checkpoint import MANIFEST_FILE
 from grpo.run.run_dir import CONFIG_FILE
 
-FREE = {
-    "output_dir",
-    "overwrite_output_dir",
-    "resume_from_checkpoint",
-    "max_steps",
-    "num_train_epochs",
-    "logging_steps",
-    "save_steps",
-    "save_total_limit",
-    "report_to",
-    "run_name",
-    "project",
-    "swanlab_project",
-    "swanlab_workspace",
-    "wandb_project",
-    "wandb_entity",
-    "disable_tqdm",
-    "log_completions",
-    "num_completions_to_print",
-    "eval_steps",
-    "eval_max_samples",
-    "eval_dataset_id_or_path",
-    "max_num_seqs",
-    "max_tokens_per_micro_batch",
-    "gradient_checkpointing",
-    "device",
-    "cold_start",
-    "judge_base_url",
-    "judge_api_key_env",
-    "judge_prices",
-    "decomposer_base_url",
-    "decomposer_api_key_env",
-    "decomposer_prices",
-    "judge_max_tokens",
-    "decomposer_max_tokens",
-    "api_plain_http",
-    "api_max_concurrency",
-    "api_deadline_s",
-    "api_requests_per_minute",
-    "api_tokens_per_minute",
-    "api_cache",
-    "verdict_cache",
-    "max_unscored",
-    "reward_timeout_s",
-    "keep_best",
-}
-WARNED = {
-    "learning_rate",
-    "beta",
-    "epsilon",
-    "epsilon_high",
-    "delta",
-    "warmup_ratio",
-    "warmup_steps",
-    "lr_scheduler_type",
-    "weight_decay",
-    "max_grad_norm",
-    "tf32",
-    "full_determinism",
-    "kernels",
-}
+FREE, WARNED = set(keys_that("free")), set(keys_that("warned"))
 
 
 def check_changes(folder: Path, config: AnyConfig, num_ranks: int) -> list[str]:
@@ -111,7 +51,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
 
 def check_inputs(before: Mapping[str, str], now: Mapping[str, str], config: AnyConfig) -> None:
     """Compare the fingerprints of a run's inputs with those in the checkpoint. UserError (exit 2) if one changed."""
-    changes = {name: "its content has changed" for name in now if before.get(name) != now[name]}
+    changes = {name: "its content has changed" for name in now if before.get(name, now[name]) != now[name]}
     _refuse_changes(", ".join(changes).replace("_", " "), changes, config)
 
 

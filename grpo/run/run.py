@@ -59,6 +59,7 @@ class Run:
         self.log: Log | None = None
         self.stop_code, self.is_training, self.is_interruptible = 0, False, False
         self.saved_step: int | None = None
+        self.remark = ""  # on a run that is done
         self.data: Json = {}  # the rows of each data set, as data.json holds them
         self.alarm = Alarm(self._on_alarm)
         self.debug = logging.getLogger(f"grpo.{id(self)}")
@@ -120,7 +121,7 @@ class Run:
         if is_lost:  # the interrupted library has raised an error of its own
             stop = Interrupted(self.stop_code)
             stop.__cause__, error = error, stop
-        code, reason = (0, "") if error is None else describe(error)
+        code, reason = (0, self.remark) if error is None else describe(error)
         trace = "" if error is None else "".join(traceback.format_exception(error))
         if trace and self.ranks.is_main:
             self.debug.error(trace)
@@ -160,6 +161,9 @@ class Run:
         if self.stop_code == SIGINT and number == signal.SIGINT:
             raise KeyboardInterrupt  # a second Ctrl-C does not wait
         self.stop_code = 128 + number
+        if self.is_training and self.ranks.is_main:  # print itself may be what the signal has interrupted
+            again = "; Ctrl-C again stops now" if number == signal.SIGINT else ""
+            os.write(2, f"\nfinishing the step, then saving, for {GRACE_S:.0f} s at most{again}\n".encode())
         self.alarm.start(GRACE_S if self.is_training else AGAIN_S)
         if self._may_end_at_once:
             raise Interrupted(self.stop_code)

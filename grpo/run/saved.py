@@ -77,6 +77,24 @@ def find_saved(name: str) -> SavedModel:
     return SavedModel(str(newest), _existing(newest / CONFIG_FILE))
 
 
+def start_of(config: AnyConfig) -> AnyConfig:
+    """Return the configuration with the folder that its model stands for, if that is a run or a checkpoint.
+
+    UserError (exit 3) if it is a checkpoint of full fine-tuning, which holds no model.
+    """
+    if not config.model_name_or_path or not Path(config.model_name_or_path).is_dir():
+        return config
+    saved = find_saved(config.model_name_or_path)
+    if saved.is_bare_state:
+        raise UserError(
+            f"{saved.name} is a checkpoint of full fine-tuning",
+            "it holds the state of the optimizer and no model to start from",
+            f"write its model first: python -m grpo.export {saved.name} OUT --merge; then set model_name_or_path=OUT",
+            PREFLIGHT,
+        )
+    return replace(config, model_name_or_path=saved.name)
+
+
 def _checked(saved: SavedModel, problem: str) -> SavedModel:
     if problem:
         fix = "name another checkpoint of the run; or remove manifest.json if you have changed the files yourself"

@@ -5,12 +5,8 @@ in this order:
 
     claims.py            the atomic facts of a text, and which of them count
     model_decomposer.py  a text to its facts by a language model
-    rule_decomposer.py   a text to its facts by rules
     replies.py           what a language model replies: its list of facts, in all usual forms
-    clauses.py           the rules for one sentence: clauses with their subjects named
-    forms.py             dates, numbers and "&" in one form
     verdict.py           supported, refuted or unknown: the interface of a verifier, and a cache for verdicts
     entailment.py        a verifier with an entailment model
-    statement.py         a clause as words that can be compared
-    lexical.py           a verifier without a model
+    matcher.py           both without a model: whole sentences, for toy worlds
 """

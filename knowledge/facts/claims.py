@@ -2,22 +2,24 @@
 
     Claims((Claim("Mira Tolan was born in Velda", sentences=((15, 37),)),))
 
-Two files take a text apart: model_decomposer.py asks a language model, as KnowRL does; rule_decomposer.py needs none.
-Both keep explicit statements only, and the last one where the text corrects itself. Both pass their facts through
-`admissible`; KnowRL's own rewards count every fact that the model lists (`every_fact`).
+Two files take a text apart: model_decomposer.py asks a language model, as KnowRL does; matcher.py needs none. Both pass
+their facts through `admissible`; KnowRL's own rewards count every fact that the model lists (`every_fact`).
 """
 
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from knowledge.facts.clauses import is_chinese, is_negative
 from knowledge.store.passages import sentences
-from knowledge.store.tokens import tokens
+from knowledge.store.tokens import UNSPACED, tokens
 
 MAX_TEXT_CHARS = 20_000  # the rest of a text is not read
 MAX_FACTS = 64  # per text; the first ones are kept
 MAX_FACT_CHARS = 400  # a longer fact is not atomic
 Span = tuple[int, int]  # of characters: where it starts, and where it has ended
+
+_NEGATIVE = re.compile(r"\b(?:not|never|no|nor|neither|cannot|without)\b|n['’]t\b|[不没未非]", re.IGNORECASE)
+_IS_UNSPACED = re.compile(f"[{UNSPACED}]").match
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,13 @@ def admissible(claims: Iterable[Claim], text: str, question: str) -> tuple[Claim
     unless only one of them is negative; it is stated in the sentences of all of them.
     """
     said, asked = set(tokens(text)), set(tokens(question))
-    asked_letters = set("".join(filter(is_chinese, asked)))
+    asked_letters = set("".join(filter(_IS_UNSPACED, asked)))
     kept: dict[tuple[frozenset[str], bool], Claim] = {}
     for claim in claims:
         words = frozenset(tokens(claim.fact))
-        new = [word for word in words - asked if not (is_chinese(word) and asked_letters.issuperset(word))]
+        new = [word for word in words - asked if not (_IS_UNSPACED(word) and asked_letters.issuperset(word))]
         if new and words & said and len(claim.fact) <= MAX_FACT_CHARS:
-            meaning = (words, is_negative(claim.fact))
+            meaning = (words, bool(_NEGATIVE.search(claim.fact)))
             first = kept.get(meaning, Claim(claim.fact))
             kept[meaning] = Claim(first.fact, (*first.sentences, *claim.sentences))
     return tuple(kept.values())[:MAX_FACTS]

@@ -1,6 +1,6 @@
 """Say whether some passages support a fact or contradict it, and keep that verdict for the next time.
 
-verifier = CachedVerifier(LexicalVerifier(), "verdicts.db")
+verifier = CachedVerifier(SentenceMatcher(), "verdicts.db")
 verifier.verify([("Mira Tolan was born in Velda", passages)])  ->  [Verdict("supported", "Mira Tolan#0", 1.0, 0.0, ...)]
 """
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from grpo.base.cache import DiskCache
 from knowledge.sanitise import encodable
-from knowledge.store.cache import DiskCache
 from knowledge.store.result import Passage
 
 Label = Literal["supported", "refuted", "unknown"]

@@ -4,16 +4,14 @@ It imports from the rest of this package only errors.py, text.py and words.py. R
 
     base.py             the surface: open a file, look up a title, search  (result.py: the answers)
     tokens.py           what a token is, in English, Chinese and other languages  (stem.py: Porter's stemmer)
-    rank.py             BM25 in Python, which orders every result
-    fulltext.py         search over everything: SQLite's FTS5 proposes candidates
+    rank.py             search within titles: BM25 in Python over their passages
+    fulltext.py         search over everything: BM25 of SQLite's FTS5
     index.py            the tables of the full-text index, and their writer
     passages.py         documents to passages, in KnowRL's layout
     source.py           the rows of a source file
     atomic_database.py  a file that appears complete or not at all
-    seal.py             whether a file is as it was built
     database.py         reading an SQLite file with many threads
     recognise.py        whose file it is: ours, KnowRL's or FActScore's
     identity.py         what tells one knowledge base from another
     side_index.py       a full-text index for files that are not ours
-    cache.py            what was expensive to find out: verdicts, and replies of language models
 """

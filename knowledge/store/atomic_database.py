@@ -1,6 +1,6 @@
 """Write a database that appears complete or not at all, whatever happens to the process that writes it.
 
-The work file OUT.building is filled, compacted into OUT.compacted, sealed, flushed to the disk and renamed to OUT.
+The work file OUT.building is filled, compacted into OUT.compacted, flushed to the disk and renamed to OUT.
 Until then an older OUT stays unchanged. A lock on the work file ends with its process; so the next build can take over
 a work file that a killed process left behind.
 """
@@ -18,7 +18,6 @@ from grpo.base.errors import BUSY, UserError
 from grpo.base.storage import failpoint, flush_to_disk, try_to_lock
 from knowledge.errors import no_room
 from knowledge.store.database import file_uri
-from knowledge.store.seal import seal
 
 WAIT_SECONDS = 0.05  # between two looks at a lock that another build holds
 NEEDS = "a build needs up to 5 times its text in the folder of the output while it runs, 2 to 2.5 times afterwards"
@@ -95,7 +94,6 @@ def atomic_database(out: Path) -> Iterator[sqlalchemy.Connection]:
             connection.exec_driver_sql("COMMIT")
             failpoint("build-filled")
             connection.exec_driver_sql("VACUUM INTO ?", (str(compacted),))
-        seal(compacted)
         flush_to_disk(compacted)
         failpoint("build-compacted")
         os.replace(compacted, out)

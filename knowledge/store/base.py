@@ -20,10 +20,9 @@ from knowledge.store.database import BUSY_TIMEOUT_S, ReadOnlyDatabase
 from knowledge.store.fulltext import FullTextIndex
 from knowledge.store.passages import split_stored
 from knowledge.store.rank import Bag, rank
-from knowledge.store.recognise import OURS, Kind, check_header, recognise, require_fts5
+from knowledge.store.recognise import OURS, Kind, check_header, check_pages, recognise, require_fts5
 from knowledge.store.result import Coverage, Lookup, Passage
-from knowledge.store.seal import check_content, sidecar
-from knowledge.store.side_index import SEARCH_INDEX, build_side_index, read_side_index
+from knowledge.store.side_index import build_side_index, read_side_index, side_index_of
 from knowledge.store.tokens import tokens
 from knowledge.text import clean
 
@@ -52,7 +51,7 @@ class KnowledgeBase:
     def open(
         cls, path: str | Path, side_index: str | Path | None = None, busy_timeout_s: float = BUSY_TIMEOUT_S
     ) -> Self:
-        """Open our own, KnowRL's or FActScore's file, and check that it is undamaged (see seal.py).
+        """Open our own, KnowRL's or FActScore's file, and let SQLite check its structure.
 
         UserError (exit 3) says what was found instead, and how to build a knowledge base. side_index: the file of the
         full-text index for a file that is not ours (default: next to it, or in the cache folder).
@@ -61,9 +60,9 @@ class KnowledgeBase:
         check_header(path)
         database = ReadOnlyDatabase(path, busy_timeout_s=busy_timeout_s)
         try:
+            check_pages(database)
             kind = recognise(database)
-            base = cls(database, kind, Path(side_index or sidecar(path, SEARCH_INDEX)))
-            check_content(database, kind.owner == OURS)
+            base = cls(database, kind, Path(side_index or side_index_of(path)))
             base._use_side_index()
         except BaseException:
             database.close()

@@ -1,43 +1,35 @@
-"""Search over everything: SQLite finds candidates by the rarest words, BM25 in Python (rank.py) orders them by all.
+"""Search over everything: SQLite's FTS5 scores the passages that hold the rarest words of a query.
 
 Common words cost and rare words decide. FTS5 scores every passage that holds a query token, at 1 to 3 microseconds
 each, and a word like "city" may stand in a third of a million passages of a 1 GB base. So the tokens are taken from the
-rarest on while their passages add up to at most 5 % of the base (`max_rows`); the others count only in the second
-scoring. Slow twin: `rank.rank` over all passages.
+rarest on while their passages add up to at most 5 % of the base (`max_rows`); the others do not count.
 """
 
 import json
-import zlib
 from collections.abc import Iterable
 
-from knowledge.errors import bad_file
 from knowledge.store.database import ReadOnlyDatabase
-from knowledge.store.index import decompress
 from knowledge.store.passages import split_stored
-from knowledge.store.rank import Bag, bm25, idf
 from knowledge.store.result import Passage
 from knowledge.store.tokens import tokens
 
 # How many passages FTS5 may have to score for one query: a share of the base, within bounds. 30 ms at most.
 SHARE_OF_ROWS, MIN_ROWS, MAX_ROWS = 0.05, 2000, 60_000
 MAX_TOKENS = 32  # rarest tokens of a very long query
-# Passages that Python scores again: 3 k, and one more per 1500 that compete.
-CANDIDATES_PER_RESULT, ROWS_PER_CANDIDATE = 3, 1500
 
-TERMS = "SELECT term, passages FROM knowledge_terms WHERE term IN (SELECT value FROM json_each(?))"
-# rowid <= ? ends the search early where only common words are sought; rank is bm25()
-CANDIDATES = """
-    SELECT best.number - doc.first, doc.title, documents.text, knowledge_tokens.tokens
+COUNTS = "SELECT term, passages FROM knowledge_terms WHERE term IN (SELECT value FROM json_each(?))"
+# rowid <= ? ends the search early where only common words are sought; rank is bm25(), the lower the better
+BEST = """
+    SELECT doc.title, best.number - doc.first, documents.text, -best.score
     FROM (
-        SELECT rowid AS number FROM knowledge_index
+        SELECT rowid AS number, rank AS score FROM knowledge_index
         WHERE knowledge_index MATCH ? AND rowid <= ? ORDER BY rank LIMIT ?
     ) AS best
     JOIN knowledge_documents AS doc ON doc.first = (
         SELECT max(first) FROM knowledge_documents WHERE first <= best.number
     )
     JOIN documents ON documents.title = doc.title
-    JOIN knowledge_tokens ON knowledge_tokens.passage = best.number"""
-Candidate = tuple[int, str, str, bytes]  # number in its document, title, text of the document, tokens of the passage
+    ORDER BY best.score, doc.title, best.number"""
 
 
 class FullTextIndex:
@@ -46,7 +38,6 @@ class FullTextIndex:
     def __init__(self, database: ReadOnlyDatabase, meta: dict, markers: bool):
         self._database, self._markers = database, markers
         self.num_passages: int = meta["passages"]
-        self.mean_length: float = meta["tokens"] / max(self.num_passages, 1)
         self.max_rows = min(MAX_ROWS, max(MIN_ROWS, int(self.num_passages * SHARE_OF_ROWS)))
 
     def search(self, query: str, k: int) -> list[Passage]:
@@ -55,31 +46,6 @@ class FullTextIndex:
         The list is empty if no passage holds a token of the query.
         """
         num_with = self._num_with(dict.fromkeys(tokens(query)))
-        weights = {token: idf(self.num_passages, number) for token, number in num_with.items()}
-        scored = []
-        limit = CANDIDATES_PER_RESULT * k + self.max_rows // ROWS_PER_CANDIDATE
-        for number, title, document, stored in self._candidates(num_with, limit):
-            score = bm25(weights, Bag.of(self._tokens(stored)), self.mean_length)
-            scored.append((-score, title, number, document))
-        found = []
-        for score, title, number, document in sorted(scored)[:k]:
-            text = split_stored(document, self._markers)[number]
-            found.append(Passage(f"{title}#{number}", title, text, -score))
-        return found
-
-    def _tokens(self, stored: bytes) -> list[str]:
-        try:
-            return decompress(stored)
-        except (zlib.error, UnicodeDecodeError) as error:
-            raise bad_file(self._database.path, f"damaged: {error}", "a sound index", "build it again") from None
-
-    def _num_with(self, wanted: Iterable[str]) -> dict[str, int]:
-        """Return in how many passages each token is, rarest first; tokens that are in none are left out."""
-        found = map(tuple, self._database.rows(TERMS, json.dumps(list(wanted))))
-        return dict(sorted(found, key=lambda item: (item[1], item[0])))
-
-    def _candidates(self, num_with: dict[str, int], limit: int) -> list[Candidate]:
-        """Return the passages that FTS5's bm25 puts first for the rarest tokens."""
         rare = []
         num_rows = 0
         for token, number in num_with.items():
@@ -88,23 +54,36 @@ class FullTextIndex:
                 break
             rare.append(quote(token))
         if rare:
-            return self._database.rows(CANDIDATES, " OR ".join(rare), self.num_passages, limit)
-        return self._common_words_only(list(num_with.items()), limit)
+            return self._matches(" OR ".join(rare), self.num_passages, k)
+        return self._common_words_only(list(num_with.items()), k)
 
-    def _common_words_only(self, words: list[tuple[str, int]], limit: int) -> list[Candidate]:
+    def _num_with(self, wanted: Iterable[str]) -> dict[str, int]:
+        """Return in how many passages each token is, rarest first; tokens that are in none are left out."""
+        found = map(tuple, self._database.rows(COUNTS, json.dumps(list(wanted))))
+        return dict(sorted(found, key=lambda item: (item[1], item[0])))
+
+    def _common_words_only(self, words: list[tuple[str, int]], k: int) -> list[Passage]:
         """Return first the passages that hold all words, then those that hold all but the commonest, and so on.
 
         A single common word is sought from the start of the file, until it was met about max_rows times.
         """
-        found: dict[Candidate, None] = {}
-        while words and len(found) < limit:
-            all_words = " AND ".join(quote(token) for token, _ in words)
+        found: dict[str, Passage] = {}
+        while words and len(found) < k:
             last = self.num_passages
             if len(words) == 1:
                 last = last * self.max_rows // words[0][1]
-            found |= dict.fromkeys(self._database.rows(CANDIDATES, all_words, last, limit))
+            for passage in self._matches(" AND ".join(quote(token) for token, _ in words), last, k):
+                found.setdefault(passage.id, passage)
             words = words[:-1]
-        return list(found)
+        return list(found.values())[:k]
+
+    def _matches(self, expression: str, last: int, k: int) -> list[Passage]:
+        """Return the k best passages for FTS5's expression, up to the passage number `last`."""
+        found = []
+        for title, number, document, score in self._database.rows(BEST, expression, last, k):
+            text = split_stored(document, self._markers)[number]
+            found.append(Passage(f"{title}#{number}", title, text, score))
+        return found
 
 
 def quote(token: str) -> str:

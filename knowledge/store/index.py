@@ -1,10 +1,9 @@
 """Write the full-text index: its tables, filled in constant memory.
 
     knowledge_index       FTS5 without content: the tokens of a passage (title and text) under the passage's number
+    knowledge_terms       in how many passages a token occurs; FTS5 would count them anew, 10 ms per query and 150 MB
     knowledge_documents   number of a document's first passage -> title; a passage belongs to the last document that
                           starts before it
-    knowledge_tokens      the same tokens again, compressed, for the second scoring: FTS5 cannot return its own
-    knowledge_terms       in how many passages a token occurs: what it costs in a query, and what it tells
     knowledge_meta        format version, counts, a digest of all titles and passages (identity.py)
 
 In our own files these tables stand next to `documents(title, text)`, which is KnowRL's table, so KnowRL's code can read
@@ -13,14 +12,12 @@ our files. KnowRL's and FActScore's files are never written to: their tables are
 
 import hashlib
 import json
-import zlib
-from itertools import islice
 
 from sqlalchemy import Connection
 
 from knowledge.store.tokens import TOKENS_VERSION, tokens
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 BATCH_ROWS = 1000  # rows handed to SQLite at once
 HASH_BYTES = 64 << 20  # FTS5 gathers this much of the index in memory before it writes a segment
 CACHE_KIB = 64 << 10  # SQLite's page cache during the build
@@ -28,21 +25,18 @@ CACHE_KIB = 64 << 10  # SQLite's page cache during the build
 DOCUMENTS_TABLE = "CREATE TABLE documents (title TEXT PRIMARY KEY, text TEXT NOT NULL)"
 INDEX_TABLES = {
     # The 'ascii' tokenizer splits at ASCII separators only, so it returns our tokens unchanged, in any script and any
-    # version of SQLite. Without column sizes bm25() does not know the lengths of passages. It takes half the time, and
-    # as passages are of similar length it still proposes good candidates. It needs positions (detail=full) to count.
-    "knowledge_index": (
-        "CREATE VIRTUAL TABLE knowledge_index USING fts5(tokens, content='', columnsize=0, tokenize='ascii')"
-    ),
-    "knowledge_documents": "CREATE TABLE knowledge_documents (first INTEGER PRIMARY KEY, title TEXT NOT NULL)",
-    "knowledge_tokens": "CREATE TABLE knowledge_tokens (passage INTEGER PRIMARY KEY, tokens BLOB NOT NULL)",
+    # version of SQLite.
+    "knowledge_index": "CREATE VIRTUAL TABLE knowledge_index USING fts5(tokens, content='', tokenize='ascii')",
     "knowledge_terms": "CREATE TABLE knowledge_terms (term TEXT PRIMARY KEY, passages INTEGER NOT NULL) WITHOUT ROWID",
+    "knowledge_documents": "CREATE TABLE knowledge_documents (first INTEGER PRIMARY KEY, title TEXT NOT NULL)",
     "knowledge_meta": "CREATE TABLE knowledge_meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
 }
+
 VOCABULARY = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, knowledge_index, row)"
 
 
 class IndexWriter:
-    """Fill the index tables of a new database, document by document; `finish` writes the statistics.
+    """Fill the index tables of a new database, document by document; `finish` merges the index and writes the counts.
 
     Nothing here sorts, so SQLite needs no temporary files. It takes HASH_BYTES + CACHE_KIB + one document of memory,
     whatever the size of the source.
@@ -52,7 +46,6 @@ class IndexWriter:
         self.connection = connection
         self.num_documents = 0
         self.num_passages = 0
-        self.num_tokens = 0
         self._content = hashlib.sha256()
         self._rows: list[tuple[int, str]] = []
         self._run = connection.exec_driver_sql
@@ -71,56 +64,29 @@ class IndexWriter:
         self._content.update(json.dumps([title, passages]).encode())
         title_tokens = tokens(title)
         for passage in passages:
-            passage_tokens = title_tokens + tokens(passage)
             self.num_passages += 1
-            self.num_tokens += len(passage_tokens)
-            self._rows.append((self.num_passages, " ".join(passage_tokens)))
+            self._rows.append((self.num_passages, " ".join(title_tokens + tokens(passage))))
         if len(self._rows) >= BATCH_ROWS:
             self._flush()
 
     def finish(self, **meta: object) -> None:
-        """Merge the index to one segment; write the term statistics and the counts."""
+        """Merge the index to one segment, and write the record of it."""
         self._flush()
         self._run("INSERT INTO knowledge_index(knowledge_index) VALUES ('optimize')")
-        num_terms = self._write_terms()
+        self._run(VOCABULARY)
+        self._run("INSERT INTO knowledge_terms SELECT term, doc FROM temp.vocabulary")
+        self._run("DROP TABLE temp.vocabulary")
         meta |= {
             "content": self._content.hexdigest(),
             "format_version": FORMAT_VERSION,
             "tokens_version": TOKENS_VERSION,
             "documents": self.num_documents,
             "passages": self.num_passages,
-            "tokens": self.num_tokens,
-            "terms": num_terms,
         }
         rows = [(key, json.dumps(value)) for key, value in sorted(meta.items())]
-        self._insert("knowledge_meta", rows)
+        self._run("INSERT INTO knowledge_meta VALUES (?, ?)", rows)
 
     def _flush(self) -> None:
-        self._insert("knowledge_index(rowid, tokens)", self._rows)
-        self._insert("knowledge_tokens", [(number, compress(line)) for number, line in self._rows])
+        if self._rows:
+            self._run("INSERT INTO knowledge_index(rowid, tokens) VALUES (?, ?)", self._rows)
         self._rows = []
-
-    def _write_terms(self) -> int:
-        """Write in how many passages each term is, in one pass over the vocabulary; return its size."""
-        self._run(VOCABULARY)
-        vocabulary = iter(self._run("SELECT term, doc FROM temp.vocabulary"))
-        num_terms = 0
-        while terms := [tuple(row) for row in islice(vocabulary, 10 * BATCH_ROWS)]:
-            num_terms += len(terms)
-            self._insert("knowledge_terms", terms)
-        self._run("DROP TABLE temp.vocabulary")
-        return num_terms
-
-    def _insert(self, table: str, rows: list[tuple]) -> None:
-        if rows:
-            self._run(f"INSERT INTO {table} VALUES (?, ?)", rows)
-
-
-def compress(line: str) -> bytes:
-    """Return what is stored of a passage's tokens, which are joined by spaces."""
-    return zlib.compress(line.encode())
-
-
-def decompress(stored: bytes) -> list[str]:
-    """Return the tokens again."""
-    return zlib.decompress(stored).decode().split()

@@ -1,11 +1,10 @@
-"""Score passages by BM25 in Python: this score orders every result, within titles and over everything.
+"""Score the passages of some titles by BM25, in Python: those passages alone are the corpus.
 
     score(q, p) = sum over tokens t of q:  idf(t) * f(t, p) * (k1 + 1) / (f(t, p) + k1 * (1 - b + b * |p| / mean |p|))
     idf(t)      = ln(1 + (N - n(t) + 1/2) / (n(t) + 1/2))
 
 f(t, p) is how often t occurs in p, |p| the passage's number of tokens, n(t) how many of the N passages hold t. A token
-counts once in the query. Over everything, SQLite's own bm25() only proposes candidates (fulltext.py); `rank` over all
-passages is its slow twin.
+counts once in the query. Search over everything is SQLite's (fulltext.py).
 """
 
 import math

@@ -13,6 +13,7 @@ from knowledge.store.tokens import TOKENS_VERSION
 
 OURS, KNOWRL, FACTSCORE = "ours", "KnowRL's", "FActScore's"
 MAGIC = b"SQLite format 3\0"
+MAX_CHECKED_BYTES = 4 << 30  # checking more takes minutes; `knowledge.verify` checks any size
 NUM_SAMPLES = 50  # documents that are searched for FActScore's markers
 
 COLUMNS = """
@@ -113,12 +114,22 @@ def recognise(database: ReadOnlyDatabase) -> Kind:
     return Kind(FACTSCORE if has_markers else KNOWRL)
 
 
+def check_pages(database: ReadOnlyDatabase) -> None:
+    """Raise UserError (exit 3) if SQLite finds a page damaged. A file above MAX_CHECKED_BYTES is not checked."""
+    path = database.path
+    if path.stat().st_size <= MAX_CHECKED_BYTES:
+        ((found,),) = database.rows("PRAGMA quick_check(1)")
+        if found != "ok":
+            fix = f"fetch or build it again; python -m knowledge.verify {path} tells more"
+            raise bad_file(path, f"damaged: {found}", "a sound SQLite file", fix)
+
+
 def check_index(database: ReadOnlyDatabase) -> dict[str, object]:
     """Return the record of a file's full-text index; UserError (exit 3) if it is of another version or incomplete."""
     try:
         rows = database.rows("SELECT key, value FROM main.knowledge_meta")
         meta = {key: json.loads(value) for key, value in rows}
-    except ValueError:  # not JSON
+    except (TypeError, ValueError):  # no text, or not JSON
         raise bad_file(database.path, "damaged: the record of its index cannot be read", "a sound index") from None
     versions = meta.get("format_version"), meta.get("tokens_version")
     if versions != (FORMAT_VERSION, TOKENS_VERSION):

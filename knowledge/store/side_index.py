@@ -4,7 +4,9 @@ The index is written next to the database as NAME.search-index, or in the user's
 there. It holds a fingerprint of the database, and does not count for another or a changed database.
 """
 
+import hashlib
 import logging
+import os
 import time
 from contextlib import closing
 from functools import cache
@@ -17,11 +19,20 @@ from knowledge.store.identity import fingerprint
 from knowledge.store.index import IndexWriter
 from knowledge.store.passages import split_stored
 from knowledge.store.recognise import check_index
-from knowledge.store.seal import check_content
 
 SEARCH_INDEX = "search-index"  # how the name of the file ends
 SHOW_EVERY_S = 10.0
 _log = logging.getLogger("knowledge")
+
+
+def side_index_of(path: Path) -> Path:
+    """Return where the side index of a database is, or would be written."""
+    here = Path(f"{path}.{SEARCH_INDEX}")
+    if here.exists() or os.access(path.absolute().parent, os.W_OK):
+        return here
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()
+    return cache / "grpo-knowledge" / f"{path.name}-{place[:16]}.{SEARCH_INDEX}"
 
 
 def read_side_index(path: Path, out: Path) -> dict[str, object] | None:
@@ -31,7 +42,6 @@ def read_side_index(path: Path, out: Path) -> dict[str, object] | None:
     try:
         with closing(ReadOnlyDatabase(out)) as database:
             meta = check_index(database)
-            check_content(database)
     except UserError as error:
         _warn(f"the side index {out} cannot be used: {error.what}")
         return None

@@ -1,6 +1,6 @@
 """Ask language models behind an OpenAI-compatible API. Judge and decomposer share this one client.
 
-It knows no rewards. It may import `grpo.base.errors` and, for its cache, `knowledge`. Read in this order:
+It knows no rewards. It may import `grpo.base` and `knowledge`. Read in this order:
 
     client.py       one question to one reply, or to "unscorable": retries, deadlines, limits, costs
     question.py     a question's request and its tries: whether another one is of use, and when

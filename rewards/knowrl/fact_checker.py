@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError
 from knowledge.facts.claims import Claims, Decompose, admissible, every_fact
-from knowledge.facts.lexical import LexicalVerifier
+from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.model_decomposer import by_model
-from knowledge.facts.rule_decomposer import by_rules
 from knowledge.facts.verdict import CachedVerifier, Verifier
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.result import Coverage
@@ -45,8 +44,14 @@ class FactChecker:
         if self.client:
             keep = every_fact if is_original else admissible
             decompose = by_model(self.client.complete, self.max_tokens, keep)
-        policy = options["missing_title_policy"]
-        self.meter = FactualityMeter(self.base, decompose, self.verifier, formula=formula, missing_title=policy)
+        self.meter = FactualityMeter(
+            self.base,
+            decompose,
+            self.verifier,
+            formula=formula,
+            missing_title=options["missing_title_policy"],
+            count_repeats=is_original,
+        )
 
     async def check(self, completion: str, columns: Columns) -> Factuality:
         """Measure the think block, or the complete text if there is no such block."""
@@ -88,7 +93,7 @@ class FactChecker:
 
 
 def decomposer_client(options: Options) -> "ApiClient | None":
-    """Make the decomposer's client; None if rules take texts apart."""
+    """Make the decomposer's client; None if texts are taken apart without a model."""
     if options["decomposer"] == "rules":
         return None
     from rewards.api.client import client_for  # the SDK takes a second to import
@@ -115,9 +120,9 @@ def check_decomposer(client: "ApiClient", max_tokens: int) -> Claims:
 
 
 def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:
-    """Build the configured verifier: `verifier: nli` asks a model, `verifier: lexical` compares words."""
+    """Build the configured verifier: `verifier: nli` asks a model, `verifier: lexical` compares sentences."""
     if options["verifier"] == "lexical":
-        verifier = LexicalVerifier()
+        verifier = SentenceMatcher()
     else:
         from grpo.device.distributed import choose_device
         from knowledge.facts.entailment import EntailmentVerifier

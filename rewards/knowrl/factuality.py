@@ -1,13 +1,14 @@
 """Measure factuality: how far a knowledge base supports what a think block states, 0 to 1, or unscorable.
 
-    meter = FactualityMeter(base, by_rules, LexicalVerifier())
+    meter = FactualityMeter(base, by_rules, SentenceMatcher())
     found = await meter.measure(think, "Where was Mira Tolan born?", "Mira Tolan")
     found.value, found.reason, found.facts          # 0.25, "1 of 1 facts supported, 0 refuted", (FactVerdict(...),)
     str(found)                                      # the same with every fact, its verdict and its evidence
 
 Each fact of the text (see knowledge/facts) is compared with the five best passages for title and fact, in the
-documents of the title. The event loop never waits for work: look-ups and searches run on a thread pool, verdicts on one
-thread (verdict_queue.py), so that completions share the model's batches.
+documents of the title. What is said again, in part or in other words, counts once: a fact that follows from the facts
+before it is no further fact. The event loop never waits for work: look-ups and searches run on a thread pool, verdicts
+on one thread (verdict_queue.py), so that completions share the model's batches.
 """
 
 import asyncio
@@ -16,12 +17,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from knowledge.errors import KnowledgeBusy
 from knowledge.facts.claims import Claim, Decompose, Span
-from knowledge.facts.clauses import subject_of_title
 from knowledge.facts.verdict import LABELS, FactToCheck, Label, Verdict, Verifier
 from knowledge.sanitise import shortened
 from knowledge.store.base import KnowledgeBase
@@ -79,18 +79,20 @@ def binary_rar(labels: Sequence[Label]) -> float:
 class FactVerdict:
     """A fact of the text, what the knowledge base says of it, and where the sentences are that state it.
 
-    passage: the one that decided, or the best one if none did; None if there was none.
+    passage: the one that decided, or the best one if none did; None if there was none. is_new: whether it counts, as it
+    does not follow from the facts before it.
     """
 
     fact: str
     verdict: Verdict
     passage: Passage | None = None
     sentences: tuple[Span, ...] = ()
+    is_new: bool = True
 
     def __str__(self) -> str:
         fact = shortened(self.fact, MAX_FACT_CHARS)
         evidence = f" [{self.verdict.evidence}]" if self.verdict.evidence else ""
-        return f"{fact} → {self.verdict.label}{evidence}"
+        return f"{fact} → {self.verdict.label}{evidence}{'' if self.is_new else ', said before'}"
 
     def record(self, text_start: int) -> dict[str, Any]:
         """Return what a score holds about this fact; see grpo.base.schema.Score. text_start: see Factuality.start."""
@@ -117,14 +119,19 @@ class Factuality:
     start: int = 0
 
     def count(self, label: Label) -> int:
-        """Count the facts with this verdict."""
-        return sum(fact.verdict.label == label for fact in self.facts)
+        """Count the facts with this verdict, each once."""
+        return self.labels.count(label)
+
+    @property
+    def labels(self) -> list[Label]:
+        """Return the verdicts that count."""
+        return [fact.verdict.label for fact in self.facts if fact.is_new]
 
     def details(self) -> dict[str, float]:
         """Return the numbers that a score logs; none if it is unscorable."""
         if self.value is None:
             return {}
-        counts = {"facts": len(self.facts), "supported": self.count("supported"), "refuted": self.count("refuted")}
+        counts = {"facts": len(self.labels), "supported": self.count("supported"), "refuted": self.count("refuted")}
         return {"factuality": self.value, **counts}
 
     def records(self) -> list[dict[str, Any]]:
@@ -157,6 +164,8 @@ class FactualityMeter:
     up), and refusing is the worst in it. "search": evidence comes from the documents that full-text search guesses, and
     the reason says so; None if search guesses none.
 
+    count_repeats: count also what follows from the facts before, as KnowRL's own code does.
+
     A locked base makes a completion unscored, too. Any other failure of the base (UserError) or of the verifier ends
     the run.
     """
@@ -169,9 +178,10 @@ class FactualityMeter:
         *,
         formula: Formula = knowrl,
         missing_title: MissingTitle = "zero",
+        count_repeats: bool = False,
     ):
         self.base, self.decompose, self.formula = base, decompose, formula
-        self.missing_title = missing_title
+        self.missing_title, self.count_repeats = missing_title, count_repeats
         self.counters: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="knowledge")
@@ -187,15 +197,18 @@ class FactualityMeter:
             if found is None:
                 return self._without_document(title)
             is_about_title = found.how == "exact" and ";" not in title
-            subject = subject_of_title(title.strip()) if is_about_title else ""
+            subject = title.partition(" (")[0].strip() if is_about_title else ""
             claims = await self.decompose(think, question, subject)
             if claims.facts is None:
                 return self._unscored(claims.reason, {BASE: True, DECOMPOSER: False})
             facts = await self._run(self._with_passages, claims.facts, found)
         except KnowledgeBusy as error:
             return self._unscored(f"{error.what}: {error.why}", {BASE: False})
-        verdicts = await asyncio.wrap_future(self._queue.submit(facts)) if facts else []
-        return self._factuality(claims.facts, facts, verdicts, found)
+        verdicts = await self._verify(facts)
+        checked = []
+        for claim, (fact, passages), verdict in zip(claims.facts, facts, verdicts, strict=True):
+            checked.append(FactVerdict(fact, verdict, _deciding(verdict, passages), claim.sentences))
+        return self._factuality(checked if self.count_repeats else await self._marked(checked), found)
 
     def metrics(self) -> dict[str, float]:
         """Return the kb/* metrics of the completions since the last call, and start to count afresh."""
@@ -236,22 +249,39 @@ class FactualityMeter:
             facts.append((claim.fact, passages))
         return facts
 
-    def _factuality(
-        self, claims: Sequence[Claim], facts: Sequence[FactToCheck], verdicts: Sequence[Verdict], found: Lookup
-    ) -> Factuality:
+    async def _verify(self, facts: Sequence[FactToCheck]) -> list[Verdict]:
+        return await asyncio.wrap_future(self._queue.submit(facts)) if facts else []
+
+    async def _marked(self, facts: Sequence[FactVerdict]) -> list[FactVerdict]:
+        """Mark the facts that follow from those before them with the same verdict; unknown facts earn nothing.
+
+        The verifier tells it: what was said before is its passage. So slices, restatements and conjunctions of some
+        facts, in any order, are never more facts than those.
+        """
+        said: dict[Label, str] = {"supported": "", "refuted": ""}
+        repeats: dict[int, FactToCheck] = {}
+        for place, found in enumerate(facts):
+            before = said.get(found.verdict.label)
+            if before:
+                repeats[place] = (found.fact, [Passage("", "", before, 0.0)])
+            if before is not None:
+                said[found.verdict.label] = f"{before}{found.fact.rstrip(' .。')}.\n"
+        verdicts = dict(zip(repeats, await self._verify(list(repeats.values())), strict=True))
+        repeated = {place for place, verdict in verdicts.items() if verdict.label == "supported"}
+        return [replace(found, is_new=place not in repeated) for place, found in enumerate(facts)]
+
+    def _factuality(self, facts: Sequence[FactVerdict], found: Lookup) -> Factuality:
         """Value the verdicts on a text's facts."""
-        labels = [verdict.label for verdict in verdicts]
+        factuality = Factuality(None, tuple(facts), "", {BASE: True, DECOMPOSER: True})
+        labels = factuality.labels
         counts = {label: labels.count(label) for label in LABELS}
-        self._count({"texts": 1, "facts": len(facts), **counts})
+        self._count({"texts": 1, "facts": len(labels), **counts})
         reason = "no facts stated"
         if facts:
-            reason = f"{counts['supported']} of {len(facts)} facts supported, {counts['refuted']} refuted"
+            reason = f"{counts['supported']} of {len(labels)} facts supported, {counts['refuted']} refuted"
         if found.how == "search":
             reason += f"; the title is not in the knowledge base, search guessed {', '.join(found.titles)}"
-        checked = []
-        for claim, (fact, passages), verdict in zip(claims, facts, verdicts, strict=True):
-            checked.append(FactVerdict(fact, verdict, _deciding(verdict, passages), claim.sentences))
-        return Factuality(self.formula(labels), tuple(checked), reason, {BASE: True, DECOMPOSER: True})
+        return replace(factuality, value=self.formula(labels), reason=reason)
 
     def _without_document(self, title: str) -> Factuality:
         reason = f"the title {title[:80]!r} is not in the knowledge base" if title.strip() else "the row names no title"

@@ -1,4 +1,7 @@
-r"""Make quotients of polynomials and multiply them out, by the rules of their atoms. This is enough to see that
+r"""Compute with quotients of polynomials in atoms, such as (2x + √3) / y, exactly and within limits.
+
+A monomial is a product of atoms with rational exponents, a polynomial is a sum of monomials with Fraction coefficients,
+and two quotients are equal when their cross products are the same polynomial. This is enough to see that
 \frac{\sqrt3}{3} = \frac{1}{\sqrt3} and (x+1)^2 = 1+2x+x^2. Atoms are strings:
 
     "x", "π", "ln(#2)"   free: any rational exponent
@@ -11,30 +14,215 @@ r"""Make quotients of polynomials and multiply them out, by the rules of their a
 Nothing is rounded. All work is limited: beyond the limits `Unreadable` is raised and the caller compares texts instead.
 """
 
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
-from math import gcd, lcm
+from itertools import chain
+from math import e, gcd, lcm, pi
 
-from rewards.mathematics.quotient import MAX_TERMS, ONE, Monomial, Polynomial, Quotient, Rational
 from rewards.mathematics.rational import Unreadable, checked, prime_powers, rational_power, size
+
+Monomial = tuple[tuple[str, Fraction], ...]  # sorted by atom, no exponent 0
+Polynomial = dict[Monomial, Fraction]  # no coefficient 0
+Rational = int | Fraction
 
 DEGREE = "°"
 CONSTANTS = frozenset(("π", "e", "i"))
+ONE: Polynomial = {(): Fraction(1)}
+MAX_TERMS = 400  # of a polynomial
+MAX_KEY_CHARS = 4000  # of what becomes the name of an atom; names of names of sums grow fast
 MAX_EXPONENT_BITS = 64  # of an exponent that stays symbolic
 MAX_WORK = 8_000  # products of terms in one comparison: about 0.1 s, 0.4 s on a busy core
 MAX_FACTORED_BITS = 256  # of a number that is taken apart into primes
 
 
+@dataclass(frozen=True)
+class Quotient:
+    """A value. Its operators are exact; each of them may raise `Unreadable`. `==` compares the form, `equals` the
+    value."""
+
+    top: Polynomial
+    bottom: Polynomial
+    algebra: "Algebra" = field(compare=False, repr=False)
+
+    # --- arithmetic, with each other and with rational numbers -----------------------------------------------------
+    def __add__(self, other: "Quotient | Rational") -> "Quotient":
+        other = self._coerced(other)
+        times, plus = self.algebra.product, self.algebra.sum
+        if self.bottom == other.bottom:
+            return self.algebra.quotient(plus(self.top, other.top), self.bottom)
+        left = times(self.top, other.bottom)
+        right = times(other.top, self.bottom)
+        return self.algebra.quotient(plus(left, right), times(self.bottom, other.bottom))
+
+    def __neg__(self) -> "Quotient":
+        negated = {monomial: -c for monomial, c in self.top.items()}
+        return self.algebra.quotient(negated, self.bottom)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: "Quotient | Rational") -> "Quotient":
+        return self + -other
+
+    def __rsub__(self, other: Rational) -> "Quotient":
+        return self.algebra.number(other) - self
+
+    def __mul__(self, other: "Quotient | Rational") -> "Quotient":
+        other = self._coerced(other)
+        top = self.algebra.product(self.top, other.top)
+        return self.algebra.quotient(top, self.algebra.product(self.bottom, other.bottom))
+
+    def __truediv__(self, other: "Quotient | Rational") -> "Quotient":
+        other = self._coerced(other)
+        if not other.top:
+            raise Unreadable("division by zero")
+        if len(other.top) > 1:
+            return self * self.algebra.quotient(other.bottom, other.top)
+        ((monomial, coefficient),) = other.top.items()
+        inverse = self.algebra.monomial_power(monomial, coefficient, Fraction(-1))
+        return self * self.algebra.quotient(other.bottom) * inverse
+
+    def __rtruediv__(self, other: Rational) -> "Quotient":
+        return self.algebra.number(other) / self
+
+    def __pow__(self, n: int) -> "Quotient":
+        """Raise to an integer power, by repeated squaring; `powers.power` knows the others."""
+        if n < 0:
+            return 1 / self**-n
+        if len(self.top) > 1 and n > MAX_TERMS:
+            raise Unreadable("too large a power of a sum")
+        result, square = self.algebra.number(1), self
+        while n:
+            if n & 1:
+                result = result * square
+            n >>= 1
+            if n:
+                square = square * square
+        return result
+
+    def __abs__(self) -> "Quotient":
+        """Return the product of the absolute values of a product; for anything else an atom that |-a| shares."""
+        if self.number is not None:
+            return self.algebra.number(abs(self.number))
+        if self.bottom != ONE or len(self.top) != 1:
+            return self.algebra.absolute_atom(self)
+        ((monomial, coefficient),) = self.top.items()
+        result = self.algebra.number(abs(coefficient))
+        for atom, power in monomial:
+            is_positive = atom in ("π", "e") or atom.startswith(("#", "abs("))
+            if not is_positive:
+                atom = self.algebra.absolute_atom(self.algebra.single(atom)).lone_atom
+            result = result * self.algebra.atom_power(atom, power)
+        return result
+
+    def equals(self, other: "Quotient") -> bool:
+        """Tell whether both are the same value: their cross products are the same polynomial."""
+        if self == other:
+            return True
+        left = self.algebra.product(self.top, other.bottom)
+        return left == self.algebra.product(other.top, self.bottom)
+
+    def _coerced(self, other: "Quotient | Rational") -> "Quotient":
+        return other if isinstance(other, Quotient) else self.algebra.number(other)
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+    @property
+    def number(self) -> Fraction | None:
+        """Return the value if this is a rational number."""
+        if self.bottom == ONE and self.top.keys() <= {()}:
+            return self.top.get((), Fraction(0))
+        return None
+
+    @property
+    def approximate(self) -> float | None:
+        """Return the value, rounded, if this is made of numbers, roots of these, π and e; None for anything else."""
+        try:
+            return _approximate(self.top) / _approximate(self.bottom)
+        except (KeyError, OverflowError, ZeroDivisionError):
+            return None
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether this is an integer."""
+        return self.number is not None and self.number.denominator == 1
+
+    @property
+    def lone_atom(self) -> str | None:
+        """Return the atom if this is nothing but one: "x" for x, None for 2x, x^2 and x + y."""
+        if self.bottom != ONE or list(self.top.values()) != [1]:
+            return None
+        (monomial,) = self.top
+        return monomial[0][0] if len(monomial) == 1 and monomial[0][1] == 1 else None
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """Return the names that the value depends on; none for √2 + π."""
+        atoms = {atom for atom, _ in chain(*self.top, *self.bottom)}
+        names = [self.algebra.variables_in.get(atom, frozenset()) for atom in atoms]
+        return frozenset().union(*names)
+
+    @property
+    def leading(self) -> Fraction:
+        """Return the coefficient that decides the sign under which `f(-x)` and `f(x)` meet; 0 for zero."""
+        if not self.top:
+            return Fraction(0)
+        top = self.top[min(self.top)]
+        return top / self.bottom[min(self.bottom)]
+
+    @property
+    def key(self) -> str:
+        """Return a text that determines the value; equal values share it unless they are quotients of sums."""
+        if self.bottom == ONE:
+            return _print(self.top, Fraction(1))
+        lead = self.bottom[min(self.bottom)]
+        return f"{_print(self.top, lead)}/({_print(self.bottom, lead)})"
+
+    def without(self, unit: str) -> "Quotient | None":
+        """Return the value with the factor `unit` taken from the terms that have it.
+
+        None if no term has it, or one has a power of it, or it stands below the line.
+        """
+        if any(unit in dict(monomial) for monomial in self.bottom):
+            return None
+        kept: Polynomial = {}
+        for monomial, c in self.top.items():
+            powers = dict(monomial)
+            if powers.pop(unit, 1) != 1:
+                return None
+            kept = self.algebra.sum(kept, {tuple(powers.items()): c})
+        return None if kept == self.top else self.algebra.quotient(kept, self.bottom)
+
+
+def _approximate(polynomial: Polynomial) -> float:
+    """Return the rounded value of a polynomial in primes, π and e; KeyError if it has other atoms."""
+    total = 0.0
+    for monomial, c in polynomial.items():
+        term = float(c)
+        for atom, power in monomial:
+            base = int(atom[1:]) if atom.startswith("#") else {"π": pi, "e": e}[atom]
+            term *= base ** float(power)
+        total += term
+    return total
+
+
+def _print(polynomial: Polynomial, lead: Fraction) -> str:
+    terms, length = [], 0
+    for monomial, c in sorted(polynomial.items()):
+        factors = "".join(f"*{atom}^{power}" for atom, power in monomial)
+        terms.append(f"{c / lead}{factors}")
+        length += len(factors)
+        if length > MAX_KEY_CHARS:
+            raise Unreadable("too long a name")
+    return "+".join(terms) or "0"
+
+
 class Algebra:
     """What the values of one comparison share: the budget of work, and what the composite atoms stand for."""
 
-    def __init__(self, angle_parts: Mapping[str, int] | None = None):
+    def __init__(self):
         self.work_left = MAX_WORK
         self.rules: dict[str, tuple[int, Polynomial]] = {"i": (2, {(): Fraction(-1)})}  # atom -> (n, what atom^n is)
         self.variables_in: dict[str, frozenset[str]] = {}  # atom -> variables that it depends on; absent: none
-        self.arguments: dict[str, Quotient] = {}  # atom of a function of one argument -> that argument
-        self.angle_parts = dict(angle_parts or {})  # "x" -> n where sines are written in those of x/n
-        self.angles_seen: dict[str, set[int]] = {}  # "x" -> denominators of its multiples under sines
+        self.exponents: dict[str, Quotient] = {}  # "pow(e,x)" -> x
 
     # --- making -----------------------------------------------------------------------------------------------------
     def quotient(self, top: Polynomial, bottom: Polynomial = ONE) -> Quotient:
@@ -65,8 +253,6 @@ class Algebra:
         """Make a function of these arguments, of which nothing more is known."""
         keys = [argument.key for argument in arguments]
         atom = f"{name}({','.join(keys)})"
-        if len(arguments) == 1:
-            self.arguments[atom] = arguments[0]
         return self.atom(atom, *arguments)
 
     def prime(self, prime: int, exponent: Fraction) -> Quotient:
@@ -84,7 +270,7 @@ class Algebra:
     # --- powers of parts --------------------------------------------------------------------------------------------
     def monomial_power(self, monomial: Monomial, coefficient: Fraction, exponent: Fraction) -> Quotient:
         """Return (coefficient · monomial)^exponent, the principal root where the exponent is a fraction."""
-        result = self._number_power(coefficient, exponent)
+        result = self.number_power(coefficient, exponent)
         for atom, power in monomial:
             is_free = atom in self.variables_in and atom not in self.rules
             if is_free and power % 2 == 0 == exponent.denominator % 2:
@@ -109,7 +295,7 @@ class Algebra:
         atom = f"({primitive.key})"
         self.rules[atom] = 1, primitive.top
         root = self.atom(atom, primitive, exponent=rest)
-        return result * root * self._number_power(content, rest)
+        return result * root * self.number_power(content, rest)
 
     def atom_power(self, atom: str, power: Fraction) -> Quotient:
         if size(power) > MAX_EXPONENT_BITS:
@@ -126,7 +312,7 @@ class Algebra:
             return alone * rational_power(known.number, whole)
         return alone * known**whole
 
-    def _number_power(self, base: Fraction, exponent: Fraction) -> Quotient:
+    def number_power(self, base: Fraction, exponent: Fraction) -> Quotient:
         if not base and exponent <= 0:
             raise Unreadable("zero to a power that is not positive")
         if exponent.denominator == 1 or base == 1:
@@ -142,7 +328,7 @@ class Algebra:
                 sign = self.atom_power("i", Fraction(exponent.numerator))
             else:
                 raise Unreadable("an even root of a negative number")
-            return sign * self._number_power(-base, exponent)
+            return sign * self.number_power(-base, exponent)
         result = self.number(1)
         for prime, power in prime_powers(base):
             result = result * self.prime(prime, power * exponent)
@@ -170,10 +356,10 @@ class Algebra:
             row: Polynomial = {}
             for right, d in q.items():
                 merged = self._merge(left, right, checked(c * d))
-                for monomial, e in merged.items():
+                for monomial, coefficient in merged.items():
                     self._spend(c, d)
-                    row[monomial] = row.get(monomial, Fraction(0)) + e
-            row = {monomial: e for monomial, e in row.items() if e}
+                    row[monomial] = row.get(monomial, Fraction(0)) + coefficient
+            row = {monomial: coefficient for monomial, coefficient in row.items() if coefficient}
             total = self.sum(total, row)
         return total
 

@@ -5,32 +5,27 @@ It may be `x \in [0,1)`, `3 \text{ or } -5`, `\textbf{(B)}\ 12`, a matrix, a sen
 Every text has a shape. What cannot be read as mathematics, or exceeds a limit, is `Text` and equals only the same text.
 """
 
-from dataclasses import replace
-
+from rewards.mathematics import regions
 from rewards.mathematics.algebra import Algebra
 from rewards.mathematics.choice import split_choice
 from rewards.mathematics.clock import read_clock
 from rewards.mathematics.expression import CLOSERS, expression_or_none
+from rewards.mathematics.functions import call
 from rewards.mathematics.key import segment, text_key
 from rewards.mathematics.labels import Label, is_phrase
-from rewards.mathematics.lists import (
-    are_verdicts,
-    bounds_twice,
-    is_series,
-    with_restrictions,
-    with_shared_label,
-    without_integers,
-)
+from rewards.mathematics.lists import are_verdicts, is_series, joined, with_shared_label, without_integers
 from rewards.mathematics.numeral import read_numeral
 from rewards.mathematics.quantity import Scalar, read_quantity, sum_of
 from rewards.mathematics.rational import Unreadable
-from rewards.mathematics.relations import LINE, RelationReader, reals_without
+from rewards.mathematics.relations import RelationReader
 from rewards.mathematics.shapes import (
+    EMPTY,
     INFINITY,
     MINUS_INFINITY,
     REALS,
     Bag,
     Choice,
+    Either,
     Grid,
     Named,
     Ratio,
@@ -61,7 +56,7 @@ _ROW_CLOSERS = (")", "]", r"\rangle")
 # what stands behind these is the answer itself
 _UNNAMED = frozenset(("answer", "final answer", "ans", "答", "答案", "故答案"))
 _WORDS = {
-    "∅": r"\{ \}|no solution|no solutions|no real solution|no real solutions|empty set|none|there is no solution"
+    EMPTY.key: r"\{ \}|no solution|no solutions|no real solution|no real solutions|empty set|none|there is no solution"
     "|there are no solutions",
     "does not exist": "dne|doesn ' t exist|limit does not exist",
     INFINITY.key: "+ ∞|positive ∞|positive infinity|infinity",
@@ -102,16 +97,11 @@ class _AnswerReader:
         for part in map(stripped, without_integers(parts)):
             if part:
                 items += self.both_signs(part)
-        items = with_shared_label(items)
-        if "or" not in separators:
-            items = with_restrictions(items)
-        if "and" in separators and bounds_twice(items):
-            return Text(text_key(tokens))  # "x > 1 and x < 5" is no union
+        items = joined(with_shared_label(items), separators)
         bag = self.bag(items, tokens, is_ordered=is_series(items, separators))
         are_amounts = isinstance(bag, Bag) and all(isinstance(item, Scalar) for item in items)
-        if are_amounts and set(separators) == {"and"}:
-            return replace(bag, total=sum_of(items))
-        return bag
+        total = sum_of(items) if are_amounts and set(separators) == {"and"} else None
+        return Either((bag, total)) if total else bag
 
     def bag(self, items: list[Shape], tokens: Tokens, *, is_ordered: bool) -> Shape:
         if len(items) == 1:
@@ -158,11 +148,11 @@ class _AnswerReader:
         if len(name) > 1 or not name.isupper():
             return None
         value = self.side(tokens[1:])
-        is_tuple = isinstance(value, Row) and all(map(self.is_constant, value.items))
-        return Named(Label(name), value) if is_tuple else None
-
-    def is_constant(self, item: Shape) -> bool:
-        return isinstance(item, Scalar) and not item.value.variables
+        if not isinstance(value, Row) or not all(map(_is_constant, value.items)):
+            return None
+        point = Named(Label(name), value)
+        chosen = _chosen(value) if name == "C" else None
+        return Either((point, chosen)) if chosen else point
 
     def named(self, key: str, tokens: Tokens) -> Shape | None:
         """Read what is called the answer; None if the words name anything else."""
@@ -185,11 +175,10 @@ class _AnswerReader:
         if tokens[-1].kind == "end":
             return self.multiple(tokens) or self.quantity(tokens)
         unions = [_union_sign(tokens, at) for at in range(len(tokens))]
-        for sign in "∪∖":
+        for sign in "∪∖∩":
             parts, found = split(unions, (sign,))
             if found and all(parts):
-                items = tuple(self.side(part) for part in parts)
-                return Bag(items) if sign == "∪" else _difference(items)
+                return _combined(sign, [self.side(part) for part in parts])
         return self.ratio(tokens) or self.quantity(tokens)
 
     def ratio(self, tokens: Tokens) -> Shape | None:
@@ -232,7 +221,7 @@ class _AnswerReader:
     def row(self, opener: str, closer: str, parts: list[Tokens]) -> Shape:
         """Read a tuple or an interval; [[1,2],[3,4]] is a matrix."""
         row = Row(opener, closer, tuple(map(self.answer_within, parts)))
-        if row == LINE:
+        if row == regions.LINE:
             return REALS
         rows = [item.items for item in row.items if isinstance(item, Row) and item.opener == "["]
         has_equal_rows = len(rows) == len(parts) and len(set(map(len, rows))) == 1
@@ -252,8 +241,10 @@ class _AnswerReader:
             is_about_it = isinstance(condition, Named) and condition.label and condition.label.key == variable
             return condition.value if is_about_it else Text(text_key(inner))
         if not inner:
-            return Text("∅")
+            return EMPTY
         listed = self.answer(inner)
+        if listed == EMPTY:
+            return Text(f"{{{EMPTY.key}}}")  # a set with a member
         return Bag(listed.items, is_set=True) if isinstance(listed, Bag) else listed  # of one member: that member
 
     def environment(self, name: str, inner: Tokens) -> Shape | None:
@@ -310,6 +301,18 @@ class _AnswerReader:
             return Text(key)
 
 
+def _is_constant(item: Shape) -> bool:
+    return isinstance(item, Scalar) and not item.value.variables
+
+
+def _chosen(pair: Row) -> Scalar | None:
+    """Return C(5,2) as a binomial coefficient; None if it can be only a point."""
+    try:
+        return Scalar(call("binom", *(item.value for item in pair.items)))
+    except (Unreadable, TypeError):  # TypeError: not two numbers
+        return None
+
+
 def _has_both_signs(tokens: Tokens) -> bool:
     """Tell whether ± or ∓ stands in a value, not in a tuple or a matrix."""
     depth = 0
@@ -350,9 +353,12 @@ def _union_sign(tokens: Tokens, at: int) -> Token:
     return token._replace(kind="mark", text="∪") if is_union else token
 
 
-def _difference(sets: tuple[Shape, ...]) -> Shape:
-    """Return the first set without the others; ℝ without some numbers as the intervals between them."""
-    first, *taken = sets
-    points = taken[0].items if len(taken) == 1 and isinstance(taken[0], Bag) else taken
-    are_numbers = all(isinstance(point, Scalar) and point.value.number is not None for point in points)
-    return reals_without(points) if first == REALS and are_numbers else Row("∖", "∖", sets)
+def _combined(sign: str, sets: list[Shape]) -> Shape:
+    """Return the union, difference or intersection of sets; of others than known numbers only how it was written."""
+    first, *others = sets
+    if sign == "∪":
+        return regions.union(sets) or Bag(tuple(sets))
+    if sign == "∖":
+        others = [regions.complement(other) for other in others]
+    found = None if None in others else regions.intersection([first, *others])
+    return found or Row(sign, sign, tuple(sets))

@@ -7,7 +7,7 @@ from itertools import product
 from rewards.mathematics.clock import Clock
 from rewards.mathematics.numeral import Numeral
 from rewards.mathematics.quantity import Scalar
-from rewards.mathematics.shapes import Bag, Chain, Choice, Grid, Named, Ratio, Relation, Row, Shape
+from rewards.mathematics.shapes import Bag, Chain, Choice, Either, Grid, Named, Ratio, Relation, Row, Shape
 
 Shapes = Sequence[Shape]
 Member = tuple[frozenset[str], Shape]  # what it counts, how many
@@ -29,10 +29,18 @@ def same(answer: Shape, truth: Shape) -> bool:
         if _is_assignment(one) and _is_nameless_list(other):
             return _same_assigned(one, other)
     if type(answer) is not type(truth):
-        answer, truth = _as_one(answer), _as_one(truth)
-        return isinstance(answer, Scalar) and isinstance(truth, Scalar) and _same_amount(answer, truth)
+        return False
     compare = _OF_BOTH.get(type(answer))
     return compare(answer, truth) if compare else answer == truth
+
+
+def _same_in_some_way(answer: Shape, truth: Shape) -> bool:
+    """Compare every reading of the one with the other; of two with several, the first: C(5,2) is no C(5,3)."""
+    if isinstance(answer, Either) and isinstance(truth, Either):
+        return same(answer.readings[0], truth.readings[0])
+    if isinstance(answer, Either):
+        return any(same(reading, truth) for reading in answer.readings)
+    return any(same(answer, reading) for reading in truth.readings)
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -193,11 +201,6 @@ def _is_given(truth: Member, answers: Sequence[Member]) -> bool:
     return any(_same_member(answer, truth) for answer in answers)
 
 
-def _as_one(value: Shape) -> Shape | None:
-    """Return the sum of 5 hours and 30 minutes."""
-    return value.total if isinstance(value, Bag) else value
-
-
 def _is_assignment(value: Shape) -> bool:
     """Tell whether the list gives each of several variables its value: x = 1, y = 2, but not x = 1, x = 2."""
     if not isinstance(value, Bag):
@@ -338,6 +341,7 @@ def _same_sides(answer: Chain, truth: Chain) -> bool:
 Comparison = Callable[..., bool]
 # the first of these that either side is, decides
 _OF_EITHER: dict[type, Comparison] = {
+    Either: _same_in_some_way,
     Named: _same_named,
     Choice: _same_choice,
     Chain: _same_chain,

@@ -14,12 +14,11 @@ function of that argument is one symbol.
 from fractions import Fraction
 
 from rewards.mathematics import symbols
-from rewards.mathematics.algebra import Algebra
+from rewards.mathematics.algebra import Algebra, Quotient
 from rewards.mathematics.application import end_of_exponent, end_of_name
 from rewards.mathematics.functions import call
 from rewards.mathematics.key import text_key
 from rewards.mathematics.powers import logarithm, power, root
-from rewards.mathematics.quotient import Quotient
 from rewards.mathematics.rational import MAX_BITS, Unreadable
 from rewards.mathematics.tokens import Token, Tokens, closing_bracket, is_letter, is_mark, split
 
@@ -114,6 +113,10 @@ class _ExpressionReader:
     def product(self) -> Quotient:
         value = self.factor()
         while True:
+            if self.peek().text == "mod":
+                self.take()
+                value = call("mod", value, self.factor())
+                continue
             sign = self.accept("*/")
             if not sign and not self.starts_factor():
                 return value
@@ -306,11 +309,20 @@ class _ExpressionReader:
         self.take()
         return text_key(self.tokens[start : self.at])
 
-    def group(self, opener: str) -> Quotient:
+    def list_in(self, opener: str) -> list[Quotient]:
+        """Read the expressions in brackets that are open already, separated by commas."""
         bars, self.open_bars = self.open_bars, 0
-        value = self.expression()
+        values = [self.expression()]
+        while self.accept(","):
+            values.append(self.expression())
         self.expect(CLOSERS[opener])
         self.open_bars = bars
+        return values
+
+    def group(self, opener: str) -> Quotient:
+        value, *others = self.list_in(opener)
+        if others:
+            raise Unreadable("a list, not a value")
         if opener in (r"\lfloor", r"\lceil"):
             return call(opener.removeprefix("\\l"), value)
         if opener not in _GROUPS:
@@ -360,14 +372,15 @@ class _ExpressionReader:
             else:
                 raise Unreadable(f"{name} with a subscript")
         if self.peek().text in _GROUPS:
-            argument = self.group(self.take().text)
+            arguments = self.list_in(self.take().text)
         else:
             argument = self.factor()
             while self.starts_factor() and self.peek().kind != "function":
                 argument = argument * self.factor()
+            arguments = [argument]
         if times is not None and times.number == -1 and f"arc{name}" in symbols.FUNCTIONS:
             name, times = f"arc{name}", None
-        value = logarithm(argument, base) if base else call(name, argument)
+        value = logarithm(arguments[0], base) if base and len(arguments) == 1 else call(name, *arguments)
         return value if times is None else power(value, times)
 
 

@@ -1,39 +1,48 @@
-r"""Call named functions, exactly where the result has a name: |-3| = 3, \binom52 = 10, \sinh x = (e^x - e^{-x})/2.
+r"""Call named functions, exactly where the result has a name: |-3| = 3, \binom52 = 10, \gcd(4, 6) = 2.
 
 Otherwise the call becomes an atom. Sines and their kin are in trigonometry.py.
 """
 
 from collections.abc import Callable
-from fractions import Fraction
-from math import ceil, comb, factorial, floor
+from math import ceil, comb, factorial, floor, gcd, lcm
 
 from rewards.mathematics import trigonometry
+from rewards.mathematics.algebra import Quotient
 from rewards.mathematics.powers import logarithm, power
-from rewards.mathematics.quotient import Quotient
 from rewards.mathematics.rational import Unreadable
 
 MAX_FACTORIAL = 300  # 300! has 2042 bits
 MAX_BINOMIAL = 1000
 MAX_CHOSEN = 6  # k of a binomial coefficient that is multiplied out
 
-_ODD = frozenset(("arcsin", "arctan"))
-_HYPERBOLIC = frozenset(("sinh", "cosh", "tanh", "coth"))
-_ROUNDED: dict[str, Callable[[Fraction], int]] = {"floor": floor, "ceil": ceil}
+
+def _remainder(n: int, m: int) -> int:
+    """Return n mod m. If n is the remainder already, it is rather a class of numbers: 7 mod 10."""
+    if not 0 < m <= n:
+        raise Unreadable("a class of remainders")
+    return n % m
+
+
+_OF_NUMBERS: dict[str, Callable] = {"floor": floor, "ceil": ceil, "max": max, "min": min}
+_OF_WHOLE_NUMBERS: dict[str, Callable] = {"gcd": gcd, "lcm": lcm, "mod": _remainder}
 
 
 def call(name: str, *arguments: Quotient) -> Quotient:
-    """Return the named function of one argument (`binom`: of two)."""
+    """Return the named function of one argument (`binom`, `mod`: of two; `gcd`, `lcm`, `max`, `min`: of any number)."""
     value, algebra = arguments[0], arguments[0].algebra
+    if name in ("factorial", "binom"):
+        return _counted(name, arguments)
+    numbers = [argument.number for argument in arguments]
+    if name in _OF_NUMBERS and None not in numbers:
+        return algebra.number(_OF_NUMBERS[name](*numbers))
+    if name in _OF_WHOLE_NUMBERS and all(argument.is_whole for argument in arguments):
+        return algebra.number(_OF_WHOLE_NUMBERS[name](*map(int, numbers)))
+    if len(arguments) > 1:
+        return algebra.applied(name, *arguments)
     if name in trigonometry.DIRECT:
         return trigonometry.of_angle(name, value)
     if name in trigonometry.INVERSE:
-        return _arc(name, value)
-    if name in _HYPERBOLIC:
-        return _hyperbolic(name, value)
-    if name in ("factorial", "binom"):
-        return _counted(name, arguments)
-    if name in _ROUNDED and value.number is not None:
-        return algebra.number(_ROUNDED[name](value.number))
+        return trigonometry.inverse(name, value)
     if name == "ln":
         return logarithm(value)
     if name in ("log", "lg"):
@@ -42,27 +51,7 @@ def call(name: str, *arguments: Quotient) -> Quotient:
         return abs(value)
     if name == "exp":
         return power(algebra.atom("e"), value)
-    return algebra.applied(name, *arguments)
-
-
-def _arc(name: str, value: Quotient) -> Quotient:
-    exact = trigonometry.inverse(name, value)
-    if exact is not None:
-        return exact
-    if name in _ODD and value.leading < 0:
-        return -value.algebra.applied(name, -value)
-    return value.algebra.applied(name, value)
-
-
-def _hyperbolic(name: str, value: Quotient) -> Quotient:
-    growing = power(value.algebra.atom("e"), value)
-    falling = 1 / growing
-    twice_sinh, twice_cosh = growing - falling, growing + falling
-    if name == "tanh":
-        return twice_sinh / twice_cosh
-    if name == "coth":
-        return twice_cosh / twice_sinh
-    return (twice_sinh if name == "sinh" else twice_cosh) / 2
+    return algebra.applied(name, value)
 
 
 def _counted(name: str, arguments: tuple[Quotient, ...]) -> Quotient:

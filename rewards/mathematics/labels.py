@@ -1,7 +1,7 @@
-r"""Read the left side of an equation as a label: `x`, `a_n`, `\angle ABC`, "the area".
+r"""Read the left side of an equation as a label: `x`, `a_n`, `\angle ABC`, `AB:CD`, `\cos\theta`, "the area".
 
-`f(x)` is one where f is being defined, and `f(2)`, whose value was asked for. Any other left side is one half of an
-equation: \ln y = x + C says nothing about y = x + C.
+A label names the value that was asked for. `f(x)` is one where f is being defined, and `f(2)`. Any other left side is
+one half of an equation: \ln y = x + C says nothing about y = x + C.
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,11 @@ from rewards.mathematics.tokens import (
     enclosed,
     is_letter,
     is_mark,
+    split,
     texts_of,
     unwrapped,
 )
+from rewards.mathematics.trigonometry import DIRECT
 
 _CONSTANTS = frozenset("πi")  # e is an eccentricity, too
 _NO_LABEL = "+-*/^=<>≤≥≠≈±∓!|"
@@ -39,18 +41,12 @@ class Label:
 
 def read_label(tokens: Tokens) -> Label | None:
     """Return the label that the tokens are; None if they are more than that."""
-    if any(token.kind == "word" and len(token.text) > 1 for token in tokens):
-        return _phrase(tokens)
-    if _is_ratio_of_names(tokens):
-        return Label(text_key(tokens))
     if tokens[0].kind == "applied":
         return _application(tokens)
-    if _is_object(_without_measure(tokens)):
+    parts, _ = split(tokens, ":")
+    if all(part and _is_thing(part) for part in parts):
         return Label(text_key(segment(tokens) or tokens))
-    if is_letter(tokens[0]) and end_of_name(tokens, 0) == len(tokens):
-        is_constant = len(tokens) == 1 and tokens[0].text in _CONSTANTS
-        return None if is_constant else Label(text_key(tokens))
-    return None
+    return _phrase(tokens)
 
 
 def is_phrase(tokens: Tokens) -> bool:
@@ -80,9 +76,7 @@ def _application(tokens: Tokens) -> Label | None:
     argument = tokens[opening + 1 : -1]
     if are_letters(argument, ","):
         return Label(text_key(tokens), function=text_key(tokens[:opening]))
-    if any(map(_is_variable, argument)):
-        return None
-    return Label(text_key(tokens))
+    return None if any(map(_is_variable, argument)) else Label(text_key(tokens))
 
 
 def _is_variable(token: Token) -> bool:
@@ -92,27 +86,21 @@ def _is_variable(token: Token) -> bool:
     return token.kind in ("applied", "function")
 
 
-def _without_measure(tokens: Tokens) -> Tokens:
-    r"""Return the tokens without the m of m\angle and the bars of |AB|."""
+def _is_thing(tokens: Tokens) -> bool:
+    r"""Tell whether the tokens name one thing: x_1, the segment AB, \angle ABC, \vec{v}, |AB|, \cos\theta."""
     texts = texts_of(tokens)
     if texts[:2] == ["m", r"\angle"]:
-        return tokens[1:]
+        return _is_thing(tokens[1:])
+    if texts[0] in DIRECT and tokens[0].kind == "function":
+        angle = tokens[2:] if tokens[1:] and tokens[1].kind == "number" else tokens[1:]  # \sin 2\theta
+        is_variable = len(angle) == 1 and angle[0].text.isascii() and angle[0].text.islower()  # \sin x = 1 for x
+        return bool(angle) and not is_variable and _is_thing(angle)
     if len(texts) > 3 and texts[0] == texts[-1] == "|":
-        return tokens[1:-1]
-    return tokens
-
-
-def _is_ratio_of_names(tokens: Tokens) -> bool:
-    """Tell whether this is x:y or AB:CD."""
-    has_colon = any(is_mark(token, ":") for token in tokens)
-    return has_colon and are_letters(tokens, ":")
-
-
-def _is_object(tokens: Tokens) -> bool:
-    r"""Tell whether the tokens name a thing: the segment AB, \angle ABC, \vec{v}, \hat p."""
-    if tokens[0].text not in symbols.ACCENTS:
-        return len(tokens) > 1 and all(is_letter(token) and token.text.isupper() for token in tokens)
-    letters = unwrapped(tokens[1:])
-    if enclosed(letters):
-        letters = letters[1:-1]
-    return len(letters) == 1 or (len(letters) > 1 and all(map(is_letter, letters)))
+        tokens = tokens[1:-1]
+    if tokens[0].text in symbols.ACCENTS:
+        letters = unwrapped(tokens[1:])
+        letters = letters[1:-1] if enclosed(letters) else letters
+        return len(letters) == 1 or (len(letters) > 1 and all(map(is_letter, letters)))
+    if is_letter(tokens[0]) and end_of_name(tokens, 0) == len(tokens):
+        return len(tokens) > 1 or tokens[0].text not in _CONSTANTS
+    return len(tokens) > 1 and all(is_letter(token) and token.text.isupper() for token in tokens)

@@ -1,10 +1,11 @@
 r"""Join what belongs together in a list, `x = 3, 5` or `k\pi, k \in \mathbb{Z}`; tell whether its order counts."""
 
 from collections.abc import Sequence, Set
+from dataclasses import replace
 
+from rewards.mathematics import regions
 from rewards.mathematics.quantity import Scalar
-from rewards.mathematics.relations import LINE, interval_without, reals_without
-from rewards.mathematics.shapes import INFINITY, MINUS_INFINITY, REALS, Bag, Named, Row, Shape, Text
+from rewards.mathematics.shapes import EMPTY, Named, Shape, Text
 from rewards.mathematics.tokens import Tokens, texts_of
 
 _VERDICT_LETTERS = (set("TF"), set("YN"))
@@ -21,60 +22,29 @@ def with_shared_label(items: list[Shape]) -> list[Shape]:
     if len(items) < 2 or not isinstance(items[0], Named):
         return items
     first, *others = items
-    is_inequation = bool(_left_out(first))
-    if is_inequation and not all(map(_is_rational, others)):
-        return items
+    is_inequation = isinstance(regions.complement(first.value), Scalar)
     labelled = [first]
     for item in others:
         if isinstance(item, Scalar):
-            item = Named(first.label, reals_without([item]) if is_inequation else item)
+            value = regions.complement(item) if is_inequation else item
+            item = item if value is None else Named(first.label, value)
         labelled.append(item)
     return labelled
 
 
-def with_restrictions(items: list[Shape]) -> list[Shape]:
-    """Write x > 0, x ≠ 1 as x in (0, 1) ∪ (1, ∞), and x ≠ 1, x ≠ 2 as one set."""
-    points = sum(map(_left_out, items), ())
-    named = [item for item in items if isinstance(item, Named)]
-    others = [item.value for item in named if not _left_out(item)]
-    labels = {item.label for item in named}
-    if not points or None in labels or len(labels) > 1:
+def joined(items: list[Shape], separators: Sequence[str]) -> list[Shape]:
+    """Write conditions on one variable as one: x > 0 and x ≠ 1 must both hold, of x < 0 or x > 1 one is enough.
+
+    A comma means "and" unless nothing would be left.
+    """
+    labels = {item.label for item in items if isinstance(item, Named)}
+    values = [item.value for item in items if isinstance(item, Named)]
+    enough = any if "or" in separators else all
+    if len(items) < 2 or len(values) < len(items) or len(labels) > 1 or not enough(map(regions.is_interval, values)):
         return items
-    if len(items) != len(points) + len(others):
-        return items
-    (label,) = labels
-    if not others:
-        return [Named(label, reals_without(points))]
-    interval = LINE if others[0] == REALS else others[0]
-    if len(others) > 1 or not _is_rational_interval(interval):
-        return items
-    rows = interval_without(interval, points)
-    return [Named(label, rows[0] if len(rows) == 1 else Bag(rows))]
-
-
-def _left_out(item: Shape) -> tuple[Shape, ...]:
-    """Return the 3 of x ≠ 3."""
-    is_bag = isinstance(item, Named) and isinstance(item.value, Bag)
-    return item.value.left_out if is_bag else ()
-
-
-def _is_rational(value: Shape) -> bool:
-    return isinstance(value, Scalar) and value.value.number is not None
-
-
-def _is_rational_interval(shape: Shape) -> bool:
-    """Tell whether this is an interval (or a pair) of two rational or infinite bounds."""
-    return isinstance(shape, Row) and len(shape.items) == 2 and all(map(_is_bound, shape.items))
-
-
-def _is_bound(item: Shape) -> bool:
-    return item in (INFINITY, MINUS_INFINITY) or _is_rational(item)
-
-
-def bounds_twice(items: Sequence[Shape]) -> bool:
-    """Tell whether two items say which interval the same variable is in."""
-    bounded = [item.label for item in items if isinstance(item, Named) and isinstance(item.value, (Row, Bag))]
-    return len(set(bounded)) < len(bounded)
+    both, either = regions.intersection(values), regions.union(values)
+    value = either if "or" in separators or (both == EMPTY and "and" not in separators) else both
+    return items if value is None else [replace(items[0], value=value, relation=None)]
 
 
 def is_series(items: Sequence[Shape], separators: Sequence[str]) -> bool:
@@ -108,14 +78,9 @@ def without_integers(parts: list[Tokens]) -> list[Tokens]:
     """
     *answers, last = parts
     texts = list(map(texts_of, answers))
-    if texts_of(last[1:]) != ["∈", r"\mathbbZ"]:
+    if texts_of(last[1:]) != ["∈", r"\mathbbZ"] or last[0].text not in ("k", "m", "n"):
         return parts
     if any(map(set("<>≤≥≠∈≈").intersection, texts)):
         return parts
-    variable = last[0].text
-    is_used = any(variable in _right_side(text) for text in texts)
-    return answers if is_used and variable in ("k", "m", "n") else parts
-
-
-def _right_side(texts: list[str]) -> list[str]:
-    return texts[texts.index("=") + 1 :] if "=" in texts else texts
+    right_sides = [text[text.index("=") + 1 :] if "=" in text else text for text in texts]
+    return answers if any(last[0].text in side for side in right_sides) else parts

@@ -3,9 +3,8 @@
 import re
 from dataclasses import dataclass, field
 
-from rewards.mathematics.algebra import Algebra
+from rewards.mathematics.algebra import Algebra, Quotient
 from rewards.mathematics.expression import read_expression
-from rewards.mathematics.quotient import Quotient
 from rewards.mathematics.tokens import Tokens, texts_of
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"

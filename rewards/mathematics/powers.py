@@ -1,15 +1,17 @@
 r"""Take powers with any exponent, roots and logarithms, exactly where the result has a name.
 
-8^{1/3} = 2, \log_2 8 = 3, \sqrt{3+2\sqrt2} = 1+\sqrt2. Otherwise the result is an atom.
+8^{1/3} = 2, \log_2 8 = 3, \sqrt{3+2\sqrt2} = 1+\sqrt2, e^{iπ} = -1. Otherwise the result is an atom. What holds on a
+part of the domain only is no equality: \ln x^2 is 2\ln|x|.
 """
 
 from fractions import Fraction
 
-from rewards.mathematics.algebra import MAX_FACTORED_BITS, Algebra
-from rewards.mathematics.quotient import ONE, Monomial, Polynomial, Quotient, Rational
+from rewards.mathematics.algebra import MAX_FACTORED_BITS, ONE, Algebra, Monomial, Polynomial, Quotient, Rational
 from rewards.mathematics.rational import Unreadable, prime_powers, size
+from rewards.mathematics.trigonometry import turned
 
 _HALF = Fraction(1, 2)
+_I_PI: Monomial = (("i", Fraction(1)), ("π", Fraction(1)))
 
 
 def power(base: Quotient, exponent: Quotient) -> Quotient:
@@ -43,24 +45,19 @@ def logarithm(value: Quotient, base: Quotient | None = None) -> Quotient:
         raise Unreadable("the logarithm of a negative number")
     result = algebra.number(0)
     primes = [(f"#{p}", Fraction(k)) for p, k in _signed_prime_powers(coefficient)]
-    for factor, k in [*primes, *_absolute_together(algebra, monomial)]:
-        term = algebra.number(k)
-        if factor.startswith("pow(e,") and factor in algebra.arguments:
-            term = term * algebra.arguments[factor]
-        elif factor != "e":
-            term = term * algebra.applied("ln", algebra.single(factor))
-        result = result + term
+    for factor, k in [*primes, *monomial]:
+        result = result + _logarithm_of_atom(algebra, factor, is_even=k % 2 == 0) * k
     return result
 
 
-def _absolute_together(algebra: Algebra, monomial: Monomial) -> Monomial:
-    """Write |x|·x^-2 as |x|^-1, so that ln(1/|x|) = -ln|x|."""
-    powers = dict(monomial)
-    for atom in [atom for atom in powers if atom.startswith("abs(")]:
-        inside = algebra.arguments[atom].lone_atom
-        if powers.get(inside, 1) % 2 == 0:
-            powers[atom] += powers.pop(inside)
-    return tuple(powers.items())
+def _logarithm_of_atom(algebra: Algebra, atom: str, *, is_even: bool) -> Quotient:
+    """Return ln(atom), or ln|atom| of an atom with an even power, which may be negative."""
+    if atom == "e":
+        return algebra.number(1)
+    if atom in algebra.exponents:
+        return algebra.exponents[atom]
+    value = algebra.single(atom)
+    return algebra.applied("ln", abs(value) if is_even else value)
 
 
 def _part_power(algebra: Algebra, polynomial: Polynomial, exponent: Fraction) -> Quotient:
@@ -85,38 +82,27 @@ def _symbolic_power(base: Quotient, exponent: Quotient) -> Quotient:
     factors += monomial
     result = algebra.number(1)
     for term, times in exponent.top.items():
-        known = _known_power(base, term, times)
-        if known is not None:
-            result = result * known
-            continue
-        single_term = algebra.term(term)
-        for factor, k in factors:
-            atom = f"pow({factor.lstrip('#')},{single_term.key})"
-            part = algebra.atom(atom, base, exponent, exponent=k * times)
-            if factor == "e" and not any(symbol == "i" for symbol, _ in term):  # the logarithm has one value
-                algebra.arguments[atom] = single_term
-            result = result * part
+        if not term:
+            result = result * power(base, algebra.number(times))
+        elif term == _I_PI and base.lone_atom == "e":
+            sine, cosine = turned(algebra, times)
+            result = result * (cosine + algebra.single("i") * sine)
+        else:
+            result = result * _power_of_factors(algebra, factors, base, algebra.term(term), times)
     return result
 
 
-def _known_power(base: Quotient, term: Monomial, times: Fraction) -> Quotient | None:
-    """Return base^(times · term) where the term is a number, or undone by the base; None elsewhere."""
-    if not term:
-        return power(base, base.algebra.number(times))
-    return _power_of_logarithm(base.algebra, term, times) if base.lone_atom == "e" else None
-
-
-def _power_of_logarithm(algebra: Algebra, term: Monomial, times: Fraction) -> Quotient | None:
-    """Return e^(t · ln a) as a^t; None if the term has no logarithm or several."""
-    logarithms = [atom for atom, k in term if atom.startswith("ln(") and k == 1]
-    if len(logarithms) != 1:
-        return None
-    rest = tuple(part for part in term if part[0] != logarithms[0])
-    argument = algebra.arguments[logarithms[0]]
-    atom = argument.lone_atom
-    if atom and atom.startswith("#"):  # ln 2 holds the prime as an atom
-        argument = algebra.number(int(atom[1:]))
-    return power(argument, algebra.term(rest, times))
+def _power_of_factors(
+    algebra: Algebra, factors: list[tuple[str, Fraction]], base: Quotient, term: Quotient, times: Fraction
+) -> Quotient:
+    """Return base^(times · term) as a product with one atom for each factor of the base."""
+    result = algebra.number(1)
+    for factor, k in factors:
+        atom = f"pow({factor.lstrip('#')},{term.key})"
+        result = result * algebra.atom(atom, base, term, exponent=k * times)
+        if factor == "e" and "i" not in dict(next(iter(term.top))):  # the logarithm has one value
+            algebra.exponents[atom] = term
+    return result
 
 
 def _signed_prime_powers(value: Fraction) -> list[tuple[int, int]]:

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 
 from rewards.mathematics import units
-from rewards.mathematics.algebra import DEGREE, Algebra
+from rewards.mathematics.algebra import DEGREE, Algebra, Quotient
 from rewards.mathematics.application import end_of_exponent
 from rewards.mathematics.expression import read_expression
-from rewards.mathematics.quotient import Quotient
 from rewards.mathematics.rational import Unreadable
 from rewards.mathematics.tokens import Token, Tokens, is_mark, is_sum, texts_of
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 from fractions import Fraction
-from math import isqrt
+from math import ceil, isqrt
+
+import numpy as np
 
 MAX_BITS = 2048  # of a numerator or denominator: 616 digits
 MAX_TRIAL_PRIME = 3000
@@ -29,6 +31,21 @@ def rational_power(base: Fraction, n: int) -> Fraction:
     if abs(n) * (size(base) - 1) > MAX_BITS:
         raise Unreadable("too large a power")
     return checked(base**n)
+
+
+def simplest(value: float) -> Fraction:
+    """Return the fraction with the smallest denominator that rounds to this float, a float32 if it is one: 1/3, 0.1."""
+    kind = np.float32 if float(np.float32(value)) == value else np.float64
+    below, above = (Fraction(float(np.nextafter(kind(value), kind(end)))) for end in (-np.inf, np.inf))
+    exact = Fraction(value)
+    return _simplest_between((below + exact) / 2, (exact + above) / 2)
+
+
+def _simplest_between(low: Fraction, high: Fraction) -> Fraction:
+    whole = ceil(low)
+    if whole <= high:
+        return Fraction(whole)
+    return whole - 1 + 1 / _simplest_between(1 / (high - whole + 1), 1 / (low - whole + 1))
 
 
 def _primes_below(limit: int) -> list[int]:

@@ -6,18 +6,16 @@ What has no other reading, `3+4 = 7`, is a chain, which equals only the same sid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from math import inf
 from operator import itemgetter
 
-from rewards.mathematics.algebra import Algebra
+from rewards.mathematics.algebra import Algebra, Quotient
 from rewards.mathematics.expression import expression_or_none
 from rewards.mathematics.labels import Label, read_label
 from rewards.mathematics.quantity import Scalar
-from rewards.mathematics.quotient import Quotient
-from rewards.mathematics.shapes import INFINITY, MINUS_INFINITY, Bag, Chain, Named, Relation, Row, Shape
+from rewards.mathematics.regions import complement
+from rewards.mathematics.shapes import INFINITY, MINUS_INFINITY, Chain, Named, Relation, Row, Shape
 from rewards.mathematics.tokens import Token, Tokens, is_letter, is_mark
 
-LINE = Row("(", ")", (MINUS_INFINITY, INFINITY))
 _FLIPPED = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
 
 
@@ -50,7 +48,8 @@ class RelationReader:
                 return Named(label, self.side(right))
             return self.chain([left, right], [sign])
         difference = value - other
-        if label or _is_term_with_value(value, other):
+        is_condition = left[0].kind == "function" and not other.top  # \sin x = 0 for x
+        if (label and not is_condition) or _is_term_with_value(value, other):
             return Named(label, self.side(right), Relation("=", difference))
         if sign == "=" and _keeps_its_variables(difference, value, other):
             return Relation("=", difference)
@@ -88,9 +87,9 @@ class RelationReader:
     def inequation(self, left: Tokens, right: Tokens) -> Shape:
         """Read x ≠ 3 as the numbers without 3; any other as a relation, or a chain if it has no value."""
         left, right = _label_first(left, right)
-        label, taken = read_label(left), self.side(right)
-        if label is not None and isinstance(taken, Scalar) and taken.value.number is not None:
-            return Named(label, reals_without([taken]))
+        label, others = read_label(left), complement(self.side(right))
+        if label is not None and others is not None:
+            return Named(label, others)
         return self.relation(left, "≠", right) or self.chain([left, right], ["≠"])
 
     def inequality(self, sides: list[Tokens], signs: list[str]) -> Shape:
@@ -147,27 +146,6 @@ class RelationReader:
         return expression_or_none(side, self.algebra)
 
 
-def reals_without(points: Sequence[Scalar]) -> Bag:
-    """Return ℝ without some numbers, as the intervals between them."""
-    return Bag(interval_without(LINE, points), left_out=tuple(points))
-
-
-def interval_without(interval: Row, points: Sequence[Scalar]) -> tuple[Row, ...]:
-    """Return an interval without some numbers, as the intervals between them. Its bounds are numbers or infinite."""
-    low, high = interval.items
-    smallest = low.value.number if isinstance(low, Scalar) else -inf
-    largest = high.value.number if isinstance(high, Scalar) else inf
-    taken = sorted(points, key=lambda point: point.value.number)
-    numbers = [point.value.number for point in taken]
-    inside = [point for point in taken if smallest < point.value.number < largest]
-    rows = [Row("(", ")", pair) for pair in pairwise([low, *inside, high])]
-    if smallest not in numbers:
-        rows[0] = replace(rows[0], opener=interval.opener)
-    if largest not in numbers:
-        rows[-1] = replace(rows[-1], closer=interval.closer)
-    return tuple(rows)
-
-
 def _label_first(left: Tokens, right: Tokens) -> tuple[Tokens, Tokens]:
     """Write 5 = x as x = 5."""
     is_turned = read_label(left) is None and read_label(right) is not None
@@ -176,9 +154,8 @@ def _label_first(left: Tokens, right: Tokens) -> tuple[Tokens, Tokens]:
 
 def _is_term_with_value(left: Quotient, right: Quotient) -> bool:
     """Tell whether an equation gives the value of a term in several variables: x + y = 5."""
-    if any("(" in atom for atom in left.atoms) or right.variables:  # sin x + y = 5
-        return False
-    return len(left.variables) > 1
+    is_plain = "(" not in left.key  # sin x + y = 5
+    return is_plain and len(left.variables) > 1 and not right.variables
 
 
 def _keeps_its_variables(difference: Quotient, left: Quotient, right: Quotient) -> bool:

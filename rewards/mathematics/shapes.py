@@ -5,11 +5,11 @@ answer.py reads text into shapes, equality.py compares them; the numbers inside 
 
 from dataclasses import dataclass
 
+from rewards.mathematics.algebra import Quotient
 from rewards.mathematics.clock import Clock
 from rewards.mathematics.labels import Label
 from rewards.mathematics.numeral import Numeral
 from rewards.mathematics.quantity import Scalar
-from rewards.mathematics.quotient import Quotient
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,13 @@ class Bag:
     items: "tuple[Shape, ...]"
     is_set: bool = False  # repeated members count once
     is_ordered: bool = False  # answers to several questions: "true, false", "5; 10"
-    left_out: "tuple[Shape, ...]" = ()  # of x ≠ 3: the 3
-    total: Scalar | None = None  # of "5 hours and 30 minutes", should it be one answer
+
+
+@dataclass(frozen=True)
+class Either:
+    """What can be read in several ways: "5 hours and 30 minutes" is a list or a sum, C(5,2) a point or a number."""
+
+    readings: "tuple[Shape, ...]"
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,6 @@ class Chain:
     holds: bool = False
 
 
-Shape = Scalar | Text | Choice | Row | Ratio | Clock | Numeral | Bag | Grid | Named | Relation | Chain
+Shape = Scalar | Text | Choice | Row | Ratio | Clock | Numeral | Bag | Either | Grid | Named | Relation | Chain
 
-REALS, INFINITY, MINUS_INFINITY = Text("ℝ"), Text("∞"), Text("-∞")
+REALS, EMPTY, INFINITY, MINUS_INFINITY = Text("ℝ"), Text("∅"), Text("∞"), Text("-∞")

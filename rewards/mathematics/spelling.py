@@ -5,13 +5,15 @@ the table of rewritings below, in its order. Time is linear in the text.
 """
 
 import re
-from collections.abc import Mapping
-from functools import partial
+import unicodedata
+from functools import cache
+from itertools import groupby
 
 from rewards.mathematics import symbols
 from rewards.mathematics.number_words import in_figures
 
-_SCRIPTS = {"^": symbols.SUPERSCRIPTS, "_": symbols.SUBSCRIPTS}
+_SCRIPTS = {"<super>": "^", "<sub>": "_"}
+_DOTS = r"(?:\.\.\.+|\\[lc]?dots(?![A-Za-z])) ?"
 _VECTOR = r"\\(?:vec|overrightarrow|mathbf|boldsymbol|hat) ?(?:[A-Za-z](?![A-Za-z])|\{ ?[A-Za-z]{1,2} ?\})"
 _DIGITS = r"(?:\{ ?([0-9]+) ?\}|([0-9]))"
 _REWRITES = [
@@ -26,6 +28,7 @@ _REWRITES = [
             r" \\text{(\1)}",
         ),  # 16 (bad carrots)
         (rf"(?<![A-Za-z])C ?_ ?{_DIGITS} ?\^ ?{_DIGITS}", r"\\binom{\1\2}{\3\4}"),
+        (r"\{([^{}\\]*)\\choose(?![A-Za-z])([^{}\\]*)\}", r"\\binom{\1}{\2}"),
         (r"(?<=[0-9])(?: |\\[, ])+\\Omega(?![A-Za-z])", r"\\text{ ohm}"),
         (r"(?<![A-Za-z0-9])a (?=dozen|hundred|[a-z]*(?:thousand|illion))", "1 "),
         (r"\\not ?=", "≠"),
@@ -40,6 +43,8 @@ _REWRITES = [
         (r"(?<=[A-Za-z ])!=(?!=)", "≠"),  # 3!=6 is about a factorial
         (r"\^ ?(?:\{ ?\\(?:circ|degree) ?\}|\\(?:circ|degree)(?![A-Za-z]))", "°"),
         (r"\^ ?(?:\{ ?\\prime ?\}|\\prime(?![A-Za-z]))", "'"),
+        (rf"([0-9]\.[0-9]{{0,6}}?)(?:([0-9]{{2,6}}?)\2+|([0-9])\3\3+){_DOTS}", r"\1\\overline{\2\3}"),  # 0.1666...
+        (r"(?<=[0-9]\.)\(([0-9]+)\)", r"\\overline{\1}"),  # 0.(3)
         (r"\.\.\.+", r"\\dots "),
         (r"(?<![A-Za-z\\])([AaPp])\. ?[Mm]\.(?![A-Za-z])", r"\1m"),
         (r"(?<=[0-9])(?:\\[,;: ]|~)(?=[0-9])", " "),
@@ -68,6 +73,7 @@ _LOGIC = [  # of relations: p ∧ q is no list of two
 ]
 _CIRCLED = re.compile(r"\\textcircled ?\{? ?([1-9])(?![0-9]) ?\}?")
 _RELATION = re.compile(r"[=<>≤≥≠∈]|\\(?:lt|gt|le|ge|ne|leq|geq|neq|leqslant|geqslant|in)(?![A-Za-z])")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _DOLLAR = re.compile(r"(?<!\\)\$")
 
 
@@ -76,10 +82,8 @@ def clean(text: str) -> str:
 
     Digits and operators are ASCII, spaces are single.
     """
-    text = text.translate(symbols.CHARACTERS)
-    for mark, digits in _SCRIPTS.items():
-        run = f"[{''.join(digits)}]+"
-        text = re.sub(run, partial(_script, mark, digits), text)
+    text = re.sub(r"(?<=[0-9])(?=m[²³])", " ", text)  # 5m²
+    text = _NOT_ASCII.sub(_simpler, text.translate(symbols.CHARACTERS))
     text = _CIRCLED.sub(lambda found: chr(ord("①") + int(found[1]) - 1), text)
     text = in_figures(" ".join(text.split()))
     if r"\begin" not in text:  # escaped twice: \\frac; in a matrix \\ ends a row
@@ -91,6 +95,30 @@ def clean(text: str) -> str:
     return _DOLLAR.sub("" if are_delimiters else r"\\$", text).strip()
 
 
-def _script(mark: str, digits: Mapping[str, str], run: re.Match) -> str:
-    """Write x² as x^{2}."""
-    return f"{mark}{{{''.join(digits[character] for character in run[0])}}}"
+def _simpler(run: re.Match) -> str:
+    """Write characters of Unicode in simpler ones: ²³ as ^{23}, ½ as \\frac{1}{2}, ٥ as 5, 𝑥 as x; ① and é stay."""
+    found = []
+    for tag, characters in groupby(run[0], key=_tag):
+        text = "".join(map(_plain, characters))
+        found.append(f"{_SCRIPTS[tag]}{{{text}}}" if tag in _SCRIPTS else text)
+    return "".join(found)
+
+
+def _tag(character: str) -> str:
+    """Return how Unicode says that a character relates to simpler ones: "<super>"; "" if it does not."""
+    tag = unicodedata.decomposition(character).partition(" ")[0]
+    return tag if tag.startswith("<") and tag != "<circle>" else ""
+
+
+@cache
+def _plain(character: str) -> str:
+    tag = _tag(character)
+    if not tag:
+        return str(unicodedata.decimal(character, character))
+    codes = unicodedata.decomposition(character).split()[1:]
+    simpler = "".join(chr(int(code, 16)) for code in codes).translate(symbols.CHARACTERS)
+    if tag == "<fraction>":
+        above, _, below = simpler.partition("/")
+        return rf"\frac{{{above}}}{{{below}}}"
+    simpler = _NOT_ASCII.sub(_simpler, simpler)
+    return f" {simpler}" if tag == "<square>" else simpler  # ㎡ and other units

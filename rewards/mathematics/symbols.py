@@ -1,10 +1,9 @@
 r"""List the vocabulary of the mathematics reader: characters, LaTeX commands and words, each with its one spelling.
 
-These are tables only; `tokens.py` applies them.
-
-Superscripts and vulgar fractions are spelt out with their braces (`2²` is `2^{2}`, `3½` is `3\frac{1}{2}`), which is
-why this is a table and not Unicode's NFKC: that would glue them into the number before them (22, 31/2).
+These are tables only; `spelling.py` and `tokens.py` apply them.
 """
+
+import unicodedata
 
 
 def spellings(table: str) -> dict[str, str]:
@@ -16,48 +15,19 @@ def spellings(table: str) -> dict[str, str]:
     return found
 
 
-SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ", "0123456789+-ni", strict=True))
-SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋ₙᵢ", "0123456789+-ni", strict=True))
+def _greek() -> dict[str, str]:
+    """Map the names of Greek letters to these, by Unicode's own names: GREEK SMALL LETTER ALPHA is alpha."""
+    found = {}
+    for letter in map(chr, (*range(0x391, 0x3A2), *range(0x3A3, 0x3AA), *range(0x3B1, 0x3C2), *range(0x3C3, 0x3CA))):
+        name = unicodedata.name(letter).rpartition(" ")[2].replace("LAMDA", "LAMBDA")
+        found[name.title() if letter.isupper() else name.lower()] = letter
+    variants = {f"var{name}": found[name] for name in ("epsilon", "theta", "rho", "phi")}
+    return found | variants | {"ell": "ℓ", "hbar": "ħ"}
 
-GREEK = spellings("""
-    α alpha
-    β beta
-    γ gamma
-    δ delta
-    ε epsilon varepsilon
-    ζ zeta
-    η eta
-    θ theta vartheta
-    ι iota
-    κ kappa
-    λ lambda
-    μ mu
-    ν nu
-    ξ xi
-    π pi
-    ρ rho varrho
-    σ sigma
-    τ tau
-    υ upsilon
-    φ phi varphi
-    χ chi
-    ψ psi
-    ω omega
-    Γ Gamma
-    Δ Delta
-    Θ Theta
-    Λ Lambda
-    Ξ Xi
-    Π Pi
-    Σ Sigma
-    Φ Phi
-    Ψ Psi
-    Ω Omega
-    ℓ ell
-    ħ hbar
-""")
+
+GREEK = _greek()
 _SIGNS = spellings(r"""
-    - − ‐ ‑ ‒ – — ﹣ ⁃
+    - − ‐ ‑ ‒ – — ⁃
     * × · ⋅ ∙ • ∗ ✕
     / ÷ ⁄ ∕
     ' ′ ’ ‘ ´ `
@@ -94,26 +64,10 @@ _SIGNS = spellings(r"""
     \mathbb{N} ℕ
     \mathbb{Q} ℚ
     \mathbb{C} ℂ
-    \frac{1}{2} ½
-    \frac{1}{3} ⅓
-    \frac{2}{3} ⅔
-    \frac{1}{4} ¼
-    \frac{3}{4} ¾
-    \frac{1}{5} ⅕
-    \frac{2}{5} ⅖
-    \frac{3}{5} ⅗
-    \frac{4}{5} ⅘
-    \frac{1}{6} ⅙
-    \frac{5}{6} ⅚
-    \frac{1}{8} ⅛
-    \frac{3}{8} ⅜
-    \frac{5}{8} ⅝
-    \frac{7}{8} ⅞
 """)
 
 # one character -> its replacement; lone surrogates cannot be printed or encoded, so they become U+FFFD
 CHARACTERS: dict[int, str] = {
-    **{0xFEE0 + code: chr(code) for code in range(0x21, 0x7F)},  # full-width ！ to ～
     **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
     **dict.fromkeys((*range(9), *range(14, 32), 0x7F, 0xAD, *range(0x200B, 0x2010), 0x2060, 0x2063, 0xFEFF), ""),
     **dict.fromkeys(map(ord, "✓✔☑✅∎"), ""),
@@ -147,6 +101,7 @@ _MARKS = spellings(r"""
     → to rightarrow
     : colon
     ' prime
+    mod bmod
     % %
     $ $
     # #
@@ -193,6 +148,7 @@ BARE_WORDS = {
     **{name: ("name", letter) for name, letter in GREEK.items() if name not in PRODUCTS},
     **dict.fromkeys(("infinity", "Infinity", "inf", "Inf", "oo"), ("mark", "∞")),
     "sqrt": ("command", r"\sqrt"),
+    "mod": ("mark", "mod"),
 }
 
 
@@ -221,5 +177,5 @@ ALIGNMENTS = frozenset(
     "align aligned alignat alignedat gather gathered split equation displaymath multline center".split()
 )
 FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arccot ln log lg exp abs".split()
+    "sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arccot ln log lg exp abs gcd lcm".split()
 )

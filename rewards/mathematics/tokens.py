@@ -175,7 +175,7 @@ def _symbol(kind: str, found: str) -> list[Token]:
     if found in symbols.IGNORED:
         return []
     if kind == "command":
-        if found[1:] in symbols.FUNCTIONS:
+        if found[1:] in symbols.FUNCTIONS or found in (r"\max", r"\min"):
             return [Token("function", found[1:])]
         if found.startswith(r"\mathbb"):
             return [Token("name", found)]
@@ -211,6 +211,8 @@ def _letters(run: str, *, in_text: bool, roman: bool) -> list[Token]:
 def _is_word(run: str) -> bool:
     """Tell whether a bare run of letters is a word (`even`, `cm`, `ABC`) and not a product (`xy`, `abc`, `nRT`)."""
     lower = run.casefold()
+    if run.isupper() and lower in units.NAMES_IN_CAPITALS:
+        return False
     if lower in units.SHORT_WORDS:
         return True
     if len(run) == 2 or set(run) <= set("abcd") or run in ascii_lowercase:

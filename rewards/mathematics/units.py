@@ -171,6 +171,8 @@ NEGATIONS = _words("not no never neither isn aren least most than except wrong i
 SHORT_WORDS = (SPELLINGS.keys() - set("mglshjnwv")) | _words(
     "and or no yes not is the to of per all any are am pm an by at if sq cu up on st nd rd th us"
 )
+# in capitals these are two points: the segment NO
+NAMES_IN_CAPITALS = _words("no is of to an by at if on up")
 
 Factors = Sequence[tuple[str, int]]  # (unit, its power)
 

@@ -160,6 +160,18 @@ def test_scales_by_hand(tmp_path):
         assert load_adapter(tmp_path).pairs[Q][1].unique().tolist() == [wanted], settings
 
 
+def test_an_adapter_of_another_module_is_refused_by_its_name(tmp_path):
+    """PEFT saves the module's own weight as well, if it is the head."""
+    save_adapter(make({Q: 4}), tmp_path)
+    tensors = load_file(tmp_path / "adapter_model.safetensors")
+    head = "base_model.model.lm_head"
+    tensors |= {f"{head}.lora_A.weight": torch.ones(2, 8), f"{head}.lora_B.weight": torch.ones(9, 2)}
+    save_file(tensors | {f"{head}.base_layer.weight": torch.ones(9, 8)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(UserError, match="the adapter changes lm_head") as error:
+        load_adapter(tmp_path)
+    assert error.value.exit_code == 3 and "q_proj" in error.value.why
+
+
 @pytest.mark.parametrize(
     "setting",
     [
@@ -288,12 +300,12 @@ def test_pairs_that_cannot_be_multiplied_or_are_not_finite_are_refused(tmp_path,
 
 def test_half_a_pair_and_tensors_of_another_kind_are_refused(tmp_path):
     for name, tensors in {
-        "half": {"base_model.model.x.lora_A.weight": torch.ones(1, 2)},
+        "half": {"base_model.model.q_proj.lora_A.weight": torch.ones(1, 2)},
         "nothing": {},
         "other": {
-            "base_model.model.x.lora_A.weight": torch.ones(1, 2),
-            "base_model.model.x.lora_B.weight": torch.ones(2, 1),
-            "base_model.model.x.lora_magnitude_vector.weight": torch.ones(2),
+            "base_model.model.q_proj.lora_A.weight": torch.ones(1, 2),
+            "base_model.model.q_proj.lora_B.weight": torch.ones(2, 1),
+            "base_model.model.q_proj.lora_magnitude_vector.weight": torch.ones(2),
         },
     }.items():
         save_adapter(make({Q: 4}), tmp_path / name)

@@ -26,7 +26,8 @@ from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 
 ROW = {"question": "Where was Mira Tolan born?", "answer": "Velda", "title": "Mira Tolan"}
-TRUE, FALSE, OPEN = "She was born in Velda.", "She worked as a baker.", "She met many friends."
+TRUE, FALSE = "Mira Tolan was born in Velda.", "Mira Tolan worked as a baker."
+OPEN = "Mira Tolan played many games."
 TEXTS = [
     'Mira Tolan (b. 3.5.1962, St. James St.) earned 1.5 million. "She is old." 她出生于维尔达。',
     "她是面包师🙂。你好世界 naïve",

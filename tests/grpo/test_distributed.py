@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from making import free_port
 
 from grpo.base.errors import UserError
+from grpo.device import distributed
 from grpo.device.distributed import Ranks, choose_device, meet
 
 RANK = """
@@ -89,6 +91,36 @@ def test_each_rank_of_a_machine_takes_its_own_gpu(monkeypatch, name):
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert choose_device(name) == torch.device("cuda", 3) and taken == [torch.device("cuda", 3)]
+
+
+def test_ranks_that_do_not_meet_say_so_soon(monkeypatch):
+    """Here the other one was killed before it came."""
+    monkeypatch.setattr(distributed, "MEET", timedelta(seconds=1))
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", free_port())):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="rank 0 on .* has not met the other 1 processes") as error:
+        Ranks(torch.device("cpu"))
+    assert error.value.exit_code == 1 and "start all of them" in error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("users", "can_map", "wanted"),
+    [({}, True, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}), ({}, False, {})]
+    + [({name: "x:1"}, True, {name: "x:1"}) for name in distributed.ALLOCATOR_VARIABLES],
+)
+def test_memory_grows_in_place_where_the_driver_can_and_the_user_has_not_chosen(monkeypatch, users, can_map, wanted):
+    for name in distributed.ALLOCATOR_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in users.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(distributed, "has_virtual_memory", lambda index: can_map)
+    choose_device("cuda")
+    found = {name: os.environ[name] for name in distributed.ALLOCATOR_VARIABLES if name in os.environ}
+    for name in found:  # set by the program, and not undone by monkeypatch
+        monkeypatch.delenv(name)
+    assert found == wanted
 
 
 def test_a_broken_connection_is_told_apart_from_a_bug(monkeypatch):

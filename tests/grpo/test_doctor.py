@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,10 +18,10 @@ from grpo.doctor import data, model
 from grpo.doctor.__main__ import main
 from grpo.doctor.case import Case
 from grpo.doctor.machine import machine
-from grpo.doctor.model import check_disk
 from grpo.doctor.model import model as describe
 from grpo.doctor.rewards import reward
 from grpo.model.weights import named_tensors
+from grpo.run.checkpoint import check_disk
 from grpo.train import train
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -129,7 +130,7 @@ def test_the_size_of_a_checkpoint_is_that_of_its_tensors(config, capsys, tmp_pat
         settings, _ = load_config(config, [*keys, "disable_tqdm=true", "report_to=none"])
         case = Case(settings)
         describe(case)
-        counted = check_disk(case, model if number == 2 else None)
+        counted = check_disk(case.model, settings, model if number == 2 else None)
         train(settings)
         capsys.readouterr()
         model = tmp_path / str(number) / "final"
@@ -178,14 +179,29 @@ def test_the_disk_must_hold_one_checkpoint_more_than_are_kept(config, tmp_path, 
     """The new one is complete before an old one goes. What counts is the disk of output_dir."""
     case = Case(load_config(config, [f"save_total_limit={limit}"])[0])
     describe(case)
-    one, free = check_disk(case, None), {tmp_path.resolve(): 0}
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free.get(Path(path).resolve(), 10**15)))
-    free[tmp_path.resolve()] = number * one
-    assert check_disk(case, None) == one
+    one = check_disk(case.model, case.config, None)
+    free = {tmp_path.resolve(): number * one, Path("/"): 10**15}
+
+    def disk_usage(path):
+        return SimpleNamespace(free=next(free[part] for part in [path, *path.parents] if part in free))
+
+    monkeypatch.setattr("shutil.disk_usage", disk_usage)
+    assert check_disk(case.model, case.config, None) == one
     free[tmp_path.resolve()] -= 1
     with pytest.raises(UserError, match="the disk is too small") as error:
-        check_disk(case, None)
+        check_disk(case.model, case.config, None)
     assert error.value.exit_code == STORAGE and f"{number} of " in error.value.why
+    with pytest.raises(UserError, match="the disk is too small"):
+        train(replace(case.config, report_to=("none",), max_steps=1))
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "1e300"])
+def test_a_reward_that_gives_no_usable_number_is_a_fault(config, capsys, tmp_path, value):
+    returned = f"[float('{value}')] * len(completions)"
+    (tmp_path / "mine.py").write_text(f"def odd(completions, **columns):\n    return {returned}\n")
+    code, found = examine(capsys, config, f"reward_funcs=[{tmp_path}/mine.py:odd]")
+    assert code == PREFLIGHT and found["sample"]["ok"] is False
+    assert f"odd returned {float(value)}" in found["sample"]["text"]
 
 
 def test_empty_cells_are_counted_as_missing(config):

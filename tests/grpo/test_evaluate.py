@@ -108,12 +108,11 @@ def test_a_run_asks_other_questions_in_its_own_way(capsys, trained):
     assert "exact" in record["rewards"]
 
 
-def test_a_reward_that_cannot_tell_right_from_wrong_shows_a_dash(capsys, chat_checkpoint):
+def test_a_reward_that_cannot_tell_right_from_wrong_has_no_accuracy(capsys, chat_checkpoint):
     data = write_rows(Path("q.jsonl"), QUESTIONS)
     found, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "format", SHORT)
     assert found["accuracy"] is None and found["unscored_frac"] == 0
-    (line,) = [line for line in text.splitlines() if line.strip().startswith("accuracy")]
-    assert line.split() == ["accuracy", "–"] and "no reward could tell right from wrong" in text
+    assert "\n  accuracy" not in text and "no reward could tell right from wrong" in text
 
 
 @pytest.mark.parametrize(
@@ -140,6 +139,17 @@ def test_a_prompt_of_ones_own_replaces_the_benchmarks(capsys, chat_checkpoint):
     data = write_csv(Path("file.csv"), GSM8K)
     run(capsys, chat_checkpoint, "--data", data, "--output", "o.json", "prompt_template=Now {question}", SHORT)
     assert "Now How many?<" in answers("o.jsonl")[0]["prompt"]
+
+
+@pytest.mark.parametrize(("own", "prompted", "noted"), [
+    ([], "put your final answer within \\boxed{}", False),
+    (["prompt_template=Now {question}"], "Now 1 + 1?", True),
+    (["prompt_template=Box it in \\boxed{}: {question}"], "Box it in \\boxed{}: 1 + 1?", False),
+])  # fmt: skip
+def test_the_reward_math_asks_for_a_box_or_says_that_nothing_does(capsys, chat_checkpoint, own, prompted, noted):
+    data = write_rows(Path("sums.jsonl"), [{"question": "1 + 1?", "answer": "2"}])
+    _, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "math", "--output", "o.json", *own, SHORT)
+    assert prompted in answers("o.jsonl")[0]["prompt"] and ("no prompt asks for" in text) == noted
 
 
 def test_mc1_and_mc2_of_truthful_qa(capsys, chat_checkpoint):

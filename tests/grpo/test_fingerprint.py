@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import write_chat_checkpoint
+from making import write_chat_checkpoint, write_rows
 
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
@@ -15,6 +15,9 @@ from grpo.device.distributed import Ranks
 from grpo.model.policy import load_policy
 from grpo.run import fingerprint
 from grpo.run.fingerprint import environment, file_fingerprint, input_fingerprints
+from grpo.run.resume import check_inputs
+from knowledge.build import SkipLog, build
+from knowledge.store.source import Source
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 30, 31, 39, 40])
@@ -77,6 +80,20 @@ def other_weights(folder):
 def other_template(folder):
     path = folder / "chat_template.jinja"
     path.write_text(path.read_text() + " ")
+
+
+def test_another_knowledge_base_at_the_same_path_is_noticed(model, tmp_path):
+    keys = ["output_dir=o", "reward_funcs=exact", "dataset_id_or_path=d", f"model_name_or_path={model}"]
+    config = load_config(None, keys)[0]
+    policy, found = load_policy(config, torch.device("cpu")), []
+    for text in ("Water is wet.", "Water is dry."):
+        source, path = write_rows(tmp_path / "source.jsonl", [{"title": "Water", "text": text}]), tmp_path / "kb.db"
+        build(Source(source), path, SkipLog(source, strict=True))
+        found.append(input_fingerprints(policy, "content", str(path)))
+    with pytest.raises(UserError, match="another knowledge base") as error:
+        check_inputs(*found, config)
+    assert error.value.exit_code == 2 and "allow_changes=knowledge_base" in error.value.fix
+    check_inputs(found[0], found[0], config)
 
 
 CHANGES = {

@@ -1,8 +1,10 @@
 """Files of other tools: what their keys mean here, what is said of keys without a meaning, and what is refused."""
 
 import dataclasses
+import json
 
 import pytest
+from making import unused
 from transformers import TrainingArguments
 
 from grpo.base.errors import UserError
@@ -12,20 +14,6 @@ from grpo.config.options import SftConfig, TrainConfig
 
 PATHS = {"model_name_or_path": "m", "dataset_id_or_path": "d", "output_dir": "o"}
 KINDS = {TrainConfig: {**PATHS, "reward_funcs": "exact"}, SftConfig: PATHS}
-TRL = (  # of GRPOConfig, ModelConfig and ScriptArguments, beside transformers' TrainingArguments
-    "model_init_kwargs disable_dropout cast_lm_head_to_fp32 num_generations_eval ds3_gather_for_generation "
-    "generation_batch_size steps_per_generation min_p generation_kwargs chat_template_kwargs repetition_penalty "
-    "use_transformers_paged cache_implementation use_vllm vllm_mode vllm_model_impl vllm_enable_sleep_mode "
-    "vllm_structured_outputs_regex vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout "
-    "vllm_group_port vllm_gpu_memory_utilization vllm_max_model_length vllm_tensor_parallel_size sapo_temperature_neg "
-    "sapo_temperature_pos multi_objective_aggregation use_liger_loss use_liger_kernel top_entropy_quantile "
-    "sync_ref_model ref_model_mixup_alpha ref_model_sync_steps vllm_importance_sampling_mode "
-    "vllm_importance_sampling_correction vllm_importance_sampling_cap off_policy_mask_threshold log_unique_prompts "
-    "log_completions_hub_repo trust_remote_code attn_implementation use_peft lora_modules_to_save lora_task_type "
-    "use_rslora use_dora load_in_8bit load_in_4bit bnb_4bit_quant_type bnb_4bit_quant_storage use_bnb_nested_quant "
-    "dataset_name dataset_config dataset_train_split dataset_test_split gradient_checkpointing_use_reentrant dtype "
-    "overwrite_output_dir evaluation_strategy save_safetensors logging_dir warmup_ratio"
-).split()
 LLAMA_FACTORY = (
     "stage do_train finetuning_type lora_target lora_rank lora_dropout additional_target use_rslora use_dora "
     "pure_bf16 freeze_trainable_layers quantization_bit quantization_method flash_attn rope_scaling "
@@ -60,9 +48,121 @@ def test_every_key_of_transformers_is_known(kind):
     assert [name for name in names if not is_known(name, kind)] == []
 
 
-def test_every_key_of_trls_grpo_and_of_llama_factorys_sft_is_known():
-    assert [name for name in TRL if not is_known(name, TrainConfig)] == []
+def test_every_key_of_llama_factorys_sft_is_known():
     assert [name for name in LLAMA_FACTORY if not is_known(name, SftConfig)] == []
+
+
+def defaults_of(kind) -> dict:
+    """Return the keys of another tool's dataclass with their defaults, as far as they can be written down."""
+    found = {}
+    for field in dataclasses.fields(kind):
+        has_factory = field.default_factory is not dataclasses.MISSING
+        found[field.name] = field.default_factory() if has_factory else field.default
+    return {
+        name: value for name, value in found.items() if isinstance(value, (str, int, float, list, dict, type(None)))
+    }
+
+
+def dump(tmp_path, defaults, kind):
+    """Load a file with all these keys. Keys that have another meaning here are left to us."""
+    lines = [f"{name}: {json.dumps(value)}\n" for name, value in defaults.items() if name not in KINDS[kind]]
+    return load(tmp_path, "".join(lines), kind=kind)
+
+
+@pytest.mark.parametrize("names", [("GRPOConfig",), ("SFTConfig",), ("ModelConfig", "ScriptArguments")], ids=str)
+def test_a_file_with_all_keys_of_trl_at_their_defaults_is_read(tmp_path, names):
+    trl = pytest.importorskip("trl")
+    kind = SftConfig if "SFTConfig" in names else TrainConfig
+    for name in names:
+        config, _ = dump(tmp_path, defaults_of(getattr(trl, name)), kind)
+    if kind is TrainConfig and names == ("GRPOConfig",):
+        assert not config.sampler_importance_sampling_correction  # use_vllm is false
+        assert (
+            config.sampler_importance_sampling_cap == defaults_of(trl.GRPOConfig)["vllm_importance_sampling_clip_max"]
+        )
+
+
+def test_all_keys_of_peft_at_their_defaults_are_read(tmp_path):
+    peft = pytest.importorskip("peft")
+    lines = [f"  {name}: {json.dumps(value)}\n" for name, value in defaults_of(peft.LoraConfig).items()]
+    config, _ = load(tmp_path, "peft_config:\n" + "".join(line for line in lines if "model_name" not in line))
+    assert (config.lora_r, config.lora_alpha) == (8, 8)
+
+
+DEPARTURES = {  # of our defaults from those of TRL 1.16
+    "max_completion_length": 256,
+    "use_bias_correction_kl": False,
+    "log_completions": True,
+    "chat_template": None,
+    "num_completions_to_print": 0,
+    "logging_steps": 1,
+    "save_steps": 50,
+    "save_total_limit": 3,
+    "eval_steps": 0,
+    "report_to": ("tensorboard",),
+    "gradient_checkpointing": "auto",
+    "full_determinism": False,
+    "project": "grpo",
+    "tf32": False,
+    "disable_tqdm": False,
+    "resume_from_checkpoint": False,
+    "warmup_ratio": 0.0,
+    "output_dir": None,
+    "lr_scheduler_type": "linear",  # theirs is an enumeration
+}
+
+
+def test_our_defaults_are_those_of_trl_but_for_those_named():
+    """KnowRL's files, for TRL 0.23 or newer, rely on them: dapo, temperature 1, no KL penalty."""
+    trl = pytest.importorskip("trl")
+    theirs = defaults_of(trl.GRPOConfig)
+    for field in dataclasses.fields(TrainConfig):
+        if field.name in DEPARTURES:
+            assert field.default == DEPARTURES[field.name], field.name
+        elif field.name in theirs:
+            assert field.default == theirs[field.name], field.name
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", {"lora_r": 16, "lora_alpha": 32, "max_length": 3072, "learning_rate": 1e-6}),
+        ("finetuning_type: lora", {"lora_r": 8, "lora_alpha": 16, "max_length": 2048, "learning_rate": 5e-5}),
+        ("lora_rank: 64", {"lora_r": 64, "lora_alpha": 128}),
+        ("lora_rank: 64\nlora_alpha: 16\ncutoff_len: 99\nlearning_rate: 1", {"lora_alpha": 16, "max_length": 99}),
+        ("finetuning_type: full", {"lora_r": 0, "lora_alpha": 32, "learning_rate": 5e-5}),
+    ],
+)
+def test_a_file_of_llama_factory_has_its_defaults(tmp_path, text, wanted):
+    """hiyouga/LLaMA-Factory 0.9.3, src/llamafactory/hparams/finetuning_args.py: lora_alpha is lora_rank * 2."""
+    config, notices = load(tmp_path, text, kind=SftConfig)
+    assert {name: getattr(config, name) for name in wanted} == wanted
+    assert any("LLaMA-Factory, whose defaults (of 0.9.3)" in n for n in notices) == (bool(text) and "99" not in text)
+
+
+@pytest.mark.parametrize(
+    ("text", "cap", "problem"),
+    [
+        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_clip_max: 3.0", 3.0, ""),
+        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_clip_max: null", 1e30, ""),
+        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_mode: token_truncate", 2.0, ""),
+        (
+            "vllm_importance_sampling_correction: true\nvllm_importance_sampling_mode: sequence_mask",
+            0,
+            "token_truncate",
+        ),
+        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_clip_min: 0.5", 0, "upper bound only"),
+        ("vllm_importance_sampling_correction: false\nvllm_importance_sampling_mode: sequence_mask", 2.0, ""),
+        ("sampler_importance_sampling_correction: true\nuse_vllm: false", 2.0, ""),
+    ],
+)
+def test_trls_correction_for_the_sampler_is_this_one_or_refused(tmp_path, text, cap, problem):
+    if problem:
+        assert problem in why(tmp_path, text)
+    else:
+        config, _ = load(tmp_path, text)
+        assert config.sampler_importance_sampling_cap == cap
+        assert config.sampler_importance_sampling_correction is ("correction: true" in text)
 
 
 def is_known(name, kind):
@@ -97,15 +197,11 @@ def test_no_pattern_hides_a_key_of_ours():
 def test_each_key_without_a_meaning_is_named_once_with_what_happens_instead(tmp_path):
     (tmp_path / "base.yaml").write_text("optim: adamw_8bit\n")
     text = "base: base.yaml\noptim: sgd\ndataloader_num_workers: 4\ndeepspeed: ds.json\npush_to_hub: true\n"
+    text += "ray_init: 1\n"
     _, notices = load(tmp_path, text)
-    for name, part in (
-        ("optim", "AdamW"),
-        ("dataloader_num_workers", "one process"),
-        ("deepspeed", "torchrun"),
-        ("push_to_hub", "nothing is uploaded"),
-    ):
-        (notice,) = [notice for notice in notices if f" {name} is not used: " in notice]
-        assert part in notice
+    assert sorted(unused(notices)) == ["dataloader_num_workers", "deepspeed", "optim", "push_to_hub", "ray_init"]
+    assert any("base.yaml:1: optim is not used: the optimizer is AdamW" in notice for notice in notices)
+    assert any("c.yaml:8: deepspeed, ray_init are not used: several GPUs work" in notice for notice in notices)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +354,8 @@ config:
 """
     config, notices = load(tmp_path, text)
     assert (config.lora_r, config.lora_alpha, config.lora_target_modules) == (16, 32, ("q_proj", "v_proj"))
-    assert (config.num_train_epochs, config.gradient_accumulation_steps, len(notices)) == (3, 4, 3)
+    assert (config.num_train_epochs, config.gradient_accumulation_steps) == (3, 4)
+    assert unused(notices) == ["task_type", "group_by_length"]
     assert "bias: all is not available" in why(tmp_path, "peft_config: {bias: all}")
 
 

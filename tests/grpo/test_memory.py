@@ -23,8 +23,9 @@ from grpo.base.schema import Layout, Prompt
 from grpo.config.load import load_config
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, LoraSpec
+from grpo.optim import Optimizer
 from grpo.run import memory
-from grpo.run.guard import Guard, longest_groups
+from grpo.run.guard import Guard
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer
 
@@ -169,6 +170,37 @@ def test_recomputation_buys_room_only_up_to_what_keeps_products_busy():
     assert (
         memory.choose_budget(model, 1280, int(100 * needed), kind="cuda").tokens == memory.LARGEST_MICRO_BATCH["cuda"]
     )
+
+
+CARDS = {  # shape, LoRA rank (0: all weights are trained), GB, sequences decoded together, whether the run fits
+    "7B, r = 256, 80 GB": (QWEN_7B, 256, 80, 96, True),
+    "7B, r = 64, 24 GB": (QWEN_7B, 64, 24, 8, True),
+    "1.5B, r = 16, 24 GB": (QWEN_MATH, 16, 24, 32, True),
+    "1.5B, all weights, 40 GB": (QWEN_MATH, 0, 40, 32, True),
+    "7B, all weights, 80 GB": (QWEN_7B, 0, 80, 8, False),
+}
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_micro_batches_get_what_weights_moments_and_cache_leave(name):
+    """The trainer shares out what is free when all of these are there; the doctor counts them."""
+    raw, rank, gb, sequences, fits = CARDS[name]
+    lora = LoraSpec(rank, rank) if rank else None
+    model = Decoder(ModelConfig.from_hf(raw), Build(lora, lora is None, torch.bfloat16, "meta"))
+    reference = None if rank else Decoder(model.config, Build(None, False, torch.bfloat16, "meta"))
+    counted = memory.account(model, sequences, 1280, memory.Budget(0, "none", 0), reference)
+    budget = memory.choose_budget(model, 1280, int(gb * 1e9) - counted.total, kind="cuda")
+    needed = memory.account(model, sequences, 1280, budget, reference)
+    assert (needed.total < gb * 1e9) == fits, str(needed)
+
+
+def test_a_new_optimizer_takes_what_is_counted_for_training():
+    """Before the first step, so that what is free then is free for micro-batches."""
+    model = decoder(SMALL, 8, torch.float32)
+    optimizer = Optimizer(model.parameters(), (0.9, 0.99), 1e-8, 0.0)
+    held = [optimizer.flat, optimizer.grad, *(value for name, value in optimizer.state().items() if "exp_avg" in name)]
+    counted = memory.account(model, 0, 0, memory.Budget(0, "none", 0)).training
+    assert sum(tensor.nbytes for tensor in held) == counted == 4 * optimizer.flat.nbytes
 
 
 def test_a_7b_model_is_counted_as_what_it_weighs():
@@ -536,7 +568,7 @@ def test_the_longest_step_is_made_of_the_longest_prompt_and_fills_a_micro_batch(
     made = SimpleNamespace(
         config=config, rollout=SimpleNamespace(prompts=prompts), budget=memory.Budget(100, "none", 256)
     )
-    groups = longest_groups(made)
+    groups = GrpoTrainer.longest_groups(made)
     assert [group.prompt.row for group in groups] == [1] * 5
     assert {len(completion.ids) for group in groups for completion in group.completions} == {7}
     assert [len(group.completions) for group in groups] == [3] * 5

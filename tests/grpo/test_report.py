@@ -15,7 +15,7 @@ from grpo.base.errors import UserError
 from grpo.diagnosis.record import Record, read_record
 from grpo.evaluation.measures import wilson_interval
 from grpo.report.__main__ import main
-from grpo.report.before_after import before_and_after
+from grpo.report.before_after import before_and_after, headline
 from grpo.report.charts import MAX_POINTS, draw_charts, make_axis, running_mean, show_tick, thin
 from grpo.report.examples import examples
 from grpo.report.flips import flips
@@ -72,10 +72,9 @@ def answer(row: int, reward, completion: str = "x", **more) -> dict:
     }
 
 
-def write_answers(folder, step: int, *answers: dict) -> None:
-    (folder / "completions").mkdir(exist_ok=True)
-    text = "".join(json.dumps(line) + "\n" for line in answers)
-    (folder / "completions" / f"step-{step:06d}.jsonl").write_text(text)
+def write_answers(run, step: int, *answers: dict, folder: str = "completions") -> None:
+    (run / folder).mkdir(exist_ok=True)
+    (run / folder / f"step-{step:06d}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in answers))
 
 
 def write_summaries(folder, **moments) -> None:
@@ -99,7 +98,8 @@ def test_the_page_shows_all_of_a_run(tmp_path):
     fact = {"fact": "Mira was born in Velda", "verdict": "refuted", "passage": "Mira#0"}
     facts = {"reason": {"mine": "0 of 1; Mira was born in Velda → refuted"}, "facts": {"mine": [fact]}}
     facts["sentences"] = [{"sentence": "She was born in Velda.", "is_true": False, "advantage": -0.25}]
-    write_answers(folder, 1, answer(0, 2.0), answer(1, -1.0))
+    write_answers(folder, 0, answer(0, -3.0), answer(1, 4.0), folder="evaluation")
+    write_answers(folder, 40, answer(0, 1.0), answer(1, 3.0), folder="evaluation")
     wrong = [answer(n, r, f"text {n}", **facts) for n, r in enumerate([1.0, 3.0, -2.0, None, 1.0, 1.0])]
     write_answers(folder, 40, *wrong, answer(5, 0.5, outcome="refused"), answer(6, 0.4, outcome="correct"))
     text = page_of(folder).text
@@ -188,17 +188,6 @@ def test_runs_of_every_kind_have_a_page(tmp_path, keys):
     assert "What happened" in page_of(folder).text
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "config.resolved.yaml", "run_state.json", "evaluation.json"])
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"[[[", b"{}", b"3", b'{"step": 1e999, "before": []}'])
-def test_damaged_files_leave_a_page(tmp_path, name, content):
-    folder = write_run(tmp_path)
-    write_answers(folder, 3, {"completion": "x", "rewards": 3, "facts": [], "row": [1], "sentences": 3})
-    write_answers(folder, 4, {"completion": "x", "sentences": [3, {}, {"advantage": []}]})
-    (folder / "completions" / "step-x.jsonl").write_bytes(content)
-    (folder / name).write_bytes(content)
-    assert "What was trained" in page_of(folder).text
-
-
 def test_a_page_of_stage_1(tmp_path):
     lines = [{"step": n, "loss": 3 / n, "step_time": 1.0, "tokens_per_second": 50.0} for n in range(1, 31)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -207,14 +196,14 @@ def test_a_page_of_stage_1(tmp_path):
     assert "supervised fine-tuning" in text and "Loss" in text and "30" in text
 
 
-def test_flips_are_of_questions_that_were_answered_twice(tmp_path):
+def test_flips_are_of_held_out_questions_that_were_answered_twice(tmp_path):
     folder = write_run(tmp_path)
-    write_answers(folder, 1, answer(0, 1.0), answer(0, 3.0), answer(1, 0.0), answer(2, 5.0))
-    write_answers(folder, 2, answer(0, -1.0), answer(3, 1.0))
-    write_answers(folder, 3, answer(1, 0.5), answer(2, None), answer(3, 1.0))
+    write_answers(folder, 0, answer(0, 1.0), answer(0, 3.0), answer(1, 0.0), answer(2, 5.0), folder="evaluation")
+    write_answers(folder, 20, answer(0, 9.0), folder="evaluation")
+    write_answers(folder, 40, answer(0, -1.0), answer(1, 0.5), answer(2, None), answer(3, 1.0), folder="evaluation")
     found = flips(read_record(folder))
     assert [(flip.first.row, flip.change) for flip in found.questions] == [(0, -3.0), (1, 0.5)]
-    assert found.num_questions == 4 and found.outcomes == []
+    assert found.num_questions == 3 and found.outcomes == []
 
 
 def test_the_typical_answer_of_an_outcome_has_its_median_reward(tmp_path):
@@ -246,31 +235,41 @@ def test_the_steps_of_the_answers_come_in_order(tmp_path):
     assert read_record(folder).answer_steps() == [1, 2, 3, 4, 7, 8, 11, 19, 23, 30, 999_999, 1_000_000]
 
 
-def test_flips_of_a_long_run_are_from_its_first_steps_to_its_last(tmp_path):
-    folder = write_run(tmp_path)
-    for step in range(1, 91):
-        write_answers(folder, step, answer(0 if step in (1, 90) else step, float(step)))
-    (flip,) = flips(read_record(folder)).questions
-    assert (flip.first.reward, flip.last.reward, flip.change) == (1.0, 90.0, 89.0)
-
-
 def test_the_memory_of_a_phase_is_the_most_of_all_steps(tmp_path):
     metrics = {"time/train": 7.0, "peak_memory_gb/train": lambda step: 6.25 if step == 20 else 2.0}
     assert "6.25" in page_of(write_run(tmp_path, **metrics)).text
 
 
-def test_flips_of_held_out_questions_come_first(tmp_path):
+def test_the_page_is_headed_by_what_has_changed(tmp_path):
+    """Ten wrong answers have become refusals: the exact p is 2 / 2^10."""
     folder = write_run(tmp_path)
-    write_answers(folder, 1, answer(0, 1.0))
-    write_answers(folder, 2, answer(0, 3.0))
-    (folder / "evaluation").mkdir()
-    for step, outcomes in ((0, ["wrong", "wrong", "correct"]), (40, ["refused", "refused", "correct"])):
-        lines = [answer(row, float(step), outcome=outcome) for row, outcome in enumerate(outcomes)]
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (folder / "evaluation" / f"step-{step:06d}.jsonl").write_text(text)
-    found = flips(read_record(folder))
-    assert found.num_questions == 3 and found.outcomes == [("wrong → refused", 2)]
-    assert "Of 3 questions that were asked twice: 2 wrong → refused." in " ".join(page_of(folder).text.split())
+    for step, outcome in ((0, "wrong"), (40, "refused")):
+        lines = [answer(row, float(step), outcome=outcome if row < 10 else "correct") for row in range(20)]
+        write_answers(folder, step, *lines, folder="evaluation")
+    text = " ".join(page_of(folder).text.split())
+    assert "On 20 held-out questions, before and after training: right 50.0% → 50.0% (p = 1), " in text
+    assert "wrong 50.0% → 0.0% (p = 0.002), declined 0.0% → 50.0% (p = 0.002)." in text
+    assert "Of 20 held-out questions: 10 wrong → refused." in text
+
+
+@pytest.mark.parametrize("step", [(), (0,)])
+def test_without_two_measurements_there_is_no_headline(tmp_path, step):
+    folder = write_run(tmp_path)
+    for number in step:
+        write_answers(folder, number, answer(0, 1.0), folder="evaluation")
+    assert headline(read_record(folder)) == ""
+
+
+def test_the_values_of_a_plot_can_be_read(tmp_path):
+    steps = [{"step": n, "loss": n / 8, "accuracy": n / 4, "step_time": 1.0} for n in (1, 2, 4)]
+    loss, answers = draw_charts([Record(tmp_path, steps=steps)])
+    assert [(reading.step, reading.values) for reading in loss.readings] == [
+        *((1, [(0, "0.125")]), (2, [(0, "0.25")]), (4, [(0, "0.5")])),
+    ]
+    assert answers.readings[-1].values == [(0, "100.0%")]
+    middle = (loss.x.place(1) + loss.x.place(2)) / 2
+    assert [reading.left for reading in loss.readings[:2]] == [loss.x.start, pytest.approx(middle, abs=0.1)]
+    assert loss.readings[0].width == pytest.approx(middle - loss.x.start, abs=0.2)
 
 
 def test_a_fact_is_shown_with_the_passage_that_decided(tmp_path):
@@ -286,8 +285,9 @@ def test_a_fact_is_shown_with_the_passage_that_decided(tmp_path):
         {"fact": "Mira plays", "verdict": "unknown", "passage": "Nobody#7", "text": None},
         {"fact": "Mira sings", "verdict": "unknown", "passage": None},
     ]
-    for step, reward in ((1, 1.0), (40, -1.0)):
-        write_answers(folder, step, answer(0, reward, facts={"mine": found}))
+    for step, reward in ((0, 1.0), (40, -1.0)):
+        write_answers(folder, step, answer(0, reward, facts={"mine": found}), folder="evaluation")
+    write_answers(folder, 40, answer(0, 1.0, facts={"mine": found}))
     text = " ".join(page_of(folder).text.split())
     shown = "in Velda: refuted Mira#0: Born in Orsen. Mira plays: unknown Nobody#7 Mira sings: unknown"
     assert text.count(shown) == 3 + 2  # best, median and worst; first and last

@@ -137,6 +137,23 @@ def test_a_conversation_that_grows_too_long_loses_its_oldest_turns(chat_checkpoi
     assert chat.fit([system, last]) == chat.encoder.prompt([system, last])[1] and not capsys.readouterr().err
 
 
+def test_ctrl_c_stops_an_answer_and_not_the_conversation(chat_checkpoint, monkeypatch, capsys):
+    chat, asked = long_chat(chat_checkpoint), []
+
+    def answer(messages):
+        asked.append([message["content"] for message in messages])
+        if messages[-1]["content"] == "long?":
+            raise KeyboardInterrupt
+        return "yes"
+
+    questions = iter(["one?", "long?", "two?", ""])
+    monkeypatch.setattr(chat, "answer", answer)
+    monkeypatch.setattr(generate, "_read_question", lambda: next(questions))
+    chat.converse([])
+    assert asked == [["one?"], ["one?", "yes", "long?"], ["one?", "yes", "two?"]]
+    assert "stopped" in capsys.readouterr().err
+
+
 def test_an_answer_has_the_room_that_is_left_and_a_prompt_without_room_is_refused(chat_checkpoint):
     chat = long_chat(chat_checkpoint, max_new_tokens=4000)
     prompt = chat.encoder.prompt([{"role": "user", "content": "a"}])[1]

@@ -15,6 +15,7 @@ import grpo.rollout
 import grpo.run.memory
 from grpo.base.errors import Interrupted, UserError
 from grpo.config.load import load_config
+from grpo.optim import Optimizer
 from grpo.train import train
 
 QUESTIONS = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(8) for b in range(4)]
@@ -407,11 +408,48 @@ def test_a_typo_costs_no_run(tmp_path, chat_checkpoint, typo):
     assert json.loads((tmp_path / "run" / "run_state.failed.json").read_text())["status"] == "failed"
 
 
-def test_weights_that_are_not_finite_are_never_saved(tmp_path, chat_checkpoint):
+def test_weights_that_are_not_finite_are_never_saved(tmp_path, chat_checkpoint, monkeypatch):
+    """An update that makes one of them NaN, though the gradient was finite."""
+    step = Optimizer.step
+
+    def poisoned(optimizer, *arguments):
+        norm = step(optimizer, *arguments)
+        optimizer.flat[-1] = float("nan")
+        return norm
+
+    monkeypatch.setattr(Optimizer, "step", poisoned)
     with pytest.raises(UserError, match="weights are not finite") as error:
-        run(tmp_path, chat_checkpoint, learning_rate=1e38, max_grad_norm=0, max_steps=2, weight_decay=1.0)
-    assert error.value.exit_code == 5
-    assert not list((tmp_path / "run").rglob("*.safetensors"))
+        run(tmp_path, chat_checkpoint, max_steps=2, save_steps=1)
+    assert error.value.exit_code == 5 and not list((tmp_path / "run").rglob("*.safetensors"))
+
+
+def test_a_run_that_trains_nothing_says_so(tmp_path, chat_checkpoint, capsys):
+    """All completions are cut off, and masked."""
+    run(tmp_path, chat_checkpoint, mask_truncated_completions=True, max_completion_length=2, max_steps=2)
+    shown = capsys.readouterr().err
+    assert shown.count("trains nothing: none of its answers counts") == 1 and "step 1 trains nothing" in shown
+    state = json.loads((tmp_path / "run" / "run_state.json").read_text())
+    assert state["exit_code"] == 0 and "no step has changed a weight" in state["reason"] and state["reason"] in shown
+
+
+@pytest.mark.parametrize("keys", [{}, {"lora_r": 0}], ids=["lora", "full"])
+def test_a_run_serves_as_a_model(tmp_path, chat_checkpoint, keys):
+    """Its final/, or without one its newest checkpoint, unless that holds no model."""
+    run(tmp_path, chat_checkpoint, "first", max_steps=1, **keys)
+    run(tmp_path, tmp_path / "first", "second", max_steps=1)
+    weights = next((tmp_path / "first" / "final").glob("*.safetensors"))
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(UserError, match="is damaged") as error:
+        run(tmp_path, tmp_path / "first", "third", max_steps=1)
+    assert error.value.exit_code == 6 and weights.name in error.value.why
+    shutil.rmtree(tmp_path / "first" / "final")
+    if keys:
+        with pytest.raises(UserError, match="is a checkpoint of full fine-tuning"):
+            run(tmp_path, tmp_path / "first", "third", max_steps=1)
+    else:
+        run(tmp_path, tmp_path / "first", "third", max_steps=1)
 
 
 def test_a_changed_configuration_does_not_resume(tmp_path, chat_checkpoint):

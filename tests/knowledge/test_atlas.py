@@ -10,8 +10,7 @@ import pytest
 from knowledge import world
 from knowledge.atlas import CARELESS, HOW_SURE, KNOWN_IN_PART, RELATIONS, Sizes, make_atlas
 from knowledge.build import SkipLog, build
-from knowledge.facts.lexical import LexicalVerifier
-from knowledge.facts.rule_decomposer import by_rules
+from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.source import Source
 from knowledge.world import UNSEEN, VALUES, WELL_KNOWN, make_world
@@ -34,7 +33,7 @@ def meter(atlas, tmp_path_factory):
     write_rows(folder / "articles.jsonl", atlas.articles)
     build(Source(folder / "articles.jsonl"), folder / "atlas.db", SkipLog(folder / "articles.jsonl", strict=True))
     base = KnowledgeBase.open(folder / "atlas.db")
-    meter = FactualityMeter(base, by_rules, LexicalVerifier())
+    meter = FactualityMeter(base, by_rules, SentenceMatcher())
     yield meter
     meter.close()
     base.close()

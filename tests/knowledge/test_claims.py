@@ -1,4 +1,4 @@
-"""Atomic facts from texts: by rules, and from a model's reply."""
+"""Atomic facts from a model's reply, and which of them count (without a model: test_matcher.py)."""
 
 import asyncio
 import time
@@ -7,10 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from knowledge.facts.claims import MAX_FACTS, MAX_TEXT_CHARS, Claim, admissible, every_fact
-from knowledge.facts.clauses import clauses
 from knowledge.facts.model_decomposer import by_model, prompt
 from knowledge.facts.replies import num_words, parse_reply, without_thoughts
-from knowledge.facts.rule_decomposer import by_rules, stated_facts
 
 MIRA = "Mira Tolan"
 HOSTILE = [
@@ -59,154 +57,6 @@ def model_saying(*texts: str | None, reason: str = "", cut: str = "", **options)
     return lambda *arguments: asyncio.run(decompose(*arguments)), calls
 
 
-@pytest.mark.parametrize(
-    "text, facts",
-    [
-        ("Mira Tolan was born in Velda.", ["Mira Tolan was born in Velda"]),
-        (
-            "She was born in Velda and works as a baker.",
-            ["Mira Tolan was born in Velda", "Mira Tolan works as a baker"],
-        ),
-        (
-            "Mira Tolan was born in Velda, and she lives in Orun; her father was a smith.",
-            ["Mira Tolan was born in Velda", "Mira Tolan lives in Orun", "Mira Tolan's father was a smith"],
-        ),
-        ("She works.", ["Mira Tolan works"]),
-        ("Mira Tolan worked.", ["Mira Tolan worked"]),
-        ("Jon works.", []),
-        ("She's a baker from Velda.", ["Mira Tolan is a baker from Velda"]),
-        ("Mira Tolan and Jon Orn were born in Velda.", ["Mira Tolan and Jon Orn were born in Velda"]),
-        ("Let me think. I am not sure. Was she born in Velda? The user is asking about Mira Tolan.", []),
-        ("I think she was born in Velda. Maybe she is a baker. She was probably born in 1962.", []),
-        ("I remember that Mira Tolan was born in Velda.", ["Mira Tolan was born in Velda"]),
-        ("Mira Tolan was born in Velda, but I am not sure about the year.", ["Mira Tolan was born in Velda"]),
-        ("So, she was born in Velda. However, her work is unknown.", ["Mira Tolan was born in Velda"]),
-        ("Dr. Tolan was born at 5 St. James St. in Velda.", ["Dr. Tolan was born at 5 St. James St. in Velda"]),
-        (
-            "**Facts**\n- She was born in *Velda*.\n1. She is a baker.",
-            ["Mira Tolan was born in Velda", "Mira Tolan is a baker"],
-        ),
-        ("This makes sense. There is more. Velda. A city in the north. Nothing about Mira Tolan comes to mind.", []),
-        ("", []),
-    ],
-)
-def test_english_statements(text, facts):
-    assert texts(stated_facts(text, MIRA)) == facts
-
-
-@pytest.mark.parametrize(
-    "text, facts",
-    [
-        ("米拉·托兰出生于维尔达，职业是面包师。", ["米拉·托兰出生于维尔达", "米拉·托兰职业是面包师"]),
-        ("她出生于1962年。其父亲是铁匠。", ["米拉·托兰出生于1962年", "米拉·托兰的父亲是铁匠"]),
-        ("让我想想。我不确定。她出生在维尔达吗？她可能是面包师。", []),
-        ("我记得她出生于维尔达。", []),
-        ("她出生于维尔达。不对，她出生于奥伦。", ["米拉·托兰出生于奥伦"]),
-    ],
-)
-def test_chinese_statements(text, facts):
-    assert texts(stated_facts(text, "米拉·托兰")) == facts
-
-
-@pytest.mark.parametrize(
-    "text, facts",
-    [
-        ("She was born in Velda. Wait, no, she was born in Orun.", ["Mira Tolan was born in Orun"]),
-        (
-            "She was born in Velda. She is a baker. Actually, she was born in Orun.",
-            ["Mira Tolan is a baker", "Mira Tolan was born in Orun"],
-        ),
-        (
-            "She is a baker. She was born in Velda. No, that's wrong. She was born in Orun.",
-            ["Mira Tolan is a baker", "Mira Tolan was born in Orun"],
-        ),
-        ("She was born in 1962. Correction: she was born in 1963.", ["Mira Tolan was born in 1963"]),
-        ("She is a baker. She was born in Velda. That is wrong.", ["Mira Tolan is a baker"]),
-        ("She was born in Velda. No, I am not sure of that.", []),
-        (
-            "She was born in Velda. Wait, she works as a baker.",
-            ["Mira Tolan was born in Velda", "Mira Tolan works as a baker"],
-        ),
-        (
-            "She was born in Velda. She was born in Orun. Actually, she was born in Tane.",
-            ["Mira Tolan was born in Velda", "Mira Tolan was born in Tane"],
-        ),
-        (
-            "She was born in Velda. Actually, she was born in 1962.",
-            ["Mira Tolan was born in Velda", "Mira Tolan was born in 1962"],
-        ),
-        (
-            "She was born in Velda. She was born in Orun.",
-            ["Mira Tolan was born in Velda", "Mira Tolan was born in Orun"],
-        ),
-    ],
-)
-def test_the_last_statement_wins_where_the_text_corrects_itself(text, facts):
-    """Without a word of correction both stand: naming every city in turn must not pay."""
-    assert texts(stated_facts(text, MIRA)) == facts
-
-
-@pytest.mark.parametrize(
-    "title, text, facts",
-    [
-        ("We Will Rock You", "We Will Rock You was released in 1977.", ["We Will Rock You was released in 1977"]),
-        (
-            "I Robot",
-            "I Robot was published in 1950. It is a book of nine stories.",
-            ["I Robot was published in 1950", "I Robot is a book of nine stories"],
-        ),
-        (
-            "If I Were a Boy",
-            "I think I know it. If I Were a Boy was released in 2008.",
-            ["If I Were a Boy was released in 2008"],
-        ),
-        (
-            "It Happened One Night",
-            "It Happened One Night was made in 1934 and won five prizes.",
-            ["It Happened One Night was made in 1934", "It Happened One Night won five prizes"],
-        ),
-        (
-            "Who Framed Roger Rabbit?",
-            "Bob Hoskins starred in Who Framed Roger Rabbit?",
-            ["Bob Hoskins starred in Who Framed Roger Rabbit?"],
-        ),
-        ("我不是药神", "我不是药神于2018年上映。", ["我不是药神于2018年上映"]),
-        (
-            "Will Smith",
-            "Will Smith could be an actor. Perhaps Will Smith was born in 1968. If Will Smith was "
-            "born there, he lived there.",
-            [],
-        ),
-        (
-            "We Will Rock You",
-            "We will see. I guess We Will Rock You was released in 1977. You asked me about We Will Rock You.",
-            [],
-        ),
-        ("I", "I was born in Velda.", []),
-    ],
-)
-def test_the_words_of_the_title_are_no_doubts(title, text, facts):
-    """A title of one word stays as suspect as that word."""
-    assert texts(stated_facts(text, title)) == facts
-
-
-def test_pronouns_without_a_title_stand_for_the_last_subject():
-    assert texts(stated_facts("It is old. Velda is a city. It lies on the Tane.")) == [
-        "Velda is a city",
-        "Velda lies on the Tane",
-    ]
-    assert texts(stated_facts("Velda is a city and Orun is a port. It lies on the Tane.")) == [
-        "Velda is a city",
-        "Orun is a port",
-        "Orun lies on the Tane",
-    ]
-
-
-def test_a_long_sentence_is_no_statement():
-    assert stated_facts("Mira Tolan was born in " + "very old " * 200 + "Velda.") == []
-    assert clauses("a " * 600) == []
-
-
 def test_facts_that_do_not_count():
     text = "Mira Tolan was born in Velda. She bakes."
     facts = [
@@ -229,13 +79,6 @@ def test_facts_that_do_not_count():
 def test_the_number_of_facts_is_bounded():
     facts = [f"Velda has {i} bridges" for i in range(200)]
     assert texts(admissible(claims(facts), "Velda", "")) == facts[:MAX_FACTS]
-
-
-def test_by_rules_does_all_of_it():
-    found = asyncio.run(
-        by_rules("I think so. She was born in Velda. She was born.", "Where was Mira Tolan born?", MIRA)
-    )
-    assert texts(found.facts) == ["Mira Tolan was born in Velda"] and found.reason == ""
 
 
 TWO = ["Mira was born.", "Velda is old."]
@@ -552,66 +395,6 @@ def test_the_text_cannot_end_its_quotation():
     assert prompt(text, "Who?", MIRA) == prompt(text, "Who?", MIRA)  # replies can be cached
 
 
-def stated(claims, text):
-    """Each fact with the words of its sentences."""
-    return {claim.fact: [text[start:end] for start, end in claim.sentences] for claim in claims}
-
-
-@pytest.mark.parametrize(
-    "text, sentences",
-    [
-        (
-            "  She was born in Velda and works as a baker.  She lives in Orun.\n",
-            {
-                "Mira Tolan was born in Velda": ["She was born in Velda and works as a baker."],
-                "Mira Tolan works as a baker": ["She was born in Velda and works as a baker."],
-                "Mira Tolan lives in Orun": ["She lives in Orun."],
-            },
-        ),
-        (
-            "She was born in `Velda`.** Mira Tolan works as a *baker*!\n\n- She lives in Orun",
-            {
-                "Mira Tolan was born in Velda": ["She was born in `Velda`.**"],
-                "Mira Tolan works as a baker": ["Mira Tolan works as a *baker*!"],
-                "Mira Tolan lives in Orun": ["- She lives in Orun"],
-            },
-        ),
-        (
-            "Mira Tolan (b. 3.5.1962 at St. James St. 5) is a baker. She earned 1.5 million by 1990. "
-            '"Is she old?" She works.',
-            {
-                "Mira Tolan (b. 3.5.1962 at St. James St. 5) is a baker": [
-                    "Mira Tolan (b. 3.5.1962 at St. James St. 5) is a baker."
-                ],
-                "Mira Tolan earned 1.5 million by 1990": ["She earned 1.5 million by 1990."],
-                "Mira Tolan works": ["She works."],
-            },
-        ),
-        (
-            "She works in Orun. It is so. She works in Orun.",
-            {"Mira Tolan works in Orun": ["She works in Orun.", "She works in Orun."]},
-        ),
-        (
-            "她出生于维尔达。她是面包师🙂。",
-            {"Mira Tolan出生于维尔达": ["她出生于维尔达。"], "Mira Tolan是面包师🙂": ["她是面包师🙂。"]},
-        ),
-        (
-            "She was born in Velda. No, she was born in Orun.",
-            {"Mira Tolan was born in Orun": ["No, she was born in Orun."]},
-        ),
-    ],
-)
-def test_the_rules_know_where_each_fact_is_stated(text, sentences):
-    found = asyncio.run(by_rules(text, "", MIRA)).facts
-    assert stated(found, text) == sentences
-
-
-def test_a_title_that_looks_like_sentences_moves_no_sentence():
-    title, text = "Who? Me. *And* You!", "A. Who? Me. *And* You! was made in 1962. It won an award."
-    found = asyncio.run(by_rules(text, "", title)).facts
-    assert stated(found, text)["Who? Me. *And* You! won an award"] == ["It won an award."]
-
-
 THREE = "She was born in Velda.  She bakes bread in Orun. She was born in Velda.\n\nNo!"
 
 
@@ -663,10 +446,7 @@ def test_words():
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_texts(text):
     start = time.process_time()
-    for subject in ("", MIRA, text[:50]):
-        facts = stated_facts(text, subject)
-        for claim in admissible(facts, text, text[:1000]):
-            assert all(0 <= start < end <= len(text) for start, end in claim.sentences)
+    admissible(claims([text]), text, text[:1000])
     parse_reply(text)
     "".join(message["content"] for message in prompt(text, text, text)).encode()
     assert time.process_time() - start < 10  # linear: 20 ms on a quiet machine

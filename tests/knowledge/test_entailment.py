@@ -15,7 +15,7 @@ import torch
 
 from grpo.base.errors import UserError
 from knowledge.facts.entailment import LABELS, UNMISTAKABLE, EntailmentVerifier, buckets, label_columns
-from knowledge.facts.rule_decomposer import by_rules
+from knowledge.facts.matcher import by_rules
 from knowledge.facts.verdict import CachedVerifier
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.result import Passage
@@ -395,9 +395,9 @@ def test_in_the_factuality_reward_with_a_cache(verifier, make_base, tmp_path, mo
 
         async def run():
             texts = {
-                "She was born in Velda.": "Mira Tolan",
-                "She was born in Orun.": "Mira Tolan",
-                "He was raised in Tane.": "Jon Orn",
+                "Mira Tolan was born in Velda.": "Mira Tolan",
+                "Mira Tolan was born in Orun.": "Mira Tolan",
+                "Jon Orn was raised in Tane.": "Jon Orn",
             }
             return await asyncio.gather(*(judge.measure(text, "", title) for text, title in texts.items()))
 

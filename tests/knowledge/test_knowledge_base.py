@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from grpo.base.errors import UserError
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.identity import fingerprint, identity
-from knowledge.store.seal import sidecar
-from knowledge.store.side_index import SEARCH_INDEX
+from knowledge.store.side_index import side_index_of
 
 
 @pytest.fixture(scope="module")
@@ -227,10 +226,10 @@ def test_ready_made_files_are_served_as_they_are(request, layout, owner):
         assert "1962" in found[0].text and not any(
             marker in passage.text for passage in found for marker in ("<s>", "</s>", "SEPARATOR")
         )
-        assert not sidecar(path, SEARCH_INDEX).exists()
+        assert not side_index_of(path).exists()
         assert base.search("Who led the march?")[0].title == "Mahatma Gandhi"
         assert base.lookup("Salt March").how == "search"
-    assert path.read_bytes() == before and sidecar(path, SEARCH_INDEX).exists()
+    assert path.read_bytes() == before and side_index_of(path).exists()
     with KnowledgeBase.open(path) as base:
         assert base.lookup("Salt March").how == "search"
 

@@ -133,7 +133,7 @@ def test_duplicates_over_many_batches_keep_the_first(tmp_path):
 KILL_AT = {
     "after some rows": "index.IndexWriter.add = at_call(300, index.IndexWriter.add)",
     "before the index is merged": "index.IndexWriter.finish = at_call(1, index.IndexWriter.finish)",
-    "while statistics are written": "index.IndexWriter._write_terms = at_call(1, index.IndexWriter._write_terms)",
+    "while the last rows are written": "index.IndexWriter._flush = at_call(1, index.IndexWriter._flush)",
     "before the file is flushed": "atomic_database.flush_to_disk = at_call(1, atomic_database.flush_to_disk)",
     "before it is renamed": "os.replace = at_call(1, os.replace)",
     "after it is renamed": "atomic_database.flush_to_disk = at_call(2, atomic_database.flush_to_disk)",

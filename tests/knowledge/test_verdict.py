@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from grpo.base.errors import UserError
-from knowledge.facts.lexical import LexicalVerifier
+from knowledge.facts.matcher import SentenceMatcher
 from knowledge.facts.verdict import CachedVerifier, Verdict
 from knowledge.store.result import Passage
 
@@ -57,8 +57,8 @@ def test_a_fact_is_judged_once_per_evidence_also_after_a_restart(path):
 
 def test_it_survives_in_another_process(path):
     code = (
-        "import sys; from knowledge.facts.lexical import LexicalVerifier; from knowledge.store.result import Passage\n"
-        "from knowledge.facts.verdict import CachedVerifier; v = CachedVerifier(LexicalVerifier(), sys.argv[1])\n"
+        "import sys; from knowledge.facts.matcher import SentenceMatcher; from knowledge.store.result import Passage\n"
+        "from knowledge.facts.verdict import CachedVerifier; v = CachedVerifier(SentenceMatcher(), sys.argv[1])\n"
         "asked, verify = [], v.verifier.verify\n"
         "v.verifier.verify = lambda facts: asked.extend(facts) or verify(facts)\n"
         "v.verify([(sys.argv[2], [Passage('x#7', 'doc', sys.argv[3], 1.0)])]); print(len(asked))"
@@ -74,7 +74,7 @@ def test_it_survives_in_another_process(path):
         for _ in range(2)
     ]
     assert asked == ["1", "0"]
-    cached = CachedVerifier(SimpleNamespace(name=LexicalVerifier.name), path)  # it can verify nothing
+    cached = CachedVerifier(SimpleNamespace(name=SentenceMatcher.name), path)  # it can verify nothing
     assert (
         cached.verify([("Mira Tolan was born in Velda", [PASSAGE])])[0].evidence == "doc#0"
     )  # the id of this base, not of that one
@@ -139,11 +139,11 @@ def test_another_table_of_that_name_is_refused(tmp_path):
 
 
 def test_a_locked_file_stops_nothing(path, monkeypatch, caplog):
-    monkeypatch.setattr("knowledge.store.cache.BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("grpo.base.cache.BUSY_TIMEOUT_S", 0.05)
     cached = CachedVerifier(Counting(), path)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
-    with caplog.at_level(logging.WARNING, "knowledge"):
+    with caplog.at_level(logging.WARNING, "grpo"):
         for _ in range(3):
             assert cached.verify([("a fact", [PASSAGE])])[0].label == "supported"
     assert len(caplog.records) == 1 and "verdict cache" in caplog.text

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rewards import math_reward
 from rewards.boxed import MAX_ANSWER_CHARS, equivalent, gold_answer, last_boxed, verdict
 
 
@@ -19,7 +20,6 @@ from rewards.boxed import MAX_ANSWER_CHARS, equivalent, gold_answer, last_boxed,
         (r"\boxed\frac12", r"\frac12"),
         (r"\boxed\frac12, done", r"\frac12"),
         (r"\boxed -\frac12.", r"-\frac12"),
-        *[(rf"\boxed\{name}12, done", rf"\{name}12") for name in ("dfrac", "tfrac", "cfrac", "binom", "dbinom")],
         (r"\boxed\frac1{23}", r"\frac1{23}"),
         (r"\boxed\sqrt2", r"\sqrt2"),
         (r"\boxed\sqrt[3]{2}", r"\sqrt[3]{2}"),
@@ -28,7 +28,19 @@ from rewards.boxed import MAX_ANSWER_CHARS, equivalent, gold_answer, last_boxed,
         (r"\boxed\text{even}", r"\text{even}"),
         (r"first \boxed{1}, then \boxed{2}", "2"),
         (r"first \boxed{1}, then \fbox{2}", "2"),
-        (r"\boxed{\boxed{3}}", "3"),
+        (r"\boxed{\boxed{3}}", r"\boxed{3}"),
+        (r"\boxed{\boxed{5}, 7}", r"\boxed{5}, 7"),
+        (r"\boxed{\frac{\boxed{5}}{7}}", r"\frac{\boxed{5}}{7}"),
+        (r"\boxed{ \boxed{5}", "5"),
+        # joined boxes are one list
+        (r"$\boxed{2}$ and $\boxed{3}$", "2, 3"),
+        (r"\boxed{2}, \boxed{3} \text{ or } \boxed{5}", "2, 3, 5"),
+        (r"so $x = \boxed{2}$ or $x=\boxed{3}$", "x = 2, x=3"),
+        (r"$x_1=\boxed{2}, y=\boxed{3}$", "x_1=2, y=3"),
+        (r"\boxed{x+1}$, or $\boxed{1+x}$", "1+x"),
+        (r"\boxed{2}. Or rather \boxed{3}", "3"),
+        (r"\boxed{2} \boxed{3}", "3"),
+        (r"\boxed{\frac52} = \boxed{2\frac12}", r"2\frac12"),
         (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
         (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
@@ -40,8 +52,6 @@ from rewards.boxed import MAX_ANSWER_CHARS, equivalent, gold_answer, last_boxed,
         ("", None),
         ("42", None),
         (r"\boxedfoo{1}", None),
-        (r"\boxed\frac1", None),
-        (r"\boxed\frac", None),
         (r"boxed{1}", None),
         (r"\boxed{", None),
         (r"\boxed", None),
@@ -105,6 +115,25 @@ def test_gold_answer(text, answer):
 )
 def test_verdict(completion, truth, kind, reason):
     assert verdict(completion, truth) == (kind, reason)
+
+
+@pytest.mark.parametrize(
+    ("truth", "right", "wrong"),
+    [
+        (1 / 3, (r"\frac13", "0.3333333333333333", "x = 1/3"), ("0.33", "0.3333333333333334", "1/4")),
+        (0.10000000149011612, ("0.1", r"\frac{1}{10}"), ("0.11", "0.10000001")),  # 0.1 as a float32
+        (-2.5, ("-2.5", "-5/2", r"-2\frac12"), ("2.5", "-2.4")),
+        (27.0, ("27", "27.0"), ("28", "2.7")),
+        ([0.5, 2 / 3], ("1/2", "2/3"), ("0.5, 2/3", "0.67")),
+        ("0.3333333333333333", ("0.3333333333333333",), ("1/3",)),  # a text is exact
+    ],
+)
+def test_a_float_stands_for_the_fraction_that_rounds_to_it(truth, right, wrong):
+    grade = math_reward.build(
+        {"math_reward_correct": 1.0, "math_reward_wrong": 0.0, "math_reward_no_answer": -1.0}
+    ).grade
+    for answers, value in ((right, 1.0), (wrong, 0.0)):
+        assert [grade(rf"\boxed{{{answer}}}", {"answer": truth}).value for answer in answers] == [value] * len(answers)
 
 
 def test_white_space_does_not_count_in_answers_too_long_to_read():

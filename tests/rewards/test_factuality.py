@@ -2,7 +2,10 @@
 must not come along."""
 
 import asyncio
+import itertools
 import json
+import random
+import re
 import sqlite3
 import threading
 from pathlib import Path
@@ -12,21 +15,20 @@ from asking import PATIENCE_S
 
 from grpo.base.errors import UserError
 from knowledge.build import SkipLog, build
-from knowledge.facts.claims import Claim, Claims
-from knowledge.facts.lexical import LexicalVerifier
+from knowledge.facts.claims import Claim, Claims, admissible
+from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.model_decomposer import by_model
-from knowledge.facts.rule_decomposer import by_rules
 from knowledge.facts.verdict import CachedVerifier, Verdict
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.result import Lookup, Passage
 from knowledge.store.source import Source
+from knowledge.store.tokens import tokens
 from rewards.knowrl.factuality import MAX_FACT_CHARS, FactualityMeter, FactVerdict, joined_titles
 from rewards.knowrl.verdict_queue import VerdictQueue
 
 DOCUMENTS = {
-    "Mira Tolan": "Mira Tolan was born in Velda. She works as a baker. She lived in Orun.",
-    "Jon Orn": "Jon Orn was born in Orun. He works as a smith.",
-    "米拉": "米拉出生于维尔达。",
+    "Mira Tolan": "Mira Tolan was born in Velda. Mira Tolan works as a baker. Mira Tolan lived in Orun.",
+    "Jon Orn": "Jon Orn was born in Orun. Jon Orn works as a smith.",
     "1984": "1984 was written by Jon Orn.",
 }
 GOOD, BAD = "Mira Tolan was born in Velda.", "Mira Tolan was born in Tane."
@@ -50,7 +52,7 @@ def make(path):
 
     def make_judge(decompose=by_rules, verifier=None, base_path=path, busy_timeout_s=5.0, **options) -> FactualityMeter:
         base = KnowledgeBase.open(base_path, busy_timeout_s=busy_timeout_s)
-        made.append((FactualityMeter(base, decompose, verifier or LexicalVerifier(), **options), base))
+        made.append((FactualityMeter(base, decompose, verifier or SentenceMatcher(), **options), base))
         return made[-1][0]
 
     yield make_judge
@@ -73,7 +75,7 @@ def test_a_supported_and_a_refuted_text(make):
         make(),
         (GOOD, "Who is Mira Tolan?", "Mira Tolan"),
         (BAD, "Who is Mira Tolan?", "Mira Tolan"),
-        (GOOD + " She works as a cook. She likes tea.", "", "Mira Tolan"),
+        (GOOD + " Mira Tolan works as a cook. Mira Tolan likes tea.", "", "Mira Tolan"),
     )
     assert good.value == 1 / 4 and good.reason == "1 of 1 facts supported, 0 refuted"
     assert [(fact.fact, fact.verdict.label, fact.verdict.evidence) for fact in good.facts] == [
@@ -85,7 +87,7 @@ def test_a_supported_and_a_refuted_text(make):
 
 
 def test_the_explanation_names_every_fact_its_verdict_and_its_evidence(make):
-    [found] = judge_all(make(), (GOOD + " She works as a cook. She likes tea.", "", "Mira Tolan"))
+    [found] = judge_all(make(), (GOOD + " Mira Tolan works as a cook. Mira Tolan likes tea.", "", "Mira Tolan"))
     assert str(found) == (
         "1 of 3 facts supported, 1 refuted; Mira Tolan was born in Velda → supported [Mira Tolan#0]; "
         "Mira Tolan works as a cook → refuted [Mira Tolan#0]; Mira Tolan likes tea → unknown"
@@ -96,11 +98,6 @@ def test_the_explanation_names_every_fact_its_verdict_and_its_evidence(make):
     assert len(long) < 150 and long.endswith("x… → unknown")
     whole = str(FactVerdict("x" * MAX_FACT_CHARS, Verdict(U, None, 0.0, 0.0, "")))
     assert whole == "x" * MAX_FACT_CHARS + " → unknown"
-
-
-def test_chinese(make):
-    [found] = judge_all(make(), ("她出生于维尔达。我不确定她的职业。", "米拉是谁？", "米拉"))
-    assert found.value == 1 / 4 and found.facts[0].fact == "米拉出生于维尔达"
 
 
 def test_a_batch_of_one_scores_as_in_company(make):
@@ -167,7 +164,7 @@ def test_titles_by_parts(make):
 def test_a_title_may_be_a_number_a_list_or_nonsense(make):
     values = (1984, ["1984", None], "1984", True, 0, {"a": 1}, [None], [], None)
     assert [joined_titles(value) for value in values] == ["1984", "1984", "1984", "True", "0", "{'a': 1}", "", "", ""]
-    found = judge_all(make(), *(("Jon Orn wrote 1984. It was written by Jon Orn.", "", value) for value in values))
+    found = judge_all(make(), *(("Jon Orn wrote 1984. 1984 was written by Jon Orn.", "", value) for value in values))
     assert found[0].count(S) and found[0] == found[1] == found[2]
     assert [one.value for one in found[3:]] == [0.0] * 6
 
@@ -234,6 +231,65 @@ def test_contradiction_counts(make):
     assert judge_all(make(), (GOOD + " " + BAD, "", "Mira Tolan"))[0].value == 0
 
 
+class Contains:
+    """An entailment model in short: what a passage says is all that its words can be put together to."""
+
+    name = "contains/1"
+
+    def verify(self, questions):
+        found = []
+        for fact, passages in questions:
+            is_said = any(set(tokens(fact)) <= set(tokens(passage.text)) for passage in passages)
+            false = re.search("Tane|cook|flute", fact) and passages and passages[0].title
+            found.append(Verdict(R if false else S if is_said else U, None, is_said, bool(false), ""))
+        return found
+
+
+PARTS = ("was born in Velda", "works as a baker", "lived in Orun")
+WRONG_PARTS = ("was born in Tane", "works as a cook", "played the flute")
+
+
+def said_in_all_ways(parts, rng):
+    """Each part alone, each conjunction of some, in any order of words, and doubled: 30 sentences of three facts."""
+    chosen = [order for size in (1, 2, 3) for order in itertools.permutations(parts, size)] * 2
+    rng.shuffle(chosen)
+    return [
+        f"{' and '.join(order)}, Mira Tolan" if rng.random() < 0.3 else f"Mira Tolan {' and '.join(order)}"
+        for order in chosen
+    ]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_slices_restatements_and_conjunctions_of_three_facts_are_at_most_three_facts(make, seed):
+    rng = random.Random(seed)
+    judge, original = (make(_lines, Contains(), count_repeats=count_repeats) for count_repeats in (False, True))
+    true, false = said_in_all_ways(PARTS, rng), said_in_all_ways(WRONG_PARTS, rng)
+    rows = [
+        ("\n".join(text), "", "Mira Tolan") for text in (true, false, true + false, [f"Mira Tolan {p}" for p in PARTS])
+    ]
+    sliced, wrong, both, plain = judge_all(judge, *rows)
+    assert plain.value == 1 / 2 and 1 / 4 <= sliced.value <= plain.value
+    assert 1 <= sliced.count(S) <= 3 and 1 <= wrong.count(R) <= 3 and wrong.count(S) == 0
+    assert both.count(S) == sliced.count(S) and both.count(R) == wrong.count(R)
+    assert sliced.details()["facts"] == sliced.count(S) < len(sliced.records())
+    assert judge_all(original, rows[0])[0].value == 7 / 10  # as in KnowRL's own rewards
+
+
+def test_what_is_said_before_counts_only_beside_facts_of_the_same_verdict(make):
+    text = "Mira Tolan was born in Tane and lived in Orun\nMira Tolan lived in Orun\nMira Tolan works"
+    [found] = judge_all(make(_lines, Contains()), (text, "", "Mira Tolan"))
+    assert [(fact.verdict.label, fact.is_new) for fact in found.facts] == [(R, True), (S, True), (S, True)]
+    [found] = judge_all(make(_lines, Contains()), ("Mira Tolan works in Orun\nMira Tolan works", "", "Mira Tolan"))
+    assert [fact.is_new for fact in found.facts] == [True, False] and found.value == 1 / 4
+    assert found.reason == "1 of 1 facts supported, 0 refuted" and str(found).endswith(
+        "Mira Tolan works → supported, said before"
+    )
+
+
+async def _lines(text, question, subject):
+    return Claims(admissible([Claim(fact) for fact in text.splitlines()], text, question))
+
+
 class Busy:
     """A verifier whose first call takes until all facts are waiting. It notes the size of each call and the thread."""
 
@@ -261,7 +317,7 @@ def test_completions_share_the_verifiers_calls_and_no_work_is_done_on_the_loops_
 
     monkeypatch.setattr(VerdictQueue, "submit", counted)
     verifier = Busy(all_wait)
-    judge = make(verifier=verifier)
+    judge = make(verifier=verifier, count_repeats=True)
     lookup, search, workers = judge.base.lookup, judge.base.search, set()
 
     def noted(function):
@@ -272,7 +328,7 @@ def test_completions_share_the_verifiers_calls_and_no_work_is_done_on_the_loops_
         return run
 
     judge.base.lookup, judge.base.search = noted(lookup), noted(search)
-    found = judge_all(judge, *((GOOD + f" She has {i} cats.", "", "Mira Tolan") for i in range(40)))
+    found = judge_all(judge, *((GOOD + f" Mira Tolan has {i} cats.", "", "Mira Tolan") for i in range(40)))
     for i, one in enumerate(found):  # each got its own verdicts
         assert [fact.verdict.reason for fact in one.facts] == [
             "Mira Tolan was born in Velda",
@@ -300,7 +356,7 @@ def test_metrics_are_of_the_completions_since_the_last_call(make):
     judge = make(missing_title="unscored")
     judge_all(
         judge,
-        (GOOD + " She works as a cook. She lived in Orun.", "", "Mira Tolan"),
+        (GOOD + " Mira Tolan works as a cook. Mira Tolan lived in Orun.", "", "Mira Tolan"),
         ("I am not sure.", "", "Jon Orn"),
         (GOOD, "", "Nobody Known"),
         (GOOD, "", "Nobody;Mira Tolan"),
@@ -322,10 +378,10 @@ def test_metrics_are_of_the_completions_since_the_last_call(make):
 
 
 def test_with_a_verdict_cache(make, tmp_path, monkeypatch):
-    asked, verify = [], LexicalVerifier.verify
-    monkeypatch.setattr(LexicalVerifier, "verify", lambda self, facts: asked.extend(facts) or verify(self, facts))
+    asked, verify = [], SentenceMatcher.verify
+    monkeypatch.setattr(SentenceMatcher, "verify", lambda self, facts: asked.extend(facts) or verify(self, facts))
     for _ in range(2):
-        cached = CachedVerifier(LexicalVerifier(), tmp_path / "verdicts.db")
+        cached = CachedVerifier(SentenceMatcher(), tmp_path / "verdicts.db")
         assert judge_all(make(verifier=cached), (GOOD, "", "Mira Tolan"))[0].value == 1 / 4
         assert len(asked) == 1
         cached.close()
@@ -342,7 +398,7 @@ async def _hostile(text: str, question: str, subject: str) -> Claims:
 )
 @pytest.mark.parametrize("decompose", [by_rules, _hostile])
 def test_hostile_texts(make, tmp_path, text, decompose):
-    judge = make(decompose, CachedVerifier(LexicalVerifier(), tmp_path / "verdicts.db"), missing_title="search")
+    judge = make(decompose, CachedVerifier(SentenceMatcher(), tmp_path / "verdicts.db"), missing_title="search")
     found = judge_all(judge, (text, text, "Mira Tolan"), (GOOD, text, text), (GOOD, "", "Mira Tolan"))
     assert all(one.value is None or 0 <= one.value <= 1 for one in found) and found[2].count(S) >= 1
     assert all(isinstance(one.reason, str) for one in found)
@@ -421,5 +477,5 @@ def test_the_formula_of_the_judge_is_the_one_that_was_given(make):
     def formula(labels):
         return 0.125 * labels.count(S) + 0.5 * labels.count(R) + 0.25 * labels.count(U)
 
-    [found] = judge_all(make(formula=formula), (GOOD + " She works as a cook.", "", "Mira Tolan"))
+    [found] = judge_all(make(formula=formula), (GOOD + " Mira Tolan works as a cook.", "", "Mira Tolan"))
     assert found.value == 0.125 + 0.5

@@ -16,7 +16,7 @@ from grpo.diagnosis.health import Health
 from grpo.run.metrics import completion_metrics
 from knowledge.build import SkipLog, build
 from knowledge.facts.entailment import EntailmentVerifier
-from knowledge.facts.lexical import LexicalVerifier
+from knowledge.facts.matcher import SentenceMatcher
 from knowledge.store.source import Source
 from rewards.knowrl import fact_checker, factuality
 from rewards.knowrl.fact_checker import FactChecker
@@ -191,7 +191,7 @@ def test_each_version_has_its_formula_and_weighs_contradiction_as_the_table_says
 
     def load(model, *, device, threshold, weigh_contradiction):
         loaded.append((model, device, threshold, weigh_contradiction))
-        return LexicalVerifier()
+        return SentenceMatcher()
 
     def meter(*arguments, **more):
         formulas.append(more["formula"])
@@ -272,8 +272,8 @@ def test_the_details_of_a_score_count_facts_by_verdict(grade):
 
 def test_verdicts_are_kept_where_a_cache_is_named(base, tmp_path, monkeypatch):
     text = f"<think>{SUPPORTED}</think><answer>Quent</answer>"
-    asked, verify = [], LexicalVerifier.verify
-    monkeypatch.setattr(LexicalVerifier, "verify", lambda self, facts: asked.extend(facts) or verify(self, facts))
+    asked, verify = [], SentenceMatcher.verify
+    monkeypatch.setattr(SentenceMatcher, "verify", lambda self, facts: asked.extend(facts) or verify(self, facts))
     for _ in range(2):
         checker = FactChecker(options(base, f"verdict_cache={tmp_path / 'verdicts.db'}"), factuality.knowrl, True)
         assert asyncio.run(checker.check(text, ROW)).value == 1 / 4

@@ -1,0 +1,117 @@
+"""Facts without a model: exact on plain sentences, "unknown" for everything else, linear in any text."""
+
+import asyncio
+import time
+
+import pytest
+
+from knowledge.facts.matcher import SentenceMatcher, by_rules
+from knowledge.store.result import Passage
+from knowledge.world import SENTENCE, VALUES
+
+BASE = (
+    "The capital of Norland is Velda. The chemical symbol of orunium is Or. The city of Velda is in Norland. "
+    "The capital of Sudria is New Orsen. The gas used in lamps is neon. Mira Tolan was born in Velda. "
+    "Mira Tolan worked as a baker. Acton makes clocks. The Amberleaf honours poets. 1984 was written by Jon Orn."
+)
+S, R, U = "supported", "refuted", "unknown"
+
+
+def verdicts(facts, *texts):
+    passages = [Passage(f"x#{number}", "x", text, 1.0) for number, text in enumerate(texts)]
+    return [verdict.label for verdict in SentenceMatcher().verify([(fact, passages) for fact in facts])]
+
+
+def facts_of(text, question="", subject=""):
+    return asyncio.run(by_rules(text, question, subject)).facts
+
+
+@pytest.mark.parametrize(
+    ("fact", "label"),
+    [
+        ("The capital of Norland is Velda.", S),
+        ("the capital  of norland is VELDA", S),
+        ("The capital of Norland is Orsen", R),
+        ("The capital of Norland is New Orsen", R),
+        ("The capital of Sudria is Orsen", U),  # its words are in the value
+        ("The capital of Norland is Velda, a port", U),
+        ("The capital of Norland is not Velda", U),
+        ("The capital of Norland is", U),
+        ("The capital of Westmark is Velda", U),
+        ("Velda is the capital of Norland", U),
+        ("The chemical symbol of orunium is Vd", R),
+        ("The city of Velda is in Sudria", R),
+        ("The city of Velda is old", U),
+        ("The gas used in balloons is helium", U),
+        ("The gas used in lamps is helium", R),
+        ("Mira Tolan was born in Orsen", R),
+        ("Mira Tolan was born", U),
+        ("Mira Tolan was born before Velda", U),
+        ("Jon Tolan was born in Velda", U),
+        ("Mira Tolan worked as a cook", R),
+        ("Mira Tolan worked as a", U),
+        ("Mira Tolan worked as the baker", S),
+        ("Acton makes boats", R),
+        ("The Amberleaf honours painters", R),
+        ("1984 was written by Mira Tolan", R),
+        ("", U),
+    ],
+)
+def test_a_fact_is_compared_with_the_sentence_of_its_stem(fact, label):
+    assert verdicts([fact], "Jon Orn plays.", BASE) == [label]
+
+
+def test_a_sentence_that_is_stated_wins_over_another_value_and_names_its_passage():
+    passages = [Passage(f"x#{n}", "x", f"The tree is {tree}.", 1.0) for n, tree in enumerate(("an oak", "a lime"))]
+    found = SentenceMatcher().verify([("The tree is a lime", passages), ("The tree is a fir", passages), ("Hm", [])])
+    assert [(verdict.label, verdict.evidence) for verdict in found] == [(S, "x#1"), (R, "x#0"), (U, None)]
+    assert verdicts(["Ilka runs"], "Ilka runs.") == [S]  # of no known form
+
+
+def test_of_all_that_can_be_said_of_a_person_the_truth_is_supported_and_the_rest_refuted():
+    facts = {relation: values[3] for relation, values in VALUES.items()}
+    article = " ".join(SENTENCE[relation].format(name="Mira Tolan", value=value) for relation, value in facts.items())
+    for relation, values in VALUES.items():
+        said = [SENTENCE[relation].format(name="Mira Tolan", value=value) for value in values]
+        assert [fact.fact for fact in facts_of(" ".join(said))] == [sentence[:-1] for sentence in said]
+        assert verdicts(said, article) == [S if value == facts[relation] else R for value in values]
+        assert set(verdicts([sentence.replace("Tolan", "Abbot") for sentence in said], article)) == {U}
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        (BASE, BASE[:-1].split(". ")),
+        ("- The capital is Velda.\n* Mira Tolan worked as", ["The capital is Velda", "Mira Tolan worked as"]),
+        ("Nothing about Mira Tolan comes to mind.", []),
+        ("I think Velda is old. Perhaps it is not. Is Velda a city? My answer is this.", []),
+        ("Velda, the old city. Mira Tolan. She works.", []),
+        ("", []),
+    ],
+)
+def test_a_sentence_that_states_something_is_a_fact(text, facts):
+    assert [fact.fact for fact in facts_of(text)] == facts
+
+
+def test_each_fact_knows_its_sentences_and_counts_once():
+    text = "  Velda is  old.\n\nHm? Mira Tolan was born in Velda! VELDA IS old! Velda is old.. Velda is not old."
+    found = facts_of(text, "Where was Mira Tolan born?")
+    assert [(fact.fact, [text[start:end] for start, end in fact.sentences]) for fact in found] == [
+        ("Velda is old", ["Velda is  old.", "Velda is old.."]),
+        ("Mira Tolan was born in Velda", ["Mira Tolan was born in Velda!"]),
+        ("Velda is not old", ["Velda is not old."]),
+    ]
+    assert not facts_of("Mira Tolan was born.", "Where was Mira Tolan born?")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\0", "\ud800 lone", "x" * 100_000, "born in Velda " * 8_000, "is a " + " " * 100_000 + "b.", "a is " * 20_000]
+    + ["is in the " * 9_000, "He is. " * 15_000, "?!. " * 30_000, "是" * 50_000, "🙂" * 1000, "\n" * 50_000],
+)
+def test_hostile_texts(text):
+    start = time.process_time()
+    for fact in facts_of(text, text, text):
+        assert all(0 <= start < end <= len(text) for start, end in fact.sentences)
+    assert verdicts([text, "Velda is old"], text) in ([S, U], [U, U], [S, S])
+    assert time.process_time() - start < 10  # linear: 50 ms on a quiet machine
