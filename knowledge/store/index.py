@@ -1,7 +1,7 @@
 """Write the full-text index: its tables, filled in constant memory.
 
     knowledge_index       FTS5 without content: the tokens of a passage (title and text) under the passage's number
-    knowledge_terms       in how many passages a token occurs; FTS5 would count them anew, 10 ms per query and 150 MB
+    knowledge_terms       in how many passages a token occurs: what it costs in a query
     knowledge_documents   number of a document's first passage -> title; a passage belongs to the last document that
                           starts before it
     knowledge_meta        format version, counts, a digest of all titles and passages (identity.py)
